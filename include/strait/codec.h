@@ -1,0 +1,274 @@
+/*
+ * strait/codec.h - lossless compression of floating-point pages
+ *
+ * The codec splits each BF16 value into sign+mantissa, which is kept, and exponent, which is coded through an offline
+ * codebook: `top16` spends 4 bits on each exponent (1.33x on KV caches), `tiered` about 2.7 (1.48x). Blocks that would
+ * not shrink are kept raw, so the output is never larger than the input plus its tables. Every bit pattern round-trips.
+ *
+ * The short way:
+ *
+ *     uint64_t capacity = strait_encode_bound(&pages);
+ *     struct strait_result result;
+ *     struct strait_run run = {.size = sizeof(run), .result = &result};
+ *     status = strait_encode(NULL, &params, chunk, capacity, &pages, &run);     encodes to result.bytes bytes
+ *     status = strait_decode(NULL, codebook, &pages, NULL, chunk, bytes, &run); and back, checked
+ *
+ * Return values report bad arguments only. What is wrong with the data is told in result.status and, page by page, in
+ * run.page_status: a server can decode a thousand pages and lose one.
+ *
+ * Threads: no call keeps hidden state. Any number of calls may run at once, on the same codebook and on disjoint pages
+ * of one chunk, and give the same bytes as one after another. A codebook is immutable once created.
+ *
+ * Memory: pages, chunks, scratch and results belong to the caller; calls allocate nothing unless they say so.
+ *
+ * The format is described in kernels/FORMAT.md. All variants, on every processor, write the same bytes.
+ */
+#ifndef STRAIT_CODEC_H
+#define STRAIT_CODEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <strait/export.h>
+#include <strait/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Limits of the format. */
+#define STRAIT_BLOCK_VALUES        8192u               /* values of a full block */
+#define STRAIT_PAGE_BYTES_MAX      (16u * 1024 * 1024) /* bytes of a page */
+#define STRAIT_CHUNK_PAGES_MAX     (1024u * 1024)      /* pages of a chunk */
+#define STRAIT_CHUNK_HEADER_BYTES  48u                 /* enough of a chunk for strait_chunk_info */
+#define STRAIT_CODEBOOK_TABLES_MAX 65535u              /* tables of a codebook set */
+#define STRAIT_CODEBOOK_ID_BYTES   16u
+#define STRAIT_CHUNK_ALIGNMENT     16u /* best alignment of chunk buffers; others work, slower */
+
+/* What the values are. Only BF16 is compressed so far; the others are carried unchanged (constant blocks excepted). */
+enum strait_element {
+    STRAIT_ELEMENT_BYTES = 0,
+    STRAIT_ELEMENT_BF16 = 1,
+    STRAIT_ELEMENT_FP16 = 2,
+    STRAIT_ELEMENT_FP32 = 3,
+    STRAIT_ELEMENT_FP8_E4M3 = 4,
+    STRAIT_ELEMENT_FP8_E5M2 = 5,
+};
+
+/* What the encoder is asked for. Except with RAW, blocks of one value become `const` and blocks that would not shrink
+ * stay raw. AUTO picks by element type: today TIERED for BF16. */
+enum strait_mode {
+    STRAIT_MODE_AUTO = 0,
+    STRAIT_MODE_RAW = 1,
+    STRAIT_MODE_TOP16 = 2,
+    STRAIT_MODE_TIERED = 3,
+};
+
+/* How a block ended up; index of strait_result.values. */
+enum strait_block_mode {
+    STRAIT_BLOCK_RAW = 0,
+    STRAIT_BLOCK_CONST = 1,
+    STRAIT_BLOCK_TOP16 = 2,         /* no escapes */
+    STRAIT_BLOCK_TOP16_ESCAPES = 3, /* some values outside the 16 most frequent exponents */
+    STRAIT_BLOCK_TIERED = 4,
+    STRAIT_BLOCK_MODES = 5,
+};
+
+/* ---- Codebooks ------------------------------------------------------------------------------------------------- */
+
+/* What a table was calibrated for. */
+enum strait_role {
+    STRAIT_ROLE_OTHER = 0,
+    STRAIT_ROLE_K = 1,
+    STRAIT_ROLE_V = 2,
+};
+
+struct strait_class {
+    enum strait_role role;
+    int32_t layer; /* -1: of no layer */
+};
+
+struct strait_codebook; /* a set of tables, immutable */
+
+/* Adds the exponents of `count` BF16 values at `values` (any alignment) to counts[256]. */
+STRAIT_API void strait_histogram_add(uint64_t counts[256], const void *values, size_t count);
+
+/* Ranks exponents by falling count, ties by exponent: ranking[0] is the most frequent one. */
+STRAIT_API void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256]);
+
+/* Makes a set of `count` tables (1..65535). rankings[t] is a permutation of 0..255, most frequent first; classes[t]
+ * says what it is for. Table 0 is the fallback; its class is ignored. classes may be NULL: all tables but 0 are then
+ * found by index only. Copies its input. On success the caller owns *codebook.
+ * ERR_INVALID: count out of range, a ranking is no permutation, a class twice. ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_codebook_create(const uint8_t (*rankings)[256], const struct strait_class *classes,
+                                                     uint32_t count, struct strait_codebook **codebook);
+
+/* Releases a set; NULL is allowed. No call may be using it. */
+STRAIT_API void strait_codebook_destroy(struct strait_codebook *codebook);
+
+/* Reads and writes the protobuf form of a set (kernels/codebook.proto); see strait_codebook_create for ownership.
+ * ERR_CORRUPT, ERR_UNSUPPORTED (newer version), ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_codebook_parse(const void *src, size_t src_size,
+                                                    struct strait_codebook **codebook);
+
+/* Bytes that strait_codebook_serialize writes. */
+STRAIT_API size_t strait_codebook_serialized_size(const struct strait_codebook *codebook);
+/* ERR_NO_SPACE when dst_capacity is smaller than strait_codebook_serialized_size; ERR_NO_MEMORY. */
+STRAIT_API enum strait_status strait_codebook_serialize(const struct strait_codebook *codebook, void *dst,
+                                                        size_t dst_capacity);
+
+/* The set's name: 16 bytes, borrowed. Equal ids mean equal tables; what classes they are for is not part of it. */
+STRAIT_API const uint8_t *strait_codebook_id(const struct strait_codebook *codebook);
+STRAIT_API uint32_t strait_codebook_count(const struct strait_codebook *codebook);
+/* Ranking of a table, 256 bytes, borrowed; NULL when table is out of range. */
+STRAIT_API const uint8_t *strait_codebook_ranking(const struct strait_codebook *codebook, uint32_t table);
+/* Class of a table; {OTHER, -1} for table 0 and out of range. */
+STRAIT_API struct strait_class strait_codebook_class(const struct strait_codebook *codebook, uint32_t table);
+/* Table for a class: that of exactly this role and layer, else that of the role without layer, else 0. */
+STRAIT_API uint32_t strait_codebook_find(const struct strait_codebook *codebook, struct strait_class wanted);
+
+/* ---- Pages ----------------------------------------------------------------------------------------------------- */
+
+/* Equal pages at equal distances: one layer's K or V of a paged KV pool. A page is `rows` rows of `row_bytes` bytes,
+ * `row_stride` apart; a contiguous page has rows = 1. Page bytes = rows * row_bytes, 1..STRAIT_PAGE_BYTES_MAX.
+ * For BF16 and FP16 base, page_stride (when there are several pages), row_stride and row_bytes (when there are several
+ * rows) are multiples of 2, for FP32 of 4; else ERR_ALIGNMENT. */
+struct strait_region {
+    void *base;           /* first byte of page 0; encoders only read it */
+    uint64_t page_stride; /* bytes from one page to the next */
+    uint64_t row_stride;  /* bytes from one row to the next; unused when rows is 1 */
+    uint32_t page_count;  /* pages of the region: ids are below this */
+    uint32_t rows;
+    uint32_t row_bytes;
+    uint32_t table; /* codebook table for these values; ignored when decoding */
+};
+
+/* The pages of a request: one id list that addresses every region. Page region * id_count + i of the list is page
+ * ids[i] of that region. region_count * id_count is 1..STRAIT_CHUNK_PAGES_MAX. Borrowed for the call. */
+struct strait_pages {
+    const struct strait_region *regions;
+    const uint32_t *ids; /* NULL: 0, 1, 2, ... */
+    uint32_t region_count;
+    uint32_t id_count;
+};
+
+/* ---- Runs ------------------------------------------------------------------------------------------------------ */
+
+/* Written last, once, also when the data was bad. */
+struct strait_result {
+    uint64_t bytes;        /* encode: size of the chunk, 0 unless OK; decode, verify: page bytes that passed */
+    int32_t status;        /* enum strait_status: chunk_status if that is not OK, else the first failed page's */
+    int32_t chunk_status;  /* decode, verify: what is wrong with the chunk as a whole; no page was then written */
+    uint32_t failed_pages; /* pages whose status is not OK; all of the list when chunk_status is not */
+    uint32_t reserved;
+    uint64_t values[STRAIT_BLOCK_MODES]; /* values per block mode, of pages that are OK */
+};
+
+/* Per table of the codebook: what tells whether the calibration still fits the data. */
+struct strait_class_stats {
+    uint64_t values;  /* values in coded blocks */
+    uint64_t escapes; /* of these, how many needed the escape stream (top16) or the last tier (tiered) */
+};
+
+struct CUstream_st; /* what cudaStream_t points to */
+
+/* How a call runs and where it reports. Zero what is not needed; `size` lets the struct grow. */
+struct strait_run {
+    size_t size;   /* sizeof(struct strait_run) */
+    void *scratch; /* at least strait_scratch_size(codec) bytes, 64-byte aligned; NULL: on the stack */
+    size_t scratch_size;
+    struct CUstream_st *stream;             /* CUDA variants; the others ignore it and are done on return */
+    struct strait_result *result;           /* required */
+    int32_t *page_status;                   /* one enum strait_status per page of the list, or NULL */
+    struct strait_class_stats *class_stats; /* added to, one per table of the codebook, or NULL */
+    uint32_t class_count;                   /* entries of class_stats; tables beyond are not counted */
+};
+
+/* ---- Variants -------------------------------------------------------------------------------------------------- */
+
+struct strait_codec; /* a variant of the codec: "scalar", "avx2", "avx512" */
+
+/* The variant of that name, NULL when this build or processor lacks it; with NULL the best one here, never NULL.
+ * The environment variable STRAIT_CODEC names what NULL means (ignored when it names none that runs here). */
+STRAIT_API const struct strait_codec *strait_codec_get(const char *name);
+STRAIT_API const char *strait_codec_name(const struct strait_codec *codec);
+/* Names of the variants in this build, best first, whether or not the processor can run them; NULL past the last. */
+STRAIT_API const char *strait_codec_name_at(uint32_t index);
+
+/* Version of the library, "major.minor.patch". */
+STRAIT_API const char *strait_version(void);
+
+/* ---- Encode, decode -------------------------------------------------------------------------------------------- */
+
+struct strait_encode_params {
+    size_t size; /* sizeof(struct strait_encode_params) */
+    enum strait_element element;
+    enum strait_mode mode;
+    const struct strait_codebook *codebook; /* NULL: BF16 can only be RAW (else ERR_INVALID), and tables are 0 */
+};
+
+/* Largest chunk that these pages can become, in bytes; 0 when the list is invalid or the bound reaches 4 GiB. Reads
+ * only sizes. */
+STRAIT_API uint64_t strait_encode_bound(const struct strait_pages *pages);
+
+/* Scratch for one call of this variant (NULL: the best), in bytes. */
+STRAIT_API size_t strait_scratch_size(const struct strait_codec *codec);
+
+/* Encodes the pages to one chunk at dst. codec NULL: the best.
+ * Returns ERR_INVALID, ERR_ALIGNMENT, ERR_CODEBOOK (a region's table is not in the set), or ERR_NO_SPACE (dst_capacity
+ * is below strait_encode_bound, or scratch too small). result.status: OK, or ERR_PAGE_ID and no chunk. */
+STRAIT_API enum strait_status strait_encode(const struct strait_codec *codec, const struct strait_encode_params *params,
+                                            void *dst, uint64_t dst_capacity, const struct strait_pages *src,
+                                            const struct strait_run *run);
+
+/* Decodes pages of the chunk at src into dst, checked. `select` names which: page i of the list receives chunk page
+ * select[i]; NULL: page i receives page i, and the list has as many pages as the chunk.
+ * The chunk may be hostile. codebook may be NULL when the chunk names none.
+ * Returns ERR_INVALID (also when select names a page that the chunk has not, or without it the numbers of pages
+ * differ), ERR_ALIGNMENT, ERR_NO_SPACE (scratch); these come before any look at what the header alone does not tell.
+ * result.status: what is wrong with the chunk (nothing was written) or the first bad page. A page of the list whose
+ * size differs from the chunk's is ERR_INVALID in its page status. Bytes of pages that failed are undefined; nothing
+ * else is touched. */
+STRAIT_API enum strait_status strait_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                                            const struct strait_pages *dst, const uint32_t *select, const void *src,
+                                            uint64_t src_size, const struct strait_run *run);
+
+/* Decodes to nowhere: the verdict of strait_decode on the whole chunk. page_status has one entry per page of the chunk,
+ * and is left alone when the chunk as a whole is bad (result.chunk_status): it cannot be told then how many there are.
+ */
+STRAIT_API enum strait_status strait_verify(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                                            const void *src, uint64_t src_size, const struct strait_run *run);
+
+/* ---- Looking into a chunk -------------------------------------------------------------------------------------- */
+
+struct strait_chunk_info {
+    uint64_t chunk_bytes;    /* the whole chunk */
+    uint64_t metadata_bytes; /* header and tables: the blocks begin here */
+    uint32_t page_count;
+    uint32_t page_bytes; /* of the longest page */
+    enum strait_element element;
+    uint8_t version;
+    uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES]; /* all zero: none */
+};
+
+/* Reads the header alone: src_size may be as little as STRAIT_CHUNK_HEADER_BYTES, so that a stream can be cut into
+ * chunks. Checks 1-4 of FORMAT.md. Returns ERR_TRUNCATED, ERR_CORRUPT, ERR_UNSUPPORTED; *info is set on OK only. */
+STRAIT_API enum strait_status strait_chunk_info(const void *src, uint64_t src_size, struct strait_chunk_info *info);
+
+struct strait_page_info {
+    uint64_t sum;         /* of the source bytes */
+    uint32_t page_bytes;  /* raw */
+    uint32_t coded_bytes; /* in the chunk, without its tables */
+    uint32_t table;
+    uint32_t block_modes; /* bit m: some block has enum strait_block_mode m */
+};
+
+/* Checks 1-10 of FORMAT.md on a whole chunk, then describes its first `count` pages (at most its page_count, else
+ * ERR_INVALID) in info[]. Returns the failed check's error. */
+STRAIT_API enum strait_status strait_chunk_pages(const void *src, uint64_t src_size, uint32_t count,
+                                                 struct strait_page_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,203 @@
+/* The scalar block coder: the plainest possible, the specification in C. */
+#include <string.h>
+
+#include "internal/bytes.h"
+#include "kernels/block.h"
+#include "kernels/block_check.h"
+#include "kernels/sum.h"
+
+/* Items of `width` bits (2 or 4) in increasing order, low bits first. */
+static void put_item(uint8_t *stream, uint32_t index, unsigned width, unsigned item)
+{
+    unsigned per_byte = 8 / width, shift = index % per_byte * width;
+    if (shift == 0)
+        stream[index / per_byte] = 0;
+    stream[index / per_byte] |= (uint8_t)(item << shift);
+}
+
+static unsigned get_item(const uint8_t *stream, uint32_t index, unsigned width)
+{
+    unsigned per_byte = 8 / width;
+    return stream[index / per_byte] >> (index % per_byte * width) & ((1u << width) - 1);
+}
+
+static uint32_t count_items(const uint8_t *stream, uint32_t items, unsigned width, unsigned wanted)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < items; i++)
+        count += get_item(stream, i, width) == wanted;
+    return count;
+}
+
+static size_t encode_top16(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
+{
+    const uint8_t *src = block->bytes;
+    uint32_t n = block->size / 2;
+    uint16_t position[STRAIT_BLOCK_VALUES];
+    uint8_t *codes = stage + n, *list = codes + pack_bytes_4bit(n);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t value = load_le16(src + 2 * i);
+        uint8_t rank = table->rank[value_exponent(value)];
+        stage[i] = value_sign_mantissa(value);
+        put_item(codes, i, 4, rank < TOP16_RANKS ? rank : 0);
+        if (rank >= TOP16_RANKS)
+            position[count++] = (uint16_t)i;
+    }
+    *escapes = count;
+    block->sum = sum_terms(src, block->size, block->word);
+    if (count == 0)
+        return (size_t)(list - stage);
+    store_le16(list, (uint16_t)count);
+    uint8_t *exponents = list + 2 + 2 * count;
+    for (uint32_t k = 0; k < count; k++) {
+        store_le16(list + 2 + 2 * k, position[k]);
+        exponents[k] = value_exponent(load_le16(src + 2 * position[k]));
+    }
+    return (size_t)(exponents + count - stage);
+}
+
+static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
+{
+    const uint8_t *src = block->bytes;
+    uint32_t n = block->size / 2;
+    uint8_t tier2[STRAIT_BLOCK_VALUES], tier3[STRAIT_BLOCK_VALUES], tier4[STRAIT_BLOCK_VALUES];
+    uint32_t n2 = 0, n3 = 0, n4 = 0;
+    uint8_t *t1 = stage + n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint16_t value = load_le16(src + 2 * i);
+        uint8_t rank = table->rank[value_exponent(value)];
+        stage[i] = value_sign_mantissa(value);
+        put_item(t1, i, 2, rank < TIER2_RANK ? rank : 3);
+        if (rank >= TIER2_RANK)
+            tier2[n2++] = rank < TIER3_RANK ? rank - TIER2_RANK : 3;
+        if (rank >= TIER3_RANK)
+            tier3[n3++] = rank < TIER4_RANK ? rank - TIER3_RANK : 15;
+        if (rank >= TIER4_RANK)
+            tier4[n4++] = value_exponent(value);
+    }
+    uint8_t *t2 = t1 + pack_bytes_2bit(n), *t3 = t2 + pack_bytes_2bit(n2), *t4 = t3 + pack_bytes_4bit(n3);
+    for (uint32_t i = 0; i < n2; i++)
+        put_item(t2, i, 2, tier2[i]);
+    for (uint32_t i = 0; i < n3; i++)
+        put_item(t3, i, 4, tier3[i]);
+    memcpy(t4, tier4, n4);
+    *escapes = n4;
+    block->sum = sum_terms(src, block->size, block->word);
+    return (size_t)(t4 + n4 - stage);
+}
+
+/* The decoded block is complete but for its tail byte, which follows the streams. Returns all bytes used. */
+static size_t finish_block(struct block_bytes *block, const uint8_t *src, size_t used, size_t size)
+{
+    size_t tail = block->size % 2;
+    if (used + tail > size)
+        return 0;
+    memcpy(block->bytes + block->size - tail, src + used, tail);
+    block->sum = sum_terms(block->bytes, block->size, block->word);
+    block->maybe_const = true;
+    return used + tail;
+}
+
+/* Puts the listed exponents in place. Returns the list's bytes, 0 when it is not one an encoder writes. */
+static size_t decode_list(uint8_t *dst, const uint8_t *codes, const uint8_t *src, size_t size, uint32_t n,
+                          const struct table *table, uint32_t *escapes)
+{
+    struct listed_escapes list;
+    size_t bytes = listed_open(&list, src, size, n, table);
+    if (bytes == 0)
+        return 0;
+    for (uint32_t k = 0; k < list.count; k++) {
+        uint32_t position = listed_at(&list, k);
+        if (get_item(codes, position, 4) != 0)
+            return 0;
+        uint8_t sign_mantissa = value_sign_mantissa(load_le16(dst + 2 * position));
+        store_le16(dst + 2 * position, value_join(sign_mantissa, list.exponents[k]));
+    }
+    *escapes = list.count;
+    return bytes;
+}
+
+static size_t decode_top16(struct block_bytes *block, const uint8_t *src, size_t size, bool listed,
+                           const struct table *table, uint32_t *escapes)
+{
+    uint32_t n = block->size / 2;
+    const uint8_t *codes = src + n;
+    size_t used = n + pack_bytes_4bit(n);
+    *escapes = 0;
+    if (!is_padded(codes, n, 4))
+        return 0;
+    for (uint32_t i = 0; i < n; i++)
+        store_le16(block->bytes + 2 * i, value_join(src[i], table->exponent[get_item(codes, i, 4)]));
+    if (listed) {
+        size_t list = decode_list(block->bytes, codes, src + used, size - used, n, table, escapes);
+        if (list == 0)
+            return 0;
+        used += list;
+    }
+    return finish_block(block, src, used, size);
+}
+
+static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
+                            uint32_t *escapes)
+{
+    uint32_t n = block->size / 2;
+    const uint8_t *t1 = src + n;
+    uint32_t n2 = count_items(t1, n, 2, 3);
+    size_t at2 = n + pack_bytes_2bit(n), at3 = at2 + pack_bytes_2bit(n2);
+    if (at3 > size || !is_padded(t1, n, 2) || !is_padded(src + at2, n2, 2))
+        return 0;
+    uint32_t n3 = count_items(src + at2, n2, 2, 3);
+    size_t at4 = at3 + pack_bytes_4bit(n3);
+    if (at4 > size || !is_padded(src + at3, n3, 4))
+        return 0;
+    uint32_t n4 = count_items(src + at3, n3, 4, 15);
+    if (at4 + n4 > size)
+        return 0;
+    uint32_t i2 = 0, i3 = 0, i4 = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        unsigned rank = get_item(t1, i, 2), exponent;
+        if (rank == 3)
+            rank = TIER2_RANK + get_item(src + at2, i2++, 2);
+        if (rank == TIER3_RANK)
+            rank = TIER3_RANK + get_item(src + at3, i3++, 4);
+        if (rank < TIER4_RANK) {
+            exponent = table->exponent[rank];
+        } else {
+            exponent = src[at4 + i4++];
+            if (table->rank[exponent] < TIER4_RANK)
+                return 0;
+        }
+        store_le16(block->bytes + 2 * i, value_join(src[i], (uint8_t)exponent));
+    }
+    *escapes = n4;
+    return finish_block(block, src, at4 + n4, size);
+}
+
+static uint64_t sum_copy(uint8_t *dst, const uint8_t *src, size_t size, uint32_t word, bool stream)
+{
+    (void)stream;
+    memcpy(dst, src, size);
+    return sum_terms(src, size, word);
+}
+
+static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)
+{
+    (void)stream;
+    memcpy(dst, src, size);
+}
+
+static void flush(void)
+{
+}
+
+const struct block_ops block_scalar = {
+    .encode_top16 = encode_top16,
+    .encode_tiered = encode_tiered,
+    .decode_top16 = decode_top16,
+    .decode_tiered = decode_tiered,
+    .sum = sum_terms,
+    .sum_copy = sum_copy,
+    .copy = copy,
+    .flush = flush,
+};

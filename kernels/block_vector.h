@@ -1,0 +1,340 @@
+/*
+ * The block coder of the vector variants, in terms of STEP-byte vectors. Included once by each of them, after it has
+ * defined
+ *
+ *     STEP                          bytes of a vector, values of a step
+ *     vec, vec_load, vec_store
+ *     vec_mask                      a bit per byte; vec_first (the first `count`), vec_below, vec_is, vec_select
+ *     compress                      the bytes that a mask names, stored one after another; may write a whole vector
+ *     compress_positions            the numbers of the mask's bits plus a base, as 16-bit words; likewise
+ *     expand                        the inverse of compress; may read a whole vector
+ *     table16, lookup16             16 bytes as a table
+ *     struct rank_lut               the ranks of all exponents; rank_lut_init, rank_lut_get
+ *     pack2, pack4                  STEP codes to STEP / 4 or STEP / 2 bytes in memory
+ *     unpack2, unpack4              and back
+ *     struct words                  STEP values; words_load, words_store, words_stream (past the caches), words_equal
+ *     struct split, split_values    the sign+mantissa and exponent bytes of STEP values
+ *     join_values                   and back
+ *     struct summer                 a running sum; summer_init, summer_add, summer_result
+ *
+ * Exponents travel between the passes as bytes in lists with room for a whole vector after the last, so no loop needs
+ * to watch its end; a ragged end of the block itself goes through small buffers.
+ */
+#ifndef STRAIT_KERNELS_BLOCK_VECTOR_H
+#define STRAIT_KERNELS_BLOCK_VECTOR_H
+
+#include <string.h>
+
+#include "internal/bytes.h"
+#include "kernels/block.h"
+#include "kernels/block_check.h"
+#include "kernels/sum.h"
+
+#define LIST_BYTES (STRAIT_BLOCK_VALUES + 2 * STEP)
+
+/* ---- Encoding ---- */
+
+/* Sign+mantissa bytes of all values to the stage, their exponents to a list; takes the sum of the block. What comes
+ * next is fetched ahead, to the second level: the first one is full. */
+static void split_block(uint8_t *stage, struct block_bytes *block, uint8_t *exponents)
+{
+    const uint8_t *src = block->bytes, *next = block->next != NULL ? block->next : src;
+    struct summer summer = summer_init(block->word);
+    uint32_t n = block->size / 2, i = 0;
+    for (; i + STEP <= n; i += STEP) {
+        struct words v = words_load(src + 2 * i);
+        for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
+            _mm_prefetch((const char *)next + 2 * i + ahead, _MM_HINT_T1);
+        struct split s = split_values(v);
+        summer_add(&summer, v);
+        vec_store(stage + i, s.sign_mantissa);
+        vec_store(exponents + i, s.exponent);
+    }
+    for (uint32_t k = i; k < n; k++) {
+        uint16_t value = load_le16(src + 2 * k);
+        stage[k] = value_sign_mantissa(value);
+        exponents[k] = value_exponent(value);
+    }
+    block->sum = summer_result(&summer) + sum_terms(src + 2 * i, block->size - 2 * i, block->word + i / 2);
+}
+
+static size_t encode_top16(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
+{
+    uint8_t exponents[LIST_BYTES], escaped[LIST_BYTES];
+    uint16_t positions[LIST_BYTES];
+    const struct rank_lut ranks = rank_lut_init(table);
+    uint32_t n = block->size / 2, count = 0;
+    split_block(stage, block, exponents);
+    for (uint32_t i = 0; i < n; i += STEP) {
+        vec e = vec_load(exponents + i), rank = rank_lut_get(&ranks, e);
+        vec_mask inside = vec_first(n - i), low = vec_below(rank, TOP16_RANKS), escape = inside & ~low;
+        pack4(stage + n + i / 2, vec_select(inside & low, rank));
+        if (escape == 0)
+            continue;
+        compress_positions(positions + count, escape, (uint16_t)i);
+        count += compress(escaped + count, escape, e);
+    }
+    size_t used = n + pack_bytes_4bit(n);
+    *escapes = count;
+    if (count == 0)
+        return used;
+    store_le16(stage + used, (uint16_t)count);
+    memcpy(stage + used + 2, positions, 2 * (size_t)count);
+    memcpy(stage + used + 2 + 2 * count, escaped, count);
+    return used + 2 + 3 * (size_t)count;
+}
+
+/* Ranks from `first` on become codes 0..last. */
+static inline vec tier_code(vec rank, uint8_t first, uint8_t last)
+{
+    return vec_min(vec_less(rank, first), last);
+}
+
+/* A two-bit tier for exponents of rank `first` and more; those that go on are put on a list of their own. */
+static uint32_t encode_tier2(uint8_t *dst, const struct rank_lut *ranks, uint8_t first, const uint8_t *exponents,
+                             uint32_t count, uint8_t *on)
+{
+    uint32_t on_count = 0;
+    for (uint32_t i = 0; i < count; i += STEP) {
+        vec e = vec_load(exponents + i), rank = vec_select(vec_first(count - i), rank_lut_get(ranks, e));
+        pack2(dst + i / 4, tier_code(rank, first, 3));
+        on_count += compress(on + on_count, ~vec_below(rank, (uint8_t)(first + 3)), e);
+    }
+    return on_count;
+}
+
+/* T3, the four-bit tier, and T4, which is simply the list of those that go on. */
+static uint32_t encode_tier4(uint8_t *dst, const struct rank_lut *ranks, const uint8_t *exponents, uint32_t count)
+{
+    uint8_t on[LIST_BYTES];
+    uint32_t on_count = 0;
+    for (uint32_t i = 0; i < count; i += STEP) {
+        vec e = vec_load(exponents + i), rank = vec_select(vec_first(count - i), rank_lut_get(ranks, e));
+        pack4(dst + i / 2, tier_code(rank, TIER3_RANK, 15));
+        on_count += compress(on + on_count, ~vec_below(rank, TIER4_RANK), e);
+    }
+    memcpy(dst + pack_bytes_4bit(count), on, on_count);
+    return on_count;
+}
+
+static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
+{
+    uint8_t exponents1[LIST_BYTES], exponents2[LIST_BYTES], exponents3[LIST_BYTES];
+    const struct rank_lut ranks = rank_lut_init(table);
+    uint32_t n = block->size / 2;
+    split_block(stage, block, exponents1);
+    uint8_t *t1 = stage + n, *t2 = t1 + pack_bytes_2bit(n);
+    uint32_t n2 = encode_tier2(t1, &ranks, 0, exponents1, n, exponents2);
+    uint8_t *t3 = t2 + pack_bytes_2bit(n2);
+    uint32_t n3 = encode_tier2(t2, &ranks, TIER2_RANK, exponents2, n2, exponents3);
+    *escapes = encode_tier4(t3, &ranks, exponents3, n3);
+    return (size_t)(t3 + pack_bytes_4bit(n3) + *escapes - stage);
+}
+
+/* ---- Decoding ---- */
+
+/* The values of a block from their sign+mantissa bytes and exponents; takes their sum. Fetches ahead at `end`, where
+ * the next block's streams begin: about 3/2 bytes a value. */
+static void join_block(struct block_bytes *block, const uint8_t *sign_mantissa, const uint8_t *exponents,
+                       const uint8_t *end, const uint8_t *tail)
+{
+    uint8_t *dst = block->bytes;
+    bool stream = block->stream && (uintptr_t)dst % 64 == 0;
+    struct summer summer = summer_init(block->word);
+    uint32_t n = block->size / 2, i = 0;
+    block->maybe_const = true;
+    for (; i + STEP <= n; i += STEP) {
+        for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
+            _mm_prefetch((const char *)end + i + i / 2 + ahead, _MM_HINT_T1);
+        struct words v = join_values(vec_load(sign_mantissa + i), vec_load(exponents + i));
+        summer_add(&summer, v);
+        if (i == 0)
+            block->maybe_const = words_equal(v);
+        if (stream)
+            words_stream(dst + 2 * i, v);
+        else
+            words_store(dst + 2 * i, v);
+    }
+    for (uint32_t k = i; k < n; k++)
+        store_le16(dst + 2 * k, value_join(sign_mantissa[k], exponents[k]));
+    memcpy(dst + 2 * n, tail, block->size % 2);
+    block->sum = summer_result(&summer) + sum_terms(dst + 2 * i, block->size - 2 * i, block->word + i / 2);
+}
+
+/* Exponents of n values from their 4-bit ranks. */
+static void decode_codes(uint8_t *exponents, const uint8_t *codes, uint32_t n, const struct table *table)
+{
+    const vec exponent_of = table16(table->exponent);
+    uint32_t i = 0;
+    for (; i + STEP <= n; i += STEP)
+        vec_store(exponents + i, lookup16(exponent_of, unpack4(codes + i / 2)));
+    for (; i < n; i++)
+        exponents[i] = table->exponent[codes[i / 2] >> (i % 2 * 4) & 15];
+}
+
+static size_t decode_top16(struct block_bytes *block, const uint8_t *src, size_t size, bool listed,
+                           const struct table *table, uint32_t *escapes)
+{
+    uint8_t exponents[LIST_BYTES], bad = 0;
+    uint32_t n = block->size / 2;
+    const uint8_t *codes = src + n;
+    size_t used = n + pack_bytes_4bit(n);
+    struct listed_escapes list = {.count = 0};
+    if (listed) {
+        size_t bytes = listed_open(&list, src + used, size - used, n, table);
+        if (bytes == 0)
+            return 0;
+        used += bytes;
+    }
+    if (used + block->size % 2 > size || !is_padded(codes, n, 4))
+        return 0;
+    decode_codes(exponents, codes, n, table);
+    for (uint32_t k = 0; k < list.count; k++) {
+        uint32_t position = listed_at(&list, k);
+        bad |= exponents[position] ^ table->exponent[0]; /* the code there must be 0 */
+        exponents[position] = list.exponents[k];
+    }
+    join_block(block, src, exponents, src + size, src + used);
+    *escapes = list.count;
+    return bad != 0 ? 0 : used + block->size % 2;
+}
+
+/* The exponents of `count` items of a two-bit tier that begins with rank `first`: its own three, or for a 3 the next
+ * one of the list `on`. Reads whole vectors of both. */
+static void decode_tier2(uint8_t *exponents, const uint8_t *items, uint32_t count, const uint8_t *on,
+                         const struct table *table, uint8_t first)
+{
+    const uint8_t own[16] = {table->exponent[first], table->exponent[first + 1], table->exponent[first + 2]};
+    const vec exponent_of = table16(own);
+    for (uint32_t i = 0; i < count; i += STEP) {
+        vec code = vec_select(vec_first(count - i), unpack2(items + i / 4));
+        vec_mask threes = vec_is(code, 3);
+        vec_store(exponents + i, expand(lookup16(exponent_of, code), threes, on));
+        on += count_bits(threes);
+    }
+}
+
+/* Exponents of the n3 items of T3. Returns the number of T4 items, -1 when these are not what an encoder writes. A
+ * whole vector past t3[0..size) can be read. */
+static int32_t decode_tier4(uint8_t *exponents, const uint8_t *t3, uint32_t n3, size_t size, const struct table *table)
+{
+    const vec exponent_of = table16(table->exponent + TIER3_RANK);
+    const uint8_t *t4 = t3 + pack_bytes_4bit(n3);
+    size_t limit = size - pack_bytes_4bit(n3);
+    uint32_t n4 = 0, low = 0;
+    for (uint32_t i = 0; i < n3; i += STEP) {
+        vec code = vec_select(vec_first(n3 - i), unpack4(t3 + i / 2));
+        vec_mask raw = vec_is(code, 15);
+        if (n4 + count_bits(raw) > limit)
+            return -1;
+        vec e = vec_select(~raw, lookup16(exponent_of, code));
+        vec_store(exponents + i, expand(e, raw, t4 + n4));
+        n4 += count_bits(raw);
+    }
+    for (uint32_t i = 0; i < n4; i++)
+        low |= table->rank[t4[i]] < TIER4_RANK;
+    return low != 0 ? -1 : (int32_t)n4;
+}
+
+/* Two-bit items that are 3. */
+static uint32_t count_threes(const uint8_t *stream, uint32_t items)
+{
+    uint32_t count = 0, i = 0;
+    for (; i + 32 <= items; i += 32) {
+        uint64_t word = load_le64(stream + i / 4);
+        count += count_bits(word & word >> 1 & 0x5555555555555555u);
+    }
+    for (; i < items; i += 4)
+        count += count_bits(stream[i / 4] & stream[i / 4] >> 1 & 0x55u);
+    return count;
+}
+
+/* Reads whole vectors of T1 only up to its end, by way of a copy of its last part. */
+static void decode_tier1(uint8_t *exponents, const uint8_t *t1, uint32_t n, const uint8_t *on, uint32_t on_count,
+                         const struct table *table)
+{
+    uint32_t whole = n / STEP * STEP, passed = count_threes(t1 + whole / 4, n - whole);
+    uint8_t rest[STEP / 4] = {0};
+    decode_tier2(exponents, t1, whole, on, table, 0);
+    memcpy(rest, t1 + whole / 4, pack_bytes_2bit(n - whole));
+    decode_tier2(exponents + whole, rest, n - whole, on + on_count - passed, table, 0);
+}
+
+static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
+                            uint32_t *escapes)
+{
+    uint8_t exponents1[LIST_BYTES], exponents2[LIST_BYTES], exponents3[LIST_BYTES];
+    uint8_t tiers[BLOCK_BYTES + 2 * STEP]; /* what follows T1, where reading past its end does no harm */
+    uint32_t n = block->size / 2, n2 = count_threes(src + n, n), bytes2 = pack_bytes_2bit(n2);
+    size_t fixed = n + pack_bytes_2bit(n), rest = size - fixed;
+    memcpy(tiers, src + fixed, rest);
+    memset(tiers + rest, 0, 2 * STEP);
+    if (bytes2 > rest || !is_padded(src + n, n, 2) || !is_padded(tiers, n2, 2))
+        return 0;
+    uint32_t n3 = count_threes(tiers, n2), bytes3 = pack_bytes_4bit(n3);
+    if (bytes2 + bytes3 > rest || !is_padded(tiers + bytes2, n3, 4))
+        return 0;
+    int32_t n4 = decode_tier4(exponents3, tiers + bytes2, n3, rest - bytes2, table);
+    size_t used = bytes2 + bytes3 + (size_t)n4, t = block->size % 2;
+    if (n4 < 0 || used + t > rest)
+        return 0;
+    decode_tier2(exponents2, tiers, n2, exponents3, table, TIER2_RANK);
+    decode_tier1(exponents1, src + n, n, exponents2, n2, table);
+    join_block(block, src, exponents1, src + size, tiers + used);
+    *escapes = (uint32_t)n4;
+    return fixed + used + t;
+}
+
+/* ---- Sums and copies ---- */
+
+static uint64_t sum(const uint8_t *src, size_t size, uint32_t word)
+{
+    struct summer s = summer_init(word);
+    size_t i = 0;
+    for (; i + 2 * STEP <= size; i += 2 * STEP)
+        summer_add(&s, words_load(src + i));
+    return summer_result(&s) + sum_terms(src + i, size - i, word + (uint32_t)(i / 4));
+}
+
+static uint64_t sum_copy(uint8_t *dst, const uint8_t *src, size_t size, uint32_t word, bool stream)
+{
+    struct summer s = summer_init(word);
+    bool past = stream && (uintptr_t)dst % 64 == 0;
+    size_t i = 0;
+    for (; i + 2 * STEP <= size; i += 2 * STEP) {
+        struct words v = words_load(src + i);
+        summer_add(&s, v);
+        if (past)
+            words_stream(dst + i, v);
+        else
+            words_store(dst + i, v);
+    }
+    memcpy(dst + i, src + i, size - i);
+    return summer_result(&s) + sum_terms(src + i, size - i, word + (uint32_t)(i / 4));
+}
+
+static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)
+{
+    size_t head = -(uintptr_t)dst % 64, i;
+    if (!stream || size < head) {
+        memcpy(dst, src, size);
+        return;
+    }
+    memcpy(dst, src, head);
+    for (i = head; i + 2 * STEP <= size; i += 2 * STEP)
+        words_stream(dst + i, words_load(src + i));
+    memcpy(dst + i, src + i, size - i);
+}
+
+static void flush(void)
+{
+    _mm_sfence();
+}
+
+#define BLOCK_VECTOR_OPS                                                                               \
+    {                                                                                                  \
+        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,    \
+        .decode_tiered = decode_tiered, .sum = sum, .sum_copy = sum_copy, .copy = copy, .flush = flush \
+    }
+
+#endif

@@ -1,0 +1,79 @@
+/* Where things lie in a chunk (FORMAT.md, section 4), and the checks 1 to 10 of section 6. */
+#ifndef STRAIT_KERNELS_CHUNK_LAYOUT_H
+#define STRAIT_KERNELS_CHUNK_LAYOUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <strait/codec.h>
+
+#include "kernels/block.h"
+
+#define CHUNK_VERSION      0
+#define CHUNK_UNIT         16u
+#define CHUNK_FLAG_LENGTHS 1u
+#define CHUNK_ENTRY_BYTES  16u
+#define CHUNK_SUM_OFFSET   40u
+
+struct chunk_layout {
+    uint64_t metadata_bytes;
+    uint32_t page_count;
+    uint32_t page_bytes;
+    uint32_t rows_per_page; /* blocks of the longest page, less one */
+    bool lengths;
+};
+
+void chunk_layout_init(struct chunk_layout *layout, uint32_t page_count, uint32_t page_bytes, bool lengths);
+
+static inline uint32_t units(uint64_t bytes)
+{
+    return (uint32_t)((bytes + CHUNK_UNIT - 1) / CHUNK_UNIT);
+}
+
+static inline uint32_t page_blocks(uint32_t page_bytes)
+{
+    return (page_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+}
+
+/* Bytes of block b of a page: 16384, less for the last. */
+static inline uint32_t block_bytes(uint32_t page_bytes, uint32_t b)
+{
+    uint32_t rest = page_bytes - b * BLOCK_BYTES;
+    return rest < BLOCK_BYTES ? rest : BLOCK_BYTES;
+}
+
+static inline uint32_t entry_offset(uint32_t page)
+{
+    return STRAIT_CHUNK_HEADER_BYTES + CHUNK_ENTRY_BYTES * page;
+}
+
+uint64_t length_offset(const struct chunk_layout *layout, uint32_t page);
+
+/* Where the row of a block lies: block 0's begins the page's entry. */
+uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b);
+
+/* A whole chunk that passed checks 1 to 10. */
+struct chunk {
+    const uint8_t *src;
+    struct strait_chunk_info info;
+    struct chunk_layout layout;
+    uint32_t table_limit; /* largest table index, plus one */
+    bool codebook;        /* it names one */
+};
+
+enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size);
+
+/* Sum of the first metadata_bytes bytes, the field for it taken as zero. */
+uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes);
+
+uint32_t chunk_page_bytes(const struct chunk *chunk, uint32_t page);
+
+struct chunk_block {
+    const uint8_t *src;
+    uint32_t size; /* bytes up to the next block */
+    enum strait_block_mode mode;
+};
+
+struct chunk_block chunk_get_block(const struct chunk *chunk, uint32_t page, uint32_t page_bytes, uint32_t b);
+
+#endif

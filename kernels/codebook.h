@@ -1,0 +1,32 @@
+/* A codebook set as the block coders see it. */
+#ifndef STRAIT_KERNELS_CODEBOOK_H
+#define STRAIT_KERNELS_CODEBOOK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <strait/codec.h>
+
+/* Exponents outside the window that are looked up one by one. */
+#define TABLE_STRAYS 4
+
+/* One ranking of all exponents, both ways, and where short look-up tables find most of it. */
+struct table {
+    uint8_t rank[256];            /* of an exponent */
+    uint8_t exponent[256];        /* of a rank */
+    uint8_t window;               /* first of 32 consecutive exponents that hold most of the ranks below TIER4_RANK */
+    uint8_t stray_count;          /* how many of these ranks have their exponents elsewhere: 0..TIER4_RANK */
+    uint8_t strays[TABLE_STRAYS]; /* those exponents, lowest ranks first, if they are no more than this */
+};
+
+struct strait_codebook {
+    uint32_t count;
+    uint8_t id[STRAIT_CODEBOOK_ID_BYTES];
+    struct strait_class *classes; /* count of them */
+    struct table tables[];
+};
+
+/* The id of a set with these rankings (FORMAT.md, section 2). False when libcrypto fails. */
+bool codebook_id(uint8_t id[STRAIT_CODEBOOK_ID_BYTES], const uint8_t (*rankings)[256], uint32_t count);
+
+#endif

@@ -1,0 +1,230 @@
+/* The public calls: argument checks, then the chosen variant. */
+#include "kernels/codec.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/chunk_layout.h"
+#include "kernels/pages.h"
+
+static bool always(void)
+{
+    return true;
+}
+
+#ifdef STRAIT_X86
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+           __builtin_cpu_supports("avx512vpopcntdq");
+}
+#endif
+
+#define CPU_CODEC(NAME, SUPPORTED)                                                                               \
+    {                                                                                                            \
+        .name = #NAME, .supported = SUPPORTED, .scratch_size = sizeof(struct cpu_scratch), .encode = cpu_encode, \
+        .decode = cpu_decode, .blocks = &block_##NAME                                                            \
+    }
+
+/* Best first. */
+static const struct strait_codec codecs[] = {
+#ifdef STRAIT_X86
+    CPU_CODEC(avx512, has_avx512),
+    CPU_CODEC(avx2, has_avx2),
+#endif
+    CPU_CODEC(scalar, always),
+};
+
+#define CODEC_COUNT (sizeof(codecs) / sizeof(codecs[0]))
+
+static const struct strait_codec *codec_by_name(const char *name)
+{
+    for (size_t i = 0; i < CODEC_COUNT; i++)
+        if (strcmp(codecs[i].name, name) == 0 && codecs[i].supported())
+            return &codecs[i];
+    return NULL;
+}
+
+const struct strait_codec *strait_codec_get(const char *name)
+{
+    if (name != NULL)
+        return codec_by_name(name);
+    const char *wanted = getenv("STRAIT_CODEC");
+    const struct strait_codec *codec = wanted == NULL ? NULL : codec_by_name(wanted);
+    for (size_t i = 0; codec == NULL; i++)
+        if (codecs[i].supported())
+            codec = &codecs[i];
+    return codec;
+}
+
+const char *strait_codec_name_at(uint32_t index)
+{
+    return index < CODEC_COUNT ? codecs[index].name : NULL;
+}
+
+const char *strait_version(void)
+{
+    return STRAIT_VERSION;
+}
+
+const char *strait_codec_name(const struct strait_codec *codec)
+{
+    return codec->name;
+}
+
+size_t strait_scratch_size(const struct strait_codec *codec)
+{
+    return (codec == NULL ? strait_codec_get(NULL) : codec)->scratch_size;
+}
+
+uint64_t strait_encode_bound(const struct strait_pages *pages)
+{
+    if (pages_check(pages, 1) != STRAIT_OK)
+        return 0;
+    uint32_t longest = 0;
+    uint64_t blocks = 0;
+    for (uint32_t r = 0; r < pages->region_count; r++) {
+        uint32_t bytes = region_page_bytes(&pages->regions[r]);
+        longest = bytes > longest ? bytes : longest;
+        blocks += (uint64_t)CHUNK_UNIT * units(bytes) * pages->id_count;
+    }
+    struct chunk_layout layout;
+    chunk_layout_init(&layout, pages_count(pages), longest, pages->region_count > 1);
+    uint64_t bound = layout.metadata_bytes + blocks;
+    return bound <= UINT32_MAX ? bound : 0;
+}
+
+static uint32_t element_alignment(enum strait_element element)
+{
+    switch (element) {
+    case STRAIT_ELEMENT_BF16:
+    case STRAIT_ELEMENT_FP16:
+        return 2;
+    case STRAIT_ELEMENT_FP32:
+        return 4;
+    default:
+        return 1;
+    }
+}
+
+static enum strait_status check_run(const struct strait_codec *codec, const struct strait_run *run)
+{
+    if (run == NULL || run->size != sizeof(*run) || run->result == NULL)
+        return STRAIT_ERR_INVALID;
+    if (run->scratch == NULL)
+        return STRAIT_OK;
+    if ((uintptr_t)run->scratch % 64 != 0)
+        return STRAIT_ERR_ALIGNMENT;
+    return run->scratch_size >= codec->scratch_size ? STRAIT_OK : STRAIT_ERR_NO_SPACE;
+}
+
+static enum strait_status check_params(const struct strait_encode_params *params, const struct strait_pages *src)
+{
+    if (params == NULL || params->size != sizeof(*params) || (unsigned)params->element > STRAIT_ELEMENT_FP8_E5M2 ||
+        (unsigned)params->mode > STRAIT_MODE_TIERED)
+        return STRAIT_ERR_INVALID;
+    if (params->codebook == NULL && params->element == STRAIT_ELEMENT_BF16 && params->mode != STRAIT_MODE_RAW)
+        return STRAIT_ERR_INVALID;
+    enum strait_status status = pages_check(src, element_alignment(params->element));
+    if (status != STRAIT_OK)
+        return status;
+    uint32_t tables = params->codebook == NULL ? 1 : params->codebook->count;
+    for (uint32_t r = 0; r < src->region_count; r++)
+        if (src->regions[r].table >= tables)
+            return STRAIT_ERR_CODEBOOK;
+    return STRAIT_OK;
+}
+
+enum strait_status strait_encode(const struct strait_codec *codec, const struct strait_encode_params *params, void *dst,
+                                 uint64_t dst_capacity, const struct strait_pages *src, const struct strait_run *run)
+{
+    codec = codec == NULL ? strait_codec_get(NULL) : codec;
+    enum strait_status status = check_run(codec, run);
+    if (status == STRAIT_OK)
+        status = check_params(params, src);
+    if (status != STRAIT_OK)
+        return status;
+    uint64_t bound = strait_encode_bound(src);
+    if (bound == 0 || dst == NULL)
+        return STRAIT_ERR_INVALID;
+    if (dst_capacity < bound)
+        return STRAIT_ERR_NO_SPACE;
+    codec->encode(codec, params, dst, src, run);
+    return STRAIT_OK;
+}
+
+/* Selected pages must be in the chunk, without `select` all of them must be listed. A header that cannot be read is the
+ * data's fault, not the caller's: the variant reports it. */
+static enum strait_status check_select(const struct strait_pages *dst, const uint32_t *select, const void *src,
+                                       uint64_t src_size)
+{
+    struct strait_chunk_info info;
+    if (strait_chunk_info(src, src_size, &info) != STRAIT_OK)
+        return STRAIT_OK;
+    uint32_t count = pages_count(dst);
+    if (select == NULL)
+        return count == info.page_count ? STRAIT_OK : STRAIT_ERR_INVALID;
+    for (uint32_t i = 0; i < count; i++)
+        if (select[i] >= info.page_count)
+            return STRAIT_ERR_INVALID;
+    return STRAIT_OK;
+}
+
+enum strait_status strait_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                                 const struct strait_pages *dst, const uint32_t *select, const void *src,
+                                 uint64_t src_size, const struct strait_run *run)
+{
+    codec = codec == NULL ? strait_codec_get(NULL) : codec;
+    enum strait_status status = check_run(codec, run);
+    if (status == STRAIT_OK && src == NULL)
+        status = STRAIT_ERR_INVALID;
+    if (status == STRAIT_OK)
+        status = pages_check(dst, src_size > 5 ? element_alignment(((const uint8_t *)src)[5]) : 1);
+    if (status == STRAIT_OK)
+        status = check_select(dst, select, src, src_size);
+    if (status == STRAIT_OK)
+        codec->decode(codec, codebook, dst, select, src, src_size, run);
+    return status;
+}
+
+enum strait_status strait_verify(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                                 const void *src, uint64_t src_size, const struct strait_run *run)
+{
+    codec = codec == NULL ? strait_codec_get(NULL) : codec;
+    enum strait_status status = check_run(codec, run);
+    if (status == STRAIT_OK && src == NULL)
+        status = STRAIT_ERR_INVALID;
+    if (status == STRAIT_OK)
+        codec->decode(codec, codebook, NULL, NULL, src, src_size, run);
+    return status;
+}
+
+void run_count_page(const struct strait_run *run, struct strait_result *result, const struct page_stats *stats,
+                    uint32_t table)
+{
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+        result->values[m] += stats->values[m];
+    if (run->class_stats == NULL || table >= run->class_count)
+        return;
+    for (unsigned m = STRAIT_BLOCK_TOP16; m < STRAIT_BLOCK_MODES; m++)
+        run->class_stats[table].values += stats->values[m];
+    run->class_stats[table].escapes += stats->escapes;
+}
+
+void run_page_status(const struct strait_run *run, struct strait_result *result, uint32_t page,
+                     enum strait_status status)
+{
+    if (run->page_status != NULL)
+        run->page_status[page] = status;
+    if (status == STRAIT_OK)
+        return;
+    if (result->failed_pages++ == 0)
+        result->status = status;
+}

@@ -1,0 +1,49 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include <strait/codec.h>
+
+#include "internal/bytes.h"
+
+#define LANES 4 /* neighbours often share an exponent: separate counters keep their increments independent */
+
+void strait_histogram_add(uint64_t counts[256], const void *values, size_t count)
+{
+    const uint8_t *src = values;
+    uint64_t lanes[LANES][256] = {{0}};
+    size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        uint64_t four = load_le64(src + 2 * i);
+        lanes[0][(four >> 7) & 255]++;
+        lanes[1][(four >> 23) & 255]++;
+        lanes[2][(four >> 39) & 255]++;
+        lanes[3][(four >> 55) & 255]++;
+    }
+    for (; i < count; i++)
+        lanes[0][(load_le16(src + 2 * i) >> 7) & 255]++;
+    for (unsigned e = 0; e < 256; e++)
+        counts[e] += lanes[0][e] + lanes[1][e] + lanes[2][e] + lanes[3][e];
+}
+
+struct counted {
+    uint64_t count;
+    uint8_t exponent;
+};
+
+static int by_falling_count(const void *a, const void *b)
+{
+    const struct counted *x = a, *y = b;
+    if (x->count != y->count)
+        return x->count > y->count ? -1 : 1;
+    return (int)x->exponent - (int)y->exponent;
+}
+
+void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256])
+{
+    struct counted order[256];
+    for (unsigned e = 0; e < 256; e++)
+        order[e] = (struct counted){.count = counts[e], .exponent = (uint8_t)e};
+    qsort(order, 256, sizeof(order[0]), by_falling_count);
+    for (unsigned r = 0; r < 256; r++)
+        ranking[r] = order[r].exponent;
+}
