@@ -1,0 +1,251 @@
+#include "bench/options.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/cases.h"
+#include "bench/rivals.h"
+#include "tools/options.h"
+#include "tools/plan.h"
+#include "tools/util.h"
+
+#define CHUNK_MAX (1024u * 1024 * 1024)
+#define SIZE_MAX_BYTES (1024ull * 1024 * 1024 * 1024)
+
+const char codec_usage[] =
+    "Usage: strait bench codec [OPTION]...\n"
+    "Measures the codec on real BF16 tensors in memory, beside memcpy and general compressors.\n"
+    "\n"
+    "      --input=FILE        safetensors file to measure on, once or more; a KV cache that comes with the program\n"
+    "      --calib=FILE        make the codebook of these tensors, once or more; of the input\n"
+    "      --codebook=SET      codebook set, as strait calibrate makes it\n"
+    "      --page=SIZE         bytes of a page, a multiple of 16, once or more; 32K\n"
+    "      --chunk=SIZE        bytes of a chunk before compression; 4M\n"
+    "      --size=SIZE         repeat the tensors until they are this large: past the caches; 512M\n"
+    "      --repeats=N         run everything N times in turn; 5\n"
+    "  -T, --threads=N         also with N threads, 0: one per processor; 1\n"
+    "      --variant=NAME      scalar, avx2 or avx512, once or more; all that run here\n"
+    "      --mode=NAME         raw, top16 or tiered, once or more; all\n"
+    "      --escapes=PERCENT   overwrite so many values with exponents that are rare in every table; 0\n"
+    "      --rivals=LIST       of zstd, zstd-1, zstd-3, zstd-19, lz4, or none; all that were built in\n"
+    "      --json              the figures for machines\n"
+    "  -h, --help\n"
+    "\n"
+    "Exit status: 0 done, 1 a check failed or bad data, 2 bad usage.\n";
+
+/* ---- Single options -------------------------------------------------------------------------------------------- */
+
+static bool too_many(const char *option, unsigned max)
+{
+    print_error(NULL, "%s may be given %u times", option, max);
+    return false;
+}
+
+static bool add_page(struct codec_options *options, const char *text)
+{
+    uint64_t bytes;
+
+    if (options->page_count == PAGES_MAX)
+        return too_many("--page", PAGES_MAX);
+    if (!option_size("--page", text, PLAN_PAGE_MULTIPLE, STRAIT_PAGE_BYTES_MAX, &bytes))
+        return false;
+    if (bytes % PLAN_PAGE_MULTIPLE != 0) {
+        print_error(NULL, "--page takes a multiple of %u", PLAN_PAGE_MULTIPLE);
+        return false;
+    }
+    options->pages[options->page_count++] = bytes;
+    return true;
+}
+
+static bool add_variant(struct codec_options *options, const char *text)
+{
+    if (options->variant_count == VARIANTS_MAX)
+        return too_many("--variant", VARIANTS_MAX);
+    return option_codec(text, &options->variants[options->variant_count++]);
+}
+
+static bool add_mode(struct codec_options *options, const char *text)
+{
+    unsigned index;
+
+    if (options->mode_count == MODES_MAX)
+        return too_many("--mode", MODES_MAX);
+    if (!option_name("--mode", text, &mode_names[STRAIT_MODE_RAW], 3, &index))
+        return false;
+    options->modes[options->mode_count++] = (enum strait_mode)(STRAIT_MODE_RAW + index);
+    return true;
+}
+
+static bool set_escapes(struct codec_options *options, const char *text)
+{
+    char *end;
+    double percent = strtod(text, &end);
+
+    if (end == text || *end != '\0' || !(percent >= 0 && percent <= 100)) {
+        print_error(NULL, "--escapes takes a percentage, not '%s'", text);
+        return false;
+    }
+    options->escapes = percent / 100;
+    return true;
+}
+
+static bool set_repeats(struct codec_options *options, const char *text)
+{
+    uint64_t number;
+
+    if (!parse_number(text, REPEATS_MAX, &number) || number == 0) {
+        print_error(NULL, "--repeats takes a number from 1 to %u, not '%s'", REPEATS_MAX, text);
+        return false;
+    }
+    options->repeats = (unsigned)number;
+    return true;
+}
+
+static bool set_rivals(struct codec_options *options, const char *text)
+{
+    options->rivals = text;
+    return rival_list_check(text);
+}
+
+static bool add_name(const char **names, unsigned *count, const char *name)
+{
+    names[(*count)++] = name;
+    return true;
+}
+
+/* ---- All of them ----------------------------------------------------------------------------------------------- */
+
+enum {
+    OPT_INPUT = 256, OPT_CALIB, OPT_CODEBOOK, OPT_PAGE, OPT_CHUNK, OPT_SIZE, OPT_REPEATS, OPT_VARIANT, OPT_MODE,
+    OPT_ESCAPES, OPT_RIVALS, OPT_JSON,
+};
+
+static const struct option long_options[] = {
+    {"input", required_argument, NULL, OPT_INPUT},
+    {"calib", required_argument, NULL, OPT_CALIB},
+    {"codebook", required_argument, NULL, OPT_CODEBOOK},
+    {"page", required_argument, NULL, OPT_PAGE},
+    {"chunk", required_argument, NULL, OPT_CHUNK},
+    {"size", required_argument, NULL, OPT_SIZE},
+    {"repeats", required_argument, NULL, OPT_REPEATS},
+    {"threads", required_argument, NULL, 'T'},
+    {"variant", required_argument, NULL, OPT_VARIANT},
+    {"mode", required_argument, NULL, OPT_MODE},
+    {"escapes", required_argument, NULL, OPT_ESCAPES},
+    {"rivals", required_argument, NULL, OPT_RIVALS},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+/* One option; false when it is wrong, which stderr has been told. */
+static bool set_option(struct codec_options *options, int option, const char *text)
+{
+    switch (option) {
+    case OPT_INPUT: return add_name(options->inputs, &options->input_count, text);
+    case OPT_CALIB: return add_name(options->calibs, &options->calib_count, text);
+    case OPT_CODEBOOK: options->codebook = text; return true;
+    case OPT_PAGE: return add_page(options, text);
+    case OPT_CHUNK: return option_size("--chunk", text, PLAN_PAGE_MULTIPLE, CHUNK_MAX, &options->chunk_bytes);
+    case OPT_SIZE: return option_size("--size", text, PLAN_PAGE_MULTIPLE, SIZE_MAX_BYTES, &options->size);
+    case OPT_REPEATS: return set_repeats(options, text);
+    case OPT_VARIANT: return add_variant(options, text);
+    case OPT_MODE: return add_mode(options, text);
+    case OPT_ESCAPES: return set_escapes(options, text);
+    case OPT_RIVALS: return set_rivals(options, text);
+    case OPT_JSON: return options->json = true;
+    case 'T': return option_threads(text, &options->threads);
+    default: return false; /* getopt_long has told */
+    }
+}
+
+/* The data that comes with the program: where it was built, or where it was installed. */
+static const char *default_input(void)
+{
+    static const char *const places[] = {STRAIT_BENCH_SOURCE_DATA, STRAIT_BENCH_INSTALLED_DATA};
+
+    for (unsigned i = 0; i < 2; i++)
+        if (access(places[i], R_OK) == 0)
+            return places[i];
+    print_error(NULL, "no --input, and neither %s nor %s is there", places[0], places[1]);
+    return NULL;
+}
+
+static void set_default_variants(struct codec_options *options)
+{
+    static const char *const names[] = {"scalar", "avx2", "avx512"};
+
+    for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const struct strait_codec *codec = strait_codec_get(names[i]);
+        if (codec != NULL)
+            options->variants[options->variant_count++] = codec;
+    }
+}
+
+static bool set_defaults(struct codec_options *options)
+{
+    if (options->input_count == 0)
+        add_name(options->inputs, &options->input_count, default_input());
+    if (options->page_count == 0)
+        options->pages[options->page_count++] = 32 * 1024;
+    if (options->variant_count == 0)
+        set_default_variants(options);
+    for (unsigned mode = STRAIT_MODE_RAW; options->mode_count < 3 && mode <= STRAIT_MODE_TIERED; mode++)
+        options->modes[options->mode_count++] = (enum strait_mode)mode;
+    return options->inputs[0] != NULL;
+}
+
+static bool check_options(const struct codec_options *options, int operands)
+{
+    const char *why = NULL;
+
+    if (operands > 0)
+        why = "takes options only; --input names a file";
+    else if (options->codebook != NULL && options->calib_count > 0)
+        why = "--codebook and --calib exclude each other";
+    for (unsigned i = 0; i < options->page_count; i++)
+        if (options->pages[i] > options->chunk_bytes)
+            why = "--page is larger than --chunk";
+    if (why != NULL)
+        print_error(NULL, "%s", why);
+    return why == NULL;
+}
+
+static bool parse(struct codec_options *options, int argc, char **argv)
+{
+    int option;
+
+    while ((option = getopt_long(argc, argv, "T:h", long_options, NULL)) != -1) {
+        options->help = option == 'h';
+        if (options->help)
+            return true;
+        if (!set_option(options, option, optarg))
+            return false;
+    }
+    return check_options(options, argc - optind);
+}
+
+bool codec_options_init(struct codec_options *options, int argc, char **argv)
+{
+    *options = (struct codec_options){
+        .inputs = calloc((size_t)argc + 1, sizeof(options->inputs[0])),
+        .calibs = calloc((size_t)argc + 1, sizeof(options->calibs[0])),
+        .chunk_bytes = 4 * 1024 * 1024,
+        .size = 512 * 1024 * 1024,
+        .repeats = 5,
+        .threads = 1,
+    };
+    if (options->inputs == NULL || options->calibs == NULL) {
+        print_error(NULL, "out of memory");
+        return false;
+    }
+    return parse(options, argc, argv) && (options->help || set_defaults(options));
+}
+
+void codec_options_fini(struct codec_options *options)
+{
+    free(options->inputs);
+    free(options->calibs);
+}

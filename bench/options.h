@@ -1,0 +1,44 @@
+/* What `strait bench codec` was asked. */
+#ifndef STRAIT_BENCH_OPTIONS_H
+#define STRAIT_BENCH_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <strait/codec.h>
+
+#define PAGES_MAX 8u
+#define VARIANTS_MAX 8u
+#define MODES_MAX 8u
+#define REPEATS_MAX 1000u
+
+struct codec_options {
+    const char **inputs; /* owned; what they point to is argv's, or static */
+    unsigned input_count;
+    const char **calibs; /* owned */
+    unsigned calib_count;
+    const char *codebook; /* NULL: calibrate, on `calibs` or on the inputs */
+    uint64_t pages[PAGES_MAX];
+    unsigned page_count;
+    uint64_t chunk_bytes;
+    uint64_t size;
+    unsigned repeats;
+    unsigned threads;
+    const struct strait_codec *variants[VARIANTS_MAX];
+    unsigned variant_count;
+    enum strait_mode modes[MODES_MAX];
+    unsigned mode_count;
+    double escapes; /* share of values to overwrite */
+    const char *rivals;
+    bool json;
+    bool help; /* was asked for: nothing else is checked */
+};
+
+/* Reads the arguments and fills in what they leave open. False, which stderr has been told, when they are wrong. The
+ * caller must codec_options_fini() it either way. */
+bool codec_options_init(struct codec_options *options, int argc, char **argv);
+void codec_options_fini(struct codec_options *options);
+
+extern const char codec_usage[];
+
+#endif

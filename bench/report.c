@@ -1,0 +1,171 @@
+#include "bench/report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "bench/figures.h"
+#include "bench/rivals.h"
+
+#define SIZE_TEXT_BYTES 24
+
+/* "32K", or plain bytes when it is no round number. */
+static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes)
+{
+    static const char *const units[] = {"", "K", "M", "G", "T"};
+    unsigned unit = 0;
+
+    for (; unit < 4 && bytes > 0 && bytes % 1024 == 0; unit++)
+        bytes /= 1024;
+    snprintf(text, SIZE_TEXT_BYTES, "%" PRIu64 "%s", bytes, units[unit]);
+    return text;
+}
+
+/* ---- Above the table ------------------------------------------------------------------------------------------- */
+
+static void print_machine(const struct machine *machine, FILE *stream)
+{
+    fprintf(stream, "program   strait %s, commit %s, %s\n", machine->version, machine->commit, machine->compiler);
+    fprintf(stream, "machine   %s, %u processor%s, L3 %s, %s, transparent huge pages: %s, load %.2f\n", machine->cpu,
+            machine->processors, machine->processors == 1 ? "" : "s", machine->cache, machine->kernel,
+            machine->huge_pages, machine->load);
+}
+
+static void print_files(const char *const *files, unsigned count, FILE *stream)
+{
+    for (unsigned i = 0; i < count; i++)
+        fprintf(stream, "%s%s", i > 0 ? ", " : "", files[i]);
+}
+
+static void print_input(const struct bench_report *report, FILE *stream)
+{
+    const struct tensors *tensors = report->tensors;
+
+    fprintf(stream, "input     ");
+    print_files(report->options->inputs, report->options->input_count, stream);
+    fprintf(stream, ": %zu BF16 tensors, %" PRIu64 " bytes, ", tensors->spans.count, tensors->bytes);
+    if (report->data->period < report->data->size)
+        fprintf(stream, "repeated to %" PRIu64 " bytes", report->data->size);
+    else if (report->data->size < tensors->bytes)
+        fprintf(stream, "of which %" PRIu64 " are used", report->data->size);
+    else
+        fprintf(stream, "all used once");
+    if (tensors->skipped > 0)
+        fprintf(stream, "; %" PRIu64 " tensors of other types left out", tensors->skipped);
+    fputc('\n', stream);
+}
+
+static void print_tables(const struct bench_report *report, FILE *stream)
+{
+    const struct codec_options *options = report->options;
+
+    fprintf(stream, "tables    %" PRIu32 ", ", strait_codebook_count(report->codebook));
+    if (options->codebook != NULL)
+        fprintf(stream, "read from %s", options->codebook);
+    else if (options->calib_count == 0)
+        fprintf(stream, "calibrated on the input itself");
+    else
+        fprintf(stream, "calibrated on ");
+    print_files(options->calibs, options->calib_count, stream);
+    fputc('\n', stream);
+}
+
+static void print_values(const struct bench_report *report, FILE *stream)
+{
+    const struct data_figures *figures = report->data_figures;
+
+    fprintf(stream, "values    escape rate top16 %.4f%% (worst class %.4f%%), tiered %.4f%% (%.4f%%)",
+            100 * figures->top16_escapes, 100 * figures->worst_top16, 100 * figures->tiered_escapes,
+            100 * figures->worst_tiered);
+    if (report->options->escapes > 0)
+        fprintf(stream, "; %g%% of the values were overwritten, seed %" PRIu64, 100 * report->options->escapes,
+                report->seed);
+    fprintf(stream, "\n          exponents have %.4f bits of entropy by class (%" PRIu32 "), %.4f all together\n",
+            figures->class_bits, figures->classes, figures->global_bits);
+}
+
+static void print_method(const struct bench_report *report, FILE *stream)
+{
+    char chunk[SIZE_TEXT_BYTES], piece[SIZE_TEXT_BYTES];
+
+    fprintf(stream, "method    chunks of %s, rivals in pieces of %s; sums on; %u repeats, all rows in turn\n",
+            size_text(chunk, report->options->chunk_bytes), size_text(piece, report->piece_bytes),
+            report->options->repeats);
+}
+
+/* ---- The table ------------------------------------------------------------------------------------------------- */
+
+static void print_heading(bool speedups, FILE *stream)
+{
+    fprintf(stream, "\n%-13s %-8s %-9s %2s %5s %11s %11s %6s %7s %20s %20s %13s%s\n", "", "", "", "", "", "", "", "",
+            "", "encode GB/s", "decode GB/s", "by memcpy", speedups ? "   by 1 thread" : "");
+    fprintf(stream, "%-13s %-8s %-9s %2s %5s %11s %11s %6s %7s %6s %6s %6s %6s %6s %6s %6s %6s", "case", "variant", "mode",
+            "T", "page", "raw bytes", "coded bytes", "tables", "ratio", "p50", "min", "max", "p50", "min", "max", "enc",
+            "dec");
+    fprintf(stream, "%s  check\n", speedups ? "    enc    dec" : "");
+}
+
+/* Digits after the point, so that slow compressors keep some that mean something. */
+static int digits_of(double number)
+{
+    return number < 0.995 ? 4 : 2;
+}
+
+static void print_spread(struct spread spread, FILE *stream)
+{
+    int digits = digits_of(spread.max);
+    fprintf(stream, " %6.*f %6.*f %6.*f", digits, spread.p50, digits, spread.min, digits, spread.max);
+}
+
+static void print_speedup(const struct figures *figures, FILE *stream)
+{
+    if (figures->encode_speedup > 0)
+        fprintf(stream, " %6.2f %6.2f", figures->encode_speedup, figures->decode_speedup);
+    else
+        fprintf(stream, " %6s %6s", "-", "-");
+}
+
+static void print_case(const struct case_list *cases, unsigned index, bool speedups, FILE *stream)
+{
+    const struct bench_case *one = &cases->list[index];
+    char page[SIZE_TEXT_BYTES];
+    struct figures figures;
+
+    if (one->kind == NULL) {
+        fprintf(stream, "%-13s %-8s %-9s %2s %5s %11s %11s %6s %7.4f\n", one->name, one->variant, one->mode, "-", "-", "-",
+                "-", "-", one->limit);
+        return;
+    }
+    figures_make(cases, index, &figures);
+    fprintf(stream, "%-13s %-8s %-9s %2u %5s %11" PRIu64 " %11" PRIu64 " %6" PRIu64 " %7.4f", one->name, one->variant,
+            one->mode, one->threads, one->page_bytes > 0 ? size_text(page, one->page_bytes) : "-", one->raw_bytes,
+            one->coded_bytes, one->table_bytes, figures.ratio);
+    print_spread(figures.encode, stream);
+    print_spread(figures.decode, stream);
+    fprintf(stream, " %6.*f %6.*f", digits_of(figures.encode_memcpy), figures.encode_memcpy,
+            digits_of(figures.decode_memcpy), figures.decode_memcpy);
+    if (speedups)
+        print_speedup(&figures, stream);
+    fprintf(stream, "  %s%s\n", one->ok ? "ok" : "FAILED", figures.is_baseline ? " (baseline)" : "");
+}
+
+static void print_missing(const struct codec_options *options, FILE *stream)
+{
+    for (unsigned i = 0; i < RIVAL_COUNT; i++)
+        if (rivals[i].ops == NULL && rival_listed(&rivals[i], options->rivals))
+            fprintf(stream, "%s: not in this build\n", rivals[i].name);
+}
+
+void report_print(const struct bench_report *report, FILE *stream)
+{
+    bool speedups = report->options->threads > 1;
+
+    print_machine(report->machine, stream);
+    print_input(report, stream);
+    print_tables(report, stream);
+    print_values(report, stream);
+    print_method(report, stream);
+    print_heading(speedups, stream);
+    for (unsigned i = 0; i < report->cases->count; i++)
+        print_case(report->cases, i, speedups, stream);
+    print_missing(report->options, stream);
+}

@@ -1,0 +1,22 @@
+/* The codebook that a bench codes with. */
+#ifndef STRAIT_BENCH_TABLES_H
+#define STRAIT_BENCH_TABLES_H
+
+#include <strait/codec.h>
+
+#include "bench/tensors.h"
+
+#define TABLE_BYTES 256u /* of a table where it is embedded: FORMAT.md, section 7 */
+
+/* A table for each class of the tensors and a fallback made of all, as `strait calibrate` makes them. NULL when it failed,
+ * which stderr has been told. The caller owns the codebook. Reorders the spans. */
+struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threads);
+
+/* Exponents that rank below the last tier's first rank in every table. Returns how many there are. */
+unsigned tables_common_escapes(const struct strait_codebook *codebook, uint8_t exponents[256]);
+
+/* Ranks from which a value escapes. */
+#define TOP16_ESCAPE_RANK 16u
+#define TIERED_ESCAPE_RANK 21u
+
+#endif

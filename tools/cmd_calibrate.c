@@ -1,0 +1,421 @@
+/* strait calibrate */
+#include "tools/commands.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/codebook_file.h"
+#include "tools/calibrate_report.h"
+#include "tools/classes.h"
+#include "tools/histograms.h"
+#include "tools/options.h"
+#include "tools/safetensors.h"
+#include "tools/util.h"
+
+static const char usage[] =
+    "usage: strait calibrate [OPTION]... FILE... -o SET\n"
+    "\n"
+    "Makes a codebook set of the BF16 tensors in safetensors files: a table for each role (k, v, other) and layer,\n"
+    "and a fallback made of all values. Reports for each class what the codec will make of it.\n"
+    "\n"
+    "  -o, --output SET     write here; - is stdout, and the report goes to stderr\n"
+    "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v or other; the first group of digits of\n"
+    "                       the POSIX extended regex is the layer; a later rule goes before an earlier one\n"
+    "  --global             make the fallback table only\n"
+    "  --partial            write the counts, to be merged, instead of a set\n"
+    "  --merge              FILEs are such counts: make the set that one run over everything would have made\n"
+    "  --raw                FILEs are BF16 values and nothing else, of role other and of no layer\n"
+    "  -T, --threads N      threads, 0 for all processors (0)\n"
+    "  --json               report as JSON\n"
+    "  -q, --quiet          no report (but --json), no notes, no progress\n"
+    "  -h, --help           print this\n"
+    "\n"
+    "The report: values counted; entropy of their exponents in bits; share of values in the 16 most frequent\n"
+    "exponents; bits that mode tiered spends on an exponent; for both modes the expected ratio of full blocks,\n"
+    "without tables, and the share of values that need an escape.\n"
+    "\n"
+    "Exit status: 0 done, 1 bad data or failed input or output, 2 bad usage.\n";
+
+struct options {
+    const char *output;
+    unsigned threads;
+    bool global, partial, merge, raw, json, quiet;
+    bool has_rules;
+    struct class_rules *rules;
+    char **files;
+    int file_count;
+};
+
+/* ---- Options --------------------------------------------------------------------------------------------------- */
+
+enum { OPT_CLASS = 256, OPT_GLOBAL, OPT_PARTIAL, OPT_MERGE, OPT_RAW, OPT_JSON };
+
+static const struct option long_options[] = {
+    {"output", required_argument, NULL, 'o'},
+    {"class", required_argument, NULL, OPT_CLASS},
+    {"global", no_argument, NULL, OPT_GLOBAL},
+    {"partial", no_argument, NULL, OPT_PARTIAL},
+    {"merge", no_argument, NULL, OPT_MERGE},
+    {"raw", no_argument, NULL, OPT_RAW},
+    {"threads", required_argument, NULL, 'T'},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"quiet", no_argument, NULL, 'q'},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static bool add_rule(struct options *options, const char *rule)
+{
+    const char *why;
+    options->has_rules = true;
+    if (class_rules_add(options->rules, rule, &why) == STRAIT_OK)
+        return true;
+    print_error(NULL, "--class '%s': %s", rule, why);
+    return false;
+}
+
+/* One option; false when it is wrong, which stderr has been told. */
+static bool set_option(struct options *options, int option, const char *text)
+{
+    switch (option) {
+    case 'o': options->output = text; return true;
+    case OPT_CLASS: return add_rule(options, text);
+    case OPT_GLOBAL: return options->global = true;
+    case OPT_PARTIAL: return options->partial = true;
+    case OPT_MERGE: return options->merge = true;
+    case OPT_RAW: return options->raw = true;
+    case 'T': return option_threads(text, &options->threads);
+    case OPT_JSON: return options->json = true;
+    case 'q': return options->quiet = true;
+    default: return false; /* getopt_long has told */
+    }
+}
+
+/* What is wrong with the options together; NULL when nothing is. */
+static const char *check_options(const struct options *options)
+{
+    if (options->file_count == 0)
+        return "no input files";
+    if (options->output == NULL)
+        return "no output: -o SET";
+    if (options->merge && (options->raw || options->has_rules))
+        return "--merge reads counts, whose classes are settled: no --class, no --raw";
+    if (options->raw && options->has_rules)
+        return "--raw files have no tensor names: no --class";
+    if (options->partial && options->global)
+        return "--partial keeps all classes: give --global when they are merged";
+    return NULL;
+}
+
+/* False when they are wrong. With *help nothing else is set. */
+static bool parse_options(struct options *options, int argc, char **argv, bool *help)
+{
+    int option;
+    optind = 1;
+    while ((option = getopt_long(argc, argv, "o:T:qh", long_options, NULL)) != -1) {
+        *help = option == 'h';
+        if (*help)
+            return true;
+        if (!set_option(options, option, optarg))
+            return false;
+    }
+    options->files = argv + optind;
+    options->file_count = argc - optind;
+    const char *why = check_options(options);
+    if (why != NULL)
+        print_error(NULL, "%s", why);
+    return why == NULL;
+}
+
+/* ---- Tensors --------------------------------------------------------------------------------------------------- */
+
+/* Everything read so far; data of the spans lies in the inputs. */
+struct tensors {
+    struct input *inputs;
+    int input_count;
+    struct spans spans;
+    uint64_t skipped;
+};
+
+static bool out_of_memory(const char *file)
+{
+    print_error(file, "out of memory");
+    return false;
+}
+
+static bool take_tensors(struct tensors *tensors, const struct input *input, const struct safetensors *list,
+                         const struct class_rules *rules)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct safetensor *tensor = &list->tensors[i];
+        if (safetensors_element(tensor->dtype) != STRAIT_ELEMENT_BF16)
+            tensors->skipped++;
+        else if (!spans_add(&tensors->spans, class_of(rules, tensor->name), input->data + tensor->begin,
+                            (tensor->end - tensor->begin) / 2))
+            return out_of_memory(input->path);
+    }
+    return true;
+}
+
+static bool take_safetensors(struct tensors *tensors, const struct input *input, const struct class_rules *rules)
+{
+    struct safetensors list;
+    const char *why;
+    if (codebook_file_probe(input->data, input->size)) {
+        print_error(input->path, "a codebook or partial file, not tensors: --merge reads partial files");
+        return false;
+    }
+    if (!safetensors_probe(input->data, input->size, input->size)) {
+        print_error(input->path, "not a safetensors file; --raw takes any file as BF16 values");
+        return false;
+    }
+    if (safetensors_init(&list, input->data, input->size, input->size, &why) != STRAIT_OK) {
+        print_error(input->path, "bad safetensors file: %s", why);
+        return false;
+    }
+    bool taken = take_tensors(tensors, input, &list, rules);
+    safetensors_fini(&list);
+    return taken;
+}
+
+static bool take_raw(struct tensors *tensors, const struct input *input)
+{
+    struct strait_class class = {.role = STRAIT_ROLE_OTHER, .layer = -1};
+    if (input->size % 2 != 0) {
+        print_error(input->path, "an odd number of bytes cannot be BF16 values");
+        return false;
+    }
+    return spans_add(&tensors->spans, class, input->data, input->size / 2) || out_of_memory(input->path);
+}
+
+static bool take_files(struct tensors *tensors, const struct options *options)
+{
+    tensors->inputs = calloc((size_t)options->file_count, sizeof(tensors->inputs[0]));
+    if (tensors->inputs == NULL)
+        return out_of_memory(NULL);
+    for (int i = 0; i < options->file_count; i++) {
+        struct input *input = &tensors->inputs[i];
+        if (!input_open(input, options->files[i]))
+            return false;
+        tensors->input_count++;
+        if (!(options->raw ? take_raw(tensors, input) : take_safetensors(tensors, input, options->rules)))
+            return false;
+    }
+    return true;
+}
+
+static void tensors_fini(struct tensors *tensors)
+{
+    for (int i = 0; i < tensors->input_count; i++)
+        input_close(&tensors->inputs[i]);
+    free(tensors->inputs);
+    spans_fini(&tensors->spans);
+}
+
+static uint64_t span_bytes(const struct spans *spans)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < spans->count; i++)
+        bytes += 2 * spans->list[i].values;
+    return bytes;
+}
+
+static bool count_files(const struct options *options, struct histograms *histograms, uint64_t *skipped)
+{
+    struct tensors tensors = {0};
+    bool counted = take_files(&tensors, options);
+    if (counted) {
+        struct progress progress;
+        progress_begin(&progress, "counting", span_bytes(&tensors.spans), options->quiet);
+        counted = spans_count(&tensors.spans, options->threads, &progress, histograms) || out_of_memory(NULL);
+        progress_end(&progress);
+    }
+    if (counted && tensors.skipped > 0 && !options->quiet)
+        print_error(NULL, "skipped %" PRIu64 " tensor%s not BF16", tensors.skipped,
+                    tensors.skipped == 1 ? " that is" : "s that are");
+    *skipped = tensors.skipped;
+    tensors_fini(&tensors);
+    return counted;
+}
+
+/* ---- Partial files --------------------------------------------------------------------------------------------- */
+
+static const char *why_not_partial(const struct input *input, enum strait_status status)
+{
+    if (status == STRAIT_ERR_INVALID)
+        return "a codebook set; --merge takes files made with --partial";
+    if (status == STRAIT_ERR_CORRUPT && codebook_file_probe(input->data, input->size))
+        return "a damaged partial file";
+    if (status == STRAIT_ERR_CORRUPT)
+        return "not a partial file: --merge takes files made with --partial";
+    return strait_status_string(status);
+}
+
+static bool merge_input(const struct input *input, struct histograms *histograms)
+{
+    struct codebook_histogram *list;
+    uint32_t count;
+    enum strait_status status = codebook_partial_parse(input->data, input->size, &list, &count);
+    if (status != STRAIT_OK) {
+        print_error(input->path, "%s", why_not_partial(input, status));
+        return false;
+    }
+    status = histograms_add(histograms, list, count);
+    free(list);
+    if (status != STRAIT_OK)
+        print_error(input->path, "%s", status == STRAIT_ERR_INVALID ? "its counts and those before do not fit 64 bits"
+                                                                    : strait_status_string(status));
+    return status == STRAIT_OK;
+}
+
+static bool merge_files(const struct options *options, struct histograms *histograms)
+{
+    for (int i = 0; i < options->file_count; i++) {
+        struct input input;
+        if (!input_open(&input, options->files[i]))
+            return false;
+        bool merged = merge_input(&input, histograms);
+        input_close(&input);
+        if (!merged)
+            return false;
+    }
+    return true;
+}
+
+/* ---- Result ---------------------------------------------------------------------------------------------------- */
+
+/* Table 0 ranks all values; table i + 1 those of class i, unless only the fallback is wanted. */
+static enum strait_status create_set(const struct histograms *histograms, bool global,
+                                     struct strait_codebook **codebook)
+{
+    uint32_t count = global ? 1 : histograms->count + 1;
+    uint64_t total[256];
+    enum strait_status status = STRAIT_ERR_NO_MEMORY;
+    uint8_t(*rankings)[256] = malloc(sizeof(*rankings) * count);
+    struct strait_class *classes = malloc(sizeof(*classes) * count);
+    if (rankings == NULL || classes == NULL)
+        goto out;
+    histograms_total(histograms, total);
+    strait_histogram_rank(rankings[0], total);
+    classes[0] = (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
+    for (uint32_t t = 1; t < count; t++) {
+        strait_histogram_rank(rankings[t], histograms->list[t - 1].counts);
+        classes[t] = histograms->list[t - 1].class;
+    }
+    status = strait_codebook_create((const uint8_t(*)[256])rankings, classes, count, codebook);
+out:
+    free(classes);
+    free(rankings);
+    return status;
+}
+
+static enum strait_status serialize(const struct histograms *histograms, const struct strait_codebook *codebook,
+                                    bool partial, uint8_t **bytes, size_t *size)
+{
+    *size = partial ? codebook_partial_serialized_size(histograms->list, histograms->count)
+                    : strait_codebook_serialized_size(codebook);
+    *bytes = malloc(*size);
+    if (*bytes == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    return partial ? codebook_partial_serialize(histograms->list, histograms->count, *bytes, *size)
+                   : strait_codebook_serialize(codebook, *bytes, *size);
+}
+
+static bool write_file(const char *path, const uint8_t *bytes, size_t size)
+{
+    struct output output;
+    if (!output_open(&output, path))
+        return false;
+    if (!output_write(&output, bytes, size)) {
+        output_abandon(&output);
+        return false;
+    }
+    return output_commit(&output);
+}
+
+static bool write_result(const struct options *options, const struct histograms *histograms,
+                         const struct strait_codebook *codebook)
+{
+    uint8_t *bytes = NULL;
+    size_t size;
+    enum strait_status status = serialize(histograms, codebook, options->partial, &bytes, &size);
+    bool written = status == STRAIT_OK && write_file(options->output, bytes, size);
+    free(bytes);
+    if (status != STRAIT_OK)
+        print_error(options->output, "%s", status == STRAIT_ERR_NO_SPACE ? "too many classes for one partial file"
+                                                                         : strait_status_string(status));
+    return written;
+}
+
+static bool print_report(const struct options *options, const struct calibrate_report *report)
+{
+    FILE *stream = strcmp(options->output, "-") == 0 ? stderr : stdout; /* that one holds the set */
+    if (options->json)
+        return calibrate_report_json(report, stream);
+    if (!options->quiet)
+        calibrate_report_table(report, stream);
+    return true;
+}
+
+static bool finish(const struct options *options, const struct histograms *histograms, uint64_t skipped)
+{
+    struct strait_codebook *codebook;
+    if (histograms->count == 0) {
+        print_error(NULL, "no BF16 values in %d file%s", options->file_count, options->file_count == 1 ? "" : "s");
+        return false;
+    }
+    if (histograms->count >= STRAIT_CODEBOOK_TABLES_MAX && !options->global) {
+        print_error(NULL, "%" PRIu32 " classes do not fit a set; --global or --class makes fewer", histograms->count);
+        return false;
+    }
+    enum strait_status status = create_set(histograms, options->global, &codebook);
+    if (status != STRAIT_OK) {
+        print_error(NULL, "%s", strait_status_string(status));
+        return false;
+    }
+    struct calibrate_report report = {.histograms = histograms, .codebook = codebook, .skipped = skipped};
+    bool done = write_result(options, histograms, codebook) && print_report(options, &report);
+    strait_codebook_destroy(codebook);
+    return done;
+}
+
+static bool calibrate(const struct options *options)
+{
+    struct histograms histograms = {0};
+    uint64_t skipped = 0;
+    bool done = options->merge ? merge_files(options, &histograms) : count_files(options, &histograms, &skipped);
+    done = done && finish(options, &histograms, skipped);
+    histograms_fini(&histograms);
+    return done;
+}
+
+static int run(struct options *options, int argc, char **argv)
+{
+    bool help = false;
+    if (!parse_options(options, argc, argv, &help)) {
+        fputs("See strait calibrate --help\n", stderr);
+        return EXIT_CODE_USAGE;
+    }
+    if (help) {
+        fputs(usage, stdout);
+        return EXIT_CODE_OK;
+    }
+    return calibrate(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+}
+
+int cmd_calibrate(int argc, char **argv)
+{
+    static char name[] = "strait calibrate";
+    struct options options = {.rules = class_rules_create(), .threads = cpu_count()};
+    command_begin(argv, name);
+    int code = EXIT_CODE_DATA;
+    if (options.rules != NULL)
+        code = run(&options, argc, argv);
+    else
+        out_of_memory(NULL);
+    class_rules_destroy(options.rules);
+    return code;
+}

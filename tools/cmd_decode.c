@@ -1,0 +1,246 @@
+/* strait decode */
+#include "tools/commands.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "kernels/container.h"
+#include "tools/decode_file.h"
+#include "tools/json.h"
+#include "tools/options.h"
+#include "tools/original.h"
+
+#define SUFFIX ".strait"
+
+static const char usage[] =
+    "usage: strait decode [OPTION]... IN [OUT]\n"
+    "       strait decode --verify [OPTION]... IN\n"
+    "\n"
+    "Restores what strait encode was given, checked, to OUT (IN without its " SUFFIX "). - is stdin or stdout.\n"
+    "OUT appears under its name only when all of it is right.\n"
+    "\n"
+    "  --verify             write nothing, check everything, name every bad page\n"
+    "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
+    "  -T, --threads N      threads, 0 for all processors (0)\n"
+    "  -f, --force          replace OUT; write to a terminal\n"
+    "  --json               report as JSON: on stdout, or stderr when OUT is stdout\n"
+    "  -q, --quiet          no report (but --json), no progress\n"
+    "  -h, --help           print this\n"
+    "\n"
+    "Exit status: 0 done, 1 bad data or failed input or output, 2 bad usage.\n";
+
+struct decode_options {
+    const char *input;
+    const char *output;   /* NULL: check only */
+    char *default_output; /* owned */
+    const struct strait_codec *codec;
+    unsigned threads;
+    bool verify, json, quiet, force;
+};
+
+/* ---- Options --------------------------------------------------------------------------------------------------- */
+
+enum { OPT_VERIFY = 256, OPT_CODEC, OPT_JSON };
+
+static const struct option long_options[] = {
+    {"verify", no_argument, NULL, OPT_VERIFY}, {"codec", required_argument, NULL, OPT_CODEC},
+    {"threads", required_argument, NULL, 'T'}, {"force", no_argument, NULL, 'f'},
+    {"json", no_argument, NULL, OPT_JSON},     {"quiet", no_argument, NULL, 'q'},
+    {"help", no_argument, NULL, 'h'},          {0},
+};
+
+/* One option; false when it is wrong, which stderr has been told. */
+static bool set_option(struct decode_options *options, int option, const char *text)
+{
+    switch (option) {
+    case OPT_VERIFY:
+        return options->verify = true;
+    case OPT_CODEC:
+        return option_codec(text, &options->codec);
+    case OPT_JSON:
+        return options->json = true;
+    case 'T':
+        return option_threads(text, &options->threads);
+    case 'f':
+        return options->force = true;
+    case 'q':
+        return options->quiet = true;
+    default:
+        return false; /* getopt_long has told */
+    }
+}
+
+/* IN without its suffix, beside IN; from a pipe to a pipe. */
+static bool set_default_output(struct decode_options *options)
+{
+    size_t length = strlen(options->input);
+
+    if (strcmp(options->input, "-") == 0) {
+        options->output = "-";
+        return true;
+    }
+    if (length <= strlen(SUFFIX) || strcmp(options->input + length - strlen(SUFFIX), SUFFIX) != 0) {
+        print_error(options->input, "its name does not end in " SUFFIX ", so OUT must be named");
+        return false;
+    }
+    options->default_output = strndup(options->input, length - strlen(SUFFIX));
+    options->output = options->default_output;
+    return options->output != NULL;
+}
+
+static bool set_operands(struct decode_options *options, int count, char **operands)
+{
+    int most = options->verify ? 1 : 2;
+
+    if (count < 1 || count > most) {
+        print_error(NULL, count < 1 ? "which file? See strait decode --help" : "too many files");
+        return false;
+    }
+    options->input = operands[0];
+    options->output = count == 2 ? operands[1] : NULL;
+    return options->verify || count == 2 || set_default_output(options);
+}
+
+/* ---- Report ---------------------------------------------------------------------------------------------------- */
+
+struct decode_report {
+    const struct decode_options *options;
+    const struct decode_task *task;
+    const struct decode_outcome *outcome;
+    double seconds;
+};
+
+static const char *output_name(const struct decode_options *options)
+{
+    return strcmp(options->output, "-") == 0 ? "stdout" : options->output;
+}
+
+static double gigabytes_per_second(const struct decode_report *report)
+{
+    return report->seconds > 0 ? (double)report->outcome->original_bytes / 1e9 / report->seconds : 0;
+}
+
+static void print_report(const struct decode_report *report, FILE *stream)
+{
+    const struct decode_outcome *outcome = report->outcome;
+
+    fprintf(stream, "%s: %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s), %s\n",
+            report->task->source->name, outcome->file_bytes, outcome->original_bytes,
+            ratio_of(outcome->original_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
+            strait_codec_name(report->task->codec), report->options->verify ? "all checks passed" : "checked");
+    totals_print(&outcome->totals, stream);
+}
+
+static bool print_json(const struct decode_report *report, FILE *stream)
+{
+    const struct decode_outcome *outcome = report->outcome;
+    char hex[ORIGINAL_HEX_BYTES];
+    cJSON *object = cJSON_CreateObject();
+
+    original_hex(hex, outcome->hash);
+    cJSON_AddStringToObject(object, "input", report->task->source->name);
+    if (!report->options->verify)
+        cJSON_AddStringToObject(object, "output", output_name(report->options));
+    cJSON_AddNumberToObject(object, "compressed_bytes", (double)outcome->file_bytes);
+    cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->original_bytes);
+    cJSON_AddNumberToObject(object, "ratio", ratio_of(outcome->original_bytes, outcome->file_bytes));
+    cJSON_AddNumberToObject(object, "seconds", report->seconds);
+    cJSON_AddNumberToObject(object, "gigabytes_per_second", gigabytes_per_second(report));
+    cJSON_AddStringToObject(object, "codec", strait_codec_name(report->task->codec));
+    cJSON_AddNumberToObject(object, "threads", report->task->threads);
+    cJSON_AddNumberToObject(object, "table_bytes", (double)outcome->table_count * CONTAINER_TABLE_BYTES);
+    totals_json(&outcome->totals, object);
+    cJSON_AddStringToObject(object, "xxh3_128", hex);
+    return json_print(object, stream);
+}
+
+static bool report(const struct decode_report *all)
+{
+    const struct decode_options *options = all->options;
+
+    if (options->json)
+        return print_json(all, options->output != NULL && strcmp(options->output, "-") == 0 ? stderr : stdout);
+    if (!options->quiet)
+        print_report(all, stderr);
+    return true;
+}
+
+/* ---- The run --------------------------------------------------------------------------------------------------- */
+
+static bool decode_source(const struct decode_options *options, struct source *source, struct output *output)
+{
+    struct progress progress;
+    struct decode_outcome outcome;
+    struct decode_task task = {
+        .source = source,
+        .codec = options->codec,
+        .threads = options->threads,
+        .output = output,
+        .progress = &progress,
+    };
+    struct decode_report all = {.options = options, .task = &task, .outcome = &outcome};
+    uint64_t started = clock_ns();
+    bool decoded;
+
+    progress_begin(&progress, options->verify ? "checking" : "decoding", SOURCE_SIZE_UNKNOWN, options->quiet);
+    decoded = decode_file(&task, &outcome);
+    progress_end(&progress);
+    if (output != NULL && !decoded)
+        output_abandon(output);
+    if (!decoded || (output != NULL && !output_commit(output)))
+        return false;
+    all.seconds = (double)(clock_ns() - started) / 1e9;
+    return report(&all);
+}
+
+static bool decode_run(const struct decode_options *options)
+{
+    struct source source;
+    struct output output;
+    bool ok;
+
+    if (!options->verify && !output_allowed(options->output, options->force))
+        return false;
+    if (!source_open(&source, options->input))
+        return false;
+    if (options->verify)
+        ok = decode_source(options, &source, NULL);
+    else
+        ok = output_open(&output, options->output) && decode_source(options, &source, &output);
+    source_close(&source);
+    return ok;
+}
+
+static enum exit_code parse_and_run(struct decode_options *options, int argc, char **argv)
+{
+    int option;
+
+    while ((option = getopt_long(argc, argv, "T:fqh", long_options, NULL)) != -1) {
+        if (option == 'h') {
+            fputs(usage, stdout);
+            return EXIT_CODE_OK;
+        }
+        if (!set_option(options, option, optarg))
+            return EXIT_CODE_USAGE;
+    }
+    if (!set_operands(options, argc - optind, argv + optind))
+        return EXIT_CODE_USAGE;
+    return decode_run(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+}
+
+int cmd_decode(int argc, char **argv)
+{
+    static char name[] = "strait decode";
+    struct decode_options options = {.codec = strait_codec_get(NULL), .threads = cpu_count()};
+    enum exit_code code;
+
+    command_begin(argv, name);
+    code = parse_and_run(&options, argc, argv);
+    free(options.default_output);
+    return code;
+}

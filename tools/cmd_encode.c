@@ -1,0 +1,339 @@
+/* strait encode */
+#include "tools/commands.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/encode_file.h"
+#include "tools/encode_report.h"
+#include "tools/examine.h"
+#include "tools/options.h"
+#include "tools/tally.h"
+
+#define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* the bound of a chunk stays far below 4 GiB, whatever its pages are */
+#define SUFFIX          ".strait"
+
+static const char usage[] =
+    "usage: strait encode [OPTION]... IN [OUT]\n"
+    "\n"
+    "Compresses IN, a safetensors file or plain values, to OUT (IN" SUFFIX "). - is stdin or stdout.\n"
+    "\n"
+    "  --codebook SET       use the tables of this set; without it, IN is read twice and calibrated on itself\n"
+    "  --mode MODE          auto (default), tiered, top16 or raw\n"
+    "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v or other; see strait calibrate\n"
+    "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8 or bytes\n"
+    "  --raw                do not look for a safetensors header\n"
+    "  --page SIZE          bytes of a page, a multiple of 16 (32K)\n"
+    "  --chunk SIZE         bytes of a chunk before compression (4M)\n"
+    "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
+    "  -T, --threads N      threads, 0 for all processors (0)\n"
+    "  -f, --force          replace OUT; write to a terminal\n"
+    "  --json               report as JSON: on stdout, or stderr when OUT is stdout\n"
+    "  -q, --quiet          no report (but --json), no progress\n"
+    "  -h, --help           print this\n"
+    "\n"
+    "Exit status: 0 done, 1 bad data or failed input or output, 2 bad usage.\n";
+
+struct encode_options {
+    const char *input;
+    const char *output;
+    char *default_output; /* owned */
+    const char *codebook; /* NULL: calibrate */
+    enum strait_mode mode;
+    enum strait_element element;
+    struct class_rules *rules; /* owned */
+    const struct strait_codec *codec;
+    uint64_t page_bytes;
+    uint64_t chunk_bytes;
+    unsigned threads;
+    bool raw, json, quiet, force;
+};
+
+/* ---- Options --------------------------------------------------------------------------------------------------- */
+
+static const char *const mode_names[] = {
+    [STRAIT_MODE_AUTO] = "auto",
+    [STRAIT_MODE_RAW] = "raw",
+    [STRAIT_MODE_TOP16] = "top16",
+    [STRAIT_MODE_TIERED] = "tiered",
+};
+
+static bool set_mode(struct encode_options *options, const char *text)
+{
+    unsigned index;
+    if (!option_name("--mode", text, mode_names, 4, &index))
+        return false;
+    options->mode = (enum strait_mode)index;
+    return true;
+}
+
+static bool set_dtype(struct encode_options *options, const char *text)
+{
+    static const char *const names[] = {"bytes", "bf16", "fp16", "fp32", "fp8"};
+    static const enum strait_element elements[] = {STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16,
+                                                   STRAIT_ELEMENT_FP32, STRAIT_ELEMENT_FP8_E4M3};
+    unsigned index;
+    if (!option_name("--dtype", text, names, 5, &index))
+        return false;
+    options->element = elements[index];
+    return true;
+}
+
+static bool add_class(struct encode_options *options, const char *text)
+{
+    const char *why = "out of memory";
+    if (class_rules_add(options->rules, text, &why) == STRAIT_OK)
+        return true;
+    print_error(NULL, "--class '%s': %s", text, why);
+    return false;
+}
+
+static bool set_page(struct encode_options *options, const char *text)
+{
+    if (!option_size("--page", text, PLAN_PAGE_MULTIPLE, STRAIT_PAGE_BYTES_MAX, &options->page_bytes))
+        return false;
+    if (options->page_bytes % PLAN_PAGE_MULTIPLE == 0)
+        return true;
+    print_error(NULL, "--page takes a multiple of %u", PLAN_PAGE_MULTIPLE);
+    return false;
+}
+
+static bool set_chunk(struct encode_options *options, const char *text)
+{
+    return option_size("--chunk", text, PLAN_PAGE_MULTIPLE, CHUNK_BYTES_MAX, &options->chunk_bytes);
+}
+
+enum { OPT_CODEBOOK = 256, OPT_MODE, OPT_CLASS, OPT_DTYPE, OPT_RAW, OPT_PAGE, OPT_CHUNK, OPT_CODEC, OPT_JSON };
+
+static const struct option long_options[] = {
+    {"codebook", required_argument, NULL, OPT_CODEBOOK},
+    {"mode", required_argument, NULL, OPT_MODE},
+    {"class", required_argument, NULL, OPT_CLASS},
+    {"dtype", required_argument, NULL, OPT_DTYPE},
+    {"raw", no_argument, NULL, OPT_RAW},
+    {"page", required_argument, NULL, OPT_PAGE},
+    {"chunk", required_argument, NULL, OPT_CHUNK},
+    {"codec", required_argument, NULL, OPT_CODEC},
+    {"threads", required_argument, NULL, 'T'},
+    {"force", no_argument, NULL, 'f'},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"quiet", no_argument, NULL, 'q'},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+/* One option; false when it is wrong, which stderr has been told. */
+static bool set_option(struct encode_options *options, int option, const char *text)
+{
+    switch (option) {
+    case OPT_CODEBOOK:
+        options->codebook = text;
+        return true;
+    case OPT_MODE:
+        return set_mode(options, text);
+    case OPT_CLASS:
+        return add_class(options, text);
+    case OPT_DTYPE:
+        return set_dtype(options, text);
+    case OPT_RAW:
+        return options->raw = true;
+    case OPT_PAGE:
+        return set_page(options, text);
+    case OPT_CHUNK:
+        return set_chunk(options, text);
+    case OPT_CODEC:
+        return option_codec(text, &options->codec);
+    case OPT_JSON:
+        return options->json = true;
+    case 'T':
+        return option_threads(text, &options->threads);
+    case 'f':
+        return options->force = true;
+    case 'q':
+        return options->quiet = true;
+    default:
+        return false; /* getopt_long has told */
+    }
+}
+
+/* IN.strait, beside IN; from a pipe to a pipe. */
+static bool set_default_output(struct encode_options *options)
+{
+    if (strcmp(options->input, "-") == 0) {
+        options->output = "-";
+        return true;
+    }
+    if (asprintf(&options->default_output, "%s" SUFFIX, options->input) < 0)
+        options->default_output = NULL;
+    options->output = options->default_output;
+    return options->output != NULL;
+}
+
+static bool set_operands(struct encode_options *options, int count, char **operands)
+{
+    if (count < 1 || count > 2) {
+        print_error(NULL, count < 1 ? "which file? See strait encode --help" : "takes IN and OUT only");
+        return false;
+    }
+    if (options->page_bytes > options->chunk_bytes) {
+        print_error(NULL, "--page is larger than --chunk");
+        return false;
+    }
+    options->input = operands[0];
+    options->output = operands[1];
+    return count == 2 || set_default_output(options);
+}
+
+/* ---- Codebook -------------------------------------------------------------------------------------------------- */
+
+/* The set that was named, or one made of the input. *codebook stays NULL when no value would be coded with it. */
+static bool get_codebook(const struct encode_options *options, struct source *source, struct plan *plan,
+                         struct strait_codebook **codebook)
+{
+    struct progress progress;
+
+    *codebook = NULL;
+    if (options->codebook != NULL) {
+        if (!codebook_load(options->codebook, codebook))
+            return false;
+        plan_use_tables(plan, *codebook);
+        return true;
+    }
+    if (options->mode == STRAIT_MODE_RAW || !plan_has(plan, STRAIT_ELEMENT_BF16))
+        return true;
+    progress_begin(&progress, "calibrating", source->size - plan->preamble_bytes, options->quiet);
+    *codebook = tally_codebook(source, plan, options->chunk_bytes, options->threads, &progress);
+    progress_end(&progress);
+    return *codebook != NULL;
+}
+
+/* ---- The run --------------------------------------------------------------------------------------------------- */
+
+static bool report(const struct encode_options *options, const struct encode_task *task,
+                   const struct encode_outcome *outcome, uint64_t started)
+{
+    struct encode_report all = {
+        .task = task,
+        .outcome = outcome,
+        .output = strcmp(options->output, "-") == 0 ? "stdout" : options->output,
+        .mode = mode_names[options->mode],
+        .seconds = (double)(clock_ns() - started) / 1e9,
+    };
+    if (options->json)
+        return encode_report_json(&all, strcmp(options->output, "-") == 0 ? stderr : stdout);
+    if (!options->quiet)
+        encode_report_print(&all, stderr);
+    return true;
+}
+
+static bool encode_to(const struct encode_options *options, struct encode_task *task, uint64_t started)
+{
+    struct progress progress;
+    struct encode_outcome outcome;
+    struct output output;
+    uint64_t size = task->source->size;
+    bool encoded;
+
+    if (!output_open(&output, options->output))
+        return false;
+    progress_begin(&progress, "encoding", size == SOURCE_SIZE_UNKNOWN ? size : size - task->plan->preamble_bytes,
+                   options->quiet);
+    task->output = &output;
+    task->progress = &progress;
+    encoded = encode_file(task, &outcome);
+    progress_end(&progress);
+    if (!encoded) {
+        output_abandon(&output);
+        return false;
+    }
+    return output_commit(&output) && report(options, task, &outcome, started);
+}
+
+static bool encode_source(const struct encode_options *options, struct source *source, uint64_t started)
+{
+    struct strait_codebook *codebook;
+    struct plan plan;
+    bool ok = false;
+
+    if (!examine(&plan, source, options->rules, options->element, options->raw))
+        return false;
+    if (get_codebook(options, source, &plan, &codebook)) {
+        struct encode_task task = {
+            .source = source,
+            .plan = &plan,
+            .codebook = codebook,
+            .codec = options->codec,
+            .mode = options->mode,
+            .page_bytes = options->page_bytes,
+            .chunk_bytes = options->chunk_bytes,
+            .threads = options->threads,
+        };
+        ok = encode_to(options, &task, started);
+        strait_codebook_destroy(codebook);
+    }
+    plan_fini(&plan);
+    return ok;
+}
+
+/* Calibration reads the input twice, which a pipe cannot be. */
+static bool must_spool(const struct encode_options *options, const struct source *source)
+{
+    return !source->seekable && options->codebook == NULL && options->mode != STRAIT_MODE_RAW;
+}
+
+static bool encode_run(const struct encode_options *options)
+{
+    uint64_t started = clock_ns();
+    struct source source;
+    bool ok;
+
+    if (!output_allowed(options->output, options->force) || !source_open(&source, options->input))
+        return false;
+    ok = !must_spool(options, &source) || source_spool(&source);
+    ok = ok && encode_source(options, &source, started);
+    source_close(&source);
+    return ok;
+}
+
+static enum exit_code parse_and_run(struct encode_options *options, int argc, char **argv)
+{
+    int option;
+
+    while ((option = getopt_long(argc, argv, "T:fqh", long_options, NULL)) != -1) {
+        if (option == 'h') {
+            fputs(usage, stdout);
+            return EXIT_CODE_OK;
+        }
+        if (!set_option(options, option, optarg))
+            return EXIT_CODE_USAGE;
+    }
+    if (!set_operands(options, argc - optind, argv + optind))
+        return EXIT_CODE_USAGE;
+    return encode_run(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+}
+
+int cmd_encode(int argc, char **argv)
+{
+    static char name[] = "strait encode";
+    struct encode_options options = {
+        .mode = STRAIT_MODE_AUTO,
+        .element = STRAIT_ELEMENT_BF16,
+        .rules = class_rules_create(),
+        .codec = strait_codec_get(NULL),
+        .page_bytes = 32 * 1024,
+        .chunk_bytes = 4 * 1024 * 1024,
+        .threads = cpu_count(),
+    };
+    enum exit_code code = EXIT_CODE_DATA;
+
+    command_begin(argv, name);
+    if (options.rules == NULL)
+        print_error(NULL, "out of memory");
+    else
+        code = parse_and_run(&options, argc, argv);
+    class_rules_destroy(options.rules);
+    free(options.default_output);
+    return code;
+}

@@ -1,0 +1,84 @@
+/* strait inspect */
+#include "tools/commands.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/codebook_file.h"
+#include "kernels/container.h"
+#include "tools/inspect.h"
+
+static const char usage[] =
+    "usage: strait inspect [OPTION]... FILE\n"
+    "\n"
+    "Tells what is in a compressed file, a bare chunk or a codebook set, without decoding it. Headers, footer and\n"
+    "sums of metadata are checked; strait decode --verify checks the values too.\n"
+    "\n"
+    "  --pages              one line for each page\n"
+    "  --json               report as JSON\n"
+    "  -h, --help           print this\n"
+    "\n"
+    "Exit status: 0 done, 1 bad data or failed input or output, 2 bad usage.\n";
+
+enum { OPT_PAGES = 256, OPT_JSON };
+
+static const struct option long_options[] = {
+    {"pages", no_argument, NULL, OPT_PAGES},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static bool is_chunk(const struct input *input)
+{
+    return input->size >= 4 && memcmp(input->data, "STRC", 4) == 0;
+}
+
+static bool inspect(const char *path, const struct inspect_options *options)
+{
+    struct input input;
+    bool ok = false;
+
+    if (!input_open(&input, path))
+        return false;
+    if (container_is_file(input.data, input.size))
+        ok = inspect_file(&input, options);
+    else if (is_chunk(&input))
+        ok = inspect_chunk(&input, options);
+    else if (codebook_file_probe(input.data, input.size))
+        ok = inspect_set(&input, options);
+    else
+        print_error(path, "neither a Strait file nor a chunk nor a codebook set");
+    input_close(&input);
+    return ok;
+}
+
+int cmd_inspect(int argc, char **argv)
+{
+    static char name[] = "strait inspect";
+    struct inspect_options options = {0};
+    int option;
+
+    command_begin(argv, name);
+    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+        switch (option) {
+        case OPT_PAGES:
+            options.pages = true;
+            break;
+        case OPT_JSON:
+            options.json = true;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return EXIT_CODE_OK;
+        default:
+            return EXIT_CODE_USAGE;
+        }
+    }
+    if (argc - optind != 1) {
+        print_error(NULL, "takes one FILE; see strait inspect --help");
+        return EXIT_CODE_USAGE;
+    }
+    return inspect(argv[optind], &options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+}

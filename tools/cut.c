@@ -1,0 +1,59 @@
+/* The second half of plan.h: chunks are cut off a plan one after another. */
+#include "tools/plan.h"
+
+#include <stdlib.h>
+
+static bool add_run(struct cut *cut, struct run run)
+{
+    if (cut->run_count == cut->run_capacity) {
+        uint32_t capacity = cut->run_capacity * 2 + 16;
+        struct run *grown = realloc(cut->runs, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        cut->runs = grown;
+        cut->run_capacity = capacity;
+    }
+    cut->runs[cut->run_count++] = run;
+    return true;
+}
+
+/* How many of `left` bytes of a segment still go into a chunk that has room for so many bytes and pages: all of them,
+ * or as many whole pages as fit. */
+static uint64_t fitting(uint64_t left, uint64_t room, uint64_t room_pages, uint64_t page_bytes)
+{
+    uint64_t pages = room / page_bytes;
+
+    if (left <= room && (left + page_bytes - 1) / page_bytes <= room_pages)
+        return left;
+    return (pages < room_pages ? pages : room_pages) * page_bytes;
+}
+
+enum cut_result cutter_next(struct cutter *cutter, struct cut *cut)
+{
+    const struct plan *plan = cutter->plan;
+    uint64_t room = cutter->chunk_bytes;
+    uint64_t room_pages = STRAIT_CHUNK_PAGES_MAX;
+
+    cut->run_count = 0;
+    while (cutter->segment < plan->segment_count) {
+        const struct segment *segment = &plan->segments[cutter->segment];
+        uint64_t bytes = fitting(segment->end - cutter->offset, room, room_pages, cutter->page_bytes);
+
+        if (bytes == 0 || (cut->run_count > 0 && segment->element != cut->element))
+            break;
+        cut->element = segment->element;
+        if (!add_run(cut, (struct run){cutter->offset, bytes, segment->table}))
+            return CUT_NO_MEMORY;
+        cutter->offset += bytes;
+        room -= bytes;
+        room_pages -= (bytes + cutter->page_bytes - 1) / cutter->page_bytes;
+        cutter->segment += cutter->offset == segment->end;
+    }
+    return cut->run_count > 0 ? CUT_OK : CUT_END;
+}
+
+void cut_fini(struct cut *cut)
+{
+    free(cut->runs);
+    *cut = (struct cut){0};
+}

@@ -1,0 +1,305 @@
+#include "tools/encode_file.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/buffer.h"
+#include "tools/file_writer.h"
+#include "tools/ordered.h"
+
+struct encode_job {
+    const struct encode_task *task;
+    struct cutter cutter; /* of the taking thread */
+    bool input_ended;     /* a pipe did, before its plan */
+    bool take_failed;
+    struct file_writer writer; /* of the giving thread, like all below */
+    struct totals totals;
+    bool give_failed;
+};
+
+/* A chunk on its way, and memory that the next one uses again. */
+struct encode_slot {
+    struct cut cut;
+    struct buffer raw;     /* the runs, each from a multiple of PLAN_PAGE_MULTIPLE */
+    struct buffer regions; /* struct strait_region, one per page */
+    struct buffer chunk;
+    struct buffer scratch;
+    struct buffer stats; /* struct strait_class_stats, one per table */
+    struct strait_result result;
+    enum strait_status status; /* of anything that is not I/O */
+    bool io_failed;            /* told where it happened */
+};
+
+static uint64_t round_up(uint64_t bytes)
+{
+    return (bytes + PLAN_PAGE_MULTIPLE - 1) / PLAN_PAGE_MULTIPLE * PLAN_PAGE_MULTIPLE;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------------------------- */
+
+static bool reserve_raw(struct encode_slot *slot)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < slot->cut.run_count; i++)
+        bytes += round_up(slot->cut.runs[i].bytes);
+    return buffer_reserve(&slot->raw, 0, bytes);
+}
+
+/* Where the input ends early, the chunk does. */
+static bool read_pipe(struct encode_job *job, struct encode_slot *slot)
+{
+    uint8_t *dst = slot->raw.data;
+
+    for (uint32_t i = 0; i < slot->cut.run_count; i++) {
+        struct run *run = &slot->cut.runs[i];
+        size_t got;
+
+        if (!source_read(job->task->source, dst, run->bytes, &got))
+            return false;
+        if (got < run->bytes) {
+            job->input_ended = true;
+            run->bytes = got;
+            slot->cut.run_count = i + (got > 0);
+        }
+        dst += round_up(got);
+    }
+    return true;
+}
+
+static bool read_file(const struct encode_task *task, struct encode_slot *slot)
+{
+    uint8_t *dst = slot->raw.data;
+
+    for (uint32_t i = 0; i < slot->cut.run_count; i++) {
+        const struct run *run = &slot->cut.runs[i];
+        if (!source_read_at(task->source, task->plan->preamble_bytes + run->offset, dst, run->bytes))
+            return false;
+        dst += round_up(run->bytes);
+    }
+    return true;
+}
+
+static bool take_fail(struct encode_job *job, const char *text)
+{
+    if (text != NULL)
+        print_error(job->task->source->name, "%s", text);
+    job->take_failed = true;
+    return false;
+}
+
+/* Files are read in the `work` step, beside one another. */
+static bool encode_take(void *job_, void *slot_)
+{
+    struct encode_job *job = job_;
+    struct encode_slot *slot = slot_;
+    enum cut_result cut = job->input_ended ? CUT_END : cutter_next(&job->cutter, &slot->cut);
+
+    if (cut == CUT_END)
+        return false;
+    if (cut == CUT_NO_MEMORY || !reserve_raw(slot))
+        return take_fail(job, "out of memory");
+    if (!job->task->source->seekable && !read_pipe(job, slot))
+        return take_fail(job, NULL);
+    return slot->cut.run_count > 0;
+}
+
+/* ---- Encoding -------------------------------------------------------------------------------------------------- */
+
+/* Fills `region` onward with the pages of a run. */
+static struct strait_region *add_pages(struct strait_region *region, const struct run *run, uint8_t *base,
+                                       uint64_t page_bytes)
+{
+    for (uint64_t at = 0; at < run->bytes; at += page_bytes) {
+        uint64_t left = run->bytes - at;
+        *region++ = (struct strait_region){
+            .base = base + at,
+            .page_count = 1,
+            .rows = 1,
+            .row_bytes = (uint32_t)(left < page_bytes ? left : page_bytes),
+            .table = run->table,
+        };
+    }
+    return region;
+}
+
+static uint32_t count_pages(const struct cut *cut, uint64_t page_bytes)
+{
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < cut->run_count; i++)
+        pages += (cut->runs[i].bytes + page_bytes - 1) / page_bytes;
+    return (uint32_t)pages; /* cutter_next keeps to STRAIT_CHUNK_PAGES_MAX */
+}
+
+/* One region per page, so that pages of different lengths and tables share a chunk. */
+static bool list_pages(struct encode_slot *slot, uint64_t page_bytes, struct strait_pages *pages)
+{
+    uint32_t count = count_pages(&slot->cut, page_bytes);
+    struct strait_region *region;
+    uint8_t *base = slot->raw.data;
+
+    if (!buffer_reserve(&slot->regions, 0, count * sizeof(*region)))
+        return false;
+    region = (struct strait_region *)slot->regions.data;
+    *pages = (struct strait_pages){.regions = region, .region_count = count, .id_count = 1};
+    for (uint32_t i = 0; i < slot->cut.run_count; i++) {
+        region = add_pages(region, &slot->cut.runs[i], base, page_bytes);
+        base += round_up(slot->cut.runs[i].bytes);
+    }
+    return true;
+}
+
+static uint32_t table_count(const struct encode_task *task)
+{
+    return task->codebook == NULL ? 0 : strait_codebook_count(task->codebook);
+}
+
+static enum strait_status encode_chunk(const struct encode_task *task, struct encode_slot *slot)
+{
+    struct strait_encode_params params = {
+        .size = sizeof(params),
+        .element = slot->cut.element,
+        .mode = task->mode,
+        .codebook = task->codebook,
+    };
+    struct strait_run run = {
+        .size = sizeof(run),
+        .scratch_size = strait_scratch_size(task->codec),
+        .result = &slot->result,
+        .class_count = table_count(task),
+    };
+    struct strait_pages pages;
+
+    if (!list_pages(slot, task->page_bytes, &pages) || !buffer_reserve(&slot->chunk, 0, strait_encode_bound(&pages)) ||
+        !buffer_reserve(&slot->scratch, 0, run.scratch_size))
+        return STRAIT_ERR_NO_MEMORY;
+    run.scratch = slot->scratch.data;
+    run.class_stats = (struct strait_class_stats *)slot->stats.data;
+    return strait_encode(task->codec, &params, slot->chunk.data, slot->chunk.capacity, &pages, &run);
+}
+
+static void encode_work(void *job_, void *slot_)
+{
+    const struct encode_job *job = job_;
+    struct encode_slot *slot = slot_;
+
+    slot->io_failed = job->task->source->seekable && !read_file(job->task, slot);
+    if (slot->io_failed)
+        return;
+    slot->status = encode_chunk(job->task, slot);
+    if (slot->status == STRAIT_OK)
+        slot->status = slot->result.status;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------------------------- */
+
+/* Adds the slot's bytes to the hash of the original; returns how many. */
+static uint64_t add_original(struct file_writer *writer, const struct encode_slot *slot)
+{
+    const uint8_t *src = slot->raw.data;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < slot->cut.run_count; i++) {
+        original_add(&writer->original, src, slot->cut.runs[i].bytes);
+        src += round_up(slot->cut.runs[i].bytes);
+        bytes += slot->cut.runs[i].bytes;
+    }
+    return bytes;
+}
+
+static bool give_chunk(struct encode_job *job, struct encode_slot *slot)
+{
+    const struct encode_task *task = job->task;
+    uint32_t pages = count_pages(&slot->cut, task->page_bytes);
+    uint64_t raw_bytes;
+
+    if (slot->io_failed)
+        return false;
+    if (slot->status != STRAIT_OK) {
+        print_error(task->source->name, "cannot encode chunk %" PRIu64 ": %s", job->totals.chunks,
+                    strait_status_string(slot->status));
+        return false;
+    }
+    raw_bytes = add_original(&job->writer, slot);
+    if (!file_writer_chunk(&job->writer, slot->chunk.data, (uint32_t)slot->result.bytes, pages, raw_bytes))
+        return false;
+    totals_add(&job->totals, pages, &slot->result, (struct strait_class_stats *)slot->stats.data, table_count(task));
+    job->totals.chunks++;
+    progress_add(task->progress, raw_bytes);
+    return true;
+}
+
+static bool encode_give(void *job_, void *slot)
+{
+    struct encode_job *job = job_;
+
+    job->give_failed = !give_chunk(job, slot);
+    return !job->give_failed;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
+
+static void slots_destroy(struct encode_slot *slots, unsigned threads)
+{
+    for (unsigned t = 0; slots != NULL && t < threads; t++) {
+        cut_fini(&slots[t].cut);
+        buffer_fini(&slots[t].raw);
+        buffer_fini(&slots[t].regions);
+        buffer_fini(&slots[t].chunk);
+        buffer_fini(&slots[t].scratch);
+        buffer_fini(&slots[t].stats);
+    }
+    free(slots);
+}
+
+static struct encode_slot *slots_create(unsigned threads, uint32_t tables)
+{
+    size_t stats_bytes = (tables + 1) * sizeof(struct strait_class_stats);
+    struct encode_slot *slots = calloc(threads, sizeof(*slots));
+
+    for (unsigned t = 0; slots != NULL && t < threads; t++) {
+        if (!buffer_reserve(&slots[t].stats, 0, stats_bytes)) {
+            slots_destroy(slots, threads);
+            return NULL;
+        }
+        memset(slots[t].stats.data, 0, stats_bytes);
+    }
+    return slots;
+}
+
+static bool encode_all(struct encode_job *job)
+{
+    static const struct ordered_steps steps = {encode_take, encode_work, encode_give};
+    unsigned threads = job->task->threads;
+    struct encode_slot *slots = slots_create(threads, table_count(job->task));
+
+    if (slots == NULL) {
+        print_error(NULL, "out of memory");
+        return false;
+    }
+    ordered_run(&steps, job, slots, sizeof(*slots), threads);
+    slots_destroy(slots, threads);
+    return !job->take_failed && !job->give_failed && file_writer_finish(&job->writer);
+}
+
+bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)
+{
+    const struct plan *plan = task->plan;
+    struct encode_job job = {
+        .task = task,
+        .cutter = {.plan = plan, .page_bytes = task->page_bytes, .chunk_bytes = task->chunk_bytes},
+    };
+    bool ok =
+        file_writer_init(&job.writer, task->output, task->source->head.data, plan->preamble_bytes, task->codebook);
+
+    task->source->position = plan->preamble_bytes; /* peeked at, so it lies in the head */
+    ok = ok && encode_all(&job);
+    if (ok) {
+        outcome->original_bytes = job.writer.original.bytes;
+        outcome->file_bytes = job.writer.offset;
+        outcome->totals = job.totals;
+        original_hash(&job.writer.original, outcome->hash);
+    }
+    file_writer_fini(&job.writer);
+    return ok;
+}

@@ -1,0 +1,189 @@
+#include "tools/histograms.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE_VALUES (8u * 1024 * 1024) /* what a thread takes at a time: 16 MiB */
+
+/* ---- Histograms ------------------------------------------------------------------------------------------------ */
+
+static int by_class(const void *a, const void *b)
+{
+    const struct codebook_histogram *x = a, *y = b;
+    return codebook_class_compare(x->class, y->class);
+}
+
+static void add_counts(uint64_t sum[256], const uint64_t counts[256])
+{
+    for (unsigned e = 0; e < 256; e++)
+        sum[e] += counts[e];
+}
+
+/* When the sum over everything fits, so does every sum of a part. */
+static bool values_fit(const struct codebook_histogram *list, size_t count)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++)
+        for (unsigned e = 0; e < 256; e++)
+            if (__builtin_add_overflow(total, list[i].counts[e], &total))
+                return false;
+    return true;
+}
+
+/* Adds up neighbours of one class; returns how many classes remain. */
+static size_t fold(struct codebook_histogram *list, size_t count)
+{
+    size_t last = 0;
+    for (size_t i = 1; i < count; i++) {
+        if (by_class(&list[last], &list[i]) == 0)
+            add_counts(list[last].counts, list[i].counts);
+        else if (++last != i)
+            list[last] = list[i];
+    }
+    return count == 0 ? 0 : last + 1;
+}
+
+enum strait_status histograms_add(struct histograms *histograms, const struct codebook_histogram *list, uint32_t count)
+{
+    size_t all = (size_t)histograms->count + count;
+    struct codebook_histogram *grown = realloc(histograms->list, sizeof(*grown) * (all + 1));
+    if (grown == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    histograms->list = grown;
+    memcpy(grown + histograms->count, list, sizeof(*grown) * count);
+    if (!values_fit(grown, all))
+        return STRAIT_ERR_INVALID;
+    qsort(grown, all, sizeof(*grown), by_class);
+    histograms->count = (uint32_t)fold(grown, all);
+    return STRAIT_OK;
+}
+
+void histograms_fini(struct histograms *histograms)
+{
+    free(histograms->list);
+    *histograms = (struct histograms){0};
+}
+
+void histograms_total(const struct histograms *histograms, uint64_t total[256])
+{
+    memset(total, 0, 256 * sizeof(total[0]));
+    for (uint32_t i = 0; i < histograms->count; i++)
+        add_counts(total, histograms->list[i].counts);
+}
+
+/* ---- Spans ----------------------------------------------------------------------------------------------------- */
+
+bool spans_add(struct spans *spans, struct strait_class class, const uint8_t *data, uint64_t values)
+{
+    if (values == 0)
+        return true;
+    if (spans->count == spans->capacity) {
+        size_t capacity = spans->capacity == 0 ? 256 : 2 * spans->capacity;
+        struct span *grown = realloc(spans->list, sizeof(*grown) * capacity);
+        if (grown == NULL)
+            return false;
+        spans->list = grown;
+        spans->capacity = capacity;
+    }
+    spans->list[spans->count++] = (struct span){.class = class, .data = data, .values = values};
+    return true;
+}
+
+void spans_fini(struct spans *spans)
+{
+    free(spans->list);
+    *spans = (struct spans){0};
+}
+
+static int by_span_class(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return codebook_class_compare(x->class, y->class);
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return (x->data > y->data) - (x->data < y->data);
+}
+
+/* Gives every class of the spans an empty histogram. */
+static bool assign_histograms(struct spans *spans, struct histograms *histograms)
+{
+    uint32_t count = 0;
+    if (spans->count == 0)
+        return true;
+    qsort(spans->list, spans->count, sizeof(spans->list[0]), by_span_class);
+    for (size_t i = 0; i < spans->count; i++)
+        count += i == 0 || by_span_class(&spans->list[i - 1], &spans->list[i]) != 0;
+    histograms->list = calloc(count, sizeof(histograms->list[0]));
+    if (histograms->list == NULL)
+        return false;
+    for (size_t i = 0; i < spans->count; i++) {
+        struct span *span = &spans->list[i];
+        if (i == 0 || by_span_class(&spans->list[i - 1], span) != 0)
+            histograms->list[histograms->count++].class = span->class;
+        span->histogram = &histograms->list[histograms->count - 1];
+    }
+    return true;
+}
+
+/* ---- Counting -------------------------------------------------------------------------------------------------- */
+
+struct counting {
+    const struct spans *spans;
+    struct progress *progress;
+    pthread_mutex_t lock; /* over what follows, and over the histograms */
+    size_t next;          /* the span to take from */
+    uint64_t taken;       /* values of it that are taken */
+};
+
+/* Takes the next piece of the next span. False when nothing is left. */
+static bool take_piece(struct counting *counting, struct span *piece)
+{
+    pthread_mutex_lock(&counting->lock);
+    bool found = counting->next < counting->spans->count;
+    if (found) {
+        *piece = counting->spans->list[counting->next];
+        piece->data += 2 * counting->taken;
+        piece->values -= counting->taken;
+        if (piece->values > PIECE_VALUES) {
+            piece->values = PIECE_VALUES;
+            counting->taken += PIECE_VALUES;
+        } else {
+            counting->next++;
+            counting->taken = 0;
+        }
+    }
+    pthread_mutex_unlock(&counting->lock);
+    return found;
+}
+
+/* Adding each piece to the shared sum costs nothing beside counting it, and needs no histograms per thread. */
+static void count_pieces(void *arg, unsigned index)
+{
+    struct counting *counting = arg;
+    struct span piece;
+    (void)index;
+    while (take_piece(counting, &piece)) {
+        uint64_t counts[256] = {0};
+        strait_histogram_add(counts, piece.data, piece.values);
+        pthread_mutex_lock(&counting->lock);
+        add_counts(piece.histogram->counts, counts);
+        pthread_mutex_unlock(&counting->lock);
+        progress_add(counting->progress, 2 * piece.values);
+    }
+}
+
+bool spans_count(struct spans *spans, unsigned threads, struct progress *progress, struct histograms *histograms)
+{
+    struct counting counting = {.spans = spans, .progress = progress, .lock = PTHREAD_MUTEX_INITIALIZER};
+    if (!assign_histograms(spans, histograms))
+        return false;
+    if (spans->count > 0)
+        qsort(spans->list, spans->count, sizeof(spans->list[0]), by_address); /* files are read from front to back */
+    parallel_run(threads, count_pieces, &counting);
+    pthread_mutex_destroy(&counting.lock);
+    return true;
+}

@@ -1,0 +1,275 @@
+/* A whole Strait file, read by its footer. */
+#include "tools/inspect.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "kernels/container.h"
+#include "tools/json.h"
+#include "tools/original.h"
+#include "tools/safetensors.h"
+#include "tools/totals.h"
+
+struct file_view {
+    const struct input *input;
+    const struct inspect_options *options;
+    struct container_header header;
+    struct container_tail tail;
+    const uint8_t *footer;
+    uint32_t chunk_count;
+    struct strait_codebook *codebook; /* NULL: no tables */
+    struct safetensors tensors;       /* none unless the preamble is a safetensors header */
+    struct survey survey;
+    cJSON *page_list; /* with --json --pages */
+};
+
+static bool fail(const struct file_view *view, const char *where, enum strait_status status)
+{
+    print_error(view->input->path, "%s: %s", where, strait_status_string(status));
+    return false;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------------------------- */
+
+static bool open_footer(struct file_view *view)
+{
+    uint64_t size = view->input->size;
+    uint64_t begin = container_chunks_offset(&view->header);
+    struct container_tail tail;
+    enum strait_status status;
+
+    if (size < begin + container_footer_bytes(0))
+        return fail(view, "file", STRAIT_ERR_TRUNCATED);
+    status = container_read_tail(&tail, view->input->data + size - CONTAINER_TAIL_BYTES);
+    if (status != STRAIT_OK)
+        return fail(view, "file has no footer", status);
+    if (tail.footer_offset < begin || tail.footer_offset > size - container_footer_bytes(0))
+        return fail(view, "footer", STRAIT_ERR_CORRUPT);
+    view->footer = view->input->data + tail.footer_offset;
+    status =
+        container_check_footer(view->footer, size - tail.footer_offset, &view->header, &view->chunk_count, &view->tail);
+    return status == STRAIT_OK || fail(view, "footer", status);
+}
+
+static bool open_tables(struct file_view *view)
+{
+    const uint8_t *tables = view->input->data + container_tables_offset(&view->header);
+    enum strait_status status;
+
+    if (view->header.table_count == 0)
+        return true;
+    status = strait_codebook_create((const uint8_t(*)[256])tables, NULL, view->header.table_count, &view->codebook);
+    if (status != STRAIT_OK)
+        return fail(view, "tables", status == STRAIT_ERR_NO_MEMORY ? status : STRAIT_ERR_CORRUPT);
+    if (memcmp(strait_codebook_id(view->codebook), view->header.codebook_id, STRAIT_CODEBOOK_ID_BYTES) != 0)
+        return fail(view, "tables", STRAIT_ERR_INTEGRITY);
+    return true;
+}
+
+/* Names for the pages, where the preamble has them. It may be anything: no error when it does not. */
+static void open_tensors(struct file_view *view)
+{
+    const uint8_t *preamble = view->input->data + CONTAINER_HEADER_BYTES;
+    uint64_t size = view->header.preamble_bytes;
+    const char *why;
+
+    if (!safetensors_probe(preamble, size, view->tail.original_bytes) ||
+        safetensors_init(&view->tensors, preamble, size, view->tail.original_bytes, &why) != STRAIT_OK)
+        view->tensors = (struct safetensors){0};
+}
+
+/* The tensor at an offset of the original, or NULL: they are sorted. */
+static const char *tensor_at(const struct file_view *view, uint64_t offset)
+{
+    uint32_t low = 0, high = view->tensors.count;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct safetensor *tensor = &view->tensors.tensors[middle];
+        if (offset < tensor->begin)
+            high = middle;
+        else if (offset >= tensor->end)
+            low = middle + 1;
+        else
+            return tensor->name;
+    }
+    return NULL;
+}
+
+/* ---- Chunks ---------------------------------------------------------------------------------------------------- */
+
+static void show_pages(struct file_view *view, uint32_t chunk, uint64_t offset)
+{
+    for (uint32_t i = 0; i < view->survey.info.page_count; i++) {
+        const struct strait_page_info *info = survey_page(&view->survey, i);
+        struct page_place place = {.chunk = chunk, .page = i, .offset = offset, .tensor = tensor_at(view, offset)};
+
+        if (view->options->json)
+            cJSON_AddItemToArray(view->page_list, page_json(&place, info));
+        else
+            print_page(stdout, &place, info);
+        offset += info->page_bytes;
+    }
+}
+
+/* The footer's word on where the chunk lies is checked; what it says about the chunk is not yet. */
+static enum strait_status add_chunk(struct file_view *view, const struct container_chunk *chunk)
+{
+    uint64_t raw_before = view->survey.all.raw_bytes;
+    enum strait_status status;
+
+    if (chunk->raw_offset != raw_before)
+        return STRAIT_ERR_CORRUPT;
+    status = survey_add(&view->survey, view->input->data + chunk->file_offset, chunk->chunk_bytes);
+    if (status == STRAIT_OK && chunk->page_count != view->survey.info.page_count)
+        return STRAIT_ERR_CORRUPT;
+    return status;
+}
+
+static bool survey_chunks(struct file_view *view)
+{
+    uint64_t preamble = view->header.preamble_bytes;
+
+    if (view->options->pages && !view->options->json)
+        print_pages_title(stdout);
+    for (uint32_t i = 0; i < view->chunk_count; i++) {
+        struct container_chunk chunk = container_footer_chunk(view->footer, i);
+        enum strait_status status = add_chunk(view, &chunk);
+
+        if (status != STRAIT_OK) {
+            print_error(view->input->path, "chunk %" PRIu32 " at byte %" PRIu64 ": %s", i, chunk.file_offset,
+                        strait_status_string(status));
+            return false;
+        }
+        if (view->options->pages)
+            show_pages(view, i, preamble + chunk.raw_offset);
+    }
+    if (view->survey.all.raw_bytes == view->tail.original_bytes - preamble)
+        return true;
+    return fail(view, "pages do not add up to the original's length", STRAIT_ERR_CORRUPT);
+}
+
+/* ---- For people ------------------------------------------------------------------------------------------------ */
+
+/* Tables have no names in a file: the first tensor that uses one tells what it is for. */
+static void print_tables(const struct file_view *view)
+{
+    printf("%5s %9s %14s %14s %7s  %-28s %s\n", "table", "pages", "raw bytes", "coded bytes", "ratio", "first used by",
+           "exponents, most frequent first");
+    for (uint32_t t = 0; t < view->header.table_count; t++) {
+        const struct survey_sum *sum = &view->survey.tables[t];
+        const char *name = sum->pages == 0 ? NULL : tensor_at(view, view->header.preamble_bytes + sum->first_offset);
+
+        printf("%5" PRIu32 " %9" PRIu64 " %14" PRIu64 " %14" PRIu64 " %7.4f  %-28s ", t, sum->pages, sum->raw_bytes,
+               sum->coded_bytes, ratio_of(sum->raw_bytes, sum->coded_bytes), name == NULL ? "-" : name);
+        print_top(stdout, strait_codebook_ranking(view->codebook, t));
+        putchar('\n');
+    }
+}
+
+static void print_file(const struct file_view *view)
+{
+    const struct container_tail *tail = &view->tail;
+    char hex[ORIGINAL_HEX_BYTES];
+
+    original_hex(hex, tail->hash);
+    printf("%s: Strait file, format 0\n", view->input->path);
+    printf("  size        %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n", tail->original_bytes, view->input->size,
+           ratio_of(tail->original_bytes, view->input->size));
+    printf("  XXH3-128    %s\n", hex);
+    printf("  preamble    %" PRIu64 " bytes", view->header.preamble_bytes);
+    if (view->tensors.count > 0)
+        printf(", a safetensors header of %" PRIu32 " tensors", view->tensors.count);
+    printf("\n  codebook    %" PRIu32 " tables, %" PRIu32 " bytes, id ", view->header.table_count,
+           view->header.table_count * CONTAINER_TABLE_BYTES);
+    print_hex(stdout, view->header.codebook_id, STRAIT_CODEBOOK_ID_BYTES);
+    putchar('\n');
+    survey_print(&view->survey, stdout);
+    if (view->header.table_count > 0)
+        print_tables(view);
+}
+
+/* ---- For machines ---------------------------------------------------------------------------------------------- */
+
+static cJSON *tables_json(const struct file_view *view)
+{
+    cJSON *list = cJSON_CreateArray();
+
+    for (uint32_t t = 0; t < view->header.table_count; t++) {
+        const struct survey_sum *sum = &view->survey.tables[t];
+        const char *name = sum->pages == 0 ? NULL : tensor_at(view, view->header.preamble_bytes + sum->first_offset);
+        cJSON *item = cJSON_CreateObject();
+
+        cJSON_AddNumberToObject(item, "table", t);
+        cJSON_AddNumberToObject(item, "pages", (double)sum->pages);
+        cJSON_AddNumberToObject(item, "raw_bytes", (double)sum->raw_bytes);
+        cJSON_AddNumberToObject(item, "coded_bytes", (double)sum->coded_bytes);
+        if (name != NULL)
+            cJSON_AddStringToObject(item, "first_tensor", name);
+        cJSON_AddItemToObject(item, "top", top_json(strait_codebook_ranking(view->codebook, t)));
+        cJSON_AddItemToArray(list, item);
+    }
+    return list;
+}
+
+static bool print_file_json(struct file_view *view)
+{
+    const struct container_tail *tail = &view->tail;
+    cJSON *object = cJSON_CreateObject();
+    char hex[ORIGINAL_HEX_BYTES];
+
+    original_hex(hex, tail->hash);
+    cJSON_AddStringToObject(object, "input", view->input->path);
+    cJSON_AddStringToObject(object, "kind", "file");
+    cJSON_AddNumberToObject(object, "format", 0);
+    cJSON_AddNumberToObject(object, "original_bytes", (double)tail->original_bytes);
+    cJSON_AddNumberToObject(object, "compressed_bytes", (double)view->input->size);
+    cJSON_AddStringToObject(object, "xxh3_128", hex);
+    cJSON_AddNumberToObject(object, "preamble_bytes", (double)view->header.preamble_bytes);
+    cJSON_AddNumberToObject(object, "tensors", view->tensors.count);
+    json_add_hex(object, "codebook_id", view->header.codebook_id, STRAIT_CODEBOOK_ID_BYTES);
+    cJSON_AddNumberToObject(object, "table_bytes", (double)view->header.table_count * CONTAINER_TABLE_BYTES);
+    survey_json(&view->survey, object);
+    cJSON_AddItemToObject(object, "tables", tables_json(view));
+    if (view->options->pages)
+        cJSON_AddItemToObject(object, "page_list", view->page_list);
+    view->page_list = NULL; /* the object's from here */
+    return json_print(object, stdout);
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
+
+static bool inspect_view(struct file_view *view)
+{
+    enum strait_status status = container_read_header(&view->header, view->input->data, view->input->size);
+
+    if (status != STRAIT_OK)
+        return fail(view, "file header", status);
+    if (!survey_init(&view->survey))
+        return fail(view, "file", STRAIT_ERR_NO_MEMORY);
+    if (!open_footer(view) || !open_tables(view))
+        return false;
+    open_tensors(view);
+    if (view->options->json && view->options->pages)
+        view->page_list = cJSON_CreateArray();
+    if (!survey_chunks(view))
+        return false;
+    if (view->options->json)
+        return print_file_json(view);
+    print_file(view);
+    return true;
+}
+
+bool inspect_file(const struct input *input, const struct inspect_options *options)
+{
+    struct file_view view = {.input = input, .options = options};
+    bool ok = inspect_view(&view);
+
+    cJSON_Delete(view.page_list);
+    survey_fini(&view.survey);
+    safetensors_fini(&view.tensors);
+    strait_codebook_destroy(view.codebook);
+    return ok;
+}

@@ -1,0 +1,40 @@
+/* An input of any kind: a regular file, which any thread may read anywhere, or a pipe, which is read forward once. */
+#ifndef STRAIT_TOOLS_SOURCE_H
+#define STRAIT_TOOLS_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tools/buffer.h"
+
+#define SOURCE_SIZE_UNKNOWN UINT64_MAX
+
+struct source {
+    const char *name; /* for messages: the path, or "stdin" */
+    int fd;
+    bool seekable;
+    uint64_t base;      /* where the input begins in a seekable file: `strait < file` may start in its middle */
+    uint64_t size;      /* of the input; SOURCE_SIZE_UNKNOWN for a pipe */
+    uint64_t position;  /* of source_read */
+    struct buffer head; /* the first bytes: what was peeked at */
+    size_t head_size;
+};
+
+/* Opens a path, borrowed for the source's life; "-" is stdin. Tells stderr when it fails. */
+bool source_open(struct source *source, const char *path);
+void source_close(struct source *source);
+
+/* Copies the rest of a pipe to an unnamed file in $TMPDIR, so that it can be read twice. Only before source_read. */
+bool source_spool(struct source *source);
+
+/* Makes the first `size` bytes of the input, or all of a shorter one, lie at source->head. Only before source_read. */
+bool source_peek(struct source *source, uint64_t size);
+
+/* Reads on from the position. *got is less than size only at the end of the input. */
+bool source_read(struct source *source, void *dst, size_t size, size_t *got);
+
+/* Reads at an offset of a seekable source, any thread. Fewer bytes than asked for are an error. */
+bool source_read_at(const struct source *source, uint64_t offset, void *dst, size_t size);
+
+#endif

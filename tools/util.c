@@ -1,0 +1,399 @@
+#include "tools/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PROGRESS_NS 200000000u /* between two updates of the line */
+#define MESSAGE_BYTES 1024
+
+/* ---- Messages -------------------------------------------------------------------------------------------------- */
+
+static const char *command_name = "strait"; /* set once, before there are threads */
+
+void command_begin(char **argv, char *name)
+{
+    command_name = name;
+    argv[0] = name;
+}
+
+void print_error(const char *file, const char *format, ...)
+{
+    char text[MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    fprintf(stderr, "%s: %s%s%s\n", command_name, file == NULL ? "" : file, file == NULL ? "" : ": ", text);
+}
+
+/* ---- Numbers --------------------------------------------------------------------------------------------------- */
+
+/* Reads digits, and sets *rest to what follows them. */
+static bool parse_digits(const char *text, uint64_t *value, const char **rest)
+{
+    char *end;
+    if (text[0] < '0' || text[0] > '9') /* strtoumax takes signs and spaces */
+        return false;
+    errno = 0;
+    uintmax_t number = strtoumax(text, &end, 10);
+    if (errno != 0 || number > UINT64_MAX)
+        return false;
+    *value = number;
+    *rest = end;
+    return true;
+}
+
+bool parse_number(const char *text, uint64_t max, uint64_t *value)
+{
+    const char *rest;
+    uint64_t number;
+    if (!parse_digits(text, &number, &rest) || *rest != '\0' || number > max)
+        return false;
+    *value = number;
+    return true;
+}
+
+bool parse_size(const char *text, uint64_t max, uint64_t *value)
+{
+    static const char units[] = "KMGT";
+    const char *rest;
+    uint64_t number;
+    if (!parse_digits(text, &number, &rest))
+        return false;
+    const char *unit = *rest == '\0' ? NULL : strchr(units, *rest);
+    unsigned shift = unit == NULL ? 0 : 10 * (unsigned)(unit - units + 1);
+    if (rest[unit != NULL] != '\0' || number > max >> shift)
+        return false;
+    *value = number << shift;
+    return true;
+}
+
+uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- Signals --------------------------------------------------------------------------------------------------- */
+
+static const char *volatile unfinished; /* the temporary file to remove when a signal ends the process */
+
+/* Only async-signal-safe calls from here. */
+static void on_end(int number)
+{
+    const char *path = unfinished;
+    if (path != NULL)
+        unlink(path);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void on_lost_page(int number)
+{
+    static const char text[] = "strait: an input file shrank, or its disk failed, while it was read\n";
+    const char *path = unfinished;
+    (void)number;
+    if (path != NULL)
+        unlink(path);
+    ssize_t written = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)written;
+    _exit(EXIT_CODE_DATA);
+}
+
+/* A signal that the parent process had ignored (nohup) stays ignored. */
+static void handle_signal(int number, void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler}, before;
+    sigemptyset(&action.sa_mask);
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+        sigaction(number, &action, NULL);
+}
+
+static void guard_unfinished(const char *path)
+{
+    unfinished = path;
+    handle_signal(SIGINT, on_end);
+    handle_signal(SIGTERM, on_end);
+    handle_signal(SIGHUP, on_end);
+}
+
+/* ---- Input ----------------------------------------------------------------------------------------------------- */
+
+static const uint8_t no_bytes[1];
+
+/* mmap refuses to map nothing. */
+static bool map_whole(struct input *input, int fd)
+{
+    input->data = no_bytes;
+    if (input->size == 0)
+        return true;
+    void *data = mmap(NULL, input->size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED)
+        return false;
+    madvise(data, input->size, MADV_SEQUENTIAL); /* advice: it may fail */
+    handle_signal(SIGBUS, on_lost_page);
+    input->data = data;
+    return true;
+}
+
+bool input_open(struct input *input, const char *path)
+{
+    struct stat info;
+    bool mapped = false;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for the writer of a pipe */
+    if (fd < 0 || fstat(fd, &info) != 0) {
+        print_error(path, "%s", strerror(errno));
+        goto out;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        print_error(path, "not a regular file");
+        goto out;
+    }
+    *input = (struct input){.path = path, .size = (uint64_t)info.st_size};
+    mapped = map_whole(input, fd);
+    if (!mapped)
+        print_error(path, "cannot be mapped: %s", strerror(errno));
+out:
+    if (fd >= 0)
+        close(fd);
+    return mapped;
+}
+
+void input_close(struct input *input)
+{
+    if (input->size > 0)
+        munmap((void *)(uintptr_t)input->data, input->size);
+    *input = (struct input){.data = no_bytes};
+}
+
+/* ---- Output ---------------------------------------------------------------------------------------------------- */
+
+static const char *output_name(const struct output *output)
+{
+    return strcmp(output->path, "-") == 0 ? "standard output" : output->path;
+}
+
+/* Devices and pipes cannot be replaced by renaming: that would turn /dev/null into a file. */
+static bool is_in_place(const char *path)
+{
+    struct stat info;
+    return strcmp(path, "-") == 0 || (stat(path, &info) == 0 && !S_ISREG(info.st_mode));
+}
+
+/* The file that the name stands for: renaming onto a symbolic link would replace the link. */
+static char *resolve(const char *path)
+{
+    char *real = realpath(path, NULL);
+    return real != NULL ? real : strdup(path);
+}
+
+/* Creates a file beside the final one, so that rename works, and sets *temp to its name, also when that fails. */
+static int open_temp(const char *path, char **temp)
+{
+    if (asprintf(temp, "%s.XXXXXX", path) < 0) {
+        *temp = NULL;
+        return -1;
+    }
+    int fd = mkostemp(*temp, O_CLOEXEC);
+    mode_t mask = umask(0); /* the only way to ask for it */
+    umask(mask);
+    if (fd >= 0)
+        fchmod(fd, 0666 & ~mask); /* mkostemp makes private files; where this fails, it stays one */
+    return fd;
+}
+
+static int open_in_place(const char *path)
+{
+    return strcmp(path, "-") == 0 ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)
+                                  : open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+}
+
+static void output_free(struct output *output)
+{
+    free(output->temp);
+    free(output->path);
+    *output = (struct output){.fd = -1};
+}
+
+bool output_open(struct output *output, const char *path)
+{
+    bool in_place = is_in_place(path);
+    char *name = in_place ? strdup(path) : resolve(path);
+    *output = (struct output){.path = name, .fd = -1};
+    if (name != NULL && in_place)
+        output->fd = open_in_place(name);
+    if (name != NULL && !in_place)
+        output->fd = open_temp(name, &output->temp);
+    if (output->fd < 0) {
+        print_error(path, "cannot be written: %s", strerror(errno));
+        output_free(output);
+        return false;
+    }
+    if (output->temp != NULL)
+        guard_unfinished(output->temp);
+    return true;
+}
+
+bool output_write(struct output *output, const void *data, size_t size)
+{
+    const uint8_t *src = data;
+    while (size > 0) {
+        ssize_t written = write(output->fd, src, size);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0) {
+            print_error(output_name(output), "%s", strerror(errno));
+            return false;
+        }
+        src += written;
+        size -= (size_t)written;
+    }
+    return true;
+}
+
+/* The rename itself is durable once the folder is synced; where that cannot be asked for, the data still is. */
+static void sync_folder(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash == NULL ? strdup(".") : strndup(path, (size_t)(slash - path) + 1);
+    int fd = folder == NULL ? -1 : open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd);
+        close(fd);
+    }
+    free(folder);
+}
+
+static bool output_publish(struct output *output)
+{
+    if (fsync(output->fd) != 0)
+        return false;
+    int closed = close(output->fd);
+    output->fd = -1;
+    if (closed != 0 || rename(output->temp, output->path) != 0)
+        return false;
+    unfinished = NULL;
+    sync_folder(output->path);
+    return true;
+}
+
+bool output_commit(struct output *output)
+{
+    bool done;
+    if (output->temp != NULL) {
+        done = output_publish(output);
+    } else {
+        done = close(output->fd) == 0;
+        output->fd = -1;
+    }
+    if (!done) {
+        print_error(output_name(output), "%s", strerror(errno));
+        output_abandon(output);
+        return false;
+    }
+    output_free(output);
+    return true;
+}
+
+void output_abandon(struct output *output)
+{
+    if (output->fd >= 0)
+        close(output->fd);
+    if (output->temp != NULL) {
+        unlink(output->temp);
+        unfinished = NULL;
+    }
+    output_free(output);
+}
+
+/* ---- Threads --------------------------------------------------------------------------------------------------- */
+
+unsigned cpu_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        return (unsigned)CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN); /* more processors than a cpu_set_t holds */
+    return online < 1 ? 1 : (unsigned)online;
+}
+
+struct worker {
+    pthread_t thread;
+    void (*fn)(void *arg, unsigned index);
+    void *arg;
+    unsigned index;
+};
+
+static void *worker_main(void *arg)
+{
+    struct worker *worker = arg;
+    worker->fn(worker->arg, worker->index);
+    return NULL;
+}
+
+void parallel_run(unsigned threads, void (*fn)(void *arg, unsigned index), void *arg)
+{
+    struct worker *workers = threads > 1 ? calloc(threads, sizeof(*workers)) : NULL;
+    unsigned started = 1; /* the caller is thread 0 */
+    for (; workers != NULL && started < threads; started++) {
+        workers[started] = (struct worker){.fn = fn, .arg = arg, .index = started};
+        if (pthread_create(&workers[started].thread, NULL, worker_main, &workers[started]) != 0)
+            break;
+    }
+    fn(arg, 0);
+    for (unsigned i = 1; i < started; i++)
+        pthread_join(workers[i].thread, NULL);
+    free(workers);
+}
+
+/* ---- Progress -------------------------------------------------------------------------------------------------- */
+
+void progress_begin(struct progress *progress, const char *what, uint64_t total, bool quiet)
+{
+    progress->what = what;
+    progress->total = total;
+    progress->started = clock_ns();
+    progress->shown = !quiet && isatty(STDERR_FILENO) == 1;
+    atomic_init(&progress->done, 0);
+    atomic_init(&progress->next, progress->started + PROGRESS_NS); /* short work shows nothing */
+}
+
+static void progress_print(const struct progress *progress, uint64_t done, uint64_t now)
+{
+    double seconds = (double)(now - progress->started) / 1e9;
+    double percent = progress->total == 0 ? 100 : 100.0 * (double)done / (double)progress->total;
+    double rate = (double)done / 1e9 / seconds;
+    if (progress->total == PROGRESS_TOTAL_UNKNOWN)
+        fprintf(stderr, "\r%s: %s %.1f MB  %.2f GB/s\033[K", command_name, progress->what, (double)done / 1e6, rate);
+    else
+        fprintf(stderr, "\r%s: %s %5.1f%%  %.2f GB/s\033[K", command_name, progress->what, percent, rate);
+}
+
+void progress_add(struct progress *progress, uint64_t bytes)
+{
+    uint64_t done = atomic_fetch_add(&progress->done, bytes) + bytes;
+    if (!progress->shown)
+        return;
+    uint64_t now = clock_ns(), next = atomic_load(&progress->next);
+    if (now >= next && atomic_compare_exchange_strong(&progress->next, &next, now + PROGRESS_NS)) /* one thread wins */
+        progress_print(progress, done, now);
+}
+
+void progress_end(struct progress *progress)
+{
+    if (progress->shown)
+        fputs("\r\033[K", stderr);
+}

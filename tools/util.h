@@ -1,0 +1,99 @@
+/* What the commands share: messages, numbers, files, threads. Functions that return bool have told stderr why they
+ * failed, unless they say otherwise. */
+#ifndef STRAIT_TOOLS_UTIL_H
+#define STRAIT_TOOLS_UTIL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Exit codes of every command. */
+enum exit_code {
+    EXIT_CODE_OK = 0,
+    EXIT_CODE_DATA = 1, /* bad data, or input or output failed */
+    EXIT_CODE_USAGE = 2,
+};
+
+/* ---- Messages -------------------------------------------------------------------------------------------------- */
+
+/* Names the command ("strait encode") in every message, also in those of getopt_long, which takes it from argv[0].
+ * Call it first. `name` is borrowed for good. */
+void command_begin(char **argv, char *name);
+
+/* Prints "COMMAND: FILE: text" and a newline to stderr, at once. file NULL: "COMMAND: text". Any thread. */
+void print_error(const char *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- Numbers --------------------------------------------------------------------------------------------------- */
+
+/* Reads a decimal number 0..max. False, silently, for anything else. */
+bool parse_number(const char *text, uint64_t max, uint64_t *value);
+
+/* The same with an optional K, M, G or T for 2^10, 2^20, 2^30, 2^40: "4M" is 4194304. False, silently, otherwise. */
+bool parse_size(const char *text, uint64_t max, uint64_t *value);
+
+/* Nanoseconds of a clock that never steps back. */
+uint64_t clock_ns(void);
+
+/* ---- Files ----------------------------------------------------------------------------------------------------- */
+
+/* A whole input file, mapped read-only. */
+struct input {
+    const char *path;    /* borrowed from the caller */
+    const uint8_t *data; /* never NULL, also when size is 0 */
+    uint64_t size;
+};
+
+/* Maps a regular file. On success the caller must input_close() it. A file that shrinks while it is mapped ends the
+ * process with EXIT_CODE_DATA and a message. */
+bool input_open(struct input *input, const char *path);
+void input_close(struct input *input);
+
+/* An output file that appears under its name only when it is complete. One at a time: on SIGINT, SIGTERM and SIGHUP the
+ * unfinished file is removed. A name that is not of a regular file (a device, a pipe) is written in place, and "-" is
+ * stdout. */
+struct output {
+    char *path; /* for messages and the final rename */
+    char *temp; /* NULL: written in place */
+    int fd;     /* may be written, sought or mapped directly */
+};
+
+/* On success end it with either output_commit or output_abandon. */
+bool output_open(struct output *output, const char *path);
+/* Appends at the file position. */
+bool output_write(struct output *output, const void *data, size_t size);
+/* Makes the file durable and gives it its name. The output is closed either way; on failure nothing is left behind. */
+bool output_commit(struct output *output);
+/* Closes the output and removes what was written. */
+void output_abandon(struct output *output);
+
+/* ---- Threads --------------------------------------------------------------------------------------------------- */
+
+/* Processors this process may run on, at least 1. */
+unsigned cpu_count(void);
+
+/* Runs fn(arg, index) in `threads` threads, index 0 in the caller, and waits for all. Fewer run, without notice, when
+ * the system refuses more: fn must take its work from a shared queue, not by its index. */
+void parallel_run(unsigned threads, void (*fn)(void *arg, unsigned index), void *arg);
+
+/* ---- Progress -------------------------------------------------------------------------------------------------- */
+
+#define PROGRESS_TOTAL_UNKNOWN UINT64_MAX /* of a pipe */
+
+/* A line on stderr, rewritten a few times per second; nothing when stderr is not a terminal. */
+struct progress {
+    const char *what; /* borrowed: "reading" */
+    uint64_t total;   /* bytes */
+    uint64_t started;
+    _Atomic uint64_t done;
+    _Atomic uint64_t next; /* when to print again */
+    bool shown;
+};
+
+void progress_begin(struct progress *progress, const char *what, uint64_t total, bool quiet);
+/* Any thread. */
+void progress_add(struct progress *progress, uint64_t bytes);
+/* Removes the line. */
+void progress_end(struct progress *progress);
+
+#endif
