@@ -1,0 +1,24 @@
+# The Debian and Ubuntu packages that a build and its tests need; sourced by the scripts beside it.
+
+# To build.
+packages_build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
+    libprotobuf-c-dev protobuf-c-compiler libssl-dev libxxhash-dev libcjson-dev"
+# To measure against.
+packages_rivals="libzstd-dev liblz4-dev"
+# To test.
+packages_test="check g++ python3 python3-numpy python3-pytest"
+
+# install_packages NAME...: those that are missing, as root or through sudo.
+install_packages() {
+    missing=""
+    for package in "$@"; do
+        dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q "ok installed" || missing="$missing $package"
+    done
+    [ -n "$missing" ] || return 0
+    as_root=""
+    [ "$(id -u)" -eq 0 ] || as_root="sudo"
+    echo "installing:$missing"
+    # shellcheck disable=SC2086
+    $as_root apt-get update -q >/dev/null &&
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >/dev/null
+}

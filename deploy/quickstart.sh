@@ -1,0 +1,29 @@
+#!/bin/sh
+# Sets everything up on Debian 12 or Ubuntu 24.04 and runs the main job once, on real data: installs what the build
+# needs, builds, compresses a sample of a real KV cache, checks it, and prints ratio and speed.
+set -eu
+cd "$(dirname "$0")/.."
+. deploy/packages.sh
+
+# shellcheck disable=SC2086
+install_packages $packages_build $packages_rivals
+cmake --preset release -DSTRAIT_TESTS=OFF >/dev/null
+cmake --build --preset release
+
+strait=build/release/tools/strait
+sample=tests/data/kv-slice.safetensors
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+echo
+echo "== A real KV cache, compressed and restored"
+$strait encode "$sample" "$work/kv.strait"
+$strait decode "$work/kv.strait" "$work/kv.safetensors"
+cmp "$sample" "$work/kv.safetensors"
+echo "every byte came back: $(wc -c <"$sample") -> $(wc -c <"$work/kv.strait") bytes"
+
+echo
+echo "== Speed of one core on the same data, tiled past the caches"
+$strait bench codec --size 256M --repeats 3 --mode top16 --mode tiered --rivals none
+echo
+echo "next: $strait --help, or deploy/test.sh"

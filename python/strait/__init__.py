@@ -1,0 +1,69 @@
+"""Lossless compression of BF16 KV-cache pages: the codec of Strait, through its C ABI.
+
+    codebook = strait.calibrate({("k", 0): k0, ("v", 0): v0})    once, offline
+    chunk = strait.encode(array, codebook)                       bytes
+    back = strait.decode(chunk, codebook)                        uint16 values, checked
+
+Paged pools are read and written in place, see PageList.
+
+Threads: every function may be called from any number of threads at once, on shared codebooks, page lists and chunks.
+encode, decode, verify and calibrate release the GIL while they work. Threads must not decode to the same pages, and
+each needs a Stats of its own.
+"""
+
+from .chunk import ChunkInfo, chunk_pages, info
+from .codebook import Class, Codebook, Role, calibrate, class_of
+from .codec import decode, encode, encode_bound, verify
+from .errors import (
+    AlignmentError,
+    CodebookError,
+    CorruptError,
+    DataError,
+    Error,
+    FileError,
+    IntegrityError,
+    InvalidError,
+    NoSpaceError,
+    OutOfMemoryError,
+    PageIdError,
+    Status,
+    TruncatedError,
+    UnsupportedError,
+)
+from .pages import PageList
+from .run import Stats, default_variant, variants
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlignmentError",
+    "ChunkInfo",
+    "Class",
+    "Codebook",
+    "CodebookError",
+    "CorruptError",
+    "DataError",
+    "Error",
+    "FileError",
+    "IntegrityError",
+    "InvalidError",
+    "NoSpaceError",
+    "OutOfMemoryError",
+    "PageIdError",
+    "PageList",
+    "Role",
+    "Stats",
+    "Status",
+    "TruncatedError",
+    "UnsupportedError",
+    "calibrate",
+    "chunk_pages",
+    "class_of",
+    "decode",
+    "default_variant",
+    "encode",
+    "encode_bound",
+    "info",
+    "variants",
+    "verify",
+]

@@ -1,0 +1,105 @@
+"""Foreign memory as numpy arrays, never copied, and which dtypes may hold which element type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    class SupportsArrayInterface(Protocol):
+        @property
+        def __array_interface__(self) -> dict[str, Any]: ...
+
+    class SupportsNumpy(Protocol):  # torch.Tensor
+        def numpy(self) -> Any: ...
+
+
+#: What the functions take as an array: numpy, the buffer protocol, __array_interface__, or a torch CPU tensor.
+ArrayLike: TypeAlias = Union[NDArray[Any], "Buffer", "SupportsArrayInterface", "SupportsNumpy"]
+
+# dtype names, so that ml_dtypes need not be there.
+_BYTES = {"uint8", "int8"}
+_DTYPES = {
+    "bf16": _BYTES | {"uint16", "int16", "bfloat16"},
+    "fp16": _BYTES | {"uint16", "int16", "float16"},
+    "fp32": _BYTES | {"uint32", "int32", "float32"},
+    "fp8_e4m3": _BYTES | {"float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz"},
+    "fp8_e5m2": _BYTES | {"float8_e5m2", "float8_e5m2fnuz"},
+}
+_DECODED: dict[str, np.dtype[Any]] = {
+    "bf16": np.dtype(np.uint16),
+    "fp16": np.dtype(np.float16),
+    "fp32": np.dtype(np.float32),
+}
+
+
+def array_view(source: ArrayLike, what: str) -> NDArray[Any]:
+    """The memory of `source` as an array of the same shape. TypeError when that is not possible without a copy."""
+    if isinstance(source, np.ndarray):
+        return source
+    if type(source).__module__.partition(".")[0] == "torch":
+        return _torch_view(source, what)
+    if hasattr(source, "__array_interface__"):
+        return np.asarray(source)
+    if hasattr(source, "__cuda_array_interface__"):
+        raise TypeError(f"{what} is in GPU memory; this binding reads the CPU's")
+    try:
+        return np.asarray(memoryview(source))  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{what} must be an array or a buffer, not {type(source).__name__}") from None
+
+
+def _torch_view(tensor: Any, what: str) -> NDArray[Any]:
+    if tensor.device.type != "cpu":
+        raise TypeError(f"{what} is a tensor on {tensor.device}; this binding reads CPU memory")
+    tensor = tensor.detach()
+    if not tensor.is_floating_point() or tensor.itemsize > 2 or str(tensor.dtype) == "torch.float16":
+        view: NDArray[Any] = tensor.numpy()
+        return view
+    torch = __import__("torch")  # numpy has neither bfloat16 nor the 8-bit floats
+    bits = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.uint8).numpy()
+    view = bits.view(np.uint16) if tensor.itemsize == 2 else bits
+    return view
+
+
+def byte_view(source: ArrayLike, what: str) -> NDArray[np.uint8]:
+    """The memory of `source` as one row of bytes. ValueError when it is not contiguous."""
+    array = array_view(source, what)
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{what} is not contiguous: copy it (numpy.ascontiguousarray), or describe it by a PageList")
+    return array.reshape(-1).view(np.uint8)
+
+
+def can_hold(dtype: np.dtype[Any], element: str) -> bool:
+    """Whether memory of that dtype is for such elements: it is of their type, of integers of their size or of bytes."""
+    if element == "bytes":
+        return not dtype.hasobject
+    return dtype.name in _DTYPES[element] and dtype.isnative
+
+
+def check_dtype(dtype: np.dtype[Any], element: str, what: str) -> None:
+    """TypeError unless can_hold()."""
+    if not can_hold(dtype, element):
+        raise TypeError(
+            f"{what} has dtype {dtype}, which does not hold {element} values; "
+            "name what it holds with element=..., or view it as unsigned integers of that size"
+        )
+
+
+def check_writable(array: NDArray[Any], what: str) -> None:
+    if not array.flags.writeable:
+        raise ValueError(f"{what} is read-only")
+
+
+def alignment_of(element: str) -> int:
+    """Bytes that addresses and strides of such elements are multiples of."""
+    return decoded_dtype(element).itemsize
+
+
+def decoded_dtype(element: str) -> np.dtype[Any]:
+    """dtype of a newly decoded array: uint16 for BF16, which numpy does not have."""
+    return _DECODED.get(element, np.dtype(np.uint8))

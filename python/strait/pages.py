@@ -1,0 +1,288 @@
+"""Pages where they lie: paged pools addressed by one id list, and arrays cut into pages."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _abi
+from ._abi import CHUNK_PAGES_MAX, PAGE_BYTES_MAX, REGION
+from ._views import ArrayLike, array_view, check_dtype, check_writable
+from .codebook import ClassLike, Codebook, Role, class_of
+
+#: A table of a codebook: its index, or the class whose table Codebook.find() finds.
+TableLike: TypeAlias = int | ClassLike
+
+
+def table_index(table: TableLike, codebook: Codebook | None) -> int:
+    """The index that `table` means. Without a codebook there is only table 0 to find."""
+    if isinstance(table, (str, tuple, Role)):
+        return 0 if codebook is None else codebook.find(table)
+    index = operator.index(table)
+    if not 0 <= index < 2**32:
+        raise ValueError(f"table {table} is out of range")
+    return index
+
+
+class Geometry(NamedTuple):
+    """Where the pages of a pool lie, in bytes; see struct strait_region."""
+
+    page_count: int
+    page_stride: int
+    rows: int
+    row_bytes: int
+    row_stride: int
+
+    @property
+    def page_bytes(self) -> int:
+        return self.rows * self.row_bytes
+
+    @property
+    def extent(self) -> int:
+        """From the first byte of a page to the end of its last."""
+        return (self.rows - 1) * self.row_stride + self.row_bytes
+
+    def disjoint(self) -> bool:
+        """Whether no two pages share a byte: one after another, or row by row in turn."""
+        if self.page_count == 1 or self.page_stride >= self.extent:
+            return True
+        turn = (self.page_count - 1) * self.page_stride + self.row_bytes
+        return self.row_bytes <= self.page_stride and turn <= self.row_stride
+
+
+def geometry_of(array: NDArray[Any], what: str) -> Geometry:
+    """Pages array[0], array[1], ... as rows at one distance. ValueError when they are not."""
+    if array.ndim == 0 or array.size == 0:
+        raise ValueError(f"{what} has no pages: its shape is {list(array.shape)}")
+    dims = [(count, stride) for count, stride in zip(array.shape[1:], array.strides[1:]) if count > 1]
+    row_bytes, dims = _merge(dims, array.itemsize, array.itemsize)
+    rows, row_stride = 1, row_bytes
+    if dims:
+        row_stride = dims[-1][1]
+        whole, dims = _merge(dims, row_stride, row_stride)
+        rows = whole // row_stride if row_stride else 0
+    page_stride = array.strides[0] if len(array) > 1 else -(-((rows - 1) * row_stride + row_bytes) // 16) * 16
+    if dims or row_stride < row_bytes or page_stride <= 0:
+        raise ValueError(
+            f"a page of {what} is not rows at one distance (shape {list(array.shape)}, strides {list(array.strides)}): "
+            "pages must be contiguous, or strided in their leading dimensions only; copy it (numpy.ascontiguousarray)"
+        )
+    if rows * row_bytes > PAGE_BYTES_MAX:
+        raise ValueError(f"a page of {what} has {rows * row_bytes} bytes; the most is {PAGE_BYTES_MAX}")
+    return Geometry(len(array), page_stride, rows, row_bytes, row_stride)
+
+
+def region_of(array: NDArray[Any], geometry: Geometry) -> tuple[int, ...]:
+    """A record of REGION, of table 0."""
+    count, page_stride, rows, row_bytes, row_stride = geometry
+    return array.ctypes.data, page_stride, row_stride, count, rows, row_bytes, 0
+
+
+def _merge(dims: list[tuple[int, int]], size: int, stride: int) -> tuple[int, list[tuple[int, int]]]:
+    """Takes inner dimensions that continue what is there; returns the size with them and the dimensions left."""
+    while dims and dims[-1][1] == stride and stride > 0:
+        size = stride = size * dims[-1][0]
+        dims = dims[:-1]
+    return size, dims
+
+
+class Request:
+    """struct strait_pages and what it points to; one per call."""
+
+    def __init__(self, regions: NDArray[np.void], ids: NDArray[np.uint32] | None, id_count: int):
+        self._regions, self._ids = regions, ids
+        self.count = len(regions) * id_count
+        self.raw_bytes = id_count * int((regions["rows"].astype(np.uint64) * regions["row_bytes"]).sum())
+        pointer = None if ids is None else ids.ctypes.data
+        self.struct = _abi.Pages(regions.ctypes.data, pointer, len(regions), id_count)
+
+    def bound(self) -> int:
+        """Largest chunk these pages can become, in bytes. ValueError when they are too much for one."""
+        bound = int(_abi.lib.strait_encode_bound(ctypes.byref(self.struct)))
+        if bound == 0:
+            raise ValueError(
+                f"{self.count} pages of together {self.raw_bytes} bytes do not fit into one chunk "
+                f"(less than 4 GiB, at most {CHUNK_PAGES_MAX} pages): encode them in several"
+            )
+        return bound
+
+
+class PageList:
+    """Pages of one or more pools: the K and V of all layers, say, addressed by one list of page ids.
+
+    pools: one array, a sequence of arrays, or a mapping of class (see class_of()) to array. Each has the shape
+        [page count, ...]; array[i] is page i. Pools may differ in page count and page size; to decode, they must not
+        overlap. Their memory is used in place and kept alive. A page must be contiguous, or strided in its leading
+        dimensions (rows at one distance).
+    ids: page ids, in 0..2**32-1; None: every page, if all pools have the same number of them. Copied.
+    tables: for encoding, the codebook's table or the class to find one for: one for all pools, or a list with one per
+        pool. The keys of a mapping say it already. When nothing does, the `table` argument of encode() counts.
+
+    The list is ordered by pool, then id: page `pool * len(ids) + i` is page ids[i] of that pool. A chunk does not hold
+    ids: to decode it, make a list of the same pools in the same order with as many ids, which may be other ones.
+    ValueError: no pools or pages, strides that cannot be expressed, a page above 16 MiB, over 1048576 pages.
+    Immutable; may be used by several threads.
+    """
+
+    __slots__ = ("_arrays", "_geometry", "_ids", "_regions", "_tables")
+
+    def __init__(
+        self,
+        pools: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike],
+        ids: Iterable[int] | NDArray[np.integer[Any]] | None = None,
+        *,
+        tables: TableLike | list[Any] | None = None,
+    ):
+        members, keys = _members(pools)
+        if keys is not None and tables is not None:
+            raise ValueError("the keys of the mapping say the tables: give no `tables`")
+        self._arrays = tuple(array_view(pool, f"pool {i}") for i, pool in enumerate(members))
+        self._geometry = tuple(geometry_of(array, f"pool {i}") for i, array in enumerate(self._arrays))
+        self._tables: tuple[TableLike | None, ...] = keys or _per_pool(tables, len(self._arrays))
+        self._ids = _ids(ids, [geometry.page_count for geometry in self._geometry])
+        self._regions = np.array(
+            [region_of(array, geometry) for array, geometry in zip(self._arrays, self._geometry)], REGION
+        )
+        if len(self) > CHUNK_PAGES_MAX:
+            raise ValueError(f"{len(self)} pages are more than the {CHUNK_PAGES_MAX} of a chunk")
+
+    def __len__(self) -> int:
+        """Number of pages of the list: pools times ids."""
+        return len(self._arrays) * len(self._ids)
+
+    @property
+    def pools(self) -> tuple[NDArray[Any], ...]:
+        """The pools as arrays, sharing memory with what was given."""
+        return self._arrays
+
+    @property
+    def ids(self) -> NDArray[np.uint32]:
+        """The page ids; read-only."""
+        return self._ids
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages of the list."""
+        return len(self._ids) * sum(geometry.page_bytes for geometry in self._geometry)
+
+    def locate(self, page: int) -> tuple[int, int]:
+        """(index of the pool, page id) of a page of the list, such as those of Error.failed_pages. IndexError."""
+        if not 0 <= page < len(self):
+            raise IndexError(f"page {page} of a list of {len(self)}")
+        pool, i = divmod(page, len(self._ids))
+        return pool, int(self._ids[i])
+
+    def __repr__(self) -> str:
+        return f"<strait.PageList of {len(self._arrays)} pools x {len(self._ids)} ids, {self.nbytes} bytes>"
+
+    def to_read(self, element: str, codebook: Codebook | None, table: TableLike) -> Request:
+        """For encode()."""
+        tables = [table_index(table if own is None else own, codebook) for own in self._tables]
+        for i, array in enumerate(self._arrays):
+            check_dtype(array.dtype, element, f"pool {i}")
+        return self._request(tables)
+
+    def to_write(self) -> Request:
+        """For decode(): pools must be writable, and no byte may be written twice."""
+        if len(np.unique(self._ids)) != len(self._ids):
+            raise ValueError("a page id comes twice: a page can be decoded to once")
+        if len(np.unique(self._regions["base"])) != len(self._arrays):
+            raise ValueError("a pool comes twice")
+        for i, (array, geometry) in enumerate(zip(self._arrays, self._geometry)):
+            check_writable(array, f"pool {i}")
+            if not geometry.disjoint():
+                raise ValueError(f"pages of pool {i} overlap")
+        return self._request([0] * len(self._arrays))
+
+    def _request(self, tables: list[int]) -> Request:
+        regions = self._regions.copy()
+        regions["table"] = tables
+        return Request(regions, self._ids, len(self._ids))
+
+
+def _members(pools: Any) -> tuple[list[Any], tuple[TableLike | None, ...] | None]:
+    if isinstance(pools, Mapping):
+        members, keys = list(pools.values()), tuple(class_of(key) for key in pools)
+    else:
+        members, keys = list(pools) if isinstance(pools, (list, tuple)) else [pools], None
+    if not members:
+        raise ValueError("no pools")
+    return members, keys
+
+
+def _per_pool(tables: Any, count: int) -> tuple[TableLike | None, ...]:
+    if not isinstance(tables, list):
+        return (tables,) * count
+    if len(tables) != count:
+        raise ValueError(f"{count} pools, but {len(tables)} tables")
+    return tuple(tables)
+
+
+def _ids(ids: Any, page_counts: list[int]) -> NDArray[np.uint32]:
+    if ids is None:
+        if len(set(page_counts)) > 1:
+            raise ValueError(f"pools of {sorted(set(page_counts))} pages: say which with ids")
+        ids = range(page_counts[0])
+    given = np.asarray(ids if isinstance(ids, (np.ndarray, Sequence)) else list(ids))
+    checked = index_array(given, "ids")
+    checked.flags.writeable = False
+    return checked
+
+
+def index_array(given: Any, what: str) -> NDArray[np.uint32]:
+    """A fresh uint32 row of page numbers. ValueError when there are none or one does not fit; TypeError."""
+    array = np.asarray(given)
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{what} must be a row of at least one number")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{what} must be integers, not {array.dtype}")
+    if int(array.min()) < 0 or int(array.max()) >= 2**32:
+        raise ValueError(f"{what} must be in 0..4294967295")
+    return array.astype(np.uint32)
+
+
+def cut(data: NDArray[np.uint8], page_bytes: int, table: int) -> Request:
+    """A row of bytes as pages of one size; the last may be shorter."""
+    if not 1 <= page_bytes <= PAGE_BYTES_MAX:
+        raise ValueError(f"page_bytes {page_bytes} is not in 1..{PAGE_BYTES_MAX}")
+    if data.nbytes == 0:
+        raise ValueError("nothing to encode: the array is empty")
+    whole, rest = divmod(data.nbytes, page_bytes)
+    if rest == 0:
+        return _one_region(data, whole, page_bytes, table)
+    return cut_unevenly(data, np.array([page_bytes] * whole + [rest], np.uint32), table=table)
+
+
+def cut_unevenly(data: NDArray[np.uint8], lengths: NDArray[np.uint32], *, table: int = 0, align: int = 1) -> Request:
+    """A row of bytes as pages of these lengths, each beginning at a multiple of `align`: a region of one page each."""
+    if len(lengths) > CHUNK_PAGES_MAX:
+        raise ValueError(f"{len(lengths)} pages are more than the {CHUNK_PAGES_MAX} of a chunk")
+    if (lengths == lengths[0]).all() and lengths[0] % align == 0:
+        return _one_region(data, len(lengths), int(lengths[0]), table)
+    regions = np.zeros(len(lengths), REGION)
+    regions["base"] = data.ctypes.data + page_offsets(lengths, align)
+    regions["page_stride"] = 16  # of one page: unused, but looked at
+    regions["page_count"] = regions["rows"] = 1
+    regions["row_bytes"] = lengths
+    regions["table"] = table
+    return Request(regions, None, 1)
+
+
+def page_offsets(lengths: NDArray[np.uint32], align: int) -> NDArray[np.uint64]:
+    """Where pages of these lengths begin when laid one after another at multiples of `align`."""
+    ends = np.cumsum(-(-lengths.astype(np.int64) // align) * align)
+    return np.concatenate(([0], ends[:-1])).astype(np.uint64)
+
+
+def _one_region(data: NDArray[np.uint8], count: int, page_bytes: int, table: int) -> Request:
+    if count > CHUNK_PAGES_MAX:
+        raise ValueError(f"{count} pages are more than the {CHUNK_PAGES_MAX} of a chunk; use larger pages")
+    regions = np.zeros(1, REGION)
+    stride = page_bytes if count > 1 else 16  # of one page: unused, but looked at
+    regions[0] = (data.ctypes.data, stride, page_bytes, count, 1, page_bytes, table)
+    return Request(regions, None, count)

@@ -1,0 +1,42 @@
+"""Finds the library in a build folder of the tree when nothing else says where it is."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+TREE = Path(__file__).resolve().parents[2]
+
+
+def find_library() -> None:
+    beside = TREE / "python" / "strait" / "libstrait-codec.so"
+    built = sorted(TREE.glob("build*/**/libstrait-codec.so"), key=lambda path: path.stat().st_mtime)
+    if "STRAIT_LIBRARY" not in os.environ and not beside.exists() and built:
+        os.environ["STRAIT_LIBRARY"] = str(built[-1])
+
+
+find_library()
+
+import strait  # noqa: E402
+
+
+@pytest.fixture
+def rng():
+    seed = int(os.environ.get("STRAIT_TEST_SEED", "20240611"))
+    print(f"STRAIT_TEST_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def codebook():
+    return strait.calibrate(
+        {("k", layer): values_like_kv(1 << 16, seed=layer, scale=1 + layer) for layer in range(3)}
+        | {("v", layer): values_like_kv(1 << 16, seed=9 + layer, scale=0.1) for layer in range(3)}
+    )
+
+
+def values_like_kv(count, seed=0, scale=1.0):
+    """BF16 values of a bell curve, as uint16 [count]."""
+    values = np.random.default_rng(seed).standard_normal(count, np.float32) * np.float32(scale)
+    return (values.view(np.uint32) >> 16).astype(np.uint16)

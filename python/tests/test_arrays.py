@@ -1,0 +1,276 @@
+"""Arrays to a chunk and back."""
+
+import array
+import mmap
+
+import numpy as np
+import pytest
+from conftest import values_like_kv
+
+import strait
+
+SIZES = [1, 2, 3, 15, 16, 17, 31, 32, 33, 100, 8191, 16383, 16384, 16385, 32767, 32768, 32769, 65536, 100001]
+MODES = ["auto", "raw", "top16", "tiered"]
+
+
+def as_bytes(values):
+    return np.asarray(values).reshape(-1).view(np.uint8)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", SIZES)
+def test_bytes_of_any_number_return(size, mode, codebook):
+    data = values_like_kv((size + 1) // 2).view(np.uint8)[:size].tobytes()
+    for page_bytes in (32768, 16384, 4096, 2, 16 << 20):
+        if size / page_bytes > 5000:
+            continue
+        stats = strait.Stats()
+        chunk = strait.encode(data, codebook, mode=mode, page_bytes=page_bytes, stats=stats)
+        assert len(chunk) <= strait.encode_bound(data, page_bytes=page_bytes)
+        assert (stats.raw_bytes, stats.chunk_bytes) == (size, len(chunk))
+        assert sum(stats.values.values()) == sum(min(page_bytes, size - at) // 2 for at in range(0, size, page_bytes))
+        header = strait.info(chunk)
+        assert (header.chunk_bytes, header.page_count) == (len(chunk), -(-size // page_bytes))
+        assert (header.page_bytes, header.element) == (min(page_bytes, size), "bf16")
+        assert header.codebook_id == codebook.id
+        back = strait.decode(chunk, codebook)
+        assert back.dtype == (np.uint16 if size % 2 == 0 else np.uint8)
+        assert as_bytes(back).tobytes() == data
+        strait.verify(chunk, codebook)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element", "decoded"),
+    [
+        (np.uint16, "bf16", np.uint16),
+        (np.int16, "bf16", np.uint16),
+        (np.uint8, "bf16", np.uint16),
+        (np.float16, "fp16", np.float16),
+        (np.uint16, "fp16", np.float16),
+        (np.float32, "fp32", np.float32),
+        (np.uint32, "fp32", np.float32),
+        (np.uint8, "fp8_e4m3", np.uint8),
+        (np.int8, "fp8_e5m2", np.uint8),
+        (np.float64, "bytes", np.uint8),
+        (np.bool_, "bytes", np.uint8),
+    ],
+)
+def test_dtypes_and_elements(dtype, element, decoded, codebook, rng):
+    values = rng.integers(0, 256, 65536 + 256, np.uint8).view(np.uint8)
+    values = (values % 2).astype(np.bool_) if dtype is np.bool_ else values.view(dtype)
+    chunk = strait.encode(values, codebook, element=element, page_bytes=4096)
+    back = strait.decode(chunk, codebook)
+    assert back.dtype == decoded and as_bytes(back).tobytes() == values.tobytes()
+    assert strait.info(chunk).element == element
+
+
+@pytest.mark.parametrize("shape", [(60,), (3, 20), (2, 3, 5, 2), ()])
+def test_any_shape_is_flattened(shape, codebook):
+    values = values_like_kv(60)[: int(np.prod(shape))].reshape(shape)
+    assert (strait.decode(strait.encode(values, codebook), codebook) == values.reshape(-1)).all()
+
+
+def test_every_bit_pattern_returns(codebook):
+    values = np.arange(65536, dtype=np.uint16)
+    for mode in MODES:
+        assert (strait.decode(strait.encode(values, codebook, mode=mode), codebook) == values).all()
+
+
+def test_ml_dtypes(codebook):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.random.default_rng(1).standard_normal(20000).astype(ml_dtypes.bfloat16)
+    assert strait.calibrate(values) == strait.calibrate(values.view(np.uint16))
+    chunk = strait.encode(values, codebook)
+    assert chunk == strait.encode(values.view(np.uint16), codebook)
+    out = np.empty_like(values)
+    assert strait.decode(chunk, codebook, out) is out and (out.view(np.uint16) == values.view(np.uint16)).all()
+    eight = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
+    back = strait.decode(strait.encode(eight, None, element="fp8_e4m3", mode="raw"), None)
+    assert (back == eight.view(np.uint8)).all()
+    with pytest.raises(TypeError):
+        strait.encode(eight, codebook)
+
+
+def test_foreign_objects_are_read_in_place(codebook):
+    values = values_like_kv(3000)
+    expected = strait.encode(values, codebook)
+
+    class Interface:
+        __array_interface__ = values.__array_interface__
+        keep = values
+
+    mapped = mmap.mmap(-1, values.nbytes)
+    mapped[:] = values.tobytes()
+    sources = [values.tobytes(), bytearray(values.tobytes()), memoryview(values), Interface(), mapped]
+    sources.append(array.array("H", values.tolist()))
+    for source in sources:
+        assert strait.encode(source, codebook) == expected
+    for wrap in (bytearray, memoryview, np.frombuffer):
+        kind = {} if wrap is not np.frombuffer else {"dtype": np.uint8}
+        assert (strait.decode(wrap(expected, **kind), codebook) == values).all()
+    out = bytearray(values.nbytes)
+    assert strait.decode(expected, codebook, out) is out and out == values.tobytes()
+
+
+def test_out_receives_the_chunk(codebook):
+    values = values_like_kv(30000)
+    chunk, bound = strait.encode(values, codebook), strait.encode_bound(values)
+    out = np.full(bound + 7, 0xAA, np.uint8)
+    view = strait.encode(values, codebook, out=out)
+    assert isinstance(view, memoryview) and view == chunk
+    assert np.shares_memory(np.asarray(view), out) and (out[bound:] == 0xAA).all()
+    assert strait.encode(values, codebook, out=bytearray(bound)) == chunk
+    with pytest.raises(strait.NoSpaceError):
+        strait.encode(values, codebook, out=bytearray(bound - 1))
+    with pytest.raises(ValueError, match="read-only"):
+        strait.encode(values, codebook, out=bytes(bound))
+    with pytest.raises(ValueError, match="contiguous"):
+        strait.encode(values, codebook, out=np.zeros(2 * bound, np.uint8)[::2])
+
+
+def test_decode_into_arrays(codebook):
+    values = values_like_kv(50001).reshape(3, 16667)
+    chunk = strait.encode(values, codebook, page_bytes=4096)
+    out = np.zeros((7, 16667), np.uint16)
+    assert strait.decode(chunk, codebook, out[2:5]).base is out
+    assert (out[2:5] == values).all() and not out[:2].any() and not out[5:].any()
+    with pytest.raises(strait.InvalidError, match="the pages have 100002"):
+        strait.decode(chunk, codebook, np.zeros(50000, np.uint16))
+    with pytest.raises(ValueError, match="read-only"):
+        out.flags.writeable = False
+        strait.decode(chunk, codebook, out[2:5])
+    with pytest.raises(ValueError, match="contiguous"):
+        strait.decode(chunk, codebook, np.zeros((3, 16667), np.uint16, order="F"))
+    with pytest.raises(strait.InvalidError, match="float32"):
+        strait.decode(chunk, codebook, np.zeros(25000, np.float32))
+    with pytest.raises(strait.InvalidError, match="float32"):
+        strait.decode(chunk, codebook, strait.PageList(np.zeros((25, 1024), np.float32)))
+    with pytest.raises(ValueError, match="read-only"):
+        strait.decode(chunk, codebook, bytes(100002))
+
+
+def test_select_returns_the_pages_asked_for(codebook, rng):
+    values = values_like_kv(41000)
+    chunk = strait.encode(values, codebook, page_bytes=4096)
+    pages = np.split(values, range(2048, 41000, 2048))
+    assert strait.info(chunk).page_count == len(pages) == 21
+    for chosen in ([0], [20], [3, 1, 2], [5, 5, 20, 20], rng.permutation(21), range(21), np.array([7], np.int8)):
+        back = strait.decode(chunk, codebook, select=chosen)
+        assert (back == np.concatenate([pages[i] for i in chosen])).all()
+    stats = strait.Stats()
+    strait.decode(chunk, codebook, select=iter([4, 6]), stats=stats)
+    assert stats.raw_bytes == 8192 and stats.page_status.tolist() == [0, 0]
+    for bad in ([21], [-1], [], [[0]], [2**32]):
+        with pytest.raises(ValueError):
+            strait.decode(chunk, codebook, select=bad)
+    with pytest.raises(TypeError):
+        strait.decode(chunk, codebook, select=[0.5])
+
+
+@pytest.mark.parametrize("nothing", [b"", np.zeros(0, np.uint16), np.zeros((0, 5), np.uint16), memoryview(b"")])
+def test_nothing_to_encode(nothing, codebook):
+    with pytest.raises(ValueError, match="nothing to encode"):
+        strait.encode(nothing, codebook)
+    with pytest.raises(ValueError, match="nothing to encode"):
+        strait.encode_bound(nothing)
+
+
+def test_bad_arguments_are_refused(codebook):
+    values = values_like_kv(100)
+    for key, bad in [("mode", "huffman"), ("element", "bf17"), ("codec", "avx99"), ("page_bytes", 0), ("table", -1)]:
+        with pytest.raises(ValueError):
+            strait.encode(values, codebook, **{key: bad})
+    with pytest.raises(ValueError, match="codec variant"):
+        strait.decode(strait.encode(values, codebook), codebook, codec="avx99")
+    with pytest.raises(ValueError, match="page_bytes"):
+        strait.encode(values, codebook, page_bytes=(16 << 20) + 2)
+    with pytest.raises(ValueError, match="contiguous"):
+        strait.encode(values[::2], codebook)
+    with pytest.raises(ValueError, match="contiguous"):
+        strait.encode(values.reshape(10, 10).T, codebook)
+    with pytest.raises(strait.AlignmentError):
+        strait.encode(values, codebook, page_bytes=33)
+    with pytest.raises(strait.AlignmentError):
+        strait.encode(np.zeros(101, np.uint8)[1:], codebook)
+    with pytest.raises(strait.CodebookError):
+        strait.encode(values, codebook, table=len(codebook))
+    with pytest.raises(ValueError, match="needs a codebook"):
+        strait.encode(values, None)
+    for bad in (values.astype(np.float32), values.astype(">u2"), values.tolist(), "text", None):
+        with pytest.raises(TypeError):
+            strait.encode(bad, codebook)
+    with pytest.raises(TypeError):
+        strait.encode(values, b"codebook")
+    with pytest.raises(ValueError, match="1048576"):
+        strait.encode(np.zeros(2 << 20, np.uint16), codebook, page_bytes=2)
+    with pytest.raises(ValueError, match="check=False"):
+        strait.decode(strait.encode(values, codebook), codebook, check=False)
+
+
+def test_a_chunk_stays_below_4_gib():
+    pages = np.lib.stride_tricks.as_strided(np.zeros(4096, np.uint16), (1 << 20, 4096), (0, 2))
+    with pytest.raises(ValueError):
+        strait.encode_bound(strait.PageList(np.zeros((2, 4096), np.uint16), np.zeros(1 << 20, np.uint32)))
+    del pages
+
+
+def test_tables_are_named_by_index_or_class(codebook):
+    values = values_like_kv(10000)
+    for table in ("layers.1.k", ("k", 1), codebook.find("k", 1), np.int64(codebook.find("k", 1))):
+        chunk = strait.encode(values, codebook, table=table)
+        assert (strait.chunk_pages(chunk)["table"] == codebook.find("k", 1)).all()
+
+
+def test_without_a_codebook_chunks_are_raw():
+    values = values_like_kv(10000)
+    chunk = strait.encode(values, None, mode="raw")
+    assert strait.info(chunk).codebook_id is None
+    assert (strait.decode(chunk, None) == values).all()
+
+
+def test_constant_pages_take_one_unit(codebook):
+    stats = strait.Stats()
+    chunk = strait.encode(np.zeros(8192 * 20, np.uint16), codebook, page_bytes=16384, stats=stats)
+    assert stats.values == {"raw": 0, "const": 8192 * 20, "top16": 0, "top16_escapes": 0, "tiered": 0}
+    assert len(chunk) == 48 + 20 * 16 + 20 * 16 and stats.ratio > 470
+
+
+def test_chunk_pages_describes_them(codebook):
+    values = values_like_kv(20480)
+    values[8192 : 2 * 8192] = 7
+    chunk = strait.encode(values, codebook, table=2, page_bytes=16384, mode="top16")
+    pages = strait.chunk_pages(chunk)
+    assert pages["page_bytes"].tolist() == [16384, 16384, 8192]
+    assert pages["coded_bytes"].sum() + strait.info(chunk).metadata_bytes == len(chunk)
+    assert pages["table"].tolist() == [2, 2, 2]
+    assert pages["block_modes"][1] == 1 << 1 and pages["block_modes"][0] & (1 << 2 | 1 << 3)
+    assert len(set(pages["sum"].tolist())) == 3
+
+
+def test_stats_count_escapes_by_table(codebook):
+    table, stats = codebook.find("v", 2), strait.Stats()
+    odd = np.arange(0, 65536, 7, dtype=np.uint16)
+    values = np.concatenate([values_like_kv(80000, scale=0.1), odd])
+    chunk = strait.encode(values, codebook, table=table, stats=stats, page_bytes=16384)
+    coded = sum(stats.values[mode] for mode in ("top16", "top16_escapes", "tiered"))
+    assert stats.table_values[table] == coded > 70000 and stats.table_values.sum() == coded
+    assert stats.table_escapes.sum() == stats.table_escapes[table] < coded
+    encoded = (stats.values, stats.table_values, stats.table_escapes)
+    other = strait.Stats()
+    strait.decode(chunk, codebook, stats=other)
+    assert (other.values, other.table_values.tolist()) == (encoded[0], encoded[1].tolist())
+    assert other.table_escapes.tolist() == encoded[2].tolist()
+    strait.verify(chunk, codebook, stats=other)
+    assert (other.values, other.raw_bytes) == (encoded[0], values.nbytes)
+
+
+def test_all_variants_write_the_same_bytes(codebook, rng):
+    assert "scalar" in strait.variants() and strait.default_variant() in strait.variants()
+    for size in (2, 30, 4096, 16386, 40000):
+        values = np.where(rng.random(size) < 0.98, values_like_kv(size), rng.integers(0, 65536, size)).astype(np.uint16)
+        for mode in MODES:
+            chunks = [strait.encode(values, codebook, mode=mode, codec=codec) for codec in strait.variants()]
+            assert len(set(chunks)) == 1
+            for codec in strait.variants():
+                assert (strait.decode(chunks[0], codebook, codec=codec) == values).all()
+                strait.verify(chunks[0], codebook, codec=codec)

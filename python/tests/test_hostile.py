@@ -1,0 +1,250 @@
+"""Bytes from anywhere: the right exception, and nothing but the listed pages is written."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import values_like_kv
+
+import strait
+
+GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "data" / "golden"
+CANARY = 0xA55A
+STATUSES = {s.name.lower().removeprefix("err_"): s for s in strait.Status}
+FAULTS = (strait.DataError, strait.CodebookError)
+
+
+@pytest.fixture(scope="module")
+def chunk(codebook):
+    values = values_like_kv(14 * 2048)
+    values[::97] = 0x1234
+    values[2048:4096] = 3
+    return strait.encode(values, codebook, page_bytes=4096, mode="top16")
+
+
+class Arena:
+    """A pool whose page i is not next to page i + 1, in memory full of canaries."""
+
+    def __init__(self, pages=14):
+        self.memory = np.full((2 * pages + 1, 2048), CANARY, np.uint16)
+        self.pages = strait.PageList(self.memory[1::2], np.arange(pages)[::-1])
+
+    def assert_canaries(self):
+        assert (self.memory[::2] == CANARY).all()
+
+    def page(self, i):
+        return self.memory[1::2][self.pages.ids[i]]
+
+
+def test_any_flipped_byte_is_found(chunk, codebook, rng):
+    values = strait.decode(chunk, codebook).reshape(14, 2048)
+    metadata = strait.info(chunk).metadata_bytes
+    places = [*range(48), *rng.integers(48, len(chunk), 250)]
+    for place in places:
+        bad = bytearray(chunk)
+        bad[place] ^= rng.integers(1, 256)
+        arena = Arena()
+        with pytest.raises(FAULTS) as caught:
+            strait.decode(bad, codebook, arena.pages)
+        arena.assert_canaries()
+        error = caught.value
+        if place < metadata:
+            assert error.page_status is None and error.failed_pages == []
+            assert (arena.memory == CANARY).all()
+        else:
+            assert len(error.failed_pages) == 1 and isinstance(error, strait.CorruptError | strait.IntegrityError)
+            for i in set(range(14)) - set(error.failed_pages):
+                assert (arena.page(i) == values[i]).all()
+        with pytest.raises(type(error)):
+            strait.verify(bad, codebook)
+        with pytest.raises(type(error)):
+            strait.decode(bad, codebook)
+
+
+PI = (
+    "243F6A88 85A308D3 13198A2E 03707344 A4093822 299F31D0 082EFA98 EC4E6C89 "
+    "452821E6 38D01377 BE5466CF 34E90C6C C0AC29B7 C97C50DD 3F84D5B5 B5470917"
+)
+PI_WORDS = np.array([int(word, 16) for word in PI.split()], np.uint64)
+ODD = np.array([0x9E3779B1, 0x85EBCA77], np.uint64)
+MASK = 2**64 - 1
+
+
+def mix(z):
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & MASK
+    return z ^ z >> 31
+
+
+def reseal(chunk, metadata):
+    """Gives a chunk the metadata sum it should have: what only a hostile writer does."""
+    chunk[40:48] = bytes(8)
+    w = np.frombuffer(bytes(chunk[:metadata]), "<u4").astype(np.uint64)
+    i = np.arange(len(w), dtype=np.uint64)
+    x = (w + PI_WORDS[i % 16] + (i // 16) * ODD[i % 2]) & 0xFFFFFFFF
+    even, odd = x[0::2], x[1::2]
+    seed = mix((mix(metadata + (4294967295 << 32)) + 65535) & MASK)
+    total = seed + int((even * odd + even + (odd << np.uint64(32))).sum(dtype=np.uint64))
+    chunk[40:48] = (total & MASK).to_bytes(8, "little")
+
+
+def test_sealed_lies_are_seen_through(codebook, rng):
+    """Headers and tables that lie, but sum up: all a writer of bad will can do."""
+    values = values_like_kv(14 * 2048 - 5)
+    for chunk in (
+        strait.encode(values, codebook, page_bytes=4096),
+        strait.encode(values, codebook, page_bytes=24000, mode="top16"),
+    ):
+        metadata, pages = strait.info(chunk).metadata_bytes, strait.info(chunk).page_count
+        sealed = bytearray(chunk)
+        reseal(sealed, metadata)
+        assert sealed == chunk
+        lengths = strait.chunk_pages(chunk)["page_bytes"]
+        for _ in range(400):
+            bad = bytearray(chunk)
+            place = rng.integers(metadata)
+            bad[place] = (bad[place] + int(rng.choice([1, 255, 16, 240, rng.integers(256)]))) % 256
+            if rng.random() < 0.3:
+                bad[rng.integers(metadata, len(bad))] ^= 1 << rng.integers(8)
+            reseal(bad, metadata)
+            memory = np.full((2 * pages + 1, 12000), CANARY, np.uint16)
+            out = strait.PageList([memory[2 * i + 1, : lengths[i] // 2][None] for i in range(pages)])
+            try:
+                strait.decode(bad, codebook, out)
+            except strait.Error:
+                pass
+            else:
+                assert bad[:40] == chunk[:40] or 40 <= place < 48
+            assert (memory[::2] == CANARY).all()
+            for i in range(pages):
+                assert (memory[2 * i + 1, lengths[i] // 2 :] == CANARY).all()
+            try:
+                strait.decode(bad, codebook)
+            except (strait.Error, MemoryError):
+                pass
+
+
+def test_every_variant_gives_the_same_verdict(chunk, codebook, rng):
+    for _ in range(200):
+        bad = bytearray(chunk)
+        for place in rng.integers(0, len(bad), rng.integers(1, 4)):
+            bad[place] = rng.integers(256)
+        verdicts = set()
+        for codec in strait.variants():
+            stats = strait.Stats()
+            try:
+                strait.verify(bad, codebook, codec=codec, check=False, stats=stats)
+                verdicts.add(tuple(stats.page_status))
+            except strait.Error as error:
+                verdicts.add((type(error), error.status))
+        assert len(verdicts) == 1
+
+
+def test_cut_and_extended_chunks(chunk, codebook):
+    for size in [*range(64), *range(64, len(chunk), 501), len(chunk) - 1]:
+        arena = Arena()
+        with pytest.raises(strait.TruncatedError) as caught:
+            strait.decode(chunk[:size], codebook, arena.pages)
+        assert caught.value.status == strait.Status.ERR_TRUNCATED and caught.value.page_status is None
+        assert (arena.memory == CANARY).all()
+    with pytest.raises(strait.CorruptError):
+        strait.decode(chunk + bytes(16), codebook)
+    assert strait.info(chunk[:48]) == strait.info(chunk) == strait.info(chunk + chunk)
+
+
+@pytest.mark.parametrize("size", [0, 1, 47, 48, 49, 1000, 100000])
+def test_noise(size, codebook, rng):
+    noise = rng.integers(0, 256, size, np.uint8)
+    for function in (strait.decode, strait.verify):
+        with pytest.raises(strait.DataError):
+            function(noise, codebook)
+    for function in (strait.info, strait.chunk_pages):
+        with pytest.raises(strait.DataError):
+            function(noise)
+    with pytest.raises(strait.DataError):
+        strait.decode(noise, codebook, Arena().pages)
+
+
+def test_single_bad_pages_and_their_statuses(chunk, codebook):
+    starts = strait.info(chunk).metadata_bytes + np.cumsum(strait.chunk_pages(chunk)["coded_bytes"])
+    good = strait.decode(chunk, codebook).reshape(14, 2048)
+    bad = bytearray(chunk)
+    for page in (4, 9):
+        bad[starts[page - 1]] ^= 0x80
+    with pytest.raises(strait.IntegrityError, match="2 of 14 pages failed, first page 4: checksum") as caught:
+        strait.decode(bad, codebook)
+    assert caught.value.failed_pages == [4, 9] and caught.value.status == strait.Status.ERR_INTEGRITY
+    stats = strait.Stats()
+    back = strait.decode(bad, codebook, check=False, stats=stats).reshape(14, 2048)
+    assert stats.failed_pages == [4, 9] and stats.raw_bytes == 12 * 4096
+    assert not back[[4, 9]].any() and (np.delete(back, [4, 9], 0) == np.delete(good, [4, 9], 0)).all()
+    assert (strait.decode(bad, codebook, select=[3, 5]) == good[[3, 5]].reshape(-1)).all()
+    strait.verify(bad, codebook, check=False, stats=stats)
+    assert stats.failed_pages == [4, 9]
+    with pytest.raises(strait.IntegrityError):
+        strait.verify(bad, codebook)
+
+
+def test_another_codebook(chunk, codebook):
+    other = strait.calibrate(values_like_kv(100))
+    for wrong in (other, None):
+        arena, stats = Arena(), strait.Stats()
+        with pytest.raises(strait.CodebookError, match=codebook.id.hex()) as caught:
+            strait.decode(chunk, wrong, arena.pages, check=False, stats=stats)
+        assert caught.value.page_status is None and (arena.memory == CANARY).all()
+        assert set(stats.page_status.tolist()) == {strait.Status.ERR_CODEBOOK} and stats.raw_bytes == 0
+        with pytest.raises(strait.CodebookError):
+            strait.verify(chunk, wrong, check=False, stats=stats)
+        assert len(stats.failed_pages) == 14
+
+
+def test_errors_can_be_pickled(chunk):
+    import pickle
+
+    status = np.array([0, -9], np.int32)
+    error = pickle.loads(pickle.dumps(strait.IntegrityError("text", -9, status)))
+    assert type(error) is strait.IntegrityError and str(error) == "text" and error.failed_pages == [1]
+    assert issubclass(strait.IntegrityError, strait.DataError) and issubclass(strait.DataError, strait.Error)
+
+
+def golden(kind):
+    manifest = GOLDEN / "manifest.json"
+    entries = json.loads(manifest.read_text())[kind] if manifest.is_file() else []
+    missing = pytest.param(None, id="none", marks=pytest.mark.skip(reason="tests/data/golden is not there"))
+    return [pytest.param(entry, id=entry["name"]) for entry in entries] or [missing]
+
+
+def golden_set(name):
+    if name is None:
+        return None
+    return strait.Codebook.from_rankings(np.fromfile(GOLDEN / f"set-{name}.bin", np.uint8).reshape(-1, 256))
+
+
+@pytest.mark.parametrize("entry", golden("chunks"))
+def test_golden_chunks_decode_and_come_back(entry):
+    chunk, book = (GOLDEN / entry["file"]).read_bytes(), golden_set(entry["set"])
+    pages = strait.chunk_pages(chunk)
+    assert pages["page_bytes"].tolist() == entry["page_lengths"] and pages["table"].tolist() == entry["page_tables"]
+    source = strait.decode(chunk, book).tobytes()
+    assert hashlib.sha256(source).hexdigest() == entry["source_sha256"]
+    ends = np.cumsum(entry["page_lengths"])
+    pools = [np.frombuffer(source[end - size : end], np.uint8)[None] for end, size in zip(ends, entry["page_lengths"])]
+    listed = strait.PageList(pools, tables=entry["page_tables"])
+    element = strait.info(chunk).element
+    for codec in strait.variants():
+        assert strait.encode(listed, book, mode=entry["asked"], element=element, codec=codec) == chunk
+
+
+@pytest.mark.parametrize("entry", golden("refused"))
+def test_golden_faults_are_named(entry):
+    chunk, book = (GOLDEN / entry["file"]).read_bytes(), golden_set(entry.get("set"))
+    statuses = [STATUSES[name] for name in entry["page_statuses"]]
+    for codec in strait.variants():
+        with pytest.raises(strait.Error) as caught:
+            strait.verify(chunk, book, codec=codec)
+        if entry["chunk_error"] is None:
+            assert caught.value.page_status.tolist() == statuses
+        else:
+            assert caught.value.page_status is None and caught.value.status == STATUSES[entry["chunk_error"]]
