@@ -1,0 +1,211 @@
+#!/bin/sh
+# calibrate.sh STRAIT SCRATCH: `strait calibrate` from end to end, on files cut from tests/data. SCRATCH is overwritten.
+set -eu
+strait=$(realpath "$1")
+slice=$(realpath "$(dirname "$0")/data/kv-slice.safetensors")
+rm -rf "$2"
+mkdir -p "$2"
+cd "$2"
+failed=0
+
+fail() {
+    echo "FAIL: $*"
+    failed=1
+}
+
+calibrate() {
+    "$strait" calibrate -q "$@"
+}
+
+same() { # FILE OTHER WHAT
+    cmp -s "$1" "$2" || fail "$3: $1 and $2 differ"
+}
+
+# refused STATUS TEXT ARG...: fails so, says so in one line that names the command, and writes no set
+refused() {
+    status=$1 text=$2
+    shift 2
+    code=0
+    "$strait" calibrate "$@" >refused.out 2>refused.err || code=$?
+    [ "$code" -eq "$status" ] || fail "exit status $code, not $status: calibrate $*"
+    grep -q "^strait calibrate: .*$text" refused.err || fail "no '$text' from calibrate $*: $(cat refused.err)"
+    [ "$status" -eq 2 ] || [ "$(wc -l <refused.err)" -eq 1 ] || fail "more than one line from calibrate $*"
+    [ ! -s refused.out ] || fail "output from calibrate $*"
+    [ ! -e no.set ] || fail "a set from calibrate $*"
+}
+
+# ---- Files --------------------------------------------------------------------------------------------------------
+
+data_begin=$((8 + $(od -An -tu8 -N8 "$slice")))
+tensor_bytes=65536 # of each of the six: layers 0, 5 and 11, k and v
+
+tensor() { # INDEX
+    tail -c +$((data_begin + $1 * tensor_bytes + 1)) "$slice" | head -c $tensor_bytes
+}
+
+header() { # JSON: at most 64 KiB
+    printf '%b' "$(printf '\\0%03o\\0%03o' $((${#1} % 256)) $((${#1} / 256)))\\0\\0\\0\\0\\0\\0"
+    printf '%s' "$1"
+}
+
+entry() { # NAME BEGIN [DTYPE COUNT]
+    printf '"%s":{"dtype":"%s","shape":[%d],"data_offsets":[%d,%d]}' "$1" "${3:-BF16}" "${4:-32768}" "$2" \
+        $(($2 + tensor_bytes))
+}
+
+# three machines: the second has a class of the first as well, the third weights and what is not BF16
+{
+    header "{$(entry layers.0.k 0),$(entry layers.0.v 65536)}"
+    tensor 0
+    tensor 1
+} >a.safetensors
+{
+    header "{$(entry layers.5.k 65536),$(entry layers.0.k 0),$(entry layers.5.v 131072)}"
+    tensor 4
+    tensor 2
+    tensor 3
+} >b.safetensors
+{
+    header "{$(entry layers.5.k_proj.weight 0),$(entry layers.5.v 65536),$(entry layers.1.exp_avg 131072 F32 16384)}"
+    tensor 5
+    tensor 4
+    tensor 0
+} >c.safetensors
+{
+    header "{$(entry layers.1.exp_avg 0 F32 16384)}"
+    tensor 0
+} >none.safetensors
+for _ in $(seq 50); do
+    tail -c +$((data_begin + 1)) "$slice"
+done >large.raw # several pieces of 16 MiB, for several threads
+
+# ---- One answer, however it was come by ---------------------------------------------------------------------------
+
+calibrate a.safetensors b.safetensors c.safetensors -T 1 -o one.set
+for threads in 0 2 7; do
+    calibrate a.safetensors b.safetensors c.safetensors -T $threads -o threads.set
+    same one.set threads.set "-T $threads"
+done
+calibrate -o order.set c.safetensors a.safetensors b.safetensors
+same one.set order.set "order of files"
+
+calibrate --raw large.raw -T 1 -o large1.set
+calibrate --raw large.raw -T 2 -o large2.set
+same large1.set large2.set "one large file, -T 2"
+
+for machine in a b c; do
+    calibrate $machine.safetensors --partial -o $machine.part
+done
+for order in "a b c" "a c b" "b a c" "b c a" "c a b" "c b a"; do
+    # shellcheck disable=SC2086 # split into three
+    set -- $order
+    calibrate --merge "$1.part" "$2.part" "$3.part" -o merged.set
+    same one.set merged.set "merge of $order"
+    calibrate --merge --partial "$1.part" "$2.part" -o pair.part
+    calibrate --merge pair.part "$3.part" -o merged.set
+    same one.set merged.set "merge of $order in two steps"
+done
+calibrate a.safetensors b.safetensors c.safetensors --partial -T 2 -o all.part
+calibrate --merge --partial c.part b.part a.part -o merged.part
+same all.part merged.part "counts"
+
+calibrate a.safetensors b.safetensors c.safetensors --global -o global.set
+calibrate --merge all.part --global -o merged.set
+same global.set merged.set "--global"
+! cmp -s one.set global.set || fail "--global changes nothing"
+
+calibrate a.safetensors --class 'layers\.([0-9]+)\.k=other' -o class.set
+calibrate a.safetensors -o plain.set
+! cmp -s class.set plain.set || fail "--class changes nothing"
+calibrate a.safetensors --class '^nothing=v' -o class.set
+same class.set plain.set "a rule that never matches"
+
+# ---- Output -------------------------------------------------------------------------------------------------------
+
+calibrate a.safetensors b.safetensors c.safetensors -o - >stdout.set
+same one.set stdout.set "-o -"
+"$strait" calibrate a.safetensors -o - >stdout.set 2>report.txt
+same plain.set stdout.set "-o - with a report"
+grep -q '^total ' report.txt || fail "no report on stderr with -o -"
+
+"$strait" calibrate a.safetensors b.safetensors c.safetensors -o one.set >report.txt 2>notes.txt
+[ "$(wc -l <report.txt)" -eq 8 ] || fail "not two head lines, five classes and a total"
+for row in 'other 5 *32768' 'k 0 *65536' 'k 5 *32768' 'v 0 *32768' 'v 5 *65536' 'total *229376'; do
+    grep -q "^$row " report.txt || fail "no row '$row'"
+done
+[ "$(cat notes.txt)" = "strait calibrate: skipped 1 tensor that is not BF16" ] || fail "notes: $(cat notes.txt)"
+"$strait" calibrate --json a.safetensors -o plain.set | grep -q '"codebook_id":.*"[0-9a-f]\{32\}"' || fail "no JSON"
+[ -z "$(calibrate a.safetensors c.safetensors -o plain.set 2>&1)" ] || fail "-q is not quiet"
+
+umask 027
+echo old >mode.set
+ln -s mode.set link.set
+calibrate a.safetensors -o link.set
+[ -L link.set ] || fail "a link was replaced by what it points to"
+[ "$(stat -c %a mode.set)" = 640 ] || fail "the umask was not obeyed"
+mkfifo pipe
+cat pipe >pipe.set &
+calibrate a.safetensors -o pipe
+wait $!
+same mode.set pipe.set "output to a pipe"
+[ -p pipe ] || fail "a pipe was replaced"
+
+# ---- Refusals -----------------------------------------------------------------------------------------------------
+
+refused 2 "no input files" -o no.set
+refused 2 "no output" a.safetensors
+refused 2 "unrecognized option" --nonsense a.safetensors -o no.set
+refused 2 "requires an argument" a.safetensors -o
+refused 2 "-T takes" -T x a.safetensors -o no.set
+refused 2 "-T takes" -T -1 a.safetensors -o no.set
+refused 2 "regular expression" --class '(=k' a.safetensors -o no.set
+refused 2 "the role is not" --class 'a=b' a.safetensors -o no.set
+refused 2 "no --class, no --raw" --merge --raw a.part -o no.set
+refused 2 "no --class, no --raw" --merge --class a=k a.part -o no.set
+refused 2 "no tensor names" --raw --class a=k large.raw -o no.set
+refused 2 "keeps all classes" --partial --global a.safetensors -o no.set
+
+: >empty
+mkdir folder
+head -c 1000 a.safetensors >short.safetensors
+head -c 40 a.safetensors >shorter.safetensors
+printf x >odd.raw
+head -c $(($(wc -c <a.part) - 1)) a.part >short.part
+head -c 40 one.set >short.set
+printf '\nnonsense' >>b.safetensors # gaps and trailing bytes are allowed
+calibrate b.safetensors -o gap.set || fail "trailing bytes"
+
+refused 1 "missing: No such file" a.safetensors missing -o no.set
+refused 1 "folder: not a regular file" a.safetensors folder -o no.set
+refused 1 "pipe: not a regular file" pipe -o no.set
+refused 1 "empty: not a safetensors file" empty -o no.set
+refused 1 "large.raw: not a safetensors file; --raw" large.raw -o no.set
+refused 1 "shorter.safetensors: not a safetensors file" a.safetensors shorter.safetensors -o no.set
+refused 1 "short.safetensors: .*beyond the end of the file" a.safetensors short.safetensors -o no.set
+refused 1 "odd.raw: an odd number" --raw odd.raw -o no.set
+refused 1 "no BF16 values in 1 file" -q none.safetensors -o no.set
+refused 1 "no BF16 values in 2 files" --raw empty empty -o no.set
+refused 1 "a.part: .*--merge" a.part -o no.set
+refused 1 "one.set: a codebook set" --merge a.part one.set -o no.set
+refused 1 "a.safetensors: not a partial file" --merge a.part a.safetensors -o no.set
+refused 1 "empty: not a partial file" --merge empty -o no.set
+refused 1 "short.part: a damaged" --merge a.part short.part -o no.set
+refused 1 "short.set: a damaged" --merge short.set -o no.set
+refused 1 "nowhere/x.set: .*No such file" a.safetensors -o nowhere/x.set
+refused 1 "folder: .*directory" a.safetensors -o folder
+if [ -c /dev/full ]; then
+    refused 1 "/dev/full: No space" a.safetensors -o /dev/full
+    ! "$strait" calibrate a.safetensors -o full.set >/dev/full 2>&1 || fail "a report that was not printed"
+    [ -c /dev/full ] || fail "a device was replaced"
+fi
+
+# ---- Nothing half done --------------------------------------------------------------------------------------------
+
+cp one.set kept.set
+! calibrate short.safetensors -o kept.set 2>refused.err || fail "a bad file was taken"
+same one.set kept.set "the set that was there before a failure"
+left=$(find . -name '*.set.*' -o -name '*.part.*')
+[ -z "$left" ] || fail "left behind: $left"
+
+[ $failed -eq 0 ] && echo "calibrate: all passed"
+exit $failed

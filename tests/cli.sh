@@ -1,0 +1,323 @@
+#!/bin/sh
+# cli.sh STRAIT SCRATCH: `strait encode`, `decode` and `inspect` from end to end. SCRATCH is overwritten.
+set -eu
+strait=$(realpath "$1")
+slice=$(realpath "$(dirname "$0")/data/kv-slice.safetensors")
+rm -rf "$2"
+mkdir -p "$2"
+cd "$2"
+failed=0
+
+fail() {
+    echo "FAIL: $*"
+    failed=1
+}
+
+same() { # FILE OTHER WHAT
+    cmp -s "$1" "$2" || fail "$3: $1 and $2 differ"
+}
+
+# round_trip FILE OPTION...: comes back, is verified, and leaves nothing else behind
+round_trip() {
+    file=$1
+    shift
+    rm -f rt.*
+    "$strait" encode -q "$@" "$file" rt.strait || fail "encode $* $file"
+    "$strait" decode -q rt.strait rt.back || fail "decode of $* $file"
+    "$strait" decode -q --verify rt.strait || fail "verify of $* $file"
+    "$strait" inspect rt.strait >rt.inspect || fail "inspect of $* $file"
+    same "$file" rt.back "round trip with '$*'"
+    [ "$(ls rt.* | wc -l)" -eq 3 ] || fail "files left behind by $* $file: $(ls rt.*)"
+}
+
+# refused STATUS TEXT COMMAND ARG...: exits so, says so, and makes no file "none"
+refused() {
+    status=$1 text=$2
+    shift 2
+    code=0
+    "$strait" "$@" >refused.out 2>refused.err || code=$?
+    [ "$code" -eq "$status" ] || fail "exit status $code, not $status: $*"
+    grep -q "^strait.*: .*$text" refused.err || fail "no '$text' from $*: $(cat refused.err)"
+    [ -z "$(ls -d none* 2>/dev/null)" ] || fail "an output of $*"
+}
+
+json() { # COMMAND ARG...
+    "$strait" "$@" >json.out 2>json.err || fail "exit status of $*"
+    python3 -m json.tool <json.out >json.formatted || fail "no JSON from $*"
+}
+
+# ---- Inputs -------------------------------------------------------------------------------------------------------
+
+data_begin=$((8 + $(od -An -tu8 -N8 "$slice")))
+tail -c +$((data_begin + 1)) "$slice" >values
+head -c 300000 /dev/urandom >noise
+head -c 100000 /dev/zero >zeroes
+
+header() { # JSON
+    printf '%b' "$(printf '\\0%03o\\0%03o' $((${#1} % 256)) $((${#1} / 256)))\\0\\0\\0\\0\\0\\0"
+    printf '%s' "$1"
+}
+
+entry() { # NAME DTYPE COUNT BEGIN END
+    printf '"%s":{"dtype":"%s","shape":[%d],"data_offsets":[%d,%d]}' "$@"
+}
+
+# all kinds of tensors: odd lengths that put the next one at odd addresses, an empty one, gaps before, between and behind
+{
+    header "{$(entry m.layers.0.k BF16 40000 5 80005),$(entry b U8 3 80005 80008),$(entry m.layers.0.v BF16 7 80008 80022),\
+$(entry empty F32 0 80022 80022),$(entry w F32 1000 80023 84023),$(entry h F16 8 84023 84039),$(entry q F8_E4M3 5 84039 84044),\
+$(entry i I64 2 84044 84060),$(entry n.weight BF16 20001 84060 124062)}"
+    head -c 130000 values
+} >mixed.safetensors
+{
+    header '{}'
+    printf xyz
+} >no-tensors.safetensors
+{
+    header '{"x":'
+    head -c 5000 values
+} >broken.safetensors
+head -c 60 "$slice" >cut.safetensors
+
+# ---- Round trips --------------------------------------------------------------------------------------------------
+
+round_trip "$slice"
+for mode in auto raw top16 tiered; do
+    round_trip "$slice" --mode $mode
+    round_trip mixed.safetensors --mode $mode --page 4K --chunk 16K
+done
+for file in mixed.safetensors no-tensors.safetensors values noise zeroes; do
+    round_trip $file
+    round_trip $file --raw -T 1
+    round_trip $file --page 16 --chunk 48 -T 3
+    for type in bytes fp16 fp32 fp8; do
+        round_trip $file --raw --dtype $type --page 80
+    done
+done
+for size in 0 1 2 3 15 16 17 31 33 16383 16384 16385 32767 32768 32769 65537; do
+    head -c $size values >sized
+    round_trip sized
+    round_trip sized --dtype bytes
+done
+round_trip broken.safetensors 2>/dev/null
+round_trip cut.safetensors
+"$strait" encode broken.safetensors rt.warned 2>&1 | grep -q warning || fail "no warning about a broken safetensors header"
+
+# a chunk much larger than what decode holds at a time, of an odd length
+head -c 140000001 /dev/zero >long
+round_trip long --chunk 1G
+round_trip long --chunk 1G --dtype fp32 --page 1000000
+rm -f long
+
+# ---- What the bytes may depend on ---------------------------------------------------------------------------------
+
+"$strait" calibrate -q -o set "$slice"
+for input in mixed.safetensors values "$slice"; do
+    for set in "" --codebook=set; do
+        "$strait" encode -qf $set -T 1 --chunk 16K --page 4K "$input" one
+        for threads in 2 5; do
+            "$strait" encode -qf $set -T $threads --chunk 16K --page 4K "$input" other
+            same one other "$threads threads"
+        done
+        for codec in scalar avx2 avx512; do
+            "$strait" encode -qf --codec $codec --page 16 /dev/null other 2>/dev/null || continue
+            "$strait" encode -qf $set --codec $codec --chunk 16K --page 4K "$input" other
+            same one other "codec $codec"
+            "$strait" decode -qf --codec $codec one other && same "$input" other "decoding with $codec"
+        done
+        "$strait" encode -q $set --chunk 16K --page 4K - - <"$input" >other
+        same one other "a redirected input"
+        cat "$input" | "$strait" encode -q $set --chunk 16K --page 4K - - | cat >other
+        same one other "a pipe"
+        cat one | "$strait" decode -q -T 3 - - | cat >other
+        same "$input" other "decoding a pipe"
+    done
+done
+cat cut.safetensors | "$strait" encode -q --codebook set - - 2>/dev/null | "$strait" decode -q - - >other
+same cut.safetensors other "a pipe that ends early"
+cat values | "$strait" encode -q - from-pipe && "$strait" decode -qf from-pipe other && same values other "a pipe to a file"
+(
+    dd bs=1 count=7 status=none >skipped
+    "$strait" encode -q --raw - - | "$strait" decode -q - other2
+) <values
+tail -c +8 values | cmp -s - other2 || fail "an input that begins in the middle of a file"
+
+# ---- Names --------------------------------------------------------------------------------------------------------
+
+cp values named
+"$strait" encode -q named && [ -s named.strait ] || fail "the default output of encode"
+rm named
+"$strait" decode -q named.strait && same values named "the default output of decode"
+refused 1 'exists' encode named
+refused 1 'exists' decode named.strait
+refused 1 'exists' decode named.strait values
+same values named "after a refusal"
+ln -sf named.strait link
+"$strait" encode -qf noise link && [ -L link ] && "$strait" decode -q named.strait other3 && same noise other3 "a symbolic link"
+"$strait" encode -q values /dev/null && [ -c /dev/null ] || fail "encoding to a device"
+
+# ---- Refusals -----------------------------------------------------------------------------------------------------
+
+refused 2 'command' nonsense
+refused 2 'which file' encode
+refused 2 'which file' decode
+refused 2 'FILE' inspect
+refused 2 'takes IN and OUT' encode a b c
+refused 2 'too many' decode a b c
+refused 2 'too many' decode --verify named.strait none
+refused 2 'option' encode --nonsense values none
+refused 2 'mode' encode --mode best values none
+refused 2 'dtype' encode --dtype bf15 values none
+refused 2 'page' encode --page 24 values none
+refused 2 'page' encode --page 0 values none
+refused 2 'page' encode --page 32M values none
+refused 2 'page' encode --page 64K --chunk 32K values none
+refused 2 'chunk' encode --chunk 2G values none
+refused 2 '-T' encode -T x values none
+refused 2 '-T' decode -T 5000 named.strait none
+refused 2 'codec' encode --codec z80 values none
+refused 2 'class' encode --class nonsense values none
+refused 2 'name' decode values
+refused 1 'No such file' encode missing none
+refused 1 'No such file' decode missing none
+refused 1 'No such file' inspect missing
+refused 1 'Is a directory' encode . none
+refused 1 'Is a directory' decode . none
+refused 1 'No such file' encode --codebook missing values none
+refused 1 'not a codebook set' encode --codebook values values none
+refused 1 'No such file' encode values missing/none
+refused 1 'No such file' decode named.strait missing/none
+refused 1 'Not a directory' encode values values/none
+refused 1 'not a Strait file' decode values none
+refused 1 'truncated' decode /dev/null none
+refused 1 'neither' inspect values
+refused 1 'space' encode -f values /dev/full
+refused 1 'space' decode -f named.strait /dev/full
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir -p locked
+    chmod 555 locked
+    refused 1 'Permission denied' encode values locked/none
+fi
+"$strait" >help.out 2>&1 && fail "strait without a command succeeds"
+for command in "" encode decode inspect calibrate; do
+    "$strait" $command --help | grep -q 'usage: strait' || fail "help of '$command'"
+done
+"$strait" --version | grep -q '^strait [0-9]' || fail "the version"
+"$strait" inspect named.strait >/dev/full 2>refused.err && fail "a full disk behind stdout"
+
+# ---- Damage -------------------------------------------------------------------------------------------------------
+
+# damaged FILE: decode fails with a message and makes no file, and so does verify
+damaged() {
+    refused 1 "$2" decode "$1" none
+    refused 1 "$2" decode --verify "$1"
+    "$strait" decode "$1" - >damaged.out 2>damaged.err && fail "$1 is decoded to stdout"
+    return 0
+}
+
+flip() { # FILE OFFSET: changes one byte
+    byte=$(od -An -tu1 -j"$2" -N1 "$1")
+    printf '%b' "\\0$(printf %03o $(((byte + 1 + $2 % 255) % 256)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+
+head -c 20000 values >small.values
+"$strait" encode -q --chunk 16K --page 4K small.values small
+"$strait" encode -q --chunk 16K --page 4K mixed.safetensors tensors
+for file in small tensors; do
+    size=$(wc -c <$file)
+    offset=0
+    while [ $offset -lt $size ]; do
+        cp $file bad
+        flip bad $offset
+        damaged bad 'bad: .'
+        offset=$((offset + 1 + (offset < 600 ? 12 : size / 40)))
+    done
+    for back in 1 8 9 16 17 32 33 40 41 47 48 49 64 70; do
+        cp $file bad
+        flip bad $((size - back))
+        damaged bad 'bad: .'
+        refused 1 'bad: .' inspect bad
+    done
+    length=0
+    while [ $length -lt $size ]; do
+        head -c $length $file >bad
+        damaged bad truncated
+        refused 1 . inspect bad
+        length=$((length + 1 + (length < 100 ? 12 : size / 40)))
+    done
+    head -c $((size - 1)) $file >bad
+    damaged bad truncated
+    (cat $file && printf x) >bad
+    damaged bad 'bytes follow'
+    cat $file $file >bad
+    damaged bad 'bytes follow'
+done
+
+# the message names the chunk, the page and the bytes; verify goes on to name the next
+json inspect --json --pages small
+python3 - <<'PYTHON' || fail "could not damage two pages"
+import json
+pages = json.load(open("json.formatted"))["page_list"]
+assert len(pages) == 5 and pages[4]["chunk"] == 1
+data = bytearray(open("small", "rb").read())
+at = data.index(b"STRC")
+for page, chunk in ((1, 0), (0, 1)):  # a byte of sign and mantissa in each
+    chunk_at = at if chunk == 0 else data.index(b"STRC", at + 4)
+    row = int.from_bytes(data[chunk_at + 48 + 16 * page:][:4], "little")
+    data[chunk_at + (row >> 4) * 16] ^= 0x55
+open("bad", "wb").write(data)
+PYTHON
+refused 1 'chunk 0 .*page 1, bytes 4096-8191 of the original: checksum mismatch' decode bad none
+refused 1 'chunk 0 .*page 1, bytes 4096-8191 of the original: checksum mismatch' decode --verify bad
+grep -q 'chunk 1 .*page 0, bytes 16384-19999 of the original' refused.err || fail "verify stops at the first bad page"
+
+# whole chunks out of place
+python3 - <<'PYTHON' || fail "could not move chunks"
+data = open("tensors", "rb").read()
+first = data.index(b"STRC")
+size = int.from_bytes(data[first + 16:first + 20], "little")
+second = first + size
+size2 = int.from_bytes(data[second + 16:second + 20], "little")
+end = second + size2
+open("bad-swapped", "wb").write(data[:first] + data[second:end] + data[first:second] + data[end:])
+open("bad-dropped", "wb").write(data[:first] + data[second:])
+open("bad-doubled", "wb").write(data[:second] + data[first:])
+open("chunk", "wb").write(data[first:second])
+PYTHON
+for file in bad-swapped bad-dropped bad-doubled; do
+    damaged $file 'footer\|XXH3'
+done
+
+# a signal leaves nothing behind
+mkfifo fifo
+"$strait" encode -q --codebook set fifo none &
+writer=$!
+exec 9>fifo
+sleep 0.2
+kill -TERM $writer
+wait $writer 2>/dev/null && fail "a terminated encode succeeds"
+exec 9>&-
+[ -z "$(ls -d none* 2>/dev/null)" ] || fail "a terminated encode leaves $(ls -d none*)"
+
+# ---- JSON ---------------------------------------------------------------------------------------------------------
+
+json encode -f --json mixed.safetensors tensors
+grep -q '"dtype": "F32"' json.formatted || fail "no data types in JSON"
+[ ! -s json.err ] || fail "encode --json talks: $(cat json.err)"
+json decode -f --json tensors other
+json decode --verify --json tensors
+for file in tensors chunk set; do
+    json inspect --json $file
+    json inspect --json --pages $file
+    "$strait" inspect --pages $file >inspect.out || fail "inspect --pages $file"
+done
+"$strait" calibrate -q --partial -o partial "$slice"
+json inspect --json partial
+"$strait" inspect partial >inspect.out || fail "inspect of a partial file"
+"$strait" encode --json values - 2>json.err | "$strait" decode --json - - 2>json.err2 | cmp - values || fail "JSON beside data"
+python3 -m json.tool <json.err >json.formatted || fail "JSON of encode on stderr"
+python3 -m json.tool <json.err2 >json.formatted || fail "JSON of decode on stderr"
+"$strait" encode -f values other 2>report.out && grep -q 'ratio 1.[34]' report.out || fail "the report: $(cat report.out)"
+
+[ $failed -eq 0 ] && echo "cli: all passed"
+exit $failed

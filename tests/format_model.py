@@ -1,0 +1,535 @@
+"""A plain model of the Strait formats, written from kernels/FORMAT.md alone: the judge of the C and CUDA codecs.
+
+Sections in the docstrings are those of FORMAT.md. Needs numpy; the hashes of files (section 7) also need `xxhash` from
+PyPI: without it they are written as zero and not checked, and FILE_HASHES_CHECKED is False.
+"""
+import hashlib
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+try:
+    import xxhash
+except ImportError:
+    xxhash = None
+
+FILE_HASHES_CHECKED = xxhash is not None
+
+UNIT = 16
+BLOCK_BYTES = 16384
+PAGE_BYTES_MAX = 1 << 24
+CHUNK_PAGES_MAX = 1 << 20
+HEADER_BYTES = 48
+BLOCK_MODES = RAW, CONST, TOP16, ESCAPES, TIERED = range(5)
+ELEMENTS = BYTES, BF16, FP16, FP32, FP8_E4M3, FP8_E5M2 = range(6)
+ASKED_MODES = ("auto", "raw", "top16", "tiered")
+NO_CODEBOOK = bytes(16)
+ERRORS = ("truncated", "corrupt", "unsupported", "integrity", "codebook")
+
+
+class FormatError(Exception):
+    """A failed check of section 6; `name` is one of ERRORS."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.name = name
+
+
+def require(condition, name="corrupt"):
+    if not condition:
+        raise FormatError(name)
+
+
+def ceil_div(a, b):
+    return -(-a // b)
+
+
+def units(size):
+    return ceil_div(size, UNIT)
+
+
+def padding(size):
+    """Zero bytes up to a multiple of 16."""
+    return bytes(-size % UNIT)
+
+
+# ---- Section 2: tables and sets
+
+
+class TableSet:
+    """Section 2: an ordered list of rankings. exponent[t][r] and its inverse rank[t][e] are uint8 arrays."""
+
+    def __init__(self, rankings):
+        self.exponent = np.array(rankings, dtype=np.uint8).reshape(-1, 256)
+        require(1 <= len(self.exponent) <= 65535)
+        require((np.sort(self.exponent, axis=1) == np.arange(256)).all())
+        self.rank = np.argsort(self.exponent, axis=1).astype(np.uint8)
+        self.id = set_id(self.exponent)
+
+    def __len__(self):
+        return len(self.exponent)
+
+
+def set_id(exponent):
+    """Section 2: the first 16 bytes of SHA-256 over mark, count and rankings."""
+    return hashlib.sha256(b"STRAITCB" + struct.pack("<I", len(exponent)) + exponent.tobytes()).digest()[:16]
+
+
+# ---- Section 5: sums
+
+MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
+SUM_R = np.array([0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0, 0x082EFA98, 0xEC4E6C89,
+                  0x452821E6, 0x38D01377, 0xBE5466CF, 0x34E90C6C, 0xC0AC29B7, 0xC97C50DD, 0x3F84D5B5, 0xB5470917],
+                 dtype=np.uint64)
+SUM_C = np.array([0x9E3779B1, 0x85EBCA77], dtype=np.uint64)
+
+
+def mix(z):
+    """Section 5: mix of a 64-bit number."""
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & MASK64
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & MASK64
+    return z ^ z >> 31
+
+
+def seed(a, b, c):
+    """Section 5: what a sum begins with."""
+    return mix((mix((a + (b << 32)) & MASK64) + c) & MASK64)
+
+
+def strait_sum(data, a, b, c):
+    """Section 5: sum(bytes, a, b, c)."""
+    data = bytes(data) + bytes(-len(data) % 8)
+    w = np.frombuffer(data, "<u4").astype(np.uint64)
+    i = np.arange(len(w), dtype=np.uint64)
+    key = SUM_R[i % 16] + (i // 16) * SUM_C[i % 2]
+    x = (w + key) & MASK32
+    even, odd = x[0::2], x[1::2]
+    terms = even * odd + even + (odd << 32)
+    return (seed(a, b, c) + int(terms.sum(dtype=np.uint64))) & MASK64
+
+
+def page_sum(page, index, table):
+    """Section 5: sum of a page's source bytes."""
+    return strait_sum(page, len(page), index, table)
+
+
+def metadata_sum(metadata):
+    """Section 5: sum of the first M bytes of a chunk, the sum itself taken as zero."""
+    return strait_sum(metadata[:40] + bytes(8) + metadata[48:], len(metadata), 4294967295, 65535)
+
+
+# ---- Section 3: blocks
+
+
+def block_shapes(length):
+    """Section 1: (n, t) of each block of a page."""
+    sizes = [min(BLOCK_BYTES, length - start) for start in range(0, length, BLOCK_BYTES)]
+    return [(size // 2, size % 2) for size in sizes]
+
+
+def split_values(values):
+    """Section 1: sign+mantissa and exponent of each value."""
+    return (values >> 8 & 0x80 | values & 0x7F).astype(np.uint8), (values >> 7 & 0xFF).astype(np.uint8)
+
+
+def join_values(sign_mantissa, exponent):
+    sm, e = sign_mantissa.astype(np.uint16), exponent.astype(np.uint16)
+    return (sm & 0x80) << 8 | e << 7 | sm & 0x7F
+
+
+def pack(items, bits):
+    """Section 3: items of 2 or 4 bits fill a byte from bit 0 upward."""
+    per_byte = 8 // bits
+    grid = np.zeros((ceil_div(len(items), per_byte), per_byte), np.uint8)
+    grid.reshape(-1)[:len(items)] = items
+    return np.bitwise_or.reduce(grid << (np.arange(per_byte, dtype=np.uint8) * bits), axis=1).astype(np.uint8).tobytes()
+
+
+def encode_top16(values, rank):
+    """Section 3: modes 2 and 3; (mode, streams)."""
+    sign_mantissa, exponent = split_values(values)
+    ranks = rank[exponent]
+    escapes = np.flatnonzero(ranks >= 16)
+    streams = sign_mantissa.tobytes() + pack(np.where(ranks < 16, ranks, 0), 4)
+    if not len(escapes):
+        return TOP16, streams
+    streams += struct.pack("<H", len(escapes)) + escapes.astype("<u2").tobytes() + exponent[escapes].tobytes()
+    return ESCAPES, streams
+
+
+def encode_tiered(values, rank):
+    """Section 3: mode 4; (mode, streams)."""
+    sign_mantissa, exponent = split_values(values)
+    ranks = rank[exponent]
+    beyond2, beyond5, beyond20 = ranks > 2, ranks > 5, ranks > 20
+    t1 = np.where(beyond2, 3, ranks)
+    t2 = np.where(beyond5, 3, ranks - 3)[beyond2]
+    t3 = np.where(beyond20, 15, ranks - 6)[beyond5]
+    return TIERED, sign_mantissa.tobytes() + pack(t1, 2) + pack(t2, 2) + pack(t3, 4) + exponent[beyond20].tobytes()
+
+
+def encode_block(block, rank, element, asked):
+    """Section 3, choice of mode: (mode, streams and tail, unpadded). `rank` is None when there is no codebook."""
+    n = len(block) // 2
+    values, tail = np.frombuffer(block, "<u2", n), block[2 * n:]
+    raw = (RAW, block)
+    if asked == "raw":
+        return raw
+    if n >= 1 and units(len(block)) > 1 and (values == values[0]).all():
+        return CONST, block[:2] + tail
+    if element != BF16 or rank is None or n == 0:
+        return raw
+    mode, streams = (encode_top16 if asked == "top16" else encode_tiered)(values, rank)
+    coded = (mode, streams + tail)
+    return coded if units(len(coded[1])) < units(len(block)) else raw
+
+
+class Streams:
+    """Takes the streams of a block's bytes one after another, section 3; what cannot be taken is corrupt."""
+
+    def __init__(self, payload):
+        self.payload, self.at = payload, 0
+
+    def take(self, size):
+        require(self.at + size <= len(self.payload))
+        self.at += size
+        return self.payload[self.at - size:self.at]
+
+    def array(self, count, dtype):
+        return np.frombuffer(self.take(count * np.dtype(dtype).itemsize), dtype)
+
+    def items(self, count, bits):
+        """`count` items of 2 or 4 bits; unused bits must be zero (check 14)."""
+        packed = self.array(ceil_div(count * bits, 8), np.uint8)
+        shifts = np.arange(8 // bits, dtype=np.uint8) * bits
+        items = (packed[:, None] >> shifts & (1 << bits) - 1).astype(np.uint8).reshape(-1)
+        require(not items[count:].any())
+        return items[:count]
+
+    def finish(self):
+        """Only padding is left, less than a unit of it, all zero (check 14)."""
+        rest = self.payload[self.at:]
+        require(len(rest) < UNIT and not any(rest))
+
+
+def decode_top16(streams, n, mode, exponents, rank):
+    """Section 3, modes 2 and 3, with check 14."""
+    sign_mantissa = streams.array(n, np.uint8)
+    codes = streams.items(n, 4)
+    exponent = exponents[codes]
+    if mode == ESCAPES:
+        count = int(streams.array(1, "<u2")[0])
+        require(1 <= count <= n)
+        positions = streams.array(count, "<u2").astype(np.int64)
+        require((np.diff(positions) > 0).all() and positions[-1] < n)
+        require(not codes[positions].any())
+        escaped = streams.array(count, np.uint8)
+        require((rank[escaped] >= 16).all())
+        exponent[positions] = escaped
+    return join_values(sign_mantissa, exponent)
+
+
+def decode_tiered(streams, n, exponents, rank):
+    """Section 3, mode 4, with check 14."""
+    sign_mantissa = streams.array(n, np.uint8)
+    t1 = streams.items(n, 2)
+    in2 = np.flatnonzero(t1 == 3)
+    t2 = streams.items(len(in2), 2)
+    in3 = in2[t2 == 3]
+    t3 = streams.items(len(in3), 4)
+    in4 = in3[t3 == 15]
+    t4 = streams.array(len(in4), np.uint8)
+    require((rank[t4] >= 21).all())
+    ranks = t1.copy()
+    ranks[in2] = 3 + t2
+    ranks[in3] = 6 + t3
+    exponent = exponents[ranks]
+    exponent[in4] = t4
+    return join_values(sign_mantissa, exponent)
+
+
+def decode_block(mode, payload, n, t, exponents, rank):
+    """Section 3 with check 14: the source bytes of a block; corrupt else."""
+    streams = Streams(payload)
+    if mode == RAW:
+        values = streams.array(n, "<u2")
+    elif mode == CONST:
+        values = np.repeat(streams.array(1, "<u2"), n)
+    elif mode == TIERED:
+        values = decode_tiered(streams, n, exponents, rank)
+    else:
+        values = decode_top16(streams, n, mode, exponents, rank)
+    tail = streams.take(t)
+    streams.finish()
+    require(mode in (RAW, CONST) or (values != values[0]).any())
+    return values.astype("<u2").tobytes() + tail
+
+
+# ---- Section 4: chunks
+
+
+@dataclass
+class Header:
+    """Section 4: the first 48 bytes."""
+    element: int
+    has_lengths: int
+    pages: int
+    longest: int
+    size: int
+    id: bytes
+    sum: int
+
+    @property
+    def rows_per_page(self):
+        return ceil_div(self.longest, BLOCK_BYTES) - 1
+
+    @property
+    def tables_bytes(self):
+        """Header and tables without the padding."""
+        return HEADER_BYTES + self.pages * (16 + 4 * self.has_lengths + 4 * self.rows_per_page)
+
+    @property
+    def metadata_bytes(self):
+        return units(self.tables_bytes) * UNIT
+
+
+@dataclass
+class Block:
+    mode: int
+    offset: int  # bytes from the start of the chunk
+    extent: int  # bytes
+    n: int
+    t: int
+
+
+@dataclass
+class Page:
+    length: int
+    table: int
+    sum: int
+    blocks: list
+
+
+def assemble_chunk(element, codebook_id, pages):
+    """Section 4: a chunk of coded blocks. pages: (length, table, page sum, [(mode, streams and tail)]) each."""
+    lengths = [page[0] for page in pages]
+    longest = max(lengths)
+    has_lengths = int(min(lengths) != longest)
+    header = Header(element, has_lengths, len(pages), longest, 0, codebook_id, 0)
+    offset = header.metadata_bytes
+    entries, rows, blocks = [], [], []
+    for _, table, total, coded in pages:
+        page_rows = []
+        for mode, streams in coded:
+            page_rows.append(offset // UNIT << 4 | mode)
+            blocks.append(streams + padding(len(streams)))
+            offset += len(blocks[-1])
+        entries.append(struct.pack("<IHHQ", page_rows[0], table, 0, total))
+        rows += page_rows[1:] + [0] * (header.rows_per_page - len(page_rows) + 1)
+    metadata = struct.pack("<4sBBBBIIII16sQ", b"STRC", 0, element, has_lengths, 0, len(pages), longest, offset, 0,
+                           codebook_id, 0) + b"".join(entries)
+    metadata += np.array((lengths if has_lengths else []) + rows, "<u4").tobytes()
+    metadata += padding(len(metadata))
+    return metadata[:40] + struct.pack("<Q", metadata_sum(metadata)) + metadata[48:] + b"".join(blocks)
+
+
+def encode_chunk(pages, page_tables, tables, element, asked_mode):
+    """Sections 3 and 4: the one encoding of these pages. `tables` is a TableSet or None."""
+    assert asked_mode in ASKED_MODES and 1 <= len(pages) <= CHUNK_PAGES_MAX
+    coded = []
+    for index, (page, table) in enumerate(zip(pages, page_tables, strict=True)):
+        page = bytes(page)
+        assert 1 <= len(page) <= PAGE_BYTES_MAX and 0 <= table < (len(tables) if tables else 1)
+        rank = tables.rank[table] if tables else None
+        blocks = [encode_block(page[at:at + BLOCK_BYTES], rank, element, asked_mode)
+                  for at in range(0, len(page), BLOCK_BYTES)]
+        coded.append((len(page), table, page_sum(page, index, table), blocks))
+    return assemble_chunk(element, tables.id if tables else NO_CODEBOOK, coded)
+
+
+# ---- Section 6: what a decoder refuses, in this order
+
+
+def parse_header(chunk):
+    """Checks 1 to 4."""
+    require(len(chunk) >= HEADER_BYTES, "truncated")
+    (magic, version, element, flags, reserved1, pages, longest, size, reserved2, codebook_id,
+     total) = struct.unpack_from("<4sBBBBIIII16sQ", chunk)
+    require(magic == b"STRC")
+    require(version == 0 and flags <= 1 and element in ELEMENTS, "unsupported")
+    header = Header(element, flags, pages, longest, size, codebook_id, total)
+    require(reserved1 == 0 and reserved2 == 0)
+    require(1 <= pages <= CHUNK_PAGES_MAX and 1 <= longest <= PAGE_BYTES_MAX)
+    require(size % UNIT == 0 and size >= header.metadata_bytes + UNIT)
+    return header
+
+
+def parse_lengths(chunk, header):
+    """Check 8: the page lengths, and the padding of the metadata."""
+    lengths = [header.longest] * header.pages
+    if header.has_lengths:
+        lengths = np.frombuffer(chunk, "<u4", header.pages, HEADER_BYTES + 16 * header.pages).tolist()
+        require(min(lengths) >= 1 and max(lengths) == header.longest and min(lengths) != header.longest)
+    require(not any(chunk[header.tables_bytes:header.metadata_bytes]))
+    return lengths
+
+
+def size_allowed(mode, count, n, t):
+    """Check 10: may a block of this mode and shape take `count` units?"""
+    raw = units(2 * n + t)
+    if mode == RAW:
+        return count == raw
+    if mode == CONST:
+        return count == 1 < raw
+    static = {TOP16: n + ceil_div(n, 2) + t, ESCAPES: n + ceil_div(n, 2) + 5 + t, TIERED: n + ceil_div(n, 4) + t}[mode]
+    return (count == units(static) if mode == TOP16 else count >= units(static)) and count < raw
+
+
+def parse_pages(chunk, header, lengths):
+    """Checks 9 and 10."""
+    table_rows = header.rows_per_page
+    rows_at = header.tables_bytes - 4 * header.pages * table_rows
+    entries = [struct.unpack_from("<IHHQ", chunk, HEADER_BYTES + 16 * p) for p in range(header.pages)]
+    rows = np.frombuffer(chunk, "<u4", header.pages * table_rows, rows_at).tolist()
+    page_rows = [[entry[0]] + rows[p * table_rows:(p + 1) * table_rows] for p, entry in enumerate(entries)]
+    shapes = [block_shapes(length) for length in lengths]
+    require(all(row & 15 in BLOCK_MODES for own, shape in zip(page_rows, shapes) for row in own[:len(shape)]), "unsupported")
+    offsets = [row >> 4 for own, shape in zip(page_rows, shapes) for row in own[:len(shape)]] + [header.size // UNIT]
+    pages, at = [], 0
+    for (_, table, reserved, total), own, shape, length in zip(entries, page_rows, shapes, lengths):
+        require(reserved == 0)
+        blocks = []
+        for row, (n, t) in zip(own, shape):
+            mode = row & 15
+            require(mode in (RAW, CONST) or header.element == BF16 and header.id != NO_CODEBOOK)
+            count = offsets[at + 1] - offsets[at]
+            require(at > 0 or offsets[0] * UNIT == header.metadata_bytes)
+            require(size_allowed(mode, count, n, t))
+            blocks.append(Block(mode, offsets[at] * UNIT, count * UNIT, n, t))
+            at += 1
+        require(not any(own[len(shape):]))
+        require(header.id != NO_CODEBOOK or table == 0)
+        pages.append(Page(length, table, total, blocks))
+    return pages
+
+
+def parse_chunk(chunk):
+    """Checks 1 to 10: (Header, [Page]); raises FormatError."""
+    header = parse_header(chunk)
+    require(len(chunk) >= header.size, "truncated")
+    require(len(chunk) <= header.size)
+    require(metadata_sum(chunk[:header.metadata_bytes]) == header.sum, "integrity")
+    lengths = parse_lengths(chunk, header)
+    return header, parse_pages(chunk, header, lengths)
+
+
+def check_codebook(header, pages, tables):
+    """Check 11."""
+    if header.id != NO_CODEBOOK:
+        require(tables is not None and tables.id == header.id, "codebook")
+        require(max(page.table for page in pages) < len(tables), "codebook")
+
+
+def decode_page(chunk, index, page, tables):
+    """Checks 14 and 15: (page status or None, page bytes or None)."""
+    exponents, rank = (tables.exponent[page.table], tables.rank[page.table]) if tables else (None, None)
+    try:
+        data = b"".join(decode_block(b.mode, chunk[b.offset:b.offset + b.extent], b.n, b.t, exponents, rank)
+                        for b in page.blocks)
+        require(page_sum(data, index, page.table) == page.sum, "integrity")
+    except FormatError as error:
+        return error.name, None
+    return None, data
+
+
+def decode_chunk(chunk, tables=None):
+    """Section 6: (chunk error or None, [(page status or None, page bytes or None)]). Checks 12 and 13 are the caller's."""
+    chunk = bytes(chunk)
+    try:
+        header, pages = parse_chunk(chunk)
+        check_codebook(header, pages, tables)
+    except FormatError as error:
+        return error.name, []
+    own = tables if header.id != NO_CODEBOOK else None
+    return None, [decode_page(chunk, index, page, own) for index, page in enumerate(pages)]
+
+
+# ---- Section 7: files
+
+
+def xxh3_64(data):
+    return xxhash.xxh3_64_intdigest(data) if xxhash else 0
+
+
+def xxh3_128(data):
+    return xxhash.xxh3_128_intdigest(data) if xxhash else 0
+
+
+def encode_file(preamble, chunks, tables, original):
+    """Section 7: a file of these chunks, which hold `original` without the preamble."""
+    codebook_id, count = (tables.id, len(tables)) if tables else (NO_CODEBOOK, 0)
+    head = struct.pack("<4sBxxxQII16s", b"STRF", 0, len(preamble), count, 0, codebook_id)
+    head += struct.pack("<Q", xxh3_64(head)) + preamble
+    head += padding(len(head)) + (tables.exponent.tobytes() if tables else b"")
+    records, at, data_at = b"", len(head), 0
+    for chunk in chunks:
+        header, pages = parse_chunk(chunk)
+        records += struct.pack("<QQII", at, data_at, header.size, header.pages)
+        at, data_at = at + header.size, data_at + sum(page.length for page in pages)
+    whole = xxh3_128(original)
+    footer = struct.pack("<4sIQ", b"STRI", len(chunks), 0) + records
+    footer += struct.pack("<QQQQ", at, len(original), whole & MASK64, whole >> 64)
+    return head + b"".join(chunks) + footer + struct.pack("<Q", xxh3_64(footer)) + b"STRFEND0"
+
+
+def parse_file_head(data):
+    """Section 7: (preamble, TableSet or None, where the chunks begin)."""
+    require(len(data) >= 48, "truncated")
+    fields = struct.unpack_from("<4sB3sQII16sQ", data)
+    magic, version, reserved1, preamble, count, reserved2, codebook_id, check = fields
+    require(magic == b"STRF")
+    require(version == 0, "unsupported")
+    require(not any(reserved1) and reserved2 == 0 and preamble <= 1 << 30 and count <= 65535)
+    require(xxhash is None or check == xxh3_64(data[:40]), "integrity")
+    tables_at = units(48 + preamble) * UNIT
+    chunks_at = tables_at + 256 * count
+    require(len(data) >= chunks_at, "truncated")
+    require(not any(data[48 + preamble:tables_at]))
+    tables = TableSet(np.frombuffer(data, np.uint8, 256 * count, tables_at)) if count else None
+    require(codebook_id == (tables.id if tables else NO_CODEBOOK))
+    return data[48:48 + preamble], tables, chunks_at
+
+
+def parse_footer(data):
+    """Section 7: (X, chunk records, length of the original, its XXH3-128)."""
+    require(len(data) >= 96 and data[-8:] == b"STRFEND0", "truncated")
+    at, length, low, high, check = struct.unpack_from("<QQQQQ", data, len(data) - 48)
+    require(at % UNIT == 0 and at <= len(data) - 64)
+    require(xxhash is None or check == xxh3_64(data[at:-16]), "integrity")
+    magic, count, reserved = struct.unpack_from("<4sIQ", data, at)
+    require(magic == b"STRI" and reserved == 0 and at + 16 + 24 * count + 48 == len(data))
+    return at, [struct.unpack_from("<QQII", data, at + 16 + 24 * i) for i in range(count)], length, high << 64 | low
+
+
+def decode_file(data):
+    """Section 7: the original bytes; raises FormatError. Hashes are checked when FILE_HASHES_CHECKED."""
+    data = bytes(data)
+    original, tables, at = parse_file_head(data)
+    end, records, length, whole = parse_footer(data)
+    parts, data_at = [original], 0
+    for offset, raw_offset, size, count in records:
+        chunk = data[offset:offset + size]
+        require(offset == at and raw_offset == data_at and offset + size <= end)
+        error, pages = decode_chunk(chunk, tables)
+        require(error is None, error)
+        require(len(pages) == count)
+        for status, page in pages:
+            require(status is None, status)
+            parts.append(page)
+            data_at += len(page)
+        at += size
+    original = b"".join(parts)
+    require(at == end and len(original) == length)
+    require(xxhash is None or xxh3_128(original) == whole, "integrity")
+    return original

@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+"""Golden vectors of kernels/FORMAT.md, made by the model alone.
+
+    python3 tests/make_golden.py             writes tests/data/golden/*.bin and manifest.json
+    python3 tests/make_golden.py --check     compares what is there with what would be written; exit code 0 or 1
+    python3 tests/make_golden.py --explain   prints the worked example of FORMAT.md, field by field
+
+manifest.json: `sets` (a file of 256 bytes per table, the id), `chunks` (to be encoded and decoded exactly so),
+`refused` (chunks with the chunk error or the page statuses that a decoder must report), `files`.
+"""
+import argparse
+import hashlib
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import format_model as fm  # noqa: E402
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "golden")
+EXAMPLE_RANKS = (0, 1, 2, 0, 0, 3, 1, 0, 4, 0, 2, 6, 1, 5, 0, 20, 0, 1, 21, 0)  # 20 values, every tier
+
+
+# ---- Sources: every number comes from mix() of a counter, so that no library's generator matters
+
+
+def numbers(stream, count, below):
+    return np.array([fm.mix((stream << 32) + i + 1) % below for i in range(count)], np.int64)
+
+
+def random_bytes(stream, count):
+    return numbers(stream, count, 256).astype(np.uint8).tobytes()
+
+
+def values(stream, exponents):
+    """Values of these exponents with random signs and mantissas, as bytes."""
+    sign_mantissa = numbers(stream, len(exponents), 256).astype(np.uint8)
+    return fm.join_values(sign_mantissa, np.asarray(exponents, np.uint8)).astype("<u2").tobytes()
+
+
+def ranks_like_data(stream, count):
+    """Ranks that fall off by about one half each: trailing zero bits of random numbers, rarely anything."""
+    random = numbers(stream, count, 1 << 40)
+    ranks = np.array([(int(x) & -int(x)).bit_length() - 1 if x else 40 for x in random])
+    return np.where(random >> 32 == 0, random & 255, np.minimum(ranks, 255))
+
+
+def gaussian(stream, count):
+    """Sums of four uniform numbers, as BF16."""
+    total = numbers(stream, 4 * count, 65536).reshape(-1, 4).sum(axis=1) - 131070
+    return ((total / 65536).astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+
+
+def tables_like_data():
+    """Three rankings: of gaussian values, the same shifted, and one of no order."""
+    distance = np.abs(np.arange(256) - 126.25)
+    ranking = np.argsort(distance, kind="stable")
+    return fm.TableSet([ranking, (ranking - 8) % 256, np.argsort(numbers(99, 256, 1 << 60), kind="stable")])
+
+
+def example_tables():
+    return fm.TableSet([(127 - np.arange(256)) % 256])
+
+
+def at_limit(exponents, count, escapes, low, high):
+    """`count` values of rank `low` or below but for the first `escapes`, which have rank `high`."""
+    ranks = np.where(np.arange(count) < escapes, high, np.arange(count) % (low + 1))
+    return values(50, exponents[ranks])
+
+
+SPECIALS = struct.pack("<12H", 0, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFFF, 0x7F81, 1, 0x8001, 0x007F, 0x0080, 0x3F80)
+
+
+def golden_chunks(sets):
+    """(name, set name or None, element, asked mode, pages, tables of the pages)"""
+    one, three = sets["example"].exponent, sets["three"].exponent
+    data = values(1, three[1][ranks_like_data(2, 20001)])
+    few = bytearray(values(3, three[0][numbers(4, 10000, 16)]))
+    for at in (0, 1, 8191, 8192, 9999):
+        struct.pack_into("<H", few, 2 * at, int(three[0][255]) << 7)
+    plain = values(5, three[2][numbers(6, 2048, 16)])
+    const = struct.pack("<H", 0xBF81)
+    constants = [const * 8192, const * 8192 + b"\1", const * 16 + b"\2", const * 8]
+    sparse = SPECIALS + data[:800] + SPECIALS
+    pages = [data[:1], data[:17], data[:16385], bytes(300), random_bytes(7, 1000), gaussian(8, 900)]
+    return [
+        ("example", "example", fm.BF16, "tiered", [values(9, one[0][list(EXAMPLE_RANKS)])], [0]),
+        ("raw", "three", fm.BF16, "raw", [data[:64], bytes(64), random_bytes(10, 64)], [0, 1, 2]),
+        ("const", "three", fm.BF16, "auto", constants, [0] * 4),
+        ("top16", "three", fm.BF16, "top16", [plain, plain[:1024] * 4], [2, 2]),
+        ("top16-escapes", "three", fm.BF16, "top16", [bytes(few), bytes(few[:19999])], [0, 0]),
+        ("top16-escapes-small", "three", fm.BF16, "top16", [bytes(few[:200]), plain[:200]], [0, 2]),
+        ("top16-limit", "three", fm.BF16, "top16", [at_limit(three[1], 1024, e, 15, 16) for e in (164, 165, 170)],
+         [1] * 3),
+        ("tiered", "three", fm.BF16, "tiered", [data[:40001]], [1]),
+        ("tiered-limit", "example", fm.BF16, "tiered", [at_limit(one[0], 1024, e, 2, 21) for e in (426, 429, 430, 440)],
+         [0] * 4),
+        ("tiers", "example", fm.BF16, "auto", [values(11, one[0][np.array([0, 2, 3, 5, 6, 20, 21, 255, 0, 1, 2, 0])
+                                                                [numbers(12, 500, 12)]])], [0]),
+        ("mixed-lengths", "three", fm.BF16, "auto", pages, [0, 1, 1, 2, 1, 0]),
+        ("mixed-lengths-top16", "three", fm.BF16, "top16", pages, [0, 1, 1, 2, 1, 0]),
+        ("specials", "three", fm.BF16, "auto", [SPECIALS * 20 + b"\xff", sparse], [0, 1]),
+        ("small", "three", fm.BF16, "auto", [data[at:at + 33] for at in range(0, 330, 33)], [1] * 10),
+        ("fp16", "three", fm.FP16, "auto", [data[:16400], const * 8200], [0, 0]),
+        ("fp32", "three", fm.FP32, "tiered", [data[:100], b"\0\0\x80\x3f" * 25], [1, 2]),
+        ("no-codebook", None, fm.BF16, "raw", [data[:50], const * 25], [0, 0]),
+        ("no-codebook-bytes", None, fm.BYTES, "raw", [data[:31], data[:7]], [0, 0]),
+    ]
+
+
+# ---- Refused chunks
+
+
+def with_sum(chunk):
+    size = fm.parse_header(chunk).metadata_bytes
+    return chunk[:40] + struct.pack("<Q", fm.metadata_sum(chunk[:size])) + chunk[48:]
+
+
+def put(chunk, at, data):
+    return chunk[:at] + data + chunk[at + len(data):]
+
+
+def golden_refused(chunks):
+    """(name, set name or None, chunk)"""
+    example, escapes = chunks["example"], chunks["top16-escapes-small"]
+    block = fm.parse_chunk(escapes)[1][0].blocks[0]  # two escapes, at positions 0 and 1
+    count_at = block.offset + block.n + (block.n + 1) // 2
+    tail_at = fm.parse_chunk(example)[1][0].blocks[0].offset
+    tiny = fm.assemble_chunk(fm.BF16, chunks["sets"]["example"].id, [
+        (60, 0, fm.page_sum(b"\x80\x3f" * 30, 0, 0), [fm.encode_tiered(np.full(30, 0x3F80, "<u2"), np.argsort(
+            chunks["sets"]["example"].exponent[0]).astype(np.uint8))])])
+    return [
+        ("refused-magic", "example", put(example, 0, b"X")),
+        ("refused-version", "example", put(example, 4, b"\1")),
+        ("refused-short", "example", example[:47]),
+        ("refused-cut", "example", example[:-16]),
+        ("refused-longer", "example", example + bytes(16)),
+        ("refused-sum", "example", put(example, 41, bytes([example[41] ^ 1]))),
+        ("refused-mode", "example", with_sum(put(example, 48, bytes([example[48] & 0xF0 | 5])))),
+        ("refused-offset", "example", with_sum(put(example, 48, bytes([example[48] + 16])))),
+        ("refused-table", "example", with_sum(put(example, 52, b"\1"))),
+        ("refused-set", "three", example),
+        ("refused-no-set", None, example),
+        ("refused-padding", "example", put(example, len(example) - 1, b"\1")),
+        ("refused-bit", "example", put(example, tail_at, bytes([example[tail_at] ^ 0x80]))),
+        ("refused-equal-values", "example", tiny),
+        ("refused-count", "three", put(escapes, count_at, b"\0\0")),
+        ("refused-position", "three", put(escapes, count_at + 4, b"\0\0")),
+        ("refused-exponent", "three", put(escapes, count_at + 6, bytes([chunks["sets"]["three"].exponent[0][15]]))),
+    ]
+
+
+# ---- Writing
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def make():
+    """{file name: bytes} of the folder."""
+    sets = {"example": example_tables(), "three": tables_like_data()}
+    files = {"set-%s.bin" % name: tables.exponent.tobytes() for name, tables in sets.items()}
+    manifest = {"format_version": 0,
+                "sets": [{"name": name, "file": "set-%s.bin" % name, "tables": len(tables), "id": tables.id.hex()}
+                         for name, tables in sets.items()], "chunks": [], "refused": [], "files": []}
+    chunks = {"sets": sets}
+    for name, set_name, element, asked, pages, page_tables in golden_chunks(sets):
+        tables = sets.get(set_name)
+        chunk = chunks[name] = fm.encode_chunk(pages, page_tables, tables, element, asked)
+        assert fm.decode_chunk(chunk, tables) == (None, [(None, page) for page in pages]), name
+        modes = sorted({block.mode for page in fm.parse_chunk(chunk)[1] for block in page.blocks})
+        files[name + ".bin"] = chunk
+        manifest["chunks"].append({
+            "name": name, "file": name + ".bin", "set": set_name, "asked": asked, "element": element,
+            "page_lengths": [len(page) for page in pages], "page_tables": page_tables, "block_modes": modes,
+            "source_sha256": sha256(b"".join(pages)), "chunk_bytes": len(chunk), "chunk_sha256": sha256(chunk)})
+    for name, set_name, chunk in golden_refused(chunks):
+        error, pages = fm.decode_chunk(chunk, sets.get(set_name))
+        assert error or any(status for status, _ in pages), name
+        files[name + ".bin"] = chunk
+        manifest["refused"].append({"name": name, "file": name + ".bin", "set": set_name, "chunk_error": error,
+                                    "page_statuses": [status or "ok" for status, _ in pages],
+                                    "chunk_sha256": sha256(chunk)})
+    original = b"a preamble of 26 bytes...." + b"".join(
+        page for name in ("tiers", "no-codebook") for _, page in fm.decode_chunk(chunks[name], sets["example"])[1])
+    if fm.FILE_HASHES_CHECKED:
+        files["file.bin"] = fm.encode_file(original[:26], [chunks["tiers"], chunks["no-codebook"]], sets["example"],
+                                           original)
+        assert fm.decode_file(files["file.bin"]) == original
+        manifest["files"].append({"name": "file", "file": "file.bin", "bytes": len(files["file.bin"]),
+                                  "original_bytes": len(original), "original_sha256": sha256(original)})
+    files["manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()
+    return files
+
+
+# ---- The worked example
+
+
+def explain():
+    sets = {"example": example_tables(), "three": tables_like_data()}
+    _, _, element, asked, pages, page_tables = golden_chunks(sets)[0]
+    tables = sets["example"]
+    chunk = fm.encode_chunk(pages, page_tables, tables, element, asked)
+    header, parsed = fm.parse_chunk(chunk)
+    block = parsed[0].blocks[0]
+    source = np.frombuffer(pages[0], "<u2")
+    ranks = tables.rank[0][source >> 7 & 0xFF]
+    over = [int((ranks > limit).sum()) for limit in (2, 5, 20)]
+    sizes = [block.n, fm.ceil_div(block.n, 4), fm.ceil_div(over[0], 4), fm.ceil_div(over[1], 2), over[2]]
+    text = lambda items: " ".join("%d" % x for x in items)  # noqa: E731
+    beyond2, beyond5, beyond20 = (ranks > limit for limit in (2, 5, 20))
+    t1, t2 = np.where(beyond2, 3, ranks), np.where(beyond5, 3, ranks - 3)[beyond2]
+    t3 = np.where(beyond20, 15, ranks - 6)[beyond5]
+    fields = [(4, "magic"), (1, "version"), (1, "element type: BF16"), (1, "flags"), (1, "reserved"), (4, "pages: 1"),
+              (4, "page bytes: %d" % header.longest), (4, "chunk bytes: %d" % header.size), (4, "reserved"),
+              (16, "codebook id"), (8, "metadata sum %016x" % header.sum),
+              (4, "page 0: row: mode 4, offset %d units" % (block.offset // 16)), (2, "table index"), (2, "reserved"),
+              (8, "page sum %016x" % parsed[0].sum), (sizes[0], "S"), (sizes[1], "T1: " + text(t1)),
+              (sizes[2], "T2: " + text(t2)), (sizes[3], "T3: " + text(t3)), (sizes[4], "T4"),
+              (block.extent - sum(sizes), "padding")]
+    print("set: one table, exponent[r] = (127 - r) mod 256; id", tables.id.hex())
+    print("page, 40 bytes:", pages[0].hex())
+    print("values:", " ".join("%04x" % x for x in source))
+    print("ranks: ", text(ranks))
+    print()
+    at = 0
+    for size, what in fields:
+        for start in range(0, size, 16):
+            part = chunk[at + start:at + min(size, start + 16)].hex()
+            print(("%3d  %-32s  %s" % (at + start, part, "" if start else what)).rstrip())
+        at += size
+    assert at == len(chunk)
+    print("\n" + "\n".join(chunk[i:i + 32].hex() for i in range(0, len(chunk), 32)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--explain", action="store_true")
+    options = parser.parse_args()
+    if options.explain:
+        return explain()
+    files = make()
+    if options.check:
+        wrong = []
+        for name, data in files.items():
+            try:
+                with open(os.path.join(FOLDER, name), "rb") as file:
+                    if file.read() != data:
+                        wrong.append(name)
+            except FileNotFoundError:
+                wrong.append(name)
+        print("golden vectors:", "differ: " + " ".join(wrong) if wrong else "%d files, equal" % len(files))
+        return 1 if wrong else 0
+    os.makedirs(FOLDER, exist_ok=True)
+    for name, data in files.items():
+        with open(os.path.join(FOLDER, name), "wb") as file:
+            file.write(data)
+    print("%d files, %d bytes" % (len(files), sum(map(len, files.values()))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,483 @@
+#include "tests/support.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal/bytes.h"
+
+/* ---- Random numbers -------------------------------------------------------------------------------------------- */
+
+uint64_t test_seed(void)
+{
+    const char *seed = getenv("STRAIT_TEST_SEED");
+    return seed == NULL ? 20240611 : strtoull(seed, NULL, 0);
+}
+
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return z ^ (z >> 31);
+}
+
+struct rng rng_init(uint64_t stream)
+{
+    return (struct rng){.state = mix(test_seed()) + mix(stream + 1)};
+}
+
+uint64_t rng_next(struct rng *rng)
+{
+    return mix(rng->state += 0x9E3779B97F4A7C15u);
+}
+
+uint32_t rng_below(struct rng *rng, uint32_t limit)
+{
+    return (uint32_t)((rng_next(rng) >> 32) * limit >> 32);
+}
+
+void rng_fill(struct rng *rng, void *dst, size_t size)
+{
+    uint8_t *bytes = dst;
+    for (size_t i = 0; i < size; i += 8) {
+        uint64_t eight = rng_next(rng);
+        memcpy(bytes + i, &eight, size - i < 8 ? size - i : 8);
+    }
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+void guarded_init(struct guarded *guarded, size_t size)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), readable = (size + page - 1) / page * page;
+    guarded->map_size = readable + 2 * page;
+    guarded->map = mmap(NULL, guarded->map_size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    require(guarded->map != MAP_FAILED);
+    require(mprotect(guarded->map + page, readable, PROT_READ | PROT_WRITE) == 0);
+    memset(guarded->map + page, CANARY, readable);
+    guarded->bytes = guarded->map + page + readable - size;
+    guarded->size = size;
+}
+
+void guarded_fini(struct guarded *guarded)
+{
+    uint8_t *first = guarded->map + sysconf(_SC_PAGESIZE);
+    require(is_filled(first, (size_t)(guarded->bytes - first), CANARY));
+    munmap(guarded->map, guarded->map_size);
+}
+
+bool is_filled(const uint8_t *bytes, size_t size, uint8_t with)
+{
+    return size == 0 || (bytes[0] == with && memcmp(bytes, bytes + 1, size - 1) == 0);
+}
+
+/* ---- Variants -------------------------------------------------------------------------------------------------- */
+
+const char *const variant_names[VARIANTS] = {"scalar", "avx2", "avx512"};
+
+const struct strait_codec *variant(int index)
+{
+    return strait_codec_get(variant_names[index]);
+}
+
+void print_conditions(void)
+{
+    printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
+    for (int v = 0; v < VARIANTS; v++)
+        if (variant(v) == NULL)
+            printf("%s: skipped, this build or processor lacks it\n", variant_names[v]);
+    fflush(stdout);
+}
+
+/* ---- Codebooks and values -------------------------------------------------------------------------------------- */
+
+/* Neighbours of `middle`, nearest first. */
+static uint8_t neighbour(uint8_t middle, unsigned r)
+{
+    return (uint8_t)(r % 2 == 0 ? middle + r / 2 : middle - (r + 1) / 2);
+}
+
+void test_ranking(uint8_t ranking[256], uint32_t table)
+{
+    struct rng rng = {.state = 5}; /* not of the seed: a codebook has one id */
+    for (unsigned r = 0; r < 256; r++) {
+        const uint8_t choice[TEST_TABLES] = {neighbour(124, r), (uint8_t)(255 - r), (uint8_t)r, (uint8_t)r,
+                                             (uint8_t)(neighbour(100, r / 2) + r % 2 * 128)};
+        ranking[r] = choice[table];
+    }
+    for (unsigned r = 255; table == 2 && r > 0; r--) {
+        unsigned other = rng_below(&rng, r + 1);
+        uint8_t swapped = ranking[r];
+        ranking[r] = ranking[other];
+        ranking[other] = swapped;
+    }
+}
+
+struct strait_codebook *test_codebook(void)
+{
+    uint8_t rankings[TEST_TABLES][256];
+    struct strait_codebook *codebook = NULL;
+    for (uint32_t t = 0; t < TEST_TABLES; t++)
+        test_ranking(rankings[t], t);
+    require(strait_codebook_create((const uint8_t(*)[256])rankings, NULL, TEST_TABLES, &codebook) == STRAIT_OK);
+    return codebook;
+}
+
+uint16_t join_value(uint8_t sign_mantissa, uint8_t exponent)
+{
+    return (uint16_t)((sign_mantissa >> 7) << 15 | exponent << 7 | (sign_mantissa & 127));
+}
+
+void put_value(uint8_t *bytes, size_t index, uint16_t value)
+{
+    bytes[2 * index] = (uint8_t)value;
+    bytes[2 * index + 1] = (uint8_t)(value >> 8);
+}
+
+uint16_t get_value(const uint8_t *bytes, size_t index)
+{
+    return (uint16_t)(bytes[2 * index] | bytes[2 * index + 1] << 8);
+}
+
+static uint32_t random_rank(struct rng *rng, enum pattern pattern, uint32_t share)
+{
+    static const uint8_t edges[] = {0, 2, 3, 5, 6, 15, 16, 20, 21, 255};
+    uint64_t bits = rng_next(rng);
+    switch (pattern) {
+    case PATTERN_FALLING:
+        return bits >> 54 == 0 ? bits & 255 : (uint32_t)__builtin_ctzll(bits | 1ull << 40);
+    case PATTERN_LOW:
+        return bits % 3;
+    case PATTERN_MIDDLE:
+        return bits % 6;
+    case PATTERN_TOP16:
+        return bits % 16;
+    case PATTERN_RARE:
+        return bits >> 59 == 0 ? bits & 255 : bits & 15;
+    case PATTERN_EDGES:
+        return edges[bits % sizeof(edges)];
+    case PATTERN_HIGH:
+        return 21 + bits % 235;
+    case PATTERN_SHARE:
+        return bits >> 56 < share ? 16 + bits % 240 : bits % 16;
+    default:
+        return bits & 255;
+    }
+}
+
+static void fill_runs(struct rng *rng, const uint8_t ranking[256], uint8_t *bytes, size_t count)
+{
+    for (size_t i = 0; i < count;) {
+        size_t run = 1 + rng_below(rng, 200);
+        uint8_t exponent = ranking[random_rank(rng, PATTERN_FALLING, 0)];
+        bool zero = rng_below(rng, 4) == 0;
+        for (; run > 0 && i < count; run--, i++)
+            put_value(bytes, i, zero ? 0 : join_value((uint8_t)rng_next(rng), exponent));
+    }
+}
+
+void fill_pattern(struct rng *rng, enum pattern pattern, const uint8_t ranking[256], uint8_t *bytes, size_t size)
+{
+    size_t count = size / 2;
+    uint32_t share = rng_below(rng, 257);
+    if (pattern == PATTERN_RUNS)
+        fill_runs(rng, ranking, bytes, count);
+    for (size_t i = 0; pattern != PATTERN_RUNS && i < count; i++) {
+        bool follows = pattern >= PATTERN_NEARLY && i > 0;
+        uint8_t exponent = ranking[random_rank(rng, pattern, share)];
+        put_value(bytes, i, follows ? get_value(bytes, 0) : join_value((uint8_t)rng_next(rng), exponent));
+    }
+    if (pattern == PATTERN_NEARLY && count > 0)
+        bytes[2 * rng_below(rng, (uint32_t)count)] ^= 1;
+    if (size % 2 != 0)
+        bytes[size - 1] = (uint8_t)rng_next(rng);
+}
+
+/* ---- Page lists ------------------------------------------------------------------------------------------------ */
+
+static uint64_t round_up(uint64_t size, uint64_t multiple)
+{
+    return (size + multiple - 1) / multiple * multiple;
+}
+
+/* Row `row` of a listed page, as an offset in memory. False when the page's id is out of range. */
+static bool row_at(const struct layout *layout, uint32_t index, uint32_t row, size_t *offset)
+{
+    const struct strait_region *region = &layout->regions[index / layout->pages.id_count];
+    uint32_t i = index % layout->pages.id_count, id = layout->pages.ids == NULL ? i : layout->pages.ids[i];
+    *offset = (size_t)((uint8_t *)region->base - layout->memory.bytes + id * region->page_stride +
+                       row * region->row_stride);
+    return id < region->page_count;
+}
+
+static void mark_listed(struct layout *layout)
+{
+    size_t offset;
+    layout->listed = calloc(1, layout->memory.size + 1);
+    require(layout->listed != NULL);
+    for (uint32_t i = 0; i < layout_count(layout); i++) {
+        const struct strait_region *region = &layout->regions[i / layout->pages.id_count];
+        for (uint32_t row = 0; row < region->rows && row_at(layout, i, row, &offset); row++)
+            memset(layout->listed + offset, 1, region->row_bytes);
+    }
+}
+
+void layout_init(struct layout *layout, uint32_t alignment, const struct shape *shapes, uint32_t region_count,
+                 const uint32_t *ids, uint32_t id_count)
+{
+    size_t begin[REGIONS_MAX], end = 0;
+    require(region_count <= REGIONS_MAX);
+    for (uint32_t r = 0; r < region_count; r++) {
+        const struct shape *s = &shapes[r];
+        struct strait_region *region = &layout->regions[r];
+        *region = (struct strait_region){.page_count = s->page_count, .rows = s->rows, .row_bytes = s->row_bytes,
+                                         .table = s->table};
+        region->row_stride = s->row_bytes + s->row_gap;
+        region->page_stride = s->rows * region->row_stride + s->page_gap;
+        begin[r] = round_up(end + 64, 64) + s->skew;
+        end = begin[r] + (s->page_count - 1) * region->page_stride + (s->rows - 1) * region->row_stride + s->row_bytes;
+    }
+    guarded_init(&layout->memory, round_up(end, alignment));
+    for (uint32_t r = 0; r < region_count; r++)
+        layout->regions[r].base = layout->memory.bytes + begin[r];
+    layout->pages = (struct strait_pages){.regions = layout->regions, .ids = ids, .region_count = region_count,
+                                          .id_count = id_count};
+    mark_listed(layout);
+}
+
+void layout_mirror(struct layout *layout, const struct layout *like)
+{
+    *layout = *like;
+    guarded_init(&layout->memory, like->memory.size);
+    for (uint32_t r = 0; r < like->pages.region_count; r++)
+        layout->regions[r].base = layout->memory.bytes + ((uint8_t *)like->regions[r].base - like->memory.bytes);
+    layout->pages.regions = layout->regions;
+    mark_listed(layout);
+}
+
+void layout_fini(struct layout *layout)
+{
+    require(layout_intact(layout));
+    guarded_fini(&layout->memory);
+    free(layout->listed);
+}
+
+uint32_t layout_count(const struct layout *layout)
+{
+    return layout->pages.region_count * layout->pages.id_count;
+}
+
+uint32_t layout_page_bytes(const struct layout *layout, uint32_t index)
+{
+    const struct strait_region *region = &layout->regions[index / layout->pages.id_count];
+    return region->rows * region->row_bytes;
+}
+
+void layout_read(const struct layout *layout, uint32_t index, uint8_t *page)
+{
+    const struct strait_region *region = &layout->regions[index / layout->pages.id_count];
+    size_t offset;
+    for (uint32_t row = 0; row < region->rows && row_at(layout, index, row, &offset); row++)
+        memcpy(page + (size_t)row * region->row_bytes, layout->memory.bytes + offset, region->row_bytes);
+}
+
+void layout_write(struct layout *layout, uint32_t index, const uint8_t *page)
+{
+    const struct strait_region *region = &layout->regions[index / layout->pages.id_count];
+    size_t offset;
+    for (uint32_t row = 0; row < region->rows && row_at(layout, index, row, &offset); row++)
+        memcpy(layout->memory.bytes + offset, page + (size_t)row * region->row_bytes, region->row_bytes);
+}
+
+void layout_fill(struct layout *layout, struct rng *rng, enum pattern pattern, const struct strait_codebook *codebook)
+{
+    for (uint32_t i = 0; i < layout_count(layout); i++) {
+        uint32_t size = layout_page_bytes(layout, i);
+        uint8_t *page = malloc(size);
+        require(page != NULL);
+        fill_pattern(rng, pattern,
+                     strait_codebook_ranking(codebook, layout->regions[i / layout->pages.id_count].table), page, size);
+        layout_write(layout, i, page);
+        free(page);
+    }
+}
+
+void layout_clear(struct layout *layout)
+{
+    memset(layout->memory.bytes, CANARY, layout->memory.size);
+}
+
+bool layout_intact(const struct layout *layout)
+{
+    for (size_t i = 0; i < layout->memory.size; i++)
+        if (!layout->listed[i] && layout->memory.bytes[i] != CANARY)
+            return false;
+    return true;
+}
+
+bool layout_untouched(const struct layout *layout)
+{
+    return is_filled(layout->memory.bytes, layout->memory.size, CANARY);
+}
+
+/* ---- Running the codec ----------------------------------------------------------------------------------------- */
+
+struct strait_run verdict_begin(struct verdict *verdict)
+{
+    memset(verdict, 0, sizeof(*verdict));
+    verdict->result.status = STATUS_UNSET;
+    for (int i = 0; i < VERDICT_PAGES; i++)
+        verdict->page_status[i] = STATUS_UNSET;
+    return (struct strait_run){.size = sizeof(struct strait_run), .result = &verdict->result,
+                               .page_status = verdict->page_status, .class_stats = verdict->stats,
+                               .class_count = TEST_TABLES};
+}
+
+uint8_t *encode_layout(const struct strait_codec *codec, const struct asked *asked, const struct layout *src,
+                       struct verdict *verdict)
+{
+    struct strait_encode_params params = {.size = sizeof(params), .element = asked->element, .mode = asked->mode,
+                                          .codebook = asked->codebook};
+    struct strait_run run = verdict_begin(verdict);
+    uint64_t bound = strait_encode_bound(&src->pages);
+    struct guarded dst;
+    uint8_t *chunk = NULL;
+    require(layout_count(src) <= VERDICT_PAGES);
+    guarded_init(&dst, bound);
+    verdict->returned = strait_encode(codec, &params, dst.bytes, bound, &src->pages, &run);
+    if (verdict->returned == STRAIT_OK && verdict->result.status == STRAIT_OK) {
+        require(verdict->result.bytes > 0 && verdict->result.bytes <= bound && verdict->result.bytes % 16 == 0);
+        chunk = malloc(verdict->result.bytes);
+        require(chunk != NULL);
+        memcpy(chunk, dst.bytes, verdict->result.bytes);
+    } else {
+        require(is_filled(dst.bytes, dst.size, CANARY) && verdict->result.bytes == 0);
+    }
+    guarded_fini(&dst);
+    return chunk;
+}
+
+void decode_layout(const struct strait_codec *codec, const struct strait_codebook *codebook, const struct layout *dst,
+                   const uint32_t *select, const uint8_t *chunk, uint64_t size, struct verdict *verdict)
+{
+    struct strait_run run = verdict_begin(verdict);
+    require(layout_count(dst) <= VERDICT_PAGES);
+    verdict->returned = strait_decode(codec, codebook, &dst->pages, select, chunk, size, &run);
+}
+
+void verify_chunk(const struct strait_codec *codec, const struct strait_codebook *codebook, const uint8_t *chunk,
+                  uint64_t size, struct verdict *verdict)
+{
+    struct strait_run run = verdict_begin(verdict);
+    struct strait_chunk_info info;
+    if (strait_chunk_info(chunk, size, &info) == STRAIT_OK && info.page_count > VERDICT_PAGES)
+        run.page_status = NULL;
+    verdict->returned = strait_verify(codec, codebook, chunk, size, &run);
+}
+
+/* The chunk lies in guarded memory. */
+static void decode_and_compare(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                               const struct layout *src, const struct guarded *chunk, const struct verdict *encoded)
+{
+    struct layout dst;
+    struct verdict decoded, verified;
+    layout_mirror(&dst, src);
+    decode_layout(codec, codebook, &dst, NULL, chunk->bytes, chunk->size, &decoded);
+    verify_chunk(codec, codebook, chunk->bytes, chunk->size, &verified);
+    require(decoded.returned == STRAIT_OK && decoded.result.status == STRAIT_OK);
+    require(memcmp(dst.memory.bytes, src->memory.bytes, src->memory.size) == 0);
+    require(memcmp(&decoded, &verified, sizeof(decoded)) == 0);
+    require(memcmp(decoded.result.values, encoded->result.values, sizeof(decoded.result.values)) == 0);
+    require(memcmp(decoded.stats, encoded->stats, sizeof(decoded.stats)) == 0);
+    require(memcmp(decoded.page_status, encoded->page_status, sizeof(decoded.page_status)) == 0);
+    layout_fini(&dst);
+}
+
+uint8_t *round_trip(const struct asked *asked, const struct layout *src, struct verdict *verdict)
+{
+    uint8_t *chunk = encode_layout(variant(0), asked, src, verdict);
+    struct guarded copy;
+    require(chunk != NULL);
+    guarded_init(&copy, verdict->result.bytes);
+    memcpy(copy.bytes, chunk, copy.size);
+    for (int v = 0; v < VARIANTS; v++) {
+        struct verdict other;
+        if (variant(v) == NULL)
+            continue;
+        uint8_t *same = encode_layout(variant(v), asked, src, &other);
+        require(memcmp(verdict, &other, sizeof(other)) == 0 && memcmp(chunk, same, copy.size) == 0);
+        free(same);
+        decode_and_compare(variant(v), asked->codebook, src, &copy, verdict);
+    }
+    guarded_fini(&copy);
+    return chunk;
+}
+
+/* ---- The format ------------------------------------------------------------------------------------------------ */
+
+static uint32_t reference_key(uint64_t i)
+{
+    static const uint32_t r[16] = {0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0,
+                                   0x082EFA98, 0xEC4E6C89, 0x452821E6, 0x38D01377, 0xBE5466CF, 0x34E90C6C,
+                                   0xC0AC29B7, 0xC97C50DD, 0x3F84D5B5, 0xB5470917};
+    static const uint32_t c[2] = {0x9E3779B1, 0x85EBCA77};
+    return (uint32_t)(r[i % 16] + (i / 16) * c[i % 2]);
+}
+
+static uint32_t word_at(const uint8_t *bytes, uint64_t size, uint64_t i)
+{
+    uint32_t word = 0;
+    for (uint64_t k = 4 * i; k < 4 * i + 4 && k < size; k++)
+        word |= (uint32_t)bytes[k] << 8 * (k % 4);
+    return word;
+}
+
+uint64_t reference_sum(const uint8_t *bytes, uint64_t size, uint64_t a, uint64_t b, uint64_t c)
+{
+    uint64_t sum = mix(mix(a + (b << 32)) + c);
+    for (uint64_t i = 0; 4 * i < size; i += 2) {
+        uint64_t x = (uint32_t)(word_at(bytes, size, i) + reference_key(i));
+        uint64_t y = (uint32_t)(word_at(bytes, size, i + 1) + reference_key(i + 1));
+        sum += x * y + x + (y << 32);
+    }
+    return sum;
+}
+
+uint64_t reference_page_sum(const uint8_t *page, uint32_t page_bytes, uint32_t index, uint32_t table)
+{
+    return reference_sum(page, page_bytes, page_bytes, index, table);
+}
+
+bool anatomy_read(struct anatomy *anatomy, const uint8_t *chunk, uint64_t size)
+{
+    if (size < 48)
+        return false;
+    anatomy->page_count = load_le32(chunk + 8);
+    anatomy->page_bytes = load_le32(chunk + 12);
+    anatomy->has_lengths = chunk[6] % 2 != 0;
+    if (anatomy->page_count == 0 || anatomy->page_count > 1048576 || anatomy->page_bytes == 0 ||
+        anatomy->page_bytes > 16777216)
+        return false;
+    anatomy->rows_per_page = (anatomy->page_bytes + 16383) / 16384 - 1;
+    anatomy->lengths = 48 + 16 * anatomy->page_count;
+    anatomy->rows = anatomy->lengths + (anatomy->has_lengths ? 4 * anatomy->page_count : 0);
+    anatomy->metadata_bytes = round_up(anatomy->rows + 4 * anatomy->page_count * anatomy->rows_per_page, 16);
+    return true;
+}
+
+uint64_t anatomy_row(const struct anatomy *anatomy, uint64_t page, uint64_t block)
+{
+    if (block == 0)
+        return 48 + 16 * page;
+    return anatomy->rows + 4 * (page * anatomy->rows_per_page + block - 1);
+}
+
+bool repair_metadata(uint8_t *chunk, uint64_t size)
+{
+    struct anatomy anatomy;
+    if (!anatomy_read(&anatomy, chunk, size) || anatomy.metadata_bytes > size)
+        return false;
+    memset(chunk + 40, 0, 8);
+    store_le64(chunk + 40, reference_sum(chunk, anatomy.metadata_bytes, anatomy.metadata_bytes, 0xFFFFFFFFu, 65535));
+    return true;
+}

@@ -1,0 +1,181 @@
+/* What the test programs and the fuzzers share. Needs no Check: a require() that fails prints and aborts. */
+#ifndef STRAIT_TESTS_SUPPORT_H
+#define STRAIT_TESTS_SUPPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <strait/codec.h>
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+/* Stays in release builds. */
+#define require(condition)                                                                        \
+    do {                                                                                          \
+        if (!(condition)) {                                                                       \
+            fprintf(stderr, "%s:%d: %s: not true: %s\n", __FILE__, __LINE__, __func__, #condition); \
+            abort();                                                                              \
+        }                                                                                         \
+    } while (0)
+
+/* ---- Random numbers -------------------------------------------------------------------------------------------- */
+
+/* The same on every machine; STRAIT_TEST_SEED chooses others. */
+struct rng {
+    uint64_t state;
+};
+
+uint64_t test_seed(void);
+struct rng rng_init(uint64_t stream);
+uint64_t rng_next(struct rng *rng);
+uint32_t rng_below(struct rng *rng, uint32_t limit);
+void rng_fill(struct rng *rng, void *dst, size_t size);
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+#define CANARY 0xA5
+
+/* `size` bytes, all CANARY, that end where the process may not read on. Reading before them faults nearly as soon. */
+struct guarded {
+    uint8_t *bytes;
+    size_t size;
+    uint8_t *map;
+    size_t map_size;
+};
+
+void guarded_init(struct guarded *guarded, size_t size);
+/* Fails when something was written before the bytes. */
+void guarded_fini(struct guarded *guarded);
+
+bool is_filled(const uint8_t *bytes, size_t size, uint8_t with);
+
+/* ---- Variants -------------------------------------------------------------------------------------------------- */
+
+enum { VARIANTS = 3 };
+extern const char *const variant_names[VARIANTS]; /* "scalar" first: the others are compared with it */
+
+/* NULL when this build or processor lacks it. */
+const struct strait_codec *variant(int index);
+
+/* Says the seed and which variants are not tested here. */
+void print_conditions(void);
+
+/* ---- Codebooks and values -------------------------------------------------------------------------------------- */
+
+/* Tables: 0 as of a bell curve, 1 falling from 255, 2 in no order, 3 rising from 0, 4 in two clusters. */
+enum { TEST_TABLES = 5 };
+void test_ranking(uint8_t ranking[256], uint32_t table);
+struct strait_codebook *test_codebook(void);
+
+/* What the exponents of a page are like, by their ranks. */
+enum pattern {
+    PATTERN_FALLING, /* each rank half as frequent as the one before, rarely anything */
+    PATTERN_NOISE,   /* every bit random */
+    PATTERN_LOW,     /* 0..2: one tier */
+    PATTERN_MIDDLE,  /* 0..5: two tiers */
+    PATTERN_TOP16,   /* 0..15 */
+    PATTERN_RARE,    /* 0..15, a few percent of anything */
+    PATTERN_EDGES,   /* first and last ranks of all tiers */
+    PATTERN_HIGH,    /* 21..255 */
+    PATTERN_SHARE,   /* a share of this page's own, from none to all, of 16..255 */
+    PATTERN_RUNS,    /* runs of one exponent, runs of zero */
+    PATTERN_NEARLY,  /* one value, one other somewhere */
+    PATTERN_CONST,   /* one value */
+    PATTERNS
+};
+
+uint16_t join_value(uint8_t sign_mantissa, uint8_t exponent);
+void put_value(uint8_t *bytes, size_t index, uint16_t value);
+uint16_t get_value(const uint8_t *bytes, size_t index);
+/* Fills bytes, an odd last one too. */
+void fill_pattern(struct rng *rng, enum pattern pattern, const uint8_t ranking[256], uint8_t *bytes, size_t size);
+
+/* ---- Page lists ------------------------------------------------------------------------------------------------ */
+
+/* A region: its pages, the bytes between rows and between pages, and how far its base is from a round address. */
+struct shape {
+    uint32_t page_count, rows, row_bytes, row_gap, page_gap, skew, table;
+};
+
+enum { REGIONS_MAX = 8 };
+
+/* A page list with memory of its own. What belongs to no listed page is CANARY; the last page ends at a guard page, or
+ * less than `alignment` bytes before. */
+struct layout {
+    struct guarded memory;
+    uint8_t *listed; /* per byte of memory: whether it belongs to a listed page */
+    struct strait_region regions[REGIONS_MAX];
+    struct strait_pages pages;
+};
+
+/* `ids` is borrowed; NULL: 0, 1, 2, ... Ids beyond a region are allowed: such pages have no memory. */
+void layout_init(struct layout *layout, uint32_t alignment, const struct shape *shapes, uint32_t region_count,
+                 const uint32_t *ids, uint32_t id_count);
+/* The same list with other memory, all CANARY. */
+void layout_mirror(struct layout *layout, const struct layout *like);
+void layout_fini(struct layout *layout);
+
+uint32_t layout_count(const struct layout *layout);
+uint32_t layout_page_bytes(const struct layout *layout, uint32_t index);
+void layout_read(const struct layout *layout, uint32_t index, uint8_t *page);
+void layout_write(struct layout *layout, uint32_t index, const uint8_t *page);
+void layout_fill(struct layout *layout, struct rng *rng, enum pattern pattern, const struct strait_codebook *codebook);
+void layout_clear(struct layout *layout);
+/* Nothing outside the listed pages was written; nothing at all. */
+bool layout_intact(const struct layout *layout);
+bool layout_untouched(const struct layout *layout);
+
+/* ---- Running the codec ----------------------------------------------------------------------------------------- */
+
+enum { STATUS_UNSET = 77, VERDICT_PAGES = 64 };
+
+/* All that a call reports; equal verdicts are equal bytes. */
+struct verdict {
+    struct strait_result result;
+    int64_t returned;
+    struct strait_class_stats stats[TEST_TABLES];
+    int32_t page_status[VERDICT_PAGES]; /* STATUS_UNSET where nothing was told */
+};
+
+struct strait_run verdict_begin(struct verdict *verdict);
+
+struct asked {
+    const struct strait_codebook *codebook;
+    enum strait_element element;
+    enum strait_mode mode;
+};
+
+/* Encodes into a buffer of exactly the bound and returns the chunk in malloc()ed memory; NULL when there is none. */
+uint8_t *encode_layout(const struct strait_codec *codec, const struct asked *asked, const struct layout *src,
+                       struct verdict *verdict);
+void decode_layout(const struct strait_codec *codec, const struct strait_codebook *codebook, const struct layout *dst,
+                   const uint32_t *select, const uint8_t *chunk, uint64_t size, struct verdict *verdict);
+void verify_chunk(const struct strait_codec *codec, const struct strait_codebook *codebook, const uint8_t *chunk,
+                  uint64_t size, struct verdict *verdict);
+
+/* Encodes with every variant, requires equal bytes and reports, decodes with every variant, requires what went in and
+ * nothing beside it. Returns the chunk, to be freed. */
+uint8_t *round_trip(const struct asked *asked, const struct layout *src, struct verdict *verdict);
+
+/* ---- The format, read from FORMAT.md and not from the code ----------------------------------------------------- */
+
+/* Section 5. */
+uint64_t reference_sum(const uint8_t *bytes, uint64_t size, uint64_t a, uint64_t b, uint64_t c);
+uint64_t reference_page_sum(const uint8_t *page, uint32_t page_bytes, uint32_t index, uint32_t table);
+
+/* Where things lie in a chunk that claims what its header claims. */
+struct anatomy {
+    uint64_t page_count, page_bytes, rows_per_page, lengths, rows, metadata_bytes;
+    bool has_lengths;
+};
+
+/* False when there is no header or its numbers are out of range. */
+bool anatomy_read(struct anatomy *anatomy, const uint8_t *chunk, uint64_t size);
+uint64_t anatomy_row(const struct anatomy *anatomy, uint64_t page, uint64_t block);
+/* Makes the metadata sum right. False when the chunk ends before its metadata does. */
+bool repair_metadata(uint8_t *chunk, uint64_t size);
+
+#endif

@@ -1,0 +1,566 @@
+/* The block coders of every variant, called directly: against the scalar one, and against the format's own rules. */
+#include <check.h>
+#include <string.h>
+
+#include "kernels/codec.h"
+#include "kernels/sum.h"
+#include "tests/support.h"
+
+enum { TOP16, TIERED, CODERS };
+
+enum { ROUNDS = 20, BLOCKS_PER_ROUND = 500, CHANGES = 4 };
+
+/* Memory that ends at guard pages: what is read or written a byte too far is a crash. */
+static struct guarded plain, coded, back, stage[2];
+static uint8_t first_back[BLOCK_BYTES];
+static struct strait_codebook *codebook;
+
+static void setup(void)
+{
+    guarded_init(&plain, BLOCK_BYTES);
+    guarded_init(&coded, BLOCK_STAGE_BYTES);
+    guarded_init(&back, BLOCK_BYTES);
+    guarded_init(&stage[0], BLOCK_STAGE_BYTES);
+    guarded_init(&stage[1], BLOCK_STAGE_BYTES);
+    codebook = test_codebook();
+}
+
+static void teardown(void)
+{
+    strait_codebook_destroy(codebook);
+    guarded_fini(&plain);
+    guarded_fini(&coded);
+    guarded_fini(&back);
+    guarded_fini(&stage[0]);
+    guarded_fini(&stage[1]);
+}
+
+static const struct block_ops *ops_of(int index)
+{
+    const struct strait_codec *codec = variant(index);
+    return codec == NULL ? NULL : codec->blocks;
+}
+
+static uint8_t *last_bytes(const struct guarded *guarded, size_t size)
+{
+    return guarded->bytes + guarded->size - size;
+}
+
+/* ---- One block ------------------------------------------------------------------------------------------------- */
+
+struct sample {
+    uint32_t n, t, word;
+    const struct table *table;
+    const uint8_t *bytes; /* 2n + t of them */
+};
+
+struct encoding {
+    uint64_t sum;
+    size_t used; /* with the tail byte */
+    uint32_t escapes;
+};
+
+static struct encoding encode(const struct block_ops *ops, int coder, const struct sample *s, uint8_t *dst)
+{
+    struct block_bytes block = {.bytes = (uint8_t *)s->bytes, .size = 2 * s->n + s->t, .word = s->word};
+    struct encoding e = {0};
+    e.used = coder == TOP16 ? ops->encode_top16(dst, &block, s->table, &e.escapes)
+                            : ops->encode_tiered(dst, &block, s->table, &e.escapes);
+    e.sum = block.sum;
+    if (s->t != 0)
+        dst[e.used++] = s->bytes[2 * s->n];
+    return e;
+}
+
+struct decoding {
+    uint64_t sum;
+    size_t used; /* 0: refused */
+    uint32_t escapes;
+};
+
+/* From the last `size` bytes of `coded` to the last bytes of `back`. */
+static struct decoding decode(const struct block_ops *ops, int coder, bool listed, const struct sample *s, size_t size)
+{
+    uint32_t bytes = 2 * s->n + s->t;
+    struct block_bytes block = {.bytes = last_bytes(&back, bytes), .size = bytes, .word = s->word};
+    const uint8_t *src = last_bytes(&coded, size);
+    struct decoding d = {0};
+    memset(back.bytes, CANARY, back.size);
+    d.used = coder == TOP16 ? ops->decode_top16(&block, src, size, listed, s->table, &d.escapes)
+                            : ops->decode_tiered(&block, src, size, s->table, &d.escapes);
+    ck_assert(is_filled(back.bytes, back.size - bytes, CANARY));
+    if (d.used == 0)
+        return (struct decoding){0};
+    d.sum = block.sum;
+    if (memcmp(block.bytes, block.bytes + 2, 2 * s->n - 2) == 0)
+        ck_assert(block.maybe_const);
+    return d;
+}
+
+/* Bytes that every block of this kind has: a decoder may count on them. */
+static size_t static_size(int coder, const struct sample *s)
+{
+    return s->n + (coder == TOP16 ? pack_bytes_4bit(s->n) : pack_bytes_2bit(s->n)) + s->t;
+}
+
+/* Decodes with every variant; all agree with the scalar one. */
+static struct decoding decode_all(int coder, bool listed, const struct sample *s, size_t size)
+{
+    uint32_t bytes = 2 * s->n + s->t;
+    struct decoding first = decode(ops_of(0), coder, listed, s, size);
+    memcpy(first_back, last_bytes(&back, bytes), bytes);
+    for (int v = 1; v < VARIANTS; v++) {
+        if (ops_of(v) == NULL)
+            continue;
+        struct decoding other = decode(ops_of(v), coder, listed, s, size);
+        ck_assert_uint_eq(first.used, other.used);
+        ck_assert_uint_eq(first.escapes, other.escapes);
+        ck_assert_uint_eq(first.sum, other.sum);
+        if (first.used > 0)
+            ck_assert_mem_eq(first_back, last_bytes(&back, bytes), bytes);
+    }
+    return first;
+}
+
+/* Encodes with every variant to stage[0]; all agree. */
+static struct encoding encode_all(int coder, const struct sample *s)
+{
+    struct encoding first = encode(ops_of(0), coder, s, stage[0].bytes);
+    ck_assert_uint_eq(first.sum, sum_terms(s->bytes, 2 * s->n + s->t, s->word));
+    for (int v = 1; v < VARIANTS; v++) {
+        if (ops_of(v) == NULL)
+            continue;
+        struct encoding other = encode(ops_of(v), coder, s, stage[1].bytes);
+        ck_assert_uint_eq(first.used, other.used);
+        ck_assert_uint_eq(first.escapes, other.escapes);
+        ck_assert_uint_eq(first.sum, other.sum);
+        ck_assert_mem_eq(stage[0].bytes, stage[1].bytes, first.used);
+    }
+    return first;
+}
+
+/* The chunk layer never hands over a block that is not smaller than raw, so decoders need not take longer ones. */
+static bool fits_decoder(size_t size)
+{
+    return size <= BLOCK_BYTES;
+}
+
+static void check_sample(int coder, const struct sample *s)
+{
+    struct encoding e = encode_all(coder, s);
+    if (!fits_decoder(e.used))
+        return;
+    memcpy(last_bytes(&coded, e.used), stage[0].bytes, e.used);
+    struct decoding d = decode_all(coder, e.escapes > 0, s, e.used);
+    ck_assert_uint_eq(e.used, d.used);
+    ck_assert_uint_eq(e.escapes, d.escapes);
+    ck_assert_uint_eq(e.sum, d.sum);
+    ck_assert_mem_eq(first_back, s->bytes, 2 * s->n + s->t);
+}
+
+/* A changed block is refused by all, or is the one way to write some other block. */
+static void check_changed(struct rng *rng, int coder, const struct sample *s)
+{
+    struct encoding e = encode(ops_of(0), coder, s, stage[0].bytes);
+    size_t fixed = static_size(coder, s), size = fixed + rng_below(rng, (uint32_t)(e.used - fixed) + 20);
+    bool listed = rng_below(rng, 8) == 0 ? e.escapes == 0 : e.escapes > 0;
+    if (rng_below(rng, 2) == 0)
+        size = e.used;
+    if (!fits_decoder(size))
+        return;
+    uint8_t *bytes = last_bytes(&coded, size);
+    memset(stage[0].bytes + e.used, 0, 32);
+    memcpy(bytes, stage[0].bytes, size);
+    for (uint32_t k = rng_below(rng, 3); k > 0 && size > s->n; k--)
+        bytes[s->n + rng_below(rng, (uint32_t)(size - s->n))] ^= (uint8_t)(1u << rng_below(rng, 8));
+    struct decoding d = decode_all(coder, listed, s, size);
+    if (d.used == 0)
+        return;
+    struct sample other = *s;
+    other.bytes = first_back;
+    struct encoding again = encode(ops_of(0), coder, &other, stage[1].bytes);
+    ck_assert_uint_eq(d.used, again.used);
+    ck_assert_uint_eq(d.escapes, again.escapes);
+    ck_assert_uint_eq(d.sum, again.sum);
+    ck_assert_mem_eq(bytes, stage[1].bytes, d.used);
+}
+
+static struct sample random_sample(struct rng *rng, uint32_t n, uint32_t t, enum pattern pattern, uint32_t table)
+{
+    uint8_t *bytes = last_bytes(&plain, 2 * n + t);
+    fill_pattern(rng, pattern, strait_codebook_ranking(codebook, table), bytes, 2 * n + t);
+    return (struct sample){.n = n, .t = t, .word = SUM_LANES * rng_below(rng, 1 << 18),
+                           .table = &codebook->tables[table], .bytes = bytes};
+}
+
+/* A block with its tail byte is never longer than a full one. */
+static uint32_t random_tail(struct rng *rng, uint32_t n)
+{
+    return n < STRAIT_BLOCK_VALUES ? rng_below(rng, 2) : 0;
+}
+
+START_TEST(every_variant_codes_random_blocks_like_scalar)
+{
+    struct rng rng = rng_init(100 + (uint64_t)_i);
+    for (int i = 0; i < BLOCKS_PER_ROUND; i++) {
+        uint32_t n = 1 + rng_below(&rng, rng_below(&rng, 3) == 0 ? STRAIT_BLOCK_VALUES : 700);
+        enum pattern pattern = (enum pattern)rng_below(&rng, PATTERNS);
+        struct sample s = random_sample(&rng, n, random_tail(&rng, n), pattern, rng_below(&rng, TEST_TABLES));
+        check_sample(TOP16, &s);
+        check_sample(TIERED, &s);
+    }
+}
+END_TEST
+
+START_TEST(what_every_variant_accepts_is_what_the_encoder_writes)
+{
+    struct rng rng = rng_init(200 + (uint64_t)_i);
+    for (int i = 0; i < BLOCKS_PER_ROUND; i++) {
+        uint32_t n = 1 + rng_below(&rng, rng_below(&rng, 10) == 0 ? STRAIT_BLOCK_VALUES : 200);
+        enum pattern pattern = (enum pattern)rng_below(&rng, PATTERNS);
+        struct sample s = random_sample(&rng, n, random_tail(&rng, n), pattern, rng_below(&rng, TEST_TABLES));
+        for (int k = 0; k < 2 * CHANGES; k++)
+            check_changed(&rng, k % CODERS, &s);
+    }
+}
+END_TEST
+
+START_TEST(every_variant_codes_every_length_like_scalar)
+{
+    struct rng rng = rng_init(300);
+    for (uint32_t n = 1; n <= STRAIT_BLOCK_VALUES; n += n < 200 || n > STRAIT_BLOCK_VALUES - 70 ? 1 : 37) {
+        for (uint32_t t = 0; t <= (n < STRAIT_BLOCK_VALUES); t++) {
+            struct sample s = random_sample(&rng, n, t, (enum pattern)((n + (uint32_t)_i) % PATTERNS), n % TEST_TABLES);
+            check_sample(TOP16, &s);
+            check_sample(TIERED, &s);
+        }
+    }
+}
+END_TEST
+
+START_TEST(every_variant_looks_up_every_exponent_in_any_table)
+{
+    struct rng rng = rng_init(400 + (uint64_t)_i);
+    uint8_t ranking[256], bytes[512 + 64];
+    struct strait_codebook *own = NULL;
+    for (unsigned r = 0; r < 256; r++) {
+        unsigned other = rng_below(&rng, r + 1);
+        ranking[r] = r == other ? (uint8_t)r : ranking[other];
+        ranking[other] = (uint8_t)r;
+    }
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &own));
+    for (uint32_t first = 0; first < 32; first++) {
+        for (uint32_t i = 0; i < 256 + first; i++)
+            put_value(bytes, i, join_value((uint8_t)rng_next(&rng), (uint8_t)i));
+        struct sample s = {.n = 256 + first, .table = &own->tables[0], .bytes = bytes};
+        check_sample(TOP16, &s);
+        check_sample(TIERED, &s);
+    }
+    strait_codebook_destroy(own);
+}
+END_TEST
+
+/* Alignments: stored past the caches where the memory is aligned, and through them elsewhere. */
+START_TEST(every_variant_decodes_to_any_address)
+{
+    static _Alignas(64) uint8_t memory[BLOCK_BYTES + 256];
+    struct rng rng = rng_init(500);
+    for (uint32_t n = 1; n <= STRAIT_BLOCK_VALUES; n = 2 * n + rng_below(&rng, 3)) {
+        struct sample s = random_sample(&rng, n, 0, PATTERN_FALLING, 0);
+        struct encoding e = encode(ops_of(0), TIERED, &s, stage[0].bytes);
+        for (int k = 0; k < VARIANTS * 65; k++) {
+            const struct block_ops *ops = ops_of(k / 65);
+            if (ops == NULL)
+                continue;
+            struct block_bytes block = {.bytes = memory + k % 65, .size = 2 * n, .word = s.word, .stream = true};
+            uint32_t escapes;
+            memset(memory, CANARY, sizeof(memory));
+            ck_assert_uint_eq(e.used, ops->decode_tiered(&block, stage[0].bytes, e.used, s.table, &escapes));
+            ops->flush();
+            ck_assert_uint_eq(e.sum, block.sum);
+            ck_assert_mem_eq(s.bytes, block.bytes, block.size);
+            ck_assert(is_filled(memory, (size_t)(k % 65), CANARY));
+            ck_assert(is_filled(block.bytes + block.size, 64, CANARY));
+        }
+    }
+}
+END_TEST
+
+/* ---- Sums and copies ------------------------------------------------------------------------------------------- */
+
+/* sum(bytes) without its seed, of bytes that begin at word 0. */
+static uint64_t reference_terms(const uint8_t *bytes, size_t size)
+{
+    return reference_sum(bytes, size, 1, 2, 3) - sum_seed(1, 2, 3);
+}
+
+START_TEST(every_variant_sums_every_size_as_the_format_says)
+{
+    const struct block_ops *ops = ops_of(_i);
+    struct rng rng = rng_init(600);
+    if (ops == NULL)
+        return;
+    rng_fill(&rng, plain.bytes, plain.size);
+    for (size_t size = 0; size <= BLOCK_BYTES; size += size < 700 || size > BLOCK_BYTES - 140 ? 1 : 61) {
+        const uint8_t *src = last_bytes(&plain, size);
+        ck_assert_uint_eq(reference_terms(src, size), ops->sum(src, size, 0));
+    }
+}
+END_TEST
+
+START_TEST(sums_of_the_parts_of_a_page_add_up)
+{
+    const struct block_ops *ops = ops_of(_i);
+    struct rng rng = rng_init(601);
+    size_t size = BLOCK_BYTES - 5;
+    if (ops == NULL)
+        return;
+    rng_fill(&rng, plain.bytes, plain.size);
+    for (uint32_t cut = 0; cut < size; cut += 4 * SUM_LANES * (1 + rng_below(&rng, 5))) {
+        uint64_t parts = ops->sum(plain.bytes, cut, 0) + ops->sum(plain.bytes + cut, size - cut, cut / 4);
+        ck_assert_uint_eq(reference_terms(plain.bytes, size), parts);
+    }
+}
+END_TEST
+
+START_TEST(keys_of_the_last_words_of_the_longest_page_are_right)
+{
+    const struct block_ops *ops = ops_of(_i);
+    struct rng rng = rng_init(602);
+    uint8_t *page = calloc(1, STRAIT_PAGE_BYTES_MAX);
+    size_t begin = STRAIT_PAGE_BYTES_MAX - BLOCK_BYTES;
+    if (ops != NULL) {
+        uint64_t zeros = ops->sum(page, begin, 0);
+        rng_fill(&rng, page + begin, BLOCK_BYTES);
+        ck_assert_uint_eq(reference_terms(page, STRAIT_PAGE_BYTES_MAX),
+                          zeros + ops->sum(page + begin, BLOCK_BYTES, (uint32_t)begin / 4));
+    }
+    free(page);
+}
+END_TEST
+
+START_TEST(every_variant_copies_exactly_and_sums_what_it_copies)
+{
+    static _Alignas(64) uint8_t memory[BLOCK_BYTES + 256];
+    const struct block_ops *ops = ops_of(_i);
+    struct rng rng = rng_init(603);
+    if (ops == NULL)
+        return;
+    rng_fill(&rng, plain.bytes, plain.size);
+    for (int k = 0; k < 4000; k++) {
+        size_t size = rng_below(&rng, k % 4 == 0 ? BLOCK_BYTES : 400) + 1;
+        const uint8_t *src = last_bytes(&plain, size);
+        uint8_t *dst = memory + rng_below(&rng, 130);
+        bool stream = rng_below(&rng, 2) != 0, summed = rng_below(&rng, 2) != 0;
+        memset(memory, CANARY, sizeof(memory));
+        if (summed)
+            ck_assert_uint_eq(sum_terms(src, size, 16), ops->sum_copy(dst, src, size, 16, stream));
+        else
+            ops->copy(dst, src, size, stream);
+        ops->flush();
+        ck_assert_mem_eq(src, dst, size);
+        ck_assert(is_filled(memory, (size_t)(dst - memory), CANARY));
+        ck_assert(is_filled(dst + size, (size_t)(memory + sizeof(memory) - dst) - size, CANARY));
+    }
+}
+END_TEST
+
+/* ---- What the sum sees ----------------------------------------------------------------------------------------- */
+
+enum { SUMMED = 4096, TRIALS = 100000 };
+
+static uint8_t page[SUMMED], changed[SUMMED];
+
+/* Sum of `bytes` less what it was before, without the terms that are the same. */
+static void assert_seen(const uint8_t *bytes, size_t from, size_t size)
+{
+    from = from / 64 * 64;
+    size_t end = (size + 63) / 64 * 64;
+    ck_assert(sum_terms(page + from, end - from, (uint32_t)from / 4) !=
+              sum_terms(bytes + from, end - from, (uint32_t)from / 4));
+}
+
+static void fill_page(struct rng *rng, int kind)
+{
+    uint8_t ranking[256];
+    test_ranking(ranking, 0);
+    if (kind == 0)
+        memset(page, 0, SUMMED);
+    else
+        fill_pattern(rng, kind == 1 ? PATTERN_FALLING : PATTERN_NOISE, ranking, page, SUMMED);
+    memcpy(changed, page, SUMMED);
+}
+
+START_TEST(sum_sees_every_flipped_bit)
+{
+    struct rng rng = rng_init(700);
+    fill_page(&rng, _i);
+    for (size_t bit = 0; bit < 8 * SUMMED; bit++) {
+        changed[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        assert_seen(changed, bit / 8, bit / 8 + 1);
+        changed[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+}
+END_TEST
+
+START_TEST(sum_sees_any_two_flipped_bits_of_64_bytes)
+{
+    struct rng rng = rng_init(701);
+    fill_page(&rng, _i);
+    for (size_t a = 0; a < 512; a++) {
+        for (size_t b = a + 1; b < 512; b++) {
+            changed[a / 8] ^= (uint8_t)(1u << a % 8);
+            changed[b / 8] ^= (uint8_t)(1u << b % 8);
+            assert_seen(changed, 0, 64);
+            memcpy(changed, page, 64);
+        }
+    }
+}
+END_TEST
+
+START_TEST(sum_sees_every_other_value_of_a_word)
+{
+    struct rng rng = rng_init(702);
+    fill_page(&rng, _i);
+    for (int k = 0; k < TRIALS; k++) {
+        size_t at = 4 * rng_below(&rng, SUMMED / 4);
+        rng_fill(&rng, changed + at, 4);
+        if (memcmp(changed + at, page + at, 4) != 0)
+            assert_seen(changed, at, at + 4);
+        memcpy(changed + at, page + at, 4);
+    }
+}
+END_TEST
+
+START_TEST(sum_sees_paired_sign_flips)
+{
+    struct rng rng = rng_init(703);
+    fill_page(&rng, _i);
+    for (int k = 0; k < TRIALS; k++) {
+        size_t a = 2 * rng_below(&rng, SUMMED / 2) + 1, b = 2 * rng_below(&rng, SUMMED / 2) + 1;
+        changed[a] ^= 0x80;
+        changed[b] ^= 0x80;
+        if (a != b)
+            assert_seen(changed, a < b ? a : b, (a < b ? b : a) + 1);
+        changed[a] = page[a];
+        changed[b] = page[b];
+    }
+}
+END_TEST
+
+/* Swaps two pieces of `size` bytes at multiples of `size`. */
+static void swap_pieces(size_t size)
+{
+    struct rng rng = rng_init(704 + size);
+    for (int k = 0; k < TRIALS; k++) {
+        size_t a = size * rng_below(&rng, (uint32_t)(SUMMED / size)), b = size * rng_below(&rng, (uint32_t)(SUMMED / size));
+        memcpy(changed + a, page + b, size);
+        memcpy(changed + b, page + a, size);
+        if (memcmp(changed, page, SUMMED) != 0)
+            assert_seen(changed, a < b ? a : b, (a < b ? b : a) + size);
+        memcpy(changed + a, page + a, size);
+        memcpy(changed + b, page + b, size);
+    }
+}
+
+static const size_t pieces[] = {2, 4, 8, 16, 64, 512, 1024};
+
+START_TEST(sum_sees_swapped_values_words_lines_and_pages)
+{
+    struct rng rng = rng_init(705);
+    fill_page(&rng, 1 + _i % 2);
+    swap_pieces(pieces[_i / 2]);
+}
+END_TEST
+
+START_TEST(sum_sees_moved_runs_of_zeros)
+{
+    struct rng rng = rng_init(706);
+    fill_page(&rng, 1 + _i);
+    for (int k = 0; k < TRIALS; k++) {
+        size_t from = rng_below(&rng, SUMMED / 2) & ~1u, run = 2 + 2 * rng_below(&rng, 300);
+        size_t by = 2 + 2 * rng_below(&rng, 100), end = from + run + by;
+        uint8_t before[SUMMED];
+        memcpy(before, page, SUMMED);
+        memset(page + from, 0, run);
+        memcpy(changed, page, SUMMED);
+        memmove(changed + from, page + from + run, by);
+        memset(changed + from + by, 0, run);
+        if (memcmp(changed, page, SUMMED) != 0)
+            assert_seen(changed, from, end);
+        memcpy(page, before, SUMMED);
+    }
+}
+END_TEST
+
+START_TEST(sum_sees_one_value_moved_in_a_page_of_zeros)
+{
+    struct rng rng = rng_init(707);
+    fill_page(&rng, 0);
+    for (int k = 0; k < TRIALS; k++) {
+        size_t a = 2 * rng_below(&rng, SUMMED / 2), b = 2 * rng_below(&rng, SUMMED / 2);
+        uint16_t value = (uint16_t)(1 + rng_below(&rng, 65535));
+        put_value(page, a / 2, value);
+        put_value(changed, b / 2, value);
+        if (a != b)
+            assert_seen(changed, a < b ? a : b, (a < b ? b : a) + 2);
+        memset(page + a, 0, 2);
+        memset(changed + b, 0, 2);
+    }
+}
+END_TEST
+
+START_TEST(sum_depends_on_length_index_and_table)
+{
+    for (uint32_t a = 0; a < 30; a++)
+        for (uint32_t b = 0; b < 30; b++)
+            for (uint32_t c = 0; c < 30; c++)
+                ck_assert(a + b + c == 0 || sum_seed(a, b, c) != sum_seed(0, 0, 0));
+    ck_assert(sum_seed_page(1, 2, 3) != sum_seed_page(2, 1, 3));
+    ck_assert_uint_eq(reference_sum(page, 0, 5, 6, 7), sum_seed(5, 6, 7));
+}
+END_TEST
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
+
+static Suite *block_suite(void)
+{
+    Suite *suite = suite_create("block");
+    TCase *coders = tcase_create("coders"), *sums = tcase_create("sums"), *seen = tcase_create("seen");
+    tcase_set_timeout(coders, 0); /* CTest has one */
+    tcase_add_checked_fixture(coders, setup, teardown);
+    tcase_add_loop_test(coders, every_variant_codes_random_blocks_like_scalar, 0, ROUNDS);
+    tcase_add_loop_test(coders, what_every_variant_accepts_is_what_the_encoder_writes, 0, ROUNDS);
+    tcase_add_loop_test(coders, every_variant_codes_every_length_like_scalar, 0, 4);
+    tcase_add_loop_test(coders, every_variant_looks_up_every_exponent_in_any_table, 0, 40);
+    tcase_add_test(coders, every_variant_decodes_to_any_address);
+    suite_add_tcase(suite, coders);
+    tcase_set_timeout(sums, 0);
+    tcase_add_checked_fixture(sums, setup, teardown);
+    tcase_add_loop_test(sums, every_variant_sums_every_size_as_the_format_says, 0, VARIANTS);
+    tcase_add_loop_test(sums, sums_of_the_parts_of_a_page_add_up, 0, VARIANTS);
+    tcase_add_loop_test(sums, keys_of_the_last_words_of_the_longest_page_are_right, 0, VARIANTS);
+    tcase_add_loop_test(sums, every_variant_copies_exactly_and_sums_what_it_copies, 0, VARIANTS);
+    suite_add_tcase(suite, sums);
+    tcase_set_timeout(seen, 0);
+    tcase_add_loop_test(seen, sum_sees_every_flipped_bit, 0, 3);
+    tcase_add_loop_test(seen, sum_sees_any_two_flipped_bits_of_64_bytes, 0, 3);
+    tcase_add_loop_test(seen, sum_sees_every_other_value_of_a_word, 0, 3);
+    tcase_add_loop_test(seen, sum_sees_paired_sign_flips, 0, 3);
+    tcase_add_loop_test(seen, sum_sees_swapped_values_words_lines_and_pages, 0, 2 * COUNT(pieces));
+    tcase_add_loop_test(seen, sum_sees_moved_runs_of_zeros, 0, 2);
+    tcase_add_test(seen, sum_sees_one_value_moved_in_a_page_of_zeros);
+    tcase_add_test(seen, sum_depends_on_length_index_and_table);
+    suite_add_tcase(suite, seen);
+    return suite;
+}
+
+int main(void)
+{
+    print_conditions();
+    SRunner *runner = srunner_create(block_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

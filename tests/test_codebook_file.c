@@ -1,0 +1,592 @@
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/codebook.pb-c.h"
+#include "kernels/codebook_file.h"
+
+#define MARK 0x42435453u
+#define TABLES 4u
+
+/* ---- Sets ------------------------------------------------------------------------------------------------------ */
+
+static const struct strait_class sorted_classes[TABLES] = {
+    {STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_K, 0}, {STRAIT_ROLE_V, INT32_MAX}};
+static const struct strait_class unsorted_classes[TABLES] = {
+    {STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_V, 3}, {STRAIT_ROLE_K, -1}, {STRAIT_ROLE_OTHER, 7}};
+
+static const struct set_case {
+    uint32_t count;
+    const struct strait_class *classes;
+} set_cases[] = {{1, NULL}, {1, sorted_classes}, {2, NULL}, {2, sorted_classes}, {4, NULL}, {4, sorted_classes},
+                 {4, unsorted_classes}};
+
+/* A permutation that differs from seed to seed: an odd factor has an inverse modulo 256. */
+static void fill_ranking(uint8_t ranking[256], uint32_t seed)
+{
+    for (unsigned r = 0; r < 256; r++)
+        ranking[r] = (uint8_t)((2 * seed + 1) * r + (seed >> 7) + 100);
+}
+
+static struct strait_codebook *create_set(uint32_t count, const struct strait_class *classes)
+{
+    struct strait_codebook *set = NULL;
+    uint8_t(*rankings)[256] = malloc(sizeof(*rankings) * count);
+    for (uint32_t t = 0; t < count; t++)
+        fill_ranking(rankings[t], t);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])rankings, classes, count, &set));
+    free(rankings);
+    return set;
+}
+
+static uint8_t *serialize_set(const struct strait_codebook *set, size_t *size)
+{
+    *size = strait_codebook_serialized_size(set);
+    uint8_t *bytes = malloc(*size);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_serialize(set, bytes, *size));
+    return bytes;
+}
+
+static void assert_same_class(struct strait_class a, struct strait_class b)
+{
+    ck_assert_int_eq(a.role, b.role);
+    ck_assert_int_eq(a.layer, b.layer);
+}
+
+static void assert_same_set(const struct strait_codebook *a, const struct strait_codebook *b)
+{
+    ck_assert_uint_eq(strait_codebook_count(a), strait_codebook_count(b));
+    ck_assert_mem_eq(strait_codebook_id(a), strait_codebook_id(b), STRAIT_CODEBOOK_ID_BYTES);
+    for (uint32_t t = 0; t < strait_codebook_count(a); t++) {
+        struct strait_class class = strait_codebook_class(a, t);
+        ck_assert_mem_eq(strait_codebook_ranking(a, t), strait_codebook_ranking(b, t), 256);
+        assert_same_class(class, strait_codebook_class(b, t));
+        ck_assert_uint_eq(strait_codebook_find(a, class), strait_codebook_find(b, class));
+    }
+}
+
+START_TEST(a_set_comes_back_from_its_file)
+{
+    struct strait_codebook *set = create_set(set_cases[_i].count, set_cases[_i].classes), *back = NULL;
+    size_t size, size_again;
+    uint8_t *bytes = serialize_set(set, &size);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_parse(bytes, size, &back));
+    assert_same_set(set, back);
+    uint8_t *bytes_again = serialize_set(back, &size_again);
+    ck_assert_uint_eq(size, size_again);
+    ck_assert_mem_eq(bytes, bytes_again, size);
+    free(bytes_again);
+    free(bytes);
+    strait_codebook_destroy(back);
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+START_TEST(the_largest_set_comes_back_from_its_file)
+{
+    struct strait_codebook *set = create_set(STRAIT_CODEBOOK_TABLES_MAX, NULL), *back = NULL;
+    size_t size;
+    uint8_t *bytes = serialize_set(set, &size);
+    ck_assert_uint_le(size, CODEBOOK_FILE_BYTES_MAX);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_parse(bytes, size, &back));
+    assert_same_set(set, back);
+    free(bytes);
+    strait_codebook_destroy(back);
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+START_TEST(a_set_is_not_written_into_one_byte_too_few)
+{
+    struct strait_codebook *set = create_set(TABLES, sorted_classes);
+    size_t size = strait_codebook_serialized_size(set);
+    uint8_t *bytes = calloc(size, 1), *zeros = calloc(size, 1);
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, strait_codebook_serialize(set, bytes, size - 1));
+    ck_assert_mem_eq(bytes, zeros, size);
+    free(zeros);
+    free(bytes);
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+START_TEST(no_beginning_of_a_set_is_a_set)
+{
+    struct strait_codebook *set = create_set(TABLES, sorted_classes), *back = NULL;
+    size_t size;
+    uint8_t *bytes = serialize_set(set, &size);
+    for (size_t cut = 0; cut < size; cut++) {
+        uint8_t *exact = malloc(cut + 1); /* so that a sanitizer sees one byte read too many */
+        memcpy(exact, bytes, cut);
+        ck_assert_int_eq(STRAIT_ERR_CORRUPT, strait_codebook_parse(exact, cut, &back));
+        free(exact);
+    }
+    ck_assert_ptr_null(back);
+    free(bytes);
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+/* Not all changes are seen: the id covers the rankings, not the classes. */
+START_TEST(no_changed_byte_changes_a_ranking_unseen)
+{
+    struct strait_codebook *set = create_set(TABLES, sorted_classes);
+    size_t size;
+    uint8_t *bytes = serialize_set(set, &size);
+    for (size_t i = 0; i < 8 * size; i++) {
+        struct strait_codebook *back = NULL;
+        bytes[i / 8] ^= (uint8_t)(1u << i % 8);
+        if (strait_codebook_parse(bytes, size, &back) == STRAIT_OK)
+            ck_assert_mem_eq(strait_codebook_id(set), strait_codebook_id(back), STRAIT_CODEBOOK_ID_BYTES);
+        strait_codebook_destroy(back);
+        bytes[i / 8] ^= (uint8_t)(1u << i % 8);
+    }
+    free(bytes);
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+/* ---- Files that protobuf wrote --------------------------------------------------------------------------------- */
+
+/* A message with all its storage, valid until a case spoils it. */
+struct draft {
+    Strait__CodebookSet set;
+    Strait__Table tables[TABLES];
+    Strait__Table *pointers[TABLES];
+    uint8_t id[STRAIT_CODEBOOK_ID_BYTES];
+    uint8_t rankings[TABLES][256];
+    uint64_t counts[TABLES][256];
+};
+
+static void draft_common(struct draft *draft)
+{
+    memset(draft, 0, sizeof(*draft));
+    strait__codebook_set__init(&draft->set);
+    draft->set.mark = MARK;
+    draft->set.version = 1;
+    draft->set.n_tables = TABLES;
+    draft->set.tables = draft->pointers;
+    for (uint32_t t = 0; t < TABLES; t++) {
+        strait__table__init(&draft->tables[t]);
+        draft->pointers[t] = &draft->tables[t];
+        draft->tables[t].role = (Strait__Role)sorted_classes[t].role;
+        draft->tables[t].layer = sorted_classes[t].layer;
+    }
+}
+
+static void draft_set(struct draft *draft)
+{
+    struct strait_codebook *set = create_set(TABLES, sorted_classes);
+    draft_common(draft);
+    memcpy(draft->id, strait_codebook_id(set), sizeof(draft->id));
+    draft->set.id = (ProtobufCBinaryData){.len = sizeof(draft->id), .data = draft->id};
+    for (uint32_t t = 0; t < TABLES; t++) {
+        memcpy(draft->rankings[t], strait_codebook_ranking(set, t), 256);
+        draft->tables[t].ranking = (ProtobufCBinaryData){.len = 256, .data = draft->rankings[t]};
+    }
+    strait_codebook_destroy(set);
+}
+
+static void add_counts(struct draft *draft)
+{
+    for (uint32_t t = 0; t < TABLES; t++) {
+        draft->counts[t][t] = 1000 + t;
+        draft->tables[t].counts = draft->counts[t];
+        draft->tables[t].n_counts = 256;
+    }
+}
+
+/* Without the fallback, as a partial file has none: three classes. */
+static void draft_partial(struct draft *draft)
+{
+    draft_common(draft);
+    add_counts(draft);
+    draft->set.tables++;
+    draft->set.n_tables--;
+    for (uint32_t t = 1; t < TABLES; t++)
+        draft->set.values += 1000 + t;
+}
+
+static enum strait_status parse_draft(const struct draft *draft, struct strait_codebook **set)
+{
+    size_t size = strait__codebook_set__get_packed_size(&draft->set);
+    uint8_t *bytes = malloc(size);
+    strait__codebook_set__pack(&draft->set, bytes);
+    enum strait_status status = strait_codebook_parse(bytes, size, set);
+    free(bytes);
+    return status;
+}
+
+START_TEST(a_set_is_written_as_protobuf_writes_it)
+{
+    struct strait_codebook *set = create_set(TABLES, sorted_classes);
+    struct draft draft;
+    draft_set(&draft);
+    size_t size, expected_size = strait__codebook_set__get_packed_size(&draft.set);
+    uint8_t *bytes = serialize_set(set, &size), *expected = malloc(expected_size);
+    strait__codebook_set__pack(&draft.set, expected);
+    ck_assert_uint_eq(expected_size, size);
+    ck_assert_mem_eq(expected, bytes, size);
+    ck_assert_mem_eq("\x0d"
+                     "STCB",
+                     bytes, 5);
+    free(expected);
+    free(bytes);
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+START_TEST(a_set_with_counts_is_the_same_set)
+{
+    struct strait_codebook *set = create_set(TABLES, sorted_classes), *back = NULL;
+    struct draft draft;
+    draft_set(&draft);
+    add_counts(&draft);
+    ck_assert_int_eq(STRAIT_OK, parse_draft(&draft, &back));
+    assert_same_set(set, back);
+    strait_codebook_destroy(back);
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+static void no_mark(struct draft *d) { d->set.mark = 0; }
+static void other_mark(struct draft *d) { d->set.mark = MARK + 1; }
+static void no_version(struct draft *d) { d->set.version = 0; }
+static void newer_version(struct draft *d) { d->set.version = 2; }
+static void no_id(struct draft *d) { d->set.id.len = 0; }
+static void short_id(struct draft *d) { d->set.id.len--; }
+static void wrong_id(struct draft *d) { d->id[15] ^= 1; }
+static void no_tables(struct draft *d) { d->set.n_tables = 0; }
+static void table_lost(struct draft *d) { d->set.n_tables--; }
+static void no_ranking(struct draft *d) { d->tables[1].ranking.len = 0; }
+static void short_ranking(struct draft *d) { d->tables[1].ranking.len = 255; }
+static void exponent_twice(struct draft *d) { d->rankings[3][255] = d->rankings[3][0]; }
+static void rankings_swapped(struct draft *d)
+{
+    d->tables[1].ranking.data = d->rankings[2];
+    d->tables[2].ranking.data = d->rankings[1];
+}
+static void unknown_role(struct draft *d) { d->tables[2].role = (Strait__Role)3; }
+static void negative_role(struct draft *d) { d->tables[2].role = (Strait__Role)-1; }
+static void negative_layer(struct draft *d) { d->tables[2].layer = -3; }
+static void one_unclassed(struct draft *d) { d->tables[1].layer = -2; }
+static void class_twice(struct draft *d)
+{
+    d->tables[3].role = d->tables[2].role;
+    d->tables[3].layer = d->tables[2].layer;
+}
+static void fallback_of_layer(struct draft *d) { d->tables[0].layer = 0; }
+static void fallback_of_role(struct draft *d) { d->tables[0].role = STRAIT__ROLE__ROLE_K; }
+static void short_counts(struct draft *d)
+{
+    add_counts(d);
+    d->tables[2].n_counts = 255;
+}
+
+static const struct bad_case {
+    void (*spoil)(struct draft *draft);
+    enum strait_status status;
+} bad_sets[] = {
+    {no_mark, STRAIT_ERR_CORRUPT},          {other_mark, STRAIT_ERR_CORRUPT},
+    {no_version, STRAIT_ERR_CORRUPT},       {newer_version, STRAIT_ERR_UNSUPPORTED},
+    {no_id, STRAIT_ERR_CORRUPT},            {short_id, STRAIT_ERR_CORRUPT},
+    {wrong_id, STRAIT_ERR_CORRUPT},         {no_tables, STRAIT_ERR_CORRUPT},
+    {table_lost, STRAIT_ERR_CORRUPT},       {no_ranking, STRAIT_ERR_CORRUPT},
+    {short_ranking, STRAIT_ERR_CORRUPT},    {exponent_twice, STRAIT_ERR_CORRUPT},
+    {rankings_swapped, STRAIT_ERR_CORRUPT}, {unknown_role, STRAIT_ERR_CORRUPT},
+    {negative_role, STRAIT_ERR_CORRUPT},    {negative_layer, STRAIT_ERR_CORRUPT},
+    {one_unclassed, STRAIT_ERR_CORRUPT},    {class_twice, STRAIT_ERR_CORRUPT},
+    {fallback_of_layer, STRAIT_ERR_CORRUPT},{fallback_of_role, STRAIT_ERR_CORRUPT},
+    {short_counts, STRAIT_ERR_CORRUPT},     {draft_partial, STRAIT_ERR_CORRUPT},
+};
+
+START_TEST(a_set_with_one_fault_is_refused)
+{
+    struct strait_codebook *set = NULL;
+    struct draft draft;
+    draft_set(&draft);
+    bad_sets[_i].spoil(&draft);
+    ck_assert_int_eq(bad_sets[_i].status, parse_draft(&draft, &set));
+    ck_assert_ptr_null(set);
+}
+END_TEST
+
+/* The mark and the version once more, at the end: the last one counts. */
+START_TEST(a_field_that_comes_twice_counts_the_last_time)
+{
+    static const uint8_t other_mark_again[] = {0x0d, 'N', 'O', 'N', 'E'}, version_again[] = {0x10, 0x02};
+    struct strait_codebook *set = create_set(TABLES, sorted_classes), *back = NULL;
+    size_t size;
+    uint8_t *bytes = serialize_set(set, &size);
+    bytes = realloc(bytes, size + 5);
+    memcpy(bytes + size, other_mark_again, 5);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, strait_codebook_parse(bytes, size + 5, &back));
+    memcpy(bytes + size, version_again, 2);
+    ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_codebook_parse(bytes, size + 2, &back));
+    free(bytes);
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+/* Empty tables take two bytes in a file and a hundred in memory. */
+static const size_t bomb_tables[] = {65535, 65536, 1000000, CODEBOOK_FILE_BYTES_MAX / 2 - 8, CODEBOOK_FILE_BYTES_MAX};
+
+START_TEST(a_file_of_many_empty_tables_is_refused)
+{
+    static const uint8_t head[] = {0x0d, 'S', 'T', 'C', 'B', 0x10, 0x01};
+    struct strait_codebook *set = NULL;
+    struct codebook_histogram *list = NULL;
+    uint32_t count;
+    size_t size = sizeof(head) + 2 * bomb_tables[_i];
+    uint8_t *bytes = calloc(size, 1);
+    memcpy(bytes, head, sizeof(head));
+    for (size_t i = sizeof(head); i < size; i += 2)
+        bytes[i] = 0x22;
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, strait_codebook_parse(bytes, size, &set));
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, codebook_partial_parse(bytes, size, &list, &count));
+    free(bytes);
+}
+END_TEST
+
+START_TEST(bad_arguments_are_told)
+{
+    struct strait_codebook *set = create_set(1, NULL), *back = NULL;
+    uint8_t byte = 0;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_parse(NULL, 0, &back));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_parse(&byte, 1, NULL));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_serialize(set, NULL, 1000));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_codebook_serialize(NULL, &byte, 1));
+    strait_codebook_destroy(set);
+}
+END_TEST
+
+/* ---- Partial files --------------------------------------------------------------------------------------------- */
+
+#define CLASSES 3u
+
+static void fill_list(struct codebook_histogram list[CLASSES])
+{
+    memset(list, 0, sizeof(*list) * CLASSES);
+    for (uint32_t i = 0; i < CLASSES; i++) {
+        list[i].class = sorted_classes[i + 1];
+        list[i].counts[0] = 1;
+        list[i].counts[255] = (uint64_t)1 << (10 * i + 40);
+    }
+}
+
+static uint8_t *serialize_list(const struct codebook_histogram *list, uint32_t count, size_t *size)
+{
+    *size = codebook_partial_serialized_size(list, count);
+    uint8_t *bytes = malloc(*size);
+    ck_assert_int_eq(STRAIT_OK, codebook_partial_serialize(list, count, bytes, *size));
+    return bytes;
+}
+
+START_TEST(histograms_come_back_from_their_file)
+{
+    struct codebook_histogram list[CLASSES], *back = NULL;
+    uint32_t count = 0;
+    size_t size;
+    fill_list(list);
+    uint8_t *bytes = serialize_list(list, CLASSES, &size);
+    ck_assert(codebook_file_probe(bytes, size));
+    ck_assert_int_eq(STRAIT_OK, codebook_partial_parse(bytes, size, &back, &count));
+    ck_assert_uint_eq(CLASSES, count);
+    for (uint32_t i = 0; i < CLASSES; i++) {
+        assert_same_class(list[i].class, back[i].class);
+        ck_assert_mem_eq(list[i].counts, back[i].counts, sizeof(list[i].counts));
+    }
+    free(back);
+    free(bytes);
+}
+END_TEST
+
+START_TEST(the_largest_count_comes_back)
+{
+    struct codebook_histogram one = {.class = {STRAIT_ROLE_K, 5}}, *back = NULL;
+    uint32_t count = 0;
+    size_t size;
+    one.counts[120] = UINT64_MAX;
+    uint8_t *bytes = serialize_list(&one, 1, &size);
+    ck_assert_int_eq(STRAIT_OK, codebook_partial_parse(bytes, size, &back, &count));
+    ck_assert_uint_eq(UINT64_MAX, back[0].counts[120]);
+    free(back);
+    free(bytes);
+}
+END_TEST
+
+START_TEST(the_longest_list_comes_back)
+{
+    uint32_t most = STRAIT_CODEBOOK_TABLES_MAX - 1, count = 0;
+    struct codebook_histogram *list = calloc(most + 1, sizeof(*list)), *back = NULL;
+    size_t size;
+    for (uint32_t i = 0; i <= most; i++) {
+        list[i].class = (struct strait_class){.role = STRAIT_ROLE_V, .layer = (int32_t)i};
+        list[i].counts[i % 256] = 1;
+    }
+    uint8_t *bytes = serialize_list(list, most, &size);
+    ck_assert_int_eq(STRAIT_OK, codebook_partial_parse(bytes, size, &back, &count));
+    ck_assert_uint_eq(most, count);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, codebook_partial_serialize(list, most + 1, bytes, size));
+    free(back);
+    free(bytes);
+    free(list);
+}
+END_TEST
+
+START_TEST(a_file_beyond_the_limit_is_not_written)
+{
+    uint32_t count = 45000;
+    struct codebook_histogram *list = calloc(count, sizeof(*list));
+    for (uint32_t i = 0; i < count; i++) {
+        list[i].class = (struct strait_class){.role = STRAIT_ROLE_K, .layer = (int32_t)i};
+        for (unsigned e = 0; e < 256; e++)
+            list[i].counts[e] = (uint64_t)1 << 40; /* six bytes each: 69 MB */
+    }
+    size_t size = codebook_partial_serialized_size(list, count);
+    uint8_t *bytes = malloc(size);
+    ck_assert_uint_gt(size, CODEBOOK_FILE_BYTES_MAX);
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, codebook_partial_serialize(list, count, bytes, size));
+    free(bytes);
+    free(list);
+}
+END_TEST
+
+START_TEST(histograms_are_not_written_into_one_byte_too_few)
+{
+    struct codebook_histogram list[CLASSES];
+    fill_list(list);
+    size_t size = codebook_partial_serialized_size(list, CLASSES);
+    uint8_t *bytes = malloc(size);
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, codebook_partial_serialize(list, CLASSES, bytes, size - 1));
+    free(bytes);
+}
+END_TEST
+
+static void wrong_order(struct codebook_histogram *l) { l[0].class = (struct strait_class){STRAIT_ROLE_V, 0}; }
+static void same_class(struct codebook_histogram *l) { l[1].class = l[0].class; }
+static void strange_role(struct codebook_histogram *l) { l[2].class.role = (enum strait_role)9; }
+static void strange_layer(struct codebook_histogram *l) { l[0].class.layer = -2; }
+static void no_values(struct codebook_histogram *l) { memset(l[1].counts, 0, sizeof(l[1].counts)); }
+static void too_many_values(struct codebook_histogram *l) { l[1].counts[7] = UINT64_MAX - 1; }
+static void sum_of_zero(struct codebook_histogram *l)
+{
+    memset(l[0].counts, 0, sizeof(l[0].counts));
+    l[0].counts[3] = l[0].counts[4] = (uint64_t)1 << 63; /* modulo 2^64 */
+}
+
+static void (*const bad_lists[])(struct codebook_histogram *list) = {
+    wrong_order, same_class, strange_role, strange_layer, no_values, too_many_values, sum_of_zero};
+
+START_TEST(a_list_with_one_fault_is_not_written)
+{
+    struct codebook_histogram list[CLASSES];
+    fill_list(list);
+    bad_lists[_i](list);
+    size_t size = codebook_partial_serialized_size(list, CLASSES);
+    uint8_t *bytes = malloc(size);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, codebook_partial_serialize(list, CLASSES, bytes, size));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, codebook_partial_serialize(list, 0, bytes, size));
+    free(bytes);
+}
+END_TEST
+
+static void with_ranking(struct draft *d)
+{
+    fill_ranking(d->rankings[2], 1);
+    d->tables[2].ranking = (ProtobufCBinaryData){.len = 256, .data = d->rankings[2]};
+}
+static void no_counts(struct draft *d) { d->tables[2].n_counts = 0; }
+static void few_counts(struct draft *d) { d->tables[2].n_counts = 255; }
+static void counts_of_zero(struct draft *d) { memset(d->counts[2], 0, sizeof(d->counts[2])); }
+static void counts_too_large(struct draft *d) { d->counts[3][9] = UINT64_MAX; }
+static void no_values_told(struct draft *d) { d->set.values = 0; }
+static void other_values_told(struct draft *d) { d->set.values++; }
+static void unclassed(struct draft *d) { d->tables[1].layer = -2; }
+static void unsorted(struct draft *d) { d->tables[1].role = STRAIT__ROLE__ROLE_V; }
+
+static const struct bad_case bad_partials[] = {
+    {no_mark, STRAIT_ERR_CORRUPT},          {no_version, STRAIT_ERR_CORRUPT},
+    {newer_version, STRAIT_ERR_UNSUPPORTED},{draft_set, STRAIT_ERR_INVALID},
+    {no_tables, STRAIT_ERR_CORRUPT},        {with_ranking, STRAIT_ERR_CORRUPT},
+    {no_counts, STRAIT_ERR_CORRUPT},        {few_counts, STRAIT_ERR_CORRUPT},
+    {counts_of_zero, STRAIT_ERR_CORRUPT},   {counts_too_large, STRAIT_ERR_CORRUPT},
+    {unclassed, STRAIT_ERR_CORRUPT},        {unsorted, STRAIT_ERR_CORRUPT},
+    {class_twice, STRAIT_ERR_CORRUPT},      {unknown_role, STRAIT_ERR_CORRUPT},
+    {no_values_told, STRAIT_ERR_CORRUPT},   {other_values_told, STRAIT_ERR_CORRUPT},
+};
+
+START_TEST(a_partial_file_with_one_fault_is_refused)
+{
+    struct codebook_histogram *list = NULL;
+    uint32_t count;
+    struct draft draft;
+    draft_partial(&draft);
+    bad_partials[_i].spoil(&draft);
+    size_t size = strait__codebook_set__get_packed_size(&draft.set);
+    uint8_t *bytes = malloc(size);
+    strait__codebook_set__pack(&draft.set, bytes);
+    ck_assert_int_eq(bad_partials[_i].status, codebook_partial_parse(bytes, size, &list, &count));
+    ck_assert_ptr_null(list);
+    free(bytes);
+}
+END_TEST
+
+START_TEST(no_beginning_of_a_partial_file_is_one)
+{
+    struct codebook_histogram list[CLASSES], *back = NULL;
+    uint32_t count;
+    size_t size;
+    fill_list(list);
+    uint8_t *bytes = serialize_list(list, CLASSES, &size);
+    for (size_t cut = 0; cut < size; cut++) {
+        uint8_t *exact = malloc(cut + 1);
+        memcpy(exact, bytes, cut);
+        ck_assert_int_eq(STRAIT_ERR_CORRUPT, codebook_partial_parse(exact, cut, &back, &count));
+        free(exact);
+    }
+    free(bytes);
+}
+END_TEST
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
+
+#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
+
+static Suite *codebook_file_suite(void)
+{
+    Suite *suite = suite_create("codebook_file");
+    TCase *sets = tcase_create("sets"), *partials = tcase_create("partial files");
+    tcase_set_timeout(sets, 60);
+    tcase_set_timeout(partials, 60);
+    tcase_add_loop_test(sets, a_set_comes_back_from_its_file, 0, COUNT(set_cases));
+    tcase_add_test(sets, the_largest_set_comes_back_from_its_file);
+    tcase_add_test(sets, a_set_is_not_written_into_one_byte_too_few);
+    tcase_add_test(sets, no_beginning_of_a_set_is_a_set);
+    tcase_add_test(sets, no_changed_byte_changes_a_ranking_unseen);
+    tcase_add_test(sets, a_set_is_written_as_protobuf_writes_it);
+    tcase_add_test(sets, a_set_with_counts_is_the_same_set);
+    tcase_add_loop_test(sets, a_set_with_one_fault_is_refused, 0, COUNT(bad_sets));
+    tcase_add_test(sets, a_field_that_comes_twice_counts_the_last_time);
+    tcase_add_loop_test(sets, a_file_of_many_empty_tables_is_refused, 0, COUNT(bomb_tables));
+    tcase_add_test(sets, bad_arguments_are_told);
+    suite_add_tcase(suite, sets);
+    tcase_add_test(partials, histograms_come_back_from_their_file);
+    tcase_add_test(partials, the_largest_count_comes_back);
+    tcase_add_test(partials, the_longest_list_comes_back);
+    tcase_add_test(partials, a_file_beyond_the_limit_is_not_written);
+    tcase_add_test(partials, histograms_are_not_written_into_one_byte_too_few);
+    tcase_add_loop_test(partials, a_list_with_one_fault_is_not_written, 0, COUNT(bad_lists));
+    tcase_add_loop_test(partials, a_partial_file_with_one_fault_is_refused, 0, COUNT(bad_partials));
+    tcase_add_test(partials, no_beginning_of_a_partial_file_is_one);
+    suite_add_tcase(suite, partials);
+    return suite;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(codebook_file_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

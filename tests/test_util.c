@@ -1,0 +1,240 @@
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tools/util.h"
+
+#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
+
+/* ---- Numbers --------------------------------------------------------------------------------------------------- */
+
+static const struct size_case {
+    const char *text;
+    uint64_t max;
+    bool good;
+    uint64_t value;
+} sizes[] = {
+    {"0", 0, true, 0},
+    {"1", 0, false, 0},
+    {"007", 10, true, 7},
+    {"4K", UINT64_MAX, true, 4096},
+    {"4M", UINT64_MAX, true, 4194304},
+    {"1G", (uint64_t)1 << 30, true, (uint64_t)1 << 30},
+    {"1T", UINT64_MAX, true, (uint64_t)1 << 40},
+    {"0T", 5, true, 0},
+    {"2G", (uint64_t)1 << 30, false, 0},
+    {"18446744073709551615", UINT64_MAX, true, UINT64_MAX},
+    {"18446744073709551616", UINT64_MAX, false, 0},
+    {"16777216T", UINT64_MAX, false, 0}, /* 2^64 */
+    {"", 10, false, 0},
+    {"K", 10, false, 0},
+    {" 1", 10, false, 0},
+    {"+1", 10, false, 0},
+    {"-1", UINT64_MAX, false, 0},
+    {"1 ", 10, false, 0},
+    {"1k", 10000, false, 0},
+    {"1KB", 10000, false, 0},
+    {"1KK", UINT64_MAX, false, 0},
+    {"0x10", 100, false, 0},
+    {"1.5M", UINT64_MAX, false, 0},
+};
+
+START_TEST(a_size_is_read_or_refused)
+{
+    const struct size_case *test = &sizes[_i];
+    uint64_t value = 12345;
+    ck_assert_int_eq(test->good, parse_size(test->text, test->max, &value));
+    ck_assert_uint_eq(test->good ? test->value : 12345, value);
+}
+END_TEST
+
+START_TEST(a_number_has_no_unit)
+{
+    uint64_t value = 12345;
+    ck_assert(!parse_number("4K", UINT64_MAX, &value));
+    ck_assert(!parse_number("11", 10, &value));
+    ck_assert_uint_eq(12345, value);
+    ck_assert(parse_number("10", 10, &value));
+    ck_assert_uint_eq(10, value);
+}
+END_TEST
+
+/* ---- Files ----------------------------------------------------------------------------------------------------- */
+
+static char folder[] = "/tmp/strait-test-util-XXXXXX";
+static char path[sizeof(folder) + 8];
+
+static void setup(void)
+{
+    memcpy(folder + sizeof(folder) - 7, "XXXXXX", 6);
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/file", folder);
+}
+
+/* Fails when anything but `path` is left in the folder. */
+static void teardown(void)
+{
+    unlink(path);
+    ck_assert_int_eq(0, rmdir(folder));
+}
+
+static void assert_holds(const char *text)
+{
+    struct input input;
+    ck_assert(input_open(&input, path));
+    ck_assert_uint_eq(strlen(text), input.size);
+    ck_assert_mem_eq(text, input.data, input.size);
+    input_close(&input);
+}
+
+static void write_file(const char *text)
+{
+    struct output output;
+    ck_assert(output_open(&output, path));
+    ck_assert(output_write(&output, text, strlen(text)));
+    ck_assert(output_commit(&output));
+}
+
+START_TEST(an_output_appears_when_it_is_committed)
+{
+    struct output output;
+    ck_assert(output_open(&output, path));
+    ck_assert(output_write(&output, "ab", 2));
+    ck_assert(output_write(&output, "", 0));
+    ck_assert(output_write(&output, "c", 1));
+    ck_assert_int_ne(0, access(path, F_OK));
+    ck_assert(output_commit(&output));
+    assert_holds("abc");
+}
+END_TEST
+
+START_TEST(an_abandoned_output_changes_nothing)
+{
+    struct output output;
+    write_file("before");
+    ck_assert(output_open(&output, path));
+    ck_assert(output_write(&output, "after", 5));
+    output_abandon(&output);
+    assert_holds("before");
+}
+END_TEST
+
+START_TEST(a_committed_output_replaces_the_file)
+{
+    write_file("before");
+    write_file("");
+    assert_holds("");
+}
+END_TEST
+
+START_TEST(a_signal_removes_the_unfinished_output)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    write_file("before");
+    pid_t child = fork();
+    if (child == 0) {
+        struct output output;
+        signal(signals[_i], SIG_DFL);
+        if (output_open(&output, path) && output_write(&output, "after", 5))
+            raise(signals[_i]);
+        _exit(0);
+    }
+    int status;
+    ck_assert_int_eq(child, waitpid(child, &status, 0));
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == signals[_i]);
+    assert_holds("before"); /* and teardown finds nothing else */
+}
+END_TEST
+
+START_TEST(a_file_that_shrinks_ends_the_process_with_a_message)
+{
+    write_file("x");
+    ck_assert_int_eq(0, truncate(path, 1 << 20));
+    pid_t child = fork();
+    if (child == 0) {
+        struct input input;
+        fclose(stderr);
+        signal(SIGBUS, SIG_DFL); /* a sanitizer may have its own */
+        if (!input_open(&input, path) || truncate(path, 0) != 0)
+            _exit(100);
+        _exit(100 + *(const volatile uint8_t *)(input.data + input.size - 1));
+    }
+    int status;
+    ck_assert_int_eq(child, waitpid(child, &status, 0));
+    ck_assert(WIFEXITED(status));
+    ck_assert_int_eq(EXIT_CODE_DATA, WEXITSTATUS(status));
+}
+END_TEST
+
+/* ---- Threads --------------------------------------------------------------------------------------------------- */
+
+struct shared {
+    _Atomic unsigned calls;
+    _Atomic uint64_t indices; /* one bit each */
+};
+
+static void note_call(void *arg, unsigned index)
+{
+    struct shared *shared = arg;
+    atomic_fetch_add(&shared->calls, 1);
+    atomic_fetch_or(&shared->indices, (uint64_t)1 << index);
+}
+
+START_TEST(every_thread_runs_once)
+{
+    static const unsigned threads[] = {1, 2, 3, 64};
+    struct shared shared = {0};
+    parallel_run(threads[_i], note_call, &shared);
+    ck_assert_uint_eq(threads[_i], shared.calls);
+    ck_assert_uint_eq(UINT64_MAX >> (64 - threads[_i]), shared.indices);
+    ck_assert_uint_ge(cpu_count(), 1);
+}
+END_TEST
+
+START_TEST(a_clock_does_not_step_back)
+{
+    uint64_t before = clock_ns();
+    for (int i = 0; i < 1000; i++) {
+        uint64_t now = clock_ns();
+        ck_assert_uint_ge(now, before);
+        before = now;
+    }
+}
+END_TEST
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
+
+static Suite *util_suite(void)
+{
+    Suite *suite = suite_create("util");
+    TCase *numbers = tcase_create("numbers"), *files = tcase_create("files"), *threads = tcase_create("threads");
+    tcase_add_loop_test(numbers, a_size_is_read_or_refused, 0, COUNT(sizes));
+    tcase_add_test(numbers, a_number_has_no_unit);
+    suite_add_tcase(suite, numbers);
+    tcase_add_checked_fixture(files, setup, teardown);
+    tcase_add_test(files, an_output_appears_when_it_is_committed);
+    tcase_add_test(files, an_abandoned_output_changes_nothing);
+    tcase_add_test(files, a_committed_output_replaces_the_file);
+    tcase_add_loop_test(files, a_signal_removes_the_unfinished_output, 0, 3);
+    tcase_add_test(files, a_file_that_shrinks_ends_the_process_with_a_message);
+    suite_add_tcase(suite, files);
+    tcase_add_loop_test(threads, every_thread_runs_once, 0, 4);
+    tcase_add_test(threads, a_clock_does_not_step_back);
+    suite_add_tcase(suite, threads);
+    return suite;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(util_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
