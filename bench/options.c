@@ -39,7 +39,7 @@ const char codec_usage[] =
 
 static bool too_many(const char *option, unsigned max)
 {
-    print_error(NULL, "%s may be given %u times", option, max);
+    print_error(NULL, "%s may be given at most %u times", option, max);
     return false;
 }
 
@@ -63,7 +63,12 @@ static bool add_variant(struct codec_options *options, const char *text)
 {
     if (options->variant_count == VARIANTS_MAX)
         return too_many("--variant", VARIANTS_MAX);
-    return option_codec(text, &options->variants[options->variant_count++]);
+    options->variants[options->variant_count] = strait_codec_get(text);
+    if (options->variants[options->variant_count++] == NULL) {
+        print_error(NULL, "--variant: this build or processor has no '%s'", text);
+        return false;
+    }
+    return true;
 }
 
 static bool add_mode(struct codec_options *options, const char *text)
@@ -184,6 +189,12 @@ static void set_default_variants(struct codec_options *options)
     }
 }
 
+static void set_default_modes(struct codec_options *options)
+{
+    for (unsigned mode = STRAIT_MODE_RAW; mode <= STRAIT_MODE_TIERED; mode++)
+        options->modes[options->mode_count++] = (enum strait_mode)mode;
+}
+
 static bool set_defaults(struct codec_options *options)
 {
     if (options->input_count == 0)
@@ -192,8 +203,8 @@ static bool set_defaults(struct codec_options *options)
         options->pages[options->page_count++] = 32 * 1024;
     if (options->variant_count == 0)
         set_default_variants(options);
-    for (unsigned mode = STRAIT_MODE_RAW; options->mode_count < 3 && mode <= STRAIT_MODE_TIERED; mode++)
-        options->modes[options->mode_count++] = (enum strait_mode)mode;
+    if (options->mode_count == 0)
+        set_default_modes(options);
     return options->inputs[0] != NULL;
 }
 

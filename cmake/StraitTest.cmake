@@ -2,6 +2,8 @@
 set(STRAIT_TEST_SECONDS 30)
 if(STRAIT_SANITIZE)
     set(STRAIT_TEST_SLOWER 6) # sanitizers take their time
+elseif(CMAKE_CROSSCOMPILING)
+    set(STRAIT_TEST_SLOWER 15) # so does an emulator
 else()
     set(STRAIT_TEST_SLOWER 1)
 endif()

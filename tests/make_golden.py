@@ -2,7 +2,7 @@
 """Golden vectors of kernels/FORMAT.md, made by the model alone.
 
     python3 tests/make_golden.py             writes tests/data/golden/*.bin and manifest.json
-    python3 tests/make_golden.py --check     compares what is there with what would be written; exit code 0 or 1
+    python3 tests/make_golden.py --check     compares what is there, and FORMAT.md, with what would be written; exit code 0 or 1
     python3 tests/make_golden.py --explain   prints the worked example of FORMAT.md, field by field
 
 manifest.json: `sets` (a file of 256 bytes per table, the id), `chunks` (to be encoded and decoded exactly so),
@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import struct
 import sys
 
@@ -237,6 +238,15 @@ def explain():
     print("\n" + "\n".join(chunk[i:i + 32].hex() for i in range(0, len(chunk), 32)))
 
 
+def documented_example():
+    """The bytes that stand in the worked example of FORMAT.md."""
+    path = os.path.join(os.path.dirname(FOLDER), "..", "..", "kernels", "FORMAT.md")
+    with open(path, encoding="utf-8") as file:
+        text = file.read().split("## 9. Worked example")[1].split("## 10.")[0]
+    fields = re.findall(r"^ *\d+  ((?:[0-9a-f]{2,32} ?)+)(?:  |$)", text, re.MULTILINE)
+    return bytes.fromhex("".join(fields))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true")
@@ -254,6 +264,8 @@ def main():
                         wrong.append(name)
             except FileNotFoundError:
                 wrong.append(name)
+        if documented_example() != files["example.bin"]:
+            wrong.append("FORMAT.md")
         print("golden vectors:", "differ: " + " ".join(wrong) if wrong else "%d files, equal" % len(files))
         return 1 if wrong else 0
     os.makedirs(FOLDER, exist_ok=True)

@@ -1,0 +1,535 @@
+/* Page lists: rows, strides, regions, ids, lengths and selections; what fails alone and what stays untouched. */
+#include <check.h>
+#include <string.h>
+
+#include "internal/bytes.h"
+#include "tests/support.h"
+
+static struct strait_codebook *codebook;
+
+static void setup(void)
+{
+    codebook = test_codebook();
+}
+
+static void teardown(void)
+{
+    strait_codebook_destroy(codebook);
+}
+
+static struct asked bf16(enum strait_mode mode)
+{
+    return (struct asked){.codebook = codebook, .element = STRAIT_ELEMENT_BF16, .mode = mode};
+}
+
+static const enum strait_mode modes[] = {STRAIT_MODE_RAW, STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
+
+/* ---- Rows and strides ------------------------------------------------------------------------------------------ */
+
+static const struct shape row_shapes[] = {
+    {.page_count = 3, .rows = 1, .row_bytes = 2000},
+    {.page_count = 3, .rows = 1, .row_bytes = 16384, .page_gap = 2},
+    {.page_count = 3, .rows = 2, .row_bytes = 2, .row_gap = 2},
+    {.page_count = 3, .rows = 100, .row_bytes = 2, .row_gap = 30},
+    {.page_count = 3, .rows = 9000, .row_bytes = 2, .row_gap = 2},
+    {.page_count = 3, .rows = 17, .row_bytes = 1024, .row_gap = 64, .page_gap = 128}, /* 16 rows are a block */
+    {.page_count = 3, .rows = 32, .row_bytes = 512, .row_gap = 1024, .skew = 32},
+    {.page_count = 3, .rows = 40, .row_bytes = 1000, .row_gap = 24, .skew = 2},
+    {.page_count = 3, .rows = 3, .row_bytes = 16384, .row_gap = 16384},
+    {.page_count = 3, .rows = 3, .row_bytes = 16384}, /* rows without gaps are one piece */
+    {.page_count = 3, .rows = 5, .row_bytes = 8198, .row_gap = 2, .page_gap = 6, .skew = 6},
+    {.page_count = 3, .rows = 5, .row_bytes = 8198, .page_gap = 6, .skew = 6},
+    {.page_count = 3, .rows = 2, .row_bytes = 16386, .row_gap = 14, .skew = 62},
+    {.page_count = 3, .rows = 2, .row_bytes = 65534, .row_gap = 2, .skew = 4},
+    {.page_count = 1, .rows = 1, .row_bytes = 50001},
+    {.page_count = 3, .rows = 1, .row_bytes = 17, .page_gap = 1, .skew = 10},
+};
+
+/* The same pages one after another, without gaps between their rows. */
+static void flatten(struct layout *flat, const struct layout *src)
+{
+    struct shape shapes[REGIONS_MAX];
+    for (uint32_t r = 0; r < src->pages.region_count; r++) {
+        uint32_t bytes = src->regions[r].rows * src->regions[r].row_bytes;
+        shapes[r] = (struct shape){.page_count = src->regions[r].page_count, .rows = 1, .row_bytes = bytes,
+                                   .page_gap = bytes % 2, .table = src->regions[r].table};
+    }
+    layout_init(flat, 2, shapes, src->pages.region_count, src->pages.ids, src->pages.id_count);
+    for (uint32_t i = 0; i < layout_count(src); i++) {
+        uint8_t *page = malloc(layout_page_bytes(src, i));
+        layout_read(src, i, page);
+        layout_write(flat, i, page);
+        free(page);
+    }
+}
+
+START_TEST(pages_of_any_rows_and_strides_come_back_and_leave_no_trace_of_them)
+{
+    const struct shape *shape = &row_shapes[_i];
+    struct rng rng = rng_init((uint64_t)_i);
+    for (int k = 0; k < COUNT(modes) * PATTERNS; k++) {
+        const struct asked asked = bf16(modes[k % COUNT(modes)]);
+        struct layout src, flat;
+        struct verdict verdict, same;
+        layout_init(&src, 2, shape, 1, NULL, shape->page_count);
+        layout_fill(&src, &rng, (enum pattern)(k / COUNT(modes)), codebook);
+        flatten(&flat, &src);
+        uint8_t *chunk = round_trip(&asked, &src, &verdict);
+        uint8_t *flat_chunk = round_trip(&asked, &flat, &same);
+        ck_assert_uint_eq(verdict.result.bytes, same.result.bytes);
+        ck_assert_mem_eq(chunk, flat_chunk, same.result.bytes);
+        free(chunk);
+        free(flat_chunk);
+        layout_fini(&src);
+        layout_fini(&flat);
+    }
+}
+END_TEST
+
+START_TEST(rows_of_bytes_may_be_odd)
+{
+    const struct shape shapes[] = {{.page_count = 2, .rows = 7, .row_bytes = 3001, .row_gap = 4, .skew = 1},
+                                   {.page_count = 2, .rows = 16385, .row_bytes = 1, .row_gap = 2, .skew = 3},
+                                   {.page_count = 2, .rows = 3, .row_bytes = 16385, .page_gap = 3, .skew = 63}};
+    const struct asked asked = {codebook, (enum strait_element)_i, STRAIT_MODE_AUTO};
+    struct rng rng = rng_init(50);
+    struct layout src;
+    struct verdict verdict;
+    layout_init(&src, 1, shapes, 3, NULL, 2);
+    layout_fill(&src, &rng, PATTERN_RUNS, codebook);
+    free(round_trip(&asked, &src, &verdict));
+    layout_fini(&src);
+}
+END_TEST
+
+START_TEST(pages_may_begin_at_any_even_address)
+{
+    struct rng rng = rng_init(51);
+    for (uint32_t skew = 0; skew < 128; skew += 2) {
+        const struct shape shape = {.page_count = 1, .rows = 1, .row_bytes = 17000 + skew, .skew = skew};
+        const struct asked asked = bf16(modes[_i]);
+        struct layout src;
+        struct verdict verdict;
+        layout_init(&src, 64, &shape, 1, NULL, 1);
+        layout_fill(&src, &rng, PATTERN_FALLING, codebook);
+        free(round_trip(&asked, &src, &verdict));
+        layout_fini(&src);
+    }
+}
+END_TEST
+
+/* A row that is read again and again: encoders only read. */
+START_TEST(rows_of_a_source_may_overlap)
+{
+    const struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    uint8_t rows[3 * 1000], flat[20 * 1000], chunk[2][24000];
+    struct rng rng = rng_init(52);
+    struct verdict verdict[2];
+    rng_fill(&rng, rows, sizeof(rows));
+    for (uint32_t row = 0; row < 20; row++)
+        memcpy(flat + 1000 * row, rows + 100 * row, 1000);
+    const struct strait_region regions[] = {
+        {.base = rows, .row_stride = 100, .page_count = 1, .rows = 20, .row_bytes = 1000},
+        {.base = flat, .page_count = 1, .rows = 1, .row_bytes = sizeof(flat)}};
+    for (int i = 0; i < 2; i++) {
+        struct strait_run run = verdict_begin(&verdict[i]);
+        const struct strait_pages pages = {.regions = &regions[i], .region_count = 1, .id_count = 1};
+        ck_assert_int_eq(STRAIT_OK, strait_encode(NULL, &params, chunk[i], sizeof(chunk[i]), &pages, &run));
+    }
+    ck_assert_uint_eq(verdict[0].result.bytes, verdict[1].result.bytes);
+    ck_assert_mem_eq(chunk[0], chunk[1], verdict[0].result.bytes);
+}
+END_TEST
+
+/* ---- Regions and ids ------------------------------------------------------------------------------------------- */
+
+static const struct shape list_shapes[] = {
+    {.page_count = 9, .rows = 1, .row_bytes = 600, .page_gap = 40, .table = 1},
+    {.page_count = 7, .rows = 4, .row_bytes = 150, .row_gap = 50, .table = 2},
+    {.page_count = 7, .rows = 2, .row_bytes = 300, .row_gap = 2, .table = 0},
+};
+static const struct shape mixed_shapes[] = {
+    {.page_count = 9, .rows = 1, .row_bytes = 1, .page_gap = 3, .table = 1},
+    {.page_count = 8, .rows = 1, .row_bytes = 33001, .page_gap = 1, .table = 2},
+    {.page_count = 7, .rows = 5, .row_bytes = 5000, .row_gap = 8, .table = 3},
+    {.page_count = 7, .rows = 1, .row_bytes = 16384, .page_gap = 64, .table = 4},
+};
+static const uint32_t ids[] = {5, 0, 6, 3};
+enum { IDS = 4 };
+
+static void list_init(struct layout *list, bool mixed, const uint32_t *list_ids)
+{
+    layout_init(list, 2, mixed ? mixed_shapes : list_shapes, mixed ? COUNT(mixed_shapes) : COUNT(list_shapes), list_ids,
+                IDS);
+}
+
+START_TEST(one_id_list_addresses_every_region)
+{
+    const struct asked asked = bf16(modes[_i / 2]);
+    struct rng rng = rng_init(100);
+    for (int pattern = 0; pattern < PATTERNS; pattern++) {
+        struct layout src;
+        struct verdict verdict;
+        struct strait_page_info info[VERDICT_PAGES];
+        list_init(&src, _i % 2 != 0, ids);
+        layout_fill(&src, &rng, (enum pattern)pattern, codebook);
+        uint8_t *chunk = round_trip(&asked, &src, &verdict);
+        ck_assert_int_eq(STRAIT_OK, strait_chunk_pages(chunk, verdict.result.bytes, layout_count(&src), info));
+        for (uint32_t p = 0; p < layout_count(&src); p++) {
+            uint8_t page[40000];
+            layout_read(&src, p, page);
+            ck_assert_uint_eq(layout_page_bytes(&src, p), info[p].page_bytes);
+            ck_assert_uint_eq(src.regions[p / IDS].table, info[p].table);
+            ck_assert_uint_eq(reference_page_sum(page, info[p].page_bytes, p, info[p].table), info[p].sum);
+        }
+        free(chunk);
+        layout_fini(&src);
+    }
+}
+END_TEST
+
+START_TEST(page_lengths_are_stored_only_where_they_differ)
+{
+    struct rng rng = rng_init(101);
+    const struct asked asked = bf16(STRAIT_MODE_TIERED);
+    for (int mixed = 0; mixed < 2; mixed++) {
+        struct layout src;
+        struct verdict verdict;
+        list_init(&src, mixed, ids);
+        layout_fill(&src, &rng, PATTERN_FALLING, codebook);
+        uint8_t *chunk = round_trip(&asked, &src, &verdict);
+        ck_assert_uint_eq(mixed, chunk[6]);
+        ck_assert_uint_eq(mixed ? 33001 : 600, load_le32(chunk + 12));
+        free(chunk);
+        layout_fini(&src);
+    }
+}
+END_TEST
+
+START_TEST(pages_are_decoded_to_other_ids_than_they_came_from)
+{
+    static const uint32_t others[] = {1, 6, 2, 0};
+    const struct asked asked = bf16(STRAIT_MODE_TIERED);
+    struct rng rng = rng_init(102);
+    struct layout src, dst;
+    struct verdict verdict;
+    list_init(&src, _i % 2 != 0, ids);
+    list_init(&dst, _i % 2 != 0, others);
+    layout_fill(&src, &rng, PATTERN_RARE, codebook);
+    uint8_t *chunk = round_trip(&asked, &src, &verdict);
+    if (variant(_i / 2) != NULL)
+        decode_layout(variant(_i / 2), codebook, &dst, NULL, chunk, verdict.result.bytes, &verdict);
+    for (uint32_t p = 0; variant(_i / 2) != NULL && p < layout_count(&src); p++) {
+        uint8_t a[40000], b[40000];
+        layout_read(&src, p, a);
+        layout_read(&dst, p, b);
+        ck_assert_mem_eq(a, b, layout_page_bytes(&src, p));
+    }
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+/* ---- Selections ------------------------------------------------------------------------------------------------ */
+
+/* A chunk to select from: 10 pages of 5000 bytes, one after another. */
+static const struct shape select_shape = {.page_count = 10, .rows = 1, .row_bytes = 5000, .page_gap = 120, .table = 2};
+
+static uint8_t *select_init(struct layout *src, struct verdict *verdict)
+{
+    const struct asked asked = bf16(STRAIT_MODE_TOP16);
+    struct rng rng = rng_init(200);
+    layout_init(src, 2, &select_shape, 1, NULL, 10);
+    layout_fill(src, &rng, PATTERN_RARE, codebook);
+    return round_trip(&asked, src, verdict);
+}
+
+static const struct selection {
+    uint32_t count, pages[12];
+} selections[] = {{1, {0}},          {1, {9}},       {1, {4}},
+                  {3, {2, 3, 4}},    {3, {9, 0, 5}}, {10, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0}},
+                  {2, {6, 6}},       {12, {1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}}};
+
+START_TEST(a_selection_receives_its_pages_and_nothing_else_is_touched)
+{
+    const struct selection *selection = &selections[_i / VARIANTS];
+    const struct shape shape = {.page_count = 15, .rows = 50, .row_bytes = 100, .row_gap = 20, .page_gap = 2};
+    static const uint32_t to[] = {14, 1, 5, 3, 2, 8, 7, 6, 13, 0, 11, 9};
+    struct layout src, dst;
+    struct verdict verdict;
+    uint8_t *chunk = select_init(&src, &verdict);
+    layout_init(&dst, 2, &shape, 1, to, selection->count);
+    if (variant(_i % VARIANTS) != NULL) {
+        decode_layout(variant(_i % VARIANTS), codebook, &dst, selection->pages, chunk, verdict.result.bytes, &verdict);
+        ck_assert_int_eq(STRAIT_OK, verdict.result.status);
+        ck_assert_uint_eq(5000 * selection->count, verdict.result.bytes);
+        ck_assert_uint_eq(2500 * selection->count, verdict.stats[2].values);
+        for (uint32_t i = 0; i < selection->count; i++) {
+            uint8_t a[5000], b[5000];
+            layout_read(&src, selection->pages[i], a);
+            layout_read(&dst, i, b);
+            ck_assert_mem_eq(a, b, sizeof(a));
+        }
+        ck_assert(layout_intact(&dst));
+    }
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+START_TEST(a_bad_page_that_is_not_selected_is_not_seen)
+{
+    struct layout src, dst;
+    struct verdict verdict;
+    static const uint32_t pages[] = {2, 3, 5};
+    uint8_t *chunk = select_init(&src, &verdict);
+    uint64_t size = verdict.result.bytes;
+    chunk[16 * (load_le32(chunk + 48 + 16 * 4) >> 4)] ^= 1; /* of page 4 */
+    layout_init(&dst, 2, &select_shape, 1, NULL, 3);
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variant(v) == NULL)
+            continue;
+        decode_layout(variant(v), codebook, &dst, pages, chunk, size, &verdict);
+        ck_assert_int_eq(STRAIT_OK, verdict.result.status);
+        verify_chunk(variant(v), codebook, chunk, size, &verdict);
+        ck_assert_int_eq(STRAIT_ERR_INTEGRITY, verdict.result.status);
+        ck_assert_int_eq(STRAIT_ERR_INTEGRITY, verdict.page_status[4]);
+        ck_assert_uint_eq(1, verdict.result.failed_pages);
+        ck_assert_uint_eq(9 * 5000, verdict.result.bytes);
+    }
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+/* ---- Pages that fail alone ------------------------------------------------------------------------------------- */
+
+START_TEST(encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages)
+{
+    static const uint32_t bad[][IDS] = {{9, 0, 1, 2}, {0, 1, 2, UINT32_MAX}, {0, 7, 8, 1}, {9, 9, 9, 9}};
+    static const uint32_t limits[] = {9, 7, 7};
+    for (int v = 0; v < VARIANTS; v++) {
+        const struct asked asked = bf16(STRAIT_MODE_TIERED);
+        struct layout src;
+        struct verdict verdict;
+        uint32_t failed = 0;
+        if (variant(v) == NULL)
+            continue;
+        list_init(&src, false, bad[_i]);
+        ck_assert_ptr_null(encode_layout(variant(v), &asked, &src, &verdict));
+        ck_assert_int_eq(STRAIT_OK, verdict.returned);
+        ck_assert_int_eq(STRAIT_ERR_PAGE_ID, verdict.result.status);
+        for (uint32_t p = 0; p < layout_count(&src); p++) {
+            bool there = bad[_i][p % IDS] < limits[p / IDS];
+            ck_assert_int_eq(there ? STRAIT_OK : STRAIT_ERR_PAGE_ID, verdict.page_status[p]);
+            failed += !there;
+        }
+        ck_assert_uint_eq(failed, verdict.result.failed_pages);
+        ck_assert_uint_eq(0, verdict.stats[1].values);
+        layout_fini(&src);
+    }
+}
+END_TEST
+
+START_TEST(decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else)
+{
+    static const uint32_t bad[][IDS] = {{9, 0, 1, 2}, {0, 1, 2, UINT32_MAX}, {0, 7, 8, 1}, {9, 9, 9, 9}};
+    static const uint32_t limits[] = {9, 7, 7};
+    const struct asked asked = bf16(STRAIT_MODE_TIERED);
+    struct rng rng = rng_init(300);
+    struct layout src, dst;
+    struct verdict encoded, verdict;
+    list_init(&src, false, ids);
+    layout_fill(&src, &rng, PATTERN_FALLING, codebook);
+    uint8_t *chunk = round_trip(&asked, &src, &encoded);
+    list_init(&dst, false, bad[_i]);
+    for (int v = 0; v < VARIANTS; v++) {
+        uint64_t good = 0;
+        if (variant(v) == NULL)
+            continue;
+        layout_clear(&dst);
+        decode_layout(variant(v), codebook, &dst, NULL, chunk, encoded.result.bytes, &verdict);
+        ck_assert_int_eq(STRAIT_OK, verdict.returned);
+        ck_assert_int_eq(STRAIT_ERR_PAGE_ID, verdict.result.status);
+        for (uint32_t p = 0; p < layout_count(&src); p++) {
+            uint8_t a[600], b[600];
+            bool there = bad[_i][p % IDS] < limits[p / IDS];
+            ck_assert_int_eq(there ? STRAIT_OK : STRAIT_ERR_PAGE_ID, verdict.page_status[p]);
+            layout_read(&src, p, a);
+            layout_read(&dst, p, b);
+            ck_assert(!there || memcmp(a, b, sizeof(a)) == 0);
+            good += there;
+        }
+        ck_assert_uint_eq(layout_count(&src) - good, verdict.result.failed_pages);
+        ck_assert_uint_eq(600 * good, verdict.result.bytes);
+        ck_assert(layout_intact(&dst));
+    }
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+START_TEST(a_page_of_another_size_than_the_chunks_is_refused_alone)
+{
+    struct shape shapes[COUNT(mixed_shapes)];
+    const struct asked asked = bf16(STRAIT_MODE_TOP16);
+    struct rng rng = rng_init(301);
+    struct layout src, dst;
+    struct verdict encoded, verdict;
+    uint32_t other = (uint32_t)_i % COUNT(mixed_shapes);
+    list_init(&src, true, ids);
+    layout_fill(&src, &rng, PATTERN_FALLING, codebook);
+    uint8_t *chunk = round_trip(&asked, &src, &encoded);
+    memcpy(shapes, mixed_shapes, sizeof(shapes));
+    shapes[other].row_bytes += 2;
+    layout_init(&dst, 2, shapes, COUNT(shapes), ids, IDS);
+    const struct strait_codec *codec = variant(_i / COUNT(mixed_shapes));
+    if (codec != NULL) {
+        decode_layout(codec, codebook, &dst, NULL, chunk, encoded.result.bytes, &verdict);
+        ck_assert_int_eq(STRAIT_OK, verdict.returned);
+        ck_assert_int_eq(STRAIT_ERR_INVALID, verdict.result.status);
+        ck_assert_uint_eq(IDS, verdict.result.failed_pages);
+        for (uint32_t p = 0; p < layout_count(&src); p++)
+            ck_assert_int_eq(p / IDS == other ? STRAIT_ERR_INVALID : STRAIT_OK, verdict.page_status[p]);
+    }
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+START_TEST(a_damaged_page_fails_alone_and_the_first_one_gives_the_result)
+{
+    struct layout src, dst;
+    struct verdict encoded, verdict;
+    uint8_t *chunk = select_init(&src, &encoded);
+    layout_mirror(&dst, &src);
+    chunk[16 * (load_le32(chunk + 48 + 16 * 3) >> 4)] ^= 0x10; /* sign+mantissa of page 3 */
+    store_le16(chunk + 16 * (load_le32(chunk + 48 + 16 * 7) >> 4) + 3750, 65535); /* number of escapes of page 7 */
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variant(v) == NULL)
+            continue;
+        layout_clear(&dst);
+        decode_layout(variant(v), codebook, &dst, NULL, chunk, encoded.result.bytes, &verdict);
+        ck_assert_int_eq(STRAIT_ERR_INTEGRITY, verdict.result.status);
+        ck_assert_uint_eq(2, verdict.result.failed_pages);
+        ck_assert_uint_eq(8 * 5000, verdict.result.bytes);
+        ck_assert_uint_eq(8 * 2500, verdict.stats[2].values);
+        for (uint32_t p = 0; p < 10; p++) {
+            uint8_t a[5000], b[5000];
+            layout_read(&src, p, a);
+            layout_read(&dst, p, b);
+            ck_assert_int_eq(p == 3 ? STRAIT_ERR_INTEGRITY : p == 7 ? STRAIT_ERR_CORRUPT : STRAIT_OK, verdict.page_status[p]);
+            ck_assert(p == 3 || p == 7 || memcmp(a, b, sizeof(a)) == 0);
+        }
+        ck_assert(layout_intact(&dst));
+    }
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+/* ---- Codebooks ------------------------------------------------------------------------------------------------- */
+
+/* The chunk's set less its last table, its tables in another order, none. */
+static struct strait_codebook *other_codebook(int which)
+{
+    uint8_t rankings[TEST_TABLES][256];
+    struct strait_codebook *other = NULL;
+    for (uint32_t t = 0; t < TEST_TABLES; t++)
+        test_ranking(rankings[t], which == 0 ? t : TEST_TABLES - 1 - t);
+    if (which < 2)
+        ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])rankings, NULL,
+                                                           TEST_TABLES - (which == 0), &other));
+    return other;
+}
+
+START_TEST(another_codebook_than_the_chunks_is_refused_and_nothing_is_written)
+{
+    struct strait_codebook *other = other_codebook(_i);
+    struct layout src, dst;
+    struct verdict encoded, verdict;
+    uint8_t *chunk = select_init(&src, &encoded);
+    layout_mirror(&dst, &src);
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variant(v) == NULL)
+            continue;
+        decode_layout(variant(v), other, &dst, NULL, chunk, encoded.result.bytes, &verdict);
+        ck_assert_int_eq(STRAIT_OK, verdict.returned);
+        ck_assert_int_eq(STRAIT_ERR_CODEBOOK, verdict.result.status);
+        ck_assert_uint_eq(10, verdict.result.failed_pages);
+        ck_assert_int_eq(STRAIT_ERR_CODEBOOK, verdict.page_status[9]);
+        ck_assert_uint_eq(0, verdict.result.bytes);
+        ck_assert(layout_untouched(&dst));
+        verify_chunk(variant(v), other, chunk, encoded.result.bytes, &verdict);
+        ck_assert_int_eq(STRAIT_ERR_CODEBOOK, verdict.result.status);
+    }
+    strait_codebook_destroy(other);
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+START_TEST(a_chunk_without_a_codebook_is_decoded_with_any_or_none)
+{
+    const struct shape shape = {.page_count = 3, .rows = 1, .row_bytes = 20000};
+    const struct asked asked = {NULL, STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW};
+    struct rng rng = rng_init(400);
+    struct layout src, dst;
+    struct verdict encoded, verdict;
+    layout_init(&src, 2, &shape, 1, NULL, 3);
+    layout_mirror(&dst, &src);
+    layout_fill(&src, &rng, PATTERN_FALLING, codebook);
+    uint8_t *chunk = round_trip(&asked, &src, &encoded);
+    decode_layout(NULL, codebook, &dst, NULL, chunk, encoded.result.bytes, &verdict);
+    ck_assert_int_eq(STRAIT_OK, verdict.result.status);
+    ck_assert_mem_eq(src.memory.bytes, dst.memory.bytes, src.memory.size);
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
+
+static Suite *pages_suite(void)
+{
+    Suite *suite = suite_create("pages");
+    TCase *tcase = tcase_create("pages");
+    tcase_set_timeout(tcase, 0); /* CTest has one */
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_loop_test(tcase, pages_of_any_rows_and_strides_come_back_and_leave_no_trace_of_them, 0, COUNT(row_shapes));
+    tcase_add_loop_test(tcase, rows_of_bytes_may_be_odd, STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_BYTES + 1);
+    tcase_add_loop_test(tcase, rows_of_bytes_may_be_odd, STRAIT_ELEMENT_FP8_E4M3, STRAIT_ELEMENT_FP8_E5M2 + 1);
+    tcase_add_loop_test(tcase, pages_may_begin_at_any_even_address, 0, COUNT(modes));
+    tcase_add_test(tcase, rows_of_a_source_may_overlap);
+    tcase_add_loop_test(tcase, one_id_list_addresses_every_region, 0, 2 * COUNT(modes));
+    tcase_add_test(tcase, page_lengths_are_stored_only_where_they_differ);
+    tcase_add_loop_test(tcase, pages_are_decoded_to_other_ids_than_they_came_from, 0, 2 * VARIANTS);
+    tcase_add_loop_test(tcase, a_selection_receives_its_pages_and_nothing_else_is_touched, 0, COUNT(selections) * VARIANTS);
+    tcase_add_test(tcase, a_bad_page_that_is_not_selected_is_not_seen);
+    tcase_add_loop_test(tcase, encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages, 0, 4);
+    tcase_add_loop_test(tcase, decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else, 0, 4);
+    tcase_add_loop_test(tcase, a_page_of_another_size_than_the_chunks_is_refused_alone, 0, COUNT(mixed_shapes) * VARIANTS);
+    tcase_add_test(tcase, a_damaged_page_fails_alone_and_the_first_one_gives_the_result);
+    tcase_add_loop_test(tcase, another_codebook_than_the_chunks_is_refused_and_nothing_is_written, 0, 3);
+    tcase_add_test(tcase, a_chunk_without_a_codebook_is_decoded_with_any_or_none);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
+
+int main(void)
+{
+    print_conditions();
+    SRunner *runner = srunner_create(pages_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
