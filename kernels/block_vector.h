@@ -34,53 +34,88 @@
 
 /* ---- Encoding ---- */
 
-/* Sign+mantissa bytes of all values to the stage, their exponents to a list; takes the sum of the block. What comes
- * next is fetched ahead, to the second level: the first one is full. */
-static void split_block(uint8_t *stage, struct block_bytes *block, uint8_t *exponents)
+/* Takes the values of a block apart, a step at a time: sign+mantissa bytes go to the stage, exponents to the caller,
+ * and the sum is taken in passing. What comes next is fetched ahead, to the second level: the first one is full. */
+struct splitter {
+    uint8_t *stage;
+    const uint8_t *src, *next;
+    struct summer summer;
+};
+
+static inline struct splitter splitter_init(uint8_t *stage, const struct block_bytes *block)
 {
-    const uint8_t *src = block->bytes, *next = block->next != NULL ? block->next : src;
-    struct summer summer = summer_init(block->word);
-    uint32_t n = block->size / 2, i = 0;
-    for (; i + STEP <= n; i += STEP) {
-        struct words v = words_load(src + 2 * i);
-        for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
-            _mm_prefetch((const char *)next + 2 * i + ahead, _MM_HINT_T1);
-        struct split s = split_values(v);
-        summer_add(&summer, v);
-        vec_store(stage + i, s.sign_mantissa);
-        vec_store(exponents + i, s.exponent);
-    }
-    for (uint32_t k = i; k < n; k++) {
-        uint16_t value = load_le16(src + 2 * k);
-        stage[k] = value_sign_mantissa(value);
+    return (struct splitter){.stage = stage,
+                             .src = block->bytes,
+                             .next = block->next != NULL ? block->next : block->bytes,
+                             .summer = summer_init(block->word)};
+}
+
+static inline vec split_step(struct splitter *s, uint32_t i)
+{
+    struct words v = words_load(s->src + 2 * i);
+    for (uint32_t ahead = 0; ahead < 2 * STEP; ahead += 64)
+        _mm_prefetch((const char *)s->next + 2 * i + ahead, _MM_HINT_T1);
+    struct split parts = split_values(v);
+    summer_add(&s->summer, v);
+    vec_store(s->stage + i, parts.sign_mantissa);
+    return parts.exponent;
+}
+
+/* The last `count` values, fewer than STEP; the other exponents are 0. */
+static inline vec split_rest(struct splitter *s, uint32_t i, uint32_t count)
+{
+    uint8_t exponents[STEP] = {0};
+    for (uint32_t k = 0; k < count; k++) {
+        uint16_t value = load_le16(s->src + 2 * (i + k));
+        s->stage[i + k] = value_sign_mantissa(value);
         exponents[k] = value_exponent(value);
     }
-    block->sum = summer_result(&summer) + sum_terms(src + 2 * i, block->size - 2 * i, block->word + i / 2);
+    return vec_load(exponents);
+}
+
+/* The sum of a block whose values before i went through steps. */
+static inline uint64_t splitter_sum(const struct splitter *s, const struct block_bytes *block, uint32_t i)
+{
+    return summer_result(&s->summer) + sum_terms(s->src + 2 * i, block->size - 2 * i, block->word + i / 2);
+}
+
+/* The values outside the top 16, with room for a whole step after the last. */
+struct escape_list {
+    uint8_t exponents[LIST_BYTES];
+    uint16_t positions[LIST_BYTES];
+};
+
+/* Codes of the exponents of `inside`; returns how many escapes there are by now. */
+static inline uint32_t top16_step(uint8_t *codes, struct escape_list *list, uint32_t count,
+                                  const struct rank_lut *ranks, vec e, vec_mask inside, uint32_t i)
+{
+    vec rank = rank_lut_get(ranks, e);
+    vec_mask low = vec_below(rank, TOP16_RANKS), escape = inside & ~low;
+    pack4(codes + i / 2, vec_select(inside & low, rank));
+    if (escape == 0)
+        return count;
+    compress_positions(list->positions + count, escape, (uint16_t)i);
+    return count + compress(list->exponents + count, escape, e);
 }
 
 static size_t encode_top16(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
 {
-    uint8_t exponents[LIST_BYTES], escaped[LIST_BYTES];
-    uint16_t positions[LIST_BYTES];
+    struct escape_list list;
     const struct rank_lut ranks = rank_lut_init(table);
-    uint32_t n = block->size / 2, count = 0;
-    split_block(stage, block, exponents);
-    for (uint32_t i = 0; i < n; i += STEP) {
-        vec e = vec_load(exponents + i), rank = rank_lut_get(&ranks, e);
-        vec_mask inside = vec_first(n - i), low = vec_below(rank, TOP16_RANKS), escape = inside & ~low;
-        pack4(stage + n + i / 2, vec_select(inside & low, rank));
-        if (escape == 0)
-            continue;
-        compress_positions(positions + count, escape, (uint16_t)i);
-        count += compress(escaped + count, escape, e);
-    }
+    struct splitter split = splitter_init(stage, block);
+    uint32_t n = block->size / 2, count = 0, i = 0;
+    for (; i + STEP <= n; i += STEP)
+        count = top16_step(stage + n, &list, count, &ranks, split_step(&split, i), vec_first(STEP), i);
+    block->sum = splitter_sum(&split, block, i);
+    if (i < n)
+        count = top16_step(stage + n, &list, count, &ranks, split_rest(&split, i, n - i), vec_first(n - i), i);
     size_t used = n + pack_bytes_4bit(n);
     *escapes = count;
     if (count == 0)
         return used;
     store_le16(stage + used, (uint16_t)count);
-    memcpy(stage + used + 2, positions, 2 * (size_t)count);
-    memcpy(stage + used + 2 + 2 * count, escaped, count);
+    memcpy(stage + used + 2, list.positions, 2 * (size_t)count);
+    memcpy(stage + used + 2 + 2 * count, list.exponents, count);
     return used + 2 + 3 * (size_t)count;
 }
 
@@ -90,17 +125,36 @@ static inline vec tier_code(vec rank, uint8_t first, uint8_t last)
     return vec_min(vec_less(rank, first), last);
 }
 
-/* A two-bit tier for exponents of rank `first` and more; those that go on are put on a list of their own. */
-static uint32_t encode_tier2(uint8_t *dst, const struct rank_lut *ranks, uint8_t first, const uint8_t *exponents,
-                             uint32_t count, uint8_t *on)
+/* A step of a two-bit tier that begins with rank `first`; exponents that go on are put on a list. Returns how many. */
+static inline uint32_t tier2_step(uint8_t *dst, uint8_t *on, const struct rank_lut *ranks, uint8_t first, vec e,
+                                  vec_mask inside)
 {
-    uint32_t on_count = 0;
-    for (uint32_t i = 0; i < count; i += STEP) {
-        vec e = vec_load(exponents + i), rank = vec_select(vec_first(count - i), rank_lut_get(ranks, e));
-        pack2(dst + i / 4, tier_code(rank, first, 3));
-        on_count += compress(on + on_count, ~vec_below(rank, (uint8_t)(first + 3)), e);
-    }
-    return on_count;
+    vec rank = vec_select(inside, rank_lut_get(ranks, e));
+    pack2(dst, tier_code(rank, first, 3));
+    return compress(on, ~vec_below(rank, (uint8_t)(first + 3)), e);
+}
+
+/* S and T1, and the sum of the block. */
+static uint32_t encode_tier1(uint8_t *stage, struct block_bytes *block, const struct rank_lut *ranks, uint8_t *on)
+{
+    struct splitter split = splitter_init(stage, block);
+    uint32_t n = block->size / 2, count = 0, i = 0;
+    uint8_t *t1 = stage + n;
+    for (; i + STEP <= n; i += STEP)
+        count += tier2_step(t1 + i / 4, on + count, ranks, 0, split_step(&split, i), vec_first(STEP));
+    block->sum = splitter_sum(&split, block, i);
+    if (i < n)
+        count += tier2_step(t1 + i / 4, on + count, ranks, 0, split_rest(&split, i, n - i), vec_first(n - i));
+    return count;
+}
+
+static uint32_t encode_tier2(uint8_t *t2, const struct rank_lut *ranks, const uint8_t *exponents, uint32_t n2,
+                             uint8_t *on)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < n2; i += STEP)
+        count += tier2_step(t2 + i / 4, on + count, ranks, TIER2_RANK, vec_load(exponents + i), vec_first(n2 - i));
+    return count;
 }
 
 /* T3, the four-bit tier, and T4, which is simply the list of those that go on. */
@@ -119,14 +173,11 @@ static uint32_t encode_tier4(uint8_t *dst, const struct rank_lut *ranks, const u
 
 static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes)
 {
-    uint8_t exponents1[LIST_BYTES], exponents2[LIST_BYTES], exponents3[LIST_BYTES];
+    uint8_t exponents2[LIST_BYTES], exponents3[LIST_BYTES];
     const struct rank_lut ranks = rank_lut_init(table);
-    uint32_t n = block->size / 2;
-    split_block(stage, block, exponents1);
-    uint8_t *t1 = stage + n, *t2 = t1 + pack_bytes_2bit(n);
-    uint32_t n2 = encode_tier2(t1, &ranks, 0, exponents1, n, exponents2);
-    uint8_t *t3 = t2 + pack_bytes_2bit(n2);
-    uint32_t n3 = encode_tier2(t2, &ranks, TIER2_RANK, exponents2, n2, exponents3);
+    uint32_t n = block->size / 2, n2 = encode_tier1(stage, block, &ranks, exponents2);
+    uint8_t *t2 = stage + n + pack_bytes_2bit(n), *t3 = t2 + pack_bytes_2bit(n2);
+    uint32_t n3 = encode_tier2(t2, &ranks, exponents2, n2, exponents3);
     *escapes = encode_tier4(t3, &ranks, exponents3, n3);
     return (size_t)(t3 + pack_bytes_4bit(n3) + *escapes - stage);
 }
