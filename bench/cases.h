@@ -46,6 +46,7 @@ struct bench_case {
     uint64_t coded_bytes;
     double limit; /* ratio of a case where nothing runs */
     uint64_t *encode_ns, *decode_ns; /* one per repeat; in the case list's memory */
+    uint64_t wall_ns, cpu_ns; /* of all timed runs */
     bool ok; /* every decoded buffer was the source, and every repeat made as many bytes */
 };
 

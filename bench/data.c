@@ -53,7 +53,8 @@ bool data_init(struct data *data, const struct tensors *tensors, const struct st
     *data = (struct data){0};
     count = count_tiles(data, &tensors->spans, size);
     if (count <= UINT32_MAX) {
-        data->bytes = aligned_alloc(DATA_ALIGNMENT, (data->size + DATA_ALIGNMENT - 1) / DATA_ALIGNMENT * DATA_ALIGNMENT);
+        uint64_t whole = (data->size + DATA_ALIGNMENT - 1) / DATA_ALIGNMENT * DATA_ALIGNMENT;
+        data->bytes = aligned_alloc(DATA_ALIGNMENT, whole);
         data->plan.segments = calloc(count, sizeof(data->plan.segments[0]));
     }
     if (data->bytes == NULL || data->plan.segments == NULL) {

@@ -17,23 +17,23 @@ struct data {
     struct plan plan; /* one segment for each copy of a tensor */
 };
 
-/* Copies whole tensors back to back, round after round, until there are at least `size` bytes; of a tensor larger than
- * that, its first bytes. Each copy keeps the table of its class. On success the caller must data_fini() it. */
+/* Copies whole tensors back to back, round after round, until there are at least `size` bytes; of a tensor larger
+ * than that, its first bytes. Each copy keeps the table of its class. On success the caller must data_fini() it. */
 bool data_init(struct data *data, const struct tensors *tensors, const struct strait_codebook *codebook, uint64_t size);
 /* Safe on zeroes. */
 void data_fini(struct data *data);
 
-/* Gives about `share` of the values an exponent that no table of the set has among its 21 most frequent. The same values
- * for the same seed. False, which stderr has been told, when the tables leave no such exponent. */
+/* Gives about `share` of the values an exponent that no table of the set has among its 21 most frequent. The same
+ * values for the same seed. False, which stderr has been told, when the tables leave no such exponent. */
 bool data_add_escapes(struct data *data, const struct strait_codebook *codebook, double share, uint64_t seed);
 
 /* What the values are, measured over all of data. */
 struct data_figures {
-    double top16_escapes;  /* share of values of rank 16 or more in their table */
-    double tiered_escapes; /* of rank 21 or more */
+    double top16_escapes;             /* share of values of rank 16 or more in their table */
+    double tiered_escapes;            /* of rank 21 or more */
     double worst_top16, worst_tiered; /* the same of the worst class */
-    double class_bits;     /* order-0 entropy of the exponents, each class by itself */
-    double global_bits;    /* of all values together */
+    double class_bits;                /* order-0 entropy of the exponents, each class by itself */
+    double global_bits;               /* of all values together */
     uint32_t classes;
 };
 

@@ -78,6 +78,7 @@ void figures_make(const struct case_list *cases, unsigned index, struct figures 
         .ratio = figures_ratio(one),
         .encode = rates(one, one->encode_ns, repeats),
         .decode = rates(one, one->decode_ns, repeats),
+        .processors = (double)one->cpu_ns / (double)one->wall_ns,
         .is_baseline = one == copy,
     };
     if (copy != NULL) {

@@ -7,8 +7,10 @@
 struct figures {
     double ratio;
     struct spread encode, decode; /* GB/s: 10^9 raw bytes per second */
-    double encode_memcpy, decode_memcpy;   /* medians over repeats: the rate of a repeat by that of its memcpy; 0: none */
-    double encode_speedup, decode_speedup; /* the same by one thread; 0: there is only one */
+    /* Medians over repeats of the rate of a repeat by that of memcpy, or of one thread, in the same repeat. 0: none. */
+    double encode_memcpy, decode_memcpy;
+    double encode_speedup, decode_speedup;
+    double processors; /* in use while it ran: fewer than its threads when something else ran too */
     bool is_baseline; /* the memcpy that the others are compared with */
 };
 

@@ -15,18 +15,27 @@ static void warm_up(struct bench_case *one)
     time_items(one->threads, items, one->kind->decode, one->state, &one->ok);
 }
 
+static uint64_t time_case(struct bench_case *one, work_item *fn)
+{
+    struct elapsed elapsed = time_items(one->threads, one->items, fn, one->state, &one->ok);
+
+    one->wall_ns += elapsed.wall_ns;
+    one->cpu_ns += elapsed.cpu_ns;
+    return elapsed.wall_ns;
+}
+
 static void measure_case(struct bench_case *one, const struct buffers *buffers, unsigned repeat)
 {
     uint64_t bytes;
 
     memset(buffers->coded, STALE_CODED, one->coded_capacity);
-    one->encode_ns[repeat] = time_items(one->threads, one->items, one->kind->encode, one->state, &one->ok);
+    one->encode_ns[repeat] = time_case(one, one->kind->encode);
     bytes = one->kind->coded_bytes(one->state);
     if (repeat > 0 && bytes != one->coded_bytes)
         one->ok = false;
     one->coded_bytes = bytes;
     memset(buffers->back, STALE_BACK, one->raw_bytes);
-    one->decode_ns[repeat] = time_items(one->threads, one->items, one->kind->decode, one->state, &one->ok);
+    one->decode_ns[repeat] = time_case(one, one->kind->decode);
     if (memcmp(buffers->back, buffers->raw, one->raw_bytes) != 0)
         one->ok = false;
 }

@@ -7,6 +7,7 @@
 #include "bench/rivals.h"
 
 #define SIZE_TEXT_BYTES 24
+#define PROCESSORS_MIN 0.9 /* of its threads that an undisturbed row keeps busy */
 
 /* "32K", or plain bytes when it is no round number. */
 static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes)
@@ -77,8 +78,8 @@ static void print_values(const struct bench_report *report, FILE *stream)
             100 * figures->top16_escapes, 100 * figures->worst_top16, 100 * figures->tiered_escapes,
             100 * figures->worst_tiered);
     if (report->options->escapes > 0)
-        fprintf(stream, "; %g%% of the values were overwritten, seed %" PRIu64, 100 * report->options->escapes,
-                report->seed);
+        fprintf(stream, "\n          %g%% of the values were overwritten, seed %" PRIu64,
+                100 * report->options->escapes, report->seed);
     fprintf(stream, "\n          exponents have %.4f bits of entropy by class (%" PRIu32 "), %.4f all together\n",
             figures->class_bits, figures->classes, figures->global_bits);
 }
@@ -96,12 +97,12 @@ static void print_method(const struct bench_report *report, FILE *stream)
 
 static void print_heading(bool speedups, FILE *stream)
 {
-    fprintf(stream, "\n%-13s %-8s %-9s %2s %5s %11s %11s %6s %7s %20s %20s %13s%s\n", "", "", "", "", "", "", "", "",
-            "", "encode GB/s", "decode GB/s", "by memcpy", speedups ? "   by 1 thread" : "");
-    fprintf(stream, "%-13s %-8s %-9s %2s %5s %11s %11s %6s %7s %6s %6s %6s %6s %6s %6s %6s %6s", "case", "variant", "mode",
-            "T", "page", "raw bytes", "coded bytes", "tables", "ratio", "p50", "min", "max", "p50", "min", "max", "enc",
-            "dec");
-    fprintf(stream, "%s  check\n", speedups ? "    enc    dec" : "");
+    fprintf(stream, "\n%80s %20s %20s %13s%s\n", "", "encode GB/s", "decode GB/s", "by memcpy",
+            speedups ? "   by 1 thread" : "");
+    fprintf(stream, "%-13s %-8s %-9s %2s %5s %11s %11s %6s %7s", "case", "variant", "mode", "T", "page", "raw bytes",
+            "coded bytes", "tables", "ratio");
+    fprintf(stream, " %6s %6s %6s %6s %6s %6s %6s %6s%s  cpus  check\n", "p50", "min", "max", "p50", "min", "max",
+            "enc", "dec", speedups ? "    enc    dec" : "");
 }
 
 /* Digits after the point, so that slow compressors keep some that mean something. */
@@ -131,21 +132,40 @@ static void print_case(const struct case_list *cases, unsigned index, bool speed
     struct figures figures;
 
     if (one->kind == NULL) {
-        fprintf(stream, "%-13s %-8s %-9s %2s %5s %11s %11s %6s %7.4f\n", one->name, one->variant, one->mode, "-", "-", "-",
-                "-", "-", one->limit);
+        fprintf(stream, "%-13s %-8s %-9s %2s %5s %11s %11s %6s %7.4f\n", one->name, one->variant, one->mode, "-", "-",
+                "-", "-", "-", one->limit);
         return;
     }
     figures_make(cases, index, &figures);
-    fprintf(stream, "%-13s %-8s %-9s %2u %5s %11" PRIu64 " %11" PRIu64 " %6" PRIu64 " %7.4f", one->name, one->variant,
-            one->mode, one->threads, one->page_bytes > 0 ? size_text(page, one->page_bytes) : "-", one->raw_bytes,
-            one->coded_bytes, one->table_bytes, figures.ratio);
+    fprintf(stream, "%-13s %-8s %-9s %2u %5s", one->name, one->variant, one->mode, one->threads,
+            one->page_bytes > 0 ? size_text(page, one->page_bytes) : "-");
+    fprintf(stream, " %11" PRIu64 " %11" PRIu64 " %6" PRIu64 " %7.4f", one->raw_bytes, one->coded_bytes,
+            one->table_bytes, figures.ratio);
     print_spread(figures.encode, stream);
     print_spread(figures.decode, stream);
     fprintf(stream, " %6.*f %6.*f", digits_of(figures.encode_memcpy), figures.encode_memcpy,
             digits_of(figures.decode_memcpy), figures.decode_memcpy);
     if (speedups)
         print_speedup(&figures, stream);
-    fprintf(stream, "  %s%s\n", one->ok ? "ok" : "FAILED", figures.is_baseline ? " (baseline)" : "");
+    fprintf(stream, " %5.2f  %s%s\n", figures.processors, one->ok ? "ok" : "FAILED",
+            figures.is_baseline ? " (baseline)" : "");
+}
+
+/* Such rows say little about threads, and not much about speed. */
+static void print_disturbed(const struct case_list *cases, FILE *stream)
+{
+    unsigned disturbed = 0;
+
+    for (unsigned i = 0; i < cases->count; i++) {
+        struct figures figures;
+        if (cases->list[i].kind == NULL)
+            continue;
+        figures_make(cases, i, &figures);
+        disturbed += figures.processors < PROCESSORS_MIN * cases->list[i].threads;
+    }
+    if (disturbed > 0)
+        fprintf(stream, "%u row%s ran on fewer processors than threads (column cpus): something else was running\n",
+                disturbed, disturbed == 1 ? "" : "s");
 }
 
 static void print_missing(const struct codec_options *options, FILE *stream)
@@ -167,5 +187,6 @@ void report_print(const struct bench_report *report, FILE *stream)
     print_heading(speedups, stream);
     for (unsigned i = 0; i < report->cases->count; i++)
         print_case(report->cases, i, speedups, stream);
+    print_disturbed(report->cases, stream);
     print_missing(report->options, stream);
 }

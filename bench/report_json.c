@@ -96,6 +96,7 @@ static void add_figures(cJSON *row, const struct case_list *cases, unsigned inde
         cJSON_AddNumberToObject(row, "encode_by_one_thread", figures.encode_speedup);
         cJSON_AddNumberToObject(row, "decode_by_one_thread", figures.decode_speedup);
     }
+    cJSON_AddNumberToObject(row, "processors_used", figures.processors);
     add_times(row, "encode_ns", one->encode_ns, cases->repeats);
     add_times(row, "decode_ns", one->decode_ns, cases->repeats);
     cJSON_AddBoolToObject(row, "check", one->ok);

@@ -8,8 +8,8 @@
 
 #define TABLE_BYTES 256u /* of a table where it is embedded: FORMAT.md, section 7 */
 
-/* A table for each class of the tensors and a fallback made of all, as `strait calibrate` makes them. NULL when it failed,
- * which stderr has been told. The caller owns the codebook. Reorders the spans. */
+/* A table for each class of the tensors and a fallback made of all, as `strait calibrate` makes them. NULL when it
+ * failed, which stderr has been told. The caller owns the codebook. Reorders the spans. */
 struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threads);
 
 /* Exponents that rank below the last tier's first rank in every table. Returns how many there are. */

@@ -2,6 +2,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "tools/util.h"
 
@@ -23,17 +24,28 @@ static void drain(void *arg, unsigned thread)
             queue->failed = true;
 }
 
-uint64_t time_items(unsigned threads, uint32_t count, work_item *fn, void *arg, bool *ok)
+static uint64_t cpu_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec;
+}
+
+struct elapsed time_items(unsigned threads, uint32_t count, work_item *fn, void *arg, bool *ok)
 {
     struct queue queue = {.fn = fn, .arg = arg, .count = count};
+    struct elapsed elapsed;
+    uint64_t used = cpu_ns();
     uint64_t started = clock_ns();
-    uint64_t ns;
 
     parallel_run(threads, drain, &queue);
-    ns = clock_ns() - started;
+    elapsed.wall_ns = clock_ns() - started;
+    elapsed.cpu_ns = cpu_ns() - used;
+    if (elapsed.wall_ns == 0)
+        elapsed.wall_ns = 1;
     if (queue.failed)
         *ok = false;
-    return ns > 0 ? ns : 1;
+    return elapsed;
 }
 
 static int by_value(const void *a, const void *b)
