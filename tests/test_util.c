@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tools/plan.h"
 #include "tools/util.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
@@ -172,6 +173,47 @@ START_TEST(a_file_that_shrinks_ends_the_process_with_a_message)
 }
 END_TEST
 
+/* ---- Cutting --------------------------------------------------------------------------------------------------- */
+
+#define TINY (1u << 20)
+
+/* As many tensors of one value as a chunk has pages for, and a long page behind them. */
+static void plan_tiny_and_long(struct plan *plan, uint64_t long_bytes)
+{
+    ck_assert(plan_init_plain(plan, 2 * TINY, STRAIT_ELEMENT_BF16));
+    free(plan->segments);
+    plan->segments = calloc(TINY, sizeof(plan->segments[0]));
+    ck_assert_ptr_nonnull(plan->segments);
+    plan->segment_count = TINY;
+    for (uint32_t i = 0; i < TINY; i++)
+        plan->segments[i] = (struct segment){.begin = 2 * i, .end = 2 * i + 2, .element = STRAIT_ELEMENT_BF16};
+    plan->segments[TINY - 1].end += long_bytes;
+}
+
+START_TEST(short_pages_and_a_long_one_are_not_cut_into_one_chunk)
+{
+    struct plan plan;
+    struct cut cut = {0};
+    uint64_t page_bytes = (uint64_t)16 << 20, next = 0;
+    struct cutter cutter = {.plan = &plan, .page_bytes = page_bytes, .chunk_bytes = 64 * page_bytes};
+
+    plan_tiny_and_long(&plan, page_bytes - 2);
+    while (cutter_next(&cutter, &cut) == CUT_OK) {
+        uint64_t bytes = 0, longest = 0;
+        for (uint32_t i = 0; i < cut.run_count; i++) {
+            ck_assert_uint_eq(next, cut.runs[i].offset);
+            next += cut.runs[i].bytes;
+            bytes += cut.runs[i].bytes;
+            longest = cut.runs[i].bytes > longest ? cut.runs[i].bytes : longest;
+        }
+        ck_assert_uint_le(4 * (uint64_t)cut.run_count * ((longest + 16383) / 16384 - 1), bytes / 64 + 4096);
+    }
+    ck_assert_uint_eq(plan.segments[TINY - 1].end, next);
+    cut_fini(&cut);
+    plan_fini(&plan);
+}
+END_TEST
+
 /* ---- Threads --------------------------------------------------------------------------------------------------- */
 
 struct shared {
@@ -213,7 +255,8 @@ END_TEST
 static Suite *util_suite(void)
 {
     Suite *suite = suite_create("util");
-    TCase *numbers = tcase_create("numbers"), *files = tcase_create("files"), *threads = tcase_create("threads");
+    TCase *numbers = tcase_create("numbers"), *files = tcase_create("files"), *cutting = tcase_create("cutting");
+    TCase *threads = tcase_create("threads");
     tcase_add_loop_test(numbers, a_size_is_read_or_refused, 0, COUNT(sizes));
     tcase_add_test(numbers, a_number_has_no_unit);
     suite_add_tcase(suite, numbers);
@@ -224,6 +267,8 @@ static Suite *util_suite(void)
     tcase_add_loop_test(files, a_signal_removes_the_unfinished_output, 0, 3);
     tcase_add_test(files, a_file_that_shrinks_ends_the_process_with_a_message);
     suite_add_tcase(suite, files);
+    tcase_add_test(cutting, short_pages_and_a_long_one_are_not_cut_into_one_chunk);
+    suite_add_tcase(suite, cutting);
     tcase_add_loop_test(threads, every_thread_runs_once, 0, 4);
     tcase_add_test(threads, a_clock_does_not_step_back);
     suite_add_tcase(suite, threads);

@@ -12,7 +12,7 @@
 #include "tools/options.h"
 #include "tools/tally.h"
 
-#define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* the bound of a chunk stays far below 4 GiB, whatever its pages are */
+#define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* within the limits of cutter_next, strait_encode_bound fits 4 GiB */
 #define SUFFIX          ".strait"
 
 static const char usage[] =

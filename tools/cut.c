@@ -3,6 +3,15 @@
 
 #include <stdlib.h>
 
+#define BLOCK_BYTES (2 * STRAIT_BLOCK_VALUES)
+
+/* What a chunk holds so far. */
+struct load {
+    uint64_t bytes;
+    uint64_t pages;
+    uint64_t blocks; /* of its longest page */
+};
+
 static bool add_run(struct cut *cut, struct run run)
 {
     if (cut->run_count == cut->run_capacity) {
@@ -28,25 +37,45 @@ static uint64_t fitting(uint64_t left, uint64_t room, uint64_t room_pages, uint6
     return (pages < room_pages ? pages : room_pages) * page_bytes;
 }
 
+static struct load add_load(struct load load, uint64_t bytes, uint64_t page_bytes)
+{
+    uint64_t longest = bytes < page_bytes ? bytes : page_bytes;
+    uint64_t blocks = (longest + BLOCK_BYTES - 1) / BLOCK_BYTES;
+
+    return (struct load){
+        .bytes = load.bytes + bytes,
+        .pages = load.pages + (bytes + page_bytes - 1) / page_bytes,
+        .blocks = blocks > load.blocks ? blocks : load.blocks,
+    };
+}
+
+/* A chunk has a row for every block that its longest page has, in every page (FORMAT.md, section 4): short pages beside
+ * a long one cost more than they hold. Pages of one segment alone stay far below the limit. */
+static bool rows_are_few(const struct load *load)
+{
+    return 4 * load->pages * (load->blocks - 1) <= load->bytes / 64 + 4096;
+}
+
 enum cut_result cutter_next(struct cutter *cutter, struct cut *cut)
 {
     const struct plan *plan = cutter->plan;
-    uint64_t room = cutter->chunk_bytes;
-    uint64_t room_pages = STRAIT_CHUNK_PAGES_MAX;
+    uint64_t page_bytes = cutter->page_bytes;
+    struct load load = {0};
 
     cut->run_count = 0;
     while (cutter->segment < plan->segment_count) {
         const struct segment *segment = &plan->segments[cutter->segment];
-        uint64_t bytes = fitting(segment->end - cutter->offset, room, room_pages, cutter->page_bytes);
+        uint64_t bytes = fitting(segment->end - cutter->offset, cutter->chunk_bytes - load.bytes,
+                                 STRAIT_CHUNK_PAGES_MAX - load.pages, page_bytes);
+        struct load more = add_load(load, bytes, page_bytes);
 
-        if (bytes == 0 || (cut->run_count > 0 && segment->element != cut->element))
+        if (bytes == 0 || (cut->run_count > 0 && (segment->element != cut->element || !rows_are_few(&more))))
             break;
         cut->element = segment->element;
         if (!add_run(cut, (struct run){cutter->offset, bytes, segment->table}))
             return CUT_NO_MEMORY;
         cutter->offset += bytes;
-        room -= bytes;
-        room_pages -= (bytes + cutter->page_bytes - 1) / cutter->page_bytes;
+        load = more;
         cutter->segment += cutter->offset == segment->end;
     }
     return cut->run_count > 0 ? CUT_OK : CUT_END;

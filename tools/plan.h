@@ -83,7 +83,7 @@ struct cutter {
 
 enum cut_result { CUT_OK, CUT_END, CUT_NO_MEMORY };
 
-/* Cuts the next chunk off the plan. */
+/* Cuts the next chunk off the plan. Its rows of blocks take at most 1/64 of what it holds and 4 KiB. */
 enum cut_result cutter_next(struct cutter *cutter, struct cut *cut);
 void cut_fini(struct cut *cut);
 
