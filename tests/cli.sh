@@ -157,6 +157,27 @@ cat values | "$strait" encode -q - from-pipe && "$strait" decode -qf from-pipe o
 ) <values
 tail -c +8 values | cmp -s - other2 || fail "an input that begins in the middle of a file"
 
+# a file that tells no size, and files that change while they are read: encode waits for the reader of its output
+if grep -q . /proc/version 2>/dev/null; then
+    "$strait" encode -qf /proc/version rt.strait && "$strait" decode -qf rt.strait other || fail "a file without a size"
+    cat /proc/version | cmp - other || fail "a file without a size"
+    "$strait" encode -qf --codebook set - rt.strait </proc/version && "$strait" decode -qf rt.strait other ||
+        fail "a redirected file without a size"
+    cat /proc/version | cmp - other || fail "a redirected file without a size"
+fi
+mkfifo slow
+for change in 'grew:printf xy >>changing' 'became shorter:truncate -s 5000 changing'; do
+    cp values changing
+    "$strait" encode -q --page 4K --chunk 16K changing slow 2>changing.err &
+    writer=$!
+    sleep 0.5
+    eval "${change#*:}"
+    timeout 10 cat slow >other
+    wait $writer && fail "a file that ${change%%:*} is encoded"
+    grep -q "changing: ${change%%:*} while it was read" changing.err || fail "a file that ${change%%:*}: $(cat changing.err)"
+done
+rm slow
+
 # ---- Names --------------------------------------------------------------------------------------------------------
 
 cp values named

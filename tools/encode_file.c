@@ -279,7 +279,8 @@ static bool encode_all(struct encode_job *job)
     }
     ordered_run(&steps, job, slots, sizeof(*slots), threads);
     slots_destroy(slots, threads);
-    return !job->take_failed && !job->give_failed && file_writer_finish(&job->writer);
+    return !job->take_failed && !job->give_failed && source_check_end(job->task->source) &&
+           file_writer_finish(&job->writer);
 }
 
 bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)

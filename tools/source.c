@@ -19,14 +19,15 @@ static bool fail(const struct source *source)
     return false;
 }
 
-/* Finds out what the descriptor is. An error here is no error yet: a pipe has no position. */
+/* Finds out what the descriptor is. An error here is no error yet: a pipe has no position. A file of size 0 may have
+ * bytes all the same, as those of /proc do: it is read forward like a pipe. */
 static void classify(struct source *source)
 {
     struct stat st;
     off_t base = lseek(source->fd, 0, SEEK_CUR);
 
     source->size = SOURCE_SIZE_UNKNOWN;
-    if (base < 0 || fstat(source->fd, &st) != 0 || !S_ISREG(st.st_mode))
+    if (base < 0 || fstat(source->fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
         return;
     source->seekable = true;
     source->base = (uint64_t)base;
@@ -96,6 +97,23 @@ bool source_read_at(const struct source *source, uint64_t offset, void *dst, siz
         size -= (size_t)n;
     }
     return true;
+}
+
+bool source_check_end(const struct source *source)
+{
+    uint8_t byte;
+    ssize_t n;
+
+    if (!source->seekable)
+        return true;
+    do
+        n = pread(source->fd, &byte, 1, (off_t)(source->base + source->size));
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return fail(source);
+    if (n > 0)
+        print_error(source->name, "grew while it was read: more follows byte %" PRIu64, source->size);
+    return n == 0;
 }
 
 /* Peeked bytes have left a pipe already. A seekable source's descriptor is still at its beginning: see peek. */

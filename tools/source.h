@@ -1,4 +1,5 @@
-/* An input of any kind: a regular file, which any thread may read anywhere, or a pipe, which is read forward once. */
+/* An input of any kind: a regular file, which any thread may read anywhere, or a pipe (or a file that tells no size),
+ * which is read forward once. */
 #ifndef STRAIT_TOOLS_SOURCE_H
 #define STRAIT_TOOLS_SOURCE_H
 
@@ -36,5 +37,8 @@ bool source_read(struct source *source, void *dst, size_t size, size_t *got);
 
 /* Reads at an offset of a seekable source, any thread. Fewer bytes than asked for are an error. */
 bool source_read_at(const struct source *source, uint64_t offset, void *dst, size_t size);
+
+/* To be called when all was read: a seekable source that has grown since it was opened is an error. */
+bool source_check_end(const struct source *source);
 
 #endif
