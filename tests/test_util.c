@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -136,11 +137,12 @@ END_TEST
 
 START_TEST(a_signal_removes_the_unfinished_output)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU, SIGXFSZ};
     write_file("before");
     pid_t child = fork();
     if (child == 0) {
         struct output output;
+        setrlimit(RLIMIT_CORE, &(struct rlimit){0}); /* some of them would leave one */
         signal(signals[_i], SIG_DFL);
         if (output_open(&output, path) && output_write(&output, "after", 5))
             raise(signals[_i]);
@@ -264,7 +266,7 @@ static Suite *util_suite(void)
     tcase_add_test(files, an_output_appears_when_it_is_committed);
     tcase_add_test(files, an_abandoned_output_changes_nothing);
     tcase_add_test(files, a_committed_output_replaces_the_file);
-    tcase_add_loop_test(files, a_signal_removes_the_unfinished_output, 0, 3);
+    tcase_add_loop_test(files, a_signal_removes_the_unfinished_output, 0, 7);
     tcase_add_test(files, a_file_that_shrinks_ends_the_process_with_a_message);
     suite_add_tcase(suite, files);
     tcase_add_test(cutting, short_pages_and_a_long_one_are_not_cut_into_one_chunk);

@@ -124,10 +124,10 @@ static void handle_signal(int number, void (*handler)(int))
 
 static void guard_unfinished(const char *path)
 {
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU, SIGXFSZ};
     unfinished = path;
-    handle_signal(SIGINT, on_end);
-    handle_signal(SIGTERM, on_end);
-    handle_signal(SIGHUP, on_end);
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        handle_signal(ends[i], on_end);
 }
 
 /* ---- Input ----------------------------------------------------------------------------------------------------- */

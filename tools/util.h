@@ -49,8 +49,8 @@ struct input {
 bool input_open(struct input *input, const char *path);
 void input_close(struct input *input);
 
-/* An output file that appears under its name only when it is complete. One at a time: on SIGINT, SIGTERM and SIGHUP the
- * unfinished file is removed. A name that is not of a regular file (a device, a pipe) is written in place, and "-" is
+/* An output file that appears under its name only when it is complete. One at a time: a signal that ends the process,
+ * as far as it can be caught and comes from outside or from a limit, removes the unfinished file. A name that is not of a regular file (a device, a pipe) is written in place, and "-" is
  * stdout. */
 struct output {
     char *path; /* for messages and the final rename */
