@@ -192,6 +192,27 @@ ln -sf named.strait link
 "$strait" encode -qf noise link && [ -L link ] && "$strait" decode -q named.strait other3 && same noise other3 "a symbolic link"
 "$strait" encode -q values /dev/null && [ -c /dev/null ] || fail "encoding to a device"
 
+# ---- Permissions, and names that are taken meanwhile ---------------------------------------------------------------
+
+cp values secret
+chmod 600 secret
+"$strait" encode -q secret && [ "$(stat -c %a secret.strait)" = 600 ] || fail "a secret is told: encode"
+rm secret
+"$strait" decode -q secret.strait && [ "$(stat -c %a secret)" = 600 ] || fail "a secret is told: decode"
+chmod 640 secret.strait
+"$strait" encode -qf secret && [ "$(stat -c %a secret.strait)" = 640 ] || fail "a replaced file gets other permissions"
+mkfifo slow
+"$strait" encode -q --codebook set slow meanwhile 2>meanwhile.err &
+writer=$!
+exec 9>slow
+sleep 0.5
+echo other >meanwhile
+exec 9>&-
+wait $writer && fail "a file that appeared meanwhile is replaced"
+[ "$(cat meanwhile)" = other ] && grep -q 'meanwhile: exists' meanwhile.err || fail "meanwhile: $(cat meanwhile.err)"
+[ "$(ls -d meanwhile*)" = "meanwhile
+meanwhile.err" ] || fail "left behind: $(ls -d meanwhile*)"
+
 # ---- Refusals -----------------------------------------------------------------------------------------------------
 
 refused 2 'command' nonsense

@@ -98,7 +98,7 @@ static void assert_holds(const char *text)
 static void write_file(const char *text)
 {
     struct output output;
-    ck_assert(output_open(&output, path));
+    ck_assert(output_open(&output, path, 0666, true));
     ck_assert(output_write(&output, text, strlen(text)));
     ck_assert(output_commit(&output));
 }
@@ -106,7 +106,7 @@ static void write_file(const char *text)
 START_TEST(an_output_appears_when_it_is_committed)
 {
     struct output output;
-    ck_assert(output_open(&output, path));
+    ck_assert(output_open(&output, path, 0666, true));
     ck_assert(output_write(&output, "ab", 2));
     ck_assert(output_write(&output, "", 0));
     ck_assert(output_write(&output, "c", 1));
@@ -120,7 +120,7 @@ START_TEST(an_abandoned_output_changes_nothing)
 {
     struct output output;
     write_file("before");
-    ck_assert(output_open(&output, path));
+    ck_assert(output_open(&output, path, 0666, true));
     ck_assert(output_write(&output, "after", 5));
     output_abandon(&output);
     assert_holds("before");
@@ -135,6 +135,39 @@ START_TEST(a_committed_output_replaces_the_file)
 }
 END_TEST
 
+START_TEST(a_file_that_appears_meanwhile_is_not_replaced_unasked)
+{
+    struct output output;
+    ck_assert(output_open(&output, path, 0666, false));
+    ck_assert(output_write(&output, "late", 4));
+    write_file("early");
+    ck_assert(!output_commit(&output));
+    assert_holds("early");
+}
+END_TEST
+
+static unsigned mode_of_file(void)
+{
+    struct stat info;
+    ck_assert_int_eq(0, stat(path, &info));
+    return info.st_mode & 07777;
+}
+
+START_TEST(a_new_output_has_the_mode_asked_for_and_a_replaced_one_keeps_its_own)
+{
+    struct output output;
+    mode_t mask = umask(027);
+    ck_assert(output_open(&output, path, 0604, false));
+    ck_assert(output_commit(&output));
+    ck_assert_uint_eq(0600, mode_of_file());
+    ck_assert_int_eq(0, chmod(path, 0642));
+    ck_assert(output_open(&output, path, 0600, true));
+    ck_assert(output_commit(&output));
+    ck_assert_uint_eq(0642, mode_of_file());
+    umask(mask);
+}
+END_TEST
+
 START_TEST(a_signal_removes_the_unfinished_output)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGXCPU, SIGXFSZ};
@@ -144,7 +177,7 @@ START_TEST(a_signal_removes_the_unfinished_output)
         struct output output;
         setrlimit(RLIMIT_CORE, &(struct rlimit){0}); /* some of them would leave one */
         signal(signals[_i], SIG_DFL);
-        if (output_open(&output, path) && output_write(&output, "after", 5))
+        if (output_open(&output, path, 0666, true) && output_write(&output, "after", 5))
             raise(signals[_i]);
         _exit(0);
     }
@@ -266,6 +299,8 @@ static Suite *util_suite(void)
     tcase_add_test(files, an_output_appears_when_it_is_committed);
     tcase_add_test(files, an_abandoned_output_changes_nothing);
     tcase_add_test(files, a_committed_output_replaces_the_file);
+    tcase_add_test(files, a_file_that_appears_meanwhile_is_not_replaced_unasked);
+    tcase_add_test(files, a_new_output_has_the_mode_asked_for_and_a_replaced_one_keeps_its_own);
     tcase_add_loop_test(files, a_signal_removes_the_unfinished_output, 0, 7);
     tcase_add_test(files, a_file_that_shrinks_ends_the_process_with_a_message);
     suite_add_tcase(suite, files);

@@ -327,7 +327,7 @@ static enum strait_status serialize(const struct histograms *histograms, const s
 static bool write_file(const char *path, const uint8_t *bytes, size_t size)
 {
     struct output output;
-    if (!output_open(&output, path))
+    if (!output_open(&output, path, OUTPUT_MODE, true))
         return false;
     if (!output_write(&output, bytes, size)) {
         output_abandon(&output);

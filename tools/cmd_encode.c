@@ -236,7 +236,7 @@ static bool encode_to(const struct encode_options *options, struct encode_task *
     uint64_t size = task->source->size;
     bool encoded;
 
-    if (!output_open(&output, options->output))
+    if (!output_open(&output, options->output, task->source->mode, options->force))
         return false;
     progress_begin(&progress, "encoding", size == SOURCE_SIZE_UNKNOWN ? size : size - task->plan->preamble_bytes,
                    options->quiet);

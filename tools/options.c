@@ -58,9 +58,15 @@ bool codebook_load(const char *path, struct strait_codebook **codebook)
     return status == STRAIT_OK;
 }
 
-bool output_allowed(const char *path, bool force)
+/* By a file, or by a symbolic link to nothing. Devices and pipes are written to. */
+static bool is_taken(const char *path)
 {
     struct stat info;
+    return stat(path, &info) == 0 ? S_ISREG(info.st_mode) : lstat(path, &info) == 0;
+}
+
+bool output_allowed(const char *path, bool force)
+{
     bool is_stdout = strcmp(path, "-") == 0;
 
     if (force)
@@ -69,7 +75,7 @@ bool output_allowed(const char *path, bool force)
         print_error("stdout", "is a terminal; -f writes to it anyway");
         return false;
     }
-    if (!is_stdout && stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
+    if (!is_stdout && is_taken(path)) {
         print_error(path, "exists; -f replaces it");
         return false;
     }

@@ -27,7 +27,11 @@ static void classify(struct source *source)
     off_t base = lseek(source->fd, 0, SEEK_CUR);
 
     source->size = SOURCE_SIZE_UNKNOWN;
-    if (base < 0 || fstat(source->fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
+    source->mode = OUTPUT_MODE;
+    if (base < 0 || fstat(source->fd, &st) != 0 || !S_ISREG(st.st_mode))
+        return;
+    source->mode = st.st_mode & 0777;
+    if (st.st_size == 0)
         return;
     source->seekable = true;
     source->base = (uint64_t)base;

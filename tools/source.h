@@ -14,6 +14,7 @@
 struct source {
     const char *name; /* for messages: the path, or "stdin" */
     int fd;
+    unsigned mode; /* permissions of a file; for anything else, those of a file that anybody may read */
     bool seekable;
     uint64_t base;      /* where the input begins in a seekable file: `strait < file` may start in its middle */
     uint64_t size;      /* of the input; SOURCE_SIZE_UNKNOWN for a pipe */

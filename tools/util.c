@@ -200,18 +200,29 @@ static char *resolve(const char *path)
     return real != NULL ? real : strdup(path);
 }
 
-/* Creates a file beside the final one, so that rename works, and sets *temp to its name, also when that fails. */
-static int open_temp(const char *path, char **temp)
+/* Permissions of the file that will be replaced, or of a new one. */
+static mode_t choose_mode(const struct output *output, mode_t mode)
 {
-    if (asprintf(temp, "%s.XXXXXX", path) < 0) {
-        *temp = NULL;
+    struct stat info;
+    mode_t mask;
+
+    if (output->replace && stat(output->path, &info) == 0)
+        return info.st_mode & 0777;
+    mask = umask(0); /* the only way to ask for it */
+    umask(mask);
+    return mode & ~mask;
+}
+
+/* Creates a file beside the final one, so that rename works, and sets output->temp to its name, also when that fails. */
+static int open_temp(struct output *output, mode_t mode)
+{
+    if (asprintf(&output->temp, "%s.XXXXXX", output->path) < 0) {
+        output->temp = NULL;
         return -1;
     }
-    int fd = mkostemp(*temp, O_CLOEXEC);
-    mode_t mask = umask(0); /* the only way to ask for it */
-    umask(mask);
+    int fd = mkostemp(output->temp, O_CLOEXEC);
     if (fd >= 0)
-        fchmod(fd, 0666 & ~mask); /* mkostemp makes private files; where this fails, it stays one */
+        fchmod(fd, choose_mode(output, mode)); /* mkostemp makes private files; where this fails, it stays one */
     return fd;
 }
 
@@ -228,15 +239,15 @@ static void output_free(struct output *output)
     *output = (struct output){.fd = -1};
 }
 
-bool output_open(struct output *output, const char *path)
+bool output_open(struct output *output, const char *path, unsigned mode, bool replace)
 {
     bool in_place = is_in_place(path);
     char *name = in_place ? strdup(path) : resolve(path);
-    *output = (struct output){.path = name, .fd = -1};
+    *output = (struct output){.path = name, .fd = -1, .replace = replace};
     if (name != NULL && in_place)
         output->fd = open_in_place(name);
     if (name != NULL && !in_place)
-        output->fd = open_temp(name, &output->temp);
+        output->fd = open_temp(output, mode);
     if (output->fd < 0) {
         print_error(path, "cannot be written: %s", strerror(errno));
         output_free(output);
@@ -277,13 +288,40 @@ static void sync_folder(const char *path)
     free(folder);
 }
 
+/* For file systems without RENAME_NOREPLACE, and without links a last look must do. */
+static int link_or_rename(const char *temp, const char *path)
+{
+    struct stat info;
+
+    if (link(temp, path) == 0) {
+        unlink(temp);
+        return 0;
+    }
+    if (errno == EEXIST)
+        return -1;
+    if (lstat(path, &info) == 0) {
+        errno = EEXIST;
+        return -1;
+    }
+    return rename(temp, path);
+}
+
+static int give_name(const struct output *output)
+{
+    if (output->replace)
+        return rename(output->temp, output->path);
+    if (renameat2(AT_FDCWD, output->temp, AT_FDCWD, output->path, RENAME_NOREPLACE) == 0)
+        return 0;
+    return errno == EINVAL || errno == ENOSYS || errno == ENOTSUP ? link_or_rename(output->temp, output->path) : -1;
+}
+
 static bool output_publish(struct output *output)
 {
     if (fsync(output->fd) != 0)
         return false;
     int closed = close(output->fd);
     output->fd = -1;
-    if (closed != 0 || rename(output->temp, output->path) != 0)
+    if (closed != 0 || give_name(output) != 0)
         return false;
     unfinished = NULL;
     sync_folder(output->path);
@@ -300,7 +338,8 @@ bool output_commit(struct output *output)
         output->fd = -1;
     }
     if (!done) {
-        print_error(output_name(output), "%s", strerror(errno));
+        print_error(output_name(output), "%s",
+                    errno == EEXIST ? "exists since a moment ago; -f replaces it" : strerror(errno));
         output_abandon(output);
         return false;
     }

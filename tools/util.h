@@ -50,19 +50,24 @@ bool input_open(struct input *input, const char *path);
 void input_close(struct input *input);
 
 /* An output file that appears under its name only when it is complete. One at a time: a signal that ends the process,
- * as far as it can be caught and comes from outside or from a limit, removes the unfinished file. A name that is not of a regular file (a device, a pipe) is written in place, and "-" is
- * stdout. */
+ * from outside or for a limit, removes the unfinished file. A name that is not of a regular file (a device, a pipe) is
+ * written in place, and "-" is stdout. */
 struct output {
-    char *path; /* for messages and the final rename */
-    char *temp; /* NULL: written in place */
-    int fd;     /* may be written, sought or mapped directly */
+    char *path;   /* for messages and the final rename */
+    char *temp;   /* NULL: written in place */
+    int fd;       /* may be written, sought or mapped directly */
+    bool replace; /* a file that has the name by the time of the commit */
 };
 
-/* On success end it with either output_commit or output_abandon. */
-bool output_open(struct output *output, const char *path);
+#define OUTPUT_MODE 0666u /* for a new output that tells no more than anybody may know */
+
+/* mode: the permissions of a new file, less those of the umask; one that is replaced keeps its own. On success end it
+ * with either output_commit or output_abandon. */
+bool output_open(struct output *output, const char *path, unsigned mode, bool replace);
 /* Appends at the file position. */
 bool output_write(struct output *output, const void *data, size_t size);
-/* Makes the file durable and gives it its name. The output is closed either way; on failure nothing is left behind. */
+/* Makes the file durable and gives it its name. The output is closed either way; on failure nothing is left behind, and
+ * a file that has that name meanwhile is as it was, unless it was to be replaced. */
 bool output_commit(struct output *output);
 /* Closes the output and removes what was written. */
 void output_abandon(struct output *output);
