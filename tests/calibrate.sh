@@ -14,7 +14,7 @@ fail() {
 }
 
 calibrate() {
-    "$strait" calibrate -q "$@"
+    "$strait" calibrate -qf "$@"
 }
 
 same() { # FILE OTHER WHAT
@@ -128,13 +128,13 @@ same one.set stdout.set "-o -"
 same plain.set stdout.set "-o - with a report"
 grep -q '^total ' report.txt || fail "no report on stderr with -o -"
 
-"$strait" calibrate a.safetensors b.safetensors c.safetensors -o one.set >report.txt 2>notes.txt
+"$strait" calibrate a.safetensors b.safetensors c.safetensors -f -o one.set >report.txt 2>notes.txt
 [ "$(wc -l <report.txt)" -eq 8 ] || fail "not two head lines, five classes and a total"
 for row in 'other 5 *32768' 'k 0 *65536' 'k 5 *32768' 'v 0 *32768' 'v 5 *65536' 'total *229376'; do
     grep -q "^$row " report.txt || fail "no row '$row'"
 done
 [ "$(cat notes.txt)" = "strait calibrate: skipped 1 tensor that is not BF16" ] || fail "notes: $(cat notes.txt)"
-"$strait" calibrate --json a.safetensors -o plain.set | grep -q '"codebook_id":.*"[0-9a-f]\{32\}"' || fail "no JSON"
+"$strait" calibrate --json a.safetensors --force -o plain.set | grep -q '"codebook_id":.*"[0-9a-f]\{32\}"' || fail "no JSON"
 [ -z "$(calibrate a.safetensors c.safetensors -o plain.set 2>&1)" ] || fail "-q is not quiet"
 
 umask 027
@@ -202,6 +202,10 @@ fi
 # ---- Nothing half done --------------------------------------------------------------------------------------------
 
 cp one.set kept.set
+refused 1 "kept.set: exists; -f" a.safetensors -o kept.set
+same one.set kept.set "the set that was not to be replaced"
+ln -s nowhere.set dangling.set
+refused 1 "dangling.set: exists; -f" a.safetensors -o dangling.set
 ! calibrate short.safetensors -o kept.set 2>refused.err || fail "a bad file was taken"
 same one.set kept.set "the set that was there before a failure"
 left=$(find . -name '*.set.*' -o -name '*.part.*')

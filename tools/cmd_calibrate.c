@@ -29,6 +29,7 @@ static const char usage[] =
     "  --merge              FILEs are such counts: make the set that one run over everything would have made\n"
     "  --raw                FILEs are BF16 values and nothing else, of role other and of no layer\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
+    "  -f, --force          replace SET; write to a terminal\n"
     "  --json               report as JSON\n"
     "  -q, --quiet          no report (but --json), no notes, no progress\n"
     "  -h, --help           print this\n"
@@ -42,7 +43,7 @@ static const char usage[] =
 struct options {
     const char *output;
     unsigned threads;
-    bool global, partial, merge, raw, json, quiet;
+    bool global, partial, merge, raw, json, quiet, force;
     bool has_rules;
     struct class_rules *rules;
     char **files;
@@ -61,6 +62,7 @@ static const struct option long_options[] = {
     {"merge", no_argument, NULL, OPT_MERGE},
     {"raw", no_argument, NULL, OPT_RAW},
     {"threads", required_argument, NULL, 'T'},
+    {"force", no_argument, NULL, 'f'},
     {"json", no_argument, NULL, OPT_JSON},
     {"quiet", no_argument, NULL, 'q'},
     {"help", no_argument, NULL, 'h'},
@@ -89,6 +91,7 @@ static bool set_option(struct options *options, int option, const char *text)
     case OPT_RAW: return options->raw = true;
     case 'T': return option_threads(text, &options->threads);
     case OPT_JSON: return options->json = true;
+    case 'f': return options->force = true;
     case 'q': return options->quiet = true;
     default: return false; /* getopt_long has told */
     }
@@ -115,7 +118,7 @@ static bool parse_options(struct options *options, int argc, char **argv, bool *
 {
     int option;
     optind = 1;
-    while ((option = getopt_long(argc, argv, "o:T:qh", long_options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "o:T:fqh", long_options, NULL)) != -1) {
         *help = option == 'h';
         if (*help)
             return true;
@@ -324,10 +327,10 @@ static enum strait_status serialize(const struct histograms *histograms, const s
                    : strait_codebook_serialize(codebook, *bytes, *size);
 }
 
-static bool write_file(const char *path, const uint8_t *bytes, size_t size)
+static bool write_file(const struct options *options, const uint8_t *bytes, size_t size)
 {
     struct output output;
-    if (!output_open(&output, path, OUTPUT_MODE, true))
+    if (!output_open(&output, options->output, OUTPUT_MODE, options->force))
         return false;
     if (!output_write(&output, bytes, size)) {
         output_abandon(&output);
@@ -342,7 +345,7 @@ static bool write_result(const struct options *options, const struct histograms 
     uint8_t *bytes = NULL;
     size_t size;
     enum strait_status status = serialize(histograms, codebook, options->partial, &bytes, &size);
-    bool written = status == STRAIT_OK && write_file(options->output, bytes, size);
+    bool written = status == STRAIT_OK && write_file(options, bytes, size);
     free(bytes);
     if (status != STRAIT_OK)
         print_error(options->output, "%s", status == STRAIT_ERR_NO_SPACE ? "too many classes for one partial file"
@@ -386,6 +389,8 @@ static bool calibrate(const struct options *options)
 {
     struct histograms histograms = {0};
     uint64_t skipped = 0;
+    if (!output_allowed(options->output, options->force))
+        return false;
     bool done = options->merge ? merge_files(options, &histograms) : count_files(options, &histograms, &skipped);
     done = done && finish(options, &histograms, skipped);
     histograms_fini(&histograms);
