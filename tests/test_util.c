@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tools/ordered.h"
 #include "tools/plan.h"
 #include "tools/util.h"
 
@@ -274,6 +275,46 @@ START_TEST(every_thread_runs_once)
 }
 END_TEST
 
+/* The first piece stops the run while the second is being taken and a third thread waits for its turn to take. */
+struct stopping {
+    unsigned taken;
+    atomic_bool refused;
+};
+
+static bool take_while_refused(void *job, void *slot)
+{
+    struct stopping *stopping = job;
+    *(bool *)slot = stopping->taken++ == 0;
+    while (stopping->taken > 1 && !stopping->refused)
+        usleep(1000);
+    if (stopping->taken > 1)
+        usleep(100000); /* until the refusal has arrived */
+    return stopping->taken < 100;
+}
+
+static void work_not(void *job, void *slot)
+{
+    (void)job;
+    (void)slot;
+}
+
+static bool refuse_first(void *job, void *slot)
+{
+    if (*(bool *)slot)
+        ((struct stopping *)job)->refused = true;
+    return false;
+}
+
+START_TEST(nothing_is_taken_after_a_refusal)
+{
+    static const struct ordered_steps steps = {take_while_refused, work_not, refuse_first};
+    struct stopping stopping = {0};
+    bool slots[4];
+    ordered_run(&steps, &stopping, slots, sizeof(slots[0]), 4);
+    ck_assert_uint_le(stopping.taken, 2);
+}
+END_TEST
+
 START_TEST(a_clock_does_not_step_back)
 {
     uint64_t before = clock_ns();
@@ -307,6 +348,7 @@ static Suite *util_suite(void)
     tcase_add_test(cutting, short_pages_and_a_long_one_are_not_cut_into_one_chunk);
     suite_add_tcase(suite, cutting);
     tcase_add_loop_test(threads, every_thread_runs_once, 0, 4);
+    tcase_add_test(threads, nothing_is_taken_after_a_refusal);
     tcase_add_test(threads, a_clock_does_not_step_back);
     suite_add_tcase(suite, threads);
     return suite;

@@ -1,6 +1,7 @@
 #include "tools/ordered.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "tools/util.h"
@@ -13,10 +14,10 @@ struct ordered {
     pthread_mutex_t taking; /* held during `take`; guards taken and drained */
     uint64_t taken;
     bool drained;
-    pthread_mutex_t giving; /* held during `give`; guards given and stopped */
+    pthread_mutex_t giving; /* held during `give`; guards given, and who may set stopped */
     pthread_cond_t turn;
     uint64_t given;
-    bool stopped;
+    atomic_bool stopped; /* read when taking too: nothing is taken for a `give` that will not come */
 };
 
 static bool take(struct ordered *o, void *slot, uint64_t *ticket)
@@ -24,7 +25,7 @@ static bool take(struct ordered *o, void *slot, uint64_t *ticket)
     bool taken;
 
     pthread_mutex_lock(&o->taking);
-    taken = !o->drained && o->steps->take(o->job, slot);
+    taken = !o->drained && !o->stopped && o->steps->take(o->job, slot);
     o->drained = !taken;
     *ticket = o->taken;
     o->taken += taken;

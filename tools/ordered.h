@@ -16,8 +16,8 @@ struct ordered_steps {
 };
 
 /* Runs until `take` has no more or `give` stops it. slots: one per thread, slot_bytes apart, owned by the caller. Which
- * thread does what depends on luck; what is taken and given, and in which order, does not. Pieces taken after
- * the one that stops the run may be worked on and then dropped. */
+ * thread does what depends on luck; what is taken and given, and in which order, does not. No `take` begins after the
+ * `give` that stops the run; pieces taken before may be worked on and then dropped. */
 void ordered_run(const struct ordered_steps *steps, void *job, void *slots, size_t slot_bytes, unsigned threads);
 
 #endif
