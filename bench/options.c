@@ -1,6 +1,8 @@
 #include "bench/options.h"
 
 #include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -166,15 +168,32 @@ static bool set_option(struct codec_options *options, int option, const char *te
     }
 }
 
-/* The data that comes with the program: where it was built, or where it was installed. */
+/* The folder of the running program, with a slash behind; empty when it cannot be told. */
+static void find_folder(char *folder, size_t size)
+{
+    ssize_t length = readlink("/proc/self/exe", folder, size - 1);
+
+    folder[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL)
+        slash[1] = '\0';
+}
+
+/* The data that comes with the program: beside it where it is installed, or in the sources around a build folder. */
 static const char *default_input(void)
 {
-    static const char *const places[] = {STRAIT_BENCH_SOURCE_DATA, STRAIT_BENCH_INSTALLED_DATA};
+    static const char *const places[] = {"../share/strait/kv-slice.safetensors",
+                                         "../../../tests/data/kv-slice.safetensors"};
+    static char path[PATH_MAX + 64];
+    char folder[PATH_MAX];
 
-    for (unsigned i = 0; i < 2; i++)
-        if (access(places[i], R_OK) == 0)
-            return places[i];
-    print_error(NULL, "no --input, and neither %s nor %s is there", places[0], places[1]);
+    find_folder(folder, sizeof(folder));
+    for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        snprintf(path, sizeof(path), "%s%s", folder, places[i]);
+        if (access(path, R_OK) == 0)
+            return path;
+    }
+    print_error(NULL, "no --input, and neither %s nor %s is in %s", places[0], places[1], folder);
     return NULL;
 }
 

@@ -376,5 +376,23 @@ python3 -m json.tool <json.err >json.formatted || fail "JSON of encode on stderr
 python3 -m json.tool <json.err2 >json.formatted || fail "JSON of decode on stderr"
 "$strait" encode -f values other 2>report.out && grep -q 'ratio 1.[34]' report.out || fail "the report: $(cat report.out)"
 
+# ---- The sample of bench -----------------------------------------------------------------------------------------
+
+bench() { # STRAIT
+    "$1" bench codec --size 1M --repeats 1 --mode raw --variant scalar --rivals none >bench.out 2>bench.err
+}
+
+mkdir -p lonely installed/bin installed/share/strait sources/build/dev/tools sources/tests/data
+for folder in lonely installed/bin sources/build/dev/tools; do
+    cp "$strait" $folder/strait
+done
+cp "$slice" installed/share/strait
+cp "$slice" sources/tests/data
+bench lonely/strait && fail "a bench with a sample from elsewhere"
+grep -q 'no --input' bench.err || fail "a bench without a sample: $(cat bench.err)"
+bench installed/bin/strait || fail "the sample beside an installed program: $(cat bench.err)"
+bench sources/build/dev/tools/strait || fail "the sample in the sources: $(cat bench.err)"
+rm -r lonely installed sources
+
 [ $failed -eq 0 ] && echo "cli: all passed"
 exit $failed
