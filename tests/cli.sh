@@ -376,6 +376,13 @@ python3 -m json.tool <json.err >json.formatted || fail "JSON of encode on stderr
 python3 -m json.tool <json.err2 >json.formatted || fail "JSON of decode on stderr"
 "$strait" encode -f values other 2>report.out && grep -q 'ratio 1.[34]' report.out || fail "the report: $(cat report.out)"
 
+"$strait" encode -f --dtype fp16 values other 2>report.out
+grep -q 'carried uncompressed (not BF16): [0-9]* bytes of fp16' report.out || fail "fp16 values: $(cat report.out)"
+cat noise | "$strait" encode --dtype bytes --codebook set - - 2>report.out >other
+grep -q 'carried uncompressed (not BF16): 300000 bytes' report.out || fail "bytes of a pipe: $(cat report.out)"
+json encode -f --json --dtype fp8 noise other
+grep -q '"compressed": false' json.formatted || fail "no plain data type in JSON"
+
 # ---- The sample of bench -----------------------------------------------------------------------------------------
 
 bench() { # STRAIT

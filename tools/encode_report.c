@@ -1,12 +1,14 @@
 #include "tools/encode_report.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include <cjson/cJSON.h>
 
 #include "kernels/container.h"
 #include "tools/json.h"
 #include "tools/original.h"
+#include "tools/survey.h"
 
 static uint64_t table_bytes(const struct encode_report *report)
 {
@@ -18,6 +20,23 @@ static uint64_t table_bytes(const struct encode_report *report)
 static double gigabytes_per_second(const struct encode_report *report)
 {
     return report->seconds > 0 ? (double)report->outcome->original_bytes / 1e9 / report->seconds : 0;
+}
+
+/* Plain values are all of one type, which the plan's list does not name. NULL when there are none, or tensors. */
+static const char *plain_type(const struct encode_report *report)
+{
+    const struct plan *plan = report->task->plan;
+    bool plain = plan->dtype_count == 0 && plan->preamble_bytes == 0 && report->outcome->original_bytes > 0;
+    return plain ? element_names[plan->segments[0].element] : NULL;
+}
+
+static void print_carried_plain(const struct encode_report *report, FILE *stream)
+{
+    const char *type = plain_type(report);
+
+    if (type != NULL && report->task->plan->segments[0].element != STRAIT_ELEMENT_BF16)
+        fprintf(stream, "  carried uncompressed (not BF16): %" PRIu64 " bytes%s%s\n", report->outcome->original_bytes,
+                strcmp(type, "bytes") == 0 ? "" : " of ", strcmp(type, "bytes") == 0 ? "" : type);
 }
 
 /* The types that are carried as they are, so that nobody wonders about the ratio. */
@@ -50,19 +69,30 @@ void encode_report_print(const struct encode_report *report, FILE *stream)
                 strait_codebook_count(report->task->codebook), table_bytes(report));
     totals_print(&outcome->totals, stream);
     print_carried(report->task->plan, stream);
+    print_carried_plain(report, stream);
 }
 
-static void add_dtypes(cJSON *object, const struct plan *plan)
+static void add_dtype(cJSON *list, const char *name, uint64_t tensors, uint64_t bytes, enum strait_element element)
 {
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "dtype", name);
+    cJSON_AddNumberToObject(item, "tensors", (double)tensors);
+    cJSON_AddNumberToObject(item, "bytes", (double)bytes);
+    cJSON_AddBoolToObject(item, "compressed", element == STRAIT_ELEMENT_BF16);
+    cJSON_AddItemToArray(list, item);
+}
+
+static void add_dtypes(cJSON *object, const struct encode_report *report)
+{
+    const struct plan *plan = report->task->plan;
+    const char *type = plain_type(report);
     cJSON *list = cJSON_AddArrayToObject(object, "dtypes");
 
+    if (type != NULL)
+        add_dtype(list, type, 0, report->outcome->original_bytes, plan->segments[0].element);
     for (uint32_t i = 0; i < plan->dtype_count; i++) {
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddStringToObject(item, "dtype", plan->dtypes[i].name);
-        cJSON_AddNumberToObject(item, "tensors", (double)plan->dtypes[i].tensors);
-        cJSON_AddNumberToObject(item, "bytes", (double)plan->dtypes[i].bytes);
-        cJSON_AddBoolToObject(item, "compressed", plan->dtypes[i].element == STRAIT_ELEMENT_BF16);
-        cJSON_AddItemToArray(list, item);
+        const struct dtype_sum *sum = &plan->dtypes[i];
+        add_dtype(list, sum->name, sum->tensors, sum->bytes, sum->element);
     }
 }
 
@@ -87,7 +117,7 @@ static cJSON *describe(const struct encode_report *report)
         json_add_hex(object, "codebook_id", strait_codebook_id(report->task->codebook), STRAIT_CODEBOOK_ID_BYTES);
     cJSON_AddNumberToObject(object, "table_bytes", (double)table_bytes(report));
     totals_json(&outcome->totals, object);
-    add_dtypes(object, report->task->plan);
+    add_dtypes(object, report);
     cJSON_AddStringToObject(object, "xxh3_128", hex);
     return object;
 }
