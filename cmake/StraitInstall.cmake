@@ -12,6 +12,8 @@ if(STRAIT_TOOLS)
 endif()
 install(FILES LICENSE kernels/FORMAT.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
+# Relative to the file itself, so that the installation can move.
+file(RELATIVE_PATH STRAIT_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/strait.pc.in strait.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/strait.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

@@ -26,17 +26,19 @@ function(strait_cuda_architectures out compiler)
 endfunction()
 
 if(NOT STRAIT_CUDA STREQUAL "OFF")
-    include(CheckLanguage)
-    check_language(CUDA)
-    if(CMAKE_CUDA_COMPILER)
-        if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-            strait_cuda_architectures(CMAKE_CUDA_ARCHITECTURES ${CMAKE_CUDA_COMPILER})
-        endif()
-        enable_language(CUDA)
+    find_program(STRAIT_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+    if(STRAIT_NVCC)
         set(STRAIT_HAVE_CUDA TRUE)
+        if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+            strait_cuda_architectures(CMAKE_CUDA_ARCHITECTURES ${STRAIT_NVCC})
+        endif()
     else()
         strait_missing(CUDA "no nvcc was found")
     endif()
+endif()
+if(STRAIT_HAVE_CUDA AND STRAIT_CUDA STREQUAL "ON") # trying a compiler takes its time: only when it is asked for
+    set(CMAKE_CUDA_COMPILER ${STRAIT_NVCC})
+    enable_language(CUDA)
 endif()
 
 if(NOT STRAIT_UCX STREQUAL "OFF")
@@ -58,5 +60,5 @@ if(NOT STRAIT_NCCL STREQUAL "OFF")
     endif()
 endif()
 
-message(STATUS "strait: CUDA ${STRAIT_HAVE_CUDA} (${CMAKE_CUDA_COMPILER_VERSION}: ${CMAKE_CUDA_ARCHITECTURES}), "
+message(STATUS "strait: CUDA ${STRAIT_HAVE_CUDA} (architectures ${CMAKE_CUDA_ARCHITECTURES}), "
     "UCX ${STRAIT_HAVE_UCX} (${UCX_VERSION}), NCCL ${STRAIT_HAVE_NCCL}")

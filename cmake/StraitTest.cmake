@@ -29,9 +29,33 @@ function(strait_test name)
     strait_add_test(${name} COMMAND test_${name} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
-# strait_script_test(NAME SCRIPT args ... LABELS ... [TIMEOUT seconds]): a script of this folder.
-function(strait_script_test name script)
-    cmake_parse_arguments(ARG "" "TIMEOUT" "ARGS;LABELS" ${ARGN})
-    strait_add_test(${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/${script} ${ARG_ARGS} LABELS ${ARG_LABELS}
-        TIMEOUT ${ARG_TIMEOUT})
+# strait_cli_test(NAME [TIMEOUT seconds]): NAME.sh, told where the strait command and a scratch folder are.
+function(strait_cli_test name)
+    strait_add_test(${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/${name}.sh $<TARGET_FILE:strait>
+        ${CMAKE_CURRENT_BINARY_DIR}/${name} LABELS cli ${ARGN})
+endfunction()
+
+# strait_python_test(NAME NEEDS modules ... COMMAND arguments of python3 ... [TIMEOUT seconds]): skipped, with the reason,
+# where python3 or a module is missing. Not of sanitized or foreign builds: their library does not load into python3.
+find_package(Python3 COMPONENTS Interpreter QUIET)
+if(NOT Python3_EXECUTABLE)
+    set(Python3_EXECUTABLE python3)
+endif()
+set(STRAIT_RUN_PYTHON [[
+"$0" -c "import $1" || {
+    echo "skipped: $0 lacks one of: $1"
+    exit 77
+}
+shift
+exec "$0" "$@"]])
+function(strait_python_test name)
+    cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;NEEDS" ${ARGN})
+    if(STRAIT_SANITIZE OR CMAKE_CROSSCOMPILING)
+        return()
+    endif()
+    string(JOIN ", " modules ${ARG_NEEDS})
+    strait_add_test(${name} LABELS python TIMEOUT ${ARG_TIMEOUT}
+        COMMAND sh -c ${STRAIT_RUN_PYTHON} ${Python3_EXECUTABLE} ${modules} ${ARG_COMMAND}
+        ENVIRONMENT "STRAIT_LIBRARY=$<TARGET_FILE:strait-codec>" "PYTHONPATH=${PROJECT_SOURCE_DIR}/python"
+                    "PYTHONDONTWRITEBYTECODE=1")
 endfunction()

@@ -3,7 +3,8 @@
  * each mode looks like is in FORMAT.md, section 3. `raw` and `const` need no coder.
  *
  * Encoders write to a stage of BLOCK_STAGE_BYTES and may scribble on all of it, so their loops need not watch its end.
- * Decoders write exactly the block's bytes and read exactly the coded ones.
+ * Decoders write exactly the block's bytes and read exactly the coded ones, also when these change meanwhile: what was
+ * checked is not read again, or checked again.
  */
 #ifndef STRAIT_KERNELS_BLOCK_H
 #define STRAIT_KERNELS_BLOCK_H
@@ -47,7 +48,7 @@ struct block_ops {
     size_t (*decode_tiered)(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
                             uint32_t *escapes);
 
-    /* sum_terms, and the same while copying. With `stream` a copy goes past the caches. */
+    /* sum_terms, and the same of what is copied. With `stream` a copy goes past the caches. */
     uint64_t (*sum)(const uint8_t *src, size_t size, uint32_t word);
     uint64_t (*sum_copy)(uint8_t *dst, const uint8_t *src, size_t size, uint32_t word, bool stream);
     void (*copy)(uint8_t *dst, const uint8_t *src, size_t size, bool stream);

@@ -118,11 +118,13 @@ static size_t decode_list(uint8_t *dst, const uint8_t *codes, const uint8_t *src
     return bytes;
 }
 
-static size_t decode_top16(struct block_bytes *block, const uint8_t *src, size_t size, bool listed,
+/* Decoders look at streams more than once: they work on a copy, so that nothing changes between the looks. */
+static size_t decode_top16(struct block_bytes *block, const uint8_t *coded, size_t size, bool listed,
                            const struct table *table, uint32_t *escapes)
 {
+    uint8_t src[BLOCK_BYTES];
     uint32_t n = block->size / 2;
-    const uint8_t *codes = src + n;
+    const uint8_t *codes = memcpy(src, coded, size) + n;
     size_t used = n + pack_bytes_4bit(n);
     *escapes = 0;
     if (!is_padded(codes, n, 4))
@@ -138,11 +140,12 @@ static size_t decode_top16(struct block_bytes *block, const uint8_t *src, size_t
     return finish_block(block, src, used, size);
 }
 
-static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
+static size_t decode_tiered(struct block_bytes *block, const uint8_t *coded, size_t size, const struct table *table,
                             uint32_t *escapes)
 {
+    uint8_t src[BLOCK_BYTES];
     uint32_t n = block->size / 2;
-    const uint8_t *t1 = src + n;
+    const uint8_t *t1 = memcpy(src, coded, size) + n;
     uint32_t n2 = count_items(t1, n, 2, 3);
     size_t at2 = n + pack_bytes_2bit(n), at3 = at2 + pack_bytes_2bit(n2);
     if (at3 > size || !is_padded(t1, n, 2) || !is_padded(src + at2, n2, 2))
@@ -178,7 +181,7 @@ static uint64_t sum_copy(uint8_t *dst, const uint8_t *src, size_t size, uint32_t
 {
     (void)stream;
     memcpy(dst, src, size);
-    return sum_terms(src, size, word);
+    return sum_terms(dst, size, word); /* of what was stored: the source may change */
 }
 
 static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)

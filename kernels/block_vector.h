@@ -242,6 +242,8 @@ static size_t decode_top16(struct block_bytes *block, const uint8_t *src, size_t
     decode_codes(exponents, codes, n, table);
     for (uint32_t k = 0; k < list.count; k++) {
         uint32_t position = listed_at(&list, k);
+        if (position >= n) /* it was not when it was checked */
+            return 0;
         bad |= exponents[position] ^ table->exponent[0]; /* the code there must be 0 */
         exponents[position] = list.exponents[k];
     }
@@ -251,9 +253,9 @@ static size_t decode_top16(struct block_bytes *block, const uint8_t *src, size_t
 }
 
 /* The exponents of `count` items of a two-bit tier that begins with rank `first`: its own three, or for a 3 the next
- * one of the list `on`. Reads whole vectors of both. */
-static void decode_tier2(uint8_t *exponents, const uint8_t *items, uint32_t count, const uint8_t *on,
-                         const struct table *table, uint8_t first)
+ * one of the list `on`, whose rest is returned. Reads whole vectors of both. */
+static const uint8_t *decode_tier2(uint8_t *exponents, const uint8_t *items, uint32_t count, const uint8_t *on,
+                                   const struct table *table, uint8_t first)
 {
     const uint8_t own[16] = {table->exponent[first], table->exponent[first + 1], table->exponent[first + 2]};
     const vec exponent_of = table16(own);
@@ -263,6 +265,7 @@ static void decode_tier2(uint8_t *exponents, const uint8_t *items, uint32_t coun
         vec_store(exponents + i, expand(lookup16(exponent_of, code), threes, on));
         on += count_bits(threes);
     }
+    return on;
 }
 
 /* Exponents of the n3 items of T3. Returns the number of T4 items, -1 when these are not what an encoder writes. A
@@ -300,15 +303,16 @@ static uint32_t count_threes(const uint8_t *stream, uint32_t items)
     return count;
 }
 
-/* Reads whole vectors of T1 only up to its end, by way of a copy of its last part. */
-static void decode_tier1(uint8_t *exponents, const uint8_t *t1, uint32_t n, const uint8_t *on, uint32_t on_count,
+/* Reads whole vectors of T1 only up to its end, by way of a copy of its last part. Should T1 change meanwhile, the list
+ * has room for as many items as there are values. */
+static void decode_tier1(uint8_t *exponents, const uint8_t *t1, uint32_t n, const uint8_t *on,
                          const struct table *table)
 {
-    uint32_t whole = n / STEP * STEP, passed = count_threes(t1 + whole / 4, n - whole);
+    uint32_t whole = n / STEP * STEP;
     uint8_t rest[STEP / 4] = {0};
-    decode_tier2(exponents, t1, whole, on, table, 0);
+    on = decode_tier2(exponents, t1, whole, on, table, 0);
     memcpy(rest, t1 + whole / 4, pack_bytes_2bit(n - whole));
-    decode_tier2(exponents + whole, rest, n - whole, on + on_count - passed, table, 0);
+    decode_tier2(exponents + whole, rest, n - whole, on, table, 0);
 }
 
 static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
@@ -330,7 +334,7 @@ static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_
     if (n4 < 0 || used + t > rest)
         return 0;
     decode_tier2(exponents2, tiers, n2, exponents3, table, TIER2_RANK);
-    decode_tier1(exponents1, src + n, n, exponents2, n2, table);
+    decode_tier1(exponents1, src + n, n, exponents2, table);
     join_block(block, src, exponents1, src + size, tiers + used);
     *escapes = (uint32_t)n4;
     return fixed + used + t;
@@ -361,7 +365,7 @@ static uint64_t sum_copy(uint8_t *dst, const uint8_t *src, size_t size, uint32_t
             words_store(dst + i, v);
     }
     memcpy(dst + i, src + i, size - i);
-    return summer_result(&s) + sum_terms(src + i, size - i, word + (uint32_t)(i / 4));
+    return summer_result(&s) + sum_terms(dst + i, size - i, word + (uint32_t)(i / 4));
 }
 
 static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)

@@ -63,7 +63,7 @@ static bool decode_block(const struct decoder *d, const struct chunk_block *bloc
 static enum strait_status decode_page(const struct decoder *d, uint32_t index, const struct page *page,
                                       struct page_stats *stats)
 {
-    const uint8_t *entry = d->chunk.src + entry_offset(index);
+    const uint8_t *entry = d->chunk.metadata + entry_offset(index);
     uint32_t page_bytes = chunk_page_bytes(&d->chunk, index), table_index = load_le16(entry + 4);
     const struct table *table = d->chunk.codebook ? &d->codebook->tables[table_index] : NULL;
     uint64_t sum = sum_seed_page(page_bytes, index, table_index);
@@ -89,6 +89,8 @@ static enum strait_status decode_listed(const struct decoder *d, const struct st
                                         uint32_t index, struct page_stats *stats)
 {
     struct page page;
+    if (index >= d->chunk.layout.page_count)
+        return STRAIT_ERR_INVALID;
     if (dst == NULL)
         return decode_page(d, index, NULL, stats);
     if (!pages_get(dst, i, &page))
@@ -109,7 +111,7 @@ static void decode_chunk(const struct decoder *d, const struct strait_pages *dst
         run_page_status(run, result, i, status);
         if (status != STRAIT_OK)
             continue;
-        run_count_page(run, result, &stats, load_le16(d->chunk.src + entry_offset(index) + 4));
+        run_count_page(run, result, &stats, load_le16(d->chunk.metadata + entry_offset(index) + 4));
         result->bytes += chunk_page_bytes(&d->chunk, index);
     }
     d->blocks->flush();
@@ -123,31 +125,63 @@ static bool codebook_fits(const struct chunk *chunk, const struct strait_codeboo
             chunk->table_limit <= codebook->count);
 }
 
+/* Everything that concerns the chunk as a whole, its fit to the list of pages last. */
+static enum strait_status open_chunk(struct decoder *d, const struct strait_pages *dst, const uint32_t *select,
+                                     const uint8_t *src, uint64_t src_size, const struct strait_run *run)
+{
+    enum strait_status status = chunk_open(&d->chunk, src, src_size, run->metadata == NULL ? src : run->metadata);
+    if (status != STRAIT_OK)
+        return status;
+    if (!codebook_fits(&d->chunk, d->codebook))
+        return STRAIT_ERR_CODEBOOK;
+    if (dst == NULL)
+        return STRAIT_OK;
+    if (select == NULL && pages_count(dst) != d->chunk.layout.page_count)
+        return STRAIT_ERR_INVALID;
+    return pages_check(dst, element_alignment(d->chunk.info.element));
+}
+
 /* Nothing was decoded: every listed page shares the chunk's status. */
 static void fail_all(const struct strait_pages *dst, const struct strait_run *run, struct strait_result *result)
 {
     result->status = result->chunk_status;
     result->failed_pages = dst == NULL ? 0 : pages_count(dst);
-    for (uint32_t i = 0; run->page_status != NULL && i < result->failed_pages; i++)
+    for (uint32_t i = 0; i < result->failed_pages && i < run->page_status_count; i++)
         run->page_status[i] = result->status;
+}
+
+static void decode_with(struct cpu_scratch *scratch, const struct strait_codec *codec,
+                        const struct strait_codebook *codebook, const struct strait_pages *dst, const uint32_t *select,
+                        const uint8_t *src, uint64_t src_size, const struct strait_run *run)
+{
+    struct strait_result result = {.status = STRAIT_OK};
+    struct decoder d = {
+        .blocks = codec->blocks, .codebook = codebook, .scratch = scratch, .stream = src_size >= STREAM_BYTES};
+    result.chunk_status = open_chunk(&d, dst, select, src, src_size, run);
+    if (result.chunk_status == STRAIT_OK)
+        decode_chunk(&d, dst, select, run, &result);
+    else
+        fail_all(dst, run, &result);
+    *run->result = result;
+}
+
+/* Not inlined: who brings scratch has no room on the stack. */
+static __attribute__((noinline)) void decode_on_stack(const struct strait_codec *codec,
+                                                      const struct strait_codebook *codebook,
+                                                      const struct strait_pages *dst, const uint32_t *select,
+                                                      const uint8_t *src, uint64_t src_size,
+                                                      const struct strait_run *run)
+{
+    struct cpu_scratch scratch;
+    decode_with(&scratch, codec, codebook, dst, select, src, src_size, run);
 }
 
 void cpu_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
                 const struct strait_pages *dst, const uint32_t *select, const uint8_t *src, uint64_t src_size,
                 const struct strait_run *run)
 {
-    struct cpu_scratch local;
-    struct strait_result result = {.status = STRAIT_OK};
-    struct decoder d = {.blocks = codec->blocks,
-                        .codebook = codebook,
-                        .scratch = run->scratch == NULL ? &local : run->scratch,
-                        .stream = src_size >= STREAM_BYTES};
-    result.chunk_status = chunk_open(&d.chunk, src, src_size);
-    if (result.chunk_status == STRAIT_OK && !codebook_fits(&d.chunk, codebook))
-        result.chunk_status = STRAIT_ERR_CODEBOOK;
-    if (result.chunk_status == STRAIT_OK)
-        decode_chunk(&d, dst, select, run, &result);
+    if (run->scratch != NULL)
+        decode_with(run->scratch, codec, codebook, dst, select, src, src_size, run);
     else
-        fail_all(dst, run, &result);
-    *run->result = result;
+        decode_on_stack(codec, codebook, dst, select, src, src_size, run);
 }

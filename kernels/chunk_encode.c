@@ -202,14 +202,14 @@ static void encode_chunk(struct encoder *e, const struct strait_encode_params *p
     result->bytes = e->at;
 }
 
-void cpu_encode(const struct strait_codec *codec, const struct strait_encode_params *params, uint8_t *dst,
-                const struct strait_pages *src, const struct strait_run *run)
+static void encode_with(struct cpu_scratch *scratch, const struct strait_codec *codec,
+                        const struct strait_encode_params *params, uint8_t *dst, const struct strait_pages *src,
+                        const struct strait_run *run)
 {
-    struct cpu_scratch local;
     struct strait_result result = {.status = STRAIT_OK};
     struct encoder e = {.blocks = codec->blocks,
                         .src = src,
-                        .scratch = run->scratch == NULL ? &local : run->scratch,
+                        .scratch = scratch,
                         .mode = params->mode,
                         .dst = dst,
                         .stream = strait_encode_bound(src) >= STREAM_BYTES};
@@ -217,4 +217,22 @@ void cpu_encode(const struct strait_codec *codec, const struct strait_encode_par
     if (check_ids(src, run, &result))
         encode_chunk(&e, params, run, &result);
     *run->result = result;
+}
+
+/* Not inlined: who brings scratch has no room on the stack. */
+static __attribute__((noinline)) void encode_on_stack(const struct strait_codec *codec,
+                                                      const struct strait_encode_params *params, uint8_t *dst,
+                                                      const struct strait_pages *src, const struct strait_run *run)
+{
+    struct cpu_scratch scratch;
+    encode_with(&scratch, codec, params, dst, src, run);
+}
+
+void cpu_encode(const struct strait_codec *codec, const struct strait_encode_params *params, uint8_t *dst,
+                const struct strait_pages *src, const struct strait_run *run)
+{
+    if (run->scratch != NULL)
+        encode_with(run->scratch, codec, params, dst, src, run);
+    else
+        encode_on_stack(codec, params, dst, src, run);
 }

@@ -88,13 +88,13 @@ static bool check_lengths(const struct chunk *chunk)
 {
     const struct chunk_layout *layout = &chunk->layout;
     for (uint64_t i = metadata_end(layout); i < layout->metadata_bytes; i++)
-        if (chunk->src[i] != 0)
+        if (chunk->metadata[i] != 0)
             return false;
     if (!layout->lengths)
         return true;
     uint32_t longest = 0, shortest = UINT32_MAX;
     for (uint32_t p = 0; p < layout->page_count; p++) {
-        uint32_t length = load_le32(chunk->src + length_offset(layout, p));
+        uint32_t length = load_le32(chunk->metadata + length_offset(layout, p));
         longest = length > longest ? length : longest;
         shortest = length < shortest ? length : shortest;
     }
@@ -105,12 +105,12 @@ uint32_t chunk_page_bytes(const struct chunk *chunk, uint32_t page)
 {
     if (!chunk->layout.lengths)
         return chunk->layout.page_bytes;
-    return load_le32(chunk->src + length_offset(&chunk->layout, page));
+    return load_le32(chunk->metadata + length_offset(&chunk->layout, page));
 }
 
 static uint32_t get_row(const struct chunk *chunk, uint32_t page, uint32_t b)
 {
-    return load_le32(chunk->src + row_offset(&chunk->layout, page, b));
+    return load_le32(chunk->metadata + row_offset(&chunk->layout, page, b));
 }
 
 /* First unit after block b: the offset of the block that follows in the order (page, block). */
@@ -158,7 +158,7 @@ static bool modes_known(const struct chunk *chunk)
 static enum strait_status check_page(const struct chunk *chunk, uint32_t page, uint32_t *at)
 {
     uint32_t bytes = chunk_page_bytes(chunk, page), blocks = page_blocks(bytes);
-    if (load_le16(chunk->src + entry_offset(page) + 6) != 0)
+    if (load_le16(chunk->metadata + entry_offset(page) + 6) != 0)
         return STRAIT_ERR_CORRUPT;
     for (uint32_t b = 0; b < blocks; b++) {
         uint32_t row = get_row(chunk, page, b), mode = row & 15, end = block_end(chunk, page, blocks, b);
@@ -184,7 +184,7 @@ static enum strait_status check_pages(struct chunk *chunk)
         enum strait_status status = check_page(chunk, p, &at);
         if (status != STRAIT_OK)
             return status;
-        uint32_t table = load_le16(chunk->src + entry_offset(p) + 4);
+        uint32_t table = load_le16(chunk->metadata + entry_offset(p) + 4);
         if (table != 0 && !chunk->codebook)
             return STRAIT_ERR_CORRUPT;
         if (table >= chunk->table_limit)
@@ -193,18 +193,19 @@ static enum strait_status check_pages(struct chunk *chunk)
     return STRAIT_OK;
 }
 
-enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size)
+enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size, const uint8_t *metadata)
 {
-    enum strait_status status = read_header(&chunk->info, &chunk->layout, src, src_size);
+    enum strait_status status = read_header(&chunk->info, &chunk->layout, metadata, src_size);
     if (status != STRAIT_OK)
         return status;
     if (src_size < chunk->info.chunk_bytes)
         return STRAIT_ERR_TRUNCATED;
     if (src_size > chunk->info.chunk_bytes)
         return STRAIT_ERR_CORRUPT;
-    if (chunk_metadata_sum(src, chunk->layout.metadata_bytes) != load_le64(src + CHUNK_SUM_OFFSET))
+    if (chunk_metadata_sum(metadata, chunk->layout.metadata_bytes) != load_le64(metadata + CHUNK_SUM_OFFSET))
         return STRAIT_ERR_INTEGRITY;
     chunk->src = src;
+    chunk->metadata = metadata;
     chunk->codebook = memcmp(chunk->info.codebook_id, no_codebook, sizeof(no_codebook)) != 0;
     if (!check_lengths(chunk))
         return STRAIT_ERR_CORRUPT;
@@ -225,13 +226,13 @@ enum strait_status strait_chunk_pages(const void *src, uint64_t src_size, uint32
     struct chunk chunk;
     if (src == NULL || (info == NULL && count > 0))
         return STRAIT_ERR_INVALID;
-    enum strait_status status = chunk_open(&chunk, src, src_size);
+    enum strait_status status = chunk_open(&chunk, src, src_size, src);
     if (status != STRAIT_OK)
         return status;
     if (count > chunk.layout.page_count)
         return STRAIT_ERR_INVALID;
     for (uint32_t p = 0; p < count; p++) {
-        const uint8_t *entry = chunk.src + entry_offset(p);
+        const uint8_t *entry = chunk.metadata + entry_offset(p);
         info[p] = (struct strait_page_info){
             .sum = load_le64(entry + 8), .page_bytes = chunk_page_bytes(&chunk, p), .table = load_le16(entry + 4)};
         for (uint32_t b = 0; b < page_blocks(info[p].page_bytes); b++) {

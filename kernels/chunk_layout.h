@@ -55,13 +55,15 @@ uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b
 /* A whole chunk that passed checks 1 to 10. */
 struct chunk {
     const uint8_t *src;
+    const uint8_t *metadata; /* the same bytes as at src, or a private copy of them */
     struct strait_chunk_info info;
     struct chunk_layout layout;
     uint32_t table_limit; /* largest table index, plus one */
     bool codebook;        /* it names one */
 };
 
-enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size);
+/* metadata: at least the metadata's bytes of the chunk at src, or src itself. */
+enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size, const uint8_t *metadata);
 
 /* Sum of the first metadata_bytes bytes, the field for it taken as zero. */
 uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes);

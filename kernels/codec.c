@@ -1,6 +1,7 @@
 /* The public calls: argument checks, then the chosen variant. */
 #include "kernels/codec.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,16 +53,25 @@ static const struct strait_codec *codec_by_name(const char *name)
     return NULL;
 }
 
-const struct strait_codec *strait_codec_get(const char *name)
+/* What NULL means: looked up once, for the environment may change under another thread's hands. */
+static const struct strait_codec *default_codec(void)
 {
-    if (name != NULL)
-        return codec_by_name(name);
+    static const struct strait_codec *_Atomic chosen;
+    const struct strait_codec *codec = atomic_load_explicit(&chosen, memory_order_acquire);
+    if (codec != NULL)
+        return codec;
     const char *wanted = getenv("STRAIT_CODEC");
-    const struct strait_codec *codec = wanted == NULL ? NULL : codec_by_name(wanted);
+    codec = wanted == NULL ? NULL : codec_by_name(wanted);
     for (size_t i = 0; codec == NULL; i++)
         if (codecs[i].supported())
             codec = &codecs[i];
+    atomic_store_explicit(&chosen, codec, memory_order_release);
     return codec;
+}
+
+const struct strait_codec *strait_codec_get(const char *name)
+{
+    return name != NULL ? codec_by_name(name) : default_codec();
 }
 
 const char *strait_codec_name_at(uint32_t index)
@@ -101,7 +111,7 @@ uint64_t strait_encode_bound(const struct strait_pages *pages)
     return bound <= UINT32_MAX ? bound : 0;
 }
 
-static uint32_t element_alignment(enum strait_element element)
+uint32_t element_alignment(enum strait_element element)
 {
     switch (element) {
     case STRAIT_ELEMENT_BF16:
@@ -116,7 +126,9 @@ static uint32_t element_alignment(enum strait_element element)
 
 static enum strait_status check_run(const struct strait_codec *codec, const struct strait_run *run)
 {
-    if (run == NULL || run->size != sizeof(*run) || run->result == NULL)
+    if (run == NULL || run->size < sizeof(*run) || run->result == NULL)
+        return STRAIT_ERR_INVALID;
+    if ((run->page_status == NULL) != (run->page_status_count == 0))
         return STRAIT_ERR_INVALID;
     if (run->scratch == NULL)
         return STRAIT_OK;
@@ -127,7 +139,7 @@ static enum strait_status check_run(const struct strait_codec *codec, const stru
 
 static enum strait_status check_params(const struct strait_encode_params *params, const struct strait_pages *src)
 {
-    if (params == NULL || params->size != sizeof(*params) || (unsigned)params->element > STRAIT_ELEMENT_FP8_E5M2 ||
+    if (params == NULL || params->size < sizeof(*params) || (unsigned)params->element > STRAIT_ELEMENT_FP8_E5M2 ||
         (unsigned)params->mode > STRAIT_MODE_TIERED)
         return STRAIT_ERR_INVALID;
     if (params->codebook == NULL && params->element == STRAIT_ELEMENT_BF16 && params->mode != STRAIT_MODE_RAW)
@@ -160,19 +172,11 @@ enum strait_status strait_encode(const struct strait_codec *codec, const struct 
     return STRAIT_OK;
 }
 
-/* Selected pages must be in the chunk, without `select` all of them must be listed. A header that cannot be read is the
- * data's fault, not the caller's: the variant reports it. */
-static enum strait_status check_select(const struct strait_pages *dst, const uint32_t *select, const void *src,
-                                       uint64_t src_size)
+/* Rows that overlap can be read, but not written. */
+static enum strait_status check_rows(const struct strait_pages *dst)
 {
-    struct strait_chunk_info info;
-    if (strait_chunk_info(src, src_size, &info) != STRAIT_OK)
-        return STRAIT_OK;
-    uint32_t count = pages_count(dst);
-    if (select == NULL)
-        return count == info.page_count ? STRAIT_OK : STRAIT_ERR_INVALID;
-    for (uint32_t i = 0; i < count; i++)
-        if (select[i] >= info.page_count)
+    for (uint32_t r = 0; r < dst->region_count; r++)
+        if (dst->regions[r].rows > 1 && dst->regions[r].row_stride < dst->regions[r].row_bytes)
             return STRAIT_ERR_INVALID;
     return STRAIT_OK;
 }
@@ -186,9 +190,9 @@ enum strait_status strait_decode(const struct strait_codec *codec, const struct 
     if (status == STRAIT_OK && src == NULL)
         status = STRAIT_ERR_INVALID;
     if (status == STRAIT_OK)
-        status = pages_check(dst, src_size > 5 ? element_alignment(((const uint8_t *)src)[5]) : 1);
+        status = pages_check(dst, 1);
     if (status == STRAIT_OK)
-        status = check_select(dst, select, src, src_size);
+        status = check_rows(dst);
     if (status == STRAIT_OK)
         codec->decode(codec, codebook, dst, select, src, src_size, run);
     return status;
@@ -221,7 +225,7 @@ void run_count_page(const struct strait_run *run, struct strait_result *result, 
 void run_page_status(const struct strait_run *run, struct strait_result *result, uint32_t page,
                      enum strait_status status)
 {
-    if (run->page_status != NULL)
+    if (page < run->page_status_count)
         run->page_status[page] = status;
     if (status == STRAIT_OK)
         return;

@@ -23,7 +23,7 @@ export LD_LIBRARY_PATH=$libdir
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 # shellcheck disable=SC2046
-cc "$work/use.c" -o "$work/by-pkg-config" $(pkg-config --define-variable=prefix="$prefix" --cflags --libs strait)
+cc "$work/use.c" -o "$work/by-pkg-config" $(pkg-config --cflags --libs strait)
 "$work/by-pkg-config"
 
 cat >"$work/CMakeLists.txt" <<'CMAKE'

@@ -21,6 +21,13 @@
         }                                                                                         \
     } while (0)
 
+/* ThreadSanitizer is slow and looks for something else: loops over every bit then take every STRIDEth one. */
+#if defined(__SANITIZE_THREAD__)
+enum { STRIDE = 7 };
+#else
+enum { STRIDE = 1 };
+#endif
+
 /* ---- Random numbers -------------------------------------------------------------------------------------------- */
 
 /* The same on every machine; STRAIT_TEST_SEED chooses others. */
@@ -102,11 +109,17 @@ struct shape {
 
 enum { REGIONS_MAX = 8 };
 
+/* Bytes that belong to no listed page. */
+struct gap {
+    size_t offset, size;
+};
+
 /* A page list with memory of its own. What belongs to no listed page is CANARY; the last page ends at a guard page, or
  * less than `alignment` bytes before. */
 struct layout {
     struct guarded memory;
-    uint8_t *listed; /* per byte of memory: whether it belongs to a listed page */
+    struct gap *gaps;
+    size_t gap_count;
     struct strait_region regions[REGIONS_MAX];
     struct strait_pages pages;
 };

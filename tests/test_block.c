@@ -202,7 +202,7 @@ static uint32_t random_tail(struct rng *rng, uint32_t n)
 START_TEST(every_variant_codes_random_blocks_like_scalar)
 {
     struct rng rng = rng_init(100 + (uint64_t)_i);
-    for (int i = 0; i < BLOCKS_PER_ROUND; i++) {
+    for (int i = 0; i < BLOCKS_PER_ROUND / STRIDE; i++) {
         uint32_t n = 1 + rng_below(&rng, rng_below(&rng, 3) == 0 ? STRAIT_BLOCK_VALUES : 700);
         enum pattern pattern = (enum pattern)rng_below(&rng, PATTERNS);
         struct sample s = random_sample(&rng, n, random_tail(&rng, n), pattern, rng_below(&rng, TEST_TABLES));
@@ -215,7 +215,7 @@ END_TEST
 START_TEST(what_every_variant_accepts_is_what_the_encoder_writes)
 {
     struct rng rng = rng_init(200 + (uint64_t)_i);
-    for (int i = 0; i < BLOCKS_PER_ROUND; i++) {
+    for (int i = 0; i < BLOCKS_PER_ROUND / STRIDE; i++) {
         uint32_t n = 1 + rng_below(&rng, rng_below(&rng, 10) == 0 ? STRAIT_BLOCK_VALUES : 200);
         enum pattern pattern = (enum pattern)rng_below(&rng, PATTERNS);
         struct sample s = random_sample(&rng, n, random_tail(&rng, n), pattern, rng_below(&rng, TEST_TABLES));
@@ -422,7 +422,7 @@ START_TEST(sum_sees_every_other_value_of_a_word)
 {
     struct rng rng = rng_init(702);
     fill_page(&rng, _i);
-    for (int k = 0; k < TRIALS; k++) {
+    for (int k = 0; k < TRIALS / STRIDE; k++) {
         size_t at = 4 * rng_below(&rng, SUMMED / 4);
         rng_fill(&rng, changed + at, 4);
         if (memcmp(changed + at, page + at, 4) != 0)
@@ -436,7 +436,7 @@ START_TEST(sum_sees_paired_sign_flips)
 {
     struct rng rng = rng_init(703);
     fill_page(&rng, _i);
-    for (int k = 0; k < TRIALS; k++) {
+    for (int k = 0; k < TRIALS / STRIDE; k++) {
         size_t a = 2 * rng_below(&rng, SUMMED / 2) + 1, b = 2 * rng_below(&rng, SUMMED / 2) + 1;
         changed[a] ^= 0x80;
         changed[b] ^= 0x80;
@@ -452,7 +452,7 @@ END_TEST
 static void swap_pieces(size_t size)
 {
     struct rng rng = rng_init(704 + size);
-    for (int k = 0; k < TRIALS; k++) {
+    for (int k = 0; k < TRIALS / STRIDE; k++) {
         size_t a = size * rng_below(&rng, (uint32_t)(SUMMED / size)), b = size * rng_below(&rng, (uint32_t)(SUMMED / size));
         memcpy(changed + a, page + b, size);
         memcpy(changed + b, page + a, size);
@@ -477,7 +477,7 @@ START_TEST(sum_sees_moved_runs_of_zeros)
 {
     struct rng rng = rng_init(706);
     fill_page(&rng, 1 + _i);
-    for (int k = 0; k < TRIALS; k++) {
+    for (int k = 0; k < TRIALS / STRIDE; k++) {
         size_t from = rng_below(&rng, SUMMED / 2) & ~1u, run = 2 + 2 * rng_below(&rng, 300);
         size_t by = 2 + 2 * rng_below(&rng, 100), end = from + run + by;
         uint8_t before[SUMMED];
@@ -497,7 +497,7 @@ START_TEST(sum_sees_one_value_moved_in_a_page_of_zeros)
 {
     struct rng rng = rng_init(707);
     fill_page(&rng, 0);
-    for (int k = 0; k < TRIALS; k++) {
+    for (int k = 0; k < TRIALS / STRIDE; k++) {
         size_t a = 2 * rng_below(&rng, SUMMED / 2), b = 2 * rng_below(&rng, SUMMED / 2);
         uint16_t value = (uint16_t)(1 + rng_below(&rng, 65535));
         put_value(page, a / 2, value);

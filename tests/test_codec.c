@@ -19,13 +19,20 @@ static void teardown(void)
 
 /* ---- Round trips ----------------------------------------------------------------------------------------------- */
 
+/* What addresses of an element's values are multiples of. */
+static uint32_t alignment_of(enum strait_element element)
+{
+    static const uint32_t alignments[] = {1, 2, 2, 4, 1, 1};
+    return alignments[element];
+}
+
 /* One page of these bytes, through every variant and back. */
 static uint8_t *page_round_trip(const struct asked *asked, uint32_t table, const void *bytes, uint32_t size,
                                 struct verdict *verdict)
 {
     const struct shape shape = {.page_count = 1, .rows = 1, .row_bytes = size, .table = table};
     struct layout src;
-    layout_init(&src, 4, &shape, 1, NULL, 1);
+    layout_init(&src, alignment_of(asked->element), &shape, 1, NULL, 1);
     layout_write(&src, 0, bytes);
     uint8_t *chunk = round_trip(asked, &src, verdict);
     layout_fini(&src);
@@ -170,6 +177,17 @@ START_TEST(no_codebook_carries_pages_raw)
     ck_assert(is_filled(info.codebook_id, sizeof(info.codebook_id), 0));
     ck_assert_int_eq(_i, info.element);
     free(chunk);
+}
+END_TEST
+
+START_TEST(without_a_codebook_other_elements_may_still_become_const)
+{
+    const struct asked asked = {NULL, STRAIT_ELEMENT_FP32, modes[_i]};
+    struct verdict verdict;
+    uint8_t bytes[20004];
+    memset(bytes, 0x41, sizeof(bytes));
+    free(page_round_trip(&asked, 0, bytes, sizeof(bytes), &verdict));
+    ck_assert_uint_eq(sizeof(bytes) / 2, verdict.result.values[asked.mode == STRAIT_MODE_RAW ? STRAIT_BLOCK_RAW : STRAIT_BLOCK_CONST]);
 }
 END_TEST
 
@@ -646,23 +664,50 @@ START_TEST(a_variant_is_found_by_its_name_or_not_at_all)
 }
 END_TEST
 
-START_TEST(without_a_name_the_environment_chooses_and_else_the_best)
+/* Every case is a process of its own: the environment is looked at once. */
+START_TEST(without_a_name_the_environment_chooses_once_and_else_the_best)
 {
+    const struct strait_codec *best = NULL, *wanted = NULL;
+    for (int v = 0; v < VARIANTS; v++)
+        best = variant(v) == NULL ? best : variant(v);
     ck_assert_int_eq(0, unsetenv("STRAIT_CODEC"));
-    const struct strait_codec *best = strait_codec_get(NULL);
-    for (int v = VARIANTS - 1; v >= 0; v--) {
-        if (variant(v) != NULL) {
-            ck_assert_ptr_eq(variant(v), best);
-            break;
-        }
-    }
-    for (int v = 0; v < VARIANTS; v++) {
-        ck_assert_int_eq(0, setenv("STRAIT_CODEC", variant_names[v], 1));
-        ck_assert_ptr_eq(variant(v) == NULL ? best : variant(v), strait_codec_get(NULL));
-    }
-    ck_assert_int_eq(0, setenv("STRAIT_CODEC", "none such", 1));
-    ck_assert_ptr_eq(best, strait_codec_get(NULL));
-    ck_assert_uint_eq(strait_scratch_size(best), strait_scratch_size(NULL));
+    if (_i <= VARIANTS)
+        ck_assert_int_eq(0, setenv("STRAIT_CODEC", _i < VARIANTS ? variant_names[_i] : "none such", 1));
+    if (_i < VARIANTS)
+        wanted = variant(_i);
+    wanted = wanted == NULL ? best : wanted;
+    ck_assert_ptr_eq(wanted, strait_codec_get(NULL));
+    ck_assert_int_eq(0, setenv("STRAIT_CODEC", "scalar", 1));
+    ck_assert_ptr_eq(wanted, strait_codec_get(NULL));
+    ck_assert_uint_eq(strait_scratch_size(wanted), strait_scratch_size(NULL));
+}
+END_TEST
+
+START_TEST(variants_are_listed_best_first)
+{
+    uint32_t count = 0;
+    while (strait_codec_name_at(count) != NULL)
+        count++;
+    ck_assert_uint_ge(count, 1);
+    ck_assert_str_eq("scalar", strait_codec_name_at(count - 1));
+    for (uint32_t i = 0; i < count; i++)
+        if (strait_codec_get(strait_codec_name_at(i)) != NULL)
+            ck_assert_str_eq(strait_codec_name_at(i), strait_codec_name(strait_codec_get(strait_codec_name_at(i))));
+    for (int v = 0; v < VARIANTS; v++) /* tests know every variant of this build */
+        count -= variant(v) != NULL;
+    for (int v = 0; v < VARIANTS; v++)
+        for (uint32_t i = 0; strait_codec_name_at(i) != NULL && variant(v) == NULL; i++)
+            count -= strcmp(strait_codec_name_at(i), variant_names[v]) == 0;
+    ck_assert_uint_eq(0, count);
+    ck_assert_ptr_null(strait_codec_name_at(UINT32_MAX));
+}
+END_TEST
+
+START_TEST(the_library_tells_its_version)
+{
+    unsigned major, minor, patch;
+    char more;
+    ck_assert_int_eq(3, sscanf(strait_version(), "%u.%u.%u%c", &major, &minor, &patch, &more));
 }
 END_TEST
 
@@ -704,14 +749,13 @@ static struct call {
     struct strait_encode_params params;
     struct strait_result result;
     struct strait_run run;
-    uint32_t select[2];
     uint8_t *dst;
     const uint8_t *src;
     uint64_t capacity, src_size;
-    const uint32_t *selected;
 } call;
 
 static _Alignas(64) uint8_t call_pages[8192], call_chunk[16384], call_scratch[65536];
+static int32_t call_status[2];
 
 static void call_init(void)
 {
@@ -725,7 +769,6 @@ static void call_init(void)
                                    .scratch_size = sizeof(call_scratch)};
     call.dst = call_chunk;
     call.capacity = sizeof(call_chunk);
-    call.selected = NULL;
     ck_assert_int_eq(STRAIT_OK, strait_encode(NULL, &call.params, call_chunk, call.capacity, &call.pages, &call.run));
     ck_assert_int_eq(STRAIT_OK, call.result.status);
     call.src = call_chunk;
@@ -748,12 +791,15 @@ static void odd_page_stride(void) { call.region.page_stride = 4097; }
 static void odd_row_stride(void) { call.region.row_stride = 1025; }
 static void odd_row_bytes(void) { call.region.row_bytes = 1023; }
 static void run_of_no_size(void) { call.run.size = 0; }
-static void run_of_other_size(void) { call.run.size = sizeof(call.run) + 8; }
+static void run_too_small(void) { call.run.size = sizeof(call.run) - 8; }
+static void statuses_of_no_count(void) { call.run.page_status = call_status, call.run.page_status_count = 0; }
+static void statuses_null(void) { call.run.page_status_count = 2; }
+static void overlapping_rows(void) { call.region.row_stride = 1022; }
 static void no_result(void) { call.run.result = NULL; }
 static void scratch_unaligned(void) { call.run.scratch = call_scratch + 32; }
 static void scratch_too_small(void) { call.run.scratch_size = strait_scratch_size(NULL) - 1; }
 static void params_of_no_size(void) { call.params.size = 0; }
-static void params_of_other_size(void) { call.params.size--; }
+static void params_too_small(void) { call.params.size--; }
 static void element_unknown(void) { call.params.element = (enum strait_element)6; }
 static void element_negative(void) { call.params.element = (enum strait_element)-1; }
 static void mode_unknown(void) { call.params.mode = (enum strait_mode)4; }
@@ -769,16 +815,16 @@ static void dst_too_small(void) { call.capacity = strait_encode_bound(&call.page
 static void src_null(void) { call.src = NULL; }
 static void fewer_pages_than_the_chunk(void) { call.pages.id_count = 1; }
 static void more_pages_than_the_chunk(void) { call.pages.id_count = 3; }
-static void select_beyond(void) { call.select[1] = 2, call.selected = call.select; }
 
 #define ENCODE 1u
 #define DECODE 2u
 #define VERIFY 4u
+#define IN_RESULT 8u /* decoding only: the chunk does not fit the list */
 
 static const struct bad_call {
     void (*spoil)(void);
     enum strait_status expected;
-    unsigned calls; /* those that refuse it */
+    unsigned calls; /* those that return it */
 } bad_calls[] = {
     {region_without_base, STRAIT_ERR_INVALID, ENCODE | DECODE},
     {no_rows, STRAIT_ERR_INVALID, ENCODE | DECODE},
@@ -790,17 +836,20 @@ static const struct bad_call {
     {no_ids, STRAIT_ERR_INVALID, ENCODE | DECODE},
     {too_many_pages, STRAIT_ERR_INVALID, ENCODE | DECODE},
     {page_count_overflows, STRAIT_ERR_INVALID, ENCODE | DECODE},
-    {odd_base, STRAIT_ERR_ALIGNMENT, ENCODE | DECODE},
-    {odd_page_stride, STRAIT_ERR_ALIGNMENT, ENCODE | DECODE},
-    {odd_row_stride, STRAIT_ERR_ALIGNMENT, ENCODE | DECODE},
-    {odd_row_bytes, STRAIT_ERR_ALIGNMENT, ENCODE | DECODE},
+    {odd_base, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
+    {odd_page_stride, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
+    {odd_row_stride, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
+    {odd_row_bytes, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
     {run_of_no_size, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
-    {run_of_other_size, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
+    {run_too_small, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
+    {statuses_of_no_count, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
+    {statuses_null, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
+    {overlapping_rows, STRAIT_ERR_INVALID, DECODE},
     {no_result, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
     {scratch_unaligned, STRAIT_ERR_ALIGNMENT, ENCODE | DECODE | VERIFY},
     {scratch_too_small, STRAIT_ERR_NO_SPACE, ENCODE | DECODE | VERIFY},
     {params_of_no_size, STRAIT_ERR_INVALID, ENCODE},
-    {params_of_other_size, STRAIT_ERR_INVALID, ENCODE},
+    {params_too_small, STRAIT_ERR_INVALID, ENCODE},
     {element_unknown, STRAIT_ERR_INVALID, ENCODE},
     {element_negative, STRAIT_ERR_INVALID, ENCODE},
     {mode_unknown, STRAIT_ERR_INVALID, ENCODE},
@@ -814,9 +863,8 @@ static const struct bad_call {
     {dst_null, STRAIT_ERR_INVALID, ENCODE},
     {dst_too_small, STRAIT_ERR_NO_SPACE, ENCODE},
     {src_null, STRAIT_ERR_INVALID, DECODE | VERIFY},
-    {fewer_pages_than_the_chunk, STRAIT_ERR_INVALID, DECODE},
-    {more_pages_than_the_chunk, STRAIT_ERR_INVALID, DECODE},
-    {select_beyond, STRAIT_ERR_INVALID, DECODE},
+    {fewer_pages_than_the_chunk, STRAIT_ERR_INVALID, IN_RESULT},
+    {more_pages_than_the_chunk, STRAIT_ERR_INVALID, IN_RESULT},
 };
 
 static enum strait_status call_again(unsigned which)
@@ -824,7 +872,7 @@ static enum strait_status call_again(unsigned which)
     if (which == ENCODE)
         return strait_encode(NULL, &call.params, call.dst, call.capacity, &call.pages, &call.run);
     if (which == DECODE)
-        return strait_decode(NULL, codebook, &call.pages, call.selected, call.src, call.src_size, &call.run);
+        return strait_decode(NULL, codebook, &call.pages, NULL, call.src, call.src_size, &call.run);
     return strait_verify(NULL, codebook, call.src, call.src_size, &call.run);
 }
 
@@ -841,6 +889,13 @@ START_TEST(a_bad_argument_is_refused_and_nothing_is_written)
             ck_assert_int_eq(bad->expected, call_again(which));
             ck_assert_int_eq(STATUS_UNSET, call.result.status);
             ck_assert_mem_eq(chunk, call_chunk, sizeof(chunk));
+            ck_assert_mem_eq(pages, call_pages, sizeof(pages));
+        }
+        if (which == DECODE && (bad->calls & IN_RESULT) != 0) {
+            ck_assert_int_eq(STRAIT_OK, call_again(which));
+            ck_assert_int_eq(bad->expected, call.result.chunk_status);
+            ck_assert_int_eq(bad->expected, call.result.status);
+            ck_assert_uint_eq(call.pages.id_count, call.result.failed_pages);
             ck_assert_mem_eq(pages, call_pages, sizeof(pages));
         }
         teardown();
@@ -874,7 +929,7 @@ START_TEST(bytes_may_lie_anywhere)
     call.params.element = (enum strait_element[]){STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_FP8_E4M3, STRAIT_ELEMENT_FP8_E5M2}[_i];
     call.region.base = call_pages + 1;
     call.region.row_bytes = 1023;
-    call.region.row_stride = 1021;
+    call.region.row_stride = 1025;
     call.region.page_stride = 4093;
     ck_assert_int_eq(STRAIT_OK, call_again(ENCODE));
     ck_assert_int_eq(STRAIT_OK, call.result.status);
@@ -1047,6 +1102,7 @@ static void add_data_tests(Suite *suite)
     tcase_add_loop_test(trips, chunks_of_megabytes_come_back, 0, COUNT(modes));
     tcase_add_test(trips, the_longest_page_comes_back);
     tcase_add_loop_test(trips, no_codebook_carries_pages_raw, 0, 6);
+    tcase_add_loop_test(trips, without_a_codebook_other_elements_may_still_become_const, 0, COUNT(modes));
     tcase_add_loop_test(choice, short_blocks_are_coded_exactly_while_they_shrink, 0, COUNT(coded_modes));
     tcase_add_loop_test(choice, blocks_are_coded_up_to_the_last_escape_that_shrinks, 0, 2 * COUNT(limit_sizes));
     tcase_add_loop_test(choice, a_rank_takes_the_streams_that_the_format_says, 0, 2 * TEST_TABLES);
@@ -1073,7 +1129,9 @@ static void add_argument_tests(Suite *suite)
 {
     TCase *names = tcase_create("names"), *bad = tcase_create("arguments"), *sets = add_case(suite, "codebooks");
     tcase_add_test(names, a_variant_is_found_by_its_name_or_not_at_all);
-    tcase_add_test(names, without_a_name_the_environment_chooses_and_else_the_best);
+    tcase_add_loop_test(names, without_a_name_the_environment_chooses_once_and_else_the_best, 0, VARIANTS + 2);
+    tcase_add_test(names, variants_are_listed_best_first);
+    tcase_add_test(names, the_library_tells_its_version);
     tcase_add_loop_test(names, every_status_has_its_text, 0, COUNT(status_texts));
     tcase_add_test(names, status_values_are_pinned);
     suite_add_tcase(suite, names);

@@ -202,7 +202,8 @@ def test_model(rng):
 
 class Region(ct.Structure):
     _fields_ = [("base", ct.c_void_p), ("page_stride", ct.c_uint64), ("row_stride", ct.c_uint64),
-                ("page_count", ct.c_uint32), ("rows", ct.c_uint32), ("row_bytes", ct.c_uint32), ("table", ct.c_uint32)]
+                ("page_count", ct.c_uint32), ("rows", ct.c_uint32), ("row_bytes", ct.c_uint32), ("table", ct.c_uint32),
+                ("reserved", ct.c_uint32 * 2)]
 
 
 class Pages(ct.Structure):
@@ -219,7 +220,8 @@ class Result(ct.Structure):
 class Run(ct.Structure):
     _fields_ = [("size", ct.c_size_t), ("scratch", ct.c_void_p), ("scratch_size", ct.c_size_t),
                 ("stream", ct.c_void_p), ("result", ct.POINTER(Result)), ("page_status", ct.POINTER(ct.c_int32)),
-                ("class_stats", ct.c_void_p), ("class_count", ct.c_uint32)]
+                ("page_status_count", ct.c_uint32), ("class_count", ct.c_uint32), ("class_stats", ct.c_void_p),
+                ("metadata", ct.c_void_p)]
 
 
 class ClassStats(ct.Structure):
@@ -333,7 +335,8 @@ class Codec:
         self.stats = (ClassStats * 8)()
 
     def run(self, result, with_scratch):
-        run = Run(ct.sizeof(Run), None, 0, None, ct.pointer(result), ct.cast(self.statuses, ct.POINTER(ct.c_int32)))
+        run = Run(ct.sizeof(Run), None, 0, None, ct.pointer(result), ct.cast(self.statuses, ct.POINTER(ct.c_int32)),
+                  len(self.statuses))
         if with_scratch:
             run.scratch, run.scratch_size = self.scratch.ctypes.data, len(self.scratch)
         ct.memset(self.stats, 0, ct.sizeof(self.stats))

@@ -279,6 +279,54 @@ START_TEST(a_selection_receives_its_pages_and_nothing_else_is_touched)
 }
 END_TEST
 
+START_TEST(a_selected_page_that_the_chunk_has_not_fails_alone)
+{
+    static const uint32_t pages[] = {3, 10, 1, UINT32_MAX};
+    struct layout src, dst;
+    struct verdict verdict;
+    uint8_t *chunk = select_init(&src, &verdict);
+    uint64_t size = verdict.result.bytes;
+    layout_init(&dst, 2, &select_shape, 1, NULL, 4);
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variant(v) == NULL)
+            continue;
+        layout_clear(&dst);
+        decode_layout(variant(v), codebook, &dst, pages, chunk, size, &verdict);
+        ck_assert_int_eq(STRAIT_ERR_INVALID, verdict.result.status);
+        ck_assert_int_eq(STRAIT_OK, verdict.result.chunk_status);
+        ck_assert_uint_eq(2, verdict.result.failed_pages);
+        for (uint32_t i = 0; i < 4; i++) {
+            uint8_t a[5000], b[5000];
+            layout_read(&src, pages[i] % 10, a);
+            layout_read(&dst, i, b);
+            ck_assert_int_eq(i % 2 == 0 ? STRAIT_OK : STRAIT_ERR_INVALID, verdict.page_status[i]);
+            ck_assert(i % 2 == 0 ? memcmp(a, b, sizeof(a)) == 0 : is_filled(b, sizeof(b), CANARY));
+        }
+    }
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
+START_TEST(statuses_beyond_their_count_are_not_written)
+{
+    struct layout src, dst;
+    struct verdict verdict;
+    uint8_t *chunk = select_init(&src, &verdict);
+    uint64_t size = verdict.result.bytes;
+    struct strait_run run = verdict_begin(&verdict);
+    run.page_status_count = 7;
+    layout_mirror(&dst, &src);
+    ck_assert_int_eq(STRAIT_OK, strait_decode(NULL, codebook, &dst.pages, NULL, chunk, size - (size_t)_i, &run));
+    ck_assert_int_eq(_i == 0 ? STRAIT_OK : STRAIT_ERR_TRUNCATED, verdict.page_status[6]);
+    ck_assert_int_eq(STATUS_UNSET, verdict.page_status[7]);
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
 START_TEST(a_bad_page_that_is_not_selected_is_not_seen)
 {
     struct layout src, dst;
@@ -462,6 +510,7 @@ START_TEST(another_codebook_than_the_chunks_is_refused_and_nothing_is_written)
         decode_layout(variant(v), other, &dst, NULL, chunk, encoded.result.bytes, &verdict);
         ck_assert_int_eq(STRAIT_OK, verdict.returned);
         ck_assert_int_eq(STRAIT_ERR_CODEBOOK, verdict.result.status);
+        ck_assert_int_eq(STRAIT_ERR_CODEBOOK, verdict.result.chunk_status);
         ck_assert_uint_eq(10, verdict.result.failed_pages);
         ck_assert_int_eq(STRAIT_ERR_CODEBOOK, verdict.page_status[9]);
         ck_assert_uint_eq(0, verdict.result.bytes);
@@ -513,6 +562,8 @@ static Suite *pages_suite(void)
     tcase_add_test(tcase, page_lengths_are_stored_only_where_they_differ);
     tcase_add_loop_test(tcase, pages_are_decoded_to_other_ids_than_they_came_from, 0, 2 * VARIANTS);
     tcase_add_loop_test(tcase, a_selection_receives_its_pages_and_nothing_else_is_touched, 0, COUNT(selections) * VARIANTS);
+    tcase_add_test(tcase, a_selected_page_that_the_chunk_has_not_fails_alone);
+    tcase_add_loop_test(tcase, statuses_beyond_their_count_are_not_written, 0, 2);
     tcase_add_test(tcase, a_bad_page_that_is_not_selected_is_not_seen);
     tcase_add_loop_test(tcase, encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages, 0, 4);
     tcase_add_loop_test(tcase, decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else, 0, 4);

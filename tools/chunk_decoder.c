@@ -118,6 +118,7 @@ static enum strait_status decode_piece(struct chunk_decoder *decoder, uint64_t r
     pages.regions = (const struct strait_region *)decoder->regions.data;
     run.scratch = decoder->scratch.data;
     run.page_status = (int32_t *)decoder->page_status.data;
+    run.page_status_count = decoder->count;
     status = strait_decode(codec, codebook, &pages, (const uint32_t *)decoder->select.data, decoder->chunk.data,
                            decoder->info.chunk_bytes, &run);
     if (status != STRAIT_OK)

@@ -19,7 +19,10 @@
  * Threads: no call keeps hidden state. Any number of calls may run at once, on the same codebook and on disjoint pages
  * of one chunk, and give the same bytes as one after another. A codebook is immutable once created.
  *
- * Memory: pages, chunks, scratch and results belong to the caller; calls allocate nothing unless they say so.
+ * Memory: pages, chunks, scratch and results belong to the caller; calls allocate nothing unless they say so. Structs
+ * and the region array are read on the host during the call. With the variants of today everything else is host memory
+ * too; a device variant will read ids, select and chunks, and write statuses, statistics and results, where its stream
+ * can.
  *
  * The format is described in kernels/FORMAT.md. All variants, on every processor, write the same bytes.
  */
@@ -140,7 +143,8 @@ struct strait_region {
     uint32_t page_count;  /* pages of the region: ids are below this */
     uint32_t rows;
     uint32_t row_bytes;
-    uint32_t table; /* codebook table for these values; ignored when decoding */
+    uint32_t table;       /* codebook table for these values; ignored when decoding */
+    uint32_t reserved[2]; /* 0 */
 };
 
 /* The pages of a request: one id list that addresses every region. Page region * id_count + i of the list is page
@@ -174,14 +178,17 @@ struct CUstream_st; /* what cudaStream_t points to */
 
 /* How a call runs and where it reports. Zero what is not needed; `size` lets the struct grow. */
 struct strait_run {
-    size_t size;   /* sizeof(struct strait_run) */
-    void *scratch; /* at least strait_scratch_size(codec) bytes, 64-byte aligned; NULL: on the stack */
-    size_t scratch_size;
-    struct CUstream_st *stream;             /* CUDA variants; the others ignore it and are done on return */
-    struct strait_result *result;           /* required */
-    int32_t *page_status;                   /* one enum strait_status per page of the list, or NULL */
-    struct strait_class_stats *class_stats; /* added to, one per table of the codebook, or NULL */
-    uint32_t class_count;                   /* entries of class_stats; tables beyond are not counted */
+    size_t size;                  /* sizeof(struct strait_run) */
+    void *scratch;                /* strait_scratch_size(codec) bytes, 64-byte aligned; NULL: on the stack */
+    size_t scratch_size;          /* the stack bears up to 64 KiB besides */
+    struct CUstream_st *stream;   /* CUDA variants; the others ignore it and are done on return */
+    struct strait_result *result; /* required; written unless the call returns an error */
+    int32_t *page_status;         /* one enum strait_status per page of the list, or NULL */
+    uint32_t page_status_count;   /* entries of page_status; pages beyond are not reported. 0 with NULL only */
+    uint32_t class_count;         /* entries of class_stats; tables beyond are not counted */
+    struct strait_class_stats
+        *class_stats;     /* added to, one per table of the codebook, or NULL; not shared by calls at once */
+    const void *metadata; /* decode, verify: see strait_decode; else NULL */
 };
 
 /* ---- Variants -------------------------------------------------------------------------------------------------- */
@@ -189,7 +196,8 @@ struct strait_run {
 struct strait_codec; /* a variant of the codec: "scalar", "avx2", "avx512" */
 
 /* The variant of that name, NULL when this build or processor lacks it; with NULL the best one here, never NULL.
- * The environment variable STRAIT_CODEC names what NULL means (ignored when it names none that runs here). */
+ * The environment variable STRAIT_CODEC, looked at once, names what NULL means (ignored when it names none that runs
+ * here). */
 STRAIT_API const struct strait_codec *strait_codec_get(const char *name);
 STRAIT_API const char *strait_codec_name(const struct strait_codec *codec);
 /* Names of the variants in this build, best first, whether or not the processor can run them; NULL past the last. */
@@ -222,13 +230,17 @@ STRAIT_API enum strait_status strait_encode(const struct strait_codec *codec, co
                                             const struct strait_run *run);
 
 /* Decodes pages of the chunk at src into dst, checked. `select` names which: page i of the list receives chunk page
- * select[i]; NULL: page i receives page i, and the list has as many pages as the chunk.
- * The chunk may be hostile. codebook may be NULL when the chunk names none.
- * Returns ERR_INVALID (also when select names a page that the chunk has not, or without it the numbers of pages
- * differ), ERR_ALIGNMENT, ERR_NO_SPACE (scratch); these come before any look at what the header alone does not tell.
- * result.status: what is wrong with the chunk (nothing was written) or the first bad page. A page of the list whose
- * size differs from the chunk's is ERR_INVALID in its page status. Bytes of pages that failed are undefined; nothing
- * else is touched. */
+ * select[i]; NULL: page i receives page i, and the list has as many pages as the chunk. codebook may be NULL when the
+ * chunk names none. Rows of a region must not overlap.
+ *
+ * The chunk may be hostile, and the bytes of its blocks may even change during the call: pages then fail, or hold what
+ * passed the sum, and nothing but the listed pages is written. Its metadata must not change: where others can write
+ * src, copy the first strait_chunk_info.metadata_bytes bytes first and pass the copy as run.metadata.
+ *
+ * Returns ERR_INVALID, ERR_ALIGNMENT or ERR_NO_SPACE (both: scratch). result.chunk_status: ERR_TRUNCATED, ERR_CORRUPT,
+ * ERR_UNSUPPORTED, ERR_INTEGRITY, ERR_CODEBOOK as FORMAT.md says, ERR_INVALID (no select and another number of pages)
+ * or ERR_ALIGNMENT (of dst, for the chunk's element type): nothing was written. Page status: ERR_PAGE_ID, ERR_INVALID
+ * (no such page in the chunk, or of another size), ERR_CORRUPT, ERR_INTEGRITY: the bytes of that page are undefined. */
 STRAIT_API enum strait_status strait_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                             const struct strait_pages *dst, const uint32_t *select, const void *src,
                                             uint64_t src_size, const struct strait_run *run);

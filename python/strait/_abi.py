@@ -63,8 +63,10 @@ class Run(Structure):
         ("stream", c_void_p),
         ("result", POINTER(Result)),
         ("page_status", c_void_p),
-        ("class_stats", c_void_p),
+        ("page_status_count", c_uint32),
         ("class_count", c_uint32),
+        ("class_stats", c_void_p),
+        ("metadata", c_void_p),
     ]
 
 
@@ -94,6 +96,7 @@ REGION = np.dtype(
         ("rows", "u4"),
         ("row_bytes", "u4"),
         ("table", "u4"),
+        ("reserved", "u4", (2,)),
     ],
     align=True,
 )

@@ -77,10 +77,10 @@ def geometry_of(array: NDArray[Any], what: str) -> Geometry:
     return Geometry(len(array), page_stride, rows, row_bytes, row_stride)
 
 
-def region_of(array: NDArray[Any], geometry: Geometry) -> tuple[int, ...]:
+def region_of(array: NDArray[Any], geometry: Geometry) -> tuple[Any, ...]:
     """A record of REGION, of table 0."""
     count, page_stride, rows, row_bytes, row_stride = geometry
-    return array.ctypes.data, page_stride, row_stride, count, rows, row_bytes, 0
+    return array.ctypes.data, page_stride, row_stride, count, rows, row_bytes, 0, (0, 0)
 
 
 def _merge(dims: list[tuple[int, int]], size: int, stride: int) -> tuple[int, list[tuple[int, int]]]:
@@ -266,7 +266,6 @@ def cut_unevenly(data: NDArray[np.uint8], lengths: NDArray[np.uint32], *, table:
         return _one_region(data, len(lengths), int(lengths[0]), table)
     regions = np.zeros(len(lengths), REGION)
     regions["base"] = data.ctypes.data + page_offsets(lengths, align)
-    regions["page_stride"] = 16  # of one page: unused, but looked at
     regions["page_count"] = regions["rows"] = 1
     regions["row_bytes"] = lengths
     regions["table"] = table
@@ -283,6 +282,5 @@ def _one_region(data: NDArray[np.uint8], count: int, page_bytes: int, table: int
     if count > CHUNK_PAGES_MAX:
         raise ValueError(f"{count} pages are more than the {CHUNK_PAGES_MAX} of a chunk; use larger pages")
     regions = np.zeros(1, REGION)
-    stride = page_bytes if count > 1 else 16  # of one page: unused, but looked at
-    regions[0] = (data.ctypes.data, stride, page_bytes, count, 1, page_bytes, table)
+    regions[0] = (data.ctypes.data, page_bytes, page_bytes, count, 1, page_bytes, table, (0, 0))
     return Request(regions, None, count)

@@ -54,7 +54,8 @@ class Run:
         self.struct = _abi.Run(
             size=ctypes.sizeof(_abi.Run),
             result=ctypes.pointer(self.result),
-            page_status=self.page_status.ctypes.data,
+            page_status=self.page_status.ctypes.data if pages else None,
+            page_status_count=pages,
             class_stats=self._tables.ctypes.data if len(self._tables) else None,
             class_count=len(self._tables),
         )

@@ -1,5 +1,6 @@
 """Finds the library in a build folder of the tree when nothing else says where it is."""
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -9,11 +10,22 @@ import pytest
 TREE = Path(__file__).resolve().parents[2]
 
 
+def loads(path: Path) -> bool:
+    """Not so for another processor's build."""
+    try:
+        ctypes.CDLL(str(path))
+    except OSError:
+        return False
+    return True
+
+
 def find_library() -> None:
     beside = TREE / "python" / "strait" / "libstrait-codec.so"
     built = sorted(TREE.glob("build*/**/libstrait-codec.so"), key=lambda path: path.stat().st_mtime)
-    if "STRAIT_LIBRARY" not in os.environ and not beside.exists() and built:
-        os.environ["STRAIT_LIBRARY"] = str(built[-1])
+    if "STRAIT_LIBRARY" not in os.environ and not beside.exists():
+        built = [path for path in built if loads(path)]
+        if built:
+            os.environ["STRAIT_LIBRARY"] = str(built[-1])
 
 
 find_library()
