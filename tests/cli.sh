@@ -328,6 +328,17 @@ refused 1 'chunk 0 .*page 1, bytes 4096-8191 of the original: checksum mismatch'
 refused 1 'chunk 0 .*page 1, bytes 4096-8191 of the original: checksum mismatch' decode --verify bad
 grep -q 'chunk 1 .*page 0, bytes 16384-19999 of the original' refused.err || fail "verify stops at the first bad page"
 
+for run in "--verify bad" "-f bad other"; do
+    # shellcheck disable=SC2086 # split into arguments
+    "$strait" decode --json $run >json.out 2>/dev/null && fail "decode --json of damage: $run"
+    python3 - "$run" <<'PYTHON' || fail "JSON of damage: decode $run"
+import json, sys
+report = json.load(open("json.out"))
+assert report["verified"] is False and len(report["failures"]) == (2 if "verify" in sys.argv[1] else 1)
+assert "bytes 4096-8191 of the original: checksum mismatch" in report["failures"][0]
+PYTHON
+done
+
 # whole chunks out of place
 python3 - <<'PYTHON' || fail "could not move chunks"
 data = open("tensors", "rb").read()
@@ -363,6 +374,7 @@ grep -q '"dtype": "F32"' json.formatted || fail "no data types in JSON"
 [ ! -s json.err ] || fail "encode --json talks: $(cat json.err)"
 json decode -f --json tensors other
 json decode --verify --json tensors
+grep -q '"verified": true' json.formatted || fail "decode --verify --json of a sound file"
 for file in tensors chunk set; do
     json inspect --json $file
     json inspect --json --pages $file

@@ -28,7 +28,7 @@ static const char usage[] =
     "  --codec NAME         variant of the codec: avx512, avx2 or scalar (the best one here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -f, --force          replace OUT; write to a terminal\n"
-    "  --json               report as JSON: on stdout, or stderr when OUT is stdout\n"
+    "  --json               report as JSON, of failures too: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
     "  -h, --help           print this\n"
     "\n"
@@ -156,7 +156,29 @@ static bool print_json(const struct decode_report *report, FILE *stream)
     cJSON_AddNumberToObject(object, "table_bytes", (double)outcome->table_count * CONTAINER_TABLE_BYTES);
     totals_json(&outcome->totals, object);
     cJSON_AddStringToObject(object, "xxh3_128", hex);
+    cJSON_AddBoolToObject(object, "verified", true);
     return json_print(object, stream);
+}
+
+/* Where the output is stdout, the report must not be. */
+static FILE *json_stream(const struct decode_options *options)
+{
+    return options->output != NULL && strcmp(options->output, "-") == 0 ? stderr : stdout;
+}
+
+/* What stderr was told, for machines. */
+static void print_failures(const struct decode_options *options)
+{
+    size_t count;
+    char *const *messages = errors_kept(&count);
+    cJSON *object = cJSON_CreateObject(), *list;
+
+    cJSON_AddStringToObject(object, "input", options->input);
+    cJSON_AddBoolToObject(object, "verified", false);
+    list = cJSON_AddArrayToObject(object, "failures");
+    for (size_t i = 0; i < count; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateString(messages[i]));
+    json_print(object, json_stream(options));
 }
 
 static bool report(const struct decode_report *all)
@@ -164,7 +186,7 @@ static bool report(const struct decode_report *all)
     const struct decode_options *options = all->options;
 
     if (options->json)
-        return print_json(all, options->output != NULL && strcmp(options->output, "-") == 0 ? stderr : stdout);
+        return print_json(all, json_stream(options));
     if (!options->quiet)
         print_report(all, stderr);
     return true;
@@ -231,7 +253,13 @@ static enum exit_code parse_and_run(struct decode_options *options, int argc, ch
     }
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
-    return decode_run(options) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+    if (options->json)
+        errors_keep();
+    if (decode_run(options))
+        return EXIT_CODE_OK;
+    if (options->json)
+        print_failures(options);
+    return EXIT_CODE_DATA;
 }
 
 int cmd_decode(int argc, char **argv)

@@ -28,6 +28,46 @@ void command_begin(char **argv, char *name)
     argv[0] = name;
 }
 
+/* Messages that print_error keeps; one that there is no memory for is left out. */
+static struct {
+    bool wanted;
+    pthread_mutex_t lock;
+    char **list;
+    size_t count, capacity;
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool kept_has_room(void)
+{
+    if (kept.count == kept.capacity) {
+        size_t capacity = 2 * kept.capacity + 16;
+        char **grown = realloc(kept.list, capacity * sizeof(*grown));
+        if (grown == NULL)
+            return false;
+        kept.list = grown;
+        kept.capacity = capacity;
+    }
+    return true;
+}
+
+static void keep(const char *file, const char *text)
+{
+    pthread_mutex_lock(&kept.lock);
+    if (kept_has_room() && asprintf(&kept.list[kept.count], "%s%s%s", file, file[0] == '\0' ? "" : ": ", text) >= 0)
+        kept.count++;
+    pthread_mutex_unlock(&kept.lock);
+}
+
+void errors_keep(void)
+{
+    kept.wanted = true;
+}
+
+char *const *errors_kept(size_t *count)
+{
+    *count = kept.count;
+    return kept.list;
+}
+
 void print_error(const char *file, const char *format, ...)
 {
     char text[MESSAGE_BYTES];
@@ -35,7 +75,11 @@ void print_error(const char *file, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    fprintf(stderr, "%s: %s%s%s\n", command_name, file == NULL ? "" : file, file == NULL ? "" : ": ", text);
+    if (file == NULL)
+        file = "";
+    fprintf(stderr, "%s: %s%s%s\n", command_name, file, file[0] == '\0' ? "" : ": ", text);
+    if (kept.wanted)
+        keep(file, text);
 }
 
 /* ---- Numbers --------------------------------------------------------------------------------------------------- */

@@ -24,6 +24,11 @@ void command_begin(char **argv, char *name);
 /* Prints "COMMAND: FILE: text" and a newline to stderr, at once. file NULL: "COMMAND: text". Any thread. */
 void print_error(const char *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* From now on print_error also keeps its messages ("FILE: text"), for a report. Before there are threads. */
+void errors_keep(void);
+/* What was kept, in order: *count messages, owned by util. After the last thread has ended. */
+char *const *errors_kept(size_t *count);
+
 /* ---- Numbers --------------------------------------------------------------------------------------------------- */
 
 /* Reads a decimal number 0..max. False, silently, for anything else. */
