@@ -290,31 +290,6 @@ static bool merge_files(const struct options *options, struct histograms *histog
 
 /* ---- Result ---------------------------------------------------------------------------------------------------- */
 
-/* Table 0 ranks all values; table i + 1 those of class i, unless only the fallback is wanted. */
-static enum strait_status create_set(const struct histograms *histograms, bool global,
-                                     struct strait_codebook **codebook)
-{
-    uint32_t count = global ? 1 : histograms->count + 1;
-    uint64_t total[256];
-    enum strait_status status = STRAIT_ERR_NO_MEMORY;
-    uint8_t(*rankings)[256] = malloc(sizeof(*rankings) * count);
-    struct strait_class *classes = malloc(sizeof(*classes) * count);
-    if (rankings == NULL || classes == NULL)
-        goto out;
-    histograms_total(histograms, total);
-    strait_histogram_rank(rankings[0], total);
-    classes[0] = (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
-    for (uint32_t t = 1; t < count; t++) {
-        strait_histogram_rank(rankings[t], histograms->list[t - 1].counts);
-        classes[t] = histograms->list[t - 1].class;
-    }
-    status = strait_codebook_create((const uint8_t(*)[256])rankings, classes, count, codebook);
-out:
-    free(classes);
-    free(rankings);
-    return status;
-}
-
 static enum strait_status serialize(const struct histograms *histograms, const struct strait_codebook *codebook,
                                     bool partial, uint8_t **bytes, size_t *size)
 {
@@ -374,7 +349,7 @@ static bool finish(const struct options *options, const struct histograms *histo
         print_error(NULL, "%" PRIu32 " classes do not fit a set; --global or --class makes fewer", histograms->count);
         return false;
     }
-    enum strait_status status = create_set(histograms, options->global, &codebook);
+    enum strait_status status = histograms_codebook(histograms, options->global, &codebook);
     if (status != STRAIT_OK) {
         print_error(NULL, "%s", strait_status_string(status));
         return false;

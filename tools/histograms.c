@@ -14,7 +14,7 @@ static int by_class(const void *a, const void *b)
     return codebook_class_compare(x->class, y->class);
 }
 
-static void add_counts(uint64_t sum[256], const uint64_t counts[256])
+void histogram_sum(uint64_t sum[256], const uint64_t counts[256])
 {
     for (unsigned e = 0; e < 256; e++)
         sum[e] += counts[e];
@@ -37,7 +37,7 @@ static size_t fold(struct codebook_histogram *list, size_t count)
     size_t last = 0;
     for (size_t i = 1; i < count; i++) {
         if (by_class(&list[last], &list[i]) == 0)
-            add_counts(list[last].counts, list[i].counts);
+            histogram_sum(list[last].counts, list[i].counts);
         else if (++last != i)
             list[last] = list[i];
     }
@@ -69,7 +69,32 @@ void histograms_total(const struct histograms *histograms, uint64_t total[256])
 {
     memset(total, 0, 256 * sizeof(total[0]));
     for (uint32_t i = 0; i < histograms->count; i++)
-        add_counts(total, histograms->list[i].counts);
+        histogram_sum(total, histograms->list[i].counts);
+}
+
+/* Table 0 ranks all values; table i + 1 those of class i, unless only the fallback is wanted. */
+enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
+                                       struct strait_codebook **codebook)
+{
+    uint32_t count = global ? 1 : histograms->count + 1;
+    uint64_t total[256];
+    enum strait_status status = STRAIT_ERR_NO_MEMORY;
+    uint8_t(*rankings)[256] = malloc(sizeof(*rankings) * count);
+    struct strait_class *classes = malloc(sizeof(*classes) * count);
+    if (rankings == NULL || classes == NULL)
+        goto out;
+    histograms_total(histograms, total);
+    strait_histogram_rank(rankings[0], total);
+    classes[0] = (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
+    for (uint32_t t = 1; t < count; t++) {
+        strait_histogram_rank(rankings[t], histograms->list[t - 1].counts);
+        classes[t] = histograms->list[t - 1].class;
+    }
+    status = strait_codebook_create((const uint8_t(*)[256])rankings, classes, count, codebook);
+out:
+    free(classes);
+    free(rankings);
+    return status;
 }
 
 /* ---- Spans ----------------------------------------------------------------------------------------------------- */
@@ -170,7 +195,7 @@ static void count_pieces(void *arg, unsigned index)
         uint64_t counts[256] = {0};
         strait_histogram_add(counts, piece.data, piece.values);
         pthread_mutex_lock(&counting->lock);
-        add_counts(piece.histogram->counts, counts);
+        histogram_sum(piece.histogram->counts, counts);
         pthread_mutex_unlock(&counting->lock);
         progress_add(counting->progress, 2 * piece.values);
     }

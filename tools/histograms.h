@@ -25,6 +25,14 @@ void histograms_fini(struct histograms *histograms);
 /* The counts of all classes together. */
 void histograms_total(const struct histograms *histograms, uint64_t total[256]);
 
+/* sum += counts */
+void histogram_sum(uint64_t sum[256], const uint64_t counts[256]);
+
+/* The set of a table that ranks all values and, unless only that one is wanted, one for each class. The caller owns it.
+ * ERR_NO_MEMORY, or what strait_codebook_create says of too many classes. */
+enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
+                                       struct strait_codebook **codebook);
+
 /* ---- Tensors --------------------------------------------------------------------------------------------------- */
 
 /* BF16 values in memory, borrowed. */

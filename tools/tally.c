@@ -1,9 +1,11 @@
 #include "tools/tally.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "tools/buffer.h"
+#include "tools/histograms.h"
 #include "tools/ordered.h"
 
 typedef uint64_t histogram[256];
@@ -14,27 +16,39 @@ struct tally {
     struct cutter cutter;
     struct progress *progress;
     atomic_bool failed;
+    pthread_mutex_t lock; /* over counts */
+    histogram *counts;    /* one per table */
 };
 
 /* What one thread uses. */
 struct tally_slot {
     struct cut cut;
     struct buffer buffer;
-    histogram *counts; /* one per table */
 };
 
 /* ---- The pass -------------------------------------------------------------------------------------------------- */
 
-static void count_run(struct tally *tally, struct tally_slot *slot, const struct run *run)
+static bool read_run(struct tally *tally, struct tally_slot *slot, const struct run *run)
 {
     if (!buffer_reserve(&slot->buffer, 0, run->bytes)) {
         print_error(tally->source->name, "out of memory");
-        tally->failed = true;
-    } else if (!source_read_at(tally->source, tally->data_begin + run->offset, slot->buffer.data, run->bytes)) {
-        tally->failed = true;
-    } else {
-        strait_histogram_add(slot->counts[run->table], slot->buffer.data, run->bytes / 2);
+        return false;
     }
+    return source_read_at(tally->source, tally->data_begin + run->offset, slot->buffer.data, run->bytes);
+}
+
+static void count_run(struct tally *tally, struct tally_slot *slot, const struct run *run)
+{
+    histogram counts = {0};
+
+    if (!read_run(tally, slot, run)) {
+        tally->failed = true;
+        return;
+    }
+    strait_histogram_add(counts, slot->buffer.data, run->bytes / 2);
+    pthread_mutex_lock(&tally->lock);
+    histogram_sum(tally->counts[run->table], counts);
+    pthread_mutex_unlock(&tally->lock);
 }
 
 static bool tally_take(void *job, void *slot_)
@@ -70,12 +84,6 @@ static bool tally_give(void *job, void *slot)
 
 /* ---- From counts to tables ------------------------------------------------------------------------------------- */
 
-static void add(histogram sum, const histogram more)
-{
-    for (unsigned e = 0; e < 256; e++)
-        sum[e] += more[e];
-}
-
 static struct strait_codebook *rank(const histogram *counts, uint32_t table_count)
 {
     struct strait_codebook *codebook = NULL;
@@ -98,39 +106,23 @@ static void slots_destroy(struct tally_slot *slots, unsigned threads)
     for (unsigned t = 0; slots != NULL && t < threads; t++) {
         cut_fini(&slots[t].cut);
         buffer_fini(&slots[t].buffer);
-        free(slots[t].counts);
     }
     free(slots);
-}
-
-static struct tally_slot *slots_create(unsigned threads, uint32_t table_count)
-{
-    struct tally_slot *slots = calloc(threads, sizeof(*slots));
-
-    for (unsigned t = 0; slots != NULL && t < threads; t++) {
-        slots[t].counts = calloc(table_count, sizeof(histogram));
-        if (slots[t].counts == NULL) {
-            slots_destroy(slots, threads);
-            return NULL;
-        }
-    }
-    return slots;
 }
 
 static struct strait_codebook *run_tally(struct tally *tally, uint32_t table_count, unsigned threads)
 {
     static const struct ordered_steps steps = {tally_take, tally_work, tally_give};
-    struct tally_slot *slots = slots_create(threads, table_count);
+    struct tally_slot *slots = calloc(threads, sizeof(*slots));
     struct strait_codebook *codebook = NULL;
 
-    if (slots == NULL)
-        return NULL;
-    ordered_run(&steps, tally, slots, sizeof(*slots), threads);
-    for (unsigned i = 1; i < threads; i++)
-        for (uint32_t t = 0; t < table_count; t++)
-            add(slots[0].counts[t], slots[i].counts[t]);
-    if (!tally->failed)
-        codebook = rank((const histogram *)slots[0].counts, table_count);
+    tally->counts = calloc(table_count, sizeof(histogram));
+    if (slots != NULL && tally->counts != NULL) {
+        ordered_run(&steps, tally, slots, sizeof(*slots), threads);
+        if (!tally->failed)
+            codebook = rank((const histogram *)tally->counts, table_count);
+    }
+    free(tally->counts);
     slots_destroy(slots, threads);
     return codebook;
 }
@@ -143,10 +135,12 @@ struct strait_codebook *tally_codebook(const struct source *source, struct plan 
         .data_begin = plan->preamble_bytes,
         .cutter = {.plan = plan, .page_bytes = PLAN_PAGE_MULTIPLE, .chunk_bytes = chunk_bytes},
         .progress = progress,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
     };
     uint32_t table_count = plan_number_tables(plan);
     struct strait_codebook *codebook = table_count == 0 ? NULL : run_tally(&tally, table_count, threads);
 
+    pthread_mutex_destroy(&tally.lock);
     if (codebook == NULL && !tally.failed) /* what failed has told */
         print_error(source->name, "cannot build a codebook: out of memory");
     return codebook;
