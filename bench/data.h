@@ -7,8 +7,8 @@
 
 #include <strait/codec.h>
 
-#include "bench/tensors.h"
 #include "tools/plan.h"
+#include "tools/tensors.h"
 
 struct data {
     uint8_t *bytes;

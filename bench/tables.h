@@ -4,7 +4,7 @@
 
 #include <strait/codec.h>
 
-#include "bench/tensors.h"
+#include "tools/tensors.h"
 
 #define TABLE_BYTES 256u /* of a table where it is embedded: FORMAT.md, section 7 */
 

@@ -13,6 +13,7 @@
 #include "tools/histograms.h"
 #include "tools/options.h"
 #include "tools/safetensors.h"
+#include "tools/tensors.h"
 #include "tools/util.h"
 
 static const char usage[] =
@@ -135,38 +136,15 @@ static bool parse_options(struct options *options, int argc, char **argv, bool *
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------- */
 
-/* Everything read so far; data of the spans lies in the inputs. */
-struct tensors {
-    struct input *inputs;
-    int input_count;
-    struct spans spans;
-    uint64_t skipped;
-};
-
-static bool out_of_memory(const char *file)
+static bool out_of_memory(void)
 {
-    print_error(file, "out of memory");
+    print_error(NULL, "out of memory");
     return false;
 }
 
-static bool take_tensors(struct tensors *tensors, const struct input *input, const struct safetensors *list,
-                         const struct class_rules *rules)
-{
-    for (uint32_t i = 0; i < list->count; i++) {
-        const struct safetensor *tensor = &list->tensors[i];
-        if (safetensors_element(tensor->dtype) != STRAIT_ELEMENT_BF16)
-            tensors->skipped++;
-        else if (!spans_add(&tensors->spans, class_of(rules, tensor->name), input->data + tensor->begin,
-                            (tensor->end - tensor->begin) / 2))
-            return out_of_memory(input->path);
-    }
-    return true;
-}
-
+/* Says what else may be done with a file that holds no tensors. */
 static bool take_safetensors(struct tensors *tensors, const struct input *input, const struct class_rules *rules)
 {
-    struct safetensors list;
-    const char *why;
     if (codebook_file_probe(input->data, input->size)) {
         print_error(input->path, "a codebook or partial file, not tensors: --merge reads partial files");
         return false;
@@ -175,72 +153,24 @@ static bool take_safetensors(struct tensors *tensors, const struct input *input,
         print_error(input->path, "not a safetensors file; --raw takes any file as BF16 values");
         return false;
     }
-    if (safetensors_init(&list, input->data, input->size, input->size, &why) != STRAIT_OK) {
-        print_error(input->path, "bad safetensors file: %s", why);
-        return false;
-    }
-    bool taken = take_tensors(tensors, input, &list, rules);
-    safetensors_fini(&list);
-    return taken;
-}
-
-static bool take_raw(struct tensors *tensors, const struct input *input)
-{
-    struct strait_class class = {.role = STRAIT_ROLE_OTHER, .layer = -1};
-    if (input->size % 2 != 0) {
-        print_error(input->path, "an odd number of bytes cannot be BF16 values");
-        return false;
-    }
-    return spans_add(&tensors->spans, class, input->data, input->size / 2) || out_of_memory(input->path);
-}
-
-static bool take_files(struct tensors *tensors, const struct options *options)
-{
-    tensors->inputs = calloc((size_t)options->file_count, sizeof(tensors->inputs[0]));
-    if (tensors->inputs == NULL)
-        return out_of_memory(NULL);
-    for (int i = 0; i < options->file_count; i++) {
-        struct input *input = &tensors->inputs[i];
-        if (!input_open(input, options->files[i]))
-            return false;
-        tensors->input_count++;
-        if (!(options->raw ? take_raw(tensors, input) : take_safetensors(tensors, input, options->rules)))
-            return false;
-    }
-    return true;
-}
-
-static void tensors_fini(struct tensors *tensors)
-{
-    for (int i = 0; i < tensors->input_count; i++)
-        input_close(&tensors->inputs[i]);
-    free(tensors->inputs);
-    spans_fini(&tensors->spans);
-}
-
-static uint64_t span_bytes(const struct spans *spans)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < spans->count; i++)
-        bytes += 2 * spans->list[i].values;
-    return bytes;
+    return tensors_take_safetensors(tensors, input, rules);
 }
 
 static bool count_files(const struct options *options, struct histograms *histograms, uint64_t *skipped)
 {
-    struct tensors tensors = {0};
-    bool counted = take_files(&tensors, options);
-    if (counted) {
-        struct progress progress;
-        progress_begin(&progress, "counting", span_bytes(&tensors.spans), options->quiet);
-        counted = spans_count(&tensors.spans, options->threads, &progress, histograms) || out_of_memory(NULL);
-        progress_end(&progress);
-    }
+    struct tensors tensors;
+    struct progress progress;
+    if (!tensors_open(&tensors, (const char *const *)options->files, (unsigned)options->file_count,
+                      options->raw ? tensors_take_raw : take_safetensors, options->rules))
+        return false;
+    progress_begin(&progress, "counting", tensors.bytes, options->quiet);
+    bool counted = spans_count(&tensors.spans, options->threads, &progress, histograms) || out_of_memory();
+    progress_end(&progress);
     if (counted && tensors.skipped > 0 && !options->quiet)
         print_error(NULL, "skipped %" PRIu64 " tensor%s not BF16", tensors.skipped,
                     tensors.skipped == 1 ? " that is" : "s that are");
     *skipped = tensors.skipped;
-    tensors_fini(&tensors);
+    tensors_close(&tensors);
     return counted;
 }
 
@@ -395,7 +325,7 @@ int cmd_calibrate(int argc, char **argv)
     if (options.rules != NULL)
         code = run(&options, argc, argv);
     else
-        out_of_memory(NULL);
+        out_of_memory();
     class_rules_destroy(options.rules);
     return code;
 }

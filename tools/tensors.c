@@ -1,0 +1,104 @@
+#include "tools/tensors.h"
+
+#include <stdlib.h>
+
+#include "tools/safetensors.h"
+
+static bool out_of_memory(const char *file)
+{
+    print_error(file, "out of memory");
+    return false;
+}
+
+static bool add_values(struct tensors *tensors, const struct input *input, struct strait_class class, uint64_t begin,
+                       uint64_t end)
+{
+    uint64_t values = (end - begin) / 2;
+
+    tensors->bytes += 2 * values;
+    return spans_add(&tensors->spans, class, input->data + begin, values) || out_of_memory(input->path);
+}
+
+static bool take_list(struct tensors *tensors, const struct input *input, const struct safetensors *list,
+                      const struct class_rules *rules)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct safetensor *tensor = &list->tensors[i];
+
+        if (safetensors_element(tensor->dtype) != STRAIT_ELEMENT_BF16)
+            tensors->skipped++;
+        else if (!add_values(tensors, input, class_of(rules, tensor->name), tensor->begin, tensor->end))
+            return false;
+    }
+    return true;
+}
+
+bool tensors_take_safetensors(struct tensors *tensors, const struct input *input, const struct class_rules *rules)
+{
+    struct safetensors list;
+    const char *why = "out of memory";
+    bool taken;
+
+    if (!safetensors_probe(input->data, input->size, input->size)) {
+        print_error(input->path, "not a safetensors file");
+        return false;
+    }
+    if (safetensors_init(&list, input->data, input->size, input->size, &why) != STRAIT_OK) {
+        print_error(input->path, "bad safetensors file: %s", why);
+        return false;
+    }
+    taken = take_list(tensors, input, &list, rules);
+    safetensors_fini(&list);
+    return taken;
+}
+
+bool tensors_take_raw(struct tensors *tensors, const struct input *input, const struct class_rules *rules)
+{
+    struct strait_class class = {.role = STRAIT_ROLE_OTHER, .layer = -1};
+
+    (void)rules;
+    if (input->size % 2 != 0) {
+        print_error(input->path, "an odd number of bytes cannot be BF16 values");
+        return false;
+    }
+    return add_values(tensors, input, class, 0, input->size);
+}
+
+/* ---- All files ------------------------------------------------------------------------------------------------- */
+
+static bool take_files(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                       const struct class_rules *rules)
+{
+    tensors->inputs = calloc(count, sizeof(tensors->inputs[0]));
+    if (tensors->inputs == NULL)
+        return out_of_memory(NULL);
+    for (unsigned i = 0; i < count; i++) {
+        if (!input_open(&tensors->inputs[i], paths[i]))
+            return false;
+        tensors->input_count++;
+        if (!take(tensors, &tensors->inputs[i], rules))
+            return false;
+    }
+    return true;
+}
+
+bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                  const struct class_rules *rules)
+{
+    bool taken;
+
+    *tensors = (struct tensors){0};
+    taken = take_files(tensors, paths, count, take, rules);
+    if (!taken)
+        tensors_close(tensors);
+    return taken;
+}
+
+void tensors_close(struct tensors *tensors)
+{
+    for (unsigned i = 0; i < tensors->input_count; i++)
+        input_close(&tensors->inputs[i]);
+    free(tensors->inputs);
+    spans_fini(&tensors->spans);
+    *tensors = (struct tensors){0};
+}
