@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 
 # shellcheck disable=SC2086
 install_packages $packages_build $packages_rivals $packages_test
-cmake --preset dev >/dev/null
+# Debian's python3 is the one that has the packages.
+cmake --preset dev -DPython3_EXECUTABLE=/usr/bin/python3 >/dev/null
 cmake --build --preset dev
 ctest --preset dev -j "$(nproc)" "$@"

@@ -3,6 +3,7 @@
 set -eu
 strait=$(realpath "$1")
 slice=$(realpath "$(dirname "$0")/data/kv-slice.safetensors")
+manual=$(realpath "$(dirname "$0")/../docs/strait.1")
 rm -rf "$2"
 mkdir -p "$2"
 cd "$2"
@@ -258,6 +259,13 @@ fi
 "$strait" >help.out 2>&1 && fail "strait without a command succeeds"
 for command in "" encode decode inspect calibrate; do
     "$strait" $command --help | grep -q 'usage: strait' || fail "help of '$command'"
+done
+sed 's/\\-/-/g' "$manual" >manual
+for command in encode decode inspect calibrate "bench codec"; do
+    # shellcheck disable=SC2086 # split into two
+    for option in $("$strait" $command --help | grep -o -e '--[a-z]*'); do
+        grep -q -e "$option\>" manual || fail "$option of $command is not in the manual"
+    done
 done
 "$strait" --version | grep -q '^strait [0-9]' || fail "the version"
 "$strait" inspect named.strait >/dev/full 2>refused.err && fail "a full disk behind stdout"
