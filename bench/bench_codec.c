@@ -179,7 +179,7 @@ static bool prepare_cases(struct bench *bench)
 
     for (unsigned p = 0; p < options->page_count; p++)
         if (!bench_chunks_init(&bench->chunks[p], &bench->data, bench->buffers.back, options->pages[p],
-                             options->chunk_bytes))
+                               options->chunk_bytes))
             return false;
     if (!add_cases(bench) || !case_list_set_repeats(&bench->cases, options->repeats))
         return false;

@@ -20,8 +20,8 @@ struct buffers {
 
 /* One way to encode and decode. An item is what a thread does at a time: a chunk. */
 struct case_kind {
-    work_item *encode; /* raw to coded; arg is the case's state, as below */
-    work_item *decode; /* coded to back */
+    work_item *encode;                          /* raw to coded; arg is the case's state, as below */
+    work_item *decode;                          /* coded to back */
     uint64_t (*coded_bytes)(const void *state); /* after encode: of all items, every byte */
     void (*destroy)(void *state);
 };
@@ -44,10 +44,10 @@ struct bench_case {
 
     /* Results. */
     uint64_t coded_bytes;
-    double limit; /* ratio of a case where nothing runs */
+    double limit;                    /* ratio of a case where nothing runs */
     uint64_t *encode_ns, *decode_ns; /* one per repeat; in the case list's memory */
-    uint64_t wall_ns, cpu_ns; /* of all timed runs */
-    bool ok; /* every decoded buffer was the source, and every repeat made as many bytes */
+    uint64_t wall_ns, cpu_ns;        /* of all timed runs */
+    bool ok;                         /* every decoded buffer was the source, and every repeat made as many bytes */
 };
 
 struct case_list {

@@ -71,7 +71,7 @@ static bool add_chunk(struct bench_chunks *list, const struct cut *cut, const st
 }
 
 bool bench_chunks_init(struct bench_chunks *list, const struct data *data, uint8_t *back, uint64_t page_bytes,
-                     uint64_t chunk_bytes)
+                       uint64_t chunk_bytes)
 {
     struct cutter cutter = {.plan = &data->plan, .page_bytes = page_bytes, .chunk_bytes = chunk_bytes};
     struct cut cut = {0};

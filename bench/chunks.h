@@ -28,7 +28,7 @@ struct bench_chunks {
 /* Pages of the data are read at their addresses there and written at the same offsets of `back`. False when out of
  * memory or when a chunk would be too large, which stderr has been told. */
 bool bench_chunks_init(struct bench_chunks *list, const struct data *data, uint8_t *back, uint64_t page_bytes,
-                     uint64_t chunk_bytes);
+                       uint64_t chunk_bytes);
 /* Safe on zeroes. */
 void bench_chunks_fini(struct bench_chunks *list);
 

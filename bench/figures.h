@@ -11,7 +11,7 @@ struct figures {
     double encode_memcpy, decode_memcpy;
     double encode_speedup, decode_speedup;
     double processors; /* in use while it ran: fewer than its threads when something else ran too */
-    bool is_baseline; /* the memcpy that the others are compared with */
+    bool is_baseline;  /* the memcpy that the others are compared with */
 };
 
 /* Of case `index`; one that ran. */

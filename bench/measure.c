@@ -5,7 +5,7 @@
 #include "tools/util.h"
 
 #define STALE_CODED 0xA5
-#define STALE_BACK 0x5A
+#define STALE_BACK  0x5A
 
 static void warm_up(struct bench_case *one)
 {

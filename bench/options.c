@@ -13,7 +13,7 @@
 #include "tools/plan.h"
 #include "tools/util.h"
 
-#define CHUNK_MAX (1024u * 1024 * 1024)
+#define CHUNK_MAX      (1024u * 1024 * 1024)
 #define SIZE_MAX_BYTES (1024ull * 1024 * 1024 * 1024)
 
 const char codec_usage[] =
@@ -125,8 +125,18 @@ static bool add_name(const char **names, unsigned *count, const char *name)
 /* ---- All of them ----------------------------------------------------------------------------------------------- */
 
 enum {
-    OPT_INPUT = 256, OPT_CALIB, OPT_CODEBOOK, OPT_PAGE, OPT_CHUNK, OPT_SIZE, OPT_REPEATS, OPT_VARIANT, OPT_MODE,
-    OPT_ESCAPES, OPT_RIVALS, OPT_JSON,
+    OPT_INPUT = 256,
+    OPT_CALIB,
+    OPT_CODEBOOK,
+    OPT_PAGE,
+    OPT_CHUNK,
+    OPT_SIZE,
+    OPT_REPEATS,
+    OPT_VARIANT,
+    OPT_MODE,
+    OPT_ESCAPES,
+    OPT_RIVALS,
+    OPT_JSON,
 };
 
 static const struct option long_options[] = {
@@ -151,20 +161,35 @@ static const struct option long_options[] = {
 static bool set_option(struct codec_options *options, int option, const char *text)
 {
     switch (option) {
-    case OPT_INPUT: return add_name(options->inputs, &options->input_count, text);
-    case OPT_CALIB: return add_name(options->calibs, &options->calib_count, text);
-    case OPT_CODEBOOK: options->codebook = text; return true;
-    case OPT_PAGE: return add_page(options, text);
-    case OPT_CHUNK: return option_size("--chunk", text, PLAN_PAGE_MULTIPLE, CHUNK_MAX, &options->chunk_bytes);
-    case OPT_SIZE: return option_size("--size", text, PLAN_PAGE_MULTIPLE, SIZE_MAX_BYTES, &options->size);
-    case OPT_REPEATS: return set_repeats(options, text);
-    case OPT_VARIANT: return add_variant(options, text);
-    case OPT_MODE: return add_mode(options, text);
-    case OPT_ESCAPES: return set_escapes(options, text);
-    case OPT_RIVALS: return set_rivals(options, text);
-    case OPT_JSON: return options->json = true;
-    case 'T': return option_threads(text, &options->threads);
-    default: return false; /* getopt_long has told */
+    case OPT_INPUT:
+        return add_name(options->inputs, &options->input_count, text);
+    case OPT_CALIB:
+        return add_name(options->calibs, &options->calib_count, text);
+    case OPT_CODEBOOK:
+        options->codebook = text;
+        return true;
+    case OPT_PAGE:
+        return add_page(options, text);
+    case OPT_CHUNK:
+        return option_size("--chunk", text, PLAN_PAGE_MULTIPLE, CHUNK_MAX, &options->chunk_bytes);
+    case OPT_SIZE:
+        return option_size("--size", text, PLAN_PAGE_MULTIPLE, SIZE_MAX_BYTES, &options->size);
+    case OPT_REPEATS:
+        return set_repeats(options, text);
+    case OPT_VARIANT:
+        return add_variant(options, text);
+    case OPT_MODE:
+        return add_mode(options, text);
+    case OPT_ESCAPES:
+        return set_escapes(options, text);
+    case OPT_RIVALS:
+        return set_rivals(options, text);
+    case OPT_JSON:
+        return options->json = true;
+    case 'T':
+        return option_threads(text, &options->threads);
+    default:
+        return false; /* getopt_long has told */
     }
 }
 

@@ -7,10 +7,10 @@
 
 #include <strait/codec.h>
 
-#define PAGES_MAX 8u
+#define PAGES_MAX    8u
 #define VARIANTS_MAX 8u
-#define MODES_MAX 8u
-#define REPEATS_MAX 1000u
+#define MODES_MAX    8u
+#define REPEATS_MAX  1000u
 
 struct codec_options {
     const char **inputs; /* owned; what they point to is argv's, or static */

@@ -20,6 +20,6 @@ void planes_join(void *restrict values, const uint8_t *restrict sign_mantissa, c
 {
     uint8_t *dst = values;
     for (size_t i = 0; i < count; i++)
-        store_le16(dst + 2 * i, (uint16_t)((sign_mantissa[i] & 0x80) << 8 | exponents[i] << 7 |
-                                           (sign_mantissa[i] & 0x7F)));
+        store_le16(dst + 2 * i,
+                   (uint16_t)((sign_mantissa[i] & 0x80) << 8 | exponents[i] << 7 | (sign_mantissa[i] & 0x7F)));
 }

@@ -7,7 +7,7 @@
 #include "bench/rivals.h"
 
 #define SIZE_TEXT_BYTES 24
-#define PROCESSORS_MIN 0.9 /* of its threads that an undisturbed row keeps busy */
+#define PROCESSORS_MIN  0.9 /* of its threads that an undisturbed row keeps busy */
 
 /* "32K", or plain bytes when it is no round number. */
 static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes)

@@ -16,8 +16,8 @@ struct rival_ops {
 };
 
 struct rival {
-    const char *family; /* "zstd" */
-    const char *name;   /* "zstd-1" */
+    const char *family;          /* "zstd" */
+    const char *name;            /* "zstd-1" */
     const struct rival_ops *ops; /* NULL: this build lacks it */
     int level;
     bool slow; /* runs on a sample */

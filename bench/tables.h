@@ -16,7 +16,7 @@ struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threa
 unsigned tables_common_escapes(const struct strait_codebook *codebook, uint8_t exponents[256]);
 
 /* Ranks from which a value escapes. */
-#define TOP16_ESCAPE_RANK 16u
+#define TOP16_ESCAPE_RANK  16u
 #define TIERED_ESCAPE_RANK 21u
 
 #endif

@@ -9,13 +9,13 @@
 
 /* How ranks are coded: FORMAT.md, section 3. What depends on the cut into blocks is left out: the u16 count of a block
  * with escapes, padding, tables, and blocks that stay raw. */
-#define VALUE_BITS 16.0
+#define VALUE_BITS         16.0
 #define SIGN_MANTISSA_BITS 8.0
-#define TOP16_RANKS 16u
-#define TOP16_ESCAPE_BITS (16.0 + 8.0) /* position and exponent, beside the 4 bits of the code */
-#define TIER2_RANK 3u
-#define TIER3_RANK 6u
-#define TIER4_RANK 21u
+#define TOP16_RANKS        16u
+#define TOP16_ESCAPE_BITS  (16.0 + 8.0) /* position and exponent, beside the 4 bits of the code */
+#define TIER2_RANK         3u
+#define TIER3_RANK         6u
+#define TIER4_RANK         21u
 
 /* Sums over values, so that those of classes can be added. */
 struct cost {
@@ -100,8 +100,8 @@ static void print_row(FILE *stream, const char *name, const struct cost *cost)
 void calibrate_report_table(const struct calibrate_report *report, FILE *stream)
 {
     struct cost total = {0};
-    fprintf(stream, "%-12s %14s %8s %8s %8s %8s %8s %8s %8s\n", "", "", "entropy", "top-16", "tiered", "top16",
-            "top16", "tiered", "tiered");
+    fprintf(stream, "%-12s %14s %8s %8s %8s %8s %8s %8s %8s\n", "", "", "entropy", "top-16", "tiered", "top16", "top16",
+            "tiered", "tiered");
     fprintf(stream, "%-12s %14s %8s %8s %8s %8s %8s %8s %8s\n", "class", "values", "bits", "%", "bits", "ratio",
             "esc %", "ratio", "esc %");
     for (uint32_t i = 0; i < report->histograms->count; i++) {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-#define GROUPS_MAX 32        /* of a regex, with the whole match */
+#define GROUPS_MAX     32    /* of a regex, with the whole match */
 #define NAME_BYTES_MAX 4096u /* longer names belong to no model, and regexec slows down on them */
 
 struct class_rule {
@@ -25,13 +25,13 @@ struct class_rules {
 /* Parts of a name end at a dot or slash. A cached K is a part of its own at the end of the name: `layers.3.k`,
  * `past_key_values.3.key`, `model.layers.3.self_attn.k_cache`, `key_cache.3`. Weights end in another part
  * (`k_proj.weight`) or have a longer one (`attn_k`), so they are `other`, with their layer. */
-#define AT "(^|[./])"
-#define LAYER AT "([[:alpha:]_]*(layers?|blocks?|blk)[._/]?|h[./])([0-9]+)" /* layers.3, h.3, blk.3, layer_3 */
+#define AT      "(^|[./])"
+#define LAYER   AT "([[:alpha:]_]*(layers?|blocks?|blk)[._/]?|h[./])([0-9]+)" /* layers.3, h.3, blk.3, layer_3 */
 #define BETWEEN "[./](.*[./])?"
-#define K "(past_|cached?_)?(k|key|keys)(_cache|_states?)?"
-#define V "(past_|cached?_)?(v|value|values)(_cache|_states?)?"
-#define PIECE "([._/][0-9]+)?$" /* a cache in several pieces: layers.3.k_cache.0 */
-#define INDEX "[._/](l|layers?[._/]?)?([0-9]+)$" /* key_cache.3, cache_k_l3, k_cache/layer_3 */
+#define K       "(past_|cached?_)?(k|key|keys)(_cache|_states?)?"
+#define V       "(past_|cached?_)?(v|value|values)(_cache|_states?)?"
+#define PIECE   "([._/][0-9]+)?$"                  /* a cache in several pieces: layers.3.k_cache.0 */
+#define INDEX   "[._/](l|layers?[._/]?)?([0-9]+)$" /* key_cache.3, cache_k_l3, k_cache/layer_3 */
 
 static const char *const default_rules[] = {
     LAYER BETWEEN K PIECE "=k",

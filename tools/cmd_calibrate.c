@@ -56,18 +56,12 @@ struct options {
 enum { OPT_CLASS = 256, OPT_GLOBAL, OPT_PARTIAL, OPT_MERGE, OPT_RAW, OPT_JSON };
 
 static const struct option long_options[] = {
-    {"output", required_argument, NULL, 'o'},
-    {"class", required_argument, NULL, OPT_CLASS},
-    {"global", no_argument, NULL, OPT_GLOBAL},
-    {"partial", no_argument, NULL, OPT_PARTIAL},
-    {"merge", no_argument, NULL, OPT_MERGE},
-    {"raw", no_argument, NULL, OPT_RAW},
-    {"threads", required_argument, NULL, 'T'},
-    {"force", no_argument, NULL, 'f'},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"quiet", no_argument, NULL, 'q'},
-    {"help", no_argument, NULL, 'h'},
-    {0},
+    {"output", required_argument, NULL, 'o'},  {"class", required_argument, NULL, OPT_CLASS},
+    {"global", no_argument, NULL, OPT_GLOBAL}, {"partial", no_argument, NULL, OPT_PARTIAL},
+    {"merge", no_argument, NULL, OPT_MERGE},   {"raw", no_argument, NULL, OPT_RAW},
+    {"threads", required_argument, NULL, 'T'}, {"force", no_argument, NULL, 'f'},
+    {"json", no_argument, NULL, OPT_JSON},     {"quiet", no_argument, NULL, 'q'},
+    {"help", no_argument, NULL, 'h'},          {0},
 };
 
 static bool add_rule(struct options *options, const char *rule)
@@ -84,17 +78,29 @@ static bool add_rule(struct options *options, const char *rule)
 static bool set_option(struct options *options, int option, const char *text)
 {
     switch (option) {
-    case 'o': options->output = text; return true;
-    case OPT_CLASS: return add_rule(options, text);
-    case OPT_GLOBAL: return options->global = true;
-    case OPT_PARTIAL: return options->partial = true;
-    case OPT_MERGE: return options->merge = true;
-    case OPT_RAW: return options->raw = true;
-    case 'T': return option_threads(text, &options->threads);
-    case OPT_JSON: return options->json = true;
-    case 'f': return options->force = true;
-    case 'q': return options->quiet = true;
-    default: return false; /* getopt_long has told */
+    case 'o':
+        options->output = text;
+        return true;
+    case OPT_CLASS:
+        return add_rule(options, text);
+    case OPT_GLOBAL:
+        return options->global = true;
+    case OPT_PARTIAL:
+        return options->partial = true;
+    case OPT_MERGE:
+        return options->merge = true;
+    case OPT_RAW:
+        return options->raw = true;
+    case 'T':
+        return option_threads(text, &options->threads);
+    case OPT_JSON:
+        return options->json = true;
+    case 'f':
+        return options->force = true;
+    case 'q':
+        return options->quiet = true;
+    default:
+        return false; /* getopt_long has told */
     }
 }
 
@@ -199,8 +205,9 @@ static bool merge_input(const struct input *input, struct histograms *histograms
     status = histograms_add(histograms, list, count);
     free(list);
     if (status != STRAIT_OK)
-        print_error(input->path, "%s", status == STRAIT_ERR_INVALID ? "its counts and those before do not fit 64 bits"
-                                                                    : strait_status_string(status));
+        print_error(input->path, "%s",
+                    status == STRAIT_ERR_INVALID ? "its counts and those before do not fit 64 bits"
+                                                 : strait_status_string(status));
     return status == STRAIT_OK;
 }
 
@@ -253,8 +260,9 @@ static bool write_result(const struct options *options, const struct histograms 
     bool written = status == STRAIT_OK && write_file(options, bytes, size);
     free(bytes);
     if (status != STRAIT_OK)
-        print_error(options->output, "%s", status == STRAIT_ERR_NO_SPACE ? "too many classes for one partial file"
-                                                                         : strait_status_string(status));
+        print_error(options->output, "%s",
+                    status == STRAIT_ERR_NO_SPACE ? "too many classes for one partial file"
+                                                  : strait_status_string(status));
     return written;
 }
 

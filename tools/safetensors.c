@@ -7,10 +7,10 @@
 
 #include "internal/bytes.h"
 
-#define LENGTH_BYTES 8u
-#define HEADER_BYTES_MAX 100000000u   /* as the format's own reader */
-#define EXACT_MAX ((uint64_t)1 << 53) /* numbers from here on may have been rounded by the JSON reader */
-#define METADATA_NAME "__metadata__"
+#define LENGTH_BYTES     8u
+#define HEADER_BYTES_MAX 100000000u          /* as the format's own reader */
+#define EXACT_MAX        ((uint64_t)1 << 53) /* numbers from here on may have been rounded by the JSON reader */
+#define METADATA_NAME    "__metadata__"
 
 /* ---- Element types --------------------------------------------------------------------------------------------- */
 
@@ -19,26 +19,16 @@ static const struct dtype {
     unsigned bits;
     enum strait_element element;
 } dtypes[] = {
-    {"BF16", 16, STRAIT_ELEMENT_BF16},
-    {"F16", 16, STRAIT_ELEMENT_FP16},
-    {"F32", 32, STRAIT_ELEMENT_FP32},
-    {"F8_E4M3", 8, STRAIT_ELEMENT_FP8_E4M3},
-    {"F8_E5M2", 8, STRAIT_ELEMENT_FP8_E5M2},
-    {"F8_E8M0", 8, STRAIT_ELEMENT_BYTES},
-    {"F6_E2M3", 6, STRAIT_ELEMENT_BYTES},
-    {"F6_E3M2", 6, STRAIT_ELEMENT_BYTES},
-    {"F4", 4, STRAIT_ELEMENT_BYTES},
-    {"F64", 64, STRAIT_ELEMENT_BYTES},
-    {"C64", 64, STRAIT_ELEMENT_BYTES},
-    {"I64", 64, STRAIT_ELEMENT_BYTES},
-    {"U64", 64, STRAIT_ELEMENT_BYTES},
-    {"I32", 32, STRAIT_ELEMENT_BYTES},
-    {"U32", 32, STRAIT_ELEMENT_BYTES},
-    {"I16", 16, STRAIT_ELEMENT_BYTES},
-    {"U16", 16, STRAIT_ELEMENT_BYTES},
-    {"I8", 8, STRAIT_ELEMENT_BYTES},
-    {"U8", 8, STRAIT_ELEMENT_BYTES},
-    {"BOOL", 8, STRAIT_ELEMENT_BYTES},
+    {"BF16", 16, STRAIT_ELEMENT_BF16},       {"F16", 16, STRAIT_ELEMENT_FP16},
+    {"F32", 32, STRAIT_ELEMENT_FP32},        {"F8_E4M3", 8, STRAIT_ELEMENT_FP8_E4M3},
+    {"F8_E5M2", 8, STRAIT_ELEMENT_FP8_E5M2}, {"F8_E8M0", 8, STRAIT_ELEMENT_BYTES},
+    {"F6_E2M3", 6, STRAIT_ELEMENT_BYTES},    {"F6_E3M2", 6, STRAIT_ELEMENT_BYTES},
+    {"F4", 4, STRAIT_ELEMENT_BYTES},         {"F64", 64, STRAIT_ELEMENT_BYTES},
+    {"C64", 64, STRAIT_ELEMENT_BYTES},       {"I64", 64, STRAIT_ELEMENT_BYTES},
+    {"U64", 64, STRAIT_ELEMENT_BYTES},       {"I32", 32, STRAIT_ELEMENT_BYTES},
+    {"U32", 32, STRAIT_ELEMENT_BYTES},       {"I16", 16, STRAIT_ELEMENT_BYTES},
+    {"U16", 16, STRAIT_ELEMENT_BYTES},       {"I8", 8, STRAIT_ELEMENT_BYTES},
+    {"U8", 8, STRAIT_ELEMENT_BYTES},         {"BOOL", 8, STRAIT_ELEMENT_BYTES},
 };
 
 /* NULL for a name this version does not know. */

@@ -8,9 +8,9 @@
 #include <strait/codec.h>
 
 struct safetensor {
-    char *name;       /* owned by the list */
-    char dtype[16];   /* as in the file: "BF16", "F32", ... */
-    uint64_t begin;   /* byte offsets in the file (not in its data section) */
+    char *name;     /* owned by the list */
+    char dtype[16]; /* as in the file: "BF16", "F32", ... */
+    uint64_t begin; /* byte offsets in the file (not in its data section) */
     uint64_t end;
 };
 

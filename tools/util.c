@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PROGRESS_NS 200000000u /* between two updates of the line */
+#define PROGRESS_NS   200000000u /* between two updates of the line */
 #define MESSAGE_BYTES 1024
 
 /* ---- Messages -------------------------------------------------------------------------------------------------- */
@@ -257,7 +257,8 @@ static mode_t choose_mode(const struct output *output, mode_t mode)
     return mode & ~mask;
 }
 
-/* Creates a file beside the final one, so that rename works, and sets output->temp to its name, also when that fails. */
+/* Creates a file beside the final one, so that rename works, and sets output->temp to its name, also when that fails.
+ */
 static int open_temp(struct output *output, mode_t mode)
 {
     if (asprintf(&output->temp, "%s.XXXXXX", output->path) < 0) {
