@@ -205,8 +205,8 @@ static bool row_at(const struct layout *layout, uint32_t index, uint32_t row, si
 {
     const struct strait_region *region = &layout->regions[index / layout->pages.id_count];
     uint32_t i = index % layout->pages.id_count, id = layout->pages.ids == NULL ? i : layout->pages.ids[i];
-    *offset = (size_t)((uint8_t *)region->base - layout->memory.bytes + id * region->page_stride +
-                       row * region->row_stride);
+    *offset =
+        (size_t)((uint8_t *)region->base - layout->memory.bytes + id * region->page_stride + row * region->row_stride);
     return id < region->page_count;
 }
 
@@ -250,8 +250,8 @@ void layout_init(struct layout *layout, uint32_t alignment, const struct shape *
     for (uint32_t r = 0; r < region_count; r++) {
         const struct shape *s = &shapes[r];
         struct strait_region *region = &layout->regions[r];
-        *region = (struct strait_region){.page_count = s->page_count, .rows = s->rows, .row_bytes = s->row_bytes,
-                                         .table = s->table};
+        *region = (struct strait_region){
+            .page_count = s->page_count, .rows = s->rows, .row_bytes = s->row_bytes, .table = s->table};
         region->row_stride = s->row_bytes + s->row_gap;
         region->page_stride = s->rows * region->row_stride + s->page_gap;
         begin[r] = round_up(end + 64, 64) + s->skew;
@@ -260,8 +260,8 @@ void layout_init(struct layout *layout, uint32_t alignment, const struct shape *
     guarded_init(&layout->memory, round_up(end, alignment));
     for (uint32_t r = 0; r < region_count; r++)
         layout->regions[r].base = layout->memory.bytes + begin[r];
-    layout->pages = (struct strait_pages){.regions = layout->regions, .ids = ids, .region_count = region_count,
-                                          .id_count = id_count};
+    layout->pages = (struct strait_pages){
+        .regions = layout->regions, .ids = ids, .region_count = region_count, .id_count = id_count};
     find_gaps(layout);
 }
 
@@ -315,8 +315,8 @@ void layout_fill(struct layout *layout, struct rng *rng, enum pattern pattern, c
         uint32_t size = layout_page_bytes(layout, i);
         uint8_t *page = malloc(size);
         require(page != NULL);
-        fill_pattern(rng, pattern,
-                     strait_codebook_ranking(codebook, layout->regions[i / layout->pages.id_count].table), page, size);
+        fill_pattern(rng, pattern, strait_codebook_ranking(codebook, layout->regions[i / layout->pages.id_count].table),
+                     page, size);
         layout_write(layout, i, page);
         free(page);
     }
@@ -359,8 +359,8 @@ struct strait_run verdict_begin(struct verdict *verdict)
 uint8_t *encode_layout(const struct strait_codec *codec, const struct asked *asked, const struct layout *src,
                        struct verdict *verdict)
 {
-    struct strait_encode_params params = {.size = sizeof(params), .element = asked->element, .mode = asked->mode,
-                                          .codebook = asked->codebook};
+    struct strait_encode_params params = {
+        .size = sizeof(params), .element = asked->element, .mode = asked->mode, .codebook = asked->codebook};
     struct strait_run run = verdict_begin(verdict);
     uint64_t bound = strait_encode_bound(&src->pages);
     struct guarded dst;
@@ -404,7 +404,8 @@ static void decode_and_compare(const struct strait_codec *codec, const struct st
     layout_mirror(&dst, src);
     decode_layout(codec, codebook, &dst, NULL, chunk->bytes, chunk->size, &decoded);
     verify_chunk(codec, codebook, chunk->bytes, chunk->size, &verified);
-    require(decoded.returned == STRAIT_OK && decoded.result.status == STRAIT_OK && decoded.result.chunk_status == STRAIT_OK);
+    require(decoded.returned == STRAIT_OK && decoded.result.status == STRAIT_OK &&
+            decoded.result.chunk_status == STRAIT_OK);
     require(memcmp(dst.memory.bytes, src->memory.bytes, src->memory.size) == 0);
     require(memcmp(&decoded, &verified, sizeof(decoded)) == 0);
     require(memcmp(decoded.result.values, encoded->result.values, sizeof(decoded.result.values)) == 0);

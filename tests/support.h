@@ -13,12 +13,12 @@
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 /* Stays in release builds. */
-#define require(condition)                                                                        \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
+#define require(condition)                                                                          \
+    do {                                                                                            \
+        if (!(condition)) {                                                                         \
             fprintf(stderr, "%s:%d: %s: not true: %s\n", __FILE__, __LINE__, __func__, #condition); \
-            abort();                                                                              \
-        }                                                                                         \
+            abort();                                                                                \
+        }                                                                                           \
     } while (0)
 
 /* ThreadSanitizer is slow and looks for something else: loops over every bit then take every STRIDEth one. */

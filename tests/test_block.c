@@ -189,8 +189,8 @@ static struct sample random_sample(struct rng *rng, uint32_t n, uint32_t t, enum
 {
     uint8_t *bytes = last_bytes(&plain, 2 * n + t);
     fill_pattern(rng, pattern, strait_codebook_ranking(codebook, table), bytes, 2 * n + t);
-    return (struct sample){.n = n, .t = t, .word = SUM_LANES * rng_below(rng, 1 << 18),
-                           .table = &codebook->tables[table], .bytes = bytes};
+    return (struct sample){
+        .n = n, .t = t, .word = SUM_LANES * rng_below(rng, 1 << 18), .table = &codebook->tables[table], .bytes = bytes};
 }
 
 /* A block with its tail byte is never longer than a full one. */
@@ -453,7 +453,8 @@ static void swap_pieces(size_t size)
 {
     struct rng rng = rng_init(704 + size);
     for (int k = 0; k < TRIALS / STRIDE; k++) {
-        size_t a = size * rng_below(&rng, (uint32_t)(SUMMED / size)), b = size * rng_below(&rng, (uint32_t)(SUMMED / size));
+        size_t a = size * rng_below(&rng, (uint32_t)(SUMMED / size)),
+               b = size * rng_below(&rng, (uint32_t)(SUMMED / size));
         memcpy(changed + a, page + b, size);
         memcpy(changed + b, page + a, size);
         if (memcmp(changed, page, SUMMED) != 0)

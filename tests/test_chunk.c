@@ -1,4 +1,5 @@
-/* Hostile chunks: every variant gives the same verdict, the documented one, and writes nothing outside the listed pages. */
+/* Hostile chunks: every variant gives the same verdict, the documented one, and writes nothing outside the listed
+ * pages. */
 #include <check.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -106,7 +107,8 @@ static bool is_refused(const struct judgement *j)
 
 /* ---- A chunk with everything in it ----------------------------------------------------------------------------- */
 
-/* Pages 0, 1: a const block and one with an odd end; 2: short, 3: short and raw. Lengths are stored, rows are absent. */
+/* Pages 0, 1: a const block and one with an odd end; 2: short, 3: short and raw. Lengths are stored, rows are absent.
+ */
 static const struct shape shapes[] = {{.page_count = 2, .rows = 1, .row_bytes = 16384 + 601, .page_gap = 1, .table = 2},
                                       {.page_count = 2, .rows = 3, .row_bytes = 134, .row_gap = 2, .table = 1}};
 enum { PAGES = 4, LONG = 16384 + 601, SHORT = 402, METADATA = 48 + 16 * PAGES + 4 * PAGES + 4 * PAGES };
@@ -184,8 +186,12 @@ START_TEST(the_chunk_is_what_the_format_says)
         const uint8_t *entry = chunk + 48 + 16 * p;
         layout_read(&src, p, page);
         ck_assert_uint_eq(p < 2 ? LONG : SHORT, load_le32(chunk + anatomy.lengths + 4 * p));
-        ck_assert_uint_eq(reference_page_sum(page, layout_page_bytes(&src, p), p, load_le16(entry + 4)), load_le64(entry + 8));
-        ck_assert_uint_eq(p < 2 ? STRAIT_BLOCK_CONST : p == 3 ? STRAIT_BLOCK_RAW : load_le32(entry) & 15, load_le32(entry) & 15);
+        ck_assert_uint_eq(reference_page_sum(page, layout_page_bytes(&src, p), p, load_le16(entry + 4)),
+                          load_le64(entry + 8));
+        ck_assert_uint_eq(p < 2    ? STRAIT_BLOCK_CONST
+                          : p == 3 ? STRAIT_BLOCK_RAW
+                                   : load_le32(entry) & 15,
+                          load_le32(entry) & 15);
     }
     ck_assert_uint_eq(_i == 0 ? STRAIT_BLOCK_TOP16_ESCAPES : STRAIT_BLOCK_TIERED,
                       load_le32(chunk + anatomy_row(&anatomy, 1, 1)) & 15);
@@ -248,7 +254,8 @@ START_TEST(random_changes_get_the_same_verdict_from_every_variant)
     for (int k = 0; k < 1500 / STRIDE; k++) {
         for (uint32_t changes = 1 + rng_below(&rng, 4); changes > 0; changes--) {
             uint32_t at = rng_below(&rng, (uint32_t)(rng_below(&rng, 3) == 0 ? METADATA : chunk_size));
-            chunk[at] = rng_below(&rng, 2) == 0 ? (uint8_t)rng_next(&rng) : (uint8_t)(chunk[at] ^ 1u << rng_below(&rng, 8));
+            chunk[at] =
+                rng_below(&rng, 2) == 0 ? (uint8_t)rng_next(&rng) : (uint8_t)(chunk[at] ^ 1u << rng_below(&rng, 8));
         }
         judge_repaired(chunk_size);
         memcpy(chunk, before, chunk_size);
@@ -377,15 +384,42 @@ START_TEST(a_wrong_metadata_sum_is_an_integrity_error)
 END_TEST
 
 /* Each is refused; of two, the first one in the order of section 6. */
-static void spoil_magic(void) { chunk[0] = 'X'; }
-static void spoil_version(void) { chunk[4] = 9; }
-static void spoil_reserved(void) { chunk[7] = 1; }
-static void spoil_chunk_bytes(void) { store_le32(chunk + 16, (uint32_t)chunk_size + 16); }
-static void spoil_sum(void) { chunk[40] ^= 1; }
-static void spoil_length(void) { store_le32(chunk + 48 + 16 * PAGES, 0); }
-static void spoil_mode(void) { chunk[48 + 16 * 2] |= 15; }
-static void spoil_id(void) { chunk[30] ^= 1; }
-static void spoil_page(void) { chunk[chunk_size - 1] ^= 1; }
+static void spoil_magic(void)
+{
+    chunk[0] = 'X';
+}
+static void spoil_version(void)
+{
+    chunk[4] = 9;
+}
+static void spoil_reserved(void)
+{
+    chunk[7] = 1;
+}
+static void spoil_chunk_bytes(void)
+{
+    store_le32(chunk + 16, (uint32_t)chunk_size + 16);
+}
+static void spoil_sum(void)
+{
+    chunk[40] ^= 1;
+}
+static void spoil_length(void)
+{
+    store_le32(chunk + 48 + 16 * PAGES, 0);
+}
+static void spoil_mode(void)
+{
+    chunk[48 + 16 * 2] |= 15;
+}
+static void spoil_id(void)
+{
+    chunk[30] ^= 1;
+}
+static void spoil_page(void)
+{
+    chunk[chunk_size - 1] ^= 1;
+}
 
 static const struct step {
     void (*spoil)(void);
@@ -410,7 +444,8 @@ START_TEST(the_first_failing_check_gives_the_error)
         if (steps[_i].spoil != spoil_sum && steps[later].spoil != spoil_sum)
             repair_metadata(chunk, chunk_size);
         struct judgement j = judge(chunk_size);
-        ck_assert_msg(j.verified.result.status == (int)steps[_i].expected, "%d and %d: %d", _i, later, j.verified.result.status);
+        ck_assert_msg(j.verified.result.status == (int)steps[_i].expected, "%d and %d: %d", _i, later,
+                      j.verified.result.status);
     }
 }
 END_TEST
@@ -473,7 +508,7 @@ static const struct {
     uint32_t longest, a, b;
     enum strait_status expected;
 } lengths[] = {
-    {100, 100, 60, STRAIT_OK},          {100, 1, 100, STRAIT_OK},           {100, 100, 99, STRAIT_OK},
+    {100, 100, 60, STRAIT_OK},           {100, 1, 100, STRAIT_OK},          {100, 100, 99, STRAIT_OK},
     {100, 100, 100, STRAIT_ERR_CORRUPT}, {100, 60, 60, STRAIT_ERR_CORRUPT}, {100, 98, 99, STRAIT_ERR_CORRUPT},
     {100, 100, 101, STRAIT_ERR_CORRUPT}, {1, 1, 1, STRAIT_ERR_CORRUPT},
 };
@@ -709,7 +744,8 @@ static void find_streams(uint32_t bytes, enum strait_mode mode)
     s->end = s->t4 + s->n4;
 }
 
-/* A page of one block, whose ranks come round and round. For n = 131 and 153 `tiered` has unused bits after T1, T2, T3. */
+/* A page of one block, whose ranks come round and round. For n = 131 and 153 `tiered` has unused bits after T1, T2, T3.
+ */
 static void block_init(uint32_t n, uint32_t t, enum strait_mode mode)
 {
     static const uint8_t tiered_ranks[] = {0, 1, 2, 3, 4, 5, 6, 0, 0, 1, 20, 21, 2, 0, 15, 1, 0, 200, 0, 3, 1, 0, 1, 2};
@@ -735,51 +771,183 @@ static void block_resize(int by)
     store_le32(chunk + 16, (uint32_t)chunk_size);
 }
 
-static void no_escapes(void) { store_le16(streams.count, 0); }
-static void an_escape_less(void) { store_le16(streams.count, load_le16(streams.count) - 1); }
-static void an_escape_more(void) { store_le16(streams.count, load_le16(streams.count) + 1); }
-static void more_escapes_than_values(void) { store_le16(streams.count, (uint16_t)(streams.n + 1)); }
-static void as_many_escapes_as_values(void) { store_le16(streams.count, (uint16_t)streams.n); }
-static void escapes_65535(void) { store_le16(streams.count, 65535); }
-static void equal_positions(void) { store_le16(streams.positions + 2, load_le16(streams.positions)); }
-static void falling_positions(void) { store_le16(streams.positions, load_le16(streams.positions + 2) + 1); }
-static uint8_t *last_position(void) { return streams.escapes - 2; }
-static void position_n(void) { store_le16(last_position(), (uint16_t)streams.n); }
-static void position_8192(void) { store_le16(last_position(), 8192); }
-static void position_65535(void) { store_le16(last_position(), 65535); }
-static void first_position_beyond(void) { store_le16(streams.positions, 65535); }
-static uint8_t exponent_of_rank(uint32_t rank) { return strait_codebook_ranking(codebook, 0)[rank]; }
-static void escape_of_rank_15(void) { streams.escapes[0] = exponent_of_rank(15); }
-static void last_escape_of_rank_0(void) { streams.end[-1] = exponent_of_rank(0); }
-static void escape_of_another_rank(void) { streams.escapes[0] = exponent_of_rank(17); }
-static void code_at_an_escape(void) { set_item(streams.codes, load_le16(streams.positions), 4, 1); }
-static void code_at_the_last_escape(void) { set_item(streams.codes, load_le16(last_position()), 4, 15); }
-static void another_code(void) { set_item(streams.codes, 0, 4, 5); }
-static void another_position(void) { store_le16(streams.positions, 0); } /* of a value of rank 0 */
-static void unused_code_bits(void) { set_item(streams.codes, streams.n, 4, 8); }
-static void padding_begins_nonzero(void) { streams.end[streams.t] = 1; }
-static void padding_ends_nonzero(void) { chunk[chunk_size - 1] = 0x80; }
-static void another_tail(void) { streams.end[0] ^= 0x20; }
-static void another_sign(void) { chunk[BLOCK] ^= 0x80; }
-static void a_unit_more(void) { block_resize(1); }
-static void a_unit_less(void) { block_resize(-1); }
-static void two_units_more(void) { block_resize(2); }
+static void no_escapes(void)
+{
+    store_le16(streams.count, 0);
+}
+static void an_escape_less(void)
+{
+    store_le16(streams.count, load_le16(streams.count) - 1);
+}
+static void an_escape_more(void)
+{
+    store_le16(streams.count, load_le16(streams.count) + 1);
+}
+static void more_escapes_than_values(void)
+{
+    store_le16(streams.count, (uint16_t)(streams.n + 1));
+}
+static void as_many_escapes_as_values(void)
+{
+    store_le16(streams.count, (uint16_t)streams.n);
+}
+static void escapes_65535(void)
+{
+    store_le16(streams.count, 65535);
+}
+static void equal_positions(void)
+{
+    store_le16(streams.positions + 2, load_le16(streams.positions));
+}
+static void falling_positions(void)
+{
+    store_le16(streams.positions, load_le16(streams.positions + 2) + 1);
+}
+static uint8_t *last_position(void)
+{
+    return streams.escapes - 2;
+}
+static void position_n(void)
+{
+    store_le16(last_position(), (uint16_t)streams.n);
+}
+static void position_8192(void)
+{
+    store_le16(last_position(), 8192);
+}
+static void position_65535(void)
+{
+    store_le16(last_position(), 65535);
+}
+static void first_position_beyond(void)
+{
+    store_le16(streams.positions, 65535);
+}
+static uint8_t exponent_of_rank(uint32_t rank)
+{
+    return strait_codebook_ranking(codebook, 0)[rank];
+}
+static void escape_of_rank_15(void)
+{
+    streams.escapes[0] = exponent_of_rank(15);
+}
+static void last_escape_of_rank_0(void)
+{
+    streams.end[-1] = exponent_of_rank(0);
+}
+static void escape_of_another_rank(void)
+{
+    streams.escapes[0] = exponent_of_rank(17);
+}
+static void code_at_an_escape(void)
+{
+    set_item(streams.codes, load_le16(streams.positions), 4, 1);
+}
+static void code_at_the_last_escape(void)
+{
+    set_item(streams.codes, load_le16(last_position()), 4, 15);
+}
+static void another_code(void)
+{
+    set_item(streams.codes, 0, 4, 5);
+}
+static void another_position(void)
+{
+    store_le16(streams.positions, 0);
+} /* of a value of rank 0 */
+static void unused_code_bits(void)
+{
+    set_item(streams.codes, streams.n, 4, 8);
+}
+static void padding_begins_nonzero(void)
+{
+    streams.end[streams.t] = 1;
+}
+static void padding_ends_nonzero(void)
+{
+    chunk[chunk_size - 1] = 0x80;
+}
+static void another_tail(void)
+{
+    streams.end[0] ^= 0x20;
+}
+static void another_sign(void)
+{
+    chunk[BLOCK] ^= 0x80;
+}
+static void a_unit_more(void)
+{
+    block_resize(1);
+}
+static void a_unit_less(void)
+{
+    block_resize(-1);
+}
+static void two_units_more(void)
+{
+    block_resize(2);
+}
 
-static void unused_t1_bits(void) { set_item(streams.codes, streams.n, 2, 1); }
-static void unused_t1_item_of_3(void) { set_item(streams.codes, streams.n, 2, 3); }
-static void unused_t2_bits(void) { set_item(streams.t2, streams.n2, 2, 2); }
-static void unused_t2_item_of_3(void) { set_item(streams.t2, streams.n2, 2, 3); }
-static void unused_t3_bits(void) { set_item(streams.t3, streams.n3, 4, 1); }
-static void unused_t3_item_of_15(void) { set_item(streams.t3, streams.n3, 4, 15); }
-static void t4_of_rank_20(void) { streams.t4[0] = exponent_of_rank(20); }
-static void last_t4_of_rank_0(void) { streams.end[-1] = exponent_of_rank(0); }
-static void t4_of_another_rank(void) { streams.t4[0] = exponent_of_rank(22); }
-static void t1_all_3(void) { memset(streams.codes, 0xff, streams.n / 4); }
-static void t2_all_3(void) { memset(streams.t2, 0xff, streams.n2 / 4); }
-static void t3_all_15(void) { memset(streams.t3, 0xff, streams.n3 / 2); }
-static void everything_ff(void) { memset(streams.codes, 0xff, (size_t)(chunk + chunk_size - streams.codes)); }
-static void everything_0(void) { memset(streams.codes, 0, (size_t)(chunk + chunk_size - streams.codes)); }
-static void a_t3_item_more(void) { set_item(streams.t2, 0, 2, 3); }
+static void unused_t1_bits(void)
+{
+    set_item(streams.codes, streams.n, 2, 1);
+}
+static void unused_t1_item_of_3(void)
+{
+    set_item(streams.codes, streams.n, 2, 3);
+}
+static void unused_t2_bits(void)
+{
+    set_item(streams.t2, streams.n2, 2, 2);
+}
+static void unused_t2_item_of_3(void)
+{
+    set_item(streams.t2, streams.n2, 2, 3);
+}
+static void unused_t3_bits(void)
+{
+    set_item(streams.t3, streams.n3, 4, 1);
+}
+static void unused_t3_item_of_15(void)
+{
+    set_item(streams.t3, streams.n3, 4, 15);
+}
+static void t4_of_rank_20(void)
+{
+    streams.t4[0] = exponent_of_rank(20);
+}
+static void last_t4_of_rank_0(void)
+{
+    streams.end[-1] = exponent_of_rank(0);
+}
+static void t4_of_another_rank(void)
+{
+    streams.t4[0] = exponent_of_rank(22);
+}
+static void t1_all_3(void)
+{
+    memset(streams.codes, 0xff, streams.n / 4);
+}
+static void t2_all_3(void)
+{
+    memset(streams.t2, 0xff, streams.n2 / 4);
+}
+static void t3_all_15(void)
+{
+    memset(streams.t3, 0xff, streams.n3 / 2);
+}
+static void everything_ff(void)
+{
+    memset(streams.codes, 0xff, (size_t)(chunk + chunk_size - streams.codes));
+}
+static void everything_0(void)
+{
+    memset(streams.codes, 0, (size_t)(chunk + chunk_size - streams.codes));
+}
+static void a_t3_item_more(void)
+{
+    set_item(streams.t2, 0, 2, 3);
+}
 static void a_t4_byte_too_many(void)
 {
     for (uint32_t i = 0; i < streams.n3; i++)
@@ -796,28 +964,65 @@ static const struct spoiled_block {
     enum strait_mode mode;
     uint32_t n, t;
 } spoiled_blocks[] = {
-#define CASE(spoil, expected, mode, n, t) {#spoil, spoil, STRAIT_ERR_##expected, STRAIT_MODE_##mode, n, t}
-#define TOP16(spoil, expected) CASE(spoil, expected, TOP16, 250, 0), CASE(spoil, expected, TOP16, 251, 1)
+#define CASE(spoil, expected, mode, n, t)                              \
+    {                                                                  \
+#spoil, spoil, STRAIT_ERR_##expected, STRAIT_MODE_##mode, n, t \
+    }
+#define TOP16(spoil, expected)  CASE(spoil, expected, TOP16, 250, 0), CASE(spoil, expected, TOP16, 251, 1)
 #define TIERED(spoil, expected) CASE(spoil, expected, TIERED, 131, 0), CASE(spoil, expected, TIERED, 153, 1)
-    TOP16(no_escapes, CORRUPT), TOP16(an_escape_less, CORRUPT), TOP16(an_escape_more, CORRUPT),
-    TOP16(more_escapes_than_values, CORRUPT), TOP16(as_many_escapes_as_values, CORRUPT), TOP16(escapes_65535, CORRUPT),
-    TOP16(equal_positions, CORRUPT), TOP16(falling_positions, CORRUPT), TOP16(position_n, CORRUPT),
-    TOP16(position_8192, CORRUPT), TOP16(position_65535, CORRUPT), TOP16(first_position_beyond, CORRUPT),
-    TOP16(escape_of_rank_15, CORRUPT), TOP16(last_escape_of_rank_0, CORRUPT), TOP16(escape_of_another_rank, INTEGRITY),
-    TOP16(code_at_an_escape, CORRUPT), TOP16(code_at_the_last_escape, CORRUPT), TOP16(another_code, INTEGRITY),
-    TOP16(another_position, INTEGRITY), CASE(unused_code_bits, CORRUPT, TOP16, 251, 1),
-    CASE(unused_code_bits, CORRUPT, TOP16, 253, 0), TOP16(padding_begins_nonzero, CORRUPT),
-    TOP16(padding_ends_nonzero, CORRUPT), CASE(another_tail, INTEGRITY, TOP16, 251, 1), TOP16(another_sign, INTEGRITY),
-    TOP16(a_unit_more, CORRUPT), TOP16(two_units_more, CORRUPT), TOP16(a_unit_less, CORRUPT),
-    TOP16(everything_ff, CORRUPT), TOP16(everything_0, CORRUPT),
-    TIERED(unused_t1_bits, CORRUPT), TIERED(unused_t1_item_of_3, CORRUPT), TIERED(unused_t2_bits, CORRUPT),
-    TIERED(unused_t2_item_of_3, CORRUPT), TIERED(unused_t3_bits, CORRUPT), TIERED(unused_t3_item_of_15, CORRUPT),
-    TIERED(t4_of_rank_20, CORRUPT), TIERED(last_t4_of_rank_0, CORRUPT), TIERED(t4_of_another_rank, INTEGRITY),
-    TIERED(t1_all_3, CORRUPT), TIERED(t2_all_3, CORRUPT), TIERED(t3_all_15, CORRUPT), TIERED(everything_ff, CORRUPT),
-    TIERED(everything_0, CORRUPT), TIERED(a_t3_item_more, INTEGRITY), TIERED(a_t4_byte_too_many, CORRUPT),
-    TIERED(padding_begins_nonzero, CORRUPT), TIERED(padding_ends_nonzero, CORRUPT),
-    CASE(another_tail, INTEGRITY, TIERED, 153, 1), TIERED(another_sign, INTEGRITY), TIERED(a_unit_more, CORRUPT),
-    TIERED(two_units_more, CORRUPT), TIERED(a_unit_less, CORRUPT),
+    TOP16(no_escapes, CORRUPT),
+    TOP16(an_escape_less, CORRUPT),
+    TOP16(an_escape_more, CORRUPT),
+    TOP16(more_escapes_than_values, CORRUPT),
+    TOP16(as_many_escapes_as_values, CORRUPT),
+    TOP16(escapes_65535, CORRUPT),
+    TOP16(equal_positions, CORRUPT),
+    TOP16(falling_positions, CORRUPT),
+    TOP16(position_n, CORRUPT),
+    TOP16(position_8192, CORRUPT),
+    TOP16(position_65535, CORRUPT),
+    TOP16(first_position_beyond, CORRUPT),
+    TOP16(escape_of_rank_15, CORRUPT),
+    TOP16(last_escape_of_rank_0, CORRUPT),
+    TOP16(escape_of_another_rank, INTEGRITY),
+    TOP16(code_at_an_escape, CORRUPT),
+    TOP16(code_at_the_last_escape, CORRUPT),
+    TOP16(another_code, INTEGRITY),
+    TOP16(another_position, INTEGRITY),
+    CASE(unused_code_bits, CORRUPT, TOP16, 251, 1),
+    CASE(unused_code_bits, CORRUPT, TOP16, 253, 0),
+    TOP16(padding_begins_nonzero, CORRUPT),
+    TOP16(padding_ends_nonzero, CORRUPT),
+    CASE(another_tail, INTEGRITY, TOP16, 251, 1),
+    TOP16(another_sign, INTEGRITY),
+    TOP16(a_unit_more, CORRUPT),
+    TOP16(two_units_more, CORRUPT),
+    TOP16(a_unit_less, CORRUPT),
+    TOP16(everything_ff, CORRUPT),
+    TOP16(everything_0, CORRUPT),
+    TIERED(unused_t1_bits, CORRUPT),
+    TIERED(unused_t1_item_of_3, CORRUPT),
+    TIERED(unused_t2_bits, CORRUPT),
+    TIERED(unused_t2_item_of_3, CORRUPT),
+    TIERED(unused_t3_bits, CORRUPT),
+    TIERED(unused_t3_item_of_15, CORRUPT),
+    TIERED(t4_of_rank_20, CORRUPT),
+    TIERED(last_t4_of_rank_0, CORRUPT),
+    TIERED(t4_of_another_rank, INTEGRITY),
+    TIERED(t1_all_3, CORRUPT),
+    TIERED(t2_all_3, CORRUPT),
+    TIERED(t3_all_15, CORRUPT),
+    TIERED(everything_ff, CORRUPT),
+    TIERED(everything_0, CORRUPT),
+    TIERED(a_t3_item_more, INTEGRITY),
+    TIERED(a_t4_byte_too_many, CORRUPT),
+    TIERED(padding_begins_nonzero, CORRUPT),
+    TIERED(padding_ends_nonzero, CORRUPT),
+    CASE(another_tail, INTEGRITY, TIERED, 153, 1),
+    TIERED(another_sign, INTEGRITY),
+    TIERED(a_unit_more, CORRUPT),
+    TIERED(two_units_more, CORRUPT),
+    TIERED(a_unit_less, CORRUPT),
 };
 
 START_TEST(streams_that_no_encoder_writes_are_refused)
@@ -850,7 +1055,8 @@ START_TEST(every_changed_byte_of_a_block_is_seen)
 END_TEST
 
 /* A chunk of one page that is written here by hand; its sums are right. */
-static void craft(enum strait_block_mode mode, const uint8_t *page, uint32_t page_bytes, const uint8_t *block, uint32_t size)
+static void craft(enum strait_block_mode mode, const uint8_t *page, uint32_t page_bytes, const uint8_t *block,
+                  uint32_t size)
 {
     uint32_t rounded = (size + 15) / 16 * 16;
     memset(chunk, 0, BLOCK + rounded);
@@ -984,7 +1190,8 @@ START_TEST(with_a_copy_of_the_metadata_that_of_the_chunk_is_not_looked_at)
 }
 END_TEST
 
-static const struct shape busy_shape = {.page_count = 3, .rows = 1, .row_bytes = 16384 + 4001, .page_gap = 1, .table = 4};
+static const struct shape busy_shape = {
+    .page_count = 3, .rows = 1, .row_bytes = 16384 + 4001, .page_gap = 1, .table = 4};
 
 /* Writes to the blocks of the chunk until it is told to stop. */
 struct meddler {
@@ -1104,7 +1311,8 @@ static void add_block_tests(Suite *suite)
     TCase *blocks = add_case(suite, "blocks"), *change = add_case(suite, "changing"), *busy = add_case(suite, "busy");
     tcase_add_checked_fixture(change, setup, teardown);
     tcase_add_loop_test(change, with_a_copy_of_the_metadata_that_of_the_chunk_is_not_looked_at, 0, 2);
-    tcase_add_loop_test(busy, blocks_that_change_during_the_call_fail_or_are_what_was_encoded, 0, COUNT(busy_modes) * VARIANTS);
+    tcase_add_loop_test(busy, blocks_that_change_during_the_call_fail_or_are_what_was_encoded, 0,
+                        COUNT(busy_modes) * VARIANTS);
     tcase_add_loop_test(blocks, streams_that_no_encoder_writes_are_refused, 0, COUNT(spoiled_blocks));
     tcase_add_loop_test(blocks, every_changed_byte_of_a_block_is_seen, 0, 40);
     tcase_add_loop_test(blocks, a_coded_block_of_equal_values_is_corrupt_and_of_nearly_equal_ones_is_not, 0, 14);

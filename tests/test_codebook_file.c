@@ -5,7 +5,7 @@
 #include "kernels/codebook.pb-c.h"
 #include "kernels/codebook_file.h"
 
-#define MARK 0x42435453u
+#define MARK   0x42435453u
 #define TABLES 4u
 
 /* ---- Sets ------------------------------------------------------------------------------------------------------ */
@@ -18,8 +18,8 @@ static const struct strait_class unsorted_classes[TABLES] = {
 static const struct set_case {
     uint32_t count;
     const struct strait_class *classes;
-} set_cases[] = {{1, NULL}, {1, sorted_classes}, {2, NULL}, {2, sorted_classes}, {4, NULL}, {4, sorted_classes},
-                 {4, unsorted_classes}};
+} set_cases[] = {{1, NULL},           {1, sorted_classes},  {2, NULL}, {2, sorted_classes}, {4, NULL},
+                 {4, sorted_classes}, {4, unsorted_classes}};
 
 /* A permutation that differs from seed to seed: an odd factor has an inverse modulo 256. */
 static void fill_ranking(uint8_t ranking[256], uint32_t seed)
@@ -248,34 +248,88 @@ START_TEST(a_set_with_counts_is_the_same_set)
 }
 END_TEST
 
-static void no_mark(struct draft *d) { d->set.mark = 0; }
-static void other_mark(struct draft *d) { d->set.mark = MARK + 1; }
-static void no_version(struct draft *d) { d->set.version = 0; }
-static void newer_version(struct draft *d) { d->set.version = 2; }
-static void no_id(struct draft *d) { d->set.id.len = 0; }
-static void short_id(struct draft *d) { d->set.id.len--; }
-static void wrong_id(struct draft *d) { d->id[15] ^= 1; }
-static void no_tables(struct draft *d) { d->set.n_tables = 0; }
-static void table_lost(struct draft *d) { d->set.n_tables--; }
-static void no_ranking(struct draft *d) { d->tables[1].ranking.len = 0; }
-static void short_ranking(struct draft *d) { d->tables[1].ranking.len = 255; }
-static void exponent_twice(struct draft *d) { d->rankings[3][255] = d->rankings[3][0]; }
+static void no_mark(struct draft *d)
+{
+    d->set.mark = 0;
+}
+static void other_mark(struct draft *d)
+{
+    d->set.mark = MARK + 1;
+}
+static void no_version(struct draft *d)
+{
+    d->set.version = 0;
+}
+static void newer_version(struct draft *d)
+{
+    d->set.version = 2;
+}
+static void no_id(struct draft *d)
+{
+    d->set.id.len = 0;
+}
+static void short_id(struct draft *d)
+{
+    d->set.id.len--;
+}
+static void wrong_id(struct draft *d)
+{
+    d->id[15] ^= 1;
+}
+static void no_tables(struct draft *d)
+{
+    d->set.n_tables = 0;
+}
+static void table_lost(struct draft *d)
+{
+    d->set.n_tables--;
+}
+static void no_ranking(struct draft *d)
+{
+    d->tables[1].ranking.len = 0;
+}
+static void short_ranking(struct draft *d)
+{
+    d->tables[1].ranking.len = 255;
+}
+static void exponent_twice(struct draft *d)
+{
+    d->rankings[3][255] = d->rankings[3][0];
+}
 static void rankings_swapped(struct draft *d)
 {
     d->tables[1].ranking.data = d->rankings[2];
     d->tables[2].ranking.data = d->rankings[1];
 }
-static void unknown_role(struct draft *d) { d->tables[2].role = (Strait__Role)3; }
-static void negative_role(struct draft *d) { d->tables[2].role = (Strait__Role)-1; }
-static void negative_layer(struct draft *d) { d->tables[2].layer = -3; }
-static void one_unclassed(struct draft *d) { d->tables[1].layer = -2; }
+static void unknown_role(struct draft *d)
+{
+    d->tables[2].role = (Strait__Role)3;
+}
+static void negative_role(struct draft *d)
+{
+    d->tables[2].role = (Strait__Role)-1;
+}
+static void negative_layer(struct draft *d)
+{
+    d->tables[2].layer = -3;
+}
+static void one_unclassed(struct draft *d)
+{
+    d->tables[1].layer = -2;
+}
 static void class_twice(struct draft *d)
 {
     d->tables[3].role = d->tables[2].role;
     d->tables[3].layer = d->tables[2].layer;
 }
-static void fallback_of_layer(struct draft *d) { d->tables[0].layer = 0; }
-static void fallback_of_role(struct draft *d) { d->tables[0].role = STRAIT__ROLE__ROLE_K; }
+static void fallback_of_layer(struct draft *d)
+{
+    d->tables[0].layer = 0;
+}
+static void fallback_of_role(struct draft *d)
+{
+    d->tables[0].role = STRAIT__ROLE__ROLE_K;
+}
 static void short_counts(struct draft *d)
 {
     add_counts(d);
@@ -286,17 +340,28 @@ static const struct bad_case {
     void (*spoil)(struct draft *draft);
     enum strait_status status;
 } bad_sets[] = {
-    {no_mark, STRAIT_ERR_CORRUPT},          {other_mark, STRAIT_ERR_CORRUPT},
-    {no_version, STRAIT_ERR_CORRUPT},       {newer_version, STRAIT_ERR_UNSUPPORTED},
-    {no_id, STRAIT_ERR_CORRUPT},            {short_id, STRAIT_ERR_CORRUPT},
-    {wrong_id, STRAIT_ERR_CORRUPT},         {no_tables, STRAIT_ERR_CORRUPT},
-    {table_lost, STRAIT_ERR_CORRUPT},       {no_ranking, STRAIT_ERR_CORRUPT},
-    {short_ranking, STRAIT_ERR_CORRUPT},    {exponent_twice, STRAIT_ERR_CORRUPT},
-    {rankings_swapped, STRAIT_ERR_CORRUPT}, {unknown_role, STRAIT_ERR_CORRUPT},
-    {negative_role, STRAIT_ERR_CORRUPT},    {negative_layer, STRAIT_ERR_CORRUPT},
-    {one_unclassed, STRAIT_ERR_CORRUPT},    {class_twice, STRAIT_ERR_CORRUPT},
-    {fallback_of_layer, STRAIT_ERR_CORRUPT},{fallback_of_role, STRAIT_ERR_CORRUPT},
-    {short_counts, STRAIT_ERR_CORRUPT},     {draft_partial, STRAIT_ERR_CORRUPT},
+    {no_mark, STRAIT_ERR_CORRUPT},
+    {other_mark, STRAIT_ERR_CORRUPT},
+    {no_version, STRAIT_ERR_CORRUPT},
+    {newer_version, STRAIT_ERR_UNSUPPORTED},
+    {no_id, STRAIT_ERR_CORRUPT},
+    {short_id, STRAIT_ERR_CORRUPT},
+    {wrong_id, STRAIT_ERR_CORRUPT},
+    {no_tables, STRAIT_ERR_CORRUPT},
+    {table_lost, STRAIT_ERR_CORRUPT},
+    {no_ranking, STRAIT_ERR_CORRUPT},
+    {short_ranking, STRAIT_ERR_CORRUPT},
+    {exponent_twice, STRAIT_ERR_CORRUPT},
+    {rankings_swapped, STRAIT_ERR_CORRUPT},
+    {unknown_role, STRAIT_ERR_CORRUPT},
+    {negative_role, STRAIT_ERR_CORRUPT},
+    {negative_layer, STRAIT_ERR_CORRUPT},
+    {one_unclassed, STRAIT_ERR_CORRUPT},
+    {class_twice, STRAIT_ERR_CORRUPT},
+    {fallback_of_layer, STRAIT_ERR_CORRUPT},
+    {fallback_of_role, STRAIT_ERR_CORRUPT},
+    {short_counts, STRAIT_ERR_CORRUPT},
+    {draft_partial, STRAIT_ERR_CORRUPT},
 };
 
 START_TEST(a_set_with_one_fault_is_refused)
@@ -462,12 +527,30 @@ START_TEST(histograms_are_not_written_into_one_byte_too_few)
 }
 END_TEST
 
-static void wrong_order(struct codebook_histogram *l) { l[0].class = (struct strait_class){STRAIT_ROLE_V, 0}; }
-static void same_class(struct codebook_histogram *l) { l[1].class = l[0].class; }
-static void strange_role(struct codebook_histogram *l) { l[2].class.role = (enum strait_role)9; }
-static void strange_layer(struct codebook_histogram *l) { l[0].class.layer = -2; }
-static void no_values(struct codebook_histogram *l) { memset(l[1].counts, 0, sizeof(l[1].counts)); }
-static void too_many_values(struct codebook_histogram *l) { l[1].counts[7] = UINT64_MAX - 1; }
+static void wrong_order(struct codebook_histogram *l)
+{
+    l[0].class = (struct strait_class){STRAIT_ROLE_V, 0};
+}
+static void same_class(struct codebook_histogram *l)
+{
+    l[1].class = l[0].class;
+}
+static void strange_role(struct codebook_histogram *l)
+{
+    l[2].class.role = (enum strait_role)9;
+}
+static void strange_layer(struct codebook_histogram *l)
+{
+    l[0].class.layer = -2;
+}
+static void no_values(struct codebook_histogram *l)
+{
+    memset(l[1].counts, 0, sizeof(l[1].counts));
+}
+static void too_many_values(struct codebook_histogram *l)
+{
+    l[1].counts[7] = UINT64_MAX - 1;
+}
 static void sum_of_zero(struct codebook_histogram *l)
 {
     memset(l[0].counts, 0, sizeof(l[0].counts));
@@ -495,24 +578,48 @@ static void with_ranking(struct draft *d)
     fill_ranking(d->rankings[2], 1);
     d->tables[2].ranking = (ProtobufCBinaryData){.len = 256, .data = d->rankings[2]};
 }
-static void no_counts(struct draft *d) { d->tables[2].n_counts = 0; }
-static void few_counts(struct draft *d) { d->tables[2].n_counts = 255; }
-static void counts_of_zero(struct draft *d) { memset(d->counts[2], 0, sizeof(d->counts[2])); }
-static void counts_too_large(struct draft *d) { d->counts[3][9] = UINT64_MAX; }
-static void no_values_told(struct draft *d) { d->set.values = 0; }
-static void other_values_told(struct draft *d) { d->set.values++; }
-static void unclassed(struct draft *d) { d->tables[1].layer = -2; }
-static void unsorted(struct draft *d) { d->tables[1].role = STRAIT__ROLE__ROLE_V; }
+static void no_counts(struct draft *d)
+{
+    d->tables[2].n_counts = 0;
+}
+static void few_counts(struct draft *d)
+{
+    d->tables[2].n_counts = 255;
+}
+static void counts_of_zero(struct draft *d)
+{
+    memset(d->counts[2], 0, sizeof(d->counts[2]));
+}
+static void counts_too_large(struct draft *d)
+{
+    d->counts[3][9] = UINT64_MAX;
+}
+static void no_values_told(struct draft *d)
+{
+    d->set.values = 0;
+}
+static void other_values_told(struct draft *d)
+{
+    d->set.values++;
+}
+static void unclassed(struct draft *d)
+{
+    d->tables[1].layer = -2;
+}
+static void unsorted(struct draft *d)
+{
+    d->tables[1].role = STRAIT__ROLE__ROLE_V;
+}
 
 static const struct bad_case bad_partials[] = {
-    {no_mark, STRAIT_ERR_CORRUPT},          {no_version, STRAIT_ERR_CORRUPT},
-    {newer_version, STRAIT_ERR_UNSUPPORTED},{draft_set, STRAIT_ERR_INVALID},
-    {no_tables, STRAIT_ERR_CORRUPT},        {with_ranking, STRAIT_ERR_CORRUPT},
-    {no_counts, STRAIT_ERR_CORRUPT},        {few_counts, STRAIT_ERR_CORRUPT},
-    {counts_of_zero, STRAIT_ERR_CORRUPT},   {counts_too_large, STRAIT_ERR_CORRUPT},
-    {unclassed, STRAIT_ERR_CORRUPT},        {unsorted, STRAIT_ERR_CORRUPT},
-    {class_twice, STRAIT_ERR_CORRUPT},      {unknown_role, STRAIT_ERR_CORRUPT},
-    {no_values_told, STRAIT_ERR_CORRUPT},   {other_values_told, STRAIT_ERR_CORRUPT},
+    {no_mark, STRAIT_ERR_CORRUPT},           {no_version, STRAIT_ERR_CORRUPT},
+    {newer_version, STRAIT_ERR_UNSUPPORTED}, {draft_set, STRAIT_ERR_INVALID},
+    {no_tables, STRAIT_ERR_CORRUPT},         {with_ranking, STRAIT_ERR_CORRUPT},
+    {no_counts, STRAIT_ERR_CORRUPT},         {few_counts, STRAIT_ERR_CORRUPT},
+    {counts_of_zero, STRAIT_ERR_CORRUPT},    {counts_too_large, STRAIT_ERR_CORRUPT},
+    {unclassed, STRAIT_ERR_CORRUPT},         {unsorted, STRAIT_ERR_CORRUPT},
+    {class_twice, STRAIT_ERR_CORRUPT},       {unknown_role, STRAIT_ERR_CORRUPT},
+    {no_values_told, STRAIT_ERR_CORRUPT},    {other_values_told, STRAIT_ERR_CORRUPT},
 };
 
 START_TEST(a_partial_file_with_one_fault_is_refused)

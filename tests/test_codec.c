@@ -39,9 +39,10 @@ static uint8_t *page_round_trip(const struct asked *asked, uint32_t table, const
     return chunk;
 }
 
-static const uint32_t sizes[] = {1,     2,     3,     7,     8,     9,     14,    15,    16,    17,    18,    19,    31,
-                                 32,    33,    62,    64,    66,    127,   128,   129,   130,   8191,  8192,  8193,  16381,
-                                 16382, 16383, 16384, 16385, 16386, 16387, 32767, 32768, 32769, 49150, 49153, 65536};
+static const uint32_t sizes[] = {1,     2,     3,     7,     8,     9,     14,    15,    16,    17,
+                                 18,    19,    31,    32,    33,    62,    64,    66,    127,   128,
+                                 129,   130,   8191,  8192,  8193,  16381, 16382, 16383, 16384, 16385,
+                                 16386, 16387, 32767, 32768, 32769, 49150, 49153, 65536};
 static const enum strait_mode modes[] = {STRAIT_MODE_AUTO, STRAIT_MODE_RAW, STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
 
 START_TEST(pages_of_every_size_and_pattern_come_back_from_every_variant)
@@ -80,7 +81,8 @@ START_TEST(values_of_every_element_type_come_back_from_every_variant)
             memset(bytes, 7, size);
         free(page_round_trip(&asked, 0, bytes, size, &verdict));
         if (asked.element != STRAIT_ELEMENT_BF16)
-            ck_assert_uint_eq(size / 2, verdict.result.values[STRAIT_BLOCK_RAW] + verdict.result.values[STRAIT_BLOCK_CONST]);
+            ck_assert_uint_eq(size / 2,
+                              verdict.result.values[STRAIT_BLOCK_RAW] + verdict.result.values[STRAIT_BLOCK_CONST]);
         free(bytes);
     }
 }
@@ -110,7 +112,7 @@ static const struct special {
     const char *name;
     uint16_t first, mask; /* value = first ^ (random & mask) */
 } specials[] = {
-    {"NaN payloads", 0x7f81, 0x807e}, {"infinities", 0x7f80, 0x8000}, {"subnormals", 0x0001, 0x807e},
+    {"NaN payloads", 0x7f81, 0x807e},        {"infinities", 0x7f80, 0x8000},  {"subnormals", 0x0001, 0x807e},
     {"zeros of both signs", 0x0000, 0x8000}, {"the largest", 0x7f7f, 0x8000}, {"the smallest normal", 0x0080, 0x8000},
     {"NaNs and zeros", 0x0000, 0x7fff},
 };
@@ -187,7 +189,8 @@ START_TEST(without_a_codebook_other_elements_may_still_become_const)
     uint8_t bytes[20004];
     memset(bytes, 0x41, sizeof(bytes));
     free(page_round_trip(&asked, 0, bytes, sizeof(bytes), &verdict));
-    ck_assert_uint_eq(sizeof(bytes) / 2, verdict.result.values[asked.mode == STRAIT_MODE_RAW ? STRAIT_BLOCK_RAW : STRAIT_BLOCK_CONST]);
+    ck_assert_uint_eq(sizeof(bytes) / 2,
+                      verdict.result.values[asked.mode == STRAIT_MODE_RAW ? STRAIT_BLOCK_RAW : STRAIT_BLOCK_CONST]);
 }
 END_TEST
 
@@ -428,7 +431,8 @@ START_TEST(statistics_count_values_and_escapes_per_table)
         uint8_t page[40000];
         uint32_t table = shapes[p / 2].table;
         layout_read(&src, p, page);
-        struct counted one = count_escapes(page, layout_page_bytes(&src, p) / 2, table, asked.mode == STRAIT_MODE_TOP16 ? 16 : 21);
+        struct counted one =
+            count_escapes(page, layout_page_bytes(&src, p) / 2, table, asked.mode == STRAIT_MODE_TOP16 ? 16 : 21);
         expected[table].values += one.values;
         expected[table].escapes += one.escapes;
     }
@@ -466,9 +470,10 @@ END_TEST
 
 /* ---- Buffers --------------------------------------------------------------------------------------------------- */
 
-static const struct shape buffer_shapes[] = {
-    {.page_count = 1, .rows = 1, .row_bytes = 2}, {.page_count = 5, .rows = 1, .row_bytes = 64},
-    {.page_count = 2, .rows = 3, .row_bytes = 16390, .row_gap = 2}, {.page_count = 3, .rows = 1, .row_bytes = 16384}};
+static const struct shape buffer_shapes[] = {{.page_count = 1, .rows = 1, .row_bytes = 2},
+                                             {.page_count = 5, .rows = 1, .row_bytes = 64},
+                                             {.page_count = 2, .rows = 3, .row_bytes = 16390, .row_gap = 2},
+                                             {.page_count = 3, .rows = 1, .row_bytes = 16384}};
 
 /* A chunk of raw pages of one length: nothing is longer. */
 static uint64_t raw_chunk_bytes(uint64_t pages, uint64_t page_bytes)
@@ -732,9 +737,18 @@ END_TEST
 
 START_TEST(status_values_are_pinned)
 {
-    const int pinned[] = {STRAIT_OK,           STRAIT_ERR_INVALID,     STRAIT_ERR_NO_MEMORY, STRAIT_ERR_NO_SPACE,
-                          STRAIT_ERR_ALIGNMENT, STRAIT_ERR_TRUNCATED,  STRAIT_ERR_CORRUPT,   STRAIT_ERR_UNSUPPORTED,
-                          STRAIT_ERR_CODEBOOK,  STRAIT_ERR_INTEGRITY,  STRAIT_ERR_PAGE_ID,   STRAIT_ERR_IO};
+    const int pinned[] = {STRAIT_OK,
+                          STRAIT_ERR_INVALID,
+                          STRAIT_ERR_NO_MEMORY,
+                          STRAIT_ERR_NO_SPACE,
+                          STRAIT_ERR_ALIGNMENT,
+                          STRAIT_ERR_TRUNCATED,
+                          STRAIT_ERR_CORRUPT,
+                          STRAIT_ERR_UNSUPPORTED,
+                          STRAIT_ERR_CODEBOOK,
+                          STRAIT_ERR_INTEGRITY,
+                          STRAIT_ERR_PAGE_ID,
+                          STRAIT_ERR_IO};
     for (int i = 0; i < COUNT(pinned); i++)
         ck_assert_int_eq(-i, pinned[i]);
 }
@@ -760,12 +774,19 @@ static int32_t call_status[2];
 static void call_init(void)
 {
     setup();
-    call.region = (struct strait_region){.base = call_pages, .page_stride = 4096, .row_stride = 1024, .page_count = 2,
-                                         .rows = 4, .row_bytes = 1024, .table = 1};
+    call.region = (struct strait_region){.base = call_pages,
+                                         .page_stride = 4096,
+                                         .row_stride = 1024,
+                                         .page_count = 2,
+                                         .rows = 4,
+                                         .row_bytes = 1024,
+                                         .table = 1};
     call.pages = (struct strait_pages){.regions = &call.region, .region_count = 1, .id_count = 2};
     call.params = (struct strait_encode_params){sizeof(call.params), STRAIT_ELEMENT_BF16, STRAIT_MODE_AUTO, codebook};
     call.result.status = STATUS_UNSET;
-    call.run = (struct strait_run){.size = sizeof(call.run), .result = &call.result, .scratch = call_scratch,
+    call.run = (struct strait_run){.size = sizeof(call.run),
+                                   .result = &call.result,
+                                   .scratch = call_scratch,
                                    .scratch_size = sizeof(call_scratch)};
     call.dst = call_chunk;
     call.capacity = sizeof(call_chunk);
@@ -776,49 +797,166 @@ static void call_init(void)
     call.result.status = STATUS_UNSET;
 }
 
-static void region_without_base(void) { call.region.base = NULL; }
-static void no_rows(void) { call.region.rows = 0; }
-static void no_row_bytes(void) { call.region.row_bytes = 0; }
-static void page_too_long(void) { call.region.row_bytes = STRAIT_PAGE_BYTES_MAX / 4 + 2; }
-static void page_size_overflows(void) { call.region.rows = call.region.row_bytes = 65536; }
-static void no_regions(void) { call.pages.region_count = 0; }
-static void regions_null(void) { call.pages.regions = NULL; }
-static void no_ids(void) { call.pages.id_count = 0; }
-static void too_many_pages(void) { call.pages.id_count = STRAIT_CHUNK_PAGES_MAX + 1; }
-static void page_count_overflows(void) { call.pages.region_count = call.pages.id_count = 65536; }
-static void odd_base(void) { call.region.base = call_pages + 1; }
-static void odd_page_stride(void) { call.region.page_stride = 4097; }
-static void odd_row_stride(void) { call.region.row_stride = 1025; }
-static void odd_row_bytes(void) { call.region.row_bytes = 1023; }
-static void run_of_no_size(void) { call.run.size = 0; }
-static void run_too_small(void) { call.run.size = sizeof(call.run) - 8; }
-static void statuses_of_no_count(void) { call.run.page_status = call_status, call.run.page_status_count = 0; }
-static void statuses_null(void) { call.run.page_status_count = 2; }
-static void overlapping_rows(void) { call.region.row_stride = 1022; }
-static void no_result(void) { call.run.result = NULL; }
-static void scratch_unaligned(void) { call.run.scratch = call_scratch + 32; }
-static void scratch_too_small(void) { call.run.scratch_size = strait_scratch_size(NULL) - 1; }
-static void params_of_no_size(void) { call.params.size = 0; }
-static void params_too_small(void) { call.params.size--; }
-static void element_unknown(void) { call.params.element = (enum strait_element)6; }
-static void element_negative(void) { call.params.element = (enum strait_element)-1; }
-static void mode_unknown(void) { call.params.mode = (enum strait_mode)4; }
-static void mode_negative(void) { call.params.mode = (enum strait_mode)-1; }
-static void coded_without_codebook(void) { call.params.codebook = NULL; }
-static void table_beyond(void) { call.region.table = TEST_TABLES; }
-static void table_without_codebook(void) { call.params.codebook = NULL, call.params.mode = STRAIT_MODE_RAW; }
-static void fp32_half_aligned(void) { call.params.element = STRAIT_ELEMENT_FP32, call.region.base = call_pages + 2; }
-static void fp32_half_stride(void) { call.params.element = STRAIT_ELEMENT_FP32, call.region.row_stride = 1026; }
-static void fp16_odd(void) { call.params.element = STRAIT_ELEMENT_FP16, call.region.base = call_pages + 1; }
-static void dst_null(void) { call.dst = NULL; }
-static void dst_too_small(void) { call.capacity = strait_encode_bound(&call.pages) - 1; }
-static void src_null(void) { call.src = NULL; }
-static void fewer_pages_than_the_chunk(void) { call.pages.id_count = 1; }
-static void more_pages_than_the_chunk(void) { call.pages.id_count = 3; }
+static void region_without_base(void)
+{
+    call.region.base = NULL;
+}
+static void no_rows(void)
+{
+    call.region.rows = 0;
+}
+static void no_row_bytes(void)
+{
+    call.region.row_bytes = 0;
+}
+static void page_too_long(void)
+{
+    call.region.row_bytes = STRAIT_PAGE_BYTES_MAX / 4 + 2;
+}
+static void page_size_overflows(void)
+{
+    call.region.rows = call.region.row_bytes = 65536;
+}
+static void no_regions(void)
+{
+    call.pages.region_count = 0;
+}
+static void regions_null(void)
+{
+    call.pages.regions = NULL;
+}
+static void no_ids(void)
+{
+    call.pages.id_count = 0;
+}
+static void too_many_pages(void)
+{
+    call.pages.id_count = STRAIT_CHUNK_PAGES_MAX + 1;
+}
+static void page_count_overflows(void)
+{
+    call.pages.region_count = call.pages.id_count = 65536;
+}
+static void odd_base(void)
+{
+    call.region.base = call_pages + 1;
+}
+static void odd_page_stride(void)
+{
+    call.region.page_stride = 4097;
+}
+static void odd_row_stride(void)
+{
+    call.region.row_stride = 1025;
+}
+static void odd_row_bytes(void)
+{
+    call.region.row_bytes = 1023;
+}
+static void run_of_no_size(void)
+{
+    call.run.size = 0;
+}
+static void run_too_small(void)
+{
+    call.run.size = sizeof(call.run) - 8;
+}
+static void statuses_of_no_count(void)
+{
+    call.run.page_status = call_status, call.run.page_status_count = 0;
+}
+static void statuses_null(void)
+{
+    call.run.page_status_count = 2;
+}
+static void overlapping_rows(void)
+{
+    call.region.row_stride = 1022;
+}
+static void no_result(void)
+{
+    call.run.result = NULL;
+}
+static void scratch_unaligned(void)
+{
+    call.run.scratch = call_scratch + 32;
+}
+static void scratch_too_small(void)
+{
+    call.run.scratch_size = strait_scratch_size(NULL) - 1;
+}
+static void params_of_no_size(void)
+{
+    call.params.size = 0;
+}
+static void params_too_small(void)
+{
+    call.params.size--;
+}
+static void element_unknown(void)
+{
+    call.params.element = (enum strait_element)6;
+}
+static void element_negative(void)
+{
+    call.params.element = (enum strait_element) - 1;
+}
+static void mode_unknown(void)
+{
+    call.params.mode = (enum strait_mode)4;
+}
+static void mode_negative(void)
+{
+    call.params.mode = (enum strait_mode) - 1;
+}
+static void coded_without_codebook(void)
+{
+    call.params.codebook = NULL;
+}
+static void table_beyond(void)
+{
+    call.region.table = TEST_TABLES;
+}
+static void table_without_codebook(void)
+{
+    call.params.codebook = NULL, call.params.mode = STRAIT_MODE_RAW;
+}
+static void fp32_half_aligned(void)
+{
+    call.params.element = STRAIT_ELEMENT_FP32, call.region.base = call_pages + 2;
+}
+static void fp32_half_stride(void)
+{
+    call.params.element = STRAIT_ELEMENT_FP32, call.region.row_stride = 1026;
+}
+static void fp16_odd(void)
+{
+    call.params.element = STRAIT_ELEMENT_FP16, call.region.base = call_pages + 1;
+}
+static void dst_null(void)
+{
+    call.dst = NULL;
+}
+static void dst_too_small(void)
+{
+    call.capacity = strait_encode_bound(&call.pages) - 1;
+}
+static void src_null(void)
+{
+    call.src = NULL;
+}
+static void fewer_pages_than_the_chunk(void)
+{
+    call.pages.id_count = 1;
+}
+static void more_pages_than_the_chunk(void)
+{
+    call.pages.id_count = 3;
+}
 
-#define ENCODE 1u
-#define DECODE 2u
-#define VERIFY 4u
+#define ENCODE    1u
+#define DECODE    2u
+#define VERIFY    4u
 #define IN_RESULT 8u /* decoding only: the chunk does not fit the list */
 
 static const struct bad_call {
@@ -912,7 +1050,8 @@ START_TEST(null_structs_are_refused)
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode(NULL, &call.params, call.dst, call.capacity, NULL, &call.run));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode(NULL, &call.params, call.dst, call.capacity, &call.pages, NULL));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decode(NULL, codebook, NULL, NULL, call.src, call.src_size, &call.run));
-    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decode(NULL, codebook, &call.pages, NULL, call.src, call.src_size, NULL));
+    ck_assert_int_eq(STRAIT_ERR_INVALID,
+                     strait_decode(NULL, codebook, &call.pages, NULL, call.src, call.src_size, NULL));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_verify(NULL, codebook, call.src, call.src_size, NULL));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_chunk_info(NULL, 100, &info));
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_chunk_info(call.src, call.src_size, NULL));
@@ -926,7 +1065,8 @@ END_TEST
 START_TEST(bytes_may_lie_anywhere)
 {
     call_init();
-    call.params.element = (enum strait_element[]){STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_FP8_E4M3, STRAIT_ELEMENT_FP8_E5M2}[_i];
+    call.params.element =
+        (enum strait_element[]){STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_FP8_E4M3, STRAIT_ELEMENT_FP8_E5M2}[_i];
     call.region.base = call_pages + 1;
     call.region.row_bytes = 1023;
     call.region.row_stride = 1025;
@@ -1002,9 +1142,10 @@ static const struct lookup {
     struct strait_class wanted;
     uint32_t table;
 } lookups[] = {
-    {{STRAIT_ROLE_K, 3}, 1},      {{STRAIT_ROLE_K, 4}, 2},  {{STRAIT_ROLE_K, -1}, 2}, {{STRAIT_ROLE_V, 3}, 3},
-    {{STRAIT_ROLE_V, 4}, 0},      {{STRAIT_ROLE_V, -1}, 0}, {{STRAIT_ROLE_OTHER, 3}, 4}, {{STRAIT_ROLE_OTHER, 0}, 4},
-    {{STRAIT_ROLE_OTHER, -1}, 4}, {{(enum strait_role)9, 3}, 0},
+    {{STRAIT_ROLE_K, 3}, 1},       {{STRAIT_ROLE_K, 4}, 2},     {{STRAIT_ROLE_K, -1}, 2},
+    {{STRAIT_ROLE_V, 3}, 3},       {{STRAIT_ROLE_V, 4}, 0},     {{STRAIT_ROLE_V, -1}, 0},
+    {{STRAIT_ROLE_OTHER, 3}, 4},   {{STRAIT_ROLE_OTHER, 0}, 4}, {{STRAIT_ROLE_OTHER, -1}, 4},
+    {{(enum strait_role)9, 3}, 0},
 };
 
 START_TEST(a_class_is_found_exactly_or_by_role_or_not)
@@ -1034,7 +1175,7 @@ static const struct strait_class bad_classes[][3] = {
     {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_OTHER, -1}},
     {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_K, -2}, {STRAIT_ROLE_K, 3}},
     {{STRAIT_ROLE_OTHER, -1}, {STRAIT_ROLE_K, 0}, {(enum strait_role)3, 3}},
-    {{STRAIT_ROLE_OTHER, -1}, {(enum strait_role)-1, 0}, {STRAIT_ROLE_K, 3}},
+    {{STRAIT_ROLE_OTHER, -1}, {(enum strait_role) - 1, 0}, {STRAIT_ROLE_K, 3}},
 };
 
 START_TEST(a_class_that_comes_twice_or_is_none_is_refused)
@@ -1116,10 +1257,12 @@ static void add_data_tests(Suite *suite)
 
 static void add_call_tests(Suite *suite)
 {
-    TCase *counts = add_case(suite, "counts"), *buffers = add_case(suite, "buffers"), *threads = add_case(suite, "threads");
+    TCase *counts = add_case(suite, "counts"), *buffers = add_case(suite, "buffers"),
+          *threads = add_case(suite, "threads");
     tcase_add_loop_test(counts, statistics_count_values_and_escapes_per_table, 0, COUNT(coded_modes));
     tcase_add_test(counts, statistics_are_added_to_and_tables_beyond_are_not_counted);
-    tcase_add_loop_test(buffers, a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not, 0, COUNT(buffer_shapes));
+    tcase_add_loop_test(buffers, a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not, 0,
+                        COUNT(buffer_shapes));
     tcase_add_loop_test(buffers, chunks_may_lie_at_any_address, 0, VARIANTS);
     tcase_add_loop_test(buffers, scratch_of_the_caller_changes_no_byte, 0, VARIANTS);
     tcase_add_loop_test(threads, two_threads_on_disjoint_pages_of_one_chunk_do_as_one, 0, 2 * VARIANTS);

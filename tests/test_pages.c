@@ -51,8 +51,11 @@ static void flatten(struct layout *flat, const struct layout *src)
     struct shape shapes[REGIONS_MAX];
     for (uint32_t r = 0; r < src->pages.region_count; r++) {
         uint32_t bytes = src->regions[r].rows * src->regions[r].row_bytes;
-        shapes[r] = (struct shape){.page_count = src->regions[r].page_count, .rows = 1, .row_bytes = bytes,
-                                   .page_gap = bytes % 2, .table = src->regions[r].table};
+        shapes[r] = (struct shape){.page_count = src->regions[r].page_count,
+                                   .rows = 1,
+                                   .row_bytes = bytes,
+                                   .page_gap = bytes % 2,
+                                   .table = src->regions[r].table};
     }
     layout_init(flat, 2, shapes, src->pages.region_count, src->pages.ids, src->pages.id_count);
     for (uint32_t i = 0; i < layout_count(src); i++) {
@@ -247,9 +250,10 @@ static uint8_t *select_init(struct layout *src, struct verdict *verdict)
 
 static const struct selection {
     uint32_t count, pages[12];
-} selections[] = {{1, {0}},          {1, {9}},       {1, {4}},
-                  {3, {2, 3, 4}},    {3, {9, 0, 5}}, {10, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0}},
-                  {2, {6, 6}},       {12, {1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}}};
+} selections[] = {{1, {0}},       {1, {9}},
+                  {1, {4}},       {3, {2, 3, 4}},
+                  {3, {9, 0, 5}}, {10, {9, 8, 7, 6, 5, 4, 3, 2, 1, 0}},
+                  {2, {6, 6}},    {12, {1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}}};
 
 START_TEST(a_selection_receives_its_pages_and_nothing_else_is_touched)
 {
@@ -456,7 +460,7 @@ START_TEST(a_damaged_page_fails_alone_and_the_first_one_gives_the_result)
     struct verdict encoded, verdict;
     uint8_t *chunk = select_init(&src, &encoded);
     layout_mirror(&dst, &src);
-    chunk[16 * (load_le32(chunk + 48 + 16 * 3) >> 4)] ^= 0x10; /* sign+mantissa of page 3 */
+    chunk[16 * (load_le32(chunk + 48 + 16 * 3) >> 4)] ^= 0x10;                    /* sign+mantissa of page 3 */
     store_le16(chunk + 16 * (load_le32(chunk + 48 + 16 * 7) >> 4) + 3750, 65535); /* number of escapes of page 7 */
     for (int v = 0; v < VARIANTS; v++) {
         if (variant(v) == NULL)
@@ -471,7 +475,10 @@ START_TEST(a_damaged_page_fails_alone_and_the_first_one_gives_the_result)
             uint8_t a[5000], b[5000];
             layout_read(&src, p, a);
             layout_read(&dst, p, b);
-            ck_assert_int_eq(p == 3 ? STRAIT_ERR_INTEGRITY : p == 7 ? STRAIT_ERR_CORRUPT : STRAIT_OK, verdict.page_status[p]);
+            ck_assert_int_eq(p == 3   ? STRAIT_ERR_INTEGRITY
+                             : p == 7 ? STRAIT_ERR_CORRUPT
+                                      : STRAIT_OK,
+                             verdict.page_status[p]);
             ck_assert(p == 3 || p == 7 || memcmp(a, b, sizeof(a)) == 0);
         }
         ck_assert(layout_intact(&dst));
@@ -553,7 +560,8 @@ static Suite *pages_suite(void)
     TCase *tcase = tcase_create("pages");
     tcase_set_timeout(tcase, 0); /* CTest has one */
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, pages_of_any_rows_and_strides_come_back_and_leave_no_trace_of_them, 0, COUNT(row_shapes));
+    tcase_add_loop_test(tcase, pages_of_any_rows_and_strides_come_back_and_leave_no_trace_of_them, 0,
+                        COUNT(row_shapes));
     tcase_add_loop_test(tcase, rows_of_bytes_may_be_odd, STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_BYTES + 1);
     tcase_add_loop_test(tcase, rows_of_bytes_may_be_odd, STRAIT_ELEMENT_FP8_E4M3, STRAIT_ELEMENT_FP8_E5M2 + 1);
     tcase_add_loop_test(tcase, pages_may_begin_at_any_even_address, 0, COUNT(modes));
@@ -561,13 +569,15 @@ static Suite *pages_suite(void)
     tcase_add_loop_test(tcase, one_id_list_addresses_every_region, 0, 2 * COUNT(modes));
     tcase_add_test(tcase, page_lengths_are_stored_only_where_they_differ);
     tcase_add_loop_test(tcase, pages_are_decoded_to_other_ids_than_they_came_from, 0, 2 * VARIANTS);
-    tcase_add_loop_test(tcase, a_selection_receives_its_pages_and_nothing_else_is_touched, 0, COUNT(selections) * VARIANTS);
+    tcase_add_loop_test(tcase, a_selection_receives_its_pages_and_nothing_else_is_touched, 0,
+                        COUNT(selections) * VARIANTS);
     tcase_add_test(tcase, a_selected_page_that_the_chunk_has_not_fails_alone);
     tcase_add_loop_test(tcase, statuses_beyond_their_count_are_not_written, 0, 2);
     tcase_add_test(tcase, a_bad_page_that_is_not_selected_is_not_seen);
     tcase_add_loop_test(tcase, encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages, 0, 4);
     tcase_add_loop_test(tcase, decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else, 0, 4);
-    tcase_add_loop_test(tcase, a_page_of_another_size_than_the_chunks_is_refused_alone, 0, COUNT(mixed_shapes) * VARIANTS);
+    tcase_add_loop_test(tcase, a_page_of_another_size_than_the_chunks_is_refused_alone, 0,
+                        COUNT(mixed_shapes) * VARIANTS);
     tcase_add_test(tcase, a_damaged_page_fails_alone_and_the_first_one_gives_the_result);
     tcase_add_loop_test(tcase, another_codebook_than_the_chunks_is_refused_and_nothing_is_written, 0, 3);
     tcase_add_test(tcase, a_chunk_without_a_codebook_is_decoded_with_any_or_none);

@@ -100,8 +100,8 @@ START_TEST(tensors_come_in_the_order_of_their_place)
 {
     struct safetensors list;
     const char *why;
-    static const char json[] = "{" TENSOR("c", "BF16", "4", 10, 18) "," TENSOR("b", "F8_E4M3", "0", 10, 10) ","
-                               TENSOR("d", "F32", "1", 20, 24) "," TENSOR("a", "I16", "1", 2, 4) "}";
+    static const char json[] = "{" TENSOR("c", "BF16", "4", 10, 18) "," TENSOR("b", "F8_E4M3", "0", 10, 10) "," TENSOR(
+        "d", "F32", "1", 20, 24) "," TENSOR("a", "I16", "1", 2, 4) "}";
     static const char *const names[] = {"a", "b", "c", "d"}, *const dtypes[] = {"I16", "F8_E4M3", "BF16", "F32"};
     static const uint64_t begins[] = {2, 10, 10, 20}, ends[] = {4, 10, 18, 24};
     ck_assert_int_eq(STRAIT_OK, parse(&list, json, 24, &why));
@@ -143,9 +143,9 @@ START_TEST(dtypes_have_their_element_types)
         const char *dtype;
         enum strait_element element;
     } known[] = {
-        {"BF16", STRAIT_ELEMENT_BF16},       {"F16", STRAIT_ELEMENT_FP16},        {"F32", STRAIT_ELEMENT_FP32},
+        {"BF16", STRAIT_ELEMENT_BF16},        {"F16", STRAIT_ELEMENT_FP16},         {"F32", STRAIT_ELEMENT_FP32},
         {"F8_E4M3", STRAIT_ELEMENT_FP8_E4M3}, {"F8_E5M2", STRAIT_ELEMENT_FP8_E5M2}, {"I16", STRAIT_ELEMENT_BYTES},
-        {"BOOL", STRAIT_ELEMENT_BYTES},      {"F64", STRAIT_ELEMENT_BYTES},       {"bf16", STRAIT_ELEMENT_BYTES},
+        {"BOOL", STRAIT_ELEMENT_BYTES},       {"F64", STRAIT_ELEMENT_BYTES},        {"bf16", STRAIT_ELEMENT_BYTES},
         {"", STRAIT_ELEMENT_BYTES},
     };
     for (int i = 0; i < COUNT(known); i++)
@@ -252,8 +252,8 @@ START_TEST(deep_nesting_is_refused)
 }
 END_TEST
 
-static const char whole[] = "{\"__metadata__\":{\"by\":\"\\u00e9\"}," TENSOR("a.0.k", "BF16", "2,2", 0, 8) ","
-                            TENSOR("b", "U8", "3", 8, 11) "}";
+static const char whole[] = "{\"__metadata__\":{\"by\":\"\\u00e9\"}," TENSOR("a.0.k", "BF16", "2,2", 0,
+                                                                             8) "," TENSOR("b", "U8", "3", 8, 11) "}";
 
 START_TEST(no_beginning_of_a_header_is_a_header)
 {

@@ -16,8 +16,8 @@ const struct strait_codebook *target_codebook(void)
 
 static void add_page(struct strait_region *region, const struct strait_page_info *info)
 {
-    *region = (struct strait_region){.base = malloc(info->page_bytes), .page_count = 1, .rows = 1,
-                                     .row_bytes = info->page_bytes};
+    *region = (struct strait_region){
+        .base = malloc(info->page_bytes), .page_count = 1, .rows = 1, .row_bytes = info->page_bytes};
     require(region->base != NULL);
     memset(region->base, CANARY, info->page_bytes);
 }
@@ -64,13 +64,12 @@ void target_pages_fini(struct target_pages *pages)
     free(pages->status);
 }
 
-void target_pages_decode(struct target_pages *pages, const struct strait_codec *codec, const uint8_t *chunk, size_t size)
+void target_pages_decode(struct target_pages *pages, const struct strait_codec *codec, const uint8_t *chunk,
+                         size_t size)
 {
     const struct strait_pages list = {.regions = pages->regions, .region_count = pages->count, .id_count = 1};
-    const struct strait_run run = {.size = sizeof(run),
-                                   .result = &pages->result,
-                                   .page_status = pages->status,
-                                   .page_status_count = pages->count};
+    const struct strait_run run = {
+        .size = sizeof(run), .result = &pages->result, .page_status = pages->status, .page_status_count = pages->count};
     require(strait_decode(codec, target_codebook(), &list, NULL, chunk, size, &run) == STRAIT_OK);
 }
 

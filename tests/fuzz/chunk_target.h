@@ -17,7 +17,8 @@ struct target_pages {
 
 void target_pages_init(struct target_pages *pages, const uint8_t *chunk, size_t size);
 void target_pages_fini(struct target_pages *pages);
-void target_pages_decode(struct target_pages *pages, const struct strait_codec *codec, const uint8_t *chunk, size_t size);
+void target_pages_decode(struct target_pages *pages, const struct strait_codec *codec, const uint8_t *chunk,
+                         size_t size);
 
 /* Decodes and verifies with every variant: all agree. */
 void target_check(const uint8_t *chunk, size_t size);

@@ -1,5 +1,5 @@
-/* A fuzz target: what libFuzzer calls, and what regression_driver.c calls without it. A finding is a crash or a require()
- * that fails. */
+/* A fuzz target: what libFuzzer calls, and what regression_driver.c calls without it. A finding is a crash or a
+ * require() that fails. */
 #ifndef STRAIT_TESTS_FUZZ_H
 #define STRAIT_TESTS_FUZZ_H
 

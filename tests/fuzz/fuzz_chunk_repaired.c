@@ -26,7 +26,8 @@ static uint32_t repair_pages(uint8_t *chunk, size_t size)
         uint8_t *entry = chunk + 48 + 16 * (size_t)p;
         good += pages.status[p] == STRAIT_ERR_INTEGRITY || pages.status[p] == STRAIT_OK;
         if (pages.status[p] == STRAIT_ERR_INTEGRITY)
-            store_le64(entry + 8, reference_page_sum(pages.regions[p].base, pages.regions[p].row_bytes, p, load_le16(entry + 4)));
+            store_le64(entry + 8,
+                       reference_page_sum(pages.regions[p].base, pages.regions[p].row_bytes, p, load_le16(entry + 4)));
     }
     target_pages_fini(&pages);
     return good;

@@ -18,10 +18,13 @@ static struct shape read_shape(const uint8_t *field, uint32_t multiple, uint32_t
     if (rows > 1)
         row_bytes = (row_bytes + multiple - 1) / multiple * multiple;
     uint32_t end = row_bytes * rows % multiple;
-    return (struct shape){.page_count = ids, .rows = rows, .row_bytes = row_bytes,
+    return (struct shape){.page_count = ids,
+                          .rows = rows,
+                          .row_bytes = row_bytes,
                           .row_gap = rows > 1 ? multiple * (field[3] & 15u) : 0,
                           .page_gap = (end == 0 ? 0 : multiple - end) + multiple * (field[3] >> 4),
-                          .skew = multiple * (field[4] & 15u), .table = field[5] % TEST_TABLES};
+                          .skew = multiple * (field[4] & 15u),
+                          .table = field[5] % TEST_TABLES};
 }
 
 /* Whether the pages of all regions are few enough. */
@@ -36,7 +39,8 @@ static bool read_shapes(struct shape *shapes, uint32_t regions, uint32_t ids, ui
 }
 
 /* Goes round the input as long as there is room. */
-static void fill_page(uint8_t *page, uint32_t size, const uint8_t *data, size_t data_size, const uint8_t *ranking, size_t *at)
+static void fill_page(uint8_t *page, uint32_t size, const uint8_t *data, size_t data_size, const uint8_t *ranking,
+                      size_t *at)
 {
     for (uint32_t i = 0; i < size; i++)
         page[i] = data_size == 0 ? 0 : data[*at + i < data_size ? *at + i : (*at + i) % data_size];

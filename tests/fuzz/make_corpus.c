@@ -34,7 +34,14 @@ static const struct chunk_seed {
 } chunk_seeds[] = {
     {"raw", STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, PATTERN_NOISE, false, 1, 2, {{2, 1, 90, 0, 0, 0, 0}}},
     {"no-codebook", STRAIT_ELEMENT_BYTES, STRAIT_MODE_RAW, PATTERN_NOISE, true, 1, 1, {{1, 1, 33, 0, 0, 0, 0}}},
-    {"const", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_CONST, false, 2, 1, {{1, 1, 40001, 0, 1, 0, 1}, {1, 1, 18, 0, 0, 0, 0}}},
+    {"const",
+     STRAIT_ELEMENT_BF16,
+     STRAIT_MODE_TIERED,
+     PATTERN_CONST,
+     false,
+     2,
+     1,
+     {{1, 1, 40001, 0, 1, 0, 1}, {1, 1, 18, 0, 0, 0, 0}}},
     {"fp32", STRAIT_ELEMENT_FP32, STRAIT_MODE_TIERED, PATTERN_CONST, false, 1, 2, {{2, 1, 64, 0, 0, 0, 0}}},
     {"top16", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_TOP16, false, 1, 2, {{2, 1, 258, 0, 0, 0, 1}}},
     {"top16-escapes", STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16, PATTERN_RARE, false, 1, 2, {{2, 1, 601, 0, 1, 0, 2}}},
@@ -42,8 +49,21 @@ static const struct chunk_seed {
     {"tiered", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_FALLING, false, 1, 2, {{2, 1, 258, 0, 0, 0, 1}}},
     {"tiered-edges", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_MIDDLE, false, 1, 3, {{3, 1, 131, 0, 1, 0, 3}}},
     {"tiered-rare", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_RUNS, false, 1, 1, {{1, 1, 3001, 0, 0, 0, 4}}},
-    {"tiered-blocks", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_FALLING, false, 1, 1, {{1, 1, 17002, 0, 0, 0, 0}}},
-    {"lengths", STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, PATTERN_LOW, false, 3, 2,
+    {"tiered-blocks",
+     STRAIT_ELEMENT_BF16,
+     STRAIT_MODE_TIERED,
+     PATTERN_FALLING,
+     false,
+     1,
+     1,
+     {{1, 1, 17002, 0, 0, 0, 0}}},
+    {"lengths",
+     STRAIT_ELEMENT_BF16,
+     STRAIT_MODE_TIERED,
+     PATTERN_LOW,
+     false,
+     3,
+     2,
      {{2, 1, 301, 0, 1, 0, 0}, {2, 1, 2, 0, 0, 0, 1}, {2, 1, 16400, 0, 0, 0, 2}}},
 };
 
@@ -94,7 +114,8 @@ static void write_trips(void)
         char name[32];
         memcpy(bytes, trips[i], head);
         for (size_t k = 0; k < 200; k++)
-            bytes[head + k] = (uint8_t)(k % 2 == 0 ? rng_next(&rng) : (uint64_t)__builtin_ctzll(rng_next(&rng) | 1 << 30));
+            bytes[head + k] =
+                (uint8_t)(k % 2 == 0 ? rng_next(&rng) : (uint64_t)__builtin_ctzll(rng_next(&rng) | 1 << 30));
         snprintf(name, sizeof(name), "shape-%d", i);
         write_seed("roundtrip", name, bytes, head + (i % 3 == 0 ? 200 : 40));
     }
@@ -141,8 +162,10 @@ static void write_container(const char *name, uint64_t preamble, uint32_t tables
     memset(header.codebook_id, tables > 0 ? 7 : 0, sizeof(header.codebook_id));
     tail.footer_offset = container_chunks_offset(&header);
     for (uint32_t i = 0; i < count; i++) {
-        chunks[i] = (struct container_chunk){.file_offset = tail.footer_offset, .raw_offset = 1000 * i,
-                                             .chunk_bytes = 640 + 16 * i, .page_count = 1 + i};
+        chunks[i] = (struct container_chunk){.file_offset = tail.footer_offset,
+                                             .raw_offset = 1000 * i,
+                                             .chunk_bytes = 640 + 16 * i,
+                                             .page_count = 1 + i};
         tail.footer_offset += chunks[i].chunk_bytes;
     }
     bytes[0] = count % 2;
@@ -157,8 +180,10 @@ static const char *const headers[] = {
     "{}",
     "{\"__metadata__\":{\"format\":\"pt\"}}    ",
     "{\"layers.0.k\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]}}",
-    "{\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},\"a\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]}}",
-    "{\"\\u00e9\":{\"dtype\":\"F4\",\"shape\":[0,7],\"data_offsets\":[5,5]},\"x\":{\"dtype\":\"BOOL\",\"shape\":[5],\"data_offsets\":[0,5]}}",
+    "{\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},\"a\":{\"dtype\":\"I64\",\"shape\":[1],\"data_"
+    "offsets\":[0,8]}}",
+    "{\"\\u00e9\":{\"dtype\":\"F4\",\"shape\":[0,7],\"data_offsets\":[5,5]},\"x\":{\"dtype\":\"BOOL\",\"shape\":[5],"
+    "\"data_offsets\":[0,5]}}",
     "{\"t\":{\"dtype\":\"F8_E4M3\",\"shape\":[4096,2],\"data_offsets\":[1e2,8292]}}",
 };
 
