@@ -14,7 +14,8 @@ report() { # TEXT LINES
 
 # includes DIR: every #include of a folder's sources as FILE:LINE:TEXT.
 includes() {
-    grep -rnE '^[[:space:]]*#[[:space:]]*include' "$1" --include='*.h' --include='*.c' --include='*.cu' --include='*.cc' || true
+    grep -rnE '^[[:space:]]*#[[:space:]]*include' "$1" --include='*.h' --include='*.c' --include='*.cu' \
+        --include='*.cc' || true
 }
 
 # Our folders: what is included from others is a library and not looked at.
@@ -27,7 +28,8 @@ while read -r dir allowed; do
     lines=$(includes "$dir" | grep -E "include[[:space:]]*[\"<]($folders)/" |
         grep -vE "include[[:space:]]*[\"<]($allowed)/" || true)
     report "$dir may include only from $allowed:" "$lines"
-    report "$dir: our headers are named by their folder:" "$(includes "$dir" | grep -E 'include[[:space:]]*"([^/]*|\.+/.*)"' || true)"
+    report "$dir: our headers are named by their folder:" \
+        "$(includes "$dir" | grep -E 'include[[:space:]]*"([^/]*|\.+/.*)"' || true)"
 done <<RULES
 include/strait    strait
 include/internal  strait|internal
@@ -51,13 +53,15 @@ done
 
 # ---- Kernels do no I/O ----------------------------------------------------------------------------------------------
 
-report "kernels do no I/O:" "$(includes kernels | grep -E '<(stdio|fcntl|unistd|sys/(socket|mman|stat|uio))\.h>' || true)"
+report "kernels do no I/O:" \
+    "$(includes kernels | grep -E '<(stdio|fcntl|unistd|sys/(socket|mman|stat|uio))\.h>' || true)"
 
 # ---- Installed headers compile alone, as C11 and as C++17 ------------------------------------------------------------
 
 # alone COMPILER LANGUAGE STANDARD HEADER
 alone() {
-    "$1" -x "$2" -std="$3" -Wall -Wextra -Werror -Iinclude -fsyntax-only "$4" >"$log" 2>&1 || report "$4 as $3:" "$(cat "$log")"
+    "$1" -x "$2" -std="$3" -Wall -Wextra -Werror -Iinclude -fsyntax-only "$4" >"$log" 2>&1 ||
+        report "$4 as $3:" "$(cat "$log")"
 }
 
 log=$(mktemp)
