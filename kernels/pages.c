@@ -4,6 +4,8 @@
 
 static enum strait_status region_check(const struct strait_region *region, uint32_t alignment)
 {
+    if (region->reserved[0] != 0 || region->reserved[1] != 0)
+        return STRAIT_ERR_INVALID;
     if (region->base == NULL || region->rows == 0 || region->row_bytes == 0 ||
         (uint64_t)region->rows * region->row_bytes > STRAIT_PAGE_BYTES_MAX)
         return STRAIT_ERR_INVALID;

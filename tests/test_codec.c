@@ -801,6 +801,10 @@ static void region_without_base(void)
 {
     call.region.base = NULL;
 }
+static void region_from_the_future(void)
+{
+    call.region.reserved[1] = 1;
+}
 static void no_rows(void)
 {
     call.region.rows = 0;
@@ -965,6 +969,7 @@ static const struct bad_call {
     unsigned calls; /* those that return it */
 } bad_calls[] = {
     {region_without_base, STRAIT_ERR_INVALID, ENCODE | DECODE},
+    {region_from_the_future, STRAIT_ERR_INVALID, ENCODE | DECODE},
     {no_rows, STRAIT_ERR_INVALID, ENCODE | DECODE},
     {no_row_bytes, STRAIT_ERR_INVALID, ENCODE | DECODE},
     {page_too_long, STRAIT_ERR_INVALID, ENCODE | DECODE},
