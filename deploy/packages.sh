@@ -2,7 +2,7 @@
 
 # To build.
 packages_build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
-    libprotobuf-c-dev protobuf-c-compiler libssl-dev libxxhash-dev libcjson-dev"
+    libprotobuf-c-dev protobuf-c-compiler libssl-dev libxxhash-dev libcjson-dev libuv1-dev uthash-dev libucx-dev"
 # To measure against.
 packages_rivals="libzstd-dev liblz4-dev"
 # To test.

@@ -724,7 +724,7 @@ static const struct status_text {
     STRAIT_STATUS_MAP(X)
 #undef X
         {1, "unknown status"},
-    {-12, "unknown status"},
+    {-13, "unknown status"},
     {INT32_MIN, "unknown status"},
     {INT32_MAX, "unknown status"},
 };

@@ -21,7 +21,8 @@ extern "C" {
     X(ERR_CODEBOOK, -8, "codebook set differs from the one named by the data")   \
     X(ERR_INTEGRITY, -9, "checksum mismatch")                                    \
     X(ERR_PAGE_ID, -10, "page id out of range")                                  \
-    X(ERR_IO, -11, "input or output error")
+    X(ERR_IO, -11, "input or output error")                                      \
+    X(ERR_AGAIN, -12, "not yet: try again later")
 
 enum strait_status {
 #define X(name, value, text) STRAIT_##name = value,
