@@ -1,0 +1,352 @@
+#include "proto/blob.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <strait/codec.h>
+#include <xxhash.h>
+
+#include "internal/bytes.h"
+#include "proto/fields.h"
+
+static const uint8_t magic[4] = {'S', 't', 'r', 'P'};
+
+/* What unpacking a body may allocate: twice what 4096 regions take. */
+#define UNPACK_BYTES_MAX ((size_t)4 * 1024 * 1024)
+
+/* ---- The pool's order ----------------------------------------------------------------------------------------- */
+
+static int compare_layers(int32_t a, int32_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_numbers(uint32_t a, uint32_t b)
+{
+    return (a > b) - (a < b);
+}
+
+static int compare_regions(const struct blob_region *a, const struct blob_region *b)
+{
+    if (a->group != b->group)
+        return compare_numbers(a->group, b->group);
+    if (a->layer != b->layer)
+        return compare_layers(a->layer, b->layer);
+    return compare_numbers(a->role, b->role);
+}
+
+static bool regions_are_sorted(const struct blob_region *regions, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++)
+        if (compare_regions(&regions[i - 1], &regions[i]) > 0)
+            return false;
+    return true;
+}
+
+struct sorting {
+    struct blob_region *regions;
+    uint32_t *order;
+};
+
+/* The position decides between equal ones, so that the outcome does not depend on how it is sorted. */
+static bool stands_before(const struct sorting *sorting, uint32_t a, uint32_t b)
+{
+    int compared = compare_regions(&sorting->regions[a], &sorting->regions[b]);
+    return compared != 0 ? compared < 0 : sorting->order[a] < sorting->order[b];
+}
+
+static void swap(const struct sorting *sorting, uint32_t a, uint32_t b)
+{
+    struct blob_region region = sorting->regions[a];
+    sorting->regions[a] = sorting->regions[b];
+    sorting->regions[b] = region;
+    uint32_t position = sorting->order[a];
+    sorting->order[a] = sorting->order[b];
+    sorting->order[b] = position;
+}
+
+static void sift_down(const struct sorting *sorting, uint32_t root, uint32_t count)
+{
+    for (uint32_t child; (child = 2 * root + 1) < count; root = child) {
+        if (child + 1 < count && stands_before(sorting, child, child + 1))
+            child++;
+        if (!stands_before(sorting, root, child))
+            return;
+        swap(sorting, root, child);
+    }
+}
+
+/* Heapsort: two arrays in step, no memory, no bad case. */
+void blob_sort(struct blob_region *regions, uint32_t *order, uint32_t count)
+{
+    struct sorting sorting = {.regions = regions, .order = order};
+    for (uint32_t i = 0; i < count; i++)
+        order[i] = i;
+    for (uint32_t root = count / 2; root-- > 0;)
+        sift_down(&sorting, root, count);
+    for (uint32_t end = count; end-- > 1;) {
+        swap(&sorting, 0, end);
+        sift_down(&sorting, 0, end);
+    }
+}
+
+/* ---- What two pools have in common ---------------------------------------------------------------------------- */
+
+static uint64_t page_bytes(const struct blob_region *region)
+{
+    return (uint64_t)region->rows * region->row_bytes;
+}
+
+static uint32_t region_mismatch(const struct blob_region *a, const struct blob_region *b)
+{
+    uint32_t bits = 0;
+    if (page_bytes(a) != page_bytes(b))
+        bits |= STRAIT_MISMATCH_PAGE_SIZE;
+    if (a->element != b->element)
+        bits |= STRAIT_MISMATCH_DTYPE;
+    if (a->rows != b->rows || a->heads != b->heads)
+        bits |= STRAIT_MISMATCH_LAYOUT;
+    return bits;
+}
+
+static bool has_layer(const struct pool_blob *blob, uint32_t group, int32_t layer)
+{
+    for (uint32_t i = 0; i < blob->region_count; i++)
+        if (blob->regions[i].group == group && blob->regions[i].layer == layer)
+            return true;
+    return false;
+}
+
+static bool has_group(const struct pool_blob *blob, uint32_t group)
+{
+    for (uint32_t i = 0; i < blob->region_count; i++)
+        if (blob->regions[i].group == group)
+            return true;
+    return false;
+}
+
+/* A region that the other pool lacks: of a layer that is missing there, or of a layer that looks different there. */
+static uint32_t missing_mismatch(const struct blob_region *region, const struct pool_blob *other)
+{
+    bool layer_is_missing = has_group(other, region->group) && !has_layer(other, region->group, region->layer);
+    return layer_is_missing ? STRAIT_MISMATCH_LAYERS : STRAIT_MISMATCH_LAYOUT;
+}
+
+/* Walks both lists in their common order, so that one missing layer does not make all that follow it look wrong. */
+static uint32_t regions_mismatch(const struct pool_blob *a, const struct pool_blob *b)
+{
+    uint32_t bits = 0, i = 0, j = 0;
+    while (i < a->region_count || j < b->region_count) {
+        int compared = i == a->region_count   ? 1
+                       : j == b->region_count ? -1
+                                              : compare_regions(&a->regions[i], &b->regions[j]);
+        if (compared < 0)
+            bits |= missing_mismatch(&a->regions[i++], b);
+        else if (compared > 0)
+            bits |= missing_mismatch(&b->regions[j++], a);
+        else
+            bits |= region_mismatch(&a->regions[i++], &b->regions[j++]);
+    }
+    return bits;
+}
+
+uint32_t blob_mismatch(const struct pool_blob *a, const struct pool_blob *b)
+{
+    uint32_t bits = regions_mismatch(a, b);
+    if (memcmp(a->codebook_id, b->codebook_id, CODEBOOK_ID_BYTES) != 0)
+        bits |= STRAIT_MISMATCH_CODEBOOK;
+    if (a->version_min > b->version || b->version_min > a->version)
+        bits |= STRAIT_MISMATCH_VERSION;
+    return bits;
+}
+
+#define GEOMETRY_WORDS 7u
+
+uint64_t blob_geometry(const struct blob_region *regions, uint32_t count)
+{
+    uint64_t hash = count;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct blob_region *region = &regions[i];
+        const uint32_t words[GEOMETRY_WORDS] = {region->group, (uint32_t)region->layer, region->role, region->element,
+                                                region->rows,  region->row_bytes,       region->heads};
+        hash = XXH3_64bits_withSeed(words, sizeof(words), hash);
+    }
+    return hash;
+}
+
+/* ---- The body ------------------------------------------------------------------------------------------------- */
+
+/* The body as the tables of fields see it. */
+struct body {
+    struct pool_id pool;
+    struct view address, codebook_id;
+    uint32_t region_count;
+    const struct blob_region *regions;
+};
+
+static enum strait_status blob_region_check(const void *plain)
+{
+    const struct blob_region *region = plain;
+    return corrupt_unless(page_bytes(region) <= STRAIT_PAGE_BYTES_MAX);
+}
+
+#define BLOB_REGION struct blob_region, Strait__Wire__BlobRegion
+static const struct field blob_region_fields[] = {
+    U32(BLOB_REGION, group, 0, STRAIT_GROUPS_MAX - 1),
+    I32(BLOB_REGION, layer, -1, INT32_MAX),
+    KNOWN(BLOB_REGION, role, STRAIT_ROLE_OTHER, STRAIT_ROLE_V),
+    KNOWN(BLOB_REGION, element, STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_FP8_E5M2),
+    U32(BLOB_REGION, rows, 1, STRAIT_PAGE_BYTES_MAX),
+    U32(BLOB_REGION, row_bytes, 1, STRAIT_PAGE_BYTES_MAX),
+    U32(BLOB_REGION, heads, 0, UINT32_MAX),
+    U32(BLOB_REGION, page_count, 1, UINT32_MAX),
+};
+static const struct layout blob_region_layout = LAYOUT(BLOB_REGION, blob_region, blob_region_fields, blob_region_check);
+
+static enum strait_status body_check(const void *plain)
+{
+    const struct body *body = plain;
+    return corrupt_unless(regions_are_sorted(body->regions, body->region_count));
+}
+
+#define BODY struct body, Strait__Wire__PoolBlob
+static const struct field body_fields[] = {
+    POOL(BODY, pool),
+    ADDRESS(BODY, address),
+    BYTES_OR_NONE(BODY, codebook_id, CODEBOOK_ID_BYTES),
+    LIST(BODY, region_count, regions, BLOB_REGION, 1, STRAIT_REGIONS_MAX, &blob_region_layout),
+};
+static const struct layout body_layout = LAYOUT(BODY, pool_blob, body_fields, body_check);
+
+/* ---- Unpacking ------------------------------------------------------------------------------------------------ */
+
+struct header {
+    uint16_t body_version, version_min, version;
+    uint32_t body_bytes;
+};
+
+/* Every version begins like this, and its body has this sum. */
+static enum strait_status header_read(const uint8_t *src, size_t size, struct header *header)
+{
+    if (memcmp(src, magic, size < sizeof(magic) ? size : sizeof(magic)) != 0)
+        return STRAIT_ERR_CORRUPT;
+    if (size < BLOB_HEADER_BYTES)
+        return STRAIT_ERR_TRUNCATED;
+    header->body_version = load_le16(src + 4);
+    header->version_min = load_le16(src + 6);
+    header->version = load_le16(src + 8);
+    header->body_bytes = load_le32(src + 12);
+    if (load_le16(src + 10) != 0 || header->body_version == 0 || header->body_bytes > BLOB_BODY_MAX)
+        return STRAIT_ERR_CORRUPT;
+    if (header->version_min == 0 || header->version_min > header->version)
+        return STRAIT_ERR_CORRUPT;
+    if (size - BLOB_HEADER_BYTES < header->body_bytes)
+        return STRAIT_ERR_TRUNCATED;
+    bool sound = size - BLOB_HEADER_BYTES == header->body_bytes &&
+                 XXH3_64bits(src + BLOB_HEADER_BYTES, header->body_bytes) == load_le64(src + 16);
+    return corrupt_unless(sound);
+}
+
+static enum strait_status body_copy(const struct body *body, const struct header *header, struct pool_blob *blob)
+{
+    struct pool_blob copy = {.pool = body->pool, .version = header->version, .version_min = header->version_min};
+    copy.regions = malloc(body->region_count * sizeof(*copy.regions));
+    if (copy.regions == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    memcpy(copy.regions, body->regions, body->region_count * sizeof(*copy.regions));
+    copy.region_count = body->region_count;
+    if (body->address.size > 0)
+        memcpy(copy.address, body->address.data, body->address.size);
+    if (body->codebook_id.size > 0)
+        memcpy(copy.codebook_id, body->codebook_id.data, CODEBOOK_ID_BYTES);
+    *blob = copy;
+    return STRAIT_OK;
+}
+
+static enum strait_status body_unpack(struct bump *bump, const uint8_t *src, const struct header *header,
+                                      struct pool_blob *blob)
+{
+    struct body body = {.region_count = 0};
+    ProtobufCAllocator allocator = fields_allocator(bump);
+    const Strait__Wire__PoolBlob *wire = strait__wire__pool_blob__unpack(&allocator, header->body_bytes, src);
+    enum strait_status status = wire == NULL ? STRAIT_ERR_CORRUPT : fields_unpack(&body_layout, &body, wire, bump);
+    if (status == STRAIT_OK)
+        status = body_copy(&body, header, blob);
+    else if (status != STRAIT_ERR_UNSUPPORTED)
+        status = bump->out_of_memory ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_CORRUPT;
+    return status;
+}
+
+enum strait_status blob_unpack(const void *src, size_t size, struct pool_blob *blob)
+{
+    struct header header;
+    struct bump bump;
+    enum strait_status status = header_read(src, size, &header);
+    if (status != STRAIT_OK)
+        return status;
+    if (header.body_version != BLOB_VERSION)
+        return STRAIT_ERR_UNSUPPORTED;
+    bump_init(&bump, UNPACK_BYTES_MAX);
+    status = body_unpack(&bump, (const uint8_t *)src + BLOB_HEADER_BYTES, &header, blob);
+    bump_fini(&bump);
+    return status;
+}
+
+void blob_fini(struct pool_blob *blob)
+{
+    free(blob->regions);
+    *blob = (struct pool_blob){.region_count = 0};
+}
+
+/* ---- Packing -------------------------------------------------------------------------------------------------- */
+
+static void header_write(uint8_t *dst, const struct pool_blob *blob, size_t body_bytes)
+{
+    memcpy(dst, magic, sizeof(magic));
+    store_le16(dst + 4, BLOB_VERSION);
+    store_le16(dst + 6, (uint16_t)blob->version_min);
+    store_le16(dst + 8, (uint16_t)blob->version);
+    store_le16(dst + 10, 0);
+    store_le32(dst + 12, (uint32_t)body_bytes);
+    store_le64(dst + 16, XXH3_64bits(dst + BLOB_HEADER_BYTES, body_bytes));
+}
+
+static struct body body_of(const struct pool_blob *blob)
+{
+    static const uint8_t none[CODEBOOK_ID_BYTES];
+    bool has_codebook = memcmp(blob->codebook_id, none, sizeof(none)) != 0;
+    return (struct body){.pool = blob->pool,
+                         .address = view_of(blob->address, strnlen(blob->address, sizeof(blob->address))),
+                         .codebook_id = view_of(blob->codebook_id, has_codebook ? CODEBOOK_ID_BYTES : 0),
+                         .region_count = blob->region_count,
+                         .regions = blob->regions};
+}
+
+static enum strait_status body_pack(struct bump *bump, const struct pool_blob *blob, uint8_t *dst, size_t capacity,
+                                    size_t *size)
+{
+    Strait__Wire__PoolBlob wire;
+    struct body body = body_of(blob);
+    enum strait_status status = fields_pack(&body_layout, &wire, &body, bump);
+    if (status != STRAIT_OK)
+        return status == STRAIT_ERR_NO_MEMORY ? status : STRAIT_ERR_INVALID;
+    size_t body_bytes = strait__wire__pool_blob__get_packed_size(&wire);
+    *size = BLOB_HEADER_BYTES + body_bytes;
+    if (dst == NULL || capacity < *size)
+        return STRAIT_ERR_NO_SPACE;
+    strait__wire__pool_blob__pack(&wire, dst + BLOB_HEADER_BYTES);
+    header_write(dst, blob, body_bytes);
+    return STRAIT_OK;
+}
+
+enum strait_status blob_pack(const struct pool_blob *blob, void *dst, size_t capacity, size_t *size)
+{
+    struct bump bump;
+    *size = 0;
+    if (blob->version > UINT16_MAX || blob->version_min == 0 || blob->version_min > blob->version)
+        return STRAIT_ERR_INVALID;
+    bump_init(&bump, SIZE_MAX);
+    enum strait_status status = body_pack(&bump, blob, dst, capacity, size);
+    bump_fini(&bump);
+    return status;
+}

@@ -1,0 +1,58 @@
+/* What strait_pool_export hands out: a fixed header that every version can read, then the pool's description. Used by
+ * the client to export and import, by tests and tools to look inside.
+ *
+ *   offset size
+ *        0    4  magic "StrP"
+ *        4    2  version of the body
+ *        6    2  oldest protocol version spoken by the pool's daemon
+ *        8    2  newest one
+ *       10    2  reserved, 0
+ *       12    4  bytes of the body, <= BLOB_BODY_MAX
+ *       16    8  XXH3-64 of the body
+ *       24    .  body: protobuf PoolBlob (proto/strait.proto) */
+#ifndef STRAIT_PROTO_BLOB_H
+#define STRAIT_PROTO_BLOB_H
+
+#include "proto/message.h"
+
+#define BLOB_HEADER_BYTES 24u
+#define BLOB_BODY_MAX     (1024u * 1024)
+#define BLOB_VERSION      1u
+
+/* One region as its peer needs to know it, in the pool's order (group, layer, role, position). */
+struct blob_region {
+    uint32_t group;
+    int32_t layer;
+    uint32_t role, element;
+    uint32_t rows, row_bytes;
+    uint32_t heads;
+    uint32_t page_count;
+};
+
+struct pool_blob {
+    struct pool_id pool;
+    char address[MESSAGE_ADDRESS_MAX + 1];
+    uint32_t version, version_min;
+    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* all zero: none */
+    uint32_t region_count;
+    struct blob_region *regions; /* malloc'ed by blob_unpack */
+};
+
+/* On OK the caller calls blob_fini. ERR_TRUNCATED, ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NO_MEMORY. */
+enum strait_status blob_unpack(const void *src, size_t size, struct pool_blob *blob);
+void blob_fini(struct pool_blob *blob);
+
+/* Always sets *size. ERR_NO_SPACE, ERR_INVALID, ERR_NO_MEMORY. */
+enum strait_status blob_pack(const struct pool_blob *blob, void *dst, size_t capacity, size_t *size);
+
+/* Bits of enum strait_mismatch between two pools. */
+uint32_t blob_mismatch(const struct pool_blob *a, const struct pool_blob *b);
+
+/* A hash of what must be equal in two pools that exchange pages (everything that blob_mismatch calls fatal but
+ * versions): REQUEST carries it. */
+uint64_t blob_geometry(const struct blob_region *regions, uint32_t count);
+
+/* Sorts regions into the pool's order; `order` receives for each place the position that it had. */
+void blob_sort(struct blob_region *regions, uint32_t *order, uint32_t count);
+
+#endif

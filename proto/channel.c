@@ -1,0 +1,518 @@
+#include "proto/channel.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "internal/bytes.h"
+
+#define LENGTH_BYTES      4u
+#define BUFFER_BYTES_MIN  ((size_t)4096)
+#define BUFFER_BYTES_KEEP ((size_t)64 * 1024)  /* an empty buffer larger than this is given back */
+#define READ_BYTES_MAX    ((size_t)256 * 1024) /* of one channel_read */
+#define READ_CALLS_MAX    32u
+#define WRITE_FRAMES_MAX  64u
+#define FDS_WAITING_MAX   (4 * CHANNEL_FDS_MAX) /* no more is read while so many might be exceeded */
+
+/* A frame on its way out. */
+struct output {
+    struct output *next;
+    uint8_t *bytes;
+    size_t size, sent;
+    uint32_t fd_count; /* 0 once they are sent: with the first byte */
+    int fds[];
+};
+
+/* A descriptor that came, and the position of a byte of the frame that it belongs to. */
+struct arrived {
+    uint64_t at;
+    int fd;
+};
+
+/* Bytes that came and are not handed out yet. Positions count from the first byte of the stream. */
+struct input {
+    uint8_t *bytes;
+    size_t capacity, begin, end;
+    uint64_t begin_at;    /* position of bytes[begin], where a frame begins */
+    uint64_t complete_at; /* of the first frame that is not complete: all before it are */
+    struct arrived fds[FDS_WAITING_MAX];
+    uint32_t fd_count;
+};
+
+struct channel {
+    int fd;
+    bool is_unix;
+    bool ended;                /* nothing more will come */
+    bool gone;                 /* nothing more can be sent */
+    enum strait_status broken; /* OK, or how the peer broke the protocol */
+    size_t body_max, queue_max;
+    struct output *first, **last;
+    size_t queued;
+    struct input in;
+};
+
+/* ---- Construction --------------------------------------------------------------------------------------------- */
+
+static enum strait_status socket_prepare(int fd, bool *is_unix)
+{
+    int domain;
+    socklen_t size = sizeof(domain);
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0)
+        return STRAIT_ERR_INVALID;
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+        return STRAIT_ERR_INVALID;
+    *is_unix = domain == AF_UNIX;
+    return STRAIT_OK;
+}
+
+enum strait_status channel_create(int fd, size_t body_max, size_t queue_max, struct channel **channel)
+{
+    bool is_unix;
+    if (body_max > MESSAGE_BYTES_MAX || socket_prepare(fd, &is_unix) != STRAIT_OK)
+        return STRAIT_ERR_INVALID;
+    struct channel *created = calloc(1, sizeof(*created));
+    if (created == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    created->fd = fd;
+    created->is_unix = is_unix;
+    created->body_max = body_max;
+    created->queue_max = queue_max;
+    created->last = &created->first;
+    *channel = created;
+    return STRAIT_OK;
+}
+
+static void close_all(const int *fds, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+}
+
+static void output_destroy(struct output *output)
+{
+    close_all(output->fds, output->fd_count);
+    free(output->bytes);
+    free(output);
+}
+
+void channel_destroy(struct channel *channel)
+{
+    if (channel == NULL)
+        return;
+    for (struct output *output = channel->first, *next; output != NULL; output = next) {
+        next = output->next;
+        output_destroy(output);
+    }
+    for (uint32_t i = 0; i < channel->in.fd_count; i++)
+        close(channel->in.fds[i].fd);
+    free(channel->in.bytes);
+    if (channel->fd >= 0)
+        close(channel->fd);
+    free(channel);
+}
+
+int channel_release(struct channel *channel)
+{
+    bool clean = channel->first == NULL && channel->in.begin == channel->in.end && channel->broken == STRAIT_OK;
+    int fd = clean ? channel->fd : -1;
+    if (clean)
+        channel->fd = -1;
+    channel_destroy(channel);
+    return fd;
+}
+
+int channel_fd(const struct channel *channel)
+{
+    return channel->fd;
+}
+
+void channel_set_body_max(struct channel *channel, size_t body_max)
+{
+    channel->body_max = body_max < MESSAGE_BYTES_MAX ? body_max : MESSAGE_BYTES_MAX;
+}
+
+enum strait_status channel_peer(const struct channel *channel, uint32_t *pid, uint32_t *uid, uint32_t *gid)
+{
+    struct ucred peer;
+    socklen_t size = sizeof(peer);
+    if (!channel->is_unix || getsockopt(channel->fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+        return STRAIT_ERR_IO;
+    *pid = (uint32_t)peer.pid;
+    *uid = peer.uid;
+    *gid = peer.gid;
+    return STRAIT_OK;
+}
+
+/* How many descriptors belong to a message: others that come would be lost on who does not look for them. */
+static uint32_t message_fds(const struct message *message)
+{
+    if (message->type == MESSAGE_POOL_REGISTER)
+        return message->pool_register.fd_count;
+    return 0;
+}
+
+/* ---- Sending -------------------------------------------------------------------------------------------------- */
+
+static enum strait_status output_duplicate(struct output *output, const int *fds, uint32_t fd_count)
+{
+    for (; output->fd_count < fd_count; output->fd_count++) {
+        int fd = fcntl(fds[output->fd_count], F_DUPFD_CLOEXEC, 0);
+        if (fd < 0)
+            return errno == EBADF ? STRAIT_ERR_INVALID : STRAIT_ERR_IO;
+        output->fds[output->fd_count] = fd;
+    }
+    return STRAIT_OK;
+}
+
+static enum strait_status output_create(const struct message *message, const int *fds, uint32_t fd_count,
+                                        struct output **created)
+{
+    struct output *output = calloc(1, sizeof(*output) + fd_count * sizeof(int));
+    if (output == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    enum strait_status status = message_pack(message, &output->bytes, &output->size);
+    if (status == STRAIT_OK)
+        status = output_duplicate(output, fds, fd_count);
+    if (status == STRAIT_OK)
+        *created = output;
+    else
+        output_destroy(output);
+    return status;
+}
+
+enum strait_status channel_send(struct channel *channel, const struct message *message, const int *fds,
+                                uint32_t fd_count)
+{
+    struct output *output;
+    if (fd_count != message_fds(message) || fd_count > CHANNEL_FDS_MAX || (fd_count > 0 && !channel->is_unix))
+        return STRAIT_ERR_INVALID;
+    enum strait_status status = output_create(message, fds, fd_count, &output);
+    if (status != STRAIT_OK)
+        return status;
+    if (channel->queued > channel->queue_max || output->size > channel->queue_max - channel->queued) {
+        output_destroy(output);
+        return STRAIT_ERR_NO_SPACE;
+    }
+    *channel->last = output;
+    channel->last = &output->next;
+    channel->queued += output->size;
+    return STRAIT_OK;
+}
+
+/* Descriptors reach the other side with the first byte of the call that sends them, and a reader cannot see past the
+ * end of that call in one go: so such a frame is sent by a call of its own, and the reader knows whose they are. */
+static uint32_t gather(const struct channel *channel, struct iovec *pieces)
+{
+    uint32_t count = 0;
+    for (struct output *output = channel->first; output != NULL && count < WRITE_FRAMES_MAX; output = output->next) {
+        if (output->fd_count > 0 && count > 0)
+            break;
+        pieces[count++] =
+            (struct iovec){.iov_base = output->bytes + output->sent, .iov_len = output->size - output->sent};
+        if (output->fd_count > 0)
+            break;
+    }
+    return count;
+}
+
+union control {
+    struct cmsghdr aligned;
+    char bytes[CMSG_SPACE(CHANNEL_FDS_MAX * sizeof(int))];
+};
+
+static void attach(struct msghdr *header, union control *control, const struct output *output)
+{
+    size_t bytes = output->fd_count * sizeof(int);
+    memset(control, 0, sizeof(*control));
+    header->msg_control = control->bytes;
+    header->msg_controllen = CMSG_SPACE(bytes);
+    struct cmsghdr *ancillary = CMSG_FIRSTHDR(header);
+    ancillary->cmsg_level = SOL_SOCKET;
+    ancillary->cmsg_type = SCM_RIGHTS;
+    ancillary->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(ancillary), output->fds, bytes);
+}
+
+static ssize_t write_some(const struct channel *channel)
+{
+    struct iovec pieces[WRITE_FRAMES_MAX];
+    union control control;
+    struct msghdr header = {.msg_iov = pieces, .msg_iovlen = gather(channel, pieces)};
+    ssize_t sent;
+    if (channel->first->fd_count > 0)
+        attach(&header, &control, channel->first);
+    do
+        sent = sendmsg(channel->fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
+/* The descriptors of the first frame went with its first byte; no other frame of the call had any. */
+static void written(struct channel *channel, size_t sent)
+{
+    channel->queued -= sent;
+    close_all(channel->first->fds, channel->first->fd_count);
+    channel->first->fd_count = 0;
+    while (channel->first != NULL && sent >= channel->first->size - channel->first->sent) {
+        struct output *output = channel->first;
+        sent -= output->size - output->sent;
+        channel->first = output->next;
+        output_destroy(output);
+    }
+    if (channel->first != NULL)
+        channel->first->sent += sent;
+    else
+        channel->last = &channel->first;
+}
+
+enum strait_status channel_flush(struct channel *channel)
+{
+    while (channel->first != NULL && !channel->gone) {
+        ssize_t sent = write_some(channel);
+        if (sent > 0)
+            written(channel, (size_t)sent);
+        else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return STRAIT_OK;
+        else
+            channel->gone = true;
+    }
+    return channel->gone ? STRAIT_ERR_IO : STRAIT_OK;
+}
+
+bool channel_wants_write(const struct channel *channel)
+{
+    return channel->first != NULL && !channel->gone;
+}
+
+size_t channel_queued(const struct channel *channel)
+{
+    return channel->queued;
+}
+
+/* ---- Reading -------------------------------------------------------------------------------------------------- */
+
+static uint64_t input_end(const struct input *in)
+{
+    return in->begin_at + (in->end - in->begin);
+}
+
+/* Bytes of the frame at a position, its length included, as far as it has come; 0: not even its length has. */
+static size_t frame_bytes(const struct input *in, uint64_t at)
+{
+    if (input_end(in) - at < LENGTH_BYTES)
+        return 0;
+    return LENGTH_BYTES + (size_t)load_le32(in->bytes + in->begin + (at - in->begin_at));
+}
+
+/* Moves complete_at over the frames that have become complete, and says where the frame begins that the last byte is
+ * of. A frame that is longer than allowed is not stepped over. */
+static uint64_t frames_advance(struct channel *channel)
+{
+    struct input *in = &channel->in;
+    uint64_t latest = in->complete_at;
+    while (in->complete_at < input_end(in)) {
+        size_t bytes = frame_bytes(in, in->complete_at);
+        latest = in->complete_at;
+        if (bytes == 0 || bytes > LENGTH_BYTES + channel->body_max || input_end(in) - in->complete_at < bytes)
+            break;
+        in->complete_at += bytes;
+    }
+    return latest;
+}
+
+/* Whether the frame in progress announces more than it may have: nothing is read any more, then. It is judged when it
+ * is its turn, because what came before it may be the reason to allow more. */
+static bool frame_is_too_long(const struct channel *channel)
+{
+    return frame_bytes(&channel->in, channel->in.complete_at) > LENGTH_BYTES + channel->body_max;
+}
+
+static size_t input_capacity_max(const struct channel *channel)
+{
+    size_t frame = LENGTH_BYTES + channel->body_max;
+    return frame > BUFFER_BYTES_MIN ? frame : BUFFER_BYTES_MIN;
+}
+
+static bool input_grow(struct input *in, size_t most)
+{
+    size_t capacity = in->capacity == 0 ? BUFFER_BYTES_MIN : 2 * in->capacity;
+    uint8_t *bytes = realloc(in->bytes, capacity < most ? capacity : most);
+    if (bytes == NULL)
+        return false;
+    in->bytes = bytes;
+    in->capacity = capacity < most ? capacity : most;
+    return true;
+}
+
+/* Makes room behind what has come: by moving it to the front, and then by doubling, so that no byte is moved more than
+ * a few times and no memory taken for bytes that were only announced. False: out of memory. Without room although true
+ * the owner has whole frames to take first. */
+static bool input_make_room(struct channel *channel)
+{
+    struct input *in = &channel->in;
+    if (in->end < in->capacity)
+        return true;
+    if (in->begin > 0) {
+        memmove(in->bytes, in->bytes + in->begin, in->end - in->begin);
+        in->end -= in->begin;
+        in->begin = 0;
+    }
+    if (in->end < in->capacity / 2 || in->capacity >= input_capacity_max(channel))
+        return true;
+    return input_grow(in, input_capacity_max(channel));
+}
+
+/* The descriptors that came with one call. */
+static uint32_t take_fds(struct msghdr *header, int fds[CHANNEL_FDS_MAX])
+{
+    uint32_t count = 0;
+    for (struct cmsghdr *ancillary = CMSG_FIRSTHDR(header); ancillary != NULL;
+         ancillary = CMSG_NXTHDR(header, ancillary)) {
+        if (ancillary->cmsg_level != SOL_SOCKET || ancillary->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t bytes = ancillary->cmsg_len - CMSG_LEN(0);
+        memcpy(fds + count, CMSG_DATA(ancillary), bytes);
+        count += (uint32_t)(bytes / sizeof(int));
+    }
+    return count;
+}
+
+/* They are of the frame that the last byte is of, which begins at `frame`: a reader cannot see past the end of the call
+ * that sent them. */
+static void keep_fds(struct channel *channel, uint64_t frame, const int *fds, uint32_t count)
+{
+    struct input *in = &channel->in;
+    uint32_t of_frame = count;
+    for (uint32_t i = 0; i < in->fd_count; i++)
+        of_frame += in->fds[i].at >= frame;
+    if (of_frame > CHANNEL_FDS_MAX) {
+        channel->broken = STRAIT_ERR_CORRUPT;
+        close_all(fds, count);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        in->fds[in->fd_count++] = (struct arrived){.at = input_end(in) - 1, .fd = fds[i]};
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* One recvmsg. More descriptors than fit, or than this process may have, are closed by the kernel: the peer asked for
+ * what it cannot get. */
+static ssize_t receive(struct channel *channel)
+{
+    struct input *in = &channel->in;
+    union control control;
+    int fds[CHANNEL_FDS_MAX];
+    struct iovec room = {.iov_base = in->bytes + in->end, .iov_len = smaller(in->capacity - in->end, READ_BYTES_MAX)};
+    struct msghdr header = {
+        .msg_iov = &room, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+    ssize_t got;
+    do
+        got = recvmsg(channel->fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0)
+        return got;
+    in->end += (size_t)got;
+    uint64_t frame = frames_advance(channel);
+    keep_fds(channel, frame, fds, take_fds(&header, fds));
+    if ((header.msg_flags & MSG_CTRUNC) != 0)
+        channel->broken = STRAIT_ERR_CORRUPT;
+    return got;
+}
+
+static bool may_read(const struct channel *channel)
+{
+    return channel->broken == STRAIT_OK && !channel->ended && !frame_is_too_long(channel) &&
+           channel->in.fd_count + CHANNEL_FDS_MAX <= FDS_WAITING_MAX;
+}
+
+enum strait_status channel_read(struct channel *channel)
+{
+    struct input *in = &channel->in;
+    size_t total = 0;
+    frames_advance(channel); /* more may be allowed now */
+    for (uint32_t calls = 0; calls < READ_CALLS_MAX && total < READ_BYTES_MAX && may_read(channel); calls++) {
+        if (!input_make_room(channel))
+            return STRAIT_ERR_NO_MEMORY;
+        if (in->end == in->capacity)
+            break;
+        ssize_t got = receive(channel);
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        channel->ended = got <= 0;
+        total += got > 0 ? (size_t)got : 0;
+    }
+    return channel->ended ? STRAIT_ERR_IO : STRAIT_OK;
+}
+
+/* ---- Handing out ---------------------------------------------------------------------------------------------- */
+
+/* Moves the descriptors of the frame at the beginning to fds; those of later frames stay. */
+static uint32_t frame_take_fds(struct input *in, size_t bytes, int fds[CHANNEL_FDS_MAX])
+{
+    uint32_t taken = 0, kept = 0;
+    for (uint32_t i = 0; i < in->fd_count; i++) {
+        if (in->fds[i].at < in->begin_at + bytes)
+            fds[taken++] = in->fds[i].fd;
+        else
+            in->fds[kept++] = in->fds[i];
+    }
+    in->fd_count = kept;
+    return taken;
+}
+
+static void frame_drop(struct input *in, size_t bytes)
+{
+    in->begin += bytes;
+    in->begin_at += bytes;
+    if (in->begin < in->end)
+        return;
+    in->begin = in->end = 0;
+    if (in->capacity > BUFFER_BYTES_KEEP) {
+        free(in->bytes);
+        in->bytes = NULL;
+        in->capacity = 0;
+    }
+}
+
+static enum strait_status frame_unpack(struct channel *channel, size_t bytes, struct message *message, int *fds,
+                                       uint32_t *fd_count)
+{
+    struct input *in = &channel->in;
+    uint32_t taken = frame_take_fds(in, bytes, fds);
+    enum strait_status status = message_unpack(in->bytes + in->begin + LENGTH_BYTES, bytes - LENGTH_BYTES, message);
+    if (status == STRAIT_OK && taken != message_fds(message)) {
+        message_fini(message);
+        status = STRAIT_ERR_CORRUPT;
+    }
+    frame_drop(in, bytes);
+    if (status == STRAIT_OK)
+        *fd_count = taken;
+    else
+        close_all(fds, taken);
+    return status;
+}
+
+/* A broken channel stays broken: what its peer sent before is of no use when it is closed. */
+enum strait_status channel_next(struct channel *channel, struct message *message, int fds[CHANNEL_FDS_MAX],
+                                uint32_t *fd_count)
+{
+    struct input *in = &channel->in;
+    frames_advance(channel);
+    if (channel->broken != STRAIT_OK)
+        return channel->broken;
+    if (in->begin_at < in->complete_at)
+        channel->broken = frame_unpack(channel, frame_bytes(in, in->begin_at), message, fds, fd_count);
+    else if (frame_is_too_long(channel))
+        channel->broken = STRAIT_ERR_NO_SPACE;
+    else
+        return STRAIT_ERR_AGAIN;
+    return channel->broken;
+}

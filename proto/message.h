@@ -1,0 +1,399 @@
+/* The control messages, as plain structs: between a client and its daemon (unix socket) and between daemons (TCP).
+ *
+ * On the wire a message is a frame: 4 bytes little-endian length of the body, then the body, a protobuf Envelope
+ * (proto/strait.proto) of at most MESSAGE_BYTES_MAX bytes. Lists that would not fit are split by the sender into several
+ * messages. Fields that are not known are kept with the unpacked message and come out again when it is packed; a message
+ * type or an enum value that is not known is ERR_UNSUPPORTED. Everything is checked on unpacking: counts, lengths and
+ * ranges below are guaranteed to the reader.
+ * Besides what stands at the fields: groups are below STRAIT_GROUPS_MAX, layers at least -1, lists have at most
+ * MESSAGE_LIST_MAX entries and name at most STRAIT_TRANSFER_PAGES_MAX pages, first + count fits 32 bits, spans, segments
+ * and grants are not empty, a leg's units fit 32 bits, aux comes with last only, names and texts have no NUL. Texts are
+ * cut to MESSAGE_TEXT_MAX on both sides, but for STATS_TEXT. Sizes and strides of regions are the daemon's to judge.
+ *
+ * Ids. `transfer` between a client and its daemon is a number that the client draws, unique on its connection. Between
+ * daemons `leg` is drawn by the sink's daemon and unique in its incarnation: one pair of offer and expectation. */
+#ifndef STRAIT_PROTO_MESSAGE_H
+#define STRAIT_PROTO_MESSAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <strait/strait.h>
+
+#define MESSAGE_BYTES_MAX    (8u * 1024 * 1024) /* of a frame's body */
+#define MESSAGE_LIST_MAX     4096u              /* page lists, segments, spans in one message */
+#define MESSAGE_IDS_MAX      (1024u * 1024)     /* page ids in one message */
+#define MESSAGE_TEXT_MAX     1024u              /* of a text for people */
+#define MESSAGE_ADDRESS_MAX  256u               /* "host:port", and the host and shm_path of PEER_LINKS */
+#define MESSAGE_UCX_ADDRESS_MAX (64u * 1024)    /* ucx_address of PEER_LINKS */
+#define PROTOCOL_VERSION     1u
+#define PROTOCOL_VERSION_MIN 1u /* oldest that is still spoken */
+#define NONCE_BYTES          32u
+#define CODEBOOK_ID_BYTES    16u /* of a set, as codec.h names it */
+#define MAC_BYTES            32u
+
+enum message_type {
+    MESSAGE_NONE = 0,
+    /* Client to daemon. */
+    MESSAGE_HELLO = 1,
+    MESSAGE_POOL_REGISTER = 2, /* its memfds travel with the frame, in the order of `fd` */
+    MESSAGE_POOL_REMOVE = 3,
+    MESSAGE_EXPECT = 4,
+    MESSAGE_OFFER = 5,
+    MESSAGE_APPEND = 6,
+    MESSAGE_START = 7,
+    MESSAGE_ABORT = 8,
+    MESSAGE_RELEASE = 9,
+    MESSAGE_NOTIFY = 10,
+    MESSAGE_STATS = 11,
+    MESSAGE_POLICY = 12,
+    /* Daemon to client. */
+    MESSAGE_WELCOME = 20,
+    MESSAGE_POOL_STATUS = 21,
+    MESSAGE_STATE = 22,
+    MESSAGE_DRAINED = 23,
+    MESSAGE_LAYERS = 24,
+    MESSAGE_NOTE = 25,
+    MESSAGE_STATS_TEXT = 26,
+    /* Daemon to daemon. */
+    MESSAGE_PEER_HELLO = 40,
+    MESSAGE_PEER_PROOF = 41,
+    MESSAGE_PEER_LINKS = 42,
+    MESSAGE_HEARTBEAT = 43,
+    MESSAGE_ANNOUNCE = 44,
+    MESSAGE_REQUEST = 45,
+    MESSAGE_SEGMENTS = 46,
+    MESSAGE_GRANT = 47,
+    MESSAGE_REVOKE = 48,
+    MESSAGE_RELEASED = 49,
+    MESSAGE_END = 50,
+    MESSAGE_PEER_NOTE = 51,
+    /* On the unix socket between two daemons of one host. */
+    MESSAGE_SHM_HELLO = 60, /* the only message: then the socket is the shm transport's */
+};
+
+/* Names and ids. */
+struct pool_id {
+    uint8_t bytes[STRAIT_POOL_ID_BYTES];
+};
+struct epoch {
+    uint64_t incarnation; /* of the sink's daemon: random, never 0 */
+    uint64_t counter;
+};
+/* Bytes that belong to the message they are in. */
+struct view {
+    const uint8_t *data;
+    size_t size;
+};
+
+/* ---- Client and daemon -------------------------------------------------------------------------------------------- */
+
+struct message_hello {
+    uint32_t version, version_min; /* protocol versions spoken */
+    uint32_t pid;
+    struct view library; /* version of the library, text */
+};
+
+struct message_welcome {
+    uint32_t version; /* the one to speak */
+    uint64_t incarnation;
+    struct view address;     /* "host:port" where other daemons reach this one; host may be a name */
+    struct view codebook_id; /* CODEBOOK_ID_BYTES, or empty */
+    struct view daemon;      /* its version, text */
+    uint64_t node;           /* random id of the daemon's start, for logs */
+};
+
+struct wire_region {
+    uint32_t handle; /* enum strait_handle */
+    int32_t device;
+    uint32_t fd;      /* index among the descriptors of the message */
+    uint64_t pointer; /* POINTER */
+    struct view ipc;  /* empty or 64 bytes */
+    uint64_t offset, page_stride, row_stride;
+    uint32_t page_count, rows, row_bytes;
+    uint32_t element, role;
+    int32_t layer;
+    uint32_t heads, group;
+};
+
+struct message_pool_register {
+    struct pool_id pool;
+    uint32_t fd_count;
+    uint32_t coding; /* enum strait_coding */
+    uint32_t region_count; /* 1..STRAIT_REGIONS_MAX */
+    const struct wire_region *regions;
+};
+
+struct message_pool_remove {
+    struct pool_id pool;
+};
+
+struct message_pool_status {
+    struct pool_id pool;
+    int32_t status; /* enum strait_status; OK: mapped */
+    bool removed;   /* the answer to POOL_REMOVE */
+    struct view text;
+};
+
+struct wire_page_list {
+    uint32_t group, first, count;
+    uint32_t first_id;   /* when ids is NULL */
+    const uint32_t *ids; /* count of them, or NULL */
+};
+
+struct message_expect {
+    uint64_t transfer;
+    struct pool_id pool;
+    struct view key; /* 1..STRAIT_KEY_BYTES_MAX bytes */
+    uint32_t sources;
+    uint32_t deadline_ms; /* what is left of it */
+    bool more;            /* another EXPECT of the same transfer continues the lists */
+    uint32_t list_count;
+    const struct wire_page_list *lists;
+};
+
+struct message_offer {
+    uint64_t transfer;
+    struct pool_id pool;
+    struct view key;
+    uint32_t consumers;
+    uint32_t lease_ms;
+    bool later, last, more;
+    uint32_t list_count;
+    const struct wire_page_list *lists;
+    struct view aux; /* with last */
+};
+
+struct message_append {
+    uint64_t transfer;
+    int32_t layer_first;
+    uint32_t layer_count; /* 0: all */
+    bool last, more;
+    uint32_t list_count; /* 0: the pages offered as `later` */
+    const struct wire_page_list *lists;
+    struct view aux;
+};
+
+struct message_start {
+    uint64_t transfer;
+    struct pool_id peer_pool;
+    struct view peer_address;
+    struct view peer_key; /* empty: the same */
+    uint32_t direction;   /* enum strait_direction */
+    uint32_t mismatch;    /* bits of strait_peer_check: the codebook's tells that raw is wanted */
+};
+
+struct message_transfer { /* ABORT, RELEASE, DRAINED */
+    uint64_t transfer;
+};
+
+struct message_notify {
+    struct pool_id peer_pool;
+    struct view peer_address;
+    struct view key, data;
+};
+
+struct message_note { /* NOTE, PEER_NOTE */
+    struct pool_id pool;
+    struct view key, data;
+};
+
+struct message_policy {
+    struct pool_id pool;
+    uint32_t coding;
+};
+
+struct message_state {
+    uint64_t transfer;
+    uint32_t state;  /* enum strait_state */
+    uint32_t reason; /* enum strait_reason */
+    bool drained;
+    bool more;        /* another STATE follows with more of the failed pages */
+    struct view text; /* of a failure */
+    struct view aux;  /* DONE at a sink */
+    uint32_t failed_count;
+    const struct wire_page_list *failed; /* by page id: first_id or ids; `first` is the logical index */
+};
+
+struct message_layers {
+    uint64_t transfer;
+    uint32_t layer_count;
+    const int32_t *layers; /* newly complete */
+};
+
+struct message_text { /* STATS_TEXT */
+    struct view text;
+};
+
+/* ---- Daemon and daemon -------------------------------------------------------------------------------------------- */
+
+/* First message of either side, and all that is parsed before PEER_PROOF. */
+struct message_peer_hello {
+    uint32_t version, version_min;
+    uint64_t node;        /* random id of this daemon's start */
+    uint64_t incarnation;
+    bool secret;          /* a proof is demanded */
+    struct view nonce;    /* NONCE_BYTES */
+    struct view address;  /* "host:port" where the sender listens */
+    struct view dialled;  /* the dialling side: the address it dialled; else empty */
+};
+
+/* HMAC-SHA256(secret, role || both hellos): docs/protocol.md. */
+struct message_peer_proof {
+    struct view mac; /* MAC_BYTES */
+};
+
+/* How the other side can reach this one's receive arena: sent once by both, after the proofs, with `transport` naming all
+ * kinds that the sender offers ("shm,ucx") and without an address. Then, unless it takes shm, the dialling side names one
+ * kind with the address of its link; the answer is the same with the other link's address, or without one: refused. */
+struct message_peer_links {
+    uint64_t token;          /* stands in every data header and in SHM_HELLO to this side: random */
+    struct view host;        /* equal on one host: boot id and namespace */
+    struct view shm_path;    /* unix socket for SHM_HELLO; empty: no shm */
+    struct view transport;   /* a kind, or a list of them, separated by commas */
+    struct view ucx_address; /* of the sender's link: any transport's but shm's; or empty */
+    struct view codebook_id;
+    uint32_t slot_bytes;     /* of the receive arena */
+    uint32_t slot_count;
+};
+
+struct message_heartbeat {
+    uint64_t sequence;
+    uint64_t echo; /* the latest sequence seen from the other side */
+};
+
+/* Source to sink: an offer looks for its expectation. */
+struct message_announce {
+    uint64_t offer; /* drawn by the source's daemon, unique in its incarnation */
+    struct pool_id source_pool, sink_pool;
+    struct view source_key, sink_key;
+    uint32_t lease_ms;
+    bool stop; /* the offer is gone: forget it */
+};
+
+/* What the sink wants, in logical indexes. */
+struct wire_span {
+    uint32_t group, first, count;
+};
+
+/* Sink to source: an expectation wants an offer. */
+struct message_request {
+    uint64_t leg;
+    struct epoch epoch;
+    struct pool_id source_pool, sink_pool;
+    struct view source_key;
+    uint64_t geometry;    /* hash of the sink pool's page sizes, layers and layout: blob_geometry */
+    uint32_t deadline_ms; /* what is left */
+    bool more;            /* another REQUEST of this leg continues the spans */
+    uint32_t span_count;
+    const struct wire_span *spans;
+};
+
+/* Pages that are ready at the source and wanted by the sink: regions x pages. Its units, one page of one region each, are
+ * numbered row by row; those of all segments of a leg one after another. */
+struct segment {
+    uint32_t group;
+    uint32_t region_first, region_count; /* in the group's order */
+    uint32_t first, count;               /* logical indexes */
+};
+
+/* Source to sink: more units are ready. The first one of a leg binds it. */
+struct message_segments {
+    uint64_t leg;
+    struct epoch epoch;
+    uint32_t before; /* units announced before these */
+    bool last;       /* nothing will follow */
+    uint32_t segment_count;
+    const struct segment *segments;
+    struct view aux;  /* with last */
+    uint64_t aux_sum; /* XXH3-64 of aux */
+};
+
+/* Sink to source: units [first, first + count), in order, as one chunk, may be written to a slot. */
+struct message_grant {
+    uint64_t leg;
+    struct epoch epoch;
+    uint64_t grant; /* increasing in a leg */
+    uint32_t first, count;
+    uint32_t slot;
+};
+
+struct message_grant_id { /* REVOKE: sink to source. RELEASED: back, nothing will be written there any more */
+    uint64_t leg;
+    struct epoch epoch;
+    uint64_t grant;
+};
+
+/* The verdict. From the sink it decides; from the source it can only be FAILED. */
+struct message_end {
+    uint64_t leg;
+    struct epoch epoch;
+    bool from_sink;
+    uint32_t state;  /* STRAIT_DONE or STRAIT_FAILED */
+    uint32_t reason; /* enum strait_reason, as seen by the sender */
+};
+
+struct message_shm_hello {
+    uint64_t token; /* that of the receiver's PEER_LINKS */
+    uint64_t node;  /* the sender's */
+    uint32_t slot_bytes, slot_count;
+};
+
+/* ---- All of them --------------------------------------------------------------------------------------------------- */
+
+struct message {
+    enum message_type type;
+    union {
+        struct message_hello hello;
+        struct message_welcome welcome;
+        struct message_pool_register pool_register;
+        struct message_pool_remove pool_remove;
+        struct message_pool_status pool_status;
+        struct message_expect expect;
+        struct message_offer offer;
+        struct message_append append;
+        struct message_start start;
+        struct message_transfer transfer; /* ABORT, RELEASE, DRAINED */
+        struct message_notify notify;
+        struct message_note note; /* NOTE, PEER_NOTE */
+        struct message_policy policy;
+        struct message_state state;
+        struct message_layers layers;
+        struct message_text text; /* STATS_TEXT; STATS has no fields */
+        struct message_peer_hello peer_hello;
+        struct message_peer_proof peer_proof;
+        struct message_peer_links peer_links;
+        struct message_heartbeat heartbeat;
+        struct message_announce announce;
+        struct message_request request;
+        struct message_segments segments;
+        struct message_grant grant;
+        struct message_grant_id grant_id; /* REVOKE, RELEASED */
+        struct message_end end;
+        struct message_shm_hello shm_hello;
+    };
+    void *owner; /* what the views and lists of an unpacked message point into; NULL in one that the caller filled */
+};
+
+/* Unpacks one frame body. On OK *message owns its memory until message_fini. ERR_CORRUPT (no Envelope, or values out of
+ * the ranges above), ERR_UNSUPPORTED (type or enum value not known), ERR_NO_SPACE (size > MESSAGE_BYTES_MAX),
+ * ERR_NO_MEMORY. */
+enum strait_status message_unpack(const void *body, size_t size, struct message *message);
+
+/* Releases what message_unpack allocated; safe on a zeroed or failed one. */
+void message_fini(struct message *message);
+
+/* Packs a whole frame, length first, into malloc'ed memory that the caller frees. ERR_INVALID (outside the limits),
+ * ERR_NO_SPACE (body > MESSAGE_BYTES_MAX), ERR_NO_MEMORY. */
+enum strait_status message_pack(const struct message *message, uint8_t **frame, size_t *size);
+
+/* "grant", "peer-hello": for logs. Never NULL. */
+const char *message_name(enum message_type type);
+
+static inline struct view view_of(const void *data, size_t size)
+{
+    return (struct view){.data = (const uint8_t *)data, .size = size};
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* How two daemons get to know each other. */
+#include "proto/fields.h"
+
+static enum strait_status peer_hello_check(const void *plain)
+{
+    const struct message_peer_hello *hello = plain;
+    return corrupt_unless(hello->version_min <= hello->version);
+}
+
+#define PEER_HELLO struct message_peer_hello, Strait__Wire__PeerHello
+static const struct field peer_hello_fields[] = {
+    U32(PEER_HELLO, version, 1, UINT32_MAX),
+    U32(PEER_HELLO, version_min, 1, UINT32_MAX),
+    U64(PEER_HELLO, node),
+    NOT_ZERO(PEER_HELLO, incarnation),
+    BOOL(PEER_HELLO, secret),
+    BYTES(PEER_HELLO, nonce, NONCE_BYTES, NONCE_BYTES),
+    ADDRESS(PEER_HELLO, address),
+    ADDRESS(PEER_HELLO, dialled),
+};
+const struct layout peer_hello_layout = LAYOUT(PEER_HELLO, peer_hello, peer_hello_fields, peer_hello_check);
+
+#define PEER_PROOF struct message_peer_proof, Strait__Wire__PeerProof
+static const struct field peer_proof_fields[] = {
+    BYTES(PEER_PROOF, mac, MAC_BYTES, MAC_BYTES),
+};
+const struct layout peer_proof_layout = LAYOUT(PEER_PROOF, peer_proof, peer_proof_fields, NULL);
+
+#define PEER_LINKS struct message_peer_links, Strait__Wire__PeerLinks
+static const struct field peer_links_fields[] = {
+    U64(PEER_LINKS, token),
+    BYTES(PEER_LINKS, host, 0, MESSAGE_ADDRESS_MAX),
+    NAME(PEER_LINKS, shm_path, MESSAGE_ADDRESS_MAX),
+    NAME(PEER_LINKS, transport, MESSAGE_ADDRESS_MAX),
+    BYTES(PEER_LINKS, ucx_address, 0, MESSAGE_UCX_ADDRESS_MAX),
+    BYTES_OR_NONE(PEER_LINKS, codebook_id, CODEBOOK_ID_BYTES),
+    U32(PEER_LINKS, slot_bytes, 0, UINT32_MAX),
+    U32(PEER_LINKS, slot_count, 0, UINT32_MAX),
+};
+const struct layout peer_links_layout = LAYOUT(PEER_LINKS, peer_links, peer_links_fields, NULL);
+
+#define HEARTBEAT struct message_heartbeat, Strait__Wire__Heartbeat
+static const struct field heartbeat_fields[] = {
+    U64(HEARTBEAT, sequence),
+    U64(HEARTBEAT, echo),
+};
+const struct layout heartbeat_layout = LAYOUT(HEARTBEAT, heartbeat, heartbeat_fields, NULL);
+
+#define SHM_HELLO struct message_shm_hello, Strait__Wire__ShmHello
+static const struct field shm_hello_fields[] = {
+    U64(SHM_HELLO, token),
+    U64(SHM_HELLO, node),
+    U32(SHM_HELLO, slot_bytes, 0, UINT32_MAX),
+    U32(SHM_HELLO, slot_count, 0, UINT32_MAX),
+};
+const struct layout shm_hello_layout = LAYOUT(SHM_HELLO, shm_hello, shm_hello_fields, NULL);

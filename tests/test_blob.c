@@ -1,0 +1,493 @@
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "internal/bytes.h"
+#include "proto/blob.h"
+#include "proto/strait.pb-c.h"
+#include "tests/support.h"
+
+/* In the pool's order: two groups, one layer with three regions of which two are alike. */
+static const struct blob_region regions[] = {
+    {0, -1, 0, 0, 1, 100, 0, 10},     {0, 0, 1, 1, 16, 256, 8, 1000},
+    {0, 0, 2, 1, 16, 256, 8, 1000},   {0, 0, 2, 1, 16, 128, 8, 1000},
+    {0, 1, 1, 1, 16, 256, 8, 1000},   {0, 1, 2, 1, 16, 256, 8, 1000},
+    {63, 0, 1, 5, 1, 16777216, 1, 1}, {63, INT32_MAX, 2, 2, 16777216, 1, UINT32_MAX, UINT32_MAX},
+};
+enum { REGIONS = COUNT(regions) };
+
+/* A pool whose regions a test may change. */
+struct pool {
+    struct pool_blob blob;
+    struct blob_region regions[REGIONS];
+};
+
+static void pool_init(struct pool *pool)
+{
+    *pool = (struct pool){.blob = {.pool = {"0123456789abcde"},
+                                   .address = "decode-7.example:7601",
+                                   .version = 3,
+                                   .version_min = 2,
+                                   .codebook_id = "fedcba987654321",
+                                   .region_count = REGIONS}};
+    memcpy(pool->regions, regions, sizeof(regions));
+    pool->blob.regions = pool->regions;
+}
+
+static uint8_t *packed(const struct pool_blob *blob, size_t *size)
+{
+    size_t written = 0;
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, blob_pack(blob, NULL, 0, size));
+    uint8_t *bytes = malloc(*size);
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, blob_pack(blob, bytes, *size - 1, &written));
+    ck_assert_uint_eq(*size, written);
+    ck_assert_int_eq(STRAIT_OK, blob_pack(blob, bytes, *size, &written));
+    ck_assert_uint_eq(*size, written);
+    return bytes;
+}
+
+static void require_same(const struct pool_blob *a, const struct pool_blob *b)
+{
+    require(memcmp(a->pool.bytes, b->pool.bytes, sizeof(a->pool.bytes)) == 0);
+    require(strcmp(a->address, b->address) == 0);
+    require(a->version == b->version && a->version_min == b->version_min);
+    require(memcmp(a->codebook_id, b->codebook_id, sizeof(a->codebook_id)) == 0);
+    require(a->region_count == b->region_count);
+    for (uint32_t i = 0; i < a->region_count; i++) {
+        const struct blob_region *x = &a->regions[i], *y = &b->regions[i];
+        require(x->group == y->group && x->layer == y->layer && x->role == y->role && x->element == y->element);
+        require(x->rows == y->rows && x->row_bytes == y->row_bytes);
+        require(x->heads == y->heads && x->page_count == y->page_count);
+    }
+}
+
+static enum strait_status unpack(const uint8_t *bytes, size_t size)
+{
+    struct pool_blob blob;
+    enum strait_status status = blob_unpack(bytes, size, &blob);
+    if (status == STRAIT_OK)
+        blob_fini(&blob);
+    return status;
+}
+
+/* ---- Form ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(a_pool_comes_back)
+{
+    struct pool pool;
+    struct pool_blob back;
+    size_t size;
+    pool_init(&pool);
+    if (_i == 1)
+        memset(pool.blob.codebook_id, 0, sizeof(pool.blob.codebook_id));
+    if (_i == 2)
+        memset(pool.blob.address, 0, sizeof(pool.blob.address));
+    if (_i == 3)
+        memset(pool.blob.address, 'x', MESSAGE_ADDRESS_MAX);
+    if (_i == 4)
+        pool.blob.version = UINT16_MAX;
+    uint8_t *bytes = packed(&pool.blob, &size);
+    ck_assert_int_eq(STRAIT_OK, blob_unpack(bytes, size, &back));
+    free(bytes);
+    require_same(&pool.blob, &back);
+    blob_fini(&back);
+    blob_fini(&back);
+}
+END_TEST
+
+START_TEST(the_largest_pool_comes_back)
+{
+    struct pool pool;
+    struct pool_blob back;
+    size_t size;
+    pool_init(&pool);
+    pool.blob.region_count = STRAIT_REGIONS_MAX;
+    pool.blob.regions = malloc(STRAIT_REGIONS_MAX * sizeof(*pool.blob.regions));
+    for (uint32_t i = 0; i < STRAIT_REGIONS_MAX; i++)
+        pool.blob.regions[i] = regions[REGIONS - 1];
+    uint8_t *bytes = packed(&pool.blob, &size);
+    ck_assert_uint_le(size, BLOB_HEADER_BYTES + BLOB_BODY_MAX);
+    ck_assert_int_eq(STRAIT_OK, blob_unpack(bytes, size, &back));
+    require_same(&pool.blob, &back);
+    blob_fini(&back);
+    free(pool.blob.regions);
+    free(bytes);
+}
+END_TEST
+
+/* One region, byte by byte: the form is told by this and by blob.h alone. */
+START_TEST(a_small_pool_has_its_golden_bytes)
+{
+    static const uint8_t body[] = "\x0a\x10"
+                                  "0123456789abcde\0"
+                                  "\x12\x03"
+                                  "a:1"
+                                  "\x22\x0c"
+                                  "\x08\x01\x10\x01\x18\x02\x28\x01\x30\x64\x40"
+                                  "\x05";
+    struct blob_region region = {.group = 1, .layer = -1, .role = 2, .rows = 1, .row_bytes = 100, .page_count = 5};
+    struct pool_blob blob = {.pool = {"0123456789abcde"},
+                             .address = "a:1",
+                             .version = 2,
+                             .version_min = 1,
+                             .region_count = 1,
+                             .regions = &region};
+    uint8_t header[BLOB_HEADER_BYTES] = {'S', 't', 'r', 'P', 1, 0, 1, 0, 2, 0, 0, 0, sizeof(body)};
+    size_t size;
+    uint8_t *bytes = packed(&blob, &size);
+    header[12]--; /* the string's end */
+    store_le64(header + 16, XXH3_64bits(body, sizeof(body) - 1));
+    ck_assert_uint_eq(BLOB_HEADER_BYTES + sizeof(body) - 1, size);
+    ck_assert_mem_eq(header, bytes, sizeof(header));
+    ck_assert_mem_eq(body, bytes + BLOB_HEADER_BYTES, sizeof(body) - 1);
+    free(bytes);
+}
+END_TEST
+
+START_TEST(no_beginning_of_a_blob_is_one)
+{
+    struct pool pool;
+    size_t size;
+    pool_init(&pool);
+    uint8_t *bytes = packed(&pool.blob, &size);
+    for (size_t cut = 0; cut < size; cut++)
+        ck_assert_int_eq(STRAIT_ERR_TRUNCATED, unpack(bytes, cut));
+    bytes = realloc(bytes, size + 1);
+    bytes[size] = 0;
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, unpack(bytes, size + 1));
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, unpack((const uint8_t *)"Stra", 4));
+    free(bytes);
+}
+END_TEST
+
+/* But for the protocol versions, which the sum does not cover and which may be any. */
+START_TEST(no_changed_bit_is_overlooked)
+{
+    struct pool pool;
+    size_t size;
+    pool_init(&pool);
+    uint8_t *bytes = packed(&pool.blob, &size);
+    for (size_t bit = 0; bit < 8 * size; bit++) {
+        bool version = bit / 8 >= 6 && bit / 8 < 10;
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        if (!version)
+            ck_assert_int_ne(STRAIT_OK, unpack(bytes, size));
+        else
+            unpack(bytes, size);
+        bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    ck_assert_int_eq(STRAIT_OK, unpack(bytes, size));
+    free(bytes);
+}
+END_TEST
+
+static const struct header_case {
+    size_t at;
+    uint8_t value;
+    enum strait_status status;
+} header_cases[] = {
+    {3, 'Q', STRAIT_ERR_CORRUPT},    {4, 2, STRAIT_ERR_UNSUPPORTED},
+    {5, 1, STRAIT_ERR_UNSUPPORTED},  {4, 0, STRAIT_ERR_CORRUPT},
+    {6, 4, STRAIT_ERR_CORRUPT},      {6, 0, STRAIT_ERR_CORRUPT},
+    {8, 1, STRAIT_ERR_CORRUPT},      {9, 1, STRAIT_OK},
+    {10, 1, STRAIT_ERR_CORRUPT},     {12, 0, STRAIT_ERR_CORRUPT},
+    {13, 255, STRAIT_ERR_TRUNCATED}, {15, 1, STRAIT_ERR_CORRUPT},
+    {16, 0x55, STRAIT_ERR_CORRUPT},
+};
+
+START_TEST(a_header_with_one_fault_is_refused)
+{
+    struct pool pool;
+    size_t size;
+    pool_init(&pool);
+    uint8_t *bytes = packed(&pool.blob, &size);
+    bytes[header_cases[_i].at] = header_cases[_i].value;
+    ck_assert_int_eq(header_cases[_i].status, unpack(bytes, size));
+    free(bytes);
+}
+END_TEST
+
+/* ---- Bodies ---------------------------------------------------------------------------------------------------- */
+
+static Strait__Wire__BlobRegion *too_many[STRAIT_REGIONS_MAX + 1];
+
+#define BODY_FAULTS(X)                                                                       \
+    X(pool_id, m->pool.len = 15, CORRUPT)                                                    \
+    X(no_pool_id, m->pool.len = 0, CORRUPT)                                                  \
+    X(address_with_nul, m->address.data[3] = 0, CORRUPT)                                     \
+    X(codebook, m->codebook_id.len = 15, CORRUPT)                                            \
+    X(no_region, m->n_regions = 0, CORRUPT)                                                  \
+    X(many_regions, (m->regions = too_many, m->n_regions = STRAIT_REGIONS_MAX + 1), CORRUPT) \
+    X(group, m->regions[7]->group = 64, CORRUPT)                                             \
+    X(layer, m->regions[0]->layer = -2, CORRUPT)                                             \
+    X(role, m->regions[0]->role = 3, UNSUPPORTED)                                            \
+    X(element, m->regions[0]->element = 6, UNSUPPORTED)                                      \
+    X(rows, m->regions[0]->rows = 0, CORRUPT)                                                \
+    X(row_bytes, m->regions[0]->row_bytes = 0, CORRUPT)                                      \
+    X(page_bytes, m->regions[7]->row_bytes = 2, CORRUPT)                                     \
+    X(page_bytes_of_many, m->regions[0]->rows = UINT32_MAX, CORRUPT)                         \
+    X(no_page, m->regions[0]->page_count = 0, CORRUPT)                                       \
+    X(order_of_groups, m->regions[0]->group = 1, CORRUPT)                                    \
+    X(order_of_layers, m->regions[3]->layer = 2, CORRUPT)                                    \
+    X(order_of_roles, m->regions[4]->role = 0, OK_)                                          \
+    X(order_in_layer, m->regions[1]->role = 2, OK_)                                          \
+    X(order_in_layer_swapped, (m->regions[1]->role = 2, m->regions[2]->role = 1), CORRUPT)
+
+#define STATUS_CORRUPT     STRAIT_ERR_CORRUPT
+#define STATUS_UNSUPPORTED STRAIT_ERR_UNSUPPORTED
+#define STATUS_OK_         STRAIT_OK
+#define X(id, change, status)                          \
+    static void change_##id(Strait__Wire__PoolBlob *m) \
+    {                                                  \
+        change;                                        \
+    }
+BODY_FAULTS(X)
+#undef X
+
+static const struct body_fault {
+    void (*change)(Strait__Wire__PoolBlob *body);
+    enum strait_status status;
+} body_faults[] = {
+#define X(id, change, status) {change_##id, STATUS_##status},
+    BODY_FAULTS(X)
+#undef X
+};
+
+/* A body behind a header that fits it. */
+static uint8_t *sealed(const uint8_t *body, size_t body_size)
+{
+    uint8_t *bytes = malloc(BLOB_HEADER_BYTES + body_size);
+    static const uint8_t begin[12] = {'S', 't', 'r', 'P', 1, 0, 2, 0, 3, 0, 0, 0};
+    memcpy(bytes, begin, sizeof(begin));
+    store_le32(bytes + 12, (uint32_t)body_size);
+    store_le64(bytes + 16, XXH3_64bits(body, body_size));
+    memcpy(bytes + BLOB_HEADER_BYTES, body, body_size);
+    return bytes;
+}
+
+START_TEST(a_body_with_one_fault_is_refused)
+{
+    struct pool pool;
+    size_t size;
+    pool_init(&pool);
+    uint8_t *bytes = packed(&pool.blob, &size), *body = malloc(1 << 20);
+    Strait__Wire__PoolBlob *wire =
+        strait__wire__pool_blob__unpack(NULL, size - BLOB_HEADER_BYTES, bytes + BLOB_HEADER_BYTES);
+    Strait__Wire__PoolBlob changed = *wire;
+    for (int i = 0; i < COUNT(too_many); i++)
+        too_many[i] = wire->regions[0];
+    body_faults[_i].change(&changed);
+    size_t body_size = strait__wire__pool_blob__pack(&changed, body);
+    uint8_t *blob = sealed(body, body_size);
+    ck_assert_int_eq(body_faults[_i].status, unpack(blob, BLOB_HEADER_BYTES + body_size));
+    strait__wire__pool_blob__free_unpacked(wire, NULL);
+    free(blob);
+    free(body);
+    free(bytes);
+}
+END_TEST
+
+START_TEST(a_body_that_is_no_message_is_refused)
+{
+    static const char *const bodies[] = {"", "\x0a", "\xff\xff\xff\xff", "\x0a\x7f", "\x00\x00"};
+    for (int i = 0; i < COUNT(bodies); i++) {
+        uint8_t *blob = sealed((const uint8_t *)bodies[i], strlen(bodies[i]));
+        ck_assert_int_eq(STRAIT_ERR_CORRUPT, unpack(blob, BLOB_HEADER_BYTES + strlen(bodies[i])));
+        free(blob);
+    }
+}
+END_TEST
+
+START_TEST(fields_of_a_later_version_are_ignored)
+{
+    struct pool pool;
+    struct pool_blob back;
+    size_t size;
+    pool_init(&pool);
+    uint8_t *bytes = packed(&pool.blob, &size);
+    bytes = realloc(bytes, size + 3);
+    memcpy(bytes + size, "\x98\x06\x01", 3); /* field 99 */
+    uint8_t *blob = sealed(bytes + BLOB_HEADER_BYTES, size + 3 - BLOB_HEADER_BYTES);
+    ck_assert_int_eq(STRAIT_OK, blob_unpack(blob, size + 3, &back));
+    require_same(&pool.blob, &back);
+    blob_fini(&back);
+    free(blob);
+    free(bytes);
+}
+END_TEST
+
+static void spoil(struct pool *pool, int how)
+{
+    switch (how) {
+    case 0:
+        pool->blob.version_min = 0;
+        break;
+    case 1:
+        pool->blob.version_min = 4;
+        break;
+    case 2:
+        pool->blob.version = UINT16_MAX + 1;
+        break;
+    case 3:
+        memset(pool->blob.address, 'x', sizeof(pool->blob.address));
+        break;
+    case 4:
+        pool->blob.region_count = 0;
+        break;
+    case 5:
+        pool->blob.region_count = STRAIT_REGIONS_MAX + 1;
+        break;
+    case 6:
+        pool->blob.regions = NULL;
+        break;
+    case 7:
+        pool->regions[2].rows = 0;
+        break;
+    case 8:
+        pool->regions[2].element = 6;
+        break;
+    default:
+        pool->regions[0].layer = 3; /* out of order */
+        break;
+    }
+}
+
+START_TEST(a_pool_outside_the_limits_is_not_packed)
+{
+    struct pool pool;
+    uint8_t bytes[4096];
+    size_t size = 1;
+    pool_init(&pool);
+    spoil(&pool, _i);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, blob_pack(&pool.blob, bytes, sizeof(bytes), &size));
+    ck_assert_uint_eq(0, size);
+}
+END_TEST
+
+/* ---- Comparing ------------------------------------------------------------------------------------------------- */
+
+/* Takes a region out. */
+static void pool_without(struct pool *pool, uint32_t region)
+{
+    pool->blob.region_count--;
+    memmove(pool->regions + region, pool->regions + region + 1, (REGIONS - 1 - region) * sizeof(regions[0]));
+}
+
+#define MISMATCHES(X)                                                                         \
+    X(nothing, (void)m, 0)                                                                    \
+    X(page_count, m->regions[1].page_count = 7, 0)                                            \
+    X(address, m->blob.address[0] = 'x', 0)                                                   \
+    X(pool, m->blob.pool.bytes[0] = 1, 0)                                                     \
+    X(row_bytes, m->regions[1].row_bytes = 128, STRAIT_MISMATCH_PAGE_SIZE)                    \
+    X(rows, m->regions[1].rows = 8, STRAIT_MISMATCH_PAGE_SIZE | STRAIT_MISMATCH_LAYOUT)       \
+    X(shape, (m->regions[1].rows = 8, m->regions[1].row_bytes = 512), STRAIT_MISMATCH_LAYOUT) \
+    X(element, m->regions[5].element = 2, STRAIT_MISMATCH_DTYPE)                              \
+    X(heads, m->regions[5].heads = 4, STRAIT_MISMATCH_LAYOUT)                                 \
+    X(role, m->regions[5].role = 0, STRAIT_MISMATCH_LAYOUT)                                   \
+    X(group, (m->regions[6].group = 62, m->regions[7].group = 62), STRAIT_MISMATCH_LAYOUT)    \
+    X(fewer_in_layer, pool_without(m, 3), STRAIT_MISMATCH_LAYOUT)                             \
+    X(fewer_layers, (pool_without(m, 5), pool_without(m, 4)), STRAIT_MISMATCH_LAYERS)         \
+    X(other_layer, m->regions[7].layer = 1, STRAIT_MISMATCH_LAYERS)                           \
+    X(codebook, m->blob.codebook_id[0] = 0, STRAIT_MISMATCH_CODEBOOK)                         \
+    X(newer, (m->blob.version = 9, m->blob.version_min = 4), STRAIT_MISMATCH_VERSION)         \
+    X(older, (m->blob.version = 1, m->blob.version_min = 1), STRAIT_MISMATCH_VERSION)         \
+    X(overlapping, (m->blob.version = 9, m->blob.version_min = 3), 0)
+
+#define X(id, change, bits)                 \
+    static void differ_##id(struct pool *m) \
+    {                                       \
+        change;                             \
+    }
+MISMATCHES(X)
+#undef X
+
+static const struct mismatch {
+    void (*differ)(struct pool *pool);
+    uint32_t bits;
+} mismatches[] = {
+#define X(id, change, bits) {differ_##id, bits},
+    MISMATCHES(X)
+#undef X
+};
+
+/* What the daemons compare is the hash: it has to agree with what the client was told. */
+START_TEST(a_mismatch_is_told_by_its_bits_and_by_the_geometry)
+{
+    struct pool a, b;
+    const uint32_t geometry = STRAIT_MISMATCH_FATAL & ~(uint32_t)STRAIT_MISMATCH_VERSION;
+    pool_init(&a);
+    pool_init(&b);
+    mismatches[_i].differ(&b);
+    ck_assert_uint_eq(mismatches[_i].bits, blob_mismatch(&a.blob, &b.blob));
+    ck_assert_uint_eq(mismatches[_i].bits, blob_mismatch(&b.blob, &a.blob));
+    bool same = blob_geometry(a.regions, a.blob.region_count) == blob_geometry(b.regions, b.blob.region_count);
+    ck_assert_int_eq((mismatches[_i].bits & geometry) == 0, same);
+}
+END_TEST
+
+static int compare(const struct blob_region *a, const struct blob_region *b)
+{
+    if (a->group != b->group)
+        return a->group < b->group ? -1 : 1;
+    if (a->layer != b->layer)
+        return a->layer < b->layer ? -1 : 1;
+    return a->role == b->role ? 0 : a->role < b->role ? -1 : 1;
+}
+
+START_TEST(regions_are_sorted_and_equal_ones_keep_their_order)
+{
+    enum { MOST = 200 };
+    struct rng rng = rng_init(600 + (uint64_t)_i);
+    struct blob_region before[MOST] = {{0}}, after[MOST];
+    uint32_t order[MOST], count = (uint32_t)_i;
+    for (uint32_t i = 0; i < count; i++)
+        before[i] = (struct blob_region){.group = rng_below(&rng, 2),
+                                         .layer = (int32_t)rng_below(&rng, 9) - 1,
+                                         .role = rng_below(&rng, 3),
+                                         .page_count = i};
+    memcpy(after, before, sizeof(before));
+    blob_sort(after, order, count);
+    for (uint32_t i = 0; i < count; i++) {
+        ck_assert_uint_eq(order[i], after[i].page_count);
+        ck_assert_mem_eq(&before[order[i]], &after[i], sizeof(after[i]));
+        int compared = i == 0 ? -1 : compare(&after[i - 1], &after[i]);
+        ck_assert(compared < 0 || (compared == 0 && order[i - 1] < order[i]));
+    }
+}
+END_TEST
+
+/* ---- The suite ------------------------------------------------------------------------------------------------- */
+
+static Suite *blob_suite(void)
+{
+    Suite *suite = suite_create("blob");
+    TCase *form = tcase_create("form"), *bodies = tcase_create("bodies"), *comparing = tcase_create("comparing");
+    tcase_add_loop_test(form, a_pool_comes_back, 0, 5);
+    tcase_add_test(form, the_largest_pool_comes_back);
+    tcase_add_test(form, a_small_pool_has_its_golden_bytes);
+    tcase_add_test(form, no_beginning_of_a_blob_is_one);
+    tcase_add_test(form, no_changed_bit_is_overlooked);
+    tcase_add_loop_test(form, a_header_with_one_fault_is_refused, 0, COUNT(header_cases));
+    suite_add_tcase(suite, form);
+    tcase_add_loop_test(bodies, a_body_with_one_fault_is_refused, 0, COUNT(body_faults));
+    tcase_add_test(bodies, a_body_that_is_no_message_is_refused);
+    tcase_add_test(bodies, fields_of_a_later_version_are_ignored);
+    tcase_add_loop_test(bodies, a_pool_outside_the_limits_is_not_packed, 0, 10);
+    suite_add_tcase(suite, bodies);
+    tcase_add_loop_test(comparing, a_mismatch_is_told_by_its_bits_and_by_the_geometry, 0, COUNT(mismatches));
+    tcase_add_loop_test(comparing, regions_are_sorted_and_equal_ones_keep_their_order, 0, 20);
+    tcase_add_loop_test(comparing, regions_are_sorted_and_equal_ones_keep_their_order, 199, 201);
+    suite_add_tcase(suite, comparing);
+    return suite;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(blob_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

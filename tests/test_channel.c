@@ -1,0 +1,700 @@
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal/bytes.h"
+#include "proto/channel.h"
+#include "tests/message_samples.h"
+#include "tests/support.h"
+
+#define QUEUE_MAX ((size_t)32 * 1024 * 1024)
+
+/* Sanitizers need time and memory of their own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { MEASURES = 0 };
+#else
+enum { MEASURES = 1 };
+#endif
+
+/* ---- Two ends -------------------------------------------------------------------------------------------------- */
+
+/* `raw` is an end without a channel, for tests that play a peer who breaks the rules. */
+struct pair {
+    struct channel *a, *b;
+    int raw;
+    int open_before;
+};
+
+static int open_descriptors(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static void connect_tcp(int fds[2])
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof(address);
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    require(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0);
+    require(getsockname(listener, (struct sockaddr *)&address, &size) == 0);
+    fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+    require(connect(fds[0], (struct sockaddr *)&address, size) == 0);
+    fds[1] = accept(listener, NULL, NULL);
+    require(fds[1] >= 0);
+    close(listener);
+}
+
+static struct pair pair_of(int fds[2], int open_before)
+{
+    struct pair pair = {.raw = -1, .open_before = open_before};
+    ck_assert_int_eq(STRAIT_OK, channel_create(fds[0], MESSAGE_BYTES_MAX, QUEUE_MAX, &pair.a));
+    ck_assert_int_eq(STRAIT_OK, channel_create(fds[1], MESSAGE_BYTES_MAX, QUEUE_MAX, &pair.b));
+    return pair;
+}
+
+static struct pair pair_init(bool tcp)
+{
+    int fds[2], open_before = open_descriptors();
+    if (tcp)
+        connect_tcp(fds);
+    else
+        require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    return pair_of(fds, open_before);
+}
+
+/* Only b is a channel. */
+static struct pair pair_with_raw(size_t body_max)
+{
+    int fds[2];
+    struct pair pair = {.open_before = open_descriptors()};
+    require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    pair.raw = fds[0];
+    ck_assert_int_eq(STRAIT_OK, channel_create(fds[1], body_max, QUEUE_MAX, &pair.b));
+    return pair;
+}
+
+/* Every descriptor that was opened is closed again. */
+static void pair_fini(struct pair *pair)
+{
+    channel_destroy(pair->a);
+    channel_destroy(pair->b);
+    if (pair->raw >= 0)
+        close(pair->raw);
+    ck_assert_int_eq(pair->open_before, open_descriptors());
+}
+
+static void wait_for_either(const struct pair *pair)
+{
+    struct pollfd ends[] = {{.fd = channel_fd(pair->a), .events = POLLOUT},
+                            {.fd = channel_fd(pair->b), .events = POLLIN}};
+    poll(ends, COUNT(ends), 1000);
+}
+
+/* Reads until there is a message, lets the other side write meanwhile. */
+static enum strait_status next(struct pair *pair, struct message *message, int *fds, uint32_t *fd_count)
+{
+    enum strait_status status = STRAIT_ERR_AGAIN;
+    for (int rounds = 0; rounds < 10000 && status == STRAIT_ERR_AGAIN; rounds++) {
+        if (pair->a != NULL)
+            channel_flush(pair->a);
+        if (channel_read(pair->b) != STRAIT_OK)
+            rounds = 10000;
+        status = channel_next(pair->b, message, fds, fd_count);
+        if (status == STRAIT_ERR_AGAIN && pair->a != NULL && channel_wants_write(pair->a))
+            wait_for_either(pair);
+    }
+    return status;
+}
+
+static void require_next(struct pair *pair, const struct message *wanted)
+{
+    struct message message;
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t fd_count = 99;
+    ck_assert_int_eq(STRAIT_OK, next(pair, &message, fds, &fd_count));
+    require_same_message(wanted, &message);
+    message_fini(&message);
+    for (uint32_t i = 0; i < fd_count; i++)
+        close(fds[i]);
+}
+
+static void require_status(struct pair *pair, enum strait_status status)
+{
+    struct message message;
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t fd_count;
+    ck_assert_int_eq(status, next(pair, &message, fds, &fd_count));
+}
+
+/* ---- Descriptors that can be told apart ------------------------------------------------------------------------- */
+
+static int fd_numbered(int number)
+{
+    int fd = memfd_create("strait-test", MFD_CLOEXEC);
+    require(fd >= 0 && ftruncate(fd, number) == 0);
+    return fd;
+}
+
+static void require_fd_numbered(int fd, int number)
+{
+    struct stat file;
+    ck_assert_int_eq(0, fstat(fd, &file));
+    ck_assert_int_eq(number, (int)file.st_size);
+    ck_assert_int_eq(FD_CLOEXEC, fcntl(fd, F_GETFD));
+    close(fd);
+}
+
+static void send_with_fds(struct channel *channel, int first, uint32_t count)
+{
+    struct message message = *sample_of("pool-register");
+    int fds[CHANNEL_FDS_MAX];
+    for (uint32_t i = 0; i < count; i++)
+        fds[i] = fd_numbered(first + (int)i);
+    message.pool_register.fd_count = count;
+    ck_assert_int_eq(STRAIT_OK, channel_send(channel, &message, fds, count));
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+}
+
+static void require_next_with_fds(struct pair *pair, int first, uint32_t count)
+{
+    struct message message;
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t fd_count;
+    ck_assert_int_eq(STRAIT_OK, next(pair, &message, fds, &fd_count));
+    ck_assert_int_eq(MESSAGE_POOL_REGISTER, message.type);
+    ck_assert_uint_eq(count, fd_count);
+    for (uint32_t i = 0; i < fd_count; i++)
+        require_fd_numbered(fds[i], first + (int)i);
+    message_fini(&message);
+}
+
+/* ---- Messages -------------------------------------------------------------------------------------------------- */
+
+static uint32_t fds_of(const struct message *message)
+{
+    return message->type == MESSAGE_POOL_REGISTER ? 2 : 0;
+}
+
+START_TEST(every_message_arrives_in_order)
+{
+    struct pair pair = pair_init(_i == 1);
+    const int null[2] = {STDIN_FILENO, STDIN_FILENO};
+    for (int i = 0; i < sample_count; i++)
+        if (_i == 0 || fds_of(&samples[i].message) == 0)
+            ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, &samples[i].message, null, fds_of(&samples[i].message)));
+    ck_assert(channel_wants_write(pair.a));
+    for (int i = 0; i < sample_count; i++)
+        if (_i == 0 || fds_of(&samples[i].message) == 0)
+            require_next(&pair, &samples[i].message);
+    ck_assert(!channel_wants_write(pair.a));
+    ck_assert_uint_eq(0, channel_queued(pair.a));
+    require_status(&pair, STRAIT_ERR_AGAIN);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(large_frames_arrive_piece_by_piece)
+{
+    struct pair pair = pair_init(_i == 1);
+    size_t size = 4 * 1024 * 1024;
+    char *text = malloc(size);
+    struct message large = {.type = MESSAGE_STATS_TEXT, .text = {view_of(text, size)}};
+    memset(text, 'x', size);
+    if (_i == 0)
+        setsockopt(channel_fd(pair.a), SOL_SOCKET, SO_SNDBUF, &(int){8192}, sizeof(int));
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, &large, NULL, 0));
+        ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
+    }
+    for (int i = 0; i < 3; i++) {
+        require_next(&pair, &large);
+        require_next(&pair, sample_of("heartbeat"));
+    }
+    free(text);
+    pair_fini(&pair);
+}
+END_TEST
+
+/* Bytes one by one, as a slow peer's, or two frames and a half at once. */
+START_TEST(frames_are_found_however_the_bytes_are_cut)
+{
+    struct pair pair = pair_with_raw(MESSAGE_BYTES_MAX);
+    uint8_t stream[65536], *frame;
+    size_t size, total = 0;
+    for (int i = 0; i < sample_count; i++) {
+        if (fds_of(&samples[i].message) > 0)
+            continue;
+        ck_assert_int_eq(STRAIT_OK, message_pack(&samples[i].message, &frame, &size));
+        memcpy(stream + total, frame, size);
+        total += size;
+        free(frame);
+    }
+    struct message message;
+    int fds[CHANNEL_FDS_MAX], came = 0, wanted = 0;
+    uint32_t fd_count;
+    for (size_t at = 0, piece; at < total; at += piece) {
+        piece = at + (size_t)_i > total ? total - at : (size_t)_i;
+        ck_assert_int_eq((int)piece, (int)write(pair.raw, stream + at, piece));
+        ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
+        for (; channel_next(pair.b, &message, fds, &fd_count) == STRAIT_OK; came++) {
+            while (fds_of(&samples[wanted].message) > 0)
+                wanted++;
+            require_same_message(&samples[wanted++].message, &message);
+            message_fini(&message);
+        }
+    }
+    ck_assert_int_eq(sample_count - 1, came);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(what_was_sent_before_the_end_is_still_handed_out)
+{
+    struct pair pair = pair_init(false);
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("stats"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
+    channel_destroy(pair.a);
+    pair.a = NULL;
+    ck_assert_int_eq(STRAIT_ERR_IO, channel_read(pair.b));
+    require_next(&pair, sample_of("hello"));
+    require_next(&pair, sample_of("stats"));
+    require_status(&pair, STRAIT_ERR_AGAIN);
+    ck_assert_int_eq(STRAIT_ERR_IO, channel_read(pair.b));
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(writing_to_a_peer_that_is_gone_is_an_error_and_no_signal)
+{
+    struct pair pair = pair_init(false);
+    channel_destroy(pair.b);
+    pair.b = NULL;
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_ERR_IO, channel_flush(pair.a));
+    ck_assert(!channel_wants_write(pair.a));
+    ck_assert_int_eq(STRAIT_ERR_IO, channel_flush(pair.a));
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(a_queue_takes_what_fits_and_no_more)
+{
+    struct pair pair = pair_with_raw(0);
+    uint8_t *frame;
+    size_t size;
+    int fds[2];
+    require(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0);
+    ck_assert_int_eq(STRAIT_OK, message_pack(sample_of("heartbeat"), &frame, &size));
+    free(frame);
+    ck_assert_int_eq(STRAIT_OK, channel_create(fds[0], 0, 2 * size, &pair.a));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, channel_send(pair.a, sample_of("stats"), NULL, 0));
+    ck_assert_uint_eq(2 * size, channel_queued(pair.a));
+    ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
+    close(fds[1]);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(bad_arguments_are_refused_and_take_nothing)
+{
+    struct pair pair = pair_init(_i == 1);
+    struct channel *none = NULL;
+    int pipe_fds[2], many[CHANNEL_FDS_MAX + 1] = {0};
+    require(pipe(pipe_fds) == 0);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_create(pipe_fds[0], 0, 0, &none));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_create(-1, 0, 0, &none));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_create(channel_fd(pair.a), MESSAGE_BYTES_MAX + 1, 0, &none));
+    ck_assert_ptr_null(none);
+    close(pipe_fds[0]);
+    close(pipe_fds[1]);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, &(struct message){.type = MESSAGE_NONE}, NULL, 0));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, sample_of("stats"), many, 1));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, sample_of("pool-register"), many, 1));
+    struct message pool = *sample_of("pool-register");
+    many[0] = -1;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, &pool, many, 2));
+    many[0] = 0;
+    ck_assert_int_eq(_i == 1 ? STRAIT_ERR_INVALID : STRAIT_OK, channel_send(pair.a, &pool, many, 2));
+    pool.pool_register.fd_count = CHANNEL_FDS_MAX + 1;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, channel_send(pair.a, &pool, many, CHANNEL_FDS_MAX + 1));
+    channel_destroy(NULL);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(a_unix_socket_knows_its_peer)
+{
+    struct pair pair = pair_init(_i == 1);
+    uint32_t pid = 1, uid = 2, gid = 3;
+    if (_i == 1) {
+        ck_assert_int_eq(STRAIT_ERR_IO, channel_peer(pair.b, &pid, &uid, &gid));
+    } else {
+        ck_assert_int_eq(STRAIT_OK, channel_peer(pair.b, &pid, &uid, &gid));
+        ck_assert_uint_eq((uint32_t)getpid(), pid);
+        ck_assert_uint_eq(getuid(), uid);
+        ck_assert_uint_eq(getgid(), gid);
+    }
+    ck_assert_int_eq(FD_CLOEXEC, fcntl(channel_fd(pair.b), F_GETFD));
+    ck_assert_int_ne(0, fcntl(channel_fd(pair.b), F_GETFL) & O_NONBLOCK);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(a_channel_releases_its_socket_when_nothing_is_left_in_it)
+{
+    struct pair pair = pair_init(false);
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("shm-hello"), NULL, 0));
+    if (_i == 0)
+        require_next(&pair, sample_of("shm-hello"));
+    int a = channel_release(pair.a);
+    channel_read(pair.b);
+    int b = channel_release(pair.b);
+    pair.a = pair.b = NULL;
+    if (_i == 0) {
+        char byte = 0;
+        ck_assert_int_eq(1, (int)write(a, "x", 1));
+        ck_assert_int_eq(1, (int)read(b, &byte, 1));
+        ck_assert_int_eq('x', byte);
+        close(a);
+        close(b);
+    } else {
+        ck_assert_int_eq(-1, a); /* not flushed */
+    }
+    if (_i == 1 && b >= 0)
+        close(b);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(a_channel_with_an_unread_frame_does_not_release_its_socket)
+{
+    struct pair pair = pair_init(false);
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("shm-hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
+    ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
+    ck_assert_int_eq(-1, channel_release(pair.b));
+    pair.b = NULL;
+    pair_fini(&pair);
+}
+END_TEST
+
+/* ---- Descriptors ----------------------------------------------------------------------------------------------- */
+
+START_TEST(descriptors_stay_with_their_frame)
+{
+    struct pair pair = pair_init(false);
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("hello"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("stats"), NULL, 0));
+    send_with_fds(pair.a, 100, 3);
+    send_with_fds(pair.a, 200, CHANNEL_FDS_MAX);
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("heartbeat"), NULL, 0));
+    send_with_fds(pair.a, 300, 2);
+    ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, sample_of("grant"), NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
+    ck_assert_int_eq(STRAIT_OK, channel_read(pair.b)); /* all of it at once */
+    require_next(&pair, sample_of("hello"));
+    require_next(&pair, sample_of("stats"));
+    require_next_with_fds(&pair, 100, 3);
+    require_next_with_fds(&pair, 200, CHANNEL_FDS_MAX);
+    require_next(&pair, sample_of("heartbeat"));
+    require_next_with_fds(&pair, 300, 2);
+    require_next(&pair, sample_of("grant"));
+    pair_fini(&pair);
+}
+END_TEST
+
+/* More at once than a channel lets wait. */
+START_TEST(many_pools_with_many_descriptors_arrive)
+{
+    struct pair pair = pair_init(false);
+    for (int i = 0; i < 10; i++)
+        send_with_fds(pair.a, 1000 * i, CHANNEL_FDS_MAX);
+    ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
+    for (int i = 0; i < 10; i++)
+        require_next_with_fds(&pair, 1000 * i, CHANNEL_FDS_MAX);
+    pair_fini(&pair);
+}
+END_TEST
+
+/* A frame of several hundred KiB is written in pieces: the descriptors go with the first. */
+START_TEST(descriptors_of_a_frame_that_is_written_in_pieces_arrive_once)
+{
+    struct pair pair = pair_init(false);
+    struct wire_region *regions = malloc(STRAIT_REGIONS_MAX * sizeof(*regions));
+    struct message pool = *sample_of("pool-register");
+    for (uint32_t i = 0; i < STRAIT_REGIONS_MAX; i++)
+        regions[i] = pool.pool_register.regions[2];
+    pool.pool_register.regions = regions;
+    pool.pool_register.region_count = STRAIT_REGIONS_MAX;
+    int fds[2] = {fd_numbered(7), fd_numbered(8)};
+    setsockopt(channel_fd(pair.a), SOL_SOCKET, SO_SNDBUF, &(int){8192}, sizeof(int));
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, &pool, fds, 2));
+    close(fds[0]);
+    close(fds[1]);
+    for (int i = 0; i < 3; i++)
+        require_next_with_fds(&pair, 7, 2);
+    free(regions);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(descriptors_in_transit_are_closed_with_the_channel)
+{
+    struct pair pair = pair_init(false);
+    send_with_fds(pair.a, 1, 5);
+    ck_assert_int_eq(STRAIT_OK, channel_flush(pair.a));
+    ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
+    send_with_fds(pair.a, 1, 6); /* not even written */
+    pair_fini(&pair);
+}
+END_TEST
+
+static bool raw_send(int fd, const void *bytes, size_t size, uint32_t fd_count)
+{
+    union {
+        struct cmsghdr aligned;
+        char bytes[CMSG_SPACE(253 * sizeof(int))];
+    } control;
+    struct iovec piece = {.iov_base = (void *)bytes, .iov_len = size};
+    struct msghdr header = {.msg_iov = &piece, .msg_iovlen = 1};
+    memset(&control, 0, sizeof(control)); /* all of them standard input */
+    if (fd_count > 0) {
+        header.msg_control = control.bytes;
+        header.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+        *CMSG_FIRSTHDR(&header) = (struct cmsghdr){
+            .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(fd_count * sizeof(int))};
+    }
+    return sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)size;
+}
+
+START_TEST(more_descriptors_than_a_frame_may_have_break_the_channel)
+{
+    struct pair pair = pair_with_raw(1024);
+    ck_assert(raw_send(pair.raw, "\x05", 1, (uint32_t)_i));
+    require_status(&pair, STRAIT_ERR_CORRUPT);
+    require_status(&pair, STRAIT_ERR_CORRUPT);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(a_flood_of_descriptors_is_refused_before_it_takes_many)
+{
+    struct pair pair = pair_with_raw(1024);
+    uint8_t head[4] = {0, 4, 0, 0};
+    struct message message;
+    int fds[CHANNEL_FDS_MAX], sent = 0;
+    uint32_t fd_count;
+    ck_assert(raw_send(pair.raw, head, 4, 0));
+    while (sent < 100 && raw_send(pair.raw, "x", 1, 40))
+        sent++;
+    ck_assert_int_gt(sent, 1);
+    channel_read(pair.b);
+    ck_assert_int_le(open_descriptors(), pair.open_before + 2 + 40);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, channel_next(pair.b, &message, fds, &fd_count));
+    pair_fini(&pair);
+}
+END_TEST
+
+static const struct wrong_fds {
+    const char *sample;
+    uint32_t count;
+} wrong_fds[] = {
+    {"hello", 1}, {"pool-register", 1}, {"pool-register", 3}, {"pool-register", 0}, {"shm-hello", 1},
+};
+
+START_TEST(a_frame_with_other_descriptors_than_its_message_has_is_refused)
+{
+    struct pair pair = pair_with_raw(MESSAGE_BYTES_MAX);
+    uint8_t *frame;
+    size_t size;
+    ck_assert_int_eq(STRAIT_OK, message_pack(sample_of(wrong_fds[_i].sample), &frame, &size));
+    ck_assert(raw_send(pair.raw, frame, size, wrong_fds[_i].count));
+    require_status(&pair, STRAIT_ERR_CORRUPT);
+    free(frame);
+    pair_fini(&pair);
+}
+END_TEST
+
+START_TEST(a_process_without_free_descriptors_refuses_and_leaks_none)
+{
+    struct pair pair = pair_with_raw(1024);
+    struct rlimit before, limit;
+    require(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    limit = before;
+    limit.rlim_cur = (rlim_t)channel_fd(pair.b) + 1;
+    ck_assert(raw_send(pair.raw, "\x05", 1, 20));
+    require(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    require_status(&pair, STRAIT_ERR_CORRUPT);
+    require(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    pair_fini(&pair);
+}
+END_TEST
+
+/* ---- Frames that are too long ----------------------------------------------------------------------------------- */
+
+static void raw_frame(int fd, const struct message *message)
+{
+    uint8_t *frame;
+    size_t size;
+    ck_assert_int_eq(STRAIT_OK, message_pack(message, &frame, &size));
+    ck_assert(raw_send(fd, frame, size, 0));
+    free(frame);
+}
+
+START_TEST(a_frame_beyond_the_cap_is_refused_when_it_is_its_turn)
+{
+    struct pair pair = pair_with_raw(64);
+    raw_frame(pair.raw, sample_of("stats"));
+    ck_assert(raw_send(pair.raw, "\x41\x00\x00\x00", 4, 0));
+    require_next(&pair, sample_of("stats"));
+    require_status(&pair, STRAIT_ERR_NO_SPACE);
+    require_status(&pair, STRAIT_ERR_NO_SPACE);
+    pair_fini(&pair);
+}
+END_TEST
+
+/* The large frame is there before the one that makes it welcome is looked at. */
+START_TEST(a_cap_that_is_raised_in_time_lets_a_longer_frame_in)
+{
+    struct pair pair = pair_with_raw(64);
+    raw_frame(pair.raw, sample_of("peer-proof"));
+    raw_frame(pair.raw, sample_of("request"));
+    raw_frame(pair.raw, sample_of("stats"));
+    ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
+    require_next(&pair, sample_of("peer-proof"));
+    channel_set_body_max(pair.b, SIZE_MAX);
+    require_next(&pair, sample_of("request"));
+    require_next(&pair, sample_of("stats"));
+    pair_fini(&pair);
+}
+END_TEST
+
+static size_t address_space(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    require(file != NULL && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+START_TEST(an_announced_frame_takes_no_memory_until_it_comes)
+{
+    enum { CHANNELS = 64 };
+    struct pair pairs[CHANNELS];
+    size_t before = address_space();
+    for (int i = 0; i < CHANNELS; i++) {
+        pairs[i] = pair_with_raw(MESSAGE_BYTES_MAX);
+        ck_assert(raw_send(pairs[i].raw, "\x00\x00\x80\x00xx", 6, 0));
+        require_status(&pairs[i], STRAIT_ERR_AGAIN);
+    }
+    ck_assert_uint_lt(address_space() - before, CHANNELS * MESSAGE_BYTES_MAX / 8);
+    for (int i = CHANNELS; i-- > 0;)
+        pair_fini(&pairs[i]);
+}
+END_TEST
+
+static const char *const bad_frames[] = {"\x00\x00\x00\x00", "\x02\x00\x00\x00\x00\x00",
+                                         "\x03\x00\x00\x00\x9a\x06\x00"};
+static const struct bad_frame {
+    size_t size;
+    enum strait_status status;
+} bad_frame_cases[] = {{4, STRAIT_ERR_CORRUPT}, {6, STRAIT_ERR_CORRUPT}, {7, STRAIT_ERR_UNSUPPORTED}};
+
+START_TEST(a_frame_that_is_no_message_breaks_the_channel)
+{
+    struct pair pair = pair_with_raw(1024);
+    ck_assert(raw_send(pair.raw, bad_frames[_i], bad_frame_cases[_i].size, 0));
+    raw_frame(pair.raw, sample_of("stats"));
+    require_status(&pair, bad_frame_cases[_i].status);
+    require_status(&pair, bad_frame_cases[_i].status);
+    pair_fini(&pair);
+}
+END_TEST
+
+/* A reader that does not take its frames is not buried under them. */
+START_TEST(no_more_is_read_than_a_frame_of_the_largest_size)
+{
+    struct pair pair = pair_with_raw(4096);
+    static const uint8_t stream[8 * 4096]; /* frames of no bytes */
+    size_t sent = 0;
+    for (int i = 0; i < 100; i++) {
+        ssize_t written = send(pair.raw, stream, sizeof(stream), MSG_DONTWAIT);
+        sent += written > 0 ? (size_t)written : 0;
+        ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
+    }
+    int filled = 0;
+    socklen_t size = sizeof(filled);
+    ck_assert_int_eq(0, getsockopt(pair.raw, SOL_SOCKET, SO_SNDBUF, &filled, &size));
+    ck_assert_uint_le(sent, (size_t)filled + 2 * sizeof(stream));
+    pair_fini(&pair);
+}
+END_TEST
+
+/* ---- The suite ------------------------------------------------------------------------------------------------- */
+
+static Suite *channel_suite(void)
+{
+    Suite *suite = suite_create("channel");
+    TCase *messages = tcase_create("messages"), *fds = tcase_create("descriptors"), *caps = tcase_create("caps");
+    tcase_add_loop_test(messages, every_message_arrives_in_order, 0, 2);
+    tcase_add_loop_test(messages, large_frames_arrive_piece_by_piece, 0, 2);
+    tcase_add_loop_test(messages, frames_are_found_however_the_bytes_are_cut, 1, 9);
+    tcase_add_loop_test(messages, frames_are_found_however_the_bytes_are_cut, 97, 100);
+    tcase_add_test(messages, what_was_sent_before_the_end_is_still_handed_out);
+    tcase_add_test(messages, writing_to_a_peer_that_is_gone_is_an_error_and_no_signal);
+    tcase_add_test(messages, a_queue_takes_what_fits_and_no_more);
+    tcase_add_loop_test(messages, bad_arguments_are_refused_and_take_nothing, 0, 2);
+    tcase_add_loop_test(messages, a_unix_socket_knows_its_peer, 0, 2);
+    tcase_add_loop_test(messages, a_channel_releases_its_socket_when_nothing_is_left_in_it, 0, 2);
+    tcase_add_test(messages, a_channel_with_an_unread_frame_does_not_release_its_socket);
+    suite_add_tcase(suite, messages);
+    tcase_add_test(fds, descriptors_stay_with_their_frame);
+    tcase_add_test(fds, many_pools_with_many_descriptors_arrive);
+    tcase_add_test(fds, descriptors_of_a_frame_that_is_written_in_pieces_arrive_once);
+    tcase_add_test(fds, descriptors_in_transit_are_closed_with_the_channel);
+    tcase_add_loop_test(fds, more_descriptors_than_a_frame_may_have_break_the_channel, 65, 67);
+    tcase_add_loop_test(fds, more_descriptors_than_a_frame_may_have_break_the_channel, 253, 254);
+    tcase_add_test(fds, a_flood_of_descriptors_is_refused_before_it_takes_many);
+    tcase_add_loop_test(fds, a_frame_with_other_descriptors_than_its_message_has_is_refused, 0, COUNT(wrong_fds));
+    tcase_add_test(fds, a_process_without_free_descriptors_refuses_and_leaks_none);
+    suite_add_tcase(suite, fds);
+    tcase_add_test(caps, a_frame_beyond_the_cap_is_refused_when_it_is_its_turn);
+    tcase_add_test(caps, a_cap_that_is_raised_in_time_lets_a_longer_frame_in);
+    if (MEASURES)
+        tcase_add_test(caps, an_announced_frame_takes_no_memory_until_it_comes);
+    tcase_add_loop_test(caps, a_frame_that_is_no_message_breaks_the_channel, 0, COUNT(bad_frame_cases));
+    tcase_add_test(caps, no_more_is_read_than_a_frame_of_the_largest_size);
+    suite_add_tcase(suite, caps);
+    return suite;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(channel_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
