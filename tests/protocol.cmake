@@ -1,0 +1,5 @@
+strait_test(leg USES protocol LABELS unit)
+strait_test(page_set USES protocol LABELS unit)
+strait_test(segments USES protocol LABELS unit)
+strait_test(coverage USES protocol LABELS unit)
+strait_test(model USES protocol LABELS unit TIMEOUT 180)

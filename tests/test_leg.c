@@ -1,0 +1,820 @@
+/* Both halves of a leg, rule by rule, and under events of any kind in any order. How they work together is what
+ * test_model.c explores. */
+#include <check.h>
+#include <string.h>
+
+#include "daemon/leg.h"
+#include "tests/support.h"
+
+static struct sink_leg sink;
+static struct source_leg source;
+static struct leg_actions actions;
+
+static bool at_sink(struct leg_event event)
+{
+    return sink_step(&sink, &event, &actions);
+}
+
+static bool at_source(struct leg_event event)
+{
+    return source_step(&source, &event, &actions);
+}
+
+/* The last event did exactly this. */
+#define did(...)                                                           \
+    do {                                                                   \
+        static const enum leg_action_type types_[] = {__VA_ARGS__};        \
+        ck_assert_uint_eq(actions.count, (uint32_t)COUNT(types_));         \
+        for (int i_ = 0; i_ < COUNT(types_); i_++)                         \
+            ck_assert_int_eq((int)actions.list[i_].type, (int)types_[i_]); \
+    } while (0)
+
+static void did_nothing(void)
+{
+    ck_assert_uint_eq(actions.count, 0);
+}
+
+static const struct leg_action *first(enum leg_action_type type)
+{
+    for (uint32_t i = 0; i < actions.count; i++)
+        if (actions.list[i].type == type)
+            return &actions.list[i];
+    ck_abort_msg("no such action");
+    return NULL;
+}
+
+/* ---- The sink --------------------------------------------------------------------------------------------------- */
+
+static bool segments(uint32_t before, uint32_t count, bool last)
+{
+    return at_sink((struct leg_event){.type = SINK_SEGMENTS, .before = before, .count = count, .last = last});
+}
+
+static void grant(uint32_t slot, uint32_t count)
+{
+    ck_assert(at_sink((struct leg_event){.type = SINK_GRANT, .slot = slot, .count = count}));
+}
+
+static void on_grant(enum leg_event_type type, uint64_t id, enum strait_reason reason)
+{
+    ck_assert(at_sink((struct leg_event){.type = type, .grant = id, .reason = reason}));
+}
+
+/* A bound sink with `ready` units. */
+static void bound_sink(uint32_t window, uint32_t ready, bool last)
+{
+    sink_init(&sink, window);
+    at_sink((struct leg_event){.type = SINK_START});
+    did(LEG_SEND_REQUEST);
+    ck_assert(segments(0, ready, last));
+}
+
+/* With a grant 1 of slot 7 in this state. */
+static void sink_with(enum grant_state state)
+{
+    bound_sink(2, 4, true);
+    grant(7, 4);
+    if (state == GRANT_REVOKING)
+        on_grant(SINK_RECLAIM, 0, STRAIT_REASON_NONE);
+    if (state == GRANT_ARRIVING || state == GRANT_DECODING)
+        on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    if (state == GRANT_DECODING)
+        on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    ck_assert_uint_eq(sink.grants[0].state, state);
+}
+
+static void expect_wanted(uint32_t wanted_first, uint32_t wanted_count)
+{
+    uint32_t range_first = 0, count = 0;
+    ck_assert(sink_wants(&sink, &range_first, &count) == (wanted_count > 0));
+    ck_assert_uint_eq(count, wanted_count);
+    ck_assert_uint_eq(range_first, wanted_first);
+}
+
+START_TEST(a_transfer_seen_by_its_sink)
+{
+    bound_sink(1, 2, false);
+    did(LEG_STATE);
+    ck_assert_int_eq((int)actions.list[0].state, STRAIT_READY);
+    expect_wanted(0, 2);
+    grant(5, 2);
+    did(LEG_STATE, LEG_SEND_GRANT);
+    const struct leg_grant expected = {.id = 1, .count = 2, .slot = 5, .state = GRANT_GIVEN};
+    ck_assert_mem_eq(&actions.list[1].grant, &expected, sizeof(expected));
+    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    did(LEG_ACCEPT);
+    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    did(LEG_DECODE);
+    on_grant(SINK_DECODED, 1, STRAIT_REASON_NONE);
+    did(LEG_FREE_SLOT);
+    at_sink((struct leg_event){.type = SINK_FINISH}); /* not yet */
+    did_nothing();
+    ck_assert(segments(2, 0, true));
+    did(LEG_COMPLETE);
+    at_sink((struct leg_event){.type = SINK_FINISH});
+    did(LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
+    ck_assert_int_eq((int)actions.list[1].reason, STRAIT_REASON_NONE);
+    ck_assert_uint_eq(sink.state, STRAIT_DONE);
+}
+END_TEST
+
+START_TEST(no_units_are_complete_with_the_last)
+{
+    bound_sink(1, 0, true);
+    did(LEG_STATE, LEG_COMPLETE);
+    expect_wanted(0, 0);
+}
+END_TEST
+
+START_TEST(a_request_is_sent_again_while_not_bound)
+{
+    sink_init(&sink, 1);
+    at_sink((struct leg_event){.type = SINK_START});
+    at_sink((struct leg_event){.type = SINK_QUIET}); /* the link it went over */
+    did_nothing();
+    at_sink((struct leg_event){.type = SINK_START});
+    did(LEG_SEND_REQUEST);
+    ck_assert(segments(0, 1, true));
+    at_sink((struct leg_event){.type = SINK_START});
+    did_nothing();
+    expect_wanted(0, 1);
+}
+END_TEST
+
+START_TEST(units_out_of_order_are_not_counted)
+{
+    sink_init(&sink, 1);
+    ck_assert(segments(0, 3, false)); /* nobody asked */
+    ck_assert_uint_eq(sink.ready, 0);
+    bound_sink(1, 3, false);
+    static const uint32_t others[][2] = {{0, 3}, {0, 0}, {0, 5}, {2, 1}, {2, 5}, {4, 1}};
+    for (int i = 0; i < COUNT(others); i++) {
+        ck_assert(segments(others[i][0], others[i][1], true));
+        did_nothing();
+        ck_assert_uint_eq(sink.ready, 3);
+    }
+    ck_assert(segments(3, 2, false));
+    ck_assert_uint_eq(sink.ready, 5);
+}
+END_TEST
+
+START_TEST(a_false_source_is_told_by_its_units)
+{
+    bound_sink(1, 3, true);
+    const struct sink_leg before = sink;
+    ck_assert(!segments(3, 1, true)); /* after the last */
+    ck_assert(!segments(2, UINT32_MAX - 1, false));
+    ck_assert(!at_sink((struct leg_event){.type = SINK_END})); /* DONE is not the source's to say */
+    ck_assert_mem_eq(&sink, &before, sizeof(sink));
+    ck_assert(segments(3, 0, true));
+    did_nothing();
+}
+END_TEST
+
+START_TEST(grants_stay_within_the_window_and_the_units)
+{
+    bound_sink(2, 10, false);
+    grant(0, 4);
+    expect_wanted(4, 6);
+    grant(1, 7); /* more than there is */
+    did(LEG_FREE_SLOT);
+    ck_assert_uint_eq(actions.list[0].grant.slot, 1);
+    grant(1, 6);
+    did(LEG_SEND_GRANT);
+    ck_assert_uint_eq(actions.list[0].grant.id, 2);
+    ck_assert_uint_eq(actions.list[0].grant.first, 4);
+    expect_wanted(0, 0);
+    ck_assert(segments(10, 5, true));
+    expect_wanted(0, 0);
+    grant(2, 5);
+    did(LEG_FREE_SLOT);
+}
+END_TEST
+
+START_TEST(the_window_is_within_its_limits)
+{
+    sink_init(&sink, 0);
+    ck_assert_uint_eq(sink.window, 1);
+    sink_init(&sink, 1000);
+    ck_assert_uint_eq(sink.window, LEG_GRANTS);
+}
+END_TEST
+
+START_TEST(what_comes_back_is_granted_first_and_in_order)
+{
+    bound_sink(4, 10, true);
+    grant(0, 2);
+    grant(1, 2);
+    grant(2, 2);
+    on_grant(SINK_RELEASED, 3, STRAIT_REASON_NONE);
+    did(LEG_FREE_SLOT);
+    on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
+    on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
+    did_nothing();
+    expect_wanted(0, 2);
+    grant(0, 1);
+    expect_wanted(1, 1);
+    grant(0, 1);
+    expect_wanted(4, 2);
+    grant(2, 2);
+    ck_assert_uint_eq(first(LEG_SEND_GRANT)->grant.id, 6);
+    on_grant(SINK_RELEASED, 2, STRAIT_REASON_NONE);
+    grant(2, 2);
+    on_grant(SINK_RELEASED, 6, STRAIT_REASON_NONE);
+    expect_wanted(4, 2);
+}
+END_TEST
+
+START_TEST(ranges_are_not_cut_into_more_pieces_than_can_be_remembered)
+{
+    bound_sink(LEG_GRANTS, 100, true);
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        grant(i, 4);
+    for (uint64_t id = 1; id <= LEG_GRANTS; id++)
+        on_grant(SINK_RELEASED, id, STRAIT_REASON_NONE);
+    ck_assert_uint_eq(sink.returned_count, LEG_GRANTS);
+    grant(0, 3);
+    did(LEG_FREE_SLOT);
+    grant(0, 4);
+    did(LEG_SEND_GRANT);
+    on_grant(SINK_ARRIVING, 9, STRAIT_REASON_NONE);
+    on_grant(SINK_ARRIVED, 9, STRAIT_REASON_NONE);
+    on_grant(SINK_DECODED, 9, STRAIT_REASON_NONE);
+    grant(0, 3); /* now there is room */
+    did(LEG_SEND_GRANT);
+    expect_wanted(7, 1);
+}
+END_TEST
+
+START_TEST(unused_grants_are_asked_back_once)
+{
+    sink_with(GRANT_GIVEN);
+    ck_assert_uint_eq(sink_unused(&sink), 1);
+    on_grant(SINK_RECLAIM, 0, STRAIT_REASON_NONE);
+    did(LEG_SEND_REVOKE);
+    ck_assert_uint_eq(actions.list[0].grant.id, 1);
+    ck_assert_uint_eq(sink_unused(&sink), 0);
+    on_grant(SINK_RECLAIM, 0, STRAIT_REASON_NONE);
+    did_nothing();
+    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE); /* used after all */
+    did(LEG_ACCEPT);
+    on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
+    did_nothing();
+}
+END_TEST
+
+START_TEST(chunks_without_a_grant_are_refused)
+{
+    sink_with((enum grant_state)_i);
+    on_grant(SINK_ARRIVING, 2, STRAIT_REASON_NONE);
+    did_nothing();
+    on_grant(SINK_ARRIVING, 0, STRAIT_REASON_NONE);
+    did_nothing();
+    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    if (_i == GRANT_ARRIVING || _i == GRANT_DECODING)
+        did_nothing();
+    else
+        did(LEG_ACCEPT);
+}
+END_TEST
+
+START_TEST(a_bad_chunk_fails_its_leg)
+{
+    sink_with((enum grant_state)_i);
+    on_grant(_i == GRANT_ARRIVING ? SINK_ARRIVED : SINK_DECODED, 1, STRAIT_REASON_INTEGRITY);
+    did(LEG_FREE_SLOT, LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
+    ck_assert_int_eq((int)actions.list[1].reason, STRAIT_REASON_INTEGRITY);
+    ck_assert_uint_eq(sink.reason, STRAIT_REASON_INTEGRITY);
+}
+END_TEST
+
+START_TEST(a_failed_sink_waits_for_its_grants)
+{
+    sink_with((enum grant_state)_i);
+    at_sink((struct leg_event){.type = SINK_FAIL, .reason = STRAIT_REASON_TIMEOUT});
+    if (_i == GRANT_DECODING)
+        did(LEG_VERDICT, LEG_SEND_END);
+    else
+        did(LEG_VERDICT, LEG_SEND_END, LEG_DRAINED);
+    expect_wanted(0, 0);
+    at_sink((struct leg_event){.type = SINK_FAIL, .reason = STRAIT_REASON_ABORTED});
+    did_nothing();
+    at_sink((struct leg_event){.type = SINK_END, .reason = STRAIT_REASON_PEER_ABORT});
+    did_nothing();
+    ck_assert_uint_eq(sink.reason, STRAIT_REASON_TIMEOUT);
+    if (_i == GRANT_GIVEN) {
+        on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
+        did(LEG_FREE_SLOT, LEG_CLOSED);
+    } else if (_i == GRANT_REVOKING) {
+        on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE); /* refused */
+        did(LEG_FREE_SLOT, LEG_CLOSED);
+    } else if (_i == GRANT_ARRIVING) {
+        on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+        did(LEG_FREE_SLOT, LEG_CLOSED);
+    } else {
+        on_grant(SINK_DECODED, 1, STRAIT_REASON_CODEC); /* nobody cares any more */
+        did(LEG_FREE_SLOT, LEG_DRAINED, LEG_CLOSED);
+    }
+}
+END_TEST
+
+START_TEST(a_closed_link_gives_back_what_was_not_used)
+{
+    sink_with((enum grant_state)_i);
+    at_sink((struct leg_event){.type = SINK_QUIET});
+    bool unused = _i == GRANT_GIVEN || _i == GRANT_REVOKING;
+    if (unused)
+        did(LEG_FREE_SLOT);
+    else
+        did_nothing();
+    expect_wanted(0, 0); /* nobody would answer */
+    at_sink((struct leg_event){.type = SINK_FAIL, .reason = STRAIT_REASON_PEER_DOWN});
+    ck_assert(sink.closed == unused);
+}
+END_TEST
+
+START_TEST(a_complete_leg_needs_its_source_no_more)
+{
+    bound_sink(1, 0, true);
+    at_sink((struct leg_event){.type = SINK_END, .reason = STRAIT_REASON_LEASE_EXPIRED});
+    did_nothing();
+    at_sink((struct leg_event){.type = SINK_QUIET});
+    at_sink((struct leg_event){.type = SINK_FINISH});
+    did(LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
+}
+END_TEST
+
+START_TEST(what_the_source_says_is_not_said_back)
+{
+    bound_sink(1, 1, false);
+    at_sink((struct leg_event){.type = SINK_END, .reason = STRAIT_REASON_PEER_ABORT});
+    did(LEG_VERDICT, LEG_DRAINED, LEG_CLOSED);
+    sink_init(&sink, 1); /* nor is one that was never asked told of the end */
+    at_sink((struct leg_event){.type = SINK_FAIL});
+    did(LEG_VERDICT, LEG_DRAINED, LEG_CLOSED);
+    ck_assert_int_eq((int)actions.list[0].reason, STRAIT_REASON_LOCAL);
+}
+END_TEST
+
+/* ---- The source ------------------------------------------------------------------------------------------------- */
+
+static bool given(uint64_t id, uint32_t from, uint32_t count)
+{
+    return at_source((struct leg_event){.type = SOURCE_GRANT, .grant = id, .first = from, .count = count, .slot = 3});
+}
+
+static void job(enum leg_event_type type, uint64_t id, enum strait_reason reason)
+{
+    ck_assert(at_source((struct leg_event){.type = type, .grant = id, .reason = reason}));
+}
+
+static void bound_source(uint32_t ready, bool last)
+{
+    source_init(&source);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_BIND, .count = ready, .last = last}));
+    did(LEG_STATE, LEG_SEND_SEGMENTS);
+}
+
+/* With a grant 1 in this state. */
+static void source_with(enum grant_state state)
+{
+    bound_source(4, true);
+    ck_assert(given(1, 0, 4));
+    if (state != GRANT_QUEUED)
+        at_source((struct leg_event){.type = SOURCE_ENCODE});
+    if (state == GRANT_SENDING)
+        job(SOURCE_ENCODED, 1, STRAIT_REASON_NONE);
+    ck_assert_uint_eq(source.grants[0].state, state);
+}
+
+START_TEST(a_transfer_seen_by_its_source)
+{
+    bound_source(2, false);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE, .count = 3, .last = true}));
+    did(LEG_SEND_SEGMENTS);
+    ck_assert_uint_eq(actions.list[0].first, 2);
+    ck_assert_uint_eq(actions.list[0].count, 3);
+    ck_assert(actions.list[0].last);
+    ck_assert(!source_wants(&source));
+    ck_assert(given(1, 1, 4));
+    did(LEG_STATE);
+    ck_assert(source_wants(&source));
+    at_source((struct leg_event){.type = SOURCE_ENCODE});
+    did(LEG_ENCODE);
+    const struct leg_grant expected = {1, 1, 4, 3, GRANT_ENCODING};
+    ck_assert_mem_eq(&actions.list[0].grant, &expected, sizeof(expected));
+    at_source((struct leg_event){.type = SOURCE_ENCODE}); /* nothing is queued */
+    did_nothing();
+    job(SOURCE_ENCODED, 1, STRAIT_REASON_NONE);
+    did(LEG_TRANSMIT);
+    job(SOURCE_SENT, 1, STRAIT_REASON_NONE);
+    did(LEG_FREE_SLOT);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_END}));
+    did(LEG_VERDICT, LEG_DRAINED, LEG_CLOSED);
+    ck_assert_uint_eq(source.state, STRAIT_DONE);
+}
+END_TEST
+
+START_TEST(a_request_that_comes_again_gets_the_whole_answer)
+{
+    bound_source(2, false);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE, .count = 3}));
+    ck_assert(at_source((struct leg_event){.type = SOURCE_BIND, .count = 1}));
+    did(LEG_SEND_SEGMENTS);
+    ck_assert_uint_eq(actions.list[0].first, 0);
+    ck_assert_uint_eq(actions.list[0].count, 5);
+    at_source((struct leg_event){.type = SOURCE_FAIL, .reason = STRAIT_REASON_ABORTED});
+    ck_assert(at_source((struct leg_event){.type = SOURCE_BIND, .count = 1}));
+    did(LEG_SEND_END);
+    ck_assert_int_eq((int)actions.list[0].reason, STRAIT_REASON_ABORTED);
+}
+END_TEST
+
+START_TEST(nothing_follows_the_last)
+{
+    bound_source(2, true);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE, .count = 3}));
+    did_nothing();
+    bound_source(2, false);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE}));
+    did_nothing();
+    ck_assert(!at_source((struct leg_event){.type = SOURCE_MORE, .count = UINT32_MAX - 1}));
+    ck_assert_uint_eq(source.ready, 2);
+}
+END_TEST
+
+START_TEST(a_grant_beyond_what_is_ready_is_false)
+{
+    static const uint32_t ranges[][2] = {{0, 0}, {0, 6}, {5, 1}, {4, 2}, {6, 1}, {UINT32_MAX, 1}, {1, UINT32_MAX}};
+    bound_source(5, true);
+    ck_assert(!given(7, ranges[_i][0], ranges[_i][1]));
+    did(LEG_SEND_RELEASED);
+    ck_assert_uint_eq(actions.list[0].grant.id, 7);
+    ck_assert_uint_eq(source.seen, 7);
+    ck_assert(!source_wants(&source));
+    ck_assert(!given(0, 0, 1));
+    did_nothing();
+}
+END_TEST
+
+START_TEST(a_grant_is_met_once)
+{
+    source_with((enum grant_state)_i);
+    ck_assert(given(1, 0, 4));
+    did_nothing();
+    ck_assert(given(5, 0, 1));
+    ck_assert(given(3, 0, 1)); /* overtaken: void */
+    did(LEG_SEND_RELEASED);
+    ck_assert_uint_eq(actions.list[0].grant.id, 3);
+}
+END_TEST
+
+START_TEST(grants_may_come_before_the_last_chunks_are_known_to_be_sent)
+{
+    bound_source(100, true);
+    for (uint64_t id = 1; id <= SOURCE_GRANTS; id++) {
+        ck_assert(given(id, 0, 1));
+        ck_assert_uint_eq(actions.count, id == 1);
+        at_source((struct leg_event){.type = SOURCE_ENCODE});
+        job(SOURCE_ENCODED, id, STRAIT_REASON_NONE);
+    }
+    ck_assert(given(SOURCE_GRANTS + 1, 0, 1)); /* no room: not used, no harm */
+    did(LEG_SEND_RELEASED);
+    job(SOURCE_SENT, 4, STRAIT_REASON_NONE);
+    ck_assert(given(SOURCE_GRANTS + 2, 0, 1));
+    did_nothing();
+    ck_assert(source_wants(&source));
+}
+END_TEST
+
+START_TEST(the_lowest_grant_is_encoded_first)
+{
+    bound_source(100, true);
+    for (uint64_t id = 1; id <= 4; id++)
+        ck_assert(given(id, 0, 1));
+    at_source((struct leg_event){.type = SOURCE_ENCODE});
+    ck_assert_uint_eq(first(LEG_ENCODE)->grant.id, 1);
+    at_source((struct leg_event){.type = SOURCE_REVOKE, .grant = 2});
+    did(LEG_SEND_RELEASED);
+    at_source((struct leg_event){.type = SOURCE_ENCODE});
+    ck_assert_uint_eq(first(LEG_ENCODE)->grant.id, 3);
+}
+END_TEST
+
+START_TEST(a_grant_that_is_begun_is_not_given_back)
+{
+    source_with((enum grant_state)_i);
+    at_source((struct leg_event){.type = SOURCE_REVOKE, .grant = 1});
+    if (_i == GRANT_QUEUED)
+        did(LEG_SEND_RELEASED);
+    else
+        did_nothing();
+    at_source((struct leg_event){.type = SOURCE_REVOKE, .grant = 9});
+    did(LEG_SEND_RELEASED);
+    ck_assert(given(9, 0, 1)); /* asked back before it came */
+    did(LEG_SEND_RELEASED);
+    ck_assert(!at_source((struct leg_event){.type = SOURCE_REVOKE}));
+}
+END_TEST
+
+START_TEST(a_failed_source_ends_its_jobs_first)
+{
+    source_with((enum grant_state)_i);
+    at_source((struct leg_event){.type = SOURCE_FAIL, .reason = STRAIT_REASON_LEASE_EXPIRED});
+    if (_i == GRANT_QUEUED)
+        did(LEG_VERDICT, LEG_SEND_END, LEG_SEND_RELEASED, LEG_DRAINED, LEG_CLOSED);
+    else if (_i == GRANT_ENCODING)
+        did(LEG_VERDICT, LEG_SEND_END);
+    else
+        did(LEG_VERDICT, LEG_SEND_END, LEG_DRAINED);
+    ck_assert(given(1, 0, 1));
+    if (_i == GRANT_QUEUED)
+        did(LEG_SEND_RELEASED, LEG_SEND_END);
+    else
+        did_nothing(); /* it will be answered when the job is over */
+    ck_assert(given(2, 0, 1));
+    did(LEG_SEND_RELEASED, LEG_SEND_END); /* the sink has not heard of the end */
+    ck_assert(at_source((struct leg_event){.type = SOURCE_END, .reason = STRAIT_REASON_NONE}));
+    did_nothing();
+    if (_i == GRANT_ENCODING) {
+        job(SOURCE_ENCODED, 1, STRAIT_REASON_NONE);
+        did(LEG_FREE_SLOT, LEG_SEND_RELEASED, LEG_DRAINED, LEG_CLOSED);
+    } else if (_i == GRANT_SENDING) {
+        job(SOURCE_SENT, 1, STRAIT_REASON_PEER_DOWN);
+        did(LEG_FREE_SLOT, LEG_SEND_RELEASED, LEG_CLOSED);
+    }
+    ck_assert(source.closed);
+    ck_assert_uint_eq(source.reason, STRAIT_REASON_LEASE_EXPIRED);
+}
+END_TEST
+
+START_TEST(a_job_that_fails_fails_the_leg)
+{
+    source_with((enum grant_state)_i);
+    job(_i == GRANT_ENCODING ? SOURCE_ENCODED : SOURCE_SENT, 1, STRAIT_REASON_CODEC);
+    did(LEG_FREE_SLOT, LEG_SEND_RELEASED, LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
+    ck_assert_uint_eq(source.reason, _i == GRANT_ENCODING ? STRAIT_REASON_CODEC : STRAIT_REASON_PEER_DOWN);
+}
+END_TEST
+
+START_TEST(the_sinks_verdict_is_not_said_back)
+{
+    source_with(GRANT_QUEUED);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_END, .reason = STRAIT_REASON_TIMEOUT}));
+    did(LEG_VERDICT, LEG_SEND_RELEASED, LEG_DRAINED, LEG_CLOSED);
+    ck_assert_int_eq((int)actions.list[0].reason, STRAIT_REASON_TIMEOUT);
+}
+END_TEST
+
+START_TEST(done_before_the_last_is_false)
+{
+    bound_source(5, false);
+    const struct source_leg before = source;
+    ck_assert(!at_source((struct leg_event){.type = SOURCE_END}));
+    did_nothing();
+    ck_assert_mem_eq(&source, &before, sizeof(source));
+    source_init(&source);
+    ck_assert(!at_source((struct leg_event){.type = SOURCE_END}));
+}
+END_TEST
+
+START_TEST(a_source_that_is_not_bound_uses_no_grant)
+{
+    source_init(&source);
+    ck_assert(given(1, 0, 1));
+    did(LEG_SEND_RELEASED);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE, .count = 1}));
+    did_nothing();
+}
+END_TEST
+
+START_TEST(failures_of_the_peer_are_seen_from_here)
+{
+    ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_NONE), STRAIT_REASON_NONE);
+    ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_ABORTED), STRAIT_REASON_PEER_ABORT);
+    ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_LOCAL), STRAIT_REASON_PEER_DOWN);
+    ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_INTEGRITY), STRAIT_REASON_INTEGRITY);
+}
+END_TEST
+
+/* ---- Any event in any state -------------------------------------------------------------------------------------- */
+
+/* What every leg keeps to, whatever happens: told once and in order, each slot that was given freed at most once. */
+struct ledger {
+    bool verdict, drained, closed;
+    uint32_t state;
+    int slots; /* in the leg's hands */
+};
+
+static void tell_end(struct ledger *ledger, enum leg_action_type type)
+{
+    if (type == LEG_VERDICT) {
+        ck_assert(!ledger->verdict);
+        ledger->verdict = true;
+    } else if (type == LEG_DRAINED) {
+        ck_assert(ledger->verdict && !ledger->drained);
+        ledger->drained = true;
+    } else if (type == LEG_CLOSED) {
+        ck_assert(ledger->drained && !ledger->closed);
+        ck_assert_int_eq(ledger->slots, 0);
+        ledger->closed = true;
+    }
+}
+
+static void keep(struct ledger *ledger)
+{
+    ck_assert_uint_le(actions.count, LEG_ACTIONS);
+    for (uint32_t i = 0; i < actions.count; i++) {
+        enum leg_action_type type = actions.list[i].type;
+        ledger->slots += (type == LEG_ENCODE) - (type == LEG_FREE_SLOT);
+        ck_assert_int_ge(ledger->slots, 0);
+        ck_assert(!ledger->drained || (type != LEG_DECODE && type != LEG_ENCODE && type != LEG_TRANSMIT));
+        ck_assert(!ledger->verdict || (type != LEG_ACCEPT && type != LEG_STATE && type != LEG_COMPLETE));
+        if (type == LEG_STATE) {
+            ck_assert_uint_gt((uint32_t)actions.list[i].state, ledger->state);
+            ledger->state = (uint32_t)actions.list[i].state;
+        }
+        tell_end(ledger, type);
+    }
+}
+
+/* Sorted by id, nothing behind the last. */
+static void check_table(const struct leg_grant *grants, uint32_t capacity, int slots)
+{
+    static const struct leg_grant none;
+    uint32_t count = 0;
+    while (count < capacity && grants[count].id != 0)
+        count++;
+    for (uint32_t i = 1; i < count; i++)
+        ck_assert_uint_lt(grants[i - 1].id, grants[i].id);
+    for (uint32_t i = count; i < capacity; i++)
+        ck_assert_mem_eq(&grants[i], &none, sizeof(none));
+    ck_assert_int_le(slots, (int)count);
+}
+
+static struct leg_event random_event(struct rng *rng, int from, int to)
+{
+    struct leg_event event = {.type = (enum leg_event_type)(from + (int)rng_below(rng, (uint32_t)(to - from + 1))),
+                              .last = rng_below(rng, 12) == 0,
+                              .grant = rng_below(rng, 30),
+                              .count = rng_below(rng, 6)};
+    if (rng_below(rng, 8) == 0)
+        event.reason = (enum strait_reason)rng_below(rng, 12);
+    event.first = rng_below(rng, 20);
+    event.slot = rng_below(rng, 4);
+    return event;
+}
+
+/* Of a random grant that is there, mostly. */
+static uint64_t some_grant(struct rng *rng, const struct leg_grant *grants, uint32_t capacity, uint64_t other)
+{
+    uint64_t id = grants[rng_below(rng, capacity)].id;
+    return id == 0 || rng_below(rng, 10) == 0 ? other : id;
+}
+
+static uint32_t units_elsewhere(void)
+{
+    uint32_t units = sink.landed + (sink.ready - sink.granted);
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        units += sink.grants[i].count + sink.returned[i].count;
+    return units;
+}
+
+START_TEST(a_sink_keeps_its_books_whatever_happens)
+{
+    struct rng rng = rng_init(500 + (uint64_t)_i);
+    for (int run = 0; run < 300 / STRIDE; run++) {
+        struct ledger ledger = {.state = STRAIT_BOOTSTRAP};
+        sink_init(&sink, 1 + rng_below(&rng, LEG_GRANTS));
+        for (int step = 0; step < 300; step++) {
+            struct leg_event event = random_event(&rng, SINK_START, SOURCE_BIND - 1);
+            bool rare = event.type == SINK_FAIL || event.type == SINK_END || event.type == SINK_QUIET;
+            if (rare && rng_below(&rng, 20) != 0)
+                continue;
+            if (event.type >= SINK_RELEASED && event.type <= SINK_DECODED)
+                event.grant = some_grant(&rng, sink.grants, LEG_GRANTS, event.grant);
+            event.before = rng_below(&rng, 5) ? sink.ready : event.first;
+            const struct sink_leg before = sink;
+            ledger.slots += event.type == SINK_GRANT;
+            bool honest = at_sink(event);
+            ck_assert(honest || memcmp(&before, &sink, sizeof(sink)) == 0);
+            keep(&ledger);
+            check_table(sink.grants, LEG_GRANTS, ledger.slots);
+            ck_assert(ledger.verdict || units_elsewhere() == sink.ready);
+            ck_assert(!before.closed || memcmp(&before, &sink, sizeof(sink)) == 0);
+        }
+        at_sink((struct leg_event){.type = SINK_FAIL, .reason = STRAIT_REASON_TIMEOUT});
+        keep(&ledger);
+        for (uint64_t id; (id = sink.grants[0].id) != 0;) {
+            at_sink((struct leg_event){.type = SINK_RELEASED, .grant = id});
+            keep(&ledger);
+            at_sink((struct leg_event){.type = SINK_ARRIVED, .grant = id});
+            keep(&ledger);
+            at_sink((struct leg_event){.type = SINK_DECODED, .grant = id});
+            keep(&ledger);
+        }
+        at_sink((struct leg_event){.type = SINK_QUIET});
+        keep(&ledger);
+        ck_assert(ledger.closed);
+    }
+}
+END_TEST
+
+START_TEST(a_source_keeps_its_books_whatever_happens)
+{
+    struct rng rng = rng_init(550 + (uint64_t)_i);
+    for (int run = 0; run < 300 / STRIDE; run++) {
+        struct ledger ledger = {.state = STRAIT_BOOTSTRAP};
+        source_init(&source);
+        for (int step = 0; step < 300; step++) {
+            struct leg_event event = random_event(&rng, SOURCE_BIND, SOURCE_FAIL);
+            if ((event.type == SOURCE_FAIL || event.type == SOURCE_END) && rng_below(&rng, 20) != 0)
+                continue;
+            if (event.type >= SOURCE_REVOKE && event.type <= SOURCE_SENT)
+                event.grant = some_grant(&rng, source.grants, SOURCE_GRANTS, event.grant);
+            if (event.type == SOURCE_GRANT && rng_below(&rng, 3))
+                event.grant = source.seen + 1;
+            const struct source_leg before = source;
+            bool known = false, honest = at_source(event);
+            for (uint32_t i = 0; i < SOURCE_GRANTS; i++)
+                known |= event.grant != 0 && source.grants[i].id == event.grant;
+            keep(&ledger);
+            check_table(source.grants, SOURCE_GRANTS, ledger.slots);
+            /* A grant is in the table or answered; a false one too. */
+            if (event.type == SOURCE_GRANT && event.grant != 0 && !known)
+                ck_assert_uint_eq(first(LEG_SEND_RELEASED)->grant.id, event.grant);
+            ck_assert(honest || source.state == before.state);
+        }
+        at_source((struct leg_event){.type = SOURCE_FAIL, .reason = STRAIT_REASON_TIMEOUT});
+        keep(&ledger);
+        for (uint64_t id; (id = source.grants[0].id) != 0;) {
+            at_source((struct leg_event){.type = SOURCE_ENCODED, .grant = id});
+            keep(&ledger);
+            at_source((struct leg_event){.type = SOURCE_SENT, .grant = id});
+            keep(&ledger);
+        }
+        ck_assert(ledger.closed);
+        ck_assert_int_eq(ledger.slots, 0);
+    }
+}
+END_TEST
+
+static void add_sink_tests(TCase *tcase)
+{
+    tcase_add_test(tcase, a_transfer_seen_by_its_sink);
+    tcase_add_test(tcase, no_units_are_complete_with_the_last);
+    tcase_add_test(tcase, a_request_is_sent_again_while_not_bound);
+    tcase_add_test(tcase, units_out_of_order_are_not_counted);
+    tcase_add_test(tcase, a_false_source_is_told_by_its_units);
+    tcase_add_test(tcase, grants_stay_within_the_window_and_the_units);
+    tcase_add_test(tcase, the_window_is_within_its_limits);
+    tcase_add_test(tcase, what_comes_back_is_granted_first_and_in_order);
+    tcase_add_test(tcase, ranges_are_not_cut_into_more_pieces_than_can_be_remembered);
+    tcase_add_test(tcase, unused_grants_are_asked_back_once);
+    tcase_add_loop_test(tcase, chunks_without_a_grant_are_refused, GRANT_GIVEN, GRANT_DECODING + 1);
+    tcase_add_loop_test(tcase, a_bad_chunk_fails_its_leg, GRANT_ARRIVING, GRANT_DECODING + 1);
+    tcase_add_loop_test(tcase, a_failed_sink_waits_for_its_grants, GRANT_GIVEN, GRANT_DECODING + 1);
+    tcase_add_loop_test(tcase, a_closed_link_gives_back_what_was_not_used, GRANT_GIVEN, GRANT_DECODING + 1);
+    tcase_add_test(tcase, a_complete_leg_needs_its_source_no_more);
+    tcase_add_test(tcase, what_the_source_says_is_not_said_back);
+    tcase_add_loop_test(tcase, a_sink_keeps_its_books_whatever_happens, 0, 4);
+}
+
+static void add_source_tests(TCase *tcase)
+{
+    tcase_add_test(tcase, a_transfer_seen_by_its_source);
+    tcase_add_test(tcase, a_request_that_comes_again_gets_the_whole_answer);
+    tcase_add_test(tcase, nothing_follows_the_last);
+    tcase_add_loop_test(tcase, a_grant_beyond_what_is_ready_is_false, 0, 7);
+    tcase_add_loop_test(tcase, a_grant_is_met_once, GRANT_QUEUED, GRANT_SENDING + 1);
+    tcase_add_test(tcase, grants_may_come_before_the_last_chunks_are_known_to_be_sent);
+    tcase_add_test(tcase, the_lowest_grant_is_encoded_first);
+    tcase_add_loop_test(tcase, a_grant_that_is_begun_is_not_given_back, GRANT_QUEUED, GRANT_SENDING + 1);
+    tcase_add_loop_test(tcase, a_failed_source_ends_its_jobs_first, GRANT_QUEUED, GRANT_SENDING + 1);
+    tcase_add_loop_test(tcase, a_job_that_fails_fails_the_leg, GRANT_ENCODING, GRANT_SENDING + 1);
+    tcase_add_test(tcase, the_sinks_verdict_is_not_said_back);
+    tcase_add_test(tcase, done_before_the_last_is_false);
+    tcase_add_test(tcase, a_source_that_is_not_bound_uses_no_grant);
+    tcase_add_test(tcase, failures_of_the_peer_are_seen_from_here);
+    tcase_add_loop_test(tcase, a_source_keeps_its_books_whatever_happens, 0, 4);
+}
+
+static Suite *leg_suite(void)
+{
+    Suite *suite = suite_create("leg");
+    TCase *sinks = tcase_create("sink"), *sources = tcase_create("source");
+    add_sink_tests(sinks);
+    add_source_tests(sources);
+    suite_add_tcase(suite, sinks);
+    suite_add_tcase(suite, sources);
+    return suite;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(leg_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,224 @@
+/* Page lists of one transfer: what is found again, what is refused, and that a refusal changes nothing. */
+#include <check.h>
+#include <string.h>
+
+#include "daemon/page_set.h"
+#include "tests/support.h"
+
+static struct page_set set;
+
+static void setup(void)
+{
+    ck_assert_int_eq(page_set_init(&set, 3), STRAIT_OK);
+}
+
+static void teardown(void)
+{
+    page_set_fini(&set);
+}
+
+static enum strait_status add(uint32_t group, uint32_t first, uint32_t count, uint32_t first_id)
+{
+    return page_set_add(&set, &(struct wire_page_list){group, first, count, first_id, NULL});
+}
+
+/* ---- Facts ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(lists_that_go_on_become_one_span)
+{
+    static const uint32_t ids[] = {7, 3, 9};
+    ck_assert_int_eq(add(1, 100, 5, 40), STRAIT_OK);
+    ck_assert_int_eq(page_set_add(&set, &(struct wire_page_list){1, 105, 3, 0, ids}), STRAIT_OK);
+    ck_assert_uint_eq(set.groups[1].span_count, 1);
+    ck_assert_uint_eq(page_set_run(&set, 1, 100), 8);
+    ck_assert_uint_eq(page_set_run(&set, 1, 107), 1);
+    const uint32_t *found = page_set_ids(&set, 1, 103, 4);
+    static const uint32_t expected[] = {43, 44, 7, 3};
+    ck_assert_mem_eq(found, expected, sizeof(expected));
+    ck_assert_uint_eq(set.total, 8);
+}
+END_TEST
+
+START_TEST(neighbours_in_another_order_stay_apart)
+{
+    ck_assert_int_eq(add(0, 10, 10, 0), STRAIT_OK);
+    ck_assert_int_eq(add(0, 0, 10, 50), STRAIT_OK);
+    ck_assert_uint_eq(set.groups[0].span_count, 2);
+    ck_assert_uint_eq(page_set_run(&set, 0, 5), 5);
+    ck_assert_ptr_null(page_set_ids(&set, 0, 5, 6));
+    ck_assert_uint_eq(*page_set_ids(&set, 0, 5, 5), 55);
+    ck_assert_uint_eq(*page_set_ids(&set, 0, 19, 1), 9);
+}
+END_TEST
+
+START_TEST(what_is_not_in_the_set_is_not_found)
+{
+    ck_assert_int_eq(add(0, 10, 10, 0), STRAIT_OK);
+    ck_assert_uint_eq(page_set_run(&set, 0, 9), 0);
+    ck_assert_uint_eq(page_set_run(&set, 0, 20), 0);
+    ck_assert_uint_eq(page_set_run(&set, 1, 10), 0);
+    ck_assert_uint_eq(page_set_run(&set, 3, 10), 0);
+    ck_assert_ptr_null(page_set_ids(&set, 0, 9, 1));
+    ck_assert_ptr_null(page_set_ids(&set, 0, 9, 2));
+    ck_assert_ptr_null(page_set_ids(&set, 0, 19, 2));
+    ck_assert_ptr_null(page_set_ids(&set, 0, 10, 0));
+    ck_assert_ptr_null(page_set_ids(&set, 7, 10, 1));
+}
+END_TEST
+
+static const struct wire_page_list refused[] = {
+    {.group = 3, .first = 0, .count = 1},                              /* no such group */
+    {.group = 0, .first = 15, .count = 1},                             /* twice */
+    {.group = 0, .first = 5, .count = 6},                              /* at the beginning */
+    {.group = 0, .first = 19, .count = 2},                             /* at the end */
+    {.group = 0, .first = 0, .count = 100},                            /* around */
+    {.group = 0, .first = 10, .count = 10},                            /* the same */
+    {.group = 0, .first = UINT32_MAX - 2, .count = 3},                 /* no index is UINT32_MAX */
+    {.group = 0, .first = 30, .count = UINT32_MAX},                    /* around the corner */
+    {.group = 0, .first = 30, .count = 2, .first_id = UINT32_MAX - 1}, /* nor an id */
+    {.group = 1, .first = 0, .count = STRAIT_TRANSFER_PAGES_MAX - 9},  /* too many in all */
+};
+
+START_TEST(a_refused_list_changes_nothing)
+{
+    ck_assert_int_eq(add(0, 10, 10, 5), STRAIT_OK);
+    const struct wire_page_list list = refused[_i];
+    ck_assert_int_eq(page_set_add(&set, &list), STRAIT_ERR_INVALID);
+    ck_assert_uint_eq(set.total, 10);
+    ck_assert_uint_eq(set.groups[0].span_count, 1);
+    ck_assert_uint_eq(set.groups[0].id_count, 10);
+    ck_assert_uint_eq(page_set_run(&set, 0, 10), 10);
+}
+END_TEST
+
+START_TEST(an_empty_list_adds_nothing)
+{
+    ck_assert_int_eq(add(0, 10, 0, 5), STRAIT_OK);
+    ck_assert_uint_eq(set.total, 0);
+    ck_assert_uint_eq(set.groups[0].span_count, 0);
+}
+END_TEST
+
+START_TEST(as_many_pages_as_allowed_can_be_added)
+{
+    ck_assert_int_eq(add(0, 0, STRAIT_TRANSFER_PAGES_MAX / 2, 0), STRAIT_OK);
+    ck_assert_int_eq(add(1, 0, STRAIT_TRANSFER_PAGES_MAX / 2, 0), STRAIT_OK);
+    ck_assert_int_eq(add(2, 0, 1, 0), STRAIT_ERR_INVALID);
+    ck_assert_uint_eq(page_set_run(&set, 1, 5), STRAIT_TRANSFER_PAGES_MAX / 2 - 5);
+}
+END_TEST
+
+START_TEST(too_little_order_is_refused)
+{
+    for (uint32_t i = 0; i < PAGE_SET_SPANS_MAX; i++)
+        ck_assert_int_eq(add(0, 2 * i, 1, i), STRAIT_OK);
+    ck_assert_int_eq(add(0, 2 * PAGE_SET_SPANS_MAX, 1, 0), STRAIT_ERR_INVALID);
+    ck_assert_int_eq(add(0, 1, 1, 0), STRAIT_ERR_INVALID);
+    ck_assert_int_eq(add(0, 2 * PAGE_SET_SPANS_MAX - 1, 1, 0), STRAIT_OK); /* the last one goes on */
+    ck_assert_int_eq(add(1, 1, 1, 0), STRAIT_OK);
+    ck_assert_uint_eq(set.groups[0].span_count, PAGE_SET_SPANS_MAX);
+}
+END_TEST
+
+START_TEST(a_zeroed_set_can_be_let_go)
+{
+    struct page_set zeroed = {0};
+    page_set_fini(&zeroed);
+    page_set_fini(&zeroed);
+    ck_assert_int_eq(page_set_init(&zeroed, 0), STRAIT_OK);
+    ck_assert_int_eq(page_set_add(&zeroed, &(struct wire_page_list){.count = 1}), STRAIT_ERR_INVALID);
+    page_set_fini(&zeroed);
+}
+END_TEST
+
+/* ---- A table of all indexes knows better ------------------------------------------------------------------------- */
+
+enum { INDEXES = 400, ABSENT = -1 };
+
+struct naive {
+    int64_t ids[2][INDEXES], ordinals[2][INDEXES];
+    uint32_t count[2];
+};
+
+static bool naive_add(struct naive *naive, const struct wire_page_list *list)
+{
+    for (uint32_t i = 0; i < list->count; i++)
+        if (naive->ids[list->group][list->first + i] != ABSENT)
+            return false;
+    for (uint32_t i = 0; i < list->count; i++) {
+        naive->ids[list->group][list->first + i] = list->ids != NULL ? list->ids[i] : list->first_id + i;
+        naive->ordinals[list->group][list->first + i] = naive->count[list->group]++;
+    }
+    return true;
+}
+
+static uint32_t naive_run(const struct naive *naive, uint32_t group, uint32_t first)
+{
+    uint32_t n = 0;
+    while (first + n < INDEXES && naive->ids[group][first + n] != ABSENT &&
+           naive->ordinals[group][first + n] == naive->ordinals[group][first] + n)
+        n++;
+    return n;
+}
+
+static void compare(const struct naive *naive)
+{
+    for (uint32_t g = 0; g < 2; g++)
+        for (uint32_t first = 0; first < INDEXES; first++) {
+            uint32_t run = naive_run(naive, g, first);
+            ck_assert_uint_eq(page_set_run(&set, g, first), run);
+            ck_assert_ptr_null(page_set_ids(&set, g, first, run + 1));
+            const uint32_t *ids = page_set_ids(&set, g, first, run);
+            for (uint32_t i = 0; i < run; i++)
+                ck_assert_int_eq(ids[i], naive->ids[g][first + i]);
+        }
+}
+
+START_TEST(random_lists_are_found_as_in_a_table)
+{
+    struct rng rng = rng_init(700 + (uint64_t)_i);
+    struct naive naive;
+    uint32_t ids[40];
+    memset(&naive, 0, sizeof(naive));
+    memset(naive.ids, 0xFF, sizeof(naive.ids));
+    uint32_t next = 0;
+    for (int k = 0; k < 60; k++) {
+        struct wire_page_list list = {.group = rng_below(&rng, 2), .first_id = rng_below(&rng, 1000)};
+        list.first = rng_below(&rng, 3) != 0 ? rng_below(&rng, INDEXES - 40) : next;
+        list.count = rng_below(&rng, _i % 2 ? 40 : 6);
+        rng_fill(&rng, ids, sizeof(ids));
+        list.ids = rng_below(&rng, 2) ? ids : NULL;
+        ck_assert_int_eq(page_set_add(&set, &list), naive_add(&naive, &list) ? STRAIT_OK : STRAIT_ERR_INVALID);
+        next = list.first + list.count < INDEXES - 40 ? list.first + list.count : 0;
+    }
+    compare(&naive);
+    ck_assert_uint_eq(set.total, naive.count[0] + naive.count[1]);
+}
+END_TEST
+
+static Suite *page_set_suite(void)
+{
+    Suite *suite = suite_create("page_set");
+    TCase *tcase = tcase_create("page_set");
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_add_test(tcase, lists_that_go_on_become_one_span);
+    tcase_add_test(tcase, neighbours_in_another_order_stay_apart);
+    tcase_add_test(tcase, what_is_not_in_the_set_is_not_found);
+    tcase_add_loop_test(tcase, a_refused_list_changes_nothing, 0, COUNT(refused));
+    tcase_add_test(tcase, an_empty_list_adds_nothing);
+    tcase_add_test(tcase, as_many_pages_as_allowed_can_be_added);
+    tcase_add_test(tcase, too_little_order_is_refused);
+    tcase_add_test(tcase, a_zeroed_set_can_be_let_go);
+    tcase_add_loop_test(tcase, random_lists_are_found_as_in_a_table, 0, 40);
+    suite_add_tcase(suite, tcase);
+    return suite;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(page_set_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
