@@ -1,0 +1,16 @@
+# Tests of transport/: one suite over every kind, then what is particular to one. UCX's memory hooks do not get on with the
+# thread sanitizer, and it leaks a little.
+add_library(strait_transport_sides STATIC transport_sides.c)
+target_link_libraries(strait_transport_sides PUBLIC strait_transport PkgConfig::CHECK)
+
+strait_test(transport USES transport transport_sides LABELS unit TIMEOUT 120)
+strait_test(shm USES transport transport_sides LABELS unit TIMEOUT 60)
+strait_test(loopback USES transport transport_sides LABELS unit TIMEOUT 60)
+
+set(transport_tests transport shm loopback)
+if(STRAIT_HAVE_UCX)
+    strait_test(ucx USES transport transport_sides LABELS unit TIMEOUT 60)
+    list(APPEND transport_tests ucx)
+endif()
+set_property(TEST ${transport_tests} APPEND PROPERTY ENVIRONMENT
+    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no")

@@ -1,0 +1,73 @@
+/* Two owners of transports for the tests, in one process or in two: they exchange chunks with known content, count
+ * every callback, and sleep in poll whenever a transport says that it may. */
+#ifndef STRAIT_TESTS_TRANSPORT_SIDES_H
+#define STRAIT_TESTS_TRANSPORT_SIDES_H
+
+#include "transport/transport.h"
+
+#define SLOTS      8u
+#define SLOT_BYTES ((size_t)4 << 20)
+#define WAIT_MS    20000
+
+struct side {
+    const struct transport_ops *ops;
+    struct transport *transport;
+    struct link *link;
+    struct transport_arena arena;
+    uint8_t *source; /* SLOTS slots to send from */
+    void *handle;
+
+    /* What to do. */
+    bool refuse;          /* answer `arriving` with no */
+    bool close_on_broken; /* as every owner should, at once */
+    bool close_on_arriving;
+    uint64_t next; /* number of the next chunk */
+
+    /* What happened. */
+    unsigned connected, broken, closed, arriving, arrived, arrived_badly, sent, sent_badly, late;
+    const char *why;
+    uint64_t last_sequence;
+    size_t last_size;
+    bool sending[SLOTS];      /* source slots of sends without `sent` */
+    unsigned landing[SLOTS];  /* chunks for own slots, without `arrived` */
+    uint64_t sequence[SLOTS]; /* of what comes into them */
+    size_t size[SLOTS];
+    unsigned damaged; /* chunks that arrived with other bytes than were sent */
+};
+
+/* A sealed memfd of this many bytes, mapped to *base. */
+int make_arena(size_t size, void **base);
+
+/* `options` NULL: such as suit the tests. */
+void side_init(struct side *side, const struct transport_ops *ops, const char *options);
+void side_fini(struct side *side);
+
+/* Opens and connects the links of two sides of this process and waits until they are up. */
+void sides_open(struct side sides[2]);
+void sides_connect(struct side sides[2]);
+/* The same with a side of another process, by way of `control`, a stream socket; `fd` is for link_open. */
+void side_connect(struct side *side, int fd, enum link_side which, int control);
+
+/* Sends the next chunk from source slot `slot` to the same slot of the peer. */
+enum strait_status side_send(struct side *side, unsigned slot, size_t size);
+/* Whether the slot can be sent from, as far as this side knows. */
+bool side_may_send(const struct side *side, unsigned slot);
+
+/* Progress, then poll for at most `timeout` ms, but not when something is due. */
+void sides_step(struct side *sides, unsigned count, int timeout);
+
+/* Steps until `condition`; fails after WAIT_MS. */
+#define WAIT_UNTIL(sides, count, condition)                                                              \
+    do {                                                                                                 \
+        uint64_t wait_start_ = milliseconds();                                                           \
+        while (!(condition)) {                                                                           \
+            ck_assert_msg(milliseconds() - wait_start_ < WAIT_MS, "waited in vain for: %s", #condition); \
+            sides_step(sides, count, 100);                                                               \
+        }                                                                                                \
+    } while (0)
+uint64_t milliseconds(void);
+
+/* Sides without chunks on their way; then closes both links and frees everything. */
+void sides_close(struct side sides[2]);
+
+#endif

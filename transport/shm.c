@@ -1,0 +1,469 @@
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "internal/bytes.h"
+#include "transport/core.h"
+#include "transport/options.h"
+#include "transport/shm_hello.h"
+
+#define RECORD_HEAD 16u
+#define RECORD_MAX  (RECORD_HEAD + TRANSPORT_HEADER_MAX)
+#define INPUT_BYTES 8192u
+#define READS_MAX   8 /* of one link per progress, so that one that floods us does not starve the others */
+#define READY_MAX   32
+
+static const uint8_t record_magic[4] = {'C', 'H', 'N', 'K'};
+
+struct shm {
+    struct core core;
+    struct transport_arena arena;
+    int epoll;
+};
+
+/* Bytes on their way to the socket: a record, or the hello. */
+struct message {
+    struct event event;
+    struct message *next;
+    uint32_t size;
+    bool hello;
+    uint8_t bytes[RECORD_MAX];
+};
+
+struct shm_link {
+    struct core_link core;
+    int fd;
+    enum link_side side;
+    uint32_t watched; /* epoll events; 0: not watched */
+    bool shared;      /* the hello went out, and our arena with it */
+    bool greeted;     /* the peer's hello came */
+    bool ended;       /* end of file: the peer stores no more */
+    struct message *out_head, **out_tail;
+    uint32_t out_written; /* of the first */
+    int in_arena;         /* the descriptor that came with the hello; -1: none */
+    uint32_t in_size;
+    uint8_t in[INPUT_BYTES];
+    void *map;
+    size_t map_size;
+};
+
+static struct shm *shm_of(const struct shm_link *link)
+{
+    return (struct shm *)link->core.core;
+}
+
+/* ---- Watching -------------------------------------------------------------------------------------------------- */
+
+static bool watch(struct shm_link *link, uint32_t events)
+{
+    if (link->watched == events)
+        return true;
+    struct epoll_event event = {.events = events, .data.ptr = link};
+    int how = events == 0 ? EPOLL_CTL_DEL : link->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    if (epoll_ctl(shm_of(link)->epoll, how, link->fd, &event) != 0)
+        return false;
+    link->watched = events;
+    return true;
+}
+
+/* ---- Sending --------------------------------------------------------------------------------------------------- */
+
+static struct message *out_pop(struct shm_link *link)
+{
+    struct message *message = link->out_head;
+    link->out_head = message->next;
+    if (link->out_head == NULL)
+        link->out_tail = &link->out_head;
+    link->out_written = 0;
+    return message;
+}
+
+static void out_push(struct shm_link *link, struct message *message)
+{
+    message->next = NULL;
+    *link->out_tail = message;
+    link->out_tail = &message->next;
+}
+
+static void out_fail(struct shm_link *link)
+{
+    while (link->out_head != NULL)
+        event_due(&out_pop(link)->event, STRAIT_ERR_IO);
+}
+
+/* A broken link is not looked at until link_close: its end of file would wake us for ever. */
+static void fail(struct shm_link *link, const char *why)
+{
+    core_link_break(&link->core, why);
+    out_fail(link);
+    watch(link, 0);
+}
+
+/* Bytes written of the first message, or -1. */
+static ptrdiff_t write_some(struct shm_link *link)
+{
+    const struct message *message = link->out_head;
+    const uint8_t *from = message->bytes + link->out_written;
+    size_t left = message->size - link->out_written;
+    if (!message->hello || link->out_written > 0)
+        return send(link->fd, from, left, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ptrdiff_t sent = shm_hello_send(link->fd, from, left, shm_of(link)->arena.fd);
+    link->shared |= sent > 0;
+    return sent;
+}
+
+static void flush(struct shm_link *link)
+{
+    while (link->out_head != NULL) {
+        ptrdiff_t sent = write_some(link);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno != EAGAIN) {
+            fail(link, "the peer's end of the socket is gone");
+            return;
+        }
+        if (sent < 0)
+            break;
+        link->out_written += (uint32_t)sent;
+        if (link->out_written == link->out_head->size)
+            event_due(&out_pop(link)->event, STRAIT_OK);
+    }
+    if (!watch(link, EPOLLIN | (link->out_head != NULL ? EPOLLOUT : 0)))
+        fail(link, "the socket cannot be watched");
+}
+
+static struct message *message_new(struct shm_link *link, enum event_kind kind, uint64_t cookie)
+{
+    struct message *message = calloc(1, sizeof(*message));
+    if (message != NULL)
+        event_begin(&message->event, &link->core, kind, cookie);
+    return message;
+}
+
+static bool send_hello(struct shm_link *link)
+{
+    struct message *message = message_new(link, EVENT_NONE, 0);
+    if (message == NULL)
+        return false;
+    message->hello = true;
+    message->size = SHM_HELLO_BYTES;
+    shm_hello_write(message->bytes, shm_of(link)->arena.size);
+    out_push(link, message);
+    return true;
+}
+
+static enum strait_status shm_link_send(struct link *base, const void *header, size_t header_size, const void *data,
+                                        size_t size, void *handle, uint64_t cookie)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    (void)handle;
+    if (header_size > TRANSPORT_HEADER_MAX || data != NULL)
+        return STRAIT_ERR_INVALID;
+    if (link->core.state != LINK_CONNECTED)
+        return STRAIT_ERR_IO;
+    if (size > link->map_size)
+        return STRAIT_ERR_INVALID;
+    struct message *message = message_new(link, EVENT_SENT, cookie);
+    if (message == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    memcpy(message->bytes, record_magic, sizeof(record_magic));
+    store_le32(message->bytes + 4, (uint32_t)header_size);
+    store_le64(message->bytes + 8, size);
+    if (header_size > 0)
+        memcpy(message->bytes + RECORD_HEAD, header, header_size);
+    message->size = RECORD_HEAD + (uint32_t)header_size;
+    out_push(link, message);
+    if (link->out_head == message)
+        flush(link);
+    return STRAIT_OK;
+}
+
+/* ---- Receiving ------------------------------------------------------------------------------------------------- */
+
+/* Bytes taken from the input; 0: more are needed, or the link broke. */
+static uint32_t take_hello(struct shm_link *link)
+{
+    if (link->in_size < SHM_HELLO_BYTES)
+        return 0;
+    int fd = link->in_arena;
+    link->in_arena = -1;
+    const char *why = shm_hello_map(link->in, fd, &link->map, &link->map_size);
+    if (why == NULL && link->side == LINK_DIALLED && !send_hello(link))
+        why = "out of memory";
+    if (why != NULL) {
+        fail(link, why);
+        return 0;
+    }
+    link->greeted = true;
+    core_link_connected(&link->core);
+    flush(link);
+    return SHM_HELLO_BYTES;
+}
+
+/* The bytes lie in the arena already: the two callbacks follow each other. */
+static void deliver_chunk(struct shm_link *link, const uint8_t *header, uint32_t header_size, uint64_t size)
+{
+    struct transport *transport = link->core.base.transport;
+    const struct transport_events *events = &transport->events;
+    core_deliver(link->core.core); /* `connected` may still be due */
+    if (link->core.state != LINK_CONNECTED)
+        return;
+    struct landing landing = events->arriving(transport->owner, &link->core.base, header, header_size, (size_t)size);
+    if (landing.address != NULL)
+        events->arrived(transport->owner, &link->core.base, landing.cookie, STRAIT_OK);
+}
+
+static uint32_t take_record(struct shm_link *link, const uint8_t *at, uint32_t left)
+{
+    if (left < RECORD_HEAD)
+        return 0;
+    uint32_t header_size = load_le32(at + 4);
+    uint64_t size = load_le64(at + 8);
+    if (memcmp(at, record_magic, sizeof(record_magic)) != 0 || header_size > TRANSPORT_HEADER_MAX ||
+        size > shm_of(link)->arena.size) {
+        fail(link, "the peer sent a malformed record");
+        return 0;
+    }
+    if (left < RECORD_HEAD + header_size)
+        return 0;
+    deliver_chunk(link, at + RECORD_HEAD, header_size, size);
+    return RECORD_HEAD + header_size;
+}
+
+/* What callbacks do to the link ends the loop: a broken or closing link takes nothing more. */
+static void parse(struct shm_link *link)
+{
+    uint32_t at = 0, taken;
+    do {
+        taken = 0;
+        if (link->core.state == LINK_CONNECTING && !link->greeted)
+            taken = take_hello(link);
+        else if (link->core.state == LINK_CONNECTED)
+            taken = take_record(link, link->in + at, link->in_size - at);
+        at += taken;
+    } while (taken > 0);
+    link->in_size -= at;
+    memmove(link->in, link->in + at, link->in_size);
+    if (link->core.state >= LINK_BROKEN)
+        link->in_size = 0;
+}
+
+/* ECONNRESET: closed with bytes unread. Any other error proves nothing about the peer, whose slots stay in quarantine.
+ */
+static void at_end(struct shm_link *link, bool closed)
+{
+    link->ended = closed;
+    fail(link, closed ? "the peer closed the link" : "the socket cannot be read");
+}
+
+/* False: nothing more for now. */
+static bool read_some(struct shm_link *link)
+{
+    uint8_t *to = link->in + link->in_size;
+    size_t room = INPUT_BYTES - link->in_size;
+    ptrdiff_t got = link->core.state == LINK_CONNECTING ? shm_hello_receive(link->fd, to, room, &link->in_arena)
+                                                        : recv(link->fd, to, room, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (got <= 0) {
+        at_end(link, got == 0 || errno == ECONNRESET);
+        return false;
+    }
+    link->in_size += (uint32_t)got;
+    parse(link);
+    return link->watched != 0;
+}
+
+static void serve(struct shm_link *link, uint32_t events)
+{
+    if (events & EPOLLOUT)
+        flush(link);
+    for (int i = 0; i < READS_MAX && link->watched != 0; i++)
+        if (!read_some(link))
+            break;
+}
+
+/* ---- Links ----------------------------------------------------------------------------------------------------- */
+
+static enum strait_status shm_link_open(struct transport *base, int fd, enum link_side side, void *link_owner,
+                                        struct link **out)
+{
+    struct shm *shm = (struct shm *)base;
+    bool good = fd >= 0 && (side == LINK_ACCEPTED || side == LINK_DIALLED);
+    struct shm_link *link = good ? calloc(1, sizeof(*link)) : NULL;
+    if (link == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return good ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_INVALID;
+    }
+    link->fd = fd;
+    link->side = side;
+    link->in_arena = -1;
+    link->out_tail = &link->out_head;
+    core_link_add(&shm->core, &link->core, link_owner);
+    *out = &link->core.base;
+    return STRAIT_OK;
+}
+
+/* All that the peer must know comes with the hello. */
+static size_t shm_link_address(struct link *base, void *dst, size_t capacity)
+{
+    (void)base, (void)dst, (void)capacity;
+    return 0;
+}
+
+static enum strait_status shm_link_connect(struct link *base, const void *address, size_t size)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    (void)address;
+    if (link->core.state != LINK_OPEN || size != 0)
+        return STRAIT_ERR_INVALID;
+    if (!watch(link, EPOLLIN))
+        return STRAIT_ERR_IO;
+    if (link->side == LINK_ACCEPTED && !send_hello(link)) {
+        watch(link, 0);
+        return STRAIT_ERR_NO_MEMORY;
+    }
+    link->core.state = LINK_CONNECTING;
+    flush(link);
+    return STRAIT_OK;
+}
+
+static void unmap(struct shm_link *link)
+{
+    if (link->map != NULL)
+        munmap(link->map, link->map_size);
+    link->map = NULL;
+}
+
+/* The order is the promise: by the time the peer sees our end of file, nothing of this process maps its arena. */
+static void shm_link_close(struct link *base)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    if (!core_link_close(&link->core))
+        return;
+    out_fail(link);
+    unmap(link);
+    shutdown(link->fd, SHUT_WR);
+    if (!link->shared)
+        link->ended = true; /* the peer never got our arena */
+    watch(link, link->ended ? 0 : EPOLLIN);
+}
+
+static bool shm_quiet(struct core_link *link)
+{
+    return ((struct shm_link *)link)->ended;
+}
+
+static void shm_release(struct core_link *base)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    unmap(link);
+    watch(link, 0);
+    close(link->fd);
+    if (link->in_arena >= 0)
+        close(link->in_arena);
+    free(link);
+}
+
+static void *shm_link_map(struct link *base, size_t offset, size_t size)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    if (link->core.state != LINK_CONNECTED || offset > link->map_size || size > link->map_size - offset)
+        return NULL;
+    return (uint8_t *)link->map + offset;
+}
+
+/* ---- The transport --------------------------------------------------------------------------------------------- */
+
+static enum strait_status shm_create(const struct transport_arena *arena, const struct transport_events *events,
+                                     void *owner, const char *options, struct transport **transport)
+{
+    if (arena->fd < 0 || arena->size == 0 || arena->memory != TRANSPORT_HOST || options_none(options) != STRAIT_OK)
+        return STRAIT_ERR_INVALID;
+    struct shm *shm = calloc(1, sizeof(*shm));
+    if (shm == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    shm->epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (shm->epoll < 0) {
+        free(shm);
+        return STRAIT_ERR_IO;
+    }
+    core_init(&shm->core, &transport_shm, events, owner);
+    shm->core.quiet = shm_quiet;
+    shm->core.release = shm_release;
+    shm->arena = *arena;
+    *transport = &shm->core.base;
+    return STRAIT_OK;
+}
+
+static void shm_destroy(struct transport *transport)
+{
+    struct shm *shm = (struct shm *)transport;
+    close(shm->epoll);
+    free(shm);
+}
+
+static int shm_fd(const struct transport *transport)
+{
+    return ((const struct shm *)transport)->epoll;
+}
+
+/* Links are freed by core_reap only, so what epoll named stays valid through the loop. */
+static bool shm_progress(struct transport *transport)
+{
+    struct shm *shm = (struct shm *)transport;
+    struct epoll_event ready[READY_MAX];
+    bool any = core_deliver(&shm->core);
+    int count = epoll_wait(shm->epoll, ready, READY_MAX, 0);
+    for (int i = 0; i < count; i++)
+        serve(ready[i].data.ptr, ready[i].events);
+    any |= core_deliver(&shm->core);
+    any |= core_reap(&shm->core);
+    return any || count > 0;
+}
+
+static enum strait_status shm_arm(struct transport *transport)
+{
+    return core_is_due(&((struct shm *)transport)->core) ? STRAIT_ERR_AGAIN : STRAIT_OK;
+}
+
+/* Stores need no registration. */
+static enum strait_status shm_memory(struct transport *transport, void *base, size_t size, void **handle)
+{
+    (void)transport, (void)base, (void)size;
+    *handle = NULL;
+    return STRAIT_OK;
+}
+
+static void shm_memory_release(struct transport *transport, void *handle)
+{
+    (void)transport, (void)handle;
+}
+
+const struct transport_ops transport_shm = {
+    .name = "shm",
+    .send_memory = TRANSPORT_HOST,
+    .receive_memory = TRANSPORT_HOST,
+    .direct = true,
+    .create = shm_create,
+    .destroy = shm_destroy,
+    .fd = shm_fd,
+    .progress = shm_progress,
+    .arm = shm_arm,
+    .memory = shm_memory,
+    .memory_release = shm_memory_release,
+    .open = shm_link_open,
+    .address = shm_link_address,
+    .connect = shm_link_connect,
+    .close = shm_link_close,
+    .map = shm_link_map,
+    .send = shm_link_send,
+};

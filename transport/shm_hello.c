@@ -1,0 +1,116 @@
+#include "transport/shm_hello.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal/bytes.h"
+
+#define DESCRIPTORS_MAX 8 /* taken from one message only to be closed */
+
+static const uint8_t magic[4] = {'S', 'H', 'M', '1'};
+
+void shm_hello_write(uint8_t dst[SHM_HELLO_BYTES], size_t arena_size)
+{
+    memset(dst, 0, SHM_HELLO_BYTES);
+    memcpy(dst, magic, sizeof(magic));
+    store_le64(dst + 8, arena_size);
+}
+
+/* ---- The peer's arena ------------------------------------------------------------------------------------------ */
+
+/* A file that could shrink would turn a store of ours into SIGBUS. */
+static const char *check_arena(int fd, uint64_t claimed)
+{
+    struct stat info;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return "the peer's arena is not a memfd";
+    if ((seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
+        return "the peer's arena is not sealed against resizing";
+    if (claimed == 0 || claimed > (uint64_t)info.st_size || claimed > SIZE_MAX / 2)
+        return "the peer's arena is shorter than it claims";
+    return NULL;
+}
+
+static const char *map_arena(int fd, uint64_t claimed, void **map, size_t *size)
+{
+    const char *why = check_arena(fd, claimed);
+    if (why != NULL)
+        return why;
+    void *at = mmap(NULL, (size_t)claimed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED)
+        return "the peer's arena cannot be mapped";
+    *map = at;
+    *size = (size_t)claimed;
+    return NULL;
+}
+
+static bool is_hello(const uint8_t src[SHM_HELLO_BYTES])
+{
+    return memcmp(src, magic, sizeof(magic)) == 0 && load_le32(src + 4) == 0 && load_le64(src + 16) == 0;
+}
+
+const char *shm_hello_map(const uint8_t src[SHM_HELLO_BYTES], int fd, void **map, size_t *size)
+{
+    if (fd < 0)
+        return "the peer sent no arena";
+    const char *why = is_hello(src) ? map_arena(fd, load_le64(src + 8), map, size) : "the peer's hello is malformed";
+    close(fd);
+    return why;
+}
+
+/* ---- Its way over the socket ----------------------------------------------------------------------------------- */
+
+ptrdiff_t shm_hello_send(int socket, const uint8_t *src, size_t size, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)src, .iov_len = size};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+    return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void take_descriptors(struct msghdr *message, int *fd)
+{
+    for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at != NULL; at = CMSG_NXTHDR(message, at)) {
+        if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int got;
+            memcpy(&got, CMSG_DATA(at) + i * sizeof(int), sizeof(int));
+            if (*fd < 0)
+                *fd = got;
+            else
+                close(got);
+        }
+    }
+}
+
+ptrdiff_t shm_hello_receive(int socket, uint8_t *dst, size_t capacity, int *fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = dst, .iov_len = capacity};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+    ptrdiff_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got >= 0)
+        take_descriptors(&message, fd);
+    return got;
+}

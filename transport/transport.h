@@ -1,0 +1,199 @@
+/* How opaque chunks travel between two daemons. A transport knows nothing of transfers, codecs or messages: it carries
+ * a small header and up to a slot of bytes from a sender to the slot that the receiver names when the header arrives.
+ *
+ * One `struct transport` per kind and process, one `struct link` per peer. All calls and all callbacks happen on one
+ * thread, the owner's; callbacks only come from inside transport_progress, never from inside another call, and may call
+ * anything but transport_destroy.
+ *
+ * Start of a link: link_open makes it and link_address says what the peer needs to reach it; the owners exchange these
+ * blobs over a connection they trust; link_connect takes the peer's. `connected` follows once both sides have done so.
+ *
+ * Life of a chunk, sender: link_send; later exactly one `sent` with its cookie, OK or an error. OK says that `data` may
+ * be used again, not that the bytes landed: the peer may have refused them. Receiver, never before `connected`:
+ * `arriving` with the header, whose answer names where the bytes go (or refuses them); later exactly one `arrived` if
+ * it was accepted. Chunks may overtake one another.
+ *
+ * End of a link: link_close; then every accepted chunk and every send still gets its callback (with ERR_IO when it did
+ * not happen), and last `closed`: from then on nothing of this link, on either side, touches this side's memory, and
+ * slots that the peer was granted can be used again. The same when a link breaks by itself, after `broken`: the owner
+ * then calls link_close. Before link_close the caller has stopped writing to what link_map gave.
+ *
+ * With a direct transport `closed` waits for the end of the peer's side of the link, which comes when the peer has
+ * called link_close too or is dead: a stopped process keeps its slots in quarantine, as it could write to them when it
+ * goes on. With a transport whose bytes pass through this process `closed` comes at once, and breaks the peer's side.
+ */
+#ifndef STRAIT_TRANSPORT_TRANSPORT_H
+#define STRAIT_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <strait/status.h>
+
+#define TRANSPORT_HEADER_MAX 96u   /* bytes of a header */
+#define LINK_ADDRESS_MAX     4096u /* bytes of a link_address */
+
+/* Memory kinds that a transport can send from and receive into. */
+enum transport_memory {
+    TRANSPORT_HOST = 1,
+    TRANSPORT_CUDA = 2,
+};
+
+/* The receive arena: what peers may write, by way of this transport. */
+struct transport_arena {
+    void *base;
+    size_t size;
+    int fd;          /* the sealed memfd behind it; -1: none */
+    uint32_t memory; /* enum transport_memory */
+};
+
+/* Where an arriving chunk goes. Direct transports: the bytes lie in the arena already, where the header says by the
+ * owners' agreement; address is only looked at for NULL. */
+struct landing {
+    void *address; /* NULL: refuse it; the bytes are dropped and `arrived` does not follow */
+    uint64_t cookie;
+};
+
+struct transport;
+struct link;
+
+/* Which end of the owners' connection this side is: one of the two has to speak first. */
+enum link_side {
+    LINK_ACCEPTED = 1,
+    LINK_DIALLED = 2,
+};
+
+struct transport_events {
+    /* `header` is the callee's to read until it returns; `size` is what the sender claims to send. */
+    struct landing (*arriving)(void *owner, struct link *link, const void *header, size_t header_size, size_t size);
+    void (*arrived)(void *owner, struct link *link, uint64_t cookie, enum strait_status status);
+    void (*sent)(void *owner, struct link *link, uint64_t cookie, enum strait_status status);
+    void (*connected)(void *owner, struct link *link);               /* may be sent to; at most once */
+    void (*broken)(void *owner, struct link *link, const char *why); /* at most once; sends fail from now on */
+    void (*closed)(void *owner, struct link *link);                  /* last: the link is freed after it returns */
+};
+
+/* A kind of transport. */
+struct transport_ops {
+    const char *name;                     /* "shm", "ucx", "loopback" */
+    uint32_t send_memory, receive_memory; /* enum transport_memory, or'ed */
+    bool direct;                          /* the sender stores straight into the receiver's arena: link_map */
+
+    enum strait_status (*create)(const struct transport_arena *arena, const struct transport_events *events,
+                                 void *owner, const char *options, struct transport **transport);
+    void (*destroy)(struct transport *transport); /* all links have been closed */
+    int (*fd)(const struct transport *transport);
+    bool (*progress)(struct transport *transport);
+    enum strait_status (*arm)(struct transport *transport);
+    enum strait_status (*memory)(struct transport *transport, void *base, size_t size, void **handle);
+    void (*memory_release)(struct transport *transport, void *handle);
+
+    enum strait_status (*open)(struct transport *transport, int fd, enum link_side side, void *link_owner,
+                               struct link **link);
+    size_t (*address)(struct link *link, void *dst, size_t capacity);
+    enum strait_status (*connect)(struct link *link, const void *address, size_t size);
+    void (*close)(struct link *link);
+    void *(*map)(struct link *link, size_t offset, size_t size);
+    enum strait_status (*send)(struct link *link, const void *header, size_t header_size, const void *data, size_t size,
+                               void *handle, uint64_t cookie);
+};
+
+/* First member of every transport's own struct. */
+struct transport {
+    const struct transport_ops *ops;
+    struct transport_events events;
+    void *owner;
+};
+/* First member of every link's own struct. */
+struct link {
+    struct transport *transport;
+    void *owner; /* whoever opened it: free for the owner's use */
+};
+
+/* The kinds that this build has, best first; NULL past the last. By name: NULL when absent. */
+const struct transport_ops *transport_at(uint32_t index);
+const struct transport_ops *transport_find(const char *name);
+
+/* Makes a transport whose peers write into `arena` (borrowed, as are the events' functions). `options`: "name=value"
+ * pairs separated by spaces, what they mean is the transport's business (ucx: tls=, devices=, ...); unknown names are
+ * ERR_INVALID. ERR_IO: the system refused. */
+static inline enum strait_status transport_create(const struct transport_ops *ops, const struct transport_arena *arena,
+                                                  const struct transport_events *events, void *owner,
+                                                  const char *options, struct transport **transport)
+{
+    return ops->create(arena, events, owner, options, transport);
+}
+static inline void transport_destroy(struct transport *transport)
+{
+    if (transport != NULL)
+        transport->ops->destroy(transport);
+}
+
+/* Polls readable when transport_progress has something to do, provided that transport_arm said OK since the last
+ * progress. */
+static inline int transport_fd(const struct transport *transport)
+{
+    return transport->ops->fd(transport);
+}
+/* Does a bounded amount of work (well under a millisecond) and calls back. False: nothing was left to do. */
+static inline bool transport_progress(struct transport *transport)
+{
+    return transport->ops->progress(transport);
+}
+/* To be called before blocking. OK; ERR_AGAIN: progress first, something is due; ERR_IO: the transport is broken. */
+static inline enum strait_status transport_arm(struct transport *transport)
+{
+    return transport->ops->arm(transport);
+}
+/* Makes memory known that will be sent from (registration for RDMA); the handle goes with transport_send. */
+static inline enum strait_status transport_memory(struct transport *transport, void *base, size_t size, void **handle)
+{
+    return transport->ops->memory(transport, base, size, handle);
+}
+static inline void transport_memory_release(struct transport *transport, void *handle)
+{
+    transport->ops->memory_release(transport, handle);
+}
+
+/* Makes a link for both directions. `fd`: shm: the connected unix stream socket between the two owners, which the link
+ * takes, also when this fails, and on which nothing but the link's own bytes come from now on. Others: -1. */
+static inline enum strait_status link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
+                                           struct link **link)
+{
+    return transport->ops->open(transport, fd, side, link_owner, link);
+}
+/* What the peer's link_connect wants to know of this link: at most LINK_ADDRESS_MAX bytes, perhaps none. Returns the
+ * length; written to dst when it fits. It admits whoever holds it to this link: only for the peer's eyes. */
+static inline size_t link_address(struct link *link, void *dst, size_t capacity)
+{
+    return link->transport->ops->address(link, dst, capacity);
+}
+/* Once per link, with the peer's link_address. Never blocks: `connected` or `broken` follows (or neither, while the
+ * peer does not answer: the owner has a timer). ERR_CORRUPT, ERR_INVALID: not such an address; ERR_IO, ERR_NO_MEMORY:
+ * refused by the system. The link is to be closed then too; `broken` does not come. */
+static inline enum strait_status link_connect(struct link *link, const void *address, size_t size)
+{
+    return link->transport->ops->connect(link, address, size);
+}
+/* Begins the end of a link, connected or not; `closed` follows always. */
+static inline void link_close(struct link *link)
+{
+    link->transport->ops->close(link);
+}
+/* Direct transports: the peer's arena at [offset, offset + size) as memory to write to; NULL when out of bounds.
+ * Others: NULL. */
+static inline void *link_map(struct link *link, size_t offset, size_t size)
+{
+    return link->transport->ops->map(link, offset, size);
+}
+/* Sends a chunk: `data` (with the handle of transport_memory that covers it, or NULL) must stay until `sent`; the
+ * header is copied. Direct transports: data is NULL, the bytes lie in the peer's arena already. ERR_IO: the link is
+ * broken or not connected; no `sent` follows then. */
+static inline enum strait_status link_send(struct link *link, const void *header, size_t header_size, const void *data,
+                                           size_t size, void *handle, uint64_t cookie)
+{
+    return link->transport->ops->send(link, header, header_size, data, size, handle, cookie);
+}
+
+#endif

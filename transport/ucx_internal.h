@@ -1,0 +1,105 @@
+/* What the files of the UCX transport share. */
+#ifndef STRAIT_TRANSPORT_UCX_INTERNAL_H
+#define STRAIT_TRANSPORT_UCX_INTERNAL_H
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <ucp/api/ucp.h>
+
+#include "transport/core.h"
+#include "transport/ucx_address.h"
+
+#define UCX_AM_HELLO 0u
+#define UCX_AM_CHUNK 1u
+
+#define UCX_TOKEN_BYTES 8u
+
+/* Connected endpoints whose hello has not come. Anyone may connect: past this many the oldest goes, to make room for
+ * one that may be a peer. Within one round as many again may come. */
+#define UCX_STRANGERS_MAX  32u
+#define UCX_STRANGERS_ROOM (2 * UCX_STRANGERS_MAX)
+
+/* Progress after an endpoint was closed: what UCX still has to do about it (discarding its lanes) is done in the next
+ * one or two rounds. */
+#define UCX_ROUNDS_TO_REST 8u
+
+struct ucx_options {
+    ucp_config_t *config;
+    struct sockaddr_storage listen;
+    socklen_t listen_size;
+};
+
+/* An endpoint from a conn request. */
+struct ucx_stranger {
+    ucp_ep_h ep;
+    bool failed;
+};
+
+struct ucx {
+    struct core core;
+    struct transport_arena arena;
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_listener_h listener;
+    ucp_mem_h arena_handle;
+    struct ucx_address address; /* the listener's; the token is the links' */
+    int fd;
+    bool progressing;
+    uint64_t rounds;
+    struct ucx_stranger strangers[UCX_STRANGERS_ROOM]; /* oldest first */
+    uint32_t stranger_count;
+};
+
+struct ucx_link {
+    struct core_link core;
+    enum link_side side;
+    uint64_t token, peer_token; /* what comes to us and what goes out */
+    ucp_ep_h ep;
+    bool greeted;   /* the peer's hello came */
+    bool ep_closed; /* at `closed_at` rounds */
+    uint64_t closed_at;
+};
+
+/* Every send and receive. UCX reads the header until the end. */
+struct ucx_op {
+    struct event event;
+    uint8_t header[UCX_TOKEN_BYTES + TRANSPORT_HEADER_MAX];
+};
+
+/* ucx_options.c: what `text` says. The config is the caller's to release. */
+enum strait_status ucx_options_read(const char *text, struct ucx_options *options);
+
+/* ucx_peer.c: endpoints and hellos. */
+enum strait_status ucx_listen(struct ucx *ucx, const struct sockaddr_storage *address, socklen_t size);
+void ucx_unlisten(struct ucx *ucx);
+enum strait_status ucx_peer_dial(struct ucx_link *link, const struct ucx_address *address);
+void ucx_peer_greet(struct ucx_link *link);
+ucs_status_t ucx_on_hello(void *arg, const void *header, size_t header_size, void *data, size_t size,
+                          const ucp_am_recv_param_t *param);
+void ucx_ep_close(ucp_ep_h ep);
+bool ucx_drop_failed_strangers(struct ucx *ucx);
+
+/* ucx_link.c: links and chunks. */
+enum strait_status ucx_link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
+                                 struct link **link);
+size_t ucx_link_address(struct link *link, void *dst, size_t capacity);
+enum strait_status ucx_link_connect(struct link *link, const void *address, size_t size);
+void ucx_link_close(struct link *link);
+enum strait_status ucx_link_send(struct link *link, const void *header, size_t header_size, const void *data,
+                                 size_t size, void *handle, uint64_t cookie);
+ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, void *data, size_t size,
+                          const ucp_am_recv_param_t *param);
+/* Closes the endpoints of links whose close is due, outside of UCX's own callbacks. */
+bool ucx_close_endpoints(struct ucx *ucx);
+bool ucx_close_is_due(const struct ucx *ucx);
+bool ucx_link_quiet(struct core_link *link);
+void ucx_link_release(struct core_link *link);
+
+/* The end of a request, in the callbacks of sends and receives. */
+void ucx_op_end(struct ucx_op *op, ucs_status_t status);
+/* Sends `op`'s header and data; the op's event becomes due at its end. */
+void ucx_op_send(struct ucx_link *link, struct ucx_op *op, unsigned id, size_t header_size, const void *data,
+                 size_t size, ucp_mem_h handle);
+
+#endif
