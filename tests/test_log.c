@@ -1,0 +1,398 @@
+#include <check.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/log.h"
+#include "tests/support.h"
+
+static int ends[2];
+static struct log *logger;
+
+static void setup(void)
+{
+    logger = NULL;
+    ck_assert_int_eq(0, pipe2(ends, O_CLOEXEC));
+}
+
+static void open_log(enum log_level level)
+{
+    ck_assert_int_eq(STRAIT_OK, log_create(ends[1], level, &logger));
+}
+
+/* Ends the log and gives what the pipe held, NUL-terminated. The caller frees it. */
+static char *close_and_read(void)
+{
+    size_t capacity = 1 << 20, size = 0;
+    char *text = malloc(capacity);
+    ck_assert_ptr_nonnull(text);
+    log_destroy(logger);
+    close(ends[1]);
+    for (ssize_t got; (got = read(ends[0], text + size, capacity - 1 - size)) > 0;)
+        size += (size_t)got;
+    close(ends[0]);
+    text[size] = 0;
+    return text;
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* ---- Lines ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(a_line_has_time_level_and_text)
+{
+    static const char shape[] = "ts=dddd-dd-ddTdd:dd:dd.dddZ level=warn msg=hello n=7\n";
+    open_log(LOG_INFO);
+    log_write(logger, LOG_WARN, "msg=hello n=%d", 7);
+    char *text = close_and_read();
+    ck_assert_uint_eq(strlen(shape), strlen(text));
+    for (size_t i = 0; i < strlen(shape); i++) {
+        bool digit = i < 27 && shape[i] == 'd';
+        ck_assert_msg(digit ? text[i] >= '0' && text[i] <= '9' : text[i] == shape[i], "%s", text);
+    }
+    free(text);
+}
+END_TEST
+
+START_TEST(only_lines_of_the_level_and_above_are_written)
+{
+    open_log((enum log_level)_i);
+    for (enum log_level level = LOG_ERROR; level <= LOG_DEBUG; level++) {
+        ck_assert_int_eq((int)level <= _i, log_enabled(logger, level));
+        log_write(logger, level, "at=%d.", (int)level);
+    }
+    char *text = close_and_read(), word[16];
+    for (int level = 0; level <= LOG_DEBUG; level++) {
+        snprintf(word, sizeof(word), "at=%d.", level);
+        ck_assert_int_eq(level <= _i, strstr(text, word) != NULL);
+    }
+    free(text);
+}
+END_TEST
+
+START_TEST(without_a_log_nothing_happens)
+{
+    ck_assert(!log_enabled(NULL, LOG_ERROR));
+    log_write(NULL, LOG_ERROR, "x=%d", 1);
+    log_destroy(NULL);
+    close(ends[0]);
+    close(ends[1]);
+}
+END_TEST
+
+START_TEST(one_event_is_one_line)
+{
+    open_log(LOG_INFO);
+    log_write(logger, LOG_INFO, "msg=%s", "a\nlevel=error\r\x1b[0m\x7f");
+    char *text = close_and_read();
+    ck_assert_ptr_eq(text + strlen(text) - 1, strchr(text, '\n'));
+    ck_assert_ptr_nonnull(strstr(text, "msg=a level=error  [0m \n"));
+    free(text);
+}
+END_TEST
+
+/* Is it a value in quotes, to the end of it? */
+static const char *skip_quoted(const char *at)
+{
+    ck_assert_int_eq('"', *at++);
+    for (; *at != '"'; at++) {
+        ck_assert_int_ne(0, *at);
+        if (*at == '\\' && *++at == 'x') {
+            ck_assert(strspn(at + 1, "0123456789abcdef") >= 2);
+            at += 2;
+        }
+    }
+    return at + 1;
+}
+
+START_TEST(a_line_that_is_too_long_is_cut_and_stays_logfmt)
+{
+    static char value[8192], bytes[8192];
+    memset(bytes, 0xfe, sizeof(bytes));
+    bytes[0] = '"';
+    open_log(LOG_INFO);
+    for (int shift = 0; shift < 9; shift++) {
+        log_quote(value, sizeof(value), bytes, sizeof(bytes));
+        log_write(logger, LOG_INFO, "%.*smsg=%s after=1", shift, "xxxxxxxxx", value);
+    }
+    log_write(logger, LOG_INFO, "msg=%s", "next");
+    char *text = close_and_read(), *line = text;
+    for (int shift = 0; shift < 9; shift++) {
+        const char *end = skip_quoted(strstr(line, "msg=") + 4);
+        ck_assert_int_eq(0, strncmp(end, " cut=true\n", 10));
+        ck_assert_uint_le((size_t)(end + 10 - line), 4096);
+        ck_assert_uint_gt((size_t)(end + 10 - line), 4080);
+        line = strchr(line, '\n') + 1;
+    }
+    ck_assert_ptr_nonnull(strstr(line, "msg=next\n"));
+    free(text);
+}
+END_TEST
+
+/* ---- Readers that stall ------------------------------------------------------------------------------------------ */
+
+static uint64_t told_lost(const char *text)
+{
+    uint64_t lost = 0;
+    for (const char *at = text; (at = strstr(at, "msg=\"log lines lost\" lines=")) != NULL; at++)
+        lost += strtoull(at + 27, NULL, 10);
+    return lost;
+}
+
+static uint64_t count(const char *text, const char *word)
+{
+    uint64_t found = 0;
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
+        found++;
+    return found;
+}
+
+enum { MANY = 20000 };
+
+struct reader {
+    pthread_t thread;
+    size_t size;
+    char *text;
+};
+
+static void *read_all(void *arg)
+{
+    struct reader *reader = arg;
+    for (ssize_t got; (got = read(ends[0], reader->text + reader->size, 65536)) > 0;)
+        reader->size += (size_t)got;
+    return NULL;
+}
+
+START_TEST(a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told)
+{
+    struct reader reader = {.text = calloc(1, 8 << 20)};
+    double begin = seconds();
+    open_log(LOG_INFO);
+    for (int i = 0; i < MANY; i++)
+        log_write(logger, LOG_INFO, "msg=\"something long enough to fill a queue soon\" number=%d.", i);
+    ck_assert_double_lt(seconds() - begin, 2.0 * STRIDE);
+    ck_assert_int_eq(0, pthread_create(&reader.thread, NULL, read_all, &reader));
+    log_destroy(logger);
+    close(ends[1]);
+    pthread_join(reader.thread, NULL);
+    close(ends[0]);
+    uint64_t written = count(reader.text, " number="), lost = told_lost(reader.text);
+    ck_assert_uint_gt(lost, 0);
+    ck_assert_uint_eq(MANY, written + lost);
+    ck_assert_ptr_nonnull(strstr(reader.text, " number=0.\n"));
+    free(reader.text);
+}
+END_TEST
+
+START_TEST(the_loss_is_told_where_it_happened)
+{
+    struct reader reader = {.text = calloc(1, 8 << 20)};
+    open_log(LOG_INFO);
+    for (int i = 0; i < MANY; i++)
+        log_write(logger, LOG_INFO, "msg=before");
+    ck_assert_int_eq(0, pthread_create(&reader.thread, NULL, read_all, &reader));
+    sleep(1); /* for the queue to empty */
+    log_write(logger, LOG_INFO, "msg=after");
+    log_destroy(logger);
+    close(ends[1]);
+    pthread_join(reader.thread, NULL);
+    close(ends[0]);
+    const char *told = strstr(reader.text, "log lines lost"), *after = strstr(reader.text, "msg=after");
+    ck_assert(told != NULL && after != NULL && told < after);
+    free(reader.text);
+}
+END_TEST
+
+START_TEST(the_end_waits_a_second_for_a_stalled_reader_and_no_longer)
+{
+    open_log(LOG_INFO);
+    for (int i = 0; i < MANY; i++)
+        log_write(logger, LOG_INFO, "msg=something number=%d", i);
+    double begin = seconds();
+    log_destroy(logger);
+    double took = seconds() - begin;
+    ck_assert_double_gt(took, 0.9);
+    ck_assert_double_lt(took, 3.0);
+    close(ends[0]);
+    close(ends[1]);
+}
+END_TEST
+
+START_TEST(a_socket_that_nobody_reads_does_not_hold_up_the_end)
+{
+    close(ends[0]);
+    close(ends[1]);
+    ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    open_log(LOG_INFO);
+    for (int i = 0; i < MANY; i++)
+        log_write(logger, LOG_INFO, "msg=something number=%d", i);
+    double begin = seconds();
+    log_destroy(logger);
+    ck_assert_double_lt(seconds() - begin, 3.0);
+    close(ends[0]);
+    close(ends[1]);
+}
+END_TEST
+
+START_TEST(a_reader_that_went_away_ends_nothing)
+{
+    open_log(LOG_INFO);
+    close(ends[0]);
+    for (int i = 0; i < 100; i++) {
+        log_write(logger, LOG_INFO, "msg=\"to nobody\"");
+        usleep(500);
+    }
+    log_destroy(logger); /* and SIGPIPE would have ended this process */
+    close(ends[1]);
+}
+END_TEST
+
+START_TEST(a_descriptor_that_does_not_block_loses_nothing)
+{
+    struct reader reader = {.text = calloc(1, 8 << 20)};
+    ck_assert_int_eq(0, fcntl(ends[1], F_SETFL, O_NONBLOCK));
+    ck_assert_int_ge(fcntl(ends[1], F_SETPIPE_SZ, 4096), 4096);
+    open_log(LOG_INFO);
+    for (int i = 0; i < 1000; i++)
+        log_write(logger, LOG_INFO, "number=%d.", i);
+    usleep(100000); /* it waits for room by now */
+    ck_assert_int_eq(0, pthread_create(&reader.thread, NULL, read_all, &reader));
+    log_destroy(logger);
+    close(ends[1]);
+    pthread_join(reader.thread, NULL);
+    close(ends[0]);
+    ck_assert_uint_eq(1000, count(reader.text, " number="));
+    free(reader.text);
+}
+END_TEST
+
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
+
+enum { THREADS = 8, LINES = 400 };
+
+static void *write_lines(void *arg)
+{
+    for (int i = 0; i < LINES; i++)
+        log_write(logger, LOG_INFO, "writer=%d number=%d end=1", (int)(intptr_t)arg, i);
+    return NULL;
+}
+
+/* Each writer's lines are whole and in order. */
+static void check_lines(const char *text)
+{
+    int next[THREADS] = {0};
+    for (const char *line = text; *line != 0; line = strchr(line, '\n') + 1) {
+        int writer = -1, number = -1, used = 0;
+        ck_assert_int_eq(2, sscanf(strstr(line, "writer="), "writer=%d number=%d end=1%n", &writer, &number, &used));
+        ck_assert(writer >= 0 && writer < THREADS && used > 0);
+        ck_assert_int_eq(next[writer]++, number);
+    }
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(LINES, next[i]);
+}
+
+START_TEST(lines_of_many_threads_do_not_mix)
+{
+    pthread_t threads[THREADS];
+    struct reader reader = {.text = calloc(1, 8 << 20)};
+    open_log(LOG_INFO);
+    ck_assert_int_eq(0, pthread_create(&reader.thread, NULL, read_all, &reader));
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(0, pthread_create(&threads[i], NULL, write_lines, (void *)(intptr_t)i));
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    log_destroy(logger);
+    close(ends[1]);
+    pthread_join(reader.thread, NULL);
+    close(ends[0]);
+    check_lines(reader.text);
+    free(reader.text);
+}
+END_TEST
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+static const struct quote_case {
+    const char *bytes;
+    size_t size, capacity;
+    const char *expected;
+} quotes[] = {
+    {"plain-1.2:3/x", 13, 64, "plain-1.2:3/x"},
+    {"", 0, 64, "\"\""},
+    {"a b", 3, 64, "\"a b\""},
+    {"a=b", 3, 64, "\"a=b\""},
+    {"a\"b\\", 4, 64, "\"a\\\"b\\\\\""},
+    {"\n\r\t\0\x7f", 5, 64, "\"\\n\\r\\t\\x00\\x7f\""},
+    {"\xc3\xa4", 2, 64, "\"\\xc3\\xa4\""},
+    {"plain", 5, 6, "plain"},
+    {"plain", 5, 5, "plai"},
+    {"plain", 5, 1, ""},
+    {"a b", 3, 6, "\"a b\""},
+    {"a b", 3, 5, "\"a \""},
+    {"a b", 3, 4, "\"a\""},
+    {"a b", 3, 3, "\"\""},
+    {"a b", 3, 2, ""},
+    {"a b", 3, 1, ""},
+    {"\n\n", 2, 6, "\"\\n\""},
+    {"\x01z", 2, 6, "\"\""},
+    {"", 0, 3, "\"\""},
+    {"", 0, 2, ""},
+};
+
+START_TEST(a_value_is_quoted_where_needed_and_cut_to_fit)
+{
+    const struct quote_case *test = &quotes[_i];
+    struct guarded guarded;
+    guarded_init(&guarded, test->capacity);
+    char *dst = (char *)guarded.bytes;
+    ck_assert_ptr_eq(dst, log_quote(dst, test->capacity, test->bytes, test->size));
+    ck_assert_str_eq(test->expected, dst);
+    guarded_fini(&guarded);
+    ck_assert_str_eq("", log_quote(NULL, 0, test->bytes, test->size));
+}
+END_TEST
+
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
+
+static Suite *log_suite(void)
+{
+    Suite *suite = suite_create("log");
+    TCase *lines = tcase_create("lines"), *stalls = tcase_create("stalls"), *values = tcase_create("values");
+    tcase_add_checked_fixture(lines, setup, NULL);
+    tcase_add_test(lines, a_line_has_time_level_and_text);
+    tcase_add_loop_test(lines, only_lines_of_the_level_and_above_are_written, 0, 4);
+    tcase_add_test(lines, without_a_log_nothing_happens);
+    tcase_add_test(lines, one_event_is_one_line);
+    tcase_add_test(lines, a_line_that_is_too_long_is_cut_and_stays_logfmt);
+    suite_add_tcase(suite, lines);
+    tcase_add_checked_fixture(stalls, setup, NULL);
+    tcase_add_test(stalls, a_pipe_that_nobody_reads_blocks_no_writer_and_lost_lines_are_told);
+    tcase_add_test(stalls, the_loss_is_told_where_it_happened);
+    tcase_add_test(stalls, the_end_waits_a_second_for_a_stalled_reader_and_no_longer);
+    tcase_add_test(stalls, a_socket_that_nobody_reads_does_not_hold_up_the_end);
+    tcase_add_test(stalls, a_reader_that_went_away_ends_nothing);
+    tcase_add_test(stalls, a_descriptor_that_does_not_block_loses_nothing);
+    tcase_add_test(stalls, lines_of_many_threads_do_not_mix);
+    suite_add_tcase(suite, stalls);
+    tcase_add_loop_test(values, a_value_is_quoted_where_needed_and_cut_to_fit, 0, COUNT(quotes));
+    suite_add_tcase(suite, values);
+    return suite;
+}
+
+int main(void)
+{
+    SRunner *runner = srunner_create(log_suite());
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
