@@ -1,0 +1,82 @@
+/* What the tests of peers share: nodes with `peers`, a unix socket for shm and an arena, all on one loop over loopback
+ * TCP, and a loop that never blocks for long. */
+#ifndef STRAIT_TESTS_PEER_NODE_H
+#define STRAIT_TESTS_PEER_NODE_H
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <uv.h>
+
+#include "daemon/peer.h"
+#include "daemon/watch.h"
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+#define SLOT_BYTES   65536u
+#define SLOTS        4u
+#define HEARTBEAT_MS 40u
+#define TIMEOUT_MS   400u
+#define CONNECT_MS   1000u
+#define SECONDS(s)   ((s)*1000u)
+#define SECRET       "a secret of enough bytes"
+
+struct node {
+    struct peers *peers;
+    struct node_options options;
+    struct metrics metrics;
+    struct transport_arena arena;
+    uint8_t *send;
+    char story[64];  /* u(p), d(own), q(uiet), in their order */
+    struct peer *up; /* the last one that came up, until it is quiet */
+    uint32_t ups, downs, quiets, messages, arrived, sent;
+    char why[160]; /* of the last down */
+    uint8_t header[TRANSPORT_HEADER_MAX];
+    bool keep_link;       /* does not quit links */
+    bool refuse;          /* says that messages break the protocol */
+    bool drop_on_message; /* ends the connection from inside the callback */
+    bool send_on_up;      /* at once */
+    bool closed;
+    int shm_listener;
+    struct watch *shm_watch;
+    struct watch_count watches;
+};
+
+extern uv_loop_t loop;
+extern char folder[64]; /* of this test, removed in the end */
+
+/* Runs the loop until the expression is true, or for so long. */
+#define RUN_UNTIL(expression, ms)                                 \
+    do {                                                          \
+        uint64_t run_end = uv_hrtime() + (uint64_t)(ms)*1000000u; \
+        while (!(expression) && uv_hrtime() < run_end)            \
+            uv_run(&loop, UV_RUN_ONCE);                           \
+    } while (0)
+#define EXPECT(expression)                      \
+    do {                                        \
+        RUN_UNTIL(expression, SECONDS(20));     \
+        ck_assert_msg(expression, #expression); \
+    } while (0)
+
+void setup(void);
+/* A handle that is left over fails the test. */
+void teardown(void);
+
+/* Not through options_default: what is not said there is nothing. */
+void node_init(struct node *node, const char *name, const char *transports);
+void node_secret(struct node *node, const char *secret);
+enum strait_status node_try(struct node *node, char *why, size_t size);
+void node_open(struct node *node);
+void node_close(struct node *node);
+void node_fini(struct node *node); /* closes it too */
+
+/* Keeps asking, as users do. */
+struct peer *get(struct node *from, const struct node *to);
+void connect_nodes(struct node *a, struct node *b);
+
+struct message note_message(const char *text);
+
+/* Runs the suite. */
+int peer_main(Suite *suite, TCase *tcase);
+
+#endif
