@@ -1,0 +1,354 @@
+/* Offers and expectations of this node's clients, the legs that pair them, and what waits for its other side.
+ *
+ *   session --> expectation --> sink leg(s)   ~~~ peer ~~~   source leg(s) <-- offer <-- session
+ *
+ * Objects are freed at the end of the loop's turn (exchange_reap), so that pointers stay valid while actions are
+ * carried out. */
+#ifndef STRAIT_DAEMON_EXCHANGE_H
+#define STRAIT_DAEMON_EXCHANGE_H
+
+#include <uthash.h>
+
+#include "daemon/coverage.h"
+#include "daemon/leg.h"
+#include "daemon/peer.h"
+#include "daemon/policy.h"
+#include "daemon/pool.h"
+#include "daemon/segments.h"
+
+struct node;
+struct session;
+struct expectation;
+struct offer;
+struct sink;
+struct source;
+
+/* (pool id, key): bytes beyond the key are 0. */
+struct name {
+    struct pool_id pool;
+    uint8_t size;
+    uint8_t key[STRAIT_KEY_BYTES_MAX];
+};
+
+/* A pool and who still needs it. */
+struct pool_ref {
+    struct node *node;
+    struct pool *pool;
+    uint32_t uid;            /* of the client */
+    struct session *session; /* NULL: the client is gone */
+    uint32_t uses;           /* offers and expectations that are not drained */
+    bool removing;
+    struct policy_pool policy;
+    UT_hash_handle hh; /* exchange.pools, by pool->id */
+    struct pool_id id;
+};
+
+/* What an offer and an expectation have in common: a request as one client sees it. */
+struct request {
+    struct node *node;
+    struct session *session; /* NULL: the client is gone, or has released it */
+    struct pool_ref *pool;   /* NULL once drained */
+    struct name name;
+    uint64_t transfer; /* the client's number */
+    struct page_set pages;
+    enum strait_state state;
+    enum strait_reason reason;
+    bool decided, drained;
+    uint64_t began; /* uv_hrtime */
+    UT_hash_handle by_name;
+    UT_hash_handle by_transfer; /* session->requests */
+    bool is_offer;
+};
+
+struct expectation {
+    struct request request; /* first */
+    struct epoch epoch;
+    uint32_t sources;
+    uint64_t deadline; /* of the loop's clock, ms */
+    struct wire_span *wanted;
+    uint32_t wanted_count;
+    struct coverage *coverage;
+    struct sink *sinks; /* utlist, by `next` */
+    uint32_t sink_count, complete_count;
+    uint8_t *aux;
+    size_t aux_size;
+    uint64_t raw_bytes, wire_bytes;
+    struct expectation *prev, *next; /* exchange.expectations */
+};
+
+/* An offer looks for an expectation, of its own accord. */
+struct announce {
+    struct offer *offer;
+    char address[MESSAGE_ADDRESS_MAX + 1]; /* "" : under this daemon */
+    struct name sink;
+    struct peer *told; /* has had the ANNOUNCE */
+    bool bound;
+    struct announce *next;
+};
+
+struct offer {
+    struct request request; /* first */
+    uint64_t id;
+    uint32_t consumers, done_count, failed_count;
+    uint32_t lease_ms;
+    uint64_t expires;
+    bool later, last, begun;
+    struct segment *ready; /* in the order in which they became ready */
+    uint32_t ready_count, ready_capacity;
+    uint8_t *aux;
+    size_t aux_size;
+    struct source *sources;
+    struct announce *announces;
+    struct offer *prev, *next; /* exchange.offers */
+};
+
+/* The sink's half of a leg. */
+struct sink {
+    struct node *node;
+    struct expectation *expectation;
+    uint64_t id; /* of the leg */
+    struct sink_leg leg;
+    struct segments segments;
+    struct name source; /* the offer it wants */
+    char address[MESSAGE_ADDRESS_MAX + 1];
+    struct peer *peer;    /* it is bound to; NULL: none yet, or none any more */
+    struct source *local; /* under this daemon: the other half */
+    bool is_local;
+    bool asked;           /* REQUEST has gone to `peer` */
+    bool waiting;         /* in exchange.wanting */
+    uint64_t granted_at;  /* latest grant, loop's clock */
+    uint64_t wants_since; /* with nothing outstanding, loop's clock; 0: it does not starve */
+    struct sink *next;    /* of the expectation */
+    struct sink *wprev, *wnext;
+    UT_hash_handle hh; /* exchange.sinks, by id */
+};
+
+/* A chunk on its way out. */
+struct flight {
+    struct source *source;
+    uint64_t grant;
+    uint32_t send_slot; /* ARENA_NONE: straight into the peer's arena */
+    uint64_t size, raw_bytes;
+    uint64_t since;
+    enum strait_mode mode;
+    struct flight *next;
+};
+
+struct source_key {
+    struct peer *peer;
+    uint64_t id;
+};
+
+/* The source's half of a leg. */
+struct source {
+    struct node *node;
+    struct offer *offer;
+    uint64_t id; /* of the leg, drawn by the sink */
+    struct epoch epoch;
+    struct source_leg leg;
+    struct segments segments;
+    struct wire_span *wanted;
+    uint32_t wanted_count;
+    struct peer *peer;
+    struct sink *local;
+    bool is_local;
+    bool counted; /* its verdict is part of the offer's */
+    bool bytes_moved;
+    struct flight *flights;
+    uint64_t queued_at;
+    bool waiting; /* in exchange.encoding */
+    struct source *next;
+    struct source *wprev, *wnext;
+    UT_hash_handle hh; /* exchange.sources, by (peer, id) */
+    struct source_key at;
+};
+
+/* A REQUEST that came before its offer, or an ANNOUNCE before its expectation. */
+struct parked {
+    bool is_request;
+    struct peer *peer;   /* NULL: local */
+    struct sink *sink;   /* local request */
+    struct offer *offer; /* local announce */
+    struct name wants;   /* the offer, or the expectation */
+    struct name from;    /* announce: the offer */
+    uint64_t leg, offer_id, geometry;
+    struct epoch epoch;
+    struct wire_span *spans;
+    uint32_t span_count;
+    bool more; /* the spans are not complete yet */
+    uint64_t expires;
+    struct parked *prev, *next;
+};
+
+/* How a request of that name ended. */
+struct tombstone_key {
+    struct name name;
+    bool is_offer;
+};
+struct tombstone {
+    struct tombstone_key key;
+    enum strait_reason reason; /* NONE: done */
+    uint64_t ended;            /* loop's clock */
+    UT_hash_handle hh;
+};
+
+/* A message between two halves under this daemon. */
+struct local_event {
+    struct sink *sink; /* to one of them */
+    struct source *source;
+    struct leg_event event;
+    struct local_event *next;
+};
+
+#define ENCODING_JOBS_MAX 8u /* jobs that encode or copy at once: enough to keep the workers busy */
+
+/* A notification that waits for its peer. */
+struct note {
+    char address[MESSAGE_ADDRESS_MAX + 1];
+    struct pool_id pool;
+    size_t key_size, size;
+    uint64_t expires;
+    struct note *next;
+    uint8_t bytes[]; /* key, then data */
+};
+
+struct exchange {
+    struct note *notes; /* oldest first */
+    uint32_t note_count;
+    struct pool_ref *pools;
+    struct request *expectations_by_name, *offers_by_name;
+    struct expectation *expectations;
+    struct offer *offers;
+    struct sink *sinks;      /* hash */
+    struct source *sources;  /* hash */
+    struct sink *wanting;    /* round: who is to be granted next */
+    struct source *encoding; /* round: who is to encode next */
+    struct parked *parked;
+    uint32_t parked_count;
+    struct tombstone *tombstones; /* hash, oldest first */
+    uint32_t tombstone_count;
+    struct local_event *local_first, *local_last;
+    uint32_t encoding_jobs;
+    uint64_t next_leg, next_offer;
+    bool reap; /* something can be freed */
+};
+
+/* ---- exchange.c: begin, turn, end ----------------------------------------------------------------------------------
+ */
+
+void exchange_tick(struct node *node);       /* deadlines, leases, redials; every 10 ms while something lives */
+void exchange_redial(struct node *node);     /* whoever waits for a peer asks again */
+void exchange_turn(struct node *node);       /* grants, encodes, local events: at the end of a turn of the loop */
+bool exchange_idle(const struct node *node); /* no offer, no expectation, nothing parked */
+void exchange_fail_all(struct node *node, enum strait_reason reason);
+void exchange_fini(struct node *node);                  /* what waits and what is remembered; nothing lives any more */
+extern const struct peers_events exchange_peers_events; /* owner: the node */
+
+/* Sends a notification, now or when its peer is up. */
+void exchange_note(struct node *node, const char *address, const struct message *note);
+
+/* Jobs that write straight into a peer's arena: its link must stay mapped until they have ended. */
+void exchange_writer_begun(struct peer *peer);
+void exchange_writer_done(struct peer *peer);
+
+/* What the exchange keeps with a peer (peer->owner), from `up` to `quiet`. */
+struct peer_use {
+    uint32_t writers;
+    bool down;
+    struct policy policy;
+};
+
+void name_set(struct name *name, const struct pool_id *pool, struct view key);
+struct tombstone *tombstone_find(struct node *node, const struct name *name, bool is_offer);
+void tombstone_add(struct node *node, const struct request *request);
+void tombstone_remove(struct node *node, const struct name *name, bool is_offer);
+
+/* ---- request.c ------------------------------------------------------------------------------------------------------
+ */
+
+/* Marks pages and adds them. NONE, BUSY, GEOMETRY (no such page, or an index twice), NO_MEMORY. */
+enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);
+void request_state(struct request *request, enum strait_state state); /* moves up and tells the client */
+void request_release_pool(struct request *request);                   /* drained: its pages are free */
+
+/* ---- expectation.c
+ * ---------------------------------------------------------------------------------------------------- */
+
+/* Takes over what the caller filled in: *request's session, pool, name, transfer, pages. */
+struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
+                                       const struct message_expect *message);
+void expectation_begin(struct expectation *expectation); /* its pages are complete */
+/* Adds the leg to one source: at an address, or under this daemon. */
+void expectation_start(struct expectation *expectation, const struct name *source, const char *address, bool local);
+/* The same for a source that has announced itself over a connection. */
+void expectation_announced(struct expectation *expectation, const struct name *source, struct peer *peer);
+void expectation_fail(struct expectation *expectation, enum strait_reason reason, const char *text);
+void expectation_leg_complete(struct expectation *expectation);
+void expectation_leg_drained(struct expectation *expectation);
+
+/* ---- offer.c
+ * ------------------------------------------------------------------------------------------------------------ */
+
+struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
+                           const struct message_offer *message);
+void offer_begin(struct offer *offer, const struct message_offer *message); /* the last of its messages */
+enum strait_reason offer_append(struct offer *offer, const struct message_append *message);
+void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);
+void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer, when it is up */
+void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);
+void offer_leg_verdict(struct offer *offer, enum strait_reason reason);
+void offer_leg_drained(struct offer *offer);
+
+/* ---- sink.c
+ * --------------------------------------------------------------------------------------------------------------- */
+
+struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address, bool local);
+void sink_free(struct sink *sink);
+void sink_ask(struct sink *sink);                                  /* REQUEST, when its peer is up */
+bool sink_apply(struct sink *sink, const struct leg_event *event); /* true: the event was accepted (ARRIVING) */
+void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason);
+enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message);
+void sink_grants(struct node *node); /* hands out free slots, in turn */
+void sink_reclaim(struct node *node);
+struct landing sink_arriving(struct node *node, struct peer *peer, const void *header, size_t header_size, size_t size);
+void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status);
+void sink_copied(struct sink *sink, uint64_t grant, const struct job_result *result);
+
+/* ---- source.c
+ * --------------------------------------------------------------------------------------------------------------- */
+
+struct source *source_create(struct offer *offer, struct peer *peer, struct sink *local, uint64_t id,
+                             const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count);
+void source_free(struct source *source);
+bool source_apply(struct source *source, const struct leg_event *event);
+void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason);
+/* `count` segments of the offer from `from` on are ready; tells the sink what of it is wanted. */
+enum strait_reason source_ready(struct source *source, uint32_t from, uint32_t count, bool bind);
+void source_encodes(struct node *node); /* begins queued chunks, in turn */
+void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
+
+/* ---- local.c
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Pairs a waiting sink with an offer under the same daemon. */
+void local_bind(struct sink *sink, struct offer *offer);
+void local_post(struct node *node, struct sink *sink, struct source *source, const struct leg_event *event);
+bool local_turn(struct node *node);                        /* false: there was nothing */
+void local_part(struct sink *sink, struct source *source); /* the source is freed */
+/* The source may begin `grant`: page to page, which is encode and decode in one. */
+void local_copy(struct source *source, const struct leg_grant *grant);
+
+/* ---- parked.c
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+void parked_add(struct node *node, struct parked *parked);
+void parked_remove(struct node *node, struct parked *parked); /* and frees it */
+void parked_forget_peer(struct node *node, struct peer *peer);
+void parked_forget_sink(struct node *node, struct sink *sink);
+void parked_forget_offer(struct node *node, struct offer *offer);
+void parked_meet_offer(struct offer *offer);
+void parked_meet_expectation(struct expectation *expectation);
+/* A REQUEST whose offer is known, or that came with the offer. */
+void request_bind(struct parked *parked, struct offer *offer);
+
+#endif

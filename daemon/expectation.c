@@ -1,0 +1,271 @@
+/* The sink's side of a request: what is expected, what has landed, and the verdict over all its legs. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <utlist.h>
+
+#include "daemon/fault.h"
+#include "daemon/node.h"
+#include "daemon/session.h"
+
+struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
+                                       const struct message_expect *message)
+{
+    struct expectation *e = calloc(1, sizeof(*e));
+    if (e == NULL || page_set_init(&e->request.pages, pool->pool->group_count) != STRAIT_OK) {
+        free(e);
+        return NULL;
+    }
+    e->request.node = node;
+    e->request.session = session;
+    e->request.pool = pool;
+    e->request.transfer = message->transfer;
+    e->request.began = uv_hrtime();
+    name_set(&e->request.name, &pool->id, message->key);
+    e->epoch = (struct epoch){.incarnation = node->incarnation, .counter = ++node->epoch_counter};
+    e->sources = message->sources != 0 ? message->sources : 1;
+    e->deadline = uv_now(node->loop) + message->deadline_ms;
+    pool->uses++;
+    session->undrained++;
+    node->metrics.expectations++;
+    DL_APPEND(node->exchange.expectations, e);
+    HASH_ADD(by_name, node->exchange.expectations_by_name, name, sizeof(struct name), &e->request);
+    tombstone_remove(node, &e->request.name, false);
+    return e;
+}
+
+/* The expected logical indexes, as the sources are told. */
+static bool collect_wanted(struct expectation *e)
+{
+    const struct page_set *pages = &e->request.pages;
+    uint32_t count = 0;
+    for (uint32_t g = 0; g < pages->group_count; g++)
+        count += pages->groups[g].span_count;
+    e->wanted = malloc((count + 1) * sizeof(*e->wanted));
+    if (e->wanted == NULL)
+        return false;
+    for (uint32_t g = 0; g < pages->group_count; g++) {
+        for (uint32_t s = 0; s < pages->groups[g].span_count; s++) {
+            const struct page_span *span = &pages->groups[g].spans[s];
+            e->wanted[e->wanted_count++] = (struct wire_span){.group = g, .first = span->first, .count = span->count};
+        }
+    }
+    return true;
+}
+
+static bool prepare_coverage(struct expectation *e)
+{
+    const struct pool *pool = e->request.pool->pool;
+    struct coverage_group groups[STRAIT_GROUPS_MAX];
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        groups[g] =
+            (struct coverage_group){.region_count = pool->groups[g].region_count, .layers = pool->groups[g].layers};
+    return coverage_create(&e->request.pages, groups, pool->group_count, &e->coverage) == STRAIT_OK;
+}
+
+void expectation_begin(struct expectation *e)
+{
+    if (!collect_wanted(e) || !prepare_coverage(e)) {
+        expectation_fail(e, STRAIT_REASON_NO_MEMORY, "too many pages");
+        return;
+    }
+    request_state(&e->request, STRAIT_BOOTSTRAP);
+    parked_meet_expectation(e);
+}
+
+static bool already_started(const struct expectation *e, const struct name *source)
+{
+    const struct sink *sink;
+    LL_FOREACH(e->sinks, sink)
+    if (memcmp(&sink->source, source, sizeof(*source)) == 0)
+        return true;
+    return false;
+}
+
+/* The leg to one more source; NULL when there is one already, as both sides started this pair, or none can be. */
+static struct sink *add_leg(struct expectation *e, const struct name *source, const char *address, bool local)
+{
+    if (e->request.decided || already_started(e, source))
+        return NULL;
+    if (e->sink_count == e->sources) {
+        expectation_fail(e, STRAIT_REASON_GEOMETRY, "more sources than expected");
+        return NULL;
+    }
+    struct sink *sink = sink_create(e, source, address, local);
+    if (sink == NULL)
+        expectation_fail(e, STRAIT_REASON_NO_MEMORY, "");
+    return sink;
+}
+
+void expectation_start(struct expectation *e, const struct name *source, const char *address, bool local)
+{
+    struct sink *sink = add_leg(e, source, address, local);
+    if (sink != NULL)
+        sink_ask(sink);
+}
+
+void expectation_announced(struct expectation *e, const struct name *source, struct peer *peer)
+{
+    struct sink *sink = add_leg(e, source, peer->address, false);
+    if (sink == NULL)
+        return;
+    sink->peer = peer;
+    sink->asked = true;
+    sink_event(sink, SINK_START, STRAIT_REASON_NONE);
+}
+
+/* ---- The verdict ----------------------------------------------------------------------------------------------------
+ */
+
+static void trace(const struct expectation *e)
+{
+    struct node *node = e->request.node;
+    uint64_t microseconds = (uv_hrtime() - e->request.began) / 1000;
+    histogram_record(&node->metrics.stages[STAGE_TRANSFER], microseconds);
+    if (!log_enabled(node->log, LOG_DEBUG))
+        return;
+    char key[3 * STRAIT_KEY_BYTES_MAX];
+    log_write(node->log, LOG_DEBUG,
+              "msg=transfer side=sink key=%s epoch=%" PRIx64 ".%" PRIu64 " state=%s reason=\"%s\" pages=%" PRIu64
+              " raw_bytes=%" PRIu64 " wire_bytes=%" PRIu64 " us=%" PRIu64,
+              log_quote(key, sizeof(key), e->request.name.key, e->request.name.size), e->epoch.incarnation,
+              e->epoch.counter, e->request.state == STRAIT_DONE ? "done" : "failed",
+              strait_reason_string(e->request.reason), e->request.pages.total, e->raw_bytes, e->wire_bytes,
+              microseconds);
+}
+
+static bool jobs_are_over(const struct expectation *e)
+{
+    const struct sink *sink;
+    LL_FOREACH(e->sinks, sink)
+    if (!sink->leg.drained)
+        return fault_at(FAULT_BUG_DRAINED, NULL, NULL);
+    return true;
+}
+
+static void drain(struct expectation *e)
+{
+    e->request.drained = true;
+    e->request.node->exchange.reap = true;
+    request_release_pool(&e->request);
+    coverage_destroy(e->coverage);
+    e->coverage = NULL;
+}
+
+/* Ends the name: a new expectation may have it, late messages get this verdict. */
+static void decide(struct expectation *e, enum strait_state state, enum strait_reason reason)
+{
+    struct node *node = e->request.node;
+    e->request.decided = true;
+    e->request.state = state;
+    e->request.reason = reason;
+    HASH_DELETE(by_name, node->exchange.expectations_by_name, &e->request);
+    tombstone_add(node, &e->request);
+    if (state == STRAIT_DONE)
+        node->metrics.sink_done++;
+    else
+        node->metrics.sink_failed[reason]++;
+    trace(e);
+}
+
+#define MISSING_MAX 4096u /* spans of pages that did not land which the client is told of */
+
+/* Sends the verdict with the pages that are not in place, by their ids, in as many messages as it takes. */
+static void tell(struct expectation *e, const char *text)
+{
+    struct message message = {.type = MESSAGE_STATE};
+    message.state = (struct message_state){.transfer = e->request.transfer,
+                                           .state = (uint32_t)e->request.state,
+                                           .reason = (uint32_t)e->request.reason,
+                                           .drained = e->request.drained,
+                                           .text = view_of(text, strlen(text))};
+    if (e->request.state == STRAIT_DONE)
+        message.state.aux = view_of(e->aux, e->aux_size);
+    session_send(e->request.session, &message);
+}
+
+static void tell_missing(struct expectation *e, const struct wire_span *spans, uint32_t count)
+{
+    struct message message = {.type = MESSAGE_STATE};
+    for (uint32_t i = 0; i < count; i++) {
+        struct wire_page_list list = {.group = spans[i].group, .first = spans[i].first};
+        for (uint32_t done = 0; done < spans[i].count; done += list.count) {
+            list.first = spans[i].first + done;
+            list.count = page_set_run(&e->request.pages, list.group, list.first);
+            if (list.count > spans[i].count - done)
+                list.count = spans[i].count - done;
+            if (list.count > MESSAGE_IDS_MAX)
+                list.count = MESSAGE_IDS_MAX;
+            list.ids = page_set_ids(&e->request.pages, list.group, list.first, list.count);
+            if (list.ids == NULL || list.count == 0)
+                break;
+            message.state = (struct message_state){.transfer = e->request.transfer,
+                                                   .state = STRAIT_FAILED,
+                                                   .reason = (uint32_t)e->request.reason,
+                                                   .more = true,
+                                                   .failed_count = 1,
+                                                   .failed = &list};
+            session_send(e->request.session, &message);
+        }
+    }
+}
+
+/* Pages that are not in place, malloc'ed; none when memory has run out: the verdict matters more. */
+static struct wire_span *find_missing(const struct expectation *e, uint32_t *count)
+{
+    *count = 0;
+    struct wire_span *missing = malloc(MISSING_MAX * sizeof(*missing));
+    if (missing == NULL || e->coverage == NULL)
+        return missing;
+    *count = coverage_missing(e->coverage, missing, MISSING_MAX);
+    if (*count > MISSING_MAX)
+        *count = MISSING_MAX;
+    return missing;
+}
+
+void expectation_fail(struct expectation *e, enum strait_reason reason, const char *text)
+{
+    if (e->request.decided)
+        return;
+    uint32_t missing_count = 0;
+    struct wire_span *missing = find_missing(e, &missing_count);
+    decide(e, STRAIT_FAILED, reason);
+    struct sink *sink;
+    LL_FOREACH(e->sinks, sink)
+    sink_event(sink, SINK_FAIL, reason);
+    tell_missing(e, missing, missing_count);
+    free(missing);
+    if (!e->request.drained && jobs_are_over(e))
+        drain(e);
+    tell(e, text);
+    if (e->request.drained)
+        session_drained(e->request.session);
+}
+
+void expectation_leg_drained(struct expectation *e)
+{
+    if (!e->request.decided || e->request.drained || e->request.state == STRAIT_DONE || !jobs_are_over(e))
+        return;
+    drain(e);
+    struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = e->request.transfer}};
+    session_send(e->request.session, &message);
+    session_drained(e->request.session);
+}
+
+void expectation_leg_complete(struct expectation *e)
+{
+    if (++e->complete_count < e->sources || e->request.decided)
+        return;
+    if (!coverage_complete(e->coverage)) {
+        expectation_fail(e, STRAIT_REASON_GEOMETRY, "pages were expected that no source has offered");
+        return;
+    }
+    decide(e, STRAIT_DONE, STRAIT_REASON_NONE);
+    struct sink *sink;
+    LL_FOREACH(e->sinks, sink)
+    sink_event(sink, SINK_FINISH, STRAIT_REASON_NONE);
+    drain(e);
+    tell(e, "");
+    session_drained(e->request.session);
+}

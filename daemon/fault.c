@@ -1,0 +1,3 @@
+#include "daemon/fault.h"
+
+fault_function *fault_hook;

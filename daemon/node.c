@@ -1,0 +1,357 @@
+/* A node's life: made on a loop, turned by it, stopped. */
+#include "daemon/node.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utlist.h>
+
+#include "daemon/auth.h"
+#include "daemon/codebook_option.h"
+#include "daemon/lock.h"
+#include "daemon/session.h"
+
+#define TICK_MS     10u           /* how exactly deadlines are kept */
+#define SMALL_BYTES (256u * 1024) /* pieces that are coded on the loop: about 30 us */
+#define ACCEPTS     64u           /* clients at a time */
+
+/* ---- Turns of the loop
+ * ----------------------------------------------------------------------------------------------------- */
+
+static void on_again(uv_idle_t *idle)
+{
+    uv_idle_stop(idle);
+}
+
+static void on_check(uv_check_t *check)
+{
+    struct node *node = check->data;
+    node->turn_began = uv_hrtime();
+}
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+    struct node *node = prepare->data;
+    if (node->backlog)
+        session_backlogs(node);
+    exchange_turn(node);
+    session_flush(node);
+    session_reap(node);
+    if (node->client_gone && !node->draining)
+        node_stop(node, false);
+    if (node->backlog || node->exchange.reap || node->sessions_ended)
+        uv_idle_start(&node->again, on_again);
+    if (!exchange_idle(node) || node->draining)
+        node_wake(node);
+    if (node->turn_began != 0)
+        histogram_record(&node->metrics.stalls, (uv_hrtime() - node->turn_began) / 1000);
+}
+
+static void close_all(struct node *node);
+static void close_handles(struct node *node);
+
+static void check_drain(struct node *node)
+{
+    if (!node->draining || node->stopping)
+        return;
+    if (exchange_idle(node) || uv_now(node->loop) >= node->drain_until)
+        close_all(node);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct node *node = timer->data;
+    if (!node->stopping)
+        exchange_tick(node);
+    check_drain(node);
+    close_handles(node);
+    if (exchange_idle(node) && !node->draining)
+        uv_timer_stop(timer);
+}
+
+void node_wake(struct node *node)
+{
+    if (!uv_is_active((uv_handle_t *)&node->tick) && !uv_is_closing((uv_handle_t *)&node->tick))
+        uv_timer_start(&node->tick, on_tick, TICK_MS, TICK_MS);
+}
+
+/* ---- Clients
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+static void on_client(void *owner, uint32_t events)
+{
+    struct node *node = owner;
+    (void)events;
+    for (uint32_t i = 0; i < ACCEPTS; i++) {
+        int fd = accept4(node->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0)
+            return;
+        session_accept(node, fd);
+    }
+}
+
+static enum strait_status listen_for_clients(struct node *node, char *why, size_t why_size)
+{
+    if (node->options.socket[0] == '\0')
+        return STRAIT_OK;
+    pid_t holder;
+    enum strait_status status = lock_acquire(node->options.socket, &node->lock_fd, &holder, why, why_size);
+    if (status == STRAIT_OK)
+        status = listen_unix(node->options.socket, 0660, &node->listen_fd, why, why_size);
+    if (status == STRAIT_OK)
+        status = watch_open(node->loop, node->listen_fd, on_client, node, &node->watches, &node->listener);
+    if (status == STRAIT_OK)
+        watch_for(node->listener, WATCH_READ);
+    return status;
+}
+
+static void stop_listening(struct node *node)
+{
+    watch_close(node->listener);
+    node->listener = NULL;
+    if (node->listen_fd >= 0) {
+        close(node->listen_fd);
+        unlink(node->options.socket);
+    }
+    if (node->lock_fd >= 0)
+        close(node->lock_fd);
+    node->listen_fd = node->lock_fd = -1;
+}
+
+/* ---- Parts
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
+
+static char *http_metrics(void *owner, size_t *size)
+{
+    return node_metrics(owner, size);
+}
+
+static char *http_health(void *owner, size_t *size, int *http_status)
+{
+    struct node *node = owner;
+    *http_status = node->draining ? 503 : 200;
+    char *text = NULL;
+    int length = asprintf(&text, "{\"status\":\"%s\"}\n", node->draining ? "draining" : "ok");
+    if (length < 0)
+        return NULL;
+    *size = (size_t)length;
+    return text;
+}
+
+static const struct http_handlers http_handlers = {.metrics = http_metrics, .health = http_health};
+
+static enum strait_status make_memory(struct node *node, char *why, size_t why_size)
+{
+    const struct node_options *o = &node->options;
+    uint32_t slot = (uint32_t)((o->chunk_bytes + 4095) / 4096 * 4096);
+    uint64_t receive = o->arena_bytes / slot, send = o->send_bytes / slot;
+    enum strait_status status = arena_init(&node->receive, true, slot, receive != 0 ? (uint32_t)receive : 1);
+    if (status == STRAIT_OK)
+        status = arena_init(&node->send, false, slot, send != 0 ? (uint32_t)send : 1);
+    if (status == STRAIT_OK) {
+        node->slots = calloc(node->receive.slot_count, sizeof(*node->slots));
+        if (node->slots == NULL)
+            status = STRAIT_ERR_NO_MEMORY;
+    }
+    if (status != STRAIT_OK)
+        snprintf(why, why_size, "arenas (arena-bytes, send-bytes): %s", strait_status_string(status));
+    return status;
+}
+
+static enum strait_status make_peers(struct node *node, char *why, size_t why_size)
+{
+    struct transport_arena arena = {
+        .base = node->receive.base, .size = node->receive.size, .fd = node->receive.fd, .memory = TRANSPORT_HOST};
+    struct peers_config config = {.loop = node->loop,
+                                  .options = &node->options,
+                                  .log = node->log,
+                                  .metrics = &node->metrics,
+                                  .arena = &arena,
+                                  .slot_bytes = node->receive.slot_bytes,
+                                  .slot_count = node->receive.slot_count,
+                                  .send_base = node->send.base,
+                                  .send_size = node->send.size,
+                                  .incarnation = node->incarnation,
+                                  .node = node->id,
+                                  .codebook_id = node->codebook != NULL ? strait_codebook_id(node->codebook) : NULL,
+                                  .events = &exchange_peers_events,
+                                  .owner = node};
+    return peers_open(&config, &node->peers, why, why_size);
+}
+
+static enum strait_status make_http(struct node *node, char *why, size_t why_size)
+{
+    if (node->options.metrics[0] == '\0')
+        return STRAIT_OK;
+    unsigned port;
+    enum strait_status status = http_open(node->loop, node->options.metrics, &http_handlers, node, &node->http, &port);
+    if (status != STRAIT_OK)
+        snprintf(why, why_size, "metrics=%s: %s", node->options.metrics, strait_status_string(status));
+    else
+        log_write(node->log, LOG_INFO, "msg=\"metrics served\" port=%u", port);
+    return status;
+}
+
+static enum strait_status make_parts(struct node *node, char *why, size_t why_size)
+{
+    enum strait_status status = codebook_load(node->options.codebook, &node->codebook, why, why_size);
+    if (status == STRAIT_OK)
+        status = make_memory(node, why, why_size);
+    if (status == STRAIT_OK)
+        status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);
+    if (status == STRAIT_OK)
+        status = make_peers(node, why, why_size);
+    if (status == STRAIT_OK)
+        status = make_http(node, why, why_size);
+    if (status == STRAIT_OK)
+        status = listen_for_clients(node, why, why_size);
+    return status;
+}
+
+static void free_parts(struct node *node)
+{
+    arena_fini(&node->receive);
+    arena_fini(&node->send);
+    free(node->slots);
+    strait_codebook_destroy(node->codebook);
+}
+
+/* Runs first among the loop's prepare handles, as the one that was started last: what it posts, the others flush. */
+static void start_turning(struct node *node)
+{
+    uv_timer_init(node->loop, &node->tick);
+    uv_prepare_init(node->loop, &node->prepare);
+    uv_check_init(node->loop, &node->check);
+    uv_idle_init(node->loop, &node->again);
+    node->tick.data = node->prepare.data = node->check.data = node->again.data = node;
+    uv_prepare_start(&node->prepare, on_prepare);
+    uv_check_start(&node->check, on_check);
+    uv_unref((uv_handle_t *)&node->prepare);
+    uv_unref((uv_handle_t *)&node->check);
+}
+
+/* Threads of libuv's pool: set by main from the option, before the first job. */
+static unsigned worker_count(void)
+{
+    const char *count = getenv("UV_THREADPOOL_SIZE");
+    unsigned long workers = count != NULL ? strtoul(count, NULL, 10) : 4;
+    unsigned long cores = (unsigned long)sysconf(_SC_NPROCESSORS_ONLN);
+    return (unsigned)(workers < cores ? workers : cores);
+}
+
+static void on_watches_idle(void *owner);
+
+enum strait_status node_create(uv_loop_t *loop, const struct node_options *options, struct log *log, int client_fd,
+                               void (*stopped)(void *owner), void *owner, struct node **node, char *why,
+                               size_t why_size)
+{
+    *node = NULL;
+    struct node *made = calloc(1, sizeof(*made));
+    if (made == NULL) {
+        if (client_fd >= 0)
+            close(client_fd);
+        return STRAIT_ERR_NO_MEMORY;
+    }
+    made->loop = loop;
+    made->options = *options;
+    made->log = log;
+    made->stopped = stopped;
+    made->owner = owner;
+    made->workers = worker_count();
+    made->listen_fd = made->lock_fd = -1;
+    made->embedded = client_fd >= 0;
+    made->watches = (struct watch_count){.idle = on_watches_idle, .owner = made};
+    do
+        auth_random(&made->incarnation, sizeof(made->incarnation));
+    while (made->incarnation == 0);
+    auth_random(&made->id, sizeof(made->id));
+    snprintf(why, why_size, "%s", "out of memory");
+    enum strait_status status = make_parts(made, why, why_size);
+    start_turning(made);
+    *node = made;
+    if (status == STRAIT_OK && made->embedded)
+        session_accept(made, client_fd);
+    else if (client_fd >= 0)
+        close(client_fd);
+    return status;
+}
+
+/* ---- Stopping
+ * -------------------------------------------------------------------------------------------------------------------
+ */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct node *node = handle->data;
+    if (--node->handles == 0)
+        node->stopped(node->owner);
+}
+
+/* Last of all: sessions have gone, peers are closed, no job runs. */
+static void close_handles(struct node *node)
+{
+    if (!node->stopping || node->handles_closing || node->session_count != 0 || !node->peers_closed ||
+        node->watches.count != 0 || node->exchange.pools != NULL || !exchange_idle(node))
+        return;
+    node->handles_closing = true;
+    if (node->jobs != NULL)
+        jobs_destroy(node->jobs);
+    node->jobs = NULL;
+    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->check,
+                              (uv_handle_t *)&node->again};
+    node->handles = sizeof(handles) / sizeof(handles[0]);
+    for (uint32_t i = 0; i < node->handles; i++)
+        uv_close(handles[i], on_handle_closed);
+}
+
+static void on_watches_idle(void *owner)
+{
+    close_handles(owner);
+}
+
+void node_peers_closed(struct node *node)
+{
+    node->peers_closed = true;
+    node->peers = NULL;
+    close_handles(node);
+}
+
+static void close_all(struct node *node)
+{
+    if (node->stopping)
+        return;
+    node->stopping = true;
+    exchange_fail_all(node, STRAIT_REASON_LOCAL);
+    session_flush(node); /* verdicts */
+    struct session *session, *next;
+    DL_FOREACH_SAFE(node->sessions, session, next)
+    session_end(session, "daemon stops");
+    stop_listening(node);
+    http_close(node->http);
+    node->http = NULL;
+    if (node->peers != NULL)
+        peers_close(node->peers);
+    else
+        node_peers_closed(node);
+}
+
+void node_stop(struct node *node, bool drain)
+{
+    node->draining = true;
+    node->drain_until = uv_now(node->loop) + (drain ? node->options.drain_ms : 0);
+    log_write(node->log, LOG_INFO, "msg=stopping drain=%d", drain);
+    node_wake(node);
+}
+
+void node_destroy(struct node *node)
+{
+    if (node == NULL)
+        return;
+    exchange_fini(node);
+    free_parts(node);
+    free(node);
+}

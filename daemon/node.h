@@ -1,0 +1,89 @@
+/* One node of the service: everything that a daemon is. All of it is touched by the loop's thread only; jobs and the
+ * log have threads of their own and talk to it through callbacks. */
+#ifndef STRAIT_DAEMON_NODE_H
+#define STRAIT_DAEMON_NODE_H
+
+#include <uv.h>
+
+#include "daemon/arena.h"
+#include "daemon/exchange.h"
+#include "daemon/http.h"
+#include "daemon/job.h"
+#include "daemon/log.h"
+#include "daemon/metrics.h"
+#include "daemon/options.h"
+#include "daemon/peer.h"
+#include "daemon/watch.h"
+
+struct session;
+
+/* Who holds a slot of the receive arena. */
+struct slot {
+    struct sink *sink; /* NULL: nobody */
+    uint64_t grant;
+    uint64_t size;  /* of the chunk in it */
+    uint64_t since; /* uv_hrtime of the latest step */
+};
+
+struct node {
+    uv_loop_t *loop;
+    struct node_options options;
+    struct log *log;
+    struct metrics metrics;
+    struct strait_codebook *codebook; /* NULL: none */
+    struct jobs *jobs;
+    unsigned workers; /* threads that code */
+    struct arena receive, send;
+    struct slot *slots; /* of the receive arena */
+    struct peers *peers;
+    struct http *http;
+    struct exchange exchange;
+
+    struct session *sessions; /* utlist */
+    uint32_t session_count;
+    bool sessions_ended; /* some can be freed */
+    bool backlog;        /* some have messages that waited */
+    bool embedded;
+    bool client_gone; /* embedded: the only one */
+
+    int listen_fd, lock_fd;
+    struct watch *listener;
+    struct watch_count watches;
+    uv_timer_t tick;
+    uv_prepare_t prepare; /* the end of a turn */
+    uv_check_t check;     /* the beginning of one */
+    uv_idle_t again;      /* active: another turn at once */
+    uint64_t turn_began;
+    uint64_t id, incarnation, epoch_counter;
+
+    bool draining; /* no new requests */
+    bool stopping; /* everything is being closed */
+    uint64_t drain_until;
+    bool peers_closed, handles_closing; /* steps of stopping that are done */
+    uint32_t handles;                   /* of libuv, to be closed */
+    void (*stopped)(void *owner);
+    void *owner;
+};
+
+/* Makes a node on a loop: arenas, codebook, sockets. Blocks while memory is faulted in. `client_fd`: embedded mode, the
+ * daemon's end of the only client's socket (taken), with whose end the node stops; else -1. `stopped` is called when a
+ * stop has come to its end: node_destroy may follow. ERR_NO_MEMORY: *node is NULL. With other errors `why` says what
+ * failed, and *node is a node that must be stopped all the same. */
+enum strait_status node_create(uv_loop_t *loop, const struct node_options *options, struct log *log, int client_fd,
+                               void (*stopped)(void *owner), void *owner, struct node **node, char *why,
+                               size_t why_size);
+
+/* Stops: `drain` lets transfers come to their end first, for at most drain-timeout. Then all is closed. */
+void node_stop(struct node *node, bool drain);
+void node_destroy(struct node *node); /* NULL is allowed */
+
+/* The peers have been closed: exchange.c says so. */
+void node_peers_closed(struct node *node);
+/* Something lives that deadlines watch over. */
+void node_wake(struct node *node);
+
+/* What `strait status` and strait_stats show: JSON, malloc'ed. */
+char *node_report(struct node *node, size_t *size);
+char *node_metrics(struct node *node, size_t *size);
+
+#endif

@@ -1,0 +1,319 @@
+/* The source's side of a request: what is ready, whom it looks for, and the verdict over all its consumers. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <utlist.h>
+
+#include "daemon/node.h"
+#include "daemon/session.h"
+
+struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
+                           const struct message_offer *message)
+{
+    struct offer *o = calloc(1, sizeof(*o));
+    if (o == NULL || page_set_init(&o->request.pages, pool->pool->group_count) != STRAIT_OK) {
+        free(o);
+        return NULL;
+    }
+    o->request.node = node;
+    o->request.session = session;
+    o->request.pool = pool;
+    o->request.is_offer = true;
+    o->request.transfer = message->transfer;
+    o->request.began = uv_hrtime();
+    name_set(&o->request.name, &pool->id, message->key);
+    o->id = ++node->exchange.next_offer;
+    o->consumers = message->consumers != 0 ? message->consumers : 1;
+    o->lease_ms = message->lease_ms;
+    o->expires = uv_now(node->loop) + message->lease_ms;
+    o->later = message->later;
+    pool->uses++;
+    session->undrained++;
+    node->metrics.offers++;
+    DL_APPEND(node->exchange.offers, o);
+    HASH_ADD(by_name, node->exchange.offers_by_name, name, sizeof(struct name), &o->request);
+    tombstone_remove(node, &o->request.name, true);
+    return o;
+}
+
+/* ---- What is ready
+ * --------------------------------------------------------------------------------------------------- */
+
+static bool add_ready(struct offer *o, const struct segment *segment)
+{
+    if (o->ready_count == o->ready_capacity) {
+        uint32_t capacity = o->ready_capacity != 0 ? 2 * o->ready_capacity : 16;
+        struct segment *ready = realloc(o->ready, capacity * sizeof(*ready));
+        if (ready == NULL)
+            return false;
+        o->ready = ready;
+        o->ready_capacity = capacity;
+    }
+    o->ready[o->ready_count++] = *segment;
+    return true;
+}
+
+/* The regions of a group whose layer is in a range: consecutive, as they are sorted by layer. */
+static void layer_regions(const struct pool_group *group, int32_t first, uint32_t count, struct segment *segment)
+{
+    segment->region_first = 0;
+    segment->region_count = group->region_count;
+    if (count == 0)
+        return;
+    uint32_t begin = 0;
+    while (begin < group->region_count && group->layers[begin] < first)
+        begin++;
+    uint32_t end = begin;
+    while (end < group->region_count && (int64_t)group->layers[end] < (int64_t)first + count)
+        end++;
+    segment->region_first = begin;
+    segment->region_count = end - begin;
+}
+
+/* Units of these pages and layers are ready from now on. */
+static bool pages_ready(struct offer *o, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
+                        uint32_t layer_count)
+{
+    struct segment segment = {.group = group, .first = first, .count = count};
+    layer_regions(&o->request.pool->pool->groups[group], layer_first, layer_count, &segment);
+    return segment.region_count == 0 || count == 0 || add_ready(o, &segment);
+}
+
+static bool all_pages_ready(struct offer *o, int32_t layer_first, uint32_t layer_count)
+{
+    for (uint32_t g = 0; g < o->request.pages.group_count; g++) {
+        const struct page_group *group = &o->request.pages.groups[g];
+        for (uint32_t s = 0; s < group->span_count; s++)
+            if (!pages_ready(o, g, group->spans[s].first, group->spans[s].count, layer_first, layer_count))
+                return false;
+    }
+    return true;
+}
+
+static enum strait_reason keep_aux(struct offer *o, struct view aux)
+{
+    if (aux.size == 0)
+        return STRAIT_REASON_NONE;
+    o->aux = malloc(aux.size);
+    if (o->aux == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    memcpy(o->aux, aux.data, aux.size);
+    o->aux_size = aux.size;
+    return STRAIT_REASON_NONE;
+}
+
+/* Tells the legs what became ready since segment `from`. */
+static void tell_legs(struct offer *o, uint32_t from)
+{
+    struct source *source;
+    LL_FOREACH(o->sources, source)
+    {
+        enum strait_reason reason = source_ready(source, from, o->ready_count - from, false);
+        if (reason != STRAIT_REASON_NONE)
+            source_event(source, SOURCE_FAIL, reason);
+    }
+}
+
+void offer_begin(struct offer *o, const struct message_offer *message)
+{
+    bool ready = o->later || all_pages_ready(o, 0, 0);
+    if (!ready || (message->last && keep_aux(o, message->aux) != STRAIT_REASON_NONE)) {
+        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
+        return;
+    }
+    o->last = message->last;
+    o->begun = true;
+    request_state(&o->request, STRAIT_BOOTSTRAP);
+    parked_meet_offer(o);
+}
+
+enum strait_reason offer_append(struct offer *o, const struct message_append *message)
+{
+    uint32_t from = o->ready_count;
+    if (o->last)
+        return STRAIT_REASON_GEOMETRY;
+    for (uint32_t i = 0; i < message->list_count; i++) {
+        const struct wire_page_list *list = &message->lists[i];
+        enum strait_reason reason = request_add_pages(&o->request, list);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+        if (!pages_ready(o, list->group, list->first, list->count, message->layer_first, message->layer_count))
+            return STRAIT_REASON_NO_MEMORY;
+    }
+    if (message->list_count == 0 && o->later && !all_pages_ready(o, message->layer_first, message->layer_count))
+        return STRAIT_REASON_NO_MEMORY;
+    if (message->last) {
+        enum strait_reason reason = keep_aux(o, message->aux);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+        o->last = !message->more;
+    }
+    tell_legs(o, from);
+    return STRAIT_REASON_NONE;
+}
+
+/* ---- Looking for the expectation
+ * --------------------------------------------------------------------------------------- */
+
+void offer_announce(struct offer *o, struct announce *a)
+{
+    if (a->bound || o->request.decided || a->address[0] == '\0')
+        return;
+    struct peer *peer = peers_get(o->request.node->peers, a->address);
+    if (peer == NULL || peer->state != PEER_UP || a->told == peer)
+        return;
+    struct message message = {.type = MESSAGE_ANNOUNCE};
+    message.announce = (struct message_announce){.offer = o->id,
+                                                 .source_pool = o->request.name.pool,
+                                                 .sink_pool = a->sink.pool,
+                                                 .source_key = view_of(o->request.name.key, o->request.name.size),
+                                                 .sink_key = view_of(a->sink.key, a->sink.size),
+                                                 .lease_ms = (uint32_t)(o->expires - uv_now(o->request.node->loop))};
+    if (peer_send(peer, &message) == STRAIT_OK)
+        a->told = peer;
+}
+
+void offer_start(struct offer *o, const struct name *sink, const char *address, bool local)
+{
+    struct announce *a;
+    LL_FOREACH(o->announces, a)
+    if (memcmp(&a->sink, sink, sizeof(*sink)) == 0)
+        return;
+    a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
+        return;
+    }
+    a->offer = o;
+    a->sink = *sink;
+    LL_PREPEND(o->announces, a);
+    if (!local) {
+        strcpy(a->address, address);
+        offer_announce(o, a);
+        return;
+    }
+    struct request *expected;
+    HASH_FIND(by_name, o->request.node->exchange.expectations_by_name, sink, sizeof(*sink), expected);
+    if (expected != NULL) {
+        expectation_start((struct expectation *)expected, &o->request.name, "", true);
+        return;
+    }
+    struct parked *parked = calloc(1, sizeof(*parked));
+    if (parked == NULL) {
+        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
+        return;
+    }
+    parked->offer = o;
+    parked->wants = *sink;
+    parked->from = o->request.name;
+    parked->expires = UINT64_MAX; /* as long as the offer */
+    parked_add(o->request.node, parked);
+}
+
+/* ---- The verdict
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static bool jobs_are_over(const struct offer *o)
+{
+    const struct source *source;
+    LL_FOREACH(o->sources, source)
+    if (!source->leg.drained)
+        return false;
+    return true;
+}
+
+static void drain(struct offer *o)
+{
+    o->request.drained = true;
+    o->request.node->exchange.reap = true;
+    request_release_pool(&o->request);
+}
+
+static void stop_announcing(struct offer *o)
+{
+    struct announce *a;
+    LL_FOREACH(o->announces, a)
+    {
+        if (a->bound || a->told == NULL)
+            continue;
+        struct message message = {.type = MESSAGE_ANNOUNCE};
+        message.announce = (struct message_announce){.offer = o->id,
+                                                     .source_pool = o->request.name.pool,
+                                                     .sink_pool = a->sink.pool,
+                                                     .source_key = view_of(o->request.name.key, o->request.name.size),
+                                                     .sink_key = view_of(a->sink.key, a->sink.size),
+                                                     .stop = true};
+        (void)peer_send(a->told, &message); /* a lost one only waits for its lease */
+        a->told = NULL;
+    }
+}
+
+static void decide(struct offer *o, enum strait_reason reason, const char *text)
+{
+    struct node *node = o->request.node;
+    o->request.decided = true;
+    o->request.state = reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED;
+    o->request.reason = reason;
+    HASH_DELETE(by_name, node->exchange.offers_by_name, &o->request);
+    tombstone_add(node, &o->request);
+    stop_announcing(o);
+    parked_forget_offer(node, o);
+    if (reason == STRAIT_REASON_NONE)
+        node->metrics.source_done++;
+    else
+        node->metrics.source_failed[reason]++;
+    struct source *source;
+    LL_FOREACH(o->sources, source)
+    source_event(source, SOURCE_FAIL, reason != STRAIT_REASON_NONE ? reason : STRAIT_REASON_ABORTED);
+    if (!o->request.drained && jobs_are_over(o))
+        drain(o);
+    if (log_enabled(node->log, LOG_DEBUG)) {
+        char key[3 * STRAIT_KEY_BYTES_MAX];
+        log_write(node->log, LOG_DEBUG, "msg=transfer side=source key=%s state=%s reason=\"%s\" us=%" PRIu64,
+                  log_quote(key, sizeof(key), o->request.name.key, o->request.name.size),
+                  reason == STRAIT_REASON_NONE ? "done" : "failed", strait_reason_string(reason),
+                  (uv_hrtime() - o->request.began) / 1000);
+    }
+    struct message message = {.type = MESSAGE_STATE};
+    message.state = (struct message_state){.transfer = o->request.transfer,
+                                           .state = (uint32_t)o->request.state,
+                                           .reason = (uint32_t)reason,
+                                           .drained = o->request.drained,
+                                           .text = view_of(text, strlen(text))};
+    session_send(o->request.session, &message);
+    if (o->request.drained)
+        session_drained(o->request.session);
+}
+
+void offer_fail(struct offer *o, enum strait_reason reason, const char *text)
+{
+    if (!o->request.decided)
+        decide(o, reason, text);
+}
+
+/* One consumer's end. A consumer that failed fails the offer, when all have ended. */
+void offer_leg_verdict(struct offer *o, enum strait_reason reason)
+{
+    if (o->request.decided)
+        return;
+    if (reason == STRAIT_REASON_NONE) {
+        o->done_count++;
+    } else {
+        o->failed_count++;
+        if (o->request.reason == STRAIT_REASON_NONE)
+            o->request.reason = reason;
+    }
+    if (o->done_count + o->failed_count >= o->consumers)
+        decide(o, o->failed_count == 0 ? STRAIT_REASON_NONE : o->request.reason, "");
+}
+
+void offer_leg_drained(struct offer *o)
+{
+    if (!o->request.decided || o->request.drained || !jobs_are_over(o))
+        return;
+    drain(o);
+    struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = o->request.transfer}};
+    session_send(o->request.session, &message);
+    session_drained(o->request.session);
+}

@@ -1,0 +1,145 @@
+/* The choice of a mode.
+ *
+ * Chunks of a leg overlap: one is encoded while another travels. So a mode carries raw bytes as fast as the slower of
+ * its two stages: the encoders (`encode` of one worker, times the workers) and the link (`wire` times the ratio of the
+ * mode on this pool's pages). The mode with the largest of these minima is taken. What has not been measured is
+ * assumed: a slow link, the codec's usual ratios, an encoder that keeps up; so a cold start compresses, and the first
+ * chunks tell.
+ *
+ * Pages that do not shrink go raw, and so does what the processor codes too slowly for the link. As raw chunks tell
+ * nothing of the other modes, every so often one chunk is coded all the same. */
+#include "daemon/policy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/node.h"
+
+#define PROBE_CHUNKS 64u                /* one in so many is coded where raw is better: 1 to 2 % of the time */
+#define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link: at least this much, */
+#define WIRE_NS      2000000u           /* for at least this long */
+#define USUAL_WIRE   100e6
+
+static const double usual_ratio[POLICY_MODES] = {
+    [STRAIT_MODE_RAW] = 1, [STRAIT_MODE_TOP16] = 1.33, [STRAIT_MODE_TIERED] = 1.48};
+static const char *const mode_names[POLICY_MODES] = {
+    [STRAIT_MODE_RAW] = "raw", [STRAIT_MODE_TOP16] = "top16", [STRAIT_MODE_TIERED] = "tiered"};
+
+static enum strait_mode pinned_by_pool(uint32_t coding)
+{
+    switch (coding) {
+    case STRAIT_CODING_RAW:
+        return STRAIT_MODE_RAW;
+    case STRAIT_CODING_TOP16:
+        return STRAIT_MODE_TOP16;
+    case STRAIT_CODING_TIERED:
+        return STRAIT_MODE_TIERED;
+    default:
+        return STRAIT_MODE_AUTO;
+    }
+}
+
+static enum strait_mode pinned_by_option(const char *coding)
+{
+    for (int mode = STRAIT_MODE_RAW; mode < (int)POLICY_MODES; mode++)
+        if (strcmp(coding, mode_names[mode]) == 0)
+            return (enum strait_mode)mode;
+    return STRAIT_MODE_AUTO;
+}
+
+static enum strait_mode say(struct policy *policy, enum strait_mode mode, const char *reason)
+{
+    snprintf(policy->reason, sizeof(policy->reason), "%s: %s", mode_names[mode], reason);
+    return mode;
+}
+
+static double known_or(double measured, double usual)
+{
+    return measured > 0 ? measured : usual;
+}
+
+/* Raw bytes a second that a mode can carry. */
+static double goodput(const struct policy *policy, const struct policy_pool *pool, int mode, unsigned workers)
+{
+    double link = known_or(policy->wire, USUAL_WIRE) * known_or(pool->ratio[mode], usual_ratio[mode]);
+    double coder = policy->encode[mode] * workers;
+    return coder > 0 && coder < link ? coder : link;
+}
+
+static enum strait_mode choose(struct node *node, struct policy *policy, struct policy_pool *pool)
+{
+    enum strait_mode best = STRAIT_MODE_RAW;
+    double most = 0;
+    for (int mode = STRAIT_MODE_RAW; mode < (int)POLICY_MODES; mode++) {
+        double rate = goodput(policy, pool, mode, node->workers);
+        if (rate <= most * 1.01) /* not for a trifle */
+            continue;
+        most = rate;
+        best = (enum strait_mode)mode;
+    }
+    snprintf(policy->reason, sizeof(policy->reason), "%s: link %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s",
+             mode_names[best], known_or(policy->wire, USUAL_WIRE) * 1e-9, policy->wire > 0 ? "" : " (assumed)",
+             known_or(pool->ratio[best], usual_ratio[best]), most * 1e-9);
+    if (best == STRAIT_MODE_RAW && pool->chunks % PROBE_CHUNKS == 0)
+        return STRAIT_MODE_TIERED;
+    return best;
+}
+
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool)
+{
+    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    pool->policy.chunks++;
+    if (node->codebook == NULL)
+        return say(policy, STRAIT_MODE_RAW, "no codebook set is loaded");
+    if (!peer->codebook_matches)
+        return say(policy, STRAIT_MODE_RAW, "the peer has another codebook set");
+    enum strait_mode mode = pinned_by_pool(pool->pool->coding);
+    if (mode != STRAIT_MODE_AUTO)
+        return say(policy, mode, "pinned by the pool");
+    mode = pinned_by_option(node->options.coding);
+    if (mode != STRAIT_MODE_AUTO)
+        return say(policy, mode, "pinned by the option coding");
+    if (peer->direct)
+        return say(policy, STRAIT_MODE_RAW, "shared memory");
+    return choose(node, policy, &pool->policy);
+}
+
+/* ---- Measurements
+ * ---------------------------------------------------------------------------------------------------- */
+
+static void smooth(double *value, double sample)
+{
+    *value = *value == 0 ? sample : *value + (sample - *value) / 4;
+}
+
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, const struct job_result *result)
+{
+    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    if (result->reason != STRAIT_REASON_NONE || result->nanoseconds == 0 || result->bytes == 0)
+        return;
+    smooth(&policy->encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
+    smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
+}
+
+void policy_sending(struct peer *peer)
+{
+    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    if (policy->sending++ != 0)
+        return;
+    policy->busy_since = uv_hrtime();
+    policy->busy_bytes = 0;
+}
+
+void policy_sent(struct peer *peer, uint64_t bytes)
+{
+    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    uint64_t now = uv_hrtime();
+    policy->sending--;
+    policy->busy_bytes += bytes;
+    uint64_t busy = now - policy->busy_since;
+    if (bytes == 0 || policy->busy_bytes < WIRE_BYTES || busy < WIRE_NS)
+        return;
+    smooth(&policy->wire, (double)policy->busy_bytes * 1e9 / (double)busy);
+    policy->busy_since = now;
+    policy->busy_bytes = 0;
+}

@@ -1,0 +1,56 @@
+/* What offers and expectations have in common: pages, state, the end. */
+#include "daemon/node.h"
+#include "daemon/session.h"
+
+static bool mark(struct request *request, const struct wire_page_list *list)
+{
+    struct pool *pool = request->pool->pool;
+    return request->is_offer ? pool_offer(pool, list) : pool_expect(pool, list);
+}
+
+static void unmark(struct request *request, const struct wire_page_list *list)
+{
+    struct page_set one;
+    if (page_set_init(&one, request->pool->pool->group_count) != STRAIT_OK)
+        return; /* the pages stay marked: busy, but safe */
+    if (page_set_add(&one, list) == STRAIT_OK)
+        pool_release(request->pool->pool, &one, !request->is_offer);
+    page_set_fini(&one);
+}
+
+enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list)
+{
+    if (list->count == 0)
+        return STRAIT_REASON_NONE;
+    if (!pool_has(request->pool->pool, list))
+        return STRAIT_REASON_GEOMETRY;
+    if (!mark(request, list))
+        return STRAIT_REASON_BUSY;
+    enum strait_status status = page_set_add(&request->pages, list);
+    if (status == STRAIT_OK)
+        return STRAIT_REASON_NONE;
+    unmark(request, list);
+    return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+}
+
+void request_state(struct request *request, enum strait_state state)
+{
+    if (request->decided || state <= request->state)
+        return;
+    request->state = state;
+    struct message message = {.type = MESSAGE_STATE,
+                              .state = {.transfer = request->transfer, .state = (uint32_t)state}};
+    session_send(request->session, &message);
+}
+
+void request_release_pool(struct request *request)
+{
+    struct pool_ref *pool = request->pool;
+    if (pool == NULL)
+        return;
+    pool_release(pool->pool, &request->pages, !request->is_offer);
+    request->pool = NULL;
+    pool->uses--;
+    if (pool->uses == 0 && pool->removing)
+        session_pool_gone(pool);
+}

@@ -1,0 +1,57 @@
+/* One client connection. */
+#ifndef STRAIT_DAEMON_SESSION_H
+#define STRAIT_DAEMON_SESSION_H
+
+#include "daemon/node.h"
+#include "daemon/watch.h"
+
+struct session {
+    struct node *node;
+    struct channel *channel; /* NULL: closed, or handed over to the peers */
+    struct watch *socket;
+    struct watch *process; /* of the client's pidfd; NULL: only the socket tells of its death */
+    int pidfd;
+    uint32_t pid, uid;
+    bool greeted;             /* HELLO has come */
+    bool mapping;             /* a pool is being mapped: messages wait */
+    bool dirty;               /* something is to be flushed */
+    bool backlog;             /* messages wait for their next turn */
+    bool ending;              /* nothing is read any more; the socket closes when all has drained */
+    uint32_t jobs;            /* mapping and unmapping for this session */
+    uint32_t undrained;       /* its requests whose pages are not free */
+    uint64_t refused;         /* the transfer whose remaining parts are to be ignored; 0: none */
+    struct request *requests; /* hash, by transfer */
+    struct session *prev, *next;
+};
+
+/* Takes the socket. One too many is closed and counted. */
+void session_accept(struct node *node, int fd);
+/* Lets go of the client: its live transfers fail, and the socket is closed when they have drained. */
+void session_end(struct session *session, const char *why);
+/* NULL session: nobody is left to be told. */
+void session_send(struct session *session, const struct message *message);
+void session_flush(struct node *node);                                    /* what the turn has queued */
+void session_forget(struct session *session, struct request *request);    /* it is freed */
+void session_drained(struct session *session);                            /* one of its requests has */
+struct request *session_find(struct session *session, uint64_t transfer); /* NULL: none, or over */
+void session_process(struct session *session); /* messages that have come, until one has to wait */
+void session_backlogs(struct node *node);      /* those that waited */
+void session_jobs_over(struct session *session);
+void session_reap(struct node *node); /* at the end of a turn: frees those that have ended */
+
+/* ---- session_pool.c: false means that the client broke the protocol
+ * ----------------------------------------------------- */
+
+bool session_pool_register(struct session *session, struct message *message, const int *fds, uint32_t fd_count);
+bool session_pool_remove(struct session *session, const struct message_pool_remove *message);
+struct pool_ref *session_pool(struct session *session, const struct pool_id *id); /* of this client; NULL: none */
+void session_pools_end(struct session *session);                                  /* the client is gone */
+void session_pool_gone(struct pool_ref *pool); /* the last use of a pool that is to go */
+
+/* ---- session_verbs.c
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Everything but HELLO, SHM_HELLO and POOL_REGISTER. */
+bool session_verb(struct session *session, const struct message *message);
+
+#endif

@@ -1,0 +1,219 @@
+/* A client's pools: mapped and unmapped on workers, known by their ids. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/session.h"
+
+struct mapping {
+    struct session *session;
+    struct message message; /* owns what the registration points into */
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t fd_count;
+    uint64_t bytes_max;
+    struct pool *pool;
+    enum strait_status status;
+    char why[256];
+};
+
+static void pool_status(struct session *session, const struct pool_id *id, enum strait_status status, bool removed,
+                        const char *why)
+{
+    struct message message = {.type = MESSAGE_POOL_STATUS};
+    message.pool_status = (struct message_pool_status){
+        .pool = *id, .status = (int32_t)status, .removed = removed, .text = view_of(why, strlen(why))};
+    session_send(session, &message);
+}
+
+struct pool_ref *session_pool(struct session *session, const struct pool_id *id)
+{
+    struct pool_ref *pool;
+    HASH_FIND(hh, session->node->exchange.pools, id, sizeof(*id), pool);
+    return pool != NULL && pool->session == session && !pool->removing ? pool : NULL;
+}
+
+/* What this user's clients have mapped. */
+static uint64_t bytes_of_user(struct node *node, uint32_t uid)
+{
+    uint64_t bytes = 0;
+    struct pool_ref *pool, *next;
+    HASH_ITER(hh, node->exchange.pools, pool, next)
+    if (pool->uid == uid)
+        bytes += pool->pool->bytes;
+    return bytes;
+}
+
+/* ---- Mapping
+ * ----------------------------------------------------------------------------------------------------------------- */
+
+static void map_work(void *arg)
+{
+    struct mapping *mapping = arg;
+    struct node *node = mapping->session->node;
+    mapping->status = pool_map(&mapping->message.pool_register, mapping->fds, node->embedded, mapping->bytes_max,
+                               node->codebook, &mapping->pool, mapping->why, sizeof(mapping->why));
+}
+
+static void mapping_free(struct mapping *mapping)
+{
+    for (uint32_t i = 0; i < mapping->fd_count; i++)
+        close(mapping->fds[i]);
+    message_fini(&mapping->message);
+    free(mapping);
+}
+
+static bool keep_pool(struct mapping *mapping)
+{
+    struct session *session = mapping->session;
+    struct pool_ref *ref = calloc(1, sizeof(*ref));
+    if (ref == NULL)
+        return false;
+    ref->node = session->node;
+    ref->pool = mapping->pool;
+    ref->session = session;
+    ref->uid = session->uid;
+    ref->id = mapping->pool->id;
+    HASH_ADD(hh, session->node->exchange.pools, id, sizeof(ref->id), ref);
+    return true;
+}
+
+static void map_done(void *arg)
+{
+    struct mapping *mapping = arg;
+    struct session *session = mapping->session;
+    struct node *node = session->node;
+    session->mapping = false;
+    if (mapping->status == STRAIT_OK && !keep_pool(mapping)) {
+        pool_unmap(mapping->pool);
+        mapping->status = STRAIT_ERR_NO_MEMORY;
+    }
+    if (mapping->status != STRAIT_OK)
+        log_write(node->log, LOG_WARN, "msg=\"pool refused\" pid=%u error=\"%s\" why=\"%s\"", session->pid,
+                  strait_status_string(mapping->status), mapping->why);
+    else
+        log_write(node->log, LOG_INFO, "msg=\"pool registered\" pid=%u bytes=%llu groups=%u", session->pid,
+                  (unsigned long long)mapping->pool->bytes, mapping->pool->group_count);
+    pool_status(session, &mapping->message.pool_register.pool, mapping->status, false, mapping->why);
+    mapping_free(mapping);
+    session->jobs--;
+    session_jobs_over(session);
+    session->backlog = node->backlog = true; /* what waited */
+}
+
+/* A pool of that id: of a client that has gone and not drained it is forgotten by name, of a live one it is in the way.
+ */
+static bool id_is_free(struct node *node, const struct pool_id *id)
+{
+    struct pool_ref *other;
+    HASH_FIND(hh, node->exchange.pools, id, sizeof(*id), other);
+    return other == NULL;
+}
+
+bool session_pool_register(struct session *session, struct message *message, const int *fds, uint32_t fd_count)
+{
+    struct node *node = session->node;
+    const struct message_pool_register *registration = &message->pool_register;
+    if (registration->fd_count != fd_count)
+        return false;
+    if (!id_is_free(node, &registration->pool)) {
+        pool_status(session, &registration->pool, STRAIT_ERR_AGAIN, false, "the pool's id is still in use");
+        return true;
+    }
+    struct mapping *mapping = calloc(1, sizeof(*mapping));
+    if (mapping == NULL) {
+        pool_status(session, &registration->pool, STRAIT_ERR_NO_MEMORY, false, "");
+        return true;
+    }
+    mapping->session = session;
+    for (uint32_t i = 0; i < fd_count; i++) {
+        int fd = dup(fds[i]);
+        if (fd < 0)
+            break;
+        mapping->fds[mapping->fd_count++] = fd;
+    }
+    uint64_t used = bytes_of_user(node, session->uid);
+    mapping->bytes_max = node->options.pool_bytes > used ? node->options.pool_bytes - used : 0;
+    mapping->message = *message;
+    if (mapping->fd_count != fd_count || job_call(node->jobs, map_work, map_done, mapping) != STRAIT_OK) {
+        memset(&mapping->message, 0, sizeof(mapping->message)); /* still the caller's */
+        mapping_free(mapping);
+        pool_status(session, &registration->pool, STRAIT_ERR_NO_MEMORY, false, "out of memory or descriptors");
+        return true;
+    }
+    message->owner = NULL; /* the job's now */
+    session->mapping = true;
+    session->jobs++;
+    return true;
+}
+
+/* ---- Unmapping
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+static void unmap_work(void *arg)
+{
+    struct pool_ref *ref = arg;
+    pool_unmap(ref->pool);
+}
+
+static void unmap_done(void *arg)
+{
+    struct pool_ref *ref = arg;
+    if (ref->session != NULL) {
+        pool_status(ref->session, &ref->id, STRAIT_OK, true, "");
+        ref->session->jobs--;
+        session_jobs_over(ref->session);
+    }
+    free(ref);
+}
+
+void session_pool_gone(struct pool_ref *ref)
+{
+    struct node *node = ref->node;
+    HASH_DELETE(hh, node->exchange.pools, ref);
+    if (ref->session != NULL)
+        ref->session->jobs++;
+    if (job_call(node->jobs, unmap_work, unmap_done, ref) != STRAIT_OK) {
+        unmap_work(ref); /* slow, but nothing leaks */
+        unmap_done(ref);
+    }
+}
+
+static void remove_pool(struct pool_ref *ref)
+{
+    ref->removing = true;
+    if (ref->uses == 0)
+        session_pool_gone(ref);
+}
+
+bool session_pool_remove(struct session *session, const struct message_pool_remove *message)
+{
+    struct pool_ref *ref = session_pool(session, &message->pool);
+    if (ref == NULL) { /* one that was refused */
+        pool_status(session, &message->pool, STRAIT_OK, true, "");
+        return true;
+    }
+    struct request *request, *next;
+    HASH_ITER(by_transfer, session->requests, request, next)
+    {
+        if (request->pool != ref)
+            continue;
+        if (request->is_offer)
+            offer_fail((struct offer *)request, STRAIT_REASON_ABORTED, "pool removed");
+        else
+            expectation_fail((struct expectation *)request, STRAIT_REASON_ABORTED, "pool removed");
+    }
+    remove_pool(ref);
+    return true;
+}
+
+void session_pools_end(struct session *session)
+{
+    struct pool_ref *ref, *next;
+    HASH_ITER(hh, session->node->exchange.pools, ref, next)
+    {
+        if (ref->session != session || ref->removing)
+            continue;
+        ref->session = NULL;
+        remove_pool(ref);
+    }
+}

@@ -1,0 +1,509 @@
+/* The sink's half of a leg: the actions of its state machine, carried out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <utlist.h>
+#include <xxhash.h>
+
+#include "daemon/chunk_header.h"
+#include "daemon/fault.h"
+#include "daemon/node.h"
+#include "daemon/session.h"
+
+#define SINK_WINDOW 4u /* grants of one leg at once: one encoded, one or two travelling, one decoded */
+
+struct sink *sink_create(struct expectation *e, const struct name *source, const char *address, bool local)
+{
+    struct sink *sink = calloc(1, sizeof(*sink));
+    if (sink == NULL)
+        return NULL;
+    sink->node = e->request.node;
+    sink->expectation = e;
+    sink->id = ++sink->node->exchange.next_leg;
+    sink->source = *source;
+    sink->is_local = local;
+    strcpy(sink->address, address);
+    sink_init(&sink->leg, local ? LEG_GRANTS : SINK_WINDOW);
+    HASH_ADD(hh, sink->node->exchange.sinks, id, sizeof(sink->id), sink);
+    LL_PREPEND(e->sinks, sink);
+    e->sink_count++;
+    return sink;
+}
+
+static void stop_waiting(struct sink *sink)
+{
+    if (!sink->waiting)
+        return;
+    DL_DELETE2(sink->node->exchange.wanting, sink, wprev, wnext);
+    sink->waiting = false;
+    sink->wants_since = 0;
+}
+
+void sink_free(struct sink *sink)
+{
+    stop_waiting(sink);
+    parked_forget_sink(sink->node, sink);
+    if (sink->is_local && sink->local != NULL)
+        sink->local->local = NULL;
+    HASH_DELETE(hh, sink->node->exchange.sinks, sink);
+    LL_DELETE(sink->expectation->sinks, sink);
+    segments_fini(&sink->segments);
+    free(sink);
+}
+
+void sink_ask(struct sink *sink)
+{
+    struct node *node = sink->node;
+    if (sink->leg.state != STRAIT_BOOTSTRAP || sink->asked)
+        return;
+    if (sink->is_local) {
+        struct leg_event start = {.type = SINK_START};
+        sink->asked = true;
+        (void)sink_apply(sink, &start);
+        return;
+    }
+    struct peer *peer = peers_get(node->peers, sink->address);
+    if (peer == NULL || peer->state != PEER_UP)
+        return;
+    sink->peer = peer;
+    sink->asked = true;
+    sink_event(sink, SINK_START, STRAIT_REASON_NONE);
+}
+
+/* ---- Messages
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static void send_request(struct sink *sink)
+{
+    struct expectation *e = sink->expectation;
+    struct node *node = sink->node;
+    if (sink->is_local) {
+        struct request *offer;
+        HASH_FIND(by_name, node->exchange.offers_by_name, &sink->source, sizeof(sink->source), offer);
+        if (offer != NULL) {
+            local_bind(sink, (struct offer *)offer);
+            return;
+        }
+        struct parked *parked = calloc(1, sizeof(*parked));
+        if (parked == NULL)
+            return; /* the deadline tells */
+        parked->is_request = true;
+        parked->sink = sink;
+        parked->wants = sink->source;
+        parked->expires = UINT64_MAX; /* as long as the sink */
+        parked_add(node, parked);
+        return;
+    }
+    uint64_t now = uv_now(node->loop);
+    uint32_t sent = 0;
+    do {
+        uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
+        struct message message = {.type = MESSAGE_REQUEST};
+        message.request = (struct message_request){.leg = sink->id,
+                                                   .epoch = e->epoch,
+                                                   .source_pool = sink->source.pool,
+                                                   .sink_pool = e->request.name.pool,
+                                                   .source_key = view_of(sink->source.key, sink->source.size),
+                                                   .geometry = e->request.pool->pool->geometry,
+                                                   .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
+                                                   .more = sent + count < e->wanted_count,
+                                                   .span_count = count,
+                                                   .spans = e->wanted + sent};
+        (void)peer_send(sink->peer, &message); /* a peer that is down says so itself */
+        sent += count;
+    } while (sent < e->wanted_count);
+}
+
+static void send_grant(struct sink *sink, const struct leg_grant *grant)
+{
+    sink->granted_at = uv_now(sink->node->loop);
+    if (sink->is_local) {
+        struct leg_event event = {.type = SOURCE_GRANT,
+                                  .grant = grant->id,
+                                  .first = grant->first,
+                                  .count = grant->count,
+                                  .slot = grant->slot};
+        local_post(sink->node, NULL, sink->local, &event);
+        return;
+    }
+    struct message message = {.type = MESSAGE_GRANT};
+    message.grant = (struct message_grant){.leg = sink->id,
+                                           .epoch = sink->expectation->epoch,
+                                           .grant = grant->id,
+                                           .first = grant->first,
+                                           .count = grant->count,
+                                           .slot = grant->slot};
+    sink->node->metrics.grants++;
+    (void)peer_send(sink->peer, &message);
+}
+
+static void send_revoke(struct sink *sink, uint64_t grant)
+{
+    if (sink->is_local) {
+        struct leg_event event = {.type = SOURCE_REVOKE, .grant = grant};
+        local_post(sink->node, NULL, sink->local, &event);
+        return;
+    }
+    struct message message = {.type = MESSAGE_REVOKE};
+    message.grant_id = (struct message_grant_id){.leg = sink->id, .epoch = sink->expectation->epoch, .grant = grant};
+    sink->node->metrics.grants_reclaimed++;
+    (void)peer_send(sink->peer, &message);
+}
+
+static void send_end(struct sink *sink, enum strait_reason reason)
+{
+    if (sink->is_local) {
+        struct leg_event event = {.type = SOURCE_END, .reason = leg_peer_reason(reason)};
+        if (sink->local != NULL)
+            local_post(sink->node, NULL, sink->local, &event);
+        return;
+    }
+    if (sink->peer == NULL)
+        return; /* nobody has been asked */
+    struct message message = {.type = MESSAGE_END};
+    message.end = (struct message_end){.leg = sink->id,
+                                       .epoch = sink->expectation->epoch,
+                                       .from_sink = true,
+                                       .state = reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED,
+                                       .reason = (uint32_t)reason};
+    (void)peer_send(sink->peer, &message);
+}
+
+/* ---- Slots
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static void free_slot(struct sink *sink, const struct leg_grant *grant)
+{
+    if (sink->is_local)
+        return;
+    sink->node->slots[grant->slot].sink = NULL;
+    arena_give(&sink->node->receive, grant->slot);
+}
+
+static void on_decoded(void *owner, uint64_t cookie, const struct job_result *result)
+{
+    struct node *node = owner;
+    struct slot *slot = &node->slots[cookie];
+    histogram_record(&node->metrics.stages[STAGE_DECODE], result->nanoseconds / 1000);
+    sink_copied(slot->sink, slot->grant, result);
+}
+
+static struct leg_grant *find_grant(struct sink *sink, uint64_t id)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (sink->leg.grants[i].state != GRANT_NONE && sink->leg.grants[i].id == id)
+            return &sink->leg.grants[i];
+    return NULL;
+}
+
+struct layers {
+    uint32_t count;
+    int32_t list[STRAIT_REGIONS_MAX];
+};
+
+static void add_layer(void *owner, int32_t layer)
+{
+    struct layers *layers = owner;
+    if (layers->count < STRAIT_REGIONS_MAX)
+        layers->list[layers->count++] = layer;
+}
+
+/* Counts pages in place and tells of layers that are complete. False: they cannot have landed. */
+static bool land(struct sink *sink, const struct leg_grant *grant)
+{
+    struct expectation *e = sink->expectation;
+    struct piece piece;
+    struct layers layers = {.count = 0};
+    if (!segments_piece(&sink->segments, grant->first, grant->count, &piece) ||
+        !coverage_land(e->coverage, &piece, add_layer, &layers))
+        return false;
+    if (layers.count != 0) {
+        struct message message = {.type = MESSAGE_LAYERS};
+        message.layers = (struct message_layers){
+            .transfer = e->request.transfer, .layer_count = layers.count, .layers = layers.list};
+        session_send(e->request.session, &message);
+    }
+    return true;
+}
+
+/* The pages of a grant are in place, or not: a job says so. */
+void sink_copied(struct sink *sink, uint64_t grant_id, const struct job_result *result)
+{
+    struct expectation *e = sink->expectation;
+    const struct leg_grant *grant = find_grant(sink, grant_id);
+    struct leg_event event = {.type = SINK_DECODED, .grant = grant_id, .reason = result->reason};
+    if (event.reason == STRAIT_REASON_NONE && !e->request.decided) {
+        if (grant == NULL || !land(sink, grant))
+            event.reason = STRAIT_REASON_GEOMETRY;
+        e->raw_bytes += result->raw_bytes;
+        sink->node->metrics.raw_bytes_landed += sink->is_local ? 0 : result->raw_bytes;
+        sink->node->metrics.chunks_landed += sink->is_local ? 0 : 1;
+    }
+    (void)sink_apply(sink, &event);
+}
+
+static void decode(struct sink *sink, const struct leg_grant *grant)
+{
+    struct node *node = sink->node;
+    if (sink->is_local)
+        return; /* local_copy does it */
+    if (fault_at(FAULT_BUG_ACKNOWLEDGE, sink, grant))
+        return;
+    struct piece piece;
+    struct request *request = &sink->expectation->request;
+    const uint32_t *ids = NULL;
+    if (segments_piece(&sink->segments, grant->first, grant->count, &piece))
+        ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
+    enum strait_status status = STRAIT_ERR_INVALID;
+    if (ids != NULL)
+        status = job_decode(node->jobs, request->pool->pool, &piece, ids, arena_slot(&node->receive, grant->slot),
+                            node->slots[grant->slot].size, on_decoded, node, grant->slot);
+    if (status != STRAIT_OK) {
+        struct leg_event event = {.type = SINK_DECODED, .grant = grant->id, .reason = STRAIT_REASON_NO_MEMORY};
+        (void)sink_apply(sink, &event);
+    }
+}
+
+/* ---- The machine
+ * --------------------------------------------------------------------------------------------------------- */
+
+static void act(struct sink *sink, const struct leg_action *action)
+{
+    switch (action->type) {
+    case LEG_SEND_REQUEST:
+        send_request(sink);
+        break;
+    case LEG_SEND_GRANT:
+        send_grant(sink, &action->grant);
+        break;
+    case LEG_SEND_REVOKE:
+        send_revoke(sink, action->grant.id);
+        break;
+    case LEG_SEND_END:
+        send_end(sink, action->reason);
+        break;
+    case LEG_DECODE:
+        decode(sink, &action->grant);
+        break;
+    case LEG_FREE_SLOT:
+        free_slot(sink, &action->grant);
+        break;
+    case LEG_STATE:
+        request_state(&sink->expectation->request, action->state);
+        break;
+    case LEG_COMPLETE:
+        expectation_leg_complete(sink->expectation);
+        break;
+    case LEG_VERDICT:
+        if (action->reason != STRAIT_REASON_NONE)
+            expectation_fail(sink->expectation, action->reason, "");
+        break;
+    case LEG_DRAINED:
+        expectation_leg_drained(sink->expectation);
+        break;
+    case LEG_CLOSED:
+        sink->node->exchange.reap = true;
+        break;
+    default: /* LEG_ACCEPT is the answer of sink_apply */
+        break;
+    }
+}
+
+static void update_waiting(struct sink *sink)
+{
+    uint32_t first, count;
+    bool wants = sink_wants(&sink->leg, &first, &count);
+    if (wants && !sink->waiting) {
+        DL_APPEND2(sink->node->exchange.wanting, sink, wprev, wnext);
+        sink->waiting = true;
+    } else if (!wants) {
+        stop_waiting(sink);
+    }
+}
+
+bool sink_apply(struct sink *sink, const struct leg_event *event)
+{
+    struct leg_actions actions = {0};
+    bool accepted = false;
+    bool honest = sink_step(&sink->leg, event, &actions);
+    for (uint32_t i = 0; i < actions.count; i++) {
+        accepted |= actions.list[i].type == LEG_ACCEPT;
+        act(sink, &actions.list[i]);
+    }
+    update_waiting(sink);
+    if (!honest)
+        sink_event(sink, SINK_FAIL, STRAIT_REASON_GEOMETRY);
+    return accepted;
+}
+
+void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason)
+{
+    struct leg_event event = {.type = type, .reason = reason};
+    (void)sink_apply(sink, &event);
+}
+
+static enum strait_reason take_aux(struct expectation *e, const struct message_segments *message)
+{
+    if (message->aux.size == 0 || e->aux != NULL)
+        return STRAIT_REASON_NONE;
+    if (XXH3_64bits(message->aux.data, message->aux.size) != message->aux_sum)
+        return STRAIT_REASON_INTEGRITY;
+    e->aux = malloc(message->aux.size);
+    if (e->aux == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    memcpy(e->aux, message->aux.data, message->aux.size);
+    e->aux_size = message->aux.size;
+    return STRAIT_REASON_NONE;
+}
+
+/* More units are ready at the source: NONE, or why this leg fails. */
+enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message)
+{
+    struct expectation *e = sink->expectation;
+    if (e->request.decided || sink->leg.last || message->before != sink->leg.ready)
+        return STRAIT_REASON_NONE; /* late or doubled */
+    uint32_t before = sink->segments.units;
+    for (uint32_t i = 0; i < message->segment_count; i++) {
+        if (!coverage_claim(e->coverage, &message->segments[i]))
+            return STRAIT_REASON_GEOMETRY;
+        enum strait_status status = segments_add(&sink->segments, &message->segments[i]);
+        if (status != STRAIT_OK)
+            return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+    }
+    if (message->last) {
+        enum strait_reason reason = take_aux(e, message);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+    }
+    struct leg_event event = {.type = SINK_SEGMENTS,
+                              .before = message->before,
+                              .count = sink->segments.units - before,
+                              .last = message->last};
+    (void)sink_apply(sink, &event);
+    return STRAIT_REASON_NONE;
+}
+
+/* ---- Granting
+ * -------------------------------------------------------------------------------------------------------------- */
+
+/* Grants one slot to this sink. False: it cannot use it. */
+static bool grant_one(struct sink *sink)
+{
+    struct node *node = sink->node;
+    struct expectation *e = sink->expectation;
+    uint32_t first, count;
+    if (!sink_wants(&sink->leg, &first, &count))
+        return false;
+    struct pool *pool = e->request.pool->pool;
+    count = segments_cut(&sink->segments, first, count, &pool->sizes, &e->request.pages, node->receive.slot_bytes);
+    if (count == 0) {
+        expectation_fail(e, STRAIT_REASON_GEOMETRY, "a page is larger than chunk-bytes allows");
+        return false;
+    }
+    struct leg_event event = {.type = SINK_GRANT, .first = first, .count = count, .slot = ARENA_NONE};
+    uint64_t id = sink->leg.next_grant;
+    if (!sink->is_local) {
+        event.slot = arena_take(&node->receive);
+        node->slots[event.slot] = (struct slot){.sink = sink, .grant = id, .since = uv_hrtime()};
+    }
+    (void)sink_apply(sink, &event);
+    return true;
+}
+
+/* Free slots go round among those who want one. */
+void sink_grants(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct sink *sink = x->wanting;
+    uint32_t waiting = 0;
+    while ((sink = x->wanting) != NULL) {
+        bool needs_slot = !sink->is_local;
+        if (needs_slot && node->receive.used == node->receive.slot_count) {
+            /* Local ones behind it need none. */
+            if (++waiting > HASH_COUNT(x->sinks))
+                break;
+        } else {
+            (void)grant_one(sink);
+        }
+        if (sink->waiting) { /* to the end of the round */
+            DL_DELETE2(x->wanting, sink, wprev, wnext);
+            DL_APPEND2(x->wanting, sink, wprev, wnext);
+        }
+    }
+}
+
+static bool holds_grants(const struct sink *sink)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (sink->leg.grants[i].state != GRANT_NONE)
+            return true;
+    return false;
+}
+
+/* When somebody has waited for long without any slot, others give back what they have not used for as long. */
+void sink_reclaim(struct node *node)
+{
+    uint64_t now = uv_now(node->loop);
+    bool starving = false;
+    struct sink *sink, *next;
+    DL_FOREACH2(node->exchange.wanting, sink, wnext)
+    {
+        if (holds_grants(sink))
+            sink->wants_since = 0;
+        else if (sink->wants_since == 0)
+            sink->wants_since = now;
+        else
+            starving |= now - sink->wants_since >= node->options.grant_ms;
+    }
+    if (!starving)
+        return;
+    HASH_ITER(hh, node->exchange.sinks, sink, next)
+    if (!sink->is_local && sink_unused(&sink->leg) != 0 && now - sink->granted_at >= node->options.grant_ms)
+        sink_event(sink, SINK_RECLAIM, STRAIT_REASON_NONE);
+}
+
+/* ---- Arrival
+ * ----------------------------------------------------------------------------------------------------------------- */
+
+static bool is_current(const struct sink *sink, const struct chunk_header *header)
+{
+    const struct epoch *epoch = &sink->expectation->epoch;
+    return sink->id == header->leg && epoch->incarnation == header->epoch.incarnation &&
+           epoch->counter == header->epoch.counter;
+}
+
+struct landing sink_arriving(struct node *node, struct peer *peer, const void *bytes, size_t header_size, size_t size)
+{
+    struct landing refused = {.address = NULL};
+    struct chunk_header header;
+    (void)fault_at(FAULT_ARRIVING, peer, NULL);
+    node->metrics.chunks_refused++; /* until it is accepted */
+    if (!chunk_header_read(&header, bytes, header_size) || header.slot >= node->receive.slot_count ||
+        size > node->receive.slot_bytes || size == 0)
+        return refused;
+    struct slot *slot = &node->slots[header.slot];
+    struct sink *sink = slot->sink;
+    if (sink == NULL || slot->grant != header.grant || sink->peer != peer || peer->token != header.token)
+        return refused;
+    if (!is_current(sink, &header) && !fault_at(FAULT_BUG_EPOCH, NULL, NULL))
+        return refused;
+    struct leg_event event = {.type = SINK_ARRIVING, .grant = header.grant};
+    if (!sink_apply(sink, &event))
+        return refused;
+    node->metrics.chunks_refused--;
+    slot->size = size;
+    slot->since = uv_hrtime();
+    return (struct landing){.address = arena_slot(&node->receive, header.slot), .cookie = header.slot};
+}
+
+void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status)
+{
+    struct slot *slot = &node->slots[cookie];
+    struct leg_event event = {.type = SINK_ARRIVED, .grant = slot->grant};
+    (void)fault_at(FAULT_ARRIVED, slot->sink->peer, NULL);
+    if (status != STRAIT_OK)
+        event.reason = STRAIT_REASON_PEER_DOWN;
+    slot->sink->expectation->wire_bytes += slot->size;
+    node->metrics.wire_bytes_landed += slot->size;
+    (void)sink_apply(slot->sink, &event);
+}

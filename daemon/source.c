@@ -1,0 +1,401 @@
+/* The source's half of a leg: the actions of its state machine, carried out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <utlist.h>
+#include <xxhash.h>
+
+#include "daemon/chunk_header.h"
+#include "daemon/fault.h"
+#include "daemon/node.h"
+#include "daemon/policy.h"
+#include "daemon/session.h"
+
+/* Takes over `wanted`, also when it fails. */
+struct source *source_create(struct offer *o, struct peer *peer, struct sink *local, uint64_t id,
+                             const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count)
+{
+    struct source *source = calloc(1, sizeof(*source));
+    if (source == NULL) {
+        free(wanted);
+        return NULL;
+    }
+    source->node = o->request.node;
+    source->offer = o;
+    source->id = id;
+    source->epoch = *epoch;
+    source->wanted = wanted;
+    source->wanted_count = wanted_count;
+    source->peer = peer;
+    source->local = local;
+    source->is_local = local != NULL;
+    source->at.peer = peer;
+    source->at.id = id;
+    source_init(&source->leg);
+    HASH_ADD(hh, source->node->exchange.sources, at, sizeof(source->at), source);
+    LL_PREPEND(o->sources, source);
+    return source;
+}
+
+static void stop_waiting(struct source *source)
+{
+    if (!source->waiting)
+        return;
+    DL_DELETE2(source->node->exchange.encoding, source, wprev, wnext);
+    source->waiting = false;
+}
+
+void source_free(struct source *source)
+{
+    stop_waiting(source);
+    if (source->is_local)
+        local_part(source->local, source);
+    HASH_DELETE(hh, source->node->exchange.sources, source);
+    LL_DELETE(source->offer->sources, source);
+    segments_fini(&source->segments);
+    free(source->wanted);
+    free(source);
+}
+
+/* ---- Messages
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* Segments as they are sent: one message at a time, cut at the limit of a list. */
+struct announcement {
+    struct source *source;
+    uint32_t units;
+};
+
+static enum strait_status add_segment(void *owner, const struct segment *segment)
+{
+    struct announcement *a = owner;
+    enum strait_status status = segments_add(&a->source->segments, segment);
+    if (status == STRAIT_OK)
+        a->units += segment->region_count * segment->count;
+    return status;
+}
+
+static void send_to_local(struct source *source, const struct message_segments *message)
+{
+    if (source->local == NULL)
+        return;
+    enum strait_reason reason = sink_segments(source->local, message);
+    if (reason != STRAIT_REASON_NONE)
+        sink_event(source->local, SINK_FAIL, reason);
+}
+
+static void send_part(struct source *source, const struct segment *list, uint32_t count, uint32_t before, bool last)
+{
+    struct offer *o = source->offer;
+    struct message message = {.type = MESSAGE_SEGMENTS};
+    message.segments = (struct message_segments){.leg = source->id,
+                                                 .epoch = source->epoch,
+                                                 .before = before,
+                                                 .last = last,
+                                                 .segment_count = count,
+                                                 .segments = list};
+    if (last && o->aux_size != 0) {
+        message.segments.aux = view_of(o->aux, o->aux_size);
+        message.segments.aux_sum = XXH3_64bits(o->aux, o->aux_size);
+    }
+    if (source->is_local)
+        send_to_local(source, &message.segments);
+    else
+        (void)peer_send(source->peer, &message); /* a peer that is down says so itself */
+}
+
+static void send_segments(struct source *source, uint32_t first, uint32_t count, bool last)
+{
+    const struct segments *s = &source->segments;
+    uint32_t from = 0;
+    while (from < s->count && s->starts[from] < first)
+        from++;
+    uint32_t units = first;
+    do {
+        uint32_t part = s->count - from < MESSAGE_LIST_MAX ? s->count - from : MESSAGE_LIST_MAX;
+        send_part(source, s->list + from, part, units, last && from + part == s->count);
+        from += part;
+        units = from < s->count ? s->starts[from] : first + count;
+    } while (from < s->count);
+}
+
+enum strait_reason source_ready(struct source *source, uint32_t from, uint32_t count, bool bind)
+{
+    struct offer *o = source->offer;
+    struct announcement a = {.source = source};
+    for (uint32_t i = 0; i < count; i++) {
+        enum strait_status status =
+            segment_intersect(&o->ready[from + i], source->wanted, source->wanted_count, add_segment, &a);
+        if (status != STRAIT_OK)
+            return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+    }
+    struct leg_event event = {.type = bind ? SOURCE_BIND : SOURCE_MORE, .count = a.units, .last = o->last};
+    if (bind || a.units != 0 || o->last)
+        (void)source_apply(source, &event);
+    return STRAIT_REASON_NONE;
+}
+
+static void send_released(struct source *source, uint64_t grant)
+{
+    if (source->is_local) {
+        struct leg_event event = {.type = SINK_RELEASED, .grant = grant};
+        local_post(source->node, source->local, NULL, &event);
+        return;
+    }
+    struct message message = {.type = MESSAGE_RELEASED};
+    message.grant_id = (struct message_grant_id){.leg = source->id, .epoch = source->epoch, .grant = grant};
+    (void)peer_send(source->peer, &message);
+}
+
+static void send_end(struct source *source, enum strait_reason reason)
+{
+    if (source->is_local) {
+        struct leg_event event = {.type = SINK_END, .reason = leg_peer_reason(reason)};
+        local_post(source->node, source->local, NULL, &event);
+        return;
+    }
+    struct message message = {.type = MESSAGE_END};
+    message.end = (struct message_end){
+        .leg = source->id, .epoch = source->epoch, .state = STRAIT_FAILED, .reason = (uint32_t)reason};
+    (void)peer_send(source->peer, &message);
+}
+
+/* ---- Chunks
+ * --------------------------------------------------------------------------------------------------------------- */
+
+static struct flight *find_flight(struct source *source, uint64_t grant)
+{
+    struct flight *flight;
+    LL_SEARCH_SCALAR(source->flights, flight, grant, grant);
+    return flight;
+}
+
+static void end_flight(struct source *source, uint64_t grant)
+{
+    struct flight *flight = find_flight(source, grant);
+    if (flight == NULL)
+        return;
+    if (flight->send_slot != ARENA_NONE)
+        arena_give(&source->node->send, flight->send_slot);
+    LL_DELETE(source->flights, flight);
+    free(flight);
+}
+
+static void report(struct source *source, enum leg_event_type type, uint64_t grant, enum strait_reason reason)
+{
+    struct leg_event event = {.type = type, .grant = grant, .reason = reason};
+    (void)source_apply(source, &event);
+}
+
+static void on_encoded(void *owner, uint64_t cookie, const struct job_result *result)
+{
+    struct flight *flight = (struct flight *)(uintptr_t)cookie;
+    struct source *source = flight->source;
+    struct node *node = owner;
+    node->exchange.encoding_jobs--;
+    flight->size = result->bytes;
+    flight->raw_bytes = result->raw_bytes;
+    histogram_record(&node->metrics.stages[STAGE_ENCODE], result->nanoseconds / 1000);
+    node->metrics.coded_values += result->coded_values;
+    node->metrics.escapes += result->escapes;
+    if (source->peer != NULL) { /* else its link is closed already: nothing will be sent */
+        policy_encoded(source->peer, source->offer->request.pool, flight->mode, result);
+        if (source->peer->direct)
+            exchange_writer_done(source->peer);
+    }
+    report(source, SOURCE_ENCODED, flight->grant, result->reason);
+}
+
+/* Where the chunk of a grant is written: the peer's own arena when it can be reached, else a slot of ours. */
+static void *destination(struct source *source, const struct leg_grant *grant, struct flight *flight, size_t *capacity)
+{
+    struct node *node = source->node;
+    struct peer *peer = source->peer;
+    flight->send_slot = ARENA_NONE;
+    if (peer->direct) {
+        *capacity = peer->slot_bytes;
+        return link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
+    }
+    flight->send_slot = arena_take(&node->send);
+    if (flight->send_slot == ARENA_NONE)
+        return NULL;
+    *capacity = node->send.slot_bytes < peer->slot_bytes ? node->send.slot_bytes : peer->slot_bytes;
+    return arena_slot(&node->send, flight->send_slot);
+}
+
+static void encode(struct source *source, const struct leg_grant *grant)
+{
+    struct node *node = source->node;
+    struct request *request = &source->offer->request;
+    if (source->is_local) {
+        local_copy(source, grant);
+        return;
+    }
+    struct flight *flight = calloc(1, sizeof(*flight));
+    if (flight == NULL) {
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
+        return;
+    }
+    *flight = (struct flight){.source = source, .grant = grant->id, .since = uv_hrtime()};
+    flight->send_slot = ARENA_NONE;
+    LL_PREPEND(source->flights, flight);
+
+    size_t capacity = 0;
+    struct piece piece;
+    void *dst = destination(source, grant, flight, &capacity);
+    const uint32_t *ids = NULL;
+    if (segments_piece(&source->segments, grant->first, grant->count, &piece))
+        ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
+    if (dst == NULL || ids == NULL) { /* a grant that no honest sink gives: the sink cuts as this side would */
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
+        return;
+    }
+    flight->mode = policy_mode(node, source->peer, request->pool);
+    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, flight->mode, dst, capacity,
+                                           on_encoded, node, (uint64_t)(uintptr_t)flight);
+    if (status != STRAIT_OK) {
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
+        return;
+    }
+    node->exchange.encoding_jobs++;
+    if (source->peer->direct)
+        exchange_writer_begun(source->peer);
+}
+
+static void transmit(struct source *source, const struct leg_grant *grant)
+{
+    struct node *node = source->node;
+    if (source->is_local) {
+        report(source, SOURCE_SENT, grant->id, STRAIT_REASON_NONE); /* the copy was all */
+        return;
+    }
+    struct flight *flight = find_flight(source, grant->id);
+    struct chunk_header header = {.slot = grant->slot,
+                                  .token = source->peer->peer_token,
+                                  .leg = source->id,
+                                  .grant = grant->id,
+                                  .epoch = source->epoch};
+    uint8_t bytes[CHUNK_HEADER_BYTES];
+    chunk_header_write(bytes, &header);
+    flight->since = uv_hrtime();
+    const void *data = flight->send_slot == ARENA_NONE ? NULL : arena_slot(&node->send, flight->send_slot);
+    if (peer_send_chunk(source->peer, bytes, sizeof(bytes), data, flight->size, (uint64_t)(uintptr_t)flight) !=
+        STRAIT_OK) {
+        report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
+        return;
+    }
+    policy_sending(source->peer);
+    node->metrics.chunks_sent[flight->mode == STRAIT_MODE_RAW     ? CODED_RAW
+                              : flight->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
+                                                                  : CODED_TIERED]++;
+}
+
+void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
+{
+    if (fault_at(FAULT_CHUNK_DONE, NULL, &cookie))
+        return;
+    struct flight *flight = (struct flight *)(uintptr_t)cookie;
+    struct source *source = flight->source;
+    policy_sent(source->peer, status == STRAIT_OK ? flight->size : 0);
+    if (status == STRAIT_OK) {
+        histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - flight->since) / 1000);
+        node->metrics.raw_bytes_sent += flight->raw_bytes;
+        node->metrics.wire_bytes_sent += flight->size;
+    }
+    report(source, SOURCE_SENT, flight->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
+}
+
+/* ---- The machine
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void act(struct source *source, const struct leg_action *action)
+{
+    switch (action->type) {
+    case LEG_SEND_SEGMENTS:
+        send_segments(source, action->first, action->count, action->last);
+        break;
+    case LEG_SEND_RELEASED:
+        send_released(source, action->grant.id);
+        break;
+    case LEG_SEND_END:
+        send_end(source, action->reason);
+        break;
+    case LEG_ENCODE:
+        encode(source, &action->grant);
+        break;
+    case LEG_TRANSMIT:
+        transmit(source, &action->grant);
+        break;
+    case LEG_FREE_SLOT:
+        end_flight(source, action->grant.id);
+        break;
+    case LEG_STATE:
+        request_state(&source->offer->request, action->state);
+        break;
+    case LEG_VERDICT:
+        source->counted = true;
+        offer_leg_verdict(source->offer, action->reason);
+        break;
+    case LEG_DRAINED:
+        offer_leg_drained(source->offer);
+        break;
+    case LEG_CLOSED:
+        source->node->exchange.reap = true;
+        break;
+    default:
+        break;
+    }
+}
+
+static void update_waiting(struct source *source)
+{
+    bool wants = source_wants(&source->leg);
+    if (wants && !source->waiting) {
+        source->queued_at = uv_hrtime();
+        DL_APPEND2(source->node->exchange.encoding, source, wprev, wnext);
+        source->waiting = true;
+    } else if (!wants) {
+        stop_waiting(source);
+    }
+}
+
+bool source_apply(struct source *source, const struct leg_event *event)
+{
+    struct leg_actions actions = {0};
+    bool honest = source_step(&source->leg, event, &actions);
+    for (uint32_t i = 0; i < actions.count; i++)
+        act(source, &actions.list[i]);
+    update_waiting(source);
+    if (!honest)
+        source_event(source, SOURCE_FAIL, STRAIT_REASON_GEOMETRY);
+    return honest;
+}
+
+void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason)
+{
+    struct leg_event event = {.type = type, .reason = reason};
+    (void)source_apply(source, &event);
+}
+
+/* Chunks are begun in turn among the legs: as many as there are send slots, and where none is needed, a few more than
+ * there are workers. */
+void source_encodes(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct source *source;
+    uint32_t passed = 0;
+    while ((source = x->encoding) != NULL && passed <= HASH_COUNT(x->sources)) {
+        bool full = x->encoding_jobs >= ENCODING_JOBS_MAX;
+        bool needs_slot = !source->is_local && !source->peer->direct;
+        if (full || (needs_slot && node->send.used == node->send.slot_count)) {
+            passed++;
+        } else {
+            histogram_record(&node->metrics.stages[STAGE_QUEUE], (uv_hrtime() - source->queued_at) / 1000);
+            source_event(source, SOURCE_ENCODE, STRAIT_REASON_NONE);
+        }
+        if (source->waiting) { /* to the end of the round */
+            DL_DELETE2(x->encoding, source, wprev, wnext);
+            DL_APPEND2(x->encoding, source, wprev, wnext);
+        }
+    }
+}
