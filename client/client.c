@@ -1,0 +1,155 @@
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client/client.h"
+
+#define DEFAULT_SOCKET "/run/strait/straitd.sock"
+
+bool params_known(const void *params, size_t size, size_t known)
+{
+    const uint8_t *bytes = params;
+    if (size < known)
+        return false;
+    for (size_t i = known; i < size; i++)
+        if (bytes[i] != 0)
+            return false;
+    return true;
+}
+
+/* ---- Open ------------------------------------------------------------------------------------------------------- */
+
+static const char *socket_path(const struct strait_client_config *config)
+{
+    if (config->socket != NULL)
+        return config->socket;
+    const char *path = getenv("STRAIT_SOCKET");
+    return path != NULL && path[0] != '\0' ? path : DEFAULT_SOCKET;
+}
+
+static bool path_fits(const char *path)
+{
+    return path[0] != '\0' && strlen(path) < sizeof(((struct sockaddr_un *)NULL)->sun_path);
+}
+
+/* Embedded or not decides which of the two strings is there. */
+static enum strait_status copy_target(struct strait_client *client, const struct strait_client_config *config)
+{
+    if (config->embedded != NULL)
+        return (client->embedded = strdup(config->embedded)) != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+    const char *path = socket_path(config);
+    if (!path_fits(path))
+        return STRAIT_ERR_INVALID;
+    return (client->socket = strdup(path)) != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+}
+
+static bool watch(const struct strait_client *client, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    return epoll_ctl(client->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static enum strait_status open_descriptors(struct strait_client *client)
+{
+    client->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    client->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    client->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (client->epoll_fd < 0 || client->timer_fd < 0 || client->event_fd < 0)
+        return STRAIT_ERR_IO;
+    return watch(client, client->timer_fd) && watch(client, client->event_fd) ? STRAIT_OK : STRAIT_ERR_IO;
+}
+
+static struct strait_client *client_create(void)
+{
+    struct strait_client *client = calloc(1, sizeof(*client));
+    if (client == NULL)
+        return NULL;
+    client->epoll_fd = client->timer_fd = client->event_fd = -1;
+    client->timer_at = client->next_due = NEVER;
+    client->backoff_ms = BACKOFF_FIRST_MS;
+    outbox_init(&client->outbox);
+    events_init(&client->waiting);
+    events_init(&client->handed);
+    return client;
+}
+
+/* A daemon that is away is no failure; one that cannot be embedded is. */
+static enum strait_status first_connect(struct strait_client *client)
+{
+    enum strait_status status = connection_start(client);
+    timer_update(client);
+    return client->embedded != NULL ? status : STRAIT_OK;
+}
+
+enum strait_status strait_client_open(const struct strait_client_config *config, struct strait_client **client)
+{
+    static const struct strait_client_config defaults = {.size = sizeof(defaults)};
+    if (config == NULL)
+        config = &defaults;
+    if (client == NULL || !params_known(config, config->size, sizeof(*config)))
+        return STRAIT_ERR_INVALID;
+    struct strait_client *opened = client_create();
+    if (opened == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    enum strait_status status = copy_target(opened, config);
+    if (status == STRAIT_OK)
+        status = open_descriptors(opened);
+    if (status == STRAIT_OK)
+        status = first_connect(opened);
+    if (status != STRAIT_OK) {
+        strait_client_close(opened);
+        return status;
+    }
+    *client = opened;
+    return STRAIT_OK;
+}
+
+/* ---- Close ------------------------------------------------------------------------------------------------------ */
+
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+static void destroy_objects(struct strait_client *client)
+{
+    while (client->transfers != NULL)
+        transfer_destroy(client->transfers);
+    while (client->peers != NULL)
+        peer_destroy(client->peers);
+    while (client->pools != NULL)
+        pool_destroy(client->pools);
+}
+
+void strait_client_close(struct strait_client *client)
+{
+    if (client == NULL)
+        return;
+    connection_close(client);
+    outbox_clear(client);
+    events_recycle(client);
+    events_drop(client, NULL);
+    destroy_objects(client);
+    close_fd(client->event_fd);
+    close_fd(client->timer_fd);
+    close_fd(client->epoll_fd);
+    free(client->buckets);
+    free(client->embedded);
+    free(client->socket);
+    free(client);
+}
+
+int strait_client_fd(const struct strait_client *client)
+{
+    return client->epoll_fd;
+}
+
+bool strait_client_connected(const struct strait_client *client)
+{
+    return client->state == READY;
+}

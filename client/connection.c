@@ -1,0 +1,296 @@
+#include <errno.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "client/client.h"
+
+#ifndef STRAIT_VERSION
+#define STRAIT_VERSION "unknown"
+#endif
+
+/* ---- Watching --------------------------------------------------------------------------------------------------- */
+
+static enum strait_status watch_socket(struct strait_client *client)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = channel_fd(client->channel)};
+    client->want_out = false;
+    return epoll_ctl(client->epoll_fd, EPOLL_CTL_ADD, event.data.fd, &event) == 0 ? STRAIT_OK : STRAIT_ERR_IO;
+}
+
+static void watch_output(struct strait_client *client)
+{
+    bool want = !client->write_failed && channel_wants_write(client->channel);
+    if (want == client->want_out)
+        return;
+    struct epoll_event event = {.events = want ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.fd = channel_fd(client->channel)};
+    if (epoll_ctl(client->epoll_fd, EPOLL_CTL_MOD, event.data.fd, &event) == 0)
+        client->want_out = want;
+}
+
+/* ---- The end of a connection ---------------------------------------------------------------------------------------
+ */
+
+/* Waits before the next attempt, longer each time. */
+static void back_off(struct strait_client *client)
+{
+    client->state = AWAY;
+    client->reconnect_at = clock_ms() + client->backoff_ms;
+    client->backoff_ms = client->backoff_ms * 2 < BACKOFF_LAST_MS ? client->backoff_ms * 2 : BACKOFF_LAST_MS;
+}
+
+void connection_close(struct strait_client *client)
+{
+    if (client->channel != NULL)
+        epoll_ctl(client->epoll_fd, EPOLL_CTL_DEL, channel_fd(client->channel), NULL);
+    channel_destroy(client->channel);
+    client->channel = NULL;
+    client->input_left = client->write_failed = false;
+}
+
+/* A failure is told once, not with every attempt. It is never all that tells: transfers have their own events. */
+static void tell_disconnected(struct strait_client *client, enum strait_status why, const char *text)
+{
+    struct event_node *node = event_create(STRAIT_EVENT_CONNECTION);
+    client->told = why;
+    if (node == NULL)
+        return;
+    node->event.status = why;
+    node->event.text = node->payload[0] = strdup(text);
+    event_push(client, node);
+}
+
+/* What the daemon of the connection that ends knew is lost, and what waited to be sent to it too. */
+static void lose_transfers(struct strait_client *client, bool drained, const char *text)
+{
+    outbox_clear(client);
+    transfers_fail(client, STRAIT_REASON_LOCAL, drained, text);
+}
+
+static void lose_pools(struct strait_client *client)
+{
+    for (struct strait_pool *pool = client->pools, *next; pool != NULL; pool = next) {
+        next = pool->next;
+        pool->refused = false;
+        if (pool->removing)
+            pool_removed(pool);
+    }
+}
+
+/* The socket ended: the daemon closes it only when it no longer touches any page, or it is dead. */
+static void connection_ended(struct strait_client *client)
+{
+    enum connection_state was = client->state;
+    connection_close(client);
+    back_off(client);
+    if (was == READY) {
+        tell_disconnected(client, STRAIT_OK, "");
+        lose_transfers(client, true, "the connection to the daemon ended");
+    }
+    transfers_drained(client);
+    lose_pools(client);
+}
+
+/* Before WELCOME the daemon knows nothing of ours: there is nothing to wait for. */
+static void break_greeting(struct strait_client *client, enum strait_status why, const char *text)
+{
+    bool news = client->told != why && why != STRAIT_ERR_IO; /* a daemon that comes and goes is just away */
+    connection_close(client);
+    back_off(client);
+    if (why == STRAIT_ERR_UNSUPPORTED) /* such a daemon will not serve what waits for it */
+        lose_transfers(client, true, text);
+    if (news)
+        tell_disconnected(client, why, text);
+}
+
+void connection_break(struct strait_client *client, enum strait_status why, const char *text)
+{
+    if (client->state == GREETING)
+        break_greeting(client, why, text);
+    if (client->state != READY)
+        return;
+    client->state = CLOSING;
+    client->input_left = false;
+    client->write_failed = true;
+    watch_output(client);
+    shutdown(channel_fd(client->channel), SHUT_WR);
+    tell_disconnected(client, why, text);
+    lose_transfers(client, false, text);
+    event_signal(client);
+}
+
+/* ---- Connecting ------------------------------------------------------------------------------------------------- */
+
+/* A unix socket connects at once or not at all. */
+static int connect_socket(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+static enum strait_status open_socket(const struct strait_client *client, int *fd)
+{
+    if (client->embedded != NULL)
+        return embedded_start(client->embedded, fd);
+    *fd = connect_socket(client->socket);
+    return *fd >= 0 ? STRAIT_OK : STRAIT_ERR_IO;
+}
+
+static enum strait_status send_hello(struct strait_client *client)
+{
+    static const char version[] = STRAIT_VERSION;
+    struct message message = {.type = MESSAGE_HELLO};
+    message.hello.version = PROTOCOL_VERSION;
+    message.hello.version_min = PROTOCOL_VERSION_MIN;
+    message.hello.pid = (uint32_t)getpid();
+    message.hello.library = view_of(version, sizeof(version) - 1);
+    return channel_send(client->channel, &message, NULL, 0);
+}
+
+static enum strait_status adopt_socket(struct strait_client *client, int fd)
+{
+    enum strait_status status = channel_create(fd, MESSAGE_BYTES_MAX, QUEUE_BYTES_MAX, &client->channel);
+    if (status != STRAIT_OK) {
+        close(fd);
+        return status;
+    }
+    status = watch_socket(client);
+    if (status == STRAIT_OK)
+        status = send_hello(client);
+    if (status != STRAIT_OK)
+        connection_close(client);
+    return status;
+}
+
+enum strait_status connection_start(struct strait_client *client)
+{
+    int fd = -1;
+    enum strait_status status = open_socket(client, &fd);
+    if (status == STRAIT_OK)
+        status = adopt_socket(client, fd);
+    if (status != STRAIT_OK) {
+        back_off(client);
+        return status;
+    }
+    client->state = GREETING;
+    connection_flush(client);
+    return STRAIT_OK;
+}
+
+/* Pools first: what waits in the outbox is about them. */
+void connection_ready(struct strait_client *client)
+{
+    struct outbox late = client->outbox;
+    client->state = READY;
+    client->backoff_ms = BACKOFF_FIRST_MS;
+    outbox_init(&client->outbox);
+    for (struct strait_pool *pool = client->pools; pool != NULL; pool = pool->next)
+        if (outbox_send_pool(client, pool) != STRAIT_OK)
+            client->write_failed = true;
+    if (late.first != NULL) {
+        *client->outbox.end = late.first;
+        client->outbox.end = late.end;
+        client->outbox.notes += late.notes;
+    }
+    connection_flush(client);
+}
+
+/* ---- Work ------------------------------------------------------------------------------------------------------- */
+
+static void close_all(const int *fds, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+}
+
+/* Hands on the frames that are there. `all`: though events pile up, as there will not be another time. ERR_AGAIN when
+ * none is left, OK when the rest must wait, else why to break. */
+static enum strait_status take_frames(struct strait_client *client, bool all)
+{
+    enum strait_status status = STRAIT_OK;
+    while (status == STRAIT_OK && (all || client->waiting.count < EVENTS_AHEAD)) {
+        int fds[CHANNEL_FDS_MAX];
+        uint32_t fd_count = 0;
+        struct message message = {0};
+        status = channel_next(client->channel, &message, fds, &fd_count);
+        if (status != STRAIT_OK)
+            break;
+        close_all(fds, fd_count); /* the daemon has none to give */
+        status = dispatch(client, &message);
+        message_fini(&message);
+    }
+    return status;
+}
+
+static const char *break_text(enum strait_status why)
+{
+    return why == STRAIT_ERR_NO_MEMORY     ? "no memory to read what the daemon says"
+           : why == STRAIT_ERR_UNSUPPORTED ? "the daemon speaks another version of the protocol"
+                                           : "the daemon broke the protocol";
+}
+
+static void read_socket(struct strait_client *client)
+{
+    enum strait_status end = STRAIT_OK;
+    if (client->waiting.count < EVENTS_AHEAD)
+        end = channel_read(client->channel);
+    enum strait_status status = take_frames(client, end != STRAIT_OK);
+    if (client->state != GREETING && client->state != READY)
+        return; /* given up on the way */
+    client->input_left = status == STRAIT_OK;
+    if (status != STRAIT_OK && status != STRAIT_ERR_AGAIN)
+        connection_break(client, status, break_text(status));
+    else if (client->write_failed && end == STRAIT_OK)
+        connection_break(client, STRAIT_ERR_IO, "nothing can be sent to the daemon");
+    if (end != STRAIT_OK && client->state != AWAY) /* after the reason, if there was one */
+        connection_ended(client);
+}
+
+/* What still comes is of no interest; its end is. */
+static void await_end(struct strait_client *client)
+{
+    char scrap[16384];
+    ssize_t got;
+    for (int i = 0; i < 64; i++) {
+        got = recv(channel_fd(client->channel), scrap, sizeof(scrap), MSG_DONTWAIT);
+        if (got > 0 || (got < 0 && errno == EINTR))
+            continue;
+        if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+            connection_ended(client);
+        return;
+    }
+}
+
+void connection_work(struct strait_client *client)
+{
+    if (client->state == AWAY && clock_ms() >= client->reconnect_at)
+        connection_start(client);
+    if (client->state == GREETING || client->state == READY)
+        read_socket(client);
+    else if (client->state == CLOSING)
+        await_end(client);
+}
+
+/* An error here is no reason to hurry: what came before the end is still to be read. */
+void connection_flush(struct strait_client *client)
+{
+    if (client->state != GREETING && client->state != READY)
+        return;
+    enum strait_status status = client->write_failed ? STRAIT_ERR_IO : channel_flush(client->channel);
+    if (client->state == READY && status == STRAIT_OK && client->outbox.first != NULL) {
+        outbox_drain(client);
+        status = channel_flush(client->channel);
+    }
+    if (status != STRAIT_OK) {
+        client->write_failed = true;
+        event_signal(client);
+    }
+    watch_output(client);
+}

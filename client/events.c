@@ -1,0 +1,141 @@
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "client/client.h"
+
+/* ---- Lists ------------------------------------------------------------------------------------------------------ */
+
+void events_init(struct event_list *list)
+{
+    *list = (struct event_list){.end = &list->first};
+}
+
+static void append(struct event_list *list, struct event_node *node)
+{
+    node->next = NULL;
+    *list->end = node;
+    list->end = &node->next;
+    list->count++;
+}
+
+static struct event_node *take_first(struct event_list *list)
+{
+    struct event_node *node = list->first;
+    if (node == NULL)
+        return NULL;
+    list->first = node->next;
+    if (list->first == NULL)
+        list->end = &list->first;
+    list->count--;
+    return node;
+}
+
+/* ---- Nodes ------------------------------------------------------------------------------------------------------ */
+
+struct event_node *event_create(enum strait_event_type type)
+{
+    struct event_node *node = calloc(1, sizeof(*node));
+    if (node == NULL)
+        return NULL;
+    node->heap = true;
+    node->event.type = type;
+    return node;
+}
+
+void event_signal(struct strait_client *client)
+{
+    uint64_t one = 1;
+    if (!client->signalled)
+        client->signalled = write(client->event_fd, &one, sizeof(one)) == sizeof(one);
+}
+
+static void event_quiet(struct strait_client *client)
+{
+    uint64_t count;
+    if (client->signalled)
+        client->signalled = read(client->event_fd, &count, sizeof(count)) != sizeof(count);
+}
+
+void event_push(struct strait_client *client, struct event_node *node)
+{
+    if (node->event.text == NULL)
+        node->event.text = "";
+    if (node->event.transfer != NULL)
+        node->event.transfer->waiting++;
+    append(&client->waiting, node);
+    event_signal(client);
+}
+
+static void free_payload(struct event_node *node)
+{
+    for (int i = 0; i < 3; i++) {
+        free(node->payload[i]);
+        node->payload[i] = NULL;
+    }
+}
+
+/* Last, as the node may be part of what it frees. */
+static void node_done(struct event_node *node)
+{
+    struct strait_transfer *transfer = node->event.transfer;
+    free_payload(node);
+    if (node->event.type == STRAIT_EVENT_POOL_REMOVED)
+        pool_destroy(node->event.pool);
+    else if (node->heap)
+        free(node);
+    if (transfer != NULL && transfer->released && transfer->handed + transfer->waiting == 0)
+        transfer_destroy(transfer);
+}
+
+/* ---- Handing out ---------------------------------------------------------------------------------------------------
+ */
+
+void events_recycle(struct strait_client *client)
+{
+    struct event_node *node;
+    while ((node = take_first(&client->handed)) != NULL) {
+        if (node->event.transfer != NULL)
+            node->event.transfer->handed--;
+        node_done(node);
+    }
+}
+
+uint32_t events_hand_out(struct strait_client *client, struct strait_event *events, uint32_t capacity)
+{
+    uint32_t count = 0;
+    while (count < capacity && client->waiting.first != NULL) {
+        struct event_node *node = take_first(&client->waiting);
+        if (node->event.transfer != NULL) {
+            node->event.transfer->waiting--;
+            node->event.transfer->handed++;
+        }
+        append(&client->handed, node);
+        events[count++] = node->event;
+    }
+    if (client->waiting.first == NULL && !client->input_left)
+        event_quiet(client);
+    else
+        event_signal(client);
+    return count;
+}
+
+void events_drop(struct strait_client *client, const struct strait_transfer *transfer)
+{
+    struct event_list kept, all = client->waiting;
+    events_init(&kept);
+    while (all.first != NULL) {
+        struct event_node *node = all.first;
+        all.first = node->next;
+        if (transfer != NULL && node->event.transfer != transfer) {
+            append(&kept, node);
+            continue;
+        }
+        if (node->event.transfer != NULL)
+            node->event.transfer->waiting--;
+        node_done(node);
+    }
+    events_init(&client->waiting);
+    if (kept.first != NULL) {
+        client->waiting = kept;
+    }
+}

@@ -1,0 +1,192 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+
+/* A message that waits: for the daemon, or for room in the channel. */
+struct outbox_entry {
+    struct outbox_entry *next;
+    struct strait_transfer *transfer;
+    struct strait_pool *pool;               /* its registration, made when it is sent */
+    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* of START's peer: compared when it is sent */
+    struct message message;
+    void *block; /* what the message points into */
+};
+
+void outbox_init(struct outbox *outbox)
+{
+    *outbox = (struct outbox){.end = &outbox->first};
+}
+
+/* ---- Sending now ---------------------------------------------------------------------------------------------------
+ */
+
+static uint32_t time_left(const struct strait_transfer *transfer)
+{
+    uint64_t now = clock_ms();
+    return now >= transfer->deadline ? 1 : (uint32_t)(transfer->deadline - now);
+}
+
+/* What could not be known before: how much time is left, whether the codebooks are equal. */
+static void bring_up_to_date(const struct strait_client *client, const struct strait_transfer *transfer,
+                             const uint8_t codebook_id[CODEBOOK_ID_BYTES], struct message *message)
+{
+    if (message->type == MESSAGE_EXPECT)
+        message->expect.deadline_ms = time_left(transfer);
+    else if (message->type == MESSAGE_OFFER)
+        message->offer.lease_ms = time_left(transfer);
+    else if (message->type == MESSAGE_START && memcmp(codebook_id, client->codebook_id, CODEBOOK_ID_BYTES) != 0)
+        message->start.mismatch |= STRAIT_MISMATCH_CODEBOOK;
+}
+
+static enum strait_status send_now(struct strait_client *client, struct message *message,
+                                   struct strait_transfer *transfer, const uint8_t codebook_id[CODEBOOK_ID_BYTES])
+{
+    bring_up_to_date(client, transfer, codebook_id, message);
+    enum strait_status status = channel_send(client->channel, message, NULL, 0);
+    if (status == STRAIT_OK && transfer != NULL)
+        transfer->known = true;
+    return status;
+}
+
+static enum strait_status send_pool_now(struct strait_client *client, const struct strait_pool *pool)
+{
+    struct message message = pool_registration(pool);
+    return channel_send(client->channel, &message, pool->fds, pool->fd_count);
+}
+
+static bool can_send(const struct strait_client *client)
+{
+    return client->state == READY && !client->write_failed && client->outbox.first == NULL;
+}
+
+/* ---- Sending later -------------------------------------------------------------------------------------------------
+ */
+
+static void entry_destroy(struct outbox_entry *entry)
+{
+    if (entry->transfer != NULL)
+        entry->transfer->deferred--;
+    free(entry->block);
+    free(entry);
+}
+
+static void append(struct outbox *outbox, struct outbox_entry *entry)
+{
+    *outbox->end = entry;
+    outbox->end = &entry->next;
+    outbox->notes += entry->message.type == MESSAGE_NOTIFY;
+}
+
+/* What a transfer has waiting is counted: most have nothing, and need not be looked for. */
+static enum strait_status defer(struct strait_client *client, const struct outbox_entry *model)
+{
+    struct outbox_entry *entry = malloc(sizeof(*entry));
+    if (entry == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    *entry = *model;
+    enum strait_status status = message_copy(&entry->message, &entry->block);
+    if (status != STRAIT_OK) {
+        free(entry);
+        return status;
+    }
+    append(&client->outbox, entry);
+    if (entry->transfer != NULL)
+        entry->transfer->deferred++;
+    return STRAIT_OK;
+}
+
+enum strait_status outbox_send(struct strait_client *client, const struct message *message,
+                               struct strait_transfer *transfer, const struct strait_peer *peer)
+{
+    struct outbox_entry model = {.transfer = transfer, .message = *message};
+    if (peer != NULL)
+        memcpy(model.codebook_id, peer->blob.codebook_id, CODEBOOK_ID_BYTES);
+    if (!can_send(client))
+        return defer(client, &model);
+    enum strait_status status = send_now(client, &model.message, transfer, model.codebook_id);
+    return status == STRAIT_ERR_NO_SPACE ? defer(client, &model) : status;
+}
+
+enum strait_status outbox_send_pool(struct strait_client *client, struct strait_pool *pool)
+{
+    struct outbox_entry model = {.pool = pool};
+    enum strait_status status = can_send(client) ? send_pool_now(client, pool) : STRAIT_ERR_NO_SPACE;
+    return status == STRAIT_ERR_NO_SPACE ? defer(client, &model) : status;
+}
+
+void outbox_send_always(struct strait_client *client, const struct message *message)
+{
+    if (outbox_send(client, message, NULL, NULL) == STRAIT_OK)
+        return;
+    client->write_failed = true;
+    event_signal(client);
+}
+
+/* ---- Draining ------------------------------------------------------------------------------------------------------
+ */
+
+static struct outbox_entry *take_first(struct outbox *outbox)
+{
+    struct outbox_entry *entry = outbox->first;
+    outbox->first = entry->next;
+    if (outbox->first == NULL)
+        outbox->end = &outbox->first;
+    outbox->notes -= entry->message.type == MESSAGE_NOTIFY;
+    return entry;
+}
+
+/* ERR_NO_SPACE of an empty channel would be for ever. */
+void outbox_drain(struct strait_client *client)
+{
+    while (client->outbox.first != NULL) {
+        struct outbox_entry *entry = client->outbox.first;
+        enum strait_status status = entry->pool != NULL
+                                        ? send_pool_now(client, entry->pool)
+                                        : send_now(client, &entry->message, entry->transfer, entry->codebook_id);
+        if (status == STRAIT_ERR_NO_SPACE && channel_queued(client->channel) > 0)
+            return;
+        if (status != STRAIT_OK) {
+            client->write_failed = true;
+            event_signal(client);
+            return;
+        }
+        entry_destroy(take_first(&client->outbox));
+    }
+}
+
+/* ---- Dropping ------------------------------------------------------------------------------------------------------
+ */
+
+static void drop(struct strait_client *client, const struct strait_transfer *transfer, const struct strait_pool *pool)
+{
+    struct outbox_entry *entry = client->outbox.first;
+    outbox_init(&client->outbox);
+    while (entry != NULL) {
+        struct outbox_entry *next = entry->next;
+        entry->next = NULL;
+        if ((transfer != NULL && entry->transfer == transfer) || (pool != NULL && entry->pool == pool))
+            entry_destroy(entry);
+        else
+            append(&client->outbox, entry);
+        entry = next;
+    }
+}
+
+void outbox_drop_transfer(struct strait_client *client, const struct strait_transfer *transfer)
+{
+    if (transfer->deferred > 0)
+        drop(client, transfer, NULL);
+}
+
+void outbox_drop_pool(struct strait_client *client, const struct strait_pool *pool)
+{
+    if (client->outbox.first != NULL)
+        drop(client, NULL, pool);
+}
+
+void outbox_clear(struct strait_client *client)
+{
+    while (client->outbox.first != NULL)
+        entry_destroy(take_first(&client->outbox));
+}

@@ -1,0 +1,81 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+
+/* ---- Own pools -----------------------------------------------------------------------------------------------------
+ */
+
+struct pool_blob pool_describe(const struct strait_pool *pool)
+{
+    const struct strait_client *client = pool->client;
+    struct pool_blob blob = {
+        .pool = pool->id,
+        .version = client->welcomed ? client->version : PROTOCOL_VERSION,
+        .version_min = PROTOCOL_VERSION_MIN,
+        .region_count = pool->region_count,
+        .regions = pool->regions,
+    };
+    memcpy(blob.address, client->address, sizeof(blob.address));
+    memcpy(blob.codebook_id, client->codebook_id, sizeof(blob.codebook_id));
+    return blob;
+}
+
+enum strait_status strait_pool_export(const struct strait_pool *pool, void *dst, size_t dst_capacity, size_t *size)
+{
+    if (pool == NULL || size == NULL || (dst == NULL && dst_capacity > 0))
+        return STRAIT_ERR_INVALID;
+    if (!pool->client->welcomed)
+        return STRAIT_ERR_AGAIN;
+    struct pool_blob blob = pool_describe(pool);
+    return blob_pack(&blob, dst, dst_capacity, size);
+}
+
+/* ---- Others' -------------------------------------------------------------------------------------------------------
+ */
+
+enum strait_status strait_peer_import(struct strait_client *client, const void *src, size_t src_size,
+                                      struct strait_peer **peer)
+{
+    if (client == NULL || peer == NULL || (src == NULL && src_size > 0))
+        return STRAIT_ERR_INVALID;
+    struct strait_peer *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    enum strait_status status = src_size > 0 ? blob_unpack(src, src_size, &made->blob) : STRAIT_ERR_TRUNCATED;
+    if (status != STRAIT_OK) {
+        free(made);
+        return status;
+    }
+    made->client = client;
+    made->next = client->peers;
+    made->link = &client->peers;
+    if (made->next != NULL)
+        made->next->link = &made->next;
+    client->peers = made;
+    *peer = made;
+    return STRAIT_OK;
+}
+
+void peer_destroy(struct strait_peer *peer)
+{
+    *peer->link = peer->next;
+    if (peer->next != NULL)
+        peer->next->link = peer->link;
+    blob_fini(&peer->blob);
+    free(peer);
+}
+
+void strait_peer_remove(struct strait_peer *peer)
+{
+    if (peer != NULL)
+        peer_destroy(peer);
+}
+
+/* Before the daemon's first answer its codebooks are not known, and nothing is said of them. */
+uint32_t strait_peer_check(const struct strait_pool *pool, const struct strait_peer *peer)
+{
+    struct pool_blob own = pool_describe(pool);
+    uint32_t mismatch = blob_mismatch(&own, &peer->blob);
+    return pool->client->welcomed ? mismatch : mismatch & ~(uint32_t)STRAIT_MISMATCH_CODEBOOK;
+}

@@ -1,0 +1,305 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/client.h"
+
+/* ---- Regions in the pool's order
+ * ------------------------------------------------------------------------------------- */
+
+static struct blob_region describe(const struct strait_pool_region *region)
+{
+    return (struct blob_region){
+        .group = region->group,
+        .layer = region->layer,
+        .role = region->role,
+        .element = region->element,
+        .rows = region->rows,
+        .row_bytes = region->row_bytes,
+        .heads = region->heads,
+        .page_count = region->page_count,
+    };
+}
+
+static struct wire_region wire_of(const struct strait_pool_region *region, uint32_t fd)
+{
+    return (struct wire_region){
+        .handle = region->handle,
+        .device = region->device,
+        .fd = fd,
+        .pointer = region->handle == STRAIT_HANDLE_POINTER ? (uintptr_t)region->pointer : 0,
+        .offset = region->offset,
+        .page_stride = region->page_stride,
+        .row_stride = region->row_stride,
+        .page_count = region->page_count,
+        .rows = region->rows,
+        .row_bytes = region->row_bytes,
+        .element = region->element,
+        .role = region->role,
+        .layer = region->layer,
+        .heads = region->heads,
+        .group = region->group,
+    };
+}
+
+static bool has_fd(const struct strait_pool_region *region)
+{
+    return region->handle == STRAIT_HANDLE_MEMFD || region->handle == STRAIT_HANDLE_CUDA_VMM;
+}
+
+static bool same_file(int a, int b)
+{
+    struct stat x, y;
+    return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The index of a descriptor among the pool's duplicates: one for all regions in the same memfd. GPU handles share an
+ * inode, so that only equal numbers are the same. */
+static enum strait_status keep_fd(struct strait_pool *pool, const struct strait_pool_region *region,
+                                  const int *originals, uint32_t *index)
+{
+    for (uint32_t i = 0; i < pool->fd_count; i++) {
+        *index = i;
+        if (originals[i] == region->fd)
+            return STRAIT_OK;
+        if (region->handle == STRAIT_HANDLE_MEMFD && same_file(originals[i], region->fd))
+            return STRAIT_OK;
+    }
+    if (pool->fd_count == CHANNEL_FDS_MAX)
+        return STRAIT_ERR_INVALID;
+    int fd = fcntl(region->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return STRAIT_ERR_IO;
+    *index = pool->fd_count;
+    pool->fds[pool->fd_count++] = fd;
+    return STRAIT_OK;
+}
+
+static enum strait_status place_region(struct strait_pool *pool, uint32_t place,
+                                       const struct strait_pool_region *region, int originals[CHANNEL_FDS_MAX])
+{
+    uint32_t index = 0, before = pool->fd_count;
+    enum strait_status status = has_fd(region) ? keep_fd(pool, region, originals, &index) : STRAIT_OK;
+    if (status != STRAIT_OK)
+        return status;
+    if (pool->fd_count > before)
+        originals[before] = region->fd;
+    pool->wire[place] = wire_of(region, index);
+    if (region->handle == STRAIT_HANDLE_CUDA_IPC) { /* the caller's bytes are borrowed: keep them behind the regions */
+        uint8_t *ipc = (uint8_t *)(pool->wire + pool->region_count) + (size_t)place * sizeof(region->ipc);
+        memcpy(ipc, region->ipc, sizeof(region->ipc));
+        pool->wire[place].ipc = view_of(ipc, sizeof(region->ipc));
+    }
+    uint32_t *pages = &pool->group_pages[region->group];
+    *pages = *pages == 0 || region->page_count < *pages ? region->page_count : *pages;
+    pool->group_count = region->group >= pool->group_count ? region->group + 1 : pool->group_count;
+    return STRAIT_OK;
+}
+
+static enum strait_status place_regions(struct strait_pool *pool, const struct strait_pool_region *regions)
+{
+    int originals[CHANNEL_FDS_MAX];
+    uint32_t *order = malloc(pool->region_count * sizeof(*order));
+    enum strait_status status = order != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < pool->region_count; i++)
+        pool->regions[i] = describe(&regions[i]);
+    if (status == STRAIT_OK)
+        blob_sort(pool->regions, order, pool->region_count);
+    for (uint32_t i = 0; i < pool->region_count && status == STRAIT_OK; i++)
+        status = place_region(pool, i, &regions[order[i]], originals);
+    free(order);
+    return status;
+}
+
+/* ---- Create and destroy
+ * ---------------------------------------------------------------------------------------------- */
+
+static enum strait_status draw_id(struct pool_id *id)
+{
+    ssize_t got;
+    do
+        got = getrandom(id, sizeof(*id), 0);
+    while (got < 0 && errno == EINTR);
+    return got == sizeof(*id) ? STRAIT_OK : STRAIT_ERR_IO;
+}
+
+static struct strait_pool *pool_allocate(struct strait_client *client, uint32_t regions)
+{
+    struct strait_pool *pool = calloc(1, sizeof(*pool));
+    if (pool == NULL)
+        return NULL;
+    pool->client = client;
+    pool->region_count = regions;
+    pool->wire = calloc(regions, sizeof(*pool->wire) + sizeof(((struct strait_pool_region *)NULL)->ipc));
+    pool->regions = calloc(regions, sizeof(*pool->regions));
+    pool->group_pages = calloc(STRAIT_GROUPS_MAX, sizeof(*pool->group_pages));
+    pool->fds = calloc(CHANNEL_FDS_MAX, sizeof(*pool->fds));
+    if (pool->wire != NULL && pool->regions != NULL && pool->group_pages != NULL && pool->fds != NULL)
+        return pool;
+    pool_destroy(pool);
+    return NULL;
+}
+
+static void unlink_pool(struct strait_pool *pool)
+{
+    if (pool->link == NULL)
+        return;
+    *pool->link = pool->next;
+    if (pool->next != NULL)
+        pool->next->link = pool->link;
+    pool->link = NULL;
+}
+
+static void link_pool(struct strait_pool *pool)
+{
+    struct strait_client *client = pool->client;
+    pool->next = client->pools;
+    pool->link = &client->pools;
+    if (pool->next != NULL)
+        pool->next->link = &pool->next;
+    client->pools = pool;
+}
+
+void pool_destroy(struct strait_pool *pool)
+{
+    unlink_pool(pool);
+    for (uint32_t i = 0; i < pool->fd_count; i++)
+        close(pool->fds[i]);
+    free(pool->fds);
+    free(pool->group_pages);
+    free(pool->regions);
+    free(pool->wire);
+    free(pool);
+}
+
+/* ---- Register
+ * -------------------------------------------------------------------------------------------------------- */
+
+struct message pool_registration(const struct strait_pool *pool)
+{
+    struct message message = {.type = MESSAGE_POOL_REGISTER};
+    message.pool_register.pool = pool->id;
+    message.pool_register.fd_count = pool->fd_count;
+    message.pool_register.coding = pool->coding;
+    message.pool_register.region_count = pool->region_count;
+    message.pool_register.regions = pool->wire;
+    return message;
+}
+
+/* When the daemon is away, its WELCOME sends all pools. */
+static enum strait_status announce(struct strait_pool *pool)
+{
+    return pool->client->state == READY ? outbox_send_pool(pool->client, pool) : STRAIT_OK;
+}
+
+enum strait_status strait_pool_register(struct strait_client *client, const struct strait_pool_params *params,
+                                        struct strait_pool **pool)
+{
+    if (client == NULL || pool == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
+        return STRAIT_ERR_INVALID;
+    enum strait_status status = regions_check(params->regions, params->region_count, client->embedded != NULL);
+    if (status != STRAIT_OK)
+        return status;
+    struct strait_pool *made = pool_allocate(client, params->region_count);
+    if (made == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    status = draw_id(&made->id);
+    if (status == STRAIT_OK)
+        status = place_regions(made, params->regions);
+    if (status == STRAIT_OK)
+        status = announce(made);
+    if (status != STRAIT_OK) {
+        pool_destroy(made);
+        return status;
+    }
+    link_pool(made);
+    connection_flush(client);
+    *pool = made;
+    return STRAIT_OK;
+}
+
+struct strait_pool *pool_find(struct strait_client *client, const struct pool_id *id)
+{
+    struct strait_pool *pool = client->pools;
+    while (pool != NULL && memcmp(&pool->id, id, sizeof(*id)) != 0)
+        pool = pool->next;
+    return pool;
+}
+
+/* ---- Remove
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* An event that names the pool may still wait: the pool is freed after it, in the order of the queue. */
+void pool_removed(struct strait_pool *pool)
+{
+    struct strait_client *client = pool->client;
+    for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next) {
+        if (transfer->pool != pool)
+            continue;
+        transfer_give_up(transfer, STRAIT_REASON_ABORTED, true, "the pool was removed");
+        transfer_drained(transfer);
+        transfer->pool = NULL;
+    }
+    outbox_drop_pool(client, pool);
+    unlink_pool(pool);
+    pool->removed.event.type = STRAIT_EVENT_POOL_REMOVED;
+    pool->removed.event.pool = pool;
+    event_push(client, &pool->removed);
+}
+
+static void abort_transfers(struct strait_pool *pool)
+{
+    for (struct strait_transfer *transfer = pool->client->transfers; transfer != NULL; transfer = transfer->next)
+        if (transfer->pool == pool)
+            strait_abort(transfer);
+}
+
+/* Whether there is somebody who has to let go of it, be it only in CLOSING. */
+static bool daemon_has(const struct strait_pool *pool)
+{
+    return (pool->client->state == READY || pool->client->state == CLOSING) && !pool->refused;
+}
+
+void strait_pool_remove(struct strait_pool *pool)
+{
+    if (pool == NULL || pool->removing)
+        return;
+    struct strait_client *client = pool->client;
+    pool->removing = true;
+    abort_transfers(pool);
+    if (!daemon_has(pool)) {
+        pool_removed(pool);
+        return;
+    }
+    if (client->state == CLOSING)
+        return; /* its end removes the pool */
+    struct message message = {.type = MESSAGE_POOL_REMOVE, .pool_remove.pool = pool->id};
+    outbox_send_always(client, &message);
+    connection_flush(client);
+}
+
+/* ---- The rest
+ * -------------------------------------------------------------------------------------------------------- */
+
+const uint8_t *strait_pool_id(const struct strait_pool *pool)
+{
+    return pool->id.bytes;
+}
+
+enum strait_status strait_set_policy(struct strait_pool *pool, enum strait_coding coding)
+{
+    if (pool == NULL || (unsigned)coding > STRAIT_CODING_TIERED || pool->removing)
+        return STRAIT_ERR_INVALID;
+    struct message message = {.type = MESSAGE_POLICY, .policy = {.pool = pool->id, .coding = coding}};
+    enum strait_status status =
+        pool->client->state == READY ? outbox_send(pool->client, &message, NULL, NULL) : STRAIT_OK;
+    if (status != STRAIT_OK)
+        return status;
+    pool->coding = coding;
+    connection_flush(pool->client);
+    return STRAIT_OK;
+}

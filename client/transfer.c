@@ -1,0 +1,341 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+
+/* ---- Making one
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* What expectations and offers have in common. */
+struct demand {
+    bool sink;
+    const void *key;
+    size_t key_size;
+    const struct strait_page_list *lists;
+    uint32_t list_count;
+    uint32_t parts;
+    uint32_t time_ms;
+    void *context;
+};
+
+static bool demand_valid(const struct strait_pool *pool, const struct demand *demand)
+{
+    return !pool->removing && bytes_valid(demand->key, demand->key_size, 1, STRAIT_KEY_BYTES_MAX) &&
+           demand->parts <= STRAIT_PARTS_MAX && demand->time_ms > 0 && demand->time_ms <= DEADLINE_MAX_MS;
+}
+
+/* A sink's lists are kept: who fails has to name its pages. */
+static enum strait_status fill(struct strait_transfer *transfer, const struct demand *demand)
+{
+    enum strait_status status = lists_check(transfer->pool, demand->lists, demand->list_count, &transfer->pages);
+    if (status != STRAIT_OK)
+        return status;
+    transfer->sink = demand->sink;
+    transfer->context = demand->context;
+    transfer->state = STRAIT_BOOTSTRAP;
+    transfer->deadline = clock_ms() + demand->time_ms;
+    transfer->key_size = demand->key_size;
+    memcpy(transfer->key, demand->key, demand->key_size);
+    if (!demand->sink)
+        return STRAIT_OK;
+    transfer->list_count = demand->list_count;
+    transfer->lists = lists_copy(demand->lists, demand->list_count);
+    return transfer->lists != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+}
+
+static enum strait_status create(struct strait_pool *pool, const struct demand *demand,
+                                 struct strait_transfer **transfer)
+{
+    if (!demand_valid(pool, demand))
+        return STRAIT_ERR_INVALID;
+    struct strait_transfer *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    made->client = pool->client;
+    made->pool = pool;
+    enum strait_status status = fill(made, demand);
+    if (status == STRAIT_OK)
+        status = table_insert(pool->client, made);
+    if (status != STRAIT_OK) {
+        transfer_destroy(made);
+        return status;
+    }
+    *transfer = made;
+    return STRAIT_OK;
+}
+
+static void watch_deadline(struct strait_transfer *transfer)
+{
+    struct strait_client *client = transfer->client;
+    uint64_t due = transfer_due(transfer);
+    client->next_due = due < client->next_due ? due : client->next_due;
+    timer_update(client);
+}
+
+/* Sends a new transfer. What failed half-way is taken back: the handle never comes to be. */
+static enum strait_status begin(struct strait_transfer *transfer, const struct message *message,
+                                const struct strait_page_list *lists, uint32_t list_count)
+{
+    if (transfer->pool->refused) {
+        transfer_give_up(transfer, STRAIT_REASON_LOCAL, true, "the daemon refused the pool");
+        return STRAIT_OK;
+    }
+    enum strait_status status = lists_send(transfer, message, lists, list_count);
+    if (status != STRAIT_OK) {
+        strait_release(transfer);
+        return status;
+    }
+    connection_flush(transfer->client);
+    watch_deadline(transfer);
+    return STRAIT_OK;
+}
+
+/* ---- Expect and offer
+ * -------------------------------------------------------------------------------------------------- */
+
+static struct view key_view(const struct strait_transfer *transfer)
+{
+    return view_of(transfer->key, transfer->key_size);
+}
+
+static struct message expect_message(const struct strait_transfer *transfer, const struct strait_expect_params *params)
+{
+    struct message message = {.type = MESSAGE_EXPECT};
+    message.expect.transfer = transfer->id;
+    message.expect.pool = transfer->pool->id;
+    message.expect.key = key_view(transfer);
+    message.expect.sources = params->sources > 0 ? params->sources : 1;
+    message.expect.deadline_ms = params->deadline_ms;
+    return message;
+}
+
+enum strait_status strait_expect(struct strait_pool *pool, const struct strait_expect_params *params,
+                                 struct strait_transfer **transfer)
+{
+    if (pool == NULL || transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
+        return STRAIT_ERR_INVALID;
+    struct demand demand = {true,
+                            params->key,
+                            params->key_size,
+                            params->lists,
+                            params->list_count,
+                            params->sources,
+                            params->deadline_ms,
+                            params->context};
+    struct strait_transfer *made = NULL;
+    enum strait_status status = create(pool, &demand, &made);
+    if (status != STRAIT_OK)
+        return status;
+    struct message message = expect_message(made, params);
+    status = begin(made, &message, params->lists, params->list_count);
+    if (status == STRAIT_OK)
+        *transfer = made;
+    return status;
+}
+
+static struct message offer_message(const struct strait_transfer *transfer, const struct strait_offer_params *params)
+{
+    struct message message = {.type = MESSAGE_OFFER};
+    message.offer.transfer = transfer->id;
+    message.offer.pool = transfer->pool->id;
+    message.offer.key = key_view(transfer);
+    message.offer.consumers = params->consumers > 0 ? params->consumers : 1;
+    message.offer.lease_ms = params->lease_ms;
+    message.offer.later = params->later;
+    message.offer.last = params->last;
+    message.offer.aux = view_of(params->aux, params->aux_size);
+    return message;
+}
+
+/* The payload comes with `last` or not at all; pages to come later and `last` exclude each other. */
+static bool offer_valid(const struct strait_offer_params *params)
+{
+    return bytes_valid(params->aux, params->aux_size, 0, params->last ? STRAIT_AUX_BYTES_MAX : 0) &&
+           !(params->later && params->last);
+}
+
+enum strait_status strait_offer(struct strait_pool *pool, const struct strait_offer_params *params,
+                                struct strait_transfer **transfer)
+{
+    if (pool == NULL || transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)) ||
+        !offer_valid(params))
+        return STRAIT_ERR_INVALID;
+    struct demand demand = {false,
+                            params->key,
+                            params->key_size,
+                            params->lists,
+                            params->list_count,
+                            params->consumers,
+                            params->lease_ms,
+                            params->context};
+    struct strait_transfer *made = NULL;
+    enum strait_status status = create(pool, &demand, &made);
+    if (status != STRAIT_OK)
+        return status;
+    made->last = params->last;
+    struct message message = offer_message(made, params);
+    status = begin(made, &message, params->lists, params->list_count);
+    if (status == STRAIT_OK)
+        *transfer = made;
+    return status;
+}
+
+/* ---- Append
+ * ------------------------------------------------------------------------------------------------------------- */
+
+static bool layers_valid(const struct strait_append_params *params)
+{
+    return params->layer_count == 0 || (params->layer_first >= -1 && params->layer_count <= (uint32_t)INT32_MAX &&
+                                        params->layer_first <= INT32_MAX - (int32_t)params->layer_count);
+}
+
+static bool append_valid(const struct strait_transfer *transfer, const struct strait_append_params *params)
+{
+    return !transfer->sink && !transfer->last && transfer->pool != NULL && !transfer->pool->removing &&
+           layers_valid(params) &&
+           bytes_valid(params->aux, params->aux_size, 0, params->last ? STRAIT_AUX_BYTES_MAX : 0);
+}
+
+static struct message append_message(const struct strait_transfer *transfer, const struct strait_append_params *params)
+{
+    struct message message = {.type = MESSAGE_APPEND};
+    message.append.transfer = transfer->id;
+    message.append.layer_first = params->layer_first;
+    message.append.layer_count = params->layer_count;
+    message.append.last = params->last;
+    message.append.aux = view_of(params->aux, params->aux_size);
+    return message;
+}
+
+/* Half of an append must not stay: the daemon would wait for the rest. */
+static enum strait_status send_append(struct strait_transfer *transfer, const struct strait_append_params *params)
+{
+    struct message message = append_message(transfer, params);
+    enum strait_status status = lists_send(transfer, &message, params->lists, params->list_count);
+    if (status != STRAIT_OK)
+        strait_abort(transfer);
+    connection_flush(transfer->client);
+    return status;
+}
+
+enum strait_status strait_append(struct strait_transfer *transfer, const struct strait_append_params *params)
+{
+    if (transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
+        return STRAIT_ERR_INVALID;
+    if (params->ready != NULL)
+        return STRAIT_ERR_UNSUPPORTED; /* no GPU pools in this release */
+    if (!append_valid(transfer, params))
+        return STRAIT_ERR_INVALID;
+    uint64_t pages = transfer->pages;
+    enum strait_status status = lists_check(transfer->pool, params->lists, params->list_count, &pages);
+    if (status != STRAIT_OK)
+        return status;
+    if (params->list_count > 0 && pages == transfer->pages)
+        return STRAIT_ERR_INVALID; /* on its way it would look like the announced pages */
+    transfer->pages = pages;
+    status = transfer->ended ? STRAIT_OK : send_append(transfer, params);
+    if (status == STRAIT_OK)
+        transfer->last = params->last;
+    return status;
+}
+
+/* ---- Start
+ * --------------------------------------------------------------------------------------------------------------- */
+
+static bool direction_valid(const struct strait_transfer *transfer, enum strait_direction direction)
+{
+    return direction == STRAIT_AUTO || direction == (transfer->sink ? STRAIT_PULL : STRAIT_PUSH);
+}
+
+static struct message start_message(const struct strait_transfer *transfer, const struct strait_peer *peer,
+                                    const struct strait_start_params *params)
+{
+    struct message message = {.type = MESSAGE_START};
+    message.start.transfer = transfer->id;
+    message.start.peer_pool = peer->blob.pool;
+    message.start.peer_address = view_of(peer->blob.address, strlen(peer->blob.address));
+    message.start.peer_key = view_of(params->peer_key, params->peer_key_size);
+    message.start.direction = params->direction;
+    message.start.mismatch = strait_peer_check(transfer->pool, peer) & ~(uint32_t)STRAIT_MISMATCH_CODEBOOK;
+    return message;
+}
+
+enum strait_status strait_start(struct strait_transfer *transfer, const struct strait_peer *peer,
+                                const struct strait_start_params *params)
+{
+    static const struct strait_start_params defaults = {.size = sizeof(defaults)};
+    if (params == NULL)
+        params = &defaults;
+    if (transfer == NULL || peer == NULL || peer->client != transfer->client || transfer->pool == NULL ||
+        !params_known(params, params->size, sizeof(*params)) || !direction_valid(transfer, params->direction) ||
+        !bytes_valid(params->peer_key, params->peer_key_size, params->peer_key != NULL, STRAIT_KEY_BYTES_MAX))
+        return STRAIT_ERR_INVALID;
+    if ((strait_peer_check(transfer->pool, peer) & STRAIT_MISMATCH_FATAL) != 0)
+        return STRAIT_ERR_INVALID;
+    if (transfer->ended || transfer->aborting)
+        return STRAIT_OK; /* its verdict is on the way or told */
+    struct message message = start_message(transfer, peer, params);
+    enum strait_status status = outbox_send(transfer->client, &message, transfer, peer);
+    connection_flush(transfer->client);
+    return status;
+}
+
+/* ---- Abort and release
+ * ---------------------------------------------------------------------------------------------------- */
+
+static void send_end(struct strait_transfer *transfer, enum message_type type)
+{
+    struct message message = {.type = type, .transfer.transfer = transfer->id};
+    outbox_send_always(transfer->client, &message);
+    connection_flush(transfer->client);
+}
+
+void strait_abort(struct strait_transfer *transfer)
+{
+    if (transfer == NULL || transfer->ended || transfer->aborting)
+        return;
+    outbox_drop_transfer(transfer->client, transfer);
+    if (!transfer->known) {
+        transfer_give_up(transfer, STRAIT_REASON_ABORTED, true, "");
+        return;
+    }
+    transfer->aborting = true;
+    send_end(transfer, MESSAGE_ABORT);
+}
+
+/* What the daemon says of it from now on is about a transfer that is not known. */
+void strait_release(struct strait_transfer *transfer)
+{
+    if (transfer == NULL)
+        return;
+    struct strait_client *client = transfer->client;
+    outbox_drop_transfer(client, transfer);
+    if (transfer->known && client->state == READY)
+        send_end(transfer, MESSAGE_RELEASE);
+    if (transfer->waiting > 0)
+        events_drop(client, transfer);
+    table_remove(transfer);
+    transfer->released = true;
+    if (transfer->handed == 0)
+        transfer_destroy(transfer);
+}
+
+/* ---- What is known
+ * --------------------------------------------------------------------------------------------------------- */
+
+struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer)
+{
+    return (struct strait_progress){
+        .state = transfer->state,
+        .reason = transfer->reason,
+        .drained = transfer->drained,
+        .layers_landed = transfer->layers_landed,
+    };
+}
+
+enum strait_status strait_wait_stream(struct strait_transfer *transfer, int32_t layer, void *stream)
+{
+    (void)layer;
+    (void)stream;
+    return transfer == NULL ? STRAIT_ERR_INVALID : STRAIT_ERR_UNSUPPORTED; /* no GPU pools in this release */
+}

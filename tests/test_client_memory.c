@@ -1,0 +1,303 @@
+/* Each allocation of the library fails once, at every place of a whole conversation: what a verb returned and what the
+ * events say must still fit together. Linked with --wrap for the allocating functions. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <strait/codec.h>
+#include <strait/strait.h>
+
+#include "proto/channel.h"
+#include "tests/support.h"
+
+#define TURNS 4000 /* of the pump, until something must have happened */
+
+/* ---- Memory that fails
+ * ------------------------------------------------------------------------------------------------- */
+
+static bool inside;      /* the library */
+static long until_fails; /* allocations to go; 0: none fails any more */
+static bool failed;
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+
+static bool fails_now(void)
+{
+    if (!inside || until_fails == 0 || --until_fails > 0)
+        return false;
+    failed = true;
+    return true;
+}
+
+void *__wrap_malloc(size_t size)
+{
+    return fails_now() ? NULL : __real_malloc(size);
+}
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+    return fails_now() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_realloc(void *old, size_t size)
+{
+    return fails_now() ? NULL : __real_realloc(old, size);
+}
+
+#define call(expression) (inside = true, result = (expression), inside = false, result)
+
+/* ---- A daemon that agrees to everything
+ * --------------------------------------------------------------------------------- */
+
+static char folder[32], path[64];
+static int listener;
+static struct channel *channel;
+
+static void say(const struct message *message)
+{
+    ck_assert_int_eq(STRAIT_OK, channel_send(channel, message, NULL, 0));
+    channel_flush(channel);
+}
+
+static void say_state(uint64_t transfer, enum strait_state state, bool more)
+{
+    struct wire_page_list pages = {.first_id = more ? 0 : 1, .count = 1};
+    struct message message = {.type = MESSAGE_STATE};
+    message.state.transfer = transfer;
+    message.state.state = state;
+    message.state.more = more;
+    if (state == STRAIT_FAILED) {
+        message.state.reason = STRAIT_REASON_CODEC;
+        message.state.failed = &pages;
+        message.state.failed_count = 1;
+        message.state.text = view_of("text", 4);
+    }
+    say(&message);
+}
+
+/* Expectations fail in two parts and drain, offers are done. */
+static void answer(const struct message *message)
+{
+    struct message reply = {.type = MESSAGE_WELCOME};
+    if (message->type == MESSAGE_HELLO) {
+        reply.welcome.version = PROTOCOL_VERSION;
+        reply.welcome.incarnation = 1;
+        reply.welcome.address = view_of("a:1", 3);
+        say(&reply);
+    } else if (message->type == MESSAGE_POOL_REGISTER) {
+        reply = (struct message){.type = MESSAGE_POOL_STATUS, .pool_status.pool = message->pool_register.pool};
+        say(&reply);
+    } else if (message->type == MESSAGE_EXPECT) {
+        say_state(message->expect.transfer, STRAIT_READY, false);
+        say(&(struct message){.type = MESSAGE_LAYERS, .layers = {message->expect.transfer, 2, (int32_t[]){0, 1}}});
+        say_state(message->expect.transfer, STRAIT_FAILED, true);
+        say_state(message->expect.transfer, STRAIT_FAILED, false);
+        say(&(struct message){.type = MESSAGE_DRAINED, .transfer.transfer = message->expect.transfer});
+    } else if (message->type == MESSAGE_OFFER && !message->offer.more) {
+        say_state(message->offer.transfer, STRAIT_DONE, false);
+    }
+}
+
+static void daemon_step(void)
+{
+    if (channel == NULL) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0)
+            ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 1u << 24, &channel));
+        return;
+    }
+    enum strait_status end = channel_read(channel);
+    for (;;) {
+        struct message message = {0};
+        int fds[CHANNEL_FDS_MAX];
+        uint32_t count;
+        if (channel_next(channel, &message, fds, &count) != STRAIT_OK)
+            break;
+        for (uint32_t i = 0; i < count; i++)
+            close(fds[i]);
+        if (end == STRAIT_OK)
+            answer(&message);
+        message_fini(&message);
+    }
+    if (end != STRAIT_OK) {
+        channel_destroy(channel);
+        channel = NULL;
+    }
+}
+
+static void set_up(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strcpy(folder, "/tmp/strait-memory-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof(path), "%s/socket", folder);
+    strcpy(address.sun_path, path);
+    listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_eq(0, bind(listener, (struct sockaddr *)&address, sizeof(address)));
+    ck_assert_int_eq(0, listen(listener, 8));
+}
+
+static void tear_down(void)
+{
+    channel_destroy(channel);
+    channel = NULL;
+    close(listener);
+    unlink(path);
+    rmdir(folder);
+}
+
+/* ---- The conversation
+ * -------------------------------------------------------------------------------------------------------- */
+
+static int verdicts[3], drained[3]; /* of sink, source and an offer begun before there was a daemon */
+
+static void note(const struct strait_event *event)
+{
+    int *which = event->context;
+    if (event->type == STRAIT_EVENT_STATE && (event->state == STRAIT_DONE || event->state == STRAIT_FAILED))
+        verdicts[which - verdicts]++;
+    if (event->transfer != NULL && event->drained)
+        drained[which - verdicts]++;
+}
+
+static void pump(struct strait_client *client, const struct strait_transfer *const transfers[3])
+{
+    for (int turn = 0; turn < TURNS; turn++) {
+        struct strait_event events[4];
+        uint32_t result, count = call(strait_poll(client, events, 4));
+        bool waits = false;
+        for (uint32_t i = 0; i < count; i++)
+            note(&events[i]);
+        for (int i = 0; i < 3; i++)
+            waits |= transfers[i] != NULL && drained[i] == 0;
+        daemon_step();
+        if (!waits && turn > 20)
+            return;
+        if (turn > 100)
+            usleep(500);
+    }
+}
+
+static struct strait_pool_region region_in(const struct strait_memory *memory)
+{
+    return (struct strait_pool_region){.handle = STRAIT_HANDLE_MEMFD,
+                                       .device = -1,
+                                       .fd = memory->fd,
+                                       .page_stride = 64,
+                                       .page_count = 64,
+                                       .rows = 1,
+                                       .row_bytes = 64,
+                                       .element = STRAIT_ELEMENT_BF16};
+}
+
+static struct strait_transfer *offer(struct strait_pool *pool, int which)
+{
+    uint32_t ids[3] = {3, 2, 1};
+    struct strait_page_list list = {.count = 3, .ids = ids};
+    struct strait_offer_params params = {.size = sizeof(params),
+                                         .key = "k",
+                                         .key_size = 1,
+                                         .lists = &list,
+                                         .list_count = 1,
+                                         .lease_ms = 60000,
+                                         .last = true,
+                                         .context = &verdicts[which]};
+    struct strait_transfer *transfer = NULL;
+    int result, status = call(strait_offer(pool, &params, &transfer));
+    ck_assert_int_eq(status == STRAIT_OK, transfer != NULL);
+    ck_assert(status == STRAIT_OK || status == STRAIT_ERR_NO_MEMORY);
+    return transfer;
+}
+
+static struct strait_transfer *expect(struct strait_pool *pool, int which)
+{
+    struct strait_page_list list = {.count = 2};
+    struct strait_expect_params params = {.size = sizeof(params),
+                                          .key = "k",
+                                          .key_size = 1,
+                                          .lists = &list,
+                                          .list_count = 1,
+                                          .deadline_ms = 60000,
+                                          .context = &verdicts[which]};
+    struct strait_transfer *transfer = NULL;
+    int result, status = call(strait_expect(pool, &params, &transfer));
+    ck_assert_int_eq(status == STRAIT_OK, transfer != NULL);
+    ck_assert(status == STRAIT_OK || status == STRAIT_ERR_NO_MEMORY);
+    return transfer;
+}
+
+static void converse(struct strait_client *client, const struct strait_memory *memory)
+{
+    struct strait_pool_region region = region_in(memory);
+    struct strait_pool_params params = {.size = sizeof(params), .regions = &region, .region_count = 1};
+    struct strait_pool *pool = NULL;
+    struct strait_transfer *transfers[3] = {NULL};
+    int result, status = call(strait_pool_register(client, &params, &pool));
+    ck_assert_int_eq(status == STRAIT_OK, pool != NULL);
+    if (pool == NULL)
+        return;
+    transfers[2] = offer(pool, 2);
+    for (int i = 0; i < 10; i++) {
+        struct strait_event event;
+        if (call((int)strait_poll(client, &event, 1)) == 1)
+            note(&event);
+        daemon_step();
+    }
+    transfers[0] = expect(pool, 0);
+    transfers[1] = offer(pool, 1);
+    pump(client, (const struct strait_transfer *const *)transfers);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(transfers[i] != NULL, verdicts[i]);
+        ck_assert_int_eq(transfers[i] != NULL, drained[i]);
+        strait_release(transfers[i]);
+    }
+}
+
+START_TEST(no_allocation_that_fails_loses_a_verdict)
+{
+    int rounds = 0;
+    for (long at = 1; rounds == 0 || failed; at++, rounds++) {
+        struct strait_client_config config = {.size = sizeof(config), .socket = path};
+        struct strait_client *client = NULL;
+        struct strait_memory memory;
+        ck_assert_int_eq(STRAIT_OK, strait_alloc(4096, &memory));
+        memset(verdicts, 0, sizeof(verdicts));
+        memset(drained, 0, sizeof(drained));
+        failed = false;
+        until_fails = at;
+        int result, status = call(strait_client_open(&config, &client));
+        ck_assert_int_eq(status == STRAIT_OK, client != NULL);
+        if (client != NULL)
+            converse(client, &memory);
+        until_fails = 0;
+        strait_client_close(client);
+        strait_free(&memory);
+        for (int i = 0; i < 3; i++)
+            daemon_step();
+    }
+    printf("%d allocations\n", rounds - 1);
+    ck_assert_int_gt(rounds, 40);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("client_memory");
+    TCase *tests = tcase_create("memory");
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, no_allocation_that_fails_loses_a_verdict);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int bad = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return bad == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
