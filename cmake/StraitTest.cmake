@@ -57,6 +57,7 @@ function(strait_python_test name)
     string(JOIN ", " modules ${ARG_NEEDS})
     strait_add_test(${name} LABELS python TIMEOUT ${ARG_TIMEOUT}
         COMMAND sh -c ${STRAIT_RUN_PYTHON} ${Python3_EXECUTABLE} ${modules} ${ARG_COMMAND}
-        ENVIRONMENT "STRAIT_LIBRARY=$<TARGET_FILE:strait-codec>" "PYTHONPATH=${PROJECT_SOURCE_DIR}/python"
+        ENVIRONMENT "STRAIT_LIBRARY=$<TARGET_FILE:strait-codec>" "STRAIT_CLIENT_LIBRARY=$<TARGET_FILE:strait-client>"
+                    "STRAITD=$<TARGET_FILE:straitd>" "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-node>" "PYTHONPATH=${PROJECT_SOURCE_DIR}/python"
                     "PYTHONDONTWRITEBYTECODE=1")
 endfunction()

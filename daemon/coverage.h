@@ -26,8 +26,8 @@ void coverage_destroy(struct coverage *coverage); /* NULL is allowed */
  * claimed). */
 bool coverage_claim(struct coverage *coverage, const struct segment *segment);
 
-/* A piece is in place. Calls `layer` (may be NULL) for each layer that is thereby complete. A piece must have been claimed
- * and lands once: else false, and nothing changes. */
+/* A piece is in place. Calls `layer` (may be NULL) for each layer that is thereby complete. A piece must have been
+ * claimed and lands once: else false, and nothing changes. */
 bool coverage_land(struct coverage *coverage, const struct piece *piece, void (*layer)(void *owner, int32_t layer),
                    void *owner);
 
@@ -35,8 +35,8 @@ bool coverage_complete(const struct coverage *coverage); /* every unit of every 
 /* Layers that were told complete: those of which nothing is expected do not count. */
 uint32_t coverage_layers_landed(const struct coverage *coverage);
 
-/* Logical index ranges of pages of which some region has not landed, in order of group and index; at most `capacity` are
- * written, returns how many there are. */
+/* Logical index ranges of pages of which some region has not landed, in order of group and index; at most `capacity`
+ * are written, returns how many there are. */
 uint32_t coverage_missing(const struct coverage *coverage, struct wire_span *spans, uint32_t capacity);
 
 #endif

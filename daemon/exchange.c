@@ -180,12 +180,18 @@ static struct source *find_source(struct node *node, struct peer *peer, uint64_t
     return source;
 }
 
-static void refuse_leg(struct peer *peer, const struct parked *request, enum strait_reason reason)
+static void send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
+                     enum strait_reason reason)
 {
     struct message message = {.type = MESSAGE_END};
     message.end = (struct message_end){
-        .leg = request->leg, .epoch = request->epoch, .state = STRAIT_FAILED, .reason = (uint32_t)reason};
+        .leg = leg, .epoch = *epoch, .from_sink = from_sink, .state = STRAIT_FAILED, .reason = (uint32_t)reason};
     (void)peer_send(peer, &message);
+}
+
+static void refuse_leg(struct peer *peer, const struct parked *request, enum strait_reason reason)
+{
+    send_end(peer, request->leg, &request->epoch, false, reason);
 }
 
 /* How a late request is told what became of the offer. */
@@ -403,8 +409,10 @@ static bool on_end(struct node *node, struct peer *peer, const struct message_en
 static bool on_segments(struct node *node, struct peer *peer, const struct message_segments *message)
 {
     struct sink *sink = find_sink(node, peer, message->leg, &message->epoch);
-    if (sink == NULL)
+    if (sink == NULL) { /* over and forgotten: the source shall not wait for its lease */
+        send_end(peer, message->leg, &message->epoch, true, STRAIT_REASON_PEER_ABORT);
         return true;
+    }
     enum strait_reason reason = sink_segments(sink, message);
     if (reason != STRAIT_REASON_NONE)
         sink_event(sink, SINK_FAIL, reason);

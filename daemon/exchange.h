@@ -53,7 +53,7 @@ struct request {
     struct page_set pages;
     enum strait_state state;
     enum strait_reason reason;
-    bool decided, drained;
+    bool decided, told, drained; /* has its verdict; the client has heard it; nothing touches its pages */
     uint64_t began; /* uv_hrtime */
     UT_hash_handle by_name;
     UT_hash_handle by_transfer; /* session->requests */

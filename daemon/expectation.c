@@ -183,6 +183,9 @@ static void tell(struct expectation *e, const char *text)
     if (e->request.state == STRAIT_DONE)
         message.state.aux = view_of(e->aux, e->aux_size);
     session_send(e->request.session, &message);
+    e->request.told = true;
+    if (e->request.drained)
+        session_drained(e->request.session);
 }
 
 static void tell_missing(struct expectation *e, const struct wire_span *spans, uint32_t count)
@@ -239,13 +242,11 @@ void expectation_fail(struct expectation *e, enum strait_reason reason, const ch
     if (!e->request.drained && jobs_are_over(e))
         drain(e);
     tell(e, text);
-    if (e->request.drained)
-        session_drained(e->request.session);
 }
 
 void expectation_leg_drained(struct expectation *e)
 {
-    if (!e->request.decided || e->request.drained || e->request.state == STRAIT_DONE || !jobs_are_over(e))
+    if (!e->request.told || e->request.drained || !jobs_are_over(e))
         return;
     drain(e);
     struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = e->request.transfer}};
@@ -267,5 +268,4 @@ void expectation_leg_complete(struct expectation *e)
     sink_event(sink, SINK_FINISH, STRAIT_REASON_NONE);
     drain(e);
     tell(e, "");
-    session_drained(e->request.session);
 }

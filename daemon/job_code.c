@@ -5,6 +5,8 @@
 #include "daemon/fault.h"
 #include "daemon/job_private.h"
 
+#define PASS_BYTES (256u * 1024) /* decoded pieces this large leave the caches to the chunks */
+
 static struct strait_run run_of(struct job *job, struct strait_result *result)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
@@ -33,6 +35,7 @@ static void work_encode(struct job *job)
         .codebook = job->mode == STRAIT_MODE_RAW || job->element != STRAIT_ELEMENT_BF16 ? NULL : job->jobs->codebook};
     struct strait_result result;
     struct strait_run run = run_of(job, &result);
+    run.caching = STRAIT_CACHING_KEEP; /* the network stack, or the other daemon, reads it next */
     (void)fault_at(FAULT_ENCODE, NULL, NULL);
     enum strait_status status = strait_encode(NULL, &params, job->dst, job->size, &job->pages, &run);
     (void)fault_at(FAULT_ENCODED, NULL, NULL);
@@ -120,6 +123,8 @@ static enum strait_status decode_checked(struct job *job, const uint8_t *metadat
     struct strait_result result;
     struct strait_run run = run_of(job, &result);
     run.metadata = metadata;
+    if (job->result.raw_bytes >= PASS_BYTES)
+        run.caching = STRAIT_CACHING_PASS; /* else who is told at once finds the pages in the caches */
     enum strait_status status = strait_decode(NULL, job->jobs->codebook, &job->pages, NULL, job->src, job->size, &run);
     if (status != STRAIT_OK)
         return status;

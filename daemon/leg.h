@@ -12,8 +12,8 @@
  * A leg is over in three steps. The *verdict* is told once and never changes. *Drained* is told once, at or after the
  * verdict: no job of this leg touches pages any more. *Closed*: no slot is held either, the leg can be forgotten.
  *
- * Robust against messages that are lost, doubled or reordered (on one connection they are not, but old ones may come late
- * over a new one): grants have increasing ids, and what does not fit is ignored or answered with RELEASED. */
+ * Robust against messages that are lost, doubled or reordered (on one connection they are not, but old ones may come
+ * late over a new one): grants have increasing ids, and what does not fit is ignored or answered with RELEASED. */
 #ifndef STRAIT_DAEMON_LEG_H
 #define STRAIT_DAEMON_LEG_H
 
@@ -23,8 +23,9 @@
 #include <strait/strait.h>
 
 #define LEG_GRANTS    8u               /* outstanding at once, as the sink counts */
-#define SOURCE_GRANTS (2 * LEG_GRANTS) /* the sink may have a chunk in place before the source hears that it was sent */
-#define LEG_ACTIONS   24u              /* that one event can cause: SOURCE_GRANTS, and a few */
+#define SOURCE_GRANTS (2 * LEG_GRANTS) /* the sink may have a chunk in place before the source hears that it was sent \
+                                        */
+#define LEG_ACTIONS 24u                /* that one event can cause: SOURCE_GRANTS, and a few */
 
 enum grant_state {
     GRANT_NONE = 0,
@@ -118,12 +119,12 @@ struct leg_actions {
 };
 
 struct sink_leg {
-    uint32_t state;    /* enum strait_state */
-    uint32_t reason;   /* of FAILED */
-    uint32_t window;   /* grants outstanding at most, 1..LEG_GRANTS */
-    uint32_t ready;    /* units announced */
-    uint32_t granted;  /* units granted at least once: [0, granted) */
-    uint32_t landed;   /* units in place */
+    uint32_t state;   /* enum strait_state */
+    uint32_t reason;  /* of FAILED */
+    uint32_t window;  /* grants outstanding at most, 1..LEG_GRANTS */
+    uint32_t ready;   /* units announced */
+    uint32_t granted; /* units granted at least once: [0, granted) */
+    uint32_t landed;  /* units in place */
     uint8_t started, last, complete, drained, closed, quiet;
     uint8_t returned_count;
     uint8_t unused;
@@ -139,26 +140,28 @@ struct source_leg {
     uint32_t reason;
     uint32_t ready; /* units announced */
     uint8_t last, drained, closed, unused;
-    uint64_t seen; /* highest grant id met */
+    uint64_t seen;                          /* highest grant id met */
     struct leg_grant grants[SOURCE_GRANTS]; /* by id; entries behind the last are zero */
 };
 
 void sink_init(struct sink_leg *leg, uint32_t window);
 void source_init(struct source_leg *leg);
 
-/* One event in, its actions out (in the order in which they are to be done). False: the peer broke the protocol in a way
- * that an honest one cannot (a grant beyond what was announced, units that overflow, more units after `last`, a DONE that
- * cannot be): do the actions all the same (a bad grant is answered with RELEASED), then fail the leg with GEOMETRY.
+/* One event in, its actions out (in the order in which they are to be done). False: the peer broke the protocol in a
+ * way that an honest one cannot (a grant beyond what was announced, units that overflow, more units after `last`, a
+ * DONE that cannot be): do the actions all the same (a bad grant is answered with RELEASED), then fail the leg with
+ * GEOMETRY.
  *
- * A closed leg still answers what comes late; who forgets it has to answer in its place: GRANT with RELEASED and, when it
- * failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END (a second source leg of one name and epoch
- * would not know the grants of the first); SEGMENTS with END; a chunk is refused. */
+ * A closed leg still answers what comes late; who forgets it has to answer in its place: GRANT with RELEASED and, when
+ * it failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END (a second source leg of one name and
+ * epoch would not know the grants of the first); SEGMENTS with END; a chunk is refused. */
 bool sink_step(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions);
 bool source_step(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions);
 
-/* Does it want a slot? Then the next range to grant is [*first, *first + *count); SINK_GRANT may take less of it, from its
- * beginning. A range that came back fitted a slot and is best taken whole: where it would be cut into too many pieces
- * (LEG_GRANTS given or returned ones), and where nothing is wanted, SINK_GRANT only gives the slot back: FREE_SLOT. */
+/* Does it want a slot? Then the next range to grant is [*first, *first + *count); SINK_GRANT may take less of it, from
+ * its beginning. A range that came back fitted a slot and is best taken whole: where it would be cut into too many
+ * pieces (LEG_GRANTS given or returned ones), and where nothing is wanted, SINK_GRANT only gives the slot back:
+ * FREE_SLOT. */
 bool sink_wants(const struct sink_leg *leg, uint32_t *first, uint32_t *count);
 /* Grants that could be asked back: given, not yet arriving. */
 uint32_t sink_unused(const struct sink_leg *leg);

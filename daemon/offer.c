@@ -282,6 +282,7 @@ static void decide(struct offer *o, enum strait_reason reason, const char *text)
                                            .drained = o->request.drained,
                                            .text = view_of(text, strlen(text))};
     session_send(o->request.session, &message);
+    o->request.told = true;
     if (o->request.drained)
         session_drained(o->request.session);
 }
@@ -310,7 +311,7 @@ void offer_leg_verdict(struct offer *o, enum strait_reason reason)
 
 void offer_leg_drained(struct offer *o)
 {
-    if (!o->request.decided || o->request.drained || !jobs_are_over(o))
+    if (!o->request.told || o->request.drained || !jobs_are_over(o))
         return;
     drain(o);
     struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = o->request.transfer}};

@@ -155,8 +155,10 @@ static void decode_with(struct cpu_scratch *scratch, const struct strait_codec *
                         const uint8_t *src, uint64_t src_size, const struct strait_run *run)
 {
     struct strait_result result = {.status = STRAIT_OK};
-    struct decoder d = {
-        .blocks = codec->blocks, .codebook = codebook, .scratch = scratch, .stream = src_size >= STREAM_BYTES};
+    struct decoder d = {.blocks = codec->blocks,
+                        .codebook = codebook,
+                        .scratch = scratch,
+                        .stream = run_passes_caches(run, src_size)};
     result.chunk_status = open_chunk(&d, dst, select, src, src_size, run);
     if (result.chunk_status == STRAIT_OK)
         decode_chunk(&d, dst, select, run, &result);

@@ -212,7 +212,7 @@ static void encode_with(struct cpu_scratch *scratch, const struct strait_codec *
                         .scratch = scratch,
                         .mode = params->mode,
                         .dst = dst,
-                        .stream = strait_encode_bound(src) >= STREAM_BYTES};
+                        .stream = run_passes_caches(run, strait_encode_bound(src))};
     plan_layout(&e.layout, src);
     if (check_ids(src, run, &result))
         encode_chunk(&e, params, run, &result);

@@ -124,9 +124,21 @@ uint32_t element_alignment(enum strait_element element)
     }
 }
 
+/* The struct as it was before `caching`. */
+#define RUN_SIZE_FIRST offsetof(struct strait_run, caching)
+
+bool run_passes_caches(const struct strait_run *run, uint64_t chunk_bytes)
+{
+    if (run->size >= sizeof(*run) && run->caching != STRAIT_CACHING_AUTO)
+        return run->caching == STRAIT_CACHING_PASS;
+    return chunk_bytes >= STREAM_BYTES;
+}
+
 static enum strait_status check_run(const struct strait_codec *codec, const struct strait_run *run)
 {
-    if (run == NULL || run->size < sizeof(*run) || run->result == NULL)
+    if (run == NULL || run->size < RUN_SIZE_FIRST || run->result == NULL)
+        return STRAIT_ERR_INVALID;
+    if (run->size >= sizeof(*run) && (run->caching > STRAIT_CACHING_PASS || run->reserved != 0))
         return STRAIT_ERR_INVALID;
     if ((run->page_status == NULL) != (run->page_status_count == 0))
         return STRAIT_ERR_INVALID;

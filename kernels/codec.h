@@ -9,8 +9,11 @@
 
 #include "kernels/block.h"
 
-/* Copies this large go past the caches: the reader is another device, or comes later. */
+/* Unless the caller knows better, chunks this large go past the caches: the reader is another device, or comes later. */
 #define STREAM_BYTES (1u << 20)
+
+/* Does what is written for a chunk of this size go past the caches? */
+bool run_passes_caches(const struct strait_run *run, uint64_t chunk_bytes);
 
 struct strait_codec {
     const char *name;

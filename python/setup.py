@@ -1,6 +1,8 @@
-"""Builds libstrait-codec.so from the tree this folder lies in and puts it into the wheel, next to the modules.
+"""Builds libstrait-codec.so and libstrait.so from the tree this folder lies in and puts them into the wheel, next to
+the modules.
 
-STRAIT_LIBRARY=/path/to/libstrait-codec.so packs that library instead of building one.
+STRAIT_LIBRARY=/path/to/libstrait-codec.so and STRAIT_CLIENT_LIBRARY=/path/to/libstrait.so pack those instead: with
+either of them nothing is built.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ except ImportError:  # setuptools before 70.1
 
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parent
-LIBRARY = "libstrait-codec.so"
+#: Name, target that builds it, variable that names another one.
+LIBRARIES = (
+    ("libstrait-codec.so", "strait-codec", "STRAIT_LIBRARY"),
+    ("libstrait.so", "strait-client", "STRAIT_CLIENT_LIBRARY"),
+)
 
 
-def build_library(build_dir: Path) -> Path:
-    """Builds the codec and returns the path of the shared library."""
+def build_libraries(build_dir: Path) -> dict[str, Path]:
+    """Builds the shared libraries and returns their paths by name."""
     if not (TREE / "CMakeLists.txt").is_file():
         raise SystemExit(f"{TREE} has no CMakeLists.txt: build from a Strait source tree, or set STRAIT_LIBRARY")
     configure = ["cmake", "-S", str(TREE), "-B", str(build_dir), "-DCMAKE_BUILD_TYPE=Release"]
@@ -33,32 +39,39 @@ def build_library(build_dir: Path) -> Path:
     if shutil.which("ninja") and not os.environ.get("CMAKE_GENERATOR"):
         configure += ["-G", "Ninja"]
     subprocess.run(configure, check=True)
-    subprocess.run(["cmake", "--build", str(build_dir), "--target", "strait-codec", "--parallel"], check=True)
-    found = sorted(build_dir.rglob(LIBRARY))
-    if not found:
-        raise SystemExit(f"the build left no {LIBRARY} in {build_dir}")
-    return found[0]
+    targets = [target for _, target, _ in LIBRARIES]
+    subprocess.run(["cmake", "--build", str(build_dir), "--target", *targets, "--parallel"], check=True)
+    built = {name: sorted(build_dir.rglob(name)) for name, _, _ in LIBRARIES}
+    missing = [name for name, found in built.items() if not found]
+    if missing:
+        raise SystemExit(f"the build left no {', '.join(missing)} in {build_dir}")
+    return {name: found[0] for name, found in built.items()}
 
 
-class BuildWithLibrary(build_py):
-    """build_py, and the shared library."""
+def given_libraries() -> dict[str, Path]:
+    """Those that the environment names, by the name they get."""
+    return {name: Path(os.environ[variable]) for name, _, variable in LIBRARIES if os.environ.get(variable)}
+
+
+class BuildWithLibraries(build_py):
+    """build_py, and the shared libraries."""
 
     def run(self) -> None:
         super().run()
-        given = os.environ.get("STRAIT_LIBRARY")
         build_dir = Path(self.get_finalized_command("build").build_temp).resolve() / "cmake"
-        library = Path(given) if given else build_library(build_dir)
-        target = self.library_target()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(library.resolve(), target)  # the file, not the version links
-        target.chmod(0o755)
+        libraries = given_libraries() or build_libraries(build_dir)
+        for name, library in libraries.items():
+            target = self.package_folder() / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(library.resolve(), target)  # the file, not the version links
+            target.chmod(0o755)
 
-    def library_target(self) -> Path:
-        package = HERE / "strait" if self.editable_mode else Path(self.build_lib) / "strait"
-        return package / LIBRARY
+    def package_folder(self) -> Path:
+        return HERE / "strait" if self.editable_mode else Path(self.build_lib) / "strait"
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        return [*super().get_outputs(include_bytecode), str(self.library_target())]
+        names = given_libraries() or [name for name, _, _ in LIBRARIES]
+        return [*super().get_outputs(include_bytecode), *(str(self.package_folder() / name) for name in names)]
 
 
 class PlatformWheel(bdist_wheel):
@@ -79,4 +92,4 @@ class PlatformDistribution(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel}, distclass=PlatformDistribution)
+setup(cmdclass={"build_py": BuildWithLibraries, "bdist_wheel": PlatformWheel}, distclass=PlatformDistribution)

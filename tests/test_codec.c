@@ -445,6 +445,41 @@ START_TEST(statistics_count_values_and_escapes_per_table)
 }
 END_TEST
 
+/* Also for a caller who knows the struct as it was before. */
+START_TEST(caching_changes_no_byte)
+{
+    const struct shape shape = {.page_count = 40, .rows = 1, .row_bytes = 32768, .table = 1};
+    struct rng rng = rng_init(602);
+    struct layout src;
+    layout_init(&src, 64, &shape, 1, NULL, 40);
+    layout_fill(&src, &rng, PATTERN_LOW, codebook);
+    uint64_t bound = strait_encode_bound(&src.pages);
+    uint8_t *first = malloc(bound), *chunk = malloc(bound);
+    for (int mode = STRAIT_MODE_RAW; mode <= STRAIT_MODE_TIERED; mode++) {
+        const struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, mode, codebook};
+        uint64_t bytes = 0;
+        for (uint32_t caching = 0; caching <= STRAIT_CACHING_PASS + 1; caching++) {
+            bool old = caching > STRAIT_CACHING_PASS;
+            struct strait_result result;
+            struct strait_run run = {.size = old ? offsetof(struct strait_run, caching) : sizeof(run),
+                                     .result = &result,
+                                     .caching = caching};
+            uint8_t *dst = caching == 0 ? first : chunk;
+            memset(dst, (int)caching, bound);
+            ck_assert_int_eq(STRAIT_OK, strait_encode(NULL, &params, dst, bound, &src.pages, &run));
+            bytes = caching == 0 ? result.bytes : bytes;
+            ck_assert_uint_eq(bytes, result.bytes);
+            ck_assert(memcmp(first, dst, bytes) == 0);
+            ck_assert_int_eq(STRAIT_OK, strait_decode(NULL, codebook, &src.pages, NULL, dst, bytes, &run));
+            ck_assert_int_eq(STRAIT_OK, result.status);
+        }
+    }
+    free(first);
+    free(chunk);
+    layout_fini(&src);
+}
+END_TEST
+
 START_TEST(statistics_are_added_to_and_tables_beyond_are_not_counted)
 {
     const struct shape shapes[] = {{.page_count = 1, .rows = 1, .row_bytes = 4000, .table = 1},
@@ -863,7 +898,15 @@ static void run_of_no_size(void)
 }
 static void run_too_small(void)
 {
-    call.run.size = sizeof(call.run) - 8;
+    call.run.size = offsetof(struct strait_run, caching) - 8;
+}
+static void caching_unknown(void)
+{
+    call.run.caching = STRAIT_CACHING_PASS + 1;
+}
+static void run_reserved_set(void)
+{
+    call.run.reserved = 1;
 }
 static void statuses_of_no_count(void)
 {
@@ -984,6 +1027,8 @@ static const struct bad_call {
     {odd_row_stride, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
     {odd_row_bytes, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
     {run_of_no_size, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
+    {caching_unknown, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
+    {run_reserved_set, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
     {run_too_small, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
     {statuses_of_no_count, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
     {statuses_null, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
@@ -1266,6 +1311,7 @@ static void add_call_tests(Suite *suite)
           *threads = add_case(suite, "threads");
     tcase_add_loop_test(counts, statistics_count_values_and_escapes_per_table, 0, COUNT(coded_modes));
     tcase_add_test(counts, statistics_are_added_to_and_tables_beyond_are_not_counted);
+    tcase_add_test(counts, caching_changes_no_byte);
     tcase_add_loop_test(buffers, a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not, 0,
                         COUNT(buffer_shapes));
     tcase_add_loop_test(buffers, chunks_may_lie_at_any_address, 0, VARIANTS);

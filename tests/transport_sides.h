@@ -18,6 +18,7 @@ struct side {
     void *handle;
 
     /* What to do. */
+    bool unchecked;       /* content is not looked at: the peer uses its slots again when it likes */
     bool refuse;          /* answer `arriving` with no */
     bool close_on_broken; /* as every owner should, at once */
     bool close_on_arriving;

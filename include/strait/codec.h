@@ -174,6 +174,13 @@ struct strait_class_stats {
     uint64_t escapes; /* of these, how many needed the escape stream (top16) or the last tier (tiered) */
 };
 
+/* Where what a call writes is left: near the processor for whoever reads it next, or in memory. */
+enum strait_caching {
+    STRAIT_CACHING_AUTO = 0, /* chunks of 1 MiB and more go past the caches */
+    STRAIT_CACHING_KEEP = 1, /* it is read soon, on this processor: by a network stack, by another process */
+    STRAIT_CACHING_PASS = 2, /* it is read later, or by a device */
+};
+
 struct CUstream_st; /* what cudaStream_t points to */
 
 /* How a call runs and where it reports. Zero what is not needed; `size` lets the struct grow. */
@@ -189,6 +196,8 @@ struct strait_run {
     struct strait_class_stats
         *class_stats;     /* added to, one per table of the codebook, or NULL; not shared by calls at once */
     const void *metadata; /* decode, verify: see strait_decode; else NULL */
+    uint32_t caching;     /* enum strait_caching: of the chunk when encoding, of the pages when decoding */
+    uint32_t reserved;    /* 0 */
 };
 
 /* ---- Variants -------------------------------------------------------------------------------------------------- */

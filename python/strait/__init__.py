@@ -4,7 +4,8 @@
     chunk = strait.encode(array, codebook)                       bytes
     back = strait.decode(chunk, codebook)                        uint16 values, checked
 
-Paged pools are read and written in place, see PageList.
+Paged pools are read and written in place, see PageList. Moving pages between workers is strait.service, which is
+imported on its own.
 
 Threads: every function may be called from any number of threads at once, on shared codebooks, page lists and chunks.
 encode, decode, verify and calibrate release the GIL while they work. Threads must not decode to the same pages, and
@@ -15,6 +16,7 @@ from .chunk import ChunkInfo, chunk_pages, info
 from .codebook import Class, Codebook, Role, calibrate, class_of
 from .codec import decode, encode, encode_bound, verify
 from .errors import (
+    AgainError,
     AlignmentError,
     CodebookError,
     CorruptError,
@@ -36,6 +38,7 @@ from .run import Stats, default_variant, variants
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgainError",
     "AlignmentError",
     "ChunkInfo",
     "Class",

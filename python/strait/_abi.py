@@ -5,8 +5,6 @@ Calls through a CDLL release the GIL.
 
 from __future__ import annotations
 
-import ctypes
-import os
 from ctypes import (
     POINTER,
     Structure,
@@ -19,10 +17,10 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )  # fmt: skip
-from pathlib import Path
 
 import numpy as np
 
+from ._library import load
 from .errors import make_error
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -139,30 +137,7 @@ _PROTOTYPES = {
 }
 
 
-def _candidates() -> list[str]:
-    """Names to try, in order. STRAIT_LIBRARY alone when it is set: who names a library wants no other."""
-    named = os.environ.get("STRAIT_LIBRARY")
-    if named:
-        return [named]
-    beside = Path(__file__).resolve().parent / "libstrait-codec.so"
-    return ([str(beside)] if beside.exists() else []) + ["libstrait-codec.so.0", "libstrait-codec.so"]
-
-
-def _load() -> ctypes.CDLL:
-    failures = []
-    for name in _candidates():
-        try:
-            library = ctypes.CDLL(name)
-            for function, (result, arguments) in _PROTOTYPES.items():
-                entry = getattr(library, function)
-                entry.restype, entry.argtypes = result, arguments
-            return library
-        except (OSError, AttributeError) as failure:  # absent or unusable; lacks a function
-            failures.append(f"{name}: {failure}")
-    raise ImportError("no usable libstrait-codec.so (set STRAIT_LIBRARY to its path):\n  " + "\n  ".join(failures))
-
-
-lib = _load()
+lib = load("libstrait-codec.so", "STRAIT_LIBRARY", _PROTOTYPES)
 
 
 def status_text(status: int) -> str:

@@ -24,6 +24,7 @@ class Status(enum.IntEnum):
     ERR_INTEGRITY = -9
     ERR_PAGE_ID = -10
     ERR_IO = -11
+    ERR_AGAIN = -12
 
 
 class Error(Exception):
@@ -96,6 +97,10 @@ class FileError(Error, OSError):
     """Input or output failed."""
 
 
+class AgainError(Error):
+    """Not yet: try again later."""
+
+
 CLASSES: dict[int, type[Error]] = {
     Status.ERR_INVALID: InvalidError,
     Status.ERR_NO_MEMORY: OutOfMemoryError,
@@ -108,6 +113,7 @@ CLASSES: dict[int, type[Error]] = {
     Status.ERR_INTEGRITY: IntegrityError,
     Status.ERR_PAGE_ID: PageIdError,
     Status.ERR_IO: FileError,
+    Status.ERR_AGAIN: AgainError,
 }
 
 

@@ -79,7 +79,7 @@ class Run:
 
 def variants() -> list[str]:
     """Names of the codec variants that run here, for codec=...; all write the same bytes."""
-    names = []
+    names: list[bytes] = []
     while name := lib.strait_codec_name_at(len(names)):
         names.append(name)
     return [name.decode() for name in names if lib.strait_codec_get(name)]

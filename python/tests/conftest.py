@@ -19,16 +19,17 @@ def loads(path: Path) -> bool:
     return True
 
 
-def find_library() -> None:
-    beside = TREE / "python" / "strait" / "libstrait-codec.so"
-    built = sorted(TREE.glob("build*/**/libstrait-codec.so"), key=lambda path: path.stat().st_mtime)
-    if "STRAIT_LIBRARY" not in os.environ and not beside.exists():
+def find_library(name: str, variable: str) -> None:
+    beside = TREE / "python" / "strait" / name
+    built = sorted(TREE.glob(f"build*/**/{name}"), key=lambda path: path.stat().st_mtime)
+    if variable not in os.environ and not beside.exists():
         built = [path for path in built if loads(path)]
         if built:
-            os.environ["STRAIT_LIBRARY"] = str(built[-1])
+            os.environ[variable] = str(built[-1])
 
 
-find_library()
+find_library("libstrait-codec.so", "STRAIT_LIBRARY")
+find_library("libstrait.so", "STRAIT_CLIENT_LIBRARY")
 
 import strait  # noqa: E402
 

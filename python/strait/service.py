@@ -1,0 +1,591 @@
+"""Moving KV-cache pages between workers: libstrait, the client of the daemon of this node.
+
+    memory = service.alloc(pages * page_bytes)                                on both sides
+    k = numpy.frombuffer(memory, numpy.uint16).reshape(pages, 16, 8, 128)
+    client = service.Client()
+    pool = client.register({("k", 0): k})
+
+    blob = pool.export()                  source: hand this to the sink's side, once, through any channel
+    offer = pool.offer(b"request", [3, 1, 4], lease=30, last=True)
+
+    peer = client.import_peer(blob)       sink
+    expectation = pool.expect(b"request", [7, 8, 9], deadline=10)
+    expectation.start(peer)
+
+    for event in client.wait(timeout=1):  both: the outcome is an event
+        if event.transfer is expectation and event.state == State.DONE: ...
+
+What is promised is in strait/strait.h. Calls never block, except Client.wait.
+
+Threads: calls on one client, and on what was made from it, must not overlap; different clients are independent. The
+GIL is released while a call runs. Client.fileno() may be polled anywhere, by asyncio's add_reader for example.
+
+Ownership: a Client owns its pools, peers and transfers; closing it ends them all. A Transfer lives until release(),
+which leaving its `with` block calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_size_t, c_void_p, sizeof
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _service_abi as _abi
+from ._abi import ELEMENTS
+from ._service_abi import check, lib
+from ._views import ArrayLike, array_view, check_dtype
+from .codebook import ClassLike, class_of
+from .errors import InvalidError, Status
+from .memory import Memory, alloc, find_memory
+from .pages import geometry_of
+
+__all__ = [
+    "Client",
+    "Coding",
+    "Direction",
+    "Event",
+    "EventType",
+    "FailedPage",
+    "Memory",
+    "Mismatch",
+    "Pages",
+    "Peer",
+    "Pool",
+    "Progress",
+    "Reason",
+    "Region",
+    "State",
+    "Transfer",
+    "alloc",
+]
+
+_BATCH = 64
+
+
+class State(enum.IntEnum):
+    """Ordered, so that ranks can agree by the minimum."""
+
+    FAILED = 0
+    BOOTSTRAP = 1
+    READY = 2
+    TRANSFERRING = 3
+    DONE = 4
+
+
+class Reason(enum.IntEnum):
+    """Why a transfer failed."""
+
+    NONE = 0
+    TIMEOUT = 1
+    LEASE_EXPIRED = 2
+    PEER_DOWN = 3
+    PEER_ABORT = 4
+    ABORTED = 5
+    GEOMETRY = 6
+    CODEC = 7
+    INTEGRITY = 8
+    NO_MEMORY = 9
+    LOCAL = 10
+    BUSY = 11
+
+    @property
+    def text(self) -> str:
+        text: bytes = lib.strait_reason_string(self)
+        return text.decode()
+
+
+class EventType(enum.IntEnum):
+    STATE = 1
+    DRAINED = 2
+    LAYER = 3
+    POOL = 4
+    POOL_REMOVED = 5
+    NOTE = 6
+    STATS = 7
+    CONNECTION = 8
+
+
+class Mismatch(enum.IntFlag):
+    """Why two pools cannot exchange pages. With CODEBOOK alone they can, uncompressed."""
+
+    PAGE_SIZE = 1
+    DTYPE = 2
+    LAYOUT = 4
+    LAYERS = 8
+    CODEBOOK = 16
+    VERSION = 32
+    FATAL = PAGE_SIZE | DTYPE | LAYOUT | LAYERS | VERSION
+
+
+class Direction(enum.IntEnum):
+    AUTO = 0
+    PUSH = 1
+    PULL = 2
+
+
+class Coding(enum.IntEnum):
+    AUTO = 0
+    RAW = 1
+    TOP16 = 2
+    TIERED = 3
+
+
+class FailedPage(NamedTuple):
+    """A page, of the own pool, that did not land."""
+
+    group: int
+    id: int
+
+
+class Progress(NamedTuple):
+    state: State
+    reason: Reason
+    drained: bool
+    layers_landed: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened; which fields mean something depends on the type, see struct strait_event."""
+
+    type: EventType
+    transfer: Transfer | None = None
+    pool: Pool | None = None
+    state: State = State.FAILED
+    reason: Reason = Reason.NONE
+    drained: bool = False
+    connected: bool = False
+    layer: int = 0
+    status: int = 0
+    text: str = ""
+    failed: tuple[FailedPage, ...] = ()
+    data: bytes = b""
+    key: bytes = b""
+
+
+# ---- Arguments ------------------------------------------------------------------------------------------------------
+
+
+class Pages(NamedTuple):
+    """Pages of one group: the page with logical index first + i is ids[i]."""
+
+    ids: Sequence[int] | NDArray[Any] | range
+    group: int = 0
+    first: int = 0
+
+
+#: Ids of group 0, the first one with logical index 0; or any number of lists.
+PagesLike: TypeAlias = Sequence[int] | NDArray[Any] | range | Pages | Sequence[Pages]
+
+
+class Region(NamedTuple):
+    """A region of a pool that needs more to be said of it than its class."""
+
+    array: ArrayLike
+    group: int = 0
+    heads: int = 0
+    element: str | None = None  # None: the pool's
+
+
+def _as_lists(pages: PagesLike) -> list[Pages]:
+    if isinstance(pages, Pages):
+        return [pages]
+    if isinstance(pages, (range, np.ndarray)):
+        return [Pages(pages)]
+    several: list[Any] = list(pages)
+    if several and isinstance(several[0], Pages):
+        return several
+    return [Pages(several)] if several else []
+
+
+def _id_array(ids: Any) -> NDArray[np.uint32]:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise TypeError("page ids must be a row of integers")
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**32:
+        raise InvalidError("a page id is out of range")
+    return np.ascontiguousarray(array, np.uint32)
+
+
+class _Lists:
+    """Page lists as C sees them, and what they point to."""
+
+    def __init__(self, pages: PagesLike):
+        lists = _as_lists(pages)
+        self.count = len(lists)
+        self.array = (_abi.PageList * max(self.count, 1))()
+        self.kept = [self._fill(entry, one) for entry, one in zip(self.array, lists)]
+
+    @staticmethod
+    def _fill(entry: _abi.PageList, pages: Pages) -> NDArray[np.uint32] | None:
+        for number in (pages.group, pages.first):
+            if not 0 <= number < 2**32:
+                raise InvalidError(f"{number} is out of range")
+        entry.group, entry.first, entry.count = pages.group, pages.first, len(pages.ids)
+        if isinstance(pages.ids, range) and pages.ids.step == 1:
+            if pages.ids.start < 0 or pages.ids.stop > 2**32:
+                raise InvalidError("a page id is out of range")
+            entry.first_id = pages.ids.start if len(pages.ids) else 0
+            return None
+        ids = _id_array(pages.ids)
+        entry.ids = ids.ctypes.data if len(ids) else None
+        return ids
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up, so that little is not nothing."""
+    if not 0 < seconds <= 86400:
+        raise InvalidError(f"{seconds} s is not in (0, 24 h]")
+    return -int(-seconds * 1000 // 1)
+
+
+def _as_bytes(key: bytes | str) -> bytes:
+    return key.encode() if isinstance(key, str) else bytes(key)
+
+
+def _raw_bytes(address: int | None, size: int) -> bytes:
+    return ctypes.string_at(address, size) if address and size else b""
+
+
+# ---- What a client makes --------------------------------------------------------------------------------------------
+
+
+class _Handle:
+    """Something of the library's that ends."""
+
+    def __init__(self, client: Client, handle: c_void_p):
+        self._client = client
+        self._at: int | None = handle.value
+
+    @property
+    def _handle(self) -> int:
+        if self._at is None:
+            raise ValueError(f"this {type(self).__name__} has ended")
+        return self._at
+
+
+class Peer(_Handle):
+    """A pool of another worker."""
+
+    def notify(self, key: bytes | str, data: bytes = b"") -> None:
+        """Sends a small message about `key` to whoever registered the pool; it may be lost with a connection."""
+        name = _as_bytes(key)
+        check(lib.strait_notify(self._handle, name, len(name), data, len(data)), "notify")
+
+    def remove(self) -> None:
+        """Forgets the peer; running transfers go on."""
+        if self._at is not None:
+            self._client._peers.discard(self)
+            lib.strait_peer_remove(self._at)
+            self._at = None
+
+
+class Transfer(_Handle):
+    """One offer or one expectation."""
+
+    def start(self, peer: Peer, peer_key: bytes | str | None = None, direction: Direction = Direction.AUTO) -> None:
+        """Pairs it with one of the peer's pool; either side may, or both."""
+        name = None if peer_key is None else _as_bytes(peer_key)
+        params = _abi.StartParams(sizeof(_abi.StartParams), direction, name, len(name or b""))
+        check(lib.strait_start(self._handle, peer._handle, byref(params)), "start")
+
+    def append(
+        self, pages: PagesLike = (), *, layers: range | None = None, last: bool = False, aux: bytes = b""
+    ) -> None:
+        """More of an offer is ready: these pages, or (none) those announced as `later`; of `layers`, or of all."""
+        lists = _Lists(pages)
+        if layers is not None and (layers.step != 1 or not layers):
+            raise InvalidError("layers must be a range of at least one layer")
+        params = _abi.AppendParams(
+            size=sizeof(_abi.AppendParams),
+            lists=lists.array,
+            list_count=lists.count,
+            layer_first=layers.start if layers is not None else 0,
+            layer_count=len(layers) if layers is not None else 0,
+            last=last,
+            aux=aux,
+            aux_size=len(aux),
+        )
+        check(lib.strait_append(self._handle, byref(params)), "append")
+
+    def abort(self) -> None:
+        """Ends it with FAILED, ABORTED unless it has its verdict."""
+        lib.strait_abort(self._handle)
+
+    def release(self) -> None:
+        """Lets go of it: no more events. A live transfer is aborted."""
+        if self._at is not None:
+            self._client._transfers.pop(self._at, None)
+            lib.strait_release(self._at)
+            self._at = None
+
+    @property
+    def progress(self) -> Progress:
+        """What is known as of the last poll."""
+        info = lib.strait_transfer_progress(self._handle)
+        return Progress(State(info.state), Reason(info.reason), info.drained, info.layers_landed)
+
+    def __enter__(self) -> Transfer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Pool(_Handle):
+    """A registered KV pool."""
+
+    @property
+    def id(self) -> bytes:
+        return ctypes.string_at(lib.strait_pool_id(self._handle), _abi.POOL_ID_BYTES)
+
+    def export(self) -> bytes:
+        """What another worker needs to name this pool. AgainError until the daemon has answered once."""
+        size = c_size_t()
+        status = lib.strait_pool_export(self._handle, None, 0, byref(size))
+        if status != Status.ERR_NO_SPACE:
+            check(status, "export")
+        blob = ctypes.create_string_buffer(size.value)
+        check(lib.strait_pool_export(self._handle, blob, size, byref(size)), "export")
+        return blob.raw[: size.value]
+
+    def mismatch(self, peer: Peer) -> Mismatch:
+        """What stands between the two pools; nothing is Mismatch(0)."""
+        return Mismatch(lib.strait_peer_check(self._handle, peer._handle))
+
+    def expect(self, key: bytes | str, pages: PagesLike = (), *, deadline: float, sources: int = 1) -> Transfer:
+        """Sink: these pages will receive this request, within `deadline` seconds."""
+        name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
+        params = _abi.ExpectParams(
+            size=sizeof(_abi.ExpectParams),
+            key=name,
+            key_size=len(name),
+            lists=lists.array,
+            list_count=lists.count,
+            sources=sources,
+            deadline_ms=_milliseconds(deadline),
+        )
+        check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
+        return self._client._add_transfer(handle)
+
+    def offer(
+        self,
+        key: bytes | str,
+        pages: PagesLike = (),
+        *,
+        lease: float,
+        consumers: int = 1,
+        later: bool = False,
+        last: bool = False,
+        aux: bytes = b"",
+    ) -> Transfer:
+        """Source: these pages hold this request; they stay offered `lease` seconds while no consumer is alive."""
+        name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
+        params = _abi.OfferParams(
+            size=sizeof(_abi.OfferParams),
+            key=name,
+            key_size=len(name),
+            lists=lists.array,
+            list_count=lists.count,
+            consumers=consumers,
+            lease_ms=_milliseconds(lease),
+            later=later,
+            last=last,
+            aux=aux,
+            aux_size=len(aux),
+        )
+        check(lib.strait_offer(self._handle, byref(params), byref(handle)), "offer")
+        return self._client._add_transfer(handle)
+
+    def set_policy(self, coding: Coding) -> None:
+        """How its pages are coded on the way, from this side as the source."""
+        check(lib.strait_set_policy(self._handle, coding), "set_policy")
+
+    def remove(self) -> None:
+        """Aborts its transfers and lets go of the memory; an event POOL_REMOVED ends it."""
+        if self._at is not None:
+            lib.strait_pool_remove(self._at)
+
+
+# ---- The client -----------------------------------------------------------------------------------------------------
+
+
+def _place(array: NDArray[Any], extent: int, embedded: bool, what: str) -> dict[str, Any]:
+    """How a region's memory is named to the daemon."""
+    address = int(array.ctypes.data)
+    memory = find_memory(address, extent)
+    if memory is not None:
+        return {"handle": _abi.HANDLES["memfd"], "fd": memory.fd, "offset": address - memory.address}
+    if embedded:
+        return {"handle": _abi.HANDLES["pointer"], "pointer": address}
+    raise ValueError(f"{what} is not in memory of strait.service.alloc(): a daemon cannot map it")
+
+
+def _describe(cls: ClassLike, region: Region, element: str, embedded: bool) -> _abi.PoolRegion:
+    what = f"the pool of {cls}"
+    element = region.element or element
+    if element not in ELEMENTS:
+        raise InvalidError(f"{element!r} is no element type: one of {', '.join(ELEMENTS)}")
+    array = array_view(region.array, what)
+    check_dtype(array.dtype, element, what)
+    geometry = geometry_of(array, what)
+    role, layer = class_of(cls)
+    extent = (geometry.page_count - 1) * geometry.page_stride + geometry.extent
+    return _abi.PoolRegion(
+        device=-1,
+        page_stride=geometry.page_stride,
+        row_stride=geometry.row_stride,
+        page_count=geometry.page_count,
+        rows=geometry.rows,
+        row_bytes=geometry.row_bytes,
+        element=ELEMENTS[element],
+        role=role,
+        layer=-1 if layer is None else layer,
+        heads=region.heads,
+        group=region.group,
+        **_place(array, extent, embedded, what),
+    )
+
+
+class Client:
+    """A connection to the daemon of this node.
+
+    socket: path of its socket; None: $STRAIT_SOCKET, else /run/strait/straitd.sock. It may be away: the library
+        connects, and connects again, from poll() and wait().
+    embedded: options, one "name = value" per line: the daemon runs in a thread of this process, and any array may be
+        registered.
+    """
+
+    def __init__(self, socket: str | os.PathLike[str] | None = None, *, embedded: str | None = None):
+        path = None if socket is None else os.fsencode(socket)
+        options = None if embedded is None else embedded.encode()
+        config = _abi.ClientConfig(sizeof(_abi.ClientConfig), path, options)
+        handle = c_void_p()
+        self._at: int | None = None
+        self._embedded = embedded is not None
+        self._pools: dict[int, Pool] = {}
+        self._peers: set[Peer] = set()
+        self._transfers: dict[int, Transfer] = {}
+        self._events = (_abi.RawEvent * _BATCH)()
+        check(lib.strait_client_open(byref(config), byref(handle)), "open")
+        self._at = handle.value
+
+    @property
+    def _handle(self) -> int:
+        if self._at is None:
+            raise ValueError("this Client is closed")
+        return self._at
+
+    def close(self) -> None:
+        """Ends everything made from it. Pages of live transfers may be written to for a moment: poll() until all are
+        drained first."""
+        if self._at is None:
+            return
+        for thing in (*self._pools.values(), *self._peers, *self._transfers.values()):
+            thing._at = None
+        self._pools, self._peers, self._transfers = {}, set(), {}
+        handle, self._at = self._at, None
+        lib.strait_client_close(handle)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Readable when poll() has something to do; the same for the client's life."""
+        fd: int = lib.strait_client_fd(self._handle)
+        return fd
+
+    @property
+    def connected(self) -> bool:
+        """True while the daemon has answered and is connected."""
+        answer: bool = lib.strait_client_connected(self._handle)
+        return answer
+
+    # ---- Making things
+
+    def register(self, pools: Mapping[ClassLike, ArrayLike | Region], *, element: str = "bf16") -> Pool:
+        """Registers a pool: arrays of shape [pages, ...] by class, such as ("k", 3), in memory of alloc().
+
+        It may be used at once; whether the daemon could map it comes as an event POOL.
+        """
+        described = [
+            _describe(cls, array if isinstance(array, Region) else Region(array), element, self._embedded)
+            for cls, array in pools.items()
+        ]
+        regions = (_abi.PoolRegion * max(len(described), 1))(*described)
+        params = _abi.PoolParams(sizeof(_abi.PoolParams), regions, len(described))
+        handle = c_void_p()
+        check(lib.strait_pool_register(self._handle, byref(params), byref(handle)), "register")
+        pool = Pool(self, handle)
+        self._pools[pool._handle] = pool
+        return pool
+
+    def import_peer(self, blob: bytes) -> Peer:
+        """Reads what another worker's Pool.export() returned."""
+        handle = c_void_p()
+        check(lib.strait_peer_import(self._handle, bytes(blob), len(blob), byref(handle)), "import")
+        peer = Peer(self, handle)
+        self._peers.add(peer)
+        return peer
+
+    def request_stats(self) -> None:
+        """Asks for the daemon's statistics: an event STATS with JSON follows. AgainError while it is away."""
+        check(lib.strait_stats(self._handle), "stats")
+
+    def _add_transfer(self, handle: c_void_p) -> Transfer:
+        transfer = Transfer(self, handle)
+        self._transfers[transfer._handle] = transfer
+        return transfer
+
+    # ---- Events
+
+    def poll(self) -> list[Event]:
+        """Does what is due and returns the events that are there, oldest first."""
+        return self._take(lib.strait_poll(self._handle, self._events, _BATCH))
+
+    def wait(self, timeout: float | None = None) -> list[Event]:
+        """Like poll(), but waits up to `timeout` seconds (None: for ever) for the first event."""
+        milliseconds = -1 if timeout is None else max(0, min(int(timeout * 1000 + 0.999), 2**31 - 1))
+        return self._take(lib.strait_wait(self._handle, self._events, _BATCH, milliseconds))
+
+    def _take(self, count: int) -> list[Event]:
+        events = [self._convert(self._events[i]) for i in range(count)]
+        for event in events:
+            if event.type == EventType.POOL_REMOVED and event.pool is not None:
+                self._pools.pop(event.pool._handle)
+                event.pool._at = None
+        return events
+
+    def _convert(self, raw: _abi.RawEvent) -> Event:
+        return Event(
+            type=EventType(raw.type),
+            transfer=self._transfers.get(raw.transfer) if raw.transfer else None,
+            pool=self._pools.get(raw.pool) if raw.pool else None,
+            state=State(raw.state),
+            reason=Reason(raw.reason),
+            drained=raw.drained,
+            connected=raw.connected,
+            layer=raw.layer,
+            status=raw.status,
+            text=(raw.text or b"").decode(errors="replace"),
+            failed=_failed_pages(raw),
+            data=_raw_bytes(raw.data, raw.data_size),
+            key=_raw_bytes(raw.key, raw.key_size),
+        )
+
+
+def _failed_pages(raw: _abi.RawEvent) -> tuple[FailedPage, ...]:
+    return tuple(FailedPage(raw.failed[i].group, raw.failed[i].id) for i in range(raw.failed_count))

@@ -1,0 +1,414 @@
+"""The binding of libstrait: against the headers, alone, and with the daemon that STRAITD names."""
+
+import ctypes
+import enum
+import gc
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import values_like_kv
+
+import strait
+
+try:
+    from strait import _service_abi, service
+except ImportError as failure:
+    pytest.skip(f"libstrait.so: {failure}", allow_module_level=True)
+
+from strait.service import EventType, Mismatch, Pages, Reason, Region, State
+
+INCLUDE = Path(__file__).resolve().parents[2] / "include"
+STRAIT_H = INCLUDE / "strait" / "strait.h"
+PAGES, SHAPE = 64, (16, 4, 32)  # tokens, heads, values: 4 KiB
+needs_headers = pytest.mark.skipif(not STRAIT_H.is_file(), reason="the C headers are not there")
+
+# ---- The C ABI ------------------------------------------------------------------------------------------------------
+
+STRUCTS = {
+    "strait_client_config": _service_abi.ClientConfig,
+    "strait_memory": _service_abi.MemoryInfo,
+    "strait_pool_region": _service_abi.PoolRegion,
+    "strait_pool_params": _service_abi.PoolParams,
+    "strait_page_list": _service_abi.PageList,
+    "strait_expect_params": _service_abi.ExpectParams,
+    "strait_offer_params": _service_abi.OfferParams,
+    "strait_append_params": _service_abi.AppendParams,
+    "strait_start_params": _service_abi.StartParams,
+    "strait_failed_page": _service_abi.FailedPage,
+    "strait_event": _service_abi.RawEvent,
+    "strait_progress": _service_abi.ProgressInfo,
+}
+
+
+@needs_headers
+def test_every_function_of_the_header_has_a_prototype():
+    declared = re.findall(r"STRAIT_API[^;]*?\b(strait_\w+)\(", STRAIT_H.read_text())
+    assert set(declared) | {"strait_status_string"} == set(_service_abi.PROTOTYPES)
+
+
+@needs_headers
+def test_structs_lie_in_memory_as_the_compiler_lays_them(tmp_path):
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    lines = ["#include <strait/strait.h>", "#include <stddef.h>"]
+    for name, struct in STRUCTS.items():
+        lines.append(f'_Static_assert(sizeof(struct {name}) == {ctypes.sizeof(struct)}, "{name}");')
+        for field in struct._fields_:
+            at = getattr(struct, field[0]).offset
+            lines.append(f'_Static_assert(offsetof(struct {name}, {field[0]}) == {at}, "{name}.{field[0]}");')
+    source = tmp_path / "layout.c"
+    source.write_text("\n".join(lines) + "\n")
+    subprocess.run([compiler, "-fsyntax-only", f"-I{INCLUDE}", str(source)], check=True)
+
+
+def members(text: str, head: str) -> dict[str, int]:
+    """Name and value of every STRAIT_... = number in the enum of that name."""
+    body = re.search(rf"enum {head} \{{(.*?)\n\}};", text, re.DOTALL).group(1)
+    return {name: int(value) for name, value in re.findall(r"STRAIT_(\w+) = (\d+)", body)}
+
+
+@needs_headers
+@pytest.mark.parametrize(
+    "head, prefix, kind",
+    [
+        ("strait_state", "", service.State),
+        ("strait_event_type", "EVENT_", service.EventType),
+        ("strait_mismatch", "MISMATCH_", service.Mismatch),
+        ("strait_direction", "", service.Direction),
+        ("strait_coding", "CODING_", service.Coding),
+    ],
+)
+def test_enums_are_those_of_the_header(head: str, prefix: str, kind: type[enum.IntEnum]):
+    theirs = members(STRAIT_H.read_text(), head)
+    ours = {prefix + name: int(kind[name]) for name in kind.__members__ if name != "FATAL"}
+    assert theirs == ours
+
+
+@needs_headers
+def test_reasons_are_those_of_the_header():
+    rows = re.findall(r"X\((\w+), (\d+), \"(.*?)\"\)", STRAIT_H.read_text())
+    assert {name: (int(value), text) for name, value, text in rows} == {r.name: (int(r), r.text) for r in Reason}
+
+
+# ---- Without a daemon -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(tmp_path):
+    with service.Client(tmp_path / "nobody.sock") as client:
+        yield client
+
+
+def make_pool(client, layers=2, pages=PAGES, fill=None):
+    """A pool of K and V in one Memory, and its arrays by class."""
+    classes = [(role, layer) for layer in range(layers) for role in "kv"]
+    memory = service.alloc(len(classes) * pages * int(np.prod(SHAPE)) * 2)
+    whole = np.frombuffer(memory, np.uint16).reshape(len(classes), pages, *SHAPE)
+    if fill is not None:
+        whole[:] = values_like_kv(whole.size, seed=fill).reshape(whole.shape)
+    arrays = dict(zip(classes, whole))
+    return client.register(arrays), arrays
+
+
+def test_memory_is_shared_sealed_and_lives_as_long_as_its_arrays():
+    memory = service.alloc(5000)
+    assert len(memory) == 8192 and not any(memory)
+    array, same = np.frombuffer(memory, np.uint8), np.asarray(memory)
+    array[7] = 9
+    assert same[7] == 9 and os.pread(memory.fd, 1, 7) == b"\x09"
+    with pytest.raises(OSError):
+        os.ftruncate(memory.fd, 0)
+    fd = memory.fd
+    del memory, same
+    gc.collect()
+    assert array[7] == 9 and os.fstat(fd).st_size == 8192
+    del array
+    gc.collect()
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    with pytest.raises(strait.InvalidError):
+        service.alloc(0)
+
+
+def test_torch_wraps_memory():
+    torch = pytest.importorskip("torch")
+    memory = service.alloc(4096)
+    tensor = torch.frombuffer(memory, dtype=torch.bfloat16)
+    tensor[3] = 1.0
+    assert np.frombuffer(memory, np.uint16)[3] == 0x3F80
+
+
+def test_only_memory_that_a_daemon_can_map_is_registered(alone):
+    with pytest.raises(ValueError, match="alloc"):
+        alone.register({("k", 0): np.zeros((4, 64), np.uint16)})
+    with pytest.raises(strait.InvalidError):
+        alone.register({})
+    array = np.frombuffer(service.alloc(4096), np.uint16).reshape(8, -1)
+    with pytest.raises(TypeError, match="dtype"):
+        alone.register({("k", 0): array}, element="fp32")
+    with pytest.raises(strait.InvalidError, match="fp64"):
+        alone.register({("k", 0): array}, element="fp64")
+    assert len(alone.register({("k", 0): array}).id) == 16
+
+
+def test_groups_and_strided_pages_are_registered(alone):
+    memory = service.alloc(1 << 20)
+    interleaved = np.frombuffer(memory, np.uint16)[: 2 * 8 * 64].reshape(2, 8, 64)  # [K or V, page, values]
+    scales = np.frombuffer(memory, np.float32)[1024 : 1024 + 80].reshape(8, 10)
+    pool = alone.register(
+        {
+            ("k", 0): interleaved[0],
+            ("v", 0): Region(interleaved[1], heads=2),
+            ("other", 1): Region(scales, group=1, element="fp32"),
+        }
+    )
+    pool.expect("a", [Pages([1, 2]), Pages(range(4, 8), group=1, first=3)], deadline=1).release()
+    with pytest.raises(strait.InvalidError):
+        pool.expect("a", Pages([0], group=2), deadline=1)
+    with pytest.raises(strait.InvalidError):
+        alone.register({("k", 0): interleaved[0], ("v", 0): Region(scales, element="fp32")})  # two of one group
+
+
+@pytest.mark.parametrize("ids", [[PAGES], range(PAGES - 1, PAGES + 1), [-1], [2**32], range(-1, 2)])
+def test_ids_out_of_range_are_refused(alone, ids):
+    pool, _ = make_pool(alone)
+    with pytest.raises(strait.InvalidError):
+        pool.expect("a", ids, deadline=1)
+    with pytest.raises(strait.InvalidError):
+        pool.offer("a", ids, lease=1)
+
+
+def test_other_arguments_are_checked(alone):
+    pool, _ = make_pool(alone)
+    for key in ("", b"k" * 129):
+        with pytest.raises(strait.InvalidError):
+            pool.expect(key, deadline=1)
+    for seconds in (0, -1, 86401):
+        with pytest.raises(strait.InvalidError):
+            pool.expect("a", deadline=seconds)
+    with pytest.raises(TypeError):
+        pool.expect("a", [0.5], deadline=1)
+    with pytest.raises(strait.InvalidError):
+        pool.offer("a", lease=1, aux=b"without last")
+    offer = pool.offer("a", lease=1)
+    with pytest.raises(strait.InvalidError):
+        offer.append(layers=range(0))
+    offer.append([1, 2], last=True, aux=b"\0binary\0")
+    with pytest.raises(strait.InvalidError):
+        offer.append([3])
+    with pytest.raises(strait.AgainError):
+        pool.export()
+    with pytest.raises(strait.AgainError):
+        alone.request_stats()
+    with pytest.raises(strait.DataError):
+        alone.import_peer(b"no blob")
+
+
+def test_a_deadline_passes_without_a_daemon(alone):
+    pool, _ = make_pool(alone)
+    began = time.monotonic()
+    with pool.expect("a", [3, 1], deadline=0.05) as transfer:
+        assert not select.select([alone], [], [], 0)[0]
+        (event,) = alone.wait(5)
+        assert time.monotonic() - began >= 0.045
+        assert event.type == EventType.STATE and event.transfer is transfer
+        assert (event.state, event.reason, event.drained) == (State.FAILED, Reason.TIMEOUT, True)
+        assert event.failed == ((0, 3), (0, 1)) and event.failed[0].id == 3 and event.text
+        assert transfer.progress == (State.FAILED, Reason.TIMEOUT, True, 0)
+        assert not alone.connected
+    with pytest.raises(ValueError, match="ended"):
+        transfer.abort()
+
+
+def test_what_is_aborted_or_removed_says_so(alone):
+    pool, _ = make_pool(alone)
+    transfer = pool.expect("a", range(3), deadline=60)
+    transfer.abort()
+    (event,) = alone.poll()
+    assert event.reason == Reason.ABORTED and event.transfer is transfer
+    pool.remove()
+    (event,) = alone.poll()
+    assert event.type == EventType.POOL_REMOVED and event.pool is pool
+    with pytest.raises(ValueError, match="ended"):
+        pool.expect("b", deadline=1)
+
+
+def test_closing_ends_everything(tmp_path):
+    client = service.Client(tmp_path / "nobody.sock")
+    pool, _ = make_pool(client)
+    transfer = pool.offer("a", [1], lease=9)
+    client.close()
+    client.close()
+    for use in (client.poll, lambda: pool.id, transfer.abort):
+        with pytest.raises(ValueError):
+            use()
+    transfer.release()
+
+
+# ---- With a daemon --------------------------------------------------------------------------------------------------
+
+
+class Daemon:
+    def __init__(self, folder: Path):
+        self.program, self.socket, self.folder = os.environ["STRAITD"], folder / "socket", folder
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        options = ["--socket", str(self.socket), "--listen", "127.0.0.1:0", "--metrics", ""]
+        self.process = subprocess.Popen([self.program, *options], stderr=(self.folder / "log").open("a"))
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+@pytest.fixture
+def daemon(tmp_path):
+    if "STRAITD" not in os.environ:
+        pytest.skip("STRAITD does not name the daemon")
+    daemon = Daemon(tmp_path)
+    daemon.start()
+    yield daemon
+    daemon.stop()
+
+
+def until(clients, condition, seconds=10.0):
+    """Polls all clients until what they said so far meets the condition; returns that."""
+    said = []
+    end = time.monotonic() + seconds
+    while not condition(said):
+        assert time.monotonic() < end, said
+        select.select(clients, [], [], 0.05)
+        for client in clients:
+            said += client.poll()
+    return said
+
+
+def verdicts(said):
+    return {event.transfer: event for event in said if event.state in (State.DONE, State.FAILED) and event.transfer}
+
+
+def connect(*clients):
+    until(clients, lambda _: all(client.connected for client in clients))
+
+
+def test_pages_arrive(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        connect(sink, source)
+        there, have = make_pool(source, fill=1)
+        here, got = make_pool(sink)
+        before = {cls: array.copy() for cls, array in got.items()}
+        peer = sink.import_peer(there.export())
+        assert here.mismatch(peer) == Mismatch(0)
+        offer = there.offer("r", np.array([5, 9, 2]), lease=10, last=True, aux=b"tail")
+        expectation = here.expect("r", range(30, 33), deadline=10)
+        expectation.start(peer)
+        said = verdicts(until((sink, source), lambda said: len(verdicts(said)) == 2))
+        assert said[expectation].state == said[offer].state == State.DONE
+        assert said[expectation].data == b"tail" and said[expectation].drained
+        for cls in got:
+            before[cls][30:33] = have[cls][[5, 9, 2]]
+            assert (got[cls] == before[cls]).all(), cls
+
+
+def test_layers_arrive_as_they_become_ready(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        connect(sink, source)
+        there, have = make_pool(source, layers=3, fill=2)
+        here, got = make_pool(sink, layers=3)
+        peer = source.import_peer(here.export())
+        expectation = here.expect("r", [1, 2], deadline=10)
+        offer = there.offer("r", [8, 7], lease=10, later=True)
+        offer.start(peer)
+        for layer in range(3):
+            offer.append(layers=range(layer, layer + 1), last=layer == 2)
+        said = until((sink, source), lambda said: len(verdicts(said)) == 2)
+        assert verdicts(said)[expectation].state == State.DONE
+        assert {event.layer for event in said if event.type == EventType.LAYER} == {0, 1, 2}
+        assert all((got[cls][1:3] == have[cls][[8, 7]]).all() for cls in got)
+
+
+def test_a_missing_source_is_a_timeout_with_the_pages(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        connect(sink, source)
+        here, _ = make_pool(sink)
+        there, _ = make_pool(source)
+        expectation = here.expect("r", [4], deadline=0.3)
+        expectation.start(sink.import_peer(there.export()))
+        event = verdicts(until((sink, source), lambda said: verdicts(said)))[expectation]
+        assert event.reason == Reason.TIMEOUT and event.failed == ((0, 4),)
+
+
+def test_a_killed_daemon_is_replaced_without_a_new_import(daemon):
+    with service.Client(daemon.socket) as sink, service.Client(daemon.socket) as source:
+        connect(sink, source)
+        there, have = make_pool(source, fill=3)
+        here, got = make_pool(sink)
+        expectation = here.expect("lost", [0], deadline=10)
+        until((sink, source), lambda said: sum(event.type == EventType.POOL for event in said) == 2)
+        daemon.stop(signal.SIGKILL)
+        event = verdicts(until((sink, source), lambda said: verdicts(said)))[expectation]
+        assert event.reason == Reason.LOCAL and event.drained
+        daemon.start()
+        connect(sink, source)
+        peer = sink.import_peer(there.export())
+        there.offer("again", [6], lease=10, last=True)
+        expectation = here.expect("again", [0], deadline=10)
+        expectation.start(peer)
+        done = until((sink, source), lambda said: expectation in verdicts(said))
+        assert verdicts(done)[expectation].state == State.DONE
+        assert all((got[cls][0] == have[cls][6]).all() for cls in got)
+
+
+def test_an_embedded_daemon_takes_any_array():
+    try:
+        client = service.Client(embedded="")
+    except strait.UnsupportedError:
+        pytest.skip("libstrait-node.so.0 is not where the loader looks")
+    with client:
+        connect(client)
+        have, got = values_like_kv(8 * 64, seed=4).reshape(8, 64), np.zeros((8, 64), np.uint16)
+        there, here = client.register({("k", 0): have}), client.register({("k", 0): got})
+        there.offer("r", [1, 2], lease=10, last=True)
+        expectation = here.expect("r", [6, 7], deadline=10)
+        expectation.start(client.import_peer(there.export()))
+        said = until((client,), lambda said: expectation in verdicts(said))
+        assert verdicts(said)[expectation].state == State.DONE
+        assert (got[6:] == have[1:3]).all() and not got[:6].any()
+
+
+def test_statistics_are_json(daemon):
+    with service.Client(daemon.socket) as client:
+        connect(client)
+        client.request_stats()
+        said = until((client,), lambda said: any(event.type == EventType.STATS for event in said))
+        assert isinstance(json.loads(next(event.data for event in said if event.type == EventType.STATS)), dict)
+
+
+def test_notes_reach_the_owner_of_the_pool(daemon):
+    with service.Client(daemon.socket) as one, service.Client(daemon.socket) as other:
+        connect(one, other)
+        pool, _ = make_pool(one)
+        until((one, other), lambda said: any(event.type == EventType.POOL for event in said))
+        other.import_peer(pool.export()).notify("about", b"\0this")
+        said = until((one, other), lambda said: any(event.type == EventType.NOTE for event in said))
+        note = next(event for event in said if event.type == EventType.NOTE)
+        assert (note.pool, note.key, note.data) == (pool, b"about", b"\0this")
