@@ -28,7 +28,7 @@ struct coverage {
 
 #define NO_LAYER UINT32_MAX
 
-/* ---- Bits of a row ---------------------------------------------------------------------------------------------- */
+/* ---- Bits of a row ----------------------------------------------------------------------------------------------- */
 
 /* Bits of word w that lie in [first, first + count). */
 static uint64_t word_mask(uint32_t w, uint32_t first, uint32_t count)
@@ -63,7 +63,7 @@ static void set_all(uint64_t *row, uint32_t first, uint32_t count)
         row[w] |= word_mask(w, first, count);
 }
 
-/* ---- Making ----------------------------------------------------------------------------------------------------- */
+/* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 static int by_layer(const void *a, const void *b)
 {
@@ -183,7 +183,7 @@ void coverage_destroy(struct coverage *coverage)
     free(coverage);
 }
 
-/* ---- Units ------------------------------------------------------------------------------------------------------ */
+/* ---- Units ------------------------------------------------------------------------------------------------------- */
 
 /* A rectangle of logical indexes is, for the bits, a few runs of ordinals. */
 struct run {
@@ -283,7 +283,7 @@ uint32_t coverage_layers_landed(const struct coverage *coverage)
     return coverage->layers_landed;
 }
 
-/* ---- What is missing -------------------------------------------------------------------------------------------- */
+/* ---- What is missing --------------------------------------------------------------------------------------------- */
 
 /* The spans found so far; more than there is room for are only counted. */
 struct missing {

@@ -53,6 +53,7 @@ struct request {
     struct page_set pages;
     enum strait_state state;
     enum strait_reason reason;
+    bool begun; /* all of its first pages have come */
     bool decided, told, drained; /* has its verdict; the client has heard it; nothing touches its pages */
     uint64_t began; /* uv_hrtime */
     UT_hash_handle by_name;
@@ -89,10 +90,10 @@ struct announce {
 struct offer {
     struct request request; /* first */
     uint64_t id;
-    uint32_t consumers, done_count, failed_count;
+    uint32_t consumers, leg_count, done_count, failed_count;
     uint32_t lease_ms;
     uint64_t expires;
-    bool later, last, begun;
+    bool later, last;
     struct segment *ready; /* in the order in which they became ready */
     uint32_t ready_count, ready_capacity;
     uint8_t *aux;
@@ -246,6 +247,7 @@ extern const struct peers_events exchange_peers_events; /* owner: the node */
 
 /* Sends a notification, now or when its peer is up. */
 void exchange_note(struct node *node, const char *address, const struct message *note);
+void exchange_send_notes(struct node *node); /* those whose peer is up now */
 
 /* Jobs that write straight into a peer's arena: its link must stay mapped until they have ended. */
 void exchange_writer_begun(struct peer *peer);
@@ -253,7 +255,8 @@ void exchange_writer_done(struct peer *peer);
 
 /* What the exchange keeps with a peer (peer->owner), from `up` to `quiet`. */
 struct peer_use {
-    uint32_t writers;
+    uint32_t writers; /* jobs that write to its arena */
+    uint32_t parked;
     bool down;
     struct policy policy;
 };
@@ -262,6 +265,7 @@ void name_set(struct name *name, const struct pool_id *pool, struct view key);
 struct tombstone *tombstone_find(struct node *node, const struct name *name, bool is_offer);
 void tombstone_add(struct node *node, const struct request *request);
 void tombstone_remove(struct node *node, const struct name *name, bool is_offer);
+void tombstone_free(struct node *node, struct tombstone *stone);
 
 /* ---- request.c ------------------------------------------------------------------------------------------------------
  */
@@ -271,8 +275,7 @@ enum strait_reason request_add_pages(struct request *request, const struct wire_
 void request_state(struct request *request, enum strait_state state); /* moves up and tells the client */
 void request_release_pool(struct request *request);                   /* drained: its pages are free */
 
-/* ---- expectation.c
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- expectation.c ----------------------------------------------------------------------------------------------- */
 
 /* Takes over what the caller filled in: *request's session, pool, name, transfer, pages. */
 struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
@@ -286,8 +289,7 @@ void expectation_fail(struct expectation *expectation, enum strait_reason reason
 void expectation_leg_complete(struct expectation *expectation);
 void expectation_leg_drained(struct expectation *expectation);
 
-/* ---- offer.c
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- offer.c ----------------------------------------------------------------------------------------------------- */
 
 struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
                            const struct message_offer *message);
@@ -299,8 +301,7 @@ void offer_fail(struct offer *offer, enum strait_reason reason, const char *text
 void offer_leg_verdict(struct offer *offer, enum strait_reason reason);
 void offer_leg_drained(struct offer *offer);
 
-/* ---- sink.c
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- sink.c ------------------------------------------------------------------------------------------------------ */
 
 struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address, bool local);
 void sink_free(struct sink *sink);
@@ -314,8 +315,7 @@ struct landing sink_arriving(struct node *node, struct peer *peer, const void *h
 void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status);
 void sink_copied(struct sink *sink, uint64_t grant, const struct job_result *result);
 
-/* ---- source.c
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- source.c ---------------------------------------------------------------------------------------------------- */
 
 struct source *source_create(struct offer *offer, struct peer *peer, struct sink *local, uint64_t id,
                              const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count);
@@ -327,8 +327,7 @@ enum strait_reason source_ready(struct source *source, uint32_t from, uint32_t c
 void source_encodes(struct node *node); /* begins queued chunks, in turn */
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
 
-/* ---- local.c
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- local.c ----------------------------------------------------------------------------------------------------- */
 
 /* Pairs a waiting sink with an offer under the same daemon. */
 void local_bind(struct sink *sink, struct offer *offer);
@@ -338,8 +337,7 @@ void local_part(struct sink *sink, struct source *source); /* the source is free
 /* The source may begin `grant`: page to page, which is encode and decode in one. */
 void local_copy(struct source *source, const struct leg_grant *grant);
 
-/* ---- parked.c
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- parked.c ---------------------------------------------------------------------------------------------------- */
 
 void parked_add(struct node *node, struct parked *parked);
 void parked_remove(struct node *node, struct parked *parked); /* and frees it */

@@ -70,6 +70,7 @@ void expectation_begin(struct expectation *e)
         expectation_fail(e, STRAIT_REASON_NO_MEMORY, "too many pages");
         return;
     }
+    e->request.begun = true;
     request_state(&e->request, STRAIT_BOOTSTRAP);
     parked_meet_expectation(e);
 }

@@ -6,7 +6,7 @@
 
 #include "daemon/job_private.h"
 
-/* ---- Telling ---------------------------------------------------------------------------------------------------- */
+/* ---- Telling ----------------------------------------------------------------------------------------------------- */
 
 static void job_finish(struct job *job)
 {
@@ -44,7 +44,7 @@ static void tell_soon(struct job *job)
     uv_idle_start(&jobs->idle, on_idle);
 }
 
-/* ---- Running ---------------------------------------------------------------------------------------------------- */
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
 
 static void job_run(struct job *job)
 {
@@ -76,7 +76,7 @@ void job_start(struct job *job)
     tell_soon(job);
 }
 
-/* ---- Making ----------------------------------------------------------------------------------------------------- */
+/* ---- Making ------------------------------------------------------------------------------------------------------ */
 
 static bool has_piece(const struct pool *pool, const struct piece *piece, const uint32_t *ids)
 {
@@ -158,7 +158,7 @@ void job_drop(struct job *job)
     free(job);
 }
 
-/* ---- Any function ----------------------------------------------------------------------------------------------- */
+/* ---- Any function ------------------------------------------------------------------------------------------------ */
 
 struct call {
     uv_work_t request;
@@ -198,7 +198,7 @@ enum strait_status job_call(struct jobs *jobs, void (*work)(void *arg), void (*d
     return STRAIT_OK;
 }
 
-/* ---- Life ------------------------------------------------------------------------------------------------------- */
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
 
 enum strait_status jobs_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t small_bytes,
                                struct jobs **made)

@@ -24,7 +24,7 @@ static void count_values(struct job *job, const struct strait_result *result)
         job->result.escapes += job->stats[t].escapes;
 }
 
-/* ---- Encode ----------------------------------------------------------------------------------------------------- */
+/* ---- Encode ------------------------------------------------------------------------------------------------------ */
 
 static void work_encode(struct job *job)
 {
@@ -77,7 +77,7 @@ enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct
     return STRAIT_OK;
 }
 
-/* ---- Decode ----------------------------------------------------------------------------------------------------- */
+/* ---- Decode ------------------------------------------------------------------------------------------------------ */
 
 static enum strait_reason reason_of(enum strait_status status)
 {

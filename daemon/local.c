@@ -63,6 +63,10 @@ void local_bind(struct sink *sink, struct offer *offer)
         sink_event(sink, SINK_END, STRAIT_REASON_GEOMETRY);
         return;
     }
+    if (offer->leg_count >= offer->consumers) { /* it is for others */
+        sink_event(sink, SINK_END, STRAIT_REASON_PEER_ABORT);
+        return;
+    }
     struct wire_span *wanted = malloc((e->wanted_count + 1) * sizeof(*wanted));
     if (wanted != NULL && e->wanted_count != 0)
         memcpy(wanted, e->wanted, e->wanted_count * sizeof(*wanted));

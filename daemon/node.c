@@ -18,8 +18,7 @@
 #define SMALL_BYTES (256u * 1024) /* pieces that are coded on the loop: about 30 us */
 #define ACCEPTS     64u           /* clients at a time */
 
-/* ---- Turns of the loop
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Turns of the loop ------------------------------------------------------------------------------------------- */
 
 static void on_again(uv_idle_t *idle)
 {
@@ -78,8 +77,7 @@ void node_wake(struct node *node)
         uv_timer_start(&node->tick, on_tick, TICK_MS, TICK_MS);
 }
 
-/* ---- Clients
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
 static void on_client(void *owner, uint32_t events)
 {

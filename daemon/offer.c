@@ -37,8 +37,7 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
     return o;
 }
 
-/* ---- What is ready
- * --------------------------------------------------------------------------------------------------- */
+/* ---- What is ready ----------------------------------------------------------------------------------------------- */
 
 static bool add_ready(struct offer *o, const struct segment *segment)
 {
@@ -123,7 +122,7 @@ void offer_begin(struct offer *o, const struct message_offer *message)
         return;
     }
     o->last = message->last;
-    o->begun = true;
+    o->request.begun = true;
     request_state(&o->request, STRAIT_BOOTSTRAP);
     parked_meet_offer(o);
 }
@@ -153,8 +152,7 @@ enum strait_reason offer_append(struct offer *o, const struct message_append *me
     return STRAIT_REASON_NONE;
 }
 
-/* ---- Looking for the expectation
- * --------------------------------------------------------------------------------------- */
+/* ---- Looking for the expectation --------------------------------------------------------------------------------- */
 
 void offer_announce(struct offer *o, struct announce *a)
 {
@@ -195,7 +193,7 @@ void offer_start(struct offer *o, const struct name *sink, const char *address, 
     }
     struct request *expected;
     HASH_FIND(by_name, o->request.node->exchange.expectations_by_name, sink, sizeof(*sink), expected);
-    if (expected != NULL) {
+    if (expected != NULL && expected->begun) {
         expectation_start((struct expectation *)expected, &o->request.name, "", true);
         return;
     }
@@ -211,8 +209,7 @@ void offer_start(struct offer *o, const struct name *sink, const char *address, 
     parked_add(o->request.node, parked);
 }
 
-/* ---- The verdict
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- The verdict ------------------------------------------------------------------------------------------------- */
 
 static bool jobs_are_over(const struct offer *o)
 {

@@ -49,7 +49,7 @@ static const struct page_span *span_with(const struct page_set *set, uint32_t gr
     return &of->spans[after - 1];
 }
 
-/* ---- Adding ---------------------------------------------------------------------------------------------------- */
+/* ---- Adding ------------------------------------------------------------------------------------------------------ */
 
 /* Room for `more` elements beyond `count`; grows by half so that many small lists cost little. */
 static bool reserve(void **list, uint32_t *capacity, uint32_t count, uint32_t more, size_t size)
@@ -148,7 +148,7 @@ enum strait_status page_set_add(struct page_set *set, const struct wire_page_lis
     return STRAIT_OK;
 }
 
-/* ---- Looking up ------------------------------------------------------------------------------------------------ */
+/* ---- Looking up -------------------------------------------------------------------------------------------------- */
 
 uint32_t page_set_run(const struct page_set *set, uint32_t group, uint32_t first)
 {

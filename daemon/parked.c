@@ -16,6 +16,8 @@ void parked_remove(struct node *node, struct parked *parked)
 {
     DL_DELETE(node->exchange.parked, parked);
     node->exchange.parked_count--;
+    if (parked->peer != NULL)
+        ((struct peer_use *)parked->peer->owner)->parked--;
     free(parked->spans);
     free(parked);
 }

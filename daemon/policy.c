@@ -104,8 +104,7 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
     return choose(node, policy, &pool->policy);
 }
 
-/* ---- Measurements
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Measurements ------------------------------------------------------------------------------------------------ */
 
 static void smooth(double *value, double sample)
 {

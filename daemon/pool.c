@@ -6,7 +6,7 @@
 #include "daemon/map.h"
 #include "daemon/pool_private.h"
 
-/* ---- Description ------------------------------------------------------------------------------------------------ */
+/* ---- Description ------------------------------------------------------------------------------------------------- */
 
 static struct blob_region describe_region(const struct wire_region *region)
 {
@@ -47,7 +47,7 @@ static enum strait_status describe(struct pool *pool, const struct message_pool_
     return status;
 }
 
-/* ---- Groups ----------------------------------------------------------------------------------------------------- */
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
 static bool group_init(struct pool_group *group, const struct wire_region *regions, uint32_t region_count)
 {
@@ -110,7 +110,7 @@ static void place_regions(struct pool *pool, const struct wire_region *wire, uin
         }
 }
 
-/* ---- The pool --------------------------------------------------------------------------------------------------- */
+/* ---- The pool ---------------------------------------------------------------------------------------------------- */
 
 /* Memory comes last: it is what takes long. */
 static enum strait_status fill(struct pool *pool, const struct message_pool_register *registration, const int *fds,

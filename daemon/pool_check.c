@@ -14,7 +14,7 @@ enum strait_status pool_refuse(const struct pool_why *why, enum strait_status st
     return status;
 }
 
-/* ---- One region ------------------------------------------------------------------------------------------------- */
+/* ---- One region -------------------------------------------------------------------------------------------------- */
 
 static enum strait_status check_handle(const struct wire_region *region, uint32_t r, uint32_t fd_count, bool embedded,
                                        const struct pool_why *why)
@@ -151,7 +151,7 @@ static enum strait_status check_region(const struct message_pool_register *regis
     return STRAIT_OK;
 }
 
-/* ---- Between regions -------------------------------------------------------------------------------------------- */
+/* ---- Between regions --------------------------------------------------------------------------------------------- */
 
 /* Groups are numbered without gaps, and their regions are of one element type. */
 static enum strait_status check_groups(const struct message_pool_register *registration, const struct pool_why *why)

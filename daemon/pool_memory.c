@@ -49,7 +49,7 @@ static uint32_t merge_needs(const struct need *needs, uint32_t count, struct nee
     return i;
 }
 
-/* ---- memfds ----------------------------------------------------------------------------------------------------- */
+/* ---- memfds ------------------------------------------------------------------------------------------------------ */
 
 /* A file that cannot be pulled away from under us, and how long it is. */
 static enum strait_status check_memfd(int fd, const struct need *need, struct stat *info, const struct pool_why *why)
@@ -105,7 +105,7 @@ static enum strait_status fault_in(const struct need *need, struct pool_mapping 
                        need->r, strerror(error));
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------ */
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 static enum strait_status map_need(struct pool *pool, struct need *all, const int *fds, uint64_t bytes_max,
                                    const struct pool_why *why)

@@ -9,7 +9,7 @@ void segments_fini(struct segments *segments)
     *segments = (struct segments){0};
 }
 
-/* ---- Adding ---------------------------------------------------------------------------------------------------- */
+/* ---- Adding ------------------------------------------------------------------------------------------------------ */
 
 static bool segment_valid(const struct segment *segment, uint32_t units_before)
 {
@@ -51,7 +51,7 @@ enum strait_status segments_add(struct segments *segments, const struct segment 
     return STRAIT_OK;
 }
 
-/* ---- Cutting --------------------------------------------------------------------------------------------------- */
+/* ---- Cutting ----------------------------------------------------------------------------------------------------- */
 
 /* Where a unit is: `row` of the segment, `page` of the row. */
 struct place {
@@ -147,7 +147,7 @@ uint32_t segments_cut(const struct segments *segments, uint32_t first, uint32_t 
     return largest(regions, least(most, run), 0, capacity);
 }
 
-/* ---- What is wanted -------------------------------------------------------------------------------------------- */
+/* ---- What is wanted ---------------------------------------------------------------------------------------------- */
 
 /* Does the span lie wholly before logical index `first` of the group? */
 static bool lies_before(const struct wire_span *span, uint32_t group, uint32_t first)

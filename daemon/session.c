@@ -55,8 +55,7 @@ void session_forget(struct session *session, struct request *request)
     HASH_DELETE(by_transfer, session->requests, request);
 }
 
-/* ---- The end
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 static void session_free(struct session *session)
 {
@@ -150,8 +149,7 @@ void session_jobs_over(struct session *session)
     }
 }
 
-/* ---- Messages
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
 static void welcome(struct session *session)
 {
@@ -272,8 +270,7 @@ static void on_death(void *owner, uint32_t events)
     session_end(owner, "process ended");
 }
 
-/* ---- The beginning
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- The beginning ----------------------------------------------------------------------------------------------- */
 
 static void watch_process(struct session *session)
 {

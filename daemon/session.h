@@ -39,8 +39,7 @@ void session_backlogs(struct node *node);      /* those that waited */
 void session_jobs_over(struct session *session);
 void session_reap(struct node *node); /* at the end of a turn: frees those that have ended */
 
-/* ---- session_pool.c: false means that the client broke the protocol
- * ----------------------------------------------------- */
+/* ---- session_pool.c: false means that the client broke the protocol ---------------------------------------------- */
 
 bool session_pool_register(struct session *session, struct message *message, const int *fds, uint32_t fd_count);
 bool session_pool_remove(struct session *session, const struct message_pool_remove *message);
@@ -48,8 +47,7 @@ struct pool_ref *session_pool(struct session *session, const struct pool_id *id)
 void session_pools_end(struct session *session);                                  /* the client is gone */
 void session_pool_gone(struct pool_ref *pool); /* the last use of a pool that is to go */
 
-/* ---- session_verbs.c
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- session_verbs.c --------------------------------------------------------------------------------------------- */
 
 /* Everything but HELLO, SHM_HELLO and POOL_REGISTER. */
 bool session_verb(struct session *session, const struct message *message);

@@ -83,7 +83,7 @@ static bool on_expect(struct session *session, const struct message_expect *mess
         }
         request = &made->request;
         keep(session, request);
-    } else if (request->is_offer || ((struct expectation *)request)->wanted != NULL) {
+    } else if (request->is_offer || request->begun) {
         return request->decided; /* parts of one that has failed may still come */
     }
     if (request->decided || !add_lists(request, message->lists, message->list_count))
@@ -114,7 +114,7 @@ static bool on_offer(struct session *session, const struct message_offer *messag
         }
         request = &made->request;
         keep(session, request);
-    } else if (!request->is_offer || ((struct offer *)request)->begun) {
+    } else if (!request->is_offer || request->begun) {
         return request->decided;
     }
     if (request->decided || !add_lists(request, message->lists, message->list_count))
@@ -129,7 +129,7 @@ static bool on_append(struct session *session, const struct message_append *mess
     struct request *request = session_find(session, message->transfer);
     if (request == NULL || request->decided)
         return true; /* it has its verdict */
-    if (!request->is_offer || !((struct offer *)request)->begun)
+    if (!request->is_offer || !request->begun)
         return false;
     enum strait_reason reason = offer_append((struct offer *)request, message);
     if (reason != STRAIT_REASON_NONE)
@@ -143,6 +143,8 @@ static bool on_start(struct session *session, const struct message_start *messag
     struct request *request = session_find(session, message->transfer);
     if (request == NULL || request->decided)
         return true;
+    if (!request->begun)
+        return false;
     struct name name;
     struct view own_key = view_of(request->name.key, request->name.size);
     name_set(&name, &message->peer_pool, message->peer_key.size != 0 ? message->peer_key : own_key);

@@ -70,8 +70,7 @@ void sink_ask(struct sink *sink)
     sink_event(sink, SINK_START, STRAIT_REASON_NONE);
 }
 
-/* ---- Messages
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
 static void send_request(struct sink *sink)
 {
@@ -80,7 +79,7 @@ static void send_request(struct sink *sink)
     if (sink->is_local) {
         struct request *offer;
         HASH_FIND(by_name, node->exchange.offers_by_name, &sink->source, sizeof(sink->source), offer);
-        if (offer != NULL) {
+        if (offer != NULL && offer->begun) {
             local_bind(sink, (struct offer *)offer);
             return;
         }
@@ -169,8 +168,7 @@ static void send_end(struct sink *sink, enum strait_reason reason)
     (void)peer_send(sink->peer, &message);
 }
 
-/* ---- Slots
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
 static void free_slot(struct sink *sink, const struct leg_grant *grant)
 {
@@ -264,8 +262,7 @@ static void decode(struct sink *sink, const struct leg_grant *grant)
     }
 }
 
-/* ---- The machine
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- The machine ------------------------------------------------------------------------------------------------- */
 
 static void act(struct sink *sink, const struct leg_action *action)
 {
@@ -383,8 +380,7 @@ enum strait_reason sink_segments(struct sink *sink, const struct message_segment
     return STRAIT_REASON_NONE;
 }
 
-/* ---- Granting
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- Granting ---------------------------------------------------------------------------------------------------- */
 
 /* Grants one slot to this sink. False: it cannot use it. */
 static bool grant_one(struct sink *sink)
@@ -462,8 +458,7 @@ void sink_reclaim(struct node *node)
         sink_event(sink, SINK_RECLAIM, STRAIT_REASON_NONE);
 }
 
-/* ---- Arrival
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- Arrival ----------------------------------------------------------------------------------------------------- */
 
 static bool is_current(const struct sink *sink, const struct chunk_header *header)
 {
@@ -472,25 +467,29 @@ static bool is_current(const struct sink *sink, const struct chunk_header *heade
            epoch->counter == header->epoch.counter;
 }
 
+/* The slot that was granted for exactly this chunk; NULL: there is none, or not any more. */
+static struct slot *granted_slot(struct node *node, const struct peer *peer, const struct chunk_header *header)
+{
+    if (header->slot >= node->receive.slot_count || peer->token != header->token)
+        return NULL;
+    struct slot *slot = &node->slots[header->slot];
+    if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer)
+        return NULL;
+    return is_current(slot->sink, header) || fault_at(FAULT_BUG_EPOCH, NULL, NULL) ? slot : NULL;
+}
+
 struct landing sink_arriving(struct node *node, struct peer *peer, const void *bytes, size_t header_size, size_t size)
 {
-    struct landing refused = {.address = NULL};
     struct chunk_header header;
+    struct slot *slot = NULL;
     (void)fault_at(FAULT_ARRIVING, peer, NULL);
-    node->metrics.chunks_refused++; /* until it is accepted */
-    if (!chunk_header_read(&header, bytes, header_size) || header.slot >= node->receive.slot_count ||
-        size > node->receive.slot_bytes || size == 0)
-        return refused;
-    struct slot *slot = &node->slots[header.slot];
-    struct sink *sink = slot->sink;
-    if (sink == NULL || slot->grant != header.grant || sink->peer != peer || peer->token != header.token)
-        return refused;
-    if (!is_current(sink, &header) && !fault_at(FAULT_BUG_EPOCH, NULL, NULL))
-        return refused;
-    struct leg_event event = {.type = SINK_ARRIVING, .grant = header.grant};
-    if (!sink_apply(sink, &event))
-        return refused;
-    node->metrics.chunks_refused--;
+    if (chunk_header_read(&header, bytes, header_size) && size != 0 && size <= node->receive.slot_bytes)
+        slot = granted_slot(node, peer, &header);
+    struct leg_event event = {.type = SINK_ARRIVING, .grant = slot != NULL ? slot->grant : 0};
+    if (slot == NULL || !sink_apply(slot->sink, &event)) {
+        node->metrics.chunks_refused++;
+        return (struct landing){.address = NULL};
+    }
     slot->size = size;
     slot->since = uv_hrtime();
     return (struct landing){.address = arena_slot(&node->receive, header.slot), .cookie = header.slot};

@@ -32,7 +32,7 @@ static void free_slot(struct sink_leg *leg, struct leg_grant *grant, struct leg_
     leg_grants_remove(leg->grants, LEG_GRANTS, grant);
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------------------- */
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* After a verdict: a chunk that still arrives touches its slot only, one that is being decoded the pages. */
 static void settle(struct sink_leg *leg, struct leg_actions *actions)
@@ -81,7 +81,7 @@ static void check_complete(struct sink_leg *leg, struct leg_actions *actions)
     leg_act(actions, LEG_COMPLETE);
 }
 
-/* ---- What is ready ---------------------------------------------------------------------------------------------- */
+/* ---- What is ready ----------------------------------------------------------------------------------------------- */
 
 static void start(struct sink_leg *leg, struct leg_actions *actions)
 {
@@ -109,7 +109,7 @@ static bool segments(struct sink_leg *leg, const struct leg_event *event, struct
     return true;
 }
 
-/* ---- Grants ----------------------------------------------------------------------------------------------------- */
+/* ---- Grants ------------------------------------------------------------------------------------------------------ */
 
 bool sink_wants(const struct sink_leg *leg, uint32_t *first, uint32_t *count)
 {
@@ -225,7 +225,7 @@ static void quiet(struct sink_leg *leg, struct leg_actions *actions)
             i++;
 }
 
-/* ---- Chunks ----------------------------------------------------------------------------------------------------- */
+/* ---- Chunks ------------------------------------------------------------------------------------------------------ */
 
 static void arriving(struct sink_leg *leg, uint64_t id, struct leg_actions *actions)
 {
@@ -272,7 +272,7 @@ static void decoded(struct sink_leg *leg, const struct leg_event *event, struct 
     check_complete(leg, actions);
 }
 
-/* ---- Events ----------------------------------------------------------------------------------------------------- */
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 static bool step(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {

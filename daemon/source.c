@@ -34,6 +34,7 @@ struct source *source_create(struct offer *o, struct peer *peer, struct sink *lo
     source_init(&source->leg);
     HASH_ADD(hh, source->node->exchange.sources, at, sizeof(source->at), source);
     LL_PREPEND(o->sources, source);
+    o->leg_count++;
     return source;
 }
 
@@ -57,8 +58,7 @@ void source_free(struct source *source)
     free(source);
 }
 
-/* ---- Messages
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
 /* Segments as they are sent: one message at a time, cut at the limit of a list. */
 struct announcement {
@@ -160,8 +160,7 @@ static void send_end(struct source *source, enum strait_reason reason)
     (void)peer_send(source->peer, &message);
 }
 
-/* ---- Chunks
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Chunks ------------------------------------------------------------------------------------------------------ */
 
 static struct flight *find_flight(struct source *source, uint64_t grant)
 {
@@ -305,8 +304,7 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
     report(source, SOURCE_SENT, flight->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
 }
 
-/* ---- The machine
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- The machine ------------------------------------------------------------------------------------------------- */
 
 static void act(struct source *source, const struct leg_action *action)
 {

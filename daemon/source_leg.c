@@ -29,7 +29,7 @@ static void release(struct source_leg *leg, struct leg_grant *grant, struct leg_
     forget(leg, grant);
 }
 
-/* ---- The end ---------------------------------------------------------------------------------------------------- */
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* After a verdict: only a job that encodes reads pages; what is being sent is a copy. */
 static void settle(struct source_leg *leg, struct leg_actions *actions)
@@ -83,7 +83,7 @@ static bool end(struct source_leg *leg, enum strait_reason reason, struct leg_ac
     return true;
 }
 
-/* ---- What is ready ---------------------------------------------------------------------------------------------- */
+/* ---- What is ready ----------------------------------------------------------------------------------------------- */
 
 static void send_segments(const struct source_leg *leg, uint32_t first, struct leg_actions *actions)
 {
@@ -129,7 +129,7 @@ static bool more(struct source_leg *leg, const struct leg_event *event, struct l
     return true;
 }
 
-/* ---- Grants ----------------------------------------------------------------------------------------------------- */
+/* ---- Grants ------------------------------------------------------------------------------------------------------ */
 
 static bool is_announced(const struct source_leg *leg, const struct leg_event *event)
 {
@@ -176,7 +176,7 @@ static void revoke(struct source_leg *leg, uint64_t id, struct leg_actions *acti
         release(leg, found, actions);
 }
 
-/* ---- Chunks ----------------------------------------------------------------------------------------------------- */
+/* ---- Chunks ------------------------------------------------------------------------------------------------------ */
 
 bool source_wants(const struct source_leg *leg)
 {
@@ -225,7 +225,7 @@ static void sent(struct source_leg *leg, const struct leg_event *event, struct l
         fail(leg, STRAIT_REASON_PEER_DOWN, true, actions);
 }
 
-/* ---- Events ----------------------------------------------------------------------------------------------------- */
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 static bool step(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {

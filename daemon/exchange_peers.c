@@ -1,0 +1,129 @@
+/* What connections to other daemons do to the exchange: they come, go, and bring chunks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <utlist.h>
+
+#include "daemon/exchange_messages.h"
+#include "daemon/node.h"
+
+static void on_up(void *owner, struct peer *peer)
+{
+    struct node *node = owner;
+    struct peer_use *use = calloc(1, sizeof(*use));
+    if (use == NULL) {
+        peer_drop(peer, "out of memory");
+        return;
+    }
+    peer->owner = use;
+    exchange_redial(node);
+}
+
+/* The link may be closed when nothing of ours writes to the peer's arena any more. */
+static void quit_when_quiet(struct peer *peer)
+{
+    struct peer_use *use = peer->owner;
+    if (use == NULL || (use->down && use->writers == 0))
+        peer_quit_link(peer);
+}
+
+void exchange_writer_begun(struct peer *peer)
+{
+    ((struct peer_use *)peer->owner)->writers++;
+}
+
+void exchange_writer_done(struct peer *peer)
+{
+    ((struct peer_use *)peer->owner)->writers--;
+    quit_when_quiet(peer);
+}
+
+static void on_down(void *owner, struct peer *peer)
+{
+    struct node *node = owner;
+    struct peer_use *use = peer->owner;
+    if (use != NULL)
+        use->down = true;
+    parked_forget_peer(node, peer);
+    struct sink *sink, *next_sink;
+    HASH_ITER(hh, node->exchange.sinks, sink, next_sink)
+    {
+        if (sink->peer != peer)
+            continue;
+        if (sink->leg.state == STRAIT_BOOTSTRAP) { /* not bound: it may ask again */
+            sink->peer = NULL;
+            sink->asked = false;
+        } else {
+            sink_event(sink, SINK_FAIL, STRAIT_REASON_PEER_DOWN);
+        }
+    }
+    struct source *source, *next_source;
+    HASH_ITER(hh, node->exchange.sources, source, next_source)
+    if (source->peer == peer)
+        source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
+    struct offer *offer;
+    struct announce *announce;
+    DL_FOREACH(node->exchange.offers, offer)
+    LL_FOREACH(offer->announces, announce)
+    if (announce->told == peer)
+        announce->told = NULL;
+    quit_when_quiet(peer);
+}
+
+static void on_quiet(void *owner, struct peer *peer)
+{
+    struct node *node = owner;
+    struct sink *sink, *next_sink;
+    HASH_ITER(hh, node->exchange.sinks, sink, next_sink)
+    {
+        if (sink->peer != peer)
+            continue;
+        sink_event(sink, SINK_QUIET, STRAIT_REASON_NONE);
+        sink->peer = NULL;
+    }
+    struct source *source, *next_source;
+    HASH_ITER(hh, node->exchange.sources, source, next_source)
+    {
+        if (source->peer != peer)
+            continue;
+        HASH_DELETE(hh, node->exchange.sources, source);
+        source->peer = NULL; /* it has its verdict; an encode may still read its pages */
+        source->at.peer = NULL;
+        HASH_ADD(hh, node->exchange.sources, at, sizeof(source->at), source);
+    }
+    free(peer->owner);
+    peer->owner = NULL;
+}
+
+static struct landing on_arriving(void *owner, struct peer *peer, const void *header, size_t header_size, size_t size)
+{
+    return sink_arriving(owner, peer, header, header_size, size);
+}
+
+static void on_arrived(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
+{
+    (void)peer;
+    sink_arrived(owner, cookie, status);
+}
+
+static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
+{
+    (void)peer;
+    source_sent(owner, cookie, status);
+}
+
+static void on_closed(void *owner)
+{
+    node_peers_closed(owner);
+}
+
+const struct peers_events exchange_peers_events = {
+    .up = on_up,
+    .message = exchange_message,
+    .down = on_down,
+    .quiet = on_quiet,
+    .arriving = on_arriving,
+    .arrived = on_arrived,
+    .sent = on_sent,
+    .closed = on_closed,
+};

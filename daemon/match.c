@@ -1,0 +1,219 @@
+/* Requests and announcements of peers meet offers and expectations, or wait for them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <utlist.h>
+
+#include "daemon/exchange_messages.h"
+#include "daemon/node.h"
+
+void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
+                     enum strait_reason reason)
+{
+    struct message message = {.type = MESSAGE_END};
+    message.end = (struct message_end){
+        .leg = leg, .epoch = *epoch, .from_sink = from_sink, .state = STRAIT_FAILED, .reason = (uint32_t)reason};
+    (void)peer_send(peer, &message);
+}
+
+static void refuse_leg(struct peer *peer, const struct parked *request, enum strait_reason reason)
+{
+    exchange_send_end(peer, request->leg, &request->epoch, false, reason);
+}
+
+/* How a late request is told what became of the offer. */
+static enum strait_reason late_reason(const struct tombstone *stone)
+{
+    return stone->reason == STRAIT_REASON_NONE ? STRAIT_REASON_PEER_ABORT : stone->reason;
+}
+
+static void bind_announce(struct offer *offer, const struct pool_id *sink_pool)
+{
+    struct announce *announce;
+    LL_FOREACH(offer->announces, announce)
+    if (memcmp(&announce->sink.pool, sink_pool, sizeof(*sink_pool)) == 0)
+        announce->bound = true;
+}
+
+/* A request meets its offer. The parked request keeps nothing that is used afterwards. */
+void request_bind(struct parked *request, struct offer *offer)
+{
+    if (request->geometry != offer->request.pool->pool->geometry) {
+        refuse_leg(request->peer, request, STRAIT_REASON_GEOMETRY);
+        return;
+    }
+    if (offer->leg_count >= offer->consumers) { /* it is for others */
+        refuse_leg(request->peer, request, STRAIT_REASON_PEER_ABORT);
+        return;
+    }
+    struct source *source =
+        source_create(offer, request->peer, NULL, request->leg, &request->epoch, request->spans, request->span_count);
+    request->spans = NULL;
+    if (source == NULL) {
+        refuse_leg(request->peer, request, STRAIT_REASON_NO_MEMORY);
+        return;
+    }
+    bind_announce(offer, &request->from.pool);
+    enum strait_reason reason = source_ready(source, 0, offer->ready_count, true);
+    if (reason != STRAIT_REASON_NONE)
+        source_event(source, SOURCE_FAIL, reason);
+}
+
+static bool same_request(const struct parked *parked, const struct peer *peer, const struct message_request *r)
+{
+    return parked->is_request && parked->peer == peer && parked->leg == r->leg;
+}
+
+static struct parked *find_parked_request(struct node *node, const struct peer *peer, const struct message_request *r)
+{
+    struct parked *parked;
+    DL_FOREACH(node->exchange.parked, parked)
+    if (same_request(parked, peer, r))
+        return parked;
+    return NULL;
+}
+
+static struct parked *new_parked(struct node *node, struct peer *peer)
+{
+    struct peer_use *use = peer->owner;
+    if (use->parked >= node->options.parked)
+        return NULL;
+    struct parked *parked = calloc(1, sizeof(*parked));
+    if (parked == NULL)
+        return NULL;
+    parked->peer = peer;
+    use->parked++;
+    parked_add(node, parked);
+    return parked;
+}
+
+static bool add_spans(struct parked *parked, const struct message_request *r)
+{
+    struct wire_span *spans = realloc(parked->spans, (parked->span_count + r->span_count + 1) * sizeof(*spans));
+    if (spans == NULL)
+        return false;
+    parked->spans = spans;
+    if (r->span_count != 0)
+        memcpy(spans + parked->span_count, r->spans, r->span_count * sizeof(*spans));
+    parked->span_count += r->span_count;
+    parked->more = r->more;
+    return parked->span_count <= STRAIT_TRANSFER_PAGES_MAX;
+}
+
+/* All of a request has come: it meets its offer, or waits for it, or comes too late. */
+static void settle_request(struct node *node, struct parked *parked)
+{
+    struct request *offer;
+    HASH_FIND(by_name, node->exchange.offers_by_name, &parked->wants, sizeof(parked->wants), offer);
+    const struct tombstone *stone = tombstone_find(node, &parked->wants, true);
+    if (offer == NULL && stone == NULL)
+        return;
+    if (offer != NULL && offer->begun)
+        request_bind(parked, (struct offer *)offer);
+    else if (offer == NULL)
+        refuse_leg(parked->peer, parked, late_reason(stone));
+    else
+        return;
+    parked_remove(node, parked);
+}
+
+bool exchange_request(struct node *node, struct peer *peer, const struct message_request *r)
+{
+    if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
+        return true; /* doubled */
+    struct parked *parked = find_parked_request(node, peer, r);
+    if (parked == NULL) {
+        parked = new_parked(node, peer);
+        if (parked == NULL) {
+            struct parked refused = {.leg = r->leg, .epoch = r->epoch};
+            refuse_leg(peer, &refused, STRAIT_REASON_NO_MEMORY);
+            return true;
+        }
+        parked->is_request = true;
+        parked->leg = r->leg;
+        parked->epoch = r->epoch;
+        parked->geometry = r->geometry;
+        parked->from.pool = r->sink_pool;
+        parked->expires = uv_now(node->loop) + r->deadline_ms;
+        name_set(&parked->wants, &r->source_pool, r->source_key);
+    } else if (!parked->more) {
+        return true; /* doubled */
+    }
+    if (!add_spans(parked, r)) {
+        refuse_leg(peer, parked, STRAIT_REASON_NO_MEMORY);
+        parked_remove(node, parked);
+    } else if (!parked->more) {
+        settle_request(node, parked);
+    }
+    return true;
+}
+
+static void refuse_announce(struct peer *peer, const struct message_announce *a)
+{
+    struct message message = {.type = MESSAGE_ANNOUNCE, .announce = *a};
+    message.announce.stop = true;
+    (void)peer_send(peer, &message);
+}
+
+/* The sink's daemon says that what our offer looks for has ended. */
+static void announce_refused(struct node *node, const struct message_announce *a)
+{
+    struct offer *offer;
+    DL_SEARCH_SCALAR(node->exchange.offers, offer, id, a->offer);
+    struct name sink;
+    name_set(&sink, &a->sink_pool, a->sink_key);
+    struct announce *announce;
+    if (offer == NULL || offer->request.decided)
+        return;
+    LL_FOREACH(offer->announces, announce)
+    {
+        if (announce->bound || memcmp(&announce->sink, &sink, sizeof(sink)) != 0)
+            continue;
+        announce->bound = true;
+        offer_leg_verdict(offer, STRAIT_REASON_PEER_ABORT);
+        return;
+    }
+}
+
+static void announce_stopped(struct node *node, struct peer *peer, const struct message_announce *a)
+{
+    struct parked *parked, *next;
+    DL_FOREACH_SAFE(node->exchange.parked, parked, next)
+    if (!parked->is_request && parked->peer == peer && parked->offer_id == a->offer)
+        parked_remove(node, parked);
+}
+
+bool exchange_announce(struct node *node, struct peer *peer, const struct message_announce *a)
+{
+    struct name sink, source;
+    name_set(&sink, &a->sink_pool, a->sink_key);
+    name_set(&source, &a->source_pool, a->source_key);
+    if (a->stop) {
+        announce_stopped(node, peer, a);
+        struct pool_ref *own;
+        HASH_FIND(hh, node->exchange.pools, &a->source_pool, sizeof(a->source_pool), own);
+        if (own != NULL)
+            announce_refused(node, a);
+        return true;
+    }
+    struct request *expected;
+    HASH_FIND(by_name, node->exchange.expectations_by_name, &sink, sizeof(sink), expected);
+    if (expected != NULL && expected->begun) {
+        expectation_announced((struct expectation *)expected, &source, peer);
+        return true;
+    }
+    if (expected == NULL && tombstone_find(node, &sink, false) != NULL) {
+        refuse_announce(peer, a);
+        return true;
+    }
+    struct parked *parked = new_parked(node, peer);
+    if (parked == NULL) {
+        refuse_announce(peer, a);
+        return true;
+    }
+    parked->wants = sink;
+    parked->from = source;
+    parked->offer_id = a->offer;
+    parked->expires = uv_now(node->loop) + a->lease_ms;
+    return true;
+}

@@ -1,0 +1,49 @@
+/* How requests ended, remembered for a while: late messages get the old verdict. */
+#include <stdlib.h>
+
+#include "daemon/node.h"
+
+#define TOMBSTONES   4096u  /* remembered at most */
+#define TOMBSTONE_MS 60000u /* and for this long: then a name may mean something new */
+
+struct tombstone *tombstone_find(struct node *node, const struct name *name, bool is_offer)
+{
+    struct exchange *x = &node->exchange;
+    struct tombstone *stone;
+    struct tombstone_key key = {.name = *name, .is_offer = is_offer};
+    HASH_FIND(hh, x->tombstones, &key, sizeof(key), stone);
+    if (stone != NULL && uv_now(node->loop) - stone->ended > TOMBSTONE_MS)
+        return NULL;
+    return stone;
+}
+
+void tombstone_free(struct node *node, struct tombstone *stone)
+{
+    HASH_DELETE(hh, node->exchange.tombstones, stone);
+    free(stone);
+}
+
+void tombstone_remove(struct node *node, const struct name *name, bool is_offer)
+{
+    struct tombstone *stone;
+    struct tombstone_key key = {.name = *name, .is_offer = is_offer};
+    HASH_FIND(hh, node->exchange.tombstones, &key, sizeof(key), stone);
+    if (stone != NULL)
+        tombstone_free(node, stone);
+}
+
+void tombstone_add(struct node *node, const struct request *request)
+{
+    struct exchange *x = &node->exchange;
+    tombstone_remove(node, &request->name, request->is_offer);
+    struct tombstone *stone = calloc(1, sizeof(*stone));
+    if (stone == NULL)
+        return; /* late messages will be parked until their deadline instead */
+    stone->key.name = request->name;
+    stone->key.is_offer = request->is_offer;
+    stone->reason = request->reason;
+    stone->ended = uv_now(node->loop);
+    HASH_ADD(hh, x->tombstones, key, sizeof(stone->key), stone);
+    if (HASH_COUNT(x->tombstones) > TOMBSTONES)
+        tombstone_free(node, x->tombstones); /* the head is the oldest */
+}
