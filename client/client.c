@@ -21,7 +21,7 @@ bool params_known(const void *params, size_t size, size_t known)
     return true;
 }
 
-/* ---- Open ------------------------------------------------------------------------------------------------------- */
+/* ---- Open -------------------------------------------------------------------------------------------------------- */
 
 static const char *socket_path(const struct strait_client_config *config)
 {
@@ -108,7 +108,7 @@ enum strait_status strait_client_open(const struct strait_client_config *config,
     return STRAIT_OK;
 }
 
-/* ---- Close ------------------------------------------------------------------------------------------------------ */
+/* ---- Close ------------------------------------------------------------------------------------------------------- */
 
 static void close_fd(int fd)
 {

@@ -23,7 +23,7 @@
 #define EVENTS_AHEAD     4096u       /* nothing more is read while so many events wait */
 #define NOTES_AHEAD      256u        /* notifications kept for a daemon that is away */
 
-/* ---- Events ----------------------------------------------------------------------------------------------------- */
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
 
 /* An event on its way: waiting, then handed out until the next poll. Verdicts must not need memory: their nodes are
  * part of the transfer. */
@@ -41,7 +41,7 @@ struct event_list {
 
 enum { NODE_READY, NODE_TRANSFERRING, NODE_VERDICT, NODE_DRAINED, NODES };
 
-/* ---- Objects ---------------------------------------------------------------------------------------------------- */
+/* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
 enum connection_state {
     AWAY,     /* no socket; the next attempt is at reconnect_at */
@@ -136,7 +136,7 @@ struct strait_transfer {
     uint32_t failed_count, failed_capacity;
 };
 
-/* ---- events.c --------------------------------------------------------------------------------------------------- */
+/* ---- events.c ---------------------------------------------------------------------------------------------------- */
 
 void events_init(struct event_list *list);
 /* Queues a node and makes the client's descriptor readable. */
@@ -150,12 +150,12 @@ uint32_t events_hand_out(struct strait_client *client, struct strait_event *even
 void events_drop(struct strait_client *client, const struct strait_transfer *transfer);
 void event_signal(struct strait_client *client);
 
-/* ---- poll.c ----------------------------------------------------------------------------------------------------- */
+/* ---- poll.c ------------------------------------------------------------------------------------------------------ */
 
 uint64_t clock_ms(void); /* monotonic */
 void timer_update(struct strait_client *client);
 
-/* ---- connection.c ----------------------------------------------------------------------------------------------- */
+/* ---- connection.c ------------------------------------------------------------------------------------------------ */
 
 /* Begins to connect; a failure only plans the next attempt. */
 enum strait_status connection_start(struct strait_client *client);
@@ -169,12 +169,12 @@ void connection_break(struct strait_client *client, enum strait_status why, cons
 void connection_ready(struct strait_client *client);
 void connection_close(struct strait_client *client);
 
-/* ---- dispatch.c ------------------------------------------------------------------------------------------------- */
+/* ---- dispatch.c -------------------------------------------------------------------------------------------------- */
 
 /* One message of the daemon. Anything but OK breaks the connection. */
 enum strait_status dispatch(struct strait_client *client, const struct message *message);
 
-/* ---- outbox.c --------------------------------------------------------------------------------------------------- */
+/* ---- outbox.c ---------------------------------------------------------------------------------------------------- */
 
 void outbox_init(struct outbox *outbox);
 /* Sends, or keeps a copy to send later, in order. `transfer` may be NULL; `peer` belongs to START. ERR_NO_MEMORY. */
@@ -190,19 +190,19 @@ void outbox_drop_transfer(struct strait_client *client, const struct strait_tran
 void outbox_drop_pool(struct strait_client *client, const struct strait_pool *pool);
 void outbox_clear(struct strait_client *client);
 
-/* ---- copy.c ----------------------------------------------------------------------------------------------------- */
+/* ---- copy.c ------------------------------------------------------------------------------------------------------ */
 
 /* Copies what the message points into to one block, which the caller frees. ERR_NO_MEMORY. */
 enum strait_status message_copy(struct message *message, void **block);
 /* Lists and, behind them in the same block, their ids. */
 struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t count);
 
-/* ---- region.c --------------------------------------------------------------------------------------------------- */
+/* ---- region.c ---------------------------------------------------------------------------------------------------- */
 
 /* Checks regions as strait.h demands. */
 enum strait_status regions_check(const struct strait_pool_region *regions, uint32_t count, bool embedded);
 
-/* ---- pool.c ----------------------------------------------------------------------------------------------------- */
+/* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
 struct message pool_registration(const struct strait_pool *pool);
 struct strait_pool *pool_find(struct strait_client *client, const struct pool_id *id);
@@ -210,20 +210,20 @@ struct strait_pool *pool_find(struct strait_client *client, const struct pool_id
 void pool_removed(struct strait_pool *pool);
 void pool_destroy(struct strait_pool *pool);
 
-/* ---- peer.c ----------------------------------------------------------------------------------------------------- */
+/* ---- peer.c ------------------------------------------------------------------------------------------------------ */
 
 /* Own pool as its peers see it; points into pool and client. */
 struct pool_blob pool_describe(const struct strait_pool *pool);
 void peer_destroy(struct strait_peer *peer);
 
-/* ---- table.c ---------------------------------------------------------------------------------------------------- */
+/* ---- table.c ----------------------------------------------------------------------------------------------------- */
 
 /* Gives the transfer its id and a place. ERR_NO_MEMORY. */
 enum strait_status table_insert(struct strait_client *client, struct strait_transfer *transfer);
 struct strait_transfer *table_find(const struct strait_client *client, uint64_t id);
 void table_remove(struct strait_transfer *transfer);
 
-/* ---- verdict.c -------------------------------------------------------------------------------------------------- */
+/* ---- verdict.c --------------------------------------------------------------------------------------------------- */
 
 /* READY or TRANSFERRING; anything else, or backwards, is ignored. */
 void transfer_advance(struct strait_transfer *transfer, enum strait_state state);
@@ -243,7 +243,7 @@ void transfers_fail(struct strait_client *client, enum strait_reason reason, boo
 void transfers_drained(struct strait_client *client);
 void transfer_destroy(struct strait_transfer *transfer);
 
-/* ---- lists.c ---------------------------------------------------------------------------------------------------- */
+/* ---- lists.c ----------------------------------------------------------------------------------------------------- */
 
 /* Checks lists against the pool; adds their pages to *pages. ERR_INVALID. */
 enum strait_status lists_check(const struct strait_pool *pool, const struct strait_page_list *lists, uint32_t count,
@@ -252,12 +252,12 @@ enum strait_status lists_check(const struct strait_pool *pool, const struct stra
 enum strait_status lists_send(struct strait_transfer *transfer, const struct message *message,
                               const struct strait_page_list *lists, uint32_t count);
 
-/* ---- embedded.c ------------------------------------------------------------------------------------------------- */
+/* ---- embedded.c -------------------------------------------------------------------------------------------------- */
 
 /* Starts a daemon in this process; its socket in *fd. ERR_UNSUPPORTED, ERR_IO. */
 enum strait_status embedded_start(const char *options, int *fd);
 
-/* ---- Params ----------------------------------------------------------------------------------------------------- */
+/* ---- Params ------------------------------------------------------------------------------------------------------ */
 
 /* Whether a params struct of `size` bytes is one that this library understands: not older than the first release, and
  * nothing but zeros beyond what is known here. */

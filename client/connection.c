@@ -11,7 +11,7 @@
 #define STRAIT_VERSION "unknown"
 #endif
 
-/* ---- Watching --------------------------------------------------------------------------------------------------- */
+/* ---- Watching ---------------------------------------------------------------------------------------------------- */
 
 static enum strait_status watch_socket(struct strait_client *client)
 {
@@ -121,7 +121,7 @@ void connection_break(struct strait_client *client, enum strait_status why, cons
     event_signal(client);
 }
 
-/* ---- Connecting ------------------------------------------------------------------------------------------------- */
+/* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
 /* A unix socket connects at once or not at all. */
 static int connect_socket(const char *path)
@@ -202,7 +202,7 @@ void connection_ready(struct strait_client *client)
     connection_flush(client);
 }
 
-/* ---- Work ------------------------------------------------------------------------------------------------------- */
+/* ---- Work -------------------------------------------------------------------------------------------------------- */
 
 static void close_all(const int *fds, uint32_t count)
 {

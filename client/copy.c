@@ -30,7 +30,7 @@ static void put_view(struct block *block, struct view *view)
         view->data = put(block, view->data, view->size);
 }
 
-/* ---- Lists ------------------------------------------------------------------------------------------------------ */
+/* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
 static size_t lists_size(const struct wire_page_list *lists, uint32_t count)
 {

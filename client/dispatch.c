@@ -17,7 +17,7 @@ static char *duplicate_text(struct view text)
     return strndup(text.size > 0 ? (const char *)text.data : "", text.size);
 }
 
-/* ---- Connection ------------------------------------------------------------------------------------------------- */
+/* ---- Connection -------------------------------------------------------------------------------------------------- */
 
 static enum strait_status on_welcome(struct strait_client *client, const struct message_welcome *welcome)
 {
@@ -44,7 +44,7 @@ static enum strait_status on_welcome(struct strait_client *client, const struct 
     return STRAIT_OK;
 }
 
-/* ---- Pools ------------------------------------------------------------------------------------------------------ */
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 static void fail_transfers_of(struct strait_pool *pool, const char *text)
 {
@@ -80,7 +80,7 @@ static enum strait_status on_pool_status(struct strait_client *client, const str
     return STRAIT_OK;
 }
 
-/* ---- Transfers -------------------------------------------------------------------------------------------------- */
+/* ---- Transfers --------------------------------------------------------------------------------------------------- */
 
 static bool reserve_failed(struct strait_transfer *transfer, uint64_t count)
 {
@@ -188,7 +188,7 @@ static enum strait_status on_layers(struct strait_client *client, const struct m
     return STRAIT_OK;
 }
 
-/* ---- The rest --------------------------------------------------------------------------------------------------- */
+/* ---- The rest ---------------------------------------------------------------------------------------------------- */
 
 /* The data of NOTE and STATS end with a NUL that does not count, for who prints them. */
 static enum strait_status push_data(struct strait_client *client, enum strait_event_type type, struct strait_pool *pool,

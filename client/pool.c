@@ -8,8 +8,7 @@
 
 #include "client/client.h"
 
-/* ---- Regions in the pool's order
- * ------------------------------------------------------------------------------------- */
+/* ---- Regions in the pool's order --------------------------------------------------------------------------------- */
 
 static struct blob_region describe(const struct strait_pool_region *region)
 {
@@ -115,8 +114,7 @@ static enum strait_status place_regions(struct strait_pool *pool, const struct s
     return status;
 }
 
-/* ---- Create and destroy
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Create and destroy ------------------------------------------------------------------------------------------ */
 
 static enum strait_status draw_id(struct pool_id *id)
 {
@@ -176,8 +174,7 @@ void pool_destroy(struct strait_pool *pool)
     free(pool);
 }
 
-/* ---- Register
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Register ---------------------------------------------------------------------------------------------------- */
 
 struct message pool_registration(const struct strait_pool *pool)
 {
@@ -230,8 +227,7 @@ struct strait_pool *pool_find(struct strait_client *client, const struct pool_id
     return pool;
 }
 
-/* ---- Remove
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Remove ------------------------------------------------------------------------------------------------------ */
 
 /* An event that names the pool may still wait: the pool is freed after it, in the order of the queue. */
 void pool_removed(struct strait_pool *pool)
@@ -282,8 +278,7 @@ void strait_pool_remove(struct strait_pool *pool)
     connection_flush(client);
 }
 
-/* ---- The rest
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- The rest ---------------------------------------------------------------------------------------------------- */
 
 const uint8_t *strait_pool_id(const struct strait_pool *pool)
 {

@@ -5,7 +5,7 @@
 
 #include "client/client.h"
 
-/* ---- One region ------------------------------------------------------------------------------------------------- */
+/* ---- One region -------------------------------------------------------------------------------------------------- */
 
 static uint32_t element_bytes(uint32_t element)
 {
@@ -69,7 +69,7 @@ static bool extent_of(const struct strait_pool_region *region, uint64_t *end)
            !__builtin_add_overflow(pages_span, region->offset, end);
 }
 
-/* ---- Its memory ------------------------------------------------------------------------------------------------- */
+/* ---- Its memory -------------------------------------------------------------------------------------------------- */
 
 static bool memfd_holds(int fd, uint64_t end)
 {

@@ -3,8 +3,7 @@
 
 #include "client/client.h"
 
-/* ---- Making one
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- Making one -------------------------------------------------------------------------------------------------- */
 
 /* What expectations and offers have in common. */
 struct demand {
@@ -90,8 +89,7 @@ static enum strait_status begin(struct strait_transfer *transfer, const struct m
     return STRAIT_OK;
 }
 
-/* ---- Expect and offer
- * -------------------------------------------------------------------------------------------------- */
+/* ---- Expect and offer -------------------------------------------------------------------------------------------- */
 
 static struct view key_view(const struct strait_transfer *transfer)
 {
@@ -180,8 +178,7 @@ enum strait_status strait_offer(struct strait_pool *pool, const struct strait_of
     return status;
 }
 
-/* ---- Append
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- Append ------------------------------------------------------------------------------------------------------ */
 
 static bool layers_valid(const struct strait_append_params *params)
 {
@@ -239,8 +236,7 @@ enum strait_status strait_append(struct strait_transfer *transfer, const struct 
     return status;
 }
 
-/* ---- Start
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- Start ------------------------------------------------------------------------------------------------------- */
 
 static bool direction_valid(const struct strait_transfer *transfer, enum strait_direction direction)
 {
@@ -280,8 +276,7 @@ enum strait_status strait_start(struct strait_transfer *transfer, const struct s
     return status;
 }
 
-/* ---- Abort and release
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- Abort and release ------------------------------------------------------------------------------------------- */
 
 static void send_end(struct strait_transfer *transfer, enum message_type type)
 {
@@ -320,8 +315,7 @@ void strait_release(struct strait_transfer *transfer)
         transfer_destroy(transfer);
 }
 
-/* ---- What is known
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- What is known ----------------------------------------------------------------------------------------------- */
 
 struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer)
 {

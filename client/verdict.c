@@ -154,8 +154,7 @@ void transfers_drained(struct strait_client *client)
     }
 }
 
-/* ---- The end of the handle
- * ------------------------------------------------------------------------------------------- */
+/* ---- The end of the handle --------------------------------------------------------------------------------------- */
 
 void transfer_destroy(struct strait_transfer *transfer)
 {

@@ -262,7 +262,8 @@ struct peer_use {
 };
 
 void name_set(struct name *name, const struct pool_id *pool, struct view key);
-struct tombstone *tombstone_find(struct node *node, const struct name *name, bool is_offer);
+/* Why the latest request of that name failed; NONE: it did not, or is forgotten. */
+enum strait_reason tombstone_reason(struct node *node, const struct name *name, bool is_offer);
 void tombstone_add(struct node *node, const struct request *request);
 void tombstone_remove(struct node *node, const struct name *name, bool is_offer);
 void tombstone_free(struct node *node, struct tombstone *stone);

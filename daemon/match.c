@@ -21,12 +21,6 @@ static void refuse_leg(struct peer *peer, const struct parked *request, enum str
     exchange_send_end(peer, request->leg, &request->epoch, false, reason);
 }
 
-/* How a late request is told what became of the offer. */
-static enum strait_reason late_reason(const struct tombstone *stone)
-{
-    return stone->reason == STRAIT_REASON_NONE ? STRAIT_REASON_PEER_ABORT : stone->reason;
-}
-
 static void bind_announce(struct offer *offer, const struct pool_id *sink_pool)
 {
     struct announce *announce;
@@ -105,13 +99,11 @@ static void settle_request(struct node *node, struct parked *parked)
 {
     struct request *offer;
     HASH_FIND(by_name, node->exchange.offers_by_name, &parked->wants, sizeof(parked->wants), offer);
-    const struct tombstone *stone = tombstone_find(node, &parked->wants, true);
-    if (offer == NULL && stone == NULL)
-        return;
+    enum strait_reason failed = tombstone_reason(node, &parked->wants, true);
     if (offer != NULL && offer->begun)
         request_bind(parked, (struct offer *)offer);
-    else if (offer == NULL)
-        refuse_leg(parked->peer, parked, late_reason(stone));
+    else if (offer == NULL && failed != STRAIT_REASON_NONE)
+        refuse_leg(parked->peer, parked, failed);
     else
         return;
     parked_remove(node, parked);
@@ -202,7 +194,7 @@ bool exchange_announce(struct node *node, struct peer *peer, const struct messag
         expectation_announced((struct expectation *)expected, &source, peer);
         return true;
     }
-    if (expected == NULL && tombstone_find(node, &sink, false) != NULL) {
+    if (expected == NULL && tombstone_reason(node, &sink, false) != STRAIT_REASON_NONE) {
         refuse_announce(peer, a);
         return true;
     }

@@ -197,6 +197,11 @@ void offer_start(struct offer *o, const struct name *sink, const char *address, 
         expectation_start((struct expectation *)expected, &o->request.name, "", true);
         return;
     }
+    if (expected == NULL && tombstone_reason(o->request.node, sink, false) != STRAIT_REASON_NONE) {
+        a->bound = true;
+        offer_leg_verdict(o, STRAIT_REASON_PEER_ABORT);
+        return;
+    }
     struct parked *parked = calloc(1, sizeof(*parked));
     if (parked == NULL) {
         offer_fail(o, STRAIT_REASON_NO_MEMORY, "");

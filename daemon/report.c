@@ -42,12 +42,21 @@ static void refresh_requests(struct node *node)
     m->parked = node->exchange.parked_count;
 }
 
+static void count_up(void *arg, struct peer *peer)
+{
+    uint64_t *count = arg;
+    *count += peer->state == PEER_UP;
+}
+
 static void refresh(struct node *node)
 {
     struct metrics *m = &node->metrics;
     refresh_slots(node);
     refresh_requests(node);
     m->clients = node->session_count;
+    m->peers = 0;
+    if (node->peers != NULL)
+        peers_each(node->peers, count_up, &m->peers);
     m->pools = m->pool_bytes = 0;
     struct pool_ref *pool, *next;
     HASH_ITER(hh, node->exchange.pools, pool, next)

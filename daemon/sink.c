@@ -83,6 +83,11 @@ static void send_request(struct sink *sink)
             local_bind(sink, (struct offer *)offer);
             return;
         }
+        enum strait_reason failed = tombstone_reason(node, &sink->source, true);
+        if (offer == NULL && failed != STRAIT_REASON_NONE) {
+            sink_event(sink, SINK_END, leg_peer_reason(failed));
+            return;
+        }
         struct parked *parked = calloc(1, sizeof(*parked));
         if (parked == NULL)
             return; /* the deadline tells */

@@ -142,6 +142,8 @@ static void send_released(struct source *source, uint64_t grant)
         local_post(source->node, source->local, NULL, &event);
         return;
     }
+    if (source->peer == NULL)
+        return; /* its link is closed: the slots are free */
     struct message message = {.type = MESSAGE_RELEASED};
     message.grant_id = (struct message_grant_id){.leg = source->id, .epoch = source->epoch, .grant = grant};
     (void)peer_send(source->peer, &message);

@@ -1,4 +1,5 @@
-/* How requests ended, remembered for a while: late messages get the old verdict. */
+/* How requests failed, remembered for a while: who comes late gets the old verdict instead of waiting in vain. A request
+ * that was DONE leaves no such trace: its name may be meant anew, and then waits for its new other side. */
 #include <stdlib.h>
 
 #include "daemon/node.h"
@@ -6,15 +7,14 @@
 #define TOMBSTONES   4096u  /* remembered at most */
 #define TOMBSTONE_MS 60000u /* and for this long: then a name may mean something new */
 
-struct tombstone *tombstone_find(struct node *node, const struct name *name, bool is_offer)
+enum strait_reason tombstone_reason(struct node *node, const struct name *name, bool is_offer)
 {
     struct exchange *x = &node->exchange;
     struct tombstone *stone;
     struct tombstone_key key = {.name = *name, .is_offer = is_offer};
     HASH_FIND(hh, x->tombstones, &key, sizeof(key), stone);
-    if (stone != NULL && uv_now(node->loop) - stone->ended > TOMBSTONE_MS)
-        return NULL;
-    return stone;
+    bool known = stone != NULL && uv_now(node->loop) - stone->ended <= TOMBSTONE_MS;
+    return known ? stone->reason : STRAIT_REASON_NONE;
 }
 
 void tombstone_free(struct node *node, struct tombstone *stone)
@@ -36,6 +36,8 @@ void tombstone_add(struct node *node, const struct request *request)
 {
     struct exchange *x = &node->exchange;
     tombstone_remove(node, &request->name, request->is_offer);
+    if (request->reason == STRAIT_REASON_NONE)
+        return;
     struct tombstone *stone = calloc(1, sizeof(*stone));
     if (stone == NULL)
         return; /* late messages will be parked until their deadline instead */

@@ -56,7 +56,7 @@ struct strait_pool;     /* a registered KV pool */
 struct strait_peer;     /* a pool of another worker, imported */
 struct strait_transfer; /* one offer or one expectation */
 
-/* ---- Connection ------------------------------------------------------------------------------------------------- */
+/* ---- Connection -------------------------------------------------------------------------------------------------- */
 
 struct strait_client_config {
     size_t size;          /* sizeof(struct strait_client_config) */
@@ -204,7 +204,11 @@ struct strait_expect_params {
     void *context;        /* comes back in events */
 };
 
-/* Sink: these pages will receive this request. They may be in no other live expectation and in no offer until drained
+/* About keys. A live expectation and a live offer have their names for themselves. The name of a request that was DONE may
+ * be used again at once. That of one that failed is remembered for a minute, so that a late other side hears of the
+ * failure instead of waiting: to try again, use a new key.
+ *
+ * Sink: these pages will receive this request. They may be in no other live expectation and in no offer until drained
  * (else FAILED, BUSY). On OK the client owns *transfer. ERR_INVALID, ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_expect(struct strait_pool *pool, const struct strait_expect_params *params,
                                             struct strait_transfer **transfer);
