@@ -1,21 +1,53 @@
-# Libraries, headers, command, man page, pkg-config file and the exported target strait::codec.
+# Libraries, headers, commands, man pages, the service's files, pkg-config files and the exported targets strait::client
+# and strait::codec.
 include(CMakePackageConfigHelpers)
 
 set_target_properties(strait-codec PROPERTIES EXPORT_NAME codec)
-install(TARGETS strait-codec EXPORT strait-targets
+# Embedded mode loads libstrait-node by its name: from beside libstrait, wherever that is.
+set_target_properties(strait-client PROPERTIES INSTALL_RPATH "$ORIGIN")
+install(TARGETS strait-codec strait-client EXPORT strait-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(TARGETS strait-node LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
 install(DIRECTORY include/strait DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(STRAIT_TOOLS)
     install(TARGETS strait RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(FILES docs/strait.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
     install(FILES tests/data/kv-slice.safetensors DESTINATION ${CMAKE_INSTALL_DATADIR}/strait)
 endif()
-install(FILES LICENSE kernels/FORMAT.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE kernels/FORMAT.md docs/protocol.md docs/operations.md docs/security.md
+    DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# ---- The service -----------------------------------------------------------------------------------------------------
+
+install(TARGETS straitd RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(FILES docs/straitd.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
+
+# The unit names its program and its configuration by their full paths, those of /usr in the source.
+file(READ deploy/straitd.service unit)
+string(REPLACE "/usr/bin/" "${CMAKE_INSTALL_FULL_BINDIR}/" unit "${unit}")
+string(REPLACE "/etc/" "${CMAKE_INSTALL_FULL_SYSCONFDIR}/" unit "${unit}")
+file(CONFIGURE OUTPUT straitd.service CONTENT "${unit}" @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/straitd.service DESTINATION lib/systemd/system)
+
+# A configuration that is there is the operator's. It belongs into /etc when the prefix is /usr, else below the prefix,
+# which may be another one when it is installed.
+set(conf_dir ${CMAKE_INSTALL_FULL_SYSCONFDIR}/strait)
+if(conf_dir STREQUAL "${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_SYSCONFDIR}/strait")
+    set(conf_dir "\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_SYSCONFDIR}/strait")
+endif()
+install(CODE "
+    if(NOT EXISTS \"\$ENV{DESTDIR}${conf_dir}/straitd.conf\")
+        file(INSTALL \"${PROJECT_SOURCE_DIR}/deploy/straitd.conf\" DESTINATION \"${conf_dir}\")
+    endif()")
+
+# ---- For those who build with it ------------------------------------------------------------------------------------
 
 # Relative to the file itself, so that the installation can move.
 file(RELATIVE_PATH STRAIT_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-configure_file(cmake/strait.pc.in strait.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/strait.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(name strait strait-codec)
+    configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+    install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/strait)
 install(EXPORT strait-targets NAMESPACE strait:: FILE strait-config.cmake DESTINATION ${config_dir})

@@ -77,6 +77,16 @@ bool exchange_idle(const struct node *node)
     return x->offers == NULL && x->expectations == NULL && x->parked == NULL && x->notes == NULL;
 }
 
+static void drop_notes(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct note *note, *next;
+    LL_FOREACH_SAFE (x->notes, note, next)
+        free(note);
+    x->notes = NULL;
+    x->note_count = 0;
+}
+
 void exchange_fini(struct node *node)
 {
     struct exchange *x = &node->exchange;
@@ -86,14 +96,13 @@ void exchange_fini(struct node *node)
     struct parked *parked, *next_parked;
     DL_FOREACH_SAFE(x->parked, parked, next_parked)
     parked_remove(node, parked);
-    struct note *note, *next_note;
-    LL_FOREACH_SAFE(x->notes, note, next_note)
-    free(note);
+    drop_notes(node);
 }
 
 void exchange_fail_all(struct node *node, enum strait_reason reason)
 {
     struct expectation *e, *next_e;
+    drop_notes(node); /* those that wait for a peer would keep the node from its end */
     DL_FOREACH_SAFE(node->exchange.expectations, e, next_e)
     expectation_fail(e, reason, "the daemon is stopping");
     struct offer *o, *next_o;

@@ -57,7 +57,7 @@ bool local_turn(struct node *node)
 void local_bind(struct sink *sink, struct offer *offer)
 {
     struct expectation *e = sink->expectation;
-    if (sink->local != NULL)
+    if (sink->local != NULL || e->request.decided) /* decided in this turn: it is not reaped yet */
         return;
     if (offer->request.pool->pool->geometry != e->request.pool->pool->geometry) {
         sink_event(sink, SINK_END, STRAIT_REASON_GEOMETRY);

@@ -255,6 +255,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
         return STRAIT_ERR_NO_MEMORY;
     }
     made->loop = loop;
+    made->began = uv_hrtime();
     made->options = *options;
     made->log = log;
     made->stopped = stopped;

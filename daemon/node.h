@@ -53,7 +53,7 @@ struct node {
     uv_prepare_t prepare; /* the end of a turn */
     uv_check_t check;     /* the beginning of one */
     uv_idle_t again;      /* active: another turn at once */
-    uint64_t turn_began;
+    uint64_t began, turn_began; /* uv_hrtime */
     uint64_t id, incarnation, epoch_counter;
 
     bool draining; /* no new requests */

@@ -120,9 +120,15 @@ const struct option_row option_rows[] = {
      .min = 64 * KIB,
      .max = 16 * MIB,
      .initial = "4M",
-     .help = "Size of a slot of either arena, in bytes, a multiple of 4K: what is encoded, sent and decoded at once. A "
-             "page "
-             "must fit into it."},
+     .help = "Size of a slot of either arena, in bytes, a multiple of 4K: the largest chunk, and so the largest page."},
+    {.name = "chunk-target",
+     .kind = OPTION_BYTES,
+     AT(chunk_target),
+     .min = 16 * KIB,
+     .max = 16 * MIB,
+     .initial = "1M",
+     .help = "Pages are encoded, sent and decoded in chunks of about this many bytes, or a page if that is larger. Small "
+             "ones stay in the processor's caches on their way, large ones cost fewer messages."},
     {.name = "pool-bytes",
      .kind = OPTION_BYTES,
      AT(pool_bytes),

@@ -27,6 +27,7 @@ struct node_options {
     uint64_t arena_bytes;              /* "arena-bytes": receive arena */
     uint64_t send_bytes;               /* "send-bytes": send arena */
     uint64_t chunk_bytes;              /* "chunk-bytes": a slot of either */
+    uint64_t chunk_target;             /* "chunk-target": what a chunk is cut to, within a slot */
     uint32_t workers;                  /* "workers": threads for copying and coding; 0: number of cores */
     uint32_t heartbeat_ms;             /* "heartbeat" interval */
     uint32_t peer_timeout_ms;          /* "peer-timeout": silence after which a peer is down */

@@ -126,6 +126,7 @@ static void add_node(struct node *node, cJSON *root)
     char incarnation[17];
     snprintf(incarnation, sizeof(incarnation), "%016llx", (unsigned long long)node->incarnation);
     cJSON_AddStringToObject(root, "version", strait_version());
+    cJSON_AddNumberToObject(root, "uptime_seconds", (double)(uv_hrtime() - node->began) * 1e-9);
     cJSON_AddStringToObject(root, "incarnation", incarnation);
     cJSON_AddStringToObject(root, "address", node->peers != NULL ? peers_address(node->peers) : "");
     cJSON_AddStringToObject(root, "codec", strait_codec_name(strait_codec_get(NULL)));

@@ -396,7 +396,11 @@ static bool grant_one(struct sink *sink)
     if (!sink_wants(&sink->leg, &first, &count))
         return false;
     struct pool *pool = e->request.pool->pool;
-    count = segments_cut(&sink->segments, first, count, &pool->sizes, &e->request.pages, node->receive.slot_bytes);
+    uint64_t target = node->options.chunk_target, most = node->receive.slot_bytes;
+    uint32_t wanted = count;
+    count = segments_cut(&sink->segments, first, wanted, &pool->sizes, &e->request.pages, target < most ? target : most);
+    if (count == 0) /* a page larger than that */
+        count = segments_cut(&sink->segments, first, 1, &pool->sizes, &e->request.pages, most);
     if (count == 0) {
         expectation_fail(e, STRAIT_REASON_GEOMETRY, "a page is larger than chunk-bytes allows");
         return false;

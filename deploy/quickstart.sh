@@ -1,6 +1,7 @@
 #!/bin/sh
-# Sets everything up on Debian 12 or Ubuntu 24.04 and runs the main job once, on real data: installs what the build
-# needs, builds, compresses a sample of a real KV cache, checks it, and prints ratio and speed.
+# Sets everything up on Debian 12 or Ubuntu 24.04 and runs the main jobs once, on real data: installs what the build
+# needs, builds, compresses a sample of a real KV cache and restores it, moves it between two daemons, and checks every
+# byte and page. Prints ratios and speeds.
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -26,4 +27,8 @@ echo
 echo "== Speed of one core on the same data, tiled past the caches"
 $strait bench codec --size 256M --repeats 3 --mode top16 --mode tiered --rivals none
 echo
-echo "next: $strait --help, or deploy/test.sh"
+echo "== The same cache, moved between two daemons on this machine"
+$strait demo
+
+echo
+echo "next: $strait demo --fault flip, $strait --help, or deploy/test.sh"

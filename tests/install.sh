@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install.sh BUILD_DIR: installs to a scratch prefix and builds a program against it, once through pkg-config and once
-# through CMake's exported target.
+# install.sh BUILD_DIR: installs to a scratch prefix, builds programs against both libraries, once through pkg-config and
+# once through CMake's exported targets, runs them, and runs the installed commands.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 work=$(mktemp -d)
@@ -8,35 +8,94 @@ trap 'rm -rf "$work"' EXIT
 prefix=$work/prefix
 cmake --install "$build" --prefix "$prefix" >/dev/null
 
-cat >"$work/use.c" <<'C'
+cat >"$work/codec.c" <<'C'
 #include <stdio.h>
 #include <strait/codec.h>
 
 int main(void)
 {
-    printf("strait %s, %s\n", strait_version(), strait_codec_name(strait_codec_get(NULL)));
+    printf("libstrait-codec %s, %s\n", strait_version(), strait_codec_name(strait_codec_get(NULL)));
     return 0;
+}
+C
+# With a daemon of its own, which is in libstrait-node: a pool that is plain memory is registered.
+cat >"$work/client.c" <<'C'
+#include <stdio.h>
+#include <strait/strait.h>
+
+static char pages[4][4096];
+
+static int await_pool(struct strait_client *client)
+{
+    struct strait_event event;
+    while (strait_wait(client, &event, 1, 10000) == 1)
+        if (event.type == STRAIT_EVENT_POOL)
+            return event.status;
+    return STRAIT_ERR_AGAIN;
+}
+
+int main(void)
+{
+    struct strait_client_config config = {sizeof(config), NULL,
+                                          "listen =\nmetrics =\nsocket =\narena-bytes = 8M\nsend-bytes = 8M\n"};
+    struct strait_pool_region region = {.handle = STRAIT_HANDLE_POINTER, .device = -1, .pointer = pages,
+                                        .page_stride = 4096, .page_count = 4, .rows = 1, .row_bytes = 4096};
+    struct strait_pool_params params = {sizeof(params), &region, 1};
+    struct strait_client *client;
+    struct strait_pool *pool;
+    int status = strait_client_open(&config, &client);
+    if (status == STRAIT_OK)
+        status = strait_pool_register(client, &params, &pool);
+    if (status == STRAIT_OK)
+        status = await_pool(client);
+    printf("libstrait: a pool in an embedded daemon: %s\n", strait_status_string(status));
+    if (status == STRAIT_OK)
+        strait_client_close(client);
+    return status != STRAIT_OK;
 }
 C
 libdir=$(dirname "$(find "$prefix" -name libstrait-codec.so)")
 export LD_LIBRARY_PATH=$libdir
 
+echo "pkg-config:"
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 # shellcheck disable=SC2046
-cc "$work/use.c" -o "$work/by-pkg-config" $(pkg-config --cflags --libs strait)
-"$work/by-pkg-config"
+cc "$work/codec.c" -o "$work/codec" $(pkg-config --cflags --libs strait-codec)
+# shellcheck disable=SC2046
+cc "$work/client.c" -o "$work/client" $(pkg-config --cflags --libs strait)
+"$work/codec"
+"$work/client"
 
+echo "CMake:"
 cat >"$work/CMakeLists.txt" <<'CMAKE'
 cmake_minimum_required(VERSION 3.25)
 project(use C)
 find_package(strait REQUIRED)
-add_executable(by-cmake use.c)
-target_link_libraries(by-cmake strait::codec)
+add_executable(codec codec.c)
+target_link_libraries(codec strait::codec)
+add_executable(client client.c)
+target_link_libraries(client strait::client)
 CMAKE
 cmake -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 cmake --build "$work/build" >/dev/null
-"$work/build/by-cmake"
+"$work/build/codec"
+unset LD_LIBRARY_PATH # CMake gives the programs a path to the libraries; libstrait finds libstrait-node beside itself
+"$work/build/client"
 
 "$prefix/bin/strait" --version
-test -f "$prefix/share/man/man1/strait.1"
-echo "installed library is usable"
+"$prefix/bin/straitd" --version
+"$prefix/bin/straitd" --config "$prefix/etc/strait/straitd.conf" --print-config >/dev/null
+"$prefix/bin/strait" demo --json >"$work/demo.json"
+grep -q '"verified":.*true' "$work/demo.json"
+echo "strait demo: verified"
+for file in share/man/man1/strait.1 share/man/man8/straitd.8 lib/systemd/system/straitd.service; do
+    test -f "$prefix/$file"
+done
+grep -q "ExecStart=.*/bin/straitd" "$prefix/lib/systemd/system/straitd.service"
+! find "$prefix" -name '*internal*' | grep .
+
+# A second installation leaves the operator's configuration alone.
+echo "# changed" >>"$prefix/etc/strait/straitd.conf"
+cmake --install "$build" --prefix "$prefix" >/dev/null
+grep -q "# changed" "$prefix/etc/strait/straitd.conf"
+echo "installed libraries and commands are usable"

@@ -469,6 +469,12 @@ START_TEST(without_a_daemon_transfers_end_at_their_deadline_and_lease)
     ck_assert_ptr_eq(source, event.transfer);
     ck_assert_int_eq(STRAIT_REASON_LEASE_EXPIRED, event.reason);
     ck_assert(event.drained);
+    fake_listen(); /* the daemon that comes hears nothing of them */
+    until(find_got(MESSAGE_HELLO, 0) != NULL);
+    fake_welcome(PROTOCOL_VERSION);
+    until(find_got(MESSAGE_POOL_REGISTER, 0) != NULL);
+    settle();
+    ck_assert_uint_eq(2, fake.count);
 }
 END_TEST
 
@@ -1243,12 +1249,14 @@ START_TEST(a_slow_daemon_loses_nothing)
         ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfers[i]));
         step();
     }
-    strait_release(transfers[OFFERS - 1]); /* had not gone out yet: there is nothing to tell */
+    ck_assert_int_eq(STRAIT_OK, strait_stats(client)); /* small enough for what room is left, but not its turn */
+    strait_release(transfers[OFFERS - 1]);             /* had not gone out yet: there is nothing to tell */
     fake.deaf = false;
     until(find_got(MESSAGE_OFFER, OFFERS - 2) != NULL);
     for (uint32_t i = 0; i < OFFERS - 1; i++)
         ck_assert_uint_gt(find_got(MESSAGE_OFFER, i)->offer.lease_ms, 50000 + i * 10000);
-    settle();
+    until(find_got(MESSAGE_STATS, 0) != NULL);
+    ck_assert_int_eq(MESSAGE_STATS, fake.got[fake.count - 1].message.type);
     ck_assert_ptr_null(find_got(MESSAGE_OFFER, OFFERS - 1));
     ck_assert_ptr_null(find_got(MESSAGE_RELEASE, 0));
 }
@@ -1334,8 +1342,13 @@ START_TEST(states_only_move_up_and_layers_are_told)
     struct strait_transfer *transfer = expected(&pool, &id, 60000);
     fake_state(id, STRAIT_BOOTSTRAP, STRAIT_REASON_NONE, false); /* it began there */
     fake_state(id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false);
+    settle();
     fake_state(id, STRAIT_READY, STRAIT_REASON_NONE, false);
+    settle();
+    ck_assert_uint_eq(1, seen_count);
     fake_state(id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false);
+    settle();
+    ck_assert_uint_eq(1, seen_count);
     fake_say(&(struct message){.type = MESSAGE_LAYERS,
                                .layers = {.transfer = id, .layer_count = 2, .layers = (int32_t[]){1, 0}}});
     struct message done = {.type = MESSAGE_STATE};

@@ -21,6 +21,8 @@ static const struct command commands[] = {
     {"inspect", cmd_inspect, "tell what is in a compressed file, a chunk or a codebook set"},
     {"calibrate", cmd_calibrate, "make a codebook set of tensors"},
     {"bench", cmd_bench, "measure the codec"},
+    {"demo", cmd_demo, "two straitd on this machine move a real KV cache; every page is checked"},
+    {"status", cmd_status, "how the straitd of this node is, and whom it reaches"},
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
@@ -29,7 +31,7 @@ static void print_help(FILE *stream)
 {
     fputs("usage: strait COMMAND [ARGUMENT]...\n"
           "\n"
-          "Lossless compression of BF16 tensors, KV caches above all.\n"
+          "Moves KV caches between workers, and compresses them and other BF16 tensors losslessly.\n"
           "\n",
           stream);
     for (size_t i = 0; i < COMMAND_COUNT; i++)

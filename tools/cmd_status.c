@@ -1,0 +1,282 @@
+/* strait status */
+#include "tools/commands.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <strait/strait.h>
+
+#include "tools/util.h"
+
+static const char usage[] =
+    "usage: strait status [--socket PATH] [--json]\n"
+    "\n"
+    "Asks the straitd of this node how it is: its clients and pools, its arenas, and of each peer how it is reached,\n"
+    "or why it is not.\n"
+    "\n"
+    "  --socket PATH        the daemon's socket ($STRAIT_SOCKET, or /run/strait/straitd.sock)\n"
+    "  --json               all figures, as the daemon gives them\n"
+    "  -h, --help           print this\n"
+    "\n"
+    "Exit status: 0 it answered, 1 it did not, 2 bad usage.\n";
+
+#define DEFAULT_SOCKET "/run/strait/straitd.sock"
+#define PATIENCE_MS    2000u
+#define MIB            (1024.0 * 1024)
+
+/* ---- Asking ---------------------------------------------------------------------------------------------------- */
+
+/* What the library keeps trying, once, for its reason. Returns 0 or errno. */
+static int try_socket(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof(address.sun_path))
+        return ENAMETOOLONG;
+    memcpy(address.sun_path, path, strlen(path));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return errno;
+    int error = connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0 ? 0 : errno;
+    close(fd);
+    return error;
+}
+
+static bool tell_unreachable(const char *path, int error)
+{
+    switch (error) {
+    case ENOENT:
+        print_error(path, "no such socket: straitd does not run here, or on another socket (--socket)");
+        break;
+    case ECONNREFUSED:
+        print_error(path, "nobody listens there: straitd was killed and left its socket, or this is no socket");
+        break;
+    case EACCES:
+    case EPERM:
+        print_error(path, "no permission: users of the socket's group may connect");
+        break;
+    case EAGAIN:
+        print_error(path, "straitd does not accept connections: it hangs, or is stopped");
+        break;
+    default:
+        print_error(path, "%s", strerror(error));
+    }
+    return false;
+}
+
+/* The library's word on the connection, when it has one. */
+static bool take_events(struct strait_client *client, const char *path, int patience_ms, char **answer)
+{
+    struct strait_event events[8];
+    uint32_t count = strait_wait(client, events, 8, patience_ms);
+    for (uint32_t i = 0; i < count; i++) {
+        if (events[i].type == STRAIT_EVENT_STATS && *answer == NULL)
+            *answer = strndup(events[i].data, events[i].data_size);
+        if (events[i].type != STRAIT_EVENT_CONNECTION || events[i].connected)
+            continue;
+        print_error(path, "%s",
+                    events[i].text != NULL && events[i].text[0] != '\0' ? events[i].text : "the connection was lost");
+        return false;
+    }
+    return true;
+}
+
+static bool await_answer(struct strait_client *client, const char *path, char **answer)
+{
+    uint64_t now = clock_ns(), end = now + PATIENCE_MS * UINT64_C(1000000);
+    bool asked = false;
+    for (; *answer == NULL && now < end; now = clock_ns()) {
+        if (!asked && strait_client_connected(client))
+            asked = strait_stats(client) == STRAIT_OK;
+        if (!take_events(client, path, (int)((end - now) / 1000000) + 1, answer))
+            return false;
+    }
+    if (*answer == NULL)
+        print_error(path, "no answer within %u seconds: straitd hangs, is stopped, or it is another program's socket",
+                    PATIENCE_MS / 1000);
+    return *answer != NULL;
+}
+
+/* The daemon's statistics; the caller frees them. NULL, which stderr has been told: there are none. */
+static char *ask(const char *path)
+{
+    struct strait_client_config config = {.size = sizeof(config), .socket = path};
+    struct strait_client *client;
+    char *answer = NULL;
+    int error = try_socket(path);
+    if (error != 0) {
+        tell_unreachable(path, error);
+        return NULL;
+    }
+    enum strait_status status = strait_client_open(&config, &client);
+    if (status != STRAIT_OK) {
+        print_error(path, "%s", strait_status_string(status));
+        return NULL;
+    }
+    await_answer(client, path, &answer);
+    strait_client_close(client);
+    return answer;
+}
+
+/* ---- Printing -------------------------------------------------------------------------------------------------- */
+
+static double number_of(const cJSON *object, const char *name)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(value) ? value->valuedouble : 0;
+}
+
+static const char *text_of(const cJSON *object, const char *name)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+    return text != NULL ? text : "";
+}
+
+static bool is_true(const cJSON *object, const char *name)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, name));
+}
+
+static void print_node(const cJSON *root)
+{
+    const char *address = text_of(root, "address");
+    const cJSON *uptime = cJSON_GetObjectItemCaseSensitive(root, "uptime_seconds");
+    printf("straitd %s%s", text_of(root, "version"), is_true(root, "draining") ? ", draining" : "");
+    if (cJSON_IsNumber(uptime))
+        printf(", up %.0f s", uptime->valuedouble);
+    printf("\n  address      %s\n", address[0] != '\0' ? address : "none: other daemons cannot reach it");
+    printf("  codec        %s, %s\n", text_of(root, "codec"),
+           is_true(root, "codebook") ? "with a codebook set" : "no codebook set: pages travel raw");
+}
+
+static void print_use(const cJSON *root)
+{
+    const cJSON *gauges = cJSON_GetObjectItemCaseSensitive(root, "gauges");
+    printf("  clients      %.0f; pools %.0f, %.1f MiB\n", number_of(gauges, "clients"), number_of(gauges, "pools"),
+           number_of(gauges, "pool_bytes") / MIB);
+    printf("  transfers    %.0f offered, %.0f expected, %.0f parked; %.0f pages quarantined\n",
+           number_of(gauges, "live_offers"), number_of(gauges, "live_expectations"), number_of(gauges, "parked"),
+           number_of(gauges, "quarantined_pages"));
+    printf("  arenas       %.0f of %.0f receive slots in use (%.0f quarantined), %.0f of %.0f send slots\n",
+           number_of(gauges, "slots_used"), number_of(gauges, "slots"), number_of(gauges, "slots_quarantined"),
+           number_of(gauges, "send_slots_used"), number_of(gauges, "send_slots"));
+}
+
+static void print_way(const cJSON *root, const char *name, const char *done, const char *failed, const char *direction)
+{
+    const cJSON *counters = cJSON_GetObjectItemCaseSensitive(root, "counters"), *reason;
+    char raw_name[32], wire_name[32];
+    snprintf(raw_name, sizeof(raw_name), "raw_bytes_%s", direction);
+    snprintf(wire_name, sizeof(wire_name), "wire_bytes_%s", direction);
+    double raw = number_of(counters, raw_name), wire = number_of(counters, wire_name);
+    printf("  %-12s %.0f done, %.1f MiB as %.1f MiB", name, number_of(counters, done), raw / MIB, wire / MIB);
+    if (wire > 0)
+        printf(" (%.3f)", raw / wire);
+    cJSON_ArrayForEach(reason, cJSON_GetObjectItemCaseSensitive(root, failed)) if (reason->valuedouble > 0)
+        printf("; %.0f failed: %s", reason->valuedouble, reason->string);
+    putchar('\n');
+}
+
+static void print_peer(const cJSON *peer)
+{
+    const char *transport = text_of(peer, "transport"), *coding = text_of(peer, "coding"), *why = text_of(peer, "why");
+    const char *state = text_of(peer, "state");
+    printf("  %-22s %s, %s", text_of(peer, "address"), strcmp(state, "idle") == 0 ? "not connected" : state,
+           is_true(peer, "dialled") ? "dialled" : "accepted");
+    if (transport[0] != '\0')
+        printf(", %s, round trip %.0f us", transport, number_of(peer, "round_trip_us"));
+    if (why[0] != '\0')
+        printf(": %s", why);
+    if (transport[0] != '\0' && !is_true(peer, "codebook_matches"))
+        printf(", another codebook set");
+    if (coding[0] != '\0')
+        printf("\n  %-22s sends %s", "", coding);
+    putchar('\n');
+}
+
+static void print_peers(const cJSON *root)
+{
+    const cJSON *peers = cJSON_GetObjectItemCaseSensitive(root, "peers"), *peer;
+    puts(cJSON_GetArraySize(peers) > 0 ? "peers" : "no peers");
+    cJSON_ArrayForEach(peer, peers) print_peer(peer);
+}
+
+static bool print_summary(const char *path, const char *answer)
+{
+    cJSON *root = cJSON_Parse(answer);
+    if (root == NULL) {
+        print_error(path, "the answer is not JSON");
+        return false;
+    }
+    print_node(root);
+    print_use(root);
+    print_way(root, "sent", "source_done", "source_failed", "sent");
+    print_way(root, "received", "sink_done", "sink_failed", "landed");
+    print_peers(root);
+    cJSON_Delete(root);
+    return true;
+}
+
+/* ---- Options --------------------------------------------------------------------------------------------------- */
+
+enum { OPT_SOCKET = 256, OPT_JSON };
+
+static const struct option long_options[] = {
+    {"socket", required_argument, NULL, OPT_SOCKET},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static const char *default_socket(void)
+{
+    const char *path = getenv("STRAIT_SOCKET");
+    return path != NULL && path[0] != '\0' ? path : DEFAULT_SOCKET;
+}
+
+static bool status(const char *path, bool json)
+{
+    char *answer = ask(path);
+    bool told = answer != NULL;
+    if (told && json)
+        puts(answer); /* as it is: counters above 2^53 would lose digits */
+    else if (told)
+        told = print_summary(path, answer);
+    free(answer);
+    return told;
+}
+
+int cmd_status(int argc, char **argv)
+{
+    static char name[] = "strait status";
+    const char *path = default_socket();
+    bool json = false;
+    int option;
+    command_begin(argv, name);
+    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+        switch (option) {
+        case OPT_SOCKET:
+            path = optarg;
+            break;
+        case OPT_JSON:
+            json = true;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return EXIT_CODE_OK;
+        default:
+            return EXIT_CODE_USAGE;
+        }
+    }
+    if (optind != argc) {
+        print_error(NULL, "takes no arguments; see strait status --help");
+        return EXIT_CODE_USAGE;
+    }
+    return status(path, json) ? EXIT_CODE_OK : EXIT_CODE_DATA;
+}

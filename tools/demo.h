@@ -1,0 +1,179 @@
+/* What the parts of `strait demo` share. Functions that return bool have told stderr why they failed, unless a signal
+ * asked the demo to end. */
+#ifndef STRAIT_TOOLS_DEMO_H
+#define STRAIT_TOOLS_DEMO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include <strait/codec.h>
+#include <strait/strait.h>
+
+/* ---- demo_signal.c: an end that leaves nothing behind ---------------------------------------------------------- */
+
+/* From now on a signal that asks for the end is noted; the demo ends at the next look, by way of its cleaning up. */
+void demo_signals_catch(void);
+bool demo_interrupted(void);
+/* After the cleaning up: ends the process by the signal that was noted, if there was one. */
+void demo_signals_obey(void);
+
+/* ---- demo_sample.c: what is moved ------------------------------------------------------------------------------ */
+
+#define DEMO_PAGE_BYTES 16384u              /* 16 tokens of 4 KV heads of 128 values */
+#define DEMO_BYTES      (32u * 1024 * 1024) /* of all pages, about */
+
+struct demo_sample {
+    const char *path;
+    struct strait_memory memory;  /* the source's pages, region after region */
+    struct strait_class *classes; /* of each region: one layer's K or V */
+    uint32_t region_count;
+    uint32_t page_count; /* of each region */
+    uint8_t *set;        /* a codebook set calibrated on the sample, as a file's bytes */
+    size_t set_size;
+};
+
+/* Reads the KV cache that comes with the program. Zeroes *sample first; end with demo_sample_fini in any case. */
+bool demo_sample_init(struct demo_sample *sample);
+void demo_sample_fini(struct demo_sample *sample);
+
+static inline uint32_t demo_pages(const struct demo_sample *sample)
+{
+    return sample->region_count * sample->page_count;
+}
+
+static inline uint64_t demo_bytes(const struct demo_sample *sample)
+{
+    return (uint64_t)demo_pages(sample) * DEMO_PAGE_BYTES;
+}
+
+static inline uint8_t *demo_page(const struct strait_memory *memory, const struct demo_sample *sample, uint32_t region,
+                                 uint32_t page)
+{
+    return (uint8_t *)memory->base + ((size_t)region * sample->page_count + page) * DEMO_PAGE_BYTES;
+}
+
+/* ---- demo_daemon.c: two straitd of our own --------------------------------------------------------------------- */
+
+#define DEMO_PATH_MAX 96u /* of files in the demo's folder: a socket's path has to be short */
+
+struct demo_daemon {
+    pid_t pid; /* 0: not running */
+    const char *name;
+    char socket[DEMO_PATH_MAX];
+    char log[DEMO_PATH_MAX];
+};
+
+/* A private folder for sockets, logs and the codebook set. */
+bool demo_folder_create(char folder[DEMO_PATH_MAX]);
+void demo_folder_remove(const char *folder);
+bool demo_file_write(const char *path, const void *data, size_t size);
+
+/* $STRAITD, or the straitd beside this program. The caller frees it. NULL, which stderr has been told: there is none.
+ */
+char *demo_straitd(void);
+
+/* Starts straitd, on loopback and a free port, with this codebook set; it dies with this process. */
+bool demo_daemon_start(struct demo_daemon *daemon, const char *straitd, const char *folder, const char *name,
+                       const char *transport, const char *set);
+/* False: it has ended, which is told. */
+bool demo_daemon_runs(struct demo_daemon *daemon);
+/* Prints the end of its log, if there is one, to stderr. */
+void demo_daemon_tell_log(const struct demo_daemon *daemon);
+/* Asks it to end, and waits; one that does not obey is killed. False: it did not end well. Safe on zeroes. */
+bool demo_daemon_stop(struct demo_daemon *daemon);
+
+/* ---- demo_side.c: a worker at a daemon ------------------------------------------------------------------------- */
+
+struct demo_side {
+    struct demo_daemon *daemon; /* borrowed */
+    struct strait_client *client;
+    struct strait_pool *pool;
+    bool registered;           /* the daemon has the pool */
+    bool failed;               /* pool refused or connection lost: told */
+    enum strait_state verdict; /* of the transfer in progress; BOOTSTRAP: none yet */
+    char *stats;               /* the last answer; owned */
+};
+
+/* A worker on each side. */
+struct demo_pair {
+    struct demo_side *source, *sink;
+};
+
+/* Connects and registers `memory` as a pool of the sample's shape. demo_side_close in any case. */
+bool demo_side_open(struct demo_side *side, struct demo_daemon *daemon, const struct demo_sample *sample,
+                    const struct strait_memory *memory);
+/* Safe on zeroes. */
+void demo_side_close(struct demo_side *side);
+
+/* Handles the events of both sides until `reached` says so. False: not within `ms`, or something broke. */
+bool demo_until(const struct demo_pair *pair, bool (*reached)(const struct demo_pair *pair), unsigned ms,
+                const char *what);
+
+struct cJSON;
+/* The source's statistics; the caller deletes them. NULL: failed. */
+struct cJSON *demo_stats(const struct demo_pair *pair);
+
+/* ---- demo_move.c: one row of the table ------------------------------------------------------------------------- */
+
+enum { DEMO_HASH_BYTES = 16, DEMO_BAD_MAX = 16 };
+
+/* A page that is not what was sent. */
+struct demo_bad {
+    uint32_t region, source_page, sink_page;
+    uint8_t sent[DEMO_HASH_BYTES], landed[DEMO_HASH_BYTES]; /* XXH3-128 */
+};
+
+struct demo_row {
+    const char *path;   /* "network", "shm", "local" */
+    char transport[16]; /* as the daemon tells it */
+    const char *coding;
+    enum strait_coding pin;
+    bool flip; /* turn a bit of a landed page over, to see the check fail */
+
+    uint64_t raw_bytes;
+    uint64_t wire_bytes; /* what crossed; 0 under one daemon */
+    double seconds;      /* median */
+    uint32_t pages_right;
+    uint8_t sent[DEMO_HASH_BYTES], landed[DEMO_HASH_BYTES]; /* XXH3-128 of the hashes of all pages, in order */
+    struct demo_bad bad[DEMO_BAD_MAX];                      /* the first ones */
+    uint32_t bad_count;                                     /* of them */
+};
+
+/* Which page goes where, and what it should be. */
+struct demo_plan {
+    const struct demo_sample *sample;
+    const struct strait_memory *landing; /* the sink's pages */
+    uint32_t *from, *to;                 /* ids by logical index: page_count of them */
+    uint8_t (*hashes)[DEMO_HASH_BYTES];  /* [region][logical index], of the source's pages */
+};
+
+/* Zeroes *plan first; end with demo_plan_fini in any case. */
+bool demo_plan_init(struct demo_plan *plan, const struct demo_sample *sample, const struct strait_memory *landing);
+void demo_plan_fini(struct demo_plan *plan);
+
+#define DEMO_ROUNDS 3u /* measured, behind one that is not */
+
+/* Moves everything and looks at every page. False: it could not be moved; pages that differ are told in the row. */
+bool demo_move(const struct demo_pair *pair, const struct demo_plan *plan, struct demo_row *row);
+
+/* ---- demo_report.c --------------------------------------------------------------------------------------------- */
+
+struct demo_report {
+    const struct demo_sample *sample;
+    const struct demo_row *rows; /* those that were moved */
+    uint32_t row_count;
+    bool complete; /* all that were planned */
+    bool flip;
+};
+
+bool demo_verified(const struct demo_report *report);
+void demo_print_head(const struct demo_sample *sample, FILE *stream);
+void demo_print_row(const struct demo_row *row, const struct demo_sample *sample, FILE *stream);
+void demo_print_end(const struct demo_report *report, FILE *stream);
+/* False: output failed, which stderr has been told. */
+bool demo_print_json(const struct demo_report *report, FILE *stream);
+
+#endif
