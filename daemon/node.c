@@ -294,7 +294,8 @@ static void on_handle_closed(uv_handle_t *handle)
 static void close_handles(struct node *node)
 {
     if (!node->stopping || node->handles_closing || node->session_count != 0 || !node->peers_closed ||
-        node->watches.count != 0 || node->exchange.pools != NULL || !exchange_idle(node))
+        node->watches.count != 0 || node->exchange.pools != NULL || !exchange_idle(node) ||
+        (node->jobs != NULL && jobs_running(node->jobs) != 0)) /* the last pools are being unmapped */
         return;
     node->handles_closing = true;
     if (node->jobs != NULL)

@@ -94,6 +94,8 @@ static enum strait_reason keep_aux(struct offer *o, struct view aux)
 {
     if (aux.size == 0)
         return STRAIT_REASON_NONE;
+    free(o->aux); /* a client may say `last` in several messages of one append */
+    o->aux_size = 0;
     o->aux = malloc(aux.size);
     if (o->aux == NULL)
         return STRAIT_REASON_NO_MEMORY;

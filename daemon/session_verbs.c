@@ -149,7 +149,8 @@ static bool on_start(struct session *session, const struct message_start *messag
     struct view own_key = view_of(request->name.key, request->name.size);
     name_set(&name, &message->peer_pool, message->peer_key.size != 0 ? message->peer_key : own_key);
     char address[MESSAGE_ADDRESS_MAX + 1] = "";
-    memcpy(address, message->peer_address.data, message->peer_address.size);
+    if (message->peer_address.size != 0)
+        memcpy(address, message->peer_address.data, message->peer_address.size);
     struct pool_ref *pool;
     HASH_FIND(hh, node->exchange.pools, &message->peer_pool, sizeof(message->peer_pool), pool);
     bool local = pool != NULL || strcmp(address, peers_address(node->peers)) == 0;
@@ -180,7 +181,8 @@ static bool on_notify(struct session *session, const struct message_notify *mess
         return true;
     }
     char address[MESSAGE_ADDRESS_MAX + 1] = "";
-    memcpy(address, message->peer_address.data, message->peer_address.size);
+    if (message->peer_address.size != 0)
+        memcpy(address, message->peer_address.data, message->peer_address.size);
     note.type = MESSAGE_PEER_NOTE;
     exchange_note(node, address, &note);
     return true;
