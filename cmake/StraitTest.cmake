@@ -16,7 +16,7 @@ function(strait_add_test name)
     endif()
     math(EXPR seconds "${ARG_TIMEOUT} * ${STRAIT_TEST_SLOWER}")
     add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-    math(EXPR patience "5 * ${STRAIT_TEST_SLOWER}") # Check gives each case 4 seconds
+    math(EXPR patience "10 * ${STRAIT_TEST_SLOWER}") # Check gives each case 4 seconds, and machines are shared
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${seconds} SKIP_RETURN_CODE 77
         ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${patience};${ARG_ENVIRONMENT}")
 endfunction()

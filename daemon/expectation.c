@@ -170,7 +170,7 @@ static void decide(struct expectation *e, enum strait_state state, enum strait_r
     trace(e);
 }
 
-#define MISSING_MAX 4096u /* spans of pages that did not land which the client is told of */
+#define TOLD_LISTS 256u /* of failed pages in one message */
 
 /* Sends the verdict with the pages that are not in place, by their ids, in as many messages as it takes. */
 static void tell(struct expectation *e, const char *text)
@@ -189,42 +189,68 @@ static void tell(struct expectation *e, const char *text)
         session_drained(e->request.session);
 }
 
+/* Failed pages on their way to the client: lists until a message is full. */
+struct failed_lists {
+    struct expectation *expectation;
+    uint32_t count, ids;
+    struct wire_page_list lists[TOLD_LISTS];
+};
+
+static void tell_lists(struct failed_lists *failed)
+{
+    const struct request *request = &failed->expectation->request;
+    struct message message = {.type = MESSAGE_STATE};
+    message.state = (struct message_state){.transfer = request->transfer,
+                                           .state = STRAIT_FAILED,
+                                           .reason = (uint32_t)request->reason,
+                                           .more = true,
+                                           .failed_count = failed->count,
+                                           .failed = failed->lists};
+    if (failed->count != 0)
+        session_send(request->session, &message);
+    failed->count = failed->ids = 0;
+}
+
+static void add_list(struct failed_lists *failed, const struct wire_page_list *list)
+{
+    if (failed->count == TOLD_LISTS || failed->ids + list->count > MESSAGE_IDS_MAX)
+        tell_lists(failed);
+    failed->lists[failed->count++] = *list;
+    failed->ids += list->count;
+}
+
+static void add_span(struct failed_lists *failed, const struct wire_span *span)
+{
+    const struct page_set *pages = &failed->expectation->request.pages;
+    struct wire_page_list list = {.group = span->group};
+    for (uint32_t done = 0; done < span->count; done += list.count) {
+        list.first = span->first + done;
+        list.count = page_set_run(pages, list.group, list.first);
+        if (list.count > span->count - done)
+            list.count = span->count - done;
+        if (list.count > MESSAGE_IDS_MAX)
+            list.count = MESSAGE_IDS_MAX;
+        list.ids = page_set_ids(pages, list.group, list.first, list.count);
+        if (list.ids == NULL || list.count == 0)
+            break;
+        add_list(failed, &list);
+    }
+}
+
 static void tell_missing(struct expectation *e, const struct wire_span *spans, uint32_t count)
 {
-    struct message message = {.type = MESSAGE_STATE};
-    for (uint32_t i = 0; i < count; i++) {
-        struct wire_page_list list = {.group = spans[i].group, .first = spans[i].first};
-        for (uint32_t done = 0; done < spans[i].count; done += list.count) {
-            list.first = spans[i].first + done;
-            list.count = page_set_run(&e->request.pages, list.group, list.first);
-            if (list.count > spans[i].count - done)
-                list.count = spans[i].count - done;
-            if (list.count > MESSAGE_IDS_MAX)
-                list.count = MESSAGE_IDS_MAX;
-            list.ids = page_set_ids(&e->request.pages, list.group, list.first, list.count);
-            if (list.ids == NULL || list.count == 0)
-                break;
-            message.state = (struct message_state){.transfer = e->request.transfer,
-                                                   .state = STRAIT_FAILED,
-                                                   .reason = (uint32_t)e->request.reason,
-                                                   .more = true,
-                                                   .failed_count = 1,
-                                                   .failed = &list};
-            session_send(e->request.session, &message);
-        }
-    }
+    struct failed_lists failed = {.expectation = e};
+    for (uint32_t i = 0; i < count; i++)
+        add_span(&failed, &spans[i]);
+    tell_lists(&failed);
 }
 
 /* Pages that are not in place, malloc'ed; none when memory has run out: the verdict matters more. */
 static struct wire_span *find_missing(const struct expectation *e, uint32_t *count)
 {
-    *count = 0;
-    struct wire_span *missing = malloc(MISSING_MAX * sizeof(*missing));
-    if (missing == NULL || e->coverage == NULL)
-        return missing;
-    *count = coverage_missing(e->coverage, missing, MISSING_MAX);
-    if (*count > MISSING_MAX)
-        *count = MISSING_MAX;
+    uint32_t all = e->coverage != NULL ? coverage_missing(e->coverage, NULL, 0) : 0;
+    struct wire_span *missing = all != 0 ? malloc(all * sizeof(*missing)) : NULL;
+    *count = missing != NULL ? coverage_missing(e->coverage, missing, all) : 0;
     return missing;
 }
 

@@ -1,6 +1,6 @@
-/* Where a test can make a daemon stumble. Nothing in the daemon sets the hook: only a test program that links an injector
- * of its own does (tests/chaos/inject.c), so that the code under test is the code that is shipped, and no option or
- * variable of straitd can switch faults on. Without a hook a point costs one branch that is always predicted. */
+/* Where a test can make a daemon stumble. Nothing in the daemon sets the hook: only a program that links an injector of
+ * its own does (tests/chaos/inject.c). So the code under test is the code that is shipped, and no option or variable of
+ * straitd switches faults on. Without a hook a point costs one branch that is always predicted. */
 #ifndef STRAIT_DAEMON_FAULT_H
 #define STRAIT_DAEMON_FAULT_H
 

@@ -1,4 +1,4 @@
-strait_test(leg USES protocol LABELS unit)
+strait_test(leg USES protocol LABELS unit TIMEOUT 120)
 strait_test(page_set USES protocol LABELS unit)
 strait_test(segments USES protocol LABELS unit)
 strait_test(coverage USES protocol LABELS unit)

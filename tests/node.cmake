@@ -1,0 +1,15 @@
+# The whole service: nodes in threads, clients of theirs, over every transport that this build has.
+add_library(strait_node_harness STATIC node_harness.c)
+target_link_libraries(strait_node_harness PUBLIC strait_node strait-client strait_test_support PkgConfig::CHECK
+    PkgConfig::CJSON)
+
+set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded)
+foreach(name ${node_tests})
+    strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
+endforeach()
+target_sources(test_node_limits PRIVATE message_samples.c)
+add_dependencies(test_node_embedded strait-node) # found by its name
+set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT
+    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
+    "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no"
+    "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-node>")

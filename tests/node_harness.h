@@ -1,0 +1,189 @@
+/* What the tests of the whole service share: up to four nodes, each on a loop in a thread of its own, and clients of
+ * theirs that the test's thread drives. Of every pool an image tells what its memory should hold, so that a byte that
+ * landed elsewhere fails the test.
+ *
+ * Objects live until the end of the test, which frees them. */
+#ifndef STRAIT_TESTS_NODE_HARNESS_H
+#define STRAIT_TESTS_NODE_HARNESS_H
+
+#include <check.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <uv.h>
+
+#include <strait/codec.h>
+#include <strait/strait.h>
+
+#include "daemon/node.h"
+#include "tests/support.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOW = 4 }; /* what is timed may take so many times as long */
+#else
+enum { SLOW = 1 };
+#endif
+
+/* How two parties reach each other. */
+enum wire {
+    SAME, /* one daemon */
+    SHM,
+#ifdef STRAIT_HAVE_UCX
+    UCX,
+#endif
+    WIRES
+};
+
+enum { NODES_MAX = 4, PARTIES_MAX = 40, POOLS_MAX = 48, LAYERS_MAX = 256, NODE_PATH = 96 };
+
+/* ---- Nodes ------------------------------------------------------------------------------------------------------- */
+
+struct test_node {
+    struct node_options options;
+    bool running, started, drain;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t ready;
+    uv_loop_t loop;
+    uv_async_t stop;
+    struct node *node;
+    enum strait_status status;
+    int loop_closed; /* of uv_loop_close */
+    char why[256];
+};
+
+/* Options of small arenas and short times, with a socket in the test's folder. */
+void test_node_init(struct test_node *node, const char *name, const char *transports);
+enum strait_status test_node_try(struct test_node *node);
+void test_node_start(struct test_node *node);
+void test_node_ask_stop(struct test_node *node, bool drain); /* returns at once */
+void test_node_join(struct test_node *node);
+void test_node_stop(struct test_node *node); /* without drain, and waits */
+unsigned free_port(void);
+void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook);
+
+/* ---- Clients ----------------------------------------------------------------------------------------------------- */
+
+struct party {
+    struct strait_client *client;
+    uint32_t connects, disconnects;
+    char *stats; /* of the latest answer */
+    uint32_t notes;
+    char note_key[STRAIT_KEY_BYTES_MAX + 1], note[256];
+    size_t note_size;
+    bool deaf; /* not polled */
+};
+
+struct party *party_open(const struct test_node *node);
+struct party *party_embedded(const char *options);
+void party_close(struct party *party);
+/* Figures of the party's node: "counters.source_done"; waits for the answer. A path of another kind is -1. */
+double stat_of(struct party *party, const char *path);
+char *stats_text(struct party *party); /* borrowed, until the next question */
+void wait_quiet(struct party *party);  /* nothing lives in its node: no transfer, slot, page in quarantine */
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+
+/* Each group has `layers` layers of `roles` regions; 0 means 1, but for row_bytes: 4096 and pages: 16. */
+struct geometry {
+    uint32_t groups, layers, roles, pages, rows, row_bytes, element;
+    bool pointers, apart; /* apart: a memfd for each region */
+};
+
+struct test_pool {
+    struct party *party;
+    struct strait_pool *pool;
+    struct geometry geometry;
+    struct strait_memory memory, *parts; /* parts: of `apart` */
+    uint8_t *bytes, *image;
+    size_t size;
+    bool told, removed;
+    enum strait_status status;
+    char text[256];
+};
+
+struct test_pool *pool_try(struct party *party, struct geometry geometry);
+struct test_pool *pool_open(struct party *party, struct geometry geometry); /* and waits until the daemon has it */
+void pool_fill(struct test_pool *pool, uint64_t seed);                      /* with values like those of a KV cache */
+bool pool_as_imagined(const struct test_pool *pool);
+struct strait_peer *peer_of(struct party *party, struct test_pool *pool);
+
+/* ---- Transfers --------------------------------------------------------------------------------------------------- */
+
+struct flow {
+    struct test_pool *pool;
+    struct strait_transfer *transfer; /* NULL: released */
+    struct strait_page_list *lists;
+    uint32_t list_count, list_room;
+    bool sink;
+    enum strait_state state;
+    enum strait_reason reason;
+    bool decided, drained, moved;    /* moved: was TRANSFERRING */
+    uint64_t decided_at, drained_at; /* uv_hrtime */
+    char text[128];
+    uint8_t *aux;
+    size_t aux_size;
+    struct strait_failed_page *failed;
+    uint32_t failed_count;
+    uint32_t layers[LAYERS_MAX], layer_count;
+};
+
+#define KEY(text) .key = (text), .key_size = strlen(text)
+#define LISTS(...)                                           \
+    .lists = (const struct strait_page_list[]){__VA_ARGS__}, \
+    .list_count = sizeof((struct strait_page_list[]){__VA_ARGS__}) / sizeof(struct strait_page_list)
+
+/* Sizes, contexts and times that are 0 (20 s) are filled in. */
+struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params params);
+struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params params);
+void flow_append(struct flow *flow, struct strait_append_params params);
+void flow_start(struct flow *flow, struct test_pool *peer);
+void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key);
+void flow_release(struct flow *flow);
+
+/* Runs the clients until the expression is true, or fails the test. */
+#define WAIT(expression) WAIT_MS(expression, 15000)
+#define WAIT_MS(expression, ms)                                    \
+    do {                                                           \
+        uint64_t wait_end = uv_hrtime() + (uint64_t)(ms)*1000000u; \
+        while (!(expression) && uv_hrtime() < wait_end)            \
+            pump(20);                                              \
+        ck_assert_msg(expression, #expression);                    \
+    } while (0)
+void pump(int ms); /* hands out what events there are; waits for the first one for so long */
+void pump_for(int ms);
+
+void ends_done(struct flow *flow);
+void ends_failed(struct flow *flow, enum strait_reason reason); /* and drained */
+/* DONE on both sides, and exactly the pages that both name have landed. */
+void arrives(struct flow *sink, struct flow *source);
+void landed(struct flow *sink, const struct flow *source); /* the pages, of one of several sources */
+void undefined(struct flow *sink);                         /* its pages may hold anything */
+bool failed_page(const struct flow *sink, uint32_t group, uint32_t id);
+
+/* ---- A pair of parties ------------------------------------------------------------------------------------------- */
+
+/* Two nodes, or one, and a client of each. */
+struct pair {
+    enum wire wire;
+    struct test_node *a, *b; /* the source's and the sink's */
+    struct party *source, *sink;
+};
+
+extern struct test_node nodes[NODES_MAX];
+extern char folder[64];
+extern const char *const wire_names[];
+
+void pair_init(struct pair *pair, enum wire wire); /* nodes are not started: options may be changed */
+void pair_start(struct pair *pair);
+void pair_open(struct pair *pair, enum wire wire); /* both */
+
+uint64_t now_ms(void);
+uint32_t open_descriptors(void);
+
+/* Runs a suite; its cases have the fixture. */
+TCase *node_case(Suite *suite, const char *name);
+int node_main(Suite *suite);
+
+#endif
