@@ -33,25 +33,6 @@ struct bench {
 
 /* ---- Data ------------------------------------------------------------------------------------------------------ */
 
-/* There is at least one value then. */
-static bool open_tensors(struct tensors *tensors, const char *const *paths, unsigned count)
-{
-    struct class_rules *rules = class_rules_create();
-    bool opened = false;
-
-    if (rules == NULL)
-        print_error(NULL, "out of memory");
-    else
-        opened = tensors_open(tensors, paths, count, tensors_take_safetensors, rules);
-    class_rules_destroy(rules);
-    if (opened && tensors->bytes == 0) {
-        print_error(paths[0], "no BF16 values");
-        tensors_close(tensors);
-        opened = false;
-    }
-    return opened;
-}
-
 static bool calibrate(struct bench *bench)
 {
     const struct codec_options *options = bench->options;
@@ -63,7 +44,7 @@ static bool calibrate(struct bench *bench)
         bench->codebook = tables_calibrate(&bench->tensors, options->threads);
         return bench->codebook != NULL;
     }
-    if (!open_tensors(&calib, options->calibs, options->calib_count))
+    if (!tables_open(&calib, options->calibs, options->calib_count))
         return false;
     bench->codebook = tables_calibrate(&calib, options->threads);
     tensors_close(&calib);
@@ -85,7 +66,7 @@ static bool prepare_data(struct bench *bench)
 {
     const struct codec_options *options = bench->options;
 
-    if (!open_tensors(&bench->tensors, options->inputs, options->input_count) || !calibrate(bench) ||
+    if (!tables_open(&bench->tensors, options->inputs, options->input_count) || !calibrate(bench) ||
         !data_init(&bench->data, &bench->tensors, bench->codebook, options->size))
         return false;
     if (options->escapes > 0 && !data_add_escapes(&bench->data, bench->codebook, options->escapes, ESCAPE_SEED))

@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "bench/bench_codec.h"
+#include "bench/bench_transfer.h"
 #include "tools/util.h"
 
 static const char usage[] =
     "Usage: strait bench BENCH [OPTION]...\n"
     "\n"
     "  codec      speed and ratio of the codec in memory, beside memcpy and general compressors\n"
+    "  transfer   transfers from pool to pool, beside memcpy, ucx_perftest and iperf3\n"
     "\n"
     "strait bench BENCH --help tells more.\n";
 
@@ -20,6 +22,8 @@ int cmd_bench(int argc, char **argv)
 
     if (argc >= 2 && strcmp(argv[1], "codec") == 0)
         return bench_codec(argc - 1, argv + 1);
+    if (argc >= 2 && strcmp(argv[1], "transfer") == 0)
+        return bench_transfer(argc - 1, argv + 1);
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         fputs(usage, stdout);
         return EXIT_CODE_OK;

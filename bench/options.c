@@ -204,8 +204,7 @@ static void find_folder(char *folder, size_t size)
         slash[1] = '\0';
 }
 
-/* The data that comes with the program: beside it where it is installed, or in the sources around a build folder. */
-static const char *default_input(void)
+const char *codec_default_input(void)
 {
     static const char *const places[] = {"../share/strait/kv-slice.safetensors",
                                          "../../../tests/data/kv-slice.safetensors"};
@@ -242,7 +241,7 @@ static void set_default_modes(struct codec_options *options)
 static bool set_defaults(struct codec_options *options)
 {
     if (options->input_count == 0)
-        add_name(options->inputs, &options->input_count, default_input());
+        add_name(options->inputs, &options->input_count, codec_default_input());
     if (options->page_count == 0)
         options->pages[options->page_count++] = 32 * 1024;
     if (options->variant_count == 0)

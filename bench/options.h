@@ -39,6 +39,10 @@ struct codec_options {
 bool codec_options_init(struct codec_options *options, int argc, char **argv);
 void codec_options_fini(struct codec_options *options);
 
+/* The data that comes with the program: beside it where it is installed, or in the sources around a build folder.
+ * Static; NULL, which stderr has been told, when it is in neither. */
+const char *codec_default_input(void);
+
 extern const char codec_usage[];
 
 #endif

@@ -2,6 +2,24 @@
 
 #include "tools/histograms.h"
 
+bool tables_open(struct tensors *tensors, const char *const *paths, unsigned count)
+{
+    struct class_rules *rules = class_rules_create();
+    bool opened = false;
+
+    if (rules == NULL)
+        print_error(NULL, "out of memory");
+    else
+        opened = tensors_open(tensors, paths, count, tensors_take_safetensors, rules);
+    class_rules_destroy(rules);
+    if (opened && tensors->bytes == 0) {
+        print_error(paths[0], "no BF16 values");
+        tensors_close(tensors);
+        opened = false;
+    }
+    return opened;
+}
+
 struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threads)
 {
     struct strait_codebook *codebook = NULL;

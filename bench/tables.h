@@ -2,11 +2,17 @@
 #ifndef STRAIT_BENCH_TABLES_H
 #define STRAIT_BENCH_TABLES_H
 
+#include <stdbool.h>
+
 #include <strait/codec.h>
 
 #include "tools/tensors.h"
 
 #define TABLE_BYTES 256u /* of a table where it is embedded: FORMAT.md, section 7 */
+
+/* Opens safetensors files, which hold at least one BF16 value then: false, which stderr has been told, otherwise. The
+ * caller must tensors_close() it. */
+bool tables_open(struct tensors *tensors, const char *const *paths, unsigned count);
 
 /* A table for each class of the tensors and a fallback made of all, as `strait calibrate` makes them. NULL when it
  * failed, which stderr has been told. The caller owns the codebook. Reorders the spans. */

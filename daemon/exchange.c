@@ -151,6 +151,8 @@ static void reap(struct node *node)
         LL_FOREACH_SAFE(o->announces, a, next_a)
         free(a);
         free(o->ready);
+        free(o->later_spans);
+        free(o->later_ready);
         free(o->aux);
         free(o);
     }

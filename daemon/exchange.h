@@ -96,6 +96,9 @@ struct offer {
     bool later, last;
     struct segment *ready; /* in the order in which they became ready */
     uint32_t ready_count, ready_capacity;
+    struct wire_span *later_spans; /* what was offered as `later` */
+    uint32_t later_count;
+    bool *later_ready; /* which regions of it are ready; of all groups, one after another */
     uint8_t *aux;
     size_t aux_size;
     struct source *sources;
@@ -296,6 +299,14 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
                            const struct message_offer *message);
 void offer_begin(struct offer *offer, const struct message_offer *message); /* the last of its messages */
 enum strait_reason offer_append(struct offer *offer, const struct message_append *message);
+
+/* ready.c: false without memory. */
+bool offer_pages_known(struct offer *offer); /* the first pages: ready at once, or announced as `later` */
+bool offer_pages_ready(struct offer *offer, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
+                       uint32_t layer_count);
+/* Layers (count 0: all) of what was announced; those that are ready already are left alone. */
+bool offer_layers_ready(struct offer *offer, int32_t layer_first, uint32_t layer_count);
+
 void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);
 void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer, when it is up */
 void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);

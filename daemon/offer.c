@@ -39,57 +39,6 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
 
 /* ---- What is ready ----------------------------------------------------------------------------------------------- */
 
-static bool add_ready(struct offer *o, const struct segment *segment)
-{
-    if (o->ready_count == o->ready_capacity) {
-        uint32_t capacity = o->ready_capacity != 0 ? 2 * o->ready_capacity : 16;
-        struct segment *ready = realloc(o->ready, capacity * sizeof(*ready));
-        if (ready == NULL)
-            return false;
-        o->ready = ready;
-        o->ready_capacity = capacity;
-    }
-    o->ready[o->ready_count++] = *segment;
-    return true;
-}
-
-/* The regions of a group whose layer is in a range: consecutive, as they are sorted by layer. */
-static void layer_regions(const struct pool_group *group, int32_t first, uint32_t count, struct segment *segment)
-{
-    segment->region_first = 0;
-    segment->region_count = group->region_count;
-    if (count == 0)
-        return;
-    uint32_t begin = 0;
-    while (begin < group->region_count && group->layers[begin] < first)
-        begin++;
-    uint32_t end = begin;
-    while (end < group->region_count && (int64_t)group->layers[end] < (int64_t)first + count)
-        end++;
-    segment->region_first = begin;
-    segment->region_count = end - begin;
-}
-
-/* Units of these pages and layers are ready from now on. */
-static bool pages_ready(struct offer *o, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
-                        uint32_t layer_count)
-{
-    struct segment segment = {.group = group, .first = first, .count = count};
-    layer_regions(&o->request.pool->pool->groups[group], layer_first, layer_count, &segment);
-    return segment.region_count == 0 || count == 0 || add_ready(o, &segment);
-}
-
-static bool all_pages_ready(struct offer *o, int32_t layer_first, uint32_t layer_count)
-{
-    for (uint32_t g = 0; g < o->request.pages.group_count; g++) {
-        const struct page_group *group = &o->request.pages.groups[g];
-        for (uint32_t s = 0; s < group->span_count; s++)
-            if (!pages_ready(o, g, group->spans[s].first, group->spans[s].count, layer_first, layer_count))
-                return false;
-    }
-    return true;
-}
-
 static enum strait_reason keep_aux(struct offer *o, struct view aux)
 {
     if (aux.size == 0)
@@ -118,7 +67,7 @@ static void tell_legs(struct offer *o, uint32_t from)
 
 void offer_begin(struct offer *o, const struct message_offer *message)
 {
-    bool ready = o->later || all_pages_ready(o, 0, 0);
+    bool ready = offer_pages_known(o);
     if (!ready || (message->last && keep_aux(o, message->aux) != STRAIT_REASON_NONE)) {
         offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
         return;
@@ -139,10 +88,10 @@ enum strait_reason offer_append(struct offer *o, const struct message_append *me
         enum strait_reason reason = request_add_pages(&o->request, list);
         if (reason != STRAIT_REASON_NONE)
             return reason;
-        if (!pages_ready(o, list->group, list->first, list->count, message->layer_first, message->layer_count))
+        if (!offer_pages_ready(o, list->group, list->first, list->count, message->layer_first, message->layer_count))
             return STRAIT_REASON_NO_MEMORY;
     }
-    if (message->list_count == 0 && o->later && !all_pages_ready(o, message->layer_first, message->layer_count))
+    if (message->list_count == 0 && !offer_layers_ready(o, message->layer_first, message->layer_count))
         return STRAIT_REASON_NO_MEMORY;
     if (message->last) {
         enum strait_reason reason = keep_aux(o, message->aux);

@@ -1,0 +1,426 @@
+#include "bench/transfer_options.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <strait/codec.h>
+
+#include "bench/options.h"
+#include "tools/options.h"
+#include "tools/plan.h"
+#include "tools/util.h"
+
+#define PAGES_COUNT_MAX    (1024u * 1024)
+#define REQUESTS_COUNT_MAX 1024u
+#define DAEMON_MAX         16u
+#define RATE_MAX           1000.0
+
+const char *const path_names[PATH_KINDS] = {"local", "shm", "tcp", "link"};
+const char *const coding_names[] = {"auto", "raw", "top16", "tiered"};
+
+const char transfer_usage[] =
+    "Usage: strait bench transfer [OPTION]...\n"
+    "Measures transfers from pool to pool, from start to DONE at the sink, beside memcpy, ucx_perftest and iperf3.\n"
+    "Starts its own daemons ($STRAITD, or the straitd beside this program) and looks at every page that lands.\n"
+    "\n"
+    "What is moved\n"
+    "      --page=SIZE         bytes of a page, a multiple of 16, once or more; 32K\n"
+    "      --pages=N           pages of a request in each region, once or more; 8192\n"
+    "      --regions=N         regions of the pools; 0: one for each tensor of the input, with its table; 1\n"
+    "      --requests=N        requests at once; 1\n"
+    "      --whole             also as one request of one region, its pages large and in order\n"
+    "      --input=FILE        safetensors file, once or more; a KV cache that comes with the program\n"
+    "      --calib=FILE        make the codebook of these tensors, once or more; of the input\n"
+    "      --codebook=SET      codebook set, as strait calibrate makes it\n"
+    "      --noise             random bits, which do not shrink, in place of the input's values\n"
+    "How\n"
+    "      --path=LIST         of local (one daemon), shm, tcp (loopback), link (namespaces, root); local,shm,tcp\n"
+    "      --coding=LIST       of raw, top16, tiered, auto; raw\n"
+    "      --direction=LIST    of pull, push; pull\n"
+    "      --daemon=TEXT       one more option for every straitd, as \"name=value\", once or more\n"
+    "      --repeats=N         run everything N times in turn; 5\n"
+    "      --samples=N         transfers of a row in each turn; 0: one, or as many small ones as make 16M; 0\n"
+    "      --no-rivals         without memcpy, ucx_perftest and iperf3\n"
+    "The link\n"
+    "      --rate=LIST         Gbit/s, one group of rows each; 1\n"
+    "      --burst=SIZE        of the token bucket; 512K\n"
+    "      --change=FROM,TO    instead: coding auto while the rate changes in the middle, by the second\n"
+    "      --seconds=N         of that; 12\n"
+    "Layer by layer\n"
+    "      --layers=N          also a request of N layers (regions), appended one by one, and one layer alone\n"
+    "      --every=MS          between two appends; 10\n"
+    "      --aux=SIZE          a payload that comes with DONE\n"
+    "      --aux-after=MS      how long behind the last layer it is there; 0\n"
+    "Other\n"
+    "      --idle=SECONDS      processor time of idle, connected daemons afterwards; 0: not measured\n"
+    "      --json              the figures for machines\n"
+    "  -h, --help\n"
+    "\n"
+    "Exit status: 0 done, 1 a transfer failed or a page is wrong, 2 bad usage.\n";
+
+/* ---- Values ---------------------------------------------------------------------------------------------------- */
+
+static bool too_many(const char *option, unsigned max)
+{
+    print_error(NULL, "%s takes at most %u values", option, max);
+    return false;
+}
+
+static bool set_number(const char *option, const char *text, uint64_t min, uint64_t max, uint32_t *number)
+{
+    uint64_t value;
+
+    if (!parse_number(text, max, &value) || value < min) {
+        print_error(NULL, "%s takes a number from %llu to %llu, not '%s'", option, (unsigned long long)min,
+                    (unsigned long long)max, text);
+        return false;
+    }
+    *number = (uint32_t)value;
+    return true;
+}
+
+static bool read_rate(const char *option, const char *text, double *rate)
+{
+    char *end;
+
+    *rate = strtod(text, &end);
+    if (end != text && *end == '\0' && *rate >= 0.001 && *rate <= RATE_MAX)
+        return true;
+    print_error(NULL, "%s takes rates from 0.001 to %g Gbit/s, not '%s'", option, RATE_MAX, text);
+    return false;
+}
+
+/* Calls `take` for each name of a list with commas between them, which is not empty. */
+static bool each_name(struct transfer_options *options, const char *text,
+                      bool (*take)(struct transfer_options *options, const char *name))
+{
+    char *list = strdup(text), *rest = list;
+    bool good = list != NULL;
+
+    while (good && rest != NULL)
+        good = take(options, strsep(&rest, ","));
+    if (list == NULL)
+        print_error(NULL, "out of memory");
+    free(list);
+    return good;
+}
+
+/* ---- Single options -------------------------------------------------------------------------------------------- */
+
+static bool add_page(struct transfer_options *options, const char *text)
+{
+    uint64_t *bytes = &options->page_bytes[options->page_byte_count];
+
+    if (options->page_byte_count == TRANSFER_SIZES_MAX)
+        return too_many("--page", TRANSFER_SIZES_MAX);
+    if (!option_size("--page", text, PLAN_PAGE_MULTIPLE, STRAIT_PAGE_BYTES_MAX, bytes))
+        return false;
+    if (*bytes % PLAN_PAGE_MULTIPLE != 0) {
+        print_error(NULL, "--page takes a multiple of %u", PLAN_PAGE_MULTIPLE);
+        return false;
+    }
+    options->page_byte_count++;
+    return true;
+}
+
+static bool add_pages(struct transfer_options *options, const char *text)
+{
+    if (options->page_count == TRANSFER_SIZES_MAX)
+        return too_many("--pages", TRANSFER_SIZES_MAX);
+    return set_number("--pages", text, 1, PAGES_COUNT_MAX, &options->pages[options->page_count++]);
+}
+
+static bool add_path(struct transfer_options *options, const char *name)
+{
+    unsigned index;
+
+    if (!option_name("--path", name, path_names, PATH_KINDS, &index))
+        return false;
+    options->paths[index] = true;
+    return true;
+}
+
+static bool add_coding(struct transfer_options *options, const char *name)
+{
+    unsigned index;
+
+    if (!option_name("--coding", name, coding_names, 4, &index))
+        return false;
+    for (unsigned i = 0; i < options->coding_count; i++)
+        if (options->codings[i] == (enum strait_coding)index)
+            return true;
+    options->codings[options->coding_count++] = (enum strait_coding)index;
+    return true;
+}
+
+static bool add_direction(struct transfer_options *options, const char *name)
+{
+    static const char *const names[] = {"pull", "push"};
+    unsigned index;
+
+    if (!option_name("--direction", name, names, 2, &index))
+        return false;
+    *(index == 0 ? &options->pull : &options->push) = true;
+    return true;
+}
+
+static bool add_rate(struct transfer_options *options, const char *name)
+{
+    if (options->rate_count == TRANSFER_SIZES_MAX)
+        return too_many("--rate", TRANSFER_SIZES_MAX);
+    return read_rate("--rate", name, &options->rates[options->rate_count++]);
+}
+
+static bool add_change(struct transfer_options *options, const char *name)
+{
+    if (options->change[1] > 0)
+        return too_many("--change", 2);
+    return read_rate("--change", name, &options->change[options->change[0] > 0]);
+}
+
+static bool add_daemon(struct transfer_options *options, const char *text)
+{
+    if (options->daemon_count == DAEMON_MAX)
+        return too_many("--daemon", DAEMON_MAX);
+    if (text[0] == '-' || strchr(text, '=') == NULL || strlen(text) > 250) {
+        print_error(NULL, "--daemon takes \"name=value\", not '%s'", text);
+        return false;
+    }
+    options->daemon[options->daemon_count++] = text;
+    return true;
+}
+
+static bool add_name(const char **names, unsigned *count, const char *name)
+{
+    names[(*count)++] = name;
+    return true;
+}
+
+/* ---- All of them ----------------------------------------------------------------------------------------------- */
+
+enum {
+    OPT_PAGE = 256,
+    OPT_PAGES,
+    OPT_REGIONS,
+    OPT_REQUESTS,
+    OPT_WHOLE,
+    OPT_INPUT,
+    OPT_CALIB,
+    OPT_CODEBOOK,
+    OPT_NOISE,
+    OPT_PATH,
+    OPT_CODING,
+    OPT_DIRECTION,
+    OPT_DAEMON,
+    OPT_REPEATS,
+    OPT_SAMPLES,
+    OPT_NO_RIVALS,
+    OPT_RATE,
+    OPT_BURST,
+    OPT_CHANGE,
+    OPT_SECONDS,
+    OPT_LAYERS,
+    OPT_EVERY,
+    OPT_AUX,
+    OPT_AUX_AFTER,
+    OPT_IDLE,
+    OPT_JSON,
+};
+
+static const struct option long_options[] = {
+    {"page", required_argument, NULL, OPT_PAGE},
+    {"pages", required_argument, NULL, OPT_PAGES},
+    {"regions", required_argument, NULL, OPT_REGIONS},
+    {"requests", required_argument, NULL, OPT_REQUESTS},
+    {"whole", no_argument, NULL, OPT_WHOLE},
+    {"input", required_argument, NULL, OPT_INPUT},
+    {"calib", required_argument, NULL, OPT_CALIB},
+    {"codebook", required_argument, NULL, OPT_CODEBOOK},
+    {"noise", no_argument, NULL, OPT_NOISE},
+    {"path", required_argument, NULL, OPT_PATH},
+    {"coding", required_argument, NULL, OPT_CODING},
+    {"direction", required_argument, NULL, OPT_DIRECTION},
+    {"daemon", required_argument, NULL, OPT_DAEMON},
+    {"repeats", required_argument, NULL, OPT_REPEATS},
+    {"samples", required_argument, NULL, OPT_SAMPLES},
+    {"no-rivals", no_argument, NULL, OPT_NO_RIVALS},
+    {"rate", required_argument, NULL, OPT_RATE},
+    {"burst", required_argument, NULL, OPT_BURST},
+    {"change", required_argument, NULL, OPT_CHANGE},
+    {"seconds", required_argument, NULL, OPT_SECONDS},
+    {"layers", required_argument, NULL, OPT_LAYERS},
+    {"every", required_argument, NULL, OPT_EVERY},
+    {"aux", required_argument, NULL, OPT_AUX},
+    {"aux-after", required_argument, NULL, OPT_AUX_AFTER},
+    {"idle", required_argument, NULL, OPT_IDLE},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"help", no_argument, NULL, 'h'},
+    {0},
+};
+
+static bool set_link_option(struct transfer_options *options, int option, const char *text)
+{
+    switch (option) {
+    case OPT_RATE:
+        return each_name(options, text, add_rate);
+    case OPT_BURST:
+        return option_size("--burst", text, 4096, 1u << 30, &options->burst);
+    case OPT_CHANGE:
+        return each_name(options, text, add_change);
+    case OPT_SECONDS:
+        return set_number("--seconds", text, 2, 3600, &options->seconds);
+    case OPT_LAYERS:
+        return set_number("--layers", text, 2, 1024, &options->layers);
+    case OPT_EVERY:
+        return set_number("--every", text, 0, 60000, &options->every_ms);
+    case OPT_AUX:
+        return option_size("--aux", text, 0, STRAIT_AUX_BYTES_MAX, &options->aux_bytes);
+    case OPT_AUX_AFTER:
+        return set_number("--aux-after", text, 0, 60000, &options->aux_after_ms);
+    case OPT_IDLE:
+        return set_number("--idle", text, 0, 3600, &options->idle_seconds);
+    default:
+        return false; /* getopt_long has told */
+    }
+}
+
+/* One option; false when it is wrong, which stderr has been told. */
+static bool set_option(struct transfer_options *options, int option, const char *text)
+{
+    switch (option) {
+    case OPT_PAGE:
+        return add_page(options, text);
+    case OPT_PAGES:
+        return add_pages(options, text);
+    case OPT_REGIONS:
+        return set_number("--regions", text, 0, STRAIT_REGIONS_MAX, &options->regions);
+    case OPT_REQUESTS:
+        return set_number("--requests", text, 1, REQUESTS_COUNT_MAX, &options->requests);
+    case OPT_WHOLE:
+        return options->whole = true;
+    case OPT_INPUT:
+        return add_name(options->inputs, &options->input_count, text);
+    case OPT_CALIB:
+        return add_name(options->calibs, &options->calib_count, text);
+    case OPT_CODEBOOK:
+        options->codebook = text;
+        return true;
+    case OPT_NOISE:
+        return options->noise = true;
+    case OPT_PATH:
+        return each_name(options, text, add_path);
+    case OPT_CODING:
+        return each_name(options, text, add_coding);
+    case OPT_DIRECTION:
+        return each_name(options, text, add_direction);
+    case OPT_DAEMON:
+        return add_daemon(options, text);
+    case OPT_REPEATS:
+        return set_number("--repeats", text, 1, REPEATS_MAX, &options->repeats);
+    case OPT_SAMPLES:
+        return set_number("--samples", text, 0, TRANSFER_SAMPLES_MAX, &options->samples);
+    case OPT_NO_RIVALS:
+        options->rivals = false;
+        return true;
+    case OPT_JSON:
+        return options->json = true;
+    default:
+        return set_link_option(options, option, text);
+    }
+}
+
+static bool has_path(const struct transfer_options *options)
+{
+    for (unsigned i = 0; i < PATH_KINDS; i++)
+        if (options->paths[i])
+            return true;
+    return false;
+}
+
+static bool set_defaults(struct transfer_options *options)
+{
+    if (options->input_count == 0)
+        add_name(options->inputs, &options->input_count, codec_default_input());
+    if (options->page_byte_count == 0)
+        options->page_bytes[options->page_byte_count++] = 32 * 1024;
+    if (options->page_count == 0)
+        options->pages[options->page_count++] = options->change[1] > 0 ? 1024 : 8192; /* a change is to be seen soon */
+    if (!has_path(options))
+        options->paths[PATH_LOCAL] = options->paths[PATH_SHM] = options->paths[PATH_TCP] = true;
+    if (options->coding_count == 0)
+        options->codings[options->coding_count++] = STRAIT_CODING_RAW;
+    if (!options->pull && !options->push)
+        options->pull = true;
+    if (options->rate_count == 0)
+        options->rates[options->rate_count++] = 1;
+    if (options->change[1] > 0) {
+        memset(options->paths, 0, sizeof(options->paths));
+        options->paths[PATH_LINK] = true;
+        options->coding_count = 1;
+        options->codings[0] = STRAIT_CODING_AUTO;
+    }
+    return options->inputs[0] != NULL;
+}
+
+static bool check_options(const struct transfer_options *options, int operands)
+{
+    const char *why = NULL;
+
+    if (operands > 0)
+        why = "takes options only; --input names a file";
+    else if (options->codebook != NULL && options->calib_count > 0)
+        why = "--codebook and --calib exclude each other";
+    else if (options->change[0] > 0 && options->change[1] == 0)
+        why = "--change takes two rates, such as 1,10";
+    else if ((options->aux_bytes > 0 || options->aux_after_ms > 0) && options->layers == 0)
+        why = "--aux and --aux-after belong to --layers";
+    else if (options->layers > 0 && options->requests > 1)
+        why = "--layers goes with one request at a time";
+    if (why != NULL)
+        print_error(NULL, "%s", why);
+    return why == NULL;
+}
+
+static bool parse(struct transfer_options *options, int argc, char **argv)
+{
+    int option;
+
+    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+        options->help = option == 'h';
+        if (options->help)
+            return true;
+        if (!set_option(options, option, optarg))
+            return false;
+    }
+    return check_options(options, argc - optind);
+}
+
+bool transfer_options_init(struct transfer_options *options, int argc, char **argv)
+{
+    *options = (struct transfer_options){
+        .inputs = calloc((size_t)argc + 1, sizeof(options->inputs[0])),
+        .calibs = calloc((size_t)argc + 1, sizeof(options->calibs[0])),
+        .daemon = calloc(DAEMON_MAX, sizeof(options->daemon[0])),
+        .regions = 1,
+        .requests = 1,
+        .rivals = true,
+        .repeats = 5,
+        .burst = 512 * 1024,
+        .seconds = 12,
+        .every_ms = 10,
+    };
+    if (options->inputs == NULL || options->calibs == NULL || options->daemon == NULL) {
+        print_error(NULL, "out of memory");
+        return false;
+    }
+    return parse(options, argc, argv) && (options->help || set_defaults(options));
+}
+
+void transfer_options_fini(struct transfer_options *options)
+{
+    free(options->inputs);
+    free(options->calibs);
+    free(options->daemon);
+}

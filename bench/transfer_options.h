@@ -1,0 +1,72 @@
+/* What `strait bench transfer` was asked. */
+#ifndef STRAIT_BENCH_TRANSFER_OPTIONS_H
+#define STRAIT_BENCH_TRANSFER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <strait/strait.h>
+
+#define TRANSFER_SIZES_MAX   8u /* page sizes, page counts, rates */
+#define TRANSFER_SAMPLES_MAX 10000u
+
+/* How the bytes go from pool to pool. */
+enum path_kind {
+    PATH_LOCAL, /* both at one daemon */
+    PATH_SHM,   /* two daemons, shared memory */
+    PATH_TCP,   /* two daemons, UCX over TCP on loopback */
+    PATH_LINK,  /* two daemons in network namespaces, UCX over TCP on a shaped link */
+    PATH_KINDS,
+};
+extern const char *const path_names[PATH_KINDS];
+extern const char *const coding_names[]; /* by enum strait_coding */
+
+struct transfer_options {
+    const char **inputs; /* owned; what they point to is argv's, or static */
+    unsigned input_count;
+    const char **calibs; /* owned */
+    unsigned calib_count;
+    const char *codebook; /* NULL: calibrate, on `calibs` or on the inputs */
+    bool noise;
+
+    bool paths[PATH_KINDS];
+    enum strait_coding codings[4];
+    unsigned coding_count;
+    bool pull, push;
+    uint64_t page_bytes[TRANSFER_SIZES_MAX];
+    unsigned page_byte_count;
+    uint32_t pages[TRANSFER_SIZES_MAX]; /* of a request, in each region */
+    unsigned page_count;
+    uint32_t regions; /* 0: one for each tensor */
+    uint32_t requests;
+    bool whole;
+    bool rivals;
+    unsigned repeats;
+    unsigned samples; /* 0: by size */
+
+    double rates[TRANSFER_SIZES_MAX]; /* Gbit/s */
+    unsigned rate_count;
+    uint64_t burst;   /* bytes */
+    double change[2]; /* Gbit/s; 0: no change */
+    unsigned seconds; /* of the run with a change */
+
+    uint32_t layers; /* 0: no layer-wise rows */
+    unsigned every_ms;
+    uint64_t aux_bytes;
+    unsigned aux_after_ms;
+
+    unsigned idle_seconds;
+    const char **daemon; /* owned: further options of every straitd */
+    unsigned daemon_count;
+    bool json;
+    bool help; /* was asked for: nothing else is checked */
+};
+
+/* Reads the arguments and fills in what they leave open. False, which stderr has been told, when they are wrong. The
+ * caller must transfer_options_fini() it either way. */
+bool transfer_options_init(struct transfer_options *options, int argc, char **argv);
+void transfer_options_fini(struct transfer_options *options);
+
+extern const char transfer_usage[];
+
+#endif

@@ -1,0 +1,24 @@
+/* The tables for people and the object for machines. */
+#ifndef STRAIT_BENCH_TRANSFER_REPORT_H
+#define STRAIT_BENCH_TRANSFER_REPORT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "bench/machine.h"
+#include "bench/transfer_change.h"
+#include "bench/transfer_rows.h"
+
+struct transfer_report {
+    const struct transfer_bench *bench;
+    const struct machine *machine;
+    const struct change *change; /* NULL: rows were run */
+    int argc;
+    char **argv; /* the command line */
+};
+
+/* False when it failed, which stderr has been told. */
+bool transfer_report_print(const struct transfer_report *report, FILE *stream);
+bool transfer_report_json(const struct transfer_report *report, FILE *stream);
+
+#endif
