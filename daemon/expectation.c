@@ -75,19 +75,19 @@ void expectation_begin(struct expectation *e)
     parked_meet_expectation(e);
 }
 
-static bool already_started(const struct expectation *e, const struct name *source)
+static struct sink *find_leg(const struct expectation *e, const struct name *source)
 {
-    const struct sink *sink;
-    LL_FOREACH(e->sinks, sink)
-    if (memcmp(&sink->source, source, sizeof(*source)) == 0)
-        return true;
-    return false;
+    struct sink *sink;
+    LL_FOREACH (e->sinks, sink)
+        if (memcmp(&sink->source, source, sizeof(*source)) == 0)
+            return sink;
+    return NULL;
 }
 
 /* The leg to one more source; NULL when there is one already, as both sides started this pair, or none can be. */
 static struct sink *add_leg(struct expectation *e, const struct name *source, const char *address, bool local)
 {
-    if (e->request.decided || already_started(e, source))
+    if (e->request.decided || find_leg(e, source) != NULL)
         return NULL;
     if (e->sink_count == e->sources) {
         expectation_fail(e, STRAIT_REASON_GEOMETRY, "more sources than expected");
@@ -108,9 +108,11 @@ void expectation_start(struct expectation *e, const struct name *source, const c
 
 void expectation_announced(struct expectation *e, const struct name *source, struct peer *peer)
 {
-    struct sink *sink = add_leg(e, source, peer->address, false);
+    struct sink *sink = find_leg(e, source);
     if (sink == NULL)
-        return;
+        sink = add_leg(e, source, peer->address, false);
+    if (sink == NULL || sink->is_local || sink->asked)
+        return; /* asked: both sides started this pair, and this one's connection was first */
     sink->peer = peer;
     sink->asked = true;
     sink_event(sink, SINK_START, STRAIT_REASON_NONE);

@@ -19,7 +19,7 @@ struct session {
     bool ending;              /* nothing is read any more; the socket closes when all has drained */
     uint32_t jobs;            /* mapping and unmapping for this session */
     uint32_t undrained;       /* its requests whose pages are not free */
-    uint64_t refused;         /* the transfer whose remaining parts are to be ignored; 0: none */
+    uint64_t partial;         /* the transfer of which more parts are to come, one after another; 0: none */
     struct request *requests; /* hash, by transfer */
     struct session *prev, *next;
 };

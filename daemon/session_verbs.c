@@ -5,7 +5,7 @@
 #include "daemon/session.h"
 
 /* The verdict on a request that never came to life: its pages are free. */
-static void refuse(struct session *session, uint64_t transfer, bool more, enum strait_reason reason, const char *why)
+static void refuse(struct session *session, uint64_t transfer, enum strait_reason reason, const char *why)
 {
     struct message message = {.type = MESSAGE_STATE};
     message.state = (struct message_state){.transfer = transfer,
@@ -13,7 +13,6 @@ static void refuse(struct session *session, uint64_t transfer, bool more, enum s
                                            .reason = (uint32_t)reason,
                                            .drained = true,
                                            .text = view_of(why, strlen(why))};
-    session->refused = more ? transfer : 0;
     session_send(session, &message);
 }
 
@@ -57,6 +56,14 @@ static bool add_lists(struct request *request, const struct wire_page_list *list
     return true;
 }
 
+/* Parts of one request come one after another: does this one continue the one before? */
+static bool is_part(struct session *session, uint64_t transfer, bool more)
+{
+    bool continues = session->partial != 0 && session->partial == transfer;
+    session->partial = more ? transfer : 0;
+    return continues;
+}
+
 static void keep(struct session *session, struct request *request)
 {
     HASH_ADD(by_transfer, session->requests, transfer, sizeof(request->transfer), request);
@@ -66,9 +73,10 @@ static bool on_expect(struct session *session, const struct message_expect *mess
 {
     struct node *node = session->node;
     struct request *request = session_find(session, message->transfer);
+    bool continues = is_part(session, message->transfer, message->more);
     if (request == NULL) {
-        if (message->transfer == session->refused)
-            return true;
+        if (continues)
+            return true; /* it has failed, and may be forgotten */
         struct pool_ref *pool = session_pool(session, &message->pool);
         struct name name;
         name_set(&name, &message->pool, message->key);
@@ -78,7 +86,7 @@ static bool on_expect(struct session *session, const struct message_expect *mess
         const char *why = why_not(session, pool, same, &reason);
         struct expectation *made = why != NULL ? NULL : expectation_create(node, session, pool, message);
         if (made == NULL) {
-            refuse(session, message->transfer, message->more, reason, why != NULL ? why : "");
+            refuse(session, message->transfer, reason, why != NULL ? why : "");
             return true;
         }
         request = &made->request;
@@ -97,9 +105,10 @@ static bool on_offer(struct session *session, const struct message_offer *messag
 {
     struct node *node = session->node;
     struct request *request = session_find(session, message->transfer);
+    bool continues = is_part(session, message->transfer, message->more);
     if (request == NULL) {
-        if (message->transfer == session->refused)
-            return true;
+        if (continues)
+            return true; /* it has failed, and may be forgotten */
         struct pool_ref *pool = session_pool(session, &message->pool);
         struct name name;
         name_set(&name, &message->pool, message->key);
@@ -109,7 +118,7 @@ static bool on_offer(struct session *session, const struct message_offer *messag
         const char *why = why_not(session, pool, same, &reason);
         struct offer *made = why != NULL ? NULL : offer_create(node, session, pool, message);
         if (made == NULL) {
-            refuse(session, message->transfer, message->more, reason, why != NULL ? why : "");
+            refuse(session, message->transfer, reason, why != NULL ? why : "");
             return true;
         }
         request = &made->request;

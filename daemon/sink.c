@@ -397,6 +397,8 @@ static bool grant_one(struct sink *sink)
         return false;
     struct pool *pool = e->request.pool->pool;
     uint64_t target = node->options.chunk_target, most = node->receive.slot_bytes;
+    if (!sink->is_local && sink->peer->slot_bytes < most)
+        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
     uint32_t wanted = count;
     count = segments_cut(&sink->segments, first, wanted, &pool->sizes, &e->request.pages, target < most ? target : most);
     if (count == 0) /* a page larger than that */
