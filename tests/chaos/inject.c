@@ -1,0 +1,392 @@
+/* Linked into straitd-chaos: does at the points of daemon/fault.h what the driver asks for (shared.h). All state but
+ * the shared file is touched by the loop's thread only; on workers a point only counts, waits, or holds. */
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/fault.h"
+#include "daemon/node.h"
+#include "daemon/peer_internal.h"
+#include "daemon/session.h"
+#include "tests/chaos/shared.h"
+
+#define HOLD_MS     3000u /* then the driver is dead */
+#define OVERTAKE_MS 20u   /* a message that none overtakes goes on */
+#define COPIES      64u
+#define OWN_COOKIE  0x6368616f73000000u /* no address of a flight */
+
+static struct chaos_shared *shared;
+static struct chaos_side *me;
+static struct peers *all; /* known once a peer has been seen */
+static bool injecting;    /* what is sent now is ours */
+
+static uint64_t now_ms(void)
+{
+    return uv_hrtime() / 1000000;
+}
+
+static void rest(long microseconds)
+{
+    const struct timespec time = {.tv_nsec = microseconds * 1000};
+    nanosleep(&time, NULL);
+}
+
+/* Takes one from a counter that may reach 0. */
+static bool take_one(_Atomic uint32_t *counter)
+{
+    uint32_t left = atomic_load(counter);
+    while (left > 0)
+        if (atomic_compare_exchange_weak(counter, &left, left - 1))
+            return true;
+    return false;
+}
+
+/* ---- Peers that may be gone ----------------------------------------------------------------------------------- */
+
+struct ticket { /* a connection, by what no other one has */
+    struct peer *peer;
+    uint64_t token;
+};
+
+struct search {
+    const struct ticket *ticket;
+    bool found;
+};
+
+static void match(void *arg, struct peer *peer)
+{
+    struct search *search = arg;
+    search->found |= peer == search->ticket->peer && peer->token == search->ticket->token && peer->state == PEER_UP;
+}
+
+static bool is_there(const struct ticket *ticket)
+{
+    struct search search = {.ticket = ticket};
+    if (all != NULL)
+        peers_each(all, match, &search);
+    return search.found;
+}
+
+/* ---- Copies of what was sent ---------------------------------------------------------------------------------- */
+
+struct copy {
+    struct ticket ticket;
+    uint8_t *frame; /* NULL: a chunk */
+    size_t size;
+    uint8_t header[TRANSPORT_HEADER_MAX];
+    size_t header_size;
+    const void *data; /* in the send arena, which stays: whatever is there by then */
+    void *handle;
+};
+
+static struct copy copies[COPIES];
+static uint32_t copy_count;
+
+static struct copy late; /* held back until another message has overtaken it */
+static uint64_t late_until;
+
+static void drop_copies(void)
+{
+    for (uint32_t i = 0; i < copy_count; i++)
+        free(copies[i].frame);
+    copy_count = 0;
+}
+
+static bool copy_message(struct copy *copy, struct peer *peer, const struct message *message)
+{
+    *copy = (struct copy){.ticket = {peer, peer->token}};
+    return message_pack(message, &copy->frame, &copy->size) == STRAIT_OK;
+}
+
+static void copy_chunk(struct copy *copy, struct peer *peer, const struct fault_chunk *chunk)
+{
+    *copy = (struct copy){.ticket = {peer, peer->token},
+                          .size = chunk->size,
+                          .header_size = chunk->header_size,
+                          .data = chunk->data,
+                          .handle = chunk->handle};
+    memcpy(copy->header, chunk->header, chunk->header_size);
+}
+
+static bool send_copy(const struct copy *copy)
+{
+    struct message message;
+    bool sent = false;
+    if (!is_there(&copy->ticket))
+        return false;
+    injecting = true;
+    if (copy->frame == NULL) {
+        sent = link_send(copy->ticket.peer->link, copy->header, copy->header_size, copy->data, copy->size, copy->handle,
+                         OWN_COOKIE) == STRAIT_OK;
+    } else if (message_unpack(copy->frame + 4, copy->size - 4, &message) == STRAIT_OK) {
+        sent = peer_send(copy->ticket.peer, &message) == STRAIT_OK;
+        message_fini(&message);
+    }
+    injecting = false;
+    return sent;
+}
+
+static void replay(void)
+{
+    for (uint32_t i = 0; i < copy_count; i++)
+        atomic_fetch_add(&me->replayed, send_copy(&copies[i]));
+    drop_copies();
+}
+
+static void let_late_go(bool overtaken)
+{
+    if (late.frame == NULL)
+        return;
+    bool sent = send_copy(&late);
+    atomic_fetch_add(&me->reordered, sent && overtaken);
+    free(late.frame);
+    late.frame = NULL;
+}
+
+/* ---- Sockets -------------------------------------------------------------------------------------------------- */
+
+static void shut_control(void *arg, struct peer *peer)
+{
+    (void)arg;
+    struct connection *c = connection_of(peer);
+    if (peer->state == PEER_UP && c->channel != NULL && shutdown(channel_fd(c->channel), SHUT_RDWR) == 0)
+        atomic_fetch_add(&me->cuts, 1);
+}
+
+/* The connections of UCX, and those of metrics. Not shm's: no network is between two processes of one host, and the end
+ * of its socket is the proof that the other side has let go. */
+static void shut_tcp(void)
+{
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_storage address;
+        socklen_t size = sizeof(address);
+        if (getpeername(fd, (struct sockaddr *)&address, &size) == 0 && address.ss_family == AF_INET &&
+            shutdown(fd, SHUT_RDWR) == 0)
+            atomic_fetch_add(&me->cuts, 1);
+    }
+}
+
+static void cut(uint32_t how)
+{
+    if (how == 2)
+        shut_tcp();
+    else if (all != NULL)
+        peers_each(all, shut_control, NULL);
+}
+
+/* ---- Holding -------------------------------------------------------------------------------------------------- */
+
+/* On the loop's thread, what the driver asked for meanwhile. */
+static void obey(void)
+{
+    uint32_t how = atomic_exchange(&me->cut, 0);
+    if (how != 0)
+        cut(how);
+    if (atomic_exchange(&me->forget, 0) != 0)
+        drop_copies();
+    if (atomic_exchange(&me->replay, 0) != 0)
+        replay();
+    if (late.frame != NULL && now_ms() >= late_until)
+        let_late_go(false);
+}
+
+static void hold(void)
+{
+    uint64_t until = now_ms() + HOLD_MS;
+    atomic_store(&me->held, 1);
+    while (atomic_load(&me->go) == 0 && now_ms() < until)
+        rest(200);
+    atomic_store(&me->held, 0);
+}
+
+/* What was queued so far gets out, so that "after sent" is after. */
+static void flush(enum fault_point point, void *where)
+{
+    if (point == FAULT_SENT)
+        (void)channel_flush(connection_of(where)->channel);
+    const struct session *session = where;
+    if (point == FAULT_TOLD && session->channel != NULL && !session->ending)
+        (void)channel_flush(session->channel);
+}
+
+static void reach(enum fault_point point, void *where, int at)
+{
+    uint32_t wanted = (uint32_t)at + 1;
+    atomic_fetch_add(&me->hits[at], 1);
+    if (atomic_load(&me->armed) != wanted || take_one(&me->skip) ||
+        !atomic_compare_exchange_strong(&me->armed, &wanted, 0))
+        return;
+    flush(point, where);
+    hold();
+}
+
+/* ---- Points --------------------------------------------------------------------------------------------------- */
+
+static int message_point(enum fault_point point, const struct message *message)
+{
+    switch (message->type) {
+#define X(name)          \
+    case MESSAGE_##name: \
+        return AT_SEND_##name + (int)(point - FAULT_SEND);
+        CHAOS_MESSAGES(X)
+#undef X
+    default:
+        return -1;
+    }
+}
+
+static int verdict_point(enum fault_point point, const struct message *message)
+{
+    if (message->type != MESSAGE_STATE || message->state.more ||
+        (message->state.state != STRAIT_DONE && message->state.state != STRAIT_FAILED))
+        return -1;
+    return point == FAULT_TELL ? AT_TELL : AT_TOLD;
+}
+
+static int point_of(enum fault_point point, const void *what)
+{
+    switch (point) {
+    case FAULT_SEND:
+    case FAULT_SENT:
+    case FAULT_TAKE:
+    case FAULT_TAKEN:
+        return injecting ? -1 : message_point(point, what);
+    case FAULT_CHUNK:
+    case FAULT_CHUNK_SENT:
+        return AT_CHUNK + (int)(point - FAULT_CHUNK);
+    case FAULT_ARRIVING:
+    case FAULT_ARRIVED:
+        return AT_ARRIVING + (int)(point - FAULT_ARRIVING);
+    case FAULT_ENCODE:
+    case FAULT_ENCODED:
+    case FAULT_DECODE:
+    case FAULT_DECODED:
+    case FAULT_COPY:
+    case FAULT_COPIED:
+        return AT_ENCODE + (int)(point - FAULT_ENCODE);
+    case FAULT_TELL:
+    case FAULT_TOLD:
+        return verdict_point(point, what);
+    default:
+        return -1;
+    }
+}
+
+/* True: the message is not sent now. */
+static bool on_send(struct peer *peer, const struct message *message)
+{
+    if (atomic_load(&me->dark) != 0) {
+        atomic_fetch_add(&me->darkened, 1);
+        return true;
+    }
+    if (injecting || message_point(FAULT_SEND, message) < 0)
+        return false;
+    if (atomic_load(&me->record) != 0 && copy_count < COPIES && copy_message(&copies[copy_count], peer, message))
+        copy_count++;
+    if (take_one(&me->doubles)) {
+        injecting = true;
+        atomic_fetch_add(&me->doubled, peer_send(peer, message) == STRAIT_OK);
+        injecting = false;
+    }
+    if (late.frame == NULL && take_one(&me->reorders) && copy_message(&late, peer, message)) {
+        late_until = now_ms() + OVERTAKE_MS;
+        return true;
+    }
+    return false;
+}
+
+static void on_chunk_sent(struct peer *peer, const struct fault_chunk *chunk)
+{
+    struct copy copy;
+    copy_chunk(&copy, peer, chunk);
+    if (atomic_load(&me->record) != 0 && copy_count < COPIES)
+        copies[copy_count++] = copy;
+    if (take_one(&me->doubles))
+        atomic_fetch_add(&me->doubled, send_copy(&copy));
+}
+
+/* ---- The planted bugs ----------------------------------------------------------------------------------------- */
+
+static void ignore(void *owner, uint64_t cookie, const struct job_result *result)
+{
+    (void)owner, (void)cookie, (void)result;
+}
+
+/* Says that the chunk has landed, and only then has it decoded. */
+static bool acknowledge_early(struct sink *sink, const struct leg_grant *grant)
+{
+    struct node *node = sink->node;
+    const struct request *request = &sink->expectation->request;
+    const struct job_result result = {.raw_bytes = 0};
+    struct piece piece;
+    if (!segments_piece(&sink->segments, grant->first, grant->count, &piece) ||
+        job_decode(node->jobs, request->pool->pool, &piece,
+                   page_set_ids(&request->pages, piece.group, piece.first, piece.count),
+                   arena_slot(&node->receive, grant->slot), node->slots[grant->slot].size, ignore, NULL,
+                   0) != STRAIT_OK)
+        return false;
+    sink_copied(sink, grant->id, &result);
+    return true;
+}
+
+/* ---- The hook ------------------------------------------------------------------------------------------------- */
+
+static bool hook(enum fault_point point, void *where, const void *what)
+{
+    int at = point_of(point, what);
+    bool has_peer = point <= FAULT_CHUNK_SENT;
+    if (has_peer)
+        all = ((struct peer *)where)->peers;
+    if (at >= 0)
+        reach(point, where, at);
+    if ((point == FAULT_ENCODE || point == FAULT_COPY) && atomic_load(&me->slow_ms) != 0)
+        rest((long)atomic_load(&me->slow_ms) * 1000);
+    if (has_peer && !injecting)
+        obey();
+    switch (point) {
+    case FAULT_SEND:
+        return on_send(where, what);
+    case FAULT_SENT:
+        if (!injecting && message_point(point, what) >= 0)
+            let_late_go(true);
+        return false;
+    case FAULT_CHUNK_SENT:
+        on_chunk_sent(where, what);
+        return false;
+    case FAULT_CHUNK_DONE:
+        return *(const uint64_t *)what == OWN_COOKIE;
+    case FAULT_BUG_ACKNOWLEDGE:
+        return atomic_load(&shared->bug) == BUG_ACKNOWLEDGE && acknowledge_early(where, what);
+    case FAULT_BUG_EPOCH:
+        return atomic_load(&shared->bug) == BUG_EPOCH;
+    case FAULT_BUG_DRAINED:
+        return atomic_load(&shared->bug) == BUG_DRAINED;
+    default:
+        return false;
+    }
+}
+
+/* Before main: without the variable this is a straitd like any other. */
+static void __attribute__((constructor)) begin(void)
+{
+    const char *value = getenv(CHAOS_VARIABLE);
+    const char *colon = value != NULL ? strrchr(value, ':') : NULL;
+    char path[256];
+    if (colon == NULL || (size_t)(colon - value) >= sizeof(path))
+        return;
+    memcpy(path, value, (size_t)(colon - value));
+    path[colon - value] = 0;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    void *map = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
+        abort();
+    close(fd);
+    shared = map;
+    me = &shared->sides[colon[1] == '1'];
+    fault_hook = hook;
+}

@@ -1,0 +1,386 @@
+/* chaos: two daemons and their clients under faults, with every byte watched. See README.md. */
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <strait/codec.h>
+
+#include "tests/chaos/scenario.h"
+
+#define WORLDS_MAX 8u
+#define CELLS      (FAULTS * PHASES)
+
+struct plan {
+    const char *daemon, *transport;
+    uint64_t seed;
+    uint32_t transfers, seconds, hits, worlds, bug;
+    int fault, phase; /* -1: all */
+    bool local, keep, verbose;
+    char folder[128];
+};
+
+static const char *const bug_names[BUGS] = {"none", "acknowledge", "epoch", "drained"};
+
+/* ---- What all worlds share ------------------------------------------------------------------------------------ */
+
+void violation(struct world *w, const char *format, ...)
+{
+    char text[320];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    if (atomic_fetch_add(&w->totals->violations, 1) == 0)
+        snprintf(w->totals->first, sizeof(w->totals->first), "%s", text);
+    printf("VIOLATION after %.1f s, world %u (%s), %s: %s\n", (double)(now_ns() - w->totals->began_ns) * 1e-9,
+           w->number, w->transport, w->scene, text);
+    fflush(stdout);
+}
+
+void totals_max(_Atomic int64_t *most, int64_t value)
+{
+    int64_t seen = atomic_load(most);
+    while (value > seen && !atomic_compare_exchange_weak(most, &seen, value))
+        ;
+}
+
+/* ---- Codebooks ------------------------------------------------------------------------------------------------ */
+
+/* Two sets that rank the exponents differently: good enough to decode with, and of different names. */
+static bool write_codebook(const char *folder, uint32_t number)
+{
+    static const struct strait_class other = {.role = STRAIT_ROLE_OTHER, .layer = -1};
+    uint8_t rankings[1][256], bytes[4096];
+    uint64_t counts[256];
+    char path[256];
+    struct strait_codebook *codebook;
+    for (uint32_t e = 0; e < 256; e++)
+        counts[e] = e < 120 ? e / 8 : 1u << (20 - (e - 120) / 8 - (e == 120 + number ? 1 : 0));
+    strait_histogram_rank(rankings[0], counts);
+    if (number != 0) {
+        uint8_t first = rankings[0][0];
+        rankings[0][0] = rankings[0][1];
+        rankings[0][1] = first;
+    }
+    if (strait_codebook_create((const uint8_t(*)[256])rankings, &other, 1, &codebook) != STRAIT_OK)
+        return false;
+    size_t size = strait_codebook_serialized_size(codebook);
+    bool good = size <= sizeof(bytes) && strait_codebook_serialize(codebook, bytes, sizeof(bytes)) == STRAIT_OK;
+    strait_codebook_destroy(codebook);
+    snprintf(path, sizeof(path), "%s/codebook-%u", folder, number);
+    FILE *file = good ? fopen(path, "we") : NULL;
+    good = file != NULL && fwrite(bytes, 1, size, file) == size;
+    return file != NULL && fclose(file) == 0 && good;
+}
+
+/* ---- One world ------------------------------------------------------------------------------------------------ */
+
+static bool is_wanted(const struct plan *plan, const struct totals *totals, uint32_t cell, bool local)
+{
+    enum fault fault = (enum fault)(cell / PHASES);
+    enum phase phase = (enum phase)(cell % PHASES);
+    if ((plan->fault >= 0 && (int)fault != plan->fault) || (plan->phase >= 0 && (int)phase != plan->phase))
+        return false;
+    if (local)
+        return scenario_is_local(fault, phase) && atomic_load(&totals->local[fault][phase]) < plan->hits;
+    return atomic_load(&totals->table[fault][phase]) < plan->hits;
+}
+
+static bool is_complete(const struct plan *plan, const struct totals *totals, bool local)
+{
+    for (uint32_t cell = 0; cell < CELLS; cell++)
+        if (is_wanted(plan, totals, cell, local))
+            return false;
+    return local || atomic_load(&totals->transfers) >= plan->transfers;
+}
+
+static bool is_time_up(const struct plan *plan, const struct totals *totals)
+{
+    return now_ns() - totals->began_ns >= plan->seconds * 1000000000ull ||
+           (plan->bug != BUG_NONE && atomic_load(&totals->violations) > 0);
+}
+
+/* The next cell that is not full; when all are, any: for as many transfers as were asked for. */
+static uint32_t next_cell(const struct plan *plan, struct totals *totals, const uint16_t *order, bool local)
+{
+    uint32_t cell = 0;
+    for (uint32_t i = 0; i < CELLS; i++) {
+        cell = order[atomic_fetch_add(&totals->cursor[local], 1) % CELLS];
+        if (is_wanted(plan, totals, cell, local))
+            return cell;
+    }
+    if (plan->fault >= 0)
+        cell = (uint32_t)plan->fault * PHASES + cell % PHASES;
+    return plan->phase >= 0 ? cell / PHASES * PHASES + (uint32_t)plan->phase : cell;
+}
+
+static void shuffle(struct world *w, uint16_t *order)
+{
+    for (uint32_t i = 0; i < CELLS; i++)
+        order[i] = (uint16_t)i;
+    for (uint32_t i = CELLS - 1; i > 0; i--) {
+        uint32_t j = draw(w, i + 1);
+        uint16_t cell = order[i];
+        order[i] = order[j];
+        order[j] = cell;
+    }
+}
+
+static int run_world(const struct plan *plan, struct totals *totals, uint32_t number)
+{
+    static struct world world; /* zeroed */
+    struct world *w = &world;
+    uint16_t order[CELLS];
+    bool alternates = strcmp(plan->transport, "both") == 0;
+    w->is_local = number == plan->worlds;
+    w->program = plan->daemon;
+    w->folder = plan->folder;
+    w->transport = w->is_local ? "local" : !alternates ? plan->transport : number % 2 == 0 ? "shm" : "ucx";
+    w->number = number;
+    w->totals = totals;
+    w->next_tag = 1;
+    snprintf(w->scene, sizeof(w->scene), "at the beginning");
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    w->random = plan->seed * 0x9e3779b97f4a7c15u | 1;
+    shuffle(w, order); /* the same in all worlds */
+    w->random ^= (uint64_t)(number + 1) << 40;
+    if (!world_open(w))
+        return 1;
+    atomic_store(&w->shared->bug, plan->bug);
+    bool goes_on = true;
+    while (goes_on && !is_complete(plan, totals, w->is_local) && !is_time_up(plan, totals)) {
+        uint32_t cell = next_cell(plan, totals, order, w->is_local);
+        goes_on = scenario_run(w, (enum fault)(cell / PHASES), (enum phase)(cell % PHASES));
+        if (plan->verbose)
+            printf("%.2f s, world %u: %s\n", (double)(now_ns() - totals->began_ns) * 1e-9, number, w->scene);
+    }
+    snprintf(w->scene, sizeof(w->scene), "at the end");
+    world_close(w);
+    return goes_on ? 0 : 1;
+}
+
+/* ---- The report ----------------------------------------------------------------------------------------------- */
+
+static uint32_t print_table(const struct plan *plan, const struct totals *totals, bool local)
+{
+    uint32_t empty = 0;
+    printf("\n%-24s", local ? "under one daemon" : "fault \\ state");
+    for (int p = 0; p < PHASES; p++)
+        printf("%10s", phase_names[p]);
+    printf("\n");
+    for (uint32_t f = 0; f < FAULTS; f++) {
+        if (local && !scenario_is_local((enum fault)f, DONE))
+            continue;
+        printf("%-24s", fault_names[f]);
+        for (uint32_t p = 0; p < PHASES; p++) {
+            if (local && !scenario_is_local((enum fault)f, (enum phase)p))
+                printf("%10s", "-");
+            else
+                printf("%10u", atomic_load(local ? &totals->local[f][p] : &totals->table[f][p]));
+            empty += is_wanted(plan, totals, f * PHASES + p, local);
+        }
+        printf("\n");
+    }
+    return empty;
+}
+
+static void print_points(const struct totals *totals)
+{
+    printf("\nstruck while held                      source    sink\n");
+    for (int i = 0; i < CHAOS_POINTS; i++) {
+        uint32_t source = atomic_load(&totals->points[0][i]), sink = atomic_load(&totals->points[1][i]);
+        if (source + sink > 0)
+            printf("  %-35s%8u%8u\n", point_names[i], source, sink);
+    }
+}
+
+static int report(const struct plan *plan, const struct totals *totals)
+{
+    uint32_t empty = print_table(plan, totals, false);
+    if (plan->local)
+        empty += print_table(plan, totals, true);
+    print_points(totals);
+    uint32_t transfers = atomic_load(&totals->transfers), violations = atomic_load(&totals->violations);
+    printf(
+        "\n%u transfers (%u verdicts done, %u failed) in %u scenarios, %.0f s; seed %llu; the fault missed %u times\n",
+        transfers, atomic_load(&totals->done), atomic_load(&totals->failed), atomic_load(&totals->scenarios),
+        (double)(now_ns() - totals->began_ns) * 1e-9, (unsigned long long)plan->seed, atomic_load(&totals->missed));
+    printf("failed for a connection that an earlier fault had cost: %u\n", atomic_load(&totals->excused));
+    printf("latest verdict: sink %+.0f ms, source %+.0f ms of its deadline (%u ms allowed); slowest recovery %.0f ms\n",
+           (double)atomic_load(&totals->late_ns[SINK]) * 1e-6, (double)atomic_load(&totals->late_ns[SOURCE]) * 1e-6,
+           TOLERANCE_MS, (double)atomic_load(&totals->recovery_ns) * 1e-6);
+    printf("daemons started %u, ended by rubbish on UCX's port %u; at rest %lld times in the longest life, with at most"
+           " %lld descriptors and %+lld KiB\n",
+           atomic_load(&totals->lives), atomic_load(&totals->crashes), (long long)atomic_load(&totals->rests),
+           (long long)atomic_load(&totals->descriptors), (long long)atomic_load(&totals->growth_kib));
+    if (violations > 0) {
+        printf("chaos: FAIL: %u violations, the first: %s\n", violations, totals->first);
+        return 1;
+    }
+    if (empty > 0 || transfers < plan->transfers) {
+        printf("chaos: FAIL: time is up: %u cells have fewer than %u hits, %u of %u transfers\n", empty, plan->hits,
+               transfers, plan->transfers);
+        return 1;
+    }
+    printf("chaos: PASS\n");
+    return 0;
+}
+
+/* ---- Options -------------------------------------------------------------------------------------------------- */
+
+static int usage(const char *problem)
+{
+    if (problem != NULL)
+        fprintf(stderr, "chaos: %s\n", problem);
+    fprintf(stderr, "usage: chaos --daemon STRAITD-CHAOS [options]\n"
+                    "  --seed N             of what is drawn at random (1)\n"
+                    "  --transfers N        at least so many (0)\n"
+                    "  --hits N             of every fault in every state (5)\n"
+                    "  --seconds N          then it has failed (600)\n"
+                    "  --transport KIND     shm, ucx or both: one world each (both)\n"
+                    "  --worlds N           pairs of daemons at once (2)\n"
+                    "  --bug NAME           plants one: acknowledge, epoch, drained; the first violation ends the run\n"
+                    "  --fault N --state N  only this row, only this column, from 0\n"
+                    "  --local              and one world with both sides under one daemon\n"
+                    "  --keep --verbose     leaves the daemons' logs; names every scenario\n");
+    return 2;
+}
+
+static bool number_of(const char *text, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    return errno == 0 && *end == 0 && *text >= '0' && *text <= '9';
+}
+
+static int take_options(struct plan *plan, int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"daemon", required_argument, NULL, 'd'},    {"seed", required_argument, NULL, 's'},
+        {"transfers", required_argument, NULL, 't'}, {"hits", required_argument, NULL, 'h'},
+        {"seconds", required_argument, NULL, 'T'},   {"transport", required_argument, NULL, 'x'},
+        {"worlds", required_argument, NULL, 'w'},    {"bug", required_argument, NULL, 'b'},
+        {"fault", required_argument, NULL, 'f'},     {"state", required_argument, NULL, 'p'},
+        {"local", no_argument, NULL, 'l'},           {"keep", no_argument, NULL, 'k'},
+        {"verbose", no_argument, NULL, 'v'},         {NULL, 0, NULL, 0}};
+    int option;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        uint64_t value = 0;
+        if (strchr("sthTwfp", option) != NULL && !number_of(optarg, &value))
+            return usage("a number is needed");
+        switch (option) {
+        case 'd':
+            plan->daemon = optarg;
+            break;
+        case 's':
+            plan->seed = value;
+            break;
+        case 't':
+            plan->transfers = (uint32_t)value;
+            break;
+        case 'h':
+            plan->hits = (uint32_t)value;
+            break;
+        case 'T':
+            plan->seconds = (uint32_t)value;
+            break;
+        case 'x':
+            plan->transport = optarg;
+            break;
+        case 'w':
+            plan->worlds = (uint32_t)value;
+            break;
+        case 'f':
+            plan->fault = (int)value;
+            break;
+        case 'p':
+            plan->phase = (int)value;
+            break;
+        case 'b':
+            for (plan->bug = BUGS - 1; plan->bug > 0 && strcmp(optarg, bug_names[plan->bug]) != 0; plan->bug--)
+                ;
+            if (plan->bug == BUG_NONE)
+                return usage("no such bug");
+            break;
+        case 'l':
+            plan->local = true;
+            break;
+        case 'k':
+            plan->keep = true;
+            break;
+        case 'v':
+            plan->verbose = true;
+            break;
+        default:
+            return usage(NULL);
+        }
+    }
+    if (optind < argc || plan->daemon == NULL || plan->worlds < 1 || plan->worlds > WORLDS_MAX)
+        return usage("--daemon is needed, and 1 to 8 worlds");
+    return 0;
+}
+
+/* ---- The program ---------------------------------------------------------------------------------------------- */
+
+static bool run_worlds(const struct plan *plan, struct totals *totals)
+{
+    bool good = true;
+    int status;
+    for (uint32_t i = 0; i < plan->worlds + plan->local; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            int result = run_world(plan, totals, i);
+            fflush(stdout);
+            _exit(result);
+        }
+        good &= pid > 0;
+    }
+    while (wait(&status) > 0 || errno == EINTR)
+        good &= WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return good;
+}
+
+static void remove_folder(const struct plan *plan)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "rm -rf '%s'", plan->folder);
+    if (!plan->keep && system(command) != 0)
+        fprintf(stderr, "chaos: cannot remove %s\n", plan->folder);
+    else if (plan->keep)
+        printf("logs are in %s\n", plan->folder);
+}
+
+int main(int argc, char **argv)
+{
+    struct plan plan = {
+        .seed = 1, .hits = 5, .seconds = 600, .worlds = 2, .transport = "both", .fault = -1, .phase = -1};
+    int status = take_options(&plan, argc, argv);
+    if (status != 0)
+        return status;
+    const char *temporary = getenv("TMPDIR");
+    snprintf(plan.folder, sizeof(plan.folder), "%s/strait-chaos-XXXXXX", temporary != NULL ? temporary : "/tmp");
+    struct totals *totals = mmap(NULL, sizeof(*totals), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (totals == MAP_FAILED || mkdtemp(plan.folder) == NULL || !write_codebook(plan.folder, 0) ||
+        !write_codebook(plan.folder, 1)) {
+        fprintf(stderr, "chaos: cannot prepare %s\n", plan.folder);
+        return 1;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    signal(SIGPIPE, SIG_IGN);
+    pages_begin();
+    totals->began_ns = now_ns();
+    totals->late_ns[SOURCE] = totals->late_ns[SINK] = INT64_MIN / 2;
+    bool good = run_worlds(&plan, totals);
+    status = report(&plan, totals);
+    remove_folder(&plan);
+    return good ? status : 1;
+}

@@ -1,0 +1,62 @@
+/* What the driver and the injectors in the two daemons share: a file that all of them map, so that it survives whoever
+ * is killed. The driver sets what is to happen before it lets a held daemon go on. */
+#ifndef TESTS_CHAOS_SHARED_H
+#define TESTS_CHAOS_SHARED_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define CHAOS_VARIABLE "STRAIT_CHAOS" /* of straitd-chaos: "path of the file:number of the side" */
+
+/* Where a daemon can be held. Messages: before and after each is sent and acted upon. */
+#define CHAOS_MESSAGES(X) X(ANNOUNCE) X(REQUEST) X(SEGMENTS) X(GRANT) X(REVOKE) X(RELEASED) X(END)
+enum chaos_point {
+#define X(name) AT_SEND_##name, AT_SENT_##name, AT_TAKE_##name, AT_TAKEN_##name,
+    CHAOS_MESSAGES(X)
+#undef X
+        AT_CHUNK,
+    AT_CHUNK_SENT,
+    AT_ARRIVING,
+    AT_ARRIVED,
+    AT_ENCODE,
+    AT_ENCODED,
+    AT_DECODE,
+    AT_DECODED,
+    AT_COPY, /* under one daemon */
+    AT_COPIED,
+    AT_TELL, /* a verdict, to the client */
+    AT_TOLD,
+    CHAOS_POINTS,
+};
+
+enum chaos_bug {
+    BUG_NONE,
+    BUG_ACKNOWLEDGE, /* landed before it is decoded */
+    BUG_EPOCH,       /* a chunk of an old leg is taken */
+    BUG_DRAINED,     /* drained is told while jobs run */
+    BUGS,
+};
+
+/* One daemon's part. Counters only grow during a scenario; the driver zeroes all between them. */
+struct chaos_side {
+    _Atomic uint32_t armed; /* point + 1 to be held at; 0: none */
+    _Atomic uint32_t skip;  /* hits that pass first */
+    _Atomic uint32_t held;  /* 1: it waits there */
+    _Atomic uint32_t go;    /* 1: it may go on */
+    _Atomic uint32_t hits[CHAOS_POINTS];
+
+    _Atomic uint32_t doubles, doubled;    /* messages and chunks still to be sent twice; done so */
+    _Atomic uint32_t reorders, reordered; /* messages still to be overtaken by the next one; done so */
+    _Atomic uint32_t dark, darkened;      /* 1: nothing of the control connection gets out; messages lost so far */
+    _Atomic uint32_t record, forget;      /* 1: keep a copy of what is sent; 1: drop the copies */
+    _Atomic uint32_t replay, replayed;    /* 1: send the copies again; how many were */
+    _Atomic uint32_t cut, cuts;           /* 1: shut the sockets of peers; how many were */
+    _Atomic uint32_t slow_ms;             /* what each encode waits first */
+};
+
+struct chaos_shared {
+    struct chaos_side sides[2]; /* of the source's daemon, of the sink's */
+    _Atomic uint32_t bug;       /* enum chaos_bug */
+};
+
+#endif

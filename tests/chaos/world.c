@@ -1,0 +1,310 @@
+#include "tests/chaos/world.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/chaos/totals.h"
+
+#define READY_MS 5000u /* in which new requests have to work again */
+
+uint64_t now_ns(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+void rest_ms(uint32_t ms)
+{
+    const struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * MS};
+    nanosleep(&time, NULL);
+}
+
+uint32_t draw(struct world *w, uint32_t below)
+{
+    w->random ^= w->random << 13;
+    w->random ^= w->random >> 7;
+    w->random ^= w->random << 17;
+    return (uint32_t)((w->random >> 32) * below >> 32);
+}
+
+/* ---- Daemons -------------------------------------------------------------------------------------------------- */
+
+static unsigned free_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    unsigned port = 0;
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0 &&
+        getsockname(fd, (struct sockaddr *)&address, &size) == 0)
+        port = ntohs(address.sin_port);
+    if (fd >= 0)
+        close(fd);
+    return port;
+}
+
+static void close_inherited(void)
+{
+    for (int fd = 3; fd < 256; fd++)
+        close(fd);
+}
+
+static void __attribute__((noreturn)) become_daemon(const struct world *w, int side)
+{
+    const struct side *s = &w->sides[side];
+    char listen[64], metrics[64], codebook[256], log[256], variable[256];
+    snprintf(listen, sizeof(listen), "127.0.0.1:%u", s->port);
+    snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", s->metrics);
+    snprintf(codebook, sizeof(codebook), "%s/codebook-%u", w->folder, s->codebook);
+    snprintf(log, sizeof(log), "%s/world-%u-%s.log", w->folder, w->number, side == SOURCE ? "source" : "sink");
+    snprintf(variable, sizeof(variable), "%s:%d", w->shared_path, side);
+    setenv(CHAOS_VARIABLE, variable, 1);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (out < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
+        _exit(120);
+    close_inherited();
+    const char *transports = strcmp(w->transport, "ucx") == 0 ? "ucx" : "shm,ucx";
+    execl(w->program, w->program, "--socket", s->socket, "--listen", listen, "--metrics", metrics, "--transports",
+          transports, "--ucx-options", "tls=tcp devices=lo", "--codebook", codebook, "--coding",
+          w->number % 4 < 2 ? "tiered" : "auto", "--heartbeat", "100ms", "--peer-timeout", "300ms", "--grant-timeout",
+          "50ms", "--connect-timeout", "300ms", "--drain-timeout", "100ms", "--arena-bytes", "4M", "--send-bytes", "2M",
+          "--chunk-bytes", "1M", "--workers", "2", "--log-level", "info", (char *)NULL);
+    _exit(121);
+}
+
+void daemon_start(struct world *w, int side)
+{
+    struct side *s = &w->sides[side];
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0)
+        become_daemon(w, side);
+    s->daemon = pid;
+    s->rests = 0;
+    s->attacked = false;
+    atomic_fetch_add(&w->totals->lives, 1);
+}
+
+/* Of the daemon that has just ended. */
+static void reset_side(struct world *w, int side)
+{
+    memset((void *)&w->shared->sides[side], 0, sizeof(w->shared->sides[side]));
+    w->sides[side].daemon = 0;
+    for (int client = 0; client < 2; client++)
+        if (daemon_of(w, client) == side)
+            w->sides[client].registered = false;
+}
+
+void daemon_reap(struct world *w, int side)
+{
+    int status;
+    while (waitpid(w->sides[side].daemon, &status, 0) < 0 && errno == EINTR)
+        ;
+    reset_side(w, side);
+}
+
+bool daemon_died(struct world *w, int side)
+{
+    int status;
+    struct side *s = &w->sides[side];
+    if (s->daemon == 0 || waitpid(s->daemon, &status, WNOHANG) != s->daemon)
+        return false;
+    if (s->attacked) /* UCX 1.13 ends its process when it reads nonsense: that is survived, not prevented */
+        atomic_fetch_add(&w->totals->crashes, 1);
+    else
+        violation(w, "daemon %d ended by itself, with status %x: see its log", side, status);
+    reset_side(w, side);
+    return true;
+}
+
+void daemon_terminated(struct world *w, int side)
+{
+    struct side *s = &w->sides[side];
+    int status = 0;
+    uint64_t until = now_ns() + 3000ull * MS;
+    pid_t ended = 0;
+    while ((ended = waitpid(s->daemon, &status, WNOHANG)) == 0 && now_ns() < until)
+        (void)world_pump(w, 2, NULL, NULL);
+    if (ended == 0) {
+        violation(w, "daemon %d does not end on SIGTERM", side);
+        kill(s->daemon, SIGKILL);
+        daemon_reap(w, side);
+        return;
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        violation(w, "daemon %d ended on SIGTERM with status %x", side, status);
+    reset_side(w, side);
+}
+
+/* ---- Clients -------------------------------------------------------------------------------------------------- */
+
+void worker_start(struct world *w, int side)
+{
+    struct side *s = &w->sides[side];
+    char name[40];
+    if (s->pages.base == NULL) {
+        snprintf(name, sizeof(name), "chaos-%d-%u-%u", (int)getpid(), (unsigned)side, w->generation++);
+        if (!pages_create(&s->pages, name, w->next_tag)) {
+            perror("chaos: memory for a pool");
+            exit(1);
+        }
+        w->next_tag += POOL_PAGES;
+    }
+    s->registered = s->imported = false;
+    w->sides[1 - side].imported = false;
+    s->client = client_start(w->sides[daemon_of(w, side)].socket, &s->pages, &s->channel);
+    if (s->client < 0) {
+        perror("chaos: a worker");
+        exit(1);
+    }
+}
+
+static void leave_orphan(struct world *w, int side)
+{
+    struct side *s = &w->sides[side];
+    for (uint32_t i = 0; i < ORPHANS_MAX; i++)
+        if (w->orphans[i].pages.base == NULL) {
+            w->orphans[i] =
+                (struct orphan){.pages = s->pages, .daemon = w->sides[daemon_of(w, side)].daemon, .since_ns = now_ns()};
+            s->pages.base = NULL;
+            return;
+        }
+    violation(w, "daemons keep the pools of too many clients");
+    exit(1);
+}
+
+static int worker_over(struct world *w, int side)
+{
+    struct side *s = &w->sides[side];
+    int status;
+    while (waitpid(s->client, &status, 0) < 0 && errno == EINTR)
+        ;
+    (void)world_pump(w, 0, NULL, NULL); /* what it said before */
+    close(s->channel);
+    s->client = 0;
+    s->registered = s->imported = false;
+    for (uint32_t i = 0; i < TRANSFERS_MAX; i++)
+        if (w->transfers[i].id != 0 && w->transfers[i].halves[side].begun && !w->transfers[i].halves[side].drained)
+            w->transfers[i].halves[side].lost = true;
+    leave_orphan(w, side);
+    return status;
+}
+
+void worker_kill(struct world *w, int side)
+{
+    kill(w->sides[side].client, SIGKILL);
+    (void)worker_over(w, side);
+}
+
+void worker_close(struct world *w, int side)
+{
+    struct order order = {.type = ORDER_CLOSE};
+    send_order(w, side, &order);
+    int status = worker_over(w, side);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        violation(w, "client %d ended with status %x when it was to close", side, status);
+}
+
+void send_order(struct world *w, int side, struct order *order)
+{
+    if (w->sides[side].client != 0 && send(w->sides[side].channel, order, sizeof(*order), MSG_NOSIGNAL) < 0)
+        violation(w, "client %d takes no orders: %s", side, strerror(errno));
+}
+
+/* ---- Getting ready -------------------------------------------------------------------------------------------- */
+
+static bool is_ready(struct world *w, void *arg)
+{
+    (void)arg;
+    for (int side = 0; side < 2; side++) {
+        if (daemon_died(w, side))
+            daemon_start(w, side);
+        struct side *s = &w->sides[side], *other = &w->sides[1 - side];
+        if (s->registered && other->registered && !s->imported) {
+            struct order order = {.type = ORDER_IMPORT, .blob_size = other->blob_size};
+            memcpy(order.blob, other->blob, other->blob_size);
+            send_order(w, side, &order);
+            s->imported = true;
+        }
+    }
+    return w->sides[0].registered && w->sides[1].registered && w->sides[0].imported && w->sides[1].imported;
+}
+
+bool world_ready(struct world *w)
+{
+    for (int side = 0; side < 2; side++) {
+        if (daemon_of(w, side) == side && w->sides[side].daemon == 0)
+            daemon_start(w, side);
+        if (w->sides[side].client == 0)
+            worker_start(w, side);
+    }
+    if (world_pump(w, READY_MS, is_ready, NULL))
+        return true;
+    violation(w, "the pools are not registered after %u ms: source %d, sink %d", READY_MS, w->sides[0].registered,
+              w->sides[1].registered);
+    return false;
+}
+
+/* ---- The whole ------------------------------------------------------------------------------------------------ */
+
+static bool map_shared(struct world *w)
+{
+    snprintf(w->shared_path, sizeof(w->shared_path), "%s/world-%u.shared", w->folder, w->number);
+    int fd = open(w->shared_path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || ftruncate(fd, sizeof(*w->shared)) != 0)
+        return false;
+    w->shared = mmap(NULL, sizeof(*w->shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return w->shared != MAP_FAILED;
+}
+
+bool world_open(struct world *w)
+{
+    if (!map_shared(w))
+        return false;
+    for (int side = 0; side < 2; side++) {
+        struct side *s = &w->sides[side];
+        s->port = free_port();
+        s->metrics = free_port();
+        snprintf(s->socket, sizeof(s->socket), "%s/world-%u-%d.sock", w->folder, w->number, side);
+        unlink(s->socket);
+    }
+    return true;
+}
+
+void world_close(struct world *w)
+{
+    for (int side = 0; side < 2; side++)
+        if (w->sides[side].client != 0)
+            worker_close(w, side);
+    for (int i = 0; i < 100; i++) {
+        bool any = false;
+        world_check(w);
+        for (uint32_t o = 0; o < ORPHANS_MAX; o++)
+            any |= w->orphans[o].pages.base != NULL;
+        if (!any)
+            break;
+        rest_ms(30);
+    }
+    for (int side = 0; side < 2; side++)
+        if (w->sides[side].daemon != 0) {
+            kill(w->sides[side].daemon, SIGTERM);
+            daemon_terminated(w, side);
+        }
+    unlink(w->shared_path);
+    munmap(w->shared, sizeof(*w->shared));
+}

@@ -1,0 +1,134 @@
+/* Two daemons, a client of each and their pools: what one scenario after another happens to. Side 0 is the source's,
+ * side 1 the sink's. */
+#ifndef TESTS_CHAOS_WORLD_H
+#define TESTS_CHAOS_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "tests/chaos/client.h"
+#include "tests/chaos/pages.h"
+#include "tests/chaos/shared.h"
+
+#define SOURCE        0
+#define SINK          1
+#define TRANSFERS_MAX 16u
+#define ORPHANS_MAX   8u
+#define MS            1000000u /* ns */
+
+/* Times of every daemon and transfer, in ms. */
+#define DEADLINE_MS     1000u
+#define LEASE_MS        1000u
+#define PEER_TIMEOUT_MS 300u
+#define TOLERANCE_MS    200u /* of a verdict, after the deadline */
+
+/* One side of a transfer. */
+struct half {
+    bool begun, decided, drained;
+    bool lost; /* its client was killed: it tells nothing any more */
+    uint32_t pages[POOL_PAGES];
+    uint32_t state, reason;
+    uint64_t began_ns, due_ns; /* the latter is the verdict's deadline */
+};
+
+struct transfer {
+    uint32_t id, count;        /* id 0: unused */
+    uint64_t tags[POOL_PAGES]; /* what the source's pages hold */
+    struct half halves[2];
+};
+
+struct side {
+    pid_t daemon, client; /* 0: not running */
+    int channel;
+    bool registered; /* the daemon has the pool */
+    bool imported;   /* the client knows the other's pool */
+    bool stopped;    /* the daemon has been told to end: nobody may count on it */
+    uint32_t blob_size;
+    uint8_t blob[CLIENT_BLOB_MAX];
+    struct pages pages;
+    uint32_t codebook; /* which of the two sets its daemon uses */
+    unsigned port, metrics;
+    char socket[160];
+    uint32_t rests;                 /* of this daemon's life: how often it was looked at */
+    uint32_t descriptors, resident; /* what it had at the second; KiB */
+    bool attacked;                  /* nonsense was written to UCX's port: it may end by itself */
+};
+
+/* A pool whose client was killed: the daemon may use it until it lets go. */
+struct orphan {
+    struct pages pages;
+    pid_t daemon;
+    uint64_t since_ns;
+};
+
+/* What all worlds together have seen: in memory that they share. */
+struct totals;
+
+struct world {
+    const char *program; /* straitd-chaos */
+    const char *folder;
+    const char *transport;
+    uint32_t number;
+    bool is_local; /* both clients have the source's daemon */
+    uint64_t random;
+    struct totals *totals;
+    struct chaos_shared *shared;
+    char shared_path[160];
+    struct side sides[2];
+    struct orphan orphans[ORPHANS_MAX];
+    struct transfer transfers[TRANSFERS_MAX];
+    uint32_t next_id;
+    uint64_t next_tag;
+    uint32_t generation; /* of pools, for their names */
+    char scene[160];     /* what is going on, for messages */
+};
+
+/* Which daemon serves a side's client. */
+static inline int daemon_of(const struct world *w, int side)
+{
+    return w->is_local ? SOURCE : side;
+}
+
+uint64_t now_ns(void);
+void rest_ms(uint32_t ms);
+uint32_t draw(struct world *w, uint32_t below);
+
+bool world_open(struct world *w);
+/* Ends everything; checks what should be left. */
+void world_close(struct world *w);
+
+void daemon_start(struct world *w, int side);
+void daemon_reap(struct world *w, int side);       /* after a kill: waits for its end */
+bool daemon_died(struct world *w, int side);       /* by itself, which is a violation unless it was attacked */
+void daemon_terminated(struct world *w, int side); /* after SIGTERM: waits for an orderly end */
+void worker_start(struct world *w, int side);
+void worker_kill(struct world *w, int side);
+void worker_close(struct world *w, int side); /* an orderly end */
+
+/* Starts what does not run and waits until transfers are possible. False, with a violation, after 5 s. */
+bool world_ready(struct world *w);
+
+/* Takes news for up to `ms`, until `until` (may be NULL) says that it is enough: true. */
+bool world_pump(struct world *w, uint32_t ms, bool (*until)(struct world *w, void *arg), void *arg);
+
+void send_order(struct world *w, int side, struct order *order);
+
+/* NULL: the pools have not as many free pages. */
+struct transfer *pair_make(struct world *w, uint32_t count);
+void pair_offer(struct world *w, struct transfer *t, uint32_t lease_ms, bool start);
+void pair_expect(struct world *w, struct transfer *t, uint32_t deadline_ms, bool start);
+void pair_abort(struct world *w, struct transfer *t, int side);
+bool pair_over(const struct transfer *t); /* both sides are drained, or lost */
+bool pair_done(const struct transfer *t); /* at the sink */
+void transfers_forget(struct world *w);   /* all are over */
+
+/* All pages and guards of both pools and of orphans. */
+void world_check(struct world *w);
+/* Waits until both daemons hold no slot, no page and no transfer, and looks at their descriptors. */
+void world_at_rest(struct world *w);
+/* Value of a metric of a daemon, -1: it does not answer. `name` as it stands at the beginning of a line. */
+int64_t metric_read(const char *text, const char *name);
+char *metrics_fetch(unsigned port); /* malloc'ed, NULL */
+
+#endif
