@@ -1,4 +1,5 @@
 #include <dlfcn.h>
+#include <signal.h>
 
 #include "client/client.h"
 
@@ -9,10 +10,53 @@
 
 typedef int (*node_embed)(const char *options, int *fd, char *error, size_t error_size);
 
+/* ---- Signals stay the host's ---------------------------------------------------------------------------------------
+ * UCX, which comes with that library, takes SIGHUP, SIGSEGV and others when it is loaded. Its settings against that are
+ * environment variables, which cannot be set in a process of many threads; so what it took is given back. */
+
+struct actions {
+    struct sigaction of[NSIG];
+    bool known[NSIG];
+};
+
+static void actions_note(struct actions *actions)
+{
+    for (int number = 1; number < NSIG; number++) /* those of the threads library are refused */
+        actions->known[number] = sigaction(number, NULL, &actions->of[number]) == 0;
+}
+
+static bool is_changed(const struct sigaction *old, const struct sigaction *now)
+{
+    bool informed = (now->sa_flags & SA_SIGINFO) != 0;
+    if (informed != ((old->sa_flags & SA_SIGINFO) != 0))
+        return true;
+    return informed ? old->sa_sigaction != now->sa_sigaction : old->sa_handler != now->sa_handler;
+}
+
+static void actions_restore(const struct actions *actions)
+{
+    struct sigaction now;
+    for (int number = 1; number < NSIG; number++)
+        if (actions->known[number] && sigaction(number, NULL, &now) == 0 && is_changed(&actions->of[number], &now))
+            (void)sigaction(number, &actions->of[number], NULL);
+}
+
 /* Never unloaded: its threads may outlive the client for a moment. */
+static void *load(void)
+{
+    struct actions actions;
+    actions_note(&actions);
+    void *library = dlopen(STRAIT_NODE_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    actions_restore(&actions);
+    return library;
+}
+
+/* ---- Starting ------------------------------------------------------------------------------------------------------
+ */
+
 static node_embed find_node_embed(void)
 {
-    void *library = dlopen(STRAIT_NODE_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *library = load();
     if (library == NULL)
         return NULL;
     union { /* ISO C has no conversion from object to function pointers */

@@ -285,53 +285,91 @@ uint32_t coverage_layers_landed(const struct coverage *coverage)
 
 /* ---- What is missing --------------------------------------------------------------------------------------------- */
 
-/* The spans found so far; more than there is room for are only counted. */
+/* Ranges on their way to whoever asked: one is told when the next does not go on from it. */
 struct missing {
-    struct wire_span *spans;
-    uint32_t capacity, count;
-    struct wire_span last;
+    bool (*range)(void *owner, const struct wire_page_list *range);
+    void *owner;
+    struct wire_page_list next;
+    bool enough;
 };
 
-static void missing_page(struct missing *missing, uint32_t group, uint32_t index)
+static void tell_next(struct missing *missing)
 {
-    struct wire_span *last = &missing->last;
-    if (missing->count > 0 && last->group == group && last->first + last->count == index)
-        last->count++;
-    else {
-        *last = (struct wire_span){group, index, 1};
-        missing->count++;
+    if (missing->next.count > 0 && !missing->enough)
+        missing->enough = !missing->range(missing->owner, &missing->next);
+    missing->next.count = 0;
+}
+
+static void missing_run(struct missing *missing, uint32_t group, uint32_t first, uint32_t count, const uint32_t *ids)
+{
+    struct wire_page_list *next = &missing->next;
+    if (next->count > 0 && next->ids + next->count == ids) {
+        next->count += count;
+        return;
     }
-    if (missing->count <= missing->capacity)
-        missing->spans[missing->count - 1] = *last;
+    tell_next(missing);
+    *next = (struct wire_page_list){.group = group, .first = first, .count = count, .ids = ids};
 }
 
-/* Pages of word w that have landed in every region. */
-static uint64_t landed_everywhere(const struct cover_group *group, uint32_t w)
-{
-    uint64_t all = ~0ull;
-    for (uint32_t r = 0; r < group->region_count && all != 0; r++)
-        all &= group->landed[(uint64_t)r * group->words + w];
-    return all;
-}
+enum { STRETCH = 64 }; /* words that are looked at together, row after row: rows are far apart in memory */
 
-static void missing_of_span(const struct cover_group *group, uint32_t g, const struct page_span *span,
-                            struct missing *missing)
+/* Pages of `count` words from `first` on that have landed in every region. */
+static void landed_everywhere(const struct cover_group *group, uint32_t first, uint32_t count, uint64_t *landed)
 {
-    uint64_t landed = landed_everywhere(group, span->ordinal / 64);
-    for (uint32_t i = 0; i < span->count; i++) {
-        uint32_t ordinal = span->ordinal + i;
-        if (i > 0 && ordinal % 64 == 0)
-            landed = landed_everywhere(group, ordinal / 64);
-        if ((landed >> ordinal % 64 & 1) == 0)
-            missing_page(missing, g, span->first + i);
+    for (uint32_t i = 0; i < count; i++)
+        landed[i] = ~0ull;
+    for (uint32_t r = 0; r < group->region_count; r++) {
+        const uint64_t *row = group->landed + (uint64_t)r * group->words + first;
+        uint64_t any = 0;
+        for (uint32_t i = 0; i < count; i++)
+            any |= landed[i] &= row[i];
+        if (any == 0)
+            return;
     }
 }
 
-uint32_t coverage_missing(const struct coverage *coverage, struct wire_span *spans, uint32_t capacity)
+/* How many bits from `from` on are set, one after another; that one is. */
+static uint32_t ones(uint64_t bits, uint32_t from)
 {
-    struct missing missing = {.spans = spans, .capacity = capacity};
-    for (uint32_t g = 0; g < coverage->group_count; g++)
-        for (uint32_t s = 0; s < coverage->pages->groups[g].span_count; s++)
-            missing_of_span(&coverage->groups[g], g, &coverage->pages->groups[g].spans[s], &missing);
-    return missing.count;
+    uint64_t zeros = ~(bits >> from);
+    return zeros == 0 ? 64 : (uint32_t)__builtin_ctzll(zeros);
+}
+
+static void missing_of_word(struct missing *missing, uint32_t g, const struct page_span *span, const uint32_t *ids,
+                            uint32_t w, uint64_t bits)
+{
+    while (bits != 0) {
+        uint32_t from = (uint32_t)__builtin_ctzll(bits), count = ones(bits, from), ordinal = w * 64 + from;
+        missing_run(missing, g, span->first + (ordinal - span->ordinal), count, ids + ordinal);
+        bits &= from + count == 64 ? 0 : ~0ull << (from + count);
+    }
+}
+
+static void missing_of_span(struct missing *missing, const struct cover_group *group, uint32_t g,
+                            const struct page_span *span, const uint32_t *ids)
+{
+    uint64_t landed[STRETCH];
+    uint32_t last = last_word(span->ordinal, span->count), count;
+    for (uint32_t w = span->ordinal / 64; w <= last && !missing->enough; w += count) {
+        count = last - w + 1 < STRETCH ? last - w + 1 : STRETCH;
+        landed_everywhere(group, w, count, landed);
+        for (uint32_t i = 0; i < count; i++)
+            missing_of_word(missing, g, span, ids, w + i, ~landed[i] & word_mask(w + i, span->ordinal, span->count));
+        if (missing->next.count >= COVERAGE_RANGE_MAX)
+            tell_next(missing);
+    }
+    tell_next(missing); /* ids of another span may follow these in memory, but its indexes do not */
+}
+
+void coverage_missing(const struct coverage *coverage, bool (*range)(void *owner, const struct wire_page_list *range),
+                      void *owner)
+{
+    struct missing missing = {.range = range, .owner = owner};
+    for (uint32_t g = 0; g < coverage->group_count; g++) {
+        const struct page_group *pages = &coverage->pages->groups[g];
+        struct page_cursor cursor = {0};
+        const struct page_span *span;
+        while (!missing.enough && (span = page_group_next(pages, &cursor)) != NULL)
+            missing_of_span(&missing, &coverage->groups[g], g, span, pages->ids);
+    }
 }

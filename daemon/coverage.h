@@ -35,8 +35,11 @@ bool coverage_complete(const struct coverage *coverage); /* every unit of every 
 /* Layers that were told complete: those of which nothing is expected do not count. */
 uint32_t coverage_layers_landed(const struct coverage *coverage);
 
-/* Logical index ranges of pages of which some region has not landed, in order of group and index; at most `capacity`
- * are written, returns how many there are. */
-uint32_t coverage_missing(const struct coverage *coverage, struct wire_span *spans, uint32_t capacity);
+/* Tells ranges of pages of which some region has not landed, in order of group and index, until `range` has enough and
+ * returns false. Each lies in one span of `pages` and is not empty; its ids are borrowed from there. Long ranges come
+ * in pieces, soon after COVERAGE_RANGE_MAX pages, so that whoever has enough need not wait for their end. */
+#define COVERAGE_RANGE_MAX 4096u
+void coverage_missing(const struct coverage *coverage, bool (*range)(void *owner, const struct wire_page_list *range),
+                      void *owner);
 
 #endif

@@ -53,12 +53,15 @@ struct request {
     struct page_set pages;
     enum strait_state state;
     enum strait_reason reason;
-    bool begun; /* all of its first pages have come */
+    bool begun;                  /* all of its first pages have come */
     bool decided, told, drained; /* has its verdict; the client has heard it; nothing touches its pages */
-    uint64_t began; /* uv_hrtime */
+    uint64_t began;              /* uv_hrtime */
     UT_hash_handle by_name;
     UT_hash_handle by_transfer; /* session->requests */
     bool is_offer;
+    uint64_t charged; /* memory that its client made the daemon take for it */
+    bool over;        /* in exchange.over: perhaps it can be freed */
+    struct request *over_next;
 };
 
 struct expectation {
@@ -79,7 +82,6 @@ struct expectation {
 
 /* An offer looks for an expectation, of its own accord. */
 struct announce {
-    struct offer *offer;
     char address[MESSAGE_ADDRESS_MAX + 1]; /* "" : under this daemon */
     struct name sink;
     struct peer *told; /* has had the ANNOUNCE */
@@ -123,6 +125,7 @@ struct sink {
     uint64_t granted_at;  /* latest grant, loop's clock */
     uint64_t wants_since; /* with nothing outstanding, loop's clock; 0: it does not starve */
     struct sink *next;    /* of the expectation */
+    struct sink *closed_next;
     struct sink *wprev, *wnext;
     UT_hash_handle hh; /* exchange.sinks, by id */
 };
@@ -156,32 +159,38 @@ struct source {
     struct peer *peer;
     struct sink *local;
     bool is_local;
-    bool counted; /* its verdict is part of the offer's */
-    bool bytes_moved;
+    bool superseded; /* the sink asked again over another connection: its end does not count */
     struct flight *flights;
     uint64_t queued_at;
     bool waiting; /* in exchange.encoding */
     struct source *next;
+    struct source *closed_next;
     struct source *wprev, *wnext;
     UT_hash_handle hh; /* exchange.sources, by (peer, id) */
     struct source_key at;
 };
 
 /* A REQUEST that came before its offer, or an ANNOUNCE before its expectation. */
-struct parked {
+struct parked_key {
+    struct name wants; /* the offer, or the expectation */
     bool is_request;
-    struct peer *peer;   /* NULL: local */
-    struct sink *sink;   /* local request */
-    struct offer *offer; /* local announce */
-    struct name wants;   /* the offer, or the expectation */
-    struct name from;    /* announce: the offer */
-    uint64_t leg, offer_id, geometry;
+};
+struct parked {
+    struct parked_key key;
+    struct peer *peer;    /* NULL: local */
+    struct sink *sink;    /* local request */
+    struct offer *offer;  /* local announce */
+    struct name from;     /* the other side's name: that of the expectation, or of the offer */
+    struct source_key at; /* request of a peer: its leg */
+    uint64_t offer_id, geometry;
     struct epoch epoch;
     struct wire_span *spans;
     uint32_t span_count;
     bool more; /* the spans are not complete yet */
     uint64_t expires;
     struct parked *prev, *next;
+    struct parked *aside; /* while one of the same name is looked for */
+    UT_hash_handle by_name, by_leg;
 };
 
 /* How a request of that name ended. */
@@ -223,18 +232,23 @@ struct exchange {
     struct request *expectations_by_name, *offers_by_name;
     struct expectation *expectations;
     struct offer *offers;
-    struct sink *sinks;      /* hash */
-    struct source *sources;  /* hash */
-    struct sink *wanting;    /* round: who is to be granted next */
+    struct sink *sinks;     /* hash */
+    struct source *sources; /* hash */
+    struct sink *wanting;   /* round: who is to be granted next */
+    uint32_t wanting_count, wanting_local;
     struct source *encoding; /* round: who is to encode next */
-    struct parked *parked;
+    uint32_t encoding_count;
+    struct sink *closed_sinks; /* to be freed at the end of the turn, */
+    struct source *closed_sources;
+    struct request *over;  /* and so are these, when nothing of them is left */
+    struct parked *parked; /* oldest first */
+    struct parked *parked_by_name, *parked_by_leg;
     uint32_t parked_count;
     struct tombstone *tombstones; /* hash, oldest first */
-    uint32_t tombstone_count;
     struct local_event *local_first, *local_last;
     uint32_t encoding_jobs;
     uint64_t next_leg, next_offer;
-    bool reap; /* something can be freed */
+    uint64_t redialled_at; /* loop's clock */
 };
 
 /* ---- exchange.c: begin, turn, end ----------------------------------------------------------------------------------
@@ -260,6 +274,7 @@ void exchange_writer_done(struct peer *peer);
 struct peer_use {
     uint32_t writers; /* jobs that write to its arena */
     uint32_t parked;
+    uint32_t slots; /* of the receive arena that it may write to */
     bool down;
     struct policy policy;
 };
@@ -275,6 +290,9 @@ void tombstone_free(struct node *node, struct tombstone *stone);
  */
 
 /* Marks pages and adds them. NONE, BUSY, GEOMETRY (no such page, or an index twice), NO_MEMORY. */
+/* Accounts for memory taken for a request: false when its client has used up its share. */
+bool request_charge(struct request *request, uint64_t bytes);
+void request_over(struct request *request); /* something of it has ended: it may be freed at the end of the turn */
 enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);
 void request_state(struct request *request, enum strait_state state); /* moves up and tells the client */
 void request_release_pool(struct request *request);                   /* drained: its pages are free */
@@ -287,8 +305,8 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
 void expectation_begin(struct expectation *expectation); /* its pages are complete */
 /* Adds the leg to one source: at an address, or under this daemon. */
 void expectation_start(struct expectation *expectation, const struct name *source, const char *address, bool local);
-/* The same for a source that has announced itself over a connection. */
-void expectation_announced(struct expectation *expectation, const struct name *source, struct peer *peer);
+/* The same for a source that has announced itself over a connection. False: there is no place for it. */
+bool expectation_announced(struct expectation *expectation, const struct name *source, struct peer *peer);
 void expectation_fail(struct expectation *expectation, enum strait_reason reason, const char *text);
 void expectation_leg_complete(struct expectation *expectation);
 void expectation_leg_drained(struct expectation *expectation);
@@ -321,8 +339,8 @@ void sink_ask(struct sink *sink);                                  /* REQUEST, w
 bool sink_apply(struct sink *sink, const struct leg_event *event); /* true: the event was accepted (ARRIVING) */
 void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason);
 enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message);
-void sink_grants(struct node *node); /* hands out free slots, in turn */
-void sink_reclaim(struct node *node);
+void sink_grants(struct node *node);  /* hands out free slots, in turn */
+void sink_reclaim(struct node *node); /* asks back what others starve for */
 struct landing sink_arriving(struct node *node, struct peer *peer, const void *header, size_t header_size, size_t size);
 void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status);
 void sink_copied(struct sink *sink, uint64_t grant, const struct job_result *result);
@@ -351,7 +369,8 @@ void local_copy(struct source *source, const struct leg_grant *grant);
 
 /* ---- parked.c ---------------------------------------------------------------------------------------------------- */
 
-void parked_add(struct node *node, struct parked *parked);
+void parked_add(struct node *node, struct parked *parked); /* its key, peer and leg are set */
+struct parked *parked_find_leg(struct node *node, struct peer *peer, uint64_t leg);
 void parked_remove(struct node *node, struct parked *parked); /* and frees it */
 void parked_forget_peer(struct node *node, struct peer *peer);
 void parked_forget_sink(struct node *node, struct sink *sink);

@@ -40,9 +40,8 @@ static bool on_end(struct node *node, struct peer *peer, const struct message_en
         struct source *source = exchange_find_source(node, peer, end->leg, &end->epoch);
         if (source != NULL)
             source_event(source, SOURCE_END, end->state == STRAIT_DONE ? STRAIT_REASON_NONE : leg_peer_reason(reason));
-        struct parked *parked, *next;
-        DL_FOREACH_SAFE(node->exchange.parked, parked, next)
-        if (parked->is_request && parked->peer == peer && parked->leg == end->leg)
+        struct parked *parked = parked_find_leg(node, peer, end->leg);
+        if (parked != NULL)
             parked_remove(node, parked);
         return true;
     }
@@ -111,7 +110,7 @@ static bool on_note(struct node *node, const struct message_note *note)
     HASH_FIND(hh, node->exchange.pools, &note->pool, sizeof(note->pool), pool);
     if (pool != NULL) {
         struct message message = {.type = MESSAGE_NOTE, .note = *note};
-        session_send(pool->session, &message);
+        session_send_note(pool->session, &message);
     }
     return true;
 }

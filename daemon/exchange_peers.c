@@ -46,8 +46,7 @@ static void on_down(void *owner, struct peer *peer)
         use->down = true;
     parked_forget_peer(node, peer);
     struct sink *sink, *next_sink;
-    HASH_ITER(hh, node->exchange.sinks, sink, next_sink)
-    {
+    HASH_ITER (hh, node->exchange.sinks, sink, next_sink) {
         if (sink->peer != peer)
             continue;
         if (sink->leg.state == STRAIT_BOOTSTRAP) { /* not bound: it may ask again */
@@ -58,15 +57,15 @@ static void on_down(void *owner, struct peer *peer)
         }
     }
     struct source *source, *next_source;
-    HASH_ITER(hh, node->exchange.sources, source, next_source)
-    if (source->peer == peer)
-        source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
+    HASH_ITER (hh, node->exchange.sources, source, next_source)
+        if (source->peer == peer)
+            source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
     struct offer *offer;
     struct announce *announce;
-    DL_FOREACH(node->exchange.offers, offer)
-    LL_FOREACH(offer->announces, announce)
-    if (announce->told == peer)
-        announce->told = NULL;
+    DL_FOREACH (node->exchange.offers, offer)
+        LL_FOREACH (offer->announces, announce)
+            if (announce->told == peer)
+                announce->told = NULL;
     quit_when_quiet(peer);
 }
 
@@ -74,16 +73,14 @@ static void on_quiet(void *owner, struct peer *peer)
 {
     struct node *node = owner;
     struct sink *sink, *next_sink;
-    HASH_ITER(hh, node->exchange.sinks, sink, next_sink)
-    {
+    HASH_ITER (hh, node->exchange.sinks, sink, next_sink) {
         if (sink->peer != peer)
             continue;
         sink_event(sink, SINK_QUIET, STRAIT_REASON_NONE);
         sink->peer = NULL;
     }
     struct source *source, *next_source;
-    HASH_ITER(hh, node->exchange.sources, source, next_source)
-    {
+    HASH_ITER (hh, node->exchange.sources, source, next_source) {
         if (source->peer != peer)
             continue;
         HASH_DELETE(hh, node->exchange.sources, source);

@@ -6,6 +6,7 @@
 #include <utlist.h>
 
 #include "daemon/fault.h"
+#include "daemon/missing.h"
 #include "daemon/node.h"
 #include "daemon/session.h"
 
@@ -38,20 +39,8 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
 /* The expected logical indexes, as the sources are told. */
 static bool collect_wanted(struct expectation *e)
 {
-    const struct page_set *pages = &e->request.pages;
-    uint32_t count = 0;
-    for (uint32_t g = 0; g < pages->group_count; g++)
-        count += pages->groups[g].span_count;
-    e->wanted = malloc((count + 1) * sizeof(*e->wanted));
-    if (e->wanted == NULL)
-        return false;
-    for (uint32_t g = 0; g < pages->group_count; g++) {
-        for (uint32_t s = 0; s < pages->groups[g].span_count; s++) {
-            const struct page_span *span = &pages->groups[g].spans[s];
-            e->wanted[e->wanted_count++] = (struct wire_span){.group = g, .first = span->first, .count = span->count};
-        }
-    }
-    return true;
+    e->wanted = page_set_spans(&e->request.pages, &e->wanted_count);
+    return e->wanted != NULL;
 }
 
 static bool prepare_coverage(struct expectation *e)
@@ -89,10 +78,6 @@ static struct sink *add_leg(struct expectation *e, const struct name *source, co
 {
     if (e->request.decided || find_leg(e, source) != NULL)
         return NULL;
-    if (e->sink_count == e->sources) {
-        expectation_fail(e, STRAIT_REASON_GEOMETRY, "more sources than expected");
-        return NULL;
-    }
     struct sink *sink = sink_create(e, source, address, local);
     if (sink == NULL)
         expectation_fail(e, STRAIT_REASON_NO_MEMORY, "");
@@ -101,21 +86,28 @@ static struct sink *add_leg(struct expectation *e, const struct name *source, co
 
 void expectation_start(struct expectation *e, const struct name *source, const char *address, bool local)
 {
+    if (!e->request.decided && find_leg(e, source) == NULL && e->sink_count == e->sources) {
+        expectation_fail(e, STRAIT_REASON_GEOMETRY, "more sources than expected");
+        return;
+    }
     struct sink *sink = add_leg(e, source, address, local);
     if (sink != NULL)
         sink_ask(sink);
 }
 
-void expectation_announced(struct expectation *e, const struct name *source, struct peer *peer)
+bool expectation_announced(struct expectation *e, const struct name *source, struct peer *peer)
 {
     struct sink *sink = find_leg(e, source);
+    if (sink == NULL && e->sink_count == e->sources)
+        return false;
     if (sink == NULL)
         sink = add_leg(e, source, peer->address, false);
     if (sink == NULL || sink->is_local || sink->asked)
-        return; /* asked: both sides started this pair, and this one's connection was first */
+        return true; /* asked: both sides started this pair, and this one's connection was first */
     sink->peer = peer;
     sink->asked = true;
     sink_event(sink, SINK_START, STRAIT_REASON_NONE);
+    return true;
 }
 
 /* ---- The verdict ----------------------------------------------------------------------------------------------------
@@ -141,16 +133,16 @@ static void trace(const struct expectation *e)
 static bool jobs_are_over(const struct expectation *e)
 {
     const struct sink *sink;
-    LL_FOREACH(e->sinks, sink)
-    if (!sink->leg.drained)
-        return fault_at(FAULT_BUG_DRAINED, NULL, NULL);
+    LL_FOREACH (e->sinks, sink)
+        if (!sink->leg.drained)
+            return fault_at(FAULT_BUG_DRAINED, NULL, NULL);
     return true;
 }
 
 static void drain(struct expectation *e)
 {
     e->request.drained = true;
-    e->request.node->exchange.reap = true;
+    request_over(&e->request);
     request_release_pool(&e->request);
     coverage_destroy(e->coverage);
     e->coverage = NULL;
@@ -172,9 +164,7 @@ static void decide(struct expectation *e, enum strait_state state, enum strait_r
     trace(e);
 }
 
-#define TOLD_LISTS 256u /* of failed pages in one message */
-
-/* Sends the verdict with the pages that are not in place, by their ids, in as many messages as it takes. */
+/* Sends the verdict; pages that are not in place have been told. */
 static void tell(struct expectation *e, const char *text)
 {
     struct message message = {.type = MESSAGE_STATE};
@@ -191,83 +181,16 @@ static void tell(struct expectation *e, const char *text)
         session_drained(e->request.session);
 }
 
-/* Failed pages on their way to the client: lists until a message is full. */
-struct failed_lists {
-    struct expectation *expectation;
-    uint32_t count, ids;
-    struct wire_page_list lists[TOLD_LISTS];
-};
-
-static void tell_lists(struct failed_lists *failed)
-{
-    const struct request *request = &failed->expectation->request;
-    struct message message = {.type = MESSAGE_STATE};
-    message.state = (struct message_state){.transfer = request->transfer,
-                                           .state = STRAIT_FAILED,
-                                           .reason = (uint32_t)request->reason,
-                                           .more = true,
-                                           .failed_count = failed->count,
-                                           .failed = failed->lists};
-    if (failed->count != 0)
-        session_send(request->session, &message);
-    failed->count = failed->ids = 0;
-}
-
-static void add_list(struct failed_lists *failed, const struct wire_page_list *list)
-{
-    if (failed->count == TOLD_LISTS || failed->ids + list->count > MESSAGE_IDS_MAX)
-        tell_lists(failed);
-    failed->lists[failed->count++] = *list;
-    failed->ids += list->count;
-}
-
-static void add_span(struct failed_lists *failed, const struct wire_span *span)
-{
-    const struct page_set *pages = &failed->expectation->request.pages;
-    struct wire_page_list list = {.group = span->group};
-    for (uint32_t done = 0; done < span->count; done += list.count) {
-        list.first = span->first + done;
-        list.count = page_set_run(pages, list.group, list.first);
-        if (list.count > span->count - done)
-            list.count = span->count - done;
-        if (list.count > MESSAGE_IDS_MAX)
-            list.count = MESSAGE_IDS_MAX;
-        list.ids = page_set_ids(pages, list.group, list.first, list.count);
-        if (list.ids == NULL || list.count == 0)
-            break;
-        add_list(failed, &list);
-    }
-}
-
-static void tell_missing(struct expectation *e, const struct wire_span *spans, uint32_t count)
-{
-    struct failed_lists failed = {.expectation = e};
-    for (uint32_t i = 0; i < count; i++)
-        add_span(&failed, &spans[i]);
-    tell_lists(&failed);
-}
-
-/* Pages that are not in place, malloc'ed; none when memory has run out: the verdict matters more. */
-static struct wire_span *find_missing(const struct expectation *e, uint32_t *count)
-{
-    uint32_t all = e->coverage != NULL ? coverage_missing(e->coverage, NULL, 0) : 0;
-    struct wire_span *missing = all != 0 ? malloc(all * sizeof(*missing)) : NULL;
-    *count = missing != NULL ? coverage_missing(e->coverage, missing, all) : 0;
-    return missing;
-}
-
 void expectation_fail(struct expectation *e, enum strait_reason reason, const char *text)
 {
     if (e->request.decided)
         return;
-    uint32_t missing_count = 0;
-    struct wire_span *missing = find_missing(e, &missing_count);
     decide(e, STRAIT_FAILED, reason);
     struct sink *sink;
-    LL_FOREACH(e->sinks, sink)
-    sink_event(sink, SINK_FAIL, reason);
-    tell_missing(e, missing, missing_count);
-    free(missing);
+    LL_FOREACH (e->sinks, sink)
+        sink_event(sink, SINK_FAIL, reason);
+    if (!missing_tell(e) && text[0] == '\0')
+        text = "more pages are missing than are named";
     if (!e->request.drained && jobs_are_over(e))
         drain(e);
     tell(e, text);
@@ -293,8 +216,8 @@ void expectation_leg_complete(struct expectation *e)
     }
     decide(e, STRAIT_DONE, STRAIT_REASON_NONE);
     struct sink *sink;
-    LL_FOREACH(e->sinks, sink)
-    sink_event(sink, SINK_FINISH, STRAIT_REASON_NONE);
+    LL_FOREACH (e->sinks, sink)
+        sink_event(sink, SINK_FINISH, STRAIT_REASON_NONE);
     drain(e);
     tell(e, "");
 }

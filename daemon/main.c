@@ -126,6 +126,7 @@ int main(int argc, char **argv)
     int status = read_options(argc, argv, &options);
     if (status >= 0)
         return status;
+    transport_leave_signals();
     signal(SIGPIPE, SIG_IGN);
     set_workers(&options);
     char why[512] = "";

@@ -8,7 +8,7 @@
 #include "daemon/node.h"
 
 void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
-                     enum strait_reason reason)
+                       enum strait_reason reason)
 {
     struct message message = {.type = MESSAGE_END};
     message.end = (struct message_end){
@@ -18,15 +18,30 @@ void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoc
 
 static void refuse_leg(struct peer *peer, const struct parked *request, enum strait_reason reason)
 {
-    exchange_send_end(peer, request->leg, &request->epoch, false, reason);
+    exchange_send_end(peer, request->at.id, &request->epoch, false, reason);
 }
 
-static void bind_announce(struct offer *offer, const struct pool_id *sink_pool)
+static void bind_announce(struct offer *offer, const struct name *sink)
 {
     struct announce *announce;
-    LL_FOREACH(offer->announces, announce)
-    if (memcmp(&announce->sink.pool, sink_pool, sizeof(*sink_pool)) == 0)
-        announce->bound = true;
+    LL_FOREACH (offer->announces, announce)
+        if (memcmp(&announce->sink, sink, sizeof(*sink)) == 0)
+            announce->bound = true;
+}
+
+/* The sink may have asked before, over a connection that is lost: this leg takes the place of that one. */
+static void supersede(struct offer *offer, const struct parked *request)
+{
+    struct source *source;
+    LL_FOREACH (offer->sources, source) {
+        if (source->id != request->at.id || memcmp(&source->epoch, &request->epoch, sizeof(source->epoch)) != 0 ||
+            source->superseded || source->leg.state == STRAIT_FAILED || source->leg.state == STRAIT_DONE)
+            continue;
+        source->superseded = true;
+        offer->leg_count--;
+        source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
+        return;
+    }
 }
 
 /* A request meets its offer. The parked request keeps nothing that is used afterwards. */
@@ -36,36 +51,25 @@ void request_bind(struct parked *request, struct offer *offer)
         refuse_leg(request->peer, request, STRAIT_REASON_GEOMETRY);
         return;
     }
+    supersede(offer, request);
     if (offer->leg_count >= offer->consumers) { /* it is for others */
         refuse_leg(request->peer, request, STRAIT_REASON_PEER_ABORT);
         return;
     }
     struct source *source =
-        source_create(offer, request->peer, NULL, request->leg, &request->epoch, request->spans, request->span_count);
+        source_create(offer, request->peer, NULL, request->at.id, &request->epoch, request->spans, request->span_count);
     request->spans = NULL;
     if (source == NULL) {
         refuse_leg(request->peer, request, STRAIT_REASON_NO_MEMORY);
         return;
     }
-    bind_announce(offer, &request->from.pool);
+    bind_announce(offer, &request->from);
     enum strait_reason reason = source_ready(source, 0, offer->ready_count, true);
     if (reason != STRAIT_REASON_NONE)
         source_event(source, SOURCE_FAIL, reason);
 }
 
-static bool same_request(const struct parked *parked, const struct peer *peer, const struct message_request *r)
-{
-    return parked->is_request && parked->peer == peer && parked->leg == r->leg;
-}
-
-static struct parked *find_parked_request(struct node *node, const struct peer *peer, const struct message_request *r)
-{
-    struct parked *parked;
-    DL_FOREACH(node->exchange.parked, parked)
-    if (same_request(parked, peer, r))
-        return parked;
-    return NULL;
-}
+#define WAIT_MS_MAX (24u * 60 * 60 * 1000) /* no client may ask for more */
 
 static struct parked *new_parked(struct node *node, struct peer *peer)
 {
@@ -73,33 +77,32 @@ static struct parked *new_parked(struct node *node, struct peer *peer)
     if (use->parked >= node->options.parked)
         return NULL;
     struct parked *parked = calloc(1, sizeof(*parked));
-    if (parked == NULL)
-        return NULL;
-    parked->peer = peer;
-    use->parked++;
-    parked_add(node, parked);
+    if (parked != NULL)
+        parked->peer = peer;
     return parked;
 }
 
-static bool add_spans(struct parked *parked, const struct message_request *r)
+/* What no set of pages is made of would cost too much to look through: GEOMETRY. */
+static enum strait_reason add_spans(struct parked *parked, const struct message_request *r)
 {
-    struct wire_span *spans = realloc(parked->spans, (parked->span_count + r->span_count + 1) * sizeof(*spans));
+    uint32_t known = parked->span_count;
+    struct wire_span *spans = realloc(parked->spans, ((size_t)known + r->span_count + 1) * sizeof(*spans));
     if (spans == NULL)
-        return false;
+        return STRAIT_REASON_NO_MEMORY;
     parked->spans = spans;
     if (r->span_count != 0)
-        memcpy(spans + parked->span_count, r->spans, r->span_count * sizeof(*spans));
+        memcpy(spans + known, r->spans, r->span_count * sizeof(*spans));
     parked->span_count += r->span_count;
     parked->more = r->more;
-    return parked->span_count <= STRAIT_TRANSFER_PAGES_MAX;
+    return page_spans_valid(spans, known, parked->span_count) ? STRAIT_REASON_NONE : STRAIT_REASON_GEOMETRY;
 }
 
 /* All of a request has come: it meets its offer, or waits for it, or comes too late. */
 static void settle_request(struct node *node, struct parked *parked)
 {
     struct request *offer;
-    HASH_FIND(by_name, node->exchange.offers_by_name, &parked->wants, sizeof(parked->wants), offer);
-    enum strait_reason failed = tombstone_reason(node, &parked->wants, true);
+    HASH_FIND(by_name, node->exchange.offers_by_name, &parked->key.wants, sizeof(parked->key.wants), offer);
+    enum strait_reason failed = tombstone_reason(node, &parked->key.wants, true);
     if (offer != NULL && offer->begun)
         request_bind(parked, (struct offer *)offer);
     else if (offer == NULL && failed != STRAIT_REASON_NONE)
@@ -113,26 +116,28 @@ bool exchange_request(struct node *node, struct peer *peer, const struct message
 {
     if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* doubled */
-    struct parked *parked = find_parked_request(node, peer, r);
+    struct parked *parked = parked_find_leg(node, peer, r->leg);
     if (parked == NULL) {
         parked = new_parked(node, peer);
         if (parked == NULL) {
-            struct parked refused = {.leg = r->leg, .epoch = r->epoch};
+            struct parked refused = {.at.id = r->leg, .epoch = r->epoch};
             refuse_leg(peer, &refused, STRAIT_REASON_NO_MEMORY);
             return true;
         }
-        parked->is_request = true;
-        parked->leg = r->leg;
+        parked->key.is_request = true;
+        parked->at = (struct source_key){.peer = peer, .id = r->leg};
         parked->epoch = r->epoch;
         parked->geometry = r->geometry;
-        parked->from.pool = r->sink_pool;
-        parked->expires = uv_now(node->loop) + r->deadline_ms;
-        name_set(&parked->wants, &r->source_pool, r->source_key);
+        name_set(&parked->from, &r->sink_pool, r->sink_key);
+        parked->expires = uv_now(node->loop) + (r->deadline_ms < WAIT_MS_MAX ? r->deadline_ms : WAIT_MS_MAX);
+        name_set(&parked->key.wants, &r->source_pool, r->source_key);
+        parked_add(node, parked);
     } else if (!parked->more) {
         return true; /* doubled */
     }
-    if (!add_spans(parked, r)) {
-        refuse_leg(peer, parked, STRAIT_REASON_NO_MEMORY);
+    enum strait_reason reason = add_spans(parked, r);
+    if (reason != STRAIT_REASON_NONE) {
+        refuse_leg(peer, parked, reason);
         parked_remove(node, parked);
     } else if (!parked->more) {
         settle_request(node, parked);
@@ -157,8 +162,7 @@ static void announce_refused(struct node *node, const struct message_announce *a
     struct announce *announce;
     if (offer == NULL || offer->request.decided)
         return;
-    LL_FOREACH(offer->announces, announce)
-    {
+    LL_FOREACH (offer->announces, announce) {
         if (announce->bound || memcmp(&announce->sink, &sink, sizeof(sink)) != 0)
             continue;
         announce->bound = true;
@@ -170,9 +174,9 @@ static void announce_refused(struct node *node, const struct message_announce *a
 static void announce_stopped(struct node *node, struct peer *peer, const struct message_announce *a)
 {
     struct parked *parked, *next;
-    DL_FOREACH_SAFE(node->exchange.parked, parked, next)
-    if (!parked->is_request && parked->peer == peer && parked->offer_id == a->offer)
-        parked_remove(node, parked);
+    DL_FOREACH_SAFE (node->exchange.parked, parked, next)
+        if (!parked->key.is_request && parked->peer == peer && parked->offer_id == a->offer)
+            parked_remove(node, parked);
 }
 
 bool exchange_announce(struct node *node, struct peer *peer, const struct message_announce *a)
@@ -191,7 +195,8 @@ bool exchange_announce(struct node *node, struct peer *peer, const struct messag
     struct request *expected;
     HASH_FIND(by_name, node->exchange.expectations_by_name, &sink, sizeof(sink), expected);
     if (expected != NULL && expected->begun) {
-        expectation_announced((struct expectation *)expected, &source, peer);
+        if (!expectation_announced((struct expectation *)expected, &source, peer))
+            refuse_announce(peer, a);
         return true;
     }
     if (expected == NULL && tombstone_reason(node, &sink, false) != STRAIT_REASON_NONE) {
@@ -203,9 +208,10 @@ bool exchange_announce(struct node *node, struct peer *peer, const struct messag
         refuse_announce(peer, a);
         return true;
     }
-    parked->wants = sink;
+    parked->key.wants = sink;
     parked->from = source;
     parked->offer_id = a->offer;
     parked->expires = uv_now(node->loop) + a->lease_ms;
+    parked_add(node, parked);
     return true;
 }

@@ -25,10 +25,15 @@ static void on_again(uv_idle_t *idle)
     uv_idle_stop(idle);
 }
 
-static void on_check(uv_check_t *check)
+/* A turn is everything from one end of it to the next but for the time that the loop slept. */
+static void record_turn(struct node *node)
 {
-    struct node *node = check->data;
-    node->turn_began = uv_hrtime();
+    uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(node->loop);
+    uint64_t slept = idle - node->idle_before;
+    if (node->turn_began != 0 && now - node->turn_began > slept)
+        histogram_record(&node->metrics.stalls, (now - node->turn_began - slept) / 1000);
+    node->turn_began = now;
+    node->idle_before = idle;
 }
 
 static void on_prepare(uv_prepare_t *prepare)
@@ -41,12 +46,11 @@ static void on_prepare(uv_prepare_t *prepare)
     session_reap(node);
     if (node->client_gone && !node->draining)
         node_stop(node, false);
-    if (node->backlog || node->exchange.reap || node->sessions_ended)
+    if (node->backlog || node->sessions_ended)
         uv_idle_start(&node->again, on_again);
     if (!exchange_idle(node) || node->draining)
         node_wake(node);
-    if (node->turn_began != 0)
-        histogram_record(&node->metrics.stalls, (uv_hrtime() - node->turn_began) / 1000);
+    record_turn(node);
 }
 
 static void close_all(struct node *node);
@@ -221,15 +225,14 @@ static void free_parts(struct node *node)
 /* Runs first among the loop's prepare handles, as the one that was started last: what it posts, the others flush. */
 static void start_turning(struct node *node)
 {
+    (void)uv_loop_configure(node->loop,
+                            UV_METRICS_IDLE_TIME); /* without it, sleep would count as stalls: see record_turn */
     uv_timer_init(node->loop, &node->tick);
     uv_prepare_init(node->loop, &node->prepare);
-    uv_check_init(node->loop, &node->check);
     uv_idle_init(node->loop, &node->again);
-    node->tick.data = node->prepare.data = node->check.data = node->again.data = node;
+    node->tick.data = node->prepare.data = node->again.data = node;
     uv_prepare_start(&node->prepare, on_prepare);
-    uv_check_start(&node->check, on_check);
     uv_unref((uv_handle_t *)&node->prepare);
-    uv_unref((uv_handle_t *)&node->check);
 }
 
 /* Threads of libuv's pool: set by main from the option, before the first job. */
@@ -301,8 +304,7 @@ static void close_handles(struct node *node)
     if (node->jobs != NULL)
         jobs_destroy(node->jobs);
     node->jobs = NULL;
-    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->check,
-                              (uv_handle_t *)&node->again};
+    uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->again};
     node->handles = sizeof(handles) / sizeof(handles[0]);
     for (uint32_t i = 0; i < node->handles; i++)
         uv_close(handles[i], on_handle_closed);
@@ -328,8 +330,8 @@ static void close_all(struct node *node)
     exchange_fail_all(node, STRAIT_REASON_LOCAL);
     session_flush(node); /* verdicts */
     struct session *session, *next;
-    DL_FOREACH_SAFE(node->sessions, session, next)
-    session_end(session, "daemon stops");
+    DL_FOREACH_SAFE (node->sessions, session, next)
+        session_end(session, "daemon stops");
     stop_listening(node);
     http_close(node->http);
     node->http = NULL;

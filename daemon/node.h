@@ -41,8 +41,9 @@ struct node {
 
     struct session *sessions; /* utlist */
     uint32_t session_count;
-    bool sessions_ended; /* some can be freed */
-    bool backlog;        /* some have messages that waited */
+    struct mapping *mappings; /* registrations, oldest first: the first is being mapped */
+    bool sessions_ended;      /* some can be freed */
+    bool backlog;             /* some have messages that waited */
     bool embedded;
     bool client_gone; /* embedded: the only one */
 
@@ -50,10 +51,9 @@ struct node {
     struct watch *listener;
     struct watch_count watches;
     uv_timer_t tick;
-    uv_prepare_t prepare; /* the end of a turn */
-    uv_check_t check;     /* the beginning of one */
-    uv_idle_t again;      /* active: another turn at once */
-    uint64_t began, turn_began; /* uv_hrtime */
+    uv_prepare_t prepare;                    /* the end of a turn */
+    uv_idle_t again;                         /* active: another turn at once */
+    uint64_t began, turn_began, idle_before; /* uv_hrtime, the loop's sleep until then */
     uint64_t id, incarnation, epoch_counter;
 
     bool draining; /* no new requests */

@@ -40,8 +40,7 @@ void exchange_send_notes(struct node *node)
 {
     struct exchange *x = &node->exchange;
     struct note *note, *next;
-    LL_FOREACH_SAFE(x->notes, note, next)
-    {
+    LL_FOREACH_SAFE (x->notes, note, next) {
         struct message message = {.type = MESSAGE_PEER_NOTE};
         message.note = (struct message_note){.pool = note->pool,
                                              .key = view_of(note->bytes, note->key_size),

@@ -43,6 +43,8 @@ static enum strait_reason keep_aux(struct offer *o, struct view aux)
 {
     if (aux.size == 0)
         return STRAIT_REASON_NONE;
+    if (!request_charge(&o->request, aux.size))
+        return STRAIT_REASON_NO_MEMORY;
     free(o->aux); /* a client may say `last` in several messages of one append */
     o->aux_size = 0;
     o->aux = malloc(aux.size);
@@ -57,8 +59,7 @@ static enum strait_reason keep_aux(struct offer *o, struct view aux)
 static void tell_legs(struct offer *o, uint32_t from)
 {
     struct source *source;
-    LL_FOREACH(o->sources, source)
-    {
+    LL_FOREACH (o->sources, source) {
         enum strait_reason reason = source_ready(source, from, o->ready_count - from, false);
         if (reason != STRAIT_REASON_NONE)
             source_event(source, SOURCE_FAIL, reason);
@@ -112,13 +113,15 @@ void offer_announce(struct offer *o, struct announce *a)
     struct peer *peer = peers_get(o->request.node->peers, a->address);
     if (peer == NULL || peer->state != PEER_UP || a->told == peer)
         return;
+    uint64_t now = uv_now(o->request.node->loop);
+    uint32_t left = o->expires > now ? (uint32_t)(o->expires - now) : 1;
     struct message message = {.type = MESSAGE_ANNOUNCE};
     message.announce = (struct message_announce){.offer = o->id,
                                                  .source_pool = o->request.name.pool,
                                                  .sink_pool = a->sink.pool,
                                                  .source_key = view_of(o->request.name.key, o->request.name.size),
                                                  .sink_key = view_of(a->sink.key, a->sink.size),
-                                                 .lease_ms = (uint32_t)(o->expires - uv_now(o->request.node->loop))};
+                                                 .lease_ms = left};
     if (peer_send(peer, &message) == STRAIT_OK)
         a->told = peer;
 }
@@ -126,15 +129,14 @@ void offer_announce(struct offer *o, struct announce *a)
 void offer_start(struct offer *o, const struct name *sink, const char *address, bool local)
 {
     struct announce *a;
-    LL_FOREACH(o->announces, a)
-    if (memcmp(&a->sink, sink, sizeof(*sink)) == 0)
-        return;
+    LL_FOREACH (o->announces, a)
+        if (memcmp(&a->sink, sink, sizeof(*sink)) == 0)
+            return;
     a = calloc(1, sizeof(*a));
     if (a == NULL) {
         offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
         return;
     }
-    a->offer = o;
     a->sink = *sink;
     LL_PREPEND(o->announces, a);
     if (!local) {
@@ -159,7 +161,7 @@ void offer_start(struct offer *o, const struct name *sink, const char *address, 
         return;
     }
     parked->offer = o;
-    parked->wants = *sink;
+    parked->key.wants = *sink;
     parked->from = o->request.name;
     parked->expires = UINT64_MAX; /* as long as the offer */
     parked_add(o->request.node, parked);
@@ -170,24 +172,23 @@ void offer_start(struct offer *o, const struct name *sink, const char *address, 
 static bool jobs_are_over(const struct offer *o)
 {
     const struct source *source;
-    LL_FOREACH(o->sources, source)
-    if (!source->leg.drained)
-        return false;
+    LL_FOREACH (o->sources, source)
+        if (!source->leg.drained)
+            return false;
     return true;
 }
 
 static void drain(struct offer *o)
 {
     o->request.drained = true;
-    o->request.node->exchange.reap = true;
+    request_over(&o->request);
     request_release_pool(&o->request);
 }
 
 static void stop_announcing(struct offer *o)
 {
     struct announce *a;
-    LL_FOREACH(o->announces, a)
-    {
+    LL_FOREACH (o->announces, a) {
         if (a->bound || a->told == NULL)
             continue;
         struct message message = {.type = MESSAGE_ANNOUNCE};
@@ -217,8 +218,8 @@ static void decide(struct offer *o, enum strait_reason reason, const char *text)
     else
         node->metrics.source_failed[reason]++;
     struct source *source;
-    LL_FOREACH(o->sources, source)
-    source_event(source, SOURCE_FAIL, reason != STRAIT_REASON_NONE ? reason : STRAIT_REASON_ABORTED);
+    LL_FOREACH (o->sources, source)
+        source_event(source, SOURCE_FAIL, reason != STRAIT_REASON_NONE ? reason : STRAIT_REASON_ABORTED);
     if (!o->request.drained && jobs_are_over(o))
         drain(o);
     if (log_enabled(node->log, LOG_DEBUG)) {

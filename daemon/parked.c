@@ -8,53 +8,95 @@
 
 void parked_add(struct node *node, struct parked *parked)
 {
-    DL_APPEND(node->exchange.parked, parked);
-    node->exchange.parked_count++;
+    struct exchange *x = &node->exchange;
+    DL_APPEND(x->parked, parked);
+    HASH_ADD(by_name, x->parked_by_name, key, sizeof(parked->key), parked);
+    if (parked->at.peer != NULL)
+        HASH_ADD(by_leg, x->parked_by_leg, at, sizeof(parked->at), parked);
+    if (parked->peer != NULL)
+        ((struct peer_use *)parked->peer->owner)->parked++;
+    x->parked_count++;
 }
 
 void parked_remove(struct node *node, struct parked *parked)
 {
-    DL_DELETE(node->exchange.parked, parked);
-    node->exchange.parked_count--;
+    struct exchange *x = &node->exchange;
+    DL_DELETE(x->parked, parked);
+    HASH_DELETE(by_name, x->parked_by_name, parked);
+    if (parked->at.peer != NULL)
+        HASH_DELETE(by_leg, x->parked_by_leg, parked);
+    x->parked_count--;
     if (parked->peer != NULL)
         ((struct peer_use *)parked->peer->owner)->parked--;
     free(parked->spans);
     free(parked);
 }
 
-#define FORGET(condition)                                \
-    struct parked *parked, *next;                        \
-    DL_FOREACH_SAFE(node->exchange.parked, parked, next) \
-    if (condition)                                       \
-        parked_remove(node, parked);
+struct parked *parked_find_leg(struct node *node, struct peer *peer, uint64_t leg)
+{
+    struct source_key key;
+    memset(&key, 0, sizeof(key));
+    key.peer = peer;
+    key.id = leg;
+    struct parked *parked;
+    HASH_FIND(by_leg, node->exchange.parked_by_leg, &key, sizeof(key), parked);
+    return parked;
+}
 
 void parked_forget_peer(struct node *node, struct peer *peer)
 {
-    FORGET(parked->peer == peer)
+    struct parked *parked, *next;
+    DL_FOREACH_SAFE (node->exchange.parked, parked, next)
+        if (parked->peer == peer)
+            parked_remove(node, parked);
+}
+
+/* Local ones wait for one name each, and few for the same. */
+static void forget_local(struct node *node, const struct parked_key *key, const void *whose)
+{
+    struct exchange *x = &node->exchange;
+    struct parked *parked, *kept = NULL;
+    HASH_FIND(by_name, x->parked_by_name, key, sizeof(*key), parked);
+    while (parked != NULL && parked->sink != whose && parked->offer != whose) { /* others of that name: aside */
+        HASH_DELETE(by_name, x->parked_by_name, parked);
+        parked->aside = kept;
+        kept = parked;
+        HASH_FIND(by_name, x->parked_by_name, key, sizeof(*key), parked);
+    }
+    if (parked != NULL)
+        parked_remove(node, parked);
+    for (; kept != NULL; kept = kept->aside)
+        HASH_ADD(by_name, x->parked_by_name, key, sizeof(kept->key), kept);
 }
 
 void parked_forget_sink(struct node *node, struct sink *sink)
 {
-    FORGET(parked->sink == sink)
+    struct parked_key key = {.wants = sink->source, .is_request = true};
+    if (sink->is_local)
+        forget_local(node, &key, sink);
 }
 
 void parked_forget_offer(struct node *node, struct offer *offer)
 {
-    FORGET(parked->offer == offer)
+    struct announce *announce;
+    LL_FOREACH (offer->announces, announce) {
+        struct parked_key key = {.wants = announce->sink};
+        if (announce->address[0] == '\0')
+            forget_local(node, &key, offer);
+    }
 }
 
-static bool is_for(const struct parked *parked, bool request, const struct request *side)
-{
-    return parked->is_request == request && memcmp(&parked->wants, &side->name, sizeof(side->name)) == 0;
-}
-
-/* Only the first of the list is looked at each time: what is done with it may add to or take from the list. */
+/* Only one is looked at each time: what is done with it may add to or take from them. */
 static struct parked *find(struct node *node, bool request, const struct request *side)
 {
+    struct parked_key key = {.wants = side->name, .is_request = request};
     struct parked *parked;
-    DL_FOREACH(node->exchange.parked, parked)
-    if (is_for(parked, request, side) && !parked->more)
+    HASH_FIND(by_name, node->exchange.parked_by_name, &key, sizeof(key), parked);
+    if (parked == NULL || !parked->more)
         return parked;
+    DL_FOREACH (node->exchange.parked, parked) /* that one's spans are still coming: is there another? */
+        if (memcmp(&parked->key, &key, sizeof(key)) == 0 && !parked->more)
+            return parked;
     return NULL;
 }
 
@@ -86,6 +128,6 @@ void parked_meet_expectation(struct expectation *e)
         if (local)
             expectation_start(e, &from, "", true);
         else
-            expectation_announced(e, &from, peer);
+            (void)expectation_announced(e, &from, peer); /* one too many waits for its lease */
     }
 }

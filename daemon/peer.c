@@ -23,7 +23,7 @@ struct connection *connection_create(struct peers *peers, const char *address, b
     auth_random(&c->peer.token, sizeof(c->peer.token));
     auth_random(c->nonce, sizeof(c->nonce));
     c->socket = -1;
-    c->backoff = PEER_BACKOFF_MS;
+    c->backoff = c->flap_backoff = PEER_BACKOFF_MS;
     c->asked = peers_now(peers);
     LIST_INIT(&c->links);
     TAILQ_INSERT_TAIL(&peers->connections, c, entry);
@@ -115,8 +115,14 @@ static void control_close(struct connection *c)
     memset(&c->held, 0, sizeof(c->held));
 }
 
-/* The next attempt at the same address, which remembers how this one went. One that goes down as soon as it is up is
- * not better than one that never is. */
+static uint32_t doubled(uint32_t backoff, uint32_t most)
+{
+    return 2 * backoff < most ? 2 * backoff : most;
+}
+
+/* The next attempt at the same address, which remembers how this one went. A node that cannot be reached and one whose
+ * connections do not last are waited for differently: a short life after a long absence is no reason for a long wait.
+ */
 static void leave_successor(const struct connection *c)
 {
     struct peers *peers = peers_of(c);
@@ -127,8 +133,10 @@ static void leave_successor(const struct connection *c)
     memcpy(next->peer.why, c->peer.why, sizeof(next->peer.why));
     if (c->was_up && now - c->up_at >= PEER_SHORT_LIFE_MS)
         return;
-    next->next_try = now + c->backoff;
-    next->backoff = c->backoff * 2 < PEER_BACKOFF_MAX_MS ? c->backoff * 2 : PEER_BACKOFF_MAX_MS;
+    next->next_try = now + (c->was_up ? c->flap_backoff : c->backoff);
+    next->backoff = c->was_up ? PEER_BACKOFF_MS : doubled(c->backoff, PEER_BACKOFF_MAX_MS);
+    next->flap_backoff = c->was_up ? doubled(c->flap_backoff, PEER_FLAP_MAX_MS) : c->flap_backoff;
+    next->unreached = !c->was_up;
 }
 
 /* The current link of a peer that was UP waits for its user to stop writing to it. */
@@ -138,6 +146,7 @@ static void connection_end(struct connection *c)
     struct peer_link *link, *next;
     c->was_up = c->peer.state == PEER_UP;
     c->peer.state = PEER_CLOSING;
+    peers_told(peers);
     control_close(c);
     log_end(c);
     for (link = LIST_FIRST(&c->links); link != NULL; link = next) {
@@ -317,6 +326,18 @@ static void log_up(const struct connection *c)
               why);
 }
 
+/* A node that calls is there: who waits for it need not wait for the back-off of attempts that failed before. Not after
+ * short lives, or two nodes would make each other dial without end. */
+static void try_again_soon(struct peers *peers, const char *address)
+{
+    struct connection *c;
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        if (c->peer.state == PEER_IDLE && c->unreached && strcmp(c->peer.address, address) == 0)
+            c->next_try = 0;
+    }
+}
+
 void connection_up(struct connection *c)
 {
     struct peers *peers = peers_of(c);
@@ -326,6 +347,8 @@ void connection_up(struct connection *c)
     c->up_at = c->heard = c->next_beat = peers_now(peers);
     peers->config.metrics->peers_connected++;
     log_up(c);
+    if (!c->peer.dialled)
+        try_again_soon(peers, c->peer.address);
     peers->config.events->up(peers->config.owner, &c->peer);
     connection_dirty(c); /* to be read again, at least */
     if (!c->holding || c->doomed)

@@ -83,7 +83,9 @@ struct peers_config {
  */
 enum strait_status peers_open(const struct peers_config *config, struct peers **peers, char *why, size_t why_size);
 /* Closes everything: `down` and `quiet` for each peer that is UP (each needs its peer_quit_link), then `closed`, after
- * which *peers is freed and has no handle on the loop. */
+ * which *peers is freed and has no handle on the loop. A peer that lives but does not close its side of a link, being
+ * stopped, is waited for as long as for a heartbeat (peer-timeout): `quiet` says nothing about the arena after that,
+ * which the caller does not use again. */
 void peers_close(struct peers *peers);
 
 /* "host:port" that others dial: what WELCOME tells clients. */

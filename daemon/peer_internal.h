@@ -29,7 +29,8 @@
 #define PEER_BACKOFF_MAX_MS   1000u
 #define PEER_FORGET_MS        60000u
 #define PEER_TICK_MAX_MS      50u
-#define PEER_SHORT_LIFE_MS    1000u /* who goes down sooner is not dialled at once again */
+#define PEER_SHORT_LIFE_MS    1000u /* who goes down sooner is not dialled at once again, but after */
+#define PEER_FLAP_MAX_MS      200u  /* 20 ms to this: its node is there, and its users' deadlines go on */
 #define PEER_ACCEPTS_PER_TURN 64u
 
 /* A transport of this node. */
@@ -48,7 +49,7 @@ struct peer_link {
     struct connection *connection;
     struct kind *kind;
     struct link *link;
-    bool connected, closing;
+    bool connected, closing, abandoned;
 };
 
 struct connection {
@@ -70,7 +71,9 @@ struct connection {
     int socket; /* until the channel has it */
     uint64_t address_deadline;
     uint64_t asked, next_try; /* IDLE */
-    uint32_t backoff;
+    uint32_t backoff;         /* after the next attempt that fails */
+    uint32_t flap_backoff;    /* after the next short life */
+    bool unreached;           /* the attempt before it failed */
 
     /* Proving. */
     uint64_t deadline; /* for everything before UP */
@@ -85,6 +88,7 @@ struct connection {
     char offered[MESSAGE_ADDRESS_MAX + 1];                         /* kinds, as the peer lists them */
     uint32_t attempt;                                              /* dialled: index of the kind being tried */
     uint64_t attempt_deadline;
+    bool shm_is_full;  /* dialled: the peer's unix socket has too many waiting; to be tried again */
     bool wants_answer; /* dialled: the peer is asked for its link's address */
     LIST_HEAD(, peer_link) links;
     struct peer_link *current;
@@ -121,7 +125,9 @@ struct peers {
     struct watch_count watches;
     uv_timer_t tick;
     uv_prepare_t prepare; /* flushes */
-    uv_idle_t turn;       /* active while something is dirty: the loop does not block */
+    uv_idle_t turn;       /* active while something is dirty or was told: the loop does not block */
+    bool told;            /* the owner was called back from a prepare handle */
+    uint64_t abandon_at;  /* closing: links do not wait for their peers any longer */
     uint32_t handles;
     uint32_t tick_ms;
     uint64_t last_tick;
@@ -166,6 +172,9 @@ void connection_settle(struct connection *c);
 void peers_settle(struct peers *peers);
 void peers_tick_start(struct peers *peers);
 void peers_turn_start(struct peers *peers); /* something is dirty: flush before blocking */
+/* The owner is called back while prepare handles run, where its own has been already: what it queues now is carried
+ * out in one more turn, before the loop blocks. */
+void peers_told(struct peers *peers);
 /* A line that others can cause; at most ten a second; what was left out is counted in the next one. */
 void peers_log_limited(struct peers *peers, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -48,7 +48,7 @@ static void current_end(struct connection *c)
     if (c->current != NULL)
         link_end(c->current);
     c->current = NULL;
-    c->wants_answer = false;
+    c->wants_answer = c->shm_is_full = false;
 }
 
 struct kind *kind_find(struct peers *peers, const char *name, size_t size)
@@ -155,19 +155,30 @@ static const char *shm_greet(struct connection *c, struct kind *kind, int fd)
     return link_connect(c->current->link, NULL, 0) == STRAIT_OK ? NULL : "the link cannot be begun";
 }
 
-static const char *try_shm(struct connection *c, struct kind *kind)
+/* The peer's socket, or -1 and errno. */
+static int shm_dial(const struct connection *c)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (!c->same_host || c->shm_path[0] == 0)
-        return "on another host";
     memcpy(address.sun_path, c->shm_path, sizeof(address.sun_path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
-        return shm_greet(c, kind, fd);
-    const char *why = strerror(errno);
-    if (fd >= 0)
-        close(fd);
-    return why;
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* A unix socket with a full backlog says so at once, and nothing tells when it has room: ticks try again. */
+static const char *try_shm(struct connection *c, struct kind *kind)
+{
+    if (!c->same_host || c->shm_path[0] == 0)
+        return "on another host";
+    int fd = shm_dial(c);
+    c->shm_is_full = fd < 0 && errno == EAGAIN;
+    if (c->shm_is_full)
+        return NULL;
+    return fd >= 0 ? shm_greet(c, kind, fd) : strerror(errno);
 }
 
 static const char *try_address(struct connection *c, struct kind *kind)
@@ -206,7 +217,7 @@ static void try_kinds(struct connection *c)
 
 static void attempt_failed(struct connection *c, const char *why)
 {
-    note(c, c->current->kind->ops->name, why);
+    note(c, peers_of(c)->kinds[c->attempt].ops->name, why);
     current_end(c);
     c->attempt++;
     try_kinds(c);
@@ -342,10 +353,21 @@ void links_take(struct connection *c, const struct message_peer_links *links)
         take_choice(c, links);
 }
 
+static void shm_again(struct connection *c)
+{
+    const char *why = try_shm(c, &peers_of(c)->kinds[c->attempt]);
+    if (why != NULL)
+        attempt_failed(c, why);
+}
+
 void links_tick(struct connection *c)
 {
-    if (c->peer.dialled && c->current != NULL && peers_now(peers_of(c)) >= c->attempt_deadline)
-        attempt_failed(c, "no link in time");
+    if (!c->peer.dialled || (c->current == NULL && !c->shm_is_full))
+        return;
+    if (peers_now(peers_of(c)) >= c->attempt_deadline)
+        attempt_failed(c, c->shm_is_full ? "its socket has no room" : "no link in time");
+    else if (c->shm_is_full)
+        shm_again(c);
 }
 
 /* ---- What the transports tell --------------------------------------------------------------------------------------
@@ -356,6 +378,7 @@ static void on_connected(void *owner, struct link *base)
     struct peer_link *link = base->owner;
     struct connection *c = link->connection;
     (void)owner;
+    peers_told(peers_of(c));
     link->connected = true;
     up_if_ready(c);
 }
@@ -380,6 +403,7 @@ static void on_closed(void *owner, struct link *base)
     struct peer_link *link = base->owner;
     struct connection *c = link->connection;
     (void)owner;
+    peers_told(peers_of(c));
     LIST_REMOVE(link, entry);
     if (c->current == link)
         c->current = NULL;
@@ -401,23 +425,30 @@ static struct landing on_arriving(void *owner, struct link *base, const void *he
     if (!is_of_peer(link))
         return (struct landing){.address = NULL};
     const struct peers_config *config = &kind->peers->config;
+    peers_told(kind->peers);
     return config->events->arriving(config->owner, &link->connection->peer, header, header_size, size);
 }
 
 static void on_arrived(void *owner, struct link *base, uint64_t cookie, enum strait_status status)
 {
-    const struct peers_config *config = &((struct kind *)owner)->peers->config;
+    struct peers *peers = ((struct kind *)owner)->peers;
+    const struct peers_config *config = &peers->config;
     struct peer_link *link = base->owner;
-    if (is_of_peer(link))
-        config->events->arrived(config->owner, &link->connection->peer, cookie, status);
+    if (!is_of_peer(link))
+        return;
+    peers_told(peers);
+    config->events->arrived(config->owner, &link->connection->peer, cookie, status);
 }
 
 static void on_sent(void *owner, struct link *base, uint64_t cookie, enum strait_status status)
 {
-    const struct peers_config *config = &((struct kind *)owner)->peers->config;
+    struct peers *peers = ((struct kind *)owner)->peers;
+    const struct peers_config *config = &peers->config;
     struct peer_link *link = base->owner;
-    if (is_of_peer(link))
-        config->events->sent(config->owner, &link->connection->peer, cookie, status);
+    if (!is_of_peer(link))
+        return;
+    peers_told(peers);
+    config->events->sent(config->owner, &link->connection->peer, cookie, status);
 }
 
 const struct transport_events peer_transport_events = {

@@ -74,6 +74,36 @@ static void forgive(struct peers *peers, uint64_t now)
     {
         c->heard = c->heard + missed < now ? c->heard + missed : now;
         c->deadline += missed;
+        c->address_deadline += missed;
+        c->attempt_deadline += missed;
+    }
+}
+
+static void abandon_links(struct connection *c)
+{
+    char name[2 * MESSAGE_ADDRESS_MAX];
+    struct peer_link *link;
+    LIST_FOREACH(link, &c->links, entry)
+    {
+        if (!link->closing || link->abandoned)
+            continue;
+        link->abandoned = true;
+        link_abandon(link->link);
+        log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
+        log_write(peers_of(c)->config.log, LOG_WARN,
+                  "msg=\"link abandoned\" peer=%s node=%016" PRIx64
+                  " transport=%s error=\"the peer lives and does not close its side\"",
+                  name, c->peer.node, link->kind->ops->name);
+    }
+}
+
+/* A peer that is stopped keeps our slots from us for as long as it is; but not this process from its end. */
+static void abandon_all(struct peers *peers)
+{
+    struct connection *c;
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        abandon_links(c);
     }
 }
 
@@ -90,6 +120,8 @@ static void on_tick(uv_timer_t *timer)
             continue;
         tick_one(c, now);
     }
+    if (peers->closing && now >= peers->abandon_at)
+        abandon_all(peers);
     if (TAILQ_EMPTY(&peers->connections) && peers->listen_again == 0)
         uv_timer_stop(timer);
 }
@@ -128,6 +160,12 @@ void peers_turn_start(struct peers *peers)
         uv_idle_start(&peers->turn, on_turn);
 }
 
+void peers_told(struct peers *peers)
+{
+    peers->told = true;
+    peers_turn_start(peers);
+}
+
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct peers *peers = prepare->data;
@@ -137,8 +175,9 @@ static void on_prepare(uv_prepare_t *prepare)
         c->dirty = false;
         connection_flush(c);
     }
-    if (!peers->handles_closing)
+    if (!peers->handles_closing && !peers->told)
         uv_idle_stop(&peers->turn);
+    peers->told = false;
 }
 
 /* ---- Transports ----------------------------------------------------------------------------------------------------
@@ -411,6 +450,7 @@ void peers_close(struct peers *peers)
     if (peers->closing)
         return;
     peers->closing = true;
+    peers->abandon_at = peers_now(peers) + peers->options.peer_timeout_ms;
     listener_close(peers);
     for (c = TAILQ_FIRST(&peers->connections); c != NULL; c = next) {
         next = TAILQ_NEXT(c, entry);

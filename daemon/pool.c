@@ -60,7 +60,8 @@ static bool group_init(struct pool_group *group, const struct wire_region *regio
     group->regions = calloc(region_count, sizeof(group->regions[0]));
     group->layers = calloc(region_count, sizeof(group->layers[0]));
     group->uses = calloc(group->page_count, sizeof(group->uses[0]));
-    return group->regions != NULL && group->layers != NULL && group->uses != NULL;
+    group->expected = calloc(group->page_count / 64 + 1u, sizeof(group->expected[0]));
+    return group->regions != NULL && group->layers != NULL && group->uses != NULL && group->expected != NULL;
 }
 
 /* Every group with its regions, whose bases are not known yet. */
@@ -164,6 +165,7 @@ void pool_unmap(struct pool *pool)
         free(pool->groups[g].regions);
         free(pool->groups[g].layers);
         free(pool->groups[g].uses);
+        free(pool->groups[g].expected);
     }
     free((void *)pool->sizes.groups);
     free((void *)pool->sizes.region_counts);

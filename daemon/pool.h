@@ -14,10 +14,9 @@ struct pool_group {
     uint32_t region_count;
     uint32_t page_count; /* ids are below this in every region */
     enum strait_element element;
-    uint32_t *uses; /* per page id: 0 free, POOL_EXPECTED, else how many offers */
+    uint32_t *uses;     /* per page id: how many offers; 0 when it is expected */
+    uint64_t *expected; /* a bit per page id: dense, so that millions of them in any order are given back in no time */
 };
-
-#define POOL_EXPECTED UINT32_MAX
 
 struct pool {
     struct pool_id id;

@@ -19,20 +19,29 @@ bool pool_has(const struct pool *pool, const struct wire_page_list *list)
     return true;
 }
 
-static bool mark(uint32_t *uses, bool expected)
+static uint64_t bit_of(uint32_t id)
 {
-    if (expected ? *uses != 0 : *uses >= POOL_EXPECTED - 1)
+    return 1ull << id % 64;
+}
+
+static bool mark(struct pool_group *group, uint32_t id, bool expected)
+{
+    uint64_t *bits = &group->expected[id / 64];
+    if ((*bits & bit_of(id)) != 0 || (expected ? group->uses[id] != 0 : group->uses[id] == UINT32_MAX))
         return false;
-    *uses = expected ? POOL_EXPECTED : *uses + 1;
+    if (expected)
+        *bits |= bit_of(id);
+    else
+        group->uses[id]++;
     return true;
 }
 
-static void unmark(uint32_t *uses, bool expected)
+static void unmark(struct pool_group *group, uint32_t id, bool expected)
 {
-    if (expected && *uses == POOL_EXPECTED)
-        *uses = 0;
-    else if (!expected && *uses != POOL_EXPECTED && *uses > 0)
-        (*uses)--;
+    if (expected)
+        group->expected[id / 64] &= ~bit_of(id);
+    else if (group->uses[id] > 0)
+        group->uses[id]--;
 }
 
 static bool mark_list(struct pool *pool, const struct wire_page_list *list, bool expected)
@@ -40,13 +49,13 @@ static bool mark_list(struct pool *pool, const struct wire_page_list *list, bool
     uint32_t done = 0;
     if (!pool_has(pool, list))
         return false;
-    uint32_t *uses = pool->groups[list->group].uses;
-    while (done < list->count && mark(&uses[id_at(list, done)], expected))
+    struct pool_group *group = &pool->groups[list->group];
+    while (done < list->count && mark(group, id_at(list, done), expected))
         done++;
     if (done == list->count)
         return true;
     while (done > 0)
-        unmark(&uses[id_at(list, --done)], expected);
+        unmark(group, id_at(list, --done), expected);
     return false;
 }
 
@@ -60,10 +69,20 @@ bool pool_offer(struct pool *pool, const struct wire_page_list *list)
     return mark_list(pool, list, false);
 }
 
+#define AHEAD 32u /* ids are in any order: fetching counts early hides much of the way to memory */
+
+static void release_group(struct pool_group *group, const struct page_group *pages, bool expected)
+{
+    for (uint32_t i = 0; i < pages->id_count; i++) {
+        if (!expected && i + AHEAD < pages->id_count && pages->ids[i + AHEAD] < group->page_count)
+            __builtin_prefetch(&group->uses[pages->ids[i + AHEAD]], 1);
+        if (pages->ids[i] < group->page_count)
+            unmark(group, pages->ids[i], expected);
+    }
+}
+
 void pool_release(struct pool *pool, const struct page_set *pages, bool expected)
 {
     for (uint32_t g = 0; g < pages->group_count && g < pool->group_count; g++)
-        for (uint32_t i = 0; i < pages->groups[g].id_count; i++)
-            if (pages->groups[g].ids[i] < pool->groups[g].page_count)
-                unmark(&pool->groups[g].uses[pages->groups[g].ids[i]], expected);
+        release_group(&pool->groups[g], &pages->groups[g], expected);
 }

@@ -54,19 +54,9 @@ static uint32_t count_regions(const struct pool *pool)
 /* Remembers which pages were announced: later appends may bring others, of which these layers say nothing. */
 static bool announce_later(struct offer *o)
 {
-    const struct page_set *pages = &o->request.pages;
-    uint32_t count = 0;
-    for (uint32_t g = 0; g < pages->group_count; g++)
-        count += pages->groups[g].span_count;
-    o->later_spans = malloc((count + 1) * sizeof(*o->later_spans));
+    o->later_spans = page_set_spans(&o->request.pages, &o->later_count);
     o->later_ready = calloc(count_regions(o->request.pool->pool), sizeof(*o->later_ready));
-    if (o->later_spans == NULL || o->later_ready == NULL)
-        return false;
-    for (uint32_t g = 0; g < pages->group_count; g++)
-        for (uint32_t s = 0; s < pages->groups[g].span_count; s++)
-            o->later_spans[o->later_count++] = (struct wire_span){
-                .group = g, .first = pages->groups[g].spans[s].first, .count = pages->groups[g].spans[s].count};
-    return true;
+    return o->later_spans != NULL && o->later_ready != NULL;
 }
 
 bool offer_pages_known(struct offer *o)
@@ -75,8 +65,10 @@ bool offer_pages_known(struct offer *o)
         return announce_later(o);
     for (uint32_t g = 0; g < o->request.pages.group_count; g++) {
         const struct page_group *group = &o->request.pages.groups[g];
-        for (uint32_t s = 0; s < group->span_count; s++)
-            if (!offer_pages_ready(o, g, group->spans[s].first, group->spans[s].count, 0, 0))
+        struct page_cursor cursor = {0};
+        const struct page_span *span;
+        while ((span = page_group_next(group, &cursor)) != NULL)
+            if (!offer_pages_ready(o, g, span->first, span->count, 0, 0))
                 return false;
     }
     return true;

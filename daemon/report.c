@@ -26,15 +26,13 @@ static void refresh_requests(struct node *node)
     struct metrics *m = &node->metrics;
     m->live_expectations = m->live_offers = m->quarantined_pages = 0;
     const struct expectation *e;
-    DL_FOREACH(node->exchange.expectations, e)
-    {
+    DL_FOREACH (node->exchange.expectations, e) {
         m->live_expectations += !e->request.decided;
         if (e->request.decided && !e->request.drained)
             m->quarantined_pages += e->request.pages.total;
     }
     const struct offer *o;
-    DL_FOREACH(node->exchange.offers, o)
-    {
+    DL_FOREACH (node->exchange.offers, o) {
         m->live_offers += !o->request.decided;
         if (o->request.decided && !o->request.drained)
             m->quarantined_pages += o->request.pages.total;
@@ -59,8 +57,7 @@ static void refresh(struct node *node)
         peers_each(node->peers, count_up, &m->peers);
     m->pools = m->pool_bytes = 0;
     struct pool_ref *pool, *next;
-    HASH_ITER(hh, node->exchange.pools, pool, next)
-    {
+    HASH_ITER (hh, node->exchange.pools, pool, next) {
         m->pools++;
         m->pool_bytes += pool->pool->bytes;
     }
@@ -106,8 +103,7 @@ static void add_peer(void *arg, struct peer *peer)
 static void add_pools(struct node *node, cJSON *array)
 {
     struct pool_ref *pool, *next;
-    HASH_ITER(hh, node->exchange.pools, pool, next)
-    {
+    HASH_ITER (hh, node->exchange.pools, pool, next) {
         char id[2 * STRAIT_POOL_ID_BYTES + 1];
         for (uint32_t i = 0; i < STRAIT_POOL_ID_BYTES; i++)
             snprintf(id + 2 * i, 3, "%02x", pool->id.bytes[i]);

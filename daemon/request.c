@@ -1,4 +1,6 @@
 /* What offers and expectations have in common: pages, state, the end. */
+#include <utlist.h>
+
 #include "daemon/node.h"
 #include "daemon/session.h"
 
@@ -24,6 +26,8 @@ enum strait_reason request_add_pages(struct request *request, const struct wire_
         return STRAIT_REASON_NONE;
     if (!pool_has(request->pool->pool, list))
         return STRAIT_REASON_GEOMETRY;
+    if (!request_charge(request, (uint64_t)list->count * sizeof(uint32_t) * 2 + sizeof(struct page_span)))
+        return STRAIT_REASON_NO_MEMORY;
     if (!mark(request, list))
         return STRAIT_REASON_BUSY;
     enum strait_status status = page_set_add(&request->pages, list);
@@ -31,6 +35,28 @@ enum strait_reason request_add_pages(struct request *request, const struct wire_
         return STRAIT_REASON_NONE;
     unmark(request, list);
     return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+}
+
+#define CHARGED_MAX (512ull * 1024 * 1024) /* by all live requests of a client */
+
+bool request_charge(struct request *request, uint64_t bytes)
+{
+    struct session *session = request->session;
+    if (session == NULL)
+        return true; /* nobody asks for more */
+    if (bytes > CHARGED_MAX - session->charged)
+        return false;
+    session->charged += bytes;
+    request->charged += bytes;
+    return true;
+}
+
+void request_over(struct request *request)
+{
+    if (request->over)
+        return;
+    request->over = true;
+    LL_PREPEND2(request->node->exchange.over, request, over_next);
 }
 
 void request_state(struct request *request, enum strait_state state)

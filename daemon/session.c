@@ -10,37 +10,45 @@
 #include "daemon/session.h"
 
 #define SESSION_QUEUE_BYTES (64u * 1024 * 1024) /* a client that does not read its events is let go beyond this */
-#define SESSION_MESSAGES    64u                 /* of one client at a time: others have their turn */
+#define NOTES_QUEUED_MAX    (1024u * 1024)
+#define SESSION_MESSAGES    64u /* of one client at a time: others have their turn */
 
 static void flush(struct session *session)
 {
     session->dirty = false;
-    if (session->channel == NULL)
+    if (session->channel == NULL || session->ending)
         return;
-    if (channel_flush(session->channel) != STRAIT_OK)
+    if (session->doomed != NULL)
+        session_end(session, session->doomed);
+    else if (channel_flush(session->channel) != STRAIT_OK)
         session_end(session, "connection lost");
-    else if (!session->ending)
+    else
         watch_for(session->socket, channel_wants_write(session->channel) ? WATCH_READ | WATCH_WRITE : WATCH_READ);
 }
 
 void session_flush(struct node *node)
 {
     struct session *session, *next;
-    DL_FOREACH_SAFE(node->sessions, session, next)
-    if (session->dirty)
-        flush(session);
+    DL_FOREACH_SAFE (node->sessions, session, next)
+        if (session->dirty)
+            flush(session);
 }
 
 void session_send(struct session *session, const struct message *message)
 {
-    if (session == NULL || session->channel == NULL || session->ending)
+    if (session == NULL || session->channel == NULL || session->ending || session->doomed != NULL)
         return;
     (void)fault_at(FAULT_TELL, session, message);
     if (channel_send(session->channel, message, NULL, 0) != STRAIT_OK)
-        session_end(session, "client does not read its events");
-    else
-        session->dirty = true;
+        session->doomed = "client does not read its events";
+    session->dirty = true;
     (void)fault_at(FAULT_TOLD, session, message);
+}
+
+void session_send_note(struct session *session, const struct message *message)
+{
+    if (session != NULL && session->channel != NULL && channel_queued(session->channel) < NOTES_QUEUED_MAX)
+        session_send(session, message);
 }
 
 struct request *session_find(struct session *session, uint64_t transfer)
@@ -53,6 +61,7 @@ struct request *session_find(struct session *session, uint64_t transfer)
 void session_forget(struct session *session, struct request *request)
 {
     HASH_DELETE(by_transfer, session->requests, request);
+    session->charged -= request->charged;
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
@@ -78,8 +87,7 @@ static void close_socket(struct session *session)
     channel_destroy(session->channel);
     session->channel = NULL;
     struct request *request, *next;
-    HASH_ITER(by_transfer, session->requests, request, next)
-    { /* only legs of theirs are left */
+    HASH_ITER (by_transfer, session->requests, request, next) { /* only legs of theirs are left */
         HASH_DELETE(by_transfer, session->requests, request);
         request->session = NULL;
     }
@@ -100,14 +108,11 @@ void session_reap(struct node *node)
     if (!node->sessions_ended)
         return;
     node->sessions_ended = false;
-    DL_FOREACH_SAFE(node->sessions, session, next)
-    {
+    DL_FOREACH_SAFE (node->sessions, session, next) {
         if (session->channel != NULL || !session->ending)
             continue;
-        if (session->jobs == 0)
+        if (session->jobs == 0) /* else session_jobs_over asks again */
             session_free(session);
-        else
-            node->sessions_ended = true;
     }
 }
 
@@ -131,8 +136,7 @@ void session_end(struct session *session, const char *why)
     watch_close(session->process);
     session->socket = session->process = NULL;
     struct request *request, *next;
-    HASH_ITER(by_transfer, session->requests, request, next)
-    {
+    HASH_ITER (by_transfer, session->requests, request, next) {
         if (request->is_offer)
             offer_fail((struct offer *)request, STRAIT_REASON_LOCAL, "");
         else
@@ -169,6 +173,7 @@ static void welcome(struct session *session)
 static void hello(struct session *session, const struct message_hello *message)
 {
     session->greeted = true;
+    session->node->metrics.clients_accepted++;
     welcome(session); /* with a version that the client may find it does not speak */
     if (message->version < PROTOCOL_VERSION_MIN || message->version_min > PROTOCOL_VERSION) {
         session->node->metrics.client_errors++;
@@ -242,8 +247,7 @@ void session_backlogs(struct node *node)
 {
     struct session *session, *next;
     node->backlog = false;
-    DL_FOREACH_SAFE(node->sessions, session, next)
-    {
+    DL_FOREACH_SAFE (node->sessions, session, next) {
         if (!session->backlog)
             continue;
         session->backlog = false;
@@ -305,7 +309,6 @@ void session_accept(struct node *node, int fd)
     watch_process(session);
     DL_APPEND(node->sessions, session);
     node->session_count++;
-    node->metrics.clients_accepted++;
     return;
 refuse:
     channel_destroy(channel);

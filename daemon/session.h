@@ -16,9 +16,11 @@ struct session {
     bool mapping;             /* a pool is being mapped: messages wait */
     bool dirty;               /* something is to be flushed */
     bool backlog;             /* messages wait for their next turn */
+    const char *doomed;       /* why it ends with this turn of the loop; NULL: it does not */
     bool ending;              /* nothing is read any more; the socket closes when all has drained */
     uint32_t jobs;            /* mapping and unmapping for this session */
     uint32_t undrained;       /* its requests whose pages are not free */
+    uint64_t charged;         /* memory that its live requests take */
     uint64_t partial;         /* the transfer of which more parts are to come, one after another; 0: none */
     struct request *requests; /* hash, by transfer */
     struct session *prev, *next;
@@ -28,8 +30,11 @@ struct session {
 void session_accept(struct node *node, int fd);
 /* Lets go of the client: its live transfers fail, and the socket is closed when they have drained. */
 void session_end(struct session *session, const char *why);
-/* NULL session: nobody is left to be told. */
+/* Queues a message. Never ends the session under its caller: one that cannot be told ends with the turn. NULL session:
+ * nobody is left to be told. */
 void session_send(struct session *session, const struct message *message);
+/* The same for a notification, which is dropped when the client does not read. */
+void session_send_note(struct session *session, const struct message *message);
 void session_flush(struct node *node);                                    /* what the turn has queued */
 void session_forget(struct session *session, struct request *request);    /* it is freed */
 void session_drained(struct session *session);                            /* one of its requests has */

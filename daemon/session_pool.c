@@ -1,7 +1,10 @@
 /* A client's pools: mapped and unmapped on workers, known by their ids. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <utlist.h>
 
 #include "daemon/session.h"
 
@@ -14,6 +17,7 @@ struct mapping {
     struct pool *pool;
     enum strait_status status;
     char why[256];
+    struct mapping *next;
 };
 
 static void pool_status(struct session *session, const struct pool_id *id, enum strait_status status, bool removed,
@@ -37,9 +41,9 @@ static uint64_t bytes_of_user(struct node *node, uint32_t uid)
 {
     uint64_t bytes = 0;
     struct pool_ref *pool, *next;
-    HASH_ITER(hh, node->exchange.pools, pool, next)
-    if (pool->uid == uid)
-        bytes += pool->pool->bytes;
+    HASH_ITER (hh, node->exchange.pools, pool, next)
+        if (pool->uid == uid)
+            bytes += pool->pool->bytes;
     return bytes;
 }
 
@@ -76,11 +80,23 @@ static bool keep_pool(struct mapping *mapping)
     return true;
 }
 
+/* A pool of that id: of a client that has gone and not drained it is forgotten by name, of a live one it is in the way.
+ */
+static bool id_is_free(struct node *node, const struct pool_id *id)
+{
+    struct pool_ref *other;
+    HASH_FIND(hh, node->exchange.pools, id, sizeof(*id), other);
+    return other == NULL;
+}
+
+static void start_next(struct node *node);
+
 static void map_done(void *arg)
 {
     struct mapping *mapping = arg;
     struct session *session = mapping->session;
     struct node *node = session->node;
+    LL_DELETE(node->mappings, mapping);
     session->mapping = false;
     if (mapping->status == STRAIT_OK && !keep_pool(mapping)) {
         pool_unmap(mapping->pool);
@@ -97,15 +113,25 @@ static void map_done(void *arg)
     session->jobs--;
     session_jobs_over(session);
     session->backlog = node->backlog = true; /* what waited */
+    start_next(node);
 }
 
-/* A pool of that id: of a client that has gone and not drained it is forgotten by name, of a live one it is in the way.
- */
-static bool id_is_free(struct node *node, const struct pool_id *id)
+/* One at a time, so that quotas and ids are judged by what is there, and workers are left for pages. */
+static void start_next(struct node *node)
 {
-    struct pool_ref *other;
-    HASH_FIND(hh, node->exchange.pools, id, sizeof(*id), other);
-    return other == NULL;
+    struct mapping *mapping = node->mappings;
+    if (mapping == NULL)
+        return;
+    uint64_t used = bytes_of_user(node, mapping->session->uid);
+    mapping->bytes_max = node->options.pool_bytes > used ? node->options.pool_bytes - used : 0;
+    mapping->status = STRAIT_ERR_AGAIN;
+    snprintf(mapping->why, sizeof(mapping->why), "the pool's id is still in use");
+    if (!id_is_free(node, &mapping->message.pool_register.pool)) {
+        map_done(mapping);
+    } else if (job_call(node->jobs, map_work, map_done, mapping) != STRAIT_OK) {
+        mapping->status = STRAIT_ERR_NO_MEMORY;
+        map_done(mapping);
+    }
 }
 
 bool session_pool_register(struct session *session, struct message *message, const int *fds, uint32_t fd_count)
@@ -114,10 +140,6 @@ bool session_pool_register(struct session *session, struct message *message, con
     const struct message_pool_register *registration = &message->pool_register;
     if (registration->fd_count != fd_count)
         return false;
-    if (!id_is_free(node, &registration->pool)) {
-        pool_status(session, &registration->pool, STRAIT_ERR_AGAIN, false, "the pool's id is still in use");
-        return true;
-    }
     struct mapping *mapping = calloc(1, sizeof(*mapping));
     if (mapping == NULL) {
         pool_status(session, &registration->pool, STRAIT_ERR_NO_MEMORY, false, "");
@@ -130,18 +152,19 @@ bool session_pool_register(struct session *session, struct message *message, con
             break;
         mapping->fds[mapping->fd_count++] = fd;
     }
-    uint64_t used = bytes_of_user(node, session->uid);
-    mapping->bytes_max = node->options.pool_bytes > used ? node->options.pool_bytes - used : 0;
-    mapping->message = *message;
-    if (mapping->fd_count != fd_count || job_call(node->jobs, map_work, map_done, mapping) != STRAIT_OK) {
-        memset(&mapping->message, 0, sizeof(mapping->message)); /* still the caller's */
+    if (mapping->fd_count != fd_count) {
         mapping_free(mapping);
         pool_status(session, &registration->pool, STRAIT_ERR_NO_MEMORY, false, "out of memory or descriptors");
         return true;
     }
-    message->owner = NULL; /* the job's now */
+    mapping->message = *message;
+    message->owner = NULL; /* the mapping's now */
     session->mapping = true;
     session->jobs++;
+    bool idle = node->mappings == NULL;
+    LL_APPEND(node->mappings, mapping);
+    if (idle)
+        start_next(node);
     return true;
 }
 
@@ -191,8 +214,7 @@ bool session_pool_remove(struct session *session, const struct message_pool_remo
         return true;
     }
     struct request *request, *next;
-    HASH_ITER(by_transfer, session->requests, request, next)
-    {
+    HASH_ITER (by_transfer, session->requests, request, next) {
         if (request->pool != ref)
             continue;
         if (request->is_offer)
@@ -207,8 +229,7 @@ bool session_pool_remove(struct session *session, const struct message_pool_remo
 void session_pools_end(struct session *session)
 {
     struct pool_ref *ref, *next;
-    HASH_ITER(hh, session->node->exchange.pools, ref, next)
-    {
+    HASH_ITER (hh, session->node->exchange.pools, ref, next) {
         if (ref->session != session || ref->removing)
             continue;
         ref->session = NULL;

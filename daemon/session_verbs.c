@@ -186,7 +186,7 @@ static bool on_notify(struct session *session, const struct message_notify *mess
     struct pool_ref *pool;
     HASH_FIND(hh, node->exchange.pools, &message->peer_pool, sizeof(message->peer_pool), pool);
     if (pool != NULL) {
-        session_send(pool->session, &note);
+        session_send_note(pool->session, &note);
         return true;
     }
     char address[MESSAGE_ADDRESS_MAX + 1] = "";

@@ -35,6 +35,8 @@ static void stop_waiting(struct sink *sink)
     if (!sink->waiting)
         return;
     DL_DELETE2(sink->node->exchange.wanting, sink, wprev, wnext);
+    sink->node->exchange.wanting_count--;
+    sink->node->exchange.wanting_local -= sink->is_local;
     sink->waiting = false;
     sink->wants_since = 0;
 }
@@ -47,6 +49,7 @@ void sink_free(struct sink *sink)
         sink->local->local = NULL;
     HASH_DELETE(hh, sink->node->exchange.sinks, sink);
     LL_DELETE(sink->expectation->sinks, sink);
+    request_over(&sink->expectation->request);
     segments_fini(&sink->segments);
     free(sink);
 }
@@ -91,9 +94,9 @@ static void send_request(struct sink *sink)
         struct parked *parked = calloc(1, sizeof(*parked));
         if (parked == NULL)
             return; /* the deadline tells */
-        parked->is_request = true;
+        parked->key.is_request = true;
+        parked->key.wants = sink->source;
         parked->sink = sink;
-        parked->wants = sink->source;
         parked->expires = UINT64_MAX; /* as long as the sink */
         parked_add(node, parked);
         return;
@@ -108,6 +111,7 @@ static void send_request(struct sink *sink)
                                                    .source_pool = sink->source.pool,
                                                    .sink_pool = e->request.name.pool,
                                                    .source_key = view_of(sink->source.key, sink->source.size),
+                                                   .sink_key = view_of(e->request.name.key, e->request.name.size),
                                                    .geometry = e->request.pool->pool->geometry,
                                                    .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
                                                    .more = sent + count < e->wanted_count,
@@ -180,6 +184,8 @@ static void free_slot(struct sink *sink, const struct leg_grant *grant)
     if (sink->is_local)
         return;
     sink->node->slots[grant->slot].sink = NULL;
+    if (sink->peer != NULL)
+        ((struct peer_use *)sink->peer->owner)->slots--;
     arena_give(&sink->node->receive, grant->slot);
 }
 
@@ -262,7 +268,8 @@ static void decode(struct sink *sink, const struct leg_grant *grant)
         status = job_decode(node->jobs, request->pool->pool, &piece, ids, arena_slot(&node->receive, grant->slot),
                             node->slots[grant->slot].size, on_decoded, node, grant->slot);
     if (status != STRAIT_OK) {
-        struct leg_event event = {.type = SINK_DECODED, .grant = grant->id, .reason = STRAIT_REASON_NO_MEMORY};
+        struct leg_event event = {.type = SINK_DECODED, .grant = grant->id};
+        event.reason = status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
         (void)sink_apply(sink, &event);
     }
 }
@@ -304,7 +311,7 @@ static void act(struct sink *sink, const struct leg_action *action)
         expectation_leg_drained(sink->expectation);
         break;
     case LEG_CLOSED:
-        sink->node->exchange.reap = true;
+        LL_PREPEND2(sink->node->exchange.closed_sinks, sink, closed_next);
         break;
     default: /* LEG_ACCEPT is the answer of sink_apply */
         break;
@@ -317,6 +324,8 @@ static void update_waiting(struct sink *sink)
     bool wants = sink_wants(&sink->leg, &first, &count);
     if (wants && !sink->waiting) {
         DL_APPEND2(sink->node->exchange.wanting, sink, wprev, wnext);
+        sink->node->exchange.wanting_count++;
+        sink->node->exchange.wanting_local += sink->is_local;
         sink->waiting = true;
     } else if (!wants) {
         stop_waiting(sink);
@@ -400,7 +409,8 @@ static bool grant_one(struct sink *sink)
     if (!sink->is_local && sink->peer->slot_bytes < most)
         most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
     uint32_t wanted = count;
-    count = segments_cut(&sink->segments, first, wanted, &pool->sizes, &e->request.pages, target < most ? target : most);
+    count =
+        segments_cut(&sink->segments, first, wanted, &pool->sizes, &e->request.pages, target < most ? target : most);
     if (count == 0) /* a page larger than that */
         count = segments_cut(&sink->segments, first, 1, &pool->sizes, &e->request.pages, most);
     if (count == 0) {
@@ -411,28 +421,33 @@ static bool grant_one(struct sink *sink)
     uint64_t id = sink->leg.next_grant;
     if (!sink->is_local) {
         event.slot = arena_take(&node->receive);
-        node->slots[event.slot] = (struct slot){.sink = sink, .grant = id, .since = uv_hrtime()};
+        node->slots[event.slot] = (struct slot){.sink = sink, .grant = id};
+        ((struct peer_use *)sink->peer->owner)->slots++;
     }
     (void)sink_apply(sink, &event);
     return true;
 }
 
-/* Free slots go round among those who want one. */
+/* No peer may hold more than half of the arena: one that is stopped while it does would stop everybody. */
+static bool has_share(const struct node *node, const struct sink *sink)
+{
+    const struct peer_use *use = sink->peer->owner;
+    return use->slots == 0 || use->slots < (node->receive.slot_count + 1) / 2;
+}
+
+/* Free slots go round among those who want one; local ones need none. */
 void sink_grants(struct node *node)
 {
     struct exchange *x = &node->exchange;
-    struct sink *sink = x->wanting;
-    uint32_t waiting = 0;
-    while ((sink = x->wanting) != NULL) {
-        bool needs_slot = !sink->is_local;
-        if (needs_slot && node->receive.used == node->receive.slot_count) {
-            /* Local ones behind it need none. */
-            if (++waiting > HASH_COUNT(x->sinks))
-                break;
-        } else {
-            (void)grant_one(sink);
-        }
-        if (sink->waiting) { /* to the end of the round */
+    struct sink *sink;
+    for (uint32_t passed = 0; passed < x->wanting_count;) {
+        bool full = node->receive.used == node->receive.slot_count;
+        if (full && x->wanting_local == 0)
+            break;
+        sink = x->wanting;
+        bool may = sink->is_local || (!full && has_share(node, sink));
+        passed = may && grant_one(sink) ? 0 : passed + 1;
+        if (x->wanting == sink) { /* to the end of the round */
             DL_DELETE2(x->wanting, sink, wprev, wnext);
             DL_APPEND2(x->wanting, sink, wprev, wnext);
         }
@@ -453,8 +468,7 @@ void sink_reclaim(struct node *node)
     uint64_t now = uv_now(node->loop);
     bool starving = false;
     struct sink *sink, *next;
-    DL_FOREACH2(node->exchange.wanting, sink, wnext)
-    {
+    DL_FOREACH2 (node->exchange.wanting, sink, wnext) {
         if (holds_grants(sink))
             sink->wants_since = 0;
         else if (sink->wants_since == 0)
@@ -464,9 +478,9 @@ void sink_reclaim(struct node *node)
     }
     if (!starving)
         return;
-    HASH_ITER(hh, node->exchange.sinks, sink, next)
-    if (!sink->is_local && sink_unused(&sink->leg) != 0 && now - sink->granted_at >= node->options.grant_ms)
-        sink_event(sink, SINK_RECLAIM, STRAIT_REASON_NONE);
+    HASH_ITER (hh, node->exchange.sinks, sink, next)
+        if (!sink->is_local && sink_unused(&sink->leg) != 0 && now - sink->granted_at >= node->options.grant_ms)
+            sink_event(sink, SINK_RECLAIM, STRAIT_REASON_NONE);
 }
 
 /* ---- Arrival ----------------------------------------------------------------------------------------------------- */
@@ -502,7 +516,6 @@ struct landing sink_arriving(struct node *node, struct peer *peer, const void *b
         return (struct landing){.address = NULL};
     }
     slot->size = size;
-    slot->since = uv_hrtime();
     return (struct landing){.address = arena_slot(&node->receive, header.slot), .cookie = header.slot};
 }
 

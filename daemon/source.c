@@ -43,6 +43,7 @@ static void stop_waiting(struct source *source)
     if (!source->waiting)
         return;
     DL_DELETE2(source->node->exchange.encoding, source, wprev, wnext);
+    source->node->exchange.encoding_count--;
     source->waiting = false;
 }
 
@@ -53,6 +54,7 @@ void source_free(struct source *source)
         local_part(source->local, source);
     HASH_DELETE(hh, source->node->exchange.sources, source);
     LL_DELETE(source->offer->sources, source);
+    request_over(&source->offer->request);
     segments_fini(&source->segments);
     free(source->wanted);
     free(source);
@@ -333,14 +335,14 @@ static void act(struct source *source, const struct leg_action *action)
         request_state(&source->offer->request, action->state);
         break;
     case LEG_VERDICT:
-        source->counted = true;
-        offer_leg_verdict(source->offer, action->reason);
+        if (!source->superseded)
+            offer_leg_verdict(source->offer, action->reason);
         break;
     case LEG_DRAINED:
         offer_leg_drained(source->offer);
         break;
     case LEG_CLOSED:
-        source->node->exchange.reap = true;
+        LL_PREPEND2(source->node->exchange.closed_sources, source, closed_next);
         break;
     default:
         break;
@@ -353,6 +355,7 @@ static void update_waiting(struct source *source)
     if (wants && !source->waiting) {
         source->queued_at = uv_hrtime();
         DL_APPEND2(source->node->exchange.encoding, source, wprev, wnext);
+        source->node->exchange.encoding_count++;
         source->waiting = true;
     } else if (!wants) {
         stop_waiting(source);
@@ -382,18 +385,17 @@ void source_event(struct source *source, enum leg_event_type type, enum strait_r
 void source_encodes(struct node *node)
 {
     struct exchange *x = &node->exchange;
-    struct source *source;
-    uint32_t passed = 0;
-    while ((source = x->encoding) != NULL && passed <= HASH_COUNT(x->sources)) {
-        bool full = x->encoding_jobs >= ENCODING_JOBS_MAX;
+    for (uint32_t passed = 0; passed < x->encoding_count && x->encoding_jobs < ENCODING_JOBS_MAX;) {
+        struct source *source = x->encoding;
         bool needs_slot = !source->is_local && !source->peer->direct;
-        if (full || (needs_slot && node->send.used == node->send.slot_count)) {
+        if (needs_slot && node->send.used == node->send.slot_count) {
             passed++;
         } else {
             histogram_record(&node->metrics.stages[STAGE_QUEUE], (uv_hrtime() - source->queued_at) / 1000);
             source_event(source, SOURCE_ENCODE, STRAIT_REASON_NONE);
+            passed = 0;
         }
-        if (source->waiting) { /* to the end of the round */
+        if (x->encoding == source) { /* to the end of the round */
             DL_DELETE2(x->encoding, source, wprev, wnext);
             DL_APPEND2(x->encoding, source, wprev, wnext);
         }

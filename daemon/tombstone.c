@@ -1,5 +1,5 @@
-/* How requests failed, remembered for a while: who comes late gets the old verdict instead of waiting in vain. A request
- * that was DONE leaves no such trace: its name may be meant anew, and then waits for its new other side. */
+/* How requests failed, remembered for a while: who comes late gets the old verdict instead of waiting in vain. A
+ * request that was DONE leaves no such trace: its name may be meant anew, and then waits for its new other side. */
 #include <stdlib.h>
 
 #include "daemon/node.h"

@@ -282,7 +282,7 @@ struct message_request {
     uint64_t leg;
     struct epoch epoch;
     struct pool_id source_pool, sink_pool;
-    struct view source_key;
+    struct view source_key, sink_key;
     uint64_t geometry;    /* hash of the sink pool's page sizes, layers and layout: blob_geometry */
     uint32_t deadline_ms; /* what is left */
     bool more;            /* another REQUEST of this leg continues the spans */

@@ -53,6 +53,7 @@ static const struct field request_fields[] = {
     POOL(REQUEST, source_pool),
     POOL(REQUEST, sink_pool),
     KEY(REQUEST, source_key),
+    KEY(REQUEST, sink_key),
     U64(REQUEST, geometry),
     U32(REQUEST, deadline_ms, 0, UINT32_MAX),
     BOOL(REQUEST, more),

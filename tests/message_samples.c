@@ -184,6 +184,7 @@ const struct sample samples[] = {
                                    .source_pool = POOL_A,
                                    .sink_pool = POOL_B,
                                    .source_key = VIEW("source"),
+                                   .sink_key = VIEW("sink"),
                                    .geometry = 0x1122334455667788,
                                    .deadline_ms = 1234,
                                    .more = true,
@@ -443,6 +444,7 @@ static void same_request(const struct message_request *a, const struct message_r
     SAME_POOL(source_pool);
     SAME_POOL(sink_pool);
     SAME_VIEW(source_key);
+    SAME_VIEW(sink_key);
     SAME(geometry);
     SAME(deadline_ms);
     SAME(more);

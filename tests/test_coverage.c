@@ -56,9 +56,29 @@ static bool land(struct piece piece)
     return coverage_land(coverage, &piece, tell, &told);
 }
 
+/* Takes as many ranges as there is room for, and remembers where their ids are. */
+struct found {
+    struct wire_span *spans;
+    uint32_t capacity, count;
+    uint64_t pages;
+};
+
+static bool take(void *owner, const struct wire_page_list *range)
+{
+    struct found *found = owner;
+    ck_assert_uint_lt(found->count, found->capacity);
+    ck_assert_uint_gt(range->count, 0);
+    ck_assert_ptr_eq(range->ids, page_set_ids(&pages, range->group, range->first, range->count));
+    found->spans[found->count++] = (struct wire_span){range->group, range->first, range->count};
+    found->pages += range->count;
+    return found->count < found->capacity;
+}
+
 static uint32_t missing(struct wire_span *spans, uint32_t capacity)
 {
-    return coverage_missing(coverage, spans, capacity);
+    struct found found = {spans, capacity, 0, 0};
+    coverage_missing(coverage, take, &found);
+    return found.count;
 }
 
 /* ---- Facts ------------------------------------------------------------------------------------------------------ */
@@ -68,7 +88,7 @@ START_TEST(no_pages_are_complete_at_once)
     create();
     ck_assert(coverage_complete(coverage));
     ck_assert_uint_eq(coverage_layers_landed(coverage), 0);
-    ck_assert_uint_eq(missing(NULL, 0), 0);
+    ck_assert_uint_eq(missing(&(struct wire_span){0}, 1), 0);
     ck_assert(!claim((struct piece){0, 0, 1, 0, 1}));
 }
 END_TEST
@@ -159,21 +179,46 @@ START_TEST(a_page_is_missing_until_its_last_region_is_in_place)
     expect(0, 0, 10); /* other ordinals, adjacent indexes */
     expect(1, 3, 2);
     create();
-    ck_assert_uint_eq(missing(spans, 4), 2);
-    static const struct wire_span all[] = {{0, 0, 15}, {1, 3, 2}};
+    ck_assert_uint_eq(missing(spans, 4), 3);
+    static const struct wire_span all[] = {{0, 0, 10}, {0, 10, 5}, {1, 3, 2}};
     ck_assert_mem_eq(spans, all, sizeof(all));
     ck_assert(claim((struct piece){0, 0, 5, 0, 15}));
     ck_assert(land((struct piece){0, 0, 4, 4, 8}));
-    ck_assert_uint_eq(missing(spans, 4), 2);
+    ck_assert_uint_eq(missing(spans, 4), 3);
     ck_assert(land((struct piece){0, 4, 1, 4, 8}));
     static const struct wire_span rest[] = {{0, 0, 4}, {0, 12, 3}, {1, 3, 2}};
     ck_assert_uint_eq(missing(spans, 4), 3);
     ck_assert_mem_eq(spans, rest, sizeof(rest));
     memset(spans, 0x55, sizeof(spans));
-    ck_assert_uint_eq(missing(spans, 1), 3);
+    ck_assert_uint_eq(missing(spans, 1), 1); /* enough is enough */
     ck_assert_mem_eq(spans, rest, sizeof(rest[0]));
-    ck_assert_uint_eq(spans[1].first, 0x55555555);
-    ck_assert_uint_eq(missing(NULL, 0), 3);
+}
+END_TEST
+
+/* Ranges that cross words and stretches, and ordinals that begin anywhere in a word. */
+START_TEST(long_ranges_come_in_pieces_that_leave_nothing_out)
+{
+    enum { LONG = 5 * COVERAGE_RANGE_MAX + 77, LANDED = 2 * COVERAGE_RANGE_MAX + 63 };
+    static struct wire_span spans[16];
+    uint32_t next = 1000, count;
+    expect(0, 0, 13);
+    expect(0, 1000, LONG);
+    create();
+    ck_assert(claim((struct piece){0, 0, 5, 0, 13}));
+    ck_assert(land((struct piece){0, 0, 5, 0, 13}));
+    ck_assert(claim((struct piece){0, 0, 5, 1000, LONG}));
+    ck_assert(land((struct piece){0, 0, 5, 1000 + LANDED, 1}));
+    count = missing(spans, 16);
+    ck_assert_uint_gt(count, 3);
+    for (uint32_t i = 0; i < count; i++) {
+        ck_assert_uint_eq(spans[i].first, next);
+        ck_assert_uint_lt(spans[i].count, 2 * COVERAGE_RANGE_MAX);
+        next += spans[i].count;
+        if (next == 1000 + LANDED)
+            next++;
+    }
+    ck_assert_uint_eq(next, 1000 + LONG);
+    ck_assert_uint_eq(missing(spans, 2), 2);
 }
 END_TEST
 
@@ -298,6 +343,7 @@ static Suite *coverage_suite(void)
     tcase_add_test(tcase, a_layer_is_told_when_all_its_regions_are_in_place);
     tcase_add_test(tcase, layers_of_which_nothing_is_expected_are_not_told);
     tcase_add_test(tcase, a_page_is_missing_until_its_last_region_is_in_place);
+    tcase_add_test(tcase, long_ranges_come_in_pieces_that_leave_nothing_out);
     tcase_add_test(tcase, too_large_an_expectation_is_refused);
     tcase_add_loop_test(tcase, random_pieces_are_covered_as_in_a_table, 0, 20);
     suite_add_tcase(suite, tcase);

@@ -107,7 +107,7 @@ START_TEST(requests_too_many_to_wait_fail_and_the_others_wait)
 }
 END_TEST
 
-START_TEST(a_client_that_reads_nothing_is_let_go)
+START_TEST(notes_do_not_end_who_does_not_read_them)
 {
     enum { NOTES = 1200 }; /* of 64 KiB: more than the daemon keeps for one client */
     static char data[STRAIT_NOTE_BYTES_MAX];
@@ -125,12 +125,32 @@ START_TEST(a_client_that_reads_nothing_is_let_go)
         if (i % 16 == 0)
             pump(0);
     }
-    WAIT(stat_of(writer, "gauges.clients") == 1);
-    ck_assert_double_eq(0, stat_of(writer, "gauges.pools"));
+    ck_assert_double_eq(2, stat_of(writer, "gauges.clients"));
+    deaf->deaf = false;
+    (void)stats_text(deaf);
+    ck_assert(!e->decided);
+    ck_assert_uint_eq(1, deaf->connects);
+}
+END_TEST
+
+START_TEST(a_client_that_reads_nothing_is_let_go)
+{
+    enum { QUESTIONS = 40000 }; /* whose answers are more than the daemon keeps for one client */
+    test_node_init(&nodes[0], "a", "shm");
+    test_node_start(&nodes[0]);
+    struct party *other = party_open(&nodes[0]), *deaf = party_open(&nodes[0]);
+    struct test_pool *pool = pool_open(deaf, (struct geometry){0});
+    struct flow *e = flow_expect(pool, (struct strait_expect_params){KEY("k"), LISTS({.count = 4})});
+    (void)stats_text(deaf);
+    deaf->deaf = true;
+    for (int i = 0; i < QUESTIONS; i++)
+        (void)strait_stats(deaf->client);
+    WAIT(stat_of(other, "gauges.clients") == 1);
+    ck_assert_double_eq(0, stat_of(other, "gauges.pools"));
     deaf->deaf = false;
     ends_failed(e, STRAIT_REASON_LOCAL);
     WAIT(deaf->connects == 2);
-    ck_assert_uint_eq(0, writer->disconnects);
+    ck_assert_uint_eq(0, other->disconnects);
 }
 END_TEST
 
@@ -488,6 +508,7 @@ int main(void)
     tcase_add_test(tcase, a_client_too_many_waits_until_another_leaves);
     tcase_add_test(tcase, a_pool_over_the_quota_is_refused_and_fits_later);
     tcase_add_loop_test(tcase, requests_too_many_to_wait_fail_and_the_others_wait, 0, WIRES - 1);
+    tcase_add_test(tcase, notes_do_not_end_who_does_not_read_them);
     tcase_add_test(tcase, a_client_that_reads_nothing_is_let_go);
     tcase = node_case(suite, "hostile");
     tcase_add_test(tcase, random_bytes_end_their_connection_only);

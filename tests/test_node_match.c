@@ -53,7 +53,7 @@ START_TEST(expected_pages_that_are_not_offered_are_named)
 END_TEST
 
 /* Every second page is missing: the list has as many holes as there are pages in it. */
-START_TEST(all_missing_pages_are_named_however_many)
+START_TEST(all_missing_pages_are_named_however_scattered)
 {
     enum { MISSING = 5000 };
     struct pair pair;
@@ -73,6 +73,30 @@ START_TEST(all_missing_pages_are_named_however_many)
         ck_assert_uint_eq(1, e->failed[i].id % 2);
     landed(e, o);
     ck_assert(pool_as_imagined(sink));
+}
+END_TEST
+
+/* Up to a limit, which the client can tell from their number. */
+START_TEST(the_first_of_very_many_missing_pages_are_named)
+{
+    enum { MANY = STRAIT_FAILED_PAGES_MAX + 1 };
+    struct pair pair;
+    struct test_pool *source, *sink;
+    uint32_t *ids = malloc(MANY * sizeof(*ids));
+    open_pools(&pair, 0, (struct geometry){.layers = 1, .pages = MANY, .row_bytes = 64}, &source, &sink);
+    for (uint32_t i = 0; i < MANY; i++)
+        ids[i] = MANY - 1 - i;
+    for (uint32_t count = MANY; count >= MANY - 1; count--) {
+        struct strait_page_list list = {.count = count, .ids = count == MANY ? ids : NULL};
+        struct flow *e = flow_expect(
+            sink, (struct strait_expect_params){KEY("k"), .lists = &list, .list_count = 1, .deadline_ms = 50});
+        ends_failed(e, STRAIT_REASON_TIMEOUT);
+        ck_assert_uint_eq(STRAIT_FAILED_PAGES_MAX, e->failed_count);
+        ck_assert_int_eq(count == MANY, strlen(e->text) != 0);
+        for (uint32_t i = 0; i < e->failed_count; i++)
+            ck_assert_uint_eq(count == MANY ? ids[i] : i, e->failed[i].id);
+    }
+    free(ids);
 }
 END_TEST
 
@@ -351,7 +375,8 @@ int main(void)
     TCase *tcase = node_case(suite, "match");
     tcase_add_loop_test(tcase, a_suffix_of_what_is_offered_may_be_expected, 0, WIRES);
     tcase_add_loop_test(tcase, expected_pages_that_are_not_offered_are_named, 0, WIRES);
-    tcase_add_loop_test(tcase, all_missing_pages_are_named_however_many, 0, WIRES);
+    tcase_add_loop_test(tcase, all_missing_pages_are_named_however_scattered, 0, WIRES);
+    tcase_add_test(tcase, the_first_of_very_many_missing_pages_are_named);
     tcase_add_loop_test(tcase, nothing_offered_fails_all_that_is_expected, 0, WIRES);
     tcase_add_loop_test(tcase, pools_that_do_not_match_are_told_and_refused, 0, WIRES * COUNT(misfits));
     tcase = node_case(suite, "parts");

@@ -1,6 +1,7 @@
 /* Page lists of one transfer: what is found again, what is refused, and that a refusal changes nothing. */
 #include <check.h>
 #include <string.h>
+#include <time.h>
 
 #include "daemon/page_set.h"
 #include "tests/support.h"
@@ -120,6 +121,103 @@ START_TEST(too_little_order_is_refused)
 }
 END_TEST
 
+/* What the cursor shows must be in order, and all of it. */
+static void check_order(uint32_t group)
+{
+    struct page_cursor cursor = {0};
+    const struct page_span *span;
+    uint64_t end = 0;
+    uint32_t spans = 0, count = 0;
+    for (; (span = page_group_next(&set.groups[group], &cursor)) != NULL; spans++) {
+        ck_assert(spans == 0 || span->first >= end);
+        ck_assert_uint_gt(span->count, 0);
+        end = (uint64_t)span->first + span->count;
+        count += span->count;
+    }
+    ck_assert_ptr_null(page_group_next(&set.groups[group], &cursor));
+    ck_assert_uint_eq(spans, set.groups[group].span_count);
+    ck_assert_uint_eq(count, set.groups[group].id_count);
+}
+
+START_TEST(the_cursor_of_no_pages_is_at_the_end)
+{
+    check_order(0);
+    ck_assert_int_eq(add(1, 7, 1, 0), STRAIT_OK);
+    check_order(0);
+    check_order(1);
+}
+END_TEST
+
+enum { LISTS = 60000 };
+enum order { RISING, FALLING, RANDOM, INWARD, ORDERS };
+
+/* Every index below LISTS once, each in its own way. */
+static void make_order(uint32_t *indexes, enum order order)
+{
+    struct rng rng = rng_init(9);
+    for (uint32_t i = 0; i < LISTS; i++) {
+        indexes[i] = order == FALLING ? LISTS - 1 - i : i;
+        if (order == INWARD)
+            indexes[i] = i % 2 != 0 ? LISTS - 1 - i / 2 : i / 2;
+    }
+    for (uint32_t i = LISTS - 1; order == RANDOM && i > 0; i--) {
+        uint32_t other = rng_below(&rng, i + 1), index = indexes[i];
+        indexes[i] = indexes[other];
+        indexes[other] = index;
+    }
+}
+
+/* On one processor, whoever else uses it. */
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SECONDS_MAX 0.4
+#else
+#define SECONDS_MAX 0.02
+#endif
+
+START_TEST(many_lists_take_little_time_in_any_order)
+{
+    static uint32_t indexes[LISTS];
+    make_order(indexes, (enum order)_i);
+    double begin = cpu_seconds();
+    for (uint32_t i = 0; i < LISTS; i++)
+        if (add(0, 2 * indexes[i], 1, i) != STRAIT_OK)
+            ck_abort_msg("list %u", i);
+    double took = cpu_seconds() - begin;
+    ck_assert_double_lt(took, SECONDS_MAX);
+    ck_assert_uint_eq(set.groups[0].span_count, LISTS);
+    check_order(0);
+    for (uint32_t i = 0; i < LISTS; i++) {
+        const uint32_t *id = page_set_ids(&set, 0, 2 * indexes[i], 1);
+        ck_assert(id != NULL && *id == i);
+        ck_assert_uint_eq(page_set_run(&set, 0, 2 * indexes[i] + 1), 0);
+        ck_assert_int_eq(add(0, 2 * indexes[i], 1, 0), STRAIT_ERR_INVALID);
+    }
+}
+END_TEST
+
+/* One list after another goes on from the one before, and the holes between others are filled to the brim. */
+START_TEST(gaps_between_many_spans_are_filled_exactly)
+{
+    for (uint32_t i = 0; i < 1000; i++)
+        ck_assert_int_eq(add(0, 10 * i, 4, 0), STRAIT_OK);
+    for (uint32_t i = 0; i < 1000; i++) {
+        ck_assert_int_eq(add(0, 10 * i + 4, 7, 0), i < 999 ? STRAIT_ERR_INVALID : STRAIT_OK);
+        ck_assert_int_eq(add(0, 10 * i + 3, 2, 0), STRAIT_ERR_INVALID);
+        if (i < 999)
+            ck_assert_int_eq(add(0, 10 * i + 4, 6, 0), STRAIT_OK);
+    }
+    ck_assert_uint_eq(set.total, 999 * 10 + 11);
+    check_order(0);
+}
+END_TEST
+
 START_TEST(a_zeroed_set_can_be_let_go)
 {
     struct page_set zeroed = {0};
@@ -192,7 +290,58 @@ START_TEST(random_lists_are_found_as_in_a_table)
         next = list.first + list.count < INDEXES - 40 ? list.first + list.count : 0;
     }
     compare(&naive);
+    check_order(0);
+    check_order(1);
     ck_assert_uint_eq(set.total, naive.count[0] + naive.count[1]);
+}
+END_TEST
+
+/* ---- Spans of others --------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *what;
+    struct wire_span spans[3];
+    bool valid;
+} foreign[] = {
+    {"rising", {{0, 0, 5}, {0, 7, 1}, {0, 9, 2}}, true},
+    {"touching", {{0, 0, 5}, {0, 5, 2}, {0, 7, 2}}, true},
+    {"groups begin anew", {{0, 8, 5}, {1, 0, 2}, {3, 0, 2}}, true},
+    {"up to the last index", {{0, 0, 1}, {0, 1, UINT32_MAX - 1}, {1, 0, UINT32_MAX}}, true},
+    {"falling", {{0, 7, 1}, {0, 0, 5}, {1, 0, 1}}, false},
+    {"equal", {{0, 7, 1}, {0, 7, 1}, {1, 0, 1}}, false},
+    {"overlapping", {{0, 1, 5}, {0, 5, 2}, {1, 0, 1}}, false},
+    {"one in the other", {{0, 0, 50}, {0, 5, 2}, {1, 0, 1}}, false},
+    {"groups falling", {{1, 0, 1}, {0, 5, 2}, {1, 3, 1}}, false},
+    {"empty", {{0, 0, 1}, {0, 5, 0}, {0, 6, 1}}, false},
+    {"empty at the beginning", {{0, 0, 0}, {0, 5, 1}, {0, 6, 1}}, false},
+    {"around the corner", {{0, UINT32_MAX - 1, 1}, {0, UINT32_MAX, UINT32_MAX}, {0, 5, 1}}, false},
+};
+
+START_TEST(spans_of_others_are_as_a_set_has_them)
+{
+    ck_assert(page_spans_valid(foreign[_i].spans, 0, 3) == foreign[_i].valid);
+    ck_assert(page_spans_valid(foreign[_i].spans, 3, 3)); /* all known */
+    bool by_parts = page_spans_valid(foreign[_i].spans, 0, 1) && page_spans_valid(foreign[_i].spans, 1, 2) &&
+                    page_spans_valid(foreign[_i].spans, 2, 3);
+    ck_assert(by_parts == foreign[_i].valid);
+}
+END_TEST
+
+START_TEST(spans_of_others_are_as_many_as_a_set_has)
+{
+    enum { MANY = PAGE_SET_SPANS_MAX + 1 };
+    struct wire_span *spans = calloc(2 * MANY, sizeof(*spans));
+    for (uint32_t i = 0; i < MANY; i++)
+        spans[i] = (struct wire_span){0, 2 * i, 1};
+    ck_assert(page_spans_valid(NULL, 0, 0));
+    ck_assert(page_spans_valid(spans, 0, PAGE_SET_SPANS_MAX));
+    ck_assert(!page_spans_valid(spans, 0, MANY));
+    ck_assert(!page_spans_valid(spans, PAGE_SET_SPANS_MAX, MANY));
+    for (uint32_t i = PAGE_SET_SPANS_MAX; i < 2 * MANY; i++)
+        spans[i] = (struct wire_span){1, 2 * i, 1};
+    ck_assert(page_spans_valid(spans, 0, 2 * PAGE_SET_SPANS_MAX)); /* as many of another group */
+    ck_assert(!page_spans_valid(spans, 0, 2 * PAGE_SET_SPANS_MAX + 1));
+    free(spans);
 }
 END_TEST
 
@@ -208,6 +357,11 @@ static Suite *page_set_suite(void)
     tcase_add_test(tcase, an_empty_list_adds_nothing);
     tcase_add_test(tcase, as_many_pages_as_allowed_can_be_added);
     tcase_add_test(tcase, too_little_order_is_refused);
+    tcase_add_test(tcase, the_cursor_of_no_pages_is_at_the_end);
+    tcase_add_loop_test(tcase, many_lists_take_little_time_in_any_order, 0, ORDERS);
+    tcase_add_test(tcase, gaps_between_many_spans_are_filled_exactly);
+    tcase_add_loop_test(tcase, spans_of_others_are_as_a_set_has_them, 0, COUNT(foreign));
+    tcase_add_test(tcase, spans_of_others_are_as_many_as_a_set_has);
     tcase_add_test(tcase, a_zeroed_set_can_be_let_go);
     tcase_add_loop_test(tcase, random_lists_are_found_as_in_a_table, 0, 40);
     suite_add_tcase(suite, tcase);

@@ -1,8 +1,11 @@
 /* Nodes that connect to each other; who is to be stopped or killed is another process. */
 #include "tests/peer_node.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,6 +141,66 @@ START_TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
 }
 END_TEST
 
+/* The peer's daemon does not get to accepting: the next kind would be used for as long as the connection lives. */
+START_TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
+{
+    struct node a, b;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int waiting[64], count = 0;
+    node_init(&a, "a", "shm,loopback");
+    node_init(&b, "b", "shm,loopback");
+    a.options.connect_ms = b.options.connect_ms = SECONDS(10);
+    node_open(&a);
+    node_open(&b);
+    watch_for(b.shm_watch, 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
+    for (;; count++) {
+        ck_assert_int_lt(count, COUNT(waiting));
+        waiting[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (connect(waiting[count], (const struct sockaddr *)&address, sizeof(address)) != 0)
+            break;
+    }
+    ck_assert_int_eq(EAGAIN, errno);
+    EXPECT(get(&a, &b)->state == PEER_LINKING);
+    RUN_UNTIL(a.ups > 0, 300);
+    ck_assert_uint_eq(0, a.ups);
+    for (int i = 0; i < count; i++)
+        close(accept4(b.shm_listener, NULL, NULL, SOCK_CLOEXEC));
+    for (int i = 0; i <= count; i++)
+        close(waiting[i]);
+    watch_for(b.shm_watch, WATCH_READ);
+    connect_nodes(&a, &b);
+    ck_assert_str_eq("shm", peer_transport_name(a.up));
+    node_fini(&a);
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next)
+{
+    struct node a, b;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int waiting[64], count = 0;
+    node_init(&a, "a", "shm,loopback");
+    node_init(&b, "b", "shm,loopback");
+    node_open(&a);
+    node_open(&b);
+    watch_for(b.shm_watch, 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
+    do {
+        ck_assert_int_lt(count, COUNT(waiting));
+        waiting[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    } while (connect(waiting[count++], (const struct sockaddr *)&address, sizeof(address)) == 0);
+    connect_nodes(&a, &b);
+    ck_assert_str_eq("loopback", peer_transport_name(a.up));
+    ck_assert_ptr_nonnull(strstr(a.up->why, "shm: its socket has no room"));
+    while (count > 0)
+        close(waiting[--count]);
+    node_fini(&a);
+    node_fini(&b);
+}
+END_TEST
+
 START_TEST(the_diallers_order_decides)
 {
     struct node a, b;
@@ -262,6 +325,148 @@ START_TEST(a_node_that_comes_back_is_dialled_again)
     }
     connect_nodes(&a, &b);
     ck_assert_str_eq("udqudqudqu", a.story);
+    node_fini(&a);
+    node_fini(&b);
+}
+END_TEST
+
+/* ---- Back-off ------------------------------------------------------------------------------------------------------
+ */
+
+static uint64_t milliseconds_since(uint64_t begun)
+{
+    return (uv_hrtime() - begun) / 1000000;
+}
+
+/* Deadlines of a second go on meanwhile. */
+START_TEST(short_lives_are_no_reason_for_long_waits)
+{
+    struct node a, b;
+    uint64_t took = 0;
+    node_init(&a, "a", "shm");
+    node_init(&b, "b", "shm");
+    node_open(&a);
+    node_open(&b);
+    connect_nodes(&a, &b);
+    for (uint32_t life = 1; life <= 8; life++) {
+        peer_drop(b.up, "short");
+        EXPECT(a.quiets == life && b.quiets == life);
+        uint64_t begun = uv_hrtime();
+        connect_nodes(&a, &b);
+        took = milliseconds_since(begun);
+    }
+    ck_assert_uint_ge(took, 100);
+    ck_assert_uint_le(took, 500);
+    node_fini(&a);
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(a_node_that_calls_is_called_back_at_once)
+{
+    struct node a, b;
+    char address[MESSAGE_ADDRESS_MAX];
+    node_init(&a, "a", "shm");
+    node_init(&b, "b", "shm");
+    node_open(&a);
+    node_open(&b);
+    snprintf(address, sizeof(address), "%s", peers_address(b.peers));
+    node_close(&b);
+    uint64_t begun = uv_hrtime();
+    while (milliseconds_since(begun) < 1400) { /* 20, 40, ... 640 ms; the next wait is a second */
+        (void)peers_get(a.peers, address);
+        uv_run(&loop, UV_RUN_ONCE);
+    }
+    snprintf(b.options.listen, sizeof(b.options.listen), "%s", address);
+    node_open(&b);
+    begun = uv_hrtime();
+    connect_nodes(&b, &a);
+    connect_nodes(&a, &b);
+    ck_assert_uint_le(milliseconds_since(begun), 400);
+    ck_assert_uint_eq(2, a.ups);
+    node_fini(&a);
+    node_fini(&b);
+}
+END_TEST
+
+/* ---- Turns of the loop ---------------------------------------------------------------------------------------------
+ */
+
+/* What an owner does: its prepare handle carries out what callbacks have queued. It runs first. The other one runs
+ * last, right before the loop blocks. */
+static struct turns {
+    struct node *nodes[2];
+    uv_prepare_t first, last;
+    uint32_t done, left_waiting;
+} turns;
+
+static uint32_t queued(void)
+{
+    uint32_t sum = 0;
+    for (int i = 0; i < COUNT(turns.nodes); i++) {
+        const struct node *node = turns.nodes[i];
+        sum += node->ups + node->downs + node->quiets + node->arrived + node->sent;
+    }
+    return sum;
+}
+
+static void on_first(uv_prepare_t *prepare)
+{
+    (void)prepare;
+    turns.done = queued();
+}
+
+static void on_last(uv_prepare_t *prepare)
+{
+    (void)prepare;
+    turns.left_waiting += turns.done != queued() && uv_backend_timeout(&loop) != 0;
+}
+
+START_TEST(the_loop_does_not_block_on_what_a_callback_queued)
+{
+    struct node a, b;
+    if (is_missing(kinds[_i]))
+        return;
+    node_init(&a, "a", kinds[_i]);
+    node_init(&b, "b", kinds[_i]);
+    turns = (struct turns){.nodes = {&a, &b}};
+    uv_prepare_init(&loop, &turns.first);
+    uv_prepare_init(&loop, &turns.last);
+    uv_prepare_start(&turns.last, on_last);
+    node_open(&a);
+    node_open(&b);
+    uv_prepare_start(&turns.first, on_first);
+    connect_nodes(&a, &b);
+    for (uint8_t i = 0; i < 50; i++) {
+        send_chunk(&a, &b, i);
+        RUN_UNTIL(false, 3);
+    }
+    peer_drop(a.up, "over");
+    EXPECT(a.quiets == 1 && b.quiets == 1);
+    ck_assert_uint_eq(0, turns.left_waiting);
+    RUN_UNTIL(false, 10);
+    ck_assert_uint_eq(turns.done, queued());
+    uv_close((uv_handle_t *)&turns.first, NULL);
+    uv_close((uv_handle_t *)&turns.last, NULL);
+    node_fini(&a);
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(a_loop_with_idle_peers_sleeps)
+{
+    struct node a, b;
+    uint32_t turns_taken = 0;
+    node_init(&a, "a", "shm");
+    node_init(&b, "b", "shm");
+    node_open(&a);
+    node_open(&b);
+    connect_nodes(&a, &b);
+    send_chunk(&a, &b, 1);
+    uint64_t end = uv_hrtime() + 300000000u;
+    for (; uv_hrtime() < end; turns_taken++)
+        uv_run(&loop, UV_RUN_ONCE);
+    ck_assert_uint_le(turns_taken, 1000); /* the pulse makes 150, heartbeats a few more */
     node_fini(&a);
     node_fini(&b);
 }
@@ -427,6 +632,32 @@ START_TEST(a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead)
 }
 END_TEST
 
+/* 0: it was up until then; 1: it is down for long, and its slots are in quarantine. */
+START_TEST(a_stopped_peer_does_not_keep_a_node_from_its_end)
+{
+    struct other other = other_start(TIMEOUT_MS);
+    struct node a;
+    node_init(&a, "a", "shm");
+    node_open(&a);
+    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    kill(other.pid, SIGSTOP);
+    if (_i == 1)
+        EXPECT(a.downs == 1);
+    peers_close(a.peers);
+    uint64_t begun = uv_hrtime();
+    RUN_UNTIL(a.closed, TIMEOUT_MS / 2);
+    ck_assert_uint_eq(1, a.downs);
+    ck_assert_uint_eq(0, a.quiets); /* it may go on in time */
+    EXPECT(a.closed);
+    ck_assert_uint_ge(milliseconds_since(begun), TIMEOUT_MS - 20);
+    ck_assert_uint_le(milliseconds_since(begun), 5 * TIMEOUT_MS);
+    ck_assert_str_eq("udq", a.story);
+    ck_assert_int_eq(0, waitpid(other.pid, NULL, WNOHANG)); /* all that without its help */
+    other_kill(&other);
+    node_fini(&a);
+}
+END_TEST
+
 /* The other one's patience is far shorter than its sleep. */
 START_TEST(a_process_does_not_blame_its_peers_for_its_own_sleep)
 {
@@ -516,18 +747,25 @@ int main(void)
     tcase_add_test(tcase, both_may_dial_and_have_two_connections_then);
     tcase_add_test(tcase, a_transport_that_fails_gives_way_to_the_next);
     tcase_add_test(tcase, a_transport_that_does_not_answer_gives_way_to_the_next);
+    tcase_add_test(tcase, a_unix_socket_with_a_full_backlog_is_tried_again);
+    tcase_add_test(tcase, a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next);
     tcase_add_test(tcase, the_diallers_order_decides);
     tcase_add_test(tcase, without_a_common_transport_there_is_no_peer);
     tcase_add_test(tcase, a_peer_is_quiet_only_after_its_user_has_quit_the_link);
     tcase_add_test(tcase, who_breaks_the_protocol_goes_down);
     tcase_add_test(tcase, a_peer_can_be_dropped_from_inside_a_callback);
     tcase_add_test(tcase, a_node_that_comes_back_is_dialled_again);
+    tcase_add_test(tcase, short_lives_are_no_reason_for_long_waits);
+    tcase_add_test(tcase, a_node_that_calls_is_called_back_at_once);
+    tcase_add_loop_test(tcase, the_loop_does_not_block_on_what_a_callback_queued, 0, COUNT(kinds));
+    tcase_add_test(tcase, a_loop_with_idle_peers_sleeps);
     tcase_add_loop_test(tcase, why_an_address_cannot_be_reached_is_kept, 0, COUNT(dead_ends));
     tcase_add_test(tcase, an_attempt_that_fails_is_not_repeated_at_once);
     tcase_add_loop_test(tcase, a_malformed_address_is_refused, 0, COUNT(malformed));
     tcase_add_test(tcase, an_address_in_use_is_told);
     tcase_add_test(tcase, a_killed_peer_goes_down_at_once);
     tcase_add_test(tcase, a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead);
+    tcase_add_loop_test(tcase, a_stopped_peer_does_not_keep_a_node_from_its_end, 0, 2);
     tcase_add_test(tcase, a_process_does_not_blame_its_peers_for_its_own_sleep);
     tcase_add_test(tcase, a_peer_that_takes_no_messages_goes_down);
     tcase_add_loop_test(tcase, a_node_can_be_closed_at_any_moment, 0, 24);

@@ -335,6 +335,28 @@ START_TEST(a_closing_link_waits_for_the_end_of_the_socket)
 }
 END_TEST
 
+/* Not before link_close, though: nobody gives up an arena that is in use. */
+START_TEST(an_abandoned_link_does_not_wait_for_the_end_of_the_socket)
+{
+    connect_by_hand();
+    link_abandon(side.link);
+    step(20);
+    ck_assert_uint_eq(1, side.connected);
+    ck_assert_uint_eq(0, side.broken + side.closed);
+    ck_assert_int_eq(STRAIT_OK, side_send(&side, 0, 1));
+    WAIT_UNTIL(&side, 1, side.sent == 1);
+    link_close(side.link);
+    step(20);
+    ck_assert_uint_eq(0, side.closed);
+    link_abandon(side.link);
+    link_abandon(side.link); /* does no harm */
+    WAIT_UNTIL(&side, 1, side.closed);
+    ck_assert_uint_eq(0, side.broken);
+    close(peer);
+    side_fini(&side);
+}
+END_TEST
+
 /* A peer that does not read: sends are kept, and end with the link. */
 START_TEST(a_full_socket_delays_sends)
 {
@@ -371,6 +393,7 @@ static Suite *suite(void)
     tcase_add_test(tests, descriptors_with_a_record_are_dropped);
     tcase_add_test(tests, the_end_of_the_socket_breaks_a_link_at_once);
     tcase_add_test(tests, a_closing_link_waits_for_the_end_of_the_socket);
+    tcase_add_test(tests, an_abandoned_link_does_not_wait_for_the_end_of_the_socket);
     tcase_add_test(tests, a_full_socket_delays_sends);
     suite_add_tcase(all, tests);
     return all;

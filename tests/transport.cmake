@@ -10,7 +10,11 @@ strait_test(loopback USES transport transport_sides LABELS unit TIMEOUT 60)
 set(transport_tests transport shm loopback)
 if(STRAIT_HAVE_UCX)
     strait_test(ucx USES transport transport_sides LABELS unit TIMEOUT 60)
-    list(APPEND transport_tests ucx)
+    strait_test(signals USES client LABELS unit) # loads libstrait-node, and UCX with it, by its name
+    target_compile_definitions(test_signals PRIVATE STRAITD="$<TARGET_FILE:straitd>")
+    add_dependencies(test_signals strait-node straitd)
+    set_property(TEST signals APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-node>")
+    list(APPEND transport_tests ucx signals)
 endif()
 set_property(TEST ${transport_tests} APPEND PROPERTY ENVIRONMENT
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no")

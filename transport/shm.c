@@ -357,6 +357,16 @@ static void shm_link_close(struct link *base)
     watch(link, link->ended ? 0 : EPOLLIN);
 }
 
+/* As if the peer's end had come: what it stores from now on, it stores into a file that nobody reads. */
+static void shm_link_abandon(struct link *base)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    if (link->core.state != LINK_CLOSING)
+        return;
+    link->ended = true;
+    watch(link, 0);
+}
+
 static bool shm_quiet(struct core_link *link)
 {
     return ((struct shm_link *)link)->ended;
@@ -464,6 +474,7 @@ const struct transport_ops transport_shm = {
     .address = shm_link_address,
     .connect = shm_link_connect,
     .close = shm_link_close,
+    .abandon = shm_link_abandon,
     .map = shm_link_map,
     .send = shm_link_send,
 };

@@ -28,3 +28,10 @@ const struct transport_ops *transport_find(const char *name)
             return kinds[i];
     return NULL;
 }
+
+void transport_leave_signals(void)
+{
+#if STRAIT_HAVE_UCX
+    ucx_leave_signals();
+#endif
+}

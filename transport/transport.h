@@ -21,7 +21,7 @@
  * With a direct transport `closed` waits for the end of the peer's side of the link, which comes when the peer has
  * called link_close too or is dead: a stopped process keeps its slots in quarantine, as it could write to them when it
  * goes on. With a transport whose bytes pass through this process `closed` comes at once, and breaks the peer's side.
- */
+ * An owner that is about to give up its arena need not wait for that: link_abandon. */
 #ifndef STRAIT_TRANSPORT_TRANSPORT_H
 #define STRAIT_TRANSPORT_TRANSPORT_H
 
@@ -94,6 +94,7 @@ struct transport_ops {
     size_t (*address)(struct link *link, void *dst, size_t capacity);
     enum strait_status (*connect)(struct link *link, const void *address, size_t size);
     void (*close)(struct link *link);
+    void (*abandon)(struct link *link); /* NULL: links close by themselves */
     void *(*map)(struct link *link, size_t offset, size_t size);
     enum strait_status (*send)(struct link *link, const void *header, size_t header_size, const void *data, size_t size,
                                void *handle, uint64_t cookie);
@@ -114,6 +115,11 @@ struct link {
 /* The kinds that this build has, best first; NULL past the last. By name: NULL when absent. */
 const struct transport_ops *transport_at(uint32_t index);
 const struct transport_ops *transport_find(const char *name);
+
+/* Gives back the signals that libraries of transports took when they were loaded (UCX: those of errors, and SIGHUP),
+ * unless the user wants it so (UCX_HANDLE_ERRORS or UCX_DEBUG_SIGNO is set). For the main function of a program of our
+ * own: in a process of others it could be their choice. */
+void transport_leave_signals(void);
 
 /* Makes a transport whose peers write into `arena` (borrowed, as are the events' functions). `options`: "name=value"
  * pairs separated by spaces, what they mean is the transport's business (ucx: tls=, devices=, ...); unknown names are
@@ -180,6 +186,13 @@ static inline enum strait_status link_connect(struct link *link, const void *add
 static inline void link_close(struct link *link)
 {
     link->transport->ops->close(link);
+}
+/* After link_close: `closed` follows without waiting for the peer's side, which may go on storing into the arena's
+ * file. Only for an owner that reads nothing of the arena any more and frees it next. Before link_close: nothing. */
+static inline void link_abandon(struct link *link)
+{
+    if (link->transport->ops->abandon != NULL)
+        link->transport->ops->abandon(link);
 }
 /* Direct transports: the peer's arena at [offset, offset + size) as memory to write to; NULL when out of bounds.
  * Others: NULL. */

@@ -27,4 +27,7 @@
 
 extern const struct transport_ops transport_ucx;
 
+/* transport_leave_signals, of UCX. */
+void ucx_leave_signals(void);
+
 #endif

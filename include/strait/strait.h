@@ -49,6 +49,7 @@ extern "C" {
 #define STRAIT_REGIONS_MAX        4096u              /* of a pool */
 #define STRAIT_GROUPS_MAX         64u                /* of a pool */
 #define STRAIT_TRANSFER_PAGES_MAX (4u * 1024 * 1024) /* page ids of one expectation or offer */
+#define STRAIT_FAILED_PAGES_MAX   (64u * 1024)       /* pages that a daemon names as failed */
 #define STRAIT_PARTS_MAX          64u                /* consumers of an offer, sources of an expectation */
 
 struct strait_client;   /* a connection to the daemon */
@@ -223,7 +224,8 @@ struct strait_offer_params {
     uint32_t lease_ms;  /* how long the pages stay offered while no consumer is alive; renewed by the daemons */
     bool later;         /* the listed pages are not ready yet: strait_append makes them so, layer by layer */
     bool last;          /* nothing will be appended: the lists are complete and ready */
-    const void *aux;    /* with last: a small payload that arrives with DONE */
+    const void *aux;    /* with last: a small payload that arrives with DONE. Of several sources one should bring it:
+                           an expectation keeps the first that comes, and drops the others' */
     size_t aux_size;
     void *context;
 };
@@ -339,7 +341,10 @@ struct strait_event {
     int32_t layer;
     int32_t status;                          /* enum strait_status */
     const char *text;                        /* POOL, STATE: more about a failure, else "" */
-    const struct strait_failed_page *failed; /* sink, FAILED: pages not in place; any region of them may be */
+    const struct strait_failed_page *failed; /* sink, FAILED: pages not in place; any region of them may be. With
+                                                STRAIT_FAILED_PAGES_MAX of them or more there may be others: take every
+                                                page of the expectation as not in place. None when the request never
+                                                came to life */
     uint32_t failed_count;
     const void *data; /* STATE DONE of a sink: the aux payload; NOTE, STATS */
     size_t data_size;

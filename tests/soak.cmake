@@ -1,0 +1,27 @@
+# The service under load, and the scenarios of shared arenas and restarts, with daemons of their own. CTest runs a minute
+# of it; `soak --daemon straitd --seconds 1200` is the release check.
+add_executable(soak soak/main.c soak/report.c soak/daemon.c soak/figures.c soak/watch.c soak/pool.c soak/world.c
+    soak/move.c soak/group.c soak/scene.c soak/mixed.c soak/mixed_judge.c soak/one_slot.c soak/deadline.c soak/restart.c)
+target_link_libraries(soak PRIVATE strait_client strait_kernels strait_test_support PkgConfig::XXHASH m)
+target_compile_definitions(soak PRIVATE SOAK_UCX=$<BOOL:${STRAIT_HAVE_UCX}> SOAK_SLOWER=${STRAIT_TEST_SLOWER})
+
+# strait_soak_test(NAME OPTIONS ... TIMEOUT seconds). Nothing runs beside: they look at the time that things take.
+function(strait_soak_test name)
+    cmake_parse_arguments(ARG "" "TIMEOUT" "OPTIONS" ${ARGN})
+    strait_add_test(${name} COMMAND soak --daemon $<TARGET_FILE:straitd> ${ARG_OPTIONS} LABELS soak
+        TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "UCX_MEM_EVENTS=no"
+        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
+        "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0")
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+endfunction()
+
+math(EXPR soak_stall_ms "20 * ${STRAIT_TEST_SLOWER}")
+if(STRAIT_SANITIZE)
+    set(soak_seconds 15)
+else()
+    set(soak_seconds 60)
+endif()
+strait_soak_test(soak OPTIONS --seconds ${soak_seconds} --stall-ms ${soak_stall_ms} TIMEOUT 200)
+strait_soak_test(soak_one_slot OPTIONS --scenario one-slot TIMEOUT 120)
+strait_soak_test(soak_deadline OPTIONS --scenario deadline TIMEOUT 120)
+strait_soak_test(soak_restart OPTIONS --scenario restart TIMEOUT 120)

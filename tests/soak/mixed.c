@@ -1,0 +1,232 @@
+/* Everything at once, for as long as one likes: sizes from a page to 64 MiB, page sizes, who starts, who comes first,
+ * appends by pages and by layers, codings, transports. Nothing may fail, nothing may grow, and in the end daemons and
+ * clients must have counted the same. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/soak/mixed.h"
+#include "tests/soak/move.h"
+#include "tests/soak/report.h"
+#include "tests/soak/soak.h"
+#include "tests/soak/watch.h"
+#include "tests/support.h"
+
+#define DEADLINE_MS (60u * 1000)
+#define LARGEST     (64 * MIB)
+#define PAUSE_MS    200u /* between appends, at most */
+#define GAP_MS      30u  /* between the beginnings of both sides, at most */
+#define TOLD_EVERY  15u  /* seconds */
+
+static const struct form forms[] = {
+    {.name = "4 KiB, 1 region", .page_bytes = 4096, .layers = 1, .roles = 1, .ids = 4096},
+    {.name = "16 KiB, 8 layers", .page_bytes = 16384, .layers = 8, .roles = 2, .ids = 256},
+    {.name = "64 KiB, 4 layers", .page_bytes = 65536, .layers = 4, .roles = 2, .ids = 160, .interleaved = true},
+    {.name = "256 KiB, 2 layers", .page_bytes = 262144, .layers = 2, .roles = 2, .ids = 80},
+};
+
+static const struct daemon_options both = {"shm,ucx", 64 * MIB, 32 * MIB, 4 * MIB};
+static const struct daemon_options shm_only = {"shm", 64 * MIB, 32 * MIB, 4 * MIB};
+static const struct daemon_options ucx_only = {"ucx", 64 * MIB, 32 * MIB, 4 * MIB};
+
+/* ---- The plan ---------------------------------------------------------------------------------------------------- */
+
+static struct world_plan world_plan(const char *transport)
+{
+    struct world_plan plan = {.forms = forms, .form_count = COUNT(forms), .worker_count = 4, .daemon_count = 2};
+    const uint32_t nodes[WORKERS_MAX] = {0, 1, 0, 1, 2};
+    memcpy(plan.worker_nodes, nodes, sizeof(nodes));
+    plan.daemons[0] = plan.daemons[1] = strcmp(transport, "ucx") == 0 ? ucx_only : shm_only;
+    if (strcmp(transport, "local") == 0) {
+        plan.daemon_count = 1;
+        memset(plan.worker_nodes, 0, sizeof(plan.worker_nodes));
+    } else if (strcmp(transport, "mixed") == 0 && SOAK_UCX) {
+        plan.daemons[0] = plan.daemons[1] = both;
+        plan.daemons[2] = ucx_only;
+        plan.daemon_count = 3;
+        plan.worker_count = 5;
+    }
+    return plan;
+}
+
+/* Pairs of workers: those of the two daemons, and what `mixed` has beside. */
+static bool make_routes(struct world *world, const char *transport)
+{
+    static const uint32_t pairs[][2] = {{0, 1}, {2, 3}, {0, 2}, {4, 0}};
+    uint32_t count = strcmp(transport, "mixed") != 0 ? 2 : world->worker_count > 4 ? 4 : 3;
+    for (uint32_t pair = 0; pair < count; pair++)
+        for (uint32_t form = 0; form < world->form_count; form++)
+            if (world_route(world, pairs[pair][0], pairs[pair][1], form) == NULL ||
+                world_route(world, pairs[pair][1], pairs[pair][0], form) == NULL)
+                return false;
+    return true;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* From 1 to `most`, small ones more often: as many between 1 and 2 as between `most` / 2 and `most`, and more. */
+static uint32_t draw_size(struct rng *rng, uint32_t most)
+{
+    double share = (double)rng_below(rng, 1u << 20) / (1u << 20);
+    return least(most, (uint32_t)pow(most + 1.0, pow(share, 1.5)));
+}
+
+/* False: no pages are vacant on this way. */
+static bool draw_plan(struct mixed *mixed, struct move_plan *plan)
+{
+    struct rng *rng = &mixed->rng;
+    const struct route *route = &mixed->world.routes[rng_below(rng, mixed->world.route_count)];
+    uint32_t vacant = least(route->source->vacant_count, route->sink->vacant_count);
+    uint32_t most = (uint32_t)(LARGEST / form_id_bytes(&route->source->form));
+    if (vacant == 0)
+        return false;
+    *plan = (struct move_plan){.route = route,
+                               .pages = draw_size(rng, least(vacant, most)),
+                               .style = rng_below(rng, STYLES),
+                               .parts = 2 + rng_below(rng, 4),
+                               .starter = rng_below(rng, STARTERS),
+                               .source_first = rng_below(rng, 2),
+                               .own_names = rng_below(rng, 2),
+                               .aux = rng_below(rng, 4) == 0,
+                               .gap_ms = rng_below(rng, 2) * rng_below(rng, GAP_MS),
+                               .pause_ms = rng_below(rng, PAUSE_MS),
+                               .deadline_ms = DEADLINE_MS};
+    if (plan->style == STYLE_CHUNKS && plan->pages < plan->parts)
+        plan->style = STYLE_WHOLE;
+    return true;
+}
+
+/* ---- The load ---------------------------------------------------------------------------------------------------- */
+
+/* A worker's pools are in the order of forms. */
+static size_t form_index(const struct route *route)
+{
+    return (size_t)(route->source - route->source->worker->pools);
+}
+
+static void count(struct mixed *mixed, const struct move *move)
+{
+    const struct move_plan *plan = &move->plan;
+    uint64_t bytes = move_bytes(plan);
+    mixed->bytes += bytes;
+    mixed->smallest = mixed->done == 0 || bytes < mixed->smallest ? bytes : mixed->smallest;
+    mixed->largest = bytes > mixed->largest ? bytes : mixed->largest;
+    mixed->done++;
+    mixed->by_style[plan->style]++;
+    mixed->by_starter[plan->starter]++;
+    mixed->by_form[form_index(plan->route)]++;
+}
+
+static void end_slot(struct mixed *mixed, struct slot *slot)
+{
+    bool failed = slot->move.source.state != STRAIT_DONE || slot->move.sink.state != STRAIT_DONE;
+    if (failed)
+        move_complain(&slot->move);
+    if (move_finish(&slot->move))
+        count(mixed, &slot->move);
+    slot->used = false;
+    mixed->live--;
+}
+
+static void fill_slot(struct mixed *mixed, struct slot *slot)
+{
+    struct move_plan plan;
+    if (!draw_plan(mixed, &plan))
+        return;
+    move_prepare(&slot->move, &plan);
+    move_begin(&slot->move);
+    slot->used = true;
+    mixed->live++;
+}
+
+/* One look at every slot. What is over makes room for the next, while there shall be more. */
+static void turn(struct mixed *mixed, bool more)
+{
+    for (uint32_t i = 0; i < mixed->slot_count; i++) {
+        struct slot *slot = &mixed->slots[i];
+        if (slot->used)
+            move_turn(&slot->move);
+        if (slot->used && move_over(&slot->move))
+            end_slot(mixed, slot);
+        if (!slot->used && more)
+            fill_slot(mixed, slot);
+    }
+}
+
+static void tell_progress(const struct mixed *mixed, double seconds)
+{
+    printf("%6.0f s  %8" PRIu64 " done  %8.1f GiB  %2u in flight  resident MiB", seconds, mixed->done,
+           (double)mixed->bytes / (double)(1024 * MIB), mixed->live);
+    for (uint32_t i = 0; i < mixed->world.daemon_count; i++) {
+        const struct process_size size = watch_last(&mixed->watches[i]);
+        printf("  %s %.1f (heap %.1f)", mixed->world.daemons[i].name, (double)size.resident / MIB,
+               (double)size.anonymous / MIB);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+static void sample(struct mixed *mixed, double seconds)
+{
+    if (seconds < mixed->sampled + 1)
+        return;
+    mixed->sampled = floor(seconds);
+    for (uint32_t i = 0; i < mixed->world.daemon_count; i++)
+        watch_sample(&mixed->watches[i]);
+    mixed->live_sum += mixed->live;
+    mixed->live_samples++;
+    if ((uint64_t)mixed->sampled % TOLD_EVERY == 0)
+        tell_progress(mixed, seconds);
+}
+
+static void load(struct mixed *mixed, uint32_t seconds)
+{
+    double begin = now_seconds(), elapsed = 0;
+    while ((elapsed < seconds || mixed->live != 0) && !too_many_complaints()) {
+        turn(mixed, elapsed < seconds);
+        if (!world_pump(&mixed->world, 2))
+            break;
+        elapsed = now_seconds() - begin;
+        if (elapsed < seconds)
+            sample(mixed, elapsed);
+    }
+    mixed->seconds = elapsed;
+}
+
+/* ---- The run ----------------------------------------------------------------------------------------------------- */
+
+static void begin(struct mixed *mixed, const struct soak_options *options)
+{
+    mixed->rng = rng_init(3);
+    mixed->slot_count = options->concurrency;
+    mixed->stall_seconds = options->stall_ms * 1e-3;
+    mixed->slots = calloc(options->concurrency, sizeof(*mixed->slots));
+    require(mixed->slots != NULL);
+    for (uint32_t i = 0; i < mixed->world.daemon_count; i++)
+        watch_init(&mixed->watches[i], &mixed->world.daemons[i]);
+}
+
+static void end(struct mixed *mixed)
+{
+    for (uint32_t i = 0; i < DAEMONS_MAX; i++)
+        watch_fini(&mixed->watches[i]);
+    world_fini(&mixed->world);
+    free(mixed->slots);
+}
+
+void soak_mixed(const struct soak_options *options)
+{
+    static struct mixed mixed;
+    const struct world_plan plan = world_plan(options->transport);
+    if (world_init(&mixed.world, options->daemon, &plan) && make_routes(&mixed.world, options->transport)) {
+        begin(&mixed, options);
+        load(&mixed, options->seconds);
+        mixed_judge(&mixed);
+    }
+    end(&mixed);
+}

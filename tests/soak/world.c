@@ -1,0 +1,244 @@
+#include "tests/soak/world.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/soak/figures.h"
+#include "tests/soak/move.h"
+#include "tests/soak/report.h"
+#include "tests/support.h"
+
+#define CONNECT_MS 20000u
+#define REST_MS    10000u
+
+/* ---- The folder -------------------------------------------------------------------------------------------------- */
+
+static bool write_codebook(const char *folder)
+{
+    char path[DAEMON_PATH_MAX];
+    struct strait_codebook *codebook = test_codebook();
+    size_t size = strait_codebook_serialized_size(codebook);
+    void *bytes = malloc(size);
+    snprintf(path, sizeof(path), "%s/codebook", folder);
+    FILE *file = fopen(path, "we");
+    bool good = bytes != NULL && file != NULL && strait_codebook_serialize(codebook, bytes, size) == STRAIT_OK &&
+                fwrite(bytes, 1, size, file) == size;
+    if (file != NULL)
+        good = fclose(file) == 0 && good;
+    free(bytes);
+    strait_codebook_destroy(codebook);
+    return good;
+}
+
+static bool make_folder(char *folder, size_t capacity)
+{
+    const char *place = getenv("TMPDIR");
+    if (place == NULL || place[0] != '/' || strlen(place) > 40)
+        place = "/tmp";
+    snprintf(folder, capacity, "%s/strait-soak-XXXXXX", place);
+    if (mkdtemp(folder) != NULL && write_codebook(folder))
+        return true;
+    complain("%s: %s", folder, strerror(errno));
+    return false;
+}
+
+/* It is flat. */
+static void remove_folder(const char *path)
+{
+    DIR *folder = opendir(path);
+    if (folder == NULL)
+        return;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            unlinkat(dirfd(folder), entry->d_name, 0);
+    closedir(folder);
+    rmdir(path);
+}
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+static void on_pool(struct worker *worker, const struct strait_event *event)
+{
+    for (uint32_t i = 0; i < FORMS_MAX; i++) {
+        struct pool *pool = &worker->pools[i];
+        if (pool->pool != event->pool || event->pool == NULL)
+            continue;
+        pool->told = true;
+        if (event->status != STRAIT_OK)
+            complain("daemon %s refuses a pool: %s", worker->daemon->name, event->text);
+        else if (strait_pool_export(pool->pool, pool->blob, sizeof(pool->blob), &pool->blob_size) != STRAIT_OK)
+            complain("a pool of %s cannot be exported", worker->daemon->name);
+    }
+}
+
+static void on_event(struct worker *worker, const struct strait_event *event)
+{
+    switch (event->type) {
+    case STRAIT_EVENT_STATE:
+    case STRAIT_EVENT_DRAINED:
+    case STRAIT_EVENT_LAYER:
+        move_take(event);
+        break;
+    case STRAIT_EVENT_POOL:
+        on_pool(worker, event);
+        break;
+    case STRAIT_EVENT_CONNECTION:
+        if (!event->connected && !worker->may_lose)
+            complain("a worker lost the connection to daemon %s", worker->daemon->name);
+        break;
+    default:
+        break;
+    }
+}
+
+static void take_events(struct worker *worker)
+{
+    struct strait_event events[64];
+    uint32_t count = strait_poll(worker->client, events, COUNT(events));
+    for (uint32_t i = 0; i < count; i++)
+        on_event(worker, &events[i]);
+}
+
+bool world_pump(struct world *world, int ms)
+{
+    struct pollfd fds[WORKERS_MAX];
+    bool all_run = true;
+    for (uint32_t i = 0; i < world->worker_count; i++)
+        fds[i] = (struct pollfd){.fd = strait_client_fd(world->workers[i].client), .events = POLLIN};
+    (void)poll(fds, world->worker_count, ms);
+    for (uint32_t i = 0; i < world->worker_count; i++)
+        take_events(&world->workers[i]);
+    for (uint32_t i = 0; i < world->daemon_count; i++)
+        all_run = (world->daemons[i].pid == 0 || daemon_runs(&world->daemons[i])) && all_run;
+    return all_run;
+}
+
+/* ---- Beginning --------------------------------------------------------------------------------------------------- */
+
+static bool open_worker(struct world *world, uint32_t node, const struct world_plan *plan)
+{
+    static const enum strait_coding codings[] = {STRAIT_CODING_AUTO, STRAIT_CODING_TIERED, STRAIT_CODING_TOP16,
+                                                 STRAIT_CODING_RAW};
+    struct worker *worker = &world->workers[world->worker_count];
+    *worker = (struct worker){.daemon = &world->daemons[node], .node = node};
+    const struct strait_client_config config = {.size = sizeof(config), .socket = worker->daemon->socket};
+    if (strait_client_open(&config, &worker->client) != STRAIT_OK)
+        return false;
+    uint32_t number = world->worker_count++;
+    for (uint32_t i = 0; i < plan->form_count; i++) {
+        struct pool *pool = &worker->pools[i];
+        if (!pool_init(pool, worker, worker->client, &plan->forms[i]) ||
+            strait_set_policy(pool->pool, codings[(number + i) % COUNT(codings)]) != STRAIT_OK)
+            return false;
+    }
+    return true;
+}
+
+static bool all_told(const struct world *world)
+{
+    for (uint32_t i = 0; i < world->worker_count; i++)
+        for (uint32_t p = 0; p < world->form_count; p++)
+            if (!world->workers[i].pools[p].told)
+                return false;
+    return true;
+}
+
+static bool await_pools(struct world *world)
+{
+    for (uint64_t end = now_ms() + CONNECT_MS; !all_told(world);)
+        if (!world_pump(world, 20) || now_ms() > end) {
+            complain("pools are not registered");
+            return false;
+        }
+    return complaints() == 0;
+}
+
+bool world_init(struct world *world, const char *program, const struct world_plan *plan)
+{
+    static const char *const names[DAEMONS_MAX] = {"a", "b", "c"};
+    *world = (struct world){.form_count = plan->form_count};
+    if (!make_folder(world->folder, sizeof(world->folder)))
+        return false;
+    for (uint32_t i = 0; i < plan->daemon_count; i++) {
+        daemon_init(&world->daemons[i], program, world->folder, names[i], &plan->daemons[i]);
+        world->daemon_count++;
+        if (!daemon_start(&world->daemons[i]))
+            return false;
+    }
+    for (uint32_t i = 0; i < plan->worker_count; i++)
+        if (!open_worker(world, plan->worker_nodes[i], plan)) {
+            complain("a worker cannot begin: out of memory or descriptors");
+            return false;
+        }
+    return await_pools(world);
+}
+
+void world_fini(struct world *world)
+{
+    for (uint32_t i = 0; i < world->worker_count; i++) {
+        strait_client_close(world->workers[i].client);
+        for (uint32_t p = 0; p < FORMS_MAX; p++)
+            pool_fini(&world->workers[i].pools[p]);
+    }
+    for (uint32_t i = 0; i < world->daemon_count; i++)
+        daemon_stop(&world->daemons[i]);
+    if (world->folder[0] != '\0')
+        remove_folder(world->folder);
+}
+
+const struct route *world_route(struct world *world, uint32_t from, uint32_t to, uint32_t form)
+{
+    struct route *route = &world->routes[world->route_count];
+    struct worker *source = &world->workers[from], *sink = &world->workers[to];
+    require(world->route_count < ROUTES_MAX);
+    *route = (struct route){.source = &source->pools[form], .sink = &sink->pools[form]};
+    if (strait_peer_import(source->client, route->sink->blob, route->sink->blob_size, &route->to_sink) != STRAIT_OK ||
+        strait_peer_import(sink->client, route->source->blob, route->source->blob_size, &route->to_source) !=
+            STRAIT_OK) {
+        complain("a pool cannot be imported");
+        return NULL;
+    }
+    world->route_count++;
+    return route;
+}
+
+/* ---- At rest ----------------------------------------------------------------------------------------------------- */
+
+/* What must be zero when nothing is under way; the first that is not. */
+static const char *left_over(const struct soak_daemon *daemon, int64_t *value)
+{
+    static const char *const names[] = {"strait_slots_used",
+                                        "strait_slots_quarantined",
+                                        "strait_send_slots_used",
+                                        "strait_quarantined_pages",
+                                        "strait_parked",
+                                        "strait_transfers_live{role=\"source\"}",
+                                        "strait_transfers_live{role=\"sink\"}"};
+    char *text = figures_fetch(daemon);
+    const char *found = text == NULL ? "/metrics" : NULL;
+    *value = -1;
+    for (int i = 0; found == NULL && i < COUNT(names); i++)
+        if ((*value = figure_read(text, names[i])) != 0)
+            found = names[i];
+    free(text);
+    return found;
+}
+
+void world_check_rest(struct world *world)
+{
+    for (uint32_t i = 0; i < world->daemon_count; i++) {
+        const char *name;
+        int64_t value;
+        uint64_t end = now_ms() + REST_MS;
+        while ((name = left_over(&world->daemons[i], &value)) != NULL && now_ms() < end)
+            (void)world_pump(world, 10);
+        if (name != NULL)
+            complain("daemon %s at rest: %s is %" PRId64, world->daemons[i].name, name, value);
+    }
+}
