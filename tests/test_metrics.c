@@ -169,7 +169,8 @@ static void check_sample(struct checker *c, const char *line)
 /* Takes the text apart. */
 static struct checker check_text(char *text)
 {
-    static struct checker c;
+    struct checker c;
+    memset(&c, 0, sizeof(c));
     ck_assert_int_eq('\n', text[strlen(text) - 1]);
     for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
         if (line[0] == '#')
