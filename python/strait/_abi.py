@@ -65,6 +65,8 @@ class Run(Structure):
         ("class_count", c_uint32),
         ("class_stats", c_void_p),
         ("metadata", c_void_p),
+        ("caching", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
