@@ -62,7 +62,8 @@ static void __attribute__((noreturn)) become(const struct soak_daemon *daemon, p
         execl(daemon->program, daemon->program, "--socket", daemon->socket, "--listen", listen, "--metrics",
               "127.0.0.1:0", "--transports", daemon->options.transports, "--ucx-options", "tls=tcp devices=lo",
               "--codebook", codebook, "--arena-bytes", arena, "--send-bytes", send, "--chunk-bytes", chunk, "--workers",
-              "2", "--drain-timeout", "2s", (char *)NULL);
+              "2", "--drain-timeout", "2s", "--grant-timeout",
+              daemon->options.grant_timeout != NULL ? daemon->options.grant_timeout : "100ms", (char *)NULL);
     dprintf(log, "%s: %s\n", daemon->program, strerror(errno));
     _exit(127);
 }

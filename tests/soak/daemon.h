@@ -11,6 +11,7 @@
 struct daemon_options {
     const char *transports;
     uint64_t arena_bytes, send_bytes, chunk_bytes;
+    const char *grant_timeout; /* NULL: the daemon's own */
 };
 
 struct soak_daemon {
