@@ -16,13 +16,13 @@ struct arena {
     size_t size;
     int fd; /* of the memfd, sealed against resizing; -1: private memory */
     uint32_t slot_bytes, slot_count;
-    uint32_t used;   /* slots taken */
-    uint32_t *free;  /* stack of free slots: the last one used is the warmest */
-    uint8_t *taken;  /* per slot */
+    uint32_t used;  /* slots taken */
+    uint32_t *free; /* stack of free slots: the last one used is the warmest */
+    uint8_t *taken; /* per slot */
 };
 
-/* slot_bytes is a multiple of 4096. Uses huge pages where the system gives them for the asking (madvise), never fails for
- * want of them. ERR_NO_MEMORY, ERR_IO, ERR_INVALID. */
+/* slot_bytes is a multiple of 4096. Uses huge pages where the system gives them for the asking (madvise), never fails
+ * for want of them. ERR_NO_MEMORY, ERR_IO, ERR_INVALID. */
 enum strait_status arena_init(struct arena *arena, bool shared, uint32_t slot_bytes, uint32_t slot_count);
 void arena_fini(struct arena *arena); /* safe on a zeroed one */
 

@@ -22,10 +22,11 @@
 
 #include <strait/strait.h>
 
-#define LEG_GRANTS    8u               /* outstanding at once, as the sink counts */
-#define SOURCE_GRANTS (2 * LEG_GRANTS) /* the sink may have a chunk in place before the source hears that it was sent \
-                                        */
-#define LEG_ACTIONS 24u                /* that one event can cause: SOURCE_GRANTS, and a few */
+#define LEG_GRANTS 8u /* outstanding at once, as the sink counts */
+#define SOURCE_GRANTS                                                                                  \
+    (2 * LEG_GRANTS)    /* the sink may have a chunk in place before the source hears that it was sent \
+                         */
+#define LEG_ACTIONS 24u /* that one event can cause: SOURCE_GRANTS, and a few */
 
 enum grant_state {
     GRANT_NONE = 0,

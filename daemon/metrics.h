@@ -18,15 +18,16 @@ struct histogram {
 };
 
 void histogram_record(struct histogram *histogram, uint64_t microseconds);
-/* Upper bound of the bucket in which the quantile (0..1) lies, in microseconds; 0 when empty, UINT64_MAX in the last. */
+/* Upper bound of the bucket in which the quantile (0..1) lies, in microseconds; 0 when empty, UINT64_MAX in the last.
+ */
 uint64_t histogram_quantile(const struct histogram *histogram, double quantile);
 
 enum stage {
-    STAGE_QUEUE,  /* a grant waited for a send slot */
-    STAGE_ENCODE, /* a chunk was gathered and encoded */
-    STAGE_WIRE,   /* from the transport's send until it was sent */
-    STAGE_DECODE, /* a chunk was checked and put in place */
-    STAGE_COPY,   /* pages were copied under one daemon */
+    STAGE_QUEUE,    /* a grant waited for a send slot */
+    STAGE_ENCODE,   /* a chunk was gathered and encoded */
+    STAGE_WIRE,     /* from the transport's send until it was sent */
+    STAGE_DECODE,   /* a chunk was checked and put in place */
+    STAGE_COPY,     /* pages were copied under one daemon */
     STAGE_TRANSFER, /* from the expectation's start to its verdict */
     STAGES,
 };
@@ -35,16 +36,16 @@ enum coding_counter { CODED_RAW, CODED_TOP16, CODED_TIERED, CODED_LOCAL, CODINGS
 
 struct metrics {
     struct histogram stages[STAGES];
-    struct histogram stalls; /* how long one turn of the loop took */
-    uint64_t offers, expectations;          /* begun */
+    struct histogram stalls;       /* how long one turn of the loop took */
+    uint64_t offers, expectations; /* begun */
     uint64_t source_done, sink_done;
     uint64_t source_failed[16], sink_failed[16]; /* by enum strait_reason */
-    uint64_t raw_bytes_sent, wire_bytes_sent; /* chunks */
+    uint64_t raw_bytes_sent, wire_bytes_sent;    /* chunks */
     uint64_t raw_bytes_landed, wire_bytes_landed;
     uint64_t chunks_sent[CODINGS], chunks_landed;
-    uint64_t local_bytes;                   /* page to page under this daemon */
-    uint64_t coded_values, escapes;         /* drift: escapes per value against calibration */
-    uint64_t chunks_refused;                /* stale or unknown */
+    uint64_t local_bytes;           /* page to page under this daemon */
+    uint64_t coded_values, escapes; /* drift: escapes per value against calibration */
+    uint64_t chunks_refused;        /* stale or unknown */
     uint64_t grants, grants_reclaimed;
     uint64_t clients_accepted, clients_refused, client_errors;
     uint64_t peers_connected, peers_lost, peer_errors, auth_failures;
