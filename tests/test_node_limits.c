@@ -483,6 +483,34 @@ static const struct {
       START(2)}},
 };
 
+/* Turns of the loop pass between the parts, so that the first has been forgotten when the second comes. */
+START_TEST(a_request_that_failed_stays_dead_when_its_other_parts_come)
+{
+    static const struct wire_page_list beyond = {.count = 4, .first_id = 15};
+    const struct message first[] = {EXPECT(1, .more = true, .list_count = 1, .lists = &beyond),
+                                    OFFER(1, .more = true, .list_count = 1, .lists = &beyond)};
+    const struct message second[] = {EXPECT(1, .list_count = 1, .lists = &low),
+                                     OFFER(1, .list_count = 1, .lists = &low)};
+    struct bystander b;
+    struct strait_memory memory;
+    ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
+    bystander_init(&b);
+    double expectations = stat_of(b.party, "gauges.live_expectations"), offers = stat_of(b.party, "gauges.live_offers");
+    int fd = dial_with_pool(&memory);
+    send_message(fd, &first[_i]);
+    pump_for(50);
+    send_message(fd, &second[_i]);
+    pump_for(50);
+    ck_assert_double_eq(expectations, stat_of(b.party, "gauges.live_expectations"));
+    ck_assert_double_eq(offers, stat_of(b.party, "gauges.live_offers"));
+    bystander_works(&b);
+    close(fd);
+    strait_free(&memory);
+    bystander_fini(&b);
+    wait_quiet(b.party);
+}
+END_TEST
+
 START_TEST(what_no_library_says_harms_nobody)
 {
     struct bystander b;
@@ -518,6 +546,7 @@ int main(void)
     tcase_add_test(tcase, half_open_connections_cost_nothing);
     tcase_add_test(tcase, mutated_frames_harm_nobody);
     tcase_add_test(tcase, descriptors_that_do_not_belong_are_closed);
+    tcase_add_loop_test(tcase, a_request_that_failed_stays_dead_when_its_other_parts_come, 0, 2);
     tcase_add_loop_test(tcase, what_no_library_says_harms_nobody, 0, 2 * COUNT(plots));
     return node_main(suite);
 }
