@@ -1,5 +1,5 @@
-/* A small HTTP/1.1 server on the node's loop: GET /metrics and /health, nothing else. Bounded in every way: connections,
- * header bytes, time. */
+/* A small HTTP/1.1 server on the node's loop: GET /metrics and /health, nothing else. Bounded in every way:
+ * connections, header bytes, time. */
 #ifndef STRAIT_DAEMON_HTTP_H
 #define STRAIT_DAEMON_HTTP_H
 
@@ -11,7 +11,7 @@ struct uv_loop_s;
 struct http;
 
 struct http_handlers {
-    char *(*metrics)(void *owner, size_t *size); /* malloc'ed text; NULL: 500 */
+    char *(*metrics)(void *owner, size_t *size);                  /* malloc'ed text; NULL: 500 */
     char *(*health)(void *owner, size_t *size, int *http_status); /* malloc'ed JSON; 200 or 503 */
 };
 

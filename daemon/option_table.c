@@ -127,8 +127,9 @@ const struct option_row option_rows[] = {
      .min = 16 * KIB,
      .max = 16 * MIB,
      .initial = "2M",
-     .help = "Pages are encoded, sent and decoded in chunks of about this many bytes, or a page if that is larger. Small "
-             "ones stay in the processor's caches on their way, large ones cost fewer messages."},
+     .help =
+         "Pages are encoded, sent and decoded in chunks of about this many bytes, or a page if that is larger. Small "
+         "ones stay in the processor's caches on their way, large ones cost fewer messages."},
     {.name = "pool-bytes",
      .kind = OPTION_BYTES,
      AT(pool_bytes),

@@ -48,8 +48,8 @@ struct option_error {
 
 void options_default(struct node_options *options);
 
-/* `path` as a file of "name = value" lines ('#' comments, blank lines). An unknown name or bad value is ERR_INVALID with
- * file and line; ERR_IO. */
+/* `path` as a file of "name = value" lines ('#' comments, blank lines). An unknown name or bad value is ERR_INVALID
+ * with file and line; ERR_IO. */
 enum strait_status options_file(struct node_options *options, const char *path, struct option_error *error);
 /* The same from memory (embedded mode); `where` names it in errors. */
 enum strait_status options_text(struct node_options *options, const char *text, size_t size, const char *where,
@@ -57,13 +57,12 @@ enum strait_status options_text(struct node_options *options, const char *text, 
 enum strait_status options_environment(struct node_options *options, char *const *environment,
                                        struct option_error *error);
 /* --name value, --name=value, --name for booleans, from argv[1] on. What is not an option is ERR_INVALID. */
-enum strait_status options_flags(struct node_options *options, int argc, char *const *argv,
-                                 struct option_error *error);
+enum strait_status options_flags(struct node_options *options, int argc, char *const *argv, struct option_error *error);
 /* What no single option can tell: sizes that do not fit together, an address that is not loopback without secret-file
  * or insecure-no-auth, a secret file that others can read. */
 enum strait_status options_check(const struct node_options *options, struct option_error *error);
 
-void options_help(FILE *out);                                    /* the rows of --help */
+void options_help(FILE *out);                                      /* the rows of --help */
 void options_print(const struct node_options *options, FILE *out); /* a file that gives the same options */
 void options_sample(FILE *out); /* the annotated sample file, deploy/straitd.conf: a test compares them */
 

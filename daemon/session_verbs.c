@@ -43,6 +43,24 @@ static const char *why_not(struct session *session, struct pool_ref *pool, struc
     return NULL;
 }
 
+/* The pool of a new request; NULL: it cannot be, and the client has been told. */
+static struct pool_ref *admit(struct session *session, uint64_t transfer, const struct pool_id *id, struct view key,
+                              bool is_offer)
+{
+    struct exchange *x = &session->node->exchange;
+    struct request *names = is_offer ? x->offers_by_name : x->expectations_by_name, *same;
+    struct pool_ref *pool = session_pool(session, id);
+    enum strait_reason reason;
+    struct name name;
+    name_set(&name, id, key);
+    HASH_FIND(by_name, names, &name, sizeof(name), same);
+    const char *why = why_not(session, pool, same, &reason);
+    if (why == NULL)
+        return pool;
+    refuse(session, transfer, reason, why);
+    return NULL;
+}
+
 /* False: the request has failed. */
 static bool add_lists(struct request *request, const struct wire_page_list *lists, uint32_t count)
 {
@@ -71,24 +89,17 @@ static void keep(struct session *session, struct request *request)
 
 static bool on_expect(struct session *session, const struct message_expect *message)
 {
-    struct node *node = session->node;
     struct request *request = session_find(session, message->transfer);
     bool continues = is_part(session, message->transfer, message->more);
     if (request == NULL) {
         if (continues)
             return true; /* it has failed, and may be forgotten */
-        struct pool_ref *pool = session_pool(session, &message->pool);
-        struct name name;
-        name_set(&name, &message->pool, message->key);
-        struct request *same;
-        HASH_FIND(by_name, node->exchange.expectations_by_name, &name, sizeof(name), same);
-        enum strait_reason reason;
-        const char *why = why_not(session, pool, same, &reason);
-        struct expectation *made = why != NULL ? NULL : expectation_create(node, session, pool, message);
-        if (made == NULL) {
-            refuse(session, message->transfer, reason, why != NULL ? why : "");
+        struct pool_ref *pool = admit(session, message->transfer, &message->pool, message->key, false);
+        struct expectation *made = pool == NULL ? NULL : expectation_create(session->node, session, pool, message);
+        if (pool != NULL && made == NULL)
+            refuse(session, message->transfer, STRAIT_REASON_NO_MEMORY, "");
+        if (made == NULL)
             return true;
-        }
         request = &made->request;
         keep(session, request);
     } else if (request->is_offer || request->begun) {
@@ -103,24 +114,17 @@ static bool on_expect(struct session *session, const struct message_expect *mess
 
 static bool on_offer(struct session *session, const struct message_offer *message)
 {
-    struct node *node = session->node;
     struct request *request = session_find(session, message->transfer);
     bool continues = is_part(session, message->transfer, message->more);
     if (request == NULL) {
         if (continues)
             return true; /* it has failed, and may be forgotten */
-        struct pool_ref *pool = session_pool(session, &message->pool);
-        struct name name;
-        name_set(&name, &message->pool, message->key);
-        struct request *same;
-        HASH_FIND(by_name, node->exchange.offers_by_name, &name, sizeof(name), same);
-        enum strait_reason reason;
-        const char *why = why_not(session, pool, same, &reason);
-        struct offer *made = why != NULL ? NULL : offer_create(node, session, pool, message);
-        if (made == NULL) {
-            refuse(session, message->transfer, reason, why != NULL ? why : "");
+        struct pool_ref *pool = admit(session, message->transfer, &message->pool, message->key, true);
+        struct offer *made = pool == NULL ? NULL : offer_create(session->node, session, pool, message);
+        if (pool != NULL && made == NULL)
+            refuse(session, message->transfer, STRAIT_REASON_NO_MEMORY, "");
+        if (made == NULL)
             return true;
-        }
         request = &made->request;
         keep(session, request);
     } else if (!request->is_offer || request->begun) {
