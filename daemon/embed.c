@@ -6,9 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <utlist.h>
+
 #include "daemon/node.h"
+
+/* A node that runs in a thread of this process: on that thread's stack. */
+struct running {
+    uv_async_t leave;  /* the process ends */
+    struct node *node; /* NULL: it has ended */
+    bool stopped;
+    struct running *next;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t fewer;
+    struct running *first;
+    pid_t process; /* a child has none of these threads */
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .fewer = PTHREAD_COND_INITIALIZER};
 
 struct embedded {
     struct node_options options;
@@ -21,9 +39,60 @@ struct embedded {
     pthread_cond_t ready;
 };
 
+static void on_leave(uv_async_t *leave)
+{
+    struct running *running = leave->data;
+    if (running->node != NULL && !running->stopped)
+        node_stop(running->node, false);
+}
+
+static void enlist(struct running *running)
+{
+    pthread_mutex_lock(&all.lock);
+    all.process = getpid();
+    LL_PREPEND(all.first, running);
+    pthread_mutex_unlock(&all.lock);
+}
+
+/* Its handle may go. */
+static void retire(struct running *running)
+{
+    pthread_mutex_lock(&all.lock);
+    running->node = NULL;
+    pthread_mutex_unlock(&all.lock);
+}
+
+static void delist(struct running *running)
+{
+    pthread_mutex_lock(&all.lock);
+    LL_DELETE(all.first, running);
+    pthread_cond_broadcast(&all.fewer);
+    pthread_mutex_unlock(&all.lock);
+}
+
+#define LEAVE_SECONDS 2 /* for jobs that are running */
+
+/* Nodes must have ended before the libraries that they use clean up behind themselves. */
+__attribute__((destructor)) static void leave(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += LEAVE_SECONDS;
+    pthread_mutex_lock(&all.lock);
+    struct running *running;
+    if (all.process != getpid())
+        all.first = NULL;
+    LL_FOREACH (all.first, running)
+        if (running->node != NULL)
+            uv_async_send(&running->leave);
+    while (all.first != NULL && pthread_cond_timedwait(&all.fewer, &all.lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&all.lock);
+}
+
 static void on_stopped(void *owner)
 {
-    (void)owner; /* the loop ends by itself when its last handle has been closed */
+    ((struct running *)owner)->stopped = true; /* the loop ends by itself when its last handle has been closed */
 }
 
 static void report(struct embedded *embedded, enum strait_status status)
@@ -35,23 +104,39 @@ static void report(struct embedded *embedded, enum strait_status status)
     pthread_mutex_unlock(&embedded->lock); /* the starter frees it now */
 }
 
+/* Until its client, or the process, ends. */
+static void run_node(struct embedded *embedded, uv_loop_t *loop)
+{
+    struct running running = {.leave.data = NULL};
+    struct node *node = NULL;
+    uv_async_init(loop, &running.leave, on_leave);
+    uv_unref((uv_handle_t *)&running.leave);
+    running.leave.data = &running;
+    enum strait_status status = node_create(loop, &embedded->options, NULL, embedded->fd, on_stopped, &running, &node,
+                                            embedded->error, embedded->error_size);
+    running.node = node;
+    enlist(&running);
+    report(embedded, status);
+    if (status != STRAIT_OK && node != NULL)
+        node_stop(node, false);
+    uv_run(loop, UV_RUN_DEFAULT);
+    retire(&running);
+    uv_close((uv_handle_t *)&running.leave, NULL);
+    uv_run(loop, UV_RUN_DEFAULT);
+    node_destroy(node);
+    delist(&running);
+}
+
 static void *run(void *arg)
 {
     struct embedded *embedded = arg;
     uv_loop_t loop;
-    struct node *node = NULL;
     if (uv_loop_init(&loop) != 0) {
         close(embedded->fd);
         report(embedded, STRAIT_ERR_NO_MEMORY);
         return NULL;
     }
-    enum strait_status status = node_create(&loop, &embedded->options, NULL, embedded->fd, on_stopped, NULL, &node,
-                                            embedded->error, embedded->error_size);
-    report(embedded, status);
-    if (status != STRAIT_OK && node != NULL)
-        node_stop(node, false);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    node_destroy(node);
+    run_node(embedded, &loop);
     (void)uv_loop_close(&loop);
     return NULL;
 }
@@ -59,10 +144,10 @@ static void *run(void *arg)
 /* A detached thread that no signal of the host's is delivered to. */
 static enum strait_status start(struct embedded *embedded)
 {
-    sigset_t all, old;
+    sigset_t every, old;
     pthread_t thread;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &old);
     int failed = pthread_create(&thread, NULL, run, embedded);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (failed != 0)
