@@ -170,6 +170,12 @@ struct source {
     struct source_key at;
 };
 
+/* The grant that comes with a REQUEST. */
+struct open_grant {
+    uint64_t id; /* 0: none */
+    uint32_t slot;
+};
+
 /* A REQUEST that came before its offer, or an ANNOUNCE before its expectation. */
 struct parked_key {
     struct name wants; /* the offer, or the expectation */
@@ -335,7 +341,10 @@ void offer_leg_drained(struct offer *offer);
 
 struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address, bool local);
 void sink_free(struct sink *sink);
-void sink_ask(struct sink *sink);                                  /* REQUEST, when its peer is up */
+void sink_ask(struct sink *sink);                         /* REQUEST, when its peer is up */
+void sink_ask_peer(struct sink *sink, struct peer *peer); /* over this connection, which is up */
+void sink_part(struct sink *sink);                        /* from its peer: it may ask again */
+bool sink_holds_grants(const struct sink *sink);
 bool sink_apply(struct sink *sink, const struct leg_event *event); /* true: the event was accepted (ARRIVING) */
 void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason);
 enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message);
@@ -352,8 +361,11 @@ struct source *source_create(struct offer *offer, struct peer *peer, struct sink
 void source_free(struct source *source);
 bool source_apply(struct source *source, const struct leg_event *event);
 void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason);
-/* `count` segments of the offer from `from` on are ready; tells the sink what of it is wanted. */
-enum strait_reason source_ready(struct source *source, uint32_t from, uint32_t count, bool bind);
+/* The request has met its offer: tells the sink what it wants and is ready, and uses its open grant (id 0: none), or
+ * releases it. */
+enum strait_reason source_bind(struct source *source, const struct open_grant *open);
+/* `count` more segments of the offer from `from` on are ready; tells the sink what of it is wanted. */
+enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count);
 void source_encodes(struct node *node); /* begins queued chunks, in turn */
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
 
@@ -378,6 +390,6 @@ void parked_forget_offer(struct node *node, struct offer *offer);
 void parked_meet_offer(struct offer *offer);
 void parked_meet_expectation(struct expectation *expectation);
 /* A REQUEST whose offer is known, or that came with the offer. */
-void request_bind(struct parked *parked, struct offer *offer);
+void request_bind(struct parked *parked, struct offer *offer, const struct open_grant *open);
 
 #endif

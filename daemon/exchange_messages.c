@@ -64,7 +64,7 @@ static bool on_segments(struct node *node, struct peer *peer, const struct messa
     return true;
 }
 
-static void answer_released(struct peer *peer, const struct message_grant_id *id)
+void exchange_send_released(struct peer *peer, const struct message_grant_id *id)
 {
     struct message message = {.type = MESSAGE_RELEASED, .grant_id = *id};
     (void)peer_send(peer, &message);
@@ -77,7 +77,7 @@ static bool on_grant(struct node *node, struct peer *peer, const struct message_
         return false;
     if (source == NULL) {
         struct message_grant_id id = {.leg = grant->leg, .epoch = grant->epoch, .grant = grant->grant};
-        answer_released(peer, &id);
+        exchange_send_released(peer, &id);
         return true;
     }
     struct leg_event event = {
@@ -94,7 +94,7 @@ static bool on_grant_id(struct node *node, struct peer *peer, const struct messa
         if (source != NULL)
             (void)source_apply(source, &event);
         else
-            answer_released(peer, id);
+            exchange_send_released(peer, id);
         return true;
     }
     struct sink *sink = find_sink(node, peer, id->leg, &id->epoch);

@@ -18,4 +18,7 @@ bool exchange_announce(struct node *node, struct peer *peer, const struct messag
 void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
                        enum strait_reason reason);
 
+/* Gives a grant back that no leg of ours holds. */
+void exchange_send_released(struct peer *peer, const struct message_grant_id *id);
+
 #endif

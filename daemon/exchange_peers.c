@@ -49,12 +49,10 @@ static void on_down(void *owner, struct peer *peer)
     HASH_ITER (hh, node->exchange.sinks, sink, next_sink) {
         if (sink->peer != peer)
             continue;
-        if (sink->leg.state == STRAIT_BOOTSTRAP) { /* not bound: it may ask again */
-            sink->peer = NULL;
-            sink->asked = false;
-        } else {
+        if (sink->leg.state != STRAIT_BOOTSTRAP)
             sink_event(sink, SINK_FAIL, STRAIT_REASON_PEER_DOWN);
-        }
+        else if (!sink_holds_grants(sink)) /* not bound: it may ask again. With an open grant, when the link is quiet */
+            sink_part(sink);
     }
     struct source *source, *next_source;
     HASH_ITER (hh, node->exchange.sources, source, next_source)
@@ -77,7 +75,7 @@ static void on_quiet(void *owner, struct peer *peer)
         if (sink->peer != peer)
             continue;
         sink_event(sink, SINK_QUIET, STRAIT_REASON_NONE);
-        sink->peer = NULL;
+        sink_part(sink);
     }
     struct source *source, *next_source;
     HASH_ITER (hh, node->exchange.sources, source, next_source) {

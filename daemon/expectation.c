@@ -104,9 +104,7 @@ bool expectation_announced(struct expectation *e, const struct name *source, str
         sink = add_leg(e, source, peer->address, false);
     if (sink == NULL || sink->is_local || sink->asked)
         return true; /* asked: both sides started this pair, and this one's connection was first */
-    sink->peer = peer;
-    sink->asked = true;
-    sink_event(sink, SINK_START, STRAIT_REASON_NONE);
+    sink_ask_peer(sink, peer);
     return true;
 }
 

@@ -9,6 +9,10 @@
  *   sink    START -> REQUEST ... SEGMENTS -> GRANT ... chunk -> decode ... COMPLETE -> FINISH -> END(DONE)
  *   source  BIND -> SEGMENTS ... GRANT -> encode -> chunk ... END -> verdict
  *
+ * A REQUEST may bring a grant with it, an *open* one, for whatever is ready when it meets its offer: that saves a small
+ * transfer one round trip of two. The source says in its first SEGMENTS which units it will send for it, or releases it
+ * at once; the chunk may overtake the SEGMENTS.
+ *
  * A leg is over in three steps. The *verdict* is told once and never changes. *Drained* is told once, at or after the
  * verdict: no job of this leg touches pages any more. *Closed*: no slot is held either, the leg can be forgotten.
  *
@@ -33,8 +37,11 @@ enum grant_state {
     /* Sink. */
     GRANT_GIVEN,    /* waits for its chunk */
     GRANT_REVOKING, /* asked back: waits for RELEASED or the chunk */
-    GRANT_ARRIVING, /* the transport writes the slot */
+    GRANT_ARRIVING, /* the transport writes the slot; count 0: an open one's */
     GRANT_DECODING, /* a job reads the slot and writes pages */
+    GRANT_OPEN,     /* went with the REQUEST: its range is not known yet (count 0); waits for it, or for the chunk */
+    GRANT_EARLY,    /* an open one's chunk is in the slot and waits for its range */
+    GRANT_VOID,     /* an open one's chunk arrives in vain: the range went with its link */
     /* Source. */
     GRANT_QUEUED,   /* waits for a send slot */
     GRANT_ENCODING, /* a job reads pages and writes the slot */
@@ -50,8 +57,10 @@ struct leg_grant {
 
 enum leg_event_type {
     /* Sink. */
-    SINK_START,    /* both names are known: ask the source; again while not bound */
-    SINK_SEGMENTS, /* message: units [before, before + count) are ready; last. Taken only when before is leg->ready */
+    SINK_START, /* both names are known: ask the source; again while not bound. `count` 1: with an open grant of `slot`
+                 */
+    SINK_SEGMENTS, /* message: units [before, before + count) are ready; last. Taken only when before is leg->ready. The
+                      first ones may name the open `grant`: units [0, first) are its */
     SINK_GRANT,    /* `slot` is free for the next `count` units: only while sink_wants() */
     SINK_RECLAIM,  /* others starve: ask unused grants back */
     SINK_RELEASED, /* message: `grant` will not be used */
@@ -66,10 +75,11 @@ enum leg_event_type {
                       either, and no message of that link will come. A leg that was bound asks for no more slots and has
                       to be failed (unless it is complete); one that was not can START again on the next link */
     /* Source. */
-    SOURCE_BIND,    /* a REQUEST met its offer: `count` units are ready so far, last. Again: says all of it again */
+    SOURCE_BIND,    /* a REQUEST met its offer: `count` units are ready so far, last. It may bring an open `grant` of
+                       `slot`, for which `first` of the units fit (0: none). Again: says all of it again */
     SOURCE_MORE,    /* `count` more units are ready; last */
     SOURCE_GRANT,   /* message: `grant`, first, count, slot */
-    SOURCE_REVOKE,  /* message: give `grant` back if it has not been begun */
+    SOURCE_REVOKE,  /* message: give `grant` back if it has not been begun; if it has, its chunk is the answer */
     SOURCE_ENCODE,  /* a send slot is free: only while source_wants() */
     SOURCE_ENCODED, /* `grant`; reason NONE, or why not */
     SOURCE_SENT,    /* `grant`; reason NONE, or why not */
@@ -87,8 +97,8 @@ struct leg_event {
 };
 
 enum leg_action_type {
-    LEG_SEND_REQUEST,
-    LEG_SEND_SEGMENTS, /* units [first, first + count) and `last` */
+    LEG_SEND_REQUEST,  /* with the open `grant`, if its id is not 0 */
+    LEG_SEND_SEGMENTS, /* units [first, first + count) and `last`; `grant`: the open one and the units that are its */
     LEG_SEND_GRANT,    /* `grant` */
     LEG_SEND_REVOKE,   /* `grant.id` */
     LEG_SEND_RELEASED, /* `grant.id` */
@@ -141,7 +151,9 @@ struct source_leg {
     uint32_t reason;
     uint32_t ready; /* units announced */
     uint8_t last, drained, closed, unused;
-    uint64_t seen;                          /* highest grant id met */
+    uint64_t seen;   /* highest grant id met */
+    uint64_t opened; /* the open grant that is used, for units [0, opened_count); or 0 */
+    uint32_t opened_count, unused_too;
     struct leg_grant grants[SOURCE_GRANTS]; /* by id; entries behind the last are zero */
 };
 
@@ -150,12 +162,12 @@ void source_init(struct source_leg *leg);
 
 /* One event in, its actions out (in the order in which they are to be done). False: the peer broke the protocol in a
  * way that an honest one cannot (a grant beyond what was announced, units that overflow, more units after `last`, a
- * DONE that cannot be): do the actions all the same (a bad grant is answered with RELEASED), then fail the leg with
- * GEOMETRY.
+ * chunk for no units, a DONE that cannot be): do the actions all the same (a bad grant is answered with RELEASED), then
+ * fail the leg with GEOMETRY.
  *
  * A closed leg still answers what comes late; who forgets it has to answer in its place: GRANT with RELEASED and, when
- * it failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END (a second source leg of one name and
- * epoch would not know the grants of the first); SEGMENTS with END; a chunk is refused. */
+ * it failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END, and RELEASED for its grant (a second
+ * source leg of one name and epoch would not know the grants of the first); SEGMENTS with END; a chunk is refused. */
 bool sink_step(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions);
 bool source_step(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions);
 

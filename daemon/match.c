@@ -44,27 +44,41 @@ static void supersede(struct offer *offer, const struct parked *request)
     }
 }
 
+/* The request does not reach a leg: its open grant is not used. */
+static void release_open(struct peer *peer, const struct parked *request, const struct open_grant *open)
+{
+    struct message_grant_id id = {.leg = request->at.id, .epoch = request->epoch, .grant = open->id};
+    if (open->id != 0)
+        exchange_send_released(peer, &id);
+}
+
+static void refuse_request(const struct parked *request, const struct open_grant *open, enum strait_reason reason)
+{
+    release_open(request->peer, request, open);
+    refuse_leg(request->peer, request, reason);
+}
+
 /* A request meets its offer. The parked request keeps nothing that is used afterwards. */
-void request_bind(struct parked *request, struct offer *offer)
+void request_bind(struct parked *request, struct offer *offer, const struct open_grant *open)
 {
     if (request->geometry != offer->request.pool->pool->geometry) {
-        refuse_leg(request->peer, request, STRAIT_REASON_GEOMETRY);
+        refuse_request(request, open, STRAIT_REASON_GEOMETRY);
         return;
     }
     supersede(offer, request);
     if (offer->leg_count >= offer->consumers) { /* it is for others */
-        refuse_leg(request->peer, request, STRAIT_REASON_PEER_ABORT);
+        refuse_request(request, open, STRAIT_REASON_PEER_ABORT);
         return;
     }
     struct source *source =
         source_create(offer, request->peer, NULL, request->at.id, &request->epoch, request->spans, request->span_count);
     request->spans = NULL;
     if (source == NULL) {
-        refuse_leg(request->peer, request, STRAIT_REASON_NO_MEMORY);
+        refuse_request(request, open, STRAIT_REASON_NO_MEMORY);
         return;
     }
     bind_announce(offer, &request->from);
-    enum strait_reason reason = source_ready(source, 0, offer->ready_count, true);
+    enum strait_reason reason = source_bind(source, open);
     if (reason != STRAIT_REASON_NONE)
         source_event(source, SOURCE_FAIL, reason);
 }
@@ -98,30 +112,35 @@ static enum strait_reason add_spans(struct parked *parked, const struct message_
 }
 
 /* All of a request has come: it meets its offer, or waits for it, or comes too late. */
-static void settle_request(struct node *node, struct parked *parked)
+static void settle_request(struct node *node, struct parked *parked, const struct open_grant *open)
 {
     struct request *offer;
     HASH_FIND(by_name, node->exchange.offers_by_name, &parked->key.wants, sizeof(parked->key.wants), offer);
     enum strait_reason failed = tombstone_reason(node, &parked->key.wants, true);
     if (offer != NULL && offer->begun)
-        request_bind(parked, (struct offer *)offer);
+        request_bind(parked, (struct offer *)offer, open);
     else if (offer == NULL && failed != STRAIT_REASON_NONE)
-        refuse_leg(parked->peer, parked, failed);
-    else
+        refuse_request(parked, open, failed);
+    else {
+        release_open(parked->peer, parked, open); /* nothing is ready for as long as there is no offer */
         return;
+    }
     parked_remove(node, parked);
 }
 
 bool exchange_request(struct node *node, struct peer *peer, const struct message_request *r)
 {
+    const struct open_grant open = {.id = r->grant, .slot = r->slot};
+    if (open.id != 0 && open.slot >= peer->slot_count)
+        return false;
     if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* doubled */
     struct parked *parked = parked_find_leg(node, peer, r->leg);
     if (parked == NULL) {
         parked = new_parked(node, peer);
         if (parked == NULL) {
-            struct parked refused = {.at.id = r->leg, .epoch = r->epoch};
-            refuse_leg(peer, &refused, STRAIT_REASON_NO_MEMORY);
+            struct parked refused = {.peer = peer, .at.id = r->leg, .epoch = r->epoch};
+            refuse_request(&refused, &open, STRAIT_REASON_NO_MEMORY);
             return true;
         }
         parked->key.is_request = true;
@@ -137,10 +156,10 @@ bool exchange_request(struct node *node, struct peer *peer, const struct message
     }
     enum strait_reason reason = add_spans(parked, r);
     if (reason != STRAIT_REASON_NONE) {
-        refuse_leg(peer, parked, reason);
+        refuse_request(parked, &open, reason);
         parked_remove(node, parked);
     } else if (!parked->more) {
-        settle_request(node, parked);
+        settle_request(node, parked, &open);
     }
     return true;
 }

@@ -60,7 +60,7 @@ static void tell_legs(struct offer *o, uint32_t from)
 {
     struct source *source;
     LL_FOREACH (o->sources, source) {
-        enum strait_reason reason = source_ready(source, from, o->ready_count - from, false);
+        enum strait_reason reason = source_more(source, from, o->ready_count - from);
         if (reason != STRAIT_REASON_NONE)
             source_event(source, SOURCE_FAIL, reason);
     }

@@ -147,6 +147,14 @@ uint32_t segments_cut(const struct segments *segments, uint32_t first, uint32_t 
     return largest(regions, least(most, run), 0, capacity);
 }
 
+uint32_t segments_cut_chunk(const struct segments *segments, uint32_t first, uint32_t most,
+                            const struct region_sizes *sizes, const struct page_set *pages, uint64_t target,
+                            uint64_t limit)
+{
+    uint32_t count = segments_cut(segments, first, most, sizes, pages, target < limit ? target : limit);
+    return count != 0 ? count : segments_cut(segments, first, 1, sizes, pages, limit);
+}
+
 /* ---- What is wanted ---------------------------------------------------------------------------------------------- */
 
 /* Does the span lie wholly before logical index `first` of the group? */

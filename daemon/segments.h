@@ -44,6 +44,12 @@ struct region_sizes {
 uint32_t segments_cut(const struct segments *segments, uint32_t first, uint32_t most, const struct region_sizes *sizes,
                       const struct page_set *pages, uint64_t capacity);
 
+/* The same for one chunk as both sides cut it: about `target` bytes, or one page alone when that is larger, at most
+ * `limit`. 0: even that does not fit. */
+uint32_t segments_cut_chunk(const struct segments *segments, uint32_t first, uint32_t most,
+                            const struct region_sizes *sizes, const struct page_set *pages, uint64_t target,
+                            uint64_t limit);
+
 /* What of `offered` pages is wanted: calls `emit` with each piece of the segment whose logical indexes lie in a span of
  * `wanted` (sorted, disjoint, one group or several). Stops with emit's first error. */
 enum strait_status segment_intersect(const struct segment *offered, const struct wire_span *wanted,

@@ -54,6 +54,57 @@ void sink_free(struct sink *sink)
     free(sink);
 }
 
+/* No peer may hold more than half of the arena: one that is stopped while it does would stop everybody. */
+static bool has_share(const struct node *node, const struct sink *sink)
+{
+    const struct peer_use *use = sink->peer->owner;
+    return use->slots == 0 || use->slots < (node->receive.slot_count + 1) / 2;
+}
+
+static uint32_t take_slot(struct sink *sink)
+{
+    struct node *node = sink->node;
+    uint32_t slot = arena_take(&node->receive);
+    node->slots[slot] = (struct slot){.sink = sink, .grant = sink->leg.next_grant};
+    ((struct peer_use *)sink->peer->owner)->slots++;
+    sink->granted_at = uv_now(node->loop);
+    return slot;
+}
+
+/* Is there room for a grant before it is known what is ready? Only where nobody misses the slot. */
+static bool may_open(const struct sink *sink)
+{
+    const struct node *node = sink->node;
+    return sink->expectation->wanted_count != 0 && node->receive.used < node->receive.slot_count / 2 &&
+           node->exchange.wanting_count == 0 && has_share(node, sink);
+}
+
+bool sink_holds_grants(const struct sink *sink)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (sink->leg.grants[i].state != GRANT_NONE)
+            return true;
+    return false;
+}
+
+void sink_part(struct sink *sink)
+{
+    sink->peer = NULL;
+    sink->asked = false;
+}
+
+void sink_ask_peer(struct sink *sink, struct peer *peer)
+{
+    struct leg_event start = {.type = SINK_START};
+    sink->peer = peer;
+    sink->asked = true;
+    if (may_open(sink)) {
+        start.slot = take_slot(sink);
+        start.count = 1;
+    }
+    (void)sink_apply(sink, &start);
+}
+
 void sink_ask(struct sink *sink)
 {
     struct node *node = sink->node;
@@ -66,16 +117,13 @@ void sink_ask(struct sink *sink)
         return;
     }
     struct peer *peer = peers_get(node->peers, sink->address);
-    if (peer == NULL || peer->state != PEER_UP)
-        return;
-    sink->peer = peer;
-    sink->asked = true;
-    sink_event(sink, SINK_START, STRAIT_REASON_NONE);
+    if (peer != NULL && peer->state == PEER_UP)
+        sink_ask_peer(sink, peer);
 }
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
-static void send_request(struct sink *sink)
+static void send_request(struct sink *sink, const struct leg_grant *open)
 {
     struct expectation *e = sink->expectation;
     struct node *node = sink->node;
@@ -105,6 +153,7 @@ static void send_request(struct sink *sink)
     uint32_t sent = 0;
     do {
         uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
+        bool more = sent + count < e->wanted_count;
         struct message message = {.type = MESSAGE_REQUEST};
         message.request = (struct message_request){.leg = sink->id,
                                                    .epoch = e->epoch,
@@ -114,9 +163,11 @@ static void send_request(struct sink *sink)
                                                    .sink_key = view_of(e->request.name.key, e->request.name.size),
                                                    .geometry = e->request.pool->pool->geometry,
                                                    .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
-                                                   .more = sent + count < e->wanted_count,
+                                                   .more = more,
                                                    .span_count = count,
-                                                   .spans = e->wanted + sent};
+                                                   .spans = e->wanted + sent,
+                                                   .grant = more ? 0 : open->id,
+                                                   .slot = more ? 0 : open->slot};
         (void)peer_send(sink->peer, &message); /* a peer that is down says so itself */
         sent += count;
     } while (sent < e->wanted_count);
@@ -124,7 +175,6 @@ static void send_request(struct sink *sink)
 
 static void send_grant(struct sink *sink, const struct leg_grant *grant)
 {
-    sink->granted_at = uv_now(sink->node->loop);
     if (sink->is_local) {
         struct leg_event event = {.type = SOURCE_GRANT,
                                   .grant = grant->id,
@@ -280,7 +330,7 @@ static void act(struct sink *sink, const struct leg_action *action)
 {
     switch (action->type) {
     case LEG_SEND_REQUEST:
-        send_request(sink);
+        send_request(sink, &action->grant);
         break;
     case LEG_SEND_GRANT:
         send_grant(sink, &action->grant);
@@ -387,6 +437,8 @@ enum strait_reason sink_segments(struct sink *sink, const struct message_segment
             return reason;
     }
     struct leg_event event = {.type = SINK_SEGMENTS,
+                              .grant = message->grant,
+                              .first = message->granted,
                               .before = message->before,
                               .count = sink->segments.units - before,
                               .last = message->last};
@@ -408,31 +460,16 @@ static bool grant_one(struct sink *sink)
     uint64_t target = node->options.chunk_target, most = node->receive.slot_bytes;
     if (!sink->is_local && sink->peer->slot_bytes < most)
         most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
-    uint32_t wanted = count;
-    count =
-        segments_cut(&sink->segments, first, wanted, &pool->sizes, &e->request.pages, target < most ? target : most);
-    if (count == 0) /* a page larger than that */
-        count = segments_cut(&sink->segments, first, 1, &pool->sizes, &e->request.pages, most);
+    count = segments_cut_chunk(&sink->segments, first, count, &pool->sizes, &e->request.pages, target, most);
     if (count == 0) {
         expectation_fail(e, STRAIT_REASON_GEOMETRY, "a page is larger than chunk-bytes allows");
         return false;
     }
     struct leg_event event = {.type = SINK_GRANT, .first = first, .count = count, .slot = ARENA_NONE};
-    uint64_t id = sink->leg.next_grant;
-    if (!sink->is_local) {
-        event.slot = arena_take(&node->receive);
-        node->slots[event.slot] = (struct slot){.sink = sink, .grant = id};
-        ((struct peer_use *)sink->peer->owner)->slots++;
-    }
+    if (!sink->is_local)
+        event.slot = take_slot(sink);
     (void)sink_apply(sink, &event);
     return true;
-}
-
-/* No peer may hold more than half of the arena: one that is stopped while it does would stop everybody. */
-static bool has_share(const struct node *node, const struct sink *sink)
-{
-    const struct peer_use *use = sink->peer->owner;
-    return use->slots == 0 || use->slots < (node->receive.slot_count + 1) / 2;
 }
 
 /* Free slots go round among those who want one; local ones need none. */
@@ -454,14 +491,6 @@ void sink_grants(struct node *node)
     }
 }
 
-static bool holds_grants(const struct sink *sink)
-{
-    for (uint32_t i = 0; i < LEG_GRANTS; i++)
-        if (sink->leg.grants[i].state != GRANT_NONE)
-            return true;
-    return false;
-}
-
 /* When somebody has waited for long without any slot, others give back what they have not used for as long. */
 void sink_reclaim(struct node *node)
 {
@@ -469,7 +498,7 @@ void sink_reclaim(struct node *node)
     bool starving = false;
     struct sink *sink, *next;
     DL_FOREACH2 (node->exchange.wanting, sink, wnext) {
-        if (holds_grants(sink))
+        if (sink_holds_grants(sink))
             sink->wants_since = 0;
         else if (sink->wants_since == 0)
             sink->wants_since = now;

@@ -23,7 +23,7 @@ static uint32_t outstanding(const struct sink_leg *leg)
 /* Given away, and not yet known to be used. */
 static bool is_unused(const struct leg_grant *grant)
 {
-    return grant->state == GRANT_GIVEN || grant->state == GRANT_REVOKING;
+    return grant->state == GRANT_OPEN || grant->state == GRANT_GIVEN || grant->state == GRANT_REVOKING;
 }
 
 static void free_slot(struct sink_leg *leg, struct leg_grant *grant, struct leg_actions *actions)
@@ -49,11 +49,21 @@ static void settle(struct sink_leg *leg, struct leg_actions *actions)
     }
 }
 
+static void free_early(struct sink_leg *leg, struct leg_actions *actions)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS;)
+        if (leg->grants[i].state == GRANT_EARLY)
+            free_slot(leg, &leg->grants[i], actions);
+        else
+            i++;
+}
+
 /* Grants stay held: the source may be about to write to their slots. */
 static void fail(struct sink_leg *leg, enum strait_reason reason, bool tell, struct leg_actions *actions)
 {
     if (leg_has_verdict(leg->state))
         return;
+    free_early(leg, actions);
     leg->state = STRAIT_FAILED;
     leg->reason = reason;
     leg->returned_count = 0;
@@ -83,12 +93,54 @@ static void check_complete(struct sink_leg *leg, struct leg_actions *actions)
 
 /* ---- What is ready ----------------------------------------------------------------------------------------------- */
 
-static void start(struct sink_leg *leg, struct leg_actions *actions)
+static struct leg_grant *find_open(struct sink_leg *leg)
 {
-    if (leg->state != STRAIT_BOOTSTRAP)
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (leg->grants[i].state == GRANT_OPEN)
+            return &leg->grants[i];
+    return NULL;
+}
+
+static void start(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
+{
+    bool starts = leg->state == STRAIT_BOOTSTRAP, brings = event->count != 0;
+    struct leg_grant *open = find_open(leg);
+    if (starts && brings && open == NULL && outstanding(leg) < leg->window) {
+        const struct leg_grant given = {.id = leg->next_grant++, .slot = event->slot, .state = GRANT_OPEN};
+        open = leg_grants_append(leg->grants, LEG_GRANTS, &given);
+    } else if (brings) {
+        leg_act_grant(actions, LEG_FREE_SLOT, &(struct leg_grant){.slot = event->slot});
+    }
+    if (!starts)
         return;
     leg->started = 1;
-    leg_act(actions, LEG_SEND_REQUEST);
+    leg_act_grant(actions, LEG_SEND_REQUEST, open != NULL ? open : &(struct leg_grant){0});
+}
+
+/* The open grant that SEGMENTS name the units of. */
+static struct leg_grant *find_named(struct sink_leg *leg, const struct leg_event *event)
+{
+    struct leg_grant *named = find(leg, event->grant);
+    return named == NULL || named->state == GRANT_VOID || event->first == 0 ? NULL : named;
+}
+
+/* Nothing but open grants is held before. */
+static void bound(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
+{
+    struct leg_grant *opened = find_named(leg, event);
+    leg->state = STRAIT_READY;
+    leg_act_state(actions, STRAIT_READY);
+    if (opened == NULL)
+        return;
+    opened->count = leg->granted = event->first;
+    leg->state = STRAIT_TRANSFERRING;
+    leg_act_state(actions, STRAIT_TRANSFERRING);
+    if (opened->state == GRANT_OPEN)
+        opened->state = GRANT_GIVEN;
+    if (opened->state == GRANT_EARLY) {
+        opened->state = GRANT_DECODING;
+        leg_act_grant(actions, LEG_DECODE, opened);
+    }
 }
 
 static bool segments(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
@@ -97,11 +149,12 @@ static bool segments(struct sink_leg *leg, const struct leg_event *event, struct
         return false;
     if (!leg->started || leg_has_verdict(leg->state) || event->before != leg->ready)
         return true; /* late, doubled or out of order */
-    if (leg->last && event->count > 0)
+    if ((leg->last && event->count > 0) || event->first > event->count)
         return false;
     if (leg->state == STRAIT_BOOTSTRAP) {
-        leg->state = STRAIT_READY;
-        leg_act_state(actions, STRAIT_READY);
+        if (find_named(leg, event) == NULL && leg_grants_any(leg->grants, LEG_GRANTS, GRANT_EARLY))
+            return false; /* a chunk came, and is for no units */
+        bound(leg, event, actions);
     }
     leg->ready += event->count;
     leg->last |= event->last;
@@ -190,7 +243,7 @@ static void reclaim(struct sink_leg *leg, struct leg_actions *actions)
     if (leg_has_verdict(leg->state))
         return; /* the END asks for them all */
     for (uint32_t i = 0; i < LEG_GRANTS; i++) {
-        if (leg->grants[i].state != GRANT_GIVEN)
+        if (leg->grants[i].state != GRANT_GIVEN) /* an open one is answered as soon as it is read */
             continue;
         leg->grants[i].state = GRANT_REVOKING;
         leg_act_grant(actions, LEG_SEND_REVOKE, &leg->grants[i]);
@@ -202,7 +255,7 @@ static void drop(struct sink_leg *leg, struct leg_grant *dropped, struct leg_act
 {
     uint32_t first = dropped->first, count = dropped->count;
     free_slot(leg, dropped, actions);
-    if (!leg_has_verdict(leg->state))
+    if (count > 0 && !leg_has_verdict(leg->state))
         give_back(leg, first, count);
 }
 
@@ -215,9 +268,13 @@ static void released(struct sink_leg *leg, uint64_t id, struct leg_actions *acti
 
 static void quiet(struct sink_leg *leg, struct leg_actions *actions)
 {
-    if (leg->state == STRAIT_BOOTSTRAP || leg->closed)
+    if (leg->closed)
         return;
-    leg->quiet = 1;
+    leg->quiet = leg->state != STRAIT_BOOTSTRAP;
+    free_early(leg, actions);
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (leg->grants[i].state == GRANT_ARRIVING && leg->grants[i].count == 0)
+            leg->grants[i].state = GRANT_VOID;
     for (uint32_t i = 0; i < LEG_GRANTS;)
         if (is_unused(&leg->grants[i]))
             drop(leg, &leg->grants[i], actions);
@@ -240,18 +297,32 @@ static void arriving(struct sink_leg *leg, uint64_t id, struct leg_actions *acti
     leg_act_grant(actions, LEG_ACCEPT, found);
 }
 
+/* A good one of an open grant waits for its range. The source may have said that it has nothing for it. */
+static void arrived_well(struct sink_leg *leg, struct leg_grant *grant, struct leg_actions *actions)
+{
+    if (grant->count > 0) {
+        grant->state = GRANT_DECODING;
+        leg_act_grant(actions, LEG_DECODE, grant);
+    } else if (leg->state == STRAIT_BOOTSTRAP) {
+        grant->state = GRANT_EARLY;
+    } else {
+        free_slot(leg, grant, actions);
+        fail(leg, STRAIT_REASON_GEOMETRY, true, actions);
+    }
+}
+
 static void arrived(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
     struct leg_grant *found = find(leg, event->grant);
-    if (found == NULL || found->state != GRANT_ARRIVING)
+    if (found == NULL || (found->state != GRANT_ARRIVING && found->state != GRANT_VOID))
         return;
-    if (event->reason == STRAIT_REASON_NONE && !leg_has_verdict(leg->state)) {
-        found->state = GRANT_DECODING;
-        leg_act_grant(actions, LEG_DECODE, found);
+    if (found->state == GRANT_ARRIVING && event->reason == STRAIT_REASON_NONE && !leg_has_verdict(leg->state)) {
+        arrived_well(leg, found, actions);
         return;
     }
+    bool fails = found->state == GRANT_ARRIVING && event->reason != STRAIT_REASON_NONE;
     free_slot(leg, found, actions);
-    if (event->reason != STRAIT_REASON_NONE)
+    if (fails)
         fail(leg, event->reason, true, actions);
 }
 
@@ -278,7 +349,7 @@ static bool step(struct sink_leg *leg, const struct leg_event *event, struct leg
 {
     switch (event->type) {
     case SINK_START:
-        start(leg, actions);
+        start(leg, event, actions);
         return true;
     case SINK_SEGMENTS:
         return segments(leg, event, actions);

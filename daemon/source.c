@@ -86,7 +86,8 @@ static void send_to_local(struct source *source, const struct message_segments *
         sink_event(source->local, SINK_FAIL, reason);
 }
 
-static void send_part(struct source *source, const struct segment *list, uint32_t count, uint32_t before, bool last)
+static void send_part(struct source *source, const struct segment *list, uint32_t count, uint32_t before, bool last,
+                      const struct leg_grant *opened)
 {
     struct offer *o = source->offer;
     struct message message = {.type = MESSAGE_SEGMENTS};
@@ -95,7 +96,9 @@ static void send_part(struct source *source, const struct segment *list, uint32_
                                                  .before = before,
                                                  .last = last,
                                                  .segment_count = count,
-                                                 .segments = list};
+                                                 .segments = list,
+                                                 .grant = before == 0 ? opened->id : 0,
+                                                 .granted = before == 0 ? opened->count : 0};
     if (last && o->aux_size != 0) {
         message.segments.aux = view_of(o->aux, o->aux_size);
         message.segments.aux_sum = XXH3_64bits(o->aux, o->aux_size);
@@ -106,35 +109,19 @@ static void send_part(struct source *source, const struct segment *list, uint32_
         (void)peer_send(source->peer, &message); /* a peer that is down says so itself */
 }
 
-static void send_segments(struct source *source, uint32_t first, uint32_t count, bool last)
+static void send_segments(struct source *source, const struct leg_action *action)
 {
     const struct segments *s = &source->segments;
     uint32_t from = 0;
-    while (from < s->count && s->starts[from] < first)
+    while (from < s->count && s->starts[from] < action->first)
         from++;
-    uint32_t units = first;
+    uint32_t units = action->first;
     do {
         uint32_t part = s->count - from < MESSAGE_LIST_MAX ? s->count - from : MESSAGE_LIST_MAX;
-        send_part(source, s->list + from, part, units, last && from + part == s->count);
+        send_part(source, s->list + from, part, units, action->last && from + part == s->count, &action->grant);
         from += part;
-        units = from < s->count ? s->starts[from] : first + count;
+        units = from < s->count ? s->starts[from] : action->first + action->count;
     } while (from < s->count);
-}
-
-enum strait_reason source_ready(struct source *source, uint32_t from, uint32_t count, bool bind)
-{
-    struct offer *o = source->offer;
-    struct announcement a = {.source = source};
-    for (uint32_t i = 0; i < count; i++) {
-        enum strait_status status =
-            segment_intersect(&o->ready[from + i], source->wanted, source->wanted_count, add_segment, &a);
-        if (status != STRAIT_OK)
-            return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
-    }
-    struct leg_event event = {.type = bind ? SOURCE_BIND : SOURCE_MORE, .count = a.units, .last = o->last};
-    if (bind || a.units != 0 || o->last)
-        (void)source_apply(source, &event);
-    return STRAIT_REASON_NONE;
 }
 
 static void send_released(struct source *source, uint64_t grant)
@@ -149,6 +136,62 @@ static void send_released(struct source *source, uint64_t grant)
     struct message message = {.type = MESSAGE_RELEASED};
     message.grant_id = (struct message_grant_id){.leg = source->id, .epoch = source->epoch, .grant = grant};
     (void)peer_send(source->peer, &message);
+}
+
+/* Adds what is wanted of segments of the offer; *units: how many they are. */
+static enum strait_reason add_wanted(struct source *source, uint32_t from, uint32_t count, uint32_t *units)
+{
+    struct announcement a = {.source = source};
+    for (uint32_t i = 0; i < count; i++) {
+        enum strait_status status =
+            segment_intersect(&source->offer->ready[from + i], source->wanted, source->wanted_count, add_segment, &a);
+        if (status != STRAIT_OK)
+            return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+    }
+    *units = a.units;
+    return STRAIT_REASON_NONE;
+}
+
+/* How many of the first units one chunk takes. */
+static uint32_t first_chunk(const struct source *source, uint32_t units)
+{
+    const struct node *node = source->node;
+    const struct request *request = &source->offer->request;
+    const struct peer *peer = source->peer;
+    uint64_t limit = peer->slot_bytes;
+    if (!peer->direct && node->send.slot_bytes < limit)
+        limit = node->send.slot_bytes;
+    return segments_cut_chunk(&source->segments, 0, units, &request->pool->pool->sizes, &request->pages,
+                              node->options.chunk_target, limit);
+}
+
+enum strait_reason source_bind(struct source *source, const struct open_grant *open)
+{
+    uint32_t units;
+    enum strait_reason reason = add_wanted(source, 0, source->offer->ready_count, &units);
+    if (reason != STRAIT_REASON_NONE) {
+        if (open->id != 0)
+            send_released(source, open->id);
+        return reason;
+    }
+    struct leg_event event = {.type = SOURCE_BIND,
+                              .grant = open->id,
+                              .slot = open->slot,
+                              .first = open->id != 0 && units != 0 ? first_chunk(source, units) : 0,
+                              .count = units,
+                              .last = source->offer->last};
+    (void)source_apply(source, &event);
+    return STRAIT_REASON_NONE;
+}
+
+enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count)
+{
+    uint32_t units;
+    enum strait_reason reason = add_wanted(source, from, count, &units);
+    struct leg_event event = {.type = SOURCE_MORE, .count = units, .last = source->offer->last};
+    if (reason == STRAIT_REASON_NONE && (units != 0 || source->offer->last))
+        (void)source_apply(source, &event);
+    return reason;
 }
 
 static void send_end(struct source *source, enum strait_reason reason)
@@ -314,7 +357,7 @@ static void act(struct source *source, const struct leg_action *action)
 {
     switch (action->type) {
     case LEG_SEND_SEGMENTS:
-        send_segments(source, action->first, action->count, action->last);
+        send_segments(source, action);
         break;
     case LEG_SEND_RELEASED:
         send_released(source, action->grant.id);

@@ -88,13 +88,43 @@ static bool end(struct source_leg *leg, enum strait_reason reason, struct leg_ac
 static void send_segments(const struct source_leg *leg, uint32_t first, struct leg_actions *actions)
 {
     struct leg_action *action = leg_act(actions, LEG_SEND_SEGMENTS);
+    if (first == 0)
+        action->grant = (struct leg_grant){.id = leg->opened, .count = leg->opened_count};
     action->first = first;
     action->count = leg->ready - first;
     action->last = leg->last;
 }
 
+static void queue(struct source_leg *leg, const struct leg_grant *grant, struct leg_actions *actions)
+{
+    if (leg->state == STRAIT_READY) {
+        leg->state = STRAIT_TRANSFERRING;
+        leg_act_state(actions, STRAIT_TRANSFERRING);
+    }
+    struct leg_grant *queued = leg_grants_append(leg->grants, SOURCE_GRANTS, grant);
+    queued->state = GRANT_QUEUED;
+}
+
+/* The open grant of a REQUEST is used at once, for units [0, event->first), or never. */
+static void use_open(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
+{
+    if (event->grant == 0 || event->first == 0 || event->first > leg->ready)
+        return;
+    leg->opened = leg->seen = event->grant;
+    leg->opened_count = event->first;
+    queue(leg, &(struct leg_grant){.id = event->grant, .count = event->first, .slot = event->slot}, actions);
+}
+
+static void release_open(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
+{
+    if (event->grant == 0 || event->grant == leg->opened)
+        return;
+    leg->seen = event->grant > leg->seen ? event->grant : leg->seen;
+    send_released(event->grant, actions);
+}
+
 /* A REQUEST that comes again was sent over a new link: what the old one carried may be lost. */
-static void bind_again(const struct source_leg *leg, struct leg_actions *actions)
+static void bind_again(struct source_leg *leg, struct leg_actions *actions)
 {
     if (leg->state == STRAIT_FAILED)
         leg_act_reason(actions, LEG_SEND_END, (enum strait_reason)leg->reason);
@@ -102,17 +132,23 @@ static void bind_again(const struct source_leg *leg, struct leg_actions *actions
         send_segments(leg, 0, actions);
 }
 
-static void bind(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
+static void bind_first(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
-    if (leg->state != STRAIT_BOOTSTRAP) {
-        bind_again(leg, actions);
-        return;
-    }
     leg->state = STRAIT_READY;
     leg->ready = event->count;
     leg->last = event->last;
     leg_act_state(actions, STRAIT_READY);
+    use_open(leg, event, actions);
     send_segments(leg, 0, actions);
+}
+
+static void bind(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
+{
+    if (leg->state == STRAIT_BOOTSTRAP)
+        bind_first(leg, event, actions);
+    else
+        bind_again(leg, actions);
+    release_open(leg, event, actions);
 }
 
 static bool more(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
@@ -136,16 +172,6 @@ static bool is_announced(const struct source_leg *leg, const struct leg_event *e
     return event->count > 0 && event->first <= leg->ready && event->count <= leg->ready - event->first;
 }
 
-static void queue(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
-{
-    if (leg->state == STRAIT_READY) {
-        leg->state = STRAIT_TRANSFERRING;
-        leg_act_state(actions, STRAIT_TRANSFERRING);
-    }
-    const struct leg_grant queued = {event->grant, event->first, event->count, event->slot, GRANT_QUEUED};
-    leg_grants_append(leg->grants, SOURCE_GRANTS, &queued);
-}
-
 /* A grant is met once. What is not used is always answered, or its slot would stay held. */
 static bool grant(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
@@ -157,7 +183,7 @@ static bool grant(struct source_leg *leg, const struct leg_event *event, struct 
     bool is_new = event->grant > leg->seen, announced = is_announced(leg, event);
     leg->seen = is_new ? event->grant : leg->seen;
     if (bound && is_new && announced && leg_grants_count(leg->grants, SOURCE_GRANTS) < SOURCE_GRANTS) {
-        queue(leg, event, actions);
+        queue(leg, &(struct leg_grant){event->grant, event->first, event->count, event->slot, GRANT_NONE}, actions);
         return true;
     }
     send_released(event->grant, actions);
@@ -166,13 +192,15 @@ static bool grant(struct source_leg *leg, const struct leg_event *event, struct 
     return !bound || !is_new || announced;
 }
 
+/* A grant that is not held any more has been answered, by RELEASED or by its chunk. RELEASED would overtake that, and
+ * its units would travel twice. */
 static void revoke(struct source_leg *leg, uint64_t id, struct leg_actions *actions)
 {
     struct leg_grant *found = find(leg, id);
-    if (found == NULL) {
-        leg->seen = id > leg->seen ? id : leg->seen; /* when it comes after all, it is known to be void */
+    if (found == NULL && id > leg->seen) {
+        leg->seen = id; /* when it comes after all, it is known to be void */
         send_released(id, actions);
-    } else if (found->state == GRANT_QUEUED)
+    } else if (found != NULL && found->state == GRANT_QUEUED)
         release(leg, found, actions);
 }
 

@@ -288,6 +288,8 @@ struct message_request {
     bool more;            /* another REQUEST of this leg continues the spans */
     uint32_t span_count;
     const struct wire_span *spans;
+    uint64_t grant; /* an open one, for whatever is ready at once: SEGMENTS, or RELEASED, answer it. 0: none; with more */
+    uint32_t slot;  /* of it */
 };
 
 /* Pages that are ready at the source and wanted by the sink: regions x pages. Its units, one page of one region each, are
@@ -308,6 +310,8 @@ struct message_segments {
     const struct segment *segments;
     struct view aux;  /* with last */
     uint64_t aux_sum; /* XXH3-64 of aux */
+    uint64_t grant;   /* the open one of the REQUEST, with the leg's first units, when it is used; else 0 */
+    uint32_t granted; /* units [0, granted) of the first segment come for it; 0 only without grant */
 };
 
 /* Sink to source: units [first, first + count), in order, as one chunk, may be written to a slot. */

@@ -43,21 +43,18 @@ static enum strait_status request_check(const void *plain)
     uint64_t pages = 0;
     for (uint32_t i = 0; i < request->span_count; i++)
         pages += request->spans[i].count;
-    return corrupt_unless(pages <= STRAIT_TRANSFER_PAGES_MAX);
+    bool names_slot = request->grant != 0;
+    return corrupt_unless(pages <= STRAIT_TRANSFER_PAGES_MAX && (names_slot ? !request->more : request->slot == 0));
 }
 
 #define REQUEST struct message_request, Strait__Wire__Request
 static const struct field request_fields[] = {
-    U64(REQUEST, leg),
-    EPOCH(REQUEST),
-    POOL(REQUEST, source_pool),
-    POOL(REQUEST, sink_pool),
-    KEY(REQUEST, source_key),
-    KEY(REQUEST, sink_key),
-    U64(REQUEST, geometry),
-    U32(REQUEST, deadline_ms, 0, UINT32_MAX),
-    BOOL(REQUEST, more),
-    LIST(REQUEST, span_count, spans, SPAN, 0, MESSAGE_LIST_MAX, &span_layout),
+    U64(REQUEST, leg),          EPOCH(REQUEST),
+    POOL(REQUEST, source_pool), POOL(REQUEST, sink_pool),
+    KEY(REQUEST, source_key),   KEY(REQUEST, sink_key),
+    U64(REQUEST, geometry),     U32(REQUEST, deadline_ms, 0, UINT32_MAX),
+    BOOL(REQUEST, more),        LIST(REQUEST, span_count, spans, SPAN, 0, MESSAGE_LIST_MAX, &span_layout),
+    U64(REQUEST, grant),        U32(REQUEST, slot, 0, UINT32_MAX),
 };
 const struct layout request_layout = LAYOUT(REQUEST, request, request_fields, request_check);
 
@@ -82,6 +79,16 @@ static const struct field segment_fields[] = {
 };
 static const struct layout segment_layout = LAYOUT(SEGMENT, segment, segment_fields, segment_check);
 
+/* What comes for the open grant is one chunk, and so of one segment. */
+static bool opened_check(const struct message_segments *segments)
+{
+    if (segments->grant == 0)
+        return segments->granted == 0;
+    const struct segment *first = segments->segments;
+    return segments->before == 0 && segments->segment_count > 0 && segments->granted > 0 &&
+           segments->granted <= (uint64_t)first->region_count * first->count;
+}
+
 /* A leg's units are numbered with 32 bits. */
 static enum strait_status segments_check(const void *plain)
 {
@@ -89,7 +96,7 @@ static enum strait_status segments_check(const void *plain)
     uint64_t units = segments->before;
     for (uint32_t i = 0; i < segments->segment_count; i++)
         units += (uint64_t)segments->segments[i].region_count * segments->segments[i].count;
-    return corrupt_unless(units <= UINT32_MAX && (segments->last || segments->aux.size == 0));
+    return corrupt_unless(units <= UINT32_MAX && (segments->last || segments->aux.size == 0) && opened_check(segments));
 }
 
 #define SEGMENTS struct message_segments, Strait__Wire__Segments
@@ -101,6 +108,8 @@ static const struct field segments_fields[] = {
     LIST(SEGMENTS, segment_count, segments, SEGMENT, 0, MESSAGE_LIST_MAX, &segment_layout),
     AUX(SEGMENTS),
     U64(SEGMENTS, aux_sum),
+    U64(SEGMENTS, grant),
+    U32(SEGMENTS, granted, 0, UINT32_MAX),
 };
 const struct layout segments_layout = LAYOUT(SEGMENTS, segments, segments_fields, segments_check);
 

@@ -141,6 +141,165 @@ START_TEST(a_request_is_sent_again_while_not_bound)
 }
 END_TEST
 
+/* ---- Open grants ------------------------------------------------------------------------------------------------ */
+
+/* With an open grant 1 of slot 3. */
+static void open_sink(void)
+{
+    sink_init(&sink, 2);
+    at_sink((struct leg_event){.type = SINK_START, .count = 1, .slot = 3});
+    did(LEG_SEND_REQUEST);
+    const struct leg_grant expected = {.id = 1, .slot = 3, .state = GRANT_OPEN};
+    ck_assert_mem_eq(&actions.list[0].grant, &expected, sizeof(expected));
+}
+
+/* Two units are ready; `units` of them are for the grant. */
+static bool opened(uint32_t units)
+{
+    return at_sink((struct leg_event){.type = SINK_SEGMENTS, .grant = 1, .first = units, .count = 2, .last = true});
+}
+
+static void land_and_finish(void)
+{
+    on_grant(SINK_DECODED, 1, STRAIT_REASON_NONE);
+    did(LEG_FREE_SLOT, LEG_COMPLETE);
+    at_sink((struct leg_event){.type = SINK_FINISH});
+    did(LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
+}
+
+START_TEST(an_open_grant_saves_a_round_trip)
+{
+    open_sink();
+    ck_assert(opened(2));
+    did(LEG_STATE, LEG_STATE);
+    expect_wanted(2, 0);
+    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    did(LEG_ACCEPT);
+    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    did(LEG_DECODE);
+    ck_assert_uint_eq(first(LEG_DECODE)->grant.count, 2);
+    land_and_finish();
+}
+END_TEST
+
+START_TEST(a_chunk_may_overtake_its_segments)
+{
+    open_sink();
+    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    did(LEG_ACCEPT);
+    if (_i == 0) {
+        on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+        did_nothing();
+    }
+    ck_assert(opened(2));
+    if (_i == 1)
+        on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    ck_assert_uint_eq(first(LEG_DECODE)->grant.count, 2);
+    land_and_finish();
+}
+END_TEST
+
+START_TEST(an_open_grant_that_is_not_used_is_free_again)
+{
+    open_sink();
+    ck_assert(opened(0));
+    on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
+    did(LEG_FREE_SLOT);
+    expect_wanted(0, 2);
+    open_sink();
+    on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE); /* overtakes the segments */
+    ck_assert(opened(2));
+    expect_wanted(0, 2);
+}
+END_TEST
+
+START_TEST(what_a_used_open_grant_leaves_is_granted)
+{
+    open_sink();
+    ck_assert(opened(1));
+    expect_wanted(1, 1);
+    on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
+    expect_wanted(0, 1);
+}
+END_TEST
+
+START_TEST(an_open_grant_is_never_asked_back)
+{
+    open_sink();
+    ck_assert_uint_eq(sink_unused(&sink), 0);
+    at_sink((struct leg_event){.type = SINK_RECLAIM});
+    did_nothing();
+}
+END_TEST
+
+START_TEST(a_false_source_sends_for_no_units)
+{
+    open_sink();
+    ck_assert(!opened(3));
+    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    ck_assert(!opened(0));
+    open_sink();
+    ck_assert(opened(0));
+    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    did(LEG_FREE_SLOT, LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
+    ck_assert_uint_eq(sink.reason, STRAIT_REASON_GEOMETRY);
+}
+END_TEST
+
+/* The next link brings another grant; what arrives for the first one is of no use. */
+START_TEST(an_open_grant_ends_with_its_link)
+{
+    static const enum grant_state after[] = {GRANT_NONE, GRANT_VOID, GRANT_NONE};
+    open_sink();
+    if (_i > 0)
+        on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    if (_i > 1)
+        on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    at_sink((struct leg_event){.type = SINK_QUIET});
+    if (_i == 1)
+        did_nothing();
+    else
+        did(LEG_FREE_SLOT);
+    ck_assert_int_eq((int)sink.grants[0].state, (int)after[_i]);
+    at_sink((struct leg_event){.type = SINK_START, .count = 1, .slot = 2});
+    did(LEG_SEND_REQUEST);
+    ck_assert_uint_eq(actions.list[0].grant.id, 2);
+    ck_assert(opened(2)); /* names the old one */
+    expect_wanted(0, _i == 1 ? 0 : 2);
+    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    if (_i == 1)
+        did(LEG_FREE_SLOT);
+    else
+        did_nothing();
+    expect_wanted(0, 2);
+}
+END_TEST
+
+START_TEST(a_slot_that_cannot_be_opened_is_free_again)
+{
+    open_sink();
+    at_sink((struct leg_event){.type = SINK_START, .count = 1, .slot = 2});
+    did(LEG_FREE_SLOT, LEG_SEND_REQUEST);
+    ck_assert_uint_eq(actions.list[0].grant.slot, 2);
+    ck_assert_uint_eq(actions.list[1].grant.id, 1);
+    ck_assert(opened(2));
+    at_sink((struct leg_event){.type = SINK_START, .count = 1, .slot = 2});
+    did(LEG_FREE_SLOT);
+}
+END_TEST
+
+START_TEST(a_failed_sink_frees_what_came_early)
+{
+    open_sink();
+    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
+    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    at_sink((struct leg_event){.type = SINK_FAIL, .reason = STRAIT_REASON_TIMEOUT});
+    did(LEG_FREE_SLOT, LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
+}
+END_TEST
+
 START_TEST(units_out_of_order_are_not_counted)
 {
     sink_init(&sink, 1);
@@ -501,6 +660,44 @@ START_TEST(the_lowest_grant_is_encoded_first)
 }
 END_TEST
 
+START_TEST(an_open_grant_is_used_at_once_or_never)
+{
+    source_init(&source);
+    struct leg_event event = {
+        .type = SOURCE_BIND, .grant = 1, .slot = 6, .first = (uint32_t)_i, .count = 2, .last = true};
+    ck_assert(at_source(event));
+    if (_i == 0) {
+        did(LEG_STATE, LEG_SEND_SEGMENTS, LEG_SEND_RELEASED);
+        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.id, 0);
+        ck_assert(!source_wants(&source));
+        return;
+    }
+    did(LEG_STATE, LEG_STATE, LEG_SEND_SEGMENTS);
+    ck_assert(source_wants(&source));
+    for (int again = 0; again < 2; again++) {
+        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.id, 1);
+        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.count, (uint32_t)_i);
+        ck_assert(at_source(event)); /* doubled: the same answer */
+        did(LEG_SEND_SEGMENTS);
+    }
+    event.grant = 2; /* over another link */
+    ck_assert(at_source(event));
+    did(LEG_SEND_SEGMENTS, LEG_SEND_RELEASED);
+    at_source((struct leg_event){.type = SOURCE_ENCODE});
+    ck_assert_uint_eq(first(LEG_ENCODE)->grant.count, (uint32_t)_i);
+    ck_assert_uint_eq(first(LEG_ENCODE)->grant.slot, 6);
+}
+END_TEST
+
+START_TEST(a_grant_that_was_used_is_not_given_back)
+{
+    source_with(GRANT_SENDING);
+    job(SOURCE_SENT, 1, STRAIT_REASON_NONE);
+    at_source((struct leg_event){.type = SOURCE_REVOKE, .grant = 1}); /* its chunk is under way */
+    did_nothing();
+}
+END_TEST
+
 START_TEST(a_grant_that_is_begun_is_not_given_back)
 {
     source_with((enum grant_state)_i);
@@ -694,8 +891,12 @@ START_TEST(a_sink_keeps_its_books_whatever_happens)
             if (event.type >= SINK_RELEASED && event.type <= SINK_DECODED)
                 event.grant = some_grant(&rng, sink.grants, LEG_GRANTS, event.grant);
             event.before = rng_below(&rng, 5) ? sink.ready : event.first;
+            if (event.type == SINK_SEGMENTS && rng_below(&rng, 4)) {
+                event.grant = some_grant(&rng, sink.grants, LEG_GRANTS, event.grant);
+                event.first = rng_below(&rng, event.count + 1);
+            }
             const struct sink_leg before = sink;
-            ledger.slots += event.type == SINK_GRANT;
+            ledger.slots += event.type == SINK_GRANT || (event.type == SINK_START && event.count != 0);
             bool honest = at_sink(event);
             ck_assert(honest || memcmp(&before, &sink, sizeof(sink)) == 0);
             keep(&ledger);
@@ -741,7 +942,8 @@ START_TEST(a_source_keeps_its_books_whatever_happens)
             keep(&ledger);
             check_table(source.grants, SOURCE_GRANTS, ledger.slots);
             /* A grant is in the table or answered; a false one too. */
-            if (event.type == SOURCE_GRANT && event.grant != 0 && !known)
+            bool brought = event.type == SOURCE_GRANT || (event.type == SOURCE_BIND && event.grant != source.opened);
+            if (brought && event.grant != 0 && !known)
                 ck_assert_uint_eq(first(LEG_SEND_RELEASED)->grant.id, event.grant);
             ck_assert(honest || source.state == before.state);
         }
@@ -764,6 +966,15 @@ static void add_sink_tests(TCase *tcase)
     tcase_add_test(tcase, a_transfer_seen_by_its_sink);
     tcase_add_test(tcase, no_units_are_complete_with_the_last);
     tcase_add_test(tcase, a_request_is_sent_again_while_not_bound);
+    tcase_add_test(tcase, an_open_grant_saves_a_round_trip);
+    tcase_add_loop_test(tcase, a_chunk_may_overtake_its_segments, 0, 2);
+    tcase_add_test(tcase, an_open_grant_that_is_not_used_is_free_again);
+    tcase_add_test(tcase, what_a_used_open_grant_leaves_is_granted);
+    tcase_add_test(tcase, an_open_grant_is_never_asked_back);
+    tcase_add_test(tcase, a_false_source_sends_for_no_units);
+    tcase_add_loop_test(tcase, an_open_grant_ends_with_its_link, 0, 3);
+    tcase_add_test(tcase, a_slot_that_cannot_be_opened_is_free_again);
+    tcase_add_test(tcase, a_failed_sink_frees_what_came_early);
     tcase_add_test(tcase, units_out_of_order_are_not_counted);
     tcase_add_test(tcase, a_false_source_is_told_by_its_units);
     tcase_add_test(tcase, grants_stay_within_the_window_and_the_units);
@@ -789,6 +1000,8 @@ static void add_source_tests(TCase *tcase)
     tcase_add_loop_test(tcase, a_grant_is_met_once, GRANT_QUEUED, GRANT_SENDING + 1);
     tcase_add_test(tcase, grants_may_come_before_the_last_chunks_are_known_to_be_sent);
     tcase_add_test(tcase, the_lowest_grant_is_encoded_first);
+    tcase_add_loop_test(tcase, an_open_grant_is_used_at_once_or_never, 0, 3);
+    tcase_add_test(tcase, a_grant_that_was_used_is_not_given_back);
     tcase_add_loop_test(tcase, a_grant_that_is_begun_is_not_given_back, GRANT_QUEUED, GRANT_SENDING + 1);
     tcase_add_loop_test(tcase, a_failed_source_ends_its_jobs_first, GRANT_QUEUED, GRANT_SENDING + 1);
     tcase_add_loop_test(tcase, a_job_that_fails_fails_the_leg, GRANT_ENCODING, GRANT_SENDING + 1);

@@ -19,6 +19,7 @@ enum { EPOCHS = 2, SLOTS_MAX = 2, NET_MAX = 8, JOBS_MAX = 6, DEPTH_MAX = 40 };
 struct setting {
     uint8_t units, slots, window, send_slots;
     bool direct;    /* the source's job writes the sink's slot itself */
+    bool open;      /* requests bring a grant, when a slot is free */
     uint8_t faults; /* at most, on one path */
     uint8_t depth;  /* of events that are explored, */
     uint8_t ahead;  /* after so many of a fair run */
@@ -38,6 +39,7 @@ enum bug {
     BUG_TOMBSTONE,     /* nor are source legs */
     BUG_MUTE,          /* what was not used is not given back */
     BUG_NO_DEADLINE,   /* verdicts wait for ever */
+    BUG_EARLY_DECODE,  /* an open grant is taken for one of all units */
     BUG_FORGETFUL,     /* the slot is granted while the chunk arrives */
     BUGS
 };
@@ -72,16 +74,22 @@ struct message {
     union {
         uint8_t slot, last, reason, version;
     };
-    uint8_t bad; /* a chunk was damaged */
+    union {
+        uint8_t bad;    /* a chunk was damaged */
+        uint8_t opened; /* units that are the open grant's */
+    };
 };
 
-enum job_kind { JOB_NONE, JOB_ARRIVE, JOB_DECODE, JOB_ENCODE, JOB_SEND };
+enum job_kind { JOB_NONE, JOB_ARRIVE, JOB_DECODE, JOB_ENCODE, JOB_SEND, JOB_HELD /* came before its range */ };
 
 /* What runs beside a daemon, and what it has in hands. */
 struct job {
     uint8_t kind, epoch, id, first, count, slot, arena, unused;
     struct message chunk;
 };
+
+/* How a request is met: the units that are ready, and these flags. */
+enum { LAST = 16, ONE_FITS = 32 };
 
 enum phase { PHASE_NONE, PHASE_LIVE, PHASE_OVER };
 enum told { TOLD_VERDICT = 1, TOLD_DRAINED = 2, TOLD_CLOSED = 4 };
@@ -264,13 +272,31 @@ static void on_free_slot(struct world *world, enum side side, uint8_t epoch, con
     claim(world->slots[grant->slot].epoch == epoch + 1 && world->slots[grant->slot].id == grant->id,
           "a slot is freed once, by its holder");
     memset(&world->slots[grant->slot], 0, sizeof(world->slots[grant->slot]));
+    struct job *held = find_job(world, SINK, JOB_HELD, epoch, (uint8_t)grant->id);
+    if (held != NULL)
+        remove_job(world, SINK, held);
 }
 
-static void on_give(struct world *world, uint8_t epoch, const struct leg_grant *grant)
+static void hold(struct world *world, uint8_t epoch, const struct leg_grant *grant)
 {
     claim(world->slots[grant->slot].epoch == 0, "a slot is granted to one at a time");
     world->slots[grant->slot].epoch = (uint8_t)(epoch + 1);
     world->slots[grant->slot].id = (uint8_t)grant->id;
+}
+
+/* An open grant is held from the first request that brings it on. */
+static void on_request(struct world *world, uint8_t epoch, const struct leg_grant *open)
+{
+    bool held = world->slots[open->slot].epoch == epoch + 1 && world->slots[open->slot].id == open->id;
+    if (open->id != 0 && !held)
+        hold(world, epoch, open);
+    post(world, (struct message){
+                    .kind = TO_SOURCE_REQUEST, .epoch = epoch, .id = (uint8_t)open->id, .slot = (uint8_t)open->slot});
+}
+
+static void on_give(struct world *world, uint8_t epoch, const struct leg_grant *grant)
+{
+    hold(world, epoch, grant);
     post(world, (struct message){.kind = TO_SOURCE_GRANT,
                                  .epoch = epoch,
                                  .first = (uint8_t)grant->first,
@@ -304,12 +330,16 @@ static void on_transmit(struct world *world, uint8_t epoch, const struct leg_gra
 static void on_decode(struct world *world, uint8_t epoch, const struct leg_grant *grant)
 {
     struct job *job = find_job(world, SINK, JOB_ARRIVE, epoch, (uint8_t)grant->id);
+    if (job == NULL)
+        job = find_job(world, SINK, JOB_HELD, epoch, (uint8_t)grant->id);
     claim(job != NULL, "what is decoded has arrived");
     if (job == NULL)
         return;
     claim(job->chunk.epoch == epoch && job->chunk.first == grant->first && job->chunk.count == grant->count,
           "a chunk is decoded for the range and the epoch that it was made for");
     job->kind = JOB_DECODE;
+    job->first = (uint8_t)grant->first; /* not known when an open grant's chunk came */
+    job->count = (uint8_t)grant->count;
     sort_jobs(world->jobs[SINK]);
 }
 
@@ -328,13 +358,15 @@ static void act(struct world *world, enum side side, uint8_t epoch, const struct
 {
     switch (action->type) {
     case LEG_SEND_REQUEST:
-        post_id(world, TO_SOURCE_REQUEST, epoch, 0);
+        on_request(world, epoch, &action->grant);
         break;
     case LEG_SEND_SEGMENTS:
         post(world, (struct message){.kind = TO_SINK_SEGMENTS,
                                      .epoch = epoch,
                                      .first = (uint8_t)action->first,
                                      .count = (uint8_t)action->count,
+                                     .id = (uint8_t)action->grant.id,
+                                     .opened = (uint8_t)action->grant.count,
                                      .last = action->last});
         break;
     case LEG_SEND_GRANT:
@@ -402,6 +434,10 @@ static bool sink_does(struct world *world, uint8_t epoch, struct leg_event event
     struct leg_actions actions;
     if (bug == BUG_NO_DEADLINE && event.type == SINK_FAIL)
         return false;
+    struct leg_grant *grants = world->sink[epoch].grants;
+    for (uint32_t i = 0; i < LEG_GRANTS && bug == BUG_EARLY_DECODE && event.type == SINK_ARRIVED; i++)
+        if (grants[i].id == event.grant && grants[i].count == 0)
+            grants[i].count = setting.units;
     bool honest = sink_step(&world->sink[epoch], &event, &actions);
     bool accepted = act_all(world, SINK, epoch, &actions);
     claim(honest || bug != BUG_NONE, "an honest source is believed");
@@ -472,10 +508,13 @@ static void to_sink(struct world *world, const struct message *message)
     switch (message->kind) {
     case TO_SINK_SEGMENTS:
         world->disturbed |= message->first > world->sink[e].ready;
-        sink_event(
-            world, e,
-            (struct leg_event){
-                .type = SINK_SEGMENTS, .before = message->first, .count = message->count, .last = message->last});
+        sink_event(world, e,
+                   (struct leg_event){.type = SINK_SEGMENTS,
+                                      .grant = message->id,
+                                      .first = message->opened,
+                                      .before = message->first,
+                                      .count = message->count,
+                                      .last = message->last});
         break;
     case TO_SINK_RELEASED:
         sink_event(world, e, (struct leg_event){.type = SINK_RELEASED, .grant = message->id});
@@ -490,10 +529,13 @@ static void to_sink(struct world *world, const struct message *message)
     }
 }
 
-/* `ready` units of the offer are so when the request comes. */
-static void request(struct world *world, uint8_t epoch, uint8_t ready, bool last)
+/* `ready` units of the offer are so when the request comes, `fit` of them for its open grant. */
+static void request(struct world *world, const struct message *message, uint8_t ready, bool last, uint8_t fit)
 {
+    uint8_t epoch = message->epoch;
     if (world->phase[SOURCE][epoch] == PHASE_OVER && bug != BUG_TOMBSTONE) {
+        if (message->id != 0 && bug != BUG_MUTE)
+            post_id(world, TO_SINK_RELEASED, epoch, message->id);
         if (world->tomb[SOURCE][epoch] != STRAIT_REASON_NONE)
             post_end(world, SOURCE, epoch, (enum strait_reason)world->tomb[SOURCE][epoch]);
         return;
@@ -504,7 +546,13 @@ static void request(struct world *world, uint8_t epoch, uint8_t ready, bool last
         world->told[SOURCE][epoch] = 0;
         world->offered[epoch] = world->version;
     }
-    source_event(world, epoch, (struct leg_event){.type = SOURCE_BIND, .count = ready, .last = last});
+    source_event(world, epoch,
+                 (struct leg_event){.type = SOURCE_BIND,
+                                    .grant = message->id,
+                                    .slot = message->slot,
+                                    .first = fit,
+                                    .count = ready,
+                                    .last = last});
 }
 
 static void to_forgotten_source(struct world *world, const struct message *message)
@@ -521,11 +569,12 @@ static void to_forgotten_source(struct world *world, const struct message *messa
         post_end(world, SOURCE, e, reason);
 }
 
-static void to_source(struct world *world, const struct message *message, uint8_t ready, bool last)
+static void to_source(struct world *world, const struct message *message, uint8_t how)
 {
     uint8_t e = message->epoch;
     if (message->kind == TO_SOURCE_REQUEST) {
-        request(world, e, ready, last);
+        uint8_t ready = how % LAST;
+        request(world, message, ready, (how & LAST) != 0, (how & ONE_FITS) != 0 ? 1 : ready);
         return;
     }
     if (bug == BUG_EPOCH && !leg_live(world, SOURCE, e) && leg_live(world, SOURCE, EPOCHS - 1 - e))
@@ -575,6 +624,14 @@ static void finish_decode(struct world *world, struct job *job, bool fault)
         sink_event(world, ended.epoch, (struct leg_event){.type = SINK_DECODED, .grant = ended.id, .reason = reason});
 }
 
+static bool is_early(const struct sink_leg *leg, uint8_t id)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (leg->grants[i].id == id && leg->grants[i].state == GRANT_EARLY)
+            return true;
+    return false;
+}
+
 static void finish_arrive(struct world *world, struct job *job, bool fault)
 {
     const struct job ended = *job;
@@ -583,8 +640,13 @@ static void finish_arrive(struct world *world, struct job *job, bool fault)
     if (leg_live(world, SINK, ended.epoch))
         sink_event(world, ended.epoch, event);
     struct job *left = find_job(world, SINK, JOB_ARRIVE, ended.epoch, ended.id);
-    if (left != NULL)
+    if (left == NULL)
+        return;
+    if (is_early(&world->sink[ended.epoch], ended.id))
+        left->kind = JOB_HELD;
+    else
         remove_job(world, SINK, left);
+    sort_jobs(world->jobs[SINK]);
 }
 
 static void finish_encode(struct world *world, struct job *job, bool fault)
@@ -674,6 +736,16 @@ static void be_quiet(struct world *world)
             sink_event(world, e, (struct leg_event){.type = SINK_QUIET});
 }
 
+/* A slot of a leg that takes none comes back with the name of no grant. */
+static void start(struct world *world, uint8_t epoch)
+{
+    struct leg_event event = {.type = SINK_START};
+    while (setting.open && event.slot < setting.slots && world->slots[event.slot].epoch != 0)
+        event.slot++;
+    event.count = setting.open && event.slot < setting.slots && world->sink[epoch].state == STRAIT_BOOTSTRAP;
+    sink_event(world, epoch, event);
+}
+
 static void reconnect(struct world *world)
 {
     world->link++;
@@ -681,7 +753,7 @@ static void reconnect(struct world *world)
     world->broken = world->noticed[SINK] = world->noticed[SOURCE] = world->quiet = 0;
     for (uint8_t e = 0; e < EPOCHS; e++)
         if (leg_live(world, SINK, e))
-            sink_event(world, e, (struct leg_event){.type = SINK_START});
+            start(world, e);
 }
 
 static void crash(struct world *world, enum side side)
@@ -709,13 +781,13 @@ static void expect(struct world *world)
     uint8_t epoch = world->expected++;
     sink_init(&world->sink[epoch], setting.window);
     world->phase[SINK][epoch] = PHASE_LIVE;
-    sink_event(world, epoch, (struct leg_event){.type = SINK_START});
+    start(world, epoch);
 }
 
 /* ---- Choices ---------------------------------------------------------------------------------------------------- */
 
 enum choice_kind {
-    DELIVER,    /* a: message; b: units that are ready when a request comes, 16: last */
+    DELIVER,    /* a: message; b: how a request is met */
     FINISH_JOB, /* a: side, b: job */
     GRANT,      /* a: epoch, b: units */
     ENCODE,     /* a: epoch */
@@ -742,7 +814,7 @@ static const char *const choice_names[] = {"deliver", "finish job", "grant",    
                                            "notice",  "quiet",      "reconnect", "reclaim",  "abort",  "expect",
                                            "drop",    "double",     "damage",    "fail job", "break",  "crash"};
 
-enum { LAST = 16, CHOICES_MAX = 160 };
+enum { CHOICES_MAX = 160 };
 
 struct choice {
     uint8_t kind, a, b;
@@ -768,6 +840,8 @@ static void offer_delivery(const struct world *world, struct choices *choices, e
         return;
     for (int ready = 0; ready < setting.units; ready++)
         offer(choices, kind, index, ready);
+    if (message->id != 0 && setting.units > 1)
+        offer(choices, kind, index, setting.units | LAST | ONE_FITS);
 }
 
 static void offer_messages(const struct world *world, struct choices *choices, bool faults)
@@ -791,6 +865,8 @@ static void offer_jobs(const struct world *world, struct choices *choices, bool 
 {
     for (int side = SINK; side <= SOURCE; side++)
         for (int i = 0; i < JOBS_MAX && world->jobs[side][i].kind != JOB_NONE; i++) {
+            if (world->jobs[side][i].kind == JOB_HELD)
+                continue;
             offer(choices, FINISH_JOB, side, i);
             bool lost = world->jobs[side][i].kind == JOB_SEND && world->broken;
             if (faults || lost)
@@ -817,7 +893,7 @@ static void offer_sink(const struct world *world, struct choices *choices, uint8
     }
     if (sink_unused(leg) > 0 && leg->state != STRAIT_FAILED)
         offer(choices, RECLAIM, epoch, 0);
-    if (leg->complete && leg->state != STRAIT_FAILED)
+    if (leg->complete && leg->state == STRAIT_TRANSFERRING)
         offer(choices, FINISH, epoch, 0);
     if (leg->state != STRAIT_FAILED)
         offer(choices, ABORT, SINK, epoch);
@@ -879,7 +955,7 @@ static void list_choices(const struct world *world, struct choices *choices)
         offer(choices, EXPECT_AGAIN, 0, 0);
 }
 
-static void deliver(struct world *world, int index, int ready, bool keep)
+static void deliver(struct world *world, int index, int how, bool keep)
 {
     const struct message message = world->net[index];
     if (!keep) {
@@ -889,7 +965,7 @@ static void deliver(struct world *world, int index, int ready, bool keep)
     if (addressee(&message) == SINK)
         to_sink(world, &message);
     else
-        to_source(world, &message, (uint8_t)(ready % LAST), ready >= LAST);
+        to_source(world, &message, (uint8_t)how);
 }
 
 static void give(struct world *world, uint8_t epoch, uint8_t count)
@@ -1190,7 +1266,7 @@ static void print_choice(const struct world *world, struct choice choice)
                message->count);
     }
     if (choice.kind == FINISH_JOB || choice.kind == FAIL_JOB) {
-        static const char *const names[] = {"", "arrive", "decode", "encode", "send"};
+        static const char *const names[] = {"", "arrive", "decode", "encode", "send", "held"};
         const struct job *job = &world->jobs[choice.a][choice.b];
         printf(": %s of epoch %d, grant %d", names[job->kind], job->epoch, job->id);
     }
@@ -1300,18 +1376,21 @@ static uint8_t deeper(uint8_t depth)
 }
 
 static const struct setting settings[] = {
-    /* units, slots, window, send slots, direct, faults, depth, ahead */
-    {1, 1, 1, 1, false, 1, 12, 0}, {1, 1, 1, 1, true, 1, 12, 0},  {1, 1, 1, 1, false, 2, 10, 2},
-    {1, 1, 1, 1, true, 2, 10, 2},  {2, 1, 1, 1, false, 1, 12, 2}, {2, 1, 1, 1, true, 1, 12, 2},
-    {2, 2, 2, 2, false, 1, 10, 2}, {2, 2, 2, 2, true, 1, 10, 2},
+    /* units, slots, window, send slots, direct, open, faults, depth, ahead */
+    {1, 1, 1, 1, false, false, 1, 12, 0}, {1, 1, 1, 1, true, false, 1, 12, 0},  {1, 1, 1, 1, false, false, 2, 10, 2},
+    {1, 1, 1, 1, true, false, 2, 10, 2},  {2, 1, 1, 1, false, false, 1, 12, 2}, {2, 1, 1, 1, true, false, 1, 12, 2},
+    {2, 2, 2, 2, false, false, 1, 10, 2}, {2, 2, 2, 2, true, false, 1, 10, 2},  {1, 1, 1, 1, false, true, 1, 12, 0},
+    {1, 1, 1, 1, true, true, 1, 12, 0},   {1, 1, 1, 1, false, true, 2, 9, 0},  {1, 1, 1, 1, true, true, 2, 9, 0},
+    {2, 2, 2, 2, false, true, 1, 9, 0},   {2, 2, 2, 2, true, true, 1, 9, 0},
 };
 
 static void print_setting(const struct tally *tally)
 {
-    printf("%d units, %d slots, window %d, %s, %d faults, depth %d + %d: %llu states, %llu steps, %llu beyond the "
+    printf("%d units, %d slots, window %d, %s, %s%d faults, depth %d + %d: %llu states, %llu steps, %llu beyond the "
            "network\n",
-           setting.units, setting.slots, setting.window, setting.direct ? "direct" : "staged", setting.faults,
-           setting.ahead, setting.depth, (unsigned long long)tally->states, (unsigned long long)tally->transitions,
+           setting.units, setting.slots, setting.window, setting.direct ? "direct" : "staged",
+           setting.open ? "open, " : "", setting.faults, setting.ahead, setting.depth,
+           (unsigned long long)tally->states, (unsigned long long)tally->transitions,
            (unsigned long long)tally->crowded);
     fflush(stdout);
 }
@@ -1334,18 +1413,20 @@ static const struct planted {
     const char *name;
     struct setting setting;
 } planted[] = {
-    {BUG_EPOCH, "epochs are not compared", {1, 1, 1, 1, false, 1, 20, 0}},
-    {BUG_EARLY_ACK, "acknowledged before decoded", {1, 1, 1, 1, false, 0, 20, 0}},
-    {BUG_BAD_LANDS, "damage is not seen", {1, 1, 1, 1, false, 1, 20, 0}},
-    {BUG_REVOKE_FREES, "slots are taken back at once", {1, 1, 1, 1, true, 0, 20, 0}},
-    {BUG_QUIET_EARLY, "quiet while the source writes", {1, 1, 1, 1, true, 1, 20, 0}},
-    {BUG_TOKEN, "old links are let in", {1, 1, 1, 1, true, 2, 20, 0}},
-    {BUG_DRAINED_EARLY, "drained with the verdict", {1, 1, 1, 1, false, 0, 20, 0}},
-    {BUG_SEEN, "grants are not remembered", {1, 1, 1, 1, true, 1, 20, 0}},
-    {BUG_TOMBSTONE, "source legs are not remembered", {1, 1, 1, 1, true, 2, 20, 0}},
-    {BUG_MUTE, "unused grants are not given back", {1, 1, 1, 1, false, 0, 20, 0}},
-    {BUG_NO_DEADLINE, "no deadline", {1, 1, 1, 1, false, 1, 20, 0}},
-    {BUG_FORGETFUL, "slots are free while a chunk arrives", {1, 1, 1, 1, false, 0, 20, 0}},
+    {BUG_EPOCH, "epochs are not compared", {1, 1, 1, 1, false, false, 1, 20, 0}},
+    {BUG_EARLY_ACK, "acknowledged before decoded", {1, 1, 1, 1, false, false, 0, 20, 0}},
+    {BUG_BAD_LANDS, "damage is not seen", {1, 1, 1, 1, false, false, 1, 20, 0}},
+    {BUG_REVOKE_FREES, "slots are taken back at once", {1, 1, 1, 1, true, false, 0, 20, 0}},
+    {BUG_QUIET_EARLY, "quiet while the source writes", {1, 1, 1, 1, true, false, 1, 20, 0}},
+    {BUG_TOKEN, "old links are let in", {1, 1, 1, 1, true, false, 2, 20, 0}},
+    {BUG_DRAINED_EARLY, "drained with the verdict", {1, 1, 1, 1, false, false, 0, 20, 0}},
+    {BUG_SEEN, "grants are not remembered", {1, 1, 1, 1, true, false, 1, 20, 0}},
+    {BUG_TOMBSTONE, "source legs are not remembered", {1, 1, 1, 1, true, false, 2, 20, 0}},
+    {BUG_MUTE, "unused grants are not given back", {1, 1, 1, 1, false, false, 0, 20, 0}},
+    {BUG_NO_DEADLINE, "no deadline", {1, 1, 1, 1, false, false, 1, 20, 0}},
+    {BUG_MUTE, "open grants are not given back", {1, 1, 1, 1, false, true, 0, 20, 0}},
+    {BUG_EARLY_DECODE, "decoded before its range is known", {2, 1, 1, 1, false, true, 0, 20, 0}},
+    {BUG_FORGETFUL, "slots are free while a chunk arrives", {1, 1, 1, 1, false, false, 0, 20, 0}},
 };
 
 START_TEST(every_planted_bug_is_found)
@@ -1371,6 +1452,7 @@ START_TEST(long_random_paths_break_no_promise)
     for (int walk = 0; walk < 3000 / STRIDE; walk++) {
         setting = settings[rng_below(&rng, COUNT(settings))];
         setting.units = (uint8_t)(1 + rng_below(&rng, 4));
+        setting.open = rng_below(&rng, 2) != 0;
         setting.faults = (uint8_t)rng_below(&rng, 6);
         begin(&world);
         for (int step = 0; step < 120 && violation == NULL; step++) {
