@@ -93,9 +93,9 @@ const struct option_row option_rows[] = {
      AT(ucx),
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "",
-     .help =
-         "Settings of the ucx transport, name=value separated by blanks: listen (numeric host), port, tls, "
-         "devices, keepalive. Like \"listen=10.0.0.7 tls=rc,tcp devices=mlx5_0:1\"; it listens on loopback otherwise.",
+     .help = "Settings of the ucx transport, name=value separated by blanks: listen (numeric host), port, tls, "
+             "devices, eager, keepalive. Like \"listen=10.0.0.7 tls=rc,tcp devices=mlx5_0:1\"; it listens on loopback "
+             "otherwise.",
      .danger = "UCX listens on ports of its own, which have no authentication: keep them on a trusted network."},
 
     {.section = "Memory and threads",

@@ -43,9 +43,9 @@ END_TEST
 
 START_TEST(unknown_options_are_refused)
 {
-    static const char *const bad[] = {"colour=red",      "tls",    "=tcp",       "listen=",   "listen=0.0.0.0",
-                                      "listen=::",       "port=x", "port=65536", "delay_us=", "seed=1x",
-                                      "lose=99999999999"};
+    static const char *const bad[] = {
+        "colour=red", "tls",     "=tcp",      "listen=",           "listen=0.0.0.0", "listen=::", "port=x",
+        "port=65536", "eager=0", "eager=64K", "eager=99999999999", "delay_us=",      "seed=1x",   "lose=99999999999"};
     struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
     struct transport_events events = {0};
     struct transport *transport = NULL;
@@ -64,7 +64,7 @@ END_TEST
 
 /* ---- Chunks ---------------------------------------------------------------------------------------------------- */
 
-static const size_t sizes[] = {0, 1, 15, 4096, 32767, 32768, 65536, 1 << 20, SLOT_BYTES};
+static const size_t sizes[] = {0, 1, 15, 4096, 32768, 262143, 262144, 1 << 20, SLOT_BYTES};
 
 /* One round: every slot of both sides, all sizes in turn; the next round once all of these have landed. */
 static void exchange(unsigned rounds)

@@ -103,7 +103,8 @@ static enum strait_status build(struct ucx *ucx, const struct ucx_options *optio
     return status;
 }
 
-static struct ucx *ucx_new(const struct transport_arena *arena, const struct transport_events *events, void *owner)
+static struct ucx *ucx_new(const struct transport_arena *arena, const struct transport_events *events, void *owner,
+                           size_t eager_bytes)
 {
     struct ucx *ucx = calloc(1, sizeof(*ucx));
     if (ucx == NULL)
@@ -112,6 +113,7 @@ static struct ucx *ucx_new(const struct transport_arena *arena, const struct tra
     ucx->core.quiet = ucx_link_quiet;
     ucx->core.release = ucx_link_release;
     ucx->arena = *arena;
+    ucx->eager_bytes = eager_bytes;
     ucx->rounds = 1; /* 0 means: never */
     return ucx;
 }
@@ -125,7 +127,7 @@ static enum strait_status ucx_create(const struct transport_arena *arena, const 
     enum strait_status status = ucx_options_read(text, &options);
     if (status != STRAIT_OK)
         return status;
-    struct ucx *ucx = ucx_new(arena, events, owner);
+    struct ucx *ucx = ucx_new(arena, events, owner, options.eager_bytes);
     status = ucx == NULL ? STRAIT_ERR_NO_MEMORY : build(ucx, &options);
     ucp_config_release(options.config);
     if (status != STRAIT_OK)

@@ -28,6 +28,7 @@ struct ucx_options {
     ucp_config_t *config;
     struct sockaddr_storage listen;
     socklen_t listen_size;
+    size_t eager_bytes;
 };
 
 /* An endpoint from a conn request. */
@@ -46,6 +47,7 @@ struct ucx {
     struct ucx_address address; /* the listener's; the token is the links' */
     int fd;
     bool progressing;
+    size_t eager_bytes; /* smaller chunks come with their headers; others into their slots, after a round trip */
     uint64_t rounds;
     struct ucx_stranger strangers[UCX_STRANGERS_ROOM]; /* oldest first */
     uint32_t stranger_count;

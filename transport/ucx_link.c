@@ -8,7 +8,6 @@
 #include "transport/ucx_internal.h"
 
 /* Chunks from this size on travel by rendezvous: without a copy on either side, for one more round trip. */
-#define RENDEZVOUS_BYTES 32768u
 
 static struct ucx *ucx_of(const struct ucx_link *link)
 {
@@ -38,10 +37,11 @@ static void on_received(void *request, ucs_status_t status, size_t size, void *o
 void ucx_op_send(struct ucx_link *link, struct ucx_op *op, unsigned id, size_t header_size, const void *data,
                  size_t size, ucp_mem_h handle)
 {
+    size_t eager_bytes = ((const struct ucx *)link->core.base.transport)->eager_bytes;
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
                         (handle != NULL ? UCP_OP_ATTR_FIELD_MEMH : 0),
-        .flags = UCP_AM_SEND_FLAG_REPLY | (size >= RENDEZVOUS_BYTES ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER),
+        .flags = UCP_AM_SEND_FLAG_REPLY | (size < eager_bytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV),
         .cb.send = on_sent,
         .user_data = op,
         .memh = handle,

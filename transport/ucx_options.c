@@ -1,4 +1,5 @@
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +7,9 @@
 #include "transport/ucx_internal.h"
 
 #define DEFAULT_LISTEN "127.0.0.1"
+#define EAGER_TCP      262144u
+#define EAGER_RDMA     32768u
+#define EAGER_MAX      (16ul * 1024 * 1024)
 
 /* Our names for settings of UCX. */
 static const struct setting {
@@ -19,7 +23,7 @@ static const struct setting {
 struct reading {
     struct ucx_options *options;
     uint16_t port;
-    bool devices_chosen;
+    bool devices_chosen, tcp_only;
 };
 
 /* ---- Where to listen ------------------------------------------------------------------------------------------- */
@@ -67,6 +71,13 @@ static bool read_port(const char *text, uint16_t *port)
     return true;
 }
 
+static bool read_eager(const char *text, size_t *bytes)
+{
+    char *end;
+    *bytes = strtoul(text, &end, 10);
+    return *text >= '0' && *text <= '9' && *end == '\0' && *bytes > 0 && *bytes <= EAGER_MAX;
+}
+
 /* ---- Names ----------------------------------------------------------------------------------------------------- */
 
 static bool set_ucx(struct reading *reading, const struct option *option)
@@ -74,6 +85,7 @@ static bool set_ucx(struct reading *reading, const struct option *option)
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
         if (strcmp(settings[i].name, option->name) == 0) {
             reading->devices_chosen |= strcmp(option->name, "devices") == 0;
+            reading->tcp_only |= strcmp(option->name, "tls") == 0 && strcmp(option->value, "tcp") == 0;
             return *option->value != '\0' &&
                    ucp_config_modify(reading->options->config, settings[i].ucx, option->value) == UCS_OK;
         }
@@ -86,6 +98,8 @@ static bool set_one(struct reading *reading, const struct option *option)
         return read_ip(option->value, reading->options);
     if (strcmp(option->name, "port") == 0)
         return read_port(option->value, &reading->port);
+    if (strcmp(option->name, "eager") == 0)
+        return read_eager(option->value, &reading->options->eager_bytes);
     return set_ucx(reading, option);
 }
 
@@ -102,18 +116,34 @@ static enum strait_status set_all(struct reading *reading, const char *text)
     return STRAIT_OK;
 }
 
+static bool has_rdma(void)
+{
+    DIR *devices = opendir("/sys/class/infiniband");
+    if (devices == NULL)
+        return false;
+    const struct dirent *entry;
+    bool found = false;
+    while (!found && (entry = readdir(devices)) != NULL)
+        found = entry->d_name[0] != '.';
+    closedir(devices);
+    return found;
+}
+
 /* Listening on loopback only would be a half-truth if tcp's own data port stood open on every device. */
 static bool set_defaults(struct reading *reading)
 {
     ucp_config_t *config = reading->options->config;
+    bool lo = !reading->devices_chosen && is_loopback(&reading->options->listen);
     set_port(&reading->options->listen, reading->port);
-    return reading->devices_chosen || !is_loopback(&reading->options->listen) ||
-           ucp_config_modify(config, "NET_DEVICES", "lo") == UCS_OK;
+    if (reading->options->eager_bytes == 0)
+        reading->options->eager_bytes = lo || reading->tcp_only || !has_rdma() ? EAGER_TCP : EAGER_RDMA;
+    return !lo || ucp_config_modify(config, "NET_DEVICES", "lo") == UCS_OK;
 }
 
 enum strait_status ucx_options_read(const char *text, struct ucx_options *options)
 {
     struct reading reading = {.options = options};
+    options->eager_bytes = 0;
     if (setenv("UCX_TCP_CONN_NB", "y", 0) != 0 || setenv("UCX_TCP_CM_REUSEADDR", "y", 0) != 0)
         return STRAIT_ERR_NO_MEMORY;
     if (ucp_config_read(NULL, NULL, &options->config) != UCS_OK)
