@@ -9,12 +9,12 @@
 
 #include <uthash.h>
 
-#include "daemon/coverage.h"
-#include "daemon/leg.h"
-#include "daemon/peer.h"
+#include "daemon/protocol/coverage.h"
+#include "daemon/protocol/leg.h"
+#include "daemon/peers/peer.h"
 #include "daemon/policy.h"
-#include "daemon/pool.h"
-#include "daemon/segments.h"
+#include "daemon/memory/pool.h"
+#include "daemon/protocol/segments.h"
 
 struct node;
 struct session;

@@ -5,7 +5,7 @@
 
 #include <utlist.h>
 
-#include "daemon/fault.h"
+#include "daemon/equipment/fault.h"
 #include "daemon/missing.h"
 #include "daemon/node.h"
 #include "daemon/session.h"

@@ -9,9 +9,9 @@
 
 #include <utlist.h>
 
-#include "daemon/auth.h"
-#include "daemon/codebook_option.h"
-#include "daemon/lock.h"
+#include "daemon/equipment/auth.h"
+#include "daemon/memory/codebook_option.h"
+#include "daemon/equipment/lock.h"
 #include "daemon/session.h"
 
 #define TICK_MS     10u           /* how exactly deadlines are kept */

@@ -5,15 +5,15 @@
 
 #include <uv.h>
 
-#include "daemon/arena.h"
+#include "daemon/memory/arena.h"
 #include "daemon/exchange.h"
-#include "daemon/http.h"
-#include "daemon/job.h"
-#include "daemon/log.h"
-#include "daemon/metrics.h"
-#include "daemon/options.h"
-#include "daemon/peer.h"
-#include "daemon/watch.h"
+#include "daemon/equipment/http.h"
+#include "daemon/memory/job.h"
+#include "daemon/equipment/log.h"
+#include "daemon/equipment/metrics.h"
+#include "daemon/equipment/options.h"
+#include "daemon/peers/peer.h"
+#include "daemon/peers/watch.h"
 
 struct session;
 

@@ -6,7 +6,7 @@
 
 #include <utlist.h>
 
-#include "daemon/fault.h"
+#include "daemon/equipment/fault.h"
 #include "daemon/session.h"
 
 #define SESSION_QUEUE_BYTES (64u * 1024 * 1024) /* a client that does not read its events is let go beyond this */

@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 #include "daemon/chunk_header.h"
-#include "daemon/fault.h"
+#include "daemon/equipment/fault.h"
 #include "daemon/node.h"
 #include "daemon/policy.h"
 #include "daemon/session.h"

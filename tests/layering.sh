@@ -44,6 +44,19 @@ bench             $folders
 tests             $folders
 RULES
 
+# ---- The daemon's components too: the node, beside them, may use all ---------------------------------------------------
+
+while read -r dir allowed; do
+    report "$dir may include only from $allowed:" \
+        "$(includes "$dir" | grep -E "include[[:space:]]*[\"<]($folders)/" |
+            grep -vE "include[[:space:]]*[\"<](strait|internal|$allowed)/" || true)"
+done <<RULES
+daemon/equipment  daemon/equipment|proto
+daemon/protocol   daemon/protocol|proto|kernels
+daemon/memory     daemon/memory|daemon/protocol|daemon/equipment|proto|kernels
+daemon/peers      daemon/peers|daemon/equipment|proto|transport
+RULES
+
 # ---- Block coders are the kernels' own; tests and benches look at them too -------------------------------------------
 
 for dir in include proto transport daemon client collective tools; do

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <uv.h>
 
-#include "daemon/peer.h"
-#include "daemon/watch.h"
+#include "daemon/peers/peer.h"
+#include "daemon/peers/watch.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define SLOT_BYTES   65536u

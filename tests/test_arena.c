@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "daemon/arena.h"
-#include "daemon/map.h"
+#include "daemon/memory/arena.h"
+#include "daemon/memory/map.h"
 #include "tests/support.h"
 
 enum { SLOT = 64 * 1024, SLOTS = 37 };

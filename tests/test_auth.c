@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/auth.h"
+#include "daemon/equipment/auth.h"
 #include "tests/support.h"
 
 static char folder[] = "/tmp/strait-test-auth-XXXXXX";

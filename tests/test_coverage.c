@@ -2,7 +2,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "daemon/coverage.h"
+#include "daemon/protocol/coverage.h"
 #include "tests/support.h"
 
 enum { LAYERS_MAX = 32 };

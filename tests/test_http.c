@@ -11,8 +11,8 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "daemon/http.h"
-#include "daemon/http_request.h"
+#include "daemon/equipment/http.h"
+#include "daemon/equipment/http_request.h"
 #include "tests/support.h"
 
 /* ---- The parser -------------------------------------------------------------------------------------------------- */

@@ -8,8 +8,8 @@
 
 #include <uv.h>
 
-#include "daemon/job.h"
-#include "daemon/stream_copy.h"
+#include "daemon/memory/job.h"
+#include "daemon/memory/stream_copy.h"
 #include "tests/support.h"
 
 /* ---- Pools with canaries ---------------------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "daemon/leg.h"
+#include "daemon/protocol/leg.h"
 #include "tests/support.h"
 
 static struct sink_leg sink;

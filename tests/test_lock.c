@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "daemon/lock.h"
+#include "daemon/equipment/lock.h"
 #include "tests/support.h"
 
 static char folder[] = "/tmp/strait-test-lock-XXXXXX";

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/log.h"
+#include "daemon/equipment/log.h"
 #include "tests/support.h"
 
 static int ends[2];

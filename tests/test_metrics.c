@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/metric_rows.h"
+#include "daemon/equipment/metric_rows.h"
 #include "tests/support.h"
 
 /* Every figure another number, so that none can stand in for another. */

@@ -11,7 +11,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "daemon/leg.h"
+#include "daemon/protocol/leg.h"
 #include "tests/support.h"
 
 enum { EPOCHS = 2, SLOTS_MAX = 2, NET_MAX = 8, JOBS_MAX = 6, DEPTH_MAX = 40 };
@@ -1380,7 +1380,7 @@ static const struct setting settings[] = {
     {1, 1, 1, 1, false, false, 1, 12, 0}, {1, 1, 1, 1, true, false, 1, 12, 0},  {1, 1, 1, 1, false, false, 2, 10, 2},
     {1, 1, 1, 1, true, false, 2, 10, 2},  {2, 1, 1, 1, false, false, 1, 12, 2}, {2, 1, 1, 1, true, false, 1, 12, 2},
     {2, 2, 2, 2, false, false, 1, 10, 2}, {2, 2, 2, 2, true, false, 1, 10, 2},  {1, 1, 1, 1, false, true, 1, 12, 0},
-    {1, 1, 1, 1, true, true, 1, 12, 0},   {1, 1, 1, 1, false, true, 2, 9, 0},  {1, 1, 1, 1, true, true, 2, 9, 0},
+    {1, 1, 1, 1, true, true, 1, 12, 0},   {1, 1, 1, 1, false, true, 2, 9, 0},   {1, 1, 1, 1, true, true, 2, 9, 0},
     {2, 2, 2, 2, false, true, 1, 9, 0},   {2, 2, 2, 2, true, true, 1, 9, 0},
 };
 

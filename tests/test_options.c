@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/address.h"
-#include "daemon/option_table.h"
+#include "daemon/equipment/address.h"
+#include "daemon/equipment/option_table.h"
 #include "tests/support.h"
 
 #define SAMPLE "deploy/straitd.conf" /* tests run in the project's root */

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "daemon/page_set.h"
+#include "daemon/protocol/page_set.h"
 #include "tests/support.h"
 
 static struct page_set set;

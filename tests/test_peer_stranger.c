@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "daemon/auth.h"
+#include "daemon/equipment/auth.h"
 
 /* ---- Secrets -------------------------------------------------------------------------------------------------------
  */

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/codebook_option.h"
-#include "daemon/pool.h"
+#include "daemon/memory/codebook_option.h"
+#include "daemon/memory/pool.h"
 #include "tests/support.h"
 
 enum { PAGE = 4096, PAGES = 16, BYTES = 4 * PAGE * PAGES, WHY = 256 };

@@ -2,7 +2,7 @@
 #include <check.h>
 #include <string.h>
 
-#include "daemon/segments.h"
+#include "daemon/protocol/segments.h"
 #include "tests/support.h"
 
 enum { REGIONS = 6, PAGE_BYTES = 4096 };

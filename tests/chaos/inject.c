@@ -1,4 +1,4 @@
-/* Linked into straitd-chaos: does at the points of daemon/fault.h what the driver asks for (shared.h). All state but
+/* Linked into straitd-chaos: does at the points of daemon/equipment/fault.h what the driver asks for (shared.h). All state but
  * the shared file is touched by the loop's thread only; on workers a point only counts, waits, or holds. */
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/fault.h"
+#include "daemon/equipment/fault.h"
 #include "daemon/node.h"
-#include "daemon/peer_internal.h"
+#include "daemon/peers/peer_internal.h"
 #include "daemon/session.h"
 #include "tests/chaos/shared.h"
 

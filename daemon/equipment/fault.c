@@ -1,0 +1,3 @@
+#include "daemon/equipment/fault.h"
+
+fault_function *fault_hook;

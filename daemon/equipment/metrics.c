@@ -1,0 +1,134 @@
+#include "daemon/equipment/metric_rows.h"
+
+#define AT(field) offsetof(struct metrics, field)
+
+const char *const metric_stage_names[STAGES] = {
+    [STAGE_QUEUE] = "queue",   [STAGE_ENCODE] = "encode", [STAGE_WIRE] = "wire",
+    [STAGE_DECODE] = "decode", [STAGE_COPY] = "copy",     [STAGE_TRANSFER] = "transfer",
+};
+
+#define SENT   "direction=\"sent\""
+#define LANDED "direction=\"landed\""
+
+const struct metric_row metric_counters[] = {
+    {"strait_transfers_started_total", "role=\"source\"", "Offers and expectations begun.", "offers", AT(offers)},
+    {"strait_transfers_started_total", "role=\"sink\"", NULL, "expectations", AT(expectations)},
+    {"strait_transfers_done_total", "role=\"source\"", "Offers and expectations that ended with DONE.", "source_done",
+     AT(source_done)},
+    {"strait_transfers_done_total", "role=\"sink\"", NULL, "sink_done", AT(sink_done)},
+    {"strait_chunk_raw_bytes_total", SENT, "Page bytes in chunks, before coding.", "raw_bytes_sent",
+     AT(raw_bytes_sent)},
+    {"strait_chunk_raw_bytes_total", LANDED, NULL, "raw_bytes_landed", AT(raw_bytes_landed)},
+    {"strait_chunk_wire_bytes_total", SENT, "Bytes of chunks as they travelled.", "wire_bytes_sent",
+     AT(wire_bytes_sent)},
+    {"strait_chunk_wire_bytes_total", LANDED, NULL, "wire_bytes_landed", AT(wire_bytes_landed)},
+    {"strait_chunks_sent_total", "coding=\"raw\"", "Chunks sent, by how they were coded.", "chunks_sent_raw",
+     AT(chunks_sent[CODED_RAW])},
+    {"strait_chunks_sent_total", "coding=\"top16\"", NULL, "chunks_sent_top16", AT(chunks_sent[CODED_TOP16])},
+    {"strait_chunks_sent_total", "coding=\"tiered\"", NULL, "chunks_sent_tiered", AT(chunks_sent[CODED_TIERED])},
+    {"strait_chunks_sent_total", "coding=\"local\"", NULL, "chunks_sent_local", AT(chunks_sent[CODED_LOCAL])},
+    {"strait_chunks_landed_total", NULL, "Chunks checked, decoded and in place.", "chunks_landed", AT(chunks_landed)},
+    {"strait_chunks_refused_total", NULL, "Chunks turned away: stale or of no live expectation.", "chunks_refused",
+     AT(chunks_refused)},
+    {"strait_local_bytes_total", NULL, "Bytes copied page to page under this daemon.", "local_bytes", AT(local_bytes)},
+    {"strait_coded_values_total", NULL, "Values encoded.", "coded_values", AT(coded_values)},
+    {"strait_escapes_total", NULL, "Values whose exponent the codebook had no short code for.", "escapes", AT(escapes)},
+    {"strait_grants_total", NULL, "Grants of receive slots given.", "grants", AT(grants)},
+    {"strait_grants_reclaimed_total", NULL, "Unused grants asked back.", "grants_reclaimed", AT(grants_reclaimed)},
+    {"strait_clients_accepted_total", NULL, "Connections of clients accepted.", "clients_accepted",
+     AT(clients_accepted)},
+    {"strait_clients_refused_total", NULL, "Connections of clients refused.", "clients_refused", AT(clients_refused)},
+    {"strait_client_errors_total", NULL, "Connections of clients ended for a violation of the protocol.",
+     "client_errors", AT(client_errors)},
+    {"strait_peers_connected_total", NULL, "Connections with peers that were established.", "peers_connected",
+     AT(peers_connected)},
+    {"strait_peers_lost_total", NULL, "Connections with peers that were lost.", "peers_lost", AT(peers_lost)},
+    {"strait_peer_errors_total", NULL, "Connections with peers ended for a violation of the protocol.", "peer_errors",
+     AT(peer_errors)},
+    {"strait_auth_failures_total", NULL, "Peers that could not prove that they know the secret.", "auth_failures",
+     AT(auth_failures)},
+};
+
+const struct metric_row metric_gauges[] = {
+    {"strait_clients", NULL, "Clients connected.", "clients", AT(clients)},
+    {"strait_pools", NULL, "Pools registered.", "pools", AT(pools)},
+    {"strait_pool_bytes", NULL, "Bytes of pool memory mapped.", "pool_bytes", AT(pool_bytes)},
+    {"strait_peers", NULL, "Peers connected.", "peers", AT(peers)},
+    {"strait_transfers_live", "role=\"source\"", "Offers and expectations that have no verdict yet.", "live_offers",
+     AT(live_offers)},
+    {"strait_transfers_live", "role=\"sink\"", NULL, "live_expectations", AT(live_expectations)},
+    {"strait_parked", NULL, "Requests that wait for their other side.", "parked", AT(parked)},
+    {"strait_slots", NULL, "Slots of the receive arena.", "slots", AT(slots)},
+    {"strait_slots_used", NULL, "Slots of the receive arena that are granted or hold a chunk.", "slots_used",
+     AT(slots_used)},
+    {"strait_slots_quarantined", NULL, "Slots that a lost peer might still write to.", "slots_quarantined",
+     AT(slots_quarantined)},
+    {"strait_send_slots", NULL, "Slots of the send arena.", "send_slots", AT(send_slots)},
+    {"strait_send_slots_used", NULL, "Slots of the send arena in use.", "send_slots_used", AT(send_slots_used)},
+    {"strait_quarantined_pages", NULL, "Pages of failed transfers that are not drained yet.", "quarantined_pages",
+     AT(quarantined_pages)},
+};
+
+const size_t metric_counter_count = sizeof(metric_counters) / sizeof(metric_counters[0]);
+const size_t metric_gauge_count = sizeof(metric_gauges) / sizeof(metric_gauges[0]);
+
+const char *metric_reason_name(unsigned reason)
+{
+    static const char *const names[] = {
+        [STRAIT_REASON_NONE] = "none",
+        [STRAIT_REASON_TIMEOUT] = "timeout",
+        [STRAIT_REASON_LEASE_EXPIRED] = "lease_expired",
+        [STRAIT_REASON_PEER_DOWN] = "peer_down",
+        [STRAIT_REASON_PEER_ABORT] = "peer_abort",
+        [STRAIT_REASON_ABORTED] = "aborted",
+        [STRAIT_REASON_GEOMETRY] = "geometry",
+        [STRAIT_REASON_CODEC] = "codec",
+        [STRAIT_REASON_INTEGRITY] = "integrity",
+        [STRAIT_REASON_NO_MEMORY] = "no_memory",
+        [STRAIT_REASON_LOCAL] = "local",
+        [STRAIT_REASON_BUSY] = "busy",
+    };
+    return reason < sizeof(names) / sizeof(names[0]) ? names[reason] : NULL;
+}
+
+/* ---- Histograms -------------------------------------------------------------------------------------------------- */
+
+static unsigned bucket_of(uint64_t microseconds)
+{
+    if (microseconds <= 1)
+        return 0;
+    unsigned bits = 64 - (unsigned)__builtin_clzll(microseconds - 1); /* the smallest b with value <= 2^b */
+    return bits < HISTOGRAM_BUCKETS - 1 ? bits : HISTOGRAM_BUCKETS - 1;
+}
+
+void histogram_record(struct histogram *histogram, uint64_t microseconds)
+{
+    histogram->buckets[bucket_of(microseconds)]++;
+    histogram->count++;
+    histogram->sum_us += microseconds;
+}
+
+/* Rank of the value that the quantile asks for: 1..count. */
+static uint64_t quantile_rank(uint64_t count, double quantile)
+{
+    double rank = quantile * (double)count;
+    if (!(rank > 1))
+        return 1;
+    if (rank >= (double)count)
+        return count;
+    uint64_t whole = (uint64_t)rank;
+    return whole + ((double)whole < rank);
+}
+
+uint64_t histogram_quantile(const struct histogram *histogram, double quantile)
+{
+    if (histogram->count == 0)
+        return 0;
+    uint64_t rank = quantile_rank(histogram->count, quantile), below = 0;
+    for (unsigned b = 0; b < HISTOGRAM_BUCKETS - 1; b++) {
+        below += histogram->buckets[b];
+        if (below >= rank)
+            return histogram_bound(b);
+    }
+    return UINT64_MAX;
+}

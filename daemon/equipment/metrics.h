@@ -1,0 +1,64 @@
+/* Counters, gauges and histograms of one node, and their Prometheus text. Written by the loop's thread only, but for
+ * nothing: jobs hand their figures over with their results. */
+#ifndef STRAIT_DAEMON_EQUIPMENT_METRICS_H
+#define STRAIT_DAEMON_EQUIPMENT_METRICS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <strait/strait.h>
+
+#define HISTOGRAM_BUCKETS 28u /* powers of two from 1 us to 2^26 us (67 s), and above */
+
+struct histogram {
+    uint64_t buckets[HISTOGRAM_BUCKETS]; /* bucket b: <= 2^b microseconds; the last one: all others */
+    uint64_t count;
+    uint64_t sum_us;
+};
+
+void histogram_record(struct histogram *histogram, uint64_t microseconds);
+/* Upper bound of the bucket in which the quantile (0..1) lies, in microseconds; 0 when empty, UINT64_MAX in the last.
+ */
+uint64_t histogram_quantile(const struct histogram *histogram, double quantile);
+
+enum stage {
+    STAGE_QUEUE,    /* a grant waited for a send slot */
+    STAGE_ENCODE,   /* a chunk was gathered and encoded */
+    STAGE_WIRE,     /* from the transport's send until it was sent */
+    STAGE_DECODE,   /* a chunk was checked and put in place */
+    STAGE_COPY,     /* pages were copied under one daemon */
+    STAGE_TRANSFER, /* from the expectation's start to its verdict */
+    STAGES,
+};
+
+enum coding_counter { CODED_RAW, CODED_TOP16, CODED_TIERED, CODED_LOCAL, CODINGS };
+
+struct metrics {
+    struct histogram stages[STAGES];
+    struct histogram stalls;       /* how long one turn of the loop took */
+    uint64_t offers, expectations; /* begun */
+    uint64_t source_done, sink_done;
+    uint64_t source_failed[16], sink_failed[16]; /* by enum strait_reason */
+    uint64_t raw_bytes_sent, wire_bytes_sent;    /* chunks */
+    uint64_t raw_bytes_landed, wire_bytes_landed;
+    uint64_t chunks_sent[CODINGS], chunks_landed;
+    uint64_t local_bytes;           /* page to page under this daemon */
+    uint64_t coded_values, escapes; /* drift: escapes per value against calibration */
+    uint64_t chunks_refused;        /* stale or unknown */
+    uint64_t grants, grants_reclaimed;
+    uint64_t clients_accepted, clients_refused, client_errors;
+    uint64_t peers_connected, peers_lost, peer_errors, auth_failures;
+    /* Gauges, refreshed before they are printed. */
+    uint64_t clients, pools, pool_bytes, peers, live_offers, live_expectations, parked;
+    uint64_t slots, slots_used, slots_quarantined, send_slots, send_slots_used, quarantined_pages;
+};
+
+/* Prometheus text, NUL-terminated, malloc'ed; NULL without memory. */
+char *metrics_text(const struct metrics *metrics, size_t *size);
+/* The same figures as a JSON object, for strait_stats and `strait status`; `extra` is a JSON object text (peers, pools)
+ * merged in under its own names, or NULL. NULL without memory, or when `extra` is no object or uses a name of ours:
+ * counters, source_failed, sink_failed, gauges, stages, stalls. */
+char *metrics_json(const struct metrics *metrics, const char *extra, size_t *size);
+
+#endif

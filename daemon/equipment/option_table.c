@@ -1,0 +1,228 @@
+#include "daemon/equipment/option_table.h"
+
+#include <string.h>
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+#define TIB ((uint64_t)1 << 40)
+
+#define SOCKET_PATH_MAX 103u /* sun_path, less the suffix under which a new socket is made ready */
+#define DURATION_MAX    (24u * 3600 * 1000)
+
+#define AT(field)     .offset = offsetof(struct node_options, field)
+#define TEXT_OF(size) .max = (size)-1
+
+const struct option_row option_rows[] = {
+    {.section = "Where it is reached",
+     .name = "socket",
+     .kind = OPTION_TEXT,
+     AT(socket),
+     .max = SOCKET_PATH_MAX,
+     .initial = "/run/strait/straitd.sock",
+     .help = "Path of the unix socket for clients of this node, at most 103 bytes; empty: none. It gets mode 0660: its "
+             "group may connect. For users other than root the default is $XDG_RUNTIME_DIR/strait/straitd.sock when "
+             "that variable is set."},
+    {.name = "listen",
+     .kind = OPTION_NUMERIC,
+     AT(listen),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "127.0.0.1:7350",
+     .help =
+         "Numeric host:port for other daemons, like 10.0.0.7:7350 or [::1]:7350; port 0: any free one; empty: none.",
+     .danger = "An address that is not loopback needs secret-file (or insecure-no-auth)."},
+    {.name = "advertise",
+     .kind = OPTION_ADDRESS,
+     AT(advertise),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "host:port that peers are told to dial, when it is not the one of listen: behind NAT, or when that is "
+             "0.0.0.0. The host may be a name."},
+    {.name = "metrics",
+     .kind = OPTION_NUMERIC,
+     AT(metrics),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "127.0.0.1:7351",
+     .help = "Numeric host:port of the HTTP server for GET /metrics (Prometheus) and GET /health; empty: none.",
+     .danger = "It asks for no password: whoever reaches it reads the figures, and names of peers in /health."},
+
+    {.section = "Who may connect",
+     .name = "secret-file",
+     .kind = OPTION_TEXT,
+     AT(secret_file),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help =
+         "File of 16 to 4096 bytes, the same on all nodes: daemons prove to each other that they know it. It must be "
+         "a regular file of the daemon's user with mode 0600 or 0400. Every byte counts, a newline at its end too.",
+     .danger =
+         "It authenticates the control connection and encrypts nothing: page data crosses the network in the clear."},
+    {.name = "insecure-no-auth",
+     .kind = OPTION_SWITCH,
+     AT(insecure_no_auth),
+     .initial = "no",
+     .help = "Allows addresses that are not loopback without a secret.",
+     .danger = "Whoever reaches the port can read and overwrite pages of live requests. Only for networks where every "
+               "host is trusted."},
+
+    {.section = "How pages travel",
+     .name = "codebook",
+     .kind = OPTION_TEXT,
+     AT(codebook),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "File of a codebook set made by \"strait calibrate\"; empty: pages travel raw. Peers with different sets "
+             "send raw to each other."},
+    {.name = "coding",
+     .kind = OPTION_ONE_OF,
+     AT(coding),
+     TEXT_OF(sizeof(((struct node_options *)0)->coding)),
+     .initial = "auto",
+     .choices = "auto,raw,top16,tiered",
+     .help = "How pages are coded on the way: auto takes what the link makes worth while, the others pin it.",
+     .danger = "A pinned coding is used even where it is slower than sending raw."},
+    {.name = "transports",
+     .kind = OPTION_LIST,
+     AT(transports),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "shm,ucx",
+     .choices = "shm,ucx",
+     .help = "Transports that may be used, best first: shm between daemons of one host, ucx for the network."},
+    {.name = "ucx-options",
+     .kind = OPTION_TEXT,
+     AT(ucx),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "Settings of the ucx transport, name=value separated by blanks: listen (numeric host), port, tls, "
+             "devices, eager, keepalive. Like \"listen=10.0.0.7 tls=rc,tcp devices=mlx5_0:1\"; it listens on loopback "
+             "otherwise.",
+     .danger = "UCX listens on ports of its own, which have no authentication: keep them on a trusted network."},
+
+    {.section = "Memory and threads",
+     .name = "arena-bytes",
+     .kind = OPTION_BYTES,
+     AT(arena_bytes),
+     .min = 64 * KIB,
+     .max = TIB,
+     .initial = "256M",
+     .help = "Receive arena, in bytes: chunks land here before they are checked. It bounds what is under way to this "
+             "node."},
+    {.name = "send-bytes",
+     .kind = OPTION_BYTES,
+     AT(send_bytes),
+     .min = 64 * KIB,
+     .max = TIB,
+     .initial = "64M",
+     .help = "Send arena, in bytes: chunks are encoded here before they travel."},
+    {.name = "chunk-bytes",
+     .kind = OPTION_BYTES,
+     AT(chunk_bytes),
+     .min = 64 * KIB,
+     .max = 16 * MIB,
+     .initial = "4M",
+     .help = "Size of a slot of either arena, in bytes, a multiple of 4K: the largest chunk, and so the largest page."},
+    {.name = "chunk-target",
+     .kind = OPTION_BYTES,
+     AT(chunk_target),
+     .min = 16 * KIB,
+     .max = 16 * MIB,
+     .initial = "2M",
+     .help =
+         "Pages are encoded, sent and decoded in chunks of about this many bytes, or a page if that is larger. Small "
+         "ones stay in the processor's caches on their way, large ones cost fewer messages."},
+    {.name = "pool-bytes",
+     .kind = OPTION_BYTES,
+     AT(pool_bytes),
+     .min = 4 * KIB,
+     .max = 1024 * TIB,
+     .initial = "64G",
+     .help = "Memory in bytes that the pools of one user id may have mapped in this daemon, all together."},
+    {.name = "workers",
+     .kind = OPTION_COUNT,
+     AT(workers),
+     .max = 1024,
+     .initial = "0",
+     .help = "Threads that copy, encode and decode; 0: as many as there are processors."},
+
+    {.section = "Times",
+     .name = "heartbeat",
+     .kind = OPTION_DURATION,
+     AT(heartbeat_ms),
+     .min = 10,
+     .max = DURATION_MAX,
+     .initial = "1s",
+     .help = "Interval, in ms or s, of the signs of life between daemons."},
+    {.name = "peer-timeout",
+     .kind = OPTION_DURATION,
+     AT(peer_timeout_ms),
+     .min = 20,
+     .max = DURATION_MAX,
+     .initial = "3s",
+     .help = "Silence, in ms or s, after which a peer counts as down; at least two heartbeats.",
+     .danger = "Too short, and a stalled but living peer fails every transfer it takes part in."},
+    {.name = "grant-timeout",
+     .kind = OPTION_DURATION,
+     AT(grant_ms),
+     .min = 1,
+     .max = DURATION_MAX,
+     .initial = "100ms",
+     .help =
+         "Time, in ms or s, after which arena space that a source has not used is asked back when others wait for it."},
+    {.name = "connect-timeout",
+     .kind = OPTION_DURATION,
+     AT(connect_ms),
+     .min = 1,
+     .max = DURATION_MAX,
+     .initial = "3s",
+     .help = "Time, in ms or s, for a peer to be reached and to prove who it is."},
+    {.name = "drain-timeout",
+     .kind = OPTION_DURATION,
+     AT(drain_ms),
+     .min = 0,
+     .max = DURATION_MAX,
+     .initial = "10s",
+     .help = "How long, in ms or s, SIGTERM waits for live transfers before they are failed. Keep it below the service "
+             "manager's own limit."},
+
+    {.section = "Limits",
+     .name = "clients",
+     .kind = OPTION_COUNT,
+     AT(clients),
+     .min = 1,
+     .max = 65536,
+     .initial = "256",
+     .help = "Connections of clients at once."},
+    {.name = "transfers",
+     .kind = OPTION_COUNT,
+     AT(transfers),
+     .min = 1,
+     .max = 1u << 20,
+     .initial = "4096",
+     .help = "Live offers and expectations of one client."},
+    {.name = "parked",
+     .kind = OPTION_COUNT,
+     AT(parked),
+     .min = 1,
+     .max = 1u << 20,
+     .initial = "4096",
+     .help = "Requests of one peer that may wait here for their other side."},
+
+    {.section = "Logging",
+     .name = "log-level",
+     .kind = OPTION_ONE_OF,
+     AT(log_level),
+     TEXT_OF(sizeof(((struct node_options *)0)->log_level)),
+     .initial = "info",
+     .choices = "error,warn,info,debug",
+     .help = "Least important lines that are written to stderr. Nothing is logged per page or chunk at info."},
+};
+
+const size_t option_row_count = sizeof(option_rows) / sizeof(option_rows[0]);
+
+const struct option_row *option_find(const char *name, size_t size)
+{
+    for (size_t i = 0; i < option_row_count; i++)
+        if (strlen(option_rows[i].name) == size && memcmp(option_rows[i].name, name, size) == 0)
+            return &option_rows[i];
+    return NULL;
+}

@@ -1,3 +1,0 @@
-#include "daemon/fault.h"
-
-fault_function *fault_hook;

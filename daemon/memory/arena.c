@@ -1,0 +1,106 @@
+#include "daemon/memory/arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "daemon/memory/map.h"
+
+#define SLOT_ALIGNMENT 4096u
+
+static enum strait_status status_of_errno(int error)
+{
+    return error == ENOMEM || error == ENOSPC ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO;
+}
+
+/* A memfd of this size that can neither grow nor shrink: who maps it can rely on it. */
+static int sealed_memfd(size_t size)
+{
+    int fd = memfd_create("strait-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return -1;
+    if (ftruncate(fd, (off_t)size) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static enum strait_status map_slots(struct arena *arena, bool shared)
+{
+    if (shared) {
+        arena->fd = sealed_memfd(arena->size);
+        if (arena->fd < 0)
+            return status_of_errno(errno);
+    }
+    arena->base = map_huge(arena->size, arena->fd);
+    if (arena->base == NULL)
+        return status_of_errno(errno);
+    int error = map_populate(arena->base, arena->size);
+    if (error == EINVAL) /* an old kernel */
+        map_touch(arena->base, arena->size);
+    else if (error != 0)
+        return status_of_errno(error);
+    return STRAIT_OK;
+}
+
+static enum strait_status list_slots(struct arena *arena)
+{
+    arena->free = malloc(arena->slot_count * sizeof(arena->free[0]));
+    arena->taken = calloc(arena->slot_count, sizeof(arena->taken[0]));
+    if (arena->free == NULL || arena->taken == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < arena->slot_count; i++)
+        arena->free[i] = arena->slot_count - 1 - i; /* slot 0 on top */
+    return STRAIT_OK;
+}
+
+enum strait_status arena_init(struct arena *arena, bool shared, uint32_t slot_bytes, uint32_t slot_count)
+{
+    *arena = (struct arena){.fd = -1, .slot_bytes = slot_bytes, .slot_count = slot_count};
+    if (slot_bytes == 0 || slot_bytes % SLOT_ALIGNMENT != 0 || slot_count == 0 || slot_count == ARENA_NONE)
+        return STRAIT_ERR_INVALID;
+    arena->size = (size_t)slot_bytes * slot_count;
+    if (arena->size > INT64_MAX)
+        return STRAIT_ERR_INVALID;
+    enum strait_status status = list_slots(arena); /* first what costs little */
+    if (status == STRAIT_OK)
+        status = map_slots(arena, shared);
+    if (status != STRAIT_OK)
+        arena_fini(arena);
+    return status;
+}
+
+void arena_fini(struct arena *arena)
+{
+    if (arena->size == 0) /* zeroed, or refused at once: fd says nothing */
+        return;
+    if (arena->base != NULL)
+        map_drop(arena->base, arena->size);
+    if (arena->fd >= 0)
+        close(arena->fd);
+    free(arena->free);
+    free(arena->taken);
+    *arena = (struct arena){.fd = -1};
+}
+
+uint32_t arena_take(struct arena *arena)
+{
+    if (arena->used == arena->slot_count)
+        return ARENA_NONE;
+    uint32_t slot = arena->free[arena->slot_count - 1 - arena->used++];
+    arena->taken[slot] = 1;
+    return slot;
+}
+
+void arena_give(struct arena *arena, uint32_t slot)
+{
+    if (slot >= arena->slot_count || !arena->taken[slot]) /* a slot given twice would be taken twice */
+        return;
+    arena->taken[slot] = 0;
+    arena->free[arena->slot_count - arena->used--] = slot;
+}

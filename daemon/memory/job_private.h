@@ -1,0 +1,70 @@
+/* What the kinds of jobs share. */
+#ifndef STRAIT_DAEMON_MEMORY_JOB_PRIVATE_H
+#define STRAIT_DAEMON_MEMORY_JOB_PRIVATE_H
+
+#include <stdbool.h>
+
+#include <uv.h>
+
+#include "daemon/memory/job.h"
+
+#define JOB_TABLES_MAX 4096u /* tables of a codebook whose escapes are counted: 64 KiB a job */
+
+struct jobs {
+    uv_loop_t *loop;
+    const struct strait_codebook *codebook;
+    uint64_t small_bytes;
+    uint32_t running;
+    uint32_t handles;         /* open ones */
+    uv_check_t check;         /* tells of small jobs, right after the turn's I/O */
+    uv_idle_t idle;           /* keeps that turn from waiting */
+    struct job *first, **end; /* small jobs that are done but not told of */
+};
+
+struct job;
+
+typedef void job_work(struct job *job);
+
+/* A job, and behind it what it needs to remember of its arguments. */
+struct job {
+    uv_work_t request;
+    struct jobs *jobs;
+    struct job *next;
+    job_work *work;
+    job_done *done;
+    void *owner;
+    uint64_t cookie;
+    uint64_t created;
+    struct job_result result;
+
+    struct strait_pages pages; /* of the piece, in its pool */
+    enum strait_element element;
+    enum strait_mode mode;         /* encode */
+    void *dst;                     /* encode */
+    const void *src;               /* decode */
+    uint64_t size;                 /* encode: of dst; decode: of src */
+    struct strait_pages src_pages; /* copy */
+    struct strait_class_stats *stats;
+    uint32_t stats_count;
+};
+
+/* Who asked, and for which pages. */
+struct job_order {
+    job_work *work;
+    struct pool *pool;
+    const struct piece *piece;
+    const uint32_t *ids;
+    struct pool *src_pool; /* copy */
+    const uint32_t *src_ids;
+    job_done *done;
+    void *owner;
+    uint64_t cookie;
+};
+
+/* A job with copies of ids and regions. ERR_INVALID: the piece is none of the pool's; ERR_NO_MEMORY. */
+enum strait_status job_make(struct jobs *jobs, const struct job_order *order, struct job **job);
+void job_drop(struct job *job); /* not started */
+/* Runs it in place or hands it to a worker, by its size. It owns itself from here. */
+void job_start(struct job *job);
+
+#endif

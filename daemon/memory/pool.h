@@ -1,0 +1,55 @@
+/* A client's KV pool as the daemon maps it, and who uses which of its pages. */
+#ifndef STRAIT_DAEMON_MEMORY_POOL_H
+#define STRAIT_DAEMON_MEMORY_POOL_H
+
+#include <strait/codec.h>
+
+#include "daemon/protocol/page_set.h"
+#include "daemon/protocol/segments.h"
+#include "proto/blob.h"
+
+struct pool_group {
+    struct strait_region *regions; /* mapped, in the pool's order; table: that of the region's class in the codebook */
+    int32_t *layers;               /* of each */
+    uint32_t region_count;
+    uint32_t page_count; /* ids are below this in every region */
+    enum strait_element element;
+    uint32_t *uses;     /* per page id: how many offers; 0 when it is expected */
+    uint64_t *expected; /* a bit per page id: dense, so that millions of them in any order are given back in no time */
+};
+
+struct pool {
+    struct pool_id id;
+    uint64_t geometry; /* blob_geometry */
+    uint64_t bytes;    /* mapped */
+    uint32_t coding;   /* enum strait_coding */
+    uint32_t group_count;
+    struct pool_group *groups;
+    struct region_sizes sizes; /* of the groups, for segments_cut */
+    struct pool_mapping *mappings;
+    uint32_t mapping_count;
+    uint64_t quarantined; /* pages of transfers that have a verdict and are not drained: kept by the owner */
+};
+
+/* Checks a registration and maps it: memfds must be regular memfds, sealed against shrinking, large enough; regions
+ * must lie inside, with strides and sizes without overflow, and no two pages of the pool may overlap one another in
+ * memory within a region. Pointers only when `embedded`. Faults every page of memory in (for writing), which takes
+ * long: runs on a worker. fds are borrowed. `codebook` (may be NULL) chooses the tables. On OK the caller owns *pool.
+ * ERR_INVALID, ERR_UNSUPPORTED (GPU handles), ERR_NO_MEMORY, ERR_IO; `why` says more. */
+enum strait_status pool_map(const struct message_pool_register *registration, const int *fds, bool embedded,
+                            uint64_t bytes_max, const struct strait_codebook *codebook, struct pool **pool, char *why,
+                            size_t why_size);
+/* Unmaps; may take long. No job uses it. NULL is allowed. */
+void pool_unmap(struct pool *pool);
+
+/* Is every id of the list one of the pool's? */
+bool pool_has(const struct pool *pool, const struct wire_page_list *list);
+
+/* Marks the pages of a list as expected, or as offered once more: all or none. False: BUSY, as the rule is that a page
+ * in a live expectation is in nothing else (twice in one list is BUSY too when expecting). */
+bool pool_expect(struct pool *pool, const struct wire_page_list *list);
+bool pool_offer(struct pool *pool, const struct wire_page_list *list);
+/* Gives back what a whole set marked. */
+void pool_release(struct pool *pool, const struct page_set *pages, bool expected);
+
+#endif

@@ -1,0 +1,461 @@
+/* Which transport, and its link. The dialling side decides: it tries the kinds of its own list that the other side
+ * offers, one after the other. shm is offered on one host only: the dialler connects to the other daemon's unix socket
+ * and says the token of its PEER_LINKS there. For the others the two sides tell each other the addresses of their
+ * links. */
+#include "daemon/peers/peer_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- Links ---------------------------------------------------------------------------------------------------------
+ */
+
+/* A socket is taken in any case. */
+static enum strait_status link_begin(struct connection *c, struct kind *kind, int fd)
+{
+    struct peer_link *link = calloc(1, sizeof(*link));
+    enum strait_status status = STRAIT_ERR_NO_MEMORY;
+    if (link == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return status;
+    }
+    link->connection = c;
+    link->kind = kind;
+    status = link_open(kind->transport, fd, c->peer.dialled ? LINK_DIALLED : LINK_ACCEPTED, link, &link->link);
+    if (status != STRAIT_OK) {
+        free(link);
+        return status;
+    }
+    LIST_INSERT_HEAD(&c->links, link, entry);
+    c->current = link;
+    return STRAIT_OK;
+}
+
+void link_end(struct peer_link *link)
+{
+    if (link->closing)
+        return;
+    link->closing = true;
+    link_close(link->link);
+}
+
+static void current_end(struct connection *c)
+{
+    if (c->current != NULL)
+        link_end(c->current);
+    c->current = NULL;
+    c->wants_answer = c->shm_is_full = false;
+}
+
+struct kind *kind_find(struct peers *peers, const char *name, size_t size)
+{
+    for (uint32_t i = 0; i < peers->kind_count; i++) {
+        const char *own = peers->kinds[i].ops->name;
+        if (strlen(own) == size && memcmp(own, name, size) == 0)
+            return &peers->kinds[i];
+    }
+    return NULL;
+}
+
+static bool is_shm(const struct kind *kind)
+{
+    return strcmp(kind->ops->name, "shm") == 0;
+}
+
+/* Is it one of the kinds, separated by commas, that the peer has? */
+static bool is_offered(const struct connection *c, const char *name)
+{
+    const char *at = c->offered;
+    while (*at != 0) {
+        size_t size = strcspn(at, ",");
+        if (size == strlen(name) && memcmp(at, name, size) == 0)
+            return true;
+        at += size + (at[size] == ',');
+    }
+    return false;
+}
+
+/* ---- What is told --------------------------------------------------------------------------------------------------
+ */
+
+static void send_links(struct connection *c, const char *transport, const void *address, size_t address_size)
+{
+    const struct peers *peers = peers_of(c);
+    const uint8_t *id = peers->config.codebook_id;
+    struct message message = {
+        .type = MESSAGE_PEER_LINKS,
+        .peer_links =
+            {
+                .token = c->peer.token,
+                .host = view_of(peers->host, strlen(peers->host)),
+                .shm_path = view_of(peers->shm_path, strlen(peers->shm_path)),
+                .transport = view_of(transport, strlen(transport)),
+                .ucx_address = view_of(address, address_size),
+                .codebook_id = view_of(id, id != NULL ? CODEBOOK_ID_BYTES : 0),
+                .slot_bytes = peers->config.slot_bytes,
+                .slot_count = peers->config.slot_count,
+            },
+    };
+    connection_send(c, &message);
+}
+
+void links_send(struct connection *c)
+{
+    send_links(c, peers_of(c)->offered, NULL, 0);
+}
+
+/* False: the link has no address that can be told. */
+static bool send_address(struct connection *c)
+{
+    uint8_t address[LINK_ADDRESS_MAX];
+    size_t size = link_address(c->current->link, address, sizeof(address));
+    if (size == 0 || size > sizeof(address))
+        return false;
+    send_links(c, c->current->kind->ops->name, address, size);
+    return true;
+}
+
+/* ---- The dialling side ---------------------------------------------------------------------------------------------
+ */
+
+/* Why a better one is not used, or in the end why none is. */
+static void note(struct connection *c, const char *name, const char *why)
+{
+    size_t used = strlen(c->peer.why);
+    snprintf(c->peer.why + used, sizeof(c->peer.why) - used, "%s%s: %s", used > 0 ? "; " : "", name, why);
+}
+
+/* Says hello on a socket that is connected. NULL, or why not. */
+static const char *shm_greet(struct connection *c, struct kind *kind, int fd)
+{
+    const struct peers *peers = peers_of(c);
+    struct channel *channel;
+    struct message message = {
+        .type = MESSAGE_SHM_HELLO,
+        .shm_hello = {.token = c->peer.peer_token,
+                      .node = peers->config.node,
+                      .slot_bytes = peers->config.slot_bytes,
+                      .slot_count = peers->config.slot_count},
+    };
+    if (channel_create(fd, PEER_HELLO_BODY_MAX, PEER_HELLO_BODY_MAX, &channel) != STRAIT_OK) {
+        close(fd);
+        return "out of memory";
+    }
+    if (channel_send(channel, &message, NULL, 0) != STRAIT_OK || channel_flush(channel) != STRAIT_OK) {
+        channel_destroy(channel);
+        return "its socket takes no hello";
+    }
+    fd = channel_release(channel);
+    if (fd < 0 || link_begin(c, kind, fd) != STRAIT_OK)
+        return "no link can be opened";
+    return link_connect(c->current->link, NULL, 0) == STRAIT_OK ? NULL : "the link cannot be begun";
+}
+
+/* The peer's socket, or -1 and errno. */
+static int shm_dial(const struct connection *c)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, c->shm_path, sizeof(address.sun_path));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* A unix socket with a full backlog says so at once, and nothing tells when it has room: ticks try again. */
+static const char *try_shm(struct connection *c, struct kind *kind)
+{
+    if (!c->same_host || c->shm_path[0] == 0)
+        return "on another host";
+    int fd = shm_dial(c);
+    c->shm_is_full = fd < 0 && errno == EAGAIN;
+    if (c->shm_is_full)
+        return NULL;
+    return fd >= 0 ? shm_greet(c, kind, fd) : strerror(errno);
+}
+
+static const char *try_address(struct connection *c, struct kind *kind)
+{
+    if (link_begin(c, kind, -1) != STRAIT_OK)
+        return "no link can be opened";
+    c->wants_answer = send_address(c);
+    return c->wants_answer ? NULL : "no address";
+}
+
+static const char *try_kind(struct connection *c, struct kind *kind)
+{
+    if (!is_offered(c, kind->ops->name))
+        return "not offered by the peer";
+    return is_shm(kind) ? try_shm(c, kind) : try_address(c, kind);
+}
+
+/* The next kind gets half of the time that is left, the last one all of it. */
+static void try_kinds(struct connection *c)
+{
+    struct peers *peers = peers_of(c);
+    uint64_t now = peers_now(peers);
+    for (; c->attempt < peers->kind_count; c->attempt++) {
+        struct kind *kind = &peers->kinds[c->attempt];
+        const char *why = try_kind(c, kind);
+        c->attempt_deadline = c->attempt + 1 < peers->kind_count ? (now + c->deadline) / 2 : c->deadline;
+        if (why == NULL)
+            return;
+        note(c, kind->ops->name, why);
+        current_end(c);
+    }
+    char tried[sizeof(c->peer.why)];
+    memcpy(tried, c->peer.why, sizeof(tried));
+    connection_doom(c, "no transport%s%s", tried[0] != 0 ? ": " : "", tried);
+}
+
+static void attempt_failed(struct connection *c, const char *why)
+{
+    note(c, peers_of(c)->kinds[c->attempt].ops->name, why);
+    current_end(c);
+    c->attempt++;
+    try_kinds(c);
+}
+
+static void take_answer(struct connection *c, const struct message_peer_links *links)
+{
+    struct kind *kind = kind_find(peers_of(c), (const char *)links->transport.data, links->transport.size);
+    if (!c->wants_answer || c->current == NULL || kind != c->current->kind)
+        return; /* of an attempt that was given up */
+    c->wants_answer = false;
+    if (links->ucx_address.size == 0)
+        attempt_failed(c, "refused by the peer");
+    else if (link_connect(c->current->link, links->ucx_address.data, links->ucx_address.size) != STRAIT_OK)
+        attempt_failed(c, "the peer's address is of no use");
+}
+
+/* ---- The accepting side --------------------------------------------------------------------------------------------
+ */
+
+static bool answer_choice(struct connection *c, struct kind *kind, const struct message_peer_links *links)
+{
+    return kind != NULL && !is_shm(kind) && links->ucx_address.size > 0 && link_begin(c, kind, -1) == STRAIT_OK &&
+           link_connect(c->current->link, links->ucx_address.data, links->ucx_address.size) == STRAIT_OK &&
+           send_address(c);
+}
+
+/* A choice ends the attempt before it. The list of kinds bounds how many choices an honest peer makes. */
+static void take_choice(struct connection *c, const struct message_peer_links *links)
+{
+    struct kind *kind = kind_find(peers_of(c), (const char *)links->transport.data, links->transport.size);
+    current_end(c);
+    if (c->attempt++ >= PEER_KINDS_MAX) {
+        connection_blame(c, "it cannot decide on a transport");
+        return;
+    }
+    if (answer_choice(c, kind, links))
+        return;
+    current_end(c);
+    char name[MESSAGE_ADDRESS_MAX + 1];
+    snprintf(name, sizeof(name), "%.*s", (int)links->transport.size, (const char *)links->transport.data);
+    note(c, kind != NULL ? kind->ops->name : "transport", "refused here");
+    send_links(c, name, NULL, 0);
+}
+
+static struct connection *find_token(struct peers *peers, uint64_t token)
+{
+    struct connection *c;
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        if (c->peer.token == token && !c->peer.dialled && c->peer.state == PEER_LINKING && !c->doomed)
+            return c;
+    }
+    return NULL;
+}
+
+static const char *accept_shm(struct peers *peers, struct channel *channel, const struct message_shm_hello *hello)
+{
+    struct connection *c = find_token(peers, hello->token);
+    struct kind *kind = kind_find(peers, "shm", 3);
+    int fd = channel_release(channel);
+    if (fd < 0)
+        return "bytes followed the hello";
+    if (c == NULL || kind == NULL || c->current != NULL || hello->node != c->peer.node) {
+        close(fd);
+        return "unknown token";
+    }
+    if (link_begin(c, kind, fd) != STRAIT_OK)
+        return "no link can be opened";
+    if (link_connect(c->current->link, NULL, 0) == STRAIT_OK)
+        return NULL;
+    current_end(c);
+    return "the link cannot be begun";
+}
+
+void peers_accept_shm(struct peers *peers, struct channel *channel, const struct message_shm_hello *hello)
+{
+    const char *why = accept_shm(peers, channel, hello);
+    if (why != NULL)
+        peers_log_limited(peers, "msg=\"shm link refused\" error=\"%s\"", why);
+}
+
+/* ---- Both ----------------------------------------------------------------------------------------------------------
+ */
+
+static void copy_text(char *dst, size_t capacity, struct view text)
+{
+    size_t size = text.size < capacity ? text.size : 0; /* what does not fit is of no use */
+    if (size > 0)
+        memcpy(dst, text.data, size);
+    dst[size] = 0;
+}
+
+/* The unix socket may be faster than TCP: then the link is there before the peer's PEER_LINKS. */
+static void up_if_ready(struct connection *c)
+{
+    const struct peer_link *link = c->current;
+    if (c->peer.state == PEER_LINKING && c->has_links && !c->doomed && link != NULL && link->connected &&
+        !link->closing)
+        connection_up(c);
+}
+
+static void take_first(struct connection *c, const struct message_peer_links *links)
+{
+    const struct peers *peers = peers_of(c);
+    const uint8_t *id = peers->config.codebook_id;
+    c->has_links = true;
+    c->peer.why[0] = 0;
+    c->peer.peer_token = links->token;
+    c->peer.slot_bytes = links->slot_bytes;
+    c->peer.slot_count = links->slot_count;
+    c->peer.codebook_matches = id != NULL && links->codebook_id.size == CODEBOOK_ID_BYTES &&
+                               memcmp(id, links->codebook_id.data, CODEBOOK_ID_BYTES) == 0;
+    c->same_host = links->host.size > 0 && links->host.size == strlen(peers->host) &&
+                   memcmp(links->host.data, peers->host, links->host.size) == 0;
+    copy_text(c->shm_path, sizeof(c->shm_path), links->shm_path);
+    copy_text(c->offered, sizeof(c->offered), links->transport);
+    if (links->slot_bytes == 0 || links->slot_count == 0)
+        connection_blame(c, "an empty arena");
+    else if (c->peer.dialled)
+        try_kinds(c);
+    else
+        up_if_ready(c);
+}
+
+void links_take(struct connection *c, const struct message_peer_links *links)
+{
+    if (!c->has_links)
+        take_first(c, links);
+    else if (c->peer.dialled)
+        take_answer(c, links);
+    else
+        take_choice(c, links);
+}
+
+static void shm_again(struct connection *c)
+{
+    const char *why = try_shm(c, &peers_of(c)->kinds[c->attempt]);
+    if (why != NULL)
+        attempt_failed(c, why);
+}
+
+void links_tick(struct connection *c)
+{
+    if (!c->peer.dialled || (c->current == NULL && !c->shm_is_full))
+        return;
+    if (peers_now(peers_of(c)) >= c->attempt_deadline)
+        attempt_failed(c, c->shm_is_full ? "its socket has no room" : "no link in time");
+    else if (c->shm_is_full)
+        shm_again(c);
+}
+
+/* ---- What the transports tell --------------------------------------------------------------------------------------
+ */
+
+static void on_connected(void *owner, struct link *base)
+{
+    struct peer_link *link = base->owner;
+    struct connection *c = link->connection;
+    (void)owner;
+    peers_told(peers_of(c));
+    link->connected = true;
+    up_if_ready(c);
+}
+
+static void on_broken(void *owner, struct link *base, const char *why)
+{
+    struct peer_link *link = base->owner;
+    struct connection *c = link->connection;
+    (void)owner;
+    if (link != c->current || link->closing || c->doomed)
+        return;
+    if (c->peer.state == PEER_UP)
+        connection_doom(c, "%s: %s", link->kind->ops->name, why);
+    else if (c->peer.state == PEER_LINKING && c->peer.dialled)
+        attempt_failed(c, why);
+    else if (c->peer.state == PEER_LINKING)
+        current_end(c); /* the dialling side decides what to try next */
+}
+
+static void on_closed(void *owner, struct link *base)
+{
+    struct peer_link *link = base->owner;
+    struct connection *c = link->connection;
+    (void)owner;
+    peers_told(peers_of(c));
+    LIST_REMOVE(link, entry);
+    if (c->current == link)
+        c->current = NULL;
+    free(link);
+    connection_settle(c);
+}
+
+/* Not of links that are not the peer's: nobody granted them anything. */
+static bool is_of_peer(const struct peer_link *link)
+{
+    const struct connection *c = link->connection;
+    return link == c->current && (c->peer.state == PEER_UP || c->was_up);
+}
+
+static struct landing on_arriving(void *owner, struct link *base, const void *header, size_t header_size, size_t size)
+{
+    struct kind *kind = owner;
+    struct peer_link *link = base->owner;
+    if (!is_of_peer(link))
+        return (struct landing){.address = NULL};
+    const struct peers_config *config = &kind->peers->config;
+    peers_told(kind->peers);
+    return config->events->arriving(config->owner, &link->connection->peer, header, header_size, size);
+}
+
+static void on_arrived(void *owner, struct link *base, uint64_t cookie, enum strait_status status)
+{
+    struct peers *peers = ((struct kind *)owner)->peers;
+    const struct peers_config *config = &peers->config;
+    struct peer_link *link = base->owner;
+    if (!is_of_peer(link))
+        return;
+    peers_told(peers);
+    config->events->arrived(config->owner, &link->connection->peer, cookie, status);
+}
+
+static void on_sent(void *owner, struct link *base, uint64_t cookie, enum strait_status status)
+{
+    struct peers *peers = ((struct kind *)owner)->peers;
+    const struct peers_config *config = &peers->config;
+    struct peer_link *link = base->owner;
+    if (!is_of_peer(link))
+        return;
+    peers_told(peers);
+    config->events->sent(config->owner, &link->connection->peer, cookie, status);
+}
+
+const struct transport_events peer_transport_events = {
+    .arriving = on_arriving,
+    .arrived = on_arrived,
+    .sent = on_sent,
+    .connected = on_connected,
+    .broken = on_broken,
+    .closed = on_closed,
+};

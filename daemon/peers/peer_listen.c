@@ -1,0 +1,194 @@
+/* Connections that others make. Strangers cost little: few of them at once, small messages only, not for long; when
+ * there are too many, the oldest one goes, as an honest peer is through in no time. */
+#include "daemon/peers/peer_internal.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BACKLOG        1024
+#define LISTEN_REST_MS 100u /* without descriptors accepting would fail again at once */
+
+/* ---- Accepting -----------------------------------------------------------------------------------------------------
+ */
+
+static bool is_half_open(const struct connection *c)
+{
+    if (c->peer.dialled || c->doomed)
+        return false;
+    return c->peer.state == PEER_PROVING || (c->peer.state == PEER_LINKING && peers_of(c)->secret == NULL);
+}
+
+struct census {
+    uint32_t accepted, half_open;
+    struct connection *oldest; /* half-open one */
+};
+
+static struct census count_accepted(struct peers *peers)
+{
+    struct census census = {0};
+    struct connection *c;
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        census.accepted += !c->peer.dialled;
+        census.half_open += is_half_open(c);
+        if (census.oldest == NULL && is_half_open(c))
+            census.oldest = c;
+    }
+    return census;
+}
+
+static const char *address_text(const struct sockaddr_storage *address, char text[MESSAGE_ADDRESS_MAX])
+{
+    char host[NI_MAXHOST], port[NI_MAXSERV];
+    if (getnameinfo((const struct sockaddr *)address, sizeof(*address), host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return "?";
+    snprintf(text, MESSAGE_ADDRESS_MAX, address->ss_family == AF_INET6 ? "[%.200s]:%s" : "%.200s:%s", host, port);
+    return text;
+}
+
+/* The address is where it comes from, until the hello says where it listens. */
+static void accept_one(struct peers *peers, int fd, const struct sockaddr_storage *address)
+{
+    char text[MESSAGE_ADDRESS_MAX];
+    struct census census = count_accepted(peers);
+    if (census.half_open >= PEER_HALF_OPEN_MAX)
+        connection_doom(census.oldest, "too many connections at once that do not say who they are");
+    struct connection *c =
+        census.accepted < PEER_ACCEPTED_MAX ? connection_create(peers, address_text(address, text), false) : NULL;
+    if (c == NULL) {
+        peers_log_limited(peers, "msg=\"connection refused\" error=\"too many peers\"");
+        close(fd);
+        return;
+    }
+    c->deadline = peers_now(peers) + peers->options.connect_ms;
+    connection_begin(c, fd);
+}
+
+static void rest(struct peers *peers)
+{
+    peers_log_limited(peers, "msg=\"cannot accept\" error=\"%s\"", strerror(errno));
+    watch_for(peers->listener, 0);
+    peers->listen_again = peers_now(peers) + LISTEN_REST_MS;
+    peers_tick_start(peers);
+}
+
+static bool is_passing(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
+static void on_listener(void *owner, uint32_t events)
+{
+    struct peers *peers = owner;
+    (void)events;
+    for (uint32_t i = 0; i < PEER_ACCEPTS_PER_TURN; i++) {
+        struct sockaddr_storage address = {0};
+        socklen_t size = sizeof(address);
+        int fd = accept4(peers->listen_fd, (struct sockaddr *)&address, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (is_passing(errno))
+                rest(peers);
+            break; /* other errors are of a connection that is gone already */
+        }
+        accept_one(peers, fd, &address);
+    }
+    if (peers->listen_again == 0)
+        watch_for(peers->listener, WATCH_READ);
+}
+
+void listener_tick(struct peers *peers)
+{
+    if (peers->listen_again == 0 || peers_now(peers) < peers->listen_again)
+        return;
+    peers->listen_again = 0;
+    watch_for(peers->listener, WATCH_READ);
+}
+
+/* ---- The socket ----------------------------------------------------------------------------------------------------
+ */
+
+static int bind_first(const struct addrinfo *address)
+{
+    int on = 1;
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    if (fd < 0)
+        return -1;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static enum strait_status bind_to(struct peers *peers, const char *listen_at, char *why, size_t why_size)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
+    char host[ADDRESS_HOST_MAX], port[8];
+    unsigned number;
+    struct addrinfo *found = NULL;
+    if (!address_split(listen_at, host, &number)) {
+        snprintf(why, why_size, "listen: \"%s\" is not host:port", listen_at);
+        return STRAIT_ERR_INVALID;
+    }
+    snprintf(port, sizeof(port), "%u", number);
+    int error = getaddrinfo(host, port, &hints, &found);
+    peers->listen_fd = error == 0 ? bind_first(found) : -1;
+    if (peers->listen_fd < 0)
+        snprintf(why, why_size, "listen at %s: %s", listen_at, error != 0 ? gai_strerror(error) : strerror(errno));
+    if (found != NULL)
+        freeaddrinfo(found);
+    return peers->listen_fd >= 0 ? STRAIT_OK : STRAIT_ERR_IO;
+}
+
+/* What others dial: as the operator says it, else where we listen; by name when that is everywhere. */
+static void set_address(struct peers *peers)
+{
+    struct sockaddr_storage bound = {0};
+    socklen_t size = sizeof(bound);
+    char name[128] = "";
+    (void)getsockname(peers->listen_fd, (struct sockaddr *)&bound, &size);
+    address_text(&bound, peers->address);
+    if (!address_is_wildcard(&bound) || gethostname(name, sizeof(name) - 1) != 0)
+        return;
+    snprintf(peers->address, sizeof(peers->address), "%s:%u", name, address_port(&bound));
+}
+
+enum strait_status listener_open(struct peers *peers, char *why, size_t why_size)
+{
+    enum strait_status status = STRAIT_OK;
+    peers->listen_fd = -1;
+    if (peers->options.listen[0] != 0) {
+        status = bind_to(peers, peers->options.listen, why, why_size);
+        if (status != STRAIT_OK)
+            return status;
+        set_address(peers);
+        status =
+            watch_open(peers->config.loop, peers->listen_fd, on_listener, peers, &peers->watches, &peers->listener);
+        if (status != STRAIT_OK) {
+            snprintf(why, why_size, "listen: %s", strait_status_string(status));
+            close(peers->listen_fd);
+            peers->listen_fd = -1;
+            return status;
+        }
+        watch_for(peers->listener, WATCH_READ);
+    }
+    if (peers->options.advertise[0] != 0)
+        snprintf(peers->address, sizeof(peers->address), "%s", peers->options.advertise);
+    return status;
+}
+
+void listener_close(struct peers *peers)
+{
+    watch_close(peers->listener);
+    peers->listener = NULL;
+    if (peers->listen_fd >= 0)
+        close(peers->listen_fd);
+    peers->listen_fd = -1;
+}

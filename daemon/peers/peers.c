@@ -1,0 +1,465 @@
+/* All connections of a node together: opening, closing, time. */
+#include "daemon/peers/peer_internal.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOG_LINES_PER_SECOND 10u
+
+/* ---- Lines that others can cause -----------------------------------------------------------------------------------
+ */
+
+void peers_log_limited(struct peers *peers, const char *format, ...)
+{
+    struct log_limit *limit = &peers->limit;
+    uint64_t second = peers_now(peers) / 1000;
+    char text[1024];
+    va_list arguments;
+    if (limit->second != second) {
+        limit->second = second;
+        limit->lines = 0;
+    }
+    if (limit->lines++ >= LOG_LINES_PER_SECOND) {
+        limit->suppressed++;
+        return;
+    }
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    log_write(peers->config.log, LOG_WARN, limit->suppressed > 0 ? "%s left_out=%" PRIu32 : "%s", text,
+              limit->suppressed);
+    limit->suppressed = 0;
+}
+
+/* ---- Time ----------------------------------------------------------------------------------------------------------
+ */
+
+/* False: it was freed. */
+static bool tick_idle(struct connection *c, uint64_t now)
+{
+    if (now - c->asked < PEER_FORGET_MS)
+        return true;
+    c->peer.state = PEER_CLOSING;
+    connection_settle(c);
+    return false;
+}
+
+static void tick_one(struct connection *c, uint64_t now)
+{
+    if (c->peer.state == PEER_UP)
+        beat_tick(c);
+    if (c->peer.state != PEER_DIALLING && c->peer.state != PEER_PROVING && c->peer.state != PEER_LINKING)
+        return;
+    if (now >= c->deadline)
+        connection_doom(c, "no connection in time, while %s", peer_state_name(c->peer.state));
+    else if (c->peer.state == PEER_DIALLING)
+        connection_dial_tick(c);
+    else if (c->peer.state == PEER_LINKING)
+        links_tick(c);
+}
+
+/* A process that did not run has not heard anything: that is not its peers' fault. */
+static void forgive(struct peers *peers, uint64_t now)
+{
+    struct connection *c;
+    uint64_t missed = now - peers->last_tick;
+    peers->last_tick = now;
+    if (missed < 4 * peers->tick_ms)
+        return;
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        c->heard = c->heard + missed < now ? c->heard + missed : now;
+        c->deadline += missed;
+        c->address_deadline += missed;
+        c->attempt_deadline += missed;
+    }
+}
+
+static void abandon_links(struct connection *c)
+{
+    char name[2 * MESSAGE_ADDRESS_MAX];
+    struct peer_link *link;
+    LIST_FOREACH(link, &c->links, entry)
+    {
+        if (!link->closing || link->abandoned)
+            continue;
+        link->abandoned = true;
+        link_abandon(link->link);
+        log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
+        log_write(peers_of(c)->config.log, LOG_WARN,
+                  "msg=\"link abandoned\" peer=%s node=%016" PRIx64
+                  " transport=%s error=\"the peer lives and does not close its side\"",
+                  name, c->peer.node, link->kind->ops->name);
+    }
+}
+
+/* A peer that is stopped keeps our slots from us for as long as it is; but not this process from its end. */
+static void abandon_all(struct peers *peers)
+{
+    struct connection *c;
+    TAILQ_FOREACH(c, &peers->connections, entry)
+    {
+        abandon_links(c);
+    }
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct peers *peers = timer->data;
+    uint64_t now = peers_now(peers);
+    struct connection *c, *next;
+    forgive(peers, now);
+    listener_tick(peers);
+    for (c = TAILQ_FIRST(&peers->connections); c != NULL; c = next) {
+        next = TAILQ_NEXT(c, entry);
+        if (c->doomed || (c->peer.state == PEER_IDLE && !tick_idle(c, now)))
+            continue;
+        tick_one(c, now);
+    }
+    if (peers->closing && now >= peers->abandon_at)
+        abandon_all(peers);
+    if (TAILQ_EMPTY(&peers->connections) && peers->listen_again == 0)
+        uv_timer_stop(timer);
+}
+
+static uint32_t tick_length(const struct node_options *options)
+{
+    uint32_t shortest = options->heartbeat_ms / 2;
+    if (options->peer_timeout_ms / 8 < shortest)
+        shortest = options->peer_timeout_ms / 8;
+    if (options->connect_ms / 8 < shortest)
+        shortest = options->connect_ms / 8;
+    if (shortest > PEER_TICK_MAX_MS)
+        shortest = PEER_TICK_MAX_MS;
+    return shortest > 0 ? shortest : 1;
+}
+
+void peers_tick_start(struct peers *peers)
+{
+    if (peers->handles_closing || uv_is_active((uv_handle_t *)&peers->tick))
+        return;
+    peers->last_tick = peers_now(peers);
+    uv_timer_start(&peers->tick, on_tick, peers->tick_ms, peers->tick_ms);
+}
+
+/* ---- The end of a turn ---------------------------------------------------------------------------------------------
+ */
+
+static void on_turn(uv_idle_t *idle)
+{
+    (void)idle;
+}
+
+void peers_turn_start(struct peers *peers)
+{
+    if (!peers->handles_closing)
+        uv_idle_start(&peers->turn, on_turn);
+}
+
+void peers_told(struct peers *peers)
+{
+    peers->told = true;
+    peers_turn_start(peers);
+}
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+    struct peers *peers = prepare->data;
+    struct connection *c;
+    while ((c = TAILQ_FIRST(&peers->dirty)) != NULL) {
+        TAILQ_REMOVE(&peers->dirty, c, dirty_entry);
+        c->dirty = false;
+        connection_flush(c);
+    }
+    if (!peers->handles_closing && !peers->told)
+        uv_idle_stop(&peers->turn);
+    peers->told = false;
+}
+
+/* ---- Transports ----------------------------------------------------------------------------------------------------
+ */
+
+static void on_port_failed(void *owner)
+{
+    struct kind *kind = owner;
+    struct connection *c;
+    log_write(kind->peers->config.log, LOG_ERROR, "msg=\"transport broken\" transport=%s", kind->ops->name);
+    TAILQ_FOREACH(c, &kind->peers->connections, entry)
+    {
+        if (c->current != NULL && c->current->kind == kind)
+            connection_doom(c, "transport %s is broken", kind->ops->name);
+    }
+}
+
+static void on_port_closed(void *owner)
+{
+    struct kind *kind = owner;
+    transport_destroy(kind->transport);
+    kind->transport = NULL;
+    kind->peers->ports--;
+    peers_settle(kind->peers);
+}
+
+static const struct port_events port_events = {.failed = on_port_failed, .closed = on_port_closed};
+
+static void kind_release_memory(struct kind *kind)
+{
+    if (kind->sends_known)
+        transport_memory_release(kind->transport, kind->send_handle);
+    kind->sends_known = false;
+}
+
+/* UCX listens where we do, unless its options say otherwise: peers are told a number, so everywhere will not do. */
+static void ucx_options(const struct peers *peers, char *text, size_t size)
+{
+    char host[ADDRESS_HOST_MAX];
+    struct sockaddr_storage address;
+    unsigned port;
+    bool known = address_numeric(peers->address, &address) && !address_is_wildcard(&address) &&
+                 address_split(peers->address, host, &port);
+    if (known && strstr(peers->options.ucx, "listen=") == NULL)
+        snprintf(text, size, "listen=%s %s", host, peers->options.ucx);
+    else
+        snprintf(text, size, "%s", peers->options.ucx);
+    if (!known && peers->address[0] != 0 && strstr(peers->options.ucx, "listen=") == NULL)
+        log_write(peers->config.log, LOG_WARN,
+                  "msg=\"ucx is for peers of this host only: set listen= in ucx-options\"");
+}
+
+static enum strait_status kind_open(struct peers *peers, struct kind *kind)
+{
+    char options[OPTION_TEXT_MAX + ADDRESS_HOST_MAX + 16] = "";
+    if (strcmp(kind->ops->name, "ucx") == 0)
+        ucx_options(peers, options, sizeof(options));
+    enum strait_status status =
+        transport_create(kind->ops, peers->config.arena, &peer_transport_events, kind, options, &kind->transport);
+    if (status != STRAIT_OK)
+        return status;
+    if (peers->config.send_size > 0)
+        status =
+            transport_memory(kind->transport, peers->config.send_base, peers->config.send_size, &kind->send_handle);
+    kind->sends_known = status == STRAIT_OK && peers->config.send_size > 0;
+    if (status == STRAIT_OK)
+        status = port_create(peers->config.loop, kind->transport, &port_events, kind, &kind->port);
+    if (status == STRAIT_OK)
+        return STRAIT_OK;
+    kind_release_memory(kind);
+    transport_destroy(kind->transport);
+    kind->transport = NULL;
+    return status;
+}
+
+static void offer(struct peers *peers, const char *name)
+{
+    size_t used = strlen(peers->offered);
+    snprintf(peers->offered + used, sizeof(peers->offered) - used, "%s%s", used > 0 ? "," : "", name);
+}
+
+static void open_named(struct peers *peers, const char *name)
+{
+    struct kind *kind = &peers->kinds[peers->kind_count];
+    enum strait_status status = STRAIT_ERR_UNSUPPORTED;
+    if (peers->kind_count == PEER_KINDS_MAX || kind_find(peers, name, strlen(name)) != NULL)
+        return;
+    if (strcmp(name, "shm") == 0 && peers->shm_path[0] == 0)
+        return; /* without a unix socket nobody could reach it */
+    *kind = (struct kind){.peers = peers, .ops = transport_find(name)};
+    if (kind->ops != NULL)
+        status = kind_open(peers, kind);
+    if (status != STRAIT_OK) {
+        log_write(peers->config.log, LOG_WARN, "msg=\"transport left out\" transport=%s error=\"%s\"", name,
+                  kind->ops == NULL ? "not in this build" : strait_status_string(status));
+        return;
+    }
+    peers->kind_count++;
+    peers->ports++;
+    offer(peers, name);
+}
+
+static void open_kinds(struct peers *peers)
+{
+    char list[sizeof(peers->options.transports)], *rest = list, *name;
+    memcpy(list, peers->options.transports, sizeof(list));
+    while ((name = strsep(&rest, ", ")) != NULL)
+        if (name[0] != 0)
+            open_named(peers, name);
+}
+
+/* ---- This host -----------------------------------------------------------------------------------------------------
+ */
+
+static void add_namespace(char *dst, size_t capacity, const char *path)
+{
+    struct stat of;
+    size_t used = strlen(dst);
+    if (stat(path, &of) == 0)
+        snprintf(dst + used, capacity - used, " %ju:%ju", (uintmax_t)of.st_dev, (uintmax_t)of.st_ino);
+}
+
+/* Equal for processes that can meet at a unix socket; containers of one host with namespaces of their own differ.
+ * Empty, which equals nothing, when the system does not tell. */
+static void set_host(struct peers *peers)
+{
+    char boot[64] = "";
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (file == NULL)
+        return;
+    if (fgets(boot, sizeof(boot), file) != NULL && boot[0] != '\n') {
+        boot[strcspn(boot, "\n")] = 0;
+        snprintf(peers->host, sizeof(peers->host), "%s", boot);
+        add_namespace(peers->host, sizeof(peers->host), "/proc/self/ns/net");
+        add_namespace(peers->host, sizeof(peers->host), "/proc/self/ns/ipc");
+    }
+    fclose(file);
+}
+
+/* Absolute, as it is told to others; left out when it is too long for a socket. */
+static void set_shm_path(struct peers *peers)
+{
+    char here[OPTION_TEXT_MAX], path[2 * OPTION_TEXT_MAX];
+    const char *socket = peers->options.socket;
+    if (socket[0] == 0 || (socket[0] != '/' && getcwd(here, sizeof(here)) == NULL))
+        return;
+    int size = socket[0] == '/' ? snprintf(path, sizeof(path), "%s", socket)
+                                : snprintf(path, sizeof(path), "%s/%s", here, socket);
+    if (size > 0 && (size_t)size < sizeof(peers->shm_path))
+        memcpy(peers->shm_path, path, (size_t)size + 1);
+}
+
+/* ---- Opening -------------------------------------------------------------------------------------------------------
+ */
+
+static enum strait_status read_secret(struct peers *peers, char *why, size_t why_size)
+{
+    if (peers->options.secret_file[0] == 0)
+        return STRAIT_OK;
+    enum strait_status status = auth_secret_read(peers->options.secret_file, &peers->secret_bytes, why, why_size);
+    if (status == STRAIT_OK)
+        peers->secret = &peers->secret_bytes;
+    return status;
+}
+
+static void open_handles(struct peers *peers) /* which cannot fail */
+{
+    uv_timer_init(peers->config.loop, &peers->tick);
+    uv_idle_init(peers->config.loop, &peers->turn);
+    uv_prepare_init(peers->config.loop, &peers->prepare);
+    peers->handles = 3;
+    peers->tick.data = peers->turn.data = peers->prepare.data = peers;
+    uv_prepare_start(&peers->prepare, on_prepare);
+}
+
+static void on_watches_idle(void *owner)
+{
+    peers_settle(owner);
+}
+
+static struct peers *peers_make(const struct peers_config *config)
+{
+    struct peers *peers = calloc(1, sizeof(*peers));
+    if (peers == NULL)
+        return NULL;
+    peers->config = *config;
+    peers->options = *config->options;
+    peers->listen_fd = -1;
+    peers->tick_ms = tick_length(config->options);
+    peers->watches.idle = on_watches_idle;
+    peers->watches.owner = peers;
+    TAILQ_INIT(&peers->connections);
+    TAILQ_INIT(&peers->dirty);
+    return peers;
+}
+
+enum strait_status peers_open(const struct peers_config *config, struct peers **peers, char *why, size_t why_size)
+{
+    struct peers *made = peers_make(config);
+    if (made == NULL) {
+        snprintf(why, why_size, "%s", strait_status_string(STRAIT_ERR_NO_MEMORY));
+        return STRAIT_ERR_NO_MEMORY;
+    }
+    enum strait_status status = read_secret(made, why, why_size);
+    if (status == STRAIT_OK)
+        status = listener_open(made, why, why_size);
+    if (status != STRAIT_OK) {
+        auth_secret_wipe(&made->secret_bytes);
+        free(made);
+        return status;
+    }
+    open_handles(made);
+    set_host(made);
+    set_shm_path(made);
+    open_kinds(made);
+    *peers = made;
+    return STRAIT_OK;
+}
+
+const char *peers_address(const struct peers *peers)
+{
+    return peers->address;
+}
+
+/* ---- Closing: connections, then transports, then our own handles ---------------------------------------------------
+ */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct peers *peers = handle->data;
+    if (--peers->handles > 0)
+        return;
+    void (*closed)(void *owner) = peers->config.events->closed;
+    void *owner = peers->config.owner;
+    auth_secret_wipe(&peers->secret_bytes);
+    free(peers);
+    closed(owner);
+}
+
+static void close_ports(struct peers *peers)
+{
+    peers->ports_closing = true;
+    for (uint32_t i = 0; i < peers->kind_count; i++) {
+        kind_release_memory(&peers->kinds[i]);
+        port_close(peers->kinds[i].port);
+    }
+}
+
+static void close_handles(struct peers *peers)
+{
+    peers->handles_closing = true;
+    uv_close((uv_handle_t *)&peers->tick, on_handle_closed);
+    uv_close((uv_handle_t *)&peers->turn, on_handle_closed);
+    uv_close((uv_handle_t *)&peers->prepare, on_handle_closed);
+}
+
+void peers_settle(struct peers *peers)
+{
+    if (!peers->closing || !TAILQ_EMPTY(&peers->connections))
+        return;
+    if (!peers->ports_closing)
+        close_ports(peers);
+    if (peers->ports == 0 && peers->watches.count == 0 && !peers->handles_closing)
+        close_handles(peers);
+}
+
+void peers_close(struct peers *peers)
+{
+    struct connection *c, *next;
+    if (peers->closing)
+        return;
+    peers->closing = true;
+    peers->abandon_at = peers_now(peers) + peers->options.peer_timeout_ms;
+    listener_close(peers);
+    for (c = TAILQ_FIRST(&peers->connections); c != NULL; c = next) {
+        next = TAILQ_NEXT(c, entry);
+        if (c->peer.state == PEER_IDLE) {
+            TAILQ_REMOVE(&peers->connections, c, entry);
+            free(c);
+        } else {
+            connection_doom(c, "this node is closing");
+        }
+    }
+    peers_settle(peers);
+}

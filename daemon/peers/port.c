@@ -1,0 +1,102 @@
+#include "daemon/peers/port.h"
+
+#include <stdlib.h>
+#include <uv.h>
+
+struct port {
+    uv_poll_t wake;       /* only ends the blocking */
+    uv_prepare_t prepare; /* runs last before blocking: whatever was posted in this turn has been */
+    uv_idle_t spin;       /* active: the loop does not block */
+    int handles;
+    bool failed, closing;
+    struct transport *transport;
+    struct port_events events;
+    void *owner;
+};
+
+static void on_wake(uv_poll_t *poll, int status, int events)
+{
+    (void)poll, (void)status, (void)events;
+}
+
+static void on_spin(uv_idle_t *idle)
+{
+    (void)idle;
+}
+
+/* OK: armed, the loop may block. AGAIN: the time is up. */
+static enum strait_status work(struct port *port)
+{
+    uint64_t end = uv_hrtime() + PORT_TURN_NS;
+    enum strait_status status = STRAIT_ERR_AGAIN;
+    do {
+        if (!transport_progress(port->transport) && !port->closing)
+            status = transport_arm(port->transport);
+    } while (status == STRAIT_ERR_AGAIN && !port->closing && uv_hrtime() < end);
+    return status;
+}
+
+static void on_prepare(uv_prepare_t *prepare)
+{
+    struct port *port = prepare->data;
+    enum strait_status status = work(port);
+    if (port->closing)
+        return;
+    if (status == STRAIT_ERR_AGAIN) {
+        uv_idle_start(&port->spin, on_spin);
+        return;
+    }
+    uv_idle_stop(&port->spin);
+    if (status == STRAIT_OK || port->failed)
+        return;
+    port->failed = true;
+    uv_poll_stop(&port->wake); /* it may be readable for ever: progress comes with whatever else wakes the loop */
+    port->events.failed(port->owner);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct port *port = handle->data;
+    if (--port->handles > 0)
+        return;
+    void (*closed)(void *owner) = port->events.closed;
+    void *owner = port->owner;
+    free(port);
+    closed(owner);
+}
+
+enum strait_status port_create(struct uv_loop_s *loop, struct transport *transport, const struct port_events *events,
+                               void *owner, struct port **port)
+{
+    struct port *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    if (uv_poll_init(loop, &made->wake, transport_fd(transport)) != 0) {
+        free(made);
+        return STRAIT_ERR_IO;
+    }
+    uv_prepare_init(loop, &made->prepare); /* this and the next cannot fail */
+    uv_idle_init(loop, &made->spin);
+    made->handles = 3;
+    made->wake.data = made->prepare.data = made->spin.data = made;
+    made->transport = transport;
+    made->events = *events;
+    made->owner = owner;
+    uv_poll_start(&made->wake, UV_READABLE, on_wake);
+    uv_prepare_start(&made->prepare, on_prepare);
+    *port = made;
+    return STRAIT_OK;
+}
+
+void port_close(struct port *port)
+{
+    port->closing = true;
+    uv_close((uv_handle_t *)&port->wake, on_handle_closed);
+    uv_close((uv_handle_t *)&port->prepare, on_handle_closed);
+    uv_close((uv_handle_t *)&port->spin, on_handle_closed);
+}
+
+bool port_is_busy(const struct port *port)
+{
+    return uv_is_active((const uv_handle_t *)&port->spin);
+}
