@@ -279,7 +279,7 @@ void exchange_writer_done(struct peer *peer);
 /* What the exchange keeps with a peer (peer->owner), from `up` to `quiet`. */
 struct peer_use {
     uint32_t writers; /* jobs that write to its arena */
-    uint32_t parked;
+    uint32_t parked, parked_spans;
     uint32_t slots; /* of the receive arena that it may write to */
     bool down;
     struct policy policy;

@@ -83,7 +83,8 @@ void request_bind(struct parked *request, struct offer *offer, const struct open
         source_event(source, SOURCE_FAIL, reason);
 }
 
-#define WAIT_MS_MAX (24u * 60 * 60 * 1000) /* no client may ask for more */
+#define PARKED_SPANS 256u                   /* of each of the requests that may wait, on average: 12 MiB by default */
+#define WAIT_MS_MAX  (24u * 60 * 60 * 1000) /* no client may ask for more */
 
 static struct parked *new_parked(struct node *node, struct peer *peer)
 {
@@ -97,9 +98,12 @@ static struct parked *new_parked(struct node *node, struct peer *peer)
 }
 
 /* What no set of pages is made of would cost too much to look through: GEOMETRY. */
-static enum strait_reason add_spans(struct parked *parked, const struct message_request *r)
+static enum strait_reason add_spans(const struct node *node, struct parked *parked, const struct message_request *r)
 {
     uint32_t known = parked->span_count;
+    struct peer_use *use = parked->peer->owner;
+    if ((uint64_t)use->parked_spans + r->span_count > (uint64_t)node->options.parked * PARKED_SPANS)
+        return STRAIT_REASON_NO_MEMORY;
     struct wire_span *spans = realloc(parked->spans, ((size_t)known + r->span_count + 1) * sizeof(*spans));
     if (spans == NULL)
         return STRAIT_REASON_NO_MEMORY;
@@ -107,6 +111,7 @@ static enum strait_reason add_spans(struct parked *parked, const struct message_
     if (r->span_count != 0)
         memcpy(spans + known, r->spans, r->span_count * sizeof(*spans));
     parked->span_count += r->span_count;
+    use->parked_spans += r->span_count;
     parked->more = r->more;
     return page_spans_valid(spans, known, parked->span_count) ? STRAIT_REASON_NONE : STRAIT_REASON_GEOMETRY;
 }
@@ -136,6 +141,8 @@ bool exchange_request(struct node *node, struct peer *peer, const struct message
     if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* doubled */
     struct parked *parked = parked_find_leg(node, peer, r->leg);
+    if (parked == NULL && r->rest)
+        return true; /* of one that was refused */
     if (parked == NULL) {
         parked = new_parked(node, peer);
         if (parked == NULL) {
@@ -154,7 +161,7 @@ bool exchange_request(struct node *node, struct peer *peer, const struct message
     } else if (!parked->more) {
         return true; /* doubled */
     }
-    enum strait_reason reason = add_spans(parked, r);
+    enum strait_reason reason = add_spans(node, parked, r);
     if (reason != STRAIT_REASON_NONE) {
         refuse_request(parked, &open, reason);
         parked_remove(node, parked);

@@ -26,8 +26,11 @@ void parked_remove(struct node *node, struct parked *parked)
     if (parked->at.peer != NULL)
         HASH_DELETE(by_leg, x->parked_by_leg, parked);
     x->parked_count--;
-    if (parked->peer != NULL)
-        ((struct peer_use *)parked->peer->owner)->parked--;
+    if (parked->peer != NULL) {
+        struct peer_use *use = parked->peer->owner;
+        use->parked--;
+        use->parked_spans -= parked->span_count;
+    }
     free(parked->spans);
     free(parked);
 }

@@ -54,11 +54,26 @@ void sink_free(struct sink *sink)
     free(sink);
 }
 
-/* No peer may hold more than half of the arena: one that is stopped while it does would stop everybody. */
+struct share {
+    uint64_t node;
+    uint32_t slots;
+};
+
+static void add_slots(void *arg, struct peer *peer)
+{
+    struct share *share = arg;
+    const struct peer_use *use = peer->owner;
+    if (use != NULL && peer->node == share->node)
+        share->slots += use->slots;
+}
+
+/* No daemon may hold more than half of the arena, over all its connections: one that is stopped while it does would
+ * stop everybody. */
 static bool has_share(const struct node *node, const struct sink *sink)
 {
-    const struct peer_use *use = sink->peer->owner;
-    return use->slots == 0 || use->slots < (node->receive.slot_count + 1) / 2;
+    struct share share = {.node = sink->peer->node};
+    peers_each(node->peers, add_slots, &share);
+    return share.slots == 0 || share.slots < (node->receive.slot_count + 1) / 2;
 }
 
 static uint32_t take_slot(struct sink *sink)
@@ -164,6 +179,7 @@ static void send_request(struct sink *sink, const struct leg_grant *open)
                                                    .geometry = e->request.pool->pool->geometry,
                                                    .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
                                                    .more = more,
+                                                   .rest = sent != 0,
                                                    .span_count = count,
                                                    .spans = e->wanted + sent,
                                                    .grant = more ? 0 : open->id,

@@ -286,6 +286,7 @@ struct message_request {
     uint64_t geometry;    /* hash of the sink pool's page sizes, layers and layout: blob_geometry */
     uint32_t deadline_ms; /* what is left */
     bool more;            /* another REQUEST of this leg continues the spans */
+    bool rest;            /* this one continues them */
     uint32_t span_count;
     const struct wire_span *spans;
     uint64_t grant; /* an open one, for whatever is ready at once: SEGMENTS, or RELEASED, answer it. 0: none; with more */

@@ -49,12 +49,19 @@ static enum strait_status request_check(const void *plain)
 
 #define REQUEST struct message_request, Strait__Wire__Request
 static const struct field request_fields[] = {
-    U64(REQUEST, leg),          EPOCH(REQUEST),
-    POOL(REQUEST, source_pool), POOL(REQUEST, sink_pool),
-    KEY(REQUEST, source_key),   KEY(REQUEST, sink_key),
-    U64(REQUEST, geometry),     U32(REQUEST, deadline_ms, 0, UINT32_MAX),
-    BOOL(REQUEST, more),        LIST(REQUEST, span_count, spans, SPAN, 0, MESSAGE_LIST_MAX, &span_layout),
-    U64(REQUEST, grant),        U32(REQUEST, slot, 0, UINT32_MAX),
+    U64(REQUEST, leg),
+    EPOCH(REQUEST),
+    POOL(REQUEST, source_pool),
+    POOL(REQUEST, sink_pool),
+    KEY(REQUEST, source_key),
+    KEY(REQUEST, sink_key),
+    U64(REQUEST, geometry),
+    U32(REQUEST, deadline_ms, 0, UINT32_MAX),
+    BOOL(REQUEST, more),
+    BOOL(REQUEST, rest),
+    LIST(REQUEST, span_count, spans, SPAN, 0, MESSAGE_LIST_MAX, &span_layout),
+    U64(REQUEST, grant),
+    U32(REQUEST, slot, 0, UINT32_MAX),
 };
 const struct layout request_layout = LAYOUT(REQUEST, request, request_fields, request_check);
 

@@ -188,6 +188,7 @@ const struct sample samples[] = {
                                    .geometry = 0x1122334455667788,
                                    .deadline_ms = 1234,
                                    .more = true,
+                                   .rest = true,
                                    .span_count = COUNT(spans),
                                    .spans = spans}}},
     {"request-open",

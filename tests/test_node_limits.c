@@ -107,6 +107,32 @@ START_TEST(requests_too_many_to_wait_fail_and_the_others_wait)
 }
 END_TEST
 
+/* 256 spans for each that may wait: these need 1100. */
+START_TEST(a_request_too_fragmented_to_wait_fails)
+{
+    enum { FITS = 1000, PIECES = 1100 };
+    struct geometry many = {.pages = PIECES, .row_bytes = 64};
+    struct pair pair;
+    pair_init(&pair, (enum wire)(1 + _i));
+    nodes[0].options.parked = 4;
+    pair_start(&pair);
+    struct test_pool *source = pool_open(pair.source, many), *sink = pool_open(pair.sink, many);
+    static struct strait_page_list lists[PIECES];
+    for (uint32_t i = 0; i < PIECES; i++)
+        lists[i] = (struct strait_page_list){.first = 2 * i, .count = 1, .first_id = i};
+    for (uint32_t count = FITS; count <= PIECES; count += PIECES - FITS) {
+        struct strait_expect_params params = {KEY("k"), .lists = lists, .list_count = count};
+        struct flow *e = flow_expect(sink, params);
+        flow_start(e, source);
+        WAIT(e->decided || stat_of(pair.source, "gauges.parked") == 1);
+        ck_assert(e->decided == (count == PIECES));
+        strait_abort(e->transfer);
+        ends_failed(e, count == PIECES ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_ABORTED);
+        WAIT(stat_of(pair.source, "gauges.parked") == 0);
+    }
+}
+END_TEST
+
 START_TEST(notes_do_not_end_who_does_not_read_them)
 {
     enum { NOTES = 1200 }; /* of 64 KiB: more than the daemon keeps for one client */
@@ -539,6 +565,7 @@ int main(void)
     tcase_add_test(tcase, a_client_too_many_waits_until_another_leaves);
     tcase_add_test(tcase, a_pool_over_the_quota_is_refused_and_fits_later);
     tcase_add_loop_test(tcase, requests_too_many_to_wait_fail_and_the_others_wait, 0, WIRES - 1);
+    tcase_add_loop_test(tcase, a_request_too_fragmented_to_wait_fails, 0, WIRES - 1);
     tcase_add_test(tcase, notes_do_not_end_who_does_not_read_them);
     tcase_add_test(tcase, a_client_that_reads_nothing_is_let_go);
     tcase = node_case(suite, "hostile");

@@ -205,7 +205,7 @@ const struct option_row option_rows[] = {
      .min = 1,
      .max = 1u << 20,
      .initial = "4096",
-     .help = "Requests of one peer that may wait here for their other side."},
+     .help = "Requests of one peer that may wait here for their other side, with 256 ranges of pages each on average."},
 
     {.section = "Logging",
      .name = "log-level",
