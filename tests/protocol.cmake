@@ -1,4 +1,7 @@
-strait_test(leg USES protocol LABELS unit TIMEOUT 120)
+strait_test(sink_leg USES protocol LABELS unit TIMEOUT 120)
+strait_test(source_leg USES protocol LABELS unit TIMEOUT 120)
+target_sources(test_sink_leg PRIVATE leg_harness.c)
+target_sources(test_source_leg PRIVATE leg_harness.c)
 strait_test(page_set USES protocol LABELS unit)
 strait_test(segments USES protocol LABELS unit)
 strait_test(coverage USES protocol LABELS unit)
