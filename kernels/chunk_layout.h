@@ -9,7 +9,7 @@
 
 #include "kernels/block.h"
 
-#define CHUNK_VERSION      0
+#define CHUNK_VERSION      1
 #define CHUNK_UNIT         16u
 #define CHUNK_FLAG_LENGTHS 1u
 #define CHUNK_ENTRY_BYTES  16u

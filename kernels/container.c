@@ -9,7 +9,7 @@
 #define FOOTER_HEAD_BYTES   16u
 #define HASHED_HEADER_BYTES 40u
 #define HASHED_TAIL_BYTES   32u
-#define VERSION             0u
+#define VERSION             1u
 
 static const uint8_t magic_file[4] = {'S', 'T', 'R', 'F'};
 static const uint8_t magic_footer[4] = {'S', 'T', 'R', 'I'};

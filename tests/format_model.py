@@ -16,6 +16,7 @@ except ImportError:
 
 FILE_HASHES_CHECKED = xxhash is not None
 
+VERSION = 1
 UNIT = 16
 BLOCK_BYTES = 16384
 PAGE_BYTES_MAX = 1 << 24
@@ -327,7 +328,7 @@ def assemble_chunk(element, codebook_id, pages):
             offset += len(blocks[-1])
         entries.append(struct.pack("<IHHQ", page_rows[0], table, 0, total))
         rows += page_rows[1:] + [0] * (header.rows_per_page - len(page_rows) + 1)
-    metadata = struct.pack("<4sBBBBIIII16sQ", b"STRC", 0, element, has_lengths, 0, len(pages), longest, offset, 0,
+    metadata = struct.pack("<4sBBBBIIII16sQ", b"STRC", VERSION, element, has_lengths, 0, len(pages), longest, offset, 0,
                            codebook_id, 0) + b"".join(entries)
     metadata += np.array((lengths if has_lengths else []) + rows, "<u4").tobytes()
     metadata += padding(len(metadata))
@@ -357,7 +358,7 @@ def parse_header(chunk):
     (magic, version, element, flags, reserved1, pages, longest, size, reserved2, codebook_id,
      total) = struct.unpack_from("<4sBBBBIIII16sQ", chunk)
     require(magic == b"STRC")
-    require(version == 0 and flags <= 1 and element in ELEMENTS, "unsupported")
+    require(version == VERSION and flags <= 1 and element in ELEMENTS, "unsupported")
     header = Header(element, flags, pages, longest, size, codebook_id, total)
     require(reserved1 == 0 and reserved2 == 0)
     require(1 <= pages <= CHUNK_PAGES_MAX and 1 <= longest <= PAGE_BYTES_MAX)
@@ -469,7 +470,7 @@ def xxh3_128(data):
 def encode_file(preamble, chunks, tables, original):
     """Section 7: a file of these chunks, which hold `original` without the preamble."""
     codebook_id, count = (tables.id, len(tables)) if tables else (NO_CODEBOOK, 0)
-    head = struct.pack("<4sBxxxQII16s", b"STRF", 0, len(preamble), count, 0, codebook_id)
+    head = struct.pack("<4sBxxxQII16s", b"STRF", VERSION, len(preamble), count, 0, codebook_id)
     head += struct.pack("<Q", xxh3_64(head)) + preamble
     head += padding(len(head)) + (tables.exponent.tobytes() if tables else b"")
     records, at, data_at = b"", len(head), 0
@@ -489,7 +490,7 @@ def parse_file_head(data):
     fields = struct.unpack_from("<4sB3sQII16sQ", data)
     magic, version, reserved1, preamble, count, reserved2, codebook_id, check = fields
     require(magic == b"STRF")
-    require(version == 0, "unsupported")
+    require(version == VERSION, "unsupported")
     require(not any(reserved1) and reserved2 == 0 and preamble <= 1 << 30 and count <= 65535)
     require(xxhash is None or check == xxh3_64(data[:40]), "integrity")
     tables_at = units(48 + preamble) * UNIT

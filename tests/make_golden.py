@@ -135,7 +135,8 @@ def golden_refused(chunks):
             chunks["sets"]["example"].exponent[0]).astype(np.uint8))])])
     return [
         ("refused-magic", "example", put(example, 0, b"X")),
-        ("refused-version", "example", put(example, 4, b"\1")),
+        ("refused-version", "example", put(example, 4, b"\2")),
+        ("refused-version-0", "example", put(example, 4, b"\0")),
         ("refused-short", "example", example[:47]),
         ("refused-cut", "example", example[:-16]),
         ("refused-longer", "example", example + bytes(16)),
@@ -165,7 +166,7 @@ def make():
     """{file name: bytes} of the folder."""
     sets = {"example": example_tables(), "three": tables_like_data()}
     files = {"set-%s.bin" % name: tables.exponent.tobytes() for name, tables in sets.items()}
-    manifest = {"format_version": 0,
+    manifest = {"format_version": fm.VERSION,
                 "sets": [{"name": name, "file": "set-%s.bin" % name, "tables": len(tables), "id": tables.id.hex()}
                          for name, tables in sets.items()], "chunks": [], "refused": [], "files": []}
     chunks = {"sets": sets}

@@ -299,7 +299,8 @@ static const struct change {
 } header_changes[] = {
     {"first byte of the magic", 0, 1, 's', STRAIT_ERR_CORRUPT},
     {"last byte of the magic", 3, 1, 'F', STRAIT_ERR_CORRUPT},
-    {"version 1", 4, 1, 1, STRAIT_ERR_UNSUPPORTED},
+    {"version 0", 4, 1, 0, STRAIT_ERR_UNSUPPORTED},
+    {"version 2", 4, 1, 2, STRAIT_ERR_UNSUPPORTED},
     {"version 255", 4, 1, 255, STRAIT_ERR_UNSUPPORTED},
     {"element 6", 5, 1, 6, STRAIT_ERR_UNSUPPORTED},
     {"element 255", 5, 1, 255, STRAIT_ERR_UNSUPPORTED},
@@ -491,7 +492,7 @@ static void write_two_pages(uint32_t longest, uint32_t a, uint32_t b)
     const uint32_t lengths[] = {a, b}, metadata = 96, units = (a + 15) / 16;
     chunk_size = metadata + 16 * units + (b + 15) / 16 * 16;
     memset(chunk, 0, chunk_size);
-    memcpy(chunk, "STRC", 4);
+    memcpy(chunk, "STRC\1", 5);
     chunk[6] = 1;
     store_le32(chunk + 8, 2);
     store_le32(chunk + 12, longest);
@@ -653,7 +654,7 @@ START_TEST(chunk_info_tells_the_header)
     ck_assert_uint_eq(PAGES, info.page_count);
     ck_assert_uint_eq(LONG, info.page_bytes);
     ck_assert_int_eq(STRAIT_ELEMENT_BF16, info.element);
-    ck_assert_uint_eq(0, info.version);
+    ck_assert_uint_eq(1, info.version);
     ck_assert_mem_eq(strait_codebook_id(codebook), info.codebook_id, 16);
 }
 END_TEST
@@ -1060,7 +1061,7 @@ static void craft(enum strait_block_mode mode, const uint8_t *page, uint32_t pag
 {
     uint32_t rounded = (size + 15) / 16 * 16;
     memset(chunk, 0, BLOCK + rounded);
-    memcpy(chunk, "STRC", 4);
+    memcpy(chunk, "STRC\1", 5);
     chunk[5] = STRAIT_ELEMENT_BF16;
     chunk_size = BLOCK + rounded;
     store_le32(chunk + 8, 1);

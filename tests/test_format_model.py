@@ -706,7 +706,8 @@ def compare_info(lib, chunk, what):
     source = Codec.source(chunk)
     try:
         header = fm.parse_header(chunk)
-        wanted = (0, header.size, header.metadata_bytes, header.pages, header.longest, header.element, 0, header.id)
+        wanted = (0, header.size, header.metadata_bytes, header.pages, header.longest, header.element, fm.VERSION,
+                  header.id)
     except fm.FormatError as error:
         wanted = (STATUS[error.name], 0, 0, 0, 0, 0, 0, fm.NO_CODEBOOK)
     status = lib.strait_chunk_info(source.ctypes.data, min(48, len(chunk)), info)

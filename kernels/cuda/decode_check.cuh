@@ -18,7 +18,7 @@ DEVICE int32_t header_status(const decode_item &item, chunk_header &header, cons
     const uint32_t version = w[1] & 255, element = w[1] >> 8 & 255, flags = w[1] >> 16 & 255;
     if (w[0] != ('S' | 'T' << 8 | 'R' << 16 | static_cast<uint32_t>('C') << 24))
         return STRAIT_ERR_CORRUPT;
-    if (version != 0 || element > STRAIT_ELEMENT_FP8_E5M2 || flags > 1)
+    if (version != FORMAT_VERSION || element > STRAIT_ELEMENT_FP8_E5M2 || flags > 1)
         return STRAIT_ERR_UNSUPPORTED;
     if (w[1] >> 24 != 0 || w[5] != 0 || w[2] == 0 || w[2] > STRAIT_CHUNK_PAGES_MAX || w[3] == 0 ||
         w[3] > STRAIT_PAGE_BYTES_MAX || w[4] % UNIT != 0)

@@ -78,7 +78,7 @@ template <class LAUNCH> DEVICE void make_header(const LAUNCH &launch, const enco
     const uint32_t units = get_start(launch, item, last) + size_units(get_size(launch, last));
     const uint8_t *id = launch.head.codebook_id;
     header[0] = 'S' | 'T' << 8 | 'R' << 16 | static_cast<uint32_t>('C') << 24;
-    header[1] = static_cast<uint32_t>(launch.head.element) << 8 | (item.has_lengths ? 1u << 16 : 0);
+    header[1] = FORMAT_VERSION | static_cast<uint32_t>(launch.head.element) << 8 | (item.has_lengths ? 1u << 16 : 0);
     header[2] = item.page_count;
     header[3] = item.page_bytes;
     header[4] = units * UNIT;
