@@ -169,6 +169,7 @@ static bool one_round(struct ucx *ucx)
     ucx->progressing = true;
     any |= ucp_worker_progress(ucx->worker) > 0;
     ucx->progressing = false;
+    any |= ucx_begin_fetches(ucx);
     ucx->rounds++;
     any |= ucx_drop_failed_strangers(ucx);
     any |= core_deliver(&ucx->core);

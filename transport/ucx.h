@@ -11,11 +11,12 @@
  *   tls=LIST           UCX_TLS; UCX's choice
  *   devices=LIST       UCX_NET_DEVICES; lo when listening on a loopback address, else UCX's choice
  *   eager=BYTES        chunks below come with their headers and are copied; others are received into their slots, after
- * a round trip. 262144 over TCP, where that takes longer than copying, 32768 where RDMA may be used keepalive=TIME
- * UCX_KEEPALIVE_INTERVAL, "5s"; an idle peer that is gone is noticed after about twice that Other settings are read
- * from the environment, by UCX, as ever. Two are put there unless they are set, as 1.13.1 takes them from nowhere else:
- * UCX_TCP_CONN_NB=y, or it would block in connect, and UCX_TCP_CM_REUSEADDR=y, or a port could not be listened on again
- * for a while.
+ *                      a round trip. 262144 over TCP, where that takes longer than copying, 32768 where RDMA may be used
+ *   keepalive=TIME     UCX_KEEPALIVE_INTERVAL, "5s"; an idle peer that is gone is noticed after about twice that
+ *
+ * Other settings are read from the environment, by UCX, as ever. Two are put there unless they are set, as 1.13.1 takes
+ * them from nowhere else: UCX_TCP_CONN_NB=y, or it would block in connect, and UCX_TCP_CM_REUSEADDR=y, or a port could
+ * not be listened on again for a while.
  *
  * link_close forces the endpoint shut. Over tcp nothing touches the slots from then on; over RDMA that is no proof that
  * the peer's adapter has stopped writing (not tested: no such hardware was at hand).

@@ -51,6 +51,7 @@ struct ucx {
     uint64_t rounds;
     struct ucx_stranger strangers[UCX_STRANGERS_ROOM]; /* oldest first */
     uint32_t stranger_count;
+    struct ucx_op *fetches; /* to be begun after this round, latest first */
 };
 
 struct ucx_link {
@@ -67,6 +68,11 @@ struct ucx_link {
 struct ucx_op {
     struct event event;
     uint8_t header[UCX_TOKEN_BYTES + TRANSPORT_HEADER_MAX];
+    struct { /* of a chunk that was accepted and is to be fetched */
+        void *descriptor, *address;
+        size_t size;
+        struct ucx_op *next;
+    } fetch;
 };
 
 /* ucx_options.c: what `text` says. The config is the caller's to release. */
@@ -83,6 +89,7 @@ void ucx_ep_close(ucp_ep_h ep);
 bool ucx_drop_failed_strangers(struct ucx *ucx);
 
 /* ucx_link.c: links and chunks. */
+bool ucx_begin_fetches(struct ucx *ucx); /* after a round; false: there were none */
 enum strait_status ucx_link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
                                  struct link **link);
 size_t ucx_link_address(struct link *link, void *dst, size_t capacity);

@@ -95,10 +95,9 @@ static ucp_mem_h handle_for(const struct ucx *ucx, const void *address, size_t s
     return inside ? ucx->arena_handle : NULL;
 }
 
-static ucs_status_t receive_by_rendezvous(struct ucx *ucx, struct ucx_op *op, void *descriptor, void *address,
-                                          size_t size)
+static void begin_fetch(struct ucx *ucx, struct ucx_op *op)
 {
-    ucp_mem_h handle = handle_for(ucx, address, size);
+    ucp_mem_h handle = handle_for(ucx, op->fetch.address, op->fetch.size);
     ucp_request_param_t param = {
         .op_attr_mask =
             UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | (handle != NULL ? UCP_OP_ATTR_FIELD_MEMH : 0),
@@ -106,10 +105,45 @@ static ucs_status_t receive_by_rendezvous(struct ucx *ucx, struct ucx_op *op, vo
         .user_data = op,
         .memh = handle,
     };
-    ucs_status_ptr_t request = ucp_am_recv_data_nbx(ucx->worker, descriptor, address, size, &param);
+    ucs_status_ptr_t request =
+        ucp_am_recv_data_nbx(ucx->worker, op->fetch.descriptor, op->fetch.address, op->fetch.size, &param);
     if (!UCS_PTR_IS_PTR(request))
         ucx_op_end(op, UCS_PTR_STATUS(request));
-    return UCS_INPROGRESS; /* the descriptor is the receive's now */
+}
+
+/* Not from the callback that brought the chunk: fetching sends, and when the peer has died meanwhile, a send that fails
+ * while UCX 1.13.1 still reads what that peer had sent can make it meet an acknowledgement that it no longer expects,
+ * and abort. */
+bool ucx_begin_fetches(struct ucx *ucx)
+{
+    struct ucx_op *op, *first = NULL;
+    while ((op = ucx->fetches) != NULL) { /* in the order in which they came */
+        ucx->fetches = op->fetch.next;
+        op->fetch.next = first;
+        first = op;
+    }
+    bool any = first != NULL;
+    while ((op = first) != NULL) {
+        const struct ucx_link *link = (const struct ucx_link *)op->event.link;
+        first = op->fetch.next;
+        if (link->core.state == LINK_CONNECTED) {
+            begin_fetch(ucx, op);
+        } else {
+            ucp_am_data_release(ucx->worker, op->fetch.descriptor);
+            ucx_op_end(op, UCS_ERR_CANCELED);
+        }
+    }
+    return any;
+}
+
+static ucs_status_t fetch_later(struct ucx *ucx, struct ucx_op *op, void *descriptor, void *address, size_t size)
+{
+    op->fetch.descriptor = descriptor;
+    op->fetch.address = address;
+    op->fetch.size = size;
+    op->fetch.next = ucx->fetches;
+    ucx->fetches = op;
+    return UCS_INPROGRESS; /* the descriptor is ours now */
 }
 
 static struct landing ask(struct ucx_link *link, const uint8_t *header, size_t header_size, size_t size)
@@ -135,7 +169,7 @@ ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, voi
     }
     event_begin(&op->event, &link->core, EVENT_ARRIVED, landing.cookie);
     if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)
-        return receive_by_rendezvous(ucx, op, data, landing.address, size);
+        return fetch_later(ucx, op, data, landing.address, size);
     if (size > 0)
         memcpy(landing.address, data, size);
     ucx_op_end(op, UCS_OK);
