@@ -206,6 +206,8 @@ static void stop_announcing(struct offer *o)
 static void decide(struct offer *o, enum strait_reason reason, const char *text)
 {
     struct node *node = o->request.node;
+    struct device_state state;
+    text = request_why(&o->request, reason, text, &state);
     o->request.decided = true;
     o->request.state = reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED;
     o->request.reason = reason;
