@@ -4,6 +4,7 @@
 #include "daemon/device/cuda/cuda.h"
 
 #define SCRATCH_FIXED (1u << 20)
+#define BATCH_BYTES   (4u << 20) /* of pages: so much keeps the bus busy, and more would keep its first chunk waiting */
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
@@ -68,6 +69,14 @@ static size_t staged_size(const struct device_task *task)
     return rounded(task->pages.id_count * sizeof(uint32_t)) + rounded(task->metadata_size);
 }
 
+static uint64_t raw_bytes(const struct device_task *task)
+{
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < task->pages.region_count; r++)
+        bytes += (uint64_t)task->pages.regions[r].rows * task->pages.regions[r].row_bytes;
+    return bytes * task->pages.id_count;
+}
+
 static void finish(struct device *device, struct device_task *task, enum strait_status status)
 {
     task->status = status;
@@ -95,15 +104,18 @@ static bool is_alike(const struct device_task *a, const struct device_task *b)
 static void choose(struct device *device, struct lane *lane, struct batch *batch)
 {
     size_t staged = 0;
+    uint64_t bytes = 0;
     batch->count = 0;
     for (struct device_task **at = &lane->waiting, *task; (task = *at) != NULL;) {
-        bool fits = batch->count < BATCH_TASKS && staged + staged_size(task) <= device->staging_size;
+        bool fits = batch->count < BATCH_TASKS && staged + staged_size(task) <= device->staging_size &&
+                    bytes + raw_bytes(task) <= BATCH_BYTES;
         if (batch->count > 0 && (!fits || !is_alike(task, batch->tasks[0]))) {
             at = &task->next;
             continue;
         }
         *at = task->next;
         staged += staged_size(task);
+        bytes += raw_bytes(task);
         batch->tasks[batch->count++] = task;
         if (*at == NULL)
             lane->waiting_end = at;
@@ -240,14 +252,6 @@ void lane_launch(struct device *device, struct lane *lane)
 }
 
 /* ---- Collecting -------------------------------------------------------------------------------------------------- */
-
-static uint64_t raw_bytes(const struct device_task *task)
-{
-    uint64_t bytes = 0;
-    for (uint32_t r = 0; r < task->pages.region_count; r++)
-        bytes += (uint64_t)task->pages.regions[r].rows * task->pages.regions[r].row_bytes;
-    return bytes * task->pages.id_count;
-}
 
 static uint64_t escapes_of(const struct device *device, const struct batch *batch)
 {
