@@ -95,12 +95,15 @@ struct offer {
     uint32_t consumers, leg_count, done_count, failed_count;
     uint32_t lease_ms;
     uint64_t expires;
-    bool later, last;
+    bool later;
+    bool complete;         /* nothing will be appended, */
+    bool last;             /* and all of it is ready */
     struct segment *ready; /* in the order in which they became ready */
     uint32_t ready_count, ready_capacity;
     struct wire_span *later_spans; /* what was offered as `later` */
     uint32_t later_count;
-    bool *later_ready; /* which regions of it are ready; of all groups, one after another */
+    bool *later_ready;       /* which regions of it are ready; of all groups, one after another */
+    struct awaited *awaited; /* appends whose events have not completed */
     uint8_t *aux;
     size_t aux_size;
     struct source *sources;
@@ -346,6 +349,14 @@ bool offer_pages_ready(struct offer *offer, uint32_t group, uint32_t first, uint
                        uint32_t layer_count);
 /* Layers (count 0: all) of what was announced; those that are ready already are left alone. */
 bool offer_layers_ready(struct offer *offer, int32_t layer_first, uint32_t layer_count);
+
+/* Tells the legs what became ready from segment `from` on; and that nothing follows, if nothing is awaited. */
+void offer_tell_legs(struct offer *offer, uint32_t from);
+
+/* await.c: an append whose pages, which are known, are ready after an event. NONE, LOCAL (no event for these pages),
+ * NO_MEMORY. */
+enum strait_reason await_append(struct offer *offer, const struct message_append *message);
+void await_forget(struct offer *offer); /* the offer has its verdict */
 
 void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);
 void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer, when it is up */

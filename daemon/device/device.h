@@ -45,6 +45,7 @@ struct device_task {
     uint64_t metadata_size;
     uint8_t event[DEVICE_EVENT_BYTES]; /* ready: as the client told it; of this process: a pointer's bytes */
     uint32_t event_size;
+    bool forgotten; /* ready: nobody waits any more; set at any time, and it is over soon */
 
     enum strait_status status;   /* of the call: ERR_DEVICE when the device failed */
     struct strait_result result; /* when that is OK */
@@ -116,7 +117,8 @@ struct device_ops {
      * ERR_NO_MEMORY, ERR_DEVICE. */
     enum strait_status (*open)(const struct device_setup *setup, int32_t number, struct device **device,
                                const struct device_why *why);
-    void (*close)(struct device *device); /* all tasks are over */
+    /* All tasks are over but for events, which come back through `done`. */
+    void (*close)(struct device *device);
 
     /* A list of tasks, in any mixture; those that fit together are run together. Never blocks, never fails: each comes
      * back through `done`. */

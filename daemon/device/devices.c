@@ -115,6 +115,7 @@ void devices_destroy(struct devices *devices)
     for (int i = 0; i < DEVICES_MAX; i++)
         if (devices->devices[i] != NULL)
             devices->ops->close(devices->devices[i]);
+    on_over(&devices->over); /* events that have not come */
     uv_ref((uv_handle_t *)&devices->over);
     uv_close((uv_handle_t *)&devices->over, on_closed);
 }

@@ -9,6 +9,7 @@ const struct scene scenes[] = {
     {"shm", scene_shm},
     {"local", scene_local},
     {"shapes", scene_shapes},
+    {"ready", scene_ready},
     {"refusals", scene_refusals},
     {"ucx", scene_ucx},
     {"client_dies", scene_client_dies},
@@ -124,6 +125,60 @@ void scene_shapes(void)
     daemon_stop(&b);
 }
 
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+static void sleep_a_while(void *arg)
+{
+    (void)arg;
+    usleep(60000);
+}
+
+/* Pages whose bytes come to the device late; the event is behind them on the stream. */
+void scene_ready(void)
+{
+    struct daemon_process a, b;
+    daemon_start(&a, "a", "shm", "tiered", NULL);
+    daemon_start(&b, "b", "shm", "tiered", NULL);
+    struct strait_client *clients[] = {client_open(&a), client_open(&b)};
+    struct gpu_pool *source = pool_make(clients[0], on(small, 0, STRAIT_HANDLE_CUDA_IPC));
+    struct gpu_pool *sink = pool_make(clients[1], on(small, last_device(), STRAIT_HANDLE_CUDA_IPC));
+    struct strait_peer *peer = pool_peer(source, clients[1]);
+    cudaStream_t stream;
+    cudaEvent_t event;
+    cudaIpcEventHandle_t handle;
+    require_cuda(cudaSetDevice(0));
+    require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    require_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
+    require_cuda(cudaIpcGetEventHandle(&handle, event));
+    for (uint64_t i = 0; i < 4; i++) {
+        char key[8];
+        struct flow offer, expect;
+        snprintf(key, sizeof(key), "r%u", (unsigned)i);
+        pool_fill(source, 100 + i);
+        require_cuda(cudaSetDevice(0));
+        require_cuda(cudaMemset(source->memory, CANARY, source->size));
+        require_cuda(cudaDeviceSynchronize());
+        require_cuda(cudaLaunchHostFunc(stream, sleep_a_while, NULL));
+        require_cuda(cudaMemcpyAsync(source->memory, source->image, source->size, cudaMemcpyHostToDevice, stream));
+        require_cuda(cudaEventRecord(event, stream));
+        flow_offer(&offer, source, key, NULL, small.pages, true);
+        flow_expect(&expect, sink, key, NULL, small.pages);
+        require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
+        struct strait_append_params append = {.size = sizeof(append), .ready = &handle, .last = true};
+        require(strait_append(offer.transfer, &append) == STRAIT_OK);
+        WAIT(clients, 2, expect.decided && offer.decided, 10000);
+        require(expect.state == STRAIT_DONE && offer.state == STRAIT_DONE);
+        for (uint32_t r = 0; r < small.regions; r++)
+            for (uint32_t p = 0; p < small.pages; p++)
+                memcpy(pool_page(sink, sink->image, r, p), pool_page(source, source->image, r, p), small.page_bytes);
+        pool_check(sink);
+        strait_release(offer.transfer);
+        strait_release(expect.transfer);
+    }
+    daemon_stop(&a);
+    daemon_stop(&b);
+}
+
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static void refused(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device,
@@ -143,9 +198,8 @@ void scene_refusals(void)
     refused(client, shape, 64u << 20, 0, STRAIT_ERR_INVALID);
     refused(client, shape, 0, 50, STRAIT_ERR_UNSUPPORTED);
     if (last_device() > 0) {
-        refused(client, shape, 0, 1, STRAIT_ERR_INVALID);
-        refused(client, on(small, 1, STRAIT_HANDLE_CUDA_IPC), 0, -1, STRAIT_ERR_INVALID);
         refused(client, on(small, 1, STRAIT_HANDLE_CUDA_VMM), 0, -1, STRAIT_ERR_INVALID);
+        refused(client, on(small, 0, STRAIT_HANDLE_CUDA_VMM), 0, 1, STRAIT_ERR_INVALID);
     }
     refused(client, on(small, 0, STRAIT_HANDLE_CUDA_VMM), 64u << 20, 0, STRAIT_ERR_INVALID);
     (void)pool_make(client, shape);
@@ -269,7 +323,7 @@ static void rate_of(struct gpu_pool *source, struct gpu_pool *sink, const char *
 
 void scene_rates(void)
 {
-    static const char *const chunks[] = {"--chunk-target=2M", "--chunk-target=4M"};
+    static const char *const chunks[] = {"--chunk-target=1M", "--chunk-target=2M", "--chunk-target=4M"};
     for (int t = 0; t < COUNT(chunks); t++)
         for (int c = 0; c < COUNT(codings); c++) {
             struct daemon_process a, b;

@@ -16,6 +16,7 @@ void scene_shm(void);
 void scene_ucx(void);
 void scene_local(void);
 void scene_shapes(void);
+void scene_ready(void);
 void scene_refusals(void);
 void scene_client_dies(void);
 void scene_daemon_dies(void);

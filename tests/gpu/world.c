@@ -172,8 +172,16 @@ static struct strait_pool_region region_of(const struct gpu_pool *pool, uint32_t
     return region;
 }
 
+/* Memory of the other kind can only be reached from its own device. */
+static void use_device(const struct gpu_pool *pool)
+{
+    if (pool->shape.device >= 0)
+        require_cuda(cudaSetDevice(pool->shape.device));
+}
+
 static void write_image(const struct gpu_pool *pool)
 {
+    use_device(pool);
     if (pool->shape.device < 0)
         memcpy(pool->memory, pool->image, pool->size);
     else
@@ -182,6 +190,7 @@ static void write_image(const struct gpu_pool *pool)
 
 void pool_read(const struct gpu_pool *pool, uint8_t *bytes)
 {
+    use_device(pool);
     if (pool->shape.device < 0)
         memcpy(bytes, pool->memory, pool->size);
     else

@@ -30,10 +30,11 @@ static cudaError_t open_event(struct device_task *task, cudaEvent_t *event)
 }
 
 /* True: it is over, one way or the other. */
-static bool look(struct device *device, struct device_task *task)
+static bool look(struct device *device, struct device_task *task, bool closing)
 {
     cudaEvent_t event;
-    cudaError_t error = device_has_failed(device) ? cudaErrorUnknown : open_event(task, &event);
+    bool forgotten = closing || __atomic_load_n(&task->forgotten, __ATOMIC_RELAXED);
+    cudaError_t error = forgotten || device_has_failed(device) ? cudaErrorUnknown : open_event(task, &event);
     if (error == cudaSuccess)
         error = cudaEventQuery(event);
     if (error == cudaErrorNotReady)
@@ -47,12 +48,12 @@ static bool look(struct device *device, struct device_task *task)
     return true;
 }
 
-static struct device_task *look_at_all(struct device *device, struct device_task *tasks)
+static struct device_task *look_at_all(struct device *device, struct device_task *tasks, bool closing)
 {
     struct device_task *left = NULL, *next;
     for (struct device_task *task = tasks; task != NULL; task = next) {
         next = task->next;
-        if (look(device, task)) {
+        if (look(device, task, closing)) {
             device->setup.done(device->setup.owner, task);
             continue;
         }
@@ -78,15 +79,16 @@ void *waiter_run(void *arg)
     prctl(PR_SET_NAME, "strait-gpu-wait");
     cudaSetDevice(device->number);
     pthread_mutex_lock(&device->lock);
-    while (!device->closing || tasks != NULL) {
+    while (!device->closing || tasks != NULL || device->awaited != NULL) {
         if (tasks == NULL && device->awaited == NULL) {
             pthread_cond_wait(&device->events, &device->lock);
             continue;
         }
+        bool closing = device->closing;
         tasks = joined(device->awaited, tasks);
         device->awaited = NULL;
         pthread_mutex_unlock(&device->lock);
-        tasks = look_at_all(device, tasks);
+        tasks = look_at_all(device, tasks, closing);
         if (tasks != NULL)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
         pthread_mutex_lock(&device->lock);
