@@ -100,6 +100,11 @@ static bool is_alike(const struct device_task *a, const struct device_task *b)
     return a->work == DEVICE_DECODE || (a->element == b->element && a->mode == b->mode);
 }
 
+static bool is_coded(const struct device_task *task)
+{
+    return task->mode != STRAIT_MODE_RAW && task->element == STRAIT_ELEMENT_BF16;
+}
+
 /* Moves tasks that can be launched together from what waits to the batch, in order. */
 static void choose(struct device *device, struct lane *lane, struct batch *batch)
 {
@@ -161,8 +166,8 @@ static struct strait_run run_of(struct device *device, struct lane *lane, struct
                                .scratch = lane->scratch,
                                .scratch_size = lane->scratch_size,
                                .stream = lane->stream,
-                               .class_stats = batch->counters,
-                               .class_count = batch->counters != NULL ? device->table_count : 0,
+                               .class_stats = batch->counts ? batch->counters : NULL,
+                               .class_count = batch->counts ? device->table_count : 0,
                                .tables = device->tables};
 }
 
@@ -170,7 +175,7 @@ static struct strait_run run_of(struct device *device, struct lane *lane, struct
 static cudaError_t send_staged(struct device *device, struct lane *lane, struct batch *batch, size_t used)
 {
     cudaError_t error = cudaMemcpyAsync(batch->staging, batch->staged, used, cudaMemcpyHostToDevice, lane->stream);
-    if (error == cudaSuccess && batch->counters != NULL)
+    if (error == cudaSuccess && batch->counts)
         error = cudaMemsetAsync(batch->counters, 0, device->table_count * sizeof(batch->stats[0]), lane->stream);
     return error;
 }
@@ -188,11 +193,10 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
     while (batch->count > 1 && codec->encode_scratch(device->codec, items, batch->count) > lane->scratch_size)
         put_back(lane, batch, batch->count / 2);
     const struct device_task *first = batch->tasks[0];
-    bool coded = first->mode != STRAIT_MODE_RAW && first->element == STRAIT_ELEMENT_BF16;
     const struct strait_encode_params params = {.size = sizeof(params),
                                                 .element = first->element,
                                                 .mode = first->mode,
-                                                .codebook = coded ? device->setup.codebook : NULL};
+                                                .codebook = is_coded(first) ? device->setup.codebook : NULL};
     const struct strait_run run = run_of(device, lane, batch);
     *error = send_staged(device, lane, batch, used);
     return *error != cudaSuccess ? STRAIT_ERR_DEVICE : codec->encode(device->codec, &params, items, batch->count, &run);
@@ -223,7 +227,7 @@ static enum strait_status decode(struct device *device, struct lane *lane, struc
 static void launched(struct device *device, struct lane *lane, struct batch *batch, enum strait_status status,
                      cudaError_t error)
 {
-    if (status == STRAIT_OK && batch->counters != NULL)
+    if (status == STRAIT_OK && batch->counts)
         error = cudaMemcpyAsync(batch->stats, batch->counters, device->table_count * sizeof(batch->stats[0]),
                                 cudaMemcpyDeviceToHost, lane->stream);
     if (status == STRAIT_OK && error == cudaSuccess)
@@ -244,6 +248,7 @@ void lane_launch(struct device *device, struct lane *lane)
     cudaError_t error = cudaSuccess;
     choose(device, lane, batch);
     batch->began = clock_ns();
+    batch->counts = batch->counters != NULL && batch->tasks[0]->work == DEVICE_ENCODE && is_coded(batch->tasks[0]);
     for (uint32_t i = 0; i < batch->count; i++)
         batch->results[i] = (struct strait_result){.status = STRAIT_ERR_DEVICE};
     enum strait_status status = batch->tasks[0]->work == DEVICE_ENCODE ? encode(device, lane, batch, &error)
@@ -256,7 +261,7 @@ void lane_launch(struct device *device, struct lane *lane)
 static uint64_t escapes_of(const struct device *device, const struct batch *batch)
 {
     uint64_t escapes = 0;
-    for (uint32_t t = 0; batch->stats != NULL && t < device->table_count; t++)
+    for (uint32_t t = 0; batch->counts && t < device->table_count; t++)
         escapes += batch->stats[t].escapes;
     return escapes;
 }
@@ -279,6 +284,16 @@ static void tell(struct device *device, struct lane *lane, struct batch *batch)
     }
 }
 
+uint64_t lane_load(const struct lane *lane)
+{
+    uint64_t tasks = 0;
+    for (uint32_t i = 0; i < lane->running; i++)
+        tasks += lane->batches[(lane->first + i) % LANE_BATCHES].count;
+    for (const struct device_task *task = lane->waiting; task != NULL; task = task->next)
+        tasks++;
+    return tasks;
+}
+
 bool lane_collect(struct device *device, struct lane *lane)
 {
     struct batch *batch = &lane->batches[lane->first];
@@ -288,7 +303,7 @@ bool lane_collect(struct device *device, struct lane *lane)
     if (error == cudaErrorNotReady)
         return false;
     if (error != cudaSuccess) {
-        device_fail(device, lane == &device->lanes[0] ? "encode" : "decode", error);
+        device_fail(device, batch->tasks[0]->work == DEVICE_ENCODE ? "encode" : "decode", error);
         return false;
     }
     tell(device, lane, batch);

@@ -8,9 +8,11 @@
 #define SPIN_NS  200000u /* chunks take some tens of microseconds: for so long it looks all the time, */
 #define PAUSE_NS 20000u  /* then after pauses */
 
+/* The one of the task's direction that has less to do. */
 static struct lane *lane_of(struct device *device, const struct device_task *task)
 {
-    return &device->lanes[task->work == DEVICE_ENCODE ? 0 : 1];
+    struct lane *one = &device->lanes[task->work == DEVICE_ENCODE ? 0 : 1], *other = one + 2;
+    return lane_load(other) < lane_load(one) ? other : one;
 }
 
 static void take_submitted(struct device *device)
@@ -41,9 +43,12 @@ static bool work_lane(struct device *device, struct lane *lane)
     return moved;
 }
 
-static bool is_busy(const struct lane *lane)
+static bool is_busy(const struct device *device)
 {
-    return lane->running > 0 || lane->waiting != NULL;
+    for (uint32_t i = 0; i < LANES; i++)
+        if (lane_load(&device->lanes[i]) > 0)
+            return true;
+    return false;
 }
 
 static void pause_after(uint64_t moved_at)
@@ -63,8 +68,7 @@ void *coder_run(void *arg)
     cudaSetDevice(device->number);
     pthread_mutex_lock(&device->lock);
     for (;;) {
-        bool busy = is_busy(&device->lanes[0]) || is_busy(&device->lanes[1]);
-        if (!busy && device->submitted == NULL) {
+        if (!is_busy(device) && device->submitted == NULL) {
             if (device->closing)
                 break;
             pthread_cond_wait(&device->work, &device->lock);
@@ -73,8 +77,9 @@ void *coder_run(void *arg)
         }
         take_submitted(device);
         pthread_mutex_unlock(&device->lock);
-        bool moved = work_lane(device, &device->lanes[1]); /* what is decoded frees a slot */
-        moved |= work_lane(device, &device->lanes[0]);
+        bool moved = false;
+        for (uint32_t i = LANES; i-- > 0;)
+            moved |= work_lane(device, &device->lanes[i]);
         if (moved)
             moved_at = clock_ns();
         else

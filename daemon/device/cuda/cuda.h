@@ -17,7 +17,8 @@
 extern "C" {
 #endif
 
-#define LANE_BATCHES 4u    /* of a direction: one runs, others wait for it on the device */
+#define LANES        4u    /* two of each direction: one's batch begins and ends while the other's is on the bus */
+#define LANE_BATCHES 3u    /* one runs, others wait for it on the device */
 #define BATCH_TASKS  64u   /* of a batch */
 #define TABLES_MAX   4096u /* of a codebook whose escapes are counted */
 
@@ -25,15 +26,16 @@ extern "C" {
 struct batch {
     struct device_task *tasks[BATCH_TASKS];
     uint32_t count;
+    bool counts; /* escapes, of what is encoded with tables */
     cudaEvent_t over;
     uint8_t *staged, *staging;           /* ids and metadata: in pinned memory, and as the device has them */
     struct strait_result *results;       /* pinned */
-    struct strait_class_stats *stats;    /* pinned, as copied from the device; NULL: not counted */
+    struct strait_class_stats *stats;    /* pinned, as copied from the device; NULL: too many tables */
     struct strait_class_stats *counters; /* on the device */
     uint64_t began;
 };
 
-/* One direction: encode or decode. */
+/* A stream and the scratch that goes with it, for encoding or decoding. */
 struct lane {
     cudaStream_t stream;
     uint8_t *scratch;
@@ -62,7 +64,7 @@ struct device {
     void *tables; /* of the codebook, on the device; NULL: none */
     uint32_t table_count;
     size_t staging_size;
-    struct lane lanes[2]; /* by enum device_work */
+    struct lane lanes[LANES]; /* for encoding, then for decoding, in turn */
     struct copier copier;
 
     pthread_t coder, waiter;
@@ -94,6 +96,7 @@ void lane_fini(struct lane *lane);
 void lane_launch(struct device *device, struct lane *lane);
 /* Looks after the oldest batch. False: it is not over. */
 bool lane_collect(struct device *device, struct lane *lane);
+uint64_t lane_load(const struct lane *lane); /* tasks that are not over */
 void lane_add(struct device *device, struct lane *lane, struct device_task *task);
 /* After a failure: waits for what still runs, and fails all tasks. */
 void lane_abandon(struct device *device, struct lane *lane);

@@ -110,7 +110,7 @@ static cudaError_t upload_tables(struct device *device)
 
 static void release(struct device *device)
 {
-    for (int i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < LANES; i++)
         lane_fini(&device->lanes[i]);
     copier_fini(&device->copier);
     cudaFree(device->tables);
@@ -126,7 +126,7 @@ static enum strait_status prepare(struct device *device, const struct device_why
 {
     device->staging_size = (size_t)device->setup.slot_bytes / 4 * 5 + 65536;
     cudaError_t error = upload_tables(device);
-    for (int i = 0; i < 2 && error == cudaSuccess; i++)
+    for (uint32_t i = 0; i < LANES && error == cudaSuccess; i++)
         error = lane_init(device, &device->lanes[i]);
     if (error == cudaSuccess)
         error = copier_init(&device->copier);
