@@ -79,7 +79,10 @@ enum strait_reason await_append(struct offer *o, const struct message_append *me
     awaited->layer_first = message->layer_first;
     awaited->layer_count = message->layer_count;
     awaited->list_count = message->list_count;
-    memcpy(awaited->lists, message->lists, lists_size);
+    for (uint32_t i = 0; i < message->list_count; i++) {
+        awaited->lists[i] = message->lists[i];
+        awaited->lists[i].ids = NULL;
+    }
     awaited->task = (struct device_task){.work = DEVICE_READY,
                                          .finished = on_finished,
                                          .created = uv_hrtime(),

@@ -25,16 +25,6 @@ VISIBLE struct fake_control fake_device_control;
         }                                                                                          \
     } while (0)
 
-static void count(uint32_t *counter, int by)
-{
-    __atomic_fetch_add(counter, (uint32_t)by, __ATOMIC_RELAXED);
-}
-
-static uint32_t control(const uint32_t *value)
-{
-    return __atomic_load_n(value, __ATOMIC_RELAXED);
-}
-
 static enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *text)
 {
     snprintf(why->text, why->size, "%s", text);
@@ -177,14 +167,14 @@ static void code(struct device *device, struct device_task *task)
 static void run_batch(struct device *device, struct device_task *batch, uint32_t tasks)
 {
     uint64_t began = now();
-    if (control(&fake_device_control.delay_us) != 0)
-        usleep(control(&fake_device_control.delay_us));
-    if ((control(&fake_device_control.fail) & 1u << device->number) != 0)
+    if (fake_device_control.delay_us != 0)
+        usleep(fake_device_control.delay_us);
+    if ((fake_device_control.fail & 1u << device->number) != 0)
         __atomic_store_n(&device->failed, true, __ATOMIC_RELEASE);
-    count(&fake_device_control.batches, 1);
-    count(&fake_device_control.tasks, (int)tasks);
-    if (tasks > control(&fake_device_control.largest_batch))
-        __atomic_store_n(&fake_device_control.largest_batch, tasks, __ATOMIC_RELAXED);
+    fake_device_control.batches++;
+    fake_device_control.tasks += tasks;
+    if (tasks > fake_device_control.largest_batch)
+        fake_device_control.largest_batch = tasks;
     for (struct device_task *task = batch, *next; task != NULL; task = next) {
         next = task->next;
         task->queued = began > task->created ? began - task->created : 0;
@@ -277,7 +267,7 @@ static void *on_waiter(void *arg)
 
 static uint32_t fake_count(const struct device_why *why)
 {
-    if (control(&fake_device_control.no_device) == 0)
+    if (fake_device_control.no_device == 0)
         return FAKE_DEVICES;
     (void)refuse(why, STRAIT_OK, "no GPU is plugged in");
     return 0;
@@ -382,7 +372,7 @@ static enum strait_status fake_map(struct device *device, const struct device_ha
     if (status != STRAIT_OK)
         return status;
     memory->mapping = range_add(memory->base, memory->size, device, handle->kind != STRAIT_HANDLE_POINTER);
-    count(&fake_device_control.mapped, 1);
+    fake_device_control.mapped++;
     return STRAIT_OK;
 }
 
@@ -394,15 +384,15 @@ static void fake_unmap(struct device *device, struct device_memory *memory)
     range_remove(range);
     if (mapped)
         munmap(memory->base, (size_t)memory->size);
-    count(&fake_device_control.mapped, -1);
+    fake_device_control.mapped--;
 }
 
 static enum strait_status fake_pin(void *base, size_t size, const struct device_why *why)
 {
-    if (control(&fake_device_control.refuse_pin) != 0)
+    if (fake_device_control.refuse_pin != 0)
         return refuse(why, STRAIT_ERR_NO_MEMORY, "no memory may be pinned");
     (void)range_add(base, size, NULL, false);
-    count(&fake_device_control.pinned, 1);
+    fake_device_control.pinned++;
     return STRAIT_OK;
 }
 
@@ -415,7 +405,7 @@ static void fake_unpin(void *base)
     pthread_mutex_unlock(&ranges_lock);
     require(range != NULL);
     range_remove(range);
-    count(&fake_device_control.pinned, -1);
+    fake_device_control.pinned--;
 }
 
 static enum strait_status fake_copy(struct device *to_device, const struct strait_pages *to, struct device *from_device,
@@ -425,7 +415,7 @@ static enum strait_status fake_copy(struct device *to_device, const struct strai
         require_pages(to, to_device);
     if (from_device != NULL)
         require_pages(from, from_device);
-    count(&fake_device_control.copies, 1);
+    fake_device_control.copies++;
     if ((to_device != NULL && __atomic_load_n(&to_device->failed, __ATOMIC_ACQUIRE)) ||
         (from_device != NULL && __atomic_load_n(&from_device->failed, __ATOMIC_ACQUIRE)))
         return STRAIT_ERR_DEVICE;

@@ -6,7 +6,7 @@
 #ifndef STRAIT_TESTS_FAKE_DEVICE_H
 #define STRAIT_TESTS_FAKE_DEVICE_H
 
-#include <stdbool.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 #define FAKE_DEVICES      2u
@@ -21,12 +21,12 @@ struct fake_handle {
 
 /* What the tests tell the devices of this process, and learn of them: the symbol "fake_device_control". */
 struct fake_control {
-    uint32_t delay_us;  /* of every batch */
-    uint32_t fail;      /* bits: these devices fail with their next batch */
-    uint32_t no_device; /* there are none */
-    uint32_t refuse_pin;
+    _Atomic uint32_t delay_us;  /* of every batch */
+    _Atomic uint32_t fail;      /* bits: these devices fail with their next batch */
+    _Atomic uint32_t no_device; /* there are none */
+    _Atomic uint32_t refuse_pin;
     /* Counted. */
-    uint32_t batches, tasks, largest_batch, copies, mapped, pinned;
+    _Atomic uint32_t batches, tasks, largest_batch, copies, mapped, pinned;
 };
 
 #endif

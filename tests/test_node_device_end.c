@@ -101,7 +101,7 @@ START_TEST(a_source_that_dies_is_unmapped_when_its_device_is_done)
     scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
     scene_moves(&scene);
     party_close(scene.pair.source);
-    WAIT(scene.expectation->decided);
+    WAIT(scene.expectation->decided && scene.expectation->drained);
     ck_assert_int_eq(STRAIT_FAILED, scene.expectation->state);
     WAIT(control()->mapped == 1);
     undefined(scene.expectation);

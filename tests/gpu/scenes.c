@@ -321,8 +321,34 @@ static void rate_of(struct gpu_pool *source, struct gpu_pool *sink, const char *
            (double)times[1] * 1e-6, (double)times[0] * 1e-6);
 }
 
+/* What the bus carries: one contiguous buffer from the first device to pinned memory, and from there to the last. */
+static void rate_of_bus(void)
+{
+    enum { BYTES = 256 << 20 };
+    uint8_t *device, *host;
+    uint64_t times[2][5];
+    for (int way = 0; way < 2; way++) {
+        require_cuda(cudaSetDevice(way == 0 ? 0 : last_device()));
+        require_cuda(cudaMalloc((void **)&device, BYTES));
+        require_cuda(cudaHostAlloc((void **)&host, BYTES, cudaHostAllocDefault));
+        for (int i = 0; i < 5; i++) {
+            uint64_t began = now_ns();
+            require_cuda(way == 0 ? cudaMemcpy(host, device, BYTES, cudaMemcpyDeviceToHost)
+                                  : cudaMemcpy(device, host, BYTES, cudaMemcpyHostToDevice));
+            require_cuda(cudaDeviceSynchronize());
+            times[way][i] = now_ns() - began;
+        }
+        qsort(times[way], 5, sizeof(times[way][0]), compare_times);
+        require_cuda(cudaFreeHost(host));
+        require_cuda(cudaFree(device));
+    }
+    printf("  copy engine: %.2f GB/s to the host, %.2f GB/s from it\n", (double)BYTES / (double)times[0][2],
+           (double)BYTES / (double)times[1][2]);
+}
+
 void scene_rates(void)
 {
+    rate_of_bus();
     static const char *const chunks[] = {"--chunk-target=1M", "--chunk-target=2M", "--chunk-target=4M"};
     for (int t = 0; t < COUNT(chunks); t++)
         for (int c = 0; c < COUNT(codings); c++) {
