@@ -1,49 +1,15 @@
-/* Both halves of a leg, rule by rule, and under events of any kind in any order. How they work together is what
- * test_model.c explores. */
-#include <check.h>
-#include <string.h>
-
-#include "daemon/protocol/leg.h"
-#include "tests/support.h"
+/* The sink's half of a leg, rule by rule, and under events of any kind in any order. How the halves work together is
+ * what test_model.c explores. */
+#include "tests/leg_harness.h"
 
 static struct sink_leg sink;
-static struct source_leg source;
-static struct leg_actions actions;
+
+/* ---- The sink ---------------------------------------------------------------------------------------------------- */
 
 static bool at_sink(struct leg_event event)
 {
     return sink_step(&sink, &event, &actions);
 }
-
-static bool at_source(struct leg_event event)
-{
-    return source_step(&source, &event, &actions);
-}
-
-/* The last event did exactly this. */
-#define did(...)                                                           \
-    do {                                                                   \
-        static const enum leg_action_type types_[] = {__VA_ARGS__};        \
-        ck_assert_uint_eq(actions.count, (uint32_t)COUNT(types_));         \
-        for (int i_ = 0; i_ < COUNT(types_); i_++)                         \
-            ck_assert_int_eq((int)actions.list[i_].type, (int)types_[i_]); \
-    } while (0)
-
-static void did_nothing(void)
-{
-    ck_assert_uint_eq(actions.count, 0);
-}
-
-static const struct leg_action *first(enum leg_action_type type)
-{
-    for (uint32_t i = 0; i < actions.count; i++)
-        if (actions.list[i].type == type)
-            return &actions.list[i];
-    ck_abort_msg("no such action");
-    return NULL;
-}
-
-/* ---- The sink --------------------------------------------------------------------------------------------------- */
 
 static bool segments(uint32_t before, uint32_t count, bool last)
 {
@@ -141,7 +107,7 @@ START_TEST(a_request_is_sent_again_while_not_bound)
 }
 END_TEST
 
-/* ---- Open grants ------------------------------------------------------------------------------------------------ */
+/* ---- Open grants ------------------------------------------------------------------------------------------------- */
 
 /* With an open grant 1 of slot 3. */
 static void open_sink(void)
@@ -299,6 +265,8 @@ START_TEST(a_failed_sink_frees_what_came_early)
     did(LEG_FREE_SLOT, LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
 }
 END_TEST
+
+/* ---- Units, grants and ends -------------------------------------------------------------------------------------- */
 
 START_TEST(units_out_of_order_are_not_counted)
 {
@@ -515,359 +483,7 @@ START_TEST(what_the_source_says_is_not_said_back)
 }
 END_TEST
 
-/* ---- The source ------------------------------------------------------------------------------------------------- */
-
-static bool given(uint64_t id, uint32_t from, uint32_t count)
-{
-    return at_source((struct leg_event){.type = SOURCE_GRANT, .grant = id, .first = from, .count = count, .slot = 3});
-}
-
-static void job(enum leg_event_type type, uint64_t id, enum strait_reason reason)
-{
-    ck_assert(at_source((struct leg_event){.type = type, .grant = id, .reason = reason}));
-}
-
-static void bound_source(uint32_t ready, bool last)
-{
-    source_init(&source);
-    ck_assert(at_source((struct leg_event){.type = SOURCE_BIND, .count = ready, .last = last}));
-    did(LEG_STATE, LEG_SEND_SEGMENTS);
-}
-
-/* With a grant 1 in this state. */
-static void source_with(enum grant_state state)
-{
-    bound_source(4, true);
-    ck_assert(given(1, 0, 4));
-    if (state != GRANT_QUEUED)
-        at_source((struct leg_event){.type = SOURCE_ENCODE});
-    if (state == GRANT_SENDING)
-        job(SOURCE_ENCODED, 1, STRAIT_REASON_NONE);
-    ck_assert_uint_eq(source.grants[0].state, state);
-}
-
-START_TEST(a_transfer_seen_by_its_source)
-{
-    bound_source(2, false);
-    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE, .count = 3, .last = true}));
-    did(LEG_SEND_SEGMENTS);
-    ck_assert_uint_eq(actions.list[0].first, 2);
-    ck_assert_uint_eq(actions.list[0].count, 3);
-    ck_assert(actions.list[0].last);
-    ck_assert(!source_wants(&source));
-    ck_assert(given(1, 1, 4));
-    did(LEG_STATE);
-    ck_assert(source_wants(&source));
-    at_source((struct leg_event){.type = SOURCE_ENCODE});
-    did(LEG_ENCODE);
-    const struct leg_grant expected = {1, 1, 4, 3, GRANT_ENCODING};
-    ck_assert_mem_eq(&actions.list[0].grant, &expected, sizeof(expected));
-    at_source((struct leg_event){.type = SOURCE_ENCODE}); /* nothing is queued */
-    did_nothing();
-    job(SOURCE_ENCODED, 1, STRAIT_REASON_NONE);
-    did(LEG_TRANSMIT);
-    job(SOURCE_SENT, 1, STRAIT_REASON_NONE);
-    did(LEG_FREE_SLOT);
-    ck_assert(at_source((struct leg_event){.type = SOURCE_END}));
-    did(LEG_VERDICT, LEG_DRAINED, LEG_CLOSED);
-    ck_assert_uint_eq(source.state, STRAIT_DONE);
-}
-END_TEST
-
-START_TEST(a_request_that_comes_again_gets_the_whole_answer)
-{
-    bound_source(2, false);
-    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE, .count = 3}));
-    ck_assert(at_source((struct leg_event){.type = SOURCE_BIND, .count = 1}));
-    did(LEG_SEND_SEGMENTS);
-    ck_assert_uint_eq(actions.list[0].first, 0);
-    ck_assert_uint_eq(actions.list[0].count, 5);
-    at_source((struct leg_event){.type = SOURCE_FAIL, .reason = STRAIT_REASON_ABORTED});
-    ck_assert(at_source((struct leg_event){.type = SOURCE_BIND, .count = 1}));
-    did(LEG_SEND_END);
-    ck_assert_int_eq((int)actions.list[0].reason, STRAIT_REASON_ABORTED);
-}
-END_TEST
-
-START_TEST(nothing_follows_the_last)
-{
-    bound_source(2, true);
-    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE, .count = 3}));
-    did_nothing();
-    bound_source(2, false);
-    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE}));
-    did_nothing();
-    ck_assert(!at_source((struct leg_event){.type = SOURCE_MORE, .count = UINT32_MAX - 1}));
-    ck_assert_uint_eq(source.ready, 2);
-}
-END_TEST
-
-START_TEST(a_grant_beyond_what_is_ready_is_false)
-{
-    static const uint32_t ranges[][2] = {{0, 0}, {0, 6}, {5, 1}, {4, 2}, {6, 1}, {UINT32_MAX, 1}, {1, UINT32_MAX}};
-    bound_source(5, true);
-    ck_assert(!given(7, ranges[_i][0], ranges[_i][1]));
-    did(LEG_SEND_RELEASED);
-    ck_assert_uint_eq(actions.list[0].grant.id, 7);
-    ck_assert_uint_eq(source.seen, 7);
-    ck_assert(!source_wants(&source));
-    ck_assert(!given(0, 0, 1));
-    did_nothing();
-}
-END_TEST
-
-START_TEST(a_grant_is_met_once)
-{
-    source_with((enum grant_state)_i);
-    ck_assert(given(1, 0, 4));
-    did_nothing();
-    ck_assert(given(5, 0, 1));
-    ck_assert(given(3, 0, 1)); /* overtaken: void */
-    did(LEG_SEND_RELEASED);
-    ck_assert_uint_eq(actions.list[0].grant.id, 3);
-}
-END_TEST
-
-START_TEST(grants_may_come_before_the_last_chunks_are_known_to_be_sent)
-{
-    bound_source(100, true);
-    for (uint64_t id = 1; id <= SOURCE_GRANTS; id++) {
-        ck_assert(given(id, 0, 1));
-        ck_assert_uint_eq(actions.count, id == 1);
-        at_source((struct leg_event){.type = SOURCE_ENCODE});
-        job(SOURCE_ENCODED, id, STRAIT_REASON_NONE);
-    }
-    ck_assert(given(SOURCE_GRANTS + 1, 0, 1)); /* no room: not used, no harm */
-    did(LEG_SEND_RELEASED);
-    job(SOURCE_SENT, 4, STRAIT_REASON_NONE);
-    ck_assert(given(SOURCE_GRANTS + 2, 0, 1));
-    did_nothing();
-    ck_assert(source_wants(&source));
-}
-END_TEST
-
-START_TEST(the_lowest_grant_is_encoded_first)
-{
-    bound_source(100, true);
-    for (uint64_t id = 1; id <= 4; id++)
-        ck_assert(given(id, 0, 1));
-    at_source((struct leg_event){.type = SOURCE_ENCODE});
-    ck_assert_uint_eq(first(LEG_ENCODE)->grant.id, 1);
-    at_source((struct leg_event){.type = SOURCE_REVOKE, .grant = 2});
-    did(LEG_SEND_RELEASED);
-    at_source((struct leg_event){.type = SOURCE_ENCODE});
-    ck_assert_uint_eq(first(LEG_ENCODE)->grant.id, 3);
-}
-END_TEST
-
-START_TEST(an_open_grant_is_used_at_once_or_never)
-{
-    source_init(&source);
-    struct leg_event event = {
-        .type = SOURCE_BIND, .grant = 1, .slot = 6, .first = (uint32_t)_i, .count = 2, .last = true};
-    ck_assert(at_source(event));
-    if (_i == 0) {
-        did(LEG_STATE, LEG_SEND_SEGMENTS, LEG_SEND_RELEASED);
-        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.id, 0);
-        ck_assert(!source_wants(&source));
-        return;
-    }
-    did(LEG_STATE, LEG_STATE, LEG_SEND_SEGMENTS);
-    ck_assert(source_wants(&source));
-    for (int again = 0; again < 2; again++) {
-        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.id, 1);
-        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.count, (uint32_t)_i);
-        ck_assert(at_source(event)); /* doubled: the same answer */
-        did(LEG_SEND_SEGMENTS);
-    }
-    event.grant = 2; /* over another link */
-    ck_assert(at_source(event));
-    did(LEG_SEND_SEGMENTS, LEG_SEND_RELEASED);
-    at_source((struct leg_event){.type = SOURCE_ENCODE});
-    ck_assert_uint_eq(first(LEG_ENCODE)->grant.count, (uint32_t)_i);
-    ck_assert_uint_eq(first(LEG_ENCODE)->grant.slot, 6);
-}
-END_TEST
-
-START_TEST(a_grant_that_was_used_is_not_given_back)
-{
-    source_with(GRANT_SENDING);
-    job(SOURCE_SENT, 1, STRAIT_REASON_NONE);
-    at_source((struct leg_event){.type = SOURCE_REVOKE, .grant = 1}); /* its chunk is under way */
-    did_nothing();
-}
-END_TEST
-
-START_TEST(a_grant_that_is_begun_is_not_given_back)
-{
-    source_with((enum grant_state)_i);
-    at_source((struct leg_event){.type = SOURCE_REVOKE, .grant = 1});
-    if (_i == GRANT_QUEUED)
-        did(LEG_SEND_RELEASED);
-    else
-        did_nothing();
-    at_source((struct leg_event){.type = SOURCE_REVOKE, .grant = 9});
-    did(LEG_SEND_RELEASED);
-    ck_assert(given(9, 0, 1)); /* asked back before it came */
-    did(LEG_SEND_RELEASED);
-    ck_assert(!at_source((struct leg_event){.type = SOURCE_REVOKE}));
-}
-END_TEST
-
-START_TEST(a_failed_source_ends_its_jobs_first)
-{
-    source_with((enum grant_state)_i);
-    at_source((struct leg_event){.type = SOURCE_FAIL, .reason = STRAIT_REASON_LEASE_EXPIRED});
-    if (_i == GRANT_QUEUED)
-        did(LEG_VERDICT, LEG_SEND_END, LEG_SEND_RELEASED, LEG_DRAINED, LEG_CLOSED);
-    else if (_i == GRANT_ENCODING)
-        did(LEG_VERDICT, LEG_SEND_END);
-    else
-        did(LEG_VERDICT, LEG_SEND_END, LEG_DRAINED);
-    ck_assert(given(1, 0, 1));
-    if (_i == GRANT_QUEUED)
-        did(LEG_SEND_RELEASED, LEG_SEND_END);
-    else
-        did_nothing(); /* it will be answered when the job is over */
-    ck_assert(given(2, 0, 1));
-    did(LEG_SEND_RELEASED, LEG_SEND_END); /* the sink has not heard of the end */
-    ck_assert(at_source((struct leg_event){.type = SOURCE_END, .reason = STRAIT_REASON_NONE}));
-    did_nothing();
-    if (_i == GRANT_ENCODING) {
-        job(SOURCE_ENCODED, 1, STRAIT_REASON_NONE);
-        did(LEG_FREE_SLOT, LEG_SEND_RELEASED, LEG_DRAINED, LEG_CLOSED);
-    } else if (_i == GRANT_SENDING) {
-        job(SOURCE_SENT, 1, STRAIT_REASON_PEER_DOWN);
-        did(LEG_FREE_SLOT, LEG_SEND_RELEASED, LEG_CLOSED);
-    }
-    ck_assert(source.closed);
-    ck_assert_uint_eq(source.reason, STRAIT_REASON_LEASE_EXPIRED);
-}
-END_TEST
-
-START_TEST(a_job_that_fails_fails_the_leg)
-{
-    source_with((enum grant_state)_i);
-    job(_i == GRANT_ENCODING ? SOURCE_ENCODED : SOURCE_SENT, 1, STRAIT_REASON_CODEC);
-    did(LEG_FREE_SLOT, LEG_SEND_RELEASED, LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
-    ck_assert_uint_eq(source.reason, _i == GRANT_ENCODING ? STRAIT_REASON_CODEC : STRAIT_REASON_PEER_DOWN);
-}
-END_TEST
-
-START_TEST(the_sinks_verdict_is_not_said_back)
-{
-    source_with(GRANT_QUEUED);
-    ck_assert(at_source((struct leg_event){.type = SOURCE_END, .reason = STRAIT_REASON_TIMEOUT}));
-    did(LEG_VERDICT, LEG_SEND_RELEASED, LEG_DRAINED, LEG_CLOSED);
-    ck_assert_int_eq((int)actions.list[0].reason, STRAIT_REASON_TIMEOUT);
-}
-END_TEST
-
-START_TEST(done_before_the_last_is_false)
-{
-    bound_source(5, false);
-    const struct source_leg before = source;
-    ck_assert(!at_source((struct leg_event){.type = SOURCE_END}));
-    did_nothing();
-    ck_assert_mem_eq(&source, &before, sizeof(source));
-    source_init(&source);
-    ck_assert(!at_source((struct leg_event){.type = SOURCE_END}));
-}
-END_TEST
-
-START_TEST(a_source_that_is_not_bound_uses_no_grant)
-{
-    source_init(&source);
-    ck_assert(given(1, 0, 1));
-    did(LEG_SEND_RELEASED);
-    ck_assert(at_source((struct leg_event){.type = SOURCE_MORE, .count = 1}));
-    did_nothing();
-}
-END_TEST
-
-START_TEST(failures_of_the_peer_are_seen_from_here)
-{
-    ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_NONE), STRAIT_REASON_NONE);
-    ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_ABORTED), STRAIT_REASON_PEER_ABORT);
-    ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_LOCAL), STRAIT_REASON_PEER_DOWN);
-    ck_assert_int_eq((int)leg_peer_reason(STRAIT_REASON_INTEGRITY), STRAIT_REASON_INTEGRITY);
-}
-END_TEST
-
 /* ---- Any event in any state -------------------------------------------------------------------------------------- */
-
-/* What every leg keeps to, whatever happens: told once and in order, each slot that was given freed at most once. */
-struct ledger {
-    bool verdict, drained, closed;
-    uint32_t state;
-    int slots; /* in the leg's hands */
-};
-
-static void tell_end(struct ledger *ledger, enum leg_action_type type)
-{
-    if (type == LEG_VERDICT) {
-        ck_assert(!ledger->verdict);
-        ledger->verdict = true;
-    } else if (type == LEG_DRAINED) {
-        ck_assert(ledger->verdict && !ledger->drained);
-        ledger->drained = true;
-    } else if (type == LEG_CLOSED) {
-        ck_assert(ledger->drained && !ledger->closed);
-        ck_assert_int_eq(ledger->slots, 0);
-        ledger->closed = true;
-    }
-}
-
-static void keep(struct ledger *ledger)
-{
-    ck_assert_uint_le(actions.count, LEG_ACTIONS);
-    for (uint32_t i = 0; i < actions.count; i++) {
-        enum leg_action_type type = actions.list[i].type;
-        ledger->slots += (type == LEG_ENCODE) - (type == LEG_FREE_SLOT);
-        ck_assert_int_ge(ledger->slots, 0);
-        ck_assert(!ledger->drained || (type != LEG_DECODE && type != LEG_ENCODE && type != LEG_TRANSMIT));
-        ck_assert(!ledger->verdict || (type != LEG_ACCEPT && type != LEG_STATE && type != LEG_COMPLETE));
-        if (type == LEG_STATE) {
-            ck_assert_uint_gt((uint32_t)actions.list[i].state, ledger->state);
-            ledger->state = (uint32_t)actions.list[i].state;
-        }
-        tell_end(ledger, type);
-    }
-}
-
-/* Sorted by id, nothing behind the last. */
-static void check_table(const struct leg_grant *grants, uint32_t capacity, int slots)
-{
-    static const struct leg_grant none;
-    uint32_t count = 0;
-    while (count < capacity && grants[count].id != 0)
-        count++;
-    for (uint32_t i = 1; i < count; i++)
-        ck_assert_uint_lt(grants[i - 1].id, grants[i].id);
-    for (uint32_t i = count; i < capacity; i++)
-        ck_assert_mem_eq(&grants[i], &none, sizeof(none));
-    ck_assert_int_le(slots, (int)count);
-}
-
-static struct leg_event random_event(struct rng *rng, int from, int to)
-{
-    struct leg_event event = {.type = (enum leg_event_type)(from + (int)rng_below(rng, (uint32_t)(to - from + 1))),
-                              .last = rng_below(rng, 12) == 0,
-                              .grant = rng_below(rng, 30),
-                              .count = rng_below(rng, 6)};
-    if (rng_below(rng, 8) == 0)
-        event.reason = (enum strait_reason)rng_below(rng, 12);
-    event.first = rng_below(rng, 20);
-    event.slot = rng_below(rng, 4);
-    return event;
-}
-
-/* Of a random grant that is there, mostly. */
-static uint64_t some_grant(struct rng *rng, const struct leg_grant *grants, uint32_t capacity, uint64_t other)
-{
-    uint64_t id = grants[rng_below(rng, capacity)].id;
-    return id == 0 || rng_below(rng, 10) == 0 ? other : id;
-}
 
 static uint32_t units_elsewhere(void)
 {
@@ -921,48 +537,9 @@ START_TEST(a_sink_keeps_its_books_whatever_happens)
 }
 END_TEST
 
-START_TEST(a_source_keeps_its_books_whatever_happens)
+int main(void)
 {
-    struct rng rng = rng_init(550 + (uint64_t)_i);
-    for (int run = 0; run < 300 / STRIDE; run++) {
-        struct ledger ledger = {.state = STRAIT_BOOTSTRAP};
-        source_init(&source);
-        for (int step = 0; step < 300; step++) {
-            struct leg_event event = random_event(&rng, SOURCE_BIND, SOURCE_FAIL);
-            if ((event.type == SOURCE_FAIL || event.type == SOURCE_END) && rng_below(&rng, 20) != 0)
-                continue;
-            if (event.type >= SOURCE_REVOKE && event.type <= SOURCE_SENT)
-                event.grant = some_grant(&rng, source.grants, SOURCE_GRANTS, event.grant);
-            if (event.type == SOURCE_GRANT && rng_below(&rng, 3))
-                event.grant = source.seen + 1;
-            const struct source_leg before = source;
-            bool known = false, honest = at_source(event);
-            for (uint32_t i = 0; i < SOURCE_GRANTS; i++)
-                known |= event.grant != 0 && source.grants[i].id == event.grant;
-            keep(&ledger);
-            check_table(source.grants, SOURCE_GRANTS, ledger.slots);
-            /* A grant is in the table or answered; a false one too. */
-            bool brought = event.type == SOURCE_GRANT || (event.type == SOURCE_BIND && event.grant != source.opened);
-            if (brought && event.grant != 0 && !known)
-                ck_assert_uint_eq(first(LEG_SEND_RELEASED)->grant.id, event.grant);
-            ck_assert(honest || source.state == before.state);
-        }
-        at_source((struct leg_event){.type = SOURCE_FAIL, .reason = STRAIT_REASON_TIMEOUT});
-        keep(&ledger);
-        for (uint64_t id; (id = source.grants[0].id) != 0;) {
-            at_source((struct leg_event){.type = SOURCE_ENCODED, .grant = id});
-            keep(&ledger);
-            at_source((struct leg_event){.type = SOURCE_SENT, .grant = id});
-            keep(&ledger);
-        }
-        ck_assert(ledger.closed);
-        ck_assert_int_eq(ledger.slots, 0);
-    }
-}
-END_TEST
-
-static void add_sink_tests(TCase *tcase)
-{
+    TCase *tcase = tcase_create("sink");
     tcase_add_test(tcase, a_transfer_seen_by_its_sink);
     tcase_add_test(tcase, no_units_are_complete_with_the_last);
     tcase_add_test(tcase, a_request_is_sent_again_while_not_bound);
@@ -989,45 +566,5 @@ static void add_sink_tests(TCase *tcase)
     tcase_add_test(tcase, a_complete_leg_needs_its_source_no_more);
     tcase_add_test(tcase, what_the_source_says_is_not_said_back);
     tcase_add_loop_test(tcase, a_sink_keeps_its_books_whatever_happens, 0, 4);
-}
-
-static void add_source_tests(TCase *tcase)
-{
-    tcase_add_test(tcase, a_transfer_seen_by_its_source);
-    tcase_add_test(tcase, a_request_that_comes_again_gets_the_whole_answer);
-    tcase_add_test(tcase, nothing_follows_the_last);
-    tcase_add_loop_test(tcase, a_grant_beyond_what_is_ready_is_false, 0, 7);
-    tcase_add_loop_test(tcase, a_grant_is_met_once, GRANT_QUEUED, GRANT_SENDING + 1);
-    tcase_add_test(tcase, grants_may_come_before_the_last_chunks_are_known_to_be_sent);
-    tcase_add_test(tcase, the_lowest_grant_is_encoded_first);
-    tcase_add_loop_test(tcase, an_open_grant_is_used_at_once_or_never, 0, 3);
-    tcase_add_test(tcase, a_grant_that_was_used_is_not_given_back);
-    tcase_add_loop_test(tcase, a_grant_that_is_begun_is_not_given_back, GRANT_QUEUED, GRANT_SENDING + 1);
-    tcase_add_loop_test(tcase, a_failed_source_ends_its_jobs_first, GRANT_QUEUED, GRANT_SENDING + 1);
-    tcase_add_loop_test(tcase, a_job_that_fails_fails_the_leg, GRANT_ENCODING, GRANT_SENDING + 1);
-    tcase_add_test(tcase, the_sinks_verdict_is_not_said_back);
-    tcase_add_test(tcase, done_before_the_last_is_false);
-    tcase_add_test(tcase, a_source_that_is_not_bound_uses_no_grant);
-    tcase_add_test(tcase, failures_of_the_peer_are_seen_from_here);
-    tcase_add_loop_test(tcase, a_source_keeps_its_books_whatever_happens, 0, 4);
-}
-
-static Suite *leg_suite(void)
-{
-    Suite *suite = suite_create("leg");
-    TCase *sinks = tcase_create("sink"), *sources = tcase_create("source");
-    add_sink_tests(sinks);
-    add_source_tests(sources);
-    suite_add_tcase(suite, sinks);
-    suite_add_tcase(suite, sources);
-    return suite;
-}
-
-int main(void)
-{
-    SRunner *runner = srunner_create(leg_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return leg_main("sink_leg", tcase);
 }

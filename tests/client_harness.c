@@ -1,0 +1,359 @@
+/* The fake daemon: a channel behind a listening socket. It reads, as the client does, in step() alone. */
+#include "tests/client_harness.h"
+
+#include <dirent.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+struct fake_daemon fake = {.codebook_id = {1, 2, 3}};
+struct seen seen[SEEN_MAX];
+uint32_t seen_count;
+struct strait_client *client;
+struct strait_memory memory;
+
+/* ---- A daemon that does what a test tells it --------------------------------------------------------------------- */
+
+void fake_listen(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strcpy(address.sun_path, fake.path);
+    unlink(fake.path);
+    fake.listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_eq(0, bind(fake.listener, (struct sockaddr *)&address, sizeof(address)));
+    ck_assert_int_eq(0, listen(fake.listener, 8));
+}
+
+void fake_stop_listening(void)
+{
+    if (fake.listener >= 0)
+        close(fake.listener);
+    fake.listener = -1;
+    unlink(fake.path);
+}
+
+void fake_forget(void)
+{
+    for (uint32_t i = 0; i < fake.count; i++) {
+        message_fini(&fake.got[i].message);
+        for (uint32_t k = 0; k < fake.got[i].fd_count; k++)
+            close(fake.got[i].fds[k]);
+    }
+    fake.count = 0;
+}
+
+void fake_hang_up(void)
+{
+    channel_destroy(fake.channel);
+    fake.channel = NULL;
+}
+
+static void fake_accept(void)
+{
+    int fd = fake.listener >= 0 ? accept4(fake.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
+    if (fd < 0)
+        return;
+    fake.ended = false;
+    ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 64u << 20, &fake.channel));
+}
+
+static void fake_step(void)
+{
+    if (fake.channel == NULL)
+        fake_accept();
+    if (fake.channel == NULL || fake.deaf)
+        return;
+    fake.ended |= channel_read(fake.channel) != STRAIT_OK;
+    for (;;) {
+        struct got *got = &fake.got[fake.count];
+        ck_assert_uint_lt(fake.count, GOT_MAX);
+        enum strait_status status = channel_next(fake.channel, &got->message, got->fds, &got->fd_count);
+        if (status == STRAIT_ERR_AGAIN)
+            break;
+        ck_assert_int_eq(STRAIT_OK, status);
+        fake.count++;
+    }
+    channel_flush(fake.channel);
+}
+
+void fake_say(const struct message *message)
+{
+    ck_assert_int_eq(STRAIT_OK, channel_send(fake.channel, message, NULL, 0));
+    while (channel_wants_write(fake.channel))
+        ck_assert_int_eq(STRAIT_OK, channel_flush(fake.channel));
+}
+
+void fake_say_bytes(const void *bytes, size_t size)
+{
+    ck_assert_int_eq((int)size, (int)send(channel_fd(fake.channel), bytes, size, MSG_NOSIGNAL));
+}
+
+void fake_welcome(uint32_t version)
+{
+    struct message message = {.type = MESSAGE_WELCOME};
+    message.welcome.version = version;
+    message.welcome.incarnation = 77;
+    message.welcome.address = view_of(ADDRESS, strlen(ADDRESS));
+    message.welcome.codebook_id = view_of(fake.codebook_id, sizeof(fake.codebook_id));
+    message.welcome.daemon = view_of("fake", 4);
+    fake_say(&message);
+}
+
+void fake_state(uint64_t transfer, enum strait_state state, enum strait_reason reason, bool drained)
+{
+    struct message message = {.type = MESSAGE_STATE};
+    message.state.transfer = transfer;
+    message.state.state = state;
+    message.state.reason = reason;
+    message.state.drained = drained;
+    fake_say(&message);
+}
+
+void fake_drained(uint64_t transfer)
+{
+    fake_say(&(struct message){.type = MESSAGE_DRAINED, .transfer.transfer = transfer});
+}
+
+void fake_pool_status(const struct strait_pool *pool, enum strait_status status, bool removed)
+{
+    struct message message = {.type = MESSAGE_POOL_STATUS};
+    memcpy(&message.pool_status.pool, strait_pool_id(pool), STRAIT_POOL_ID_BYTES);
+    message.pool_status.status = status;
+    message.pool_status.removed = removed;
+    message.pool_status.text = view_of("because", 7);
+    fake_say(&message);
+}
+
+/* ---- What the client told, kept beyond its next poll ------------------------------------------------------------- */
+
+static void keep_event(const struct strait_event *event)
+{
+    ck_assert_uint_lt(seen_count, SEEN_MAX);
+    struct seen *kept = &seen[seen_count++];
+    kept->event = *event;
+    snprintf(kept->text, sizeof(kept->text), "%s", event->text);
+    kept->failed = calloc(event->failed_count + 1, sizeof(*kept->failed));
+    kept->data = calloc(1, event->data_size + 1);
+    for (uint32_t i = 0; i < event->failed_count; i++)
+        kept->failed[i] = event->failed[i];
+    if (event->data_size > 0)
+        memcpy(kept->data, event->data, event->data_size);
+}
+
+void forget_events(void)
+{
+    for (uint32_t i = 0; i < seen_count; i++) {
+        free(seen[i].failed);
+        free(seen[i].data);
+    }
+    seen_count = 0;
+}
+
+void step(void)
+{
+    struct strait_event events[16];
+    fake_step();
+    uint32_t count = strait_poll(client, events, 16);
+    for (uint32_t i = 0; i < count; i++)
+        keep_event(&events[i]);
+    fake_step();
+}
+
+long now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+void rest(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
+}
+
+void settle(void)
+{
+    for (int i = 0; i < 8; i++)
+        step();
+}
+
+const struct seen *find_event(enum strait_event_type type, uint32_t nth)
+{
+    for (uint32_t i = 0; i < seen_count; i++)
+        if (seen[i].event.type == type && nth-- == 0)
+            return &seen[i];
+    return NULL;
+}
+
+uint32_t count_events(enum strait_event_type type)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < seen_count; i++)
+        count += seen[i].event.type == type;
+    return count;
+}
+
+const struct message *find_got(enum message_type type, uint32_t nth)
+{
+    for (uint32_t i = 0; i < fake.count; i++)
+        if (fake.got[i].message.type == type && nth-- == 0)
+            return &fake.got[i].message;
+    return NULL;
+}
+
+/* ---- Setting up -------------------------------------------------------------------------------------------------- */
+
+static int open_descriptors(void)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static int descriptors_before;
+
+static void set_up(void)
+{
+    descriptors_before = open_descriptors();
+    strcpy(fake.folder, "/tmp/strait-client-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(fake.folder));
+    snprintf(fake.path, sizeof(fake.path), "%s/socket", fake.folder);
+    fake.listener = -1;
+    ck_assert_int_eq(STRAIT_OK, strait_alloc((size_t)PAGES * PAGE_BYTES * 4, &memory));
+}
+
+/* Nothing is left behind, in any test. */
+static void tear_down(void)
+{
+    strait_client_close(client);
+    client = NULL;
+    strait_free(&memory);
+    fake_forget();
+    fake_hang_up();
+    fake_stop_listening();
+    forget_events();
+    rmdir(fake.folder);
+    ck_assert_int_eq(descriptors_before, open_descriptors());
+}
+
+void open_client(void)
+{
+    struct strait_client_config config = {.size = sizeof(config), .socket = fake.path};
+    ck_assert_int_eq(STRAIT_OK, strait_client_open(&config, &client));
+}
+
+void connect_client(void)
+{
+    fake_listen();
+    open_client();
+    until(find_got(MESSAGE_HELLO, 0) != NULL);
+    fake_welcome(PROTOCOL_VERSION);
+    until(strait_client_connected(client));
+}
+
+struct strait_pool_region region_of(uint32_t group, int32_t layer, uint32_t role)
+{
+    return (struct strait_pool_region){
+        .handle = STRAIT_HANDLE_MEMFD,
+        .device = -1,
+        .fd = memory.fd,
+        .page_stride = PAGE_BYTES,
+        .page_count = PAGES,
+        .rows = 1,
+        .row_bytes = PAGE_BYTES,
+        .element = STRAIT_ELEMENT_BF16,
+        .role = role,
+        .layer = layer,
+        .group = group,
+    };
+}
+
+struct strait_pool *register_pool(void)
+{
+    struct strait_pool_region regions[2] = {region_of(0, 0, STRAIT_ROLE_V), region_of(0, 0, STRAIT_ROLE_K)};
+    struct strait_pool_params params = {.size = sizeof(params), .regions = regions, .region_count = 2};
+    struct strait_pool *pool = NULL;
+    ck_assert_int_eq(STRAIT_OK, strait_pool_register(client, &params, &pool));
+    return pool;
+}
+
+struct strait_expect_params expect_params(const struct strait_page_list *lists, uint32_t count)
+{
+    return (struct strait_expect_params){
+        .size = sizeof(struct strait_expect_params),
+        .key = "request",
+        .key_size = 7,
+        .lists = lists,
+        .list_count = count,
+        .deadline_ms = 10000,
+        .context = &memory,
+    };
+}
+
+struct strait_offer_params offer_params(const struct strait_page_list *lists, uint32_t count)
+{
+    return (struct strait_offer_params){
+        .size = sizeof(struct strait_offer_params),
+        .key = "request",
+        .key_size = 7,
+        .lists = lists,
+        .list_count = count,
+        .lease_ms = 10000,
+        .context = &memory,
+    };
+}
+
+struct strait_transfer *expect_pages(struct strait_pool *pool, uint32_t first, uint32_t count, uint32_t deadline_ms)
+{
+    struct strait_page_list list = {.first_id = first, .count = count};
+    struct strait_expect_params params = expect_params(&list, 1);
+    struct strait_transfer *transfer = NULL;
+    params.deadline_ms = deadline_ms;
+    ck_assert_int_eq(STRAIT_OK, strait_expect(pool, &params, &transfer));
+    return transfer;
+}
+
+struct strait_transfer *expected(struct strait_pool **pool, uint64_t *id, uint32_t deadline_ms)
+{
+    connect_client();
+    *pool = register_pool();
+    struct strait_transfer *transfer = expect_pages(*pool, 5, 3, deadline_ms);
+    until(find_got(MESSAGE_EXPECT, 0) != NULL);
+    *id = find_got(MESSAGE_EXPECT, 0)->expect.transfer;
+    forget_events();
+    return transfer;
+}
+
+struct strait_peer *import_peer(const struct strait_pool *pool)
+{
+    uint8_t blob[4096];
+    size_t size = 0;
+    struct strait_peer *peer = NULL;
+    ck_assert_int_eq(STRAIT_OK, strait_pool_export(pool, blob, sizeof(blob), &size));
+    ck_assert_int_eq(STRAIT_OK, strait_peer_import(client, blob, size, &peer));
+    return peer;
+}
+
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
+
+TCase *client_case(Suite *suite, const char *name)
+{
+    TCase *tests = tcase_create(name);
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    suite_add_tcase(suite, tests);
+    return tests;
+}
+
+int client_main(Suite *suite)
+{
+    print_conditions();
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,115 @@
+/* What the tests of libstrait share: a daemon that does what a test tells it and keeps what it got, a client with
+ * memory and pools, and what that client told. Both run in the test's own thread, by turns. */
+#ifndef STRAIT_TESTS_CLIENT_HARNESS_H
+#define STRAIT_TESTS_CLIENT_HARNESS_H
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <strait/codec.h>
+#include <strait/strait.h>
+
+#include "proto/channel.h"
+#include "tests/support.h"
+
+#define ADDRESS     "node7.example:7470"
+#define SEEN_MAX    6000
+#define GOT_MAX     64
+#define PATIENCE_MS 3000
+#define PAGES       4096u
+#define PAGE_BYTES  256u
+
+/* ---- A daemon that does what a test tells it --------------------------------------------------------------------- */
+
+struct got {
+    struct message message;
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t fd_count;
+};
+
+struct fake_daemon {
+    char folder[32], path[64];
+    int listener;
+    struct channel *channel;
+    bool ended, deaf; /* deaf: does not read */
+    struct got got[GOT_MAX];
+    uint32_t count;
+    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* of its welcome */
+};
+
+extern struct fake_daemon fake;
+
+void fake_listen(void);
+void fake_stop_listening(void);
+void fake_hang_up(void);
+void fake_forget(void); /* what it got */
+
+void fake_say(const struct message *message);
+void fake_say_bytes(const void *bytes, size_t size);
+void fake_welcome(uint32_t version);
+void fake_state(uint64_t transfer, enum strait_state state, enum strait_reason reason, bool drained);
+void fake_drained(uint64_t transfer);
+void fake_pool_status(const struct strait_pool *pool, enum strait_status status, bool removed);
+
+const struct message *find_got(enum message_type type, uint32_t nth); /* or NULL */
+
+/* ---- What the client told, kept beyond its next poll ------------------------------------------------------------- */
+
+struct seen {
+    struct strait_event event;
+    char text[128];
+    struct strait_failed_page *failed;
+    uint8_t *data;
+};
+
+extern struct seen seen[SEEN_MAX];
+extern uint32_t seen_count;
+
+const struct seen *find_event(enum strait_event_type type, uint32_t nth); /* or NULL */
+uint32_t count_events(enum strait_event_type type);
+void forget_events(void);
+
+/* ---- Running both ------------------------------------------------------------------------------------------------ */
+
+/* Each has a turn. */
+void step(void);
+/* Whatever is under way arrives. */
+void settle(void);
+void rest(void); /* for a moment */
+long now_ms(void);
+
+#define until(condition)                                                          \
+    do {                                                                          \
+        long end_ = now_ms() + PATIENCE_MS;                                       \
+        while (step(), !(condition)) {                                            \
+            ck_assert_msg(now_ms() < end_, "did not come to be: %s", #condition); \
+            rest();                                                               \
+        }                                                                         \
+    } while (0)
+
+/* ---- Setting up -------------------------------------------------------------------------------------------------- */
+
+/* Of this test; nothing of it is left behind, in any test. */
+extern struct strait_client *client;
+extern struct strait_memory memory;
+
+void open_client(void);
+void connect_client(void); /* with a daemon that listens, until both know */
+
+struct strait_pool_region region_of(uint32_t group, int32_t layer, uint32_t role);
+struct strait_pool *register_pool(void); /* group 0, layer 0, K and V */
+struct strait_peer *import_peer(const struct strait_pool *pool);
+
+struct strait_expect_params expect_params(const struct strait_page_list *lists, uint32_t count);
+struct strait_offer_params offer_params(const struct strait_page_list *lists, uint32_t count);
+struct strait_transfer *expect_pages(struct strait_pool *pool, uint32_t first, uint32_t count, uint32_t deadline_ms);
+/* A connected client whose one pool the daemon has, and one expectation it knows; its number. */
+struct strait_transfer *expected(struct strait_pool **pool, uint64_t *id, uint32_t deadline_ms);
+
+/* Runs a suite; its cases have the fixture. */
+TCase *client_case(Suite *suite, const char *name);
+int client_main(Suite *suite);
+
+#endif

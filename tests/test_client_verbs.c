@@ -1,0 +1,607 @@
+/* Transfers of libstrait: how what the caller asks for reaches the daemon, and what the daemon's answers become. */
+#include "tests/client_harness.h"
+
+#include <poll.h>
+#include <time.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+/* ---- Verbs ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(every_field_of_a_transfer_arrives)
+{
+    connect_client();
+    struct strait_pool *pool = register_pool();
+    struct strait_peer *peer = import_peer(pool);
+    uint32_t ids[2] = {11, 3};
+    struct strait_page_list lists[2] = {{.first = 6, .count = 2, .ids = ids}, {.first = 2, .count = 4, .first_id = 20}};
+    struct strait_expect_params expect = expect_params(lists, 2);
+    struct strait_transfer *sink = NULL, *source = NULL;
+    expect.sources = 3;
+    ck_assert_int_eq(STRAIT_OK, strait_expect(pool, &expect, &sink));
+    struct strait_offer_params offer = offer_params(lists, 1);
+    offer.consumers = 2;
+    offer.lease_ms = 777;
+    offer.later = true;
+    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &offer, &source));
+    struct strait_append_params append = {.size = sizeof(append), .layer_first = 4, .layer_count = 2};
+    ck_assert_int_eq(STRAIT_OK, strait_append(source, &append));
+    append = (struct strait_append_params){
+        .size = sizeof(append), .lists = &lists[1], .list_count = 1, .last = true, .aux = "aux", .aux_size = 3};
+    ck_assert_int_eq(STRAIT_OK, strait_append(source, &append));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(source, &append));
+    struct strait_start_params start = {
+        .size = sizeof(start), .direction = STRAIT_PULL, .peer_key = "theirs", .peer_key_size = 6};
+    ck_assert_int_eq(STRAIT_OK, strait_start(sink, peer, &start));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_start(source, peer, &start));
+    ck_assert_int_eq(STRAIT_OK, strait_start(source, peer, NULL));
+    until(find_got(MESSAGE_START, 1) != NULL);
+
+    const struct message_expect *expectation = &find_got(MESSAGE_EXPECT, 0)->expect;
+    ck_assert_mem_eq(strait_pool_id(pool), expectation->pool.bytes, STRAIT_POOL_ID_BYTES);
+    ck_assert_uint_eq(7, expectation->key.size);
+    ck_assert_mem_eq("request", expectation->key.data, 7);
+    ck_assert_uint_eq(3, expectation->sources);
+    ck_assert(expectation->deadline_ms > 9000 && expectation->deadline_ms <= 10000 && !expectation->more);
+    ck_assert_uint_eq(2, expectation->list_count);
+    ck_assert_uint_eq(6, expectation->lists[0].first);
+    ck_assert_mem_eq(ids, expectation->lists[0].ids, sizeof(ids));
+    ck_assert_uint_eq(2, expectation->lists[1].first);
+    ck_assert_uint_eq(4, expectation->lists[1].count);
+    ck_assert_uint_eq(20, expectation->lists[1].first_id);
+    ck_assert_ptr_null(expectation->lists[1].ids);
+
+    const struct message_offer *offered = &find_got(MESSAGE_OFFER, 0)->offer;
+    ck_assert_uint_ne(expectation->transfer, offered->transfer);
+    ck_assert_uint_eq(2, offered->consumers);
+    ck_assert(offered->lease_ms > 600 && offered->lease_ms <= 777);
+    ck_assert(offered->later && !offered->last && !offered->more);
+    ck_assert_uint_eq(1, offered->list_count);
+
+    const struct message_append *layers = &find_got(MESSAGE_APPEND, 0)->append;
+    ck_assert_uint_eq(offered->transfer, layers->transfer);
+    ck_assert_int_eq(4, layers->layer_first);
+    ck_assert_uint_eq(2, layers->layer_count);
+    ck_assert_uint_eq(0, layers->list_count);
+    ck_assert(!layers->last);
+    const struct message_append *last = &find_got(MESSAGE_APPEND, 1)->append;
+    ck_assert(last->last && last->list_count == 1 && last->aux.size == 3);
+
+    const struct message_start *started = &find_got(MESSAGE_START, 0)->start;
+    ck_assert_uint_eq(expectation->transfer, started->transfer);
+    ck_assert_mem_eq(strait_pool_id(pool), started->peer_pool.bytes, STRAIT_POOL_ID_BYTES);
+    ck_assert_uint_eq(strlen(ADDRESS), started->peer_address.size);
+    ck_assert_mem_eq(ADDRESS, started->peer_address.data, strlen(ADDRESS));
+    ck_assert_uint_eq(6, started->peer_key.size);
+    ck_assert_uint_eq(STRAIT_PULL, started->direction);
+    ck_assert_uint_eq(0, started->mismatch);
+    ck_assert_uint_eq(0, find_got(MESSAGE_START, 1)->start.peer_key.size);
+}
+END_TEST
+
+START_TEST(arguments_that_make_no_sense_are_refused)
+{
+    connect_client();
+    struct strait_pool *pool = register_pool();
+    struct strait_transfer *transfer = NULL;
+    uint32_t ids[2] = {0, PAGES};
+    static uint8_t large[STRAIT_AUX_BYTES_MAX + 1];
+    struct strait_page_list bad_lists[] = {
+        {.group = 1, .count = 1},
+        {.first = UINT32_MAX, .count = 2},
+        {.first_id = PAGES - 1, .count = 2},
+        {.first_id = UINT32_MAX, .count = 2},
+        {.count = 2, .ids = ids},
+        {.count = STRAIT_TRANSFER_PAGES_MAX + 1},
+    };
+    for (int i = 0; i < COUNT(bad_lists); i++) {
+        struct strait_expect_params bad = expect_params(&bad_lists[i], 1);
+        struct strait_offer_params worse = offer_params(&bad_lists[i], 1);
+        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_expect(pool, &bad, &transfer));
+        ck_assert_int_eq(STRAIT_ERR_INVALID, strait_offer(pool, &worse, &transfer));
+    }
+#define REFUSED(type, verb, change)                                      \
+    do {                                                                 \
+        struct strait_##type##_params p = type##_params(NULL, 0);        \
+        change;                                                          \
+        ck_assert_int_eq(STRAIT_ERR_INVALID, verb(pool, &p, &transfer)); \
+    } while (0)
+    REFUSED(expect, strait_expect, p.key_size = 0);
+    REFUSED(expect, strait_expect, p.key_size = STRAIT_KEY_BYTES_MAX + 1);
+    REFUSED(expect, strait_expect, p.key = NULL);
+    REFUSED(expect, strait_expect, p.deadline_ms = 0);
+    REFUSED(expect, strait_expect, p.deadline_ms = 86400001);
+    REFUSED(expect, strait_expect, p.sources = STRAIT_PARTS_MAX + 1);
+    REFUSED(expect, strait_expect, p.list_count = 1);
+    REFUSED(expect, strait_expect, p.size--);
+    REFUSED(offer, strait_offer, p.lease_ms = 0);
+    REFUSED(offer, strait_offer, p.consumers = STRAIT_PARTS_MAX + 1);
+    REFUSED(offer, strait_offer, p.last = p.later = true);
+    REFUSED(offer, strait_offer, (p.aux = large, p.aux_size = 1)); /* without last */
+    REFUSED(offer, strait_offer, (p.last = true, p.aux = large, p.aux_size = sizeof(large)));
+    REFUSED(offer, strait_offer, (p.last = true, p.aux_size = 1));
+    struct strait_offer_params params = offer_params(NULL, 0);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_offer(NULL, &params, &transfer));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_offer(pool, NULL, &transfer));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_offer(pool, &params, NULL));
+    ck_assert_ptr_null(transfer);
+    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
+    struct strait_append_params append = {.size = sizeof(append), .ready = &append};
+    ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_append(transfer, &append));
+    append = (struct strait_append_params){.size = sizeof(append), .layer_first = INT32_MAX, .layer_count = 1};
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(transfer, &append));
+    struct strait_transfer *sink = expect_pages(pool, 0, 1, 60000);
+    append.layer_count = 0;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_append(sink, &append));
+    ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_wait_stream(sink, 0, NULL));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_set_policy(pool, (enum strait_coding)4));
+    settle();
+    ck_assert_ptr_null(find_got(MESSAGE_APPEND, 0));
+    ck_assert_ptr_null(find_got(MESSAGE_EXPECT, 1));
+    ck_assert_ptr_null(find_got(MESSAGE_OFFER, 1));
+}
+END_TEST
+
+/* What parts say together, against what was listed. */
+static void check_parts(const uint32_t *ids, uint64_t total)
+{
+    uint64_t at = 0;
+    bool more = true;
+    for (uint32_t i = 0; i < fake.count; i++) {
+        const struct message_offer *part = &fake.got[i].message.offer;
+        if (fake.got[i].message.type != MESSAGE_OFFER)
+            continue;
+        ck_assert(more);
+        more = part->more;
+        ck_assert_int_eq(!more, part->last);
+        ck_assert_uint_eq(more ? 0 : 3, part->aux.size);
+        for (uint32_t k = 0; k < part->list_count; k++) {
+            ck_assert_uint_eq(at, part->lists[k].first);
+            ck_assert_mem_eq(ids + at, part->lists[k].ids, part->lists[k].count * sizeof(*ids));
+            at += part->lists[k].count;
+        }
+    }
+    ck_assert(!more);
+    ck_assert_uint_eq(total, at);
+}
+
+START_TEST(long_lists_are_split_and_nothing_is_lost)
+{
+    static const uint32_t lengths[][2] = {{1, 2500000}, {5000, 3}, {3, 1048576}, {4096, 1}, {4097, 1}, {2, 1048575}};
+    uint32_t count = lengths[_i % COUNT(lengths)][0], length = lengths[_i % COUNT(lengths)][1];
+    bool connected = _i < COUNT(lengths);
+    uint32_t *ids = malloc(sizeof(*ids) * count * length);
+    struct strait_page_list *lists = calloc(count + 2, sizeof(*lists)); /* two empty ones at the end */
+    for (uint32_t i = 0; i < count * length; i++)
+        ids[i] = i * 7 % PAGES;
+    for (uint32_t i = 0; i < count; i++)
+        lists[i] = (struct strait_page_list){.first = i * length, .count = length, .ids = ids + i * length};
+    if (connected)
+        connect_client();
+    else
+        open_client();
+    struct strait_pool *pool = register_pool();
+    struct strait_offer_params params = offer_params(lists, count + 2);
+    struct strait_transfer *transfer = NULL;
+    params.last = true;
+    params.aux = "end";
+    params.aux_size = 3;
+    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
+    if (!connected) {
+        fake_listen();
+        until(find_got(MESSAGE_HELLO, 0) != NULL);
+        fake_welcome(PROTOCOL_VERSION);
+    }
+    until(strait_client_connected(client));
+    ck_assert_int_eq(STRAIT_OK, strait_stats(client)); /* comes behind */
+    until(find_got(MESSAGE_STATS, 0) != NULL);
+    check_parts(ids, (uint64_t)count * length);
+    free(lists);
+    free(ids);
+}
+END_TEST
+
+/* A daemon that does not read for a while: what exceeds the socket and the channel waits, in order. */
+START_TEST(a_slow_daemon_loses_nothing)
+{
+    enum { OFFERS = 20, LENGTH = 1000000 };
+    static uint32_t ids[LENGTH];
+    connect_client();
+    struct strait_pool *pool = register_pool();
+    struct strait_page_list list = {.count = LENGTH, .ids = ids};
+    struct strait_transfer *transfers[OFFERS];
+    fake.deaf = true;
+    for (uint32_t i = 0; i < OFFERS; i++) {
+        struct strait_offer_params params = offer_params(&list, 1);
+        params.lease_ms = 60000 + i * 10000;
+        params.last = true;
+        ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfers[i]));
+        step();
+    }
+    ck_assert_int_eq(STRAIT_OK, strait_stats(client)); /* small enough for what room is left, but not its turn */
+    strait_release(transfers[OFFERS - 1]);             /* had not gone out yet: there is nothing to tell */
+    fake.deaf = false;
+    until(find_got(MESSAGE_OFFER, OFFERS - 2) != NULL);
+    for (uint32_t i = 0; i < OFFERS - 1; i++)
+        ck_assert_uint_gt(find_got(MESSAGE_OFFER, i)->offer.lease_ms, 50000 + i * 10000);
+    until(find_got(MESSAGE_STATS, 0) != NULL);
+    ck_assert_int_eq(MESSAGE_STATS, fake.got[fake.count - 1].message.type);
+    ck_assert_ptr_null(find_got(MESSAGE_OFFER, OFFERS - 1));
+    ck_assert_ptr_null(find_got(MESSAGE_RELEASE, 0));
+}
+END_TEST
+
+static int compare_longs(const void *a, const void *b)
+{
+    long x = *(const long *)a, y = *(const long *)b;
+    return (x > y) - (x < y);
+}
+
+START_TEST(a_hundred_thousand_pages_cost_the_caller_less_than_a_millisecond)
+{
+    enum { ROUNDS = 15, LENGTH = 100000 };
+    static uint32_t ids[LENGTH];
+    long took[ROUNDS];
+    connect_client();
+    struct strait_pool *pool = register_pool();
+    for (uint32_t i = 0; i < LENGTH; i++)
+        ids[i] = i * 31 % PAGES;
+    struct strait_page_list list = {.count = LENGTH, .ids = ids};
+    for (int i = 0; i < ROUNDS; i++) {
+        struct strait_expect_params params = expect_params(&list, 1);
+        struct strait_transfer *transfer = NULL;
+        struct timespec from, to;
+        clock_gettime(CLOCK_MONOTONIC, &from);
+        ck_assert_int_eq(STRAIT_OK, strait_expect(pool, &params, &transfer));
+        clock_gettime(CLOCK_MONOTONIC, &to);
+        took[i] = (to.tv_sec - from.tv_sec) * 1000000 + (to.tv_nsec - from.tv_nsec) / 1000;
+        until(find_got(MESSAGE_EXPECT, 0) != NULL);
+        fake_forget();
+    }
+    qsort(took, ROUNDS, sizeof(took[0]), compare_longs);
+    printf("100000 page ids: median %ld us, worst %ld us\n", took[ROUNDS / 2], took[ROUNDS - 1]);
+    if (!SANITIZED)
+        ck_assert_int_lt((int)took[ROUNDS / 2], 1000);
+}
+END_TEST
+
+START_TEST(notes_and_statistics_come_and_go)
+{
+    connect_client();
+    struct strait_pool *pool = register_pool();
+    struct strait_peer *peer = import_peer(pool);
+    ck_assert_int_eq(STRAIT_OK, strait_notify(peer, "key", 3, "hello", 5));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_notify(peer, "key", 3, NULL, 5));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, strait_notify(peer, "", 0, NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, strait_stats(client));
+    until(find_got(MESSAGE_STATS, 0) != NULL);
+    const struct message_notify *notify = &find_got(MESSAGE_NOTIFY, 0)->notify;
+    ck_assert_mem_eq(strait_pool_id(pool), notify->peer_pool.bytes, STRAIT_POOL_ID_BYTES);
+    ck_assert_mem_eq("hello", notify->data.data, 5);
+    forget_events();
+    struct message note = {.type = MESSAGE_NOTE, .note = {.key = view_of("about", 5), .data = view_of("that", 4)}};
+    memcpy(&note.note.pool, strait_pool_id(pool), STRAIT_POOL_ID_BYTES);
+    fake_say(&note);
+    fake_say(&(struct message){.type = MESSAGE_STATS_TEXT, .text.text = view_of("{}", 2)});
+    until(seen_count == 2);
+    ck_assert_ptr_eq(pool, seen[0].event.pool);
+    ck_assert_uint_eq(5, seen[0].event.key_size);
+    ck_assert_str_eq("that", (char *)seen[0].data);
+    ck_assert_int_eq(STRAIT_EVENT_STATS, seen[1].event.type);
+    ck_assert_str_eq("{}", (char *)seen[1].data);
+    fake_stop_listening();
+    fake_hang_up();
+    until(!strait_client_connected(client));
+    ck_assert_int_eq(STRAIT_ERR_AGAIN, strait_stats(client));
+    enum strait_status status = STRAIT_OK; /* what is kept for a daemon that is away has a limit */
+    for (int i = 0; i < 10000 && status == STRAIT_OK; i++)
+        status = strait_notify(peer, "key", 3, NULL, 0);
+    ck_assert_int_eq(STRAIT_ERR_AGAIN, status);
+}
+END_TEST
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(states_only_move_up_and_layers_are_told)
+{
+    struct strait_pool *pool;
+    uint64_t id;
+    struct strait_transfer *transfer = expected(&pool, &id, 60000);
+    fake_state(id, STRAIT_BOOTSTRAP, STRAIT_REASON_NONE, false); /* it began there */
+    fake_state(id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false);
+    settle();
+    fake_state(id, STRAIT_READY, STRAIT_REASON_NONE, false);
+    settle();
+    ck_assert_uint_eq(1, seen_count);
+    fake_state(id, STRAIT_TRANSFERRING, STRAIT_REASON_NONE, false);
+    settle();
+    ck_assert_uint_eq(1, seen_count);
+    fake_say(&(struct message){.type = MESSAGE_LAYERS,
+                               .layers = {.transfer = id, .layer_count = 2, .layers = (int32_t[]){1, 0}}});
+    struct message done = {.type = MESSAGE_STATE};
+    done.state.transfer = id;
+    done.state.state = STRAIT_DONE;
+    done.state.drained = true;
+    done.state.aux = view_of("aux", 3);
+    fake_say(&done);
+    fake_state(id, STRAIT_FAILED, STRAIT_REASON_CODEC, true);
+    fake_drained(id);
+    until(seen_count == 4);
+    settle();
+    ck_assert_uint_eq(4, seen_count);
+    for (int i = 0; i < 4; i++) {
+        ck_assert_ptr_eq(transfer, seen[i].event.transfer);
+        ck_assert_ptr_eq(&memory, seen[i].event.context);
+    }
+    ck_assert_int_eq(STRAIT_TRANSFERRING, seen[0].event.state);
+    ck_assert(!seen[0].event.drained);
+    ck_assert_int_eq(1, seen[1].event.layer);
+    ck_assert_int_eq(0, seen[2].event.layer);
+    ck_assert_int_eq(STRAIT_DONE, seen[3].event.state);
+    ck_assert(seen[3].event.drained);
+    ck_assert_uint_eq(3, seen[3].event.data_size);
+    ck_assert_mem_eq("aux", seen[3].data, 3);
+    struct strait_progress progress = strait_transfer_progress(transfer);
+    ck_assert_int_eq(STRAIT_DONE, progress.state);
+    ck_assert(progress.drained);
+    ck_assert_uint_eq(2, progress.layers_landed);
+}
+END_TEST
+
+START_TEST(failed_pages_come_in_parts_and_drained_later)
+{
+    struct strait_pool *pool;
+    uint64_t id;
+    struct strait_transfer *transfer = expected(&pool, &id, 60000);
+    uint32_t ids[2] = {30, 10};
+    struct wire_page_list parts[3] = {
+        {.first = 4, .count = 2, .ids = ids}, {.count = 3, .first_id = 100}, {.count = 0}};
+    for (int i = 0; i < 3; i++) {
+        struct message message = {.type = MESSAGE_STATE};
+        message.state.transfer = id;
+        message.state.state = STRAIT_FAILED;
+        message.state.reason = STRAIT_REASON_INTEGRITY;
+        message.state.more = i < 2;
+        message.state.text = view_of("chunk 3", 7);
+        message.state.failed = &parts[i];
+        message.state.failed_count = 1;
+        fake_say(&message);
+        settle();
+        ck_assert_uint_eq(i < 2 ? 0 : 1, seen_count);
+    }
+    ck_assert_int_eq(STRAIT_REASON_INTEGRITY, seen[0].event.reason);
+    ck_assert_str_eq("chunk 3", seen[0].text);
+    ck_assert(!seen[0].event.drained);
+    ck_assert_uint_eq(5, seen[0].event.failed_count);
+    static const uint32_t wanted[5] = {30, 10, 100, 101, 102};
+    for (int i = 0; i < 5; i++)
+        ck_assert_uint_eq(wanted[i], seen[0].failed[i].id);
+    ck_assert(!strait_transfer_progress(transfer).drained);
+    fake_drained(id);
+    fake_drained(id);
+    until(seen_count == 2);
+    settle();
+    ck_assert_uint_eq(2, seen_count);
+    ck_assert_int_eq(STRAIT_EVENT_DRAINED, seen[1].event.type);
+    ck_assert(seen[1].event.drained);
+    ck_assert_int_eq(STRAIT_REASON_INTEGRITY, seen[1].event.reason);
+}
+END_TEST
+
+START_TEST(the_library_gives_the_verdict_of_a_silent_daemon)
+{
+    struct strait_pool *pool;
+    uint64_t id;
+    long began = now_ms();
+    struct strait_transfer *transfer = expected(&pool, &id, 50);
+    until(seen_count == 1);
+    ck_assert_int_ge((int)(now_ms() - began), 145);
+    ck_assert_int_lt((int)(now_ms() - began), 1000);
+    ck_assert_ptr_eq(transfer, seen[0].event.transfer);
+    ck_assert_int_eq(STRAIT_REASON_TIMEOUT, seen[0].event.reason);
+    ck_assert(!seen[0].event.drained);
+    ck_assert_uint_eq(3, seen[0].event.failed_count);
+    if (_i == 0) {
+        fake_state(id, STRAIT_DONE, STRAIT_REASON_NONE, true); /* too late */
+    } else if (_i == 1) {
+        fake_state(id, STRAIT_FAILED, STRAIT_REASON_CODEC, false);
+        settle();
+        ck_assert_uint_eq(1, seen_count);
+        fake_drained(id);
+    } else {
+        fake_hang_up();
+    }
+    until(count_events(STRAIT_EVENT_DRAINED) == 1);
+    ck_assert_uint_eq(1, count_events(STRAIT_EVENT_STATE));
+    ck_assert_int_eq(STRAIT_FAILED, strait_transfer_progress(transfer).state);
+    ck_assert_int_eq(STRAIT_REASON_TIMEOUT, strait_transfer_progress(transfer).reason);
+}
+END_TEST
+
+START_TEST(the_lease_of_an_offer_is_the_daemons_affair)
+{
+    connect_client();
+    struct strait_pool *pool = register_pool();
+    struct strait_transfer *transfer = NULL;
+    struct strait_offer_params params = offer_params(NULL, 0);
+    params.lease_ms = 30;
+    ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
+    forget_events();
+    long end = now_ms() + 200;
+    while (now_ms() < end) {
+        step();
+        rest();
+    }
+    ck_assert_uint_eq(0, seen_count);
+    fake_state(find_got(MESSAGE_OFFER, 0)->offer.transfer, STRAIT_FAILED, STRAIT_REASON_LEASE_EXPIRED, true);
+    until(seen_count == 1);
+    ck_assert_uint_eq(0, seen[0].event.failed_count);
+}
+END_TEST
+
+START_TEST(abort_is_the_daemons_to_confirm_and_idempotent)
+{
+    struct strait_pool *pool;
+    uint64_t id;
+    struct strait_transfer *transfer = expected(&pool, &id, 60000);
+    strait_abort(transfer);
+    strait_abort(transfer);
+    until(find_got(MESSAGE_ABORT, 0) != NULL);
+    settle();
+    ck_assert_ptr_null(find_got(MESSAGE_ABORT, 1));
+    ck_assert_uint_eq(id, find_got(MESSAGE_ABORT, 0)->transfer.transfer);
+    ck_assert_uint_eq(0, seen_count);
+    fake_state(id, STRAIT_FAILED, STRAIT_REASON_ABORTED, true);
+    until(seen_count == 1);
+    ck_assert_int_eq(STRAIT_REASON_ABORTED, seen[0].event.reason);
+    strait_abort(transfer);
+    settle();
+    ck_assert_ptr_null(find_got(MESSAGE_ABORT, 1));
+}
+END_TEST
+
+START_TEST(what_the_daemon_never_saw_is_aborted_at_once)
+{
+    open_client();
+    struct strait_pool *pool = register_pool();
+    struct strait_transfer *transfer = expect_pages(pool, 0, 2, 60000), *released = expect_pages(pool, 2, 2, 60000);
+    strait_abort(transfer);
+    strait_release(released);
+    settle();
+    ck_assert_uint_eq(1, seen_count);
+    ck_assert_int_eq(STRAIT_REASON_ABORTED, seen[0].event.reason);
+    ck_assert(seen[0].event.drained);
+    fake_listen();
+    until(find_got(MESSAGE_HELLO, 0) != NULL);
+    fake_welcome(PROTOCOL_VERSION);
+    until(find_got(MESSAGE_POOL_REGISTER, 0) != NULL);
+    settle();
+    ck_assert_uint_eq(2, fake.count);
+}
+END_TEST
+
+START_TEST(a_released_transfer_is_told_to_the_daemon_and_silent)
+{
+    struct strait_pool *pool;
+    uint64_t id;
+    struct strait_transfer *transfer = expected(&pool, &id, 60000);
+    fake_state(id, STRAIT_READY, STRAIT_REASON_NONE, false);
+    fake_state(id, STRAIT_FAILED, STRAIT_REASON_CODEC, false);
+    struct strait_event events[2];
+    ck_assert_uint_eq(1, strait_wait(client, events, 1, PATIENCE_MS)); /* the verdict still waits */
+    ck_assert_int_eq(STRAIT_READY, events[0].state);
+    strait_release(transfer);
+    ck_assert_ptr_eq(transfer, events[0].transfer); /* valid until the next poll: nothing reads freed memory */
+    ck_assert_int_eq(STRAIT_FAILED, strait_transfer_progress(events[0].transfer).state);
+    until(find_got(MESSAGE_RELEASE, 0) != NULL);
+    ck_assert_uint_eq(id, find_got(MESSAGE_RELEASE, 0)->transfer.transfer);
+    fake_drained(id);
+    settle();
+    ck_assert_uint_eq(0, seen_count);
+    strait_release(NULL);
+}
+END_TEST
+
+START_TEST(the_descriptor_is_readable_exactly_while_there_is_something_to_do)
+{
+    struct strait_pool *pool;
+    uint64_t id;
+    struct strait_event event;
+    expected(&pool, &id, 60000);
+    struct pollfd fd = {.fd = strait_client_fd(client), .events = POLLIN};
+    ck_assert_int_eq(0, poll(&fd, 1, 0));
+    fake_state(id, STRAIT_READY, STRAIT_REASON_NONE, false);
+    fake_state(id, STRAIT_DONE, STRAIT_REASON_NONE, true);
+    ck_assert_int_eq(1, poll(&fd, 1, 0));
+    ck_assert_uint_eq(1, strait_poll(client, &event, 1));
+    ck_assert_int_eq(1, poll(&fd, 1, 0)); /* one more is here, though the socket is empty */
+    ck_assert_uint_eq(1, strait_poll(client, &event, 1));
+    ck_assert_int_eq(0, poll(&fd, 1, 0));
+    ck_assert_uint_eq(0, strait_wait(client, &event, 1, 20));
+    strait_pool_remove(pool);
+    fake_hang_up();
+    ck_assert_int_eq(1, poll(&fd, 1, 0));
+}
+END_TEST
+
+/* Events pile up for who does not look: reading stops, and nothing is lost. */
+START_TEST(many_events_come_in_order)
+{
+    enum { LAYERS = 5000 };
+    struct strait_pool *pool;
+    uint64_t id;
+    expected(&pool, &id, 60000);
+    for (int32_t i = 0; i < LAYERS; i++) {
+        struct message message = {.type = MESSAGE_LAYERS, .layers = {.transfer = id, .layer_count = 1, .layers = &i}};
+        ck_assert_int_eq(STRAIT_OK, channel_send(fake.channel, &message, NULL, 0));
+    }
+    channel_flush(fake.channel);
+    for (int i = 0; i < 200; i++) {
+        ck_assert_uint_eq(0, strait_poll(client, NULL, 0));
+        channel_flush(fake.channel);
+    }
+    until(seen_count == LAYERS);
+    for (int32_t i = 0; i < LAYERS; i++)
+        ck_assert_int_eq(i, seen[i].event.layer);
+}
+END_TEST
+
+START_TEST(thousands_of_transfers_keep_apart)
+{
+    enum { TRANSFERS = 3000 };
+    static struct strait_transfer *transfers[TRANSFERS];
+    connect_client();
+    struct strait_pool *pool = register_pool();
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < TRANSFERS; i++) {
+        transfers[i] = expect_pages(pool, i, 1, 60000);
+        until(find_got(MESSAGE_EXPECT, 0) != NULL);
+        first = i == 0 ? find_got(MESSAGE_EXPECT, 0)->expect.transfer : first;
+        ck_assert_uint_eq(first + i, find_got(MESSAGE_EXPECT, 0)->expect.transfer);
+        fake_forget();
+    }
+    forget_events();
+    for (uint32_t i = 0; i < TRANSFERS; i += 3) {
+        strait_release(transfers[i]);
+        step();
+        fake_forget();
+    }
+    for (uint32_t i = 0; i < TRANSFERS; i++) {
+        fake_state(first + i, STRAIT_DONE, STRAIT_REASON_NONE, true);
+        step();
+        fake_forget();
+    }
+    until(seen_count == TRANSFERS - TRANSFERS / 3);
+    for (uint32_t i = 0, at = 0; i < TRANSFERS; i++)
+        if (i % 3 != 0)
+            ck_assert_ptr_eq(transfers[i], seen[at++].event.transfer);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("client_verbs");
+    TCase *tests = client_case(suite, "verbs");
+    tcase_add_test(tests, every_field_of_a_transfer_arrives);
+    tcase_add_test(tests, arguments_that_make_no_sense_are_refused);
+    tcase_add_loop_test(tests, long_lists_are_split_and_nothing_is_lost, 0, 12);
+    tcase_add_test(tests, a_slow_daemon_loses_nothing);
+    tcase_add_test(tests, a_hundred_thousand_pages_cost_the_caller_less_than_a_millisecond);
+    tcase_add_test(tests, notes_and_statistics_come_and_go);
+    tests = client_case(suite, "events");
+    tcase_add_test(tests, states_only_move_up_and_layers_are_told);
+    tcase_add_test(tests, failed_pages_come_in_parts_and_drained_later);
+    tcase_add_loop_test(tests, the_library_gives_the_verdict_of_a_silent_daemon, 0, 3);
+    tcase_add_test(tests, the_lease_of_an_offer_is_the_daemons_affair);
+    tcase_add_test(tests, abort_is_the_daemons_to_confirm_and_idempotent);
+    tcase_add_test(tests, what_the_daemon_never_saw_is_aborted_at_once);
+    tcase_add_test(tests, a_released_transfer_is_told_to_the_daemon_and_silent);
+    tcase_add_test(tests, the_descriptor_is_readable_exactly_while_there_is_something_to_do);
+    tcase_add_test(tests, many_events_come_in_order);
+    tcase_add_test(tests, thousands_of_transfers_keep_apart);
+    return client_main(suite);
+}
