@@ -166,7 +166,8 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
 
 static enum strait_status make_jobs(struct node *node)
 {
-    enum strait_status status = devices_create(node->loop, node->codebook, node->receive.slot_bytes, &node->devices);
+    enum strait_status status = devices_create(node->loop, node->codebook, node->receive.slot_bytes,
+                                               node->options.gpu_multiprocessors, &node->devices);
     if (status == STRAIT_OK)
         status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);
     if (status != STRAIT_OK)

@@ -101,6 +101,7 @@ struct device_setup {
     const struct device_codec *codec;
     const struct strait_codebook *codebook; /* NULL: none */
     uint64_t slot_bytes;                    /* the largest chunk */
+    uint32_t multiprocessors;               /* that a launch may occupy; 0: all */
     /* A task is over. On any thread; the plugin does not look at the task any more. */
     void (*done)(void *owner, struct device_task *task);
     void *owner;

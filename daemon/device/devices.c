@@ -79,7 +79,7 @@ static void on_over(uv_async_t *async)
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
 enum strait_status devices_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t slot_bytes,
-                                  struct devices **devices)
+                                  uint32_t multiprocessors, struct devices **devices)
 {
     struct devices *made = calloc(1, sizeof(*made));
     if (made == NULL || uv_async_init(loop, &made->over, on_over) != 0) {
@@ -89,8 +89,12 @@ enum strait_status devices_create(struct uv_loop_s *loop, const struct strait_co
     uv_unref((uv_handle_t *)&made->over);
     made->over.data = made;
     made->done_end = &made->done;
-    made->setup = (struct device_setup){
-        .codec = &codec, .codebook = codebook, .slot_bytes = slot_bytes, .done = on_done, .owner = made};
+    made->setup = (struct device_setup){.codec = &codec,
+                                        .codebook = codebook,
+                                        .slot_bytes = slot_bytes,
+                                        .multiprocessors = multiprocessors,
+                                        .done = on_done,
+                                        .owner = made};
     pthread_mutex_init(&made->opening, NULL);
     pthread_mutex_init(&made->lock, NULL);
     *devices = made;

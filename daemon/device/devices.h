@@ -10,9 +10,10 @@ struct devices;
 
 #define DEVICES_MAX 64
 
-/* Costs nothing yet. `codebook` (may be NULL) is borrowed. Chunks have at most `slot_bytes`. ERR_NO_MEMORY. */
+/* Costs nothing yet. `codebook` (may be NULL) is borrowed. Chunks have at most `slot_bytes`; a launch occupies at most
+ * so many multiprocessors (0: all). ERR_NO_MEMORY. */
 enum strait_status devices_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t slot_bytes,
-                                  struct devices **devices);
+                                  uint32_t multiprocessors, struct devices **devices);
 /* Nothing of it is in use. Blocks while devices are closed; its handle closes on the loop afterwards. NULL is allowed.
  */
 void devices_destroy(struct devices *devices);

@@ -168,6 +168,7 @@ static struct strait_run run_of(struct device *device, struct lane *lane, struct
                                .stream = lane->stream,
                                .class_stats = batch->counts ? batch->counters : NULL,
                                .class_count = batch->counts ? device->table_count : 0,
+                               .sm_budget = device->setup.multiprocessors,
                                .tables = device->tables};
 }
 

@@ -39,8 +39,10 @@ static bool look(struct device *device, struct device_task *task, bool closing)
         error = cudaEventQuery(event);
     if (error == cudaErrorNotReady)
         return false;
-    if (task->status == STRAIT_ERR_AGAIN)
-        cudaEventDestroy(*(cudaEvent_t *)(void *)task->event);
+    if (task->status == STRAIT_ERR_AGAIN) {
+        memcpy(&event, task->event, sizeof(event));
+        cudaEventDestroy(event);
+    }
     (void)cudaGetLastError();
     task->status = error == cudaSuccess        ? STRAIT_OK
                    : device_has_failed(device) ? STRAIT_ERR_DEVICE
