@@ -92,6 +92,24 @@ START_TEST(a_device_that_fails_fails_its_sink)
 }
 END_TEST
 
+START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
+{
+    struct pair pair;
+    pair_open(&pair, SHM);
+    struct geometry shape = {.pages = 16, .gpu = 1};
+    struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
+    control()->refuse_pin = 1;
+    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 16}), .last = true});
+    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 16})});
+    flow_start(e, source);
+    ends_failed(o, STRAIT_REASON_LOCAL);
+    ends_failed(e, STRAIT_REASON_PEER_DOWN);
+    ck_assert(pool_as_imagined(sink));
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
 /* The fake plugin ends the program when it is to touch memory that is not mapped any more. */
@@ -157,6 +175,7 @@ int main(void)
     TCase *tcase = node_case(suite, "ends");
     tcase_add_loop_test(tcase, a_device_that_fails_fails_its_source, 0, WIRES - SHM);
     tcase_add_loop_test(tcase, a_device_that_fails_fails_its_sink, 0, WIRES - SHM);
+    tcase_add_test(tcase, an_arena_that_cannot_be_pinned_fails_what_goes_there);
     tcase_add_loop_test(tcase, a_source_that_dies_is_unmapped_when_its_device_is_done, 0, WIRES - SHM);
     tcase_add_loop_test(tcase, a_sink_that_dies_is_unmapped_when_its_device_is_done, 0, WIRES - SHM);
     tcase_add_loop_test(tcase, an_aborted_request_is_drained_when_its_device_is_done, 0, WIRES - SHM);
