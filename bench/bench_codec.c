@@ -6,6 +6,7 @@
 
 #include "bench/cases.h"
 #include "bench/data.h"
+#include "bench/device_codec.h"
 #include "bench/machine.h"
 #include "bench/measure.h"
 #include "bench/options.h"
@@ -193,9 +194,26 @@ static bool report(const struct bench *bench)
     return true;
 }
 
+/* On a device: the same tensors and tables, nothing else in common. */
+static bool run_device(struct bench *bench)
+{
+#ifdef STRAIT_BENCH_CUDA
+    const struct codec_options *options = bench->options;
+
+    return tables_open(&bench->tensors, options->inputs, options->input_count) && calibrate(bench) &&
+           device_codec_run(options, &bench->machine, &bench->tensors, bench->codebook);
+#else
+    (void)bench;
+    print_error(NULL, "--device: strait was built without CUDA");
+    return false;
+#endif
+}
+
 static bool run(struct bench *bench)
 {
     machine_describe(&bench->machine);
+    if (bench->options->device)
+        return run_device(bench);
     if (!prepare_data(bench) || !prepare_cases(bench))
         return false;
     measure_cases(&bench->cases, &bench->buffers);

@@ -32,6 +32,8 @@ const char codec_usage[] =
     "      --mode=NAME         raw, top16 or tiered, once or more; all\n"
     "      --escapes=PERCENT   overwrite so many values with exponents that are rare in every table; 0\n"
     "      --rivals=LIST       of zstd, zstd-1, zstd-3, zstd-19, lz4, or none; all that were built in\n"
+    "      --device            measure the CUDA variant on pools in GPU memory: of --size bytes (1G) and a quarter of\n"
+    "                          it, of the first --page, in chunks of --chunk (16M); copies and small batches besides\n"
     "      --json              the figures for machines\n"
     "  -h, --help\n"
     "\n"
@@ -65,7 +67,7 @@ static bool add_variant(struct codec_options *options, const char *text)
 {
     if (options->variant_count == VARIANTS_MAX)
         return too_many("--variant", VARIANTS_MAX);
-    options->variants[options->variant_count] = strait_codec_get(text);
+    options->variants[options->variant_count] = strcmp(text, "cuda") == 0 ? NULL : strait_codec_get(text);
     if (options->variants[options->variant_count++] == NULL) {
         print_error(NULL, "--variant: this build or processor has no '%s'", text);
         return false;
@@ -136,6 +138,7 @@ enum {
     OPT_MODE,
     OPT_ESCAPES,
     OPT_RIVALS,
+    OPT_DEVICE,
     OPT_JSON,
 };
 
@@ -152,6 +155,7 @@ static const struct option long_options[] = {
     {"mode", required_argument, NULL, OPT_MODE},
     {"escapes", required_argument, NULL, OPT_ESCAPES},
     {"rivals", required_argument, NULL, OPT_RIVALS},
+    {"device", no_argument, NULL, OPT_DEVICE},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
     {0},
@@ -184,6 +188,8 @@ static bool set_option(struct codec_options *options, int option, const char *te
         return set_escapes(options, text);
     case OPT_RIVALS:
         return set_rivals(options, text);
+    case OPT_DEVICE:
+        return options->device = true;
     case OPT_JSON:
         return options->json = true;
     case 'T':
@@ -240,6 +246,10 @@ static void set_default_modes(struct codec_options *options)
 
 static bool set_defaults(struct codec_options *options)
 {
+    if (options->size == 0)
+        options->size = options->device ? 1024 * 1024 * 1024 : 512 * 1024 * 1024;
+    if (options->chunk_bytes == 0)
+        options->chunk_bytes = options->device ? 16 * 1024 * 1024 : 4 * 1024 * 1024;
     if (options->input_count == 0)
         add_name(options->inputs, &options->input_count, codec_default_input());
     if (options->page_count == 0)
@@ -260,7 +270,7 @@ static bool check_options(const struct codec_options *options, int operands)
     else if (options->codebook != NULL && options->calib_count > 0)
         why = "--codebook and --calib exclude each other";
     for (unsigned i = 0; i < options->page_count; i++)
-        if (options->pages[i] > options->chunk_bytes)
+        if (options->chunk_bytes > 0 && options->pages[i] > options->chunk_bytes)
             why = "--page is larger than --chunk";
     if (why != NULL)
         print_error(NULL, "%s", why);
@@ -286,8 +296,6 @@ bool codec_options_init(struct codec_options *options, int argc, char **argv)
     *options = (struct codec_options){
         .inputs = calloc((size_t)argc + 1, sizeof(options->inputs[0])),
         .calibs = calloc((size_t)argc + 1, sizeof(options->calibs[0])),
-        .chunk_bytes = 4 * 1024 * 1024,
-        .size = 512 * 1024 * 1024,
         .repeats = 5,
         .threads = 1,
     };

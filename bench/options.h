@@ -30,6 +30,7 @@ struct codec_options {
     unsigned mode_count;
     double escapes; /* share of values to overwrite */
     const char *rivals;
+    bool device; /* the CUDA variant on pools in device memory, and nothing else */
     bool json;
     bool help; /* was asked for: nothing else is checked */
 };

@@ -71,6 +71,8 @@ static const struct strait_codec *default_codec(void)
 
 const struct strait_codec *strait_codec_get(const char *name)
 {
+    if (name != NULL && strcmp(name, "cuda") == 0)
+        return codec_cuda();
     return name != NULL ? codec_by_name(name) : default_codec();
 }
 
@@ -124,29 +126,61 @@ uint32_t element_alignment(enum strait_element element)
     }
 }
 
-/* The struct as it was before `caching`. */
-#define RUN_SIZE_FIRST offsetof(struct strait_run, caching)
+/* The struct as it was before `caching`, and before `tables`. */
+#define RUN_SIZE_FIRST   offsetof(struct strait_run, caching)
+#define RUN_SIZE_CACHING offsetof(struct strait_run, tables)
 
 bool run_passes_caches(const struct strait_run *run, uint64_t chunk_bytes)
 {
-    if (run->size >= sizeof(*run) && run->caching != STRAIT_CACHING_AUTO)
+    if (run->size >= RUN_SIZE_CACHING && run->caching != STRAIT_CACHING_AUTO)
         return run->caching == STRAIT_CACHING_PASS;
     return chunk_bytes >= STREAM_BYTES;
 }
 
-static enum strait_status check_run(const struct strait_codec *codec, const struct strait_run *run)
+/* What a call of one chunk and one of many have in common. */
+static enum strait_status check_means(const struct strait_codec *codec, const struct strait_run *run)
 {
-    if (run == NULL || run->size < RUN_SIZE_FIRST || run->result == NULL)
+    if (run == NULL || run->size < RUN_SIZE_FIRST)
         return STRAIT_ERR_INVALID;
-    if (run->size >= sizeof(*run) && (run->caching > STRAIT_CACHING_PASS || run->reserved != 0))
-        return STRAIT_ERR_INVALID;
-    if ((run->page_status == NULL) != (run->page_status_count == 0))
+    if (run->size >= RUN_SIZE_CACHING && run->caching > STRAIT_CACHING_PASS)
         return STRAIT_ERR_INVALID;
     if (run->scratch == NULL)
-        return STRAIT_OK;
+        return codec->device == NULL ? STRAIT_OK : STRAIT_ERR_NO_SPACE;
     if ((uintptr_t)run->scratch % 64 != 0)
         return STRAIT_ERR_ALIGNMENT;
     return run->scratch_size >= codec->scratch_size ? STRAIT_OK : STRAIT_ERR_NO_SPACE;
+}
+
+/* Where a chunk is reported. */
+static bool reports_fit(const struct strait_result *result, const int32_t *page_status, uint32_t page_status_count)
+{
+    return result != NULL && (page_status == NULL) == (page_status_count == 0);
+}
+
+static enum strait_status check_run(const struct strait_codec *codec, const struct strait_run *run)
+{
+    enum strait_status status = check_means(codec, run);
+    if (status == STRAIT_ERR_INVALID || !reports_fit(run->result, run->page_status, run->page_status_count))
+        return STRAIT_ERR_INVALID;
+    return status;
+}
+
+/* The run of a batch: its items say where they report. */
+static enum strait_status check_batch_run(const struct strait_codec *codec, const struct strait_run *run)
+{
+    enum strait_status status = check_means(codec, run);
+    if (status != STRAIT_ERR_INVALID && (run->result != NULL || run->page_status != NULL || run->metadata != NULL))
+        return STRAIT_ERR_INVALID;
+    return status;
+}
+
+/* All fields of a run that may be shorter than today's. */
+static struct strait_run complete_run(const struct strait_run *run)
+{
+    struct strait_run complete = {0};
+    memcpy(&complete, run, run->size < sizeof(complete) ? run->size : sizeof(complete));
+    complete.size = sizeof(complete);
+    return complete;
 }
 
 static enum strait_status check_params(const struct strait_encode_params *params, const struct strait_pages *src)
@@ -166,21 +200,80 @@ static enum strait_status check_params(const struct strait_encode_params *params
     return STRAIT_OK;
 }
 
+/* Everything about one chunk to encode but the run and the parameters. */
+static enum strait_status check_encode_item(const struct strait_encode_params *params,
+                                            const struct strait_encode_item *item)
+{
+    enum strait_status status = check_params(params, &item->src);
+    if (status != STRAIT_OK)
+        return status;
+    uint64_t bound = strait_encode_bound(&item->src);
+    if (bound == 0 || item->dst == NULL)
+        return STRAIT_ERR_INVALID;
+    return item->dst_capacity < bound ? STRAIT_ERR_NO_SPACE : STRAIT_OK;
+}
+
+static enum strait_status encode_on_device(const struct strait_codec *codec, const struct strait_encode_params *params,
+                                           const struct strait_encode_item *items, uint32_t count,
+                                           const struct strait_run *run)
+{
+    struct strait_run complete = complete_run(run);
+    struct device_encode call = {.items = items,
+                                 .count = count,
+                                 .element = params->element,
+                                 .mode = params->mode,
+                                 .codebook_id = params->codebook == NULL ? NULL : params->codebook->id,
+                                 .run = &complete};
+    return codec->device->encode(&call);
+}
+
 enum strait_status strait_encode(const struct strait_codec *codec, const struct strait_encode_params *params, void *dst,
                                  uint64_t dst_capacity, const struct strait_pages *src, const struct strait_run *run)
 {
     codec = codec == NULL ? strait_codec_get(NULL) : codec;
     enum strait_status status = check_run(codec, run);
-    if (status == STRAIT_OK)
-        status = check_params(params, src);
+    if (status == STRAIT_OK && src == NULL)
+        status = STRAIT_ERR_INVALID;
     if (status != STRAIT_OK)
         return status;
-    uint64_t bound = strait_encode_bound(src);
-    if (bound == 0 || dst == NULL)
-        return STRAIT_ERR_INVALID;
-    if (dst_capacity < bound)
-        return STRAIT_ERR_NO_SPACE;
-    codec->encode(codec, params, dst, src, run);
+    const struct strait_encode_item item = {.src = *src,
+                                            .dst = dst,
+                                            .dst_capacity = dst_capacity,
+                                            .result = run->result,
+                                            .page_status = run->page_status,
+                                            .page_status_count = run->page_status_count};
+    status = check_encode_item(params, &item);
+    if (status == STRAIT_OK && codec->device != NULL)
+        return encode_on_device(codec, params, &item, 1, run);
+    if (status == STRAIT_OK)
+        codec->encode(codec, params, dst, src, run);
+    return status;
+}
+
+enum strait_status strait_encode_batch(const struct strait_codec *codec, const struct strait_encode_params *params,
+                                       const struct strait_encode_item *items, uint32_t count,
+                                       const struct strait_run *run)
+{
+    codec = codec == NULL ? strait_codec_get(NULL) : codec;
+    enum strait_status status = check_batch_run(codec, run);
+    if (status == STRAIT_OK && items == NULL && count > 0)
+        status = STRAIT_ERR_INVALID;
+    for (uint32_t i = 0; i < count && status == STRAIT_OK; i++) {
+        bool fits =
+            items[i].reserved == 0 && reports_fit(items[i].result, items[i].page_status, items[i].page_status_count);
+        status = fits ? check_encode_item(params, &items[i]) : STRAIT_ERR_INVALID;
+    }
+    if (status != STRAIT_OK || count == 0)
+        return status;
+    if (codec->device != NULL)
+        return encode_on_device(codec, params, items, count, run);
+    for (uint32_t i = 0; i < count; i++) {
+        struct strait_run one = complete_run(run);
+        one.result = items[i].result;
+        one.page_status = items[i].page_status;
+        one.page_status_count = items[i].page_status_count;
+        codec->encode(codec, params, items[i].dst, &items[i].src, &one);
+    }
     return STRAIT_OK;
 }
 
@@ -193,21 +286,97 @@ static enum strait_status check_rows(const struct strait_pages *dst)
     return STRAIT_OK;
 }
 
+static enum strait_status check_decode_item(const struct strait_decode_item *item)
+{
+    enum strait_status status = item->src == NULL ? STRAIT_ERR_INVALID : pages_check(&item->dst, 1);
+    return status == STRAIT_OK ? check_rows(&item->dst) : status;
+}
+
+static enum strait_status decode_on_device(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                                           const struct strait_decode_item *items, uint32_t count,
+                                           const struct strait_run *run)
+{
+    struct strait_run complete = complete_run(run);
+    struct device_decode call = {.items = items,
+                                 .count = count,
+                                 .codebook_id = codebook == NULL ? NULL : codebook->id,
+                                 .table_count = codebook == NULL ? 0 : codebook->count,
+                                 .run = &complete};
+    return codec->device->decode(&call);
+}
+
 enum strait_status strait_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                  const struct strait_pages *dst, const uint32_t *select, const void *src,
                                  uint64_t src_size, const struct strait_run *run)
 {
     codec = codec == NULL ? strait_codec_get(NULL) : codec;
     enum strait_status status = check_run(codec, run);
-    if (status == STRAIT_OK && src == NULL)
+    if (status == STRAIT_OK && dst == NULL)
         status = STRAIT_ERR_INVALID;
-    if (status == STRAIT_OK)
-        status = pages_check(dst, 1);
-    if (status == STRAIT_OK)
-        status = check_rows(dst);
+    if (status != STRAIT_OK)
+        return status;
+    const struct strait_decode_item item = {.dst = *dst,
+                                            .select = select,
+                                            .src = src,
+                                            .src_size = src_size,
+                                            .metadata = run->metadata,
+                                            .result = run->result,
+                                            .page_status = run->page_status,
+                                            .page_status_count = run->page_status_count};
+    status = check_decode_item(&item);
+    if (status == STRAIT_OK && codec->device != NULL)
+        return decode_on_device(codec, codebook, &item, 1, run);
     if (status == STRAIT_OK)
         codec->decode(codec, codebook, dst, select, src, src_size, run);
     return status;
+}
+
+enum strait_status strait_decode_batch(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                                       const struct strait_decode_item *items, uint32_t count,
+                                       const struct strait_run *run)
+{
+    codec = codec == NULL ? strait_codec_get(NULL) : codec;
+    enum strait_status status = check_batch_run(codec, run);
+    if (status == STRAIT_OK && items == NULL && count > 0)
+        status = STRAIT_ERR_INVALID;
+    for (uint32_t i = 0; i < count && status == STRAIT_OK; i++) {
+        bool fits =
+            items[i].reserved == 0 && reports_fit(items[i].result, items[i].page_status, items[i].page_status_count);
+        status = fits ? check_decode_item(&items[i]) : STRAIT_ERR_INVALID;
+    }
+    if (status != STRAIT_OK || count == 0)
+        return status;
+    if (codec->device != NULL)
+        return decode_on_device(codec, codebook, items, count, run);
+    for (uint32_t i = 0; i < count; i++) {
+        struct strait_run one = complete_run(run);
+        one.result = items[i].result;
+        one.page_status = items[i].page_status;
+        one.page_status_count = items[i].page_status_count;
+        one.metadata = items[i].metadata;
+        codec->decode(codec, codebook, &items[i].dst, items[i].select, items[i].src, items[i].src_size, &one);
+    }
+    return STRAIT_OK;
+}
+
+uint64_t strait_encode_scratch_size(const struct strait_codec *codec, const struct strait_encode_item *items,
+                                    uint32_t count)
+{
+    codec = codec == NULL ? strait_codec_get(NULL) : codec;
+    for (uint32_t i = 0; i < count; i++)
+        if (pages_check(&items[i].src, 1) != STRAIT_OK)
+            return 0;
+    return codec->device == NULL ? codec->scratch_size : codec->device->encode_scratch_size(items, count);
+}
+
+uint64_t strait_decode_scratch_size(const struct strait_codec *codec, const struct strait_decode_item *items,
+                                    uint32_t count)
+{
+    codec = codec == NULL ? strait_codec_get(NULL) : codec;
+    for (uint32_t i = 0; i < count; i++)
+        if (pages_check(&items[i].dst, 1) != STRAIT_OK)
+            return 0;
+    return codec->device == NULL ? codec->scratch_size : codec->device->decode_scratch_size(items, count);
 }
 
 enum strait_status strait_verify(const struct strait_codec *codec, const struct strait_codebook *codebook,
@@ -217,6 +386,8 @@ enum strait_status strait_verify(const struct strait_codec *codec, const struct 
     enum strait_status status = check_run(codec, run);
     if (status == STRAIT_OK && src == NULL)
         status = STRAIT_ERR_INVALID;
+    if (status == STRAIT_OK && codec->device != NULL)
+        status = STRAIT_ERR_UNSUPPORTED;
     if (status == STRAIT_OK)
         codec->decode(codec, codebook, NULL, NULL, src, src_size, run);
     return status;

@@ -1,5 +1,5 @@
 /* A variant of the codec: chunk in, pages out, and back. The CPU variants share one chunk loop and differ in their
- * block coders; a CUDA variant brings its own. Arguments have been checked when these run. */
+ * block coders; a device variant is device_ops. Arguments have been checked when these run. */
 #ifndef STRAIT_KERNELS_CODEC_H
 #define STRAIT_KERNELS_CODEC_H
 
@@ -8,8 +8,10 @@
 #include <strait/codec.h>
 
 #include "kernels/block.h"
+#include "kernels/device.h"
 
-/* Unless the caller knows better, chunks this large go past the caches: the reader is another device, or comes later. */
+/* Unless the caller knows better, chunks this large go past the caches: the reader is another device, or comes later.
+ */
 #define STREAM_BYTES (1u << 20)
 
 /* Does what is written for a chunk of this size go past the caches? */
@@ -25,7 +27,8 @@ struct strait_codec {
     void (*decode)(const struct strait_codec *codec, const struct strait_codebook *codebook,
                    const struct strait_pages *dst, const uint32_t *select, const uint8_t *src, uint64_t src_size,
                    const struct strait_run *run);
-    const struct block_ops *blocks; /* of a CPU variant */
+    const struct block_ops *blocks;  /* of a CPU variant */
+    const struct device_ops *device; /* of a device variant, of which nothing else is used */
 };
 
 /* Bytes that addresses and strides of these values are multiples of. */

@@ -14,7 +14,7 @@ report() { # TEXT LINES
 
 # includes DIR: every #include of a folder's sources as FILE:LINE:TEXT.
 includes() {
-    grep -rnE '^[[:space:]]*#[[:space:]]*include' "$1" --include='*.h' --include='*.c' --include='*.cu' \
+    grep -rnE '^[[:space:]]*#[[:space:]]*include' "$1" --include='*.h' --include='*.c' --include='*.cu' --include='*.cuh' \
         --include='*.cc' || true
 }
 

@@ -759,7 +759,7 @@ static const struct status_text {
     STRAIT_STATUS_MAP(X)
 #undef X
         {1, "unknown status"},
-    {-13, "unknown status"},
+    {-14, "unknown status"},
     {INT32_MIN, "unknown status"},
     {INT32_MAX, "unknown status"},
 };
@@ -904,10 +904,6 @@ static void caching_unknown(void)
 {
     call.run.caching = STRAIT_CACHING_PASS + 1;
 }
-static void run_reserved_set(void)
-{
-    call.run.reserved = 1;
-}
 static void statuses_of_no_count(void)
 {
     call.run.page_status = call_status, call.run.page_status_count = 0;
@@ -1028,7 +1024,6 @@ static const struct bad_call {
     {odd_row_bytes, STRAIT_ERR_ALIGNMENT, ENCODE | IN_RESULT},
     {run_of_no_size, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
     {caching_unknown, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
-    {run_reserved_set, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
     {run_too_small, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
     {statuses_of_no_count, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},
     {statuses_null, STRAIT_ERR_INVALID, ENCODE | DECODE | VERIFY},

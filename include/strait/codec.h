@@ -19,10 +19,12 @@
  * Threads: no call keeps hidden state. Any number of calls may run at once, on the same codebook and on disjoint pages
  * of one chunk, and give the same bytes as one after another. A codebook is immutable once created.
  *
- * Memory: pages, chunks, scratch and results belong to the caller; calls allocate nothing unless they say so. Structs
- * and the region array are read on the host during the call. With the variants of today everything else is host memory
- * too; a device variant will read ids, select and chunks, and write statuses, statistics and results, where its stream
- * can.
+ * Memory: pages, chunks, scratch and results belong to the caller; calls allocate nothing unless they say so. Structs,
+ * items and the region array are read on the host during the call. With the processor's variants everything else is
+ * host memory too. The variant "cuda" reads pages, ids, select and chunks, and writes chunks, pages, statuses,
+ * statistics and results, wherever its stream can: device memory, pinned host memory, another device's memory that is
+ * mapped here. It only enqueues work: a call returns before that has run, and what the kernels read must stay as it is
+ * until then. Which device: the current one, to which the stream belongs.
  *
  * The format is described in kernels/FORMAT.md. All variants, on every processor, write the same bytes.
  */
@@ -185,11 +187,11 @@ struct CUstream_st; /* what cudaStream_t points to */
 
 /* How a call runs and where it reports. Zero what is not needed; `size` lets the struct grow. */
 struct strait_run {
-    size_t size;                  /* sizeof(struct strait_run) */
-    void *scratch;                /* strait_scratch_size(codec) bytes, 64-byte aligned; NULL: on the stack */
-    size_t scratch_size;          /* the stack bears up to 64 KiB besides */
-    struct CUstream_st *stream;   /* CUDA variants; the others ignore it and are done on return */
-    struct strait_result *result; /* required; written unless the call returns an error */
+    size_t size;                /* sizeof(struct strait_run) */
+    void *scratch;              /* strait_scratch_size(codec) bytes, 64-byte aligned; NULL: on the stack. CUDA: below */
+    size_t scratch_size;        /* the stack bears up to 64 KiB besides */
+    struct CUstream_st *stream; /* CUDA; the others ignore it and are done on return */
+    struct strait_result *result; /* required, but NULL for a batch; written unless the call returns an error */
     int32_t *page_status;         /* one enum strait_status per page of the list, or NULL */
     uint32_t page_status_count;   /* entries of page_status; pages beyond are not reported. 0 with NULL only */
     uint32_t class_count;         /* entries of class_stats; tables beyond are not counted */
@@ -197,19 +199,28 @@ struct strait_run {
         *class_stats;     /* added to, one per table of the codebook, or NULL; not shared by calls at once */
     const void *metadata; /* decode, verify: see strait_decode; else NULL */
     uint32_t caching;     /* enum strait_caching: of the chunk when encoding, of the pages when decoding */
-    uint32_t reserved;    /* 0 */
+    uint32_t sm_budget;   /* CUDA: multiprocessors to occupy, all resident blocks counted; 0: all */
+    const void *tables;   /* CUDA: the codebook's strait_codebook_image in device memory; NULL without a codebook */
 };
+
+/* Scratch of the variant "cuda" is device memory of strait_encode_scratch_size or strait_decode_scratch_size bytes. It
+ * serves one call at a time: calls of one stream can share it, calls of several cannot. Fill it with zero bytes once,
+ * before its first use; calls leave it as the next one needs it, as long as scratch_size stays the same. */
 
 /* ---- Variants -------------------------------------------------------------------------------------------------- */
 
-struct strait_codec; /* a variant of the codec: "scalar", "avx2", "avx512" */
+struct strait_codec; /* a variant of the codec: "scalar", "avx2", "avx512", "cuda" */
 
-/* The variant of that name, NULL when this build or processor lacks it; with NULL the best one here, never NULL.
- * The environment variable STRAIT_CODEC, looked at once, names what NULL means (ignored when it names none that runs
- * here). */
+/* The variant of that name, NULL when this build or processor lacks it; with NULL the best one for host memory, never
+ * NULL and never "cuda". The environment variable STRAIT_CODEC, looked at once, names what NULL means (ignored when it
+ * names none that runs here).
+ *
+ * "cuda" is a plugin, libstrait-cuda.so, which the first request for it looks for as for any shared library. NULL when
+ * there is none, or no driver, or when the current device is none of compute capability 9.0 or later. */
 STRAIT_API const struct strait_codec *strait_codec_get(const char *name);
 STRAIT_API const char *strait_codec_name(const struct strait_codec *codec);
-/* Names of the variants in this build, best first, whether or not the processor can run them; NULL past the last. */
+/* Names of the variants for host memory in this build, best first, whether or not the processor can run them; NULL past
+ * the last. */
 STRAIT_API const char *strait_codec_name_at(uint32_t index);
 
 /* Version of the library, "major.minor.patch". */
@@ -228,7 +239,7 @@ struct strait_encode_params {
  * only sizes. */
 STRAIT_API uint64_t strait_encode_bound(const struct strait_pages *pages);
 
-/* Scratch for one call of this variant (NULL: the best), in bytes. */
+/* Scratch for one call of this variant (NULL: the best), in bytes; 0 for "cuda", where it depends on the call. */
 STRAIT_API size_t strait_scratch_size(const struct strait_codec *codec);
 
 /* Encodes the pages to one chunk at dst. codec NULL: the best.
@@ -256,9 +267,69 @@ STRAIT_API enum strait_status strait_decode(const struct strait_codec *codec, co
 
 /* Decodes to nowhere: the verdict of strait_decode on the whole chunk. page_status has one entry per page of the chunk,
  * and is left alone when the chunk as a whole is bad (result.chunk_status): it cannot be told then how many there are.
- */
+ * ERR_UNSUPPORTED with "cuda". */
 STRAIT_API enum strait_status strait_verify(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                             const void *src, uint64_t src_size, const struct strait_run *run);
+
+/* ---- Many chunks at once --------------------------------------------------------------------------------------- */
+
+/* One chunk to write: the arguments of strait_encode. */
+struct strait_encode_item {
+    struct strait_pages src;
+    void *dst; /* "cuda": a multiple of 16, also of what decode items read */
+    uint64_t dst_capacity;
+    struct strait_result *result; /* required; written unless the call returns an error */
+    int32_t *page_status;         /* one enum strait_status per page of the list, or NULL */
+    uint32_t page_status_count;   /* entries of page_status; 0 with NULL only */
+    uint32_t reserved;            /* 0 */
+};
+
+/* One chunk to read: the arguments of strait_decode. */
+struct strait_decode_item {
+    struct strait_pages dst;
+    const uint32_t *select; /* or NULL */
+    const void *src;
+    uint64_t src_size;
+    const void *metadata; /* as run.metadata of strait_decode; or NULL */
+    struct strait_result *result;
+    int32_t *page_status;
+    uint32_t page_status_count;
+    uint32_t reserved; /* 0 */
+};
+
+/* Encodes `count` chunks, decodes `count` chunks: as many calls of strait_encode or strait_decode would, but with
+ * "cuda" it is one launch for many chunks. Items that follow one another and share a `regions` pointer cost little
+ * more than one; very many distinct regions, or hundreds of items, become several launches. class_stats of the run are
+ * of all items together; its result, page_status and metadata must be NULL. No two items may write to the same memory.
+ *
+ * Each item's result is written last, with "cuda" in the order in which chunks are finished and so that an owner who
+ * polls it in pinned memory, set to another status beforehand, sees the whole chunk once it has changed. With "cuda",
+ * dst of a chunk whose status is not OK holds anything, up to dst_capacity.
+ *
+ * Returns what strait_encode and strait_decode return, for the first item that has an error (nothing has run then), and
+ * with "cuda" ERR_ALIGNMENT for chunks and ERR_DEVICE when a launch failed. */
+STRAIT_API enum strait_status strait_encode_batch(const struct strait_codec *codec,
+                                                  const struct strait_encode_params *params,
+                                                  const struct strait_encode_item *items, uint32_t count,
+                                                  const struct strait_run *run);
+STRAIT_API enum strait_status strait_decode_batch(const struct strait_codec *codec,
+                                                  const struct strait_codebook *codebook,
+                                                  const struct strait_decode_item *items, uint32_t count,
+                                                  const struct strait_run *run);
+
+/* Scratch for such a call, in bytes; that of all later calls with lists no longer than these. Read of an item: its
+ * regions, and their number and that of ids; when decoding src_size too. 0 when a list is invalid. */
+STRAIT_API uint64_t strait_encode_scratch_size(const struct strait_codec *codec, const struct strait_encode_item *items,
+                                               uint32_t count);
+STRAIT_API uint64_t strait_decode_scratch_size(const struct strait_codec *codec, const struct strait_decode_item *items,
+                                               uint32_t count);
+
+/* What kernels read of a set: the owner copies it to the device, 16-byte aligned, and names it in run.tables. Depends
+ * on the set and the version of the library alone. */
+STRAIT_API size_t strait_codebook_image_size(const struct strait_codebook *codebook);
+/* ERR_NO_SPACE when dst_capacity is smaller than strait_codebook_image_size. */
+STRAIT_API enum strait_status strait_codebook_image(const struct strait_codebook *codebook, void *dst,
+                                                    size_t dst_capacity);
 
 /* ---- Looking into a chunk -------------------------------------------------------------------------------------- */
 

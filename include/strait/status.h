@@ -22,7 +22,8 @@ extern "C" {
     X(ERR_INTEGRITY, -9, "checksum mismatch")                                    \
     X(ERR_PAGE_ID, -10, "page id out of range")                                  \
     X(ERR_IO, -11, "input or output error")                                      \
-    X(ERR_AGAIN, -12, "not yet: try again later")
+    X(ERR_AGAIN, -12, "not yet: try again later")                                \
+    X(ERR_DEVICE, -13, "a GPU refused or failed")
 
 enum strait_status {
 #define X(name, value, text) STRAIT_##name = value,

@@ -66,12 +66,39 @@ class Run(Structure):
         ("class_stats", c_void_p),
         ("metadata", c_void_p),
         ("caching", c_uint32),
-        ("reserved", c_uint32),
+        ("sm_budget", c_uint32),
+        ("tables", c_void_p),
     ]
 
 
 class EncodeParams(Structure):
     _fields_ = [("size", c_size_t), ("element", c_int), ("mode", c_int), ("codebook", c_void_p)]
+
+
+class EncodeItem(Structure):
+    _fields_ = [
+        ("src", Pages),
+        ("dst", c_void_p),
+        ("dst_capacity", c_uint64),
+        ("result", POINTER(Result)),
+        ("page_status", c_void_p),
+        ("page_status_count", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class DecodeItem(Structure):
+    _fields_ = [
+        ("dst", Pages),
+        ("select", c_void_p),
+        ("src", c_void_p),
+        ("src_size", c_uint64),
+        ("metadata", c_void_p),
+        ("result", POINTER(Result)),
+        ("page_status", c_void_p),
+        ("page_status_count", c_uint32),
+        ("reserved", c_uint32),
+    ]
 
 
 class ChunkInfo(Structure):
@@ -133,6 +160,12 @@ _PROTOTYPES = {
         c_int,
         [c_void_p, c_void_p, POINTER(Pages), c_void_p, c_void_p, c_uint64, POINTER(Run)],
     ),
+    "strait_encode_batch": (c_int, [c_void_p, POINTER(EncodeParams), POINTER(EncodeItem), c_uint32, POINTER(Run)]),
+    "strait_decode_batch": (c_int, [c_void_p, c_void_p, POINTER(DecodeItem), c_uint32, POINTER(Run)]),
+    "strait_encode_scratch_size": (c_uint64, [c_void_p, POINTER(EncodeItem), c_uint32]),
+    "strait_decode_scratch_size": (c_uint64, [c_void_p, POINTER(DecodeItem), c_uint32]),
+    "strait_codebook_image_size": (c_size_t, [c_void_p]),
+    "strait_codebook_image": (c_int, [c_void_p, c_void_p, c_size_t]),
     "strait_verify": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, POINTER(Run)]),
     "strait_chunk_info": (c_int, [c_void_p, c_uint64, POINTER(ChunkInfo)]),
     "strait_chunk_pages": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),

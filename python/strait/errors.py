@@ -25,6 +25,7 @@ class Status(enum.IntEnum):
     ERR_PAGE_ID = -10
     ERR_IO = -11
     ERR_AGAIN = -12
+    ERR_DEVICE = -13
 
 
 class Error(Exception):
@@ -101,6 +102,10 @@ class AgainError(Error):
     """Not yet: try again later."""
 
 
+class DeviceError(Error):
+    """A GPU refused or failed."""
+
+
 CLASSES: dict[int, type[Error]] = {
     Status.ERR_INVALID: InvalidError,
     Status.ERR_NO_MEMORY: OutOfMemoryError,
@@ -114,6 +119,7 @@ CLASSES: dict[int, type[Error]] = {
     Status.ERR_PAGE_ID: PageIdError,
     Status.ERR_IO: FileError,
     Status.ERR_AGAIN: AgainError,
+    Status.ERR_DEVICE: DeviceError,
 }
 
 

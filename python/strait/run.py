@@ -95,7 +95,7 @@ def codec_handle(name: str | None) -> int | None:
     """Handle of a variant; None, the default, for None."""
     if name is None:
         return None
-    codec: int | None = lib.strait_codec_get(name.encode())
+    codec: int | None = None if name == "cuda" else lib.strait_codec_get(name.encode())  # arrays are host memory
     if codec is None:
         raise ValueError(f"no codec variant {name!r} here; there are {', '.join(variants())}")
     return codec

@@ -23,6 +23,8 @@ STRUCTS = {
     "strait_result": _abi.Result,
     "strait_run": _abi.Run,
     "strait_encode_params": _abi.EncodeParams,
+    "strait_encode_item": _abi.EncodeItem,
+    "strait_decode_item": _abi.DecodeItem,
     "strait_chunk_info": _abi.ChunkInfo,
 }
 RECORDS = {

@@ -1,0 +1,98 @@
+#include "bench/device_codec.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+
+#include "tools/json.h"
+
+static void print_size(char text[24], uint64_t bytes)
+{
+    if (bytes == 0)
+        snprintf(text, 24, "-");
+    else if (bytes % (1u << 20) == 0)
+        snprintf(text, 24, "%lluM", (unsigned long long)(bytes >> 20));
+    else
+        snprintf(text, 24, "%lluK", (unsigned long long)(bytes >> 10));
+}
+
+static void print_figure(double figure, int digits)
+{
+    if (figure > 0)
+        printf(" %8.*f", digits, figure);
+    else
+        printf(" %8s", "-");
+}
+
+static void print_row(const struct device_row *row)
+{
+    char bytes[24], page[24], chunk[24], sms[24];
+    print_size(bytes, row->bytes);
+    print_size(page, row->page_bytes);
+    print_size(chunk, row->chunk_bytes);
+    snprintf(sms, sizeof(sms), row->sm_budget == 0 ? "all" : "%u", row->sm_budget);
+    printf("%-12s %-6s %6s %5s %-6s %6s %4s", row->name, row->mode, bytes, page, row->order, chunk, sms);
+    print_figure(row->ratio, 4);
+    print_figure(row->encode, 1);
+    print_figure(row->decode, 1);
+    print_figure(row->limit, 0);
+    print_figure(row->p50_us, 1);
+    print_figure(row->p99_us, 1);
+    printf("  %s\n", row->ok ? "ok" : "FAILED");
+}
+
+static void print_table(const struct device_report *report)
+{
+    printf("program   strait %s, commit %s, %s\n", report->machine->version, report->machine->commit,
+           report->machine->compiler);
+    printf("device    %s, %d multiprocessors, driver %d, runtime %d\n", report->device, report->multiprocessors,
+           report->driver, report->runtime);
+    printf("host      %s, %s\n", report->machine->cpu, report->machine->kernel);
+    printf("method    medians of %u; sums on; every decoded buffer compared\n\n", report->options->repeats);
+    printf("%-12s %-6s %6s %5s %-6s %6s %4s %8s %8s %8s %8s %8s %8s  check\n", "case", "mode", "bytes", "page", "order",
+           "chunk", "SMs", "ratio", "enc GB/s", "dec GB/s", "limit", "p50 us", "p99 us");
+    for (unsigned i = 0; i < report->count; i++)
+        print_row(&report->rows[i]);
+}
+
+static bool print_json(const struct device_report *report)
+{
+    cJSON *root = cJSON_CreateObject(), *rows;
+    cJSON_AddStringToObject(root, "version", report->machine->version);
+    cJSON_AddStringToObject(root, "commit", report->machine->commit);
+    cJSON_AddStringToObject(root, "device", report->device);
+    cJSON_AddNumberToObject(root, "multiprocessors", report->multiprocessors);
+    cJSON_AddNumberToObject(root, "driver", report->driver);
+    cJSON_AddNumberToObject(root, "runtime", report->runtime);
+    cJSON_AddStringToObject(root, "cpu", report->machine->cpu);
+    cJSON_AddNumberToObject(root, "repeats", report->options->repeats);
+    json_add_hex(root, "codebook", strait_codebook_id(report->codebook), STRAIT_CODEBOOK_ID_BYTES);
+    rows = cJSON_AddArrayToObject(root, "rows");
+    for (unsigned i = 0; i < report->count; i++) {
+        const struct device_row *from = &report->rows[i];
+        cJSON *row = cJSON_CreateObject();
+        cJSON_AddStringToObject(row, "case", from->name);
+        cJSON_AddStringToObject(row, "mode", from->mode);
+        cJSON_AddStringToObject(row, "order", from->order);
+        cJSON_AddNumberToObject(row, "bytes", (double)from->bytes);
+        cJSON_AddNumberToObject(row, "page_bytes", (double)from->page_bytes);
+        cJSON_AddNumberToObject(row, "chunk_bytes", (double)from->chunk_bytes);
+        cJSON_AddNumberToObject(row, "sm_budget", from->sm_budget);
+        cJSON_AddNumberToObject(row, "ratio", from->ratio);
+        cJSON_AddNumberToObject(row, "encode_GBps", from->encode);
+        cJSON_AddNumberToObject(row, "decode_GBps", from->decode);
+        cJSON_AddNumberToObject(row, "limit_GBps", from->limit);
+        cJSON_AddNumberToObject(row, "p50_us", from->p50_us);
+        cJSON_AddNumberToObject(row, "p99_us", from->p99_us);
+        cJSON_AddBoolToObject(row, "check", from->ok);
+        cJSON_AddItemToArray(rows, row);
+    }
+    return json_print(root, stdout);
+}
+
+bool device_report_print(const struct device_report *report)
+{
+    if (report->options->json)
+        return print_json(report);
+    print_table(report);
+    return true;
+}

@@ -1,0 +1,300 @@
+// Values to streams and back, 8 or 32 at a time, in registers. Everything here also runs on the host, for tests.
+#ifndef STRAIT_KERNELS_CUDA_BITS_CUH
+#define STRAIT_KERNELS_CUDA_BITS_CUH
+
+#include "kernels/cuda/ptx.cuh"
+
+namespace strait
+{
+
+// ---- Instructions -------------------------------------------------------------------------------------------------
+
+// Byte i of the result is byte (s >> 4i & 7) of b:a; with bit 3 of that nibble set, its sign in all bits.
+ANY_SIDE uint32_t permute(uint32_t a, uint32_t b, uint32_t s)
+{
+#ifdef __CUDA_ARCH__
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(s));
+    return r;
+#else
+    uint64_t v = static_cast<uint64_t>(b) << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t pick = s >> (4 * i) & 15, byte = v >> (8 * (pick & 7)) & 255;
+        r |= (pick & 8 ? (byte & 128 ? 255u : 0u) : byte) << (8 * i);
+    }
+    return r;
+#endif
+}
+
+ANY_SIDE uint32_t popcount(uint32_t x)
+{
+#ifdef __CUDA_ARCH__
+    return __popc(x);
+#else
+    return __builtin_popcount(x);
+#endif
+}
+
+// Number of the lowest and of the highest set bit; x is not 0.
+ANY_SIDE uint32_t lowest_bit(uint32_t x)
+{
+#ifdef __CUDA_ARCH__
+    return __ffs(x) - 1;
+#else
+    return __builtin_ctz(x);
+#endif
+}
+
+ANY_SIDE uint32_t highest_bit(uint32_t x)
+{
+#ifdef __CUDA_ARCH__
+    return 31 - __clz(x);
+#else
+    return 31 - __builtin_clz(x);
+#endif
+}
+
+// Low word of high:low >> s; s of 32 and more counts as 32.
+ANY_SIDE uint32_t shift_right(uint32_t low, uint32_t high, uint32_t s)
+{
+#ifdef __CUDA_ARCH__
+    return __funnelshift_rc(low, high, s);
+#else
+    return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> (s > 32 ? 32 : s));
+#endif
+}
+
+// High word of high:low << s, s below 32.
+ANY_SIDE uint32_t shift_left(uint32_t low, uint32_t high, uint32_t s)
+{
+#ifdef __CUDA_ARCH__
+    return __funnelshift_l(low, high, s);
+#else
+    return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) << (s & 31) >> 32);
+#endif
+}
+
+// Bits of a where the mask is set, of b elsewhere: one instruction.
+ANY_SIDE uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b)
+{
+#ifdef __CUDA_ARCH__
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(r) : "r"(mask), "r"(a), "r"(b));
+    return r;
+#else
+    return (a & mask) | (b & ~mask);
+#endif
+}
+
+// The lowest `count` bits; count up to 32 and beyond.
+ANY_SIDE uint32_t low_bits(uint32_t count)
+{
+    return count >= 32 ? 0xffffffffu : (1u << count) - 1;
+}
+
+// ---- Streams of 2 and 4 bits ----------------------------------------------------------------------------------------
+
+// The even bits of a, then those of b; the odd ones are zero.
+ANY_SIDE uint32_t even_bits(uint32_t a, uint32_t b)
+{
+    a = (a | a >> 1) & 0x33333333u;
+    a = (a | a >> 2) & 0x0f0f0f0fu;
+    a |= a >> 4;
+    b = (b | b >> 1) & 0x33333333u;
+    b = (b | b >> 2) & 0x0f0f0f0fu;
+    b |= b >> 4;
+    return permute(a, b, 0x6420);
+}
+
+// Bit 2i is set where 2-bit item i is 3: the value goes on to the next tier.
+ANY_SIDE uint32_t threes(uint32_t items)
+{
+    return items & (items >> 1) & 0x55555555u;
+}
+
+// Bit 4i is set where 4-bit item i is 15.
+ANY_SIDE uint32_t fifteens(uint32_t items)
+{
+    uint32_t x = items & (items >> 1);
+    return x & (x >> 2) & 0x11111111u;
+}
+
+// How far the three upper bytes move when each byte holds as many 2-bit items as its byte of `counts` says: the shift
+// for byte i, in bits, is in byte i.
+ANY_SIDE uint32_t byte_shifts(uint32_t counts)
+{
+    return counts * 0x02020200u;
+}
+
+struct byte_masks {
+    uint32_t one, two; // bytes whose lower half has one item, two items
+    uint32_t counts;   // items of each byte
+};
+
+ANY_SIDE byte_masks count_items(uint32_t wanted)
+{
+    uint32_t halves = (wanted + (wanted >> 2)) & 0x33333333u;
+    return {(halves & 0x01010101u) * 0xffu, (halves >> 1 & 0x01010101u) * 0xffu,
+            (halves + (halves >> 4)) & 0x07070707u};
+}
+
+// Moves the wanted 2-bit items of x (bit 2i of `wanted` for item i; the others are zero) to the bottom, in order.
+ANY_SIDE uint32_t squeeze(uint32_t x, uint32_t wanted)
+{
+    // Inside each half byte: the upper item moves down unless the lower one is wanted.
+    uint32_t t = x & ~(wanted * 3u << 2) & 0xccccccccu;
+    x = (x & ~t) | t >> 2;
+    // Inside each byte: the upper half moves down by what the lower one leaves.
+    byte_masks m = count_items(wanted);
+    uint32_t upper = x & 0xf0f0f0f0u, moved = select_bits(m.one, upper >> 2, upper >> 4);
+    moved = select_bits(m.two, upper, moved);
+    x = (x & 0x0f0f0f0fu) | moved;
+    // Bytes, each after those below.
+    uint32_t s = byte_shifts(m.counts), r = x & 255u;
+    r |= permute(x, 0, 0x4441) << (s >> 8 & 31);
+    r |= permute(x, 0, 0x4442) << (s >> 16 & 31);
+    r |= x >> 24 << (s >> 24 & 31);
+    return r;
+}
+
+// The reverse: items from the bottom of x to where they are wanted; the others become zero.
+ANY_SIDE uint32_t spread(uint32_t x, uint32_t wanted)
+{
+    byte_masks m = count_items(wanted);
+    uint32_t s = byte_shifts(m.counts);
+    uint32_t b1 = x >> (s >> 8 & 31), b2 = x >> (s >> 16 & 31), b3 = x >> (s >> 24 & 31);
+    uint32_t y = permute(permute(x, b1, 0x0040), permute(b2, b3, 0x0040), 0x5410);
+    uint32_t t = select_bits(m.one, y << 2, y << 4);
+    t = select_bits(m.two, y, t);
+    y = select_bits(0x0f0f0f0fu, y, t);
+    t = select_bits((wanted & 0x11111111u) * 0xcu, y, y << 2);
+    y = select_bits(0x33333333u, y, t);
+    return y & (wanted * 3u);
+}
+
+// ---- Eight values ---------------------------------------------------------------------------------------------------
+
+// Four words of two values each to eight bytes of sign and mantissa.
+ANY_SIDE void split_values(const uint32_t w[4], uint32_t sign_mantissa[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t low = permute(w[2 * i], w[2 * i + 1], 0x6420), high = permute(w[2 * i], w[2 * i + 1], 0x7531);
+        sign_mantissa[i] = select_bits(0x80808080u, high, low);
+    }
+}
+
+// And back, with eight bytes of exponents.
+ANY_SIDE void join_values(const uint32_t sign_mantissa[2], const uint32_t exponents[2], uint32_t w[4])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t high = select_bits(0x80808080u, sign_mantissa[i], exponents[i] >> 1);
+        uint32_t low = select_bits(0x7f7f7f7fu, sign_mantissa[i], exponents[i] << 7);
+        w[2 * i] = permute(low, high, 0x5140);
+        w[2 * i + 1] = permute(low, high, 0x7362);
+    }
+}
+
+// A look-up table by exponent, at a multiple of 1024 bytes of shared memory; on the host a pointer.
+typedef size_t table_address;
+
+// Its word for the exponent in bits 9..2 of x.
+ANY_SIDE uint32_t look_up(table_address table, uint32_t x)
+{
+#ifdef __CUDA_ARCH__
+    uint32_t r;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"((x & 0x3fcu) | static_cast<uint32_t>(table)));
+    return r;
+#else
+    return reinterpret_cast<const uint32_t *>(table)[x >> 2 & 255];
+#endif
+}
+
+// Tier 1 of eight values in the low half, tier 2 (zero where there is none) in the high half.
+ANY_SIDE uint32_t tier_codes(const uint32_t w[4], table_address table)
+{
+    uint32_t z = 0;
+#pragma unroll
+    for (int k = 3; k >= 0; k--) {
+        z = z * 4u + look_up(table, w[k] >> 21);
+        z = z * 4u + look_up(table, w[k] >> 5);
+    }
+    return z;
+}
+
+// Eight ranks; bit 31 of `escapes` is set when one of them is not below 16, and the result then useless.
+ANY_SIDE uint32_t top16_codes(const uint32_t w[4], table_address table, uint32_t &escapes)
+{
+    uint32_t z = 0;
+#pragma unroll
+    for (int k = 3; k >= 0; k--) {
+        uint32_t a = look_up(table, w[k] >> 21), b = look_up(table, w[k] >> 5);
+        z = z * 16u + a;
+        z = z * 16u + b;
+        escapes |= a | b;
+    }
+    return z;
+}
+
+// Values from tiers 1 and 2 as above. `first` are the exponents of ranks 0..5; `rest` are those of values that went on
+// to tier 3, each in its place.
+ANY_SIDE void join_tiers(uint32_t z, const uint32_t sign_mantissa[2], const uint32_t rest[2], const uint32_t first[2],
+                         uint32_t w[4])
+{
+    uint32_t y = z & 0x33333333u, p = y + (y >> 16), x = z >> 2 & 0x33333333u, q = x + (x >> 16);
+    uint32_t a = permute(first[0], first[1], p), b = permute(first[0], first[1], q);
+    uint32_t ma = permute(0, 0x00ff0000u, p), mb = permute(0, 0x00ff0000u, q);
+    uint32_t e[2] = {select_bits(permute(ma, mb, 0x5140), rest[0], permute(a, b, 0x5140)),
+                     select_bits(permute(ma, mb, 0x7362), rest[1], permute(a, b, 0x7362))};
+    join_values(sign_mantissa, e, w);
+}
+
+// Eight exponents from 4-bit codes.
+ANY_SIDE void top16_exponents(uint32_t codes, const uint32_t table[4], uint32_t exponents[2])
+{
+    uint32_t low = codes & 0x77777777u, high = codes >> 1 & 0x44444444u;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t x = low >> (16 * i), upper = permute(0, 0xffffffffu, high >> (16 * i));
+        exponents[i] = select_bits(upper, permute(table[2], table[3], x), permute(table[0], table[1], x));
+    }
+}
+
+// ---- 32 values of a lane ------------------------------------------------------------------------------------------
+
+// Four results of tier_codes to 32 items of tier 1 and 32 of tier 2; and back.
+ANY_SIDE void part_tiers(const uint32_t z[4], uint32_t tier1[2], uint32_t tier2[2])
+{
+    tier1[0] = permute(z[0], z[1], 0x5410);
+    tier1[1] = permute(z[2], z[3], 0x5410);
+    tier2[0] = permute(z[0], z[1], 0x7632);
+    tier2[1] = permute(z[2], z[3], 0x7632);
+}
+
+ANY_SIDE void merge_tiers(const uint32_t tier1[2], const uint32_t tier2[2], uint32_t z[4])
+{
+    z[0] = permute(tier1[0], tier2[0], 0x5410);
+    z[1] = permute(tier1[0], tier2[0], 0x7632);
+    z[2] = permute(tier1[1], tier2[1], 0x5410);
+    z[3] = permute(tier1[1], tier2[1], 0x7632);
+}
+
+// Only the items of values that went on, without gaps.
+ANY_SIDE uint64_t squeeze_pair(const uint32_t tier2[2], const uint32_t wanted[2])
+{
+    return static_cast<uint64_t>(squeeze(tier2[0], wanted[0])) | static_cast<uint64_t>(squeeze(tier2[1], wanted[1]))
+                                                                     << (2 * popcount(wanted[0]));
+}
+
+// From three words of the stream, the first item at bit `shift`.
+ANY_SIDE void spread_pair(const uint32_t words[3], uint32_t shift, const uint32_t wanted[2], uint32_t tier2[2])
+{
+    uint32_t a = shift_right(words[0], words[1], shift), b = shift_right(words[1], words[2], shift);
+    tier2[0] = spread(a, wanted[0]);
+    tier2[1] = spread(shift_right(a, b, 2 * popcount(wanted[0])), wanted[1]);
+}
+
+} // namespace strait
+#endif

@@ -1,0 +1,119 @@
+// The decoder's kernel, one launch for many chunks: see decode.cuh.
+#include "kernels/cuda/decode_begin.cuh"
+#include "kernels/cuda/decode_end.cuh"
+#include "kernels/cuda/decode_tiered.cuh"
+#include "kernels/cuda/decode_top16.cuh"
+#include "kernels/cuda/kernels.cuh"
+
+namespace strait
+{
+
+// Any block; the chunk's verdict was OK. Returns what the warp leaves for the last warp.
+template <class LAUNCH>
+DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
+                           block_writer &writer, uint32_t *tiered_turn, uint32_t warp, uint32_t lane)
+{
+    switch (block.mode) {
+    case STRAIT_BLOCK_TIERED:
+        return work_tiered(launch, team, stage, block, writer, (*tiered_turn)++, warp, lane);
+    case STRAIT_BLOCK_RAW:
+        work_raw(launch, block, writer, team.input(stage), warp, lane);
+        return 0;
+    case STRAIT_BLOCK_CONST:
+        work_const(launch, block, writer, team.input(stage), warp, lane);
+        return 0;
+    default:
+        return work_top16(launch, team, stage, block, writer, warp, lane);
+    }
+}
+
+template <class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const decode_team &team)
+{
+    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
+    decode_shared &shared = team.shared();
+    uint32_t status = 0, tiered_turn = 0;
+    block_writer writer;
+    sum_load_keys(writer.keys, lane);
+    for (uint32_t turn = 0;; turn++) {
+        const uint32_t stage = turn % DECODE_STAGES;
+        barrier_wait(&shared.full[stage], turn / DECODE_STAGES & 1);
+        const decode_block &block = shared.blocks[stage];
+        const bool stop = block.stop;
+        uint32_t found = WARP_BAD;
+        writer.sum = {0, 0, 0};
+        if (!stop) {
+            if (block.passed)
+                status = STRAIT_OK;
+            else
+                status = wait_verdict(launch.head.items[block.item], launch_tag(launch));
+            if (status == STRAIT_OK) {
+                found = work_block(launch, team, stage, block, writer, &tiered_turn, warp, lane);
+            }
+        }
+        const uint64_t sum = warp_sum(sum_total(writer.sum));
+        if (lane == 0) {
+            shared.sums[stage][warp] = sum;
+            shared.escapes[stage][warp] = found;
+        }
+        warp_arrive(&shared.done[stage], lane);
+        if (stop)
+            break;
+    }
+}
+
+DEVICE void init_team(const decode_team &team)
+{
+    decode_shared &shared = team.shared();
+    for (uint32_t stage = 0; stage < DECODE_STAGES; stage++) {
+        barrier_init(&shared.full[stage], 1);
+        barrier_init(&shared.empty[stage], WARP_ARRIVALS);
+        barrier_init(&shared.done[stage], WORKER_WARPS * WARP_ARRIVALS);
+    }
+    barrier_init(&shared.counted2, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.counted3, WORKER_WARPS * WARP_ARRIVALS);
+    fence_bulk();
+}
+
+template <uint32_t TEAMS, class LAUNCH>
+__global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS == 1 ? DECODE_RESIDENT : 1)
+    decode_kernel(const __grid_constant__ LAUNCH launch)
+{
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS, warp = threadIdx.x % TEAM_THREADS / 32;
+    const decode_team team = {memory + number * decode_team::BYTES, number};
+    if (threadIdx.x % TEAM_THREADS == 0)
+        init_team(team);
+    __syncthreads();
+    if (warp == FIRST_WARP)
+        begin_blocks(launch, team, gridDim.x * TEAMS);
+    else if (warp == LAST_WARP)
+        end_blocks(launch, team);
+    else
+        work_blocks(launch, team);
+}
+
+__global__ void upload_kernel(const __grid_constant__ upload regions)
+{
+    for (uint32_t i = threadIdx.x; i < regions.count; i += blockDim.x)
+        regions.dst[i] = regions.regions[i];
+}
+
+const void *decode_function(bool full, bool large)
+{
+    const void *const kernels[4] = {
+        (const void *)decode_kernel<1, small_launch>, (const void *)decode_kernel<1, large_launch>,
+        (const void *)decode_kernel<FULL_TEAMS, small_launch>, (const void *)decode_kernel<FULL_TEAMS, large_launch>};
+    return kernels[2 * full + large];
+}
+
+uint32_t decode_team_bytes()
+{
+    return decode_team::BYTES;
+}
+
+const void *upload_function()
+{
+    return (const void *)upload_kernel;
+}
+
+} // namespace strait

@@ -1,0 +1,119 @@
+// A decoding team: its shared memory, and what its warps tell each other.
+//
+//   first warps  check the metadata of a chunk in parts; the last part gives the verdict     (decode_check.cuh)
+//   first warp   draws a ticket, looks the block up, fetches it to shared memory             (decode_begin.cuh)
+//   workers      decode it; nothing is written before the verdict is there                   (decode_work,
+//   decode_tiered,
+//                                                                                             decode_top16)
+//   last warp    looks at what workers did not: counts, padding, ends; notes sum and status  (decode_end.cuh)
+//   first warps  compare the sums of pages once all blocks are done                          (decode_close.cuh)
+//
+// A coded block is read from global memory once: what was checked is not read again, whoever else writes there.
+#ifndef STRAIT_KERNELS_CUDA_DECODE_CUH
+#define STRAIT_KERNELS_CUDA_DECODE_CUH
+
+#include "kernels/cuda/bits.cuh"
+#include "kernels/cuda/sums.cuh"
+#include "kernels/cuda/work.cuh"
+
+namespace strait
+{
+
+struct decode_block {
+    uint32_t stop; // there are no more
+    uint32_t item, slot;
+    uint32_t passed;      // the chunk's verdict is known to be OK
+    uint32_t bytes;       // decoded, 2n + t
+    uint32_t units, mode; // coded
+    uint32_t table;
+    uint32_t first_step; // of the page's sum: number of its first vector / 4
+    uint32_t region;     // in the launch
+    uint32_t offset;     // of the block in the page
+    uint32_t direct;     // it is whole vectors of a page that has no gaps and is 16-byte aligned
+    uint8_t *page;
+};
+
+// Streams are read in words, a little past the end of the block: what lies there never matters.
+constexpr uint32_t DECODE_STAGES = 2, DECODE_SLACK = 64;
+constexpr uint32_t DECODE_STAGE_BYTES = IMAGE_DECODE_BYTES + BLOCK_SIZE + DECODE_SLACK;
+
+// What a header says, once it has passed checks 1 to 6: then all of the metadata lies inside the chunk.
+struct chunk_header {
+    int32_t status;
+    uint32_t page_count, page_bytes, units, rows_per_page, metadata_units;
+    uint32_t element, lengths, has_codebook, id[4];
+    uint64_t sum; // of the metadata, as it says
+    const uint8_t *metadata;
+};
+
+// What a warp of workers found in its part of a block.
+constexpr uint32_t WARP_BAD = 1u << 31;
+
+struct decode_shared {
+    uint64_t full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
+    uint64_t counted2, counted3; // tiers: the warps have counted
+    uint64_t sums[DECODE_STAGES][WORKER_WARPS];
+    uint32_t counts2[DECODE_STAGES][WORKER_WARPS], counts3[DECODE_STAGES][WORKER_WARPS];
+    uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4; WARP_BAD
+    decode_block blocks[DECODE_STAGES];
+    chunk_header header; // of the chunk that the first warp is at
+    decode_block next;   // what it is about to fetch
+};
+
+struct decode_team {
+    static constexpr uint32_t BYTES =
+        (DECODE_STAGES * DECODE_STAGE_BYTES + BLOCK_VALUES + BLOCK_VALUES / 2 + sizeof(decode_shared) + 127) / 128 *
+        128;
+
+    uint8_t *memory;
+    uint32_t number; // of the team in its thread block
+
+    DEVICE const uint32_t *table(uint32_t stage) const
+    {
+        return reinterpret_cast<const uint32_t *>(memory + stage * DECODE_STAGE_BYTES);
+    }
+    DEVICE uint8_t *input(uint32_t stage) const
+    {
+        return memory + stage * DECODE_STAGE_BYTES + IMAGE_DECODE_BYTES;
+    }
+    // By value: exponents that are not in the first tiers, or not in the codes.
+    DEVICE uint8_t *exponents() const
+    {
+        return memory + DECODE_STAGES * DECODE_STAGE_BYTES;
+    }
+    // Tiers 1 and 2 of 8 values each; or by value, which escape.
+    DEVICE uint32_t *items() const
+    {
+        return reinterpret_cast<uint32_t *>(exponents() + BLOCK_VALUES);
+    }
+    DEVICE decode_shared &shared() const
+    {
+        return *reinterpret_cast<decode_shared *>(exponents() + BLOCK_VALUES + BLOCK_VALUES / 2);
+    }
+    DEVICE uint32_t among() const
+    {
+        return 1 + number;
+    }
+};
+
+// Word at any byte of a stream.
+DEVICE uint32_t load_word(const uint8_t *stream, uint32_t at)
+{
+    const uint32_t *words = reinterpret_cast<const uint32_t *>(stream) + at / 4;
+    return at % 4 == 0 ? words[0] : shift_right(words[0], words[1], at % 4 * 8);
+}
+
+// Item of 2 or 4 bits of a stream that begins at byte `at`.
+template <uint32_t WIDTH> DEVICE uint32_t get_item_of(const uint8_t *stream, uint32_t at, uint32_t i)
+{
+    return stream[at + i * WIDTH / 8] >> (i * WIDTH % 8) & ((1u << WIDTH) - 1);
+}
+
+// Number of codes and of the list's entries of a top16 block whose list begins there.
+DEVICE uint32_t list_count(const uint8_t *input, uint32_t at)
+{
+    return input[at] | input[at + 1] << 8;
+}
+
+} // namespace strait
+#endif

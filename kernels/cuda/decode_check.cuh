@@ -1,0 +1,259 @@
+// Checks 1 to 11 of FORMAT.md section 6, in parts that run side by side: each notes which checks fail, the last one
+// finds the first of them.
+#ifndef STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
+#define STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
+
+#include "kernels/cuda/decode.cuh"
+
+namespace strait
+{
+
+DEVICE uint32_t word_at(const uint8_t *metadata, uint64_t offset)
+{
+    return *reinterpret_cast<const uint32_t *>(metadata + offset);
+}
+
+DEVICE int32_t header_status(const decode_item &item, chunk_header &header, const uint32_t w[12])
+{
+    const uint32_t version = w[1] & 255, element = w[1] >> 8 & 255, flags = w[1] >> 16 & 255;
+    if (w[0] != ('S' | 'T' << 8 | 'R' << 16 | static_cast<uint32_t>('C') << 24))
+        return STRAIT_ERR_CORRUPT;
+    if (version != 0 || element > STRAIT_ELEMENT_FP8_E5M2 || flags > 1)
+        return STRAIT_ERR_UNSUPPORTED;
+    if (w[1] >> 24 != 0 || w[5] != 0 || w[2] == 0 || w[2] > STRAIT_CHUNK_PAGES_MAX || w[3] == 0 ||
+        w[3] > STRAIT_PAGE_BYTES_MAX || w[4] % UNIT != 0)
+        return STRAIT_ERR_CORRUPT;
+    header.element = element;
+    header.lengths = flags;
+    header.page_count = w[2];
+    header.page_bytes = w[3];
+    header.units = w[4] / UNIT;
+    header.rows_per_page = blocks_of(w[3]) - 1;
+    header.has_codebook = (w[6] | w[7] | w[8] | w[9]) != 0;
+    for (uint32_t i = 0; i < 4; i++)
+        header.id[i] = w[6 + i];
+    header.sum = w[10] | static_cast<uint64_t>(w[11]) << 32;
+    const uint64_t metadata = (metadata_bytes(w[2], header.rows_per_page, flags) + UNIT - 1) / UNIT;
+    if (header.units < metadata + 1)
+        return STRAIT_ERR_CORRUPT;
+    header.metadata_units = static_cast<uint32_t>(metadata);
+    if (item.src_size < w[4])
+        return STRAIT_ERR_TRUNCATED;
+    return item.src_size > w[4] ? STRAIT_ERR_CORRUPT : STRAIT_OK;
+}
+
+// Checks 1 to 6.
+DEVICE chunk_header read_header(const decode_item &item)
+{
+    chunk_header header = {};
+    header.metadata = item.metadata != nullptr ? item.metadata : item.src;
+    header.status = STRAIT_ERR_TRUNCATED;
+    if (item.src_size < STRAIT_CHUNK_HEADER_BYTES)
+        return header;
+    uint32_t w[12];
+#pragma unroll
+    for (uint32_t v = 0; v < 3; v++) {
+        const uint4 x = reinterpret_cast<const uint4 *>(header.metadata)[v];
+        w[4 * v] = x.x, w[4 * v + 1] = x.y, w[4 * v + 2] = x.z, w[4 * v + 3] = x.w;
+    }
+    header.status = header_status(item, header, w);
+    return header;
+}
+
+DEVICE uint64_t entry_at(uint32_t page)
+{
+    return STRAIT_CHUNK_HEADER_BYTES + 16ull * page;
+}
+
+DEVICE uint32_t length_of(const chunk_header &header, uint32_t page)
+{
+    if (!header.lengths)
+        return header.page_bytes;
+    return word_at(header.metadata, entry_at(header.page_count) + 4ull * page);
+}
+
+DEVICE uint32_t row_of(const chunk_header &header, uint32_t page, uint32_t b)
+{
+    if (b == 0)
+        return word_at(header.metadata, entry_at(page));
+    return word_at(header.metadata, rows_offset(header.page_count, header.lengths) +
+                                        4 * (static_cast<uint64_t>(page) * header.rows_per_page + b - 1));
+}
+
+// Unit where block b of a page of `blocks` blocks ends.
+DEVICE uint32_t block_end(const chunk_header &header, uint32_t page, uint32_t blocks, uint32_t b)
+{
+    if (b + 1 < blocks)
+        return row_of(header, page, b + 1) >> 4;
+    return page + 1 < header.page_count ? row_of(header, page + 1, 0) >> 4 : header.units;
+}
+
+// Whether a block of so many raw bytes can have this mode and so many units.
+DEVICE bool extent_fits(uint32_t mode, uint32_t bytes, uint32_t extent)
+{
+    const uint32_t n = bytes / 2, t = bytes % 2, raw = units_of(bytes), codes = (n + 1) / 2;
+    switch (mode) {
+    case STRAIT_BLOCK_RAW:
+        return extent == raw;
+    case STRAIT_BLOCK_CONST:
+        return extent == 1 && extent < raw;
+    case STRAIT_BLOCK_TOP16:
+        return extent == units_of(n + codes + t) && extent < raw;
+    case STRAIT_BLOCK_TOP16_ESCAPES:
+        return extent >= units_of(n + codes + 5 + t) && extent < raw;
+    case STRAIT_BLOCK_TIERED:
+        return extent >= units_of(n + (n + 3) / 4 + t) && extent < raw;
+    default:
+        return false;
+    }
+}
+
+// Checks that parts have seen fail, and what else they add up.
+struct part_findings {
+    uint32_t failed, longest, shortest_inverted, table_limit;
+    uint64_t sum;
+};
+
+DEVICE void check_entry(const chunk_header &header, uint32_t page, uint32_t length, part_findings &found)
+{
+    const uint32_t word = word_at(header.metadata, entry_at(page) + 4), table = word & 0xffff;
+    if (word >> 16 != 0 || (table != 0 && !header.has_codebook))
+        found.failed |= 1u << 10;
+    found.table_limit = max(found.table_limit, table + 1);
+    found.longest = max(found.longest, length);
+    found.shortest_inverted = max(found.shortest_inverted, ~length);
+}
+
+// Checks 8 to 10 for one block that a page may have.
+DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, part_findings &found)
+{
+    const uint32_t length = length_of(header, page), row = row_of(header, page, b), mode = row & 15, at = row >> 4;
+    if (b == 0)
+        check_entry(header, page, length, found);
+    if (length == 0 || length > header.page_bytes) { // check 8 has it
+        found.failed |= 1u << 8;
+        return;
+    }
+    const uint32_t blocks = blocks_of(length);
+    if (b >= blocks) {
+        found.failed |= row != 0 ? 1u << 10 : 0;
+        return;
+    }
+    if (mode >= STRAIT_BLOCK_MODES)
+        found.failed |= 1u << 9;
+    const uint32_t end = block_end(header, page, blocks, b);
+    const bool may_be_coded = header.element == STRAIT_ELEMENT_BF16 && header.has_codebook;
+    const bool begins = page > 0 || b > 0 || at == header.metadata_units;
+    if ((mode >= STRAIT_BLOCK_TOP16 && !may_be_coded) || !begins || end <= at ||
+        !extent_fits(mode, block_bytes(length, b), end - at))
+        found.failed |= 1u << 10;
+}
+
+// A vector of metadata: its sum, and that nothing but zeroes follows the last row.
+DEVICE void check_vector(const chunk_header &header, uint32_t unit, part_findings &found)
+{
+    const uint4 x = reinterpret_cast<const uint4 *>(header.metadata)[unit];
+    uint32_t w[4] = {x.x, x.y, x.z, x.w};
+    if (unit == 2) // its own sum counts as zero
+        w[2] = w[3] = 0;
+    found.sum += sum_of_vector(w, unit);
+    const uint64_t end = metadata_bytes(header.page_count, header.rows_per_page, header.lengths);
+    for (uint32_t j = 0; j < 4; j++)
+        if (16ull * unit + 4 * j >= end && w[j] != 0)
+            found.failed |= 1u << 8;
+}
+
+// Checks 7 to 11, and then whether the chunk fits the list; from what all parts have found.
+template <class LAUNCH>
+DEVICE int32_t find_status(const LAUNCH &launch, const decode_item &item, const chunk_header &header,
+                           const part_findings &found)
+{
+    if (header.status != STRAIT_OK)
+        return header.status;
+    const uint64_t seed = sum_seed(static_cast<uint64_t>(header.metadata_units) * UNIT, 0xffffffffu, 65535);
+    if (found.sum + seed != header.sum)
+        return STRAIT_ERR_INTEGRITY;
+    const uint32_t shortest = ~found.shortest_inverted;
+    const bool lengths_fit =
+        !header.lengths || (shortest >= 1 && shortest < found.longest && found.longest == header.page_bytes);
+    if ((found.failed & 1u << 8) != 0 || !lengths_fit)
+        return STRAIT_ERR_CORRUPT;
+    if ((found.failed & 1u << 9) != 0)
+        return STRAIT_ERR_UNSUPPORTED;
+    if ((found.failed & 1u << 10) != 0)
+        return STRAIT_ERR_CORRUPT;
+    bool fits = found.table_limit <= launch.head.table_count;
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint8_t *id = launch.head.codebook_id + 4 * i;
+        fits = fits && header.id[i] == (id[0] | id[1] << 8 | id[2] << 16 | static_cast<uint32_t>(id[3]) << 24);
+    }
+    if (header.has_codebook && !fits)
+        return STRAIT_ERR_CODEBOOK;
+    if (item.select == nullptr && item.page_count != header.page_count)
+        return STRAIT_ERR_INVALID;
+    const uint32_t element = header.element;
+    const uint32_t alignment = element == STRAIT_ELEMENT_FP32                                     ? 4
+                               : element == STRAIT_ELEMENT_BF16 || element == STRAIT_ELEMENT_FP16 ? 2
+                                                                                                  : 1;
+    return item.alignment % alignment != 0 ? STRAIT_ERR_ALIGNMENT : STRAIT_OK;
+}
+
+// One lane: adds what a part has found to that of the others. True for the last, which gets all of it.
+DEVICE bool merge_findings(progress &chunk, uint32_t parts, part_findings &found)
+{
+    if (parts == 1)
+        return true;
+    atomicOr(&chunk.failed_checks, found.failed);
+    atomicMax(&chunk.longest, found.longest);
+    atomicMax(&chunk.shortest_inverted, found.shortest_inverted);
+    atomicMax(&chunk.table_limit, found.table_limit);
+    atomicAdd(reinterpret_cast<unsigned long long *>(&chunk.sum), static_cast<unsigned long long>(found.sum));
+    if (count_acq_rel(&chunk.checked) != parts - 1)
+        return false;
+    found = {load_relaxed(&chunk.failed_checks), load_relaxed(&chunk.longest), load_relaxed(&chunk.shortest_inverted),
+             load_relaxed(&chunk.table_limit), load_relaxed(&chunk.sum)};
+    return true;
+}
+
+// All lanes: one part of the check of a chunk. Parts take turns, so that they are as long as each other whatever the
+// header claims.
+template <class LAUNCH>
+DEVICE void check_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
+                       uint64_t tag, uint32_t lane)
+{
+    const decode_item &item = get_item<decode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
+    part_findings found = {};
+    if (header.status == STRAIT_OK) {
+        const uint32_t per_page = header.rows_per_page + 1, blocks = header.page_count * per_page;
+        const uint32_t stride = 32 * item.checks;
+#pragma unroll 1
+        for (uint64_t k = 32 * part + lane; k < blocks; k += stride)
+            check_block(header, static_cast<uint32_t>(k) / per_page, static_cast<uint32_t>(k) % per_page, found);
+#pragma unroll 1
+        for (uint64_t u = 32 * part + lane; u < header.metadata_units; u += stride)
+            check_vector(header, static_cast<uint32_t>(u), found);
+    }
+    found.failed = __reduce_or_sync(ALL_LANES, found.failed);
+    found.longest = __reduce_max_sync(ALL_LANES, found.longest);
+    found.shortest_inverted = __reduce_max_sync(ALL_LANES, found.shortest_inverted);
+    found.table_limit = __reduce_max_sync(ALL_LANES, found.table_limit);
+    found.sum = warp_sum(found.sum);
+    if (lane == 0 && merge_findings(chunk, item.checks, found)) {
+        const uint32_t status = -find_status(launch, item, header, found);
+        store_relaxed(&chunk.verdict, tag | VERDICT_READY | status); // it is all that others want of the check
+    }
+    __syncwarp();
+}
+
+// -status of the chunk; waits until it is known. Nothing else that the check wrote is read after it.
+DEVICE uint32_t wait_verdict(const progress &chunk, uint64_t tag)
+{
+    uint64_t v;
+    while (((v = load_relaxed(&chunk.verdict)) & ~TAG_MASK) != tag)
+        __nanosleep(20);
+    return static_cast<uint32_t>(v) & 255;
+}
+
+} // namespace strait
+#endif

@@ -1,0 +1,154 @@
+// The last warp of a decoding team: everything that makes a block's encoding the only one, check 14 of FORMAT.md
+// section 6, as far as the workers have not seen to it; then its sum and status are noted.
+#ifndef STRAIT_KERNELS_CUDA_DECODE_END_CUH
+#define STRAIT_KERNELS_CUDA_DECODE_END_CUH
+
+#include "kernels/cuda/decode.cuh"
+
+namespace strait
+{
+
+// The bits after the last of `count` items are zero.
+template <uint32_t WIDTH> DEVICE bool is_padded(const uint8_t *input, uint32_t at, uint32_t count)
+{
+    const uint32_t used = count * WIDTH % 8;
+    return used == 0 || input[at + count * WIDTH / 8] >> used == 0;
+}
+
+// All lanes: whether all items are the first. Mostly the first few are not.
+template <uint32_t WIDTH> DEVICE bool all_same(const uint8_t *input, uint32_t at, uint32_t count, uint32_t lane)
+{
+    const uint32_t first = get_item_of<WIDTH>(input, at, 0);
+    for (uint32_t i = 0; i < count; i += 32) {
+        const bool differs = i + lane < count && get_item_of<WIDTH>(input, at, i + lane) != first;
+        if (__any_sync(ALL_LANES, differs))
+            return false;
+    }
+    return true;
+}
+
+// The streams of a block: where they begin and how many items they have.
+struct streams {
+    uint32_t n, at2, at3, at4; // tiers, or the codes' end in at2
+    uint32_t count2, count3, count4;
+    uint32_t used; // bytes, with the tail
+    bool good;
+};
+
+// All lanes. Counts of tiers are what the workers have counted.
+DEVICE streams measure_tiers(const decode_shared &shared, uint32_t stage, const decode_block &block, uint32_t lane)
+{
+    streams s = {};
+    s.n = block.bytes / 2;
+    s.count2 = __reduce_add_sync(ALL_LANES, lane < WORKER_WARPS ? shared.counts2[stage][lane] : 0);
+    s.count3 = __reduce_add_sync(ALL_LANES, lane < WORKER_WARPS ? shared.counts3[stage][lane] : 0);
+    s.count4 = __reduce_add_sync(ALL_LANES, lane < WORKER_WARPS ? shared.escapes[stage][lane] & ~WARP_BAD : 0);
+    s.at2 = s.n + (s.n + 3) / 4;
+    s.at3 = s.at2 + (s.count2 + 3) / 4;
+    s.at4 = s.at3 + (s.count3 + 1) / 2;
+    s.used = s.at4 + s.count4 + block.bytes % 2;
+    return s;
+}
+
+// Check 14 of a tiered block: padding bits, and that it should not have been a const block.
+DEVICE bool tiers_hold(const streams &s, const uint8_t *input, uint32_t lane)
+{
+    if (!is_padded<2>(input, s.n, s.n) || !is_padded<2>(input, s.at2, s.count2) ||
+        !is_padded<4>(input, s.at3, s.count3))
+        return false;
+    if (!all_same<8>(input, 0, s.n, lane) || !all_same<2>(input, s.n, s.n, lane))
+        return true;
+    if (s.count2 == 0)
+        return false; // one value, of tier 1
+    if (!all_same<2>(input, s.at2, s.n, lane))
+        return true;
+    if (s.count3 == 0)
+        return false;
+    if (!all_same<4>(input, s.at3, s.n, lane))
+        return true;
+    return s.count4 != 0 && !all_same<8>(input, s.at4, s.n, lane);
+}
+
+DEVICE streams measure_top16(const decode_block &block, const uint8_t *input)
+{
+    streams s = {};
+    const bool listed = block.mode == STRAIT_BLOCK_TOP16_ESCAPES;
+    s.n = block.bytes / 2;
+    s.at2 = s.n + (s.n + 1) / 2;
+    s.count4 = listed ? list_count(input, s.at2) : 0;
+    s.at4 = s.at2 + 2 + 2 * s.count4; // exponents of the list
+    s.used = s.at2 + (listed ? 2 + 3 * s.count4 : 0) + block.bytes % 2;
+    return s;
+}
+
+DEVICE bool codes_hold(const streams &s, const uint8_t *input, uint32_t lane)
+{
+    if (!is_padded<4>(input, s.n, s.n))
+        return false;
+    if (!all_same<8>(input, 0, s.n, lane) || !all_same<4>(input, s.n, s.n, lane))
+        return true;
+    if (s.count4 == 0)
+        return false;
+    return s.count4 < s.n || !all_same<8>(input, s.at4, s.n, lane);
+}
+
+// All lanes: measures the block and finds whether it is what an encoder writes.
+DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const uint8_t *input, uint32_t lane)
+{
+    const decode_block &block = shared.blocks[stage];
+    const uint32_t size = block.units * UNIT;
+    streams s = {};
+    if (block.mode == STRAIT_BLOCK_TIERED)
+        s = measure_tiers(shared, stage, block, lane);
+    else if (block.mode >= STRAIT_BLOCK_TOP16)
+        s = measure_top16(block, input);
+    else
+        s.used = block.mode == STRAIT_BLOCK_RAW ? block.bytes : 2 + block.bytes % 2;
+    const bool bad = lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0;
+    s.good = !__any_sync(ALL_LANES, bad) && units_of(s.used) == block.units; // then the streams lie inside
+    if (!s.good)
+        return s;
+    const bool padding = s.used + lane < size && input[s.used + lane] != 0;
+    s.good = !__any_sync(ALL_LANES, padding);
+    if (s.good && block.mode >= STRAIT_BLOCK_TOP16)
+        s.good = block.mode == STRAIT_BLOCK_TIERED ? tiers_hold(s, input, lane) : codes_hold(s, input, lane);
+    return s;
+}
+
+template <class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    decode_shared &shared = team.shared();
+    done_blocks done = {0, 0};
+    auto tell = [&] {
+        if (lane == 0)
+            done.tell(launch);
+        done.count = 0;
+    };
+    for (uint32_t turn = 0;; turn++) {
+        const uint32_t stage = turn % DECODE_STAGES, parity = turn / DECODE_STAGES & 1;
+        if (done.must_tell(&shared.done[stage], parity))
+            tell();
+        barrier_wait(&shared.done[stage], parity);
+        const decode_block &block = shared.blocks[stage];
+        if (done.count > 0 && (block.stop || block.item != done.item))
+            tell();
+        if (block.stop)
+            break;
+        const streams s = judge_block(shared, stage, team.input(stage), lane);
+        const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[stage][lane] : 0);
+        const uint32_t slot = block.slot, mode = block.mode;
+        done.count++;
+        done.item = block.item;
+        warp_arrive(&shared.empty[stage], lane);
+        if (lane == 0) {
+            launch.head.planes[PLANE_SUMS][slot] = sum;
+            launch.head.planes[PLANE_WORDS][slot] =
+                s.good ? make_word(0, mode, s.count4) : make_word(-STRAIT_ERR_CORRUPT, mode, 0);
+        }
+        __syncwarp();
+    }
+}
+
+} // namespace strait
+#endif

@@ -1,0 +1,124 @@
+// Workers of a decoding team: what they do for blocks of every mode.
+#ifndef STRAIT_KERNELS_CUDA_DECODE_WORK_CUH
+#define STRAIT_KERNELS_CUDA_DECODE_WORK_CUH
+
+#include "kernels/cuda/decode.cuh"
+
+namespace strait
+{
+
+// Values to their page, and to its sum.
+struct block_writer {
+    uint32_t keys[4];
+    partial_sum sum;
+};
+
+// Byte i of a vector, and the byte after it.
+DEVICE uint32_t pair_of(const uint32_t w[4], uint32_t i)
+{
+    const uint32_t word = i < 8 ? (i < 4 ? w[0] : w[1]) : (i < 12 ? w[2] : w[3]);
+    return word >> (8 * (i % 4));
+}
+
+// `count` bytes of a vector to wherever they belong. Where rows are 16-byte aligned a vector lies in one of them.
+template <class LAUNCH>
+DEVICE void put_slowly(const LAUNCH &launch, const decode_block &block, uint32_t vector, const uint32_t w[4],
+                       uint32_t count)
+{
+    const region r = get_region(launch, block.region);
+    const uint32_t offset = block.offset + 16 * vector, width = r.shape & SHAPE_WIDTH;
+    uint32_t piece, i = 0;
+    if (width == 4 && count == 16) {
+        *reinterpret_cast<uint4 *>(page_piece(r, block.page, offset, 16, &piece)) = make_uint4(w[0], w[1], w[2], w[3]);
+        return;
+    }
+#pragma unroll 1
+    for (; width > 0 && i + 2 <= count; i += 2)
+        *reinterpret_cast<uint16_t *>(page_piece(r, block.page, offset + i, 2, &piece)) =
+            static_cast<uint16_t>(pair_of(w, i));
+#pragma unroll 1
+    for (; i < count; i++)
+        *page_piece(r, block.page, offset + i, 1, &piece) = static_cast<uint8_t>(pair_of(w, i));
+}
+
+// A vector of a block that is not written directly; `tail` is the block's tail byte, if it has one.
+template <class LAUNCH>
+DEVICE void put_any(const LAUNCH &launch, const decode_block &block, block_writer &writer, uint32_t vector,
+                    uint32_t w[4], uint32_t tail)
+{
+    if (16 * vector >= block.bytes)
+        return;
+    const uint32_t left = block.bytes - 16 * vector, count = left < 16 ? left : 16;
+    const uint32_t step = block.first_step + vector / 4;
+    if (left < 16) {
+        keep_bytes(w, count & ~1u);
+        if (count % 2 != 0) {
+            const uint32_t at = count - 1;
+#pragma unroll
+            for (uint32_t j = 0; j < 4; j++)
+                w[j] |= at / 4 == j ? tail << (8 * (at % 4)) : 0;
+        }
+    }
+    sum_part(writer.sum, w, count, writer.keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
+    put_slowly(launch, block, vector, w, count);
+}
+
+// A worker's vectors: make(vector, w) gives their values.
+template <class LAUNCH, class MAKE>
+DEVICE void put_block(const LAUNCH &launch, const decode_block &block, block_writer &writer, uint32_t tail,
+                      uint32_t warp, uint32_t lane, MAKE make)
+{
+    const uint32_t first = warp * 128 + lane;
+    if (block.direct) {
+        const uint32_t vectors = block.bytes / 16, step = block.first_step + first / 4;
+        const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
+        uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset) + first;
+#pragma unroll
+        for (uint32_t g = 0; g < 4; g++) {
+            if (first + 32 * g < vectors) {
+                uint32_t w[4];
+                make(first + 32 * g, w);
+                sum_vector(writer.sum, w, writer.keys, even_step + g * 8 * SUM_STEP_EVEN,
+                           odd_step + g * 8 * SUM_STEP_ODD);
+                __stcs(dst + 32 * g, make_uint4(w[0], w[1], w[2], w[3]));
+            }
+        }
+        return;
+    }
+#pragma unroll 1
+    for (uint32_t g = 0; g < 4; g++) {
+        uint32_t w[4];
+        make(first + 32 * g, w);
+        put_any(launch, block, writer, first + 32 * g, w, tail);
+    }
+}
+
+template <class LAUNCH>
+DEVICE void work_raw(const LAUNCH &launch, const decode_block &block, block_writer &writer, const uint8_t *input,
+                     uint32_t warp, uint32_t lane)
+{
+    const uint32_t tail = block.bytes % 2 != 0 ? input[block.bytes - 1] : 0;
+    put_block(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
+        const uint4 x = reinterpret_cast<const uint4 *>(input)[vector];
+        w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
+    });
+}
+
+template <class LAUNCH>
+DEVICE void work_const(const LAUNCH &launch, const decode_block &block, block_writer &writer, const uint8_t *input,
+                       uint32_t warp, uint32_t lane)
+{
+    const uint32_t value = *reinterpret_cast<const uint16_t *>(input) * 0x10001u;
+    put_block(launch, block, writer, input[2], warp, lane,
+              [&](uint32_t, uint32_t w[4]) { w[0] = w[1] = w[2] = w[3] = value; });
+}
+
+// Rank of an exponent in the block's table.
+template <class LAUNCH> DEVICE uint32_t rank_of(const LAUNCH &launch, const decode_block &block, uint32_t exponent)
+{
+    return launch.head
+        .tables[static_cast<uint64_t>(block.table) * sizeof(table_image) + offsetof(table_image, rank) + exponent];
+}
+
+} // namespace strait
+#endif

@@ -1,0 +1,71 @@
+// The encoder's kernel, one launch for many chunks: see encode.cuh.
+#include "kernels/cuda/encode_begin.cuh"
+#include "kernels/cuda/encode_end.cuh"
+#include "kernels/cuda/encode_tiered.cuh"
+#include "kernels/cuda/encode_top16.cuh"
+#include "kernels/cuda/kernels.cuh"
+
+namespace strait
+{
+
+template <class LAUNCH> DEVICE void work(const LAUNCH &launch, const encode_team<CODER_TIERED> &team)
+{
+    work_tiered(launch, team);
+}
+
+template <class LAUNCH> DEVICE void work(const LAUNCH &launch, const encode_team<CODER_TOP16> &team)
+{
+    work_top16(launch, team);
+}
+
+template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch, const encode_team<CODER> &team)
+{
+    encode_shared &shared = team.shared();
+    barrier_init(&shared.full, WARP_ARRIVALS);
+    barrier_init(&shared.empty, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.counted, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.ready, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.unused, WARP_ARRIVALS);
+    shared.tag = launch_tag(launch);
+    fence_bulk();
+}
+
+template <coder CODER, uint32_t TEAMS, class LAUNCH>
+__global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : ENCODE_RESIDENT)
+    encode_kernel(const __grid_constant__ LAUNCH launch)
+{
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS, warp = threadIdx.x % TEAM_THREADS / 32;
+    const encode_team<CODER> team = {memory + number * encode_team<CODER>::BYTES, number};
+    if (threadIdx.x % TEAM_THREADS == 0)
+        init_team(launch, team);
+    __syncthreads();
+    if (warp == FIRST_WARP)
+        begin_blocks(launch, team, gridDim.x * TEAMS);
+    else if (warp == LAST_WARP)
+        end_blocks(launch, team);
+    else
+        work(launch, team);
+}
+
+const void *encode_function(bool tiered, bool full, bool large)
+{
+    typedef small_launch s;
+    typedef large_launch l;
+    const void *const tiered_kernels[4] = {(const void *)encode_kernel<CODER_TIERED, 1, s>,
+                                           (const void *)encode_kernel<CODER_TIERED, 1, l>,
+                                           (const void *)encode_kernel<CODER_TIERED, FULL_TEAMS, s>,
+                                           (const void *)encode_kernel<CODER_TIERED, FULL_TEAMS, l>};
+    const void *const top16_kernels[4] = {(const void *)encode_kernel<CODER_TOP16, 1, s>,
+                                          (const void *)encode_kernel<CODER_TOP16, 1, l>,
+                                          (const void *)encode_kernel<CODER_TOP16, FULL_TEAMS, s>,
+                                          (const void *)encode_kernel<CODER_TOP16, FULL_TEAMS, l>};
+    return (tiered ? tiered_kernels : top16_kernels)[2 * full + large];
+}
+
+uint32_t encode_team_bytes(bool tiered)
+{
+    return tiered ? encode_team<CODER_TIERED>::BYTES : encode_team<CODER_TOP16>::BYTES;
+}
+
+} // namespace strait

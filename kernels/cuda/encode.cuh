@@ -1,0 +1,166 @@
+// An encoding team: its shared memory, and what its warps tell each other.
+//
+//   first warp   draws a ticket, fetches the block and its table to shared memory            (encode_begin.cuh)
+//   workers      code it; one of them publishes how many units it takes                      (encode_tiered,
+//   encode_top16) some warp    of another team turns all sizes into places, in order (encode_places.cuh) last warp
+//   learns the place and sends the block there as bulk copies                   (encode_end.cuh) first warps  write the
+//   metadata of a chunk once its blocks are done, and its result      (encode_close.cuh)
+#ifndef STRAIT_KERNELS_CUDA_ENCODE_CUH
+#define STRAIT_KERNELS_CUDA_ENCODE_CUH
+
+#include "kernels/cuda/sums.cuh"
+#include "kernels/cuda/work.cuh"
+
+namespace strait
+{
+
+enum coder { CODER_TOP16, CODER_TIERED };
+
+// A block that is being coded.
+struct encode_block {
+    uint32_t stop;       // there are no more
+    uint32_t bytes;      // 2n + t
+    uint32_t first_step; // of the page's sum: number of its first vector / 4
+    uint32_t slot;
+    uint32_t first_slot; // of its chunk
+    uint32_t item;
+    uint8_t *dst; // where the chunk's blocks begin
+};
+
+// How it leaves.
+struct encode_job {
+    uint32_t stop;
+    uint32_t units;
+    uint32_t values;     // when it leaves from its streams
+    uint32_t from_stage; // it leaves from the stage of its input instead: raw, const, or packed there
+    uint32_t slot, first_slot, item;
+    uint8_t *dst;
+};
+
+constexpr uint32_t LUT_BYTES = 2048, STAGE_BYTES = LUT_BYTES + BLOCK_SIZE;
+// Streams of 8192 values that are as long as ever, then what depends on the values; of a block that shrinks.
+constexpr uint32_t SM_BYTES = BLOCK_VALUES, TIERED_FIXED = SM_BYTES + BLOCK_VALUES / 4;
+constexpr uint32_t TOP16_FIXED = SM_BYTES + BLOCK_VALUES / 2;
+constexpr uint32_t TIERED_REST = BLOCK_SIZE - TIERED_FIXED, TOP16_REST = BLOCK_SIZE - TOP16_FIXED;
+
+// Shared memory of a team, but for its buffers.
+struct encode_shared {
+    // Barriers: the stage holds a block; it may be filled; the warps have counted; a job is ready; its streams have
+    // left.
+    uint64_t full, empty, counted, ready, unused;
+    uint64_t tag; // of the launch
+    uint64_t sums[2][WORKER_WARPS];
+    uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
+    encode_block block;
+    encode_job jobs[2];
+};
+
+// What a team's threads know. Everything twice belongs to odd and even blocks.
+template <coder CODER> struct encode_team {
+    static constexpr uint32_t REST_EACH = CODER == CODER_TIERED ? TIERED_REST : TOP16_REST, REST = 2 * REST_EACH;
+    static constexpr uint32_t FIXED = CODER == CODER_TIERED ? TIERED_FIXED : TOP16_FIXED;
+    static constexpr uint32_t BYTES = (STAGE_BYTES + FIXED + REST + sizeof(encode_shared) + 1023) / 1024 * 1024;
+
+    uint8_t *memory; // a multiple of 1024
+    uint32_t number; // of the team in its thread block
+
+    DEVICE uint8_t *table() const
+    {
+        return memory;
+    }
+    DEVICE uint8_t *input() const
+    {
+        return memory + LUT_BYTES;
+    }
+    DEVICE uint8_t *fixed() const
+    {
+        return memory + STAGE_BYTES;
+    }
+    DEVICE uint8_t *rest(uint32_t parity) const
+    {
+        return fixed() + FIXED + parity * REST_EACH;
+    }
+    DEVICE encode_shared &shared() const
+    {
+        return *reinterpret_cast<encode_shared *>(memory + STAGE_BYTES + FIXED + REST);
+    }
+    DEVICE uint32_t among() const
+    {
+        return 1 + number;
+    }
+};
+
+// ---- What both coders' workers do -----------------------------------------------------------------------------------
+
+// A worker's vectors of a block are those of its warp, 128 of 16 bytes, every 32nd.
+DEVICE uint32_t worker_vector(uint32_t warp, uint32_t lane, uint32_t g)
+{
+    return warp * 128 + g * 32 + lane;
+}
+
+// A vector that does not lie wholly inside the block's values: sums what is there, and says how many values are.
+DEVICE uint32_t take_edge(uint32_t w[4], uint32_t bytes, uint32_t first_step, uint32_t vector, const uint32_t keys[4],
+                          partial_sum &sum)
+{
+    uint32_t n = bytes / 2, values = 8 * vector < n ? n - 8 * vector : 0;
+    uint32_t left = 16 * vector < bytes ? bytes - 16 * vector : 0;
+    uint32_t step = first_step + vector / 4;
+    keep_bytes(w, left);
+    if (left > 0)
+        sum_part(sum, w, left, keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
+    return values < 8 ? values : 8;
+}
+
+// Whether all values of the block are the first one; all workers ask.
+template <class TEAM> DEVICE bool is_const(const TEAM &team, uint32_t n, uint32_t warp, uint32_t lane)
+{
+    const uint16_t *values = reinterpret_cast<const uint16_t *>(team.input());
+    uint32_t thread = warp * 32 + lane;
+    bool same = true;
+#pragma unroll 1
+    for (uint32_t i = thread; i < n; i += WORKERS)
+        same = same && values[i] == values[0];
+    return named_all(team.among(), WORKERS, same);
+}
+
+// Turns the stage into a const block.
+template <class TEAM> DEVICE void make_const(const TEAM &team, uint32_t bytes)
+{
+    uint8_t *stage = team.input();
+    uint32_t tail = bytes % 2 != 0 ? stage[bytes - 1] : 0;
+    uint32_t value = *reinterpret_cast<uint16_t *>(stage);
+    *reinterpret_cast<uint4 *>(stage) = make_uint4(value | tail << 16, 0, 0, 0);
+}
+
+// One worker tells everybody how many units the block takes, as early as can be.
+template <class LAUNCH> DEVICE void publish_size(const LAUNCH &launch, uint64_t tag, uint32_t slot, uint32_t size)
+{
+    store_relaxed(launch.head.planes[PLANE_SIZES] + slot, tag | size);
+}
+
+// Streams that do not end at multiples of 16 bytes: packs them and the tail byte in the stage, which nobody reads any
+// more. All workers call it.
+template <class TEAM>
+DEVICE void pack_streams(const TEAM &team, uint32_t bytes, const uint8_t *codes, uint32_t code_bytes,
+                         const uint8_t *rest, uint32_t rest_bytes, uint32_t thread)
+{
+    uint8_t *stage = team.input();
+    uint32_t n = bytes / 2, at_rest = n + code_bytes, at_tail = at_rest + rest_bytes;
+    uint32_t end = (at_tail + bytes % 2 + 15) / 16 * 16;
+    uint8_t tail = bytes % 2 != 0 ? stage[bytes - 1] : 0;
+    named_sync(team.among(), WORKERS);
+#pragma unroll 1
+    for (uint32_t i = thread; i < end; i += WORKERS) {
+        uint8_t byte = i == at_tail ? tail : 0;
+        if (i < n)
+            byte = team.fixed()[i];
+        else if (i < at_rest)
+            byte = codes[i - n];
+        else if (i < at_tail)
+            byte = rest[i - at_rest];
+        stage[i] = byte;
+    }
+}
+
+} // namespace strait
+#endif

@@ -1,0 +1,132 @@
+// The first warp of an encoding team: tickets, and blocks to shared memory.
+#ifndef STRAIT_KERNELS_CUDA_ENCODE_BEGIN_CUH
+#define STRAIT_KERNELS_CUDA_ENCODE_BEGIN_CUH
+
+#include "kernels/cuda/encode_close.cuh"
+#include "kernels/cuda/encode_places.cuh"
+#include "kernels/cuda/gather.cuh"
+
+namespace strait
+{
+
+constexpr uint32_t NO_TABLE = 0xffffffffu;
+
+template <coder CODER> DEVICE uint32_t table_bytes()
+{
+    return CODER == CODER_TIERED ? IMAGE_TIERS_BYTES : IMAGE_TOP16_BYTES;
+}
+
+template <coder CODER> DEVICE const uint8_t *table_source(const uint8_t *tables, uint32_t table)
+{
+    return tables + static_cast<uint64_t>(table) * sizeof(table_image) +
+           (CODER == CODER_TIERED ? offsetof(table_image, tiers) : offsetof(table_image, top16));
+}
+
+// A block of a page that does not exist takes no room; the chunk is lost.
+template <class LAUNCH> DEVICE void skip_block(const LAUNCH &launch, uint32_t item, uint32_t slot, uint64_t tag)
+{
+    progress &chunk = launch.head.items[item];
+    store_relaxed(launch.head.planes[PLANE_SIZES] + slot, tag | make_size(0, BAD_PAGE, 0));
+    atomicOr(&chunk.failed_checks, 1u);
+    count_release(&chunk.blocks_done, 1);
+}
+
+// What is known of a block before there is room for it.
+struct found_block {
+    uint32_t item, k;
+    place at;
+    uint8_t *page; // nullptr: it does not exist
+};
+
+template <class LAUNCH> DEVICE found_block look_up_block(const LAUNCH &launch, uint32_t item_index, uint32_t k)
+{
+    const encode_item &item = get_item<encode_item>(launch, item_index);
+    found_block found = {item_index, k, find_block(launch, item, k), nullptr};
+    const region r = get_region(launch, item.first_region + found.at.region);
+    const uint32_t index = found.at.page - found.at.region * item.id_count;
+    const uint32_t id = item.ids == nullptr ? index : item.ids[index];
+    if (id < r.page_count)
+        found.page = r.base + id * r.page_stride;
+    return found;
+}
+
+// All lanes: a block to the stage, and its table unless it is there.
+template <coder CODER, class LAUNCH>
+DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, const found_block &found, uint32_t lane,
+                        uint32_t *table)
+{
+    const encode_item &item = get_item<encode_item>(launch, found.item);
+    encode_shared &shared = team.shared();
+    const region r = get_region(launch, item.first_region + found.at.region);
+    const uint32_t offset = found.at.block * BLOCK_SIZE, bytes = block_bytes(r.page_bytes, found.at.block);
+    const bool bulk = can_bulk(r, bytes), new_table = launch.head.coded && *table != r.table;
+    const uint32_t of_table = new_table ? table_bytes<CODER>() : 0;
+    if (!bulk)
+        plain_gather(r, found.page, offset, bytes, team.input(), lane);
+    __syncwarp();
+    if (lane == 0) {
+        shared.block = {0,
+                        bytes,
+                        found.at.block * (BLOCK_VECTORS / 4),
+                        item.first_slot + found.k,
+                        item.first_slot,
+                        found.item,
+                        item.dst + static_cast<uint64_t>(item.metadata_units) * UNIT};
+        barrier_expect(&shared.full, of_table + (bulk ? bytes : 0));
+        if (new_table)
+            bulk_load(team.table(), table_source<CODER>(launch.head.tables, r.table), of_table, &shared.full);
+    } else if (lane < WARP_ARRIVALS) {
+        barrier_arrive(&shared.full);
+    }
+    __syncwarp();
+    if (bulk)
+        bulk_gather(r, found.page, offset, bytes, team.input(), &shared.full, lane);
+    *table = r.table;
+}
+
+template <coder CODER, class LAUNCH>
+DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t teams)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    encode_shared &shared = team.shared();
+    const uint64_t tag = shared.tag;
+    uint32_t table = NO_TABLE, turn = 0, ticket;
+    walk at;
+    walk_begin(launch, at);
+    for (;;) {
+        // Who draws a ticket keeps all later blocks waiting for their places. So the next one is drawn when the block
+        // before it has arrived: what it takes to look it up then passes while that one is coded.
+        if (turn > 0)
+            barrier_wait(&shared.full, (turn - 1) & 1);
+        ticket = show_ticket(draw_ticket(launch, lane));
+        if (ticket == 0 || ticket >= launch.head.tickets)
+            break;
+        walk_to(launch, at, ticket);
+        if (at.kind == KIND_CLOSE) {
+            close_part(launch, at.item, ticket - at.first, tag, lane);
+            continue;
+        }
+        const found_block found = look_up_block(launch, at.item, ticket - at.first);
+        if (found.page == nullptr) {
+            if (lane == 0)
+                skip_block(launch, at.item, get_item<encode_item>(launch, at.item).first_slot + found.k, tag);
+            __syncwarp();
+            continue;
+        }
+        if (turn > 0)
+            barrier_wait(&shared.empty, (turn - 1) & 1);
+        fetch_block(launch, team, found, lane, &table);
+        turn++;
+    }
+    if (turn > 0)
+        barrier_wait(&shared.empty, (turn - 1) & 1);
+    if (lane == 0)
+        shared.block.stop = 1;
+    warp_arrive(&shared.full, lane);
+    if (ticket == 0)
+        place_blocks(launch, tag);
+    end_team(launch, lane, teams);
+}
+
+} // namespace strait
+#endif

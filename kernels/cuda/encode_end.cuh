@@ -1,0 +1,95 @@
+// The last warp of an encoding team: blocks leave, as bulk copies of whole lines, and are counted.
+#ifndef STRAIT_KERNELS_CUDA_ENCODE_END_CUH
+#define STRAIT_KERNELS_CUDA_ENCODE_END_CUH
+
+#include "kernels/cuda/encode.cuh"
+
+namespace strait
+{
+
+// The units of all blocks before this one in the launch, modulo 2^28: waits until they are known.
+template <class LAUNCH> DEVICE uint32_t wait_start(const LAUNCH &launch, uint64_t tag, uint32_t slot)
+{
+    const uint64_t *start = launch.head.planes[PLANE_STARTS] + slot;
+    uint64_t v;
+    while (((v = load_relaxed(start)) & ~TAG_MASK) != tag)
+        ;
+    return static_cast<uint32_t>(v & TAG_MASK);
+}
+
+// Streams of values that are a multiple of 64 end at multiples of 16 bytes: they leave from where they are.
+template <coder CODER>
+DEVICE void store_streams(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst)
+{
+    const uint32_t n = job.values, codes = CODER == CODER_TIERED ? n / 4 : n / 2;
+    const uint32_t rest = job.units * UNIT - n - codes;
+    if (n == BLOCK_VALUES) { // they are one piece
+        bulk_store(dst, team.fixed(), n + codes);
+    } else {
+        bulk_store(dst, team.fixed(), n);
+        bulk_store(dst + n, team.fixed() + SM_BYTES, codes);
+    }
+    if (rest > 0)
+        bulk_store(dst + n + codes, team.rest(parity), rest);
+}
+
+// One lane: blocks count once they have arrived.
+template <class LAUNCH> DEVICE void tell_arrived(const LAUNCH &launch, const done_blocks &done)
+{
+    bulk_wait();
+    fence_bulk_global();
+    done.tell(launch);
+}
+
+// One lane: a block to its place. Returns when it has left shared memory.
+template <coder CODER>
+DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst)
+{
+    if (job.from_stage)
+        bulk_store(dst, team.input(), job.units * UNIT);
+    else
+        store_streams(team, job, parity, dst);
+    bulk_commit();
+    bulk_wait_read();
+    if (job.from_stage)
+        barrier_arrive(&team.shared().empty, WORKER_WARPS * WARP_ARRIVALS);
+}
+
+template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    encode_shared &shared = team.shared();
+    const uint64_t tag = shared.tag;
+    uint32_t known_first = 0xffffffffu, first_start = 0;
+    done_blocks done = {0, 0};
+    auto tell = [&] {
+        if (lane == 0)
+            tell_arrived(launch, done);
+        done.count = 0;
+    };
+    for (uint32_t turn = 0;; turn++) {
+        const uint32_t parity = turn & 1;
+        if (done.must_tell(&shared.ready, parity))
+            tell();
+        barrier_wait(&shared.ready, parity);
+        const encode_job job = shared.jobs[parity];
+        if (done.count > 0 && (job.stop || job.item != done.item))
+            tell();
+        if (job.stop)
+            break;
+        const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[parity][lane] : 0);
+        if (lane == 0) {
+            launch.head.planes[PLANE_SUMS][job.slot] = sum;
+            if (job.first_slot != known_first)
+                first_start = wait_start(launch, tag, known_first = job.first_slot);
+            const uint32_t start = (wait_start(launch, tag, job.slot) - first_start) & TAG_MASK;
+            store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT);
+        }
+        warp_arrive(&shared.unused, lane);
+        done.count++;
+        done.item = job.item;
+    }
+}
+
+} // namespace strait
+#endif

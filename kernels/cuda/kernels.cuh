@@ -1,0 +1,29 @@
+// The kernels as the host sees them.
+#ifndef STRAIT_KERNELS_CUDA_KERNELS_CUH
+#define STRAIT_KERNELS_CUDA_KERNELS_CUH
+
+#include "kernels/cuda/launch.cuh"
+
+namespace strait
+{
+
+// Thread blocks that share a multiprocessor, when they are one team each: what registers are cut to.
+constexpr int ENCODE_RESIDENT = 4, DECODE_RESIDENT = 3;
+
+// Kernels for a launch: of teams that code tiers or not, FULL_TEAMS to a thread block or one, with large parameters or
+// small ones.
+const void *encode_function(bool tiered, bool full, bool large);
+const void *decode_function(bool full, bool large);
+uint32_t encode_team_bytes(bool tiered); // of shared memory
+uint32_t decode_team_bytes();
+// Copies regions from the parameters of a launch to scratch.
+const void *upload_function();
+
+struct upload {
+    region *dst;
+    uint32_t count, reserved;
+    region regions[(32752 - 16) / sizeof(region)];
+};
+
+} // namespace strait
+#endif

@@ -1,0 +1,194 @@
+// What the host hands to a launch, and what the scratch of a call holds.
+#ifndef STRAIT_KERNELS_CUDA_LAUNCH_CUH
+#define STRAIT_KERNELS_CUDA_LAUNCH_CUH
+
+#include <cstddef>
+#include <cstdint>
+
+#include <strait/codec.h>
+
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/table_image.h"
+
+namespace strait
+{
+
+constexpr uint32_t BLOCK_SIZE = 16384, BLOCK_VALUES = 8192, BLOCK_VECTORS = 1024, UNIT = 16;
+constexpr uint32_t ENTRY_UNITS_BEFORE = STRAIT_CHUNK_HEADER_BYTES / UNIT;
+enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
+
+// ---- Shape of the kernels -------------------------------------------------------------------------------------------
+
+// A team codes one block at a time: eight warps of workers, one that ends blocks, one that begins them. A thread block
+// is one team, several of which share a multiprocessor; or, to occupy few multiprocessors, as many teams as fit.
+constexpr uint32_t WORKER_WARPS = 8, WORKERS = 32 * WORKER_WARPS, LAST_WARP = 8, FIRST_WARP = 9;
+constexpr uint32_t TEAM_THREADS = WORKERS + 64, FULL_TEAMS = 3;
+
+// ---- Scratch --------------------------------------------------------------------------------------------------------
+
+// Everything that one launch leaves for the next is zero, or carries the number of its launch: nobody has to clean up.
+constexpr uint32_t TAG_SHIFT = 28;
+constexpr uint64_t TAG_MASK = (1ull << TAG_SHIFT) - 1; // what is below the number
+
+struct control {
+    uint32_t tickets; // drawn
+    uint32_t teams;   // that have ended
+    uint64_t launch;  // number of this launch
+    uint64_t reserved[6];
+};
+
+// Of one chunk. All zero between launches, but for the verdict, which is tagged.
+struct progress {
+    uint32_t blocks_done, closed, checked;
+    uint32_t failed_checks; // bit c: check c of FORMAT.md section 6
+    uint32_t longest, shortest_inverted, table_limit;
+    uint32_t failed_pages;
+    uint64_t sum;
+    uint64_t first_failure; // inverted: page << 8 | -status
+    uint64_t bytes;
+    uint64_t values[STRAIT_BLOCK_MODES];
+    uint64_t verdict; // tag | VERDICT_READY | -status of the chunk
+    uint64_t reserved[3];
+};
+static_assert(sizeof(progress) == 128, "scratch");
+constexpr uint64_t VERDICT_READY = 1u << 8;
+
+constexpr uint32_t ITEMS_MAX = 256; // of a launch
+constexpr uint64_t SCRATCH_FIXED = sizeof(control) + ITEMS_MAX * sizeof(progress);
+constexpr uint32_t SCAN_WIDTH = 256; // sizes that are looked at together: the planes have room beyond the last block
+
+// The rest of the scratch is four planes of the same size, one word for each block. Tagged and untagged words never lie
+// at one address: a number could look like a tag.
+enum plane {
+    PLANE_SIZES,  // encode: tagged sizes, below
+    PLANE_STARTS, // encode: tagged units of all blocks before it in this launch, modulo 2^28
+    PLANE_SUMS,   // sum of the block
+    PLANE_WORDS,  // decode: block_word, below; then regions that do not fit into the parameters
+    PLANES
+};
+
+// A coded block: units (11 bits), mode (3), escapes (14); a page that does not exist has mode BAD_PAGE and no units.
+constexpr uint32_t BAD_PAGE = 7;
+ANY_SIDE uint32_t make_size(uint32_t units, uint32_t mode, uint32_t escapes)
+{
+    return escapes << 14 | mode << 11 | units;
+}
+ANY_SIDE uint32_t size_units(uint32_t size)
+{
+    return size & 2047;
+}
+ANY_SIDE uint32_t size_mode(uint32_t size)
+{
+    return size >> 11 & 7;
+}
+ANY_SIDE uint32_t size_escapes(uint32_t size)
+{
+    return size >> 14 & 16383;
+}
+
+// A decoded block: escapes (14 bits), mode (3), -status (8).
+ANY_SIDE uint32_t make_word(uint32_t status, uint32_t mode, uint32_t escapes)
+{
+    return status << 17 | mode << 14 | escapes;
+}
+
+// ---- Parameters -----------------------------------------------------------------------------------------------------
+
+struct region {
+    uint8_t *base;
+    uint64_t page_stride, row_stride;
+    uint32_t page_count, row_bytes, page_bytes, table;
+    uint32_t blocks_before; // of one page of each region before it
+    uint32_t shape;         // log2 of what addresses are multiples of, up to 4; WHOLE when a page has no gaps
+};
+constexpr uint32_t SHAPE_WIDTH = 7, SHAPE_WHOLE = 8;
+
+struct encode_item {
+    uint8_t *dst;
+    const uint32_t *ids;
+    strait_result *result;
+    int32_t *page_status;
+    uint32_t page_status_count, id_count, page_count, page_bytes;
+    uint32_t rows_per_page, has_lengths, metadata_units;
+    uint32_t first_region, region_count;
+    uint32_t blocks_per_page; // 0: not the same in all regions
+    uint32_t first_slot, block_count, closings, close_each;
+};
+
+struct decode_item {
+    const uint8_t *src, *metadata;
+    uint64_t src_size;
+    const uint32_t *ids, *select;
+    strait_result *result;
+    int32_t *page_status;
+    uint32_t page_status_count, id_count, page_count;
+    uint32_t first_region, region_count, blocks_per_page;
+    uint32_t first_slot, block_count, checks, closings;
+    uint32_t alignment; // what all its addresses are multiples of: 1, 2 or 4
+    uint32_t close_each;
+};
+
+// Units of metadata, or pages, that end a chunk as one ticket. Those of the last chunks, for which nobody has anything
+// else to do, are one for each lane: a second one would wait for memory once more.
+constexpr uint32_t CLOSE_FEW = 32, CLOSE_MANY = 128;
+
+// Tickets are drawn in order; a segment is a run of them: the blocks of a chunk, the parts of its check or of its end.
+enum kind { KIND_BLOCKS, KIND_CHECK, KIND_CLOSE, KIND_COUNT };
+struct segment {
+    uint32_t first_ticket;
+    uint32_t work; // item << 2 | kind
+};
+
+struct launch_head {
+    control *scratch;
+    progress *items;
+    uint64_t *planes[PLANES];
+    const region *far_regions; // NULL: they are in the parameters
+    const uint8_t *tables;     // table_image of each table
+    strait_class_stats *class_stats;
+    uint32_t class_count, table_count;
+    uint32_t tickets, slots;
+    uint32_t items_at, segments_at, regions_at; // in launch.bytes
+    uint8_t element, mode, coded, reserved;     // coded: there are tables to code with
+    uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES];
+};
+
+template <uint32_t SIZE> struct launch {
+    launch_head head;
+    alignas(16) uint8_t bytes[SIZE - (sizeof(launch_head) + 15) / 16 * 16];
+};
+typedef launch<4096> small_launch;
+typedef launch<32752> large_launch; // the limit is 32764
+static_assert(sizeof(small_launch) == 4096 && sizeof(large_launch) == 32752, "kernel parameters");
+
+// ---- Sizes of a chunk, as in FORMAT.md section 4 --------------------------------------------------------------------
+
+ANY_SIDE uint32_t units_of(uint64_t bytes)
+{
+    return static_cast<uint32_t>((bytes + UNIT - 1) / UNIT);
+}
+
+ANY_SIDE uint32_t blocks_of(uint32_t page_bytes)
+{
+    return (page_bytes + BLOCK_SIZE - 1) / BLOCK_SIZE;
+}
+
+// Bytes of block b of a page.
+ANY_SIDE uint32_t block_bytes(uint32_t page_bytes, uint32_t b)
+{
+    uint32_t rest = page_bytes - b * BLOCK_SIZE;
+    return rest < BLOCK_SIZE ? rest : BLOCK_SIZE;
+}
+
+ANY_SIDE uint64_t rows_offset(uint32_t page_count, bool lengths)
+{
+    return STRAIT_CHUNK_HEADER_BYTES + (lengths ? 20ull : 16ull) * page_count;
+}
+
+ANY_SIDE uint64_t metadata_bytes(uint32_t page_count, uint32_t rows_per_page, bool lengths)
+{
+    return rows_offset(page_count, lengths) + 4ull * page_count * rows_per_page;
+}
+
+} // namespace strait
+#endif

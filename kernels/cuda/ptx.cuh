@@ -1,0 +1,216 @@
+// Instructions that CUDA C++ has no name for: barriers in shared memory, bulk copies, scoped loads and stores.
+#ifndef STRAIT_KERNELS_CUDA_PTX_CUH
+#define STRAIT_KERNELS_CUDA_PTX_CUH
+
+#include <cstdint>
+
+#define DEVICE   __device__ __forceinline__
+#define ANY_SIDE __host__ __device__ __forceinline__
+
+namespace strait
+{
+
+constexpr uint32_t ALL_LANES = 0xffffffffu;
+
+DEVICE uint32_t shared_address(const void *p)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- Barriers in shared memory ------------------------------------------------------------------------------------
+
+DEVICE void barrier_init(uint64_t *barrier, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+DEVICE void barrier_arrive(uint64_t *barrier, uint32_t arrivals = 1)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+                 : "memory");
+}
+
+// All lanes: the warp arrives, once, with everything that its lanes have done. A checker that looks for races may
+// believe this of the lane that arrives only; built for it, every lane does.
+#ifdef STRAIT_EVERY_LANE_ARRIVES
+constexpr uint32_t WARP_ARRIVALS = 32;
+#else
+constexpr uint32_t WARP_ARRIVALS = 1;
+#endif
+DEVICE void warp_arrive(uint64_t *barrier, uint32_t lane)
+{
+    __syncwarp();
+    if (lane < WARP_ARRIVALS)
+        barrier_arrive(barrier);
+}
+
+// Arrives, and makes the phase wait for so many bytes of bulk copies besides.
+DEVICE void barrier_expect(uint64_t *barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    do
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(shared_address(barrier)), "r"(parity)
+                     : "memory");
+    while (done == 0);
+}
+
+// Whether it would not have to wait.
+DEVICE bool barrier_test(uint64_t *barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(shared_address(barrier)), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
+// Named barriers of some warps of a thread block.
+DEVICE void named_sync(uint32_t id, uint32_t threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+DEVICE bool named_all(uint32_t id, uint32_t threads, bool value)
+{
+    uint32_t all;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %3, 0;\n"
+                 "bar.red.and.pred q, %1, %2, p;\nselp.u32 %0, 1, 0, q;\n}"
+                 : "=r"(all)
+                 : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(value))
+                 : "memory");
+    return all != 0;
+}
+
+// ---- Bulk copies: 16-byte aligned, multiples of 16 bytes ----------------------------------------------------------
+
+DEVICE void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(dst)),
+                 "l"(src), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+DEVICE void bulk_store(void *dst, const void *src, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(shared_address(src)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+DEVICE void bulk_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// All groups have left shared memory; all have arrived.
+DEVICE void bulk_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+DEVICE void bulk_wait()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// Ordinary accesses before it come before bulk copies after it.
+DEVICE void fence_bulk()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Bulk copies to global memory that have been waited for come before what is released next.
+DEVICE void fence_bulk_global()
+{
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// ---- Global memory that several thread blocks share ---------------------------------------------------------------
+
+DEVICE uint64_t load_relaxed(const uint64_t *p)
+{
+    uint64_t v;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+    return v;
+}
+
+DEVICE void load_relaxed_pair(const uint64_t *p, uint64_t v[2])
+{
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(p) : "memory");
+}
+
+DEVICE void store_relaxed(uint64_t *p, uint64_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+
+// After a relaxed load has seen what another thread block released: what came before that is there too. Polling with
+// acquire loads instead would empty the multiprocessor's cache each time.
+DEVICE void fence_acquire()
+{
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
+DEVICE uint32_t load_relaxed(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+// For an owner on the host or on another device.
+DEVICE void store_release_system(int32_t *p, int32_t v)
+{
+    asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+DEVICE void count_release(uint32_t *p, uint32_t count)
+{
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(count) : "memory");
+}
+
+DEVICE uint32_t count_acq_rel(uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+// ---- Warps --------------------------------------------------------------------------------------------------------
+
+// Sum of this lane's value and those of lower lanes.
+DEVICE uint32_t warp_scan(uint32_t x, uint32_t lane)
+{
+#pragma unroll
+    for (int step = 1; step < 32; step <<= 1) {
+        uint32_t y = __shfl_up_sync(ALL_LANES, x, step);
+        if (lane >= step)
+            x += y;
+    }
+    return x;
+}
+
+// Every lane gets the sum; in halves that cannot overflow.
+DEVICE uint64_t warp_sum(uint64_t v)
+{
+    uint32_t low = static_cast<uint32_t>(v), high = static_cast<uint32_t>(v >> 32);
+    uint32_t a = __reduce_add_sync(ALL_LANES, low & 0xffffu), b = __reduce_add_sync(ALL_LANES, low >> 16);
+    return a + (static_cast<uint64_t>(b) << 16) + (static_cast<uint64_t>(__reduce_add_sync(ALL_LANES, high)) << 32);
+}
+
+} // namespace strait
+#endif

@@ -1,0 +1,166 @@
+// Drawing tickets and finding what they are for.
+#ifndef STRAIT_KERNELS_CUDA_WORK_CUH
+#define STRAIT_KERNELS_CUDA_WORK_CUH
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace strait
+{
+
+template <class LAUNCH> DEVICE const segment &get_segment(const LAUNCH &launch, uint32_t index)
+{
+    return reinterpret_cast<const segment *>(launch.bytes + launch.head.segments_at)[index];
+}
+
+template <class ITEM, class LAUNCH> DEVICE const ITEM &get_item(const LAUNCH &launch, uint32_t index)
+{
+    return reinterpret_cast<const ITEM *>(launch.bytes + launch.head.items_at)[index];
+}
+
+template <class LAUNCH> DEVICE region get_region(const LAUNCH &launch, uint32_t index)
+{
+    if (launch.head.far_regions != nullptr)
+        return launch.head.far_regions[index];
+    return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[index];
+}
+
+// What this launch's words in scratch carry.
+template <class LAUNCH> DEVICE uint64_t launch_tag(const LAUNCH &launch)
+{
+    return (load_relaxed(&launch.head.scratch->launch) + 1) << TAG_SHIFT;
+}
+
+// Lane 0 gets a ticket; show_ticket tells the others, and waits for it.
+template <class LAUNCH> DEVICE uint32_t draw_ticket(const LAUNCH &launch, uint32_t lane)
+{
+    return lane == 0 ? atomicAdd(&launch.head.scratch->tickets, 1u) : 0;
+}
+
+DEVICE uint32_t show_ticket(uint32_t drawn)
+{
+    return __shfl_sync(ALL_LANES, drawn, 0);
+}
+
+// The segment of the last ticket; tickets of one team only grow.
+struct walk {
+    uint32_t index, first, end, item, kind;
+};
+
+template <class LAUNCH> DEVICE void walk_begin(const LAUNCH &launch, walk &at)
+{
+    at = {0, 0, 0, 0, 0};
+    at.index = 0xffffffffu;
+    at.end = get_segment(launch, 0).first_ticket;
+}
+
+// The last segment is followed by one that begins past all tickets.
+template <class LAUNCH> DEVICE void walk_to(const LAUNCH &launch, walk &at, uint32_t ticket)
+{
+    while (ticket >= at.end) {
+        at.index++;
+        const segment &now = get_segment(launch, at.index);
+        at.first = now.first_ticket;
+        at.item = now.work >> 2;
+        at.kind = now.work & 3;
+        at.end = get_segment(launch, at.index + 1).first_ticket;
+    }
+}
+
+// A block of a list: page number, block of the page, region of the item.
+struct place {
+    uint32_t page, block, region;
+};
+
+// The last region of which a block has a number up to k.
+template <class LAUNCH, class ITEM> DEVICE uint32_t find_region(const LAUNCH &launch, const ITEM &item, uint32_t k)
+{
+    uint32_t low = 0, high = item.region_count - 1;
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        bool before =
+            static_cast<uint64_t>(get_region(launch, item.first_region + middle).blocks_before) * item.id_count <= k;
+        low = before ? middle : low;
+        high = before ? high : middle - 1;
+    }
+    return low;
+}
+
+// Block k of the item.
+template <class LAUNCH, class ITEM> DEVICE place find_block(const LAUNCH &launch, const ITEM &item, uint32_t k)
+{
+    place at;
+    uint32_t per_page = item.blocks_per_page;
+    if (per_page != 0) {
+        at.page = k / per_page;
+        at.block = k - at.page * per_page;
+        at.region = at.page / item.id_count;
+        return at;
+    }
+    at.region = find_region(launch, item, k);
+    region r = get_region(launch, item.first_region + at.region);
+    per_page = blocks_of(r.page_bytes);
+    k -= r.blocks_before * item.id_count;
+    at.page = k / per_page;
+    at.block = k - at.page * per_page;
+    at.page += at.region * item.id_count;
+    return at;
+}
+
+// Number of block 0 of a page in the item.
+template <class LAUNCH, class ITEM>
+DEVICE uint32_t first_block_of(const LAUNCH &launch, const ITEM &item, uint32_t page)
+{
+    if (item.blocks_per_page != 0)
+        return page * item.blocks_per_page;
+    uint32_t index = page / item.id_count;
+    region r = get_region(launch, item.first_region + index);
+    return r.blocks_before * item.id_count + (page - index * item.id_count) * blocks_of(r.page_bytes);
+}
+
+// Blocks that a team has done but not yet told of: it tells of some at once, for that takes its time, and of all before
+// it waits for more, for others may wait for these.
+struct done_blocks {
+    static constexpr uint32_t MOST = 4;
+    uint32_t count, item;
+
+    DEVICE bool must_tell(uint64_t *more, uint32_t parity) const
+    {
+        return count == MOST || (count > 0 && !barrier_test(more, parity));
+    }
+
+    // One lane, when everything that was written for them has arrived.
+    template <class LAUNCH> DEVICE void tell(const LAUNCH &launch) const
+    {
+        count_release(&launch.head.items[item].blocks_done, count);
+    }
+};
+
+// The last team to end makes the scratch ready for the next launch. All lanes of its first warp call it.
+template <class LAUNCH> DEVICE void end_team(const LAUNCH &launch, uint32_t lane, uint32_t teams)
+{
+    control *scratch = launch.head.scratch;
+    __syncwarp();
+    if (lane == 0 && atomicAdd(&scratch->teams, 1u) == teams - 1) {
+        scratch->tickets = 0;
+        scratch->teams = 0;
+        scratch->launch++;
+    }
+}
+
+// ---- Pages ----------------------------------------------------------------------------------------------------------
+
+// Byte `offset` of a page, and how many bytes from there on lie in one piece, at most `left`.
+DEVICE uint8_t *page_piece(const region &r, uint8_t *page, uint32_t offset, uint32_t left, uint32_t *piece)
+{
+    if (r.shape & SHAPE_WHOLE) {
+        *piece = left;
+        return page + offset;
+    }
+    uint32_t row = offset / r.row_bytes, inside = offset - row * r.row_bytes, rest = r.row_bytes - inside;
+    *piece = rest < left ? rest : left;
+    return page + row * r.row_stride + inside;
+}
+
+} // namespace strait
+#endif

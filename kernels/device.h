@@ -1,0 +1,53 @@
+/* Device variants of the codec: what their plugins offer. A plugin is a shared object that knows this header and
+ * nothing else of the library; it needs no symbol from it. Public arguments have been checked when these run. */
+#ifndef STRAIT_KERNELS_DEVICE_H
+#define STRAIT_KERNELS_DEVICE_H
+
+#include <stdint.h>
+
+#include <strait/codec.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct device_encode {
+    const struct strait_encode_item *items;
+    uint32_t count;
+    enum strait_element element;
+    enum strait_mode mode;
+    const uint8_t *codebook_id; /* NULL: none */
+    const struct strait_run *run;
+};
+
+struct device_decode {
+    const struct strait_decode_item *items;
+    uint32_t count;
+    const uint8_t *codebook_id; /* NULL: none */
+    uint32_t table_count;
+    const struct strait_run *run;
+};
+
+struct device_ops {
+    uint32_t version; /* DEVICE_OPS_VERSION */
+    uint64_t (*encode_scratch_size)(const struct strait_encode_item *items, uint32_t count);
+    uint64_t (*decode_scratch_size)(const struct strait_decode_item *items, uint32_t count);
+    /* Enqueue; ERR_INVALID (no tables), ERR_ALIGNMENT, ERR_NO_SPACE (scratch), ERR_DEVICE. */
+    enum strait_status (*encode)(const struct device_encode *call);
+    enum strait_status (*decode)(const struct device_decode *call);
+};
+
+/* Grows with every change of what is above, or of the image of tables. */
+#define DEVICE_OPS_VERSION 1u
+
+/* What a plugin exports under the name DEVICE_OPS_SYMBOL: NULL when the current device cannot run it. */
+typedef const struct device_ops *device_ops_get(void);
+#define DEVICE_OPS_SYMBOL "strait_device_ops"
+
+/* The variant "cuda", NULL when it is not to be had. The plugin is looked for once, the device at every call. */
+const struct strait_codec *codec_cuda(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,29 @@
+/* A codebook set as kernels read it: a header, then for each table what encoders and decoders look up. */
+#ifndef STRAIT_KERNELS_TABLE_IMAGE_H
+#define STRAIT_KERNELS_TABLE_IMAGE_H
+
+#include <stdint.h>
+
+#define IMAGE_HEADER_BYTES 64u
+
+/* Multiples of 16 bytes, so that each part travels to shared memory as one bulk copy. */
+struct table_image {
+    /* By exponent: the code in tier 1 and, 16 bits further up, the one in tier 2; or 3 and 0, 3 and 3 (go on). */
+    uint32_t tiers[256];
+    uint8_t tier3[512];  /* by sign and exponent: the code in tier 3, 15 when it is not there either */
+    uint32_t top16[256]; /* by exponent: the rank, or IMAGE_ESCAPE */
+    /* Exponents by rank, for decoders. */
+    uint8_t first[8];  /* ranks 0..5 */
+    uint8_t second[8]; /* zeroes */
+    uint8_t third[16]; /* ranks 6..20 */
+    uint8_t codes[16]; /* ranks 0..15 */
+    uint8_t padding[16];
+    uint8_t rank[256]; /* by exponent */
+};
+
+#define IMAGE_ESCAPE       0x80000000u
+#define IMAGE_TIERS_BYTES  1536u /* tiers and tier3 */
+#define IMAGE_TOP16_BYTES  1024u
+#define IMAGE_DECODE_BYTES 64u
+
+#endif

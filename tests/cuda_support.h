@@ -1,0 +1,45 @@
+/* Running batches on a device beside the scalar variant on the host. */
+#ifndef STRAIT_TESTS_CUDA_SUPPORT_H
+#define STRAIT_TESTS_CUDA_SUPPORT_H
+
+#include <cuda_runtime_api.h>
+
+#include "tests/support.h"
+
+#define require_cuda(call) require((call) == cudaSuccess)
+
+enum { BATCH_MAX = 4, DEVICE_SLACK = 4096 };
+
+/* What all calls share. Scratch is used by one call after another, never cleaned between them. */
+struct device {
+    const struct strait_codec *codec;
+    const struct strait_codebook *codebook;
+    cudaStream_t stream;
+    uint8_t *scratch, *tables;
+    size_t scratch_size;
+    bool exact; /* every buffer is an allocation of just its size: for a memory checker */
+};
+
+/* Prints why and returns false when there is nothing to test with. */
+bool device_init(struct device *device, const struct strait_codebook *codebook);
+void device_fini(struct device *device);
+
+/* One chunk of a batch. The scalar variant encodes `src` and decodes to `dst`; the device does the same with copies. */
+struct trial {
+    struct asked asked;
+    struct layout src, dst;
+    uint32_t ids[16], select[VERDICT_PAGES];
+    bool has_ids, has_select, copied_metadata;
+    uint32_t shift; /* of all device pages from a round address */
+
+    uint8_t *chunk; /* malloc()ed; NULL when there is none */
+    uint64_t chunk_size;
+    struct verdict encoded, decoded; /* of the scalar variant */
+};
+
+/* Both run all trials and require that nothing differs: chunks, verdicts, pages that are OK, bytes around pages. The
+ * trials of an encoding batch are alike in `asked`. */
+void compare_encoding(const struct device *device, struct trial *trials, uint32_t count, uint32_t sm_budget);
+void compare_decoding(const struct device *device, struct trial *trials, uint32_t count, uint32_t sm_budget);
+
+#endif

@@ -1,0 +1,390 @@
+/* The CUDA variant against its scalar twin: chunks, verdicts and pages of random and of chosen batches.
+ *
+ *   test_cuda              10^4 random trials and the chosen ones
+ *   test_cuda --chosen     only the chosen ones, every buffer an allocation of its own: for compute-sanitizer
+ *   test_cuda --trials N   N random ones */
+#include <string.h>
+
+#include "internal/bytes.h"
+#include "tests/cuda_support.h"
+
+static struct strait_codebook *codebook;
+static struct device device;
+static unsigned done;
+
+/* ---- Making trials --------------------------------------------------------------------------------------------- */
+
+static const uint32_t sizes[] = {1,     2,     3,     7,     8,     15,    16,    17,    18,    30,    31,    32,
+                                 33,    34,    62,    64,    66,    127,   128,   129,   130,   254,   1024,  2048,
+                                 4096,  8191,  8192,  8193,  12288, 16256, 16368, 16382, 16383, 16384, 16385, 16386,
+                                 16387, 16400, 16512, 32767, 32768, 32769, 32770, 49150, 49152, 49153, 65536};
+
+static uint32_t alignment_of(enum strait_element element)
+{
+    static const uint32_t alignments[] = {1, 2, 2, 4, 1, 1};
+    return alignments[element];
+}
+
+static uint32_t round_to(uint32_t size, uint32_t multiple)
+{
+    return (size + multiple - 1) / multiple * multiple;
+}
+
+static struct asked random_asked(struct rng *rng)
+{
+    struct asked asked = {codebook, STRAIT_ELEMENT_BF16, (enum strait_mode)rng_below(rng, 4)};
+    if (rng_below(rng, 8) == 0)
+        asked.element = (enum strait_element)rng_below(rng, 6);
+    if (rng_below(rng, 16) == 0) {
+        asked.codebook = NULL;
+        if (asked.element == STRAIT_ELEMENT_BF16)
+            asked.mode = STRAIT_MODE_RAW;
+    }
+    return asked;
+}
+
+static struct shape random_shape(struct rng *rng, const struct asked *asked, uint32_t pages)
+{
+    const uint32_t align = alignment_of(asked->element);
+    struct shape shape = {.page_count = pages, .rows = 1};
+    uint32_t size = rng_below(rng, 3) == 0 ? 1 + rng_below(rng, 40000) : sizes[rng_below(rng, COUNT(sizes))];
+    shape.row_bytes = size;
+    shape.table = asked->codebook == NULL ? 0 : rng_below(rng, TEST_TABLES);
+    if (rng_below(rng, 4) == 0) { /* rows */
+        shape.rows = 2 + rng_below(rng, 9);
+        shape.row_bytes = round_to(1 + size / shape.rows, rng_below(rng, 2) == 0 ? 16 : align);
+        shape.row_gap = rng_below(rng, 2) == 0 ? 16 * rng_below(rng, 3) : align * rng_below(rng, 20);
+    }
+    if (rng_below(rng, 2) == 0) {
+        shape.skew = align * rng_below(rng, 16);
+        shape.page_gap = align * rng_below(rng, 40);
+    }
+    uint32_t stride = shape.rows * (shape.row_bytes + shape.row_gap) + shape.page_gap;
+    shape.page_gap += round_to(stride, rng_below(rng, 2) == 0 ? 16 : align) - stride;
+    return shape;
+}
+
+static void trial_layout(struct trial *trial, const struct shape *shapes, uint32_t regions, uint32_t ids)
+{
+    layout_init(&trial->src, 64, shapes, regions, trial->has_ids ? trial->ids : NULL, ids);
+    layout_mirror(&trial->dst, &trial->src);
+}
+
+static void random_trial(struct rng *rng, struct trial *trial, const struct asked *asked)
+{
+    struct shape shapes[3];
+    uint32_t regions = 1 + rng_below(rng, 3), ids = 1 + rng_below(rng, 4), pages = ids + rng_below(rng, 3);
+    bool alike = rng_below(rng, 2) == 0;
+    *trial = (struct trial){.asked = *asked, .has_ids = rng_below(rng, 2) == 0};
+    for (uint32_t r = 0; r < regions; r++)
+        shapes[r] = alike && r > 0 ? shapes[0] : random_shape(rng, asked, pages);
+    for (uint32_t i = 0; i < ids; i++) /* distinct, unless one is bad */
+        trial->ids[i] = (i * 7 + 1) % pages;
+    for (uint32_t i = 0; i < ids; i++)
+        for (uint32_t j = 0; j < i; j++)
+            if (trial->ids[i] == trial->ids[j])
+                trial->has_ids = false;
+    if (rng_below(rng, 20) == 0)
+        trial->ids[rng_below(rng, ids)] = pages + (rng_below(rng, 2) == 0 ? 0 : (uint32_t)rng_next(rng) >> 8);
+    trial->shift = rng_below(rng, 3) == 0 ? alignment_of(asked->element) * rng_below(rng, 8) : 0;
+    trial_layout(trial, shapes, regions, ids);
+    for (uint32_t p = 0; p < layout_count(&trial->src); p++) {
+        uint32_t size = layout_page_bytes(&trial->src, p);
+        uint8_t ranking[256], *page = malloc(size);
+        require(page != NULL);
+        test_ranking(ranking, shapes[p / ids].table);
+        fill_pattern(rng, (enum pattern)rng_below(rng, PATTERNS), ranking, page, size);
+        layout_write(&trial->src, p, page);
+        free(page);
+    }
+}
+
+static void trial_fini(struct trial *trial)
+{
+    free(trial->chunk);
+    layout_fini(&trial->src);
+    layout_fini(&trial->dst);
+}
+
+/* ---- Hostile chunks -------------------------------------------------------------------------------------------- */
+
+enum hostility {
+    HONEST,
+    BIT_OF_METADATA,
+    BIT_OF_METADATA_REPAIRED,
+    WORD_OF_METADATA_REPAIRED,
+    BIT_OF_STREAMS,
+    BYTES_OF_STREAMS,
+    BLOCK_OF_NOISE,
+    ENDS_EARLY,
+    ENDS_LATE,
+    HEADER_FIELD,
+    HOSTILITIES
+};
+
+static void flip(uint8_t *bytes, uint64_t bit)
+{
+    bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+}
+
+/* Word of the metadata to something near what it was, or to anything. */
+static void change_word(struct rng *rng, uint8_t *word)
+{
+    uint32_t was = load_le32(word);
+    const uint32_t choice[] = {was + 1, was - 1, was + 16, was - 16, was ^ 3, 0, UINT32_MAX, (uint32_t)rng_next(rng),
+                               was ^ 1, was + 2};
+    store_le32(word, choice[rng_below(rng, COUNT(choice))]);
+}
+
+static void resize_chunk(struct trial *trial, uint64_t size)
+{
+    uint8_t *bytes = malloc(size == 0 ? 1 : size);
+    require(bytes != NULL);
+    memset(bytes, 0x3C, size);
+    memcpy(bytes, trial->chunk, size < trial->chunk_size ? size : trial->chunk_size);
+    free(trial->chunk);
+    trial->chunk = bytes;
+    trial->chunk_size = size;
+}
+
+static void make_hostile(struct rng *rng, struct trial *trial, enum hostility how)
+{
+    struct strait_chunk_info info;
+    require(strait_chunk_info(trial->chunk, trial->chunk_size, &info) == STRAIT_OK);
+    uint8_t *chunk = trial->chunk, *blocks = chunk + info.metadata_bytes;
+    uint32_t metadata = (uint32_t)info.metadata_bytes, streams = (uint32_t)(trial->chunk_size - metadata);
+    switch (how) {
+    case BIT_OF_METADATA:
+    case BIT_OF_METADATA_REPAIRED:
+        flip(chunk, rng_below(rng, 8 * metadata));
+        break;
+    case WORD_OF_METADATA_REPAIRED:
+        change_word(rng, chunk + 48 + 4 * rng_below(rng, (metadata - 48) / 4));
+        break;
+    case BIT_OF_STREAMS:
+        flip(blocks, rng_below(rng, 8 * streams));
+        break;
+    case BYTES_OF_STREAMS:
+        for (uint32_t i = 0; i < 20; i++)
+            blocks[rng_below(rng, streams)] = (uint8_t)rng_next(rng);
+        break;
+    case BLOCK_OF_NOISE:
+        rng_fill(rng, blocks + rng_below(rng, streams) / 2, streams / 2);
+        break;
+    case ENDS_EARLY:
+        resize_chunk(trial, rng_below(rng, (uint32_t)trial->chunk_size));
+        break;
+    case ENDS_LATE:
+        resize_chunk(trial, trial->chunk_size + 1 + rng_below(rng, 40));
+        break;
+    case HEADER_FIELD:
+        change_word(rng, chunk + 4 * rng_below(rng, 12));
+        break;
+    default:
+        break;
+    }
+    if (how == BIT_OF_METADATA_REPAIRED || how == WORD_OF_METADATA_REPAIRED ||
+        (how == HEADER_FIELD && rng_below(rng, 2) == 0))
+        repair_metadata(trial->chunk, trial->chunk_size);
+}
+
+static void choose_pages(struct rng *rng, struct trial *trial)
+{
+    uint32_t count = layout_count(&trial->dst);
+    trial->has_select = rng_below(rng, 4) == 0;
+    trial->copied_metadata = rng_below(rng, 4) == 0;
+    for (uint32_t i = 0; i < count; i++)
+        trial->select[i] = rng_below(rng, 8) == 0 ? rng_below(rng, count + 2) : i;
+    if (rng_below(rng, 16) == 0)
+        trial->select[rng_below(rng, count)] = UINT32_MAX;
+}
+
+/* ---- Random batches -------------------------------------------------------------------------------------------- */
+
+static const uint32_t budgets[] = {0, 0, 1, 2, 5};
+
+static void random_batch(struct rng *rng)
+{
+    struct trial trials[BATCH_MAX];
+    uint32_t count = 1 + rng_below(rng, BATCH_MAX), decoded = 0;
+    const struct asked asked = random_asked(rng);
+    for (uint32_t i = 0; i < count; i++)
+        random_trial(rng, &trials[i], &asked);
+    compare_encoding(&device, trials, count, budgets[rng_below(rng, COUNT(budgets))]);
+    for (uint32_t i = 0; i < count; i++) { /* those that became chunks */
+        if (trials[i].chunk == NULL) {
+            trial_fini(&trials[i]);
+            continue;
+        }
+        enum hostility how = rng_below(rng, 2) == 0 ? HONEST : (enum hostility)rng_below(rng, HOSTILITIES);
+        make_hostile(rng, &trials[i], how);
+        choose_pages(rng, &trials[i]);
+        trials[i].dst.pages.ids = trials[i].has_ids ? trials[decoded].ids : NULL;
+        if (decoded != i)
+            trials[decoded] = trials[i];
+        trials[decoded].src.pages.regions = trials[decoded].src.regions;
+        trials[decoded].dst.pages.regions = trials[decoded].dst.regions;
+        trials[decoded].src.pages.ids = trials[decoded].dst.pages.ids;
+        decoded++;
+    }
+    if (decoded > 0)
+        compare_decoding(&device, trials, decoded, budgets[rng_below(rng, COUNT(budgets))]);
+    for (uint32_t i = 0; i < decoded; i++)
+        trial_fini(&trials[i]);
+    done += count;
+}
+
+/* ---- Chosen batches -------------------------------------------------------------------------------------------- */
+
+/* One page list, encoded and decoded; then the same chunk, hostile in every way. */
+static void chosen_trial(struct rng *rng, const struct asked *asked, const struct shape *shape, enum pattern pattern,
+                         enum hostility how)
+{
+    struct trial trial = {.asked = *asked};
+    trial_layout(&trial, shape, 1, shape->page_count);
+    layout_fill(&trial.src, rng, pattern, codebook);
+    compare_encoding(&device, &trial, 1, budgets[done % COUNT(budgets)]);
+    make_hostile(rng, &trial, how);
+    compare_decoding(&device, &trial, 1, budgets[done % COUNT(budgets)]);
+    trial_fini(&trial);
+    done++;
+}
+
+static void chosen_sizes(struct rng *rng)
+{
+    static const enum strait_mode modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED, STRAIT_MODE_RAW};
+    for (int s = 0; s < COUNT(sizes); s++) {
+        for (int m = 0; m < COUNT(modes); m++) {
+            const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[m]};
+            const struct shape shape = {.page_count = 2,
+                                        .rows = 1,
+                                        .row_bytes = sizes[s],
+                                        .page_gap = sizes[s] % 2,
+                                        .table = (uint32_t)s % TEST_TABLES};
+            chosen_trial(rng, &asked, &shape, (enum pattern)((s + m) % PATTERNS), HONEST);
+        }
+    }
+}
+
+static void chosen_patterns(struct rng *rng)
+{
+    for (int p = 0; p < PATTERNS; p++) {
+        for (int k = 0; k < 6; k++) {
+            const struct asked asked = {codebook, STRAIT_ELEMENT_BF16,
+                                        k % 2 == 0 ? STRAIT_MODE_TOP16 : STRAIT_MODE_TIERED};
+            const struct shape shape = {.page_count = 2,
+                                        .rows = k < 4 ? 1 : 5,
+                                        .row_bytes = k < 2   ? 16384
+                                                     : k < 4 ? 20480
+                                                             : 3000,
+                                        .row_gap = k < 4 ? 0 : 6,
+                                        .skew = k == 2 ? 2 : 0,
+                                        .table = (uint32_t)k % TEST_TABLES};
+            chosen_trial(rng, &asked, &shape, (enum pattern)p, HONEST);
+        }
+    }
+}
+
+static void chosen_hostilities(struct rng *rng)
+{
+    for (int how = 0; how < HOSTILITIES; how++) {
+        for (int k = 0; k < 12; k++) {
+            const struct asked asked = {codebook, STRAIT_ELEMENT_BF16,
+                                        k % 2 == 0 ? STRAIT_MODE_TOP16 : STRAIT_MODE_TIERED};
+            const struct shape shape = {.page_count = 3,
+                                        .rows = 1,
+                                        .row_bytes = k < 6 ? 16384 + 600 : 3001,
+                                        .page_gap = k < 6 ? 2 : 1,
+                                        .table = 2};
+            chosen_trial(rng, &asked, &shape, k % 3 == 0 ? PATTERN_FALLING : PATTERN_RARE, (enum hostility)how);
+        }
+    }
+}
+
+/* More regions than kernel parameters hold. */
+static void many_regions(void)
+{
+    enum { REGIONS = 1500, BYTES = 96 };
+    static struct strait_region regions[REGIONS], there[REGIONS];
+    static uint8_t values[REGIONS * BYTES];
+    struct rng rng = rng_init(7);
+    rng_fill(&rng, values, sizeof(values));
+    uint8_t *memory, *chunk, *expected, *got;
+    require_cuda(cudaMalloc((void **)&memory, sizeof(values)));
+    require_cuda(cudaMemcpy(memory, values, sizeof(values), cudaMemcpyHostToDevice));
+    for (uint32_t r = 0; r < REGIONS; r++) {
+        regions[r] = (struct strait_region){
+            .base = values + r * BYTES, .page_count = 1, .rows = 1, .row_bytes = BYTES - r % 3 * 16, .table = r % 5};
+        there[r] = regions[r];
+        there[r].base = memory + r * BYTES;
+    }
+    struct strait_pages pages = {.regions = regions, .region_count = REGIONS, .id_count = 1}, far = pages;
+    far.regions = there;
+    struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    struct strait_result result, *cuda;
+    struct strait_run run = {.size = sizeof(run), .result = &result};
+    uint64_t bound = strait_encode_bound(&pages);
+    require((expected = malloc(bound)) != NULL && (got = malloc(bound)) != NULL);
+    require(strait_encode(variant(0), &params, expected, bound, &pages, &run) == STRAIT_OK);
+    require_cuda(cudaMalloc((void **)&chunk, bound));
+    require_cuda(cudaMemset(chunk, CANARY, bound)); /* a memory checker does not see what bulk copies write */
+    require_cuda(cudaHostAlloc((void **)&cuda, sizeof(*cuda), cudaHostAllocMapped));
+    run = (struct strait_run){.size = sizeof(run),
+                              .result = cuda,
+                              .stream = device.stream,
+                              .scratch = device.scratch,
+                              .scratch_size = device.scratch_size,
+                              .tables = device.tables};
+    require(strait_encode(device.codec, &params, chunk, bound, &far, &run) == STRAIT_OK);
+    require_cuda(cudaStreamSynchronize(device.stream));
+    require(memcmp(cuda, &result, sizeof(result)) == 0);
+    require_cuda(cudaMemcpy(got, chunk, result.bytes, cudaMemcpyDeviceToHost));
+    require(memcmp(got, expected, result.bytes) == 0);
+    require_cuda(cudaMemset(memory, 0, sizeof(values)));
+    require(strait_decode(device.codec, codebook, &far, NULL, chunk, result.bytes, &run) == STRAIT_OK);
+    require_cuda(cudaStreamSynchronize(device.stream));
+    require(cuda->status == STRAIT_OK && cuda->failed_pages == 0);
+    static uint8_t back[sizeof(values)];
+    require_cuda(cudaMemcpy(back, memory, sizeof(back), cudaMemcpyDeviceToHost));
+    for (uint32_t r = 0; r < REGIONS; r++)
+        require(memcmp(back + r * BYTES, values + r * BYTES, regions[r].row_bytes) == 0);
+    cudaFree(memory);
+    cudaFree(chunk);
+    cudaFreeHost(cuda);
+    free(expected);
+    free(got);
+    done++;
+}
+
+static void check_device(unsigned trials, bool chosen)
+{
+    struct rng rng = rng_init(600);
+    device.exact = chosen && trials == 0;
+    if (chosen) {
+        chosen_sizes(&rng);
+        chosen_patterns(&rng);
+        chosen_hostilities(&rng);
+        many_regions();
+        printf("%u chosen trials agree\n", done);
+    }
+    done = 0;
+    while (done < trials)
+        random_batch(&rng);
+    if (trials > 0)
+        printf("%u random trials agree\n", done);
+}
+
+int main(int argc, char **argv)
+{
+    bool chosen = argc == 2 && strcmp(argv[1], "--chosen") == 0;
+    unsigned trials = argc == 3 && strcmp(argv[1], "--trials") == 0 ? (unsigned)strtoul(argv[2], NULL, 0) : 10000;
+    codebook = test_codebook();
+    printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (!device_init(&device, codebook))
+        return 77;
+    check_device(chosen ? 0 : trials, chosen || argc == 1);
+    device_fini(&device);
+    strait_codebook_destroy(codebook);
+    return 0;
+}
