@@ -85,7 +85,7 @@ static struct parts parts_of(struct message *m)
     case MESSAGE_OFFER:
         return (struct parts){{&m->offer.key, &m->offer.aux}, &m->offer.lists, m->offer.list_count};
     case MESSAGE_APPEND:
-        return (struct parts){{&m->append.aux}, &m->append.lists, m->append.list_count};
+        return (struct parts){{&m->append.aux, &m->append.ready}, &m->append.lists, m->append.list_count};
     case MESSAGE_START:
         return (struct parts){{&m->start.peer_address, &m->start.peer_key}, NULL, 0};
     case MESSAGE_NOTIFY:

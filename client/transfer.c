@@ -204,10 +204,22 @@ static struct message append_message(const struct strait_transfer *transfer, con
     return message;
 }
 
+static bool on_gpu(const struct strait_pool *pool)
+{
+    uint32_t r = 0;
+    while (r < pool->region_count && pool->wire[r].device < 0)
+        r++;
+    return r < pool->region_count;
+}
+
 /* Half of an append must not stay: the daemon would wait for the rest. */
 static enum strait_status send_append(struct strait_transfer *transfer, const struct strait_append_params *params)
 {
     struct message message = append_message(transfer, params);
+    uintptr_t event = (uintptr_t)params->ready; /* of this process */
+    if (params->ready != NULL)
+        message.append.ready = transfer->client->embedded != NULL ? view_of(&event, sizeof(event))
+                                                                  : view_of(params->ready, MESSAGE_EVENT_IPC);
     enum strait_status status = lists_send(transfer, &message, params->lists, params->list_count);
     if (status != STRAIT_OK)
         strait_abort(transfer);
@@ -219,10 +231,10 @@ enum strait_status strait_append(struct strait_transfer *transfer, const struct 
 {
     if (transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
         return STRAIT_ERR_INVALID;
-    if (params->ready != NULL)
-        return STRAIT_ERR_UNSUPPORTED; /* no GPU pools in this release */
     if (!append_valid(transfer, params))
         return STRAIT_ERR_INVALID;
+    if (params->ready != NULL && !on_gpu(transfer->pool))
+        return STRAIT_ERR_UNSUPPORTED;
     uint64_t pages = transfer->pages;
     enum strait_status status = lists_check(transfer->pool, params->lists, params->list_count, &pages);
     if (status != STRAIT_OK)

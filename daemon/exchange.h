@@ -95,12 +95,15 @@ struct offer {
     uint32_t consumers, leg_count, done_count, failed_count;
     uint32_t lease_ms;
     uint64_t expires;
-    bool later, last;
+    bool later;
+    bool complete;         /* nothing will be appended, */
+    bool last;             /* and all of it is ready */
     struct segment *ready; /* in the order in which they became ready */
     uint32_t ready_count, ready_capacity;
     struct wire_span *later_spans; /* what was offered as `later` */
     uint32_t later_count;
-    bool *later_ready; /* which regions of it are ready; of all groups, one after another */
+    bool *later_ready;       /* which regions of it are ready; of all groups, one after another */
+    struct awaited *awaited; /* appends whose events have not completed */
     uint8_t *aux;
     size_t aux_size;
     struct source *sources;
@@ -276,14 +279,27 @@ void exchange_send_notes(struct node *node); /* those whose peer is up now */
 void exchange_writer_begun(struct peer *peer);
 void exchange_writer_done(struct peer *peer);
 
+/* Of a peer's arena, for GPUs to write to. */
+enum pin_state { PIN_NONE, PIN_BUSY, PIN_DONE, PIN_FAILED };
+
 /* What the exchange keeps with a peer (peer->owner), from `up` to `quiet`. */
 struct peer_use {
+    struct node *node;
     uint32_t writers; /* jobs that write to its arena */
     uint32_t parked, parked_spans;
     uint32_t slots; /* of the receive arena that it may write to */
     bool down;
+    enum pin_state pin;
+    void *pinned; /* its arena, as it is mapped here; NULL: not pinned */
     struct policy policy;
 };
+
+/* ---- pin.c ------------------------------------------------------------------------------------------------------- */
+
+/* Can GPUs write to the peer's arena? Sees to it when it is first asked. */
+enum pin_state pin_peer(struct node *node, struct peer *peer);
+/* Before its link is quit, when nothing writes any more. False: not yet, exchange_writer_done follows. */
+bool pin_release(struct node *node, struct peer *peer);
 
 void name_set(struct name *name, const struct pool_id *pool, struct view key);
 /* Why the latest request of that name failed; NONE: it did not, or is forgotten. */
@@ -299,6 +315,9 @@ void tombstone_free(struct node *node, struct tombstone *stone);
 /* Accounts for memory taken for a request: false when its client has used up its share. */
 bool request_charge(struct request *request, uint64_t bytes);
 void request_over(struct request *request); /* something of it has ended: it may be freed at the end of the turn */
+/* The text of a failure: when there is none, what a device of the pool says of its own. It may point into *state. */
+const char *request_why(const struct request *request, enum strait_reason reason, const char *text,
+                        struct device_state *state);
 enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);
 void request_state(struct request *request, enum strait_state state); /* moves up and tells the client */
 void request_release_pool(struct request *request);                   /* drained: its pages are free */
@@ -330,6 +349,14 @@ bool offer_pages_ready(struct offer *offer, uint32_t group, uint32_t first, uint
                        uint32_t layer_count);
 /* Layers (count 0: all) of what was announced; those that are ready already are left alone. */
 bool offer_layers_ready(struct offer *offer, int32_t layer_first, uint32_t layer_count);
+
+/* Tells the legs what became ready from segment `from` on; and that nothing follows, if nothing is awaited. */
+void offer_tell_legs(struct offer *offer, uint32_t from);
+
+/* await.c: an append whose pages, which are known, are ready after an event. NONE, LOCAL (no event for these pages),
+ * NO_MEMORY. */
+enum strait_reason await_append(struct offer *offer, const struct message_append *message);
+void await_forget(struct offer *offer); /* the offer has its verdict */
 
 void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);
 void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer, when it is up */

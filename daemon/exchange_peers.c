@@ -15,6 +15,7 @@ static void on_up(void *owner, struct peer *peer)
         peer_drop(peer, "out of memory");
         return;
     }
+    use->node = node;
     peer->owner = use;
     exchange_redial(node);
 }
@@ -23,7 +24,7 @@ static void on_up(void *owner, struct peer *peer)
 static void quit_when_quiet(struct peer *peer)
 {
     struct peer_use *use = peer->owner;
-    if (use == NULL || (use->down && use->writers == 0))
+    if (use == NULL || (use->down && use->writers == 0 && pin_release(use->node, peer)))
         peer_quit_link(peer);
 }
 

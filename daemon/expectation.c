@@ -181,8 +181,10 @@ static void tell(struct expectation *e, const char *text)
 
 void expectation_fail(struct expectation *e, enum strait_reason reason, const char *text)
 {
+    struct device_state state;
     if (e->request.decided)
         return;
+    text = request_why(&e->request, reason, text, &state);
     decide(e, STRAIT_FAILED, reason);
     struct sink *sink;
     LL_FOREACH (e->sinks, sink)

@@ -164,6 +164,20 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
     return status;
 }
 
+static enum strait_status make_jobs(struct node *node)
+{
+    enum strait_status status = devices_create(node->loop, node->codebook, node->receive.slot_bytes,
+                                               node->options.gpu_multiprocessors, &node->devices);
+    if (status == STRAIT_OK)
+        status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);
+    if (status != STRAIT_OK)
+        return status;
+    devices_add_arena(node->devices, node->receive.base, node->receive.size);
+    devices_add_arena(node->devices, node->send.base, node->send.size);
+    jobs_use_devices(node->jobs, node->devices);
+    return STRAIT_OK;
+}
+
 static enum strait_status make_peers(struct node *node, char *why, size_t why_size)
 {
     struct transport_arena arena = {
@@ -204,7 +218,7 @@ static enum strait_status make_parts(struct node *node, char *why, size_t why_si
     if (status == STRAIT_OK)
         status = make_memory(node, why, why_size);
     if (status == STRAIT_OK)
-        status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);
+        status = make_jobs(node);
     if (status == STRAIT_OK)
         status = make_peers(node, why, why_size);
     if (status == STRAIT_OK)
@@ -304,6 +318,8 @@ static void close_handles(struct node *node)
     if (node->jobs != NULL)
         jobs_destroy(node->jobs);
     node->jobs = NULL;
+    devices_destroy(node->devices);
+    node->devices = NULL;
     uv_handle_t *handles[] = {(uv_handle_t *)&node->tick, (uv_handle_t *)&node->prepare, (uv_handle_t *)&node->again};
     node->handles = sizeof(handles) / sizeof(handles[0]);
     for (uint32_t i = 0; i < node->handles; i++)

@@ -31,6 +31,7 @@ struct node {
     struct log *log;
     struct metrics metrics;
     struct strait_codebook *codebook; /* NULL: none */
+    struct devices *devices;          /* GPUs */
     struct jobs *jobs;
     unsigned workers; /* threads that code */
     struct arena receive, send;

@@ -55,10 +55,10 @@ static enum strait_reason keep_aux(struct offer *o, struct view aux)
     return STRAIT_REASON_NONE;
 }
 
-/* Tells the legs what became ready since segment `from`. */
-static void tell_legs(struct offer *o, uint32_t from)
+void offer_tell_legs(struct offer *o, uint32_t from)
 {
     struct source *source;
+    o->last = o->complete && o->awaited == NULL;
     LL_FOREACH (o->sources, source) {
         enum strait_reason reason = source_more(source, from, o->ready_count - from);
         if (reason != STRAIT_REASON_NONE)
@@ -73,7 +73,7 @@ void offer_begin(struct offer *o, const struct message_offer *message)
         offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
         return;
     }
-    o->last = message->last;
+    o->last = o->complete = message->last;
     o->request.begun = true;
     request_state(&o->request, STRAIT_BOOTSTRAP);
     parked_meet_offer(o);
@@ -82,25 +82,32 @@ void offer_begin(struct offer *o, const struct message_offer *message)
 enum strait_reason offer_append(struct offer *o, const struct message_append *message)
 {
     uint32_t from = o->ready_count;
-    if (o->last)
+    if (o->complete)
         return STRAIT_REASON_GEOMETRY;
     for (uint32_t i = 0; i < message->list_count; i++) {
         const struct wire_page_list *list = &message->lists[i];
         enum strait_reason reason = request_add_pages(&o->request, list);
         if (reason != STRAIT_REASON_NONE)
             return reason;
-        if (!offer_pages_ready(o, list->group, list->first, list->count, message->layer_first, message->layer_count))
+        if (message->ready.size == 0 &&
+            !offer_pages_ready(o, list->group, list->first, list->count, message->layer_first, message->layer_count))
             return STRAIT_REASON_NO_MEMORY;
     }
-    if (message->list_count == 0 && !offer_layers_ready(o, message->layer_first, message->layer_count))
+    if (message->ready.size == 0 && message->list_count == 0 &&
+        !offer_layers_ready(o, message->layer_first, message->layer_count))
         return STRAIT_REASON_NO_MEMORY;
+    if (message->ready.size != 0) {
+        enum strait_reason reason = await_append(o, message);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+    }
     if (message->last) {
         enum strait_reason reason = keep_aux(o, message->aux);
         if (reason != STRAIT_REASON_NONE)
             return reason;
-        o->last = !message->more;
+        o->complete = !message->more;
     }
-    tell_legs(o, from);
+    offer_tell_legs(o, from);
     return STRAIT_REASON_NONE;
 }
 
@@ -206,12 +213,15 @@ static void stop_announcing(struct offer *o)
 static void decide(struct offer *o, enum strait_reason reason, const char *text)
 {
     struct node *node = o->request.node;
+    struct device_state state;
+    text = request_why(&o->request, reason, text, &state);
     o->request.decided = true;
     o->request.state = reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED;
     o->request.reason = reason;
     HASH_DELETE(by_name, node->exchange.offers_by_name, &o->request);
     tombstone_add(node, &o->request);
     stop_announcing(o);
+    await_forget(o);
     parked_forget_offer(node, o);
     if (reason == STRAIT_REASON_NONE)
         node->metrics.source_done++;

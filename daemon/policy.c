@@ -85,6 +85,15 @@ static enum strait_mode choose(struct node *node, struct policy *policy, struct 
     return best;
 }
 
+/* Between a GPU and shared memory lies a bus, far slower than its codec: what shrinks is coded. */
+static enum strait_mode choose_for_bus(struct policy *policy, const struct policy_pool *pool)
+{
+    double ratio = known_or(pool->ratio[STRAIT_MODE_TIERED], usual_ratio[STRAIT_MODE_TIERED]);
+    if (ratio > 1.02 || pool->chunks % PROBE_CHUNKS == 0)
+        return say(policy, STRAIT_MODE_TIERED, "the bus between GPU and shared memory");
+    return say(policy, STRAIT_MODE_RAW, "pages of the GPU do not shrink");
+}
+
 enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
@@ -99,6 +108,8 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
     mode = pinned_by_option(node->options.coding);
     if (mode != STRAIT_MODE_AUTO)
         return say(policy, mode, "pinned by the option coding");
+    if (peer->direct && pool->pool->devices != NULL)
+        return choose_for_bus(policy, &pool->policy);
     if (peer->direct)
         return say(policy, STRAIT_MODE_RAW, "shared memory");
     return choose(node, policy, &pool->policy);

@@ -111,9 +111,26 @@ static void add_pools(struct node *node, cJSON *array)
         cJSON_AddItemToArray(array, item);
         cJSON_AddStringToObject(item, "id", id);
         cJSON_AddNumberToObject(item, "bytes", (double)pool->pool->bytes);
+        cJSON_AddNumberToObject(item, "device_bytes", (double)pool->pool->device_bytes);
         cJSON_AddNumberToObject(item, "groups", pool->pool->group_count);
         cJSON_AddNumberToObject(item, "uses", pool->uses);
         cJSON_AddBoolToObject(item, "removing", pool->removing);
+    }
+}
+
+/* Those that clients have asked for. */
+static void add_devices(struct node *node, cJSON *array)
+{
+    struct device_state state;
+    for (int32_t number = 0; number < DEVICES_MAX; number++) {
+        if (!devices_state(node->devices, number, &state))
+            continue;
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddItemToArray(array, item);
+        cJSON_AddNumberToObject(item, "device", number);
+        cJSON_AddStringToObject(item, "state", state.failed ? "failed" : "in use");
+        if (state.failed)
+            cJSON_AddStringToObject(item, "why", state.why);
     }
 }
 
@@ -139,6 +156,8 @@ char *node_report(struct node *node, size_t *size)
     if (node->peers != NULL)
         peers_each(node->peers, add_peer, peers);
     add_pools(node, cJSON_AddArrayToObject(root, "pools"));
+    if (node->devices != NULL)
+        add_devices(node, cJSON_AddArrayToObject(root, "devices"));
     char *extra = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
     char *text = metrics_json(&node->metrics, extra, size);

@@ -51,6 +51,18 @@ bool request_charge(struct request *request, uint64_t bytes)
     return true;
 }
 
+const char *request_why(const struct request *request, enum strait_reason reason, const char *text,
+                        struct device_state *state)
+{
+    const struct pool *pool = request->pool == NULL ? NULL : request->pool->pool;
+    if (reason != STRAIT_REASON_LOCAL || text[0] != '\0' || pool == NULL)
+        return text;
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        if (devices_state(request->node->devices, pool->groups[g].device, state) && state->failed)
+            return state->why;
+    return text;
+}
+
 void request_over(struct request *request)
 {
     if (request->over)

@@ -53,8 +53,12 @@ static void map_work(void *arg)
 {
     struct mapping *mapping = arg;
     struct node *node = mapping->session->node;
-    mapping->status = pool_map(&mapping->message.pool_register, mapping->fds, node->embedded, mapping->bytes_max,
-                               node->codebook, &mapping->pool, mapping->why, sizeof(mapping->why));
+    const struct pool_context context = {.embedded = node->embedded,
+                                         .bytes_max = mapping->bytes_max,
+                                         .codebook = node->codebook,
+                                         .devices = node->devices};
+    mapping->status = pool_map(&mapping->message.pool_register, mapping->fds, &context, &mapping->pool, mapping->why,
+                               sizeof(mapping->why));
 }
 
 static void mapping_free(struct mapping *mapping)
@@ -106,8 +110,9 @@ static void map_done(void *arg)
         log_write(node->log, LOG_WARN, "msg=\"pool refused\" pid=%u error=\"%s\" why=\"%s\"", session->pid,
                   strait_status_string(mapping->status), mapping->why);
     else
-        log_write(node->log, LOG_INFO, "msg=\"pool registered\" pid=%u bytes=%llu groups=%u", session->pid,
-                  (unsigned long long)mapping->pool->bytes, mapping->pool->group_count);
+        log_write(node->log, LOG_INFO, "msg=\"pool registered\" pid=%u bytes=%llu device_bytes=%llu groups=%u",
+                  session->pid, (unsigned long long)mapping->pool->bytes,
+                  (unsigned long long)mapping->pool->device_bytes, mapping->pool->group_count);
     pool_status(session, &mapping->message.pool_register.pool, mapping->status, false, mapping->why);
     mapping_free(mapping);
     session->jobs--;

@@ -10,7 +10,9 @@
 #include "daemon/node.h"
 #include "daemon/session.h"
 
-#define SINK_WINDOW 4u /* grants of one leg at once: one encoded, one or two travelling, one decoded */
+/* Grants of one leg at once: one encoded, one or two travelling, one decoded. A GPU is further away, and has twice
+ * that. */
+#define SINK_WINDOW 4u
 
 struct sink *sink_create(struct expectation *e, const struct name *source, const char *address, bool local)
 {
@@ -23,7 +25,7 @@ struct sink *sink_create(struct expectation *e, const struct name *source, const
     sink->source = *source;
     sink->is_local = local;
     strcpy(sink->address, address);
-    sink_init(&sink->leg, local ? LEG_GRANTS : SINK_WINDOW);
+    sink_init(&sink->leg, local || e->request.pool->pool->devices != NULL ? LEG_GRANTS : SINK_WINDOW);
     HASH_ADD(hh, sink->node->exchange.sinks, id, sizeof(sink->id), sink);
     LL_PREPEND(e->sinks, sink);
     e->sink_count++;

@@ -269,6 +269,12 @@ static void *destination(struct source *source, const struct leg_grant *grant, s
     return arena_slot(&node->send, flight->send_slot);
 }
 
+/* Does a GPU write to the peer's arena? */
+static bool needs_pin(const struct source *source)
+{
+    return !source->is_local && source->peer->direct && source->offer->request.pool->pool->devices != NULL;
+}
+
 static void encode(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
@@ -288,6 +294,10 @@ static void encode(struct source *source, const struct leg_grant *grant)
 
     size_t capacity = 0;
     struct piece piece;
+    if (needs_pin(source) && pin_peer(node, source->peer) != PIN_DONE) {
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_LOCAL);
+        return;
+    }
     void *dst = destination(source, grant, flight, &capacity);
     const uint32_t *ids = NULL;
     if (segments_piece(&source->segments, grant->first, grant->count, &piece))
@@ -423,6 +433,14 @@ void source_event(struct source *source, enum leg_event_type type, enum strait_r
     (void)source_apply(source, &event);
 }
 
+/* Has to wait for memory to write to. */
+static bool is_stuck(struct node *node, const struct source *source)
+{
+    bool needs_slot = !source->is_local && !source->peer->direct;
+    return (needs_slot && node->send.used == node->send.slot_count) ||
+           (needs_pin(source) && pin_peer(node, source->peer) == PIN_BUSY);
+}
+
 /* Chunks are begun in turn among the legs: as many as there are send slots, and where none is needed, a few more than
  * there are workers. */
 void source_encodes(struct node *node)
@@ -430,8 +448,7 @@ void source_encodes(struct node *node)
     struct exchange *x = &node->exchange;
     for (uint32_t passed = 0; passed < x->encoding_count && x->encoding_jobs < ENCODING_JOBS_MAX;) {
         struct source *source = x->encoding;
-        bool needs_slot = !source->is_local && !source->peer->direct;
-        if (needs_slot && node->send.used == node->send.slot_count) {
+        if (is_stuck(node, source)) {
             passed++;
         } else {
             histogram_record(&node->metrics.stages[STAGE_QUEUE], (uv_hrtime() - source->queued_at) / 1000);

@@ -32,6 +32,8 @@
 #define NONCE_BYTES          32u
 #define CODEBOOK_ID_BYTES    16u /* of a set, as codec.h names it */
 #define MAC_BYTES            32u
+#define MESSAGE_EVENT_IPC     64u /* bytes of a cudaIpcEventHandle_t */
+#define MESSAGE_EVENT_POINTER 8u  /* of a cudaEvent_t, in the order of the host's bytes */
 
 enum message_type {
     MESSAGE_NONE = 0,
@@ -173,6 +175,7 @@ struct message_append {
     uint32_t list_count; /* 0: the pages offered as `later` */
     const struct wire_page_list *lists;
     struct view aux;
+    struct view ready; /* the event after which they are: MESSAGE_EVENT_IPC or (embedded) MESSAGE_EVENT_POINTER bytes */
 };
 
 struct message_start {

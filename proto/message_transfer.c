@@ -86,7 +86,9 @@ const struct layout offer_layout = LAYOUT(OFFER, offer, offer_fields, offer_chec
 static enum strait_status append_check(const void *plain)
 {
     const struct message_append *append = plain;
-    if ((int64_t)append->layer_first + append->layer_count > INT32_MAX)
+    size_t event = append->ready.size;
+    if ((int64_t)append->layer_first + append->layer_count > INT32_MAX ||
+        (event != 0 && event != MESSAGE_EVENT_IPC && event != MESSAGE_EVENT_POINTER))
         return STRAIT_ERR_CORRUPT;
     return lists_and_aux_check(append->lists, append->list_count, append->last, append->aux);
 }
@@ -100,6 +102,7 @@ static const struct field append_fields[] = {
     BOOL(APPEND, more),
     PAGE_LISTS(APPEND, list_count, lists),
     AUX(APPEND),
+    BYTES(APPEND, ready, 0, MESSAGE_EVENT_IPC),
 };
 const struct layout append_layout = LAYOUT(APPEND, append, append_fields, append_check);
 

@@ -30,8 +30,8 @@ void world_open(struct world *world, const struct wire_region *regions, uint32_t
     world->memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, world->fd, 0);
     require(world->memory != MAP_FAILED);
     memset(world->memory, CANARY, size);
-    enum strait_status status =
-        pool_map(&registration, &world->fd, false, UINT64_MAX, codebook, &world->pool, why, sizeof(why));
+    const struct pool_context context = {.bytes_max = UINT64_MAX, .codebook = codebook};
+    enum strait_status status = pool_map(&registration, &world->fd, &context, &world->pool, why, sizeof(why));
     ck_assert_msg(status == STRAIT_OK, "%s: %s", strait_status_string(status), why);
 }
 

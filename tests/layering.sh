@@ -53,7 +53,8 @@ while read -r dir allowed; do
 done <<RULES
 daemon/equipment  daemon/equipment|proto
 daemon/protocol   daemon/protocol|proto|kernels
-daemon/memory     daemon/memory|daemon/protocol|daemon/equipment|proto|kernels
+daemon/device     daemon/device
+daemon/memory     daemon/memory|daemon/device|daemon/protocol|daemon/equipment|proto|kernels
 daemon/peers      daemon/peers|daemon/equipment|proto|transport
 RULES
 

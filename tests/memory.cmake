@@ -1,4 +1,5 @@
 # The daemon's memory and jobs.
+strait_test(devices USES devices LABELS unit)
 strait_test(pool_regions USES memory LABELS unit)
 strait_test(pool USES memory LABELS unit)
 target_sources(test_pool_regions PRIVATE pool_harness.c)

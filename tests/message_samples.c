@@ -111,6 +111,11 @@ const struct sample samples[] = {
                                  .more = true,
                                  LIST_OF(lists),
                                  .aux = VIEW("aux")}}},
+    {"append-event",
+     {MESSAGE_APPEND, .append = {.transfer = 3,
+                                 .layer_first = 2,
+                                 .layer_count = 1,
+                                 .ready = VIEW("an event that a GPU is going to reach: these are its 64 bytes...")}}},
     {"start",
      {MESSAGE_START, .start = {.transfer = 4,
                                .peer_pool = POOL_B,
@@ -368,6 +373,7 @@ static void same_append(const struct message_append *a, const struct message_app
     SAME(more);
     SAME_LISTS(list_count, lists);
     SAME_VIEW(aux);
+    SAME_VIEW(ready);
 }
 
 static void same_start(const struct message_start *a, const struct message_start *b)

@@ -3,13 +3,23 @@ add_library(strait_node_harness STATIC node_harness.c)
 target_link_libraries(strait_node_harness PUBLIC strait_node strait-client strait_test_support PkgConfig::CHECK
     PkgConfig::CJSON)
 
-set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded)
+# In place of the plugin that knows GPUs: found before it, by the same name.
+add_library(strait-fake-device SHARED fake_device.c)
+target_link_libraries(strait-fake-device PRIVATE strait_options Threads::Threads)
+set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda VERSION ${PROJECT_VERSION} SOVERSION 0
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake)
+
+set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded node_device
+    node_device_end node_device_ready)
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
 endforeach()
 target_sources(test_node_limits PRIVATE message_samples.c)
 add_dependencies(test_node_embedded strait-node) # found by its name
+foreach(name node_device node_device_end node_device_ready)
+    add_dependencies(test_${name} strait-node strait-fake-device)
+endforeach()
 set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
     "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no"
-    "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-node>")
+    "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-device>:$<TARGET_FILE_DIR:strait-node>")

@@ -11,6 +11,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/fake_device.h"
+
 #define ROW_GAP  32u /* between the rows of a page */
 #define PAGE_GAP 64u /* between pages */
 
@@ -426,6 +428,14 @@ static void allocate(struct test_pool *pool)
     }
 }
 
+static void put_on_gpu(struct strait_pool_region *region, const struct geometry *g)
+{
+    region->device = (int32_t)(g->gpu - 1 + region->group * g->gpu_step);
+    region->handle = g->handle != 0 ? g->handle : STRAIT_HANDLE_CUDA_IPC;
+    const struct fake_handle handle = {.pid = getpid(), .fd = region->fd, .device = region->device};
+    memcpy(region->ipc, &handle, sizeof(handle));
+}
+
 static struct strait_pool_region describe(const struct test_pool *pool, uint32_t r)
 {
     const struct geometry *g = &pool->geometry;
@@ -443,6 +453,8 @@ static struct strait_pool_region describe(const struct test_pool *pool, uint32_t
                                         .role = r % g->roles == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
                                         .layer = (int32_t)(r % group_regions(g) / g->roles),
                                         .group = r / group_regions(g)};
+    if (g->gpu != 0)
+        put_on_gpu(&region, g);
     if (g->pointers) {
         region.handle = STRAIT_HANDLE_POINTER;
         region.pointer = pool->bytes;

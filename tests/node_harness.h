@@ -88,7 +88,9 @@ void wait_quiet(struct party *party);  /* nothing lives in its node: no transfer
 /* Each group has `layers` layers of `roles` regions; 0 means 1, but for row_bytes: 4096 and pages: 16. */
 struct geometry {
     uint32_t groups, layers, roles, pages, rows, row_bytes, element;
-    bool pointers, apart; /* apart: a memfd for each region */
+    bool pointers, apart;      /* apart: a memfd for each region */
+    uint32_t gpu, gpu_step;    /* not 0: on device gpu - 1 of the fake plugin, each next group gpu_step further */
+    enum strait_handle handle; /* by which a GPU's memory is named: CUDA_IPC, unless pointers */
 };
 
 struct test_pool {

@@ -50,7 +50,8 @@ enum strait_status map_all(const struct wire_region *regions, uint32_t count, bo
                                                  .coding = STRAIT_CODING_TOP16,
                                                  .region_count = count,
                                                  .regions = regions};
-    return pool_map(&registration, fds, embedded, bytes_max, codebook, pool, why, sizeof(why));
+    const struct pool_context context = {.embedded = embedded, .bytes_max = bytes_max, .codebook = codebook};
+    return pool_map(&registration, fds, &context, pool, why, sizeof(why));
 }
 
 struct pool *map_good(const struct wire_region *regions, uint32_t count, bool embedded)

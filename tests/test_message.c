@@ -157,7 +157,7 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(pool_group_beyond, "pool-register", pool_register, m->regions[0]->group = 64, ERR_CORRUPT)                    \
     X(pool_ipc_short, "pool-register", pool_register, m->regions[2]->ipc.len = 63, ERR_CORRUPT)                     \
     X(pool_ipc_missing, "pool-register", pool_register, m->regions[2]->ipc.len = 0, ERR_CORRUPT)                    \
-    X(pool_status_new, "pool-status", pool_status, m->status = -13, ERR_UNSUPPORTED)                                \
+    X(pool_status_new, "pool-status", pool_status, m->status = -14, ERR_UNSUPPORTED)                                \
     X(pool_status_positive, "pool-status", pool_status, m->status = 1, ERR_UNSUPPORTED)                             \
     X(key_empty, "expect", expect, m->key.len = 0, ERR_CORRUPT)                                                     \
     X(key_long, "offer", offer, SET(key, many_bytes, STRAIT_KEY_BYTES_MAX + 1), ERR_CORRUPT)                        \
@@ -175,6 +175,7 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(list_ids_total, "append", append, (m->lists = three_long_lists, m->n_lists = 3), ERR_CORRUPT)                 \
     X(offer_long_aux, "offer", offer, SET(aux, many_bytes, STRAIT_AUX_BYTES_MAX + 1), ERR_CORRUPT)                  \
     X(offer_aux_before_last, "offer", offer, m->last = 0, ERR_CORRUPT)                                              \
+    X(append_event_size, "append-event", append, m->ready.len = 63, ERR_CORRUPT)                                    \
     X(append_layer_below, "append", append, m->layer_first = -2, ERR_CORRUPT)                                       \
     X(append_layers_beyond, "append", append, (m->layer_first = INT32_MAX, m->layer_count = 1), ERR_CORRUPT)        \
     X(start_new_direction, "start", start, m->direction = 3, ERR_UNSUPPORTED)                                       \

@@ -129,6 +129,8 @@ static const struct value_case {
     {"workers = 1024", true},
     {"workers = 1025", false},
     {"workers = 4K", false},
+    {"gpu-multiprocessors = 8", true},
+    {"gpu-multiprocessors = 1025", false},
     {"workers = 4294967297", false},
     {"clients = 0", false},
     {"insecure-no-auth = yes", true},

@@ -25,9 +25,11 @@ struct bad_region {
 static const struct bad_region bad_regions[] = {
     {STRAIT_ERR_UNSUPPORTED, {SET(handle, 0)}},
     {STRAIT_ERR_UNSUPPORTED, {SET(handle, 5)}},
-    {STRAIT_ERR_UNSUPPORTED, {SET(handle, STRAIT_HANDLE_CUDA_IPC)}},
-    {STRAIT_ERR_UNSUPPORTED, {SET(handle, STRAIT_HANDLE_CUDA_VMM)}},
-    {STRAIT_ERR_UNSUPPORTED, {SET(device, 0)}},
+    {STRAIT_ERR_INVALID, {SET(handle, STRAIT_HANDLE_CUDA_IPC), SET(device, 0)}},
+    {STRAIT_ERR_INVALID, {SET(handle, STRAIT_HANDLE_CUDA_VMM)}},
+    {STRAIT_ERR_UNSUPPORTED, {SET(handle, STRAIT_HANDLE_CUDA_VMM), SET(device, 0)}},
+    {STRAIT_ERR_INVALID, {SET(device, 0)}},
+    {STRAIT_ERR_INVALID, {SET(device, -2)}},
     {STRAIT_ERR_INVALID, {SET(handle, STRAIT_HANDLE_POINTER), SET(pointer, 4096)}},
     {STRAIT_ERR_INVALID, {SET(fd, 4)}},
     {STRAIT_ERR_INVALID, {SET(fd, UINT32_MAX)}},
@@ -91,13 +93,14 @@ START_TEST(numbers_of_regions_and_codings_are_checked)
 {
     struct wire_region region = layer_region(0);
     struct message_pool_register registration = {.fd_count = 1, .regions = &region};
+    const struct pool_context context = {.bytes_max = BYTES};
     struct pool *pool;
-    ck_assert_int_eq(pool_map(&registration, fds, false, BYTES, NULL, &pool, why, WHY), STRAIT_ERR_INVALID);
+    ck_assert_int_eq(pool_map(&registration, fds, &context, &pool, why, WHY), STRAIT_ERR_INVALID);
     registration.region_count = STRAIT_REGIONS_MAX + 1;
-    ck_assert_int_eq(pool_map(&registration, fds, false, BYTES, NULL, &pool, why, WHY), STRAIT_ERR_INVALID);
+    ck_assert_int_eq(pool_map(&registration, fds, &context, &pool, why, WHY), STRAIT_ERR_INVALID);
     registration.region_count = 1;
     registration.coding = STRAIT_CODING_TIERED + 1;
-    ck_assert_int_eq(pool_map(&registration, fds, false, BYTES, NULL, &pool, NULL, 0), STRAIT_ERR_UNSUPPORTED);
+    ck_assert_int_eq(pool_map(&registration, fds, &context, &pool, NULL, 0), STRAIT_ERR_UNSUPPORTED);
 }
 END_TEST
 

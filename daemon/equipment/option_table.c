@@ -143,6 +143,14 @@ const struct option_row option_rows[] = {
      .max = 1024,
      .initial = "0",
      .help = "Threads that copy, encode and decode; 0: as many as there are processors."},
+    {.name = "gpu-multiprocessors",
+     .kind = OPTION_COUNT,
+     AT(gpu_multiprocessors),
+     .max = 1024,
+     .initial = "0",
+     .help =
+         "Multiprocessors of a GPU that encoding and decoding may occupy at a time, each; 0: all. Fewer leave more to "
+         "the model that runs there."},
 
     {.section = "Times",
      .name = "heartbeat",

@@ -29,6 +29,7 @@ struct node_options {
     uint64_t chunk_bytes;              /* "chunk-bytes": a slot of either */
     uint64_t chunk_target;             /* "chunk-target": what a chunk is cut to, within a slot */
     uint32_t workers;                  /* "workers": threads for copying and coding; 0: number of cores */
+    uint32_t gpu_multiprocessors;      /* "gpu-multiprocessors": that coding may occupy; 0: all */
     uint32_t heartbeat_ms;             /* "heartbeat" interval */
     uint32_t peer_timeout_ms;          /* "peer-timeout": silence after which a peer is down */
     uint32_t grant_ms;                 /* "grant-timeout": an unused grant is asked back when others wait */

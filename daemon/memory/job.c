@@ -8,10 +8,11 @@
 
 /* ---- Telling ----------------------------------------------------------------------------------------------------- */
 
-static void job_finish(struct job *job)
+void job_finish(struct job *job)
 {
     job->jobs->running--;
     job->done(job->owner, job->cookie, &job->result);
+    free(job->metadata);
     free(job);
 }
 
@@ -35,7 +36,7 @@ static void on_idle(uv_idle_t *idle)
     (void)idle;
 }
 
-static void tell_soon(struct job *job)
+void job_tell_soon(struct job *job)
 {
     struct jobs *jobs = job->jobs;
     *jobs->end = job;
@@ -65,15 +66,20 @@ static void on_worked(uv_work_t *request, int status)
     job_finish(request->data);
 }
 
+/* Copies that a device takes part in wait for it. */
+static bool is_long(const struct job *job)
+{
+    return job->result.raw_bytes > job->jobs->small_bytes || job->device >= 0 || job->src_device >= 0;
+}
+
 void job_start(struct job *job)
 {
     struct jobs *jobs = job->jobs;
     jobs->running++;
-    if (job->result.raw_bytes > jobs->small_bytes &&
-        uv_queue_work(jobs->loop, &job->request, on_worker, on_worked) == 0)
+    if (is_long(job) && uv_queue_work(jobs->loop, &job->request, on_worker, on_worked) == 0)
         return;
     job_run(job);
-    tell_soon(job);
+    job_tell_soon(job);
 }
 
 /* ---- Making ------------------------------------------------------------------------------------------------------ */
@@ -142,6 +148,8 @@ enum strait_status job_make(struct jobs *jobs, const struct job_order *order, st
                         .cookie = order->cookie,
                         .created = uv_hrtime(),
                         .element = order->pool->groups[piece->group].element,
+                        .device = order->pool->groups[piece->group].device,
+                        .src_device = copies ? order->src_pool->groups[piece->group].device : -1,
                         .stats_count = tables};
     job->request.data = job;
     job->stats = tables == 0 ? NULL : memset(carve(&at, stats_size), 0, stats_size);
@@ -206,13 +214,29 @@ enum strait_status jobs_create(struct uv_loop_s *loop, const struct strait_codeb
     struct jobs *jobs = calloc(1, sizeof(*jobs));
     if (jobs == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    *jobs = (struct jobs){.loop = loop, .codebook = codebook, .small_bytes = small_bytes, .handles = 2};
+    *jobs = (struct jobs){.loop = loop, .codebook = codebook, .small_bytes = small_bytes, .handles = 3};
     jobs->end = &jobs->first;
-    uv_check_init(loop, &jobs->check); /* these two cannot fail */
+    jobs->collected_end = &jobs->collected;
+    uv_check_init(loop, &jobs->check); /* these three cannot fail */
     uv_idle_init(loop, &jobs->idle);
-    jobs->check.data = jobs->idle.data = jobs;
+    uv_prepare_init(loop, &jobs->turn);
+    jobs->check.data = jobs->idle.data = jobs->turn.data = jobs;
     *made = jobs;
     return STRAIT_OK;
+}
+
+static void on_turn(uv_prepare_t *turn)
+{
+    jobs_submit(turn->data);
+}
+
+/* The handle is there from the beginning: one that is started by another at the end of a turn runs a turn later. Those
+ * that start jobs at the end of a turn were started after it, and so run before it. */
+void jobs_use_devices(struct jobs *jobs, struct devices *devices)
+{
+    jobs->devices = devices;
+    uv_prepare_start(&jobs->turn, on_turn);
+    uv_unref((uv_handle_t *)&jobs->turn);
 }
 
 static void on_closed(uv_handle_t *handle)
@@ -228,6 +252,7 @@ void jobs_destroy(struct jobs *jobs)
         return;
     uv_close((uv_handle_t *)&jobs->check, on_closed);
     uv_close((uv_handle_t *)&jobs->idle, on_closed);
+    uv_close((uv_handle_t *)&jobs->turn, on_closed);
 }
 
 uint32_t jobs_running(const struct jobs *jobs)

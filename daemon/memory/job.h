@@ -1,5 +1,6 @@
 /* Work on pages that is too long for the loop: encode, decode, copy, and anything else that may block. It runs on
- * libuv's worker threads; small pieces run at once, on the caller's thread. `done` is called on the loop's thread,
+ * libuv's worker threads; small pieces run at once, on the caller's thread. Pages in memory of a GPU are coded by it:
+ * what is started in one turn of the loop goes to it together. `done` is called on the loop's thread,
  * exactly once, never from inside the call that starts the job (small ones too: in the next turn of the loop). */
 #ifndef STRAIT_DAEMON_MEMORY_JOB_H
 #define STRAIT_DAEMON_MEMORY_JOB_H
@@ -27,6 +28,8 @@ typedef void job_done(void *owner, uint64_t cookie, const struct job_result *res
  */
 enum strait_status jobs_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t small_bytes,
                                struct jobs **jobs);
+/* Pools may have memory of these; borrowed for the life of *jobs. What is coded for their pages is in pinned memory. */
+void jobs_use_devices(struct jobs *jobs, struct devices *devices);
 /* All jobs are done. Ends asynchronously when handles must close on the loop first. */
 void jobs_destroy(struct jobs *jobs);
 uint32_t jobs_running(const struct jobs *jobs);

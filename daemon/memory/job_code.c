@@ -73,13 +73,16 @@ enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct
         forget_tables(job);
     job->dst = dst;
     job->size = capacity;
-    job_start(job);
+    if (job->device >= 0)
+        job_start_on_device(job);
+    else
+        job_start(job);
     return STRAIT_OK;
 }
 
 /* ---- Decode ------------------------------------------------------------------------------------------------------ */
 
-static enum strait_reason reason_of(enum strait_status status)
+enum strait_reason job_reason_of(enum strait_status status)
 {
     switch (status) {
     case STRAIT_OK:
@@ -88,6 +91,8 @@ static enum strait_reason reason_of(enum strait_status status)
         return STRAIT_REASON_INTEGRITY;
     case STRAIT_ERR_NO_MEMORY:
         return STRAIT_REASON_NO_MEMORY;
+    case STRAIT_ERR_DEVICE:
+        return STRAIT_REASON_LOCAL;
     default:
         return STRAIT_REASON_CODEC;
     }
@@ -95,7 +100,7 @@ static enum strait_reason reason_of(enum strait_status status)
 
 /* A copy of the chunk's metadata, which its sender may still be able to change. The header is copied once more than the
  * rest: its numbers are checked before memory is taken for what they claim. */
-static enum strait_status copy_metadata(const struct job *job, uint8_t **metadata)
+enum strait_status job_copy_metadata(const struct job *job, uint8_t **metadata, uint64_t *size)
 {
     uint8_t header[STRAIT_CHUNK_HEADER_BYTES];
     struct strait_chunk_info info;
@@ -115,6 +120,7 @@ static enum strait_status copy_metadata(const struct job *job, uint8_t **metadat
     memcpy(copy, header, sizeof(header));
     memcpy(copy + sizeof(header), (const uint8_t *)job->src + sizeof(header), info.metadata_bytes - sizeof(header));
     *metadata = copy;
+    *size = info.metadata_bytes;
     return STRAIT_OK;
 }
 
@@ -136,11 +142,12 @@ static enum strait_status decode_checked(struct job *job, const uint8_t *metadat
 static void work_decode(struct job *job)
 {
     uint8_t *metadata = NULL;
+    uint64_t metadata_size;
     (void)fault_at(FAULT_DECODE, NULL, NULL);
-    enum strait_status status = copy_metadata(job, &metadata);
+    enum strait_status status = job_copy_metadata(job, &metadata, &metadata_size);
     if (status == STRAIT_OK)
         status = decode_checked(job, metadata);
-    job->result.reason = reason_of(status);
+    job->result.reason = job_reason_of(status);
     free(metadata);
     (void)fault_at(FAULT_DECODED, NULL, NULL);
 }
@@ -156,6 +163,9 @@ enum strait_status job_decode(struct jobs *jobs, struct pool *pool, const struct
         return status;
     job->src = src;
     job->size = size;
-    job_start(job);
+    if (job->device >= 0)
+        job_start_on_device(job);
+    else
+        job_start(job);
     return STRAIT_OK;
 }

@@ -56,6 +56,17 @@ static void work_copy(struct job *job)
     job->result.bytes = job->result.raw_bytes;
 }
 
+/* At least one side is on a device, which is waited for. */
+static void work_copy_on_device(struct job *job)
+{
+    enum strait_status status =
+        devices_copy(job->jobs->devices, job->device, &job->pages, job->src_device, &job->src_pages);
+    job->result.reason = status == STRAIT_OK              ? STRAIT_REASON_NONE
+                         : status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY
+                                                          : STRAIT_REASON_LOCAL;
+    job->result.bytes = job->result.raw_bytes;
+}
+
 /* Pages of equal sizes, row by row. */
 static bool fits(const struct strait_pages *a, const struct strait_pages *b)
 {
@@ -86,6 +97,8 @@ enum strait_status job_copy(struct jobs *jobs, struct pool *src, const uint32_t 
         job_drop(job);
         return STRAIT_ERR_INVALID;
     }
+    if (job->device >= 0 || job->src_device >= 0)
+        job->work = work_copy_on_device;
     job_start(job);
     return STRAIT_OK;
 }

@@ -19,6 +19,9 @@ struct jobs {
     uv_check_t check;         /* tells of small jobs, right after the turn's I/O */
     uv_idle_t idle;           /* keeps that turn from waiting */
     struct job *first, **end; /* small jobs that are done but not told of */
+    struct devices *devices;  /* NULL: no GPUs */
+    uv_prepare_t turn;        /* its end: what was collected for devices goes to them */
+    struct job *collected, **collected_end;
 };
 
 struct job;
@@ -46,6 +49,12 @@ struct job {
     struct strait_pages src_pages; /* copy */
     struct strait_class_stats *stats;
     uint32_t stats_count;
+
+    int32_t device; /* that has the pages; -1: the host */
+    int32_t src_device;
+    struct device_task task;
+    uint8_t *metadata; /* decode on a device */
+    struct job *collected_next;
 };
 
 /* Who asked, and for which pages. */
@@ -66,5 +75,16 @@ enum strait_status job_make(struct jobs *jobs, const struct job_order *order, st
 void job_drop(struct job *job); /* not started */
 /* Runs it in place or hands it to a worker, by its size. It owns itself from here. */
 void job_start(struct job *job);
+/* The same for coding pages of a device, which takes over with the end of the turn. */
+void job_start_on_device(struct job *job);
+void jobs_submit(struct jobs *jobs); /* what was collected */
+/* It is over: its result is set. From the loop's callbacks only. */
+void job_finish(struct job *job);
+/* It is over at once, and told of in the next turn. */
+void job_tell_soon(struct job *job);
+
+/* A copy of the chunk's metadata, which its sender may still be able to change. OK: the caller frees *metadata. */
+enum strait_status job_copy_metadata(const struct job *job, uint8_t **metadata, uint64_t *size);
+enum strait_reason job_reason_of(enum strait_status status);
 
 #endif

@@ -53,6 +53,7 @@ static bool group_init(struct pool_group *group, const struct wire_region *regio
 {
     group->region_count = region_count;
     group->element = (enum strait_element)regions[0].element;
+    group->device = regions[0].device;
     group->page_count = regions[0].page_count;
     for (uint32_t r = 1; r < region_count; r++)
         if (regions[r].page_count < group->page_count)
@@ -115,7 +116,7 @@ static void place_regions(struct pool *pool, const struct wire_region *wire, uin
 
 /* Memory comes last: it is what takes long. */
 static enum strait_status fill(struct pool *pool, const struct message_pool_register *registration, const int *fds,
-                               uint64_t bytes_max, const struct strait_codebook *codebook, const struct pool_why *why)
+                               const struct pool_context *context, const struct pool_why *why)
 {
     pool->id = registration->pool;
     pool->coding = registration->coding;
@@ -126,27 +127,26 @@ static enum strait_status fill(struct pool *pool, const struct message_pool_regi
     if (bases == NULL || !groups_init(pool, registration))
         status = pool_refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
     else
-        status = pool_map_memory(pool, registration, fds, bytes_max, bases, why);
+        status = pool_map_memory(pool, registration, fds, context, bases, why);
     if (status == STRAIT_OK)
-        place_regions(pool, registration->regions, bases, codebook);
+        place_regions(pool, registration->regions, bases, context->codebook);
     free(bases);
     return status;
 }
 
-enum strait_status pool_map(const struct message_pool_register *registration, const int *fds, bool embedded,
-                            uint64_t bytes_max, const struct strait_codebook *codebook, struct pool **pool, char *why,
-                            size_t why_size)
+enum strait_status pool_map(const struct message_pool_register *registration, const int *fds,
+                            const struct pool_context *context, struct pool **pool, char *why, size_t why_size)
 {
     const struct pool_why told = {.text = why, .size = why_size};
     if (why_size > 0)
         why[0] = '\0';
-    enum strait_status status = pool_check(registration, embedded, &told);
+    enum strait_status status = pool_check(registration, context, &told);
     if (status != STRAIT_OK)
         return status;
     struct pool *made = calloc(1, sizeof(*made));
     if (made == NULL)
         return pool_refuse(&told, STRAIT_ERR_NO_MEMORY, "no memory");
-    status = fill(made, registration, fds, bytes_max, codebook, &told);
+    status = fill(made, registration, fds, context, &told);
     if (status == STRAIT_OK)
         *pool = made;
     else
@@ -154,13 +154,20 @@ enum strait_status pool_map(const struct message_pool_register *registration, co
     return status;
 }
 
+static void unmap(struct pool *pool, struct pool_mapping *mapping)
+{
+    if (mapping->device >= 0)
+        devices_unmap(pool->devices, mapping->device, &mapping->memory);
+    else if (!mapping->borrowed)
+        map_drop(mapping->base, mapping->size);
+}
+
 void pool_unmap(struct pool *pool)
 {
     if (pool == NULL)
         return;
     for (uint32_t i = 0; i < pool->mapping_count; i++)
-        if (!pool->mappings[i].borrowed)
-            map_drop(pool->mappings[i].base, pool->mappings[i].size);
+        unmap(pool, &pool->mappings[i]);
     for (uint32_t g = 0; g < pool->group_count; g++) {
         free(pool->groups[g].regions);
         free(pool->groups[g].layers);

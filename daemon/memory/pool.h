@@ -4,6 +4,7 @@
 
 #include <strait/codec.h>
 
+#include "daemon/device/devices.h"
 #include "daemon/protocol/page_set.h"
 #include "daemon/protocol/segments.h"
 #include "proto/blob.h"
@@ -14,6 +15,7 @@ struct pool_group {
     uint32_t region_count;
     uint32_t page_count; /* ids are below this in every region */
     enum strait_element element;
+    int32_t device;     /* the number of the GPU that has the memory of all of them; -1: the host */
     uint32_t *uses;     /* per page id: how many offers; 0 when it is expected */
     uint64_t *expected; /* a bit per page id: dense, so that millions of them in any order are given back in no time */
 };
@@ -21,24 +23,34 @@ struct pool_group {
 struct pool {
     struct pool_id id;
     uint64_t geometry; /* blob_geometry */
-    uint64_t bytes;    /* mapped */
-    uint32_t coding;   /* enum strait_coding */
+    uint64_t bytes;    /* mapped, of the host */
+    uint64_t device_bytes;
+    uint32_t coding; /* enum strait_coding */
     uint32_t group_count;
     struct pool_group *groups;
     struct region_sizes sizes; /* of the groups, for segments_cut */
     struct pool_mapping *mappings;
     uint32_t mapping_count;
-    uint64_t quarantined; /* pages of transfers that have a verdict and are not drained: kept by the owner */
+    struct devices *devices; /* that have some of them; NULL: all memory is the host's */
+    uint64_t quarantined;    /* pages of transfers that have a verdict and are not drained: kept by the owner */
+};
+
+/* What a registration is judged by. */
+struct pool_context {
+    bool embedded;                          /* pointers are allowed */
+    uint64_t bytes_max;                     /* of the host's memory */
+    const struct strait_codebook *codebook; /* chooses the tables; NULL: none */
+    struct devices *devices;                /* NULL: no GPUs */
 };
 
 /* Checks a registration and maps it: memfds must be regular memfds, sealed against shrinking, large enough; regions
  * must lie inside, with strides and sizes without overflow, and no two pages of the pool may overlap one another in
- * memory within a region. Pointers only when `embedded`. Faults every page of memory in (for writing), which takes
- * long: runs on a worker. fds are borrowed. `codebook` (may be NULL) chooses the tables. On OK the caller owns *pool.
- * ERR_INVALID, ERR_UNSUPPORTED (GPU handles), ERR_NO_MEMORY, ERR_IO; `why` says more. */
-enum strait_status pool_map(const struct message_pool_register *registration, const int *fds, bool embedded,
-                            uint64_t bytes_max, const struct strait_codebook *codebook, struct pool **pool, char *why,
-                            size_t why_size);
+ * memory within a region. Memory of GPUs must be on the device that the region names, the same for a whole group, and
+ * large enough. Pointers only when embedded. Faults every page of the host's memory in (for writing), which takes long:
+ * runs on a worker. fds are borrowed. On OK the caller owns *pool. ERR_INVALID, ERR_UNSUPPORTED (also: no GPUs),
+ * ERR_DEVICE, ERR_NO_MEMORY, ERR_IO; `why` says more. */
+enum strait_status pool_map(const struct message_pool_register *registration, const int *fds,
+                            const struct pool_context *context, struct pool **pool, char *why, size_t why_size);
 /* Unmaps; may take long. No job uses it. NULL is allowed. */
 void pool_unmap(struct pool *pool);
 

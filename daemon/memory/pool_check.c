@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/memory/pool_private.h"
 
@@ -16,27 +17,43 @@ enum strait_status pool_refuse(const struct pool_why *why, enum strait_status st
 
 /* ---- One region -------------------------------------------------------------------------------------------------- */
 
-static enum strait_status check_handle(const struct wire_region *region, uint32_t r, uint32_t fd_count, bool embedded,
-                                       const struct pool_why *why)
+static enum strait_status check_handle(const struct wire_region *region, uint32_t r, uint32_t fd_count,
+                                       const struct pool_context *context, const struct pool_why *why)
 {
     switch (region->handle) {
     case STRAIT_HANDLE_MEMFD:
+    case STRAIT_HANDLE_CUDA_VMM:
         if (region->fd >= fd_count)
             return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: no descriptor came for it", r);
         break;
     case STRAIT_HANDLE_POINTER:
-        if (!embedded)
+        if (!context->embedded)
             return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: pointers are for embedded mode only", r);
         if (region->pointer == 0)
             return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: null pointer", r);
+        break;
+    case STRAIT_HANDLE_CUDA_IPC:
+        if (region->ipc.size != DEVICE_EVENT_BYTES)
+            return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: an IPC handle of %zu bytes", r, region->ipc.size);
         break;
     default:
         return pool_refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: memory of handle type %u is not supported", r,
                            region->handle);
     }
-    if (region->device != -1)
-        return pool_refuse(why, STRAIT_ERR_UNSUPPORTED,
-                           "region %u: memory of device %d is not supported, only of the host", r, region->device);
+    return STRAIT_OK;
+}
+
+/* Where its memory is. Whether there is such a device turns out when it is mapped. */
+static enum strait_status check_device(const struct wire_region *region, uint32_t r, const struct pool_context *context,
+                                       const struct pool_why *why)
+{
+    bool on_host = region->handle == STRAIT_HANDLE_MEMFD,
+         on_device = region->handle == STRAIT_HANDLE_CUDA_IPC || region->handle == STRAIT_HANDLE_CUDA_VMM;
+    if ((on_host && region->device != -1) || (on_device && region->device < 0) || region->device < -1)
+        return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: memory of that kind is not on device %d", r,
+                           region->device);
+    if (region->device >= 0 && context->devices == NULL)
+        return pool_refuse(why, STRAIT_ERR_UNSUPPORTED, "region %u: memory of GPUs is not supported here", r);
     return STRAIT_OK;
 }
 
@@ -130,11 +147,13 @@ static bool is_aligned(const struct wire_region *region)
     return all % element_bytes(region->element) == 0;
 }
 
-static enum strait_status check_region(const struct message_pool_register *registration, uint32_t r, bool embedded,
-                                       const struct pool_why *why)
+static enum strait_status check_region(const struct message_pool_register *registration, uint32_t r,
+                                       const struct pool_context *context, const struct pool_why *why)
 {
     const struct wire_region *region = &registration->regions[r];
-    enum strait_status status = check_handle(region, r, registration->fd_count, embedded, why);
+    enum strait_status status = check_handle(region, r, registration->fd_count, context, why);
+    if (status == STRAIT_OK)
+        status = check_device(region, r, context, why);
     if (status == STRAIT_OK)
         status = check_kind(region, r, why);
     if (status == STRAIT_OK)
@@ -153,7 +172,8 @@ static enum strait_status check_region(const struct message_pool_register *regis
 
 /* ---- Between regions --------------------------------------------------------------------------------------------- */
 
-/* Groups are numbered without gaps, and their regions are of one element type. */
+/* Groups are numbered without gaps, and their regions are of one element type and on one device: a chunk holds pages of
+ * several regions and is coded by one processor. */
 static enum strait_status check_groups(const struct message_pool_register *registration, const struct pool_why *why)
 {
     const struct wire_region *regions = registration->regions;
@@ -168,6 +188,10 @@ static enum strait_status check_groups(const struct message_pool_register *regis
         if (same && regions[r].element != regions[r - 1].element)
             return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: another element type than the rest of its group",
                                r);
+        if (same && regions[r].device != regions[r - 1].device)
+            return pool_refuse(why, STRAIT_ERR_INVALID,
+                               "region %u: on device %d, the rest of its group on %d; a group is on one device", r,
+                               regions[r].device, regions[r - 1].device);
         ids += same ? 0 : regions[r].page_count;
     }
     if (ids > POOL_IDS_MAX)
@@ -176,29 +200,45 @@ static enum strait_status check_groups(const struct message_pool_register *regis
     return STRAIT_OK;
 }
 
+int pool_memory_compare(const struct wire_region *a, const struct wire_region *b)
+{
+    bool has_fd = a->handle == STRAIT_HANDLE_MEMFD || a->handle == STRAIT_HANDLE_CUDA_VMM;
+    if (a->handle != b->handle)
+        return a->handle < b->handle ? -1 : 1;
+    if (a->device != b->device)
+        return a->device < b->device ? -1 : 1;
+    if (has_fd && a->fd != b->fd)
+        return a->fd < b->fd ? -1 : 1;
+    return a->handle == STRAIT_HANDLE_CUDA_IPC ? memcmp(a->ipc.data, b->ipc.data, DEVICE_EVENT_BYTES) : 0;
+}
+
 struct place {
-    uint32_t group, fd, r;
-    uint64_t first, row_bytes;
+    const struct wire_region *region;
+    uint32_t r;
+    uint64_t first;
 };
 
 static int place_compare(const void *left, const void *right)
 {
     const struct place *a = left, *b = right;
-    if (a->group != b->group)
-        return a->group < b->group ? -1 : 1;
-    if (a->fd != b->fd)
-        return a->fd < b->fd ? -1 : 1;
+    if (a->region->group != b->region->group)
+        return a->region->group < b->region->group ? -1 : 1;
+    int memory = pool_memory_compare(a->region, b->region);
+    if (memory != 0)
+        return memory;
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
 static struct place place_of(const struct wire_region *region, uint32_t r)
 {
     bool pointer = region->handle == STRAIT_HANDLE_POINTER;
-    return (struct place){.group = region->group,
-                          .fd = pointer ? UINT32_MAX : region->fd,
-                          .r = r,
-                          .first = region->offset + (pointer ? region->pointer : 0),
-                          .row_bytes = region->row_bytes};
+    return (struct place){.region = region, .r = r, .first = region->offset + (pointer ? region->pointer : 0)};
+}
+
+static bool share_memory(const struct place *a, const struct place *b)
+{
+    return a->region->group == b->region->group && pool_memory_compare(a->region, b->region) == 0 &&
+           b->first - a->first < a->region->row_bytes;
 }
 
 /* Regions of a group share page ids, so memory that they share would be written twice: the usual mistake is to register
@@ -216,15 +256,15 @@ static enum strait_status check_places(const struct message_pool_register *regis
         places[r] = place_of(&registration->regions[r], r);
     qsort(places, count, sizeof(places[0]), place_compare);
     for (uint32_t i = 1; i < count && status == STRAIT_OK; i++) {
-        const struct place *a = &places[i - 1], *b = &places[i];
-        if (a->group == b->group && a->fd == b->fd && b->first - a->first < a->row_bytes)
-            status = pool_refuse(why, STRAIT_ERR_INVALID, "regions %u and %u lie in the same memory", a->r, b->r);
+        if (share_memory(&places[i - 1], &places[i]))
+            status = pool_refuse(why, STRAIT_ERR_INVALID, "regions %u and %u lie in the same memory", places[i - 1].r,
+                                 places[i].r);
     }
     free(places);
     return status;
 }
 
-enum strait_status pool_check(const struct message_pool_register *registration, bool embedded,
+enum strait_status pool_check(const struct message_pool_register *registration, const struct pool_context *context,
                               const struct pool_why *why)
 {
     if (registration->region_count == 0 || registration->region_count > STRAIT_REGIONS_MAX)
@@ -233,7 +273,7 @@ enum strait_status pool_check(const struct message_pool_register *registration, 
     if (registration->coding > STRAIT_CODING_TIERED)
         return pool_refuse(why, STRAIT_ERR_UNSUPPORTED, "coding %u is not known", registration->coding);
     for (uint32_t r = 0; r < registration->region_count; r++) {
-        enum strait_status status = check_region(registration, r, embedded, why);
+        enum strait_status status = check_region(registration, r, context, why);
         if (status != STRAIT_OK)
             return status;
     }

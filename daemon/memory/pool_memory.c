@@ -1,4 +1,4 @@
-/* The memory of a pool: one mapping for each memfd, however many regions lie in it. */
+/* The memory of a pool: one mapping for each memfd or handle, however many regions lie in it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,28 +14,31 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-#define FD_POINTER UINT32_MAX /* after all descriptors */
-
-/* Bytes [first, end) that a region needs: of a memfd, or of this process. */
+/* Bytes [first, end) that a region needs: of the memory that it names, or (pointers) of this process's. */
 struct need {
-    uint32_t fd, r;
+    const struct wire_region *region;
+    uint32_t r;
     uint64_t first, end;
 };
+
+static bool is_pointer(const struct wire_region *region)
+{
+    return region->handle == STRAIT_HANDLE_POINTER;
+}
 
 static int need_compare(const void *left, const void *right)
 {
     const struct need *a = left, *b = right;
-    if (a->fd != b->fd)
-        return a->fd < b->fd ? -1 : 1;
+    int memory = pool_memory_compare(a->region, b->region);
+    if (memory != 0)
+        return memory;
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
 static struct need need_of(const struct wire_region *region, uint32_t r)
 {
-    bool pointer = region->handle == STRAIT_HANDLE_POINTER;
-    uint64_t first = region->offset + (pointer ? region->pointer : 0);
-    return (struct need){
-        .fd = pointer ? FD_POINTER : region->fd, .r = r, .first = first, .end = first + pool_region_span(region)};
+    uint64_t first = region->offset + (is_pointer(region) ? region->pointer : 0);
+    return (struct need){.region = region, .r = r, .first = first, .end = first + pool_region_span(region)};
 }
 
 /* How many of the sorted needs one mapping serves, and from where to where: all of a memfd, but only what is connected
@@ -44,7 +47,9 @@ static uint32_t merge_needs(const struct need *needs, uint32_t count, struct nee
 {
     uint32_t i = 1;
     *all = needs[0];
-    for (; i < count && needs[i].fd == all->fd && (all->fd != FD_POINTER || needs[i].first <= all->end); i++)
+    for (; i < count && pool_memory_compare(needs[i].region, all->region) == 0 &&
+           (!is_pointer(all->region) || needs[i].first <= all->end);
+         i++)
         all->end = needs[i].end > all->end ? needs[i].end : all->end;
     return i;
 }
@@ -107,13 +112,30 @@ static enum strait_status fault_in(const struct need *need, struct pool_mapping 
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
-static enum strait_status map_need(struct pool *pool, struct need *all, const int *fds, uint64_t bytes_max,
-                                   const struct pool_why *why)
+/* Memory of a GPU is mapped from its beginning, and takes none of the host's. */
+static enum strait_status map_on_device(struct pool *pool, struct need *all, const int *fds,
+                                        const struct pool_context *context, const struct pool_why *why)
+{
+    uint64_t first = is_pointer(all->region) ? all->first : 0;
+    struct pool_mapping *mapping = &pool->mappings[pool->mapping_count];
+    enum strait_status status =
+        pool_map_device(context, all->region, all->r, fds, first, all->end - first, mapping, why);
+    if (status != STRAIT_OK)
+        return status;
+    pool->devices = context->devices;
+    pool->mapping_count++;
+    pool->device_bytes += all->end - all->first;
+    all->first = first;
+    return STRAIT_OK;
+}
+
+static enum strait_status map_on_host(struct pool *pool, struct need *all, const int *fds, uint64_t bytes_max,
+                                      const struct pool_why *why)
 {
     struct pool_mapping *mapping = &pool->mappings[pool->mapping_count];
-    *mapping = (struct pool_mapping){.base = (uint8_t *)(uintptr_t)all->first, .borrowed = true};
-    if (all->fd != FD_POINTER) {
-        enum strait_status status = map_memfd(fds[all->fd], all, why, mapping);
+    *mapping = (struct pool_mapping){.base = (uint8_t *)(uintptr_t)all->first, .borrowed = true, .device = -1};
+    if (!is_pointer(all->region)) {
+        enum strait_status status = map_memfd(fds[all->region->fd], all, why, mapping);
         if (status != STRAIT_OK)
             return status;
         mapping->borrowed = false;
@@ -127,12 +149,13 @@ static enum strait_status map_need(struct pool *pool, struct need *all, const in
 }
 
 static enum strait_status map_needs(struct pool *pool, const struct need *needs, uint32_t count, const int *fds,
-                                    uint64_t bytes_max, uint8_t **bases, const struct pool_why *why)
+                                    const struct pool_context *context, uint8_t **bases, const struct pool_why *why)
 {
     for (uint32_t i = 0, served; i < count; i += served) {
         struct need all;
         served = merge_needs(&needs[i], count - i, &all);
-        enum strait_status status = map_need(pool, &all, fds, bytes_max, why);
+        enum strait_status status = all.region->device >= 0 ? map_on_device(pool, &all, fds, context, why)
+                                                            : map_on_host(pool, &all, fds, context->bytes_max, why);
         if (status != STRAIT_OK)
             return status;
         for (uint32_t k = i; k < i + served; k++)
@@ -142,7 +165,7 @@ static enum strait_status map_needs(struct pool *pool, const struct need *needs,
 }
 
 enum strait_status pool_map_memory(struct pool *pool, const struct message_pool_register *registration, const int *fds,
-                                   uint64_t bytes_max, uint8_t **bases, const struct pool_why *why)
+                                   const struct pool_context *context, uint8_t **bases, const struct pool_why *why)
 {
     uint32_t count = registration->region_count;
     struct need *needs = malloc(count * sizeof(needs[0]));
@@ -152,7 +175,7 @@ enum strait_status pool_map_memory(struct pool *pool, const struct message_pool_
         for (uint32_t r = 0; r < count; r++)
             needs[r] = need_of(&registration->regions[r], r);
         qsort(needs, count, sizeof(needs[0]), need_compare);
-        status = map_needs(pool, needs, count, fds, bytes_max, bases, why);
+        status = map_needs(pool, needs, count, fds, context, bases, why);
     } else {
         pool_refuse(why, status, "no memory");
     }

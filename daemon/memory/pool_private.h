@@ -10,7 +10,9 @@
 struct pool_mapping {
     uint8_t *base;
     size_t size;
-    bool borrowed; /* a client's pointer in embedded mode: not ours to unmap */
+    bool borrowed;  /* a client's pointer in embedded mode: not ours to unmap */
+    int32_t device; /* -1: the host */
+    struct device_memory memory;
 };
 
 /* Where an error is told, for people. */
@@ -27,12 +29,21 @@ enum strait_status pool_refuse(const struct pool_why *why, enum strait_status st
 uint64_t pool_region_span(const struct wire_region *region);
 
 /* Everything that can be told without looking at memory or descriptors. ERR_INVALID, ERR_UNSUPPORTED, ERR_NO_MEMORY. */
-enum strait_status pool_check(const struct message_pool_register *registration, bool embedded,
+enum strait_status pool_check(const struct message_pool_register *registration, const struct pool_context *context,
                               const struct pool_why *why);
+
+/* Orders regions by the memory that they name: 0 when that is the same, as far as the registration tells. */
+int pool_memory_compare(const struct wire_region *a, const struct wire_region *b);
 
 /* Maps the memory of all regions into pool->mappings; bases[r] receives where region r begins. What was mapped is
  * pool_unmap's to undo, also on failure. */
 enum strait_status pool_map_memory(struct pool *pool, const struct message_pool_register *registration, const int *fds,
-                                   uint64_t bytes_max, uint8_t **bases, const struct pool_why *why);
+                                   const struct pool_context *context, uint8_t **bases, const struct pool_why *why);
+
+/* Maps memory of a GPU of which region r needs `size` bytes, from the beginning of the memory or, of a pointer, from
+ * `first`. */
+enum strait_status pool_map_device(const struct pool_context *context, const struct wire_region *region, uint32_t r,
+                                   const int *fds, uint64_t first, uint64_t size, struct pool_mapping *mapping,
+                                   const struct pool_why *why);
 
 #endif

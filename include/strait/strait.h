@@ -103,20 +103,21 @@ STRAIT_API void strait_free(struct strait_memory *memory);
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-/* How a region's memory is named to the daemon. */
+/* How a region's memory is named to the daemon. Memory of GPUs needs a daemon with the plugin for them; in embedded mode
+ * it is named by its pointer. */
 enum strait_handle {
     STRAIT_HANDLE_MEMFD = 1,    /* fd: a memfd sealed with at least F_SEAL_SHRINK */
-    STRAIT_HANDLE_POINTER = 2,  /* pointer: embedded mode only */
-    STRAIT_HANDLE_CUDA_IPC = 3, /* ipc: a cudaIpcMemHandle_t; not supported by this release's daemon */
-    STRAIT_HANDLE_CUDA_VMM =
-        4, /* fd: exported by cuMemExportToShareableHandle; not supported by this release's daemon */
+    STRAIT_HANDLE_POINTER = 2,  /* pointer: embedded mode only; of the host, or of `device` */
+    STRAIT_HANDLE_CUDA_IPC = 3, /* ipc: a cudaIpcMemHandle_t. It stands for the whole allocation, whatever address in it
+                                   it was made of: cuMemGetAddressRange tells where that begins */
+    STRAIT_HANDLE_CUDA_VMM = 4, /* fd: an allocation that cuMemExportToShareableHandle exported as a descriptor */
 };
 
 /* One layer's K or V (or another tensor) of a paged pool. Bytes of a page = rows * row_bytes, at most 16 MiB; page i
  * begins at offset + i * page_stride. */
 struct strait_pool_region {
     enum strait_handle handle;
-    int32_t device;       /* GPU of the memory; -1: host */
+    int32_t device;       /* GPU of the memory, the same in a group; -1: host. See below */
     int fd;               /* MEMFD, VMM: borrowed for the call, may be shared by regions */
     void *pointer;        /* POINTER */
     uint8_t ipc[64];      /* CUDA_IPC */
@@ -133,6 +134,12 @@ struct strait_pool_region {
     uint32_t group;   /* 0-based; regions of a group share page ids */
 };
 
+/* About devices. A GPU is named by its ordinal in the daemon's process, which is the client's own when both see the same
+ * GPUs in the same order (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER). Groups of a pool may be on different devices, and
+ * some of them on the host. A pointer or an exported allocation on another device than the region says is refused. Of
+ * an IPC handle the driver does not tell: it is opened on the GPU that is named, and where it lies on another one, all
+ * its bytes cross the link between the two. */
+
 struct strait_pool_params {
     size_t size;                              /* sizeof(struct strait_pool_params) */
     const struct strait_pool_region *regions; /* borrowed for the call */
@@ -140,7 +147,8 @@ struct strait_pool_params {
 };
 
 /* Registers a pool. Its id is drawn here and kept over reconnects. It may be used at once; whether the daemon could map
- * it comes as an event POOL. A pool that the daemon refused fails what uses it with LOCAL. The regions' descriptors are
+ * it comes as an event POOL, with a text when it could not: ERR_INVALID (memory that is too small, on another device),
+ * ERR_UNSUPPORTED (no GPU, or no plugin), ERR_DEVICE (the GPU has failed), ERR_NO_MEMORY, ERR_IO. A pool that the daemon refused fails what uses it with LOCAL. The regions' descriptors are
  * duplicated. Within a group, regions are known in the order of layer, then role, then position here. On OK the client
  * owns *pool. ERR_INVALID, ERR_NO_MEMORY, ERR_IO (no descriptors left). */
 STRAIT_API enum strait_status strait_pool_register(struct strait_client *client,
@@ -241,13 +249,18 @@ struct strait_append_params {
     uint32_t list_count;
     int32_t layer_first; /* the layers that are ready; layer_count 0: all */
     uint32_t layer_count;
-    void *ready; /* GPU pools: the event after which the pages are ready; NULL: now */
+    void *ready; /* GPU pools: the event after which the pages are ready, below; NULL: now */
     bool last;
     const void *aux;
     size_t aux_size;
 };
 
-/* Source: more of the request is ready. After `last` nothing may be appended (ERR_INVALID). */
+/* Source: more of the request is ready. After `last` nothing may be appended (ERR_INVALID).
+ *
+ * `ready` points to a cudaIpcEventHandle_t, of an event made with cudaEventInterprocess; in embedded mode it is a
+ * cudaEvent_t. The event has been recorded before this call, and is neither recorded again nor destroyed before these
+ * pages have been announced: LAYER events of the sink, or the verdict, tell. Whoever waits for a slow event holds up
+ * nobody else. One that fails fails the offer, LOCAL. ERR_UNSUPPORTED: all of the pool is in host memory. */
 STRAIT_API enum strait_status strait_append(struct strait_transfer *transfer,
                                             const struct strait_append_params *params);
 
@@ -369,7 +382,7 @@ struct strait_progress {
 };
 STRAIT_API struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer);
 
-/* GPU pools: makes a CUDA stream wait until a layer has landed. ERR_UNSUPPORTED for pools in host memory. */
+/* GPU pools: makes a CUDA stream wait until a layer has landed. Not in this release: ERR_UNSUPPORTED. */
 STRAIT_API enum strait_status strait_wait_stream(struct strait_transfer *transfer, int32_t layer, void *stream);
 
 /* ---- The rest ---------------------------------------------------------------------------------------------------- */

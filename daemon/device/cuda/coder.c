@@ -1,0 +1,91 @@
+/* The thread that codes: it launches what is submitted and looks for what has completed. */
+#include <sched.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "daemon/device/cuda/cuda.h"
+
+#define SPIN_NS  200000u /* chunks take some tens of microseconds: for so long it looks all the time, */
+#define PAUSE_NS 20000u  /* then after pauses */
+
+/* The one of the task's direction that has less to do. */
+static struct lane *lane_of(struct device *device, const struct device_task *task)
+{
+    struct lane *one = &device->lanes[task->work == DEVICE_ENCODE ? 0 : 1], *other = one + 2;
+    return lane_load(other) < lane_load(one) ? other : one;
+}
+
+static void take_submitted(struct device *device)
+{
+    struct device_task *task = device->submitted, *next;
+    device->submitted = NULL;
+    device->submitted_end = &device->submitted;
+    for (; task != NULL; task = next) {
+        next = task->next;
+        lane_add(device, lane_of(device, task), task);
+    }
+}
+
+/* True: something has moved. */
+static bool work_lane(struct device *device, struct lane *lane)
+{
+    bool moved = false;
+    while (lane->running > 0 && lane_collect(device, lane))
+        moved = true;
+    while (lane->waiting != NULL && lane->running < LANE_BATCHES && !device_has_failed(device)) {
+        lane_launch(device, lane);
+        moved = true;
+    }
+    if (device_has_failed(device) && (lane->running > 0 || lane->waiting != NULL)) {
+        lane_abandon(device, lane);
+        moved = true;
+    }
+    return moved;
+}
+
+static bool is_busy(const struct device *device)
+{
+    for (uint32_t i = 0; i < LANES; i++)
+        if (lane_load(&device->lanes[i]) > 0)
+            return true;
+    return false;
+}
+
+static void pause_after(uint64_t moved_at)
+{
+    if (clock_ns() - moved_at < SPIN_NS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+}
+
+void *coder_run(void *arg)
+{
+    struct device *device = arg;
+    uint64_t moved_at = 0;
+    prctl(PR_SET_NAME, "strait-gpu");
+    prctl(PR_SET_TIMERSLACK, 1000);
+    cudaSetDevice(device->number);
+    pthread_mutex_lock(&device->lock);
+    for (;;) {
+        if (!is_busy(device) && device->submitted == NULL) {
+            if (device->closing)
+                break;
+            pthread_cond_wait(&device->work, &device->lock);
+            moved_at = clock_ns();
+            continue;
+        }
+        take_submitted(device);
+        pthread_mutex_unlock(&device->lock);
+        bool moved = false;
+        for (uint32_t i = LANES; i-- > 0;)
+            moved |= work_lane(device, &device->lanes[i]);
+        if (moved)
+            moved_at = clock_ns();
+        else
+            pause_after(moved_at);
+        pthread_mutex_lock(&device->lock);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return NULL;
+}

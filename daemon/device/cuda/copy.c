@@ -1,0 +1,239 @@
+/* Pages to pages under one daemon. On one GPU they are copied where they are; otherwise they are gathered into a stage,
+ * which crosses in one piece, and scattered from there: only memory of our own has to be reachable from both sides. */
+#include <string.h>
+
+#include "daemon/device/cuda/cuda.h"
+
+#define STAGE_BYTES ((size_t)STRAIT_PAGE_BYTES_MAX)
+#define MOVES_MAX   16384u
+#define PIECE_BYTES (64u * 1024) /* of a page without gaps: what one thread block copies */
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+cudaError_t copier_init(struct copier *copier)
+{
+    cudaError_t error = cudaStreamCreateWithFlags(&copier->stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&copier->event, cudaEventDisableTiming);
+    return error;
+}
+
+void copier_fini(struct copier *copier)
+{
+    cudaFreeHost(copier->moves);
+    cudaFreeHost(copier->host_stage);
+    cudaFree(copier->device_stage);
+    if (copier->event != NULL)
+        cudaEventDestroy(copier->event);
+    if (copier->stream != NULL)
+        cudaStreamDestroy(copier->stream);
+    pthread_mutex_destroy(&copier->lock);
+}
+
+/* Most daemons never copy this way: its memory is taken when one does. */
+static cudaError_t prepare(struct device *device, bool host_stage, bool device_stage)
+{
+    struct copier *copier = &device->copier;
+    cudaError_t error = cudaSetDevice(device->number);
+    if (error == cudaSuccess && copier->moves == NULL)
+        error = cudaHostAlloc((void **)&copier->moves, 2 * MOVES_MAX * sizeof(struct move),
+                              cudaHostAllocMapped | cudaHostAllocPortable);
+    if (error == cudaSuccess && host_stage && copier->host_stage == NULL)
+        error = cudaHostAlloc((void **)&copier->host_stage, STAGE_BYTES, cudaHostAllocMapped | cudaHostAllocPortable);
+    if (error == cudaSuccess && device_stage && copier->device_stage == NULL)
+        error = cudaMalloc((void **)&copier->device_stage, STAGE_BYTES);
+    return error;
+}
+
+/* ---- What is to be moved ----------------------------------------------------------------------------------------- */
+
+/* Where a copy is: page `page` of the lists, in its order. */
+struct walk {
+    const struct strait_pages *to, *from;
+    uint32_t page, pages;
+};
+
+static struct move page_move(const struct walk *walk, uint32_t page)
+{
+    uint32_t r = page / walk->to->id_count, i = page % walk->to->id_count;
+    const struct strait_region *to = &walk->to->regions[r], *from = &walk->from->regions[r];
+    return (struct move){.to = (uint8_t *)to->base + walk->to->ids[i] * to->page_stride,
+                         .from = (const uint8_t *)from->base + walk->from->ids[i] * from->page_stride,
+                         .to_stride = to->rows == 1 ? to->row_bytes : to->row_stride,
+                         .from_stride = from->rows == 1 ? from->row_bytes : from->row_stride,
+                         .rows = to->rows,
+                         .row_bytes = to->row_bytes};
+}
+
+static uint32_t width_of(const struct move *move)
+{
+    uint64_t all = (uintptr_t)move->to | (uintptr_t)move->from | move->row_bytes | 16;
+    if (move->rows > 1)
+        all |= move->to_stride | move->from_stride;
+    return (uint32_t)(all & -all);
+}
+
+/* Adds a page, in pieces when it has no gaps. Returns how many. */
+static uint32_t add_move(struct move *moves, struct move whole)
+{
+    uint32_t count = 0;
+    if (whole.to_stride == whole.row_bytes && whole.from_stride == whole.row_bytes) {
+        uint32_t bytes = whole.rows * whole.row_bytes;
+        for (uint32_t at = 0; at < bytes; at += PIECE_BYTES) {
+            struct move piece = {.to = whole.to + at, .from = whole.from + at, .rows = 1};
+            piece.row_bytes = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+            piece.to_stride = piece.from_stride = piece.row_bytes;
+            moves[count++] = piece;
+        }
+    } else {
+        moves[count++] = whole;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        moves[i].width = width_of(&moves[i]);
+    return count;
+}
+
+/* The next pages that fit; each is moved to the stage and from there, or (stages NULL) at once. */
+static void next_moves(struct walk *walk, uint8_t *gather_stage, uint8_t *scatter_stage, struct move *gather,
+                       uint32_t *gathers, struct move *scatter, uint32_t *scatters, size_t *bytes)
+{
+    const uint32_t most = STRAIT_PAGE_BYTES_MAX / PIECE_BYTES;
+    *gathers = *scatters = 0;
+    *bytes = 0;
+    for (; walk->page < walk->pages && *gathers + most <= MOVES_MAX && *scatters + most <= MOVES_MAX; walk->page++) {
+        struct move direct = page_move(walk, walk->page), in = direct, out = direct;
+        size_t size = (size_t)direct.rows * direct.row_bytes, room = (size + 15) & ~(size_t)15;
+        if (gather_stage == NULL) {
+            *gathers += add_move(gather + *gathers, direct);
+            continue;
+        }
+        if (*bytes + size > STAGE_BYTES)
+            return;
+        in.to = gather_stage + *bytes;
+        out.from = scatter_stage + *bytes;
+        in.to_stride = out.from_stride = direct.row_bytes;
+        *gathers += add_move(gather + *gathers, in);
+        *scatters += add_move(scatter + *scatters, out);
+        *bytes += room < STAGE_BYTES - *bytes ? room : STAGE_BYTES - *bytes;
+    }
+}
+
+static void move_on_host(const struct move *moves, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t r = 0; r < moves[i].rows; r++)
+            memcpy(moves[i].to + r * moves[i].to_stride, moves[i].from + r * moves[i].from_stride, moves[i].row_bytes);
+}
+
+/* ---- The ways ---------------------------------------------------------------------------------------------------- */
+
+static cudaError_t move_on_device(struct device *device, const struct move *moves, uint32_t count)
+{
+    cudaError_t error = cudaSetDevice(device->number);
+    if (error == cudaSuccess)
+        error = moves_launch(moves, count, device->copier.stream);
+    return error == cudaSuccess ? cudaStreamSynchronize(device->copier.stream) : error;
+}
+
+static cudaError_t copy_within(struct device *device, struct walk *walk)
+{
+    uint32_t gathers, scatters;
+    size_t bytes;
+    cudaError_t error = prepare(device, false, false);
+    while (error == cudaSuccess && walk->page < walk->pages) {
+        next_moves(walk, NULL, NULL, device->copier.moves, &gathers, NULL, &scatters, &bytes);
+        error = move_on_device(device, device->copier.moves, gathers);
+    }
+    return error;
+}
+
+static cudaError_t copy_with_host(struct device *device, bool to_device, struct walk *walk)
+{
+    struct copier *copier = &device->copier;
+    uint32_t gathers, scatters;
+    size_t bytes;
+    cudaError_t error = prepare(device, true, false);
+    struct move *gather = copier->moves, *scatter = copier->moves + MOVES_MAX;
+    while (error == cudaSuccess && walk->page < walk->pages) {
+        next_moves(walk, copier->host_stage, copier->host_stage, gather, &gathers, scatter, &scatters, &bytes);
+        if (to_device)
+            move_on_host(gather, gathers);
+        error = to_device ? move_on_device(device, scatter, scatters) : move_on_device(device, gather, gathers);
+        if (!to_device && error == cudaSuccess)
+            move_on_host(scatter, scatters);
+    }
+    return error;
+}
+
+/* The driver takes the shortest way between the two stages that was opened to it. */
+static void open_way(struct device *a, struct device *b)
+{
+    int can = 0;
+    if (cudaSetDevice(a->number) == cudaSuccess && cudaDeviceCanAccessPeer(&can, a->number, b->number) == cudaSuccess &&
+        can)
+        (void)cudaDeviceEnablePeerAccess(b->number, 0);
+    (void)cudaGetLastError(); /* it may have been opened already */
+}
+
+static cudaError_t copy_across(struct device *to, struct device *from, struct walk *walk)
+{
+    uint32_t gathers, scatters;
+    size_t bytes;
+    cudaError_t error = prepare(to, false, true);
+    if (error == cudaSuccess)
+        error = prepare(from, false, true);
+    open_way(from, to);
+    struct move *gather = from->copier.moves, *scatter = to->copier.moves;
+    while (error == cudaSuccess && walk->page < walk->pages) {
+        next_moves(walk, from->copier.device_stage, to->copier.device_stage, gather, &gathers, scatter, &scatters,
+                   &bytes);
+        error = move_on_device(from, gather, gathers);
+        if (error == cudaSuccess)
+            error = cudaMemcpyPeerAsync(to->copier.device_stage, to->number, from->copier.device_stage, from->number,
+                                        bytes, from->copier.stream);
+        if (error == cudaSuccess)
+            error = cudaStreamSynchronize(from->copier.stream);
+        if (error == cudaSuccess)
+            error = move_on_device(to, scatter, scatters);
+    }
+    return error;
+}
+
+static cudaError_t copy_any(struct device *to, struct device *from, struct walk *walk)
+{
+    if (to == from)
+        return copy_within(to, walk);
+    return to == NULL || from == NULL ? copy_with_host(to != NULL ? to : from, to != NULL, walk)
+                                      : copy_across(to, from, walk);
+}
+
+/* In the order of their numbers, so that two copies never wait for each other. */
+static void lock_both(struct device *a, struct device *b, int (*lock)(pthread_mutex_t *))
+{
+    struct device *first = a == NULL || (b != NULL && b->number < a->number) ? b : a;
+    struct device *second = first == a ? b : a;
+    lock(&first->copier.lock);
+    if (second != NULL && second != first)
+        lock(&second->copier.lock);
+}
+
+enum strait_status copy_pages(struct device *to_device, const struct strait_pages *to, struct device *from_device,
+                              const struct strait_pages *from)
+{
+    struct walk walk = {.to = to, .from = from, .pages = to->region_count * to->id_count};
+    if ((to_device != NULL && device_has_failed(to_device)) || (from_device != NULL && device_has_failed(from_device)))
+        return STRAIT_ERR_DEVICE;
+    lock_both(to_device, from_device, pthread_mutex_lock);
+    cudaError_t error = copy_any(to_device, from_device, &walk);
+    lock_both(to_device, from_device, pthread_mutex_unlock);
+    if (error == cudaSuccess)
+        return STRAIT_OK;
+    (void)cudaGetLastError();
+    if (error == cudaErrorMemoryAllocation)
+        return STRAIT_ERR_NO_MEMORY;
+    if (to_device != NULL)
+        device_fail(to_device, "copy", error);
+    if (from_device != NULL)
+        device_fail(from_device, "copy", error);
+    return STRAIT_ERR_DEVICE;
+}

@@ -1,0 +1,140 @@
+/* What the plugin's files share: a GPU in use.
+ *
+ * Two threads belong to each. The coder's takes tasks, launches what fits together and looks whether it has completed:
+ * all that codes is called from there, so that nothing of the driver can hold up the daemon's loop. The other one waits
+ * for clients' events. What blocks by its nature (mapping, pinning, copies that are waited for) is called by the
+ * daemon's workers. */
+#ifndef STRAIT_DAEMON_DEVICE_CUDA_CUDA_H
+#define STRAIT_DAEMON_DEVICE_CUDA_CUDA_H
+
+#include <pthread.h>
+
+#include <cuda_runtime_api.h>
+
+#include "daemon/device/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LANES        4u    /* two of each direction: one's batch begins and ends while the other's is on the bus */
+#define LANE_BATCHES 3u    /* one runs, others wait for it on the device */
+#define BATCH_TASKS  64u   /* of a batch */
+#define TABLES_MAX   4096u /* of a codebook whose escapes are counted */
+
+/* What is launched together, and where it reports. */
+struct batch {
+    struct device_task *tasks[BATCH_TASKS];
+    uint32_t count;
+    bool counts; /* escapes, of what is encoded with tables */
+    cudaEvent_t over;
+    uint8_t *staged, *staging;           /* ids and metadata: in pinned memory, and as the device has them */
+    struct strait_result *results;       /* pinned */
+    struct strait_class_stats *stats;    /* pinned, as copied from the device; NULL: too many tables */
+    struct strait_class_stats *counters; /* on the device */
+    uint64_t began;
+};
+
+/* A stream and the scratch that goes with it, for encoding or decoding. */
+struct lane {
+    cudaStream_t stream;
+    uint8_t *scratch;
+    size_t scratch_size;
+    struct batch batches[LANE_BATCHES]; /* a ring */
+    uint32_t first, running;
+    struct device_task *waiting, **waiting_end;
+    uint64_t last_over; /* when its latest batch was seen to be over */
+};
+
+/* For copies from pages to pages, one at a time. */
+struct copier {
+    pthread_mutex_t lock;
+    cudaStream_t stream;
+    cudaEvent_t event;
+    struct move *moves;  /* pinned */
+    uint8_t *host_stage; /* pinned */
+    uint8_t *device_stage;
+};
+
+struct device {
+    struct device_setup setup;
+    int number;
+    char name[128];
+    const struct strait_codec *codec;
+    void *tables; /* of the codebook, on the device; NULL: none */
+    uint32_t table_count;
+    size_t staging_size;
+    struct lane lanes[LANES]; /* for encoding, then for decoding, in turn */
+    struct copier copier;
+
+    pthread_t coder, waiter;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t work, events;
+    struct device_task *submitted, **submitted_end; /* for the coder */
+    struct device_task *awaited;                    /* events, for the waiter */
+    bool closing, failed;
+    char why[160];
+};
+
+uint64_t clock_ns(void);
+
+/* Writes the text; returns `status`. */
+enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The same for what the runtime said, which is then forgotten. ERR_NO_MEMORY when that is what it means. */
+enum strait_status refuse_error(const struct device_why *why, enum strait_status status, const char *what,
+                                cudaError_t error);
+/* The device is of no use from now on: all its tasks fail. The first reason counts. */
+void device_fail(struct device *device, const char *what, cudaError_t error);
+bool device_has_failed(struct device *device);
+
+/* ---- batch.c ----------------------------------------------------------------------------------------------------- */
+
+cudaError_t lane_init(struct device *device, struct lane *lane);
+void lane_fini(struct lane *lane);
+/* Launches as much of what waits as fits into one batch; there must be a free one. */
+void lane_launch(struct device *device, struct lane *lane);
+/* Looks after the oldest batch. False: it is not over. */
+bool lane_collect(struct device *device, struct lane *lane);
+uint64_t lane_load(const struct lane *lane); /* tasks that are not over */
+void lane_add(struct device *device, struct lane *lane, struct device_task *task);
+/* After a failure: waits for what still runs, and fails all tasks. */
+void lane_abandon(struct device *device, struct lane *lane);
+
+/* ---- coder.c, ready.c -------------------------------------------------------------------------------------------- */
+
+void *coder_run(void *device);
+void *waiter_run(void *device);
+
+/* ---- copy.c, moves.cu -------------------------------------------------------------------------------------------- */
+
+/* Bytes of one page, or a part of one: rows of equal distances. */
+struct move {
+    uint8_t *to;
+    const uint8_t *from;
+    uint64_t to_stride, from_stride;
+    uint32_t rows, row_bytes;
+    uint32_t width; /* 1, 2, 4, 8 or 16: what everything above is a multiple of */
+    uint32_t reserved;
+};
+cudaError_t moves_launch(const struct move *moves, uint32_t count, cudaStream_t stream);
+
+cudaError_t copier_init(struct copier *copier);
+void copier_fini(struct copier *copier);
+enum strait_status copy_pages(struct device *to_device, const struct strait_pages *to, struct device *from_device,
+                              const struct strait_pages *from);
+
+/* ---- memory.c ---------------------------------------------------------------------------------------------------- */
+
+enum strait_status memory_map(struct device *device, const struct device_handle *handle, struct device_memory *memory,
+                              const struct device_why *why);
+void memory_unmap(struct device *device, struct device_memory *memory);
+enum strait_status memory_pin(void *base, size_t size, const struct device_why *why);
+void memory_unpin(void *base);
+/* Some device is in use: its context is the one that pins. */
+void memory_use_device(int number);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

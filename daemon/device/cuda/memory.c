@@ -1,0 +1,232 @@
+/* Memory of clients, mapped; memory of the host, pinned. */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "daemon/device/cuda/cuda.h"
+#include "daemon/device/cuda/driver.h"
+
+/* What has to be undone. */
+struct mapping {
+    enum strait_handle kind;
+    CUdeviceptr base;
+    size_t size; /* VMM */
+};
+
+static enum strait_status refuse_driver(const struct device_why *why, enum strait_status status, const char *what,
+                                        CUresult result)
+{
+    return refuse(why, result == CUDA_ERROR_OUT_OF_MEMORY ? STRAIT_ERR_NO_MEMORY : status, "%s: %s", what,
+                  driver_text(result));
+}
+
+static enum strait_status check_number(const struct device *device, int number, const struct device_why *why)
+{
+    if (number == device->number)
+        return STRAIT_OK;
+    return refuse(why, STRAIT_ERR_INVALID, "its memory is on device %d as the daemon counts them, not on %d", number,
+                  device->number);
+}
+
+static enum strait_status too_small(const struct device_why *why, uint64_t has, uint64_t needs)
+{
+    return refuse(why, STRAIT_ERR_INVALID, "its allocation has %llu bytes, its regions end at %llu",
+                  (unsigned long long)has, (unsigned long long)needs);
+}
+
+/* ---- By address -------------------------------------------------------------------------------------------------- */
+
+static enum strait_status check_pointer(const struct device *device, CUdeviceptr pointer, const struct device_why *why)
+{
+    const struct driver *driver = driver_get();
+    unsigned kind = 0;
+    int number = -1;
+    CUresult result = driver->pointer_attribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer);
+    if (result != CUDA_SUCCESS || kind != CU_MEMORYTYPE_DEVICE)
+        return refuse(why, STRAIT_ERR_INVALID, "its pointer is none to memory of a GPU");
+    result = driver->pointer_attribute(&number, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+    if (result != CUDA_SUCCESS)
+        return refuse_driver(why, STRAIT_ERR_INVALID, "its pointer", result);
+    return check_number(device, number, why);
+}
+
+/* What begins at `first` may be several allocations, one behind the other. */
+static enum strait_status check_range(CUdeviceptr first, uint64_t size, const struct device_why *why)
+{
+    CUdeviceptr at = first, base;
+    size_t part;
+    while (at - first < size) {
+        if (driver_get()->address_range(&base, &part, at) != CUDA_SUCCESS || base + part <= at)
+            return too_small(why, at - first, size);
+        at = base + part;
+    }
+    return STRAIT_OK;
+}
+
+static enum strait_status map_pointer(struct device *device, const struct device_handle *handle,
+                                      struct mapping *mapping, const struct device_why *why)
+{
+    mapping->base = (CUdeviceptr)(uintptr_t)handle->pointer;
+    enum strait_status status = check_pointer(device, mapping->base, why);
+    return status == STRAIT_OK ? check_range(mapping->base, handle->size, why) : status;
+}
+
+/* ---- IPC --------------------------------------------------------------------------------------------------------- */
+
+static enum strait_status map_ipc(struct device *device, const struct device_handle *handle, struct mapping *mapping,
+                                  const struct device_why *why)
+{
+    cudaIpcMemHandle_t ipc;
+    void *base = NULL;
+    for (size_t i = 0; i < sizeof(ipc); i++)
+        ((uint8_t *)&ipc)[i] = handle->ipc[i];
+    cudaError_t error = cudaIpcOpenMemHandle(&base, ipc, cudaIpcMemLazyEnablePeerAccess);
+    if (error != cudaSuccess)
+        return refuse_error(why, STRAIT_ERR_INVALID, "its IPC handle cannot be opened", error);
+    mapping->base = (CUdeviceptr)(uintptr_t)base;
+    enum strait_status status = check_pointer(device, mapping->base, why);
+    if (status == STRAIT_OK)
+        status = check_range(mapping->base, handle->size, why);
+    if (status != STRAIT_OK)
+        cudaIpcCloseMemHandle(base);
+    return status;
+}
+
+/* ---- VMM --------------------------------------------------------------------------------------------------------- */
+
+static CUresult allow(const struct mapping *mapping, int number)
+{
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = number},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return driver_get()->set_access(mapping->base, mapping->size, &access, 1);
+}
+
+/* The driver does not tell the size of what was imported, but maps no more than there is. */
+static enum strait_status map_allocation(struct device *device, CUmemGenericAllocationHandle allocation,
+                                         const struct device_handle *handle, struct mapping *mapping,
+                                         const struct device_why *why)
+{
+    const struct driver *driver = driver_get();
+    CUresult result = driver->reserve(&mapping->base, mapping->size, 0, 0, 0);
+    if (result != CUDA_SUCCESS)
+        return refuse_driver(why, STRAIT_ERR_NO_MEMORY, "addresses for its memory", result);
+    result = driver->map(mapping->base, mapping->size, 0, allocation, 0);
+    if (result != CUDA_SUCCESS) {
+        driver->unreserve(mapping->base, mapping->size);
+        return refuse(why, STRAIT_ERR_INVALID,
+                      "its allocation cannot be mapped up to byte %llu, where its regions end: %s",
+                      (unsigned long long)handle->size, driver_text(result));
+    }
+    result = allow(mapping, device->number);
+    if (result == CUDA_SUCCESS)
+        return STRAIT_OK;
+    driver->unmap(mapping->base, mapping->size);
+    driver->unreserve(mapping->base, mapping->size);
+    return refuse_driver(why, STRAIT_ERR_INVALID, "its memory cannot be accessed", result);
+}
+
+static enum strait_status map_imported(struct device *device, CUmemGenericAllocationHandle allocation,
+                                       const struct device_handle *handle, struct mapping *mapping,
+                                       const struct device_why *why)
+{
+    const struct driver *driver = driver_get();
+    CUmemAllocationProp properties = {0};
+    size_t unit = 0;
+    CUresult result = driver->properties(&properties, allocation);
+    if (result == CUDA_SUCCESS)
+        result = driver->granularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (result != CUDA_SUCCESS || unit == 0)
+        return refuse_driver(why, STRAIT_ERR_INVALID, "its allocation", result);
+    if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return refuse(why, STRAIT_ERR_INVALID, "its allocation is not of a GPU's memory");
+    mapping->size = (size_t)(handle->size + unit - 1) / unit * unit;
+    enum strait_status status = check_number(device, properties.location.id, why);
+    return status == STRAIT_OK ? map_allocation(device, allocation, handle, mapping, why) : status;
+}
+
+static enum strait_status map_vmm(struct device *device, const struct device_handle *handle, struct mapping *mapping,
+                                  const struct device_why *why)
+{
+    CUmemGenericAllocationHandle allocation;
+    CUresult result =
+        driver_get()->import(&allocation, (void *)(uintptr_t)handle->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result != CUDA_SUCCESS)
+        return refuse_driver(why, STRAIT_ERR_INVALID, "its descriptor cannot be imported", result);
+    enum strait_status status = map_imported(device, allocation, handle, mapping, why);
+    driver_get()->release(allocation); /* the mapping holds it */
+    return status;
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
+
+static enum strait_status map_kind(struct device *device, const struct device_handle *handle, struct mapping *mapping,
+                                   const struct device_why *why)
+{
+    switch (handle->kind) {
+    case STRAIT_HANDLE_CUDA_IPC:
+        return map_ipc(device, handle, mapping, why);
+    case STRAIT_HANDLE_CUDA_VMM:
+        return map_vmm(device, handle, mapping, why);
+    default:
+        return map_pointer(device, handle, mapping, why);
+    }
+}
+
+enum strait_status memory_map(struct device *device, const struct device_handle *handle, struct device_memory *memory,
+                              const struct device_why *why)
+{
+    if (driver_get() == NULL)
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "the driver is too old");
+    struct mapping *mapping = calloc(1, sizeof(*mapping));
+    cudaError_t error = cudaSetDevice(device->number);
+    if (mapping == NULL)
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
+    mapping->kind = handle->kind;
+    enum strait_status status = error == cudaSuccess ? map_kind(device, handle, mapping, why)
+                                                     : refuse_error(why, STRAIT_ERR_DEVICE, "GPU", error);
+    if (status != STRAIT_OK) {
+        free(mapping);
+        return status;
+    }
+    *memory =
+        (struct device_memory){.base = (uint8_t *)(uintptr_t)mapping->base, .size = handle->size, .mapping = mapping};
+    return STRAIT_OK;
+}
+
+void memory_unmap(struct device *device, struct device_memory *memory)
+{
+    struct mapping *mapping = memory->mapping;
+    cudaSetDevice(device->number);
+    if (mapping->kind == STRAIT_HANDLE_CUDA_IPC)
+        cudaIpcCloseMemHandle(memory->base);
+    if (mapping->kind == STRAIT_HANDLE_CUDA_VMM) {
+        driver_get()->unmap(mapping->base, mapping->size);
+        driver_get()->unreserve(mapping->base, mapping->size);
+    }
+    (void)cudaGetLastError();
+    free(mapping);
+}
+
+/* ---- The host's -------------------------------------------------------------------------------------------------- */
+
+static int pinning_device;
+
+void memory_use_device(int number)
+{
+    __atomic_store_n(&pinning_device, number, __ATOMIC_RELEASE);
+}
+
+enum strait_status memory_pin(void *base, size_t size, const struct device_why *why)
+{
+    cudaSetDevice(__atomic_load_n(&pinning_device, __ATOMIC_ACQUIRE));
+    cudaError_t error = cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (error == cudaSuccess)
+        return STRAIT_OK;
+    return refuse_error(why, STRAIT_ERR_NO_MEMORY, "the daemon's arenas cannot be pinned for the GPU", error);
+}
+
+void memory_unpin(void *base)
+{
+    cudaSetDevice(__atomic_load_n(&pinning_device, __ATOMIC_ACQUIRE));
+    cudaHostUnregister(base);
+    (void)cudaGetLastError();
+}

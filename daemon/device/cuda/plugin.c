@@ -1,0 +1,235 @@
+/* Taking a GPU into use, and what the daemon sees of the plugin. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "daemon/device/cuda/cuda.h"
+
+uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- What goes wrong --------------------------------------------------------------------------------------------- */
+
+enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why->text, why->size, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+enum strait_status refuse_error(const struct device_why *why, enum strait_status status, const char *what,
+                                cudaError_t error)
+{
+    (void)cudaGetLastError();
+    return refuse(why, error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : status, "%s: %s", what,
+                  cudaGetErrorString(error));
+}
+
+void device_fail(struct device *device, const char *what, cudaError_t error)
+{
+    pthread_mutex_lock(&device->lock);
+    if (!device->failed)
+        snprintf(device->why, sizeof(device->why), "GPU %d failed, the daemon must be started again to use it: %s: %s",
+                 device->number, what, cudaGetErrorString(error));
+    device->failed = true;
+    pthread_mutex_unlock(&device->lock);
+}
+
+static bool plugin_failure(struct device *device, const struct device_why *why)
+{
+    pthread_mutex_lock(&device->lock);
+    bool failed = device->failed;
+    if (failed)
+        snprintf(why->text, why->size, "%s", device->why);
+    pthread_mutex_unlock(&device->lock);
+    return failed;
+}
+
+bool device_has_failed(struct device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    bool failed = device->failed;
+    pthread_mutex_unlock(&device->lock);
+    return failed;
+}
+
+/* ---- Into use ---------------------------------------------------------------------------------------------------- */
+
+static uint32_t plugin_count(const struct device_why *why)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess)
+        (void)refuse_error(why, STRAIT_OK, "no GPU can be used", error);
+    else if (count <= 0)
+        (void)refuse(why, STRAIT_OK, "no GPU can be used: there is none");
+    return error == cudaSuccess && count > 0 ? (uint32_t)count : 0;
+}
+
+/* Host memory is named by the same address everywhere, and the codec has code for this device. */
+static enum strait_status check_device(struct device *device, const struct device_why *why)
+{
+    int same = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&same, cudaDevAttrCanUseHostPointerForRegisteredMem, device->number);
+    if (error != cudaSuccess)
+        return refuse_error(why, STRAIT_ERR_DEVICE, "GPU", error);
+    device->codec = device->setup.codec->get("cuda");
+    if (device->codec == NULL)
+        return refuse(why, STRAIT_ERR_UNSUPPORTED,
+                      "the codec does not run on GPU %d: libstrait-cuda.so.0 and compute capability 9.0 are needed",
+                      device->number);
+    if (!same)
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "GPU %d cannot use the host's addresses", device->number);
+    return STRAIT_OK;
+}
+
+static cudaError_t upload_tables(struct device *device)
+{
+    const struct device_codec *codec = device->setup.codec;
+    if (device->setup.codebook == NULL)
+        return cudaSuccess;
+    size_t size = codec->image_size(device->setup.codebook);
+    void *image = malloc(size);
+    if (image == NULL)
+        return cudaErrorMemoryAllocation;
+    cudaError_t error = cudaMalloc(&device->tables, size);
+    if (error == cudaSuccess && codec->image(device->setup.codebook, image, size) == STRAIT_OK)
+        error = cudaMemcpy(device->tables, image, size, cudaMemcpyHostToDevice);
+    free(image);
+    device->table_count = codec->tables(device->setup.codebook);
+    return error;
+}
+
+static void release(struct device *device)
+{
+    for (uint32_t i = 0; i < LANES; i++)
+        lane_fini(&device->lanes[i]);
+    copier_fini(&device->copier);
+    cudaFree(device->tables);
+    (void)cudaGetLastError();
+    pthread_mutex_destroy(&device->lock);
+    pthread_cond_destroy(&device->work);
+    pthread_cond_destroy(&device->events);
+    free(device);
+}
+
+/* Metadata is part of a chunk and so no longer than a slot, and has at least 20 bytes of every page; an id has 4. */
+static enum strait_status prepare(struct device *device, const struct device_why *why)
+{
+    device->staging_size = (size_t)device->setup.slot_bytes / 4 * 5 + 65536;
+    cudaError_t error = upload_tables(device);
+    for (uint32_t i = 0; i < LANES && error == cudaSuccess; i++)
+        error = lane_init(device, &device->lanes[i]);
+    if (error == cudaSuccess)
+        error = copier_init(&device->copier);
+    return error == cudaSuccess ? STRAIT_OK : refuse_error(why, STRAIT_ERR_DEVICE, "memory for the GPU's work", error);
+}
+
+static enum strait_status start_threads(struct device *device, const struct device_why *why)
+{
+    if (pthread_create(&device->coder, NULL, coder_run, device) != 0)
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "no thread for the GPU");
+    if (pthread_create(&device->waiter, NULL, waiter_run, device) == 0)
+        return STRAIT_OK;
+    pthread_mutex_lock(&device->lock);
+    device->closing = true;
+    pthread_cond_signal(&device->work);
+    pthread_mutex_unlock(&device->lock);
+    pthread_join(device->coder, NULL);
+    return refuse(why, STRAIT_ERR_NO_MEMORY, "no thread for the GPU");
+}
+
+static enum strait_status plugin_open(const struct device_setup *setup, int32_t number, struct device **device,
+                                      const struct device_why *why)
+{
+    cudaError_t error = cudaSetDevice(number);
+    if (error == cudaSuccess)
+        error = cudaFree(NULL); /* makes the context */
+    if (error != cudaSuccess)
+        return refuse_error(why, STRAIT_ERR_DEVICE, "the GPU cannot be used", error);
+    struct device *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
+    made->setup = *setup;
+    made->number = number;
+    made->submitted_end = &made->submitted;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_cond_init(&made->work, NULL);
+    pthread_cond_init(&made->events, NULL);
+    pthread_mutex_init(&made->copier.lock, NULL);
+    enum strait_status status = check_device(made, why);
+    if (status == STRAIT_OK)
+        status = prepare(made, why);
+    if (status == STRAIT_OK)
+        status = start_threads(made, why);
+    if (status != STRAIT_OK) {
+        release(made);
+        return status;
+    }
+    memory_use_device(number);
+    *device = made;
+    return STRAIT_OK;
+}
+
+static void plugin_close(struct device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    device->closing = true;
+    pthread_cond_signal(&device->work);
+    pthread_cond_signal(&device->events);
+    pthread_mutex_unlock(&device->lock);
+    pthread_join(device->coder, NULL);
+    pthread_join(device->waiter, NULL);
+    cudaSetDevice(device->number);
+    release(device);
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------------------------------- */
+
+static void plugin_submit(struct device *device, struct device_task *first)
+{
+    struct device_task *next;
+    pthread_mutex_lock(&device->lock);
+    for (struct device_task *task = first; task != NULL; task = next) {
+        next = task->next;
+        if (task->work == DEVICE_READY) {
+            task->next = device->awaited;
+            device->awaited = task;
+            continue;
+        }
+        task->next = NULL;
+        *device->submitted_end = task;
+        device->submitted_end = &task->next;
+    }
+    if (device->submitted != NULL)
+        pthread_cond_signal(&device->work);
+    if (device->awaited != NULL)
+        pthread_cond_signal(&device->events);
+    pthread_mutex_unlock(&device->lock);
+}
+
+static const struct device_ops ops = {.version = DEVICE_VERSION,
+                                      .count = plugin_count,
+                                      .open = plugin_open,
+                                      .close = plugin_close,
+                                      .submit = plugin_submit,
+                                      .failure = plugin_failure,
+                                      .map = memory_map,
+                                      .unmap = memory_unmap,
+                                      .pin = memory_pin,
+                                      .unpin = memory_unpin,
+                                      .copy = copy_pages};
+
+extern const struct device_ops *strait_node_device_ops(void);
+__attribute__((visibility("default"))) const struct device_ops *strait_node_device_ops(void)
+{
+    return &ops;
+}

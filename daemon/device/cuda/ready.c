@@ -1,0 +1,100 @@
+/* The thread that waits for events of clients: pages are ready when one has completed, be it after a long time, and
+ * nothing else waits for that. */
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "daemon/device/cuda/cuda.h"
+
+#define PAUSE_NS 50000u
+
+/* An event of another process is opened when it is first looked at; then `event` has what was opened. */
+static cudaError_t open_event(struct device_task *task, cudaEvent_t *event)
+{
+    cudaIpcEventHandle_t handle;
+    if (task->event_size != sizeof(handle)) {
+        memcpy(event, task->event, sizeof(*event));
+        return cudaSuccess;
+    }
+    if (task->status == STRAIT_ERR_AGAIN) {
+        memcpy(event, task->event, sizeof(*event));
+        return cudaSuccess;
+    }
+    memcpy(&handle, task->event, sizeof(handle));
+    cudaError_t error = cudaIpcOpenEventHandle(event, handle);
+    if (error != cudaSuccess)
+        return error;
+    memcpy(task->event, event, sizeof(*event));
+    task->status = STRAIT_ERR_AGAIN;
+    return cudaSuccess;
+}
+
+/* True: it is over, one way or the other. */
+static bool look(struct device *device, struct device_task *task, bool closing)
+{
+    cudaEvent_t event;
+    bool forgotten = closing || __atomic_load_n(&task->forgotten, __ATOMIC_RELAXED);
+    cudaError_t error = forgotten || device_has_failed(device) ? cudaErrorUnknown : open_event(task, &event);
+    if (error == cudaSuccess)
+        error = cudaEventQuery(event);
+    if (error == cudaErrorNotReady)
+        return false;
+    if (task->status == STRAIT_ERR_AGAIN) {
+        memcpy(&event, task->event, sizeof(event));
+        cudaEventDestroy(event);
+    }
+    (void)cudaGetLastError();
+    task->status = error == cudaSuccess        ? STRAIT_OK
+                   : device_has_failed(device) ? STRAIT_ERR_DEVICE
+                                               : STRAIT_ERR_INVALID;
+    return true;
+}
+
+static struct device_task *look_at_all(struct device *device, struct device_task *tasks, bool closing)
+{
+    struct device_task *left = NULL, *next;
+    for (struct device_task *task = tasks; task != NULL; task = next) {
+        next = task->next;
+        if (look(device, task, closing)) {
+            device->setup.done(device->setup.owner, task);
+            continue;
+        }
+        task->next = left;
+        left = task;
+    }
+    return left;
+}
+
+static struct device_task *joined(struct device_task *a, struct device_task *b)
+{
+    struct device_task **end = &a;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = b;
+    return a;
+}
+
+void *waiter_run(void *arg)
+{
+    struct device *device = arg;
+    struct device_task *tasks = NULL;
+    prctl(PR_SET_NAME, "strait-gpu-wait");
+    cudaSetDevice(device->number);
+    pthread_mutex_lock(&device->lock);
+    while (!device->closing || tasks != NULL || device->awaited != NULL) {
+        if (tasks == NULL && device->awaited == NULL) {
+            pthread_cond_wait(&device->events, &device->lock);
+            continue;
+        }
+        bool closing = device->closing;
+        tasks = joined(device->awaited, tasks);
+        device->awaited = NULL;
+        pthread_mutex_unlock(&device->lock);
+        tasks = look_at_all(device, tasks, closing);
+        if (tasks != NULL)
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        pthread_mutex_lock(&device->lock);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return NULL;
+}

@@ -1,0 +1,255 @@
+#include "daemon/device/devices.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <uv.h>
+
+#define ARENAS_MAX 2
+
+struct arena_range {
+    void *base;
+    size_t size;
+    bool pinned;
+};
+
+struct devices {
+    struct device_setup setup;
+    pthread_mutex_t opening; /* one worker at a time looks for plugin and devices */
+    const struct device_ops *ops;
+    uint32_t count;
+    struct device *devices[DEVICES_MAX]; /* NULL: not in use. Read without the lock, too */
+    struct arena_range arenas[ARENAS_MAX];
+    uint32_t arena_count;
+
+    uv_async_t over; /* something is done: referenced while something runs */
+    uint32_t running;
+    pthread_mutex_t lock; /* of what follows */
+    struct device_task *done, **done_end;
+};
+
+static const struct device_codec codec = {.get = strait_codec_get,
+                                          .encode = strait_encode_batch,
+                                          .decode = strait_decode_batch,
+                                          .encode_scratch = strait_encode_scratch_size,
+                                          .decode_scratch = strait_decode_scratch_size,
+                                          .tables = strait_codebook_count,
+                                          .image_size = strait_codebook_image_size,
+                                          .image = strait_codebook_image};
+
+/* ---- Telling ----------------------------------------------------------------------------------------------------- */
+
+static void on_done(void *owner, struct device_task *task)
+{
+    struct devices *devices = owner;
+    task->next = NULL;
+    pthread_mutex_lock(&devices->lock);
+    *devices->done_end = task;
+    devices->done_end = &task->next;
+    pthread_mutex_unlock(&devices->lock);
+    uv_async_send(&devices->over);
+}
+
+static struct device_task *take_done(struct devices *devices)
+{
+    pthread_mutex_lock(&devices->lock);
+    struct device_task *first = devices->done;
+    devices->done = NULL;
+    devices->done_end = &devices->done;
+    pthread_mutex_unlock(&devices->lock);
+    return first;
+}
+
+static void on_over(uv_async_t *async)
+{
+    struct devices *devices = async->data;
+    struct device_task *task = take_done(devices), *next;
+    for (; task != NULL; task = next) {
+        next = task->next;
+        if (--devices->running == 0)
+            uv_unref((uv_handle_t *)&devices->over);
+        task->finished(task);
+    }
+}
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+enum strait_status devices_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t slot_bytes,
+                                  uint32_t multiprocessors, struct devices **devices)
+{
+    struct devices *made = calloc(1, sizeof(*made));
+    if (made == NULL || uv_async_init(loop, &made->over, on_over) != 0) {
+        free(made);
+        return STRAIT_ERR_NO_MEMORY;
+    }
+    uv_unref((uv_handle_t *)&made->over);
+    made->over.data = made;
+    made->done_end = &made->done;
+    made->setup = (struct device_setup){.codec = &codec,
+                                        .codebook = codebook,
+                                        .slot_bytes = slot_bytes,
+                                        .multiprocessors = multiprocessors,
+                                        .done = on_done,
+                                        .owner = made};
+    pthread_mutex_init(&made->opening, NULL);
+    pthread_mutex_init(&made->lock, NULL);
+    *devices = made;
+    return STRAIT_OK;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct devices *devices = handle->data;
+    pthread_mutex_destroy(&devices->opening);
+    pthread_mutex_destroy(&devices->lock);
+    free(devices);
+}
+
+void devices_destroy(struct devices *devices)
+{
+    if (devices == NULL)
+        return;
+    for (uint32_t i = 0; i < devices->arena_count; i++)
+        if (devices->arenas[i].pinned)
+            devices->ops->unpin(devices->arenas[i].base);
+    for (int i = 0; i < DEVICES_MAX; i++)
+        if (devices->devices[i] != NULL)
+            devices->ops->close(devices->devices[i]);
+    on_over(&devices->over); /* events that have not come */
+    uv_ref((uv_handle_t *)&devices->over);
+    uv_close((uv_handle_t *)&devices->over, on_closed);
+}
+
+void devices_add_arena(struct devices *devices, void *base, size_t size)
+{
+    if (devices->arena_count < ARENAS_MAX)
+        devices->arenas[devices->arena_count++] = (struct arena_range){.base = base, .size = size};
+}
+
+/* ---- Taking devices into use ------------------------------------------------------------------------------------- */
+
+static enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why->text, why->size, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+/* It stays loaded: a driver that has been started cannot be unloaded safely. */
+static enum strait_status load_plugin(struct devices *devices, const struct device_why *why)
+{
+    device_ops_get *get = NULL;
+    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (plugin == NULL) {
+        const char *error = dlerror();
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "this daemon has no GPU support: %s", error != NULL ? error : "");
+    }
+    *(void **)&get = dlsym(plugin, DEVICE_PLUGIN_SYMBOL);
+    const struct device_ops *ops = get != NULL ? get() : NULL;
+    if (ops == NULL || ops->version != DEVICE_VERSION)
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "this daemon has no GPU support: %s is of another version",
+                      DEVICE_PLUGIN);
+    uint32_t count = ops->count(why);
+    if (count == 0)
+        return STRAIT_ERR_UNSUPPORTED;
+    devices->ops = ops;
+    devices->count = count < DEVICES_MAX ? count : DEVICES_MAX;
+    return STRAIT_OK;
+}
+
+static enum strait_status pin_arenas(struct devices *devices, const struct device_why *why)
+{
+    enum strait_status status = STRAIT_OK;
+    for (uint32_t i = 0; i < devices->arena_count && status == STRAIT_OK; i++) {
+        struct arena_range *arena = &devices->arenas[i];
+        if (!arena->pinned)
+            status = devices->ops->pin(arena->base, arena->size, why);
+        arena->pinned |= status == STRAIT_OK;
+    }
+    return status;
+}
+
+static enum strait_status open_device(struct devices *devices, int32_t number, const struct device_why *why)
+{
+    enum strait_status status = STRAIT_OK;
+    if (devices->ops == NULL)
+        status = load_plugin(devices, why);
+    if (status != STRAIT_OK)
+        return status;
+    if (number < 0 || (uint32_t)number >= devices->count)
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "there is no device %d: the daemon sees %u", number, devices->count);
+    struct device *device = devices->devices[number];
+    if (device == NULL)
+        status = devices->ops->open(&devices->setup, number, &device, why);
+    if (status != STRAIT_OK)
+        return status;
+    __atomic_store_n(&devices->devices[number], device, __ATOMIC_RELEASE);
+    return devices->ops->failure(device, why) ? STRAIT_ERR_DEVICE : pin_arenas(devices, why);
+}
+
+enum strait_status devices_open(struct devices *devices, int32_t number, const struct device_why *why)
+{
+    pthread_mutex_lock(&devices->opening);
+    enum strait_status status = open_device(devices, number, why);
+    pthread_mutex_unlock(&devices->opening);
+    return status;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+enum strait_status devices_map(struct devices *devices, int32_t number, const struct device_handle *handle,
+                               struct device_memory *memory, const struct device_why *why)
+{
+    return devices->ops->map(devices->devices[number], handle, memory, why);
+}
+
+void devices_unmap(struct devices *devices, int32_t number, struct device_memory *memory)
+{
+    devices->ops->unmap(devices->devices[number], memory);
+}
+
+enum strait_status devices_pin(struct devices *devices, void *base, size_t size, const struct device_why *why)
+{
+    return devices->ops->pin(base, size, why);
+}
+
+void devices_unpin(struct devices *devices, void *base)
+{
+    devices->ops->unpin(base);
+}
+
+enum strait_status devices_copy(struct devices *devices, int32_t to_number, const struct strait_pages *to,
+                                int32_t from_number, const struct strait_pages *from)
+{
+    return devices->ops->copy(to_number < 0 ? NULL : devices->devices[to_number], to,
+                              from_number < 0 ? NULL : devices->devices[from_number], from);
+}
+
+/* ---- Work -------------------------------------------------------------------------------------------------------- */
+
+void devices_submit(struct devices *devices, int32_t number, struct device_task *first)
+{
+    for (const struct device_task *task = first; task != NULL; task = task->next)
+        if (devices->running++ == 0)
+            uv_ref((uv_handle_t *)&devices->over);
+    devices->ops->submit(devices->devices[number], first);
+}
+
+bool devices_state(struct devices *devices, int32_t number, struct device_state *state)
+{
+    *state = (struct device_state){0};
+    if (number < 0 || number >= DEVICES_MAX)
+        return false;
+    struct device *device = __atomic_load_n(&devices->devices[number], __ATOMIC_ACQUIRE);
+    if (device != NULL)
+        state->failed = devices->ops->failure(device, &(struct device_why){state->why, sizeof(state->why)});
+    return device != NULL;
+}

@@ -1,0 +1,51 @@
+/* The GPUs of a node: the plugin, loaded when first asked for, the devices that were taken into use, and what they have
+ * done, told on the loop. */
+#ifndef STRAIT_DAEMON_DEVICE_DEVICES_H
+#define STRAIT_DAEMON_DEVICE_DEVICES_H
+
+#include "daemon/device/device.h"
+
+struct uv_loop_s;
+struct devices;
+
+#define DEVICES_MAX 64
+
+/* Costs nothing yet. `codebook` (may be NULL) is borrowed. Chunks have at most `slot_bytes`; a launch occupies at most
+ * so many multiprocessors (0: all). ERR_NO_MEMORY. */
+enum strait_status devices_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t slot_bytes,
+                                  uint32_t multiprocessors, struct devices **devices);
+/* Nothing of it is in use. Blocks while devices are closed; its handle closes on the loop afterwards. NULL is allowed.
+ */
+void devices_destroy(struct devices *devices);
+/* Memory of this process that every device is to reach: pinned when the first one is taken into use. At most two. */
+void devices_add_arena(struct devices *devices, void *base, size_t size);
+
+/* ---- On workers: these may block --------------------------------------------------------------------------------- */
+
+/* Makes sure that device `number` is in use. ERR_UNSUPPORTED: no plugin, no driver, no such device; ERR_DEVICE: it has
+ * failed; ERR_NO_MEMORY. */
+enum strait_status devices_open(struct devices *devices, int32_t number, const struct device_why *why);
+/* Of a device in use; errors as in device.h. */
+enum strait_status devices_map(struct devices *devices, int32_t number, const struct device_handle *handle,
+                               struct device_memory *memory, const struct device_why *why);
+void devices_unmap(struct devices *devices, int32_t number, struct device_memory *memory);
+/* Some device is in use. */
+enum strait_status devices_pin(struct devices *devices, void *base, size_t size, const struct device_why *why);
+void devices_unpin(struct devices *devices, void *base);
+/* Numbers of -1: on the host. */
+enum strait_status devices_copy(struct devices *devices, int32_t to_number, const struct strait_pages *to,
+                                int32_t from_number, const struct strait_pages *from);
+
+/* ---- On the loop ------------------------------------------------------------------------------------------------- */
+
+/* A list of tasks for a device in use. `finished` of each follows in a later turn. */
+void devices_submit(struct devices *devices, int32_t number, struct device_task *first);
+
+/* What is known of a device in use; false: it is not. */
+struct device_state {
+    bool failed;
+    char why[256]; /* when it failed */
+};
+bool devices_state(struct devices *devices, int32_t number, struct device_state *state);
+
+#endif

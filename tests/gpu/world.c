@@ -1,0 +1,428 @@
+#include "tests/gpu/world.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/gpu/vmm.h"
+
+extern char **environ;
+
+const char *straitd_path = "straitd";
+char world_folder[64];
+
+void require_cuda_(cudaError_t error, const char *what, const char *file, int line)
+{
+    if (error == cudaSuccess)
+        return;
+    fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, cudaGetErrorString(error));
+    abort();
+}
+
+uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- Daemons ----------------------------------------------------------------------------------------------------- */
+
+static void write_codebook(void)
+{
+    char path[96];
+    uint8_t ranking[1][256];
+    struct strait_codebook *codebook;
+    for (unsigned i = 0; i < 256; i++)
+        ranking[0][i] = (uint8_t)(0x7f - i);
+    require(strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook) == STRAIT_OK);
+    size_t size = strait_codebook_serialized_size(codebook);
+    void *bytes = malloc(size);
+    require(strait_codebook_serialize(codebook, bytes, size) == STRAIT_OK);
+    snprintf(path, sizeof(path), "%s/codebook", world_folder);
+    FILE *file = fopen(path, "w");
+    require(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
+    free(bytes);
+    strait_codebook_destroy(codebook);
+}
+
+void world_begin(void)
+{
+    strcpy(world_folder, "/tmp/strait-gpu-XXXXXX");
+    require(mkdtemp(world_folder) != NULL);
+    write_codebook();
+}
+
+static void spawn_daemon(struct daemon_process *daemon)
+{
+    char options[8][160];
+    snprintf(options[0], sizeof(options[0]), "--socket=%s", daemon->socket);
+    snprintf(options[1], sizeof(options[1]), "--transports=%s", daemon->transport);
+    snprintf(options[2], sizeof(options[2]), "--coding=%s", daemon->coding);
+    snprintf(options[3], sizeof(options[3]), "--codebook=%s/codebook", world_folder);
+    snprintf(options[4], sizeof(options[4]), "--log-level=%s", getenv("GPU_TEST_LOG") != NULL ? "debug" : "error");
+    char *arguments[] = {(char *)straitd_path,
+                         options[0],
+                         options[1],
+                         options[2],
+                         options[3],
+                         options[4],
+                         "--listen=127.0.0.1:0",
+                         "--metrics=",
+                         "--ucx-options=tls=tcp",
+                         NULL,
+                         NULL};
+    arguments[9] = (char *)daemon->more;
+    int error = posix_spawn(&daemon->pid, straitd_path, NULL, NULL, arguments, environ);
+    if (error != 0)
+        fprintf(stderr, "%s: %s\n", straitd_path, strerror(error));
+    require(error == 0);
+}
+
+void daemon_start(struct daemon_process *daemon, const char *name, const char *transport, const char *coding,
+                  const char *more)
+{
+    *daemon = (struct daemon_process){.transport = transport, .coding = coding, .more = more};
+    snprintf(daemon->socket, sizeof(daemon->socket), "%s/%s", world_folder, name);
+    spawn_daemon(daemon);
+}
+
+void daemon_restart(struct daemon_process *daemon)
+{
+    spawn_daemon(daemon);
+}
+
+void daemon_kill(struct daemon_process *daemon)
+{
+    kill(daemon->pid, SIGKILL);
+    require(waitpid(daemon->pid, NULL, 0) == daemon->pid);
+}
+
+void daemon_stop(struct daemon_process *daemon)
+{
+    int status;
+    kill(daemon->pid, SIGTERM);
+    require(waitpid(daemon->pid, &status, 0) == daemon->pid);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        fprintf(stderr, "%s ended with status %x\n", daemon->socket, status);
+    require(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+
+static struct gpu_pool *pools[64];
+static int pool_count;
+
+struct strait_client *client_open(const struct daemon_process *daemon)
+{
+    struct strait_client *client;
+    struct strait_client_config config = {.size = sizeof(config), .socket = daemon->socket};
+    require(strait_client_open(&config, &client) == STRAIT_OK);
+    return client;
+}
+
+static void take_memory(struct gpu_pool *pool)
+{
+    if (pool->shape.device < 0) {
+        require(strait_alloc(pool->size, &pool->host) == STRAIT_OK);
+        pool->memory = pool->host.base;
+        pool->fd = pool->host.fd;
+    } else if (pool->shape.handle == STRAIT_HANDLE_CUDA_IPC) {
+        require_cuda(cudaSetDevice(pool->shape.device));
+        require_cuda(cudaMalloc((void **)&pool->memory, pool->size));
+    } else {
+        require_cuda(cudaSetDevice(pool->shape.device));
+        require_cuda(cudaFree(NULL));
+        pool->memory = vmm_alloc(pool->shape.device, &pool->size, &pool->fd);
+    }
+}
+
+uint8_t *pool_page(const struct gpu_pool *pool, uint8_t *base, uint32_t region, uint32_t id)
+{
+    return base + region * pool->region_bytes + id * pool->page_stride;
+}
+
+static struct strait_pool_region region_of(const struct gpu_pool *pool, uint32_t r)
+{
+    const struct pool_shape *s = &pool->shape;
+    struct strait_pool_region region = {.handle = s->device < 0 ? STRAIT_HANDLE_MEMFD : s->handle,
+                                        .device = s->device,
+                                        .fd = pool->fd,
+                                        .offset = r * pool->region_bytes,
+                                        .page_stride = pool->page_stride,
+                                        .row_stride = pool->row_stride,
+                                        .page_count = s->pages,
+                                        .rows = s->rows,
+                                        .row_bytes = s->page_bytes / s->rows,
+                                        .element = STRAIT_ELEMENT_BF16,
+                                        .role = r % 2 == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
+                                        .layer = (int32_t)r / 2};
+    if (region.handle == STRAIT_HANDLE_CUDA_IPC) {
+        cudaIpcMemHandle_t handle;
+        require_cuda(cudaIpcGetMemHandle(&handle, pool->memory));
+        memcpy(region.ipc, &handle, sizeof(handle));
+    }
+    return region;
+}
+
+/* Memory of the other kind can only be reached from its own device. */
+static void use_device(const struct gpu_pool *pool)
+{
+    if (pool->shape.device >= 0)
+        require_cuda(cudaSetDevice(pool->shape.device));
+}
+
+static void write_image(const struct gpu_pool *pool)
+{
+    use_device(pool);
+    if (pool->shape.device < 0)
+        memcpy(pool->memory, pool->image, pool->size);
+    else
+        require_cuda(cudaMemcpy(pool->memory, pool->image, pool->size, cudaMemcpyHostToDevice));
+}
+
+void pool_read(const struct gpu_pool *pool, uint8_t *bytes)
+{
+    use_device(pool);
+    if (pool->shape.device < 0)
+        memcpy(bytes, pool->memory, pool->size);
+    else
+        require_cuda(cudaMemcpy(bytes, pool->memory, pool->size, cudaMemcpyDeviceToHost));
+}
+
+struct gpu_pool *pool_try(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device)
+{
+    struct gpu_pool *pool = calloc(1, sizeof(*pool));
+    require(pool != NULL && pool_count < 64);
+    pools[pool_count++] = pool;
+    shape.rows = shape.rows == 0 ? 1 : shape.rows;
+    pool->client = client;
+    pool->shape = shape;
+    pool->fd = -1;
+    pool->row_stride = shape.page_bytes / shape.rows + shape.row_gap;
+    pool->page_stride = shape.rows * pool->row_stride + shape.gap;
+    pool->region_bytes = pool->page_stride * shape.pages;
+    pool->size = pool->region_bytes * shape.regions;
+    take_memory(pool);
+    pool->image = malloc(pool->size);
+    require(pool->image != NULL);
+    memset(pool->image, CANARY, pool->size);
+    write_image(pool);
+    struct strait_pool_region *regions = calloc(shape.regions, sizeof(*regions));
+    for (uint32_t r = 0; r < shape.regions; r++)
+        regions[r] = region_of(pool, r);
+    regions[shape.regions - 1].offset += claim_more;
+    for (uint32_t r = 0; r < shape.regions; r++)
+        regions[r].device += claim_device;
+    struct strait_pool_params params = {sizeof(params), regions, shape.regions};
+    require(strait_pool_register(client, &params, &pool->pool) == STRAIT_OK);
+    free(regions);
+    WAIT(&client, 1, pool->told, 20000);
+    return pool;
+}
+
+struct gpu_pool *pool_make(struct strait_client *client, struct pool_shape shape)
+{
+    struct gpu_pool *pool = pool_try(client, shape, 0, 0);
+    if (pool->status != STRAIT_OK)
+        fprintf(stderr, "pool refused: %s\n", pool->text);
+    require(pool->status == STRAIT_OK);
+    return pool;
+}
+
+/* Signs and mantissas are noise, exponents fall off from 0x7f. */
+static void fill_page(struct rng *rng, uint8_t *page, uint32_t bytes)
+{
+    for (uint32_t i = 0; i + 8 <= bytes; i += 8) {
+        uint64_t noise = rng_next(rng), word = 0;
+        for (int v = 0; v < 4; v++) {
+            uint32_t bits = (uint32_t)(noise >> (16 * v)) & 0xffff;
+            uint32_t exponent = 0x7f - (uint32_t)__builtin_ctz(bits >> 8 | 0x100);
+            word |= (uint64_t)((bits & 0x80) << 8 | exponent << 7 | (bits & 0x7f)) << (16 * v);
+        }
+        memcpy(page + i, &word, 8);
+    }
+}
+
+void pool_fill(struct gpu_pool *pool, uint64_t seed)
+{
+    struct rng rng = rng_init(seed);
+    for (uint32_t r = 0; r < pool->shape.regions; r++)
+        for (uint32_t p = 0; p < pool->shape.pages; p++)
+            for (uint32_t row = 0; row < pool->shape.rows; row++)
+                fill_page(&rng, pool_page(pool, pool->image, r, p) + row * pool->row_stride,
+                          pool->shape.page_bytes / pool->shape.rows);
+    write_image(pool);
+}
+
+void pool_check(const struct gpu_pool *pool)
+{
+    uint8_t *bytes = malloc(pool->size);
+    require(bytes != NULL);
+    pool_read(pool, bytes);
+    size_t at = 0;
+    while (at < pool->size && bytes[at] == pool->image[at])
+        at++;
+    if (at < pool->size)
+        fprintf(stderr, "device %d: byte %zu of %zu is %02x, not %02x\n", pool->shape.device, at, pool->size, bytes[at],
+                pool->image[at]);
+    require(at == pool->size);
+    free(bytes);
+}
+
+/* ---- Transfers --------------------------------------------------------------------------------------------------- */
+
+static void on_event(const struct strait_event *event)
+{
+    if (event->type == STRAIT_EVENT_POOL) {
+        for (int i = 0; i < pool_count; i++)
+            if (pools[i]->pool == event->pool) {
+                pools[i]->told = true;
+                pools[i]->status = event->status;
+                snprintf(pools[i]->text, sizeof(pools[i]->text), "%s", event->text);
+            }
+        return;
+    }
+    struct flow *flow = event->context;
+    if (flow == NULL || event->transfer == NULL)
+        return;
+    if (event->type == STRAIT_EVENT_DRAINED)
+        flow->drained = true;
+    if (event->type != STRAIT_EVENT_STATE)
+        return;
+    flow->state = event->state;
+    flow->moved |= event->state == STRAIT_TRANSFERRING;
+    if (event->state != STRAIT_FAILED && event->state != STRAIT_DONE)
+        return;
+    flow->decided = true;
+    flow->reason = event->reason;
+    flow->drained |= event->drained || event->state == STRAIT_DONE;
+    snprintf(flow->text, sizeof(flow->text), "%s", event->text);
+}
+
+void pump(struct strait_client *const *clients, int count, int ms)
+{
+    struct pollfd polled[8];
+    struct strait_event events[32];
+    for (int i = 0; i < count; i++)
+        polled[i] = (struct pollfd){.fd = strait_client_fd(clients[i]), .events = POLLIN};
+    poll(polled, (nfds_t)count, ms);
+    for (int i = 0; i < count; i++) {
+        uint32_t got = strait_poll(clients[i], events, 32);
+        for (uint32_t e = 0; e < got; e++)
+            on_event(&events[e]);
+    }
+}
+
+struct strait_peer *pool_peer(struct gpu_pool *of, struct strait_client *client)
+{
+    uint8_t blob[65536];
+    size_t size;
+    struct strait_peer *peer;
+    WAIT(&of->client, 1, strait_client_connected(of->client), 5000);
+    require(strait_pool_export(of->pool, blob, sizeof(blob), &size) == STRAIT_OK);
+    require(strait_peer_import(client, blob, size, &peer) == STRAIT_OK);
+    return peer;
+}
+
+void flow_offer(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
+                bool later)
+{
+    *flow = (struct flow){.pool = pool};
+    struct strait_page_list list = {.count = count, .ids = ids};
+    struct strait_offer_params params = {.size = sizeof(params),
+                                         .key = key,
+                                         .key_size = strlen(key),
+                                         .lists = &list,
+                                         .list_count = 1,
+                                         .lease_ms = 20000,
+                                         .later = later,
+                                         .last = !later,
+                                         .context = flow};
+    require(strait_offer(pool->pool, &params, &flow->transfer) == STRAIT_OK);
+}
+
+void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count)
+{
+    *flow = (struct flow){.pool = pool};
+    struct strait_page_list list = {.count = count, .ids = ids};
+    struct strait_expect_params params = {.size = sizeof(params),
+                                          .key = key,
+                                          .key_size = strlen(key),
+                                          .lists = &list,
+                                          .list_count = 1,
+                                          .deadline_ms = 20000,
+                                          .context = flow};
+    require(strait_expect(pool->pool, &params, &flow->transfer) == STRAIT_OK);
+}
+
+static uint32_t *shuffled(struct rng *rng, uint32_t count)
+{
+    uint32_t *ids = malloc(count * sizeof(*ids));
+    for (uint32_t i = 0; i < count; i++)
+        ids[i] = i;
+    for (uint32_t i = count; i > 1; i--) {
+        uint32_t j = rng_below(rng, i), id = ids[i - 1];
+        ids[i - 1] = ids[j];
+        ids[j] = id;
+    }
+    return ids;
+}
+
+static void imagine(const struct gpu_pool *source, const uint32_t *from, struct gpu_pool *sink, const uint32_t *to)
+{
+    uint32_t row_bytes = source->shape.page_bytes / source->shape.rows;
+    for (uint32_t r = 0; r < source->shape.regions; r++)
+        for (uint32_t i = 0; i < source->shape.pages; i++)
+            for (uint32_t row = 0; row < source->shape.rows; row++)
+                memcpy(pool_page(sink, sink->image, r, to[i]) + row * sink->row_stride,
+                       pool_page(source, source->image, r, from[i]) + row * source->row_stride, row_bytes);
+}
+
+static void report(const char *side, const struct flow *flow)
+{
+    if (flow->state != STRAIT_DONE)
+        fprintf(stderr, "%s: %s, %s %s\n", side, strait_state_string(flow->state), strait_reason_string(flow->reason),
+                flow->text);
+    require(flow->state == STRAIT_DONE);
+}
+
+uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check)
+{
+    static uint32_t turn;
+    char key[16];
+    struct rng rng = rng_init(seed);
+    uint32_t pages = source->shape.pages, *from = shuffled(&rng, pages), *to = shuffled(&rng, pages);
+    struct strait_client *clients[] = {source->client, sink->client};
+    struct strait_peer *peer = pool_peer(source, sink->client);
+    struct flow offer, expect;
+    snprintf(key, sizeof(key), "%u", ++turn);
+    flow_offer(&offer, source, key, from, pages, false);
+    flow_expect(&expect, sink, key, to, pages);
+    uint64_t began = now_ns();
+    require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
+    while (!expect.decided)
+        pump(clients + 1, 1, 20);
+    uint64_t ended = now_ns();
+    WAIT(clients, 2, offer.decided && expect.decided, 25000);
+    report("sink", &expect);
+    report("source", &offer);
+    if (check) {
+        imagine(source, from, sink, to);
+        pool_check(sink);
+        pool_check(source);
+    }
+    strait_release(offer.transfer);
+    strait_release(expect.transfer);
+    strait_peer_remove(peer);
+    free(from);
+    free(to);
+    return ended - began;
+}

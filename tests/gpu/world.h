@@ -1,0 +1,94 @@
+/* Daemons, clients and pools in memory of real GPUs. Of every pool an image on the host tells what its memory has to
+ * hold, gaps between pages included. Everything lives until the end of the process. */
+#ifndef STRAIT_TESTS_GPU_WORLD_H
+#define STRAIT_TESTS_GPU_WORLD_H
+
+#include <sys/types.h>
+
+#include <cuda_runtime_api.h>
+
+#include <strait/strait.h>
+
+#include "tests/support.h"
+
+#define require_cuda(call) require_cuda_(call, #call, __FILE__, __LINE__)
+void require_cuda_(cudaError_t error, const char *what, const char *file, int line);
+
+/* ---- Daemons ----------------------------------------------------------------------------------------------------- */
+
+struct daemon_process {
+    pid_t pid;
+    char socket[96];
+    const char *transport, *coding, *more; /* more: one option "--name=value", or NULL */
+};
+
+extern const char *straitd_path;
+extern char world_folder[64];
+void world_begin(void); /* a folder, and a codebook in it */
+void daemon_start(struct daemon_process *daemon, const char *name, const char *transport, const char *coding,
+                  const char *more);
+void daemon_restart(struct daemon_process *daemon);
+void daemon_kill(struct daemon_process *daemon);
+void daemon_stop(struct daemon_process *daemon); /* SIGTERM; its exit status must be 0 */
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+
+struct pool_shape {
+    int device;                /* -1: the host's memory */
+    enum strait_handle handle; /* CUDA_IPC or CUDA_VMM */
+    uint32_t regions, pages, page_bytes, gap;
+    uint32_t rows, row_gap; /* rows 0: 1 */
+};
+
+struct gpu_pool {
+    struct strait_client *client;
+    struct strait_pool *pool;
+    struct pool_shape shape;
+    uint8_t *memory, *image;
+    size_t size, region_bytes, page_stride, row_stride;
+    struct strait_memory host;
+    int fd;
+    bool told;
+    int status;
+    char text[256];
+};
+
+struct strait_client *client_open(const struct daemon_process *daemon);
+struct gpu_pool *pool_try(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device);
+struct gpu_pool *pool_make(struct strait_client *client, struct pool_shape shape);
+void pool_fill(struct gpu_pool *pool, uint64_t seed); /* with values like those of a KV cache */
+void pool_read(const struct gpu_pool *pool, uint8_t *bytes);
+uint8_t *pool_page(const struct gpu_pool *pool, uint8_t *base, uint32_t region, uint32_t id);
+/* All of the memory is as the image tells. */
+void pool_check(const struct gpu_pool *pool);
+
+/* ---- Transfers --------------------------------------------------------------------------------------------------- */
+
+struct flow {
+    struct gpu_pool *pool;
+    struct strait_transfer *transfer;
+    enum strait_state state;
+    enum strait_reason reason;
+    bool decided, drained, moved;
+    char text[160];
+};
+
+struct strait_peer *pool_peer(struct gpu_pool *of, struct strait_client *client);
+void flow_offer(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
+                bool later);
+void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count);
+void pump(struct strait_client *const *clients, int count, int ms);
+uint64_t now_ns(void);
+
+#define WAIT(clients, count, expression, ms)                    \
+    do {                                                        \
+        uint64_t wait_end = now_ns() + (uint64_t)(ms)*1000000u; \
+        while (!(expression) && now_ns() < wait_end)            \
+            pump((clients), (count), 1);                        \
+        require(expression);                                    \
+    } while (0)
+
+/* Moves all pages in a random order, checks both pools, and returns the nanoseconds from start to DONE at the sink. */
+uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check);
+
+#endif

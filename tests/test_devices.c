@@ -1,0 +1,42 @@
+/* A node's GPUs where there is no plugin for them, or none that can do anything. */
+#include <check.h>
+#include <string.h>
+
+#include <uv.h>
+
+#include "daemon/device/devices.h"
+
+START_TEST(what_is_missing_is_told)
+{
+    char text[256] = "";
+    const struct device_why why = {.text = text, .size = sizeof(text)};
+    struct device_state state;
+    struct devices *devices;
+    uv_loop_t loop;
+    ck_assert_int_eq(0, uv_loop_init(&loop));
+    ck_assert_int_eq(STRAIT_OK, devices_create(&loop, NULL, 1 << 20, 0, &devices));
+    for (int i = 0; i < 2; i++) { /* it is looked for again */
+        enum strait_status status = devices_open(devices, DEVICES_MAX, &why);
+        ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, status); /* with a GPU too: there are never so many */
+        ck_assert_msg(strstr(text, "GPU") != NULL || strstr(text, "device") != NULL, "%s", text);
+    }
+    ck_assert(!devices_state(devices, 0, &state));
+    ck_assert(!devices_state(devices, -1, &state));
+    devices_destroy(devices);
+    ck_assert_int_eq(0, uv_run(&loop, UV_RUN_DEFAULT));
+    ck_assert_int_eq(0, uv_loop_close(&loop));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("devices");
+    TCase *tcase = tcase_create("missing");
+    tcase_add_test(tcase, what_is_missing_is_told);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

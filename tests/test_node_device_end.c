@@ -1,0 +1,184 @@
+/* What ends early while a GPU works: a device, a client, a daemon. */
+#include "tests/node_harness.h"
+
+#include <dlfcn.h>
+
+#include "daemon/device/device.h"
+#include "tests/fake_device.h"
+
+static struct fake_control *control(void)
+{
+    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW);
+    ck_assert_msg(plugin != NULL, "%s", dlerror());
+    struct fake_control *found = dlsym(plugin, "fake_device_control");
+    ck_assert_msg(found != NULL, "not the fake plugin");
+    return found;
+}
+
+struct scene {
+    struct pair pair;
+    struct test_pool *source, *sink;
+    struct flow *offer, *expectation;
+};
+
+enum { PAGES = 256 };
+
+/* A transfer that goes on for a while. */
+static void scene_begin(struct scene *scene, enum wire wire, uint32_t source_gpu, uint32_t sink_gpu)
+{
+    pair_open(&scene->pair, wire);
+    control()->delay_us = 20000;
+    struct geometry shape = {.pages = PAGES, .layers = 8, .gpu = source_gpu};
+    scene->source = pool_open(scene->pair.source, shape);
+    shape.gpu = sink_gpu;
+    scene->sink = pool_open(scene->pair.sink, shape);
+    pool_fill(scene->source, 1);
+    scene->offer =
+        flow_offer(scene->source, (struct strait_offer_params){KEY("k"), LISTS({.count = PAGES}), .last = true});
+    scene->expectation = flow_expect(scene->sink, (struct strait_expect_params){KEY("k"), LISTS({.count = PAGES})});
+    flow_start(scene->expectation, scene->source);
+}
+
+static void scene_moves(struct scene *scene)
+{
+    WAIT(control()->batches >= 2);
+    ck_assert(!scene->expectation->decided);
+}
+
+/* ---- Devices ----------------------------------------------------------------------------------------------------- */
+
+static void device_is_told_as_failed(struct party *party, uint32_t gpu)
+{
+    struct test_pool *pool = pool_try(party, (struct geometry){.gpu = gpu});
+    WAIT(pool->told);
+    ck_assert_int_eq(STRAIT_ERR_DEVICE, pool->status);
+    ck_assert_msg(strstr(pool->text, "it was told to") != NULL, "%s", pool->text);
+    ck_assert_ptr_nonnull(strstr(stats_text(party), "it was told to"));
+}
+
+START_TEST(a_device_that_fails_fails_its_source)
+{
+    struct scene scene;
+    scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
+    scene_moves(&scene);
+    control()->fail = 1;
+    ends_failed(scene.offer, STRAIT_REASON_LOCAL);
+    ends_failed(scene.expectation, STRAIT_REASON_PEER_DOWN);
+    ck_assert_msg(strstr(scene.offer->text, "it was told to") != NULL, "%s", scene.offer->text);
+    device_is_told_as_failed(scene.pair.source, 1);
+    undefined(scene.expectation);
+    ck_assert(pool_as_imagined(scene.sink));
+    wait_quiet(scene.pair.source);
+    wait_quiet(scene.pair.sink);
+}
+END_TEST
+
+START_TEST(a_device_that_fails_fails_its_sink)
+{
+    struct scene scene;
+    scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
+    scene_moves(&scene);
+    control()->fail = 2;
+    ends_failed(scene.expectation, STRAIT_REASON_LOCAL);
+    ends_failed(scene.offer, STRAIT_REASON_PEER_DOWN);
+    ck_assert_msg(strstr(scene.expectation->text, "it was told to") != NULL, "%s", scene.expectation->text);
+    device_is_told_as_failed(scene.pair.sink, 2);
+    undefined(scene.expectation);
+    ck_assert(pool_as_imagined(scene.sink));
+    struct geometry shape = {.gpu = 1}; /* the other one goes on */
+    (void)pool_open(scene.pair.sink, shape);
+    wait_quiet(scene.pair.source);
+    wait_quiet(scene.pair.sink);
+}
+END_TEST
+
+START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
+{
+    struct pair pair;
+    pair_open(&pair, SHM);
+    struct geometry shape = {.pages = 16, .gpu = 1};
+    struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
+    control()->refuse_pin = 1;
+    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 16}), .last = true});
+    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 16})});
+    flow_start(e, source);
+    ends_failed(o, STRAIT_REASON_LOCAL);
+    ends_failed(e, STRAIT_REASON_PEER_DOWN);
+    ck_assert(pool_as_imagined(sink));
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+/* ---- Clients ----------------------------------------------------------------------------------------------------- */
+
+/* The fake plugin ends the program when it is to touch memory that is not mapped any more. */
+START_TEST(a_source_that_dies_is_unmapped_when_its_device_is_done)
+{
+    struct scene scene;
+    scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
+    scene_moves(&scene);
+    party_close(scene.pair.source);
+    WAIT(scene.expectation->decided && scene.expectation->drained);
+    ck_assert_int_eq(STRAIT_FAILED, scene.expectation->state);
+    WAIT(control()->mapped == 1);
+    undefined(scene.expectation);
+    ck_assert(pool_as_imagined(scene.sink));
+    wait_quiet(scene.pair.sink);
+}
+END_TEST
+
+START_TEST(a_sink_that_dies_is_unmapped_when_its_device_is_done)
+{
+    struct scene scene;
+    scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
+    scene_moves(&scene);
+    party_close(scene.pair.sink);
+    WAIT(scene.offer->decided);
+    ck_assert_int_eq(STRAIT_FAILED, scene.offer->state);
+    WAIT(control()->mapped == 1);
+    wait_quiet(scene.pair.source);
+}
+END_TEST
+
+START_TEST(an_aborted_request_is_drained_when_its_device_is_done)
+{
+    struct scene scene;
+    scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
+    control()->delay_us = 100000;
+    scene_moves(&scene);
+    strait_abort(scene.expectation->transfer);
+    ends_failed(scene.expectation, STRAIT_REASON_ABORTED);
+    ends_failed(scene.offer, STRAIT_REASON_PEER_ABORT);
+    undefined(scene.expectation);
+    ck_assert(pool_as_imagined(scene.sink));
+}
+END_TEST
+
+/* ---- Daemons ----------------------------------------------------------------------------------------------------- */
+
+START_TEST(a_peer_that_stops_is_let_go_of_when_the_device_is_done)
+{
+    struct scene scene;
+    scene_begin(&scene, SHM, 1, 2);
+    scene_moves(&scene);
+    test_node_stop(_i == 0 ? scene.pair.b : scene.pair.a);
+    WAIT(scene.offer->decided && scene.expectation->decided);
+    WAIT(control()->pinned == 2 && control()->mapped == 1);
+    wait_quiet(_i == 0 ? scene.pair.source : scene.pair.sink);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_device_end");
+    TCase *tcase = node_case(suite, "ends");
+    tcase_add_loop_test(tcase, a_device_that_fails_fails_its_source, 0, WIRES - SHM);
+    tcase_add_loop_test(tcase, a_device_that_fails_fails_its_sink, 0, WIRES - SHM);
+    tcase_add_test(tcase, an_arena_that_cannot_be_pinned_fails_what_goes_there);
+    tcase_add_loop_test(tcase, a_source_that_dies_is_unmapped_when_its_device_is_done, 0, WIRES - SHM);
+    tcase_add_loop_test(tcase, a_sink_that_dies_is_unmapped_when_its_device_is_done, 0, WIRES - SHM);
+    tcase_add_loop_test(tcase, an_aborted_request_is_drained_when_its_device_is_done, 0, WIRES - SHM);
+    tcase_add_loop_test(tcase, a_peer_that_stops_is_let_go_of_when_the_device_is_done, 0, 2);
+    return node_main(suite);
+}
