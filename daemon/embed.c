@@ -13,22 +13,25 @@
 
 #include "daemon/node.h"
 
-/* A node that runs in a thread of this process: on that thread's stack. */
+/* A node that runs in a thread of this process. */
 struct running {
+    pthread_t thread;
+    bool ended;        /* it can be joined */
     uv_async_t leave;  /* the process ends */
-    struct node *node; /* NULL: it has ended */
+    struct node *node; /* NULL: none yet, or none any more */
     bool stopped;
     struct running *next;
 };
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t fewer;
+    pthread_cond_t ended;
     struct running *first;
     pid_t process; /* a child has none of these threads */
-} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .fewer = PTHREAD_COND_INITIALIZER};
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
 struct embedded {
+    struct running *running;
     struct node_options options;
     int fd;
     char *error;
@@ -46,31 +49,58 @@ static void on_leave(uv_async_t *leave)
         node_stop(running->node, false);
 }
 
-static void enlist(struct running *running)
+/* From now on, or no longer, it can be told to leave. */
+static void set_node(struct running *running, struct node *node)
 {
     pthread_mutex_lock(&all.lock);
-    all.process = getpid();
-    LL_PREPEND(all.first, running);
+    running->node = node;
     pthread_mutex_unlock(&all.lock);
 }
 
-/* Its handle may go. */
-static void retire(struct running *running)
+/* The last that its thread does. */
+static void end(struct running *running)
 {
     pthread_mutex_lock(&all.lock);
-    running->node = NULL;
+    running->ended = true;
+    pthread_cond_broadcast(&all.ended);
     pthread_mutex_unlock(&all.lock);
 }
 
-static void delist(struct running *running)
+static struct running *take_ended(void)
 {
+    struct running *running;
     pthread_mutex_lock(&all.lock);
-    LL_DELETE(all.first, running);
-    pthread_cond_broadcast(&all.fewer);
+    LL_SEARCH_SCALAR(all.first, running, ended, true);
+    if (running != NULL)
+        LL_DELETE(all.first, running);
     pthread_mutex_unlock(&all.lock);
+    return running;
+}
+
+/* Threads are joined when the next one begins, or the process ends: nobody waits for them before. */
+static void join_ended(void)
+{
+    struct running *running;
+    while ((running = take_ended()) != NULL) {
+        pthread_join(running->thread, NULL);
+        free(running);
+    }
 }
 
 #define LEAVE_SECONDS 2 /* for jobs that are running */
+
+/* Does somebody still run? Then it is told to leave. With the lock. */
+static bool tell_to_leave(void)
+{
+    bool any = false;
+    struct running *running;
+    LL_FOREACH (all.first, running) {
+        any |= !running->ended;
+        if (running->node != NULL)
+            uv_async_send(&running->leave);
+    }
+    return any;
+}
 
 /* Nodes must have ended before the libraries that they use clean up behind themselves. */
 __attribute__((destructor)) static void leave(void)
@@ -78,16 +108,13 @@ __attribute__((destructor)) static void leave(void)
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += LEAVE_SECONDS;
-    pthread_mutex_lock(&all.lock);
-    struct running *running;
     if (all.process != getpid())
-        all.first = NULL;
-    LL_FOREACH (all.first, running)
-        if (running->node != NULL)
-            uv_async_send(&running->leave);
-    while (all.first != NULL && pthread_cond_timedwait(&all.fewer, &all.lock, &until) == 0)
+        return;
+    pthread_mutex_lock(&all.lock);
+    while (tell_to_leave() && pthread_cond_timedwait(&all.ended, &all.lock, &until) == 0)
         ;
     pthread_mutex_unlock(&all.lock);
+    join_ended();
 }
 
 static void on_stopped(void *owner)
@@ -105,54 +132,68 @@ static void report(struct embedded *embedded, enum strait_status status)
 }
 
 /* Until its client, or the process, ends. */
-static void run_node(struct embedded *embedded, uv_loop_t *loop)
+static void run_node(struct embedded *embedded, struct running *running, uv_loop_t *loop)
 {
-    struct running running = {.leave.data = NULL};
     struct node *node = NULL;
-    uv_async_init(loop, &running.leave, on_leave);
-    uv_unref((uv_handle_t *)&running.leave);
-    running.leave.data = &running;
-    enum strait_status status = node_create(loop, &embedded->options, NULL, embedded->fd, on_stopped, &running, &node,
+    uv_async_init(loop, &running->leave, on_leave);
+    uv_unref((uv_handle_t *)&running->leave);
+    running->leave.data = running;
+    enum strait_status status = node_create(loop, &embedded->options, NULL, embedded->fd, on_stopped, running, &node,
                                             embedded->error, embedded->error_size);
-    running.node = node;
-    enlist(&running);
+    set_node(running, node);
     report(embedded, status);
     if (status != STRAIT_OK && node != NULL)
         node_stop(node, false);
     uv_run(loop, UV_RUN_DEFAULT);
-    retire(&running);
-    uv_close((uv_handle_t *)&running.leave, NULL);
+    set_node(running, NULL);
+    uv_close((uv_handle_t *)&running->leave, NULL);
     uv_run(loop, UV_RUN_DEFAULT);
     node_destroy(node);
-    delist(&running);
 }
 
 static void *run(void *arg)
 {
     struct embedded *embedded = arg;
+    struct running *running = embedded->running; /* *embedded goes when it is reported */
     uv_loop_t loop;
-    if (uv_loop_init(&loop) != 0) {
+    if (uv_loop_init(&loop) == 0) {
+        run_node(embedded, running, &loop);
+        (void)uv_loop_close(&loop);
+    } else {
         close(embedded->fd);
         report(embedded, STRAIT_ERR_NO_MEMORY);
-        return NULL;
     }
-    run_node(embedded, &loop);
-    (void)uv_loop_close(&loop);
+    end(running);
     return NULL;
 }
 
-/* A detached thread that no signal of the host's is delivered to. */
-static enum strait_status start(struct embedded *embedded)
+/* A thread that no signal of the host's is delivered to. */
+static bool start_thread(struct embedded *embedded)
 {
     sigset_t every, old;
-    pthread_t thread;
+    struct running *running = embedded->running;
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &old);
-    int failed = pthread_create(&thread, NULL, run, embedded);
+    pthread_mutex_lock(&all.lock);
+    all.process = getpid();
+    bool started = pthread_create(&running->thread, NULL, run, embedded) == 0;
+    if (started)
+        LL_PREPEND(all.first, running);
+    pthread_mutex_unlock(&all.lock);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (failed != 0)
+    return started;
+}
+
+static enum strait_status start(struct embedded *embedded)
+{
+    if (all.process == getpid())
+        join_ended();
+    embedded->running = calloc(1, sizeof(*embedded->running));
+    if (embedded->running == NULL || !start_thread(embedded)) {
+        free(embedded->running);
+        close(embedded->fd);
         return STRAIT_ERR_NO_MEMORY;
-    pthread_detach(thread);
+    }
     pthread_mutex_lock(&embedded->lock);
     while (!embedded->started)
         pthread_cond_wait(&embedded->ready, &embedded->lock);
