@@ -87,6 +87,13 @@ ANY_SIDE uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b)
 #endif
 }
 
+// Whether one of the four bytes of x is `byte`.
+ANY_SIDE bool holds_byte(uint32_t x, uint32_t byte)
+{
+    x ^= byte * 0x01010101u;
+    return ((x - 0x01010101u) & ~x & 0x80808080u) != 0;
+}
+
 // The lowest `count` bits; count up to 32 and beyond.
 ANY_SIDE uint32_t low_bits(uint32_t count)
 {

@@ -13,9 +13,14 @@ template <class LAUNCH>
 DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                            block_writer &writer, uint32_t *tiered_turn, uint32_t warp, uint32_t lane)
 {
+    const bool whole = block.direct && block.bytes == BLOCK_SIZE;
     switch (block.mode) {
-    case STRAIT_BLOCK_TIERED:
-        return work_tiered(launch, team, stage, block, writer, (*tiered_turn)++, warp, lane);
+    case STRAIT_BLOCK_TIERED: {
+        const uint32_t turn = (*tiered_turn)++;
+        if (whole)
+            return work_tiered<true>(launch, team, stage, block, writer, turn, warp, lane);
+        return work_tiered<false>(launch, team, stage, block, writer, turn, warp, lane);
+    }
     case STRAIT_BLOCK_RAW:
         work_raw(launch, block, writer, team.input(stage), warp, lane);
         return 0;
@@ -23,17 +28,29 @@ DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32
         work_const(launch, block, writer, team.input(stage), warp, lane);
         return 0;
     default:
-        return work_top16(launch, team, stage, block, writer, warp, lane);
+        if (whole)
+            return work_top16<true>(launch, team, stage, block, writer, warp, lane);
+        return work_top16<false>(launch, team, stage, block, writer, warp, lane);
     }
+}
+
+// All workers: whether the chunk has passed its check. One warp asks for all: when a launch begins, thousands of warps
+// asking for one word would hold up those that are to write it.
+template <class LAUNCH>
+DEVICE bool may_decode(const LAUNCH &launch, const decode_team &team, const decode_block &block, uint32_t warp)
+{
+    if (block.passed)
+        return true;
+    const bool refused = warp == 0 && wait_verdict(launch.head.items[block.item], launch_tag(launch)) != STRAIT_OK;
+    return named_all(team.among(), WORKERS, !refused);
 }
 
 template <class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const decode_team &team)
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     decode_shared &shared = team.shared();
-    uint32_t status = 0, tiered_turn = 0;
-    block_writer writer;
-    sum_load_keys(writer.keys, lane);
+    uint32_t tiered_turn = 0;
+    block_writer writer = {shared.keys, {}};
     for (uint32_t turn = 0;; turn++) {
         const uint32_t stage = turn % DECODE_STAGES;
         barrier_wait(&shared.full[stage], turn / DECODE_STAGES & 1);
@@ -42,13 +59,8 @@ template <class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const deco
         uint32_t found = WARP_BAD;
         writer.sum = {0, 0, 0};
         if (!stop) {
-            if (block.passed)
-                status = STRAIT_OK;
-            else
-                status = wait_verdict(launch.head.items[block.item], launch_tag(launch));
-            if (status == STRAIT_OK) {
+            if (may_decode(launch, team, block, warp))
                 found = work_block(launch, team, stage, block, writer, &tiered_turn, warp, lane);
-            }
         }
         const uint64_t sum = warp_sum(sum_total(writer.sum));
         if (lane == 0) {
@@ -71,6 +83,11 @@ DEVICE void init_team(const decode_team &team)
     }
     barrier_init(&shared.counted2, WORKER_WARPS * WARP_ARRIVALS);
     barrier_init(&shared.counted3, WORKER_WARPS * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t k[4];
+        sum_load_keys(k, i);
+        shared.keys[i] = make_uint4(k[0], k[1], k[2], k[3]);
+    }
     fence_bulk();
 }
 

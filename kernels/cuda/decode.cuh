@@ -49,10 +49,11 @@ struct chunk_header {
 // What a warp of workers found in its part of a block.
 constexpr uint32_t WARP_BAD = 1u << 31;
 
-struct decode_shared {
+struct alignas(16) decode_shared {
     uint64_t full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
     uint64_t counted2, counted3; // tiers: the warps have counted
     uint64_t sums[DECODE_STAGES][WORKER_WARPS];
+    uint4 keys[4]; // of the sum: they would take registers otherwise
     uint32_t counts2[DECODE_STAGES][WORKER_WARPS], counts3[DECODE_STAGES][WORKER_WARPS];
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4; WARP_BAD
     decode_block blocks[DECODE_STAGES];

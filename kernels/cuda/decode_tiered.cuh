@@ -57,10 +57,9 @@ struct tier3_lane {
     }
 
     // Returns how many are in tier 4, and WARP_BAD when one should not be.
-    template <class LAUNCH>
-    DEVICE uint32_t put(const LAUNCH &launch, const decode_block &block, const uint8_t *input, const uint8_t *third,
-                        uint8_t *exponents) const
+    DEVICE uint32_t put(const uint8_t *input, const uint32_t *table, uint8_t *exponents) const
     {
+        const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
         const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
         const uint32_t item = 2 * at3 + first, shift = item % 8 * 4, *p = words + item / 8;
         uint32_t low = shift_right(p[0], p[1], shift), high = shift_right(p[1], p[2], shift);
@@ -78,13 +77,12 @@ struct tier3_lane {
             }
             return 0;
         }
-        return put_escapes(launch, block, input, third, exponents);
+        return put_escapes(input, table, exponents);
     }
 
-    template <class LAUNCH>
-    DEVICE uint32_t put_escapes(const LAUNCH &launch, const decode_block &block, const uint8_t *input,
-                                const uint8_t *third, uint8_t *exponents) const
+    DEVICE uint32_t put_escapes(const uint8_t *input, const uint32_t *table, uint8_t *exponents) const
     {
+        const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
         uint32_t rank = find_tier4(reinterpret_cast<const uint32_t *>(input)), left = wanted, bad = 0, escapes = 0;
         for (uint32_t k = first; left != 0; k++) {
             const uint32_t i = lowest_bit(left), item = get_item_of<4>(input, at3, k);
@@ -93,7 +91,7 @@ struct tier3_lane {
             if (item == 15) {
                 exponent = input[min(at4 + rank++, last)];
                 escapes++;
-                if (rank_of(launch, block, exponent) < TIER4_RANK)
+                if (in_tiers(table, exponent))
                     bad = WARP_BAD;
             }
             exponents[i] = static_cast<uint8_t>(exponent);
@@ -103,14 +101,14 @@ struct tier3_lane {
 };
 
 // All workers; `turn` counts the tiered blocks of the team. Returns what the warp leaves for the last warp.
-template <class LAUNCH>
+template <bool WHOLE, class LAUNCH>
 DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                             block_writer &writer, uint32_t turn, uint32_t warp, uint32_t lane)
 {
     decode_shared &shared = team.shared();
     const uint8_t *input = team.input(stage);
     const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
-    const uint32_t n = block.bytes / 2, thread = warp * 32 + lane, parity = turn & 1;
+    const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, thread = warp * 32 + lane, parity = turn & 1;
     uint32_t tier1[2], tier2[2], z[4];
     load_tier1(input, n, thread, tier1);
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])}, count2 = popcount(on2[0]) + popcount(on2[1]);
@@ -141,14 +139,16 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     tier3.at3 = at2 + (all2.all + 3) / 4;
     tier3.at4 = tier3.at3 + (all3.all + 1) / 2;
     tier3.last = BLOCK_SIZE + DECODE_SLACK - 1;
-    const uint8_t *third = reinterpret_cast<const uint8_t *>(team.table(stage) + 4);
-    const uint32_t found = tier3.put(launch, block, input, third, team.exponents() + 32 * thread);
-    const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);
-    const uint32_t escapes = __reduce_add_sync(ALL_LANES, found & ~WARP_BAD);
+    const uint32_t found = tier3.put(input, team.table(stage), team.exponents() + 32 * thread);
+    uint32_t escapes = 0; // of the warp
+    if (__any_sync(ALL_LANES, found != 0)) {
+        const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);
+        escapes = __reduce_add_sync(ALL_LANES, found & ~WARP_BAD) | (bad ? WARP_BAD : 0);
+    }
     uint32_t tail = 0;
-    if (block.bytes % 2 != 0) { // it follows tier 4
+    if (!WHOLE && block.bytes % 2 != 0) { // it follows tier 4
         if (lane == 0)
-            shared.escapes[stage][warp] = escapes;
+            shared.escapes[stage][warp] = escapes & ~WARP_BAD;
         named_sync(team.among(), WORKERS);
         const uint32_t all4 = __reduce_add_sync(ALL_LANES, lane < WORKER_WARPS ? shared.escapes[stage][lane] : 0);
         tail = input[min(tier3.at4 + all4, tier3.last)];
@@ -157,14 +157,14 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     const uint32_t first[2] = {team.table(stage)[0], team.table(stage)[1]};
     __syncwarp();
     const uint8_t *exponents = team.exponents();
-    put_block(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
+    put_block<WHOLE>(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
         const uint2 s = reinterpret_cast<const uint2 *>(input)[vector];
         const uint2 e = reinterpret_cast<const uint2 *>(exponents)[vector];
         const uint32_t sm[2] = {s.x, s.y}, rest[2] = {e.x, e.y};
         join_tiers(items[vector], sm, rest, first, w);
     });
     __syncwarp();
-    return escapes | (bad ? WARP_BAD : 0);
+    return escapes;
 }
 
 } // namespace strait

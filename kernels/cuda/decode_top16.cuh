@@ -7,29 +7,33 @@
 namespace strait
 {
 
-// The list at byte `at` of the block: exponents to where their values are, and a bit for each value. All workers. False
-// when an encoder would not have written it.
-template <class LAUNCH>
-DEVICE bool spread_list(const LAUNCH &launch, const decode_team &team, const decode_block &block, const uint8_t *input,
-                        uint32_t at, uint32_t count, uint32_t thread)
+// The list at byte `at` of the block: exponents to where their values are, and a bit for each value. Every warp looks
+// at all of it and takes what is its own, so that none waits for another. False when an encoder would not have written
+// it.
+DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const uint8_t *input, uint32_t n, uint32_t at,
+                        uint32_t count, uint32_t warp, uint32_t lane)
 {
-    const uint32_t n = block.bytes / 2, positions = at + 2, exponents = positions + 2 * count;
+    const uint32_t positions = at + 2, exponents = positions + 2 * count;
     uint32_t *listed = team.items();
     bool good = true;
-    listed[thread] = 0; // a bit for each of 8192
-    named_sync(team.among(), WORKERS);
-    for (uint32_t k = thread; k < count; k += WORKERS) {
+    listed[warp * 32 + lane] = 0; // a bit for each of the warp's 1024
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t k = lane; k < count; k += 32) {
         const uint32_t position = list_count(input, positions + 2 * k), exponent = input[exponents + k];
         const bool rises = k == 0 || list_count(input, positions + 2 * k - 2) < position;
-        if (position >= n || !rises || rank_of(launch, block, exponent) < TOP16_RANKS ||
-            get_item_of<4>(input, n, position) != 0) {
+        if (position >= n || !rises)
             good = false;
+        else if (position / 1024 != warp)
             continue;
+        else if (in_top16(table, exponent) || get_item_of<4>(input, n, position) != 0)
+            good = false;
+        else {
+            team.exponents()[position] = static_cast<uint8_t>(exponent);
+            atomicOr(listed + position / 32, 1u << position % 32);
         }
-        team.exponents()[position] = static_cast<uint8_t>(exponent);
-        atomicOr(listed + position / 32, 1u << position % 32);
     }
-    named_sync(team.among(), WORKERS);
+    __syncwarp();
     return good;
 }
 
@@ -47,12 +51,13 @@ DEVICE void use_listed(uint32_t exponents[2], const uint8_t *listed, uint32_t ma
     }
 }
 
-template <class LAUNCH>
+template <bool WHOLE, class LAUNCH>
 DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                            block_writer &writer, uint32_t warp, uint32_t lane)
 {
     const uint8_t *input = team.input(stage);
-    const uint32_t n = block.bytes / 2, size = block.units * UNIT, tail_bytes = block.bytes % 2;
+    const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, size = block.units * UNIT;
+    const uint32_t tail_bytes = WHOLE ? 0 : block.bytes % 2;
     const bool listed = block.mode == STRAIT_BLOCK_TOP16_ESCAPES;
     uint32_t at = n + (n + 1) / 2, count = 0;
     bool bad = false;
@@ -62,14 +67,14 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
             bad = true;
             count = 0;
         }
-        bad = !spread_list(launch, team, block, input, at, count, warp * 32 + lane) || bad;
+        bad = !spread_list(team, team.table(stage), input, n, at, count, warp, lane) || bad;
         at += 2 + 3 * count;
     }
     const uint32_t tail = tail_bytes != 0 ? input[at] : 0;
     const uint8_t *mask = reinterpret_cast<const uint8_t *>(team.items());
     const uint4 x = reinterpret_cast<const uint4 *>(team.table(stage))[2];
     const uint32_t table[4] = {x.x, x.y, x.z, x.w};
-    put_block(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
+    put_block<WHOLE>(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
         const uint2 s = reinterpret_cast<const uint2 *>(input)[vector];
         const uint32_t sm[2] = {s.x, s.y};
         uint32_t exponents[2];
@@ -78,6 +83,9 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
             use_listed(exponents, team.exponents() + 8 * vector, mask[vector]);
         join_values(sm, exponents, w);
     });
+    if (!listed)
+        return 0;
+    __syncwarp(); // before the next block's list
     return __any_sync(ALL_LANES, bad) ? WARP_BAD : 0;
 }
 

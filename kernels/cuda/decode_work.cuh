@@ -9,7 +9,7 @@ namespace strait
 
 // Values to their page, and to its sum.
 struct block_writer {
-    uint32_t keys[4];
+    const uint4 *keys;
     partial_sum sum;
 };
 
@@ -43,8 +43,8 @@ DEVICE void put_slowly(const LAUNCH &launch, const decode_block &block, uint32_t
 
 // A vector of a block that is not written directly; `tail` is the block's tail byte, if it has one.
 template <class LAUNCH>
-DEVICE void put_any(const LAUNCH &launch, const decode_block &block, block_writer &writer, uint32_t vector,
-                    uint32_t w[4], uint32_t tail)
+DEVICE void put_any(const LAUNCH &launch, const decode_block &block, partial_sum &sum, const uint32_t keys[4],
+                    uint32_t vector, uint32_t w[4], uint32_t tail)
 {
     if (16 * vector >= block.bytes)
         return;
@@ -59,37 +59,54 @@ DEVICE void put_any(const LAUNCH &launch, const decode_block &block, block_write
                 w[j] |= at / 4 == j ? tail << (8 * (at % 4)) : 0;
         }
     }
-    sum_part(writer.sum, w, count, writer.keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
+    sum_part(sum, w, count, keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
     put_slowly(launch, block, vector, w, count);
 }
 
+// Loads from shared memory do not pass stores to global memory: so many vectors are made before the first is stored.
+constexpr uint32_t PUT_TOGETHER = 2;
+
+// A worker's vectors of a direct block. A WHOLE one has all its values.
+template <bool WHOLE, class MAKE>
+DEVICE void put_direct(const decode_block &block, partial_sum &sum, const uint32_t keys[4], uint32_t first, MAKE make)
+{
+    const uint32_t vectors = WHOLE ? BLOCK_VECTORS : block.bytes / 16, step = block.first_step + first / 4;
+    const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
+    uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset) + first;
+#pragma unroll
+    for (uint32_t g = 0; g < 4; g += PUT_TOGETHER) {
+        uint32_t w[PUT_TOGETHER][4];
+#pragma unroll
+        for (uint32_t i = 0; i < PUT_TOGETHER; i++)
+            if (WHOLE || first + 32 * (g + i) < vectors)
+                make(first + 32 * (g + i), w[i]);
+#pragma unroll
+        for (uint32_t i = 0; i < PUT_TOGETHER; i++) {
+            const uint32_t k = g + i;
+            if (WHOLE || first + 32 * k < vectors) {
+                sum_vector(sum, w[i], keys, even_step + k * 8 * SUM_STEP_EVEN, odd_step + k * 8 * SUM_STEP_ODD);
+                __stcs(dst + 32 * k, make_uint4(w[i][0], w[i][1], w[i][2], w[i][3]));
+            }
+        }
+    }
+}
+
 // A worker's vectors: make(vector, w) gives their values.
-template <class LAUNCH, class MAKE>
+template <bool WHOLE, class LAUNCH, class MAKE>
 DEVICE void put_block(const LAUNCH &launch, const decode_block &block, block_writer &writer, uint32_t tail,
                       uint32_t warp, uint32_t lane, MAKE make)
 {
-    const uint32_t first = warp * 128 + lane;
-    if (block.direct) {
-        const uint32_t vectors = block.bytes / 16, step = block.first_step + first / 4;
-        const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
-        uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset) + first;
-#pragma unroll
-        for (uint32_t g = 0; g < 4; g++) {
-            if (first + 32 * g < vectors) {
-                uint32_t w[4];
-                make(first + 32 * g, w);
-                sum_vector(writer.sum, w, writer.keys, even_step + g * 8 * SUM_STEP_EVEN,
-                           odd_step + g * 8 * SUM_STEP_ODD);
-                __stcs(dst + 32 * g, make_uint4(w[0], w[1], w[2], w[3]));
-            }
-        }
-        return;
-    }
+    const uint4 k = writer.keys[lane % 4];
+    const uint32_t keys[4] = {k.x, k.y, k.z, k.w}, first = warp * 128 + lane;
+    if (WHOLE || block.direct) {
+        put_direct<WHOLE>(block, writer.sum, keys, first, make);
+    } else {
 #pragma unroll 1
-    for (uint32_t g = 0; g < 4; g++) {
-        uint32_t w[4];
-        make(first + 32 * g, w);
-        put_any(launch, block, writer, first + 32 * g, w, tail);
+        for (uint32_t g = 0; g < 4; g++) {
+            uint32_t w[4];
+            make(first + 32 * g, w);
+            put_any(launch, block, writer.sum, keys, first + 32 * g, w, tail);
+        }
     }
 }
 
@@ -98,7 +115,7 @@ DEVICE void work_raw(const LAUNCH &launch, const decode_block &block, block_writ
                      uint32_t warp, uint32_t lane)
 {
     const uint32_t tail = block.bytes % 2 != 0 ? input[block.bytes - 1] : 0;
-    put_block(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
+    put_block<false>(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
         const uint4 x = reinterpret_cast<const uint4 *>(input)[vector];
         w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
     });
@@ -109,15 +126,23 @@ DEVICE void work_const(const LAUNCH &launch, const decode_block &block, block_wr
                        uint32_t warp, uint32_t lane)
 {
     const uint32_t value = *reinterpret_cast<const uint16_t *>(input) * 0x10001u;
-    put_block(launch, block, writer, input[2], warp, lane,
-              [&](uint32_t, uint32_t w[4]) { w[0] = w[1] = w[2] = w[3] = value; });
+    put_block<false>(launch, block, writer, input[2], warp, lane,
+                     [&](uint32_t, uint32_t w[4]) { w[0] = w[1] = w[2] = w[3] = value; });
 }
 
-// Rank of an exponent in the block's table.
-template <class LAUNCH> DEVICE uint32_t rank_of(const LAUNCH &launch, const decode_block &block, uint32_t exponent)
+// Ranks of exponents, as far as the table in shared memory knows them: asking global memory would hold up the block.
+DEVICE bool in_top16(const uint32_t *table, uint32_t exponent)
 {
-    return launch.head
-        .tables[static_cast<uint64_t>(block.table) * sizeof(table_image) + offsetof(table_image, rank) + exponent];
+    return holds_byte(table[8], exponent) || holds_byte(table[9], exponent) || holds_byte(table[10], exponent) ||
+           holds_byte(table[11], exponent);
+}
+
+DEVICE bool in_tiers(const uint32_t *table, uint32_t exponent)
+{
+    const uint32_t other = ~exponent & 255; // in place of the bytes that are no ranks
+    return holds_byte(table[0], exponent) || holds_byte((table[1] & 0xffff) | other * 0x01010000u, exponent) ||
+           holds_byte(table[4], exponent) || holds_byte(table[5], exponent) || holds_byte(table[6], exponent) ||
+           holds_byte((table[7] & 0xffffff) | other << 24, exponent);
 }
 
 } // namespace strait

@@ -8,14 +8,40 @@
 namespace strait
 {
 
-template <class LAUNCH> DEVICE void work(const LAUNCH &launch, const encode_team<CODER_TIERED> &team)
+template <bool WHOLE, class LAUNCH>
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, const uint32_t keys[4],
+                       uint32_t turn, uint32_t warp, uint32_t lane)
 {
-    work_tiered(launch, team);
+    code_tiered<WHOLE>(launch, team, keys, turn, warp, lane);
 }
 
-template <class LAUNCH> DEVICE void work(const LAUNCH &launch, const encode_team<CODER_TOP16> &team)
+template <bool WHOLE, class LAUNCH>
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, const uint32_t keys[4],
+                       uint32_t turn, uint32_t warp, uint32_t lane)
 {
-    work_top16(launch, team);
+    code_top16<WHOLE>(launch, team, keys, turn, warp, lane);
+}
+
+template <coder CODER, class LAUNCH> DEVICE void work(const LAUNCH &launch, const encode_team<CODER> &team)
+{
+    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
+    encode_shared &shared = team.shared();
+    uint32_t keys[4];
+    sum_load_keys(keys, lane);
+    for (uint32_t turn = 0;; turn++) {
+        barrier_wait(&shared.full, turn & 1);
+        wait_unused(shared, turn);
+        if (shared.block.stop) {
+            if (thread == 0)
+                shared.jobs[turn & 1].stop = 1;
+            warp_arrive(&shared.ready[turn & 1], lane);
+            break;
+        }
+        if (shared.block.bytes == BLOCK_SIZE)
+            code_block<true>(launch, team, keys, turn, warp, lane);
+        else
+            code_block<false>(launch, team, keys, turn, warp, lane);
+    }
 }
 
 template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch, const encode_team<CODER> &team)
@@ -24,8 +50,10 @@ template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch,
     barrier_init(&shared.full, WARP_ARRIVALS);
     barrier_init(&shared.empty, WORKER_WARPS * WARP_ARRIVALS);
     barrier_init(&shared.counted, WORKER_WARPS * WARP_ARRIVALS);
-    barrier_init(&shared.ready, WORKER_WARPS * WARP_ARRIVALS);
-    barrier_init(&shared.unused, WARP_ARRIVALS);
+    for (uint32_t parity = 0; parity < 2; parity++) {
+        barrier_init(&shared.ready[parity], WORKER_WARPS * WARP_ARRIVALS);
+        barrier_init(&shared.unused[parity], WARP_ARRIVALS);
+    }
     shared.tag = launch_tag(launch);
     fence_bulk();
 }

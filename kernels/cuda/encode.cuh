@@ -41,13 +41,14 @@ constexpr uint32_t LUT_BYTES = 2048, STAGE_BYTES = LUT_BYTES + BLOCK_SIZE;
 // Streams of 8192 values that are as long as ever, then what depends on the values; of a block that shrinks.
 constexpr uint32_t SM_BYTES = BLOCK_VALUES, TIERED_FIXED = SM_BYTES + BLOCK_VALUES / 4;
 constexpr uint32_t TOP16_FIXED = SM_BYTES + BLOCK_VALUES / 2;
-constexpr uint32_t TIERED_REST = BLOCK_SIZE - TIERED_FIXED, TOP16_REST = BLOCK_SIZE - TOP16_FIXED;
+constexpr uint32_t TIERED_REST = BLOCK_SIZE - TIERED_FIXED;
 
 // Shared memory of a team, but for its buffers.
 struct encode_shared {
     // Barriers: the stage holds a block; it may be filled; the warps have counted; a job is ready; its streams have
-    // left.
-    uint64_t full, empty, counted, ready, unused;
+    // left. The last two are two each: workers are up to two blocks ahead, and who waits for a barrier that is two
+    // phases ahead waits for ever.
+    uint64_t full, empty, counted, ready[2], unused[2];
     uint64_t tag; // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
@@ -55,11 +56,18 @@ struct encode_shared {
     encode_job jobs[2];
 };
 
-// What a team's threads know. Everything twice belongs to odd and even blocks.
+// The streams of the team's `turn`-th block may be written once those of the last but one have left.
+DEVICE void wait_unused(encode_shared &shared, uint32_t turn)
+{
+    if (turn >= 2)
+        barrier_wait(&shared.unused[turn & 1], (turn / 2 - 1) & 1);
+}
+
+// What a team's threads know. Everything twice belongs to odd and even blocks: it takes a while until the place of a
+// block is known and it has left, and meanwhile the next one is coded.
 template <coder CODER> struct encode_team {
-    static constexpr uint32_t REST_EACH = CODER == CODER_TIERED ? TIERED_REST : TOP16_REST, REST = 2 * REST_EACH;
     static constexpr uint32_t FIXED = CODER == CODER_TIERED ? TIERED_FIXED : TOP16_FIXED;
-    static constexpr uint32_t BYTES = (STAGE_BYTES + FIXED + REST + sizeof(encode_shared) + 1023) / 1024 * 1024;
+    static constexpr uint32_t BYTES = (STAGE_BYTES + 2 * BLOCK_SIZE + sizeof(encode_shared) + 1023) / 1024 * 1024;
 
     uint8_t *memory; // a multiple of 1024
     uint32_t number; // of the team in its thread block
@@ -72,17 +80,18 @@ template <coder CODER> struct encode_team {
     {
         return memory + LUT_BYTES;
     }
-    DEVICE uint8_t *fixed() const
+    // A block's streams; those that depend on its values follow.
+    DEVICE uint8_t *fixed(uint32_t parity) const
     {
-        return memory + STAGE_BYTES;
+        return memory + STAGE_BYTES + parity * BLOCK_SIZE;
     }
     DEVICE uint8_t *rest(uint32_t parity) const
     {
-        return fixed() + FIXED + parity * REST_EACH;
+        return fixed(parity) + FIXED;
     }
     DEVICE encode_shared &shared() const
     {
-        return *reinterpret_cast<encode_shared *>(memory + STAGE_BYTES + FIXED + REST);
+        return *reinterpret_cast<encode_shared *>(memory + STAGE_BYTES + 2 * BLOCK_SIZE);
     }
     DEVICE uint32_t among() const
     {
@@ -141,9 +150,10 @@ template <class LAUNCH> DEVICE void publish_size(const LAUNCH &launch, uint64_t 
 // Streams that do not end at multiples of 16 bytes: packs them and the tail byte in the stage, which nobody reads any
 // more. All workers call it.
 template <class TEAM>
-DEVICE void pack_streams(const TEAM &team, uint32_t bytes, const uint8_t *codes, uint32_t code_bytes,
-                         const uint8_t *rest, uint32_t rest_bytes, uint32_t thread)
+DEVICE void pack_streams(const TEAM &team, uint32_t parity, uint32_t bytes, uint32_t code_bytes, uint32_t rest_bytes,
+                         uint32_t thread)
 {
+    const uint8_t *fixed = team.fixed(parity), *codes = fixed + SM_BYTES, *rest = team.rest(parity);
     uint8_t *stage = team.input();
     uint32_t n = bytes / 2, at_rest = n + code_bytes, at_tail = at_rest + rest_bytes;
     uint32_t end = (at_tail + bytes % 2 + 15) / 16 * 16;
@@ -153,7 +163,7 @@ DEVICE void pack_streams(const TEAM &team, uint32_t bytes, const uint8_t *codes,
     for (uint32_t i = thread; i < end; i += WORKERS) {
         uint8_t byte = i == at_tail ? tail : 0;
         if (i < n)
-            byte = team.fixed()[i];
+            byte = fixed[i];
         else if (i < at_rest)
             byte = codes[i - n];
         else if (i < at_tail)

@@ -24,11 +24,11 @@ DEVICE void store_streams(const encode_team<CODER> &team, const encode_job &job,
     const uint32_t n = job.values, codes = CODER == CODER_TIERED ? n / 4 : n / 2;
     const uint32_t rest = job.units * UNIT - n - codes;
     if (n == BLOCK_VALUES) { // they are one piece
-        bulk_store(dst, team.fixed(), n + codes);
-    } else {
-        bulk_store(dst, team.fixed(), n);
-        bulk_store(dst + n, team.fixed() + SM_BYTES, codes);
+        bulk_store(dst, team.fixed(parity), job.units * UNIT);
+        return;
     }
+    bulk_store(dst, team.fixed(parity), n);
+    bulk_store(dst + n, team.fixed(parity) + SM_BYTES, codes);
     if (rest > 0)
         bulk_store(dst + n + codes, team.rest(parity), rest);
 }
@@ -69,9 +69,9 @@ template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch
     };
     for (uint32_t turn = 0;; turn++) {
         const uint32_t parity = turn & 1;
-        if (done.must_tell(&shared.ready, parity))
+        if (done.must_tell(&shared.ready[parity], turn / 2 & 1))
             tell();
-        barrier_wait(&shared.ready, parity);
+        barrier_wait(&shared.ready[parity], turn / 2 & 1);
         const encode_job job = shared.jobs[parity];
         if (done.count > 0 && (job.stop || job.item != done.item))
             tell();
@@ -85,7 +85,7 @@ template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch
             const uint32_t start = (wait_start(launch, tag, job.slot) - first_start) & TAG_MASK;
             store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT);
         }
-        warp_arrive(&shared.unused, lane);
+        warp_arrive(&shared.unused[parity], lane);
         done.count++;
         done.item = job.item;
     }

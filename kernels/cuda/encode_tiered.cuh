@@ -110,139 +110,122 @@ DEVICE tier_places place_tiers(const encode_shared &shared, uint32_t parity, uin
     return at;
 }
 
-template <class LAUNCH> DEVICE void work_tiered(const LAUNCH &launch, const encode_team<CODER_TIERED> &team)
+// All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
+template <bool WHOLE, class LAUNCH>
+DEVICE void code_tiered(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, const uint32_t keys[4],
+                        uint32_t turn, uint32_t warp, uint32_t lane)
 {
-    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
+    const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
+    const encode_block &block = shared.block; // until the warp says that the stage may be filled
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
-    uint8_t *fixed = team.fixed();
-    uint32_t keys[4];
-    sum_load_keys(keys, lane);
-    for (uint32_t turn = 0;; turn++) {
-        const uint32_t parity = turn & 1;
-        barrier_wait(&shared.full, parity);
-        const encode_block &block = shared.block; // until the warp says that the stage may be filled
-        if (block.stop) {
-            if (turn > 0)
-                barrier_wait(&shared.unused, parity ^ 1);
-            if (thread == 0)
-                shared.jobs[parity].stop = 1;
-            warp_arrive(&shared.ready, lane);
-            break;
-        }
-        const uint32_t bytes = block.bytes, first_step = block.first_step, n = bytes / 2, whole = n / 8;
-        uint8_t *rest = team.rest(parity);
-        uint32_t *own = reinterpret_cast<uint32_t *>(rest + warp * (TIERED_REST / WORKER_WARPS)); // scribbled on first
-        uint32_t sm[4][2], z[4];
-        partial_sum sum = {0, 0, 0};
-        const uint32_t step = first_step + warp * 32 + lane / 4;
-        const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
-        bool same = true;
+    uint8_t *fixed = team.fixed(parity);
+    const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, first_step = block.first_step, n = bytes / 2;
+    uint8_t *rest = team.rest(parity);
+    uint32_t *own = reinterpret_cast<uint32_t *>(rest + warp * (TIERED_REST / WORKER_WARPS)); // scribbled on first
+    uint32_t z[4];
+    partial_sum sum = {0, 0, 0};
+    const uint32_t step = first_step + warp * 32 + lane / 4;
+    const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
+    bool same = true;
 #pragma unroll
-        for (uint32_t g = 0; g < 4; g++) {
-            const uint32_t vector = worker_vector(warp, lane, g);
-            const uint4 x = input[vector];
-            uint32_t w[4] = {x.x, x.y, x.z, x.w};
-            if (vector < whole) {
-                if (g == 0)
-                    same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
-                split_values(w, sm[g]);
-                sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
-                z[g] = tier_codes(w, table);
-            } else {
-                uint32_t values = take_edge(w, bytes, first_step, vector, keys, sum), kept = low_bits(2 * values);
-                split_values(w, sm[g]);
-                sm[g][0] &= low_bits(8 * values);
-                sm[g][1] &= values > 4 ? low_bits(8 * (values - 4)) : 0;
-                z[g] = tier_codes(w, table) & (kept & 0xffff) * 0x10001u;
-            }
-            own[g * 32 + lane] = z[g];
+    for (uint32_t g = 0; g < 4; g++) {
+        const uint32_t vector = worker_vector(warp, lane, g);
+        const uint4 x = input[vector];
+        uint32_t w[4] = {x.x, x.y, x.z, x.w}, sm[2];
+        if (WHOLE || vector < n / 8) {
+            if (g == 0)
+                same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
+            split_values(w, sm);
+            sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
+            z[g] = tier_codes(w, table);
+        } else {
+            uint32_t values = take_edge(w, bytes, first_step, vector, keys, sum), kept = low_bits(2 * values);
+            split_values(w, sm);
+            sm[0] &= low_bits(8 * values);
+            sm[1] &= values > 4 ? low_bits(8 * (values - 4)) : 0;
+            z[g] = tier_codes(w, table) & (kept & 0xffff) * 0x10001u;
         }
-        const uint64_t total = warp_sum(sum_total(sum));
-        __syncwarp();
-        const uint4 lane_z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 in a row
-        z[0] = lane_z.x, z[1] = lane_z.y, z[2] = lane_z.z, z[3] = lane_z.w;
-        __syncwarp();
-        reinterpret_cast<uint4 *>(own)[lane] = make_uint4(0, 0, 0, 0);
-        if (lane < TIERED_REST / WORKER_WARPS / 16 - 32)
-            reinterpret_cast<uint4 *>(own)[32 + lane] = make_uint4(0, 0, 0, 0);
-        uint32_t tier1[2], tier2[2];
-        part_tiers(z, tier1, tier2);
-        const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
-        const uint64_t items2 = squeeze_pair(tier2, on2);
-        const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
-        tier3_items items3;
-        items3.values = reinterpret_cast<const uint16_t *>(input) + warp * 1024 + lane * 32;
-        items3.table = team.table() + 1024;
-        items3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
-        items3.collect();
-        // Counts of the warp, then of the block.
-        const uint32_t both = count2 | items3.count << 16, of_warp = __reduce_add_sync(ALL_LANES, both);
-        const bool escapes = __any_sync(ALL_LANES, items3.escapes != 0), warp_same = __all_sync(ALL_LANES, same);
-        const uint32_t scan4 = escapes ? warp_scan(items3.escapes, lane) : 0;
-        if (lane == 31)
-            shared.escapes[parity][warp] = scan4;
-        __syncwarp();
-        if (lane == 0) {
-            shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (warp_same ? COUNT_SAME : 0);
-            shared.sums[parity][warp] = total;
-        }
-        warp_arrive(&shared.counted, lane);
-        const uint32_t scan = warp_scan(both, lane) - both;
-        barrier_wait(&shared.counted, parity);
-        const tier_places at = place_tiers(shared, parity, warp, lane);
-        const uint32_t codes = (n + 3) / 4, used = n + codes + at.end + bytes % 2;
-        const uint32_t raw_units = units_of(bytes);
-        uint32_t units = units_of(used), mode = STRAIT_BLOCK_TIERED;
-        if (units >= raw_units) {
-            units = raw_units;
-            mode = STRAIT_BLOCK_RAW;
-        }
-        if (at.maybe_const && raw_units > 1 && is_const(team, n, warp, lane)) {
-            units = 1;
-            mode = STRAIT_BLOCK_CONST;
-        }
-        const bool streams = mode == STRAIT_BLOCK_TIERED, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
-        const bool late = at.any_escapes || __any_sync(ALL_LANES, items3.count > 16) || pack;
-        if (thread == 0) {
-            publish_size(launch, shared.tag, block.slot, make_size(units, mode, streams ? at.escapes : 0));
-            encode_job &job = shared.jobs[parity];
-            job = {0, units, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
-            if (mode == STRAIT_BLOCK_CONST)
-                make_const(team, bytes);
-        }
-        if (streams && !late)
-            warp_arrive(&shared.empty, lane);
-        if (streams) {
-            const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
-            uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
-            const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);
-            const uint32_t last = shift_left(high, 0, shift);
-            atomicOr(p, low << shift);
-            atomicOr(p + 1, shift_left(low, high, shift));
-            if (last != 0)
-                atomicOr(p + 2, last);
-            if (items3.count != 0)
-                items3.put(rest, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
-            if (late && !pack)
-                warp_arrive(&shared.empty, lane);
-        }
-        if (turn > 0)
-            barrier_wait(&shared.unused, parity ^ 1);
-        if (streams) {
-#pragma unroll
-            for (uint32_t g = 0; g < 4; g++)
-                reinterpret_cast<uint2 *>(fixed)[worker_vector(warp, lane, g)] = make_uint2(sm[g][0], sm[g][1]);
-            reinterpret_cast<uint2 *>(fixed + SM_BYTES)[thread] = make_uint2(tier1[0], tier1[1]);
-        }
-        if (pack) {
-            named_sync(team.among(), WORKERS);
-            pack_streams(team, bytes, fixed + SM_BYTES, codes, rest, at.end, thread);
-        }
-        fence_bulk();
-        warp_arrive(&shared.ready, lane);
+        own[g * 32 + lane] = z[g];
+        reinterpret_cast<uint2 *>(fixed)[vector] = make_uint2(sm[0], sm[1]);
     }
+    const uint64_t total = warp_sum(sum_total(sum));
+    __syncwarp();
+    const uint4 lane_z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 in a row
+    z[0] = lane_z.x, z[1] = lane_z.y, z[2] = lane_z.z, z[3] = lane_z.w;
+    __syncwarp();
+    reinterpret_cast<uint4 *>(own)[lane] = make_uint4(0, 0, 0, 0);
+    if (lane < TIERED_REST / WORKER_WARPS / 16 - 32)
+        reinterpret_cast<uint4 *>(own)[32 + lane] = make_uint4(0, 0, 0, 0);
+    uint32_t tier1[2], tier2[2];
+    part_tiers(z, tier1, tier2);
+    reinterpret_cast<uint2 *>(fixed + SM_BYTES)[thread] = make_uint2(tier1[0], tier1[1]);
+    const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
+    const uint64_t items2 = squeeze_pair(tier2, on2);
+    const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
+    tier3_items items3;
+    items3.values = reinterpret_cast<const uint16_t *>(input) + warp * 1024 + lane * 32;
+    items3.table = team.table() + 1024;
+    items3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
+    items3.collect();
+    // Counts of the warp, then of the block.
+    const uint32_t both = count2 | items3.count << 16, of_warp = __reduce_add_sync(ALL_LANES, both);
+    const bool escapes = __any_sync(ALL_LANES, items3.escapes != 0), warp_same = __all_sync(ALL_LANES, same);
+    const uint32_t scan4 = escapes ? warp_scan(items3.escapes, lane) : 0;
+    if (lane == 31)
+        shared.escapes[parity][warp] = scan4;
+    __syncwarp();
+    if (lane == 0) {
+        shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (warp_same ? COUNT_SAME : 0);
+        shared.sums[parity][warp] = total;
+    }
+    warp_arrive(&shared.counted, lane);
+    const uint32_t scan = warp_scan(both, lane) - both;
+    barrier_wait(&shared.counted, parity);
+    const tier_places at = place_tiers(shared, parity, warp, lane);
+    const uint32_t codes = (n + 3) / 4, used = n + codes + at.end + bytes % 2;
+    const uint32_t raw_units = units_of(bytes);
+    uint32_t units = units_of(used), mode = STRAIT_BLOCK_TIERED;
+    if (units >= raw_units) {
+        units = raw_units;
+        mode = STRAIT_BLOCK_RAW;
+    }
+    if (at.maybe_const && raw_units > 1 && is_const(team, n, warp, lane)) {
+        units = 1;
+        mode = STRAIT_BLOCK_CONST;
+    }
+    const bool streams = mode == STRAIT_BLOCK_TIERED, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
+    const bool late = at.any_escapes || __any_sync(ALL_LANES, items3.count > 16) || pack;
+    if (thread == 0) {
+        publish_size(launch, shared.tag, block.slot, make_size(units, mode, streams ? at.escapes : 0));
+        encode_job &job = shared.jobs[parity];
+        job = {0, units, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
+        if (mode == STRAIT_BLOCK_CONST)
+            make_const(team, bytes);
+    }
+    if (streams && !late)
+        warp_arrive(&shared.empty, lane);
+    if (streams) {
+        const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
+        uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
+        const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);
+        const uint32_t last = shift_left(high, 0, shift);
+        atomicOr(p, low << shift);
+        atomicOr(p + 1, shift_left(low, high, shift));
+        if (last != 0)
+            atomicOr(p + 2, last);
+        if (items3.count != 0)
+            items3.put(rest, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
+        if (late && !pack)
+            warp_arrive(&shared.empty, lane);
+    }
+    if (pack) {
+        named_sync(team.among(), WORKERS);
+        pack_streams(team, parity, bytes, codes, at.end, thread);
+    }
+    fence_bulk();
+    warp_arrive(&shared.ready[parity], lane);
 }
 
 } // namespace strait

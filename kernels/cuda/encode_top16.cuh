@@ -48,117 +48,98 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
     }
 }
 
-template <class LAUNCH> DEVICE void work_top16(const LAUNCH &launch, const encode_team<CODER_TOP16> &team)
+// All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
+template <bool WHOLE, class LAUNCH>
+DEVICE void code_top16(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, const uint32_t keys[4],
+                       uint32_t turn, uint32_t warp, uint32_t lane)
 {
-    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
+    const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
+    const encode_block &block = shared.block; // until the warp says that the stage may be filled
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
-    uint8_t *fixed = team.fixed();
+    uint8_t *fixed = team.fixed(parity);
     const bool coded = launch.head.coded;
-    uint32_t keys[4];
-    sum_load_keys(keys, lane);
-    for (uint32_t turn = 0;; turn++) {
-        const uint32_t parity = turn & 1;
-        barrier_wait(&shared.full, parity);
-        const encode_block &block = shared.block; // until the warp says that the stage may be filled
-        if (block.stop) {
-            if (turn > 0)
-                barrier_wait(&shared.unused, parity ^ 1);
-            if (thread == 0)
-                shared.jobs[parity].stop = 1;
-            warp_arrive(&shared.ready, lane);
-            break;
-        }
-        const uint32_t bytes = block.bytes, first_step = block.first_step, n = bytes / 2, whole = n / 8;
-        uint8_t *list = team.rest(parity);
-        uint32_t sm[4][2], codes[4], escapes = 0;
-        partial_sum sum = {0, 0, 0};
-        const uint32_t step = first_step + warp * 32 + lane / 4;
-        const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
-        bool same = true;
+    const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, first_step = block.first_step, n = bytes / 2;
+    uint8_t *list = team.rest(parity);
+    uint32_t escapes = 0;
+    partial_sum sum = {0, 0, 0};
+    const uint32_t step = first_step + warp * 32 + lane / 4;
+    const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
+    bool same = true;
 #pragma unroll
-        for (uint32_t g = 0; g < 4; g++) {
-            const uint32_t vector = worker_vector(warp, lane, g);
-            const uint4 x = input[vector];
-            uint32_t w[4] = {x.x, x.y, x.z, x.w}, bad = 0, values = 8;
-            if (vector < whole) {
-                if (g == 0)
-                    same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
-                sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
-            } else {
-                values = take_edge(w, bytes, first_step, vector, keys, sum);
-                bad = IMAGE_ESCAPE; // the slow way
-            }
-            split_values(w, sm[g]);
-            codes[g] = top16_codes(w, table, bad);
-            if (coded && (bad & IMAGE_ESCAPE) != 0)
-                escapes |= escaping_codes(w, table, values, codes[g]) << (8 * g);
+    for (uint32_t g = 0; g < 4; g++) {
+        const uint32_t vector = worker_vector(warp, lane, g);
+        const uint4 x = input[vector];
+        uint32_t w[4] = {x.x, x.y, x.z, x.w}, sm[2], bad = 0, values = 8;
+        if (WHOLE || vector < n / 8) {
+            if (g == 0)
+                same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
+            sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
+        } else {
+            values = take_edge(w, bytes, first_step, vector, keys, sum);
+            bad = IMAGE_ESCAPE; // the slow way
         }
-        const uint64_t total = warp_sum(sum_total(sum));
-        const uint32_t of_warp = __reduce_add_sync(ALL_LANES, popcount(escapes));
-        const bool warp_same = __all_sync(ALL_LANES, same);
-        if (lane == 0) {
-            shared.counts[parity][warp] = of_warp | (warp_same ? 1u << 30 : 0);
-            shared.sums[parity][warp] = total;
-        }
-        warp_arrive(&shared.counted, lane);
-        barrier_wait(&shared.counted, parity);
-        uint32_t counts = lane < WORKER_WARPS ? shared.counts[parity][lane] : 1u << 30;
-        const bool maybe_const = __all_sync(ALL_LANES, (counts & 1u << 30) != 0);
-        counts &= ~(1u << 30);
-        const uint32_t before = __reduce_add_sync(ALL_LANES, lane < warp ? counts : 0);
-        const uint32_t count = __reduce_add_sync(ALL_LANES, counts);
-        const uint32_t code_bytes = (n + 1) / 2, list_bytes = count == 0 ? 0 : 2 + 3 * count;
-        const uint32_t raw_units = units_of(bytes);
-        uint32_t units = units_of(n + code_bytes + list_bytes + bytes % 2);
-        uint32_t mode = count == 0 ? STRAIT_BLOCK_TOP16 : STRAIT_BLOCK_TOP16_ESCAPES;
-        if (units >= raw_units || !coded) {
-            units = raw_units;
-            mode = STRAIT_BLOCK_RAW;
-        }
-        if (maybe_const && raw_units > 1 && launch.head.mode != STRAIT_MODE_RAW && is_const(team, n, warp, lane)) {
-            units = 1;
-            mode = STRAIT_BLOCK_CONST;
-        }
-        const bool streams = mode >= STRAIT_BLOCK_TOP16, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
-        const bool late = count != 0 || pack;
-        if (thread == 0) {
-            publish_size(launch, shared.tag, block.slot, make_size(units, mode, streams ? count : 0));
-            encode_job &job = shared.jobs[parity];
-            job = {0, units, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
-            if (mode == STRAIT_BLOCK_CONST)
-                make_const(team, bytes);
-        }
-        if (streams && !late)
-            warp_arrive(&shared.empty, lane);
-        if (streams && count != 0) {
-            if (thread == 0)
-                *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
-            if (thread < (16 - list_bytes % 16) % 16)
-                list[list_bytes + thread] = 0;
-            if (of_warp != 0)
-                list_escapes(list, reinterpret_cast<const uint16_t *>(input), escapes, count, before, warp, lane);
-            if (late && !pack)
-                warp_arrive(&shared.empty, lane);
-        }
-        if (turn > 0)
-            barrier_wait(&shared.unused, parity ^ 1);
-        if (streams) {
-#pragma unroll
-            for (uint32_t g = 0; g < 4; g++) {
-                const uint32_t vector = worker_vector(warp, lane, g);
-                reinterpret_cast<uint2 *>(fixed)[vector] = make_uint2(sm[g][0], sm[g][1]);
-                reinterpret_cast<uint32_t *>(fixed + SM_BYTES)[vector] = codes[g];
-            }
-        }
-        if (pack) {
-            named_sync(team.among(), WORKERS);
-            pack_streams(team, bytes, fixed + SM_BYTES, code_bytes, list, list_bytes, thread);
-        }
-        fence_bulk();
-        warp_arrive(&shared.ready, lane);
+        split_values(w, sm);
+        uint32_t codes = top16_codes(w, table, bad);
+        if (coded && (bad & IMAGE_ESCAPE) != 0)
+            escapes |= escaping_codes(w, table, values, codes) << (8 * g);
+        reinterpret_cast<uint2 *>(fixed)[vector] = make_uint2(sm[0], sm[1]);
+        reinterpret_cast<uint32_t *>(fixed + SM_BYTES)[vector] = codes;
     }
+    const uint64_t total = warp_sum(sum_total(sum));
+    const uint32_t of_warp = __reduce_add_sync(ALL_LANES, popcount(escapes));
+    const bool warp_same = __all_sync(ALL_LANES, same);
+    if (lane == 0) {
+        shared.counts[parity][warp] = of_warp | (warp_same ? 1u << 30 : 0);
+        shared.sums[parity][warp] = total;
+    }
+    warp_arrive(&shared.counted, lane);
+    barrier_wait(&shared.counted, parity);
+    uint32_t counts = lane < WORKER_WARPS ? shared.counts[parity][lane] : 1u << 30;
+    const bool maybe_const = __all_sync(ALL_LANES, (counts & 1u << 30) != 0);
+    counts &= ~(1u << 30);
+    const uint32_t before = __reduce_add_sync(ALL_LANES, lane < warp ? counts : 0);
+    const uint32_t count = __reduce_add_sync(ALL_LANES, counts);
+    const uint32_t code_bytes = (n + 1) / 2, list_bytes = count == 0 ? 0 : 2 + 3 * count;
+    const uint32_t raw_units = units_of(bytes);
+    uint32_t units = units_of(n + code_bytes + list_bytes + bytes % 2);
+    uint32_t mode = count == 0 ? STRAIT_BLOCK_TOP16 : STRAIT_BLOCK_TOP16_ESCAPES;
+    if (units >= raw_units || !coded) {
+        units = raw_units;
+        mode = STRAIT_BLOCK_RAW;
+    }
+    if (maybe_const && raw_units > 1 && launch.head.mode != STRAIT_MODE_RAW && is_const(team, n, warp, lane)) {
+        units = 1;
+        mode = STRAIT_BLOCK_CONST;
+    }
+    const bool streams = mode >= STRAIT_BLOCK_TOP16, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
+    const bool late = count != 0 || pack;
+    if (thread == 0) {
+        publish_size(launch, shared.tag, block.slot, make_size(units, mode, streams ? count : 0));
+        encode_job &job = shared.jobs[parity];
+        job = {0, units, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
+        if (mode == STRAIT_BLOCK_CONST)
+            make_const(team, bytes);
+    }
+    if (streams && !late)
+        warp_arrive(&shared.empty, lane);
+    if (streams && count != 0) {
+        if (thread == 0)
+            *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
+        if (thread < (16 - list_bytes % 16) % 16)
+            list[list_bytes + thread] = 0;
+        if (of_warp != 0)
+            list_escapes(list, reinterpret_cast<const uint16_t *>(input), escapes, count, before, warp, lane);
+        if (late && !pack)
+            warp_arrive(&shared.empty, lane);
+    }
+    if (pack) {
+        named_sync(team.among(), WORKERS);
+        pack_streams(team, parity, bytes, code_bytes, list_bytes, thread);
+    }
+    fence_bulk();
+    warp_arrive(&shared.ready[parity], lane);
 }
 
 } // namespace strait
