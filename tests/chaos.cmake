@@ -25,7 +25,7 @@ strait_chaos_test(chaos OPTIONS --local --hits 2 --seconds 220 TIMEOUT 240)
 # It has to notice each of three bugs, by the rule that the bug breaks: in the states where that can be seen, as the
 # whole table would take longer to come to them.
 function(strait_chaos_bug name text)
-    strait_chaos_test(chaos_${name} OPTIONS --bug ${name} --seconds 60 ${ARGN} TIMEOUT 90)
+    strait_chaos_test(chaos_${name} OPTIONS --bug ${name} --hits 40 --seconds 60 ${ARGN} TIMEOUT 90)
     set_tests_properties(chaos_${name} PROPERTIES
         PASS_REGULAR_EXPRESSION "chaos: FAIL: [0-9]+ violations, the first: ${text}")
 endfunction()
