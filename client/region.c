@@ -4,21 +4,9 @@
 #include <strait/codec.h>
 
 #include "client/client.h"
+#include "internal/element.h"
 
 /* ---- One region -------------------------------------------------------------------------------------------------- */
-
-static uint32_t element_bytes(uint32_t element)
-{
-    switch (element) {
-    case STRAIT_ELEMENT_BF16:
-    case STRAIT_ELEMENT_FP16:
-        return 2;
-    case STRAIT_ELEMENT_FP32:
-        return 4;
-    default:
-        return 1;
-    }
-}
 
 static bool names_valid(const struct strait_pool_region *region)
 {

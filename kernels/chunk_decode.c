@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "internal/bytes.h"
+#include "internal/element.h"
 #include "kernels/chunk_layout.h"
 #include "kernels/codec.h"
 #include "kernels/pages.h"
@@ -138,7 +139,7 @@ static enum strait_status open_chunk(struct decoder *d, const struct strait_page
         return STRAIT_OK;
     if (select == NULL && pages_count(dst) != d->chunk.layout.page_count)
         return STRAIT_ERR_INVALID;
-    return pages_check(dst, element_alignment(d->chunk.info.element));
+    return pages_check(dst, element_bytes(d->chunk.info.element));
 }
 
 /* Nothing was decoded: every listed page shares the chunk's status. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "internal/element.h"
 #include "kernels/chunk_layout.h"
 #include "kernels/pages.h"
 
@@ -113,19 +114,6 @@ uint64_t strait_encode_bound(const struct strait_pages *pages)
     return bound <= UINT32_MAX ? bound : 0;
 }
 
-uint32_t element_alignment(enum strait_element element)
-{
-    switch (element) {
-    case STRAIT_ELEMENT_BF16:
-    case STRAIT_ELEMENT_FP16:
-        return 2;
-    case STRAIT_ELEMENT_FP32:
-        return 4;
-    default:
-        return 1;
-    }
-}
-
 /* The struct as it was before `caching`, and before `tables`. */
 #define RUN_SIZE_FIRST   offsetof(struct strait_run, caching)
 #define RUN_SIZE_CACHING offsetof(struct strait_run, tables)
@@ -190,7 +178,7 @@ static enum strait_status check_params(const struct strait_encode_params *params
         return STRAIT_ERR_INVALID;
     if (params->codebook == NULL && params->element == STRAIT_ELEMENT_BF16 && params->mode != STRAIT_MODE_RAW)
         return STRAIT_ERR_INVALID;
-    enum strait_status status = pages_check(src, element_alignment(params->element));
+    enum strait_status status = pages_check(src, element_bytes(params->element));
     if (status != STRAIT_OK)
         return status;
     uint32_t tables = params->codebook == NULL ? 1 : params->codebook->count;
@@ -250,6 +238,17 @@ enum strait_status strait_encode(const struct strait_codec *codec, const struct 
     return status;
 }
 
+/* The run of one item where items run one after another. */
+static struct strait_run run_of_item(const struct strait_run *run, struct strait_result *result, int32_t *page_status,
+                                     uint32_t page_status_count)
+{
+    struct strait_run one = complete_run(run);
+    one.result = result;
+    one.page_status = page_status;
+    one.page_status_count = page_status_count;
+    return one;
+}
+
 enum strait_status strait_encode_batch(const struct strait_codec *codec, const struct strait_encode_params *params,
                                        const struct strait_encode_item *items, uint32_t count,
                                        const struct strait_run *run)
@@ -268,10 +267,7 @@ enum strait_status strait_encode_batch(const struct strait_codec *codec, const s
     if (codec->device != NULL)
         return encode_on_device(codec, params, items, count, run);
     for (uint32_t i = 0; i < count; i++) {
-        struct strait_run one = complete_run(run);
-        one.result = items[i].result;
-        one.page_status = items[i].page_status;
-        one.page_status_count = items[i].page_status_count;
+        struct strait_run one = run_of_item(run, items[i].result, items[i].page_status, items[i].page_status_count);
         codec->encode(codec, params, items[i].dst, &items[i].src, &one);
     }
     return STRAIT_OK;
@@ -349,10 +345,7 @@ enum strait_status strait_decode_batch(const struct strait_codec *codec, const s
     if (codec->device != NULL)
         return decode_on_device(codec, codebook, items, count, run);
     for (uint32_t i = 0; i < count; i++) {
-        struct strait_run one = complete_run(run);
-        one.result = items[i].result;
-        one.page_status = items[i].page_status;
-        one.page_status_count = items[i].page_status_count;
+        struct strait_run one = run_of_item(run, items[i].result, items[i].page_status, items[i].page_status_count);
         one.metadata = items[i].metadata;
         codec->decode(codec, codebook, &items[i].dst, items[i].select, items[i].src, items[i].src_size, &one);
     }

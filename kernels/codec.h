@@ -31,9 +31,6 @@ struct strait_codec {
     const struct device_ops *device; /* of a device variant, of which nothing else is used */
 };
 
-/* Bytes that addresses and strides of these values are multiples of. */
-uint32_t element_alignment(enum strait_element element);
-
 /* What one CPU call needs besides its stack. */
 struct cpu_scratch {
     _Alignas(64) uint8_t stage[BLOCK_STAGE_BYTES]; /* a coded block, or a decoded one */

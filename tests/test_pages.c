@@ -313,6 +313,31 @@ START_TEST(a_selected_page_that_the_chunk_has_not_fails_alone)
 }
 END_TEST
 
+/* A page that the chunk has not, into a page that is not there: the first check that fails tells. */
+START_TEST(a_missing_page_is_told_before_a_missing_id)
+{
+    static const uint32_t chosen[] = {10, 10, 0}, places[] = {0, 999, 999};
+    static const int32_t expected[] = {STRAIT_ERR_INVALID, STRAIT_ERR_INVALID, STRAIT_ERR_PAGE_ID};
+    struct layout src, dst;
+    struct verdict verdict;
+    uint8_t *chunk = select_init(&src, &verdict);
+    uint64_t size = verdict.result.bytes;
+    layout_init(&dst, 2, &select_shape, 1, NULL, 3);
+    struct strait_pages list = dst.pages;
+    list.ids = places;
+    for (int v = 0; v < VARIANTS; v++) {
+        if (variant(v) == NULL)
+            continue;
+        struct strait_run run = verdict_begin(&verdict);
+        ck_assert_int_eq(STRAIT_OK, strait_decode(variant(v), codebook, &list, chosen, chunk, size, &run));
+        ck_assert_mem_eq(expected, verdict.page_status, sizeof(expected));
+    }
+    free(chunk);
+    layout_fini(&src);
+    layout_fini(&dst);
+}
+END_TEST
+
 START_TEST(statuses_beyond_their_count_are_not_written)
 {
     struct layout src, dst;
@@ -572,6 +597,7 @@ static Suite *pages_suite(void)
     tcase_add_loop_test(tcase, a_selection_receives_its_pages_and_nothing_else_is_touched, 0,
                         COUNT(selections) * VARIANTS);
     tcase_add_test(tcase, a_selected_page_that_the_chunk_has_not_fails_alone);
+    tcase_add_test(tcase, a_missing_page_is_told_before_a_missing_id);
     tcase_add_loop_test(tcase, statuses_beyond_their_count_are_not_written, 0, 2);
     tcase_add_test(tcase, a_bad_page_that_is_not_selected_is_not_seen);
     tcase_add_loop_test(tcase, encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages, 0, 4);

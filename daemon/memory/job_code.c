@@ -15,7 +15,7 @@ static struct strait_run run_of(struct job *job, struct strait_result *result)
                                .class_stats = job->stats};
 }
 
-static void count_values(struct job *job, const struct strait_result *result)
+void job_count_values(struct job *job, const struct strait_result *result)
 {
     memcpy(job->result.values, result->values, sizeof(job->result.values));
     for (unsigned m = STRAIT_BLOCK_TOP16; m < STRAIT_BLOCK_MODES; m++)
@@ -46,7 +46,7 @@ static void work_encode(struct job *job)
         return;
     }
     job->result.bytes = result.bytes;
-    count_values(job, &result);
+    job_count_values(job, &result);
 }
 
 /* A chunk that uses no table names no codebook either: a sink with another set, or none, can read it. */
@@ -135,7 +135,7 @@ static enum strait_status decode_checked(struct job *job, const uint8_t *metadat
     if (status != STRAIT_OK)
         return status;
     job->result.bytes = result.bytes;
-    count_values(job, &result);
+    job_count_values(job, &result);
     return (enum strait_status)result.status;
 }
 

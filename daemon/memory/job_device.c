@@ -3,15 +3,6 @@
 
 #include "daemon/memory/job_private.h"
 
-static void count_values(struct job *job)
-{
-    const struct strait_result *result = &job->task.result;
-    memcpy(job->result.values, result->values, sizeof(job->result.values));
-    for (unsigned m = STRAIT_BLOCK_TOP16; m < STRAIT_BLOCK_MODES; m++)
-        job->result.coded_values += result->values[m];
-    job->result.escapes = job->task.escapes;
-}
-
 static void on_finished(struct device_task *task)
 {
     struct job *job = (struct job *)((uint8_t *)task - offsetof(struct job, task));
@@ -22,7 +13,8 @@ static void on_finished(struct device_task *task)
     job->result.reason = encodes && status != STRAIT_OK ? STRAIT_REASON_LOCAL : job_reason_of(status);
     if (status == STRAIT_OK || !encodes) {
         job->result.bytes = task->result.bytes;
-        count_values(job);
+        job_count_values(job, &job->task.result);
+        job->result.escapes = job->task.escapes;
     }
     job_finish(job);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/memory/pool_private.h"
+#include "internal/element.h"
 
 enum strait_status pool_refuse(const struct pool_why *why, enum strait_status status, const char *format, ...)
 {
@@ -120,19 +121,6 @@ static bool rows_are_apart(const struct wire_region *region)
     if (region->page_count == 1 || region->page_stride >= page)
         return true;
     return region->page_stride >= region->row_bytes && region->row_stride >= stripe;
-}
-
-static uint32_t element_bytes(uint32_t element)
-{
-    switch (element) {
-    case STRAIT_ELEMENT_BF16:
-    case STRAIT_ELEMENT_FP16:
-        return 2;
-    case STRAIT_ELEMENT_FP32:
-        return 4;
-    default:
-        return 1;
-    }
 }
 
 static bool is_aligned(const struct wire_region *region)

@@ -1,0 +1,23 @@
+/* Sizes of what pages are made of. */
+#ifndef STRAIT_INTERNAL_ELEMENT_H
+#define STRAIT_INTERNAL_ELEMENT_H
+
+#include <stdint.h>
+
+#include <strait/codec.h>
+
+/* Bytes of one element, which addresses, strides and rows are multiples of; 1 for what is not known. */
+static inline uint32_t element_bytes(uint32_t element)
+{
+    switch (element) {
+    case STRAIT_ELEMENT_BF16:
+    case STRAIT_ELEMENT_FP16:
+        return 2;
+    case STRAIT_ELEMENT_FP32:
+        return 4;
+    default:
+        return 1;
+    }
+}
+
+#endif
