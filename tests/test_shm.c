@@ -1,10 +1,14 @@
 #include <check.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "internal/bytes.h"
@@ -266,7 +270,7 @@ static const struct record_case {
     {0, 0x4b4e4844},               /* another word than CHNK */
     {4, TRANSPORT_HEADER_MAX + 1}, /* header */
     {4, UINT32_MAX},
-    {8, SLOTS *SLOT_BYTES + 1}, /* larger than the arena */
+    {8, (uint64_t)UINT32_MAX + 1}, /* no chunk is so large */
     {8, UINT64_MAX},
 };
 
@@ -357,11 +361,10 @@ START_TEST(an_abandoned_link_does_not_wait_for_the_end_of_the_socket)
 }
 END_TEST
 
-/* A peer that does not read: sends are kept, and end with the link. */
-START_TEST(a_full_socket_delays_sends)
+/* Until one has to wait. */
+static void fill_socket(void)
 {
     uint8_t header[TRANSPORT_HEADER_MAX] = {0};
-    connect_by_hand();
     unsigned queued = 0;
     for (unsigned i = 0; i < 5000; i++) {
         side.sending[0] = true;
@@ -374,10 +377,102 @@ START_TEST(a_full_socket_delays_sends)
     }
     ck_assert_uint_eq(1, queued);
     ck_assert_uint_eq(0, side.sent_badly);
+}
+
+/* A peer that does not read: sends are kept, and end with the link. */
+START_TEST(a_full_socket_delays_sends)
+{
+    connect_by_hand();
+    fill_socket();
     uint8_t sink[4096];
     WAIT_UNTIL(&side, 1, recv(peer, sink, sizeof(sink), MSG_DONTWAIT) > 0 && !side.sending[0]);
     ck_assert_uint_eq(0, side.sent_badly + side.broken);
     close_side();
+}
+END_TEST
+
+/* All that a link sends, after its hello, to its end: whole records, and the farewell. */
+START_TEST(a_link_ends_with_a_farewell)
+{
+    static const char farewell[] = "CHNK good bye.\0";
+    uint8_t bytes[8192], last[16] = {0};
+    size_t total = 0;
+    ssize_t got;
+    connect_by_hand();
+    if (_i == 1)
+        fill_socket();
+    link_close(side.link);
+    for (;;) {
+        step(1);
+        got = recv(peer, bytes, 16 * (sizeof(bytes) / 16), MSG_DONTWAIT);
+        if (got == 0)
+            break;
+        if (got < 0)
+            continue;
+        for (ssize_t i = 0; i < got; i++) {
+            memmove(last, last + 1, 15);
+            last[15] = bytes[i];
+        }
+        total += (size_t)got;
+    }
+    ck_assert_mem_eq(last, farewell, sizeof(last));
+    ck_assert_uint_eq(0, (total - HELLO - 16) % (16 + TRANSPORT_HEADER_MAX));
+    ck_assert_uint_eq(_i == 1, total > HELLO + 16);
+    close(peer);
+    WAIT_UNTIL(&side, 1, side.closed);
+    side_fini(&side);
+}
+END_TEST
+
+/* In a child: connects, says hello, ends the socket, and lives on until it is told. */
+static void play_peer(const struct sockaddr_un *address, bool farewell, int until)
+{
+    uint8_t hello[HELLO], byte;
+    peer = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (connect(peer, (const struct sockaddr *)address, sizeof(*address)) != 0)
+        _exit(1);
+    hello_bytes(hello, PAGE);
+    send_with(hello, HELLO, make(GOOD), 1);
+    if (farewell)
+        send_with("CHNK good bye.\0", 16, -1, 0);
+    shutdown(peer, SHUT_WR);
+    (void)!read(until, &byte, 1);
+    _exit(0);
+}
+
+/* A socket can end before what its process has set going: only a farewell, or the end of the process, is believed. */
+START_TEST(without_a_farewell_the_end_of_the_process_counts)
+{
+    bool farewell = _i == 1;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char folder[] = "/tmp/strait-test-shm-XXXXXX";
+    int until[2], listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(address.sun_path, sizeof(address.sun_path), "%s/s", folder);
+    ck_assert_int_eq(0, bind(listener, (struct sockaddr *)&address, sizeof(address)));
+    ck_assert_int_eq(0, listen(listener, 1));
+    ck_assert_int_eq(0, pipe(until));
+    pid_t child = fork();
+    if (child == 0)
+        play_peer(&address, farewell, until[0]);
+    int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+    ck_assert_int_ge(fd, 0);
+    side_init(&side, transport_find("shm"), NULL);
+    side.close_on_broken = false;
+    ck_assert_int_eq(STRAIT_OK, link_open(side.transport, fd, LINK_ACCEPTED, &side, &side.link));
+    ck_assert(link_sees_end(side.link));
+    ck_assert_int_eq(STRAIT_OK, link_connect(side.link, NULL, 0));
+    WAIT_UNTIL(&side, 1, side.broken);
+    link_close(side.link);
+    step(30);
+    ck_assert_uint_eq(farewell, side.closed);
+    ck_assert_int_eq(0, kill(child, SIGKILL));
+    ck_assert_int_eq(child, waitpid(child, NULL, 0));
+    WAIT_UNTIL(&side, 1, side.closed);
+    side_fini(&side);
+    close(listener);
+    unlink(address.sun_path);
+    rmdir(folder);
 }
 END_TEST
 
@@ -395,6 +490,8 @@ static Suite *suite(void)
     tcase_add_test(tests, a_closing_link_waits_for_the_end_of_the_socket);
     tcase_add_test(tests, an_abandoned_link_does_not_wait_for_the_end_of_the_socket);
     tcase_add_test(tests, a_full_socket_delays_sends);
+    tcase_add_loop_test(tests, a_link_ends_with_a_farewell, 0, 2);
+    tcase_add_loop_test(tests, without_a_farewell_the_end_of_the_process_counts, 0, 2);
     suite_add_tcase(all, tests);
     return all;
 }

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "internal/bytes.h"
@@ -22,29 +23,37 @@
 
 static const uint8_t record_magic[4] = {'C', 'H', 'N', 'K'};
 
+/* The last bytes of a link whose side ended it by itself. Without them the peer's process is dying, or dead. */
+static const uint8_t farewell[RECORD_HEAD] = {'C', 'H', 'N', 'K', ' ', 'g', 'o', 'o', 'd', ' ', 'b', 'y', 'e', '.'};
+
 struct shm {
     struct core core;
     struct transport_arena arena;
     int epoll;
 };
 
-/* Bytes on their way to the socket: a record, or the hello. */
+/* Bytes on their way to the socket: a record, the hello, or the farewell. */
 struct message {
     struct event event;
     struct message *next;
     uint32_t size;
     bool hello;
-    uint8_t bytes[RECORD_MAX];
+    uint8_t bytes[RECORD_MAX + RECORD_HEAD]; /* the farewell may have to follow the rest of a record */
 };
 
 struct shm_link {
     struct core_link core;
     int fd;
+    int process;     /* pidfd of the peer's; -1: it is ours, or unknown */
+    bool sees_end;   /* not unknown */
     enum link_side side;
     uint32_t watched; /* epoll events; 0: not watched */
     bool shared;      /* the hello went out, and our arena with it */
     bool greeted;     /* the peer's hello came */
-    bool ended;       /* end of file: the peer stores no more */
+    bool finishing;   /* closing: the farewell is all that is left to be sent */
+    bool dying;       /* end of file without one: `process` is watched instead of the socket */
+    bool ended;       /* the peer stores no more */
+    uint8_t last[RECORD_HEAD]; /* bytes that came, once nothing of them is taken any more */
     struct message *out_head, **out_tail;
     uint32_t out_written; /* of the first */
     int in_arena;         /* the descriptor that came with the hello; -1: none */
@@ -67,7 +76,7 @@ static bool watch(struct shm_link *link, uint32_t events)
         return true;
     struct epoll_event event = {.events = events, .data.ptr = link};
     int how = events == 0 ? EPOLL_CTL_DEL : link->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-    if (epoll_ctl(shm_of(link)->epoll, how, link->fd, &event) != 0)
+    if (epoll_ctl(shm_of(link)->epoll, how, link->dying ? link->process : link->fd, &event) != 0)
         return false;
     link->watched = events;
     return true;
@@ -106,6 +115,14 @@ static void fail(struct shm_link *link, const char *why)
     watch(link, 0);
 }
 
+static struct message *message_new(struct shm_link *link, enum event_kind kind, uint64_t cookie)
+{
+    struct message *message = calloc(1, sizeof(*message));
+    if (message != NULL)
+        event_begin(&message->event, &link->core, kind, cookie);
+    return message;
+}
+
 /* Bytes written of the first message, or -1. */
 static ptrdiff_t write_some(struct shm_link *link)
 {
@@ -135,16 +152,29 @@ static void flush(struct shm_link *link)
         if (link->out_written == link->out_head->size)
             event_due(&out_pop(link)->event, STRAIT_OK);
     }
-    if (!watch(link, EPOLLIN | (link->out_head != NULL ? EPOLLOUT : 0)))
+    if (link->finishing && link->out_head == NULL)
+        shutdown(link->fd, SHUT_WR);
+    uint32_t in = link->ended ? 0 : EPOLLIN;
+    if (!watch(link, in | (link->out_head != NULL ? EPOLLOUT : 0)))
         fail(link, "the socket cannot be watched");
 }
 
-static struct message *message_new(struct shm_link *link, enum event_kind kind, uint64_t cookie)
+/* Nothing but the farewell follows what the peer has part of. */
+static void send_farewell(struct shm_link *link)
 {
-    struct message *message = calloc(1, sizeof(*message));
-    if (message != NULL)
-        event_begin(&message->event, &link->core, kind, cookie);
-    return message;
+    struct message *message = message_new(link, EVENT_NONE, 0);
+    const struct message *begun = link->out_written > 0 ? link->out_head : NULL;
+    if (message != NULL && begun != NULL) {
+        message->size = begun->size - link->out_written;
+        memcpy(message->bytes, begun->bytes + link->out_written, message->size);
+    }
+    out_fail(link);
+    link->finishing = true;
+    if (message == NULL) /* the peer waits for the end of this process then */
+        return;
+    memcpy(message->bytes + message->size, farewell, sizeof(farewell));
+    message->size += sizeof(farewell);
+    out_push(link, message);
 }
 
 static bool send_hello(struct shm_link *link)
@@ -168,7 +198,7 @@ static enum strait_status shm_link_send(struct link *base, const void *header, s
         return STRAIT_ERR_INVALID;
     if (link->core.state != LINK_CONNECTED)
         return STRAIT_ERR_IO;
-    if (size > link->map_size)
+    if (size > UINT32_MAX)
         return STRAIT_ERR_INVALID;
     struct message *message = message_new(link, EVENT_SENT, cookie);
     if (message == NULL)
@@ -224,10 +254,12 @@ static uint32_t take_record(struct shm_link *link, const uint8_t *at, uint32_t l
 {
     if (left < RECORD_HEAD)
         return 0;
+    if (memcmp(at, farewell, sizeof(farewell)) == 0)
+        return RECORD_HEAD; /* the end of the file is next */
     uint32_t header_size = load_le32(at + 4);
     uint64_t size = load_le64(at + 8);
     if (memcmp(at, record_magic, sizeof(record_magic)) != 0 || header_size > TRANSPORT_HEADER_MAX ||
-        size > shm_of(link)->arena.size) {
+        size > UINT32_MAX) {
         fail(link, "the peer sent a malformed record");
         return 0;
     }
@@ -255,12 +287,37 @@ static void parse(struct shm_link *link)
         link->in_size = 0;
 }
 
+/* ---- The end of the peer's side --------------------------------------------------------------------------------
+
+ * A process that is killed closes its files one after another: the socket may end while a GPU still stores what the
+ * process had it do. Its pidfd is readable when all of it has ended. */
+
+static void wait_for_process(struct shm_link *link)
+{
+    out_fail(link); /* nobody reads it */
+    watch(link, 0);
+    link->dying = true;
+    if (link->core.state == LINK_CLOSING && !watch(link, EPOLLIN))
+        link->dying = false; /* in quarantine until we end */
+}
+
 /* ECONNRESET: closed with bytes unread. Any other error proves nothing about the peer, whose slots stay in quarantine.
  */
 static void at_end(struct shm_link *link, bool closed)
 {
-    link->ended = closed;
+    bool orderly = memcmp(link->last, farewell, sizeof(farewell)) == 0;
     fail(link, closed ? "the peer closed the link" : "the socket cannot be read");
+    if (closed && !orderly && link->process >= 0)
+        wait_for_process(link);
+    else
+        link->ended = closed;
+}
+
+static void keep_last(struct shm_link *link, const uint8_t *bytes, size_t size)
+{
+    size_t fresh = size < sizeof(link->last) ? size : sizeof(link->last), old = sizeof(link->last) - fresh;
+    memmove(link->last, link->last + fresh, old);
+    memcpy(link->last + old, bytes + size - fresh, fresh);
 }
 
 /* False: nothing more for now. */
@@ -276,6 +333,7 @@ static bool read_some(struct shm_link *link)
         at_end(link, got == 0 || errno == ECONNRESET);
         return false;
     }
+    keep_last(link, to, (size_t)got);
     link->in_size += (uint32_t)got;
     parse(link);
     return link->watched != 0;
@@ -283,6 +341,11 @@ static bool read_some(struct shm_link *link)
 
 static void serve(struct shm_link *link, uint32_t events)
 {
+    if (link->dying) {
+        link->ended = true;
+        watch(link, 0);
+        return;
+    }
     if (events & EPOLLOUT)
         flush(link);
     for (int i = 0; i < READS_MAX && link->watched != 0; i++)
@@ -291,6 +354,22 @@ static void serve(struct shm_link *link, uint32_t events)
 }
 
 /* ---- Links ----------------------------------------------------------------------------------------------------- */
+
+/* The pidfd of the process at the other end; -1: that is this one, or it cannot be told. */
+static int peer_process(int fd, bool *known)
+{
+    struct ucred peer;
+    socklen_t size = sizeof(peer);
+    *known = false;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0)
+        return -1; /* of another namespace */
+    *known = true;
+    if (peer.pid == getpid())
+        return -1;
+    int process = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    *known = process >= 0;
+    return process;
+}
 
 static enum strait_status shm_link_open(struct transport *base, int fd, enum link_side side, void *link_owner,
                                         struct link **out)
@@ -304,6 +383,7 @@ static enum strait_status shm_link_open(struct transport *base, int fd, enum lin
         return good ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_INVALID;
     }
     link->fd = fd;
+    link->process = peer_process(fd, &link->sees_end);
     link->side = side;
     link->in_arena = -1;
     link->out_tail = &link->out_head;
@@ -349,12 +429,16 @@ static void shm_link_close(struct link *base)
     struct shm_link *link = (struct shm_link *)base;
     if (!core_link_close(&link->core))
         return;
-    out_fail(link);
     unmap(link);
-    shutdown(link->fd, SHUT_WR);
     if (!link->shared)
         link->ended = true; /* the peer never got our arena */
-    watch(link, link->ended ? 0 : EPOLLIN);
+    if (link->dying) {
+        out_fail(link);
+        watch(link, EPOLLIN);
+        return;
+    }
+    send_farewell(link);
+    flush(link);
 }
 
 /* As if the peer's end had come: what it stores from now on, it stores into a file that nobody reads. */
@@ -364,12 +448,19 @@ static void shm_link_abandon(struct link *base)
     if (link->core.state != LINK_CLOSING)
         return;
     link->ended = true;
+    out_fail(link);
     watch(link, 0);
 }
 
 static bool shm_quiet(struct core_link *link)
 {
-    return ((struct shm_link *)link)->ended;
+    const struct shm_link *shm = (struct shm_link *)link;
+    return shm->ended && shm->out_head == NULL; /* the peer is to have the farewell */
+}
+
+static bool shm_sees_end(const struct link *link)
+{
+    return ((const struct shm_link *)link)->sees_end;
 }
 
 static void shm_release(struct core_link *base)
@@ -378,6 +469,8 @@ static void shm_release(struct core_link *base)
     unmap(link);
     watch(link, 0);
     close(link->fd);
+    if (link->process >= 0)
+        close(link->process);
     if (link->in_arena >= 0)
         close(link->in_arena);
     free(link);
@@ -475,6 +568,7 @@ const struct transport_ops transport_shm = {
     .connect = shm_link_connect,
     .close = shm_link_close,
     .abandon = shm_link_abandon,
+    .sees_end = shm_sees_end,
     .map = shm_link_map,
     .send = shm_link_send,
 };

@@ -94,7 +94,8 @@ struct transport_ops {
     size_t (*address)(struct link *link, void *dst, size_t capacity);
     enum strait_status (*connect)(struct link *link, const void *address, size_t size);
     void (*close)(struct link *link);
-    void (*abandon)(struct link *link); /* NULL: links close by themselves */
+    void (*abandon)(struct link *link);         /* NULL: links close by themselves */
+    bool (*sees_end)(const struct link *link); /* NULL: it does not */
     void *(*map)(struct link *link, size_t offset, size_t size);
     enum strait_status (*send)(struct link *link, const void *header, size_t header_size, const void *data, size_t size,
                                void *handle, uint64_t cookie);
@@ -194,6 +195,12 @@ static inline void link_abandon(struct link *link)
     if (link->transport->ops->abandon != NULL)
         link->transport->ops->abandon(link);
 }
+/* Does `closed` of this link come only when the peer has closed its side in order, or its process has ended with all
+ * that it set going? Then memory that is not the arena may be given to the peer in the same way. */
+static inline bool link_sees_end(const struct link *link)
+{
+    return link->transport->ops->sees_end != NULL && link->transport->ops->sees_end(link);
+}
 /* Direct transports: the peer's arena at [offset, offset + size) as memory to write to; NULL when out of bounds.
  * Others: NULL. */
 static inline void *link_map(struct link *link, size_t offset, size_t size)
@@ -201,8 +208,8 @@ static inline void *link_map(struct link *link, size_t offset, size_t size)
     return link->transport->ops->map(link, offset, size);
 }
 /* Sends a chunk: `data` (with the handle of transport_memory that covers it, or NULL) must stay until `sent`; the
- * header is copied. Direct transports: data is NULL, the bytes lie in the peer's arena already. ERR_IO: the link is
- * broken or not connected; no `sent` follows then. */
+ * header is copied. Direct transports: data is NULL, the bytes lie in the peer's arena already, or elsewhere, where the
+ * owners agreed; `size` is theirs to judge. ERR_IO: the link is broken or not connected; no `sent` follows then. */
 static inline enum strait_status link_send(struct link *link, const void *header, size_t header_size, const void *data,
                                            size_t size, void *handle, uint64_t cookie)
 {
