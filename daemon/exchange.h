@@ -15,6 +15,7 @@
 #include "daemon/policy.h"
 #include "daemon/memory/pool.h"
 #include "daemon/protocol/segments.h"
+#include "daemon/receive.h"
 
 struct node;
 struct session;
@@ -138,6 +139,7 @@ struct flight {
     struct source *source;
     uint64_t grant;
     uint32_t send_slot; /* ARENA_NONE: straight into the peer's arena */
+    bool far;           /* straight into its GPU's */
     uint64_t size, raw_bytes;
     uint64_t since;
     enum strait_mode mode;
@@ -287,7 +289,9 @@ struct peer_use {
     struct node *node;
     uint32_t writers; /* jobs that write to its arena */
     uint32_t parked, parked_spans;
-    uint32_t slots; /* of the receive arena that it may write to */
+    uint32_t slots[RECEIVE_ARENAS_MAX]; /* of each receive arena: those that it may write to */
+    struct far_arena *arenas;           /* reach.c: of its GPUs, for ours */
+    struct reached *reached;            /* and of our GPUs, by its pools */
     bool down;
     enum pin_state pin;
     void *pinned; /* its arena, as it is mapped here; NULL: not pinned */

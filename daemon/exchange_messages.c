@@ -6,6 +6,7 @@
 
 #include "daemon/exchange_messages.h"
 #include "daemon/node.h"
+#include "daemon/reach.h"
 #include "daemon/session.h"
 
 static struct sink *find_sink(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch)
@@ -73,7 +74,7 @@ void exchange_send_released(struct peer *peer, const struct message_grant_id *id
 static bool on_grant(struct node *node, struct peer *peer, const struct message_grant *grant)
 {
     struct source *source = exchange_find_source(node, peer, grant->leg, &grant->epoch);
-    if (grant->slot >= peer->slot_count)
+    if (!reach_knows_slot(peer, grant->slot))
         return false;
     if (source == NULL) {
         struct message_grant_id id = {.leg = grant->leg, .epoch = grant->epoch, .grant = grant->grant};
@@ -132,6 +133,10 @@ bool exchange_message(void *owner, struct peer *peer, const struct message *mess
         return on_grant_id(node, peer, &message->grant_id, message->type == MESSAGE_REVOKE);
     case MESSAGE_END:
         return on_end(node, peer, &message->end);
+    case MESSAGE_ARENA:
+        return reach_arena(node, peer, &message->arena);
+    case MESSAGE_REACH:
+        return reach_reach(peer, &message->reach);
     case MESSAGE_PEER_NOTE:
         return on_note(node, &message->note);
     default:

@@ -6,6 +6,7 @@
 
 #include "daemon/exchange_messages.h"
 #include "daemon/node.h"
+#include "daemon/reach.h"
 
 static void on_up(void *owner, struct peer *peer)
 {
@@ -17,6 +18,7 @@ static void on_up(void *owner, struct peer *peer)
     }
     use->node = node;
     peer->owner = use;
+    reach_up(node, peer);
     exchange_redial(node);
 }
 
@@ -24,7 +26,8 @@ static void on_up(void *owner, struct peer *peer)
 static void quit_when_quiet(struct peer *peer)
 {
     struct peer_use *use = peer->owner;
-    if (use == NULL || (use->down && use->writers == 0 && pin_release(use->node, peer)))
+    if (use == NULL ||
+        (use->down && use->writers == 0 && reach_release(use->node, peer) && pin_release(use->node, peer)))
         peer_quit_link(peer);
 }
 
@@ -87,6 +90,8 @@ static void on_quiet(void *owner, struct peer *peer)
         source->at.peer = NULL;
         HASH_ADD(hh, node->exchange.sources, at, sizeof(source->at), source);
     }
+    if (peer->owner != NULL)
+        reach_forget(peer->owner);
     free(peer->owner);
     peer->owner = NULL;
 }

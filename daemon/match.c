@@ -6,6 +6,7 @@
 
 #include "daemon/exchange_messages.h"
 #include "daemon/node.h"
+#include "daemon/reach.h"
 
 void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
                        enum strait_reason reason)
@@ -136,7 +137,7 @@ static void settle_request(struct node *node, struct parked *parked, const struc
 bool exchange_request(struct node *node, struct peer *peer, const struct message_request *r)
 {
     const struct open_grant open = {.id = r->grant, .slot = r->slot};
-    if (open.id != 0 && open.slot >= peer->slot_count)
+    if (open.id != 0 && !reach_knows_slot(peer, open.slot))
         return false;
     if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* doubled */

@@ -12,6 +12,7 @@
 #include "daemon/equipment/auth.h"
 #include "daemon/memory/codebook_option.h"
 #include "daemon/equipment/lock.h"
+#include "daemon/reach.h"
 #include "daemon/session.h"
 
 #define TICK_MS     10u           /* how exactly deadlines are kept */
@@ -151,14 +152,10 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
     const struct node_options *o = &node->options;
     uint32_t slot = (uint32_t)((o->chunk_bytes + 4095) / 4096 * 4096);
     uint64_t receive = o->arena_bytes / slot, send = o->send_bytes / slot;
-    enum strait_status status = arena_init(&node->receive, true, slot, receive != 0 ? (uint32_t)receive : 1);
+    enum strait_status status =
+        receive_init(&node->receive, slot, receive != 0 ? (uint32_t)receive : 1, o->chunk_target);
     if (status == STRAIT_OK)
         status = arena_init(&node->send, false, slot, send != 0 ? (uint32_t)send : 1);
-    if (status == STRAIT_OK) {
-        node->slots = calloc(node->receive.slot_count, sizeof(*node->slots));
-        if (node->slots == NULL)
-            status = STRAIT_ERR_NO_MEMORY;
-    }
     if (status != STRAIT_OK)
         snprintf(why, why_size, "arenas (arena-bytes, send-bytes): %s", strait_status_string(status));
     return status;
@@ -166,13 +163,18 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
 
 static enum strait_status make_jobs(struct node *node)
 {
-    enum strait_status status = devices_create(node->loop, node->codebook, node->receive.slot_bytes,
-                                               node->options.gpu_multiprocessors, &node->devices);
+    const struct arena *receive = receive_host(&node->receive);
+    const struct devices_config config = {.codebook = node->codebook,
+                                          .slot_bytes = receive->slot_bytes,
+                                          .far_bytes = node->options.gpu_chunk_bytes,
+                                          .arena_bytes = reach_is_on(node) ? node->options.gpu_arena_bytes : 0,
+                                          .multiprocessors = node->options.gpu_multiprocessors};
+    enum strait_status status = devices_create(node->loop, &config, &node->devices);
     if (status == STRAIT_OK)
         status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);
     if (status != STRAIT_OK)
         return status;
-    devices_add_arena(node->devices, node->receive.base, node->receive.size);
+    devices_add_arena(node->devices, receive->base, receive->size);
     devices_add_arena(node->devices, node->send.base, node->send.size);
     jobs_use_devices(node->jobs, node->devices);
     return STRAIT_OK;
@@ -180,15 +182,16 @@ static enum strait_status make_jobs(struct node *node)
 
 static enum strait_status make_peers(struct node *node, char *why, size_t why_size)
 {
+    const struct arena *receive = receive_host(&node->receive);
     struct transport_arena arena = {
-        .base = node->receive.base, .size = node->receive.size, .fd = node->receive.fd, .memory = TRANSPORT_HOST};
+        .base = receive->base, .size = receive->size, .fd = receive->fd, .memory = TRANSPORT_HOST};
     struct peers_config config = {.loop = node->loop,
                                   .options = &node->options,
                                   .log = node->log,
                                   .metrics = &node->metrics,
                                   .arena = &arena,
-                                  .slot_bytes = node->receive.slot_bytes,
-                                  .slot_count = node->receive.slot_count,
+                                  .slot_bytes = receive->slot_bytes,
+                                  .slot_count = receive->slot_count,
                                   .send_base = node->send.base,
                                   .send_size = node->send.size,
                                   .incarnation = node->incarnation,
@@ -230,9 +233,8 @@ static enum strait_status make_parts(struct node *node, char *why, size_t why_si
 
 static void free_parts(struct node *node)
 {
-    arena_fini(&node->receive);
+    receive_fini(&node->receive);
     arena_fini(&node->send);
-    free(node->slots);
     strait_codebook_destroy(node->codebook);
 }
 

@@ -14,16 +14,9 @@
 #include "daemon/equipment/options.h"
 #include "daemon/peers/peer.h"
 #include "daemon/peers/watch.h"
+#include "daemon/receive.h"
 
 struct session;
-
-/* Who holds a slot of the receive arena. */
-struct slot {
-    struct sink *sink; /* NULL: nobody */
-    uint64_t grant;
-    uint64_t size;  /* of the chunk in it */
-    uint64_t since; /* uv_hrtime of the latest step */
-};
 
 struct node {
     uv_loop_t *loop;
@@ -34,8 +27,8 @@ struct node {
     struct devices *devices;          /* GPUs */
     struct jobs *jobs;
     unsigned workers; /* threads that code */
-    struct arena receive, send;
-    struct slot *slots; /* of the receive arena */
+    struct receive receive;
+    struct arena send;
     struct peers *peers;
     struct http *http;
     struct exchange exchange;

@@ -19,6 +19,7 @@
 #define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link: at least this much, */
 #define WIRE_NS      2000000u           /* for at least this long */
 #define USUAL_WIRE   100e6
+#define FAR_SAMPLES  8u
 
 static const double usual_ratio[POLICY_MODES] = {
     [STRAIT_MODE_RAW] = 1, [STRAIT_MODE_TOP16] = 1.33, [STRAIT_MODE_TIERED] = 1.48};
@@ -94,7 +95,26 @@ static enum strait_mode choose_for_bus(struct policy *policy, const struct polic
     return say(policy, STRAIT_MODE_RAW, "pages of the GPU do not shrink");
 }
 
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool)
+/* Into the other GPU's memory encoder and link are one: a mode's rate is what its chunks had. Each has a few chunks to
+ * show it, and one in so many later on, so that what has changed is seen. */
+static enum strait_mode choose_for_peer(struct policy *policy, const struct policy_pool *pool)
+{
+    static const enum strait_mode modes[] = {STRAIT_MODE_TIERED, STRAIT_MODE_TOP16, STRAIT_MODE_RAW};
+    const uint32_t count = sizeof(modes) / sizeof(modes[0]);
+    enum strait_mode best = STRAIT_MODE_TIERED;
+    for (uint32_t i = 0; i < count; i++) {
+        if (policy->far_samples[modes[i]] < FAR_SAMPLES)
+            return say(policy, modes[i], "into the peer's GPU, being measured");
+        if (policy->far[modes[i]] > policy->far[best])
+            best = modes[i];
+    }
+    snprintf(policy->reason, sizeof(policy->reason), "%s: into the peer's GPU, raw %.0f, top16 %.0f, tiered %.0f GB/s",
+             mode_names[best], policy->far[STRAIT_MODE_RAW] * 1e-9, policy->far[STRAIT_MODE_TOP16] * 1e-9,
+             policy->far[STRAIT_MODE_TIERED] * 1e-9);
+    return pool->chunks % PROBE_CHUNKS == 0 ? modes[pool->chunks / PROBE_CHUNKS % count] : best;
+}
+
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, bool far)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     pool->policy.chunks++;
@@ -108,6 +128,8 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
     mode = pinned_by_option(node->options.coding);
     if (mode != STRAIT_MODE_AUTO)
         return say(policy, mode, "pinned by the option coding");
+    if (far)
+        return choose_for_peer(policy, &pool->policy);
     if (peer->direct && pool->pool->devices != NULL)
         return choose_for_bus(policy, &pool->policy);
     if (peer->direct)
@@ -122,12 +144,15 @@ static void smooth(double *value, double sample)
     *value = *value == 0 ? sample : *value + (sample - *value) / 4;
 }
 
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, const struct job_result *result)
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, bool far,
+                    const struct job_result *result)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     if (result->reason != STRAIT_REASON_NONE || result->nanoseconds == 0 || result->bytes == 0)
         return;
-    smooth(&policy->encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
+    smooth(far ? &policy->far[mode] : &policy->encode[mode],
+           (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
+    policy->far_samples[mode] += far;
     smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
 }
 

@@ -18,6 +18,8 @@ struct job_result;
 struct policy {
     double wire;                 /* coded bytes, while chunks were under way */
     double encode[POLICY_MODES]; /* raw bytes, one worker */
+    double far[POLICY_MODES];    /* raw bytes, a GPU into the memory of the peer's */
+    uint32_t far_samples[POLICY_MODES];
     uint32_t sending;            /* chunks under way */
     uint64_t busy_since, busy_bytes;
     char reason[128]; /* of the latest decision, for people */
@@ -29,11 +31,12 @@ struct policy_pool {
     uint32_t chunks;            /* decided so far */
 };
 
-/* The mode for the next chunk from this pool to this peer. */
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool);
+/* The mode for the next chunk from this pool to this peer; `far`: into the memory of its GPU. */
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, bool far);
 
 /* What was measured: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was not). */
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, const struct job_result *result);
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, bool far,
+                    const struct job_result *result);
 void policy_sending(struct peer *peer);
 void policy_sent(struct peer *peer, uint64_t bytes);
 

@@ -12,12 +12,14 @@ static void refresh_slots(struct node *node)
 {
     struct metrics *m = &node->metrics;
     m->slots = node->receive.slot_count;
-    m->slots_used = node->receive.used;
+    m->slots_used = 0;
+    for (uint32_t i = 0; i < node->receive.arena_count; i++)
+        m->slots_used += node->receive.arenas[i]->slots.used;
     m->send_slots = node->send.slot_count;
     m->send_slots_used = node->send.used;
     m->slots_quarantined = 0;
     for (uint32_t i = 0; i < node->receive.slot_count; i++)
-        if (node->slots[i].sink != NULL && node->slots[i].sink->expectation->request.decided)
+        if (node->receive.slots[i].sink != NULL && node->receive.slots[i].sink->expectation->request.decided)
             m->slots_quarantined++;
 }
 

@@ -8,6 +8,7 @@
 #include "daemon/chunk_header.h"
 #include "daemon/equipment/fault.h"
 #include "daemon/node.h"
+#include "daemon/reach.h"
 #include "daemon/session.h"
 
 /* Grants of one leg at once: one encoded, one or two travelling, one decoded. A GPU is further away, and has twice
@@ -58,7 +59,7 @@ void sink_free(struct sink *sink)
 
 struct share {
     uint64_t node;
-    uint32_t slots;
+    uint32_t arena, slots;
 };
 
 static void add_slots(void *arg, struct peer *peer)
@@ -66,34 +67,62 @@ static void add_slots(void *arg, struct peer *peer)
     struct share *share = arg;
     const struct peer_use *use = peer->owner;
     if (use != NULL && peer->node == share->node)
-        share->slots += use->slots;
+        share->slots += use->slots[share->arena];
 }
 
-/* No daemon may hold more than half of the arena, over all its connections: one that is stopped while it does would
- * stop everybody. */
-static bool has_share(const struct node *node, const struct sink *sink)
+/* No daemon may hold more than half of an arena, over all its connections: one that is stopped while it does would stop
+ * everybody. */
+static bool has_share(const struct node *node, const struct sink *sink, const struct receive_arena *arena)
 {
-    struct share share = {.node = sink->peer->node};
+    struct share share = {.node = sink->peer->node, .arena = arena->index};
     peers_each(node->peers, add_slots, &share);
-    return share.slots == 0 || share.slots < (node->receive.slot_count + 1) / 2;
+    return share.slots == 0 || share.slots < (arena->slots.slot_count + 1) / 2;
 }
 
-static uint32_t take_slot(struct sink *sink)
+static bool has_room(const struct node *node, const struct sink *sink, const struct receive_arena *arena)
+{
+    return arena->slots.used < arena->slots.slot_count && has_share(node, sink, arena);
+}
+
+/* Where chunks for this GPU (-1: for the host) land: in its own memory, if the source's GPUs reach that. */
+static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
+{
+    const struct receive *receive = &sink->node->receive;
+    if (device < 0 || (reach_devices(sink->peer, &sink->source.pool) >> device & 1) == 0)
+        return receive->arenas[0];
+    struct receive_arena *arena = receive_of_device(receive, device);
+    return arena != NULL ? arena : receive->arenas[0];
+}
+
+static uint32_t take_slot(struct sink *sink, struct receive_arena *arena)
 {
     struct node *node = sink->node;
-    uint32_t slot = arena_take(&node->receive);
-    node->slots[slot] = (struct slot){.sink = sink, .grant = sink->leg.next_grant};
-    ((struct peer_use *)sink->peer->owner)->slots++;
+    uint32_t number = receive_take(&node->receive, arena);
+    struct slot *slot = &node->receive.slots[number];
+    slot->sink = sink;
+    slot->grant = sink->leg.next_grant;
+    ((struct peer_use *)sink->peer->owner)->slots[arena->index]++;
     sink->granted_at = uv_now(node->loop);
-    return slot;
+    return number;
+}
+
+/* Of all groups of its pool; -1: they have several, or it is the host. */
+static int32_t only_device(const struct pool *pool)
+{
+    for (uint32_t g = 1; g < pool->group_count; g++)
+        if (pool->groups[g].device != pool->groups[0].device)
+            return -1;
+    return pool->groups[0].device;
 }
 
 /* Is there room for a grant before it is known what is ready? Only where nobody misses the slot. */
-static bool may_open(const struct sink *sink)
+static struct receive_arena *may_open(const struct sink *sink)
 {
     const struct node *node = sink->node;
-    return sink->expectation->wanted_count != 0 && node->receive.used < node->receive.slot_count / 2 &&
-           node->exchange.wanting_count == 0 && has_share(node, sink);
+    struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));
+    bool may = sink->expectation->wanted_count != 0 && arena->slots.used < arena->slots.slot_count / 2 &&
+               node->exchange.wanting_count == 0 && has_share(node, sink, arena);
+    return may ? arena : NULL;
 }
 
 bool sink_holds_grants(const struct sink *sink)
@@ -115,8 +144,9 @@ void sink_ask_peer(struct sink *sink, struct peer *peer)
     struct leg_event start = {.type = SINK_START};
     sink->peer = peer;
     sink->asked = true;
-    if (may_open(sink)) {
-        start.slot = take_slot(sink);
+    struct receive_arena *arena = may_open(sink);
+    if (arena != NULL) {
+        start.slot = take_slot(sink, arena);
         start.count = 1;
     }
     (void)sink_apply(sink, &start);
@@ -251,16 +281,16 @@ static void free_slot(struct sink *sink, const struct leg_grant *grant)
 {
     if (sink->is_local)
         return;
-    sink->node->slots[grant->slot].sink = NULL;
+    struct receive *receive = &sink->node->receive;
     if (sink->peer != NULL)
-        ((struct peer_use *)sink->peer->owner)->slots--;
-    arena_give(&sink->node->receive, grant->slot);
+        ((struct peer_use *)sink->peer->owner)->slots[receive->slots[grant->slot].arena]--;
+    receive_give(receive, grant->slot);
 }
 
 static void on_decoded(void *owner, uint64_t cookie, const struct job_result *result)
 {
     struct node *node = owner;
-    struct slot *slot = &node->slots[cookie];
+    const struct slot *slot = &node->receive.slots[cookie];
     histogram_record(&node->metrics.stages[STAGE_DECODE], result->nanoseconds / 1000);
     sink_copied(slot->sink, slot->grant, result);
 }
@@ -329,12 +359,14 @@ static void decode(struct sink *sink, const struct leg_grant *grant)
     struct piece piece;
     struct request *request = &sink->expectation->request;
     const uint32_t *ids = NULL;
+    const struct job_chunk chunk = {.bytes = receive_address(&node->receive, grant->slot),
+                                    .size = node->receive.slots[grant->slot].size,
+                                    .far = receive_arena_of(&node->receive, grant->slot)->device >= 0};
     if (segments_piece(&sink->segments, grant->first, grant->count, &piece))
         ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
     enum strait_status status = STRAIT_ERR_INVALID;
     if (ids != NULL)
-        status = job_decode(node->jobs, request->pool->pool, &piece, ids, arena_slot(&node->receive, grant->slot),
-                            node->slots[grant->slot].size, on_decoded, node, grant->slot);
+        status = job_decode(node->jobs, request->pool->pool, &piece, ids, &chunk, on_decoded, node, grant->slot);
     if (status != STRAIT_OK) {
         struct leg_event event = {.type = SINK_DECODED, .grant = grant->id};
         event.reason = status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
@@ -466,27 +498,61 @@ enum strait_reason sink_segments(struct sink *sink, const struct message_segment
 
 /* ---- Granting ---------------------------------------------------------------------------------------------------- */
 
-/* Grants one slot to this sink. False: it cannot use it. */
+/* How many units from `first` on one chunk for this arena takes. */
+static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
+{
+    const struct request *request = &sink->expectation->request;
+    uint64_t most = arena->slots.slot_bytes;
+    if (!sink->is_local && arena->device < 0 && sink->peer->slot_bytes < most)
+        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
+    if (arena->device >= 0 && count > FAR_PAGES_MAX)
+        count = FAR_PAGES_MAX;
+    return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages,
+                              arena->target, most);
+}
+
+/* The GPU that has the next units; -1: the host. */
+static int32_t next_device(const struct sink *sink, uint32_t first)
+{
+    struct piece piece;
+    if (!segments_piece(&sink->segments, first, 1, &piece))
+        return -1;
+    return sink->expectation->request.pool->pool->groups[piece.group].device;
+}
+
+/* Grants one slot to this sink. False: it cannot use one, or there is none for it. */
 static bool grant_one(struct sink *sink)
 {
     struct node *node = sink->node;
-    struct expectation *e = sink->expectation;
-    uint32_t first, count;
-    if (!sink_wants(&sink->leg, &first, &count))
+    struct receive_arena *arena = node->receive.arenas[0];
+    uint32_t first, most, count = 0;
+    if (!sink_wants(&sink->leg, &first, &most))
         return false;
-    struct pool *pool = e->request.pool->pool;
-    uint64_t target = node->options.chunk_target, most = node->receive.slot_bytes;
-    if (!sink->is_local && sink->peer->slot_bytes < most)
-        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
-    count = segments_cut_chunk(&sink->segments, first, count, &pool->sizes, &e->request.pages, target, most);
+    if (!sink->is_local)
+        arena = arena_for(sink, next_device(sink, first));
+    count = cut(sink, arena, first, most);
+    if (count == 0 && arena->device >= 0) { /* its slots are too small */
+        arena = node->receive.arenas[0];
+        count = cut(sink, arena, first, most);
+    }
+    if (!sink->is_local && !has_room(node, sink, arena))
+        return false;
     if (count == 0) {
-        expectation_fail(e, STRAIT_REASON_GEOMETRY, "a page is larger than chunk-bytes allows");
+        expectation_fail(sink->expectation, STRAIT_REASON_GEOMETRY, "a page is larger than chunk-bytes allows");
         return false;
     }
     struct leg_event event = {.type = SINK_GRANT, .first = first, .count = count, .slot = ARENA_NONE};
     if (!sink->is_local)
-        event.slot = take_slot(sink);
+        event.slot = take_slot(sink, arena);
     (void)sink_apply(sink, &event);
+    return true;
+}
+
+static bool is_full(const struct receive *receive)
+{
+    for (uint32_t i = 0; i < receive->arena_count; i++)
+        if (receive->arenas[i]->slots.used < receive->arenas[i]->slots.slot_count)
+            return false;
     return true;
 }
 
@@ -496,12 +562,10 @@ void sink_grants(struct node *node)
     struct exchange *x = &node->exchange;
     struct sink *sink;
     for (uint32_t passed = 0; passed < x->wanting_count;) {
-        bool full = node->receive.used == node->receive.slot_count;
-        if (full && x->wanting_local == 0)
+        if (x->wanting_local == 0 && is_full(&node->receive))
             break;
         sink = x->wanting;
-        bool may = sink->is_local || (!full && has_share(node, sink));
-        passed = may && grant_one(sink) ? 0 : passed + 1;
+        passed = grant_one(sink) ? 0 : passed + 1;
         if (x->wanting == sink) { /* to the end of the round */
             DL_DELETE2(x->wanting, sink, wprev, wnext);
             DL_APPEND2(x->wanting, sink, wprev, wnext);
@@ -544,7 +608,7 @@ static struct slot *granted_slot(struct node *node, const struct peer *peer, con
 {
     if (header->slot >= node->receive.slot_count || peer->token != header->token)
         return NULL;
-    struct slot *slot = &node->slots[header->slot];
+    struct slot *slot = &node->receive.slots[header->slot];
     if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer)
         return NULL;
     return is_current(slot->sink, header) || fault_at(FAULT_BUG_EPOCH, NULL, NULL) ? slot : NULL;
@@ -555,20 +619,22 @@ struct landing sink_arriving(struct node *node, struct peer *peer, const void *b
     struct chunk_header header;
     struct slot *slot = NULL;
     (void)fault_at(FAULT_ARRIVING, peer, NULL);
-    if (chunk_header_read(&header, bytes, header_size) && size != 0 && size <= node->receive.slot_bytes)
+    if (chunk_header_read(&header, bytes, header_size))
         slot = granted_slot(node, peer, &header);
+    if (slot != NULL && (size == 0 || size > node->receive.arenas[slot->arena]->slots.slot_bytes))
+        slot = NULL;
     struct leg_event event = {.type = SINK_ARRIVING, .grant = slot != NULL ? slot->grant : 0};
     if (slot == NULL || !sink_apply(slot->sink, &event)) {
         node->metrics.chunks_refused++;
         return (struct landing){.address = NULL};
     }
     slot->size = size;
-    return (struct landing){.address = arena_slot(&node->receive, header.slot), .cookie = header.slot};
+    return (struct landing){.address = receive_address(&node->receive, header.slot), .cookie = header.slot};
 }
 
 void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status)
 {
-    struct slot *slot = &node->slots[cookie];
+    struct slot *slot = &node->receive.slots[cookie];
     struct leg_event event = {.type = SINK_ARRIVED, .grant = slot->grant};
     (void)fault_at(FAULT_ARRIVED, slot->sink->peer, NULL);
     if (status != STRAIT_OK)

@@ -9,6 +9,7 @@
 #include "daemon/equipment/fault.h"
 #include "daemon/node.h"
 #include "daemon/policy.h"
+#include "daemon/reach.h"
 #include "daemon/session.h"
 
 /* Takes over `wanted`, also when it fails. */
@@ -152,17 +153,19 @@ static enum strait_reason add_wanted(struct source *source, uint32_t from, uint3
     return STRAIT_REASON_NONE;
 }
 
-/* How many of the first units one chunk takes. */
-static uint32_t first_chunk(const struct source *source, uint32_t units)
+/* How many of the first units one chunk for this slot takes. */
+static uint32_t first_chunk(const struct source *source, uint32_t slot, uint32_t units)
 {
     const struct node *node = source->node;
     const struct request *request = &source->offer->request;
     const struct peer *peer = source->peer;
-    uint64_t limit = peer->slot_bytes;
+    const uint32_t far = reach_slot_bytes(peer, slot);
+    uint64_t target = far != 0 ? far : node->options.chunk_target, limit = far != 0 ? far : peer->slot_bytes;
     if (!peer->direct && node->send.slot_bytes < limit)
         limit = node->send.slot_bytes;
-    return segments_cut_chunk(&source->segments, 0, units, &request->pool->pool->sizes, &request->pages,
-                              node->options.chunk_target, limit);
+    if (far != 0 && units > FAR_PAGES_MAX)
+        units = FAR_PAGES_MAX;
+    return segments_cut_chunk(&source->segments, 0, units, &request->pool->pool->sizes, &request->pages, target, limit);
 }
 
 enum strait_reason source_bind(struct source *source, const struct open_grant *open)
@@ -177,7 +180,7 @@ enum strait_reason source_bind(struct source *source, const struct open_grant *o
     struct leg_event event = {.type = SOURCE_BIND,
                               .grant = open->id,
                               .slot = open->slot,
-                              .first = open->id != 0 && units != 0 ? first_chunk(source, units) : 0,
+                              .first = open->id != 0 && units != 0 ? first_chunk(source, open->slot, units) : 0,
                               .count = units,
                               .last = source->offer->last};
     (void)source_apply(source, &event);
@@ -245,7 +248,7 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
     if (source->peer != NULL) { /* else its link is closed already: nothing will be sent */
-        policy_encoded(source->peer, source->offer->request.pool, flight->mode, result);
+        policy_encoded(source->peer, source->offer->request.pool, flight->mode, flight->far, result);
         if (source->peer->direct)
             exchange_writer_done(source->peer);
     }
@@ -253,26 +256,34 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
 }
 
 /* Where the chunk of a grant is written: the peer's own arena when it can be reached, else a slot of ours. */
-static void *destination(struct source *source, const struct leg_grant *grant, struct flight *flight, size_t *capacity)
+static struct job_chunk destination(struct source *source, const struct leg_grant *grant, int32_t device,
+                                    struct flight *flight)
 {
     struct node *node = source->node;
     struct peer *peer = source->peer;
     flight->send_slot = ARENA_NONE;
-    if (peer->direct) {
-        *capacity = peer->slot_bytes;
-        return link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
-    }
+    flight->far = grant->slot >= peer->slot_count;
+    if (flight->far)
+        return (struct job_chunk){.bytes = reach_slot(peer, device, grant->slot),
+                                  .size = reach_slot_bytes(peer, grant->slot),
+                                  .far = true};
+    if (peer->direct)
+        return (struct job_chunk){
+            .bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes),
+            .size = peer->slot_bytes};
     flight->send_slot = arena_take(&node->send);
     if (flight->send_slot == ARENA_NONE)
-        return NULL;
-    *capacity = node->send.slot_bytes < peer->slot_bytes ? node->send.slot_bytes : peer->slot_bytes;
-    return arena_slot(&node->send, flight->send_slot);
+        return (struct job_chunk){.bytes = NULL};
+    return (struct job_chunk){.bytes = arena_slot(&node->send, flight->send_slot),
+                              .size = node->send.slot_bytes < peer->slot_bytes ? node->send.slot_bytes
+                                                                               : peer->slot_bytes};
 }
 
-/* Does a GPU write to the peer's arena? */
-static bool needs_pin(const struct source *source)
+/* Does a GPU write to the part of the peer's arena that is the host's memory? */
+static bool needs_pin(const struct source *source, const struct leg_grant *grant)
 {
-    return !source->is_local && source->peer->direct && source->offer->request.pool->pool->devices != NULL;
+    return !source->is_local && source->peer->direct && source->offer->request.pool->pool->devices != NULL &&
+           grant->slot < source->peer->slot_count;
 }
 
 static void encode(struct source *source, const struct leg_grant *grant)
@@ -292,22 +303,23 @@ static void encode(struct source *source, const struct leg_grant *grant)
     flight->send_slot = ARENA_NONE;
     LL_PREPEND(source->flights, flight);
 
-    size_t capacity = 0;
     struct piece piece;
-    if (needs_pin(source) && pin_peer(node, source->peer) != PIN_DONE) {
+    if (needs_pin(source, grant) && pin_peer(node, source->peer) != PIN_DONE) {
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_LOCAL);
         return;
     }
-    void *dst = destination(source, grant, flight, &capacity);
     const uint32_t *ids = NULL;
+    struct job_chunk chunk = {.bytes = NULL};
     if (segments_piece(&source->segments, grant->first, grant->count, &piece))
         ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
-    if (dst == NULL || ids == NULL) { /* a grant that no honest sink gives: the sink cuts as this side would */
+    if (ids != NULL)
+        chunk = destination(source, grant, request->pool->pool->groups[piece.group].device, flight);
+    if (chunk.bytes == NULL) { /* a grant that no honest sink gives: the sink cuts as this side would */
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
         return;
     }
-    flight->mode = policy_mode(node, source->peer, request->pool);
-    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, flight->mode, dst, capacity,
+    flight->mode = policy_mode(node, source->peer, request->pool, flight->far);
+    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, flight->mode, &chunk,
                                            on_encoded, node, (uint64_t)(uintptr_t)flight);
     if (status != STRAIT_OK) {
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
@@ -346,6 +358,15 @@ static void transmit(struct source *source, const struct leg_grant *grant)
                                                                   : CODED_TIERED]++;
 }
 
+static enum wire_counter wire_of(const struct source *source, const struct flight *flight)
+{
+    if (flight->far)
+        return WIRE_PEER;
+    if (!source->peer->direct)
+        return WIRE_UCX;
+    return source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM;
+}
+
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
 {
     if (fault_at(FAULT_CHUNK_DONE, NULL, &cookie))
@@ -357,6 +378,7 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
         histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - flight->since) / 1000);
         node->metrics.raw_bytes_sent += flight->raw_bytes;
         node->metrics.wire_bytes_sent += flight->size;
+        node->metrics.wires[wire_of(source, flight)] += flight->size;
     }
     report(source, SOURCE_SENT, flight->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
 }
@@ -438,7 +460,7 @@ static bool is_stuck(struct node *node, const struct source *source)
 {
     bool needs_slot = !source->is_local && !source->peer->direct;
     return (needs_slot && node->send.used == node->send.slot_count) ||
-           (needs_pin(source) && pin_peer(node, source->peer) == PIN_BUSY);
+           (needs_pin(source, source_next(&source->leg)) && pin_peer(node, source->peer) == PIN_BUSY);
 }
 
 /* Chunks are begun in turn among the legs: as many as there are send slots, and where none is needed, a few more than

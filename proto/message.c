@@ -39,6 +39,8 @@ static const struct kind {
     {MESSAGE_PEER_PROOF, "peer-proof", &peer_proof_layout},
     {MESSAGE_PEER_LINKS, "peer-links", &peer_links_layout},
     {MESSAGE_HEARTBEAT, "heartbeat", &heartbeat_layout},
+    {MESSAGE_ARENA, "arena", &arena_layout},
+    {MESSAGE_REACH, "reach", &reach_layout},
     {MESSAGE_ANNOUNCE, "announce", &announce_layout},
     {MESSAGE_REQUEST, "request", &request_layout},
     {MESSAGE_SEGMENTS, "segments", &segments_layout},

@@ -32,6 +32,8 @@
 #define NONCE_BYTES          32u
 #define CODEBOOK_ID_BYTES    16u /* of a set, as codec.h names it */
 #define MAC_BYTES            32u
+#define MESSAGE_DEVICES_MAX   64u /* GPUs of a node */
+#define MESSAGE_MEMORY_IPC    64u /* bytes of a cudaIpcMemHandle_t */
 #define MESSAGE_EVENT_IPC     64u /* bytes of a cudaIpcEventHandle_t */
 #define MESSAGE_EVENT_POINTER 8u  /* of a cudaEvent_t, in the order of the host's bytes */
 
@@ -71,6 +73,8 @@ enum message_type {
     MESSAGE_RELEASED = 49,
     MESSAGE_END = 50,
     MESSAGE_PEER_NOTE = 51,
+    MESSAGE_ARENA = 52,
+    MESSAGE_REACH = 53,
     /* On the unix socket between two daemons of one host. */
     MESSAGE_SHM_HELLO = 60, /* the only message: then the socket is the shm transport's */
 };
@@ -266,6 +270,21 @@ struct message_heartbeat {
     uint64_t echo; /* the latest sequence seen from the other side */
 };
 
+/* Sink to source, over a link whose end either side sees (link_sees_end): slots in memory of a GPU of the sender, for
+ * encoders on GPUs. They are numbered on from those of the host's memory, and no two arenas share a number. */
+struct message_arena {
+    uint32_t device; /* the sender's number of the GPU, below MESSAGE_DEVICES_MAX: once for each */
+    uint32_t first_slot, slot_bytes, slot_count; /* the last slot's number fits 32 bits */
+    struct view ipc;                             /* MESSAGE_MEMORY_IPC bytes: where it begins */
+};
+
+/* Source to sink: GPUs that have the pool can store into the arenas of these devices. Takes the place of what was said
+ * of the pool before; none: it is gone, or never could. */
+struct message_reach {
+    struct pool_id pool;
+    uint64_t devices; /* bit n: of device n */
+};
+
 /* Source to sink: an offer looks for its expectation. */
 struct message_announce {
     uint64_t offer; /* drawn by the source's daemon, unique in its incarnation */
@@ -373,6 +392,8 @@ struct message {
         struct message_peer_proof peer_proof;
         struct message_peer_links peer_links;
         struct message_heartbeat heartbeat;
+        struct message_arena arena;
+        struct message_reach reach;
         struct message_announce announce;
         struct message_request request;
         struct message_segments segments;

@@ -46,6 +46,29 @@ static const struct field heartbeat_fields[] = {
 };
 const struct layout heartbeat_layout = LAYOUT(HEARTBEAT, heartbeat, heartbeat_fields, NULL);
 
+static enum strait_status arena_check(const void *plain)
+{
+    const struct message_arena *arena = plain;
+    return corrupt_unless((uint64_t)arena->first_slot + arena->slot_count <= UINT32_MAX);
+}
+
+#define ARENA struct message_arena, Strait__Wire__Arena
+static const struct field arena_fields[] = {
+    U32(ARENA, device, 0, MESSAGE_DEVICES_MAX - 1),
+    U32(ARENA, first_slot, 1, UINT32_MAX),
+    U32(ARENA, slot_bytes, 4096, UINT32_MAX),
+    U32(ARENA, slot_count, 1, UINT32_MAX),
+    BYTES(ARENA, ipc, MESSAGE_MEMORY_IPC, MESSAGE_MEMORY_IPC),
+};
+const struct layout arena_layout = LAYOUT(ARENA, arena, arena_fields, arena_check);
+
+#define REACH struct message_reach, Strait__Wire__Reach
+static const struct field reach_fields[] = {
+    POOL(REACH, pool),
+    U64(REACH, devices),
+};
+const struct layout reach_layout = LAYOUT(REACH, reach, reach_fields, NULL);
+
 #define SHM_HELLO struct message_shm_hello, Strait__Wire__ShmHello
 static const struct field shm_hello_fields[] = {
     U64(SHM_HELLO, token),

@@ -46,6 +46,8 @@ struct range {
     uint64_t size;
     struct device *device; /* NULL: pinned memory of the host */
     bool mapped;           /* unmap it */
+    bool reached;          /* an arena of another process */
+    int fd;                /* of an own arena */
     struct range *next;
 };
 
@@ -56,7 +58,7 @@ static struct range *range_add(uint8_t *base, uint64_t size, struct device *devi
 {
     struct range *range = malloc(sizeof(*range));
     require(range != NULL);
-    *range = (struct range){base, size, device, mapped, NULL};
+    *range = (struct range){.base = base, .size = size, .device = device, .mapped = mapped};
     pthread_mutex_lock(&ranges_lock);
     range->next = ranges;
     ranges = range;
@@ -75,6 +77,17 @@ static void range_remove(struct range *range)
     *at = range->next;
     pthread_mutex_unlock(&ranges_lock);
     free(range);
+}
+
+static struct range *range_find(const void *base, const struct device *device)
+{
+    pthread_mutex_lock(&ranges_lock);
+    struct range *range = ranges;
+    while (range != NULL && (range->device != device || range->base != base))
+        range = range->next;
+    pthread_mutex_unlock(&ranges_lock);
+    require(range != NULL);
+    return range;
 }
 
 static bool is_within(const void *bytes, uint64_t size, const struct device *device)
@@ -119,7 +132,8 @@ static struct device_task *take_batch(struct device *device, uint32_t *taken)
     *taken = 0;
     while ((task = *at) != NULL) {
         if (batch != NULL &&
-            (task->work != batch->work || task->element != batch->element || task->mode != batch->mode)) {
+            (task->work != batch->work || task->element != batch->element || task->mode != batch->mode ||
+             task->far != batch->far)) {
             at = &task->next;
             continue;
         }
@@ -131,6 +145,20 @@ static struct device_task *take_batch(struct device *device, uint32_t *taken)
     }
     device->end = at;
     return batch;
+}
+
+/* Of a chunk in the device's arena, for as long as it begins as told. */
+static void *fetch_metadata(const struct device_task *task)
+{
+    require(task->metadata_size >= STRAIT_CHUNK_HEADER_BYTES && task->metadata_size % 16 == 0);
+    uint8_t *copy = calloc(1, task->metadata_size);
+    require(copy != NULL && task->size >= task->metadata_size);
+    memcpy(copy, task->src, sizeof(task->begins));
+    if (memcmp(copy, task->begins, sizeof(task->begins)) == 0)
+        memcpy(copy + 16, (const uint8_t *)task->src + 16, task->metadata_size - 16);
+    else
+        memset(copy, 0, sizeof(task->begins));
+    return copy;
 }
 
 static void code(struct device *device, struct device_task *task)
@@ -148,16 +176,21 @@ static void code(struct device *device, struct device_task *task)
             .size = sizeof(params), .element = task->element, .mode = task->mode, .codebook = coded ? codebook : NULL};
         const struct strait_encode_item item = {
             .src = task->pages, .dst = task->dst, .dst_capacity = task->size, .result = &task->result};
-        require(is_within(task->dst, task->size, NULL));
+        require(is_within(task->dst, task->size, task->far ? device : NULL));
         task->status = codec->encode(NULL, &params, &item, 1, &run);
     } else {
-        const struct strait_decode_item item = {.dst = task->pages,
-                                                .src = task->src,
-                                                .src_size = task->size,
-                                                .metadata = task->metadata,
-                                                .result = &task->result};
-        require(is_within(task->src, task->size, NULL) && task->metadata != NULL);
+        struct strait_decode_item item = {.dst = task->pages,
+                                          .src = task->src,
+                                          .src_size = task->size,
+                                          .metadata = task->metadata,
+                                          .result = &task->result};
+        void *copy = task->far ? fetch_metadata(task) : NULL;
+        require(is_within(task->src, task->size, task->far ? device : NULL));
+        require((task->metadata != NULL) == !task->far);
+        if (task->far)
+            item.metadata = copy;
         task->status = codec->decode(NULL, codebook, &item, 1, &run);
+        free(copy);
     }
     for (uint32_t t = 0; t < tables; t++)
         task->escapes += stats[t].escapes;
@@ -376,15 +409,63 @@ static enum strait_status fake_map(struct device *device, const struct device_ha
     return STRAIT_OK;
 }
 
+/* Of any device: mapped as if it were this one's. */
+static enum strait_status fake_reach(struct device *device, const uint8_t handle[DEVICE_HANDLE_BYTES], uint64_t size,
+                                     struct device_memory *memory, const struct device_why *why)
+{
+    struct fake_handle named;
+    memcpy(&named, handle, sizeof(named));
+    if (fake_device_control.refuse_reach != 0)
+        return refuse(why, STRAIT_ERR_UNSUPPORTED, "the devices do not reach each other");
+    int fd = open_file_of(&named);
+    enum strait_status status = map_file(fd, &(struct device_handle){.size = size}, memory, why);
+    if (fd >= 0)
+        close(fd);
+    if (status != STRAIT_OK)
+        return status;
+    memory->mapping = range_add(memory->base, memory->size, device, true);
+    ((struct range *)memory->mapping)->reached = true;
+    fake_device_control.reached++;
+    return STRAIT_OK;
+}
+
+/* The descriptor stays open until the end of the process, for whoever reaches it. */
+static enum strait_status fake_arena(struct device *device, uint64_t size, void **base,
+                                     uint8_t handle[DEVICE_HANDLE_BYTES], const struct device_why *why)
+{
+    if (fake_device_control.refuse_arena != 0)
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "no memory for an arena");
+    struct fake_handle named = {.pid = getpid(), .device = device->number};
+    named.fd = memfd_create("fake-arena", MFD_CLOEXEC);
+    require(named.fd >= 0 && ftruncate(named.fd, (off_t)size) == 0);
+    *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, named.fd, 0);
+    require(*base != MAP_FAILED);
+    memcpy(handle, &named, sizeof(named));
+    range_add(*base, size, device, true)->fd = named.fd;
+    return STRAIT_OK;
+}
+
+static void fake_arena_free(struct device *device, void *base)
+{
+    struct range *range = range_find(base, device);
+    int fd = range->fd;
+    munmap(base, (size_t)range->size);
+    range_remove(range);
+    close(fd);
+}
+
 static void fake_unmap(struct device *device, struct device_memory *memory)
 {
     struct range *range = memory->mapping;
     require(range->device == device);
-    bool mapped = range->mapped;
+    const struct range was = *range;
     range_remove(range);
-    if (mapped)
+    if (was.mapped)
         munmap(memory->base, (size_t)memory->size);
-    fake_device_control.mapped--;
+    if (was.reached)
+        fake_device_control.reached--;
+    else
+        fake_device_control.mapped--;
 }
 
 static enum strait_status fake_pin(void *base, size_t size, const struct device_why *why)
@@ -398,13 +479,7 @@ static enum strait_status fake_pin(void *base, size_t size, const struct device_
 
 static void fake_unpin(void *base)
 {
-    pthread_mutex_lock(&ranges_lock);
-    struct range *range = ranges;
-    while (range != NULL && (range->device != NULL || range->base != base))
-        range = range->next;
-    pthread_mutex_unlock(&ranges_lock);
-    require(range != NULL);
-    range_remove(range);
+    range_remove(range_find(base, NULL));
     fake_device_control.pinned--;
 }
 
@@ -436,7 +511,10 @@ static const struct device_ops ops = {.version = DEVICE_VERSION,
                                       .submit = fake_submit,
                                       .failure = fake_failure,
                                       .map = fake_map,
+                                      .reach = fake_reach,
                                       .unmap = fake_unmap,
+                                      .arena = fake_arena,
+                                      .arena_free = fake_arena_free,
                                       .pin = fake_pin,
                                       .unpin = fake_unpin,
                                       .copy = fake_copy};

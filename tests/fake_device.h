@@ -24,9 +24,9 @@ struct fake_control {
     _Atomic uint32_t delay_us;  /* of every batch */
     _Atomic uint32_t fail;      /* bits: these devices fail with their next batch */
     _Atomic uint32_t no_device; /* there are none */
-    _Atomic uint32_t refuse_pin;
+    _Atomic uint32_t refuse_pin, refuse_arena, refuse_reach;
     /* Counted. */
-    _Atomic uint32_t batches, tasks, largest_batch, copies, mapped, pinned;
+    _Atomic uint32_t batches, tasks, largest_batch, copies, mapped, pinned, reached;
 };
 
 #endif

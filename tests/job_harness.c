@@ -178,14 +178,14 @@ struct job_result encode(struct world *world, const struct piece *piece, const u
                          void *dst, uint64_t capacity)
 {
     struct told told = {0};
-    return finish(&told, job_encode(jobs, world->pool, piece, ids, mode, dst, capacity, on_told, &told, 1));
+    return finish(&told, job_encode(jobs, world->pool, piece, ids, mode, CHUNK(dst, capacity), on_told, &told, 1));
 }
 
 struct job_result decode(struct world *world, const struct piece *piece, const uint32_t *ids, const void *src,
                          uint64_t size)
 {
     struct told told = {0};
-    return finish(&told, job_decode(jobs, world->pool, piece, ids, src, size, on_told, &told, 2));
+    return finish(&told, job_decode(jobs, world->pool, piece, ids, CHUNK((void *)(uintptr_t)src, size), on_told, &told, 2));
 }
 
 struct job_result copy(struct world *src, const uint32_t *src_ids, struct world *dst, const uint32_t *dst_ids,

@@ -22,6 +22,8 @@ struct world {
 
 enum { ROOM = 4 << 20, BIG_ROOM = 40 << 20 };
 
+#define CHUNK(at, bytes_) (&(const struct job_chunk){.bytes = (at), .size = (bytes_)})
+
 /* Of `size` bytes. */
 void world_open(struct world *world, const struct wire_region *regions, uint32_t count, size_t size);
 void world_close(struct world *world);

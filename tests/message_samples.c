@@ -175,6 +175,11 @@ const struct sample samples[] = {
                                          .slot_bytes = 4194304,
                                          .slot_count = 32}}},
     {"heartbeat", {MESSAGE_HEARTBEAT, .heartbeat = {.sequence = 300, .echo = 299}}},
+    {"arena",
+     {MESSAGE_ARENA,
+      .arena =
+          {.device = 63, .first_slot = 64, .slot_bytes = 8388608, .slot_count = 32, .ipc = VIEW(BYTES_32 BYTES_32)}}},
+    {"reach", {MESSAGE_REACH, .reach = {.pool = POOL_A, .devices = UINT64_C(1) << 63 | 1}}},
     {"announce",
      {MESSAGE_ANNOUNCE, .announce = {.offer = 10,
                                      .source_pool = POOL_A,
@@ -619,6 +624,17 @@ void require_same_message(const struct message *a, const struct message *b)
     case MESSAGE_HEARTBEAT:
         SAME(heartbeat.sequence);
         SAME(heartbeat.echo);
+        break;
+    case MESSAGE_ARENA:
+        SAME(arena.device);
+        SAME(arena.first_slot);
+        SAME(arena.slot_bytes);
+        SAME(arena.slot_count);
+        SAME_VIEW(arena.ipc);
+        break;
+    case MESSAGE_REACH:
+        SAME_POOL(reach.pool);
+        SAME(reach.devices);
         break;
     case MESSAGE_ANNOUNCE:
         same_announce(&a->announce, &b->announce);

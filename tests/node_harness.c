@@ -57,6 +57,8 @@ void test_node_init(struct test_node *node, const char *name, const char *transp
     o->arena_bytes = 4u << 20;
     o->send_bytes = 2u << 20;
     o->chunk_bytes = 256u << 10;
+    o->gpu_arena_bytes = 4u << 20;
+    o->gpu_chunk_bytes = 256u << 10;
     o->heartbeat_ms = 100;
     o->peer_timeout_ms = 1000 * SLOW;
     o->connect_ms = 2000;

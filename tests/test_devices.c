@@ -14,7 +14,7 @@ START_TEST(what_is_missing_is_told)
     struct devices *devices;
     uv_loop_t loop;
     ck_assert_int_eq(0, uv_loop_init(&loop));
-    ck_assert_int_eq(STRAIT_OK, devices_create(&loop, NULL, 1 << 20, 0, &devices));
+    ck_assert_int_eq(STRAIT_OK, devices_create(&loop, &(const struct devices_config){.slot_bytes = 1 << 20}, &devices));
     for (int i = 0; i < 2; i++) { /* it is looked for again */
         enum strait_status status = devices_open(devices, DEVICES_MAX, &why);
         ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, status); /* with a GPU too: there are never so many */

@@ -119,9 +119,9 @@ START_TEST(a_piece_that_is_none_of_the_pools_makes_no_job)
         const struct piece *piece = i < COUNT(none) ? &none[i] : &two;
         const uint32_t *ids = i < COUNT(none) ? ids_here : beyond;
         ck_assert_int_eq(
-            job_encode(jobs, a.pool, piece, ids, STRAIT_MODE_AUTO, chunk, sizeof(chunk), on_told, &told, 0),
+            job_encode(jobs, a.pool, piece, ids, STRAIT_MODE_AUTO, CHUNK(chunk, sizeof(chunk)), on_told, &told, 0),
             STRAIT_ERR_INVALID);
-        ck_assert_int_eq(job_decode(jobs, a.pool, piece, ids, chunk, sizeof(chunk), on_told, &told, 0),
+        ck_assert_int_eq(job_decode(jobs, a.pool, piece, ids, CHUNK(chunk, sizeof(chunk)), on_told, &told, 0),
                          STRAIT_ERR_INVALID);
         ck_assert_int_eq(job_copy(jobs, a.pool, ids, b.pool, ids_here, piece, on_told, &told, 0), STRAIT_ERR_INVALID);
         ck_assert_int_eq(job_copy(jobs, a.pool, ids_here, b.pool, ids, piece, on_told, &told, 0), STRAIT_ERR_INVALID);
@@ -176,7 +176,7 @@ START_TEST(small_jobs_are_told_of_in_the_next_turn_which_does_not_wait)
     timer.data = &waited;
     uv_timer_start(&timer, on_timer, 60000, 0);
     for (int i = 0; i < 5; i++)
-        ck_assert_int_eq(job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_RAW, chunk, sizeof(chunk), on_told,
+        ck_assert_int_eq(job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_RAW, CHUNK(chunk, sizeof(chunk)), on_told,
                                     &told, (uint64_t)i),
                          STRAIT_OK);
     ck_assert_int_eq(told.count, 0);
@@ -205,7 +205,7 @@ static void on_link(void *owner, uint64_t cookie, const struct job_result *resul
     ck_assert_int_eq(result->reason, STRAIT_REASON_NONE);
     if (--chain->left > 0)
         ck_assert_int_eq(job_encode(jobs, chain->world->pool, &pieces[chain->left % 2], ids_there, STRAIT_MODE_AUTO,
-                                    chunk, sizeof(chunk), on_link, chain, (uint64_t)chain->left),
+                                    CHUNK(chunk, sizeof(chunk)), on_link, chain, (uint64_t)chain->left),
                          STRAIT_OK);
     else
         jobs_destroy(jobs); /* the last job: none is left */
@@ -220,7 +220,7 @@ START_TEST(callbacks_may_start_jobs_and_the_last_one_may_end_them)
     const uint64_t small[] = {0, UINT64_MAX, raw_bytes(&pieces[1])}; /* workers, in place, by turns */
     jobs_open(codebook, small[_i]);
     ck_assert_int_eq(
-        job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_AUTO, chunk, sizeof(chunk), on_link, &chain, 50),
+        job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_AUTO, CHUNK(chunk, sizeof(chunk)), on_link, &chain, 50),
         STRAIT_OK);
     ck_assert_int_eq(uv_run(&loop, UV_RUN_DEFAULT), 0);
     ck_assert_int_eq(chain.left, 0);
@@ -240,7 +240,7 @@ START_TEST(ids_are_the_jobs_own)
     jobs_open(codebook, 0);
     struct job_result out = make_chunk(&a, 0, STRAIT_MODE_RAW);
     memcpy(ids, ids_here, sizeof(ids));
-    ck_assert_int_eq(job_decode(jobs, b.pool, &piece, ids, chunk, out.bytes, on_told, &told, 0), STRAIT_OK);
+    ck_assert_int_eq(job_decode(jobs, b.pool, &piece, ids, CHUNK(chunk, out.bytes), on_told, &told, 0), STRAIT_OK);
     memset(ids, 0xFF, sizeof(ids));
     memset(&piece, 0xFF, sizeof(piece));
     uv_run(&loop, UV_RUN_DEFAULT);
@@ -272,13 +272,12 @@ START_TEST(jobs_run_side_by_side)
     jobs_open(codebook, 0);
     fill_pages(&a, &all, ids, &rng, PATTERN_RARE);
     for (uint32_t i = 0; i < MANY; i++)
-        ck_assert_int_eq(job_encode(jobs, a.pool, &piece, &ids[i % PAGES], STRAIT_MODE_TIERED, chunks[i],
-                                    sizeof(chunks[i]), on_told, &told[i], i),
+        ck_assert_int_eq(job_encode(jobs, a.pool, &piece, &ids[i % PAGES], STRAIT_MODE_TIERED, CHUNK(chunks[i], sizeof(chunks[i])), on_told, &told[i], i),
                          STRAIT_OK);
     ck_assert_uint_eq(jobs_running(jobs), MANY);
     uv_run(&loop, UV_RUN_DEFAULT);
     for (uint32_t i = 0; i < PAGES; i++)
-        ck_assert_int_eq(job_decode(jobs, b.pool, &piece, &ids[i], chunks[i], told[i].result.bytes, on_told, &in[i], i),
+        ck_assert_int_eq(job_decode(jobs, b.pool, &piece, &ids[i], CHUNK(chunks[i], told[i].result.bytes), on_told, &in[i], i),
                          STRAIT_OK);
     uv_run(&loop, UV_RUN_DEFAULT);
     for (uint32_t i = 0; i < MANY; i++) {

@@ -95,7 +95,9 @@ END_TEST
 START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
 {
     struct pair pair;
-    pair_open(&pair, SHM);
+    pair_init(&pair, SHM);
+    pair.b->options.gpu_peer = false;
+    pair_start(&pair);
     struct geometry shape = {.pages = 16, .gpu = 1};
     struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
     control()->refuse_pin = 1;

@@ -17,7 +17,9 @@
 extern "C" {
 #endif
 
-#define DEVICE_EVENT_BYTES 64u /* of an event that another process recorded: a cudaIpcEventHandle_t */
+#define DEVICE_EVENT_BYTES  64u /* of an event that another process recorded: a cudaIpcEventHandle_t */
+#define FAR_PAGES_MAX       32768u
+#define DEVICE_HANDLE_BYTES 64u /* of memory that another process allocated: a cudaIpcMemHandle_t */
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
 
@@ -38,11 +40,13 @@ struct device_task {
     struct strait_pages pages;
     enum strait_element element; /* encode */
     enum strait_mode mode;       /* encode */
-    void *dst;                   /* encode: in memory that is pinned */
-    const void *src;             /* decode: likewise */
+    bool far;                    /* the chunk is in a GPU's arena: encode: a peer's; decode: this device's own */
+    void *dst;                   /* encode: in memory that is pinned; far: in what was reached */
+    const void *src;             /* decode: likewise; far: in the arena */
     uint64_t size;               /* of dst or src */
-    const void *metadata;        /* decode: a copy of the chunk's, that nobody changes */
-    uint64_t metadata_size;
+    const void *metadata;        /* decode: a copy of the chunk's, that nobody changes; far: the plugin makes it */
+    uint64_t metadata_size;      /* of it; far: that of any chunk that begins like `begins` */
+    uint8_t begins[16];          /* decode, far: if the chunk does not, its metadata is taken as zeroes */
     uint8_t event[DEVICE_EVENT_BYTES]; /* ready: as the client told it; of this process: a pointer's bytes */
     uint32_t event_size;
     bool forgotten; /* ready: nobody waits any more; set at any time, and it is over soon */
@@ -100,7 +104,8 @@ struct device_codec {
 struct device_setup {
     const struct device_codec *codec;
     const struct strait_codebook *codebook; /* NULL: none */
-    uint64_t slot_bytes;                    /* the largest chunk */
+    uint64_t slot_bytes;                    /* the largest chunk but for far ones, */
+    uint64_t far_bytes;                     /* whose size this is, of at most FAR_PAGES_MAX pages */
     uint32_t multiprocessors;               /* that a launch may occupy; 0: all */
     /* A task is over. On any thread; the plugin does not look at the task any more. */
     void (*done)(void *owner, struct device_task *task);
@@ -131,7 +136,17 @@ struct device_ops {
      */
     enum strait_status (*map)(struct device *device, const struct device_handle *handle, struct device_memory *memory,
                               const struct device_why *why);
+    /* Memory of any device of this host, which another process allocated by `arena`, for encoders of this device to
+     * store to. ERR_UNSUPPORTED: it cannot be reached from here. */
+    enum strait_status (*reach)(struct device *device, const uint8_t handle[DEVICE_HANDLE_BYTES], uint64_t size,
+                                struct device_memory *memory, const struct device_why *why);
+    /* Undoes either. */
     void (*unmap)(struct device *device, struct device_memory *memory);
+
+    /* Memory of the device that others reach by the handle. */
+    enum strait_status (*arena)(struct device *device, uint64_t size, void **base,
+                                uint8_t handle[DEVICE_HANDLE_BYTES], const struct device_why *why);
+    void (*arena_free)(struct device *device, void *base);
 
     /* Host memory that devices may read and write from now on: a whole mapping. */
     enum strait_status (*pin)(void *base, size_t size, const struct device_why *why);
@@ -143,7 +158,7 @@ struct device_ops {
 };
 
 /* Grows with every change of what is above. */
-#define DEVICE_VERSION 1u
+#define DEVICE_VERSION 2u
 
 /* The plugin, and what it exports. */
 #define DEVICE_PLUGIN        "libstrait-node-cuda.so.0"

@@ -25,6 +25,8 @@ struct devices {
     struct device *devices[DEVICES_MAX]; /* NULL: not in use. Read without the lock, too */
     struct arena_range arenas[ARENAS_MAX];
     uint32_t arena_count;
+    uint64_t arena_bytes;                       /* of a device's own */
+    struct devices_arena *far[DEVICES_MAX]; /* made with the device, then constant */
 
     uv_async_t over; /* something is done: referenced while something runs */
     uint32_t running;
@@ -78,8 +80,8 @@ static void on_over(uv_async_t *async)
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-enum strait_status devices_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t slot_bytes,
-                                  uint32_t multiprocessors, struct devices **devices)
+enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_config *config,
+                                  struct devices **devices)
 {
     struct devices *made = calloc(1, sizeof(*made));
     if (made == NULL || uv_async_init(loop, &made->over, on_over) != 0) {
@@ -90,11 +92,13 @@ enum strait_status devices_create(struct uv_loop_s *loop, const struct strait_co
     made->over.data = made;
     made->done_end = &made->done;
     made->setup = (struct device_setup){.codec = &codec,
-                                        .codebook = codebook,
-                                        .slot_bytes = slot_bytes,
-                                        .multiprocessors = multiprocessors,
+                                        .codebook = config->codebook,
+                                        .slot_bytes = config->slot_bytes,
+                                        .far_bytes = config->far_bytes,
+                                        .multiprocessors = config->multiprocessors,
                                         .done = on_done,
                                         .owner = made};
+    made->arena_bytes = config->arena_bytes;
     pthread_mutex_init(&made->opening, NULL);
     pthread_mutex_init(&made->lock, NULL);
     *devices = made;
@@ -116,9 +120,13 @@ void devices_destroy(struct devices *devices)
     for (uint32_t i = 0; i < devices->arena_count; i++)
         if (devices->arenas[i].pinned)
             devices->ops->unpin(devices->arenas[i].base);
-    for (int i = 0; i < DEVICES_MAX; i++)
+    for (int i = 0; i < DEVICES_MAX; i++) {
+        if (devices->far[i] != NULL && devices->far[i]->base != NULL)
+            devices->ops->arena_free(devices->devices[i], devices->far[i]->base);
         if (devices->devices[i] != NULL)
             devices->ops->close(devices->devices[i]);
+        free(devices->far[i]);
+    }
     on_over(&devices->over); /* events that have not come */
     uv_ref((uv_handle_t *)&devices->over);
     uv_close((uv_handle_t *)&devices->over, on_closed);
@@ -177,6 +185,18 @@ static enum strait_status pin_arenas(struct devices *devices, const struct devic
     return status;
 }
 
+/* Without one, chunks for this device go through the host's memory. */
+static void make_arena(struct devices *devices, int32_t number, struct device *device)
+{
+    struct devices_arena *arena = devices->arena_bytes != 0 ? calloc(1, sizeof(*arena)) : NULL;
+    if (arena == NULL)
+        return;
+    const struct device_why why = {arena->why, sizeof(arena->why)};
+    if (devices->ops->arena(device, devices->arena_bytes, &arena->base, arena->handle, &why) != STRAIT_OK)
+        arena->base = NULL;
+    devices->far[number] = arena;
+}
+
 static enum strait_status open_device(struct devices *devices, int32_t number, const struct device_why *why)
 {
     enum strait_status status = STRAIT_OK;
@@ -187,8 +207,11 @@ static enum strait_status open_device(struct devices *devices, int32_t number, c
     if (number < 0 || (uint32_t)number >= devices->count)
         return refuse(why, STRAIT_ERR_UNSUPPORTED, "there is no device %d: the daemon sees %u", number, devices->count);
     struct device *device = devices->devices[number];
-    if (device == NULL)
+    if (device == NULL) {
         status = devices->ops->open(&devices->setup, number, &device, why);
+        if (status == STRAIT_OK)
+            make_arena(devices, number, device);
+    }
     if (status != STRAIT_OK)
         return status;
     __atomic_store_n(&devices->devices[number], device, __ATOMIC_RELEASE);
@@ -209,6 +232,12 @@ enum strait_status devices_map(struct devices *devices, int32_t number, const st
                                struct device_memory *memory, const struct device_why *why)
 {
     return devices->ops->map(devices->devices[number], handle, memory, why);
+}
+
+enum strait_status devices_reach(struct devices *devices, int32_t number, const uint8_t handle[DEVICE_HANDLE_BYTES],
+                                 uint64_t size, struct device_memory *memory, const struct device_why *why)
+{
+    return devices->ops->reach(devices->devices[number], handle, size, memory, why);
 }
 
 void devices_unmap(struct devices *devices, int32_t number, struct device_memory *memory)
@@ -252,4 +281,10 @@ bool devices_state(struct devices *devices, int32_t number, struct device_state 
     if (device != NULL)
         state->failed = devices->ops->failure(device, &(struct device_why){state->why, sizeof(state->why)});
     return device != NULL;
+}
+
+const struct devices_arena *devices_arena(struct devices *devices, int32_t number)
+{
+    struct device_state state;
+    return devices_state(devices, number, &state) ? devices->far[number] : NULL;
 }

@@ -10,10 +10,16 @@ struct devices;
 
 #define DEVICES_MAX 64
 
-/* Costs nothing yet. `codebook` (may be NULL) is borrowed. Chunks have at most `slot_bytes`; a launch occupies at most
- * so many multiprocessors (0: all). ERR_NO_MEMORY. */
-enum strait_status devices_create(struct uv_loop_s *loop, const struct strait_codebook *codebook, uint64_t slot_bytes,
-                                  uint32_t multiprocessors, struct devices **devices);
+struct devices_config {
+    const struct strait_codebook *codebook; /* borrowed; NULL: none */
+    uint64_t slot_bytes, far_bytes;         /* the largest chunk, see device.h */
+    uint64_t arena_bytes;                   /* of each device's arena; 0: none */
+    uint32_t multiprocessors;               /* that a launch occupies at most; 0: all */
+};
+
+/* Costs nothing yet. ERR_NO_MEMORY. */
+enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_config *config,
+                                  struct devices **devices);
 /* Nothing of it is in use. Blocks while devices are closed; its handle closes on the loop afterwards. NULL is allowed.
  */
 void devices_destroy(struct devices *devices);
@@ -28,7 +34,9 @@ enum strait_status devices_open(struct devices *devices, int32_t number, const s
 /* Of a device in use; errors as in device.h. */
 enum strait_status devices_map(struct devices *devices, int32_t number, const struct device_handle *handle,
                                struct device_memory *memory, const struct device_why *why);
-void devices_unmap(struct devices *devices, int32_t number, struct device_memory *memory);
+enum strait_status devices_reach(struct devices *devices, int32_t number, const uint8_t handle[DEVICE_HANDLE_BYTES],
+                                 uint64_t size, struct device_memory *memory, const struct device_why *why);
+void devices_unmap(struct devices *devices, int32_t number, struct device_memory *memory); /* undoes either */
 /* Some device is in use. */
 enum strait_status devices_pin(struct devices *devices, void *base, size_t size, const struct device_why *why);
 void devices_unpin(struct devices *devices, void *base);
@@ -47,5 +55,14 @@ struct device_state {
     char why[256]; /* when it failed */
 };
 bool devices_state(struct devices *devices, int32_t number, struct device_state *state);
+
+/* The arena that a device in use has, until devices_destroy. */
+struct devices_arena {
+    void *base; /* NULL: it could not be made */
+    uint8_t handle[DEVICE_HANDLE_BYTES];
+    char why[256]; /* it could not */
+};
+/* NULL: the device is not in use, or is to have none. */
+const struct devices_arena *devices_arena(struct devices *devices, int32_t number);
 
 #endif

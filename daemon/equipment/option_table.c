@@ -152,6 +152,27 @@ const struct option_row option_rows[] = {
          "Multiprocessors of a GPU that encoding and decoding may occupy at a time, each; 0: all. Fewer leave more to "
          "the model that runs there."},
 
+    {.name = "gpu-peer",
+     .kind = OPTION_SWITCH,
+     AT(gpu_peer),
+     .initial = "yes",
+     .help = "Between daemons of one host, GPUs that can (NVLink, or peer to peer over PCIe) store straight into each "
+             "other's memory; no: pages cross the host's memory. NCCL_P2P_DISABLE=1 in the environment means no."},
+    {.name = "gpu-arena-bytes",
+     .kind = OPTION_BYTES,
+     AT(gpu_arena_bytes),
+     .max = TIB,
+     .initial = "256M",
+     .help = "Receive arena in the memory of each GPU in use, in bytes, where chunks from other GPUs land; 0: none, as "
+             "with gpu-peer no. It bounds what is under way between two GPUs."},
+    {.name = "gpu-chunk-bytes",
+     .kind = OPTION_BYTES,
+     AT(gpu_chunk_bytes),
+     .min = 64 * KIB,
+     .max = 64 * MIB,
+     .initial = "8M",
+     .help = "Size of a slot of that arena, in bytes, a multiple of 4K: the largest chunk between two GPUs."},
+
     {.section = "Times",
      .name = "heartbeat",
      .kind = OPTION_DURATION,

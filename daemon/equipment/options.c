@@ -270,6 +270,10 @@ static enum strait_status check_sizes(const struct node_options *options, struct
         REFUSE("arena-bytes is less than chunk-bytes: there would be no slot");
     if (options->send_bytes < options->chunk_bytes)
         REFUSE("send-bytes is less than chunk-bytes: there would be no slot");
+    if (options->gpu_chunk_bytes % CHUNK_GRANULARITY != 0)
+        REFUSE("gpu-chunk-bytes is not a multiple of 4K");
+    if (options->gpu_arena_bytes != 0 && options->gpu_arena_bytes < options->gpu_chunk_bytes)
+        REFUSE("gpu-arena-bytes is less than gpu-chunk-bytes: there would be no slot");
     if (options->peer_timeout_ms / 2 < options->heartbeat_ms)
         REFUSE("peer-timeout is less than two heartbeats: living peers would count as down");
     return STRAIT_OK;

@@ -59,15 +59,34 @@ static enum strait_status list_slots(struct arena *arena)
     return STRAIT_OK;
 }
 
-enum strait_status arena_init(struct arena *arena, bool shared, uint32_t slot_bytes, uint32_t slot_count)
+static enum strait_status measure(struct arena *arena, uint32_t slot_bytes, uint32_t slot_count)
 {
     *arena = (struct arena){.fd = -1, .slot_bytes = slot_bytes, .slot_count = slot_count};
     if (slot_bytes == 0 || slot_bytes % SLOT_ALIGNMENT != 0 || slot_count == 0 || slot_count == ARENA_NONE)
         return STRAIT_ERR_INVALID;
     arena->size = (size_t)slot_bytes * slot_count;
-    if (arena->size > INT64_MAX)
-        return STRAIT_ERR_INVALID;
-    enum strait_status status = list_slots(arena); /* first what costs little */
+    return arena->size <= INT64_MAX ? STRAIT_OK : STRAIT_ERR_INVALID;
+}
+
+enum strait_status arena_init_over(struct arena *arena, void *base, uint32_t slot_bytes, uint32_t slot_count)
+{
+    enum strait_status status = measure(arena, slot_bytes, slot_count);
+    if (status != STRAIT_OK)
+        return status;
+    arena->base = base;
+    arena->borrowed = true;
+    status = list_slots(arena);
+    if (status != STRAIT_OK)
+        arena_fini(arena);
+    return status;
+}
+
+enum strait_status arena_init(struct arena *arena, bool shared, uint32_t slot_bytes, uint32_t slot_count)
+{
+    enum strait_status status = measure(arena, slot_bytes, slot_count);
+    if (status != STRAIT_OK)
+        return status;
+    status = list_slots(arena); /* first what costs little */
     if (status == STRAIT_OK)
         status = map_slots(arena, shared);
     if (status != STRAIT_OK)
@@ -79,7 +98,7 @@ void arena_fini(struct arena *arena)
 {
     if (arena->size == 0) /* zeroed, or refused at once: fd says nothing */
         return;
-    if (arena->base != NULL)
+    if (arena->base != NULL && !arena->borrowed)
         map_drop(arena->base, arena->size);
     if (arena->fd >= 0)
         close(arena->fd);

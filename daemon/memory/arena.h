@@ -14,7 +14,8 @@
 struct arena {
     uint8_t *base;
     size_t size;
-    int fd; /* of the memfd, sealed against resizing; -1: private memory */
+    int fd;        /* of the memfd, sealed against resizing; -1: private memory */
+    bool borrowed; /* memory that the arena does not free */
     uint32_t slot_bytes, slot_count;
     uint32_t used;  /* slots taken */
     uint32_t *free; /* stack of free slots: the last one used is the warmest */
@@ -24,6 +25,8 @@ struct arena {
 /* slot_bytes is a multiple of 4096. Uses huge pages where the system gives them for the asking (madvise), never fails
  * for want of them. ERR_NO_MEMORY, ERR_IO, ERR_INVALID. */
 enum strait_status arena_init(struct arena *arena, bool shared, uint32_t slot_bytes, uint32_t slot_count);
+/* The same over memory of another's making, which is not touched: a GPU's. */
+enum strait_status arena_init_over(struct arena *arena, void *base, uint32_t slot_bytes, uint32_t slot_count);
 void arena_fini(struct arena *arena); /* safe on a zeroed one */
 
 uint32_t arena_take(struct arena *arena); /* ARENA_NONE: all are taken */

@@ -34,18 +34,25 @@ void jobs_use_devices(struct jobs *jobs, struct devices *devices);
 void jobs_destroy(struct jobs *jobs);
 uint32_t jobs_running(const struct jobs *jobs);
 
-/* The pages of `piece`, in `pool`, their ids copied by the call; encoded to one chunk at dst. With a mode that needs a
+/* Where a chunk is, or is to be. */
+struct job_chunk {
+    void *bytes;
+    uint64_t size;
+    bool far; /* in memory of a GPU, as the pages are: device.h tells which memory that may be */
+};
+
+/* The pages of `piece`, in `pool`, their ids copied by the call; encoded to one chunk of at most chunk->size. With a mode that needs a
  * codebook and none loaded: raw; a raw chunk names no codebook. No job and no callback with ERR_NO_MEMORY and (here and
  * below) ERR_INVALID: the piece or an id is none of the pool's, or the sizes of a copy's pages differ. */
 enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
-                              enum strait_mode mode, void *dst, uint64_t capacity, job_done *done, void *owner,
+                              enum strait_mode mode, const struct job_chunk *chunk, job_done *done, void *owner,
                               uint64_t cookie);
 
-/* Checks the chunk at [src, src + size), which others may be able to write meanwhile (metadata is copied first), and
+/* Checks the chunk, which others may be able to write meanwhile (metadata is copied first), and
  * puts its pages in place. It must have exactly the pages of the piece, in their order and sizes, and their element
  * type: else CODEC. */
 enum strait_status job_decode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
-                              const void *src, uint64_t size, job_done *done, void *owner, uint64_t cookie);
+                              const struct job_chunk *chunk, job_done *done, void *owner, uint64_t cookie);
 
 /* Page to page, between two pools of equal geometry (they may be the same). Rows are respected. Uses stores that pass
  * the caches by for what is large. */

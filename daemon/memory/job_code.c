@@ -24,6 +24,21 @@ void job_count_values(struct job *job, const struct strait_result *result)
         job->result.escapes += job->stats[t].escapes;
 }
 
+static enum strait_status begin(struct job *job, const struct job_chunk *chunk)
+{
+    job->size = chunk->size;
+    job->far = chunk->far;
+    if (job->far && job->device < 0) {
+        job_drop(job);
+        return STRAIT_ERR_INVALID;
+    }
+    if (job->device >= 0)
+        job_start_on_device(job);
+    else
+        job_start(job);
+    return STRAIT_OK;
+}
+
 /* ---- Encode ------------------------------------------------------------------------------------------------------ */
 
 static void work_encode(struct job *job)
@@ -58,7 +73,7 @@ static void forget_tables(struct job *job)
 }
 
 enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
-                              enum strait_mode mode, void *dst, uint64_t capacity, job_done *done, void *owner,
+                              enum strait_mode mode, const struct job_chunk *chunk, job_done *done, void *owner,
                               uint64_t cookie)
 {
     const struct job_order order = {
@@ -71,13 +86,8 @@ enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct
     job->mode = bf16 && jobs->codebook == NULL ? STRAIT_MODE_RAW : mode;
     if (!bf16 || job->mode == STRAIT_MODE_RAW)
         forget_tables(job);
-    job->dst = dst;
-    job->size = capacity;
-    if (job->device >= 0)
-        job_start_on_device(job);
-    else
-        job_start(job);
-    return STRAIT_OK;
+    job->dst = chunk->bytes;
+    return begin(job, chunk);
 }
 
 /* ---- Decode ------------------------------------------------------------------------------------------------------ */
@@ -153,7 +163,7 @@ static void work_decode(struct job *job)
 }
 
 enum strait_status job_decode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
-                              const void *src, uint64_t size, job_done *done, void *owner, uint64_t cookie)
+                              const struct job_chunk *chunk, job_done *done, void *owner, uint64_t cookie)
 {
     const struct job_order order = {
         .work = work_decode, .pool = pool, .piece = piece, .ids = ids, .done = done, .owner = owner, .cookie = cookie};
@@ -161,11 +171,6 @@ enum strait_status job_decode(struct jobs *jobs, struct pool *pool, const struct
     enum strait_status status = job_make(jobs, &order, &job);
     if (status != STRAIT_OK)
         return status;
-    job->src = src;
-    job->size = size;
-    if (job->device >= 0)
-        job_start_on_device(job);
-    else
-        job_start(job);
-    return STRAIT_OK;
+    job->src = chunk->bytes;
+    return begin(job, chunk);
 }

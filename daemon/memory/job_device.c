@@ -1,7 +1,10 @@
 /* Jobs on pages in memory of a GPU: collected during a turn of the loop, submitted at its end. */
 #include <string.h>
 
+#include <internal/bytes.h>
+
 #include "daemon/memory/job_private.h"
+#include "kernels/chunk_layout.h"
 
 static void on_finished(struct device_task *task)
 {
@@ -19,7 +22,36 @@ static void on_finished(struct device_task *task)
     job_finish(job);
 }
 
-/* The metadata is copied here: by the processor, before anything of it is believed. */
+static uint32_t page_bytes(const struct strait_region *region)
+{
+    return region->rows * region->row_bytes;
+}
+
+/* How a chunk of these pages begins, and how much metadata it has (FORMAT.md, section 4): the processor does not reach
+ * it, and the device shall not believe what it says of its own size. */
+static enum strait_status foresee_metadata(struct job *job)
+{
+    const struct strait_pages *pages = &job->pages;
+    struct chunk_layout layout;
+    uint32_t longest = 0;
+    bool lengths = false;
+    for (uint32_t r = 0; r < pages->region_count; r++) {
+        uint32_t bytes = page_bytes(&pages->regions[r]);
+        lengths |= bytes != page_bytes(&pages->regions[0]);
+        longest = bytes > longest ? bytes : longest;
+    }
+    chunk_layout_init(&layout, pages->region_count * pages->id_count, longest, lengths);
+    job->task.metadata_size = layout.metadata_bytes;
+    memcpy(job->task.begins, "STRC", 4);
+    job->task.begins[4] = CHUNK_VERSION;
+    job->task.begins[5] = (uint8_t)job->element;
+    job->task.begins[6] = lengths ? CHUNK_FLAG_LENGTHS : 0;
+    store_le32(job->task.begins + 8, layout.page_count);
+    store_le32(job->task.begins + 12, longest);
+    return layout.metadata_bytes <= job->size ? STRAIT_OK : STRAIT_ERR_TRUNCATED;
+}
+
+/* Metadata that the processor reaches is copied here, before anything of it is believed. */
 static enum strait_status describe(struct job *job)
 {
     job->task = (struct device_task){.work = job->dst != NULL ? DEVICE_ENCODE : DEVICE_DECODE,
@@ -28,11 +60,14 @@ static enum strait_status describe(struct job *job)
                                      .pages = job->pages,
                                      .element = job->element,
                                      .mode = job->mode,
+                                     .far = job->far,
                                      .dst = job->dst,
                                      .src = job->src,
                                      .size = job->size};
     if (job->dst != NULL)
         return STRAIT_OK;
+    if (job->far)
+        return foresee_metadata(job);
     enum strait_status status = job_copy_metadata(job, &job->metadata, &job->task.metadata_size);
     job->task.metadata = job->metadata;
     return status;

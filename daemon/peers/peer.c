@@ -183,6 +183,8 @@ static void deliver(struct connection *c, const struct message *message)
     case MESSAGE_RELEASED:
     case MESSAGE_END:
     case MESSAGE_PEER_NOTE:
+    case MESSAGE_ARENA:
+    case MESSAGE_REACH:
         if (!peers->config.events->message(peers->config.owner, &c->peer, message))
             connection_blame(c, message_name(message->type));
         break;

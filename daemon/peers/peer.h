@@ -50,7 +50,8 @@ struct peer {
  * is not heard of. Callbacks may call everything here. */
 struct peers_events {
     void (*up)(void *owner, struct peer *peer);
-    /* ANNOUNCE, REQUEST, SEGMENTS, GRANT, REVOKE, RELEASED, END, PEER_NOTE; borrowed. False: it broke the protocol. */
+    /* ANNOUNCE, REQUEST, SEGMENTS, GRANT, REVOKE, RELEASED, END, PEER_NOTE, ARENA, REACH; borrowed. False: it broke the
+     * protocol. */
     bool (*message)(void *owner, struct peer *peer, const struct message *message);
     /* Was UP, is not any more: nothing can be sent. Chunks and sends in flight still get their callbacks. The user
      * stops writing to what link_map gave and then calls peer_quit_link. */

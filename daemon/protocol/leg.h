@@ -178,8 +178,12 @@ bool source_step(struct source_leg *leg, const struct leg_event *event, struct l
 bool sink_wants(const struct sink_leg *leg, uint32_t *first, uint32_t *count);
 /* Grants that could be asked back: given, not yet arriving. */
 uint32_t sink_unused(const struct sink_leg *leg);
-/* Does it have a queued grant? */
-bool source_wants(const struct source_leg *leg);
+/* The grant that SOURCE_ENCODE would begin; NULL: none is queued. */
+const struct leg_grant *source_next(const struct source_leg *leg);
+static inline bool source_wants(const struct source_leg *leg)
+{
+    return source_next(leg) != NULL;
+}
 
 /* What a failure of the peer looks like from here: ABORTED becomes PEER_ABORT, LOCAL becomes PEER_DOWN, ... */
 enum strait_reason leg_peer_reason(enum strait_reason reason);

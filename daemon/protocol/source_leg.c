@@ -206,20 +206,21 @@ static void revoke(struct source_leg *leg, uint64_t id, struct leg_actions *acti
 
 /* ---- Chunks ------------------------------------------------------------------------------------------------------ */
 
-bool source_wants(const struct source_leg *leg)
+const struct leg_grant *source_next(const struct source_leg *leg)
 {
-    return leg_grants_any(leg->grants, SOURCE_GRANTS, GRANT_QUEUED);
+    for (uint32_t i = 0; i < SOURCE_GRANTS; i++)
+        if (leg->grants[i].state == GRANT_QUEUED)
+            return &leg->grants[i];
+    return NULL;
 }
 
 static void encode(struct source_leg *leg, struct leg_actions *actions)
 {
-    for (uint32_t i = 0; i < SOURCE_GRANTS; i++) {
-        if (leg->grants[i].state != GRANT_QUEUED)
-            continue;
-        leg->grants[i].state = GRANT_ENCODING;
-        leg_act_grant(actions, LEG_ENCODE, &leg->grants[i]);
+    struct leg_grant *grant = (struct leg_grant *)source_next(leg); /* of our own leg */
+    if (grant == NULL)
         return;
-    }
+    grant->state = GRANT_ENCODING;
+    leg_act_grant(actions, LEG_ENCODE, grant);
 }
 
 static void encoded(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)

@@ -327,8 +327,9 @@ static bool acknowledge_early(struct sink *sink, const struct leg_grant *grant)
     if (!segments_piece(&sink->segments, grant->first, grant->count, &piece) ||
         job_decode(node->jobs, request->pool->pool, &piece,
                    page_set_ids(&request->pages, piece.group, piece.first, piece.count),
-                   arena_slot(&node->receive, grant->slot), node->slots[grant->slot].size, ignore, NULL,
-                   0) != STRAIT_OK)
+                   &(const struct job_chunk){.bytes = receive_address(&node->receive, grant->slot),
+                                             .size = node->receive.slots[grant->slot].size},
+                   ignore, NULL, 0) != STRAIT_OK)
         return false;
     sink_copied(sink, grant->id, &result);
     return true;

@@ -5,6 +5,7 @@
 
 #define SCRATCH_FIXED (1u << 20)
 #define BATCH_BYTES   (4u << 20) /* of pages: so much keeps the bus busy, and more would keep its first chunk waiting */
+#define FAR_BYTES     (16u << 20) /* the same between GPUs, where a launch costs more than it does on the bus */
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
@@ -25,11 +26,13 @@ static cudaError_t batch_init(struct device *device, struct batch *batch)
     return error;
 }
 
-/* Every block costs 32 bytes of scratch, and a page at least 20 bytes of its chunk: twice a slot is enough for one. */
+/* Every block costs 32 bytes of scratch, and a page at least 20 bytes of its chunk: twice a slot is enough for one. Of
+ * a far one there are fewer: FAR_PAGES_MAX, and one for every 8 KiB. */
 cudaError_t lane_init(struct device *device, struct lane *lane)
 {
     lane->waiting_end = &lane->waiting;
-    lane->scratch_size = 2 * (size_t)device->setup.slot_bytes + SCRATCH_FIXED;
+    lane->scratch_size = 2 * (size_t)device->setup.slot_bytes + FAR_PAGES_MAX * 64u +
+                         (size_t)device->setup.far_bytes / 128 + SCRATCH_FIXED;
     cudaError_t error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
     if (error == cudaSuccess)
         error = cudaMalloc((void **)&lane->scratch, lane->scratch_size);
@@ -66,7 +69,8 @@ static size_t rounded(size_t size)
 
 static size_t staged_size(const struct device_task *task)
 {
-    return rounded(task->pages.id_count * sizeof(uint32_t)) + rounded(task->metadata_size);
+    size_t fetch = task->far && task->work == DEVICE_DECODE ? sizeof(struct fetch) : 0;
+    return rounded(task->pages.id_count * sizeof(uint32_t)) + rounded(task->metadata_size) + fetch;
 }
 
 static uint64_t raw_bytes(const struct device_task *task)
@@ -97,7 +101,7 @@ void lane_add(struct device *device, struct lane *lane, struct device_task *task
 
 static bool is_alike(const struct device_task *a, const struct device_task *b)
 {
-    return a->work == DEVICE_DECODE || (a->element == b->element && a->mode == b->mode);
+    return a->far == b->far && (a->work == DEVICE_DECODE || (a->element == b->element && a->mode == b->mode));
 }
 
 static bool is_coded(const struct device_task *task)
@@ -113,7 +117,7 @@ static void choose(struct device *device, struct lane *lane, struct batch *batch
     batch->count = 0;
     for (struct device_task **at = &lane->waiting, *task; (task = *at) != NULL;) {
         bool fits = batch->count < BATCH_TASKS && staged + staged_size(task) <= device->staging_size &&
-                    bytes + raw_bytes(task) <= BATCH_BYTES;
+                    bytes + raw_bytes(task) <= (task->far ? FAR_BYTES : BATCH_BYTES);
         if (batch->count > 0 && (!fits || !is_alike(task, batch->tasks[0]))) {
             at = &task->next;
             continue;
@@ -173,12 +177,9 @@ static struct strait_run run_of(struct device *device, struct lane *lane, struct
 }
 
 /* Enqueues what every batch begins with. */
-static cudaError_t send_staged(struct device *device, struct lane *lane, struct batch *batch, size_t used)
+static cudaError_t send_staged(struct lane *lane, struct batch *batch, size_t used)
 {
-    cudaError_t error = cudaMemcpyAsync(batch->staging, batch->staged, used, cudaMemcpyHostToDevice, lane->stream);
-    if (error == cudaSuccess && batch->counts)
-        error = cudaMemsetAsync(batch->counters, 0, device->table_count * sizeof(batch->stats[0]), lane->stream);
-    return error;
+    return cudaMemcpyAsync(batch->staging, batch->staged, used, cudaMemcpyHostToDevice, lane->stream);
 }
 
 static enum strait_status encode(struct device *device, struct lane *lane, struct batch *batch, cudaError_t *error)
@@ -199,8 +200,32 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
                                                 .mode = first->mode,
                                                 .codebook = is_coded(first) ? device->setup.codebook : NULL};
     const struct strait_run run = run_of(device, lane, batch);
-    *error = send_staged(device, lane, batch, used);
+    *error = send_staged(lane, batch, used);
+    if (*error == cudaSuccess && batch->counts)
+        *error = cudaMemsetAsync(batch->counters, 0, device->table_count * sizeof(batch->stats[0]), lane->stream);
     return *error != cudaSuccess ? STRAIT_ERR_DEVICE : codec->encode(device->codec, &params, items, batch->count, &run);
+}
+
+/* Room for metadata that the device itself copies; behind all that is sent there, so that none of it is. */
+static cudaError_t fetch_metadata(struct lane *lane, struct batch *batch, struct strait_decode_item *items,
+                                  size_t *used)
+{
+    struct fetch fetches[BATCH_TASKS] = {0};
+    size_t behind = *used + rounded(batch->count * sizeof(fetches[0]));
+    if (!batch->tasks[0]->far)
+        return send_staged(lane, batch, *used);
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const struct device_task *task = batch->tasks[i];
+        fetches[i] = (struct fetch){.from = task->src,
+                                    .to = batch->staging + behind,
+                                    .vectors = (uint32_t)(task->metadata_size / 16)};
+        memcpy(fetches[i].begins, task->begins, sizeof(fetches[i].begins));
+        items[i].metadata = fetches[i].to;
+        behind += rounded(task->metadata_size);
+    }
+    const struct fetch *there = stage(batch, used, fetches, batch->count * sizeof(fetches[0]));
+    cudaError_t error = send_staged(lane, batch, *used);
+    return error == cudaSuccess ? fetches_launch(there, batch->count, lane->stream) : error;
 }
 
 static enum strait_status decode(struct device *device, struct lane *lane, struct batch *batch, cudaError_t *error)
@@ -214,12 +239,13 @@ static enum strait_status decode(struct device *device, struct lane *lane, struc
                                                .src = task->src,
                                                .src_size = task->size,
                                                .result = &batch->results[i]};
-        items[i].metadata = stage(batch, &used, task->metadata, task->metadata_size);
+        if (!task->far)
+            items[i].metadata = stage(batch, &used, task->metadata, task->metadata_size);
     }
     while (batch->count > 1 && codec->decode_scratch(device->codec, items, batch->count) > lane->scratch_size)
         put_back(lane, batch, batch->count / 2);
     const struct strait_run run = run_of(device, lane, batch);
-    *error = send_staged(device, lane, batch, used);
+    *error = fetch_metadata(lane, batch, items, &used);
     return *error != cudaSuccess ? STRAIT_ERR_DEVICE
                                  : codec->decode(device->codec, device->setup.codebook, items, batch->count, &run);
 }

@@ -101,6 +101,19 @@ void lane_add(struct device *device, struct lane *lane, struct device_task *task
 /* After a failure: waits for what still runs, and fails all tasks. */
 void lane_abandon(struct device *device, struct lane *lane);
 
+/* ---- metadata.cu, warm.c ----------------------------------------------------------------------------------------- */
+
+/* Metadata to be copied: whole vectors of 16 bytes, or zeroes when the first one differs from `begins`. */
+struct fetch {
+    uint32_t begins[4];
+    const uint8_t *from;
+    uint8_t *to;
+    uint32_t vectors;
+};
+cudaError_t fetches_launch(const struct fetch *fetches, uint32_t count, cudaStream_t stream);
+
+cudaError_t device_warm(struct device *device);
+
 /* ---- coder.c, ready.c -------------------------------------------------------------------------------------------- */
 
 void *coder_run(void *device);
@@ -126,6 +139,11 @@ enum strait_status copy_pages(struct device *to_device, const struct strait_page
 
 /* ---- memory.c ---------------------------------------------------------------------------------------------------- */
 
+enum strait_status memory_reach(struct device *device, const uint8_t handle[DEVICE_HANDLE_BYTES], uint64_t size,
+                                struct device_memory *memory, const struct device_why *why);
+enum strait_status memory_arena(struct device *device, uint64_t size, void **base, uint8_t handle[DEVICE_HANDLE_BYTES],
+                                const struct device_why *why);
+void memory_arena_free(struct device *device, void *base);
 enum strait_status memory_map(struct device *device, const struct device_handle *handle, struct device_memory *memory,
                               const struct device_why *why);
 void memory_unmap(struct device *device, struct device_memory *memory);

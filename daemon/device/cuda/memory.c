@@ -1,6 +1,7 @@
 /* Memory of clients, mapped; memory of the host, pinned. */
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/device/cuda/driver.h"
@@ -204,6 +205,78 @@ void memory_unmap(struct device *device, struct device_memory *memory)
     }
     (void)cudaGetLastError();
     free(mapping);
+}
+
+/* ---- Between processes ------------------------------------------------------------------------------------------- */
+
+static enum strait_status check_access(const struct device *device, int number, const struct device_why *why)
+{
+    int can = number == device->number;
+    if (!can && cudaDeviceCanAccessPeer(&can, device->number, number) != cudaSuccess)
+        can = 0;
+    if (can)
+        return STRAIT_OK;
+    return refuse(why, STRAIT_ERR_UNSUPPORTED, "GPU %d has no access to the memory of GPU %d", device->number, number);
+}
+
+static enum strait_status check_reached(const struct device *device, CUdeviceptr base, uint64_t size,
+                                        const struct device_why *why)
+{
+    int number = -1;
+    CUresult result = driver_get()->pointer_attribute(&number, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, base);
+    if (result != CUDA_SUCCESS)
+        return refuse_driver(why, STRAIT_ERR_UNSUPPORTED, "the peer's arena", result);
+    enum strait_status status = check_access(device, number, why);
+    return status == STRAIT_OK ? check_range(base, size, why) : status;
+}
+
+enum strait_status memory_reach(struct device *device, const uint8_t handle[DEVICE_HANDLE_BYTES], uint64_t size,
+                                struct device_memory *memory, const struct device_why *why)
+{
+    struct mapping *mapping = calloc(1, sizeof(*mapping));
+    cudaIpcMemHandle_t ipc;
+    void *base = NULL;
+    if (mapping == NULL)
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "no memory");
+    memcpy(&ipc, handle, sizeof(ipc));
+    cudaError_t error = cudaSetDevice(device->number);
+    if (error == cudaSuccess)
+        error = cudaIpcOpenMemHandle(&base, ipc, cudaIpcMemLazyEnablePeerAccess);
+    if (error != cudaSuccess) {
+        free(mapping);
+        return refuse_error(why, STRAIT_ERR_UNSUPPORTED, "the peer's arena cannot be opened", error);
+    }
+    *mapping = (struct mapping){.kind = STRAIT_HANDLE_CUDA_IPC, .base = (CUdeviceptr)(uintptr_t)base};
+    *memory = (struct device_memory){.base = base, .size = size, .mapping = mapping};
+    enum strait_status status = check_reached(device, mapping->base, size, why);
+    if (status != STRAIT_OK)
+        memory_unmap(device, memory);
+    return status;
+}
+
+enum strait_status memory_arena(struct device *device, uint64_t size, void **base, uint8_t handle[DEVICE_HANDLE_BYTES],
+                                const struct device_why *why)
+{
+    cudaIpcMemHandle_t ipc;
+    cudaError_t error = cudaSetDevice(device->number);
+    if (error == cudaSuccess)
+        error = cudaMalloc(base, size);
+    if (error != cudaSuccess)
+        return refuse_error(why, STRAIT_ERR_NO_MEMORY, "memory for gpu-arena-bytes", error);
+    error = cudaIpcGetMemHandle(&ipc, *base);
+    if (error != cudaSuccess) {
+        cudaFree(*base);
+        return refuse_error(why, STRAIT_ERR_UNSUPPORTED, "the arena cannot be shared between processes", error);
+    }
+    memcpy(handle, &ipc, sizeof(ipc));
+    return STRAIT_OK;
+}
+
+void memory_arena_free(struct device *device, void *base)
+{
+    cudaSetDevice(device->number);
+    cudaFree(base);
+    (void)cudaGetLastError();
 }
 
 /* ---- The host's -------------------------------------------------------------------------------------------------- */

@@ -121,15 +121,25 @@ static void release(struct device *device)
     free(device);
 }
 
-/* Metadata is part of a chunk and so no longer than a slot, and has at least 20 bytes of every page; an id has 4. */
+/* Metadata is part of a chunk and so no longer than a slot, and has at least 20 bytes of every page; an id has 4. Of a
+ * far chunk it has 20 bytes for every page, 4 for every other block, and there are FAR_PAGES_MAX pages at most. */
+static size_t staging_size(const struct device_setup *setup)
+{
+    size_t near = (size_t)setup->slot_bytes / 4 * 5 + 65536;
+    size_t far = FAR_PAGES_MAX * 24u + (size_t)setup->far_bytes / 1024 + 65536;
+    return near > far ? near : far;
+}
+
 static enum strait_status prepare(struct device *device, const struct device_why *why)
 {
-    device->staging_size = (size_t)device->setup.slot_bytes / 4 * 5 + 65536;
+    device->staging_size = staging_size(&device->setup);
     cudaError_t error = upload_tables(device);
     for (uint32_t i = 0; i < LANES && error == cudaSuccess; i++)
         error = lane_init(device, &device->lanes[i]);
     if (error == cudaSuccess)
         error = copier_init(&device->copier);
+    if (error == cudaSuccess)
+        error = device_warm(device);
     return error == cudaSuccess ? STRAIT_OK : refuse_error(why, STRAIT_ERR_DEVICE, "memory for the GPU's work", error);
 }
 
@@ -223,7 +233,10 @@ static const struct device_ops ops = {.version = DEVICE_VERSION,
                                       .submit = plugin_submit,
                                       .failure = plugin_failure,
                                       .map = memory_map,
+                                      .reach = memory_reach,
                                       .unmap = memory_unmap,
+                                      .arena = memory_arena,
+                                      .arena_free = memory_arena_free,
                                       .pin = memory_pin,
                                       .unpin = memory_unpin,
                                       .copy = copy_pages};

@@ -1,0 +1,55 @@
+/* Where chunks are received: slots in the host's memory, which every transport reaches, and slots in the memory of each
+ * GPU in use, which encoders on other GPUs of this host may reach. Slots of all arenas are numbered on: the host's are
+ * the first ones. */
+#ifndef STRAIT_DAEMON_RECEIVE_H
+#define STRAIT_DAEMON_RECEIVE_H
+
+#include "daemon/device/devices.h"
+#include "daemon/memory/arena.h"
+
+#define RECEIVE_ARENAS_MAX (1 + DEVICES_MAX)
+
+struct sink;
+
+/* Who holds a slot. */
+struct slot {
+    struct sink *sink; /* NULL: nobody */
+    uint64_t grant;
+    uint64_t size;  /* of the chunk in it */
+    uint32_t arena; /* index */
+};
+
+struct receive_arena {
+    struct arena slots;
+    uint32_t index;
+    int32_t device;  /* -1: the host */
+    uint32_t first;  /* number of its first slot */
+    uint64_t target; /* raw bytes that a chunk for it is cut to */
+};
+
+struct receive {
+    struct receive_arena *arenas[RECEIVE_ARENAS_MAX]; /* [0]: the host's */
+    uint32_t arena_count;
+    struct slot *slots; /* of all; moves when an arena is added */
+    uint32_t slot_count;
+};
+
+/* With slots of the host. ERR_NO_MEMORY, ERR_IO, ERR_INVALID. */
+enum strait_status receive_init(struct receive *receive, uint32_t slot_bytes, uint32_t slot_count, uint64_t target);
+void receive_fini(struct receive *receive);
+/* Adds the slots of a GPU's memory at base, which outlives them. ERR_NO_MEMORY. */
+enum strait_status receive_add(struct receive *receive, int32_t device, void *base, uint32_t slot_bytes,
+                               uint32_t slot_count);
+
+static inline struct arena *receive_host(const struct receive *receive)
+{
+    return &receive->arenas[0]->slots;
+}
+struct receive_arena *receive_of_device(const struct receive *receive, int32_t device); /* NULL: none */
+
+uint32_t receive_take(struct receive *receive, struct receive_arena *arena); /* ARENA_NONE: all are taken */
+void receive_give(struct receive *receive, uint32_t slot);
+struct receive_arena *receive_arena_of(const struct receive *receive, uint32_t slot);
+uint8_t *receive_address(const struct receive *receive, uint32_t slot);
+
+#endif

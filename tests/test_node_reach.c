@@ -1,0 +1,335 @@
+/* GPUs of two daemons that store into each other's memory: when they do, when they do not, and how that ends. */
+#include "tests/node_harness.h"
+
+#include <dlfcn.h>
+
+#include "daemon/device/device.h"
+#include "tests/fake_device.h"
+
+static struct fake_control *control(void)
+{
+    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW);
+    ck_assert_msg(plugin != NULL, "%s", dlerror());
+    struct fake_control *found = dlsym(plugin, "fake_device_control");
+    ck_assert_msg(found != NULL, "not the fake plugin");
+    return found;
+}
+
+static uint32_t turn;
+
+static struct flow *offer_all(struct test_pool *source)
+{
+    static char key[16];
+    snprintf(key, sizeof(key), "%u", ++turn);
+    pool_fill(source, turn);
+    struct strait_page_list lists[4];
+    uint32_t groups = source->geometry.groups != 0 ? source->geometry.groups : 1;
+    for (uint32_t g = 0; g < groups; g++)
+        lists[g] = (struct strait_page_list){.group = g, .count = source->geometry.pages};
+    return flow_offer(source,
+                      (struct strait_offer_params){KEY(key), .lists = lists, .list_count = groups, .last = true});
+}
+
+/* The latest offer's. */
+static struct flow *expect_all(struct test_pool *sink)
+{
+    static char key[16];
+    snprintf(key, sizeof(key), "%u", turn);
+    struct strait_page_list lists[4];
+    uint32_t groups = sink->geometry.groups != 0 ? sink->geometry.groups : 1;
+    for (uint32_t g = 0; g < groups; g++)
+        lists[g] = (struct strait_page_list){.group = g, .count = sink->geometry.pages};
+    return flow_expect(sink, (struct strait_expect_params){KEY(key), .lists = lists, .list_count = groups});
+}
+
+static void move_all(struct test_pool *source, struct test_pool *sink)
+{
+    struct flow *o = offer_all(source), *e = expect_all(sink);
+    flow_start(e, source);
+    arrives(e, o);
+    flow_release(e);
+    flow_release(o);
+}
+
+static double peer_bytes(struct test_pool *source)
+{
+    return stat_of(source->party, "counters.wire_bytes_peer");
+}
+
+static double pinned_bytes(struct test_pool *source)
+{
+    return stat_of(source->party, "counters.wire_bytes_pinned");
+}
+
+/* Moves until the daemons have found the way, which takes a few messages. */
+static void move_until_reached(struct test_pool *source, struct test_pool *sink)
+{
+    for (int i = 0; i < 200 && peer_bytes(source) == 0; i++) {
+        move_all(source, sink);
+        pump(5);
+    }
+    ck_assert_double_gt(peer_bytes(source), 0);
+}
+
+static void moves_without(struct test_pool *source, struct test_pool *sink)
+{
+    for (int i = 0; i < 3; i++) {
+        move_all(source, sink);
+        pump_for(20);
+    }
+    ck_assert_double_eq(0, peer_bytes(source));
+    ck_assert_double_gt(pinned_bytes(source), 0);
+}
+
+static void pools(struct pair *pair, struct geometry shape, struct test_pool **source, struct test_pool **sink)
+{
+    *source = pool_open(pair->source, shape);
+    shape.gpu = 2;
+    *sink = pool_open(pair->sink, shape);
+}
+
+/* ---- When -------------------------------------------------------------------------------------------------------- */
+
+static const char *const codings[] = {"auto", "raw", "top16", "tiered"};
+
+static void use_codebook(struct test_node *node, const char *name)
+{
+    uint8_t ranking[1][256];
+    struct strait_codebook *codebook;
+    for (unsigned i = 0; i < 256; i++)
+        ranking[0][i] = (uint8_t)(0x7c + i);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
+    write_codebook(node->options.codebook, name, codebook);
+    strait_codebook_destroy(codebook);
+}
+
+START_TEST(chunks_go_straight_into_the_other_gpu)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_init(&pair, SHM);
+    use_codebook(pair.a, "a");
+    use_codebook(pair.b, "b");
+    strcpy(pair.a->options.coding, codings[_i]);
+    pair_start(&pair);
+    pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);
+    move_until_reached(source, sink);
+    double before = pinned_bytes(source);
+    for (int i = 0; i < 12; i++)
+        move_all(source, sink);
+    ck_assert_double_eq(before, pinned_bytes(source));
+    if (_i == 0) /* each mode has been measured by now */
+        ck_assert_msg(strstr(stats_text(pair.source), "into the peer's GPU, raw ") != NULL, "%s",
+                      stats_text(pair.source));
+    move_until_reached(sink, source); /* and back */
+    ck_assert_uint_ge(control()->reached, 2);
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+START_TEST(rows_and_odd_sizes_arrive)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_open(&pair, SHM);
+    pools(&pair, (struct geometry){.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1}, &source, &sink);
+    move_until_reached(source, sink);
+    pools(&pair, (struct geometry){.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 1},
+          &source, &sink);
+    double before = peer_bytes(source);
+    pump_for(50);
+    move_all(source, sink);
+    ck_assert_double_gt(peer_bytes(source), before);
+}
+END_TEST
+
+/* Sixteen sinks at once want more slots than there are. */
+START_TEST(slots_go_round)
+{
+    struct pair pair;
+    struct test_pool *sources[4], *sinks[4];
+    struct flow *offers[4], *expectations[4];
+    pair_init(&pair, SHM);
+    pair.b->options.gpu_arena_bytes = 4 * pair.b->options.gpu_chunk_bytes;
+    pair_start(&pair);
+    for (int i = 0; i < 4; i++)
+        pools(&pair, (struct geometry){.pages = 256, .layers = 2, .gpu = 1}, &sources[i], &sinks[i]);
+    move_until_reached(sources[0], sinks[0]);
+    pump_for(50);
+    double before = pinned_bytes(sources[0]);
+    for (int i = 0; i < 4; i++) {
+        offers[i] = offer_all(sources[i]);
+        expectations[i] = expect_all(sinks[i]);
+        flow_start(expectations[i], sources[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        arrives(expectations[i], offers[i]);
+    ck_assert_double_eq(before, pinned_bytes(sources[0]));
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+/* ---- When not ---------------------------------------------------------------------------------------------------- */
+
+START_TEST(either_side_can_switch_it_off)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_init(&pair, SHM);
+    if (_i == 0)
+        pair.a->options.gpu_peer = false;
+    if (_i == 1)
+        pair.b->options.gpu_peer = false;
+    if (_i == 2)
+        pair.b->options.gpu_arena_bytes = 0;
+    if (_i == 3)
+        ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
+    pair_start(&pair);
+    pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    moves_without(source, sink);
+    unsetenv("NCCL_P2P_DISABLE");
+}
+END_TEST
+
+START_TEST(what_cannot_be_reached_crosses_the_host)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_open(&pair, SHM);
+    control()->refuse_reach = _i == 0;
+    control()->refuse_arena = _i == 1;
+    pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    moves_without(source, sink);
+}
+END_TEST
+
+START_TEST(a_page_too_large_for_its_slots_crosses_the_host)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_init(&pair, SHM);
+    pair.b->options.gpu_chunk_bytes = 64u << 10;
+    pair_start(&pair);
+    pools(&pair, (struct geometry){.pages = 16, .row_bytes = 100000, .gpu = 1}, &source, &sink);
+    moves_without(source, sink);
+}
+END_TEST
+
+/* A pool of which a part is the host's is not stored to from there. */
+START_TEST(a_pool_of_the_host_crosses_the_host)
+{
+    struct pair pair;
+    pair_open(&pair, SHM);
+    struct test_pool *host = pool_open(pair.source, (struct geometry){.pages = 64});
+    struct test_pool *on_gpu = pool_open(pair.source, (struct geometry){.pages = 64, .gpu = 1});
+    struct test_pool *sink = pool_open(pair.sink, (struct geometry){.pages = 64, .gpu = 2});
+    move_until_reached(on_gpu, sink);
+    double before = peer_bytes(host);
+    move_all(host, sink);
+    move_all(sink, host);
+    ck_assert_double_eq(before, peer_bytes(host));
+}
+END_TEST
+
+#ifdef STRAIT_HAVE_UCX
+START_TEST(only_daemons_that_share_memory_do)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_open(&pair, UCX);
+    pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
+    move_all(source, sink);
+    pump_for(50);
+    move_all(source, sink);
+    ck_assert_double_eq(0, peer_bytes(source));
+    ck_assert_uint_eq(0, control()->reached);
+}
+END_TEST
+#endif
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+START_TEST(pools_come_and_go)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_open(&pair, SHM);
+    pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
+    move_until_reached(source, sink);
+    for (int i = 0; i < 3; i++) {
+        strait_pool_remove(source->pool);
+        WAIT(source->removed);
+        source = pool_open(pair.source, (struct geometry){.pages = 64, .gpu = 1 + (uint32_t)i % 2});
+        double before = peer_bytes(source);
+        for (int k = 0; k < 200 && peer_bytes(source) == before; k++)
+            move_all(source, sink);
+        ck_assert_double_gt(peer_bytes(source), before);
+    }
+}
+END_TEST
+
+/* The fake plugin ends the program when memory is stored to that is not reached any more. */
+START_TEST(a_peer_that_stops_is_let_go_of)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_open(&pair, SHM);
+    pools(&pair, (struct geometry){.pages = 256, .layers = 8, .gpu = 1}, &source, &sink);
+    move_until_reached(source, sink);
+    WAIT(control()->reached >= 2);
+    control()->delay_us = 20000;
+    struct flow *o = offer_all(source), *e = expect_all(sink);
+    uint32_t batches = control()->batches;
+    flow_start(e, source);
+    WAIT(control()->batches >= batches + 2);
+    test_node_stop(_i == 0 ? pair.b : pair.a);
+    WAIT(o->decided && e->decided);
+    WAIT(control()->reached == 0);
+    undefined(e);
+    wait_quiet(_i == 0 ? pair.source : pair.sink);
+}
+END_TEST
+
+START_TEST(a_device_that_fails_fails_what_it_does)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_open(&pair, SHM);
+    pools(&pair, (struct geometry){.pages = 256, .layers = 8, .gpu = 1}, &source, &sink);
+    move_until_reached(source, sink);
+    control()->delay_us = 20000;
+    struct flow *o = offer_all(source), *e = expect_all(sink);
+    uint32_t batches = control()->batches;
+    flow_start(e, source);
+    WAIT(control()->batches >= batches + 2);
+    control()->fail = 1u << _i;
+    ends_failed(_i == 0 ? o : e, STRAIT_REASON_LOCAL);
+    ends_failed(_i == 0 ? e : o, STRAIT_REASON_PEER_DOWN);
+    undefined(e);
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_reach");
+    TCase *tcase = node_case(suite, "when");
+    tcase_add_loop_test(tcase, chunks_go_straight_into_the_other_gpu, 0, 4);
+    tcase_add_test(tcase, rows_and_odd_sizes_arrive);
+    tcase_add_test(tcase, slots_go_round);
+    tcase = node_case(suite, "when not");
+    tcase_add_loop_test(tcase, either_side_can_switch_it_off, 0, 4);
+    tcase_add_loop_test(tcase, what_cannot_be_reached_crosses_the_host, 0, 2);
+    tcase_add_test(tcase, a_page_too_large_for_its_slots_crosses_the_host);
+    tcase_add_test(tcase, a_pool_of_the_host_crosses_the_host);
+#ifdef STRAIT_HAVE_UCX
+    tcase_add_test(tcase, only_daemons_that_share_memory_do);
+#endif
+    tcase = node_case(suite, "end");
+    tcase_add_test(tcase, pools_come_and_go);
+    tcase_add_loop_test(tcase, a_peer_that_stops_is_let_go_of, 0, 2);
+    tcase_add_loop_test(tcase, a_device_that_fails_fails_what_it_does, 0, 2);
+    return node_main(suite);
+}
