@@ -15,6 +15,7 @@ const struct scene scenes[] = {
     {"client_dies", scene_client_dies},
     {"daemon_dies", scene_daemon_dies},
     {"rates", scene_rates},
+    {"reach", scene_reach},
 };
 const int scene_count = COUNT(scenes);
 

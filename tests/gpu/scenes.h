@@ -21,5 +21,6 @@ void scene_refusals(void);
 void scene_client_dies(void);
 void scene_daemon_dies(void);
 void scene_rates(void);
+void scene_reach(void);
 
 #endif

@@ -406,6 +406,8 @@ uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed,
     snprintf(key, sizeof(key), "%u", ++turn);
     flow_offer(&offer, source, key, from, pages, false);
     flow_expect(&expect, sink, key, to, pages);
+    pump(clients, 2, 0);
+    usleep(1000); /* both daemons have heard of it: what is timed is the transfer */
     uint64_t began = now_ns();
     require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
     while (!expect.decided)
