@@ -19,11 +19,31 @@
 #define SMALL_BYTES (256u * 1024) /* pieces that are coded on the loop: about 30 us */
 #define ACCEPTS     64u           /* clients at a time */
 
+#define ATTENTIVE_PROCESSORS 4u
+
 /* ---- Turns of the loop ------------------------------------------------------------------------------------------- */
 
 static void on_again(uv_idle_t *idle)
 {
     uv_idle_stop(idle);
+}
+
+/* With few processors, whoever looks all the time takes it from those who work. */
+static uint64_t attention_of(const struct node *node)
+{
+    return node->processors >= ATTENTIVE_PROCESSORS ? (uint64_t)node->options.gpu_attention_ms * 1000000 : 0;
+}
+
+void node_attend(struct node *node)
+{
+    uint64_t attention = attention_of(node);
+    if (attention != 0)
+        node->attentive_until = uv_hrtime() + attention;
+}
+
+static bool is_attentive(const struct node *node)
+{
+    return node->attentive_until != 0 && uv_hrtime() < node->attentive_until;
 }
 
 /* A turn is everything from one end of it to the next but for the time that the loop slept. */
@@ -47,7 +67,7 @@ static void on_prepare(uv_prepare_t *prepare)
     session_reap(node);
     if (node->client_gone && !node->draining)
         node_stop(node, false);
-    if (node->backlog || node->sessions_ended)
+    if (node->backlog || node->sessions_ended || is_attentive(node))
         uv_idle_start(&node->again, on_again);
     if (!exchange_idle(node) || node->draining)
         node_wake(node);
@@ -164,11 +184,14 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
 static enum strait_status make_jobs(struct node *node)
 {
     const struct arena *receive = receive_host(&node->receive);
+    const uint64_t arena_bytes = node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes *
+                                 far_slot_bytes(node->options.gpu_chunk_bytes);
     const struct devices_config config = {.codebook = node->codebook,
                                           .slot_bytes = receive->slot_bytes,
-                                          .far_bytes = node->options.gpu_chunk_bytes,
-                                          .arena_bytes = reach_is_on(node) ? node->options.gpu_arena_bytes : 0,
-                                          .multiprocessors = node->options.gpu_multiprocessors};
+                                          .far_bytes = far_slot_bytes(node->options.gpu_chunk_bytes),
+                                          .arena_bytes = reach_is_on(node) ? arena_bytes : 0,
+                                          .multiprocessors = node->options.gpu_multiprocessors,
+                                          .attention_ns = attention_of(node)};
     enum strait_status status = devices_create(node->loop, &config, &node->devices);
     if (status == STRAIT_OK)
         status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);
@@ -280,6 +303,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     made->stopped = stopped;
     made->owner = owner;
     made->workers = worker_count();
+    made->processors = uv_available_parallelism();
     made->listen_fd = made->lock_fd = -1;
     made->embedded = client_fd >= 0;
     made->watches = (struct watch_count){.idle = on_watches_idle, .owner = made};

@@ -27,6 +27,7 @@ struct node {
     struct devices *devices;          /* GPUs */
     struct jobs *jobs;
     unsigned workers; /* threads that code */
+    unsigned processors;
     struct receive receive;
     struct arena send;
     struct peers *peers;
@@ -48,6 +49,7 @@ struct node {
     uv_prepare_t prepare;                    /* the end of a turn */
     uv_idle_t again;                         /* active: another turn at once */
     uint64_t began, turn_began, idle_before; /* uv_hrtime, the loop's sleep until then */
+    uint64_t attentive_until;                /* uv_hrtime: until then the loop does not sleep */
     uint64_t id, incarnation, epoch_counter;
 
     bool draining; /* no new requests */
@@ -73,6 +75,9 @@ void node_destroy(struct node *node); /* NULL is allowed */
 
 /* The peers have been closed: exchange.c says so. */
 void node_peers_closed(struct node *node);
+/* Something has happened to a transfer between GPUs, and the next thing will happen soon: the loop looks for it without
+ * sleeping for a while, as to be woken takes longer than a chunk between two GPUs. */
+void node_attend(struct node *node);
 /* Something lives that deadlines watch over. */
 void node_wake(struct node *node);
 

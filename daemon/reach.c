@@ -81,8 +81,8 @@ static void add_arena(struct node *node, int32_t device)
     const struct devices_arena *memory = devices_arena(node->devices, device);
     if (memory == NULL || receive_of_device(&node->receive, device) != NULL)
         return;
-    uint32_t slot_bytes = (uint32_t)node->options.gpu_chunk_bytes;
-    uint64_t count = node->options.gpu_arena_bytes / slot_bytes;
+    uint32_t slot_bytes = far_slot_bytes(node->options.gpu_chunk_bytes);
+    uint64_t count = node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes;
     if (memory->base == NULL ||
         receive_add(&node->receive, device, memory->base, slot_bytes, (uint32_t)count) != STRAIT_OK) {
         log_write(node->log, LOG_WARN, "msg=\"no arena on GPU\" device=%d why=\"%s\"", device,
@@ -233,9 +233,17 @@ bool reach_arena(struct node *node, struct peer *peer, const struct message_aren
     struct peer_use *use = peer->owner;
     if (!peer->direct || !is_new(peer, message))
         return false;
-    struct far_arena *arena = reach_is_on(node) && is_possible(peer) ? calloc(1, sizeof(*arena)) : NULL;
+    if (!reach_is_on(node) || !is_possible(peer))
+        return true;
+    if (message->slot_bytes > far_slot_bytes(node->options.gpu_chunk_bytes)) {
+        log_write(node->log, LOG_WARN,
+                  "msg=\"GPU not used: its gpu-chunk-bytes is larger than ours\" peer=%s peer_device=%u", peer->address,
+                  message->device);
+        return true;
+    }
+    struct far_arena *arena = calloc(1, sizeof(*arena));
     if (arena == NULL)
-        return true; /* it is not used */
+        return true; /* the host's memory does as well */
     *arena = (struct far_arena){.device = message->device,
                                 .first = message->first_slot,
                                 .slot_bytes = message->slot_bytes,

@@ -47,7 +47,6 @@ enum strait_status receive_add(struct receive *receive, int32_t device, void *ba
     if (arena == NULL)
         return STRAIT_ERR_NO_MEMORY;
     arena->device = device;
-    arena->target = slot_bytes;
     enum strait_status status = arena_init_over(&arena->slots, base, slot_bytes, slot_count);
     if (status == STRAIT_OK)
         status = append(receive, arena);
@@ -74,6 +73,17 @@ struct receive_arena *receive_of_device(const struct receive *receive, int32_t d
         if (receive->arenas[i]->device == device)
             return receive->arenas[i];
     return NULL;
+}
+
+#define FAR_CHUNKS 8u
+#define FAR_LEAST  (2u << 20)
+
+uint64_t far_target(uint32_t slot_bytes, uint64_t bytes)
+{
+    uint64_t part = (bytes + FAR_CHUNKS - 1) / FAR_CHUNKS;
+    part = part < FAR_LEAST ? FAR_LEAST : part;
+    part += part / FAR_OVERHEAD;
+    return part < slot_bytes ? part : slot_bytes;
 }
 
 uint32_t receive_take(struct receive *receive, struct receive_arena *arena)

@@ -8,6 +8,7 @@
 #include "daemon/memory/arena.h"
 
 #define RECEIVE_ARENAS_MAX (1 + DEVICES_MAX)
+#define FAR_OVERHEAD       64u
 
 struct sink;
 
@@ -24,7 +25,7 @@ struct receive_arena {
     uint32_t index;
     int32_t device;  /* -1: the host */
     uint32_t first;  /* number of its first slot */
-    uint64_t target; /* raw bytes that a chunk for it is cut to */
+    uint64_t target; /* of the host's: what a chunk is cut to */
 };
 
 struct receive {
@@ -45,6 +46,15 @@ static inline struct arena *receive_host(const struct receive *receive)
 {
     return &receive->arenas[0]->slots;
 }
+/* A slot of a GPU's arena for chunks of so many page bytes: with what they have besides. */
+static inline uint32_t far_slot_bytes(uint64_t chunk_bytes)
+{
+    return (uint32_t)((chunk_bytes + chunk_bytes / FAR_OVERHEAD + 4095) / 4096 * 4096);
+}
+/* What chunks for such slots are cut to, of a leg that has `bytes` in all: a large one has enough of them under way to
+ * keep the link busy, a small one is cut into as many as may be under way, so that its stages overlap. */
+uint64_t far_target(uint32_t slot_bytes, uint64_t bytes);
+
 struct receive_arena *receive_of_device(const struct receive *receive, int32_t device); /* NULL: none */
 
 uint32_t receive_take(struct receive *receive, struct receive_arena *arena); /* ARENA_NONE: all are taken */

@@ -442,6 +442,8 @@ bool sink_apply(struct sink *sink, const struct leg_event *event)
         act(sink, &actions.list[i]);
     }
     update_waiting(sink);
+    if (sink->expectation->request.pool != NULL && sink->expectation->request.pool->pool->devices != NULL)
+        node_attend(sink->node);
     if (!honest)
         sink_event(sink, SINK_FAIL, STRAIT_REASON_GEOMETRY);
     return accepted;
@@ -480,6 +482,7 @@ enum strait_reason sink_segments(struct sink *sink, const struct message_segment
         enum strait_status status = segments_add(&sink->segments, &message->segments[i]);
         if (status != STRAIT_OK)
             return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+        sink->bytes += segment_bytes(&message->segments[i], &e->request.pool->pool->sizes);
     }
     if (message->last) {
         enum strait_reason reason = take_aux(e, message);
@@ -507,8 +510,9 @@ static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, 
         most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
     if (arena->device >= 0 && count > FAR_PAGES_MAX)
         count = FAR_PAGES_MAX;
-    return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages,
-                              arena->target, most);
+    uint64_t target = arena->device >= 0 ? far_target(arena->slots.slot_bytes, sink->bytes) : arena->target;
+    return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
+                              most);
 }
 
 /* The GPU that has the next units; -1: the host. */

@@ -72,10 +72,13 @@ struct announcement {
 static enum strait_status add_segment(void *owner, const struct segment *segment)
 {
     struct announcement *a = owner;
-    enum strait_status status = segments_add(&a->source->segments, segment);
-    if (status == STRAIT_OK)
-        a->units += segment->region_count * segment->count;
-    return status;
+    struct source *source = a->source;
+    enum strait_status status = segments_add(&source->segments, segment);
+    if (status != STRAIT_OK)
+        return status;
+    a->units += segment->region_count * segment->count;
+    source->bytes += segment_bytes(segment, &source->offer->request.pool->pool->sizes);
+    return STRAIT_OK;
 }
 
 static void send_to_local(struct source *source, const struct message_segments *message)
@@ -160,7 +163,7 @@ static uint32_t first_chunk(const struct source *source, uint32_t slot, uint32_t
     const struct request *request = &source->offer->request;
     const struct peer *peer = source->peer;
     const uint32_t far = reach_slot_bytes(peer, slot);
-    uint64_t target = far != 0 ? far : node->options.chunk_target, limit = far != 0 ? far : peer->slot_bytes;
+    uint64_t target = far != 0 ? far_target(far, source->bytes) : node->options.chunk_target, limit = far != 0 ? far : peer->slot_bytes;
     if (!peer->direct && node->send.slot_bytes < limit)
         limit = node->send.slot_bytes;
     if (far != 0 && units > FAR_PAGES_MAX)
@@ -444,6 +447,8 @@ bool source_apply(struct source *source, const struct leg_event *event)
     for (uint32_t i = 0; i < actions.count; i++)
         act(source, &actions.list[i]);
     update_waiting(source);
+    if (source->offer->request.pool != NULL && source->offer->request.pool->pool->devices != NULL)
+        node_attend(source->node);
     if (!honest)
         source_event(source, SOURCE_FAIL, STRAIT_REASON_GEOMETRY);
     return honest;

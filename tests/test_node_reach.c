@@ -183,6 +183,8 @@ START_TEST(either_side_can_switch_it_off)
         pair.b->options.gpu_peer = false;
     if (_i == 2)
         pair.b->options.gpu_arena_bytes = 0;
+    if (_i == 4) /* chunks for b would be too large for a */
+        pair.a->options.gpu_chunk_bytes /= 2;
     if (_i == 3)
         ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
     pair_start(&pair);
@@ -320,7 +322,7 @@ int main(void)
     tcase_add_test(tcase, rows_and_odd_sizes_arrive);
     tcase_add_test(tcase, slots_go_round);
     tcase = node_case(suite, "when not");
-    tcase_add_loop_test(tcase, either_side_can_switch_it_off, 0, 4);
+    tcase_add_loop_test(tcase, either_side_can_switch_it_off, 0, 5);
     tcase_add_loop_test(tcase, what_cannot_be_reached_crosses_the_host, 0, 2);
     tcase_add_test(tcase, a_page_too_large_for_its_slots_crosses_the_host);
     tcase_add_test(tcase, a_pool_of_the_host_crosses_the_host);

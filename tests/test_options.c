@@ -131,6 +131,8 @@ static const struct value_case {
     {"workers = 4K", false},
     {"gpu-multiprocessors = 8", true},
     {"gpu-multiprocessors = 1025", false},
+    {"gpu-attention = 0ms", true},
+    {"gpu-attention = 11s", false},
     {"gpu-peer = no", true},
     {"gpu-peer = perhaps", false},
     {"gpu-arena-bytes = 0", true},

@@ -107,6 +107,7 @@ struct device_setup {
     uint64_t slot_bytes;                    /* the largest chunk but for far ones, */
     uint64_t far_bytes;                     /* whose size this is, of at most FAR_PAGES_MAX pages */
     uint32_t multiprocessors;               /* that a launch may occupy; 0: all */
+    uint64_t attention_ns;                  /* after the latest task: so long its thread does not sleep */
     /* A task is over. On any thread; the plugin does not look at the task any more. */
     void (*done)(void *owner, struct device_task *task);
     void *owner;

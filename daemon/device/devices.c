@@ -96,6 +96,7 @@ enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_c
                                         .slot_bytes = config->slot_bytes,
                                         .far_bytes = config->far_bytes,
                                         .multiprocessors = config->multiprocessors,
+                                        .attention_ns = config->attention_ns,
                                         .done = on_done,
                                         .owner = made};
     made->arena_bytes = config->arena_bytes;

@@ -15,6 +15,7 @@ struct devices_config {
     uint64_t slot_bytes, far_bytes;         /* the largest chunk, see device.h */
     uint64_t arena_bytes;                   /* of each device's arena; 0: none */
     uint32_t multiprocessors;               /* that a launch occupies at most; 0: all */
+    uint64_t attention_ns;                  /* see device.h */
 };
 
 /* Costs nothing yet. ERR_NO_MEMORY. */

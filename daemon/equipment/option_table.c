@@ -152,6 +152,16 @@ const struct option_row option_rows[] = {
          "Multiprocessors of a GPU that encoding and decoding may occupy at a time, each; 0: all. Fewer leave more to "
          "the model that runs there."},
 
+    {.name = "gpu-attention",
+     .kind = OPTION_DURATION,
+     AT(gpu_attention_ms),
+     .min = 0,
+     .max = 10000,
+     .initial = "5ms",
+     .help = "For so long after the latest step of a transfer of a GPU's pages, in ms or s, the daemon looks for the "
+             "next one without sleeping, with two threads: to be woken takes longer than many a chunk travels. With "
+             "fewer than 4 processors it always sleeps.",
+     .danger = "Meanwhile two processors are busy."},
     {.name = "gpu-peer",
      .kind = OPTION_SWITCH,
      AT(gpu_peer),
@@ -170,8 +180,9 @@ const struct option_row option_rows[] = {
      AT(gpu_chunk_bytes),
      .min = 64 * KIB,
      .max = 64 * MIB,
-     .initial = "8M",
-     .help = "Size of a slot of that arena, in bytes, a multiple of 4K: the largest chunk between two GPUs."},
+     .initial = "16M",
+     .help = "Pages of the largest chunk between two GPUs, in bytes, a multiple of 4K. A slot of that arena is a little "
+             "larger."},
 
     {.section = "Times",
      .name = "heartbeat",

@@ -30,6 +30,7 @@ struct node_options {
     uint64_t chunk_target;             /* "chunk-target": what a chunk is cut to, within a slot */
     uint32_t workers;                  /* "workers": threads for copying and coding; 0: number of cores */
     uint32_t gpu_multiprocessors;      /* "gpu-multiprocessors": that coding may occupy; 0: all */
+    uint32_t gpu_attention_ms;         /* "gpu-attention": after a transfer's latest step, without sleep */
     bool gpu_peer;                     /* "gpu-peer": GPUs of one host may store into each other's memory */
     uint64_t gpu_arena_bytes;          /* "gpu-arena-bytes": receive arena in each GPU's memory; 0: none */
     uint64_t gpu_chunk_bytes;          /* "gpu-chunk-bytes": a slot of it */

@@ -128,6 +128,18 @@ static bool sizes_known(const struct region_sizes *sizes, const struct segment *
            (uint64_t)segment->region_first + segment->region_count <= sizes->region_counts[segment->group];
 }
 
+uint64_t segment_bytes(const struct segment *segment, const struct region_sizes *sizes)
+{
+    uint64_t bytes = 0;
+    if (!sizes_known(sizes, segment))
+        return 0;
+    for (uint32_t r = 0; r < segment->region_count; r++) {
+        const struct strait_region *region = &sizes->groups[segment->group][segment->region_first + r];
+        bytes += (uint64_t)region->rows * region->row_bytes;
+    }
+    return bytes * segment->count;
+}
+
 uint32_t segments_cut(const struct segments *segments, uint32_t first, uint32_t most, const struct region_sizes *sizes,
                       const struct page_set *pages, uint64_t capacity)
 {

@@ -50,6 +50,9 @@ uint32_t segments_cut_chunk(const struct segments *segments, uint32_t first, uin
                             const struct region_sizes *sizes, const struct page_set *pages, uint64_t target,
                             uint64_t limit);
 
+/* Bytes of the pages of a segment; 0: sizes do not know its regions. */
+uint64_t segment_bytes(const struct segment *segment, const struct region_sizes *sizes);
+
 /* What of `offered` pages is wanted: calls `emit` with each piece of the segment whose logical indexes lie in a span of
  * `wanted` (sorted, disjoint, one group or several). Stops with emit's first error. */
 enum strait_status segment_intersect(const struct segment *offered, const struct wire_span *wanted,

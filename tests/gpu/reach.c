@@ -32,10 +32,12 @@ static double copy_rate(size_t size)
 {
     uint8_t *from, *to;
     uint64_t times[TIMES];
-    require_cuda(cudaSetDevice(0));
-    require_cuda(cudaMalloc((void **)&from, size));
     require_cuda(cudaSetDevice(last_device()));
     require_cuda(cudaMalloc((void **)&to, size));
+    require_cuda(cudaSetDevice(0));
+    require_cuda(cudaMalloc((void **)&from, size));
+    if (last_device() > 0 && cudaDeviceEnablePeerAccess(last_device(), 0) == cudaErrorPeerAccessAlreadyEnabled)
+        (void)cudaGetLastError();
     for (int i = -3; i < TIMES; i++) {
         uint64_t began = now_ns();
         require_cuda(cudaMemcpyPeer(to, last_device(), from, 0, size));
@@ -49,18 +51,42 @@ static double copy_rate(size_t size)
     return (double)size / (double)median(times, TIMES);
 }
 
-/* What the daemon counts under this name. */
-static double counter_of(struct strait_client *client, const char *name)
+static const char *stats_of(struct strait_client *client)
 {
-    struct strait_event event = {0};
-    char quoted[64];
+    static struct strait_event event;
+    event.type = STRAIT_EVENT_POOL;
     require(strait_stats(client) == STRAIT_OK);
     while (event.type != STRAIT_EVENT_STATS)
         require(strait_wait(client, &event, 1, 5000) == 1);
-    snprintf(quoted, sizeof(quoted), "\"%s\":", name);
-    const char *at = strstr((const char *)event.data, quoted);
-    require(at != NULL);
-    return strtod(at + strlen(quoted), NULL);
+    return (const char *)event.data;
+}
+
+/* The number behind the last of these names, each looked for behind the one before. */
+static double number_in(const char *text, const char *first, const char *second)
+{
+    const char *names[] = {first, second};
+    char quoted[64];
+    for (int i = 0; i < 2 && names[i] != NULL; i++) {
+        snprintf(quoted, sizeof(quoted), "\"%s\":", names[i]);
+        text = strstr(text, quoted);
+        require(text != NULL);
+        text += strlen(quoted);
+    }
+    return strtod(text, NULL);
+}
+
+/* What the daemon counts under this name. */
+static double counter_of(struct strait_client *client, const char *name)
+{
+    return number_in(stats_of(client), name, NULL);
+}
+
+/* A chunk's microseconds in a stage, on average. */
+static double stage_of(struct strait_client *client, const char *stage)
+{
+    const char *text = strstr(stats_of(client), "\"stages\":");
+    require(text != NULL);
+    return number_in(text, stage, "sum_us") / number_in(text, stage, "count");
 }
 
 static void rate(const char *coding, uint32_t regions, double copied)
@@ -80,15 +106,18 @@ static void rate(const char *coding, uint32_t regions, double copied)
     usleep(100000); /* the daemons tell each other of their GPUs */
     double pinned = counter_of(from, "wire_bytes_pinned");
     move_all(source, sink, 2, true);
+    double peer = counter_of(from, "wire_bytes_peer");
     for (int i = 0; i < TIMES; i++)
         times[i] = move_all(source, sink, 3 + (uint64_t)i, i == TIMES - 1);
     require(counter_of(from, "wire_bytes_pinned") == pinned);
-    double sent = counter_of(from, "wire_bytes_peer") / (TIMES + 1), middle = (double)median(times, TIMES);
+    double sent = (counter_of(from, "wire_bytes_peer") - peer) / TIMES, middle = (double)median(times, TIMES);
     printf("  %4llu MiB %-6s %7.1f GB/s = %.2f x copy, median %8.1f us, best %8.1f, worst %8.1f, first %8.1f; wire "
            "%.3f\n",
            (unsigned long long)bytes >> 20, coding, (double)bytes / middle, (double)bytes / middle / copied,
            middle * 1e-3, (double)times[0] * 1e-3, (double)times[TIMES - 1] * 1e-3, (double)first * 1e-3,
            sent / (double)bytes);
+    printf("                  a chunk: queued %.1f us, encoded %.1f, sent %.1f, decoded %.1f\n", stage_of(from, "queue"),
+           stage_of(from, "encode"), stage_of(from, "wire"), stage_of(to, "decode"));
     strait_client_close(from);
     strait_client_close(to);
     require_cuda(cudaFree(source->memory));

@@ -30,9 +30,9 @@ static void take_submitted(struct device *device)
 static bool work_lane(struct device *device, struct lane *lane)
 {
     bool moved = false;
-    while (lane->running > 0 && lane_collect(device, lane))
-        moved = true;
-    while (lane->waiting != NULL && lane->running < LANE_BATCHES && !device_has_failed(device)) {
+    if (lane->running > 0 || lane->escapes.counted)
+        moved = lane_collect(device, lane);
+    while (lane_may_launch(device, lane) && !device_has_failed(device)) {
         lane_launch(device, lane);
         moved = true;
     }
@@ -46,14 +46,26 @@ static bool work_lane(struct device *device, struct lane *lane)
 static bool is_busy(const struct device *device)
 {
     for (uint32_t i = 0; i < LANES; i++)
-        if (lane_load(&device->lanes[i]) > 0)
+        if (lane_is_busy(&device->lanes[i]))
             return true;
-    return false;
+    return device->out.leaving > 0;
 }
 
-static void pause_after(uint64_t moved_at)
+/* True: something has moved. */
+static bool work_stage(struct device *device)
 {
-    if (clock_ns() - moved_at < SPIN_NS)
+    bool moved = device->out.leaving > 0 && stage_collect(device);
+    if (device->out.leaving > 0 && device_has_failed(device)) {
+        stage_abandon(device);
+        moved = true;
+    }
+    return moved;
+}
+
+static void pause_after(const struct device *device, uint64_t moved_at)
+{
+    uint64_t spin = device->setup.attention_ns > SPIN_NS ? device->setup.attention_ns : SPIN_NS;
+    if (clock_ns() - moved_at < spin)
         sched_yield();
     else
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
@@ -68,22 +80,23 @@ void *coder_run(void *arg)
     cudaSetDevice(device->number);
     pthread_mutex_lock(&device->lock);
     for (;;) {
-        if (!is_busy(device) && device->submitted == NULL) {
-            if (device->closing)
-                break;
+        bool idle = !is_busy(device) && device->submitted == NULL;
+        if (idle && device->closing)
+            break;
+        if (idle && clock_ns() - moved_at >= device->setup.attention_ns) {
             pthread_cond_wait(&device->work, &device->lock);
             moved_at = clock_ns();
             continue;
         }
         take_submitted(device);
         pthread_mutex_unlock(&device->lock);
-        bool moved = false;
+        bool moved = work_stage(device);
         for (uint32_t i = LANES; i-- > 0;)
             moved |= work_lane(device, &device->lanes[i]);
         if (moved)
             moved_at = clock_ns();
         else
-            pause_after(moved_at);
+            pause_after(device, moved_at);
         pthread_mutex_lock(&device->lock);
     }
     pthread_mutex_unlock(&device->lock);

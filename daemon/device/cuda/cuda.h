@@ -22,17 +22,44 @@ extern "C" {
 #define BATCH_TASKS  64u   /* of a batch */
 #define TABLES_MAX   4096u /* of a codebook whose escapes are counted */
 
+#define STAGE_SLOTS   8u /* as many chunks as a daemon encodes at once */
+#define STAGE_STREAMS 2u
+
+/* A chunk in the device's memory while it is coded, that comes from another memory or goes to one. */
+struct stage_slot {
+    uint8_t *memory;
+    cudaEvent_t copied;
+    bool taken, leaving;      /* leaving: it is being copied to its task's dst */
+    struct device_task *task; /* leaving */
+    uint64_t began;           /* of its launch */
+};
+struct stage {
+    struct stage_slot slots[STAGE_SLOTS];
+    uint8_t *memory;
+    size_t slot_bytes;
+    cudaStream_t streams[STAGE_STREAMS];
+    uint32_t turn, taken, leaving;
+    uint64_t last_over;
+};
+
 /* What is launched together, and where it reports. */
 struct batch {
-    struct device_task *tasks[BATCH_TASKS];
-    uint32_t count;
-    bool counts; /* escapes, of what is encoded with tables */
+    struct device_task *tasks[BATCH_TASKS]; /* NULL: told of already, or leaving */
+    struct stage_slot *slots[BATCH_TASKS];  /* of each; NULL: it is decoded where it lies */
+    uint32_t count, told;
     cudaEvent_t over;
-    uint8_t *staged, *staging;           /* ids and metadata: in pinned memory, and as the device has them */
-    struct strait_result *results;       /* pinned */
-    struct strait_class_stats *stats;    /* pinned, as copied from the device; NULL: too many tables */
-    struct strait_class_stats *counters; /* on the device */
+    uint8_t *staged, *staging;     /* ids and metadata: in pinned memory, and as the device has them */
+    struct strait_result *results; /* pinned */
     uint64_t began;
+};
+
+/* Escapes by table, of all that a lane has encoded. They are looked at when it has nothing else to do. */
+struct escapes {
+    struct strait_class_stats *counters; /* on the device; NULL: too many tables */
+    struct strait_class_stats *stats;    /* pinned: a copy of them, */
+    cudaEvent_t copied;                  /* since then */
+    bool counted, copying;               /* something was counted since; it is being copied */
+    uint64_t seen, told;
 };
 
 /* A stream and the scratch that goes with it, for encoding or decoding. */
@@ -41,9 +68,10 @@ struct lane {
     uint8_t *scratch;
     size_t scratch_size;
     struct batch batches[LANE_BATCHES]; /* a ring */
+    struct escapes escapes;
     uint32_t first, running;
     struct device_task *waiting, **waiting_end;
-    uint64_t last_over; /* when its latest batch was seen to be over */
+    uint64_t last_over; /* when its latest task was seen to be over */
 };
 
 /* For copies from pages to pages, one at a time. */
@@ -65,6 +93,7 @@ struct device {
     uint32_t table_count;
     size_t staging_size;
     struct lane lanes[LANES]; /* for encoding, then for decoding, in turn */
+    struct stage out, in;
     struct copier copier;
 
     pthread_t coder, waiter;
@@ -88,20 +117,42 @@ enum strait_status refuse_error(const struct device_why *why, enum strait_status
 void device_fail(struct device *device, const char *what, cudaError_t error);
 bool device_has_failed(struct device *device);
 
-/* ---- batch.c ----------------------------------------------------------------------------------------------------- */
+/* ---- batch.c, collect.c ----------------------------------------------------------------------------------------------------- */
 
 cudaError_t lane_init(struct device *device, struct lane *lane);
 void lane_fini(struct lane *lane);
 /* Launches as much of what waits as fits into one batch; there must be a free one. */
 void lane_launch(struct device *device, struct lane *lane);
-/* Looks after the oldest batch. False: it is not over. */
+/* Tells of what is over. False: nothing is. */
 bool lane_collect(struct device *device, struct lane *lane);
 uint64_t lane_load(const struct lane *lane); /* tasks that are not over */
+bool lane_is_busy(const struct lane *lane);
+/* Something waits, and there is room for it. */
+bool lane_may_launch(const struct device *device, const struct lane *lane);
+cudaError_t escapes_init(struct escapes *escapes, uint32_t tables);
+void escapes_fini(struct escapes *escapes);
+/* A task is over: it failed before it was launched, or with the device. */
+void task_fail(struct device *device, struct device_task *task, enum strait_status status);
+uint64_t task_bytes(const struct device_task *task); /* of its pages */
 void lane_add(struct device *device, struct lane *lane, struct device_task *task);
 /* After a failure: waits for what still runs, and fails all tasks. */
 void lane_abandon(struct device *device, struct lane *lane);
 
-/* ---- metadata.cu, warm.c ----------------------------------------------------------------------------------------- */
+/* ---- stage.c ----------------------------------------------------------------------------------------------------- */
+
+cudaError_t stage_init(struct stage *stage, size_t slot_bytes);
+void stage_fini(struct stage *stage);
+struct stage_slot *stage_take(struct stage *stage); /* NULL: all are taken */
+void stage_give(struct stage *stage, struct stage_slot *slot);
+/* Copies the task's src into the slot; `reader` waits for it. */
+cudaError_t stage_fetch(struct stage *stage, struct stage_slot *slot, const struct device_task *task,
+                        cudaStream_t reader);
+/* An encoded chunk, whose result is the task's, to the task's dst: it is told of when it is there. */
+void stage_send(struct device *device, struct stage_slot *slot, struct device_task *task, uint64_t began);
+bool stage_collect(struct device *device);  /* tells of those that are there. False: none is */
+void stage_abandon(struct device *device); /* after a failure */
+
+/* ---- prepare.cu, warm.c ------------------------------------------------------------------------------------------ */
 
 /* Metadata to be copied: whole vectors of 16 bytes, or zeroes when the first one differs from `begins`. */
 struct fetch {
@@ -110,7 +161,14 @@ struct fetch {
     uint8_t *to;
     uint32_t vectors;
 };
-cudaError_t fetches_launch(const struct fetch *fetches, uint32_t count, cudaStream_t stream);
+/* And what the host has staged for the device. */
+struct prepare {
+    const uint8_t *from;
+    uint8_t *to;
+    uint32_t vectors, fetch_count;
+    struct fetch fetches[BATCH_TASKS];
+};
+cudaError_t prepare_launch(const struct prepare *prepare, cudaStream_t stream);
 
 cudaError_t device_warm(struct device *device);
 

@@ -112,6 +112,8 @@ static void release(struct device *device)
 {
     for (uint32_t i = 0; i < LANES; i++)
         lane_fini(&device->lanes[i]);
+    stage_fini(&device->out);
+    stage_fini(&device->in);
     copier_fini(&device->copier);
     cudaFree(device->tables);
     (void)cudaGetLastError();
@@ -132,10 +134,15 @@ static size_t staging_size(const struct device_setup *setup)
 
 static enum strait_status prepare(struct device *device, const struct device_why *why)
 {
+    const size_t near = (size_t)device->setup.slot_bytes, far = (size_t)device->setup.far_bytes;
     device->staging_size = staging_size(&device->setup);
     cudaError_t error = upload_tables(device);
     for (uint32_t i = 0; i < LANES && error == cudaSuccess; i++)
         error = lane_init(device, &device->lanes[i]);
+    if (error == cudaSuccess)
+        error = stage_init(&device->out, near > far ? near : far);
+    if (error == cudaSuccess)
+        error = stage_init(&device->in, near);
     if (error == cudaSuccess)
         error = copier_init(&device->copier);
     if (error == cudaSuccess)
