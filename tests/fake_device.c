@@ -133,6 +133,14 @@ static struct device_task *take_batch(struct device *device, uint32_t *taken)
     return batch;
 }
 
+/* Has it failed, or is it to fail with what it does now? */
+static bool is_broken(struct device *device)
+{
+    if ((fake_device_control.fail & 1u << device->number) != 0)
+        __atomic_store_n(&device->failed, true, __ATOMIC_RELEASE);
+    return __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE);
+}
+
 static void code(struct device *device, struct device_task *task)
 {
     const struct device_codec *codec = device->setup.codec;
@@ -169,8 +177,8 @@ static void run_batch(struct device *device, struct device_task *batch, uint32_t
     uint64_t began = now();
     if (fake_device_control.delay_us != 0)
         usleep(fake_device_control.delay_us);
-    if ((fake_device_control.fail & 1u << device->number) != 0)
-        __atomic_store_n(&device->failed, true, __ATOMIC_RELEASE);
+    usleep(atomic_exchange(&fake_device_control.stall_us, 0));
+    bool broken = is_broken(device);
     fake_device_control.batches++;
     fake_device_control.tasks += tasks;
     if (tasks > fake_device_control.largest_batch)
@@ -178,7 +186,7 @@ static void run_batch(struct device *device, struct device_task *batch, uint32_t
     for (struct device_task *task = batch, *next; task != NULL; task = next) {
         next = task->next;
         task->queued = began > task->created ? began - task->created : 0;
-        if (__atomic_load_n(&device->failed, __ATOMIC_ACQUIRE))
+        if (broken)
             task->status = STRAIT_ERR_DEVICE;
         else
             code(device, task);
@@ -416,8 +424,7 @@ static enum strait_status fake_copy(struct device *to_device, const struct strai
     if (from_device != NULL)
         require_pages(from, from_device);
     fake_device_control.copies++;
-    if ((to_device != NULL && __atomic_load_n(&to_device->failed, __ATOMIC_ACQUIRE)) ||
-        (from_device != NULL && __atomic_load_n(&from_device->failed, __ATOMIC_ACQUIRE)))
+    if ((to_device != NULL && is_broken(to_device)) || (from_device != NULL && is_broken(from_device)))
         return STRAIT_ERR_DEVICE;
     for (uint32_t r = 0; r < to->region_count; r++) {
         const struct strait_region *d = &to->regions[r], *s = &from->regions[r];

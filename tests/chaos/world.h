@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "tests/chaos/client.h"
-#include "tests/chaos/pages.h"
+#include "tests/chaos/memory.h"
 #include "tests/chaos/shared.h"
 
 #define SOURCE        0
@@ -65,9 +65,18 @@ struct orphan {
 /* What all worlds together have seen: in memory that they share. */
 struct totals;
 
+/* What all daemons and pools of a run are like. */
+struct setting {
+    const char *program;              /* straitd-chaos */
+    const char *folder;               /* for all files */
+    const struct memory_kind *memory; /* of most pools */
+    uint32_t devices;                 /* that have it; 0: it is the host's */
+    const char *plugin, *behind;      /* the folder of the plugin in front, the file of the one behind; NULL: none */
+    const char *options[8];           /* "--name=value", of all daemons; the last is NULL */
+};
+
 struct world {
-    const char *program; /* straitd-chaos */
-    const char *folder;
+    const struct setting *setting;
     const char *transport;
     uint32_t number;
     bool is_local; /* both clients have the source's daemon */
