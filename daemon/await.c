@@ -47,7 +47,8 @@ static void complete(struct offer *o, const struct awaited *awaited)
     if (awaited->task.status == STRAIT_OK)
         reason = make_ready(o, awaited);
     if (reason != STRAIT_REASON_NONE) {
-        offer_fail(o, reason, reason == STRAIT_REASON_LOCAL ? "the event of an append failed" : "");
+        bool of_event = awaited->task.status != STRAIT_OK && awaited->task.status != STRAIT_ERR_DEVICE;
+        offer_fail(o, reason, of_event ? "the event of an append failed" : ""); /* a device tells for itself */
         return;
     }
     offer_tell_legs(o, from);
