@@ -177,7 +177,7 @@ static void run_batch(struct device *device, struct device_task *batch, uint32_t
     uint64_t began = now();
     if (fake_device_control.delay_us != 0)
         usleep(fake_device_control.delay_us);
-    usleep(atomic_exchange(&fake_device_control.stall_us, 0));
+    usleep(atomic_exchange(&fake_device_control.stall_us[device->number], 0));
     bool broken = is_broken(device);
     fake_device_control.batches++;
     fake_device_control.tasks += tasks;
@@ -244,7 +244,7 @@ static bool check_event(struct device_task *task)
             break;
     if (info != NULL)
         fclose(info);
-    task->status = value >= FAKE_EVENT_FAILED ? STRAIT_ERR_DEVICE : STRAIT_OK;
+    task->status = value >= FAKE_EVENT_FAILED ? STRAIT_ERR_INVALID : STRAIT_OK;
     return value != 0;
 }
 
@@ -256,10 +256,13 @@ static void *on_waiter(void *arg)
         struct device_task **at = &device->waiting, *task;
         while ((task = *at) != NULL) {
             bool over = device->closing || __atomic_load_n(&task->forgotten, __ATOMIC_RELAXED);
-            if (!check_event(task) && !over) {
+            bool failed = __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE);
+            if (!check_event(task) && !over && !failed) {
                 at = &task->next;
                 continue;
             }
+            if (failed)
+                task->status = STRAIT_ERR_DEVICE;
             *at = task->next;
             device->setup.done(device->setup.owner, task);
         }
@@ -424,7 +427,10 @@ static enum strait_status fake_copy(struct device *to_device, const struct strai
     if (from_device != NULL)
         require_pages(from, from_device);
     fake_device_control.copies++;
-    if ((to_device != NULL && is_broken(to_device)) || (from_device != NULL && is_broken(from_device)))
+    usleep(fake_device_control.delay_us);
+    bool to_broken = to_device != NULL && is_broken(to_device);
+    bool from_broken = from_device != NULL && is_broken(from_device);
+    if (to_broken || from_broken)
         return STRAIT_ERR_DEVICE;
     for (uint32_t r = 0; r < to->region_count; r++) {
         const struct strait_region *d = &to->regions[r], *s = &from->regions[r];

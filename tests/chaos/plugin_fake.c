@@ -20,6 +20,5 @@ void plugin_break(void *behind, int32_t device)
 
 void plugin_stall(void *behind, int32_t device, uint32_t ms)
 {
-    (void)device; /* one for all */
-    atomic_store(&control(behind)->stall_us, ms * 1000);
+    atomic_store(&control(behind)->stall_us[device], ms * 1000);
 }
