@@ -17,6 +17,7 @@ strait_chaos_plugin(chaos-fake chaos/plugin_fake.c)
 add_dependencies(chaos-driver straitd-chaos chaos-fake strait-fake-device)
 
 if(STRAIT_HAVE_CUDA)
+    find_package(CUDAToolkit REQUIRED)
     # Apart: nvcc does not know the options of C.
     add_library(chaos_cuda_objects OBJECT chaos/memory_cuda.cu chaos/plugin_cuda.cu)
     target_include_directories(chaos_cuda_objects PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
