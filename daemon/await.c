@@ -6,6 +6,7 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
+#include "daemon/session.h"
 
 /* An append whose event has not completed. It outlives an offer that ends before. */
 struct awaited {
@@ -70,7 +71,8 @@ enum strait_reason await_append(struct offer *o, const struct message_append *me
     struct node *node = o->request.node;
     int32_t device = device_of(o->request.pool->pool, message);
     size_t lists_size = message->list_count * sizeof(message->lists[0]);
-    if (device < 0 || message->ready.size != (node->embedded ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC))
+    bool inside = o->request.session != NULL && o->request.session->inside;
+    if (device < 0 || message->ready.size != (inside ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC))
         return STRAIT_REASON_LOCAL;
     struct awaited *awaited =
         request_charge(&o->request, sizeof(*awaited) + lists_size) ? calloc(1, sizeof(*awaited) + lists_size) : NULL;
