@@ -256,7 +256,7 @@ static void *on_waiter(void *arg)
         struct device_task **at = &device->waiting, *task;
         while ((task = *at) != NULL) {
             bool over = device->closing || __atomic_load_n(&task->forgotten, __ATOMIC_RELAXED);
-            bool failed = __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE);
+            bool failed = is_broken(device);
             if (!check_event(task) && !over && !failed) {
                 at = &task->next;
                 continue;

@@ -177,7 +177,11 @@ static pid_t pid_of(const struct daemon_process *daemon)
     socklen_t size = sizeof(peer);
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", daemon->socket);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    require(fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0);
+    require(fd >= 0);
+    for (int i = 0; connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0; i++) {
+        require(i < 2000); /* it may have been started just now */
+        usleep(10000);
+    }
     require(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0);
     close(fd);
     return peer.pid;

@@ -26,15 +26,17 @@ struct strait_client *client_open(const struct daemon_process *daemon)
     return client;
 }
 
+/* Daemons of one host find each other's memory by way of their sockets: it has one, too. */
 struct strait_client *client_embedded(const char *coding)
 {
+    static unsigned count;
     char options[512];
     struct strait_client *client;
     struct strait_client_config config = {.size = sizeof(config), .embedded = options};
     snprintf(options, sizeof(options),
-             "transports = shm\ncoding = %s\ncodebook = %s/codebook\nlisten = 127.0.0.1:0\n"
+             "transports = shm\ncoding = %s\ncodebook = %s/codebook\nlisten = 127.0.0.1:0\nsocket = %s/embedded-%u\n"
              "arena-bytes = 64M\nsend-bytes = 16M\n",
-             coding, world_folder);
+             coding, world_folder, world_folder, count++);
     require(strait_client_open(&config, &client) == STRAIT_OK);
     return client;
 }
