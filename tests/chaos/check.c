@@ -58,8 +58,8 @@ static bool is_held(const struct world *w, const struct orphan *orphan)
 {
     if (orphan->daemon == 0 || (w->sides[0].daemon != orphan->daemon && w->sides[1].daemon != orphan->daemon))
         return false;
-    return orphan->pages.kind->is_named ? is_mapped(orphan->daemon, orphan->pages.name)
-                                        : holds_others(w, orphan->daemon);
+    return orphan->pages.kind->has_driver ? holds_others(w, orphan->daemon)
+                                          : is_mapped(orphan->daemon, orphan->pages.name);
 }
 
 static void check_orphan(struct world *w, struct orphan *orphan)
@@ -185,7 +185,7 @@ static void check_growth(struct world *w, int side)
         return;
     totals_max(&w->totals->growth_kib, (int64_t)kib - s->resident);
     totals_max(&w->totals->rests, s->rests);
-    bool driver = w->setting->devices > 0 && !w->setting->memory->is_named;
+    bool driver = w->setting->memory->has_driver;
     if (descriptors > s->descriptors + DESCRIPTORS_MORE + (driver ? DRIVER_FILES : 0))
         violation(w, "daemon %d has %u descriptors open, and had %u", side, descriptors, s->descriptors);
     if (kib > s->resident + RESIDENT_MORE_KIB + (driver ? DRIVER_KIB : 0))

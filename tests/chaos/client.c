@@ -169,7 +169,7 @@ static void obey(struct worker *w, const struct order *order)
         break;
     default: /* CLOSE */
         strait_client_close(w->client);
-        exit(0);
+        pages_exit_child(0);
     }
 }
 
@@ -180,7 +180,7 @@ static void take_orders(struct worker *w)
     while ((size = recv(w->channel, &order, sizeof(order), MSG_DONTWAIT)) == sizeof(order))
         obey(w, &order);
     if (size == 0)
-        exit(0);
+        pages_exit_child(0);
 }
 
 /* ---- The process ---------------------------------------------------------------------------------------------- */

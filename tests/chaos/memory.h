@@ -22,7 +22,9 @@ struct part {
 
 struct memory_kind {
     const char *name;
-    bool is_named; /* /proc/PID/maps of who has it mapped shows its name */
+    /* It is behind a driver: /proc/PID/maps does not name it, and children of who uses it may not run its exit
+     * handlers. */
+    bool has_driver;
 
     /* How many devices there are. 0: there is no memory of this kind here. Nothing of them stays in use. */
     uint32_t (*devices)(void);

@@ -157,4 +157,4 @@ uint32_t find_wrong(const pages *pages, const part *parts, uint32_t count)
 
 } // namespace
 
-const memory_kind memory_cuda = {"cuda", false, count_devices, begin, take, give, describe, write, find_wrong};
+const memory_kind memory_cuda = {"cuda", true, count_devices, begin, take, give, describe, write, find_wrong};

@@ -82,7 +82,6 @@ static void describe_host(const struct pages *pages, struct strait_pool_region *
 }
 
 const struct memory_kind memory_host = {.name = "host",
-                                        .is_named = true,
                                         .devices = no_devices,
                                         .begin = host_begin,
                                         .take = host_take,
@@ -116,7 +115,6 @@ static void describe_ipc(const struct pages *pages, struct strait_pool_region *r
 }
 
 const struct memory_kind memory_fake = {.name = "fake",
-                                        .is_named = true,
                                         .devices = fake_devices,
                                         .begin = host_begin,
                                         .take = fake_take,

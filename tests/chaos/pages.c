@@ -1,7 +1,9 @@
 #include "tests/chaos/pages.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <strait/codec.h>
 
@@ -40,9 +42,19 @@ void pages_begin(void)
     memset(table + GUARD_FIRST, GUARD_BYTE, GUARD_BYTES);
 }
 
+static bool driver_is_used;
+
 bool pages_use_kind(const struct memory_kind *kind)
 {
+    driver_is_used |= kind->has_driver;
     return kind->begin(table, TABLE_WORDS);
+}
+
+void pages_exit_child(int status)
+{
+    if (driver_is_used)
+        _exit(status);
+    exit(status); /* where leaks are looked for */
 }
 
 /* ---- Parts ---------------------------------------------------------------------------------------------------- */

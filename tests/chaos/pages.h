@@ -39,6 +39,8 @@ struct pages {
 void pages_begin(void); /* once, before anything else */
 /* Once in each process that creates pools of a kind. False: it cannot be. */
 bool pages_use_kind(const struct memory_kind *kind);
+/* Ends a child of such a process. */
+void __attribute__((noreturn)) pages_exit_child(int status);
 bool pages_create(struct pages *pages, const struct memory_kind *kind, int32_t device, const char *name,
                   uint64_t first_tag);
 void pages_destroy(struct pages *pages);

@@ -178,7 +178,7 @@ void daemon_terminated(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
     int status = 0;
-    uint64_t until = now_ns() + 3000ull * MS;
+    uint64_t until = now_ns() + (w->setting->memory->has_driver ? 8000ull : 3000ull) * MS;
     pid_t ended = 0;
     while ((ended = waitpid(s->daemon, &status, WNOHANG)) == 0 && now_ns() < until)
         (void)world_pump(w, 2, NULL, NULL);

@@ -127,6 +127,18 @@ static void move_between(struct strait_client *source_client, struct strait_clie
     printf("  %s: every byte as it should be, also with events\n", what);
 }
 
+/* Whether a process may open its own handles is for the driver to say: either is told, or it works. */
+static void move_own_handle(struct strait_client *client)
+{
+    struct gpu_pool *own = pool_try(client, on(small, 0, STRAIT_HANDLE_CUDA_IPC), 0, 0);
+    printf("  its own IPC handle: %s %s\n", strait_status_string(own->status), own->text);
+    require(own->status == STRAIT_OK || own->status == STRAIT_ERR_INVALID);
+    if (own->status != STRAIT_OK)
+        return;
+    pool_fill(own, 1);
+    move_all(own, pool_make(client, on(small, 0, STRAIT_HANDLE_POINTER)), 1, true);
+}
+
 void scene_embedded(void)
 {
     struct daemon_process a;
@@ -137,7 +149,7 @@ void scene_embedded(void)
     move_between(one, two, STRAIT_HANDLE_POINTER, "between two in one process");
     move_between(one, one, STRAIT_HANDLE_POINTER, "under one");
     move_between(one, apart, STRAIT_HANDLE_CUDA_IPC, "to one of another process");
-    refused(one, on(small, 0, STRAIT_HANDLE_CUDA_IPC), 0, 0, STRAIT_ERR_INVALID); /* its own process's */
+    move_own_handle(one);
     refused(one, on(small, 0, STRAIT_HANDLE_POINTER), 64u << 20, 0, STRAIT_ERR_INVALID);
     refused(one, on(small, 0, STRAIT_HANDLE_POINTER), 0, 50, STRAIT_ERR_UNSUPPORTED);
     if (last_device() > 0)

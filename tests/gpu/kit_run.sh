@@ -1,53 +1,87 @@
 #!/bin/sh
-# run.sh [PART ...]: of chaos, scenes, sanitizer, rates; without one, the first three, in less than 100 seconds. Made by
-# tests/gpu/kit.sh. A short report comes last; 77: there is no GPU. All logs, packed, go to $OUT when that is set.
+# run.sh [PART ...]: of chaos, scenes, bugs, sanitizer, rates; without one, all but the last, in about 100 seconds. Made by
+# tests/gpu/kit.sh. SEED and CHAOS_SECONDS are of chaos. A short report comes last; all logs, packed, go to $OUT when that
+# is set. Exit status 77: there is no GPU here.
 cd "$(dirname "$0")" || exit 1
 kit=$PWD
-[ $# -gt 0 ] || set -- chaos scenes sanitizer
+[ $# -gt 0 ] || set -- chaos scenes bugs sanitizer
 parts=" $* "
 logs=$(mktemp -d)
-export LD_LIBRARY_PATH="$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" UCX_MEM_EVENTS=no UCX_WARN_UNUSED_ENV_VARS=n
+export LD_LIBRARY_PATH="$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" UCX_MEM_EVENTS=no
 export GPU_TEST_PLUGIN="$kit/chaos" GPU_TEST_BEHIND="$kit/lib/libstrait-node-cuda.so.0"
 began=$(date +%s)
 
 wanted() { case $parts in *" $1 "*) ;; *) false ;; esac; }
 
-# part NAME SECONDS COMMAND ...: in the background, with a log and an exit status of its own.
+# part NAME COMMAND ...: in the background, with a log and an exit status of its own.
 part() {
-    name=$1 seconds=$2
-    shift 2
+    name=$1
+    shift
     (
-        timeout -k 5 "$seconds" "$@" >"$logs/$name.log" 2>&1
+        "$@" >"$logs/$name.log" 2>&1
         echo $? >"$logs/$name.status"
         echo "$(($(date +%s) - began))" >"$logs/$name.ended"
     ) &
 }
 
+# chaos SECONDS OPTIONS ...
+chaos() {
+    seconds=$1
+    shift
+    timeout -k 5 $((seconds + 20)) ./chaos-driver --daemon ./straitd-chaos --memory cuda --plugin "$GPU_TEST_PLUGIN" \
+        --behind "$GPU_TEST_BEHIND" --seed "${SEED:-1}" --seconds "$seconds" "$@"
+}
+
+# scenes NAME ...
+scenes() { timeout -k 5 70 ./gpu_pools ./straitd "$@"; }
+
+# The planted bugs, each of which has to be found.
+bugs() {
+    for bug in "acknowledge --state 5" "epoch --fault 21 --state 2" "drained --state 7"; do
+        # shellcheck disable=SC2086
+        chaos 20 --hits 40 --bug $bug >"$logs/bug.log" 2>&1
+        status=$?
+        [ $status -ne 77 ] || return 77
+        echo "planted bug: $bug: $(grep '^chaos: ' "$logs/bug.log" | cut -c1-200)"
+        grep -q '^chaos: FAIL: [0-9]* violations' "$logs/bug.log" || return 1
+    done
+}
+
 if wanted chaos; then
-    part chaos 45 ./chaos-driver --daemon ./straitd-chaos --memory cuda --plugin "$GPU_TEST_PLUGIN" \
-        --behind "$GPU_TEST_BEHIND" --local --hits 1 --seconds "${CHAOS_SECONDS:-30}" --partly --keep --verbose --seed "${SEED:-1}"
+    part chaos chaos "${CHAOS_SECONDS:-30}" --local --worlds 4 --hits 1 --partly --keep --verbose
     wait
 fi
 if wanted scenes; then
-    part moving 70 ./gpu_pools ./straitd shm local shapes ready embedded refusals ucx
-    part failing 70 ./gpu_pools ./straitd client_dies daemon_dies silence client_faults freed device_fails device_stalls
+    part moving scenes shm local shapes ready embedded refusals ucx
+    part dying scenes client_dies daemon_dies silence client_faults freed
+    part failing scenes device_fails device_stalls
 fi
-wanted sanitizer && part sanitizer 60 ./sanitize.sh ./gpu_pools ./straitd
+wanted bugs && part bugs bugs
+wanted sanitizer && part sanitizer timeout -k 5 60 ./sanitize.sh ./gpu_pools ./straitd
 wait
-wanted rates && part rates 120 ./gpu_pools ./straitd rates
+wanted rates && part rates scenes rates
 wait
 
 # ---- The report -----------------------------------------------------------------------------------------------------
+
+# show NAME: what its log says.
+show() {
+    case $1 in
+    chaos)
+        grep -E 'VIOLATION|^chaos|transfers \(|latest verdict|daemons started|time is up|skipped' "$logs/chaos.log" |
+            head -n 40 | cut -c1-300
+        ;;
+    sanitizer) grep -vE '^========= *$|COMPUTE-SANITIZER' "$logs/sanitizer.log" | tail -n 30 | cut -c1-200 ;;
+    *) tail -n 90 "$logs/$1.log" | cut -c1-240 ;;
+    esac
+}
+
 failed=0 skipped=0
-for name in chaos moving failing sanitizer rates; do
+for name in chaos moving dying failing bugs sanitizer rates; do
     [ -f "$logs/$name.status" ] || continue
     status=$(cat "$logs/$name.status")
     echo "=== $name: exit status $status, ended after $(cat "$logs/$name.ended") s"
-    case $name in
-    chaos) grep -E 'VIOLATION|^chaos|transfers \(|latest verdict|daemons started|time is up|skipped|logs are in' "$logs/$name.log" | head -n 40 | cut -c1-300 ;;
-    sanitizer) grep -vE '^========= *$|COMPUTE-SANITIZER' "$logs/$name.log" | tail -n 30 | cut -c1-200 ;;
-    *) tail -n 90 "$logs/$name.log" | cut -c1-240 ;;
-    esac
+    show $name
     case $status in
     0) ;;
     77) skipped=77 ;;
@@ -56,7 +90,7 @@ for name in chaos moving failing sanitizer rates; do
 done
 folder=$(sed -n 's/^logs are in //p' "$logs/chaos.log" 2>/dev/null)
 [ -z "$folder" ] || mv "$folder" "$logs/daemons"
-[ -z "${OUT:-}" ] || tar czf "$OUT/logs.tar.gz" -C "$logs" --exclude='*.shared' . 2>/dev/null
+[ -z "${OUT:-}" ] || tar czf "$OUT/logs.tar.gz" -C "$logs" --exclude='*.shared' .
 echo "=== logs in $logs, $(($(date +%s) - began)) s"
 [ $failed -eq 0 ] || exit 1
 exit $skipped
