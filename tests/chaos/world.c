@@ -17,8 +17,6 @@
 
 #include "tests/chaos/totals.h"
 
-#define READY_MS 5000u /* in which new requests have to work again */
-
 uint64_t now_ns(void)
 {
     struct timespec time;
@@ -303,9 +301,9 @@ bool world_ready(struct world *w)
         if (w->sides[side].client == 0)
             worker_start(w, side);
     }
-    if (world_pump(w, READY_MS, is_ready, NULL))
+    if (world_pump(w, ready_ms(w), is_ready, NULL))
         return true;
-    violation(w, "the pools are not registered after %u ms: source %d, sink %d", READY_MS, w->sides[0].registered,
+    violation(w, "the pools are not registered after %u ms: source %d, sink %d", ready_ms(w), w->sides[0].registered,
               w->sides[1].registered);
     return false;
 }

@@ -99,6 +99,13 @@ static inline int daemon_of(const struct world *w, int side)
     return w->is_local ? SOURCE : side;
 }
 
+/* In which new requests have to work again. Contexts of GPUs are made one after another, for the daemons of all worlds.
+ */
+static inline uint32_t ready_ms(const struct world *w)
+{
+    return w->setting->memory->has_driver ? 12000 : 5000;
+}
+
 uint64_t now_ns(void);
 void rest_ms(uint32_t ms);
 uint32_t draw(struct world *w, uint32_t below);

@@ -30,8 +30,8 @@ static bool sick_open(struct sick *s, bool sinks)
     /* The one that fails is the last that it took into use: whatever it keeps for all of them, it keeps there. */
     if (last_device() > 0)
         s->near = pool_make(s->clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_IPC));
-    s->pool = pool_make(s->clients[0], on(large, 0, STRAIT_HANDLE_CUDA_IPC));
-    s->peers = pool_make(s->clients[1], on(large, last_device(), STRAIT_HANDLE_CUDA_IPC));
+    s->pool = pool_make(s->clients[0], on(medium, 0, STRAIT_HANDLE_CUDA_IPC));
+    s->peers = pool_make(s->clients[1], on(medium, last_device(), STRAIT_HANDLE_CUDA_IPC));
     s->host = pool_make(s->clients[0], on(small, -1, STRAIT_HANDLE_MEMFD));
     s->hosts = pool_make(s->clients[1], on(small, -1, STRAIT_HANDLE_MEMFD));
     pool_fill(s->pool, 1);
@@ -51,8 +51,8 @@ static void pair_begin(struct pair *p, struct sick *s, const char *key)
     struct strait_peer *peer = pool_peer(source, sink->client);
     p->own = s->sinks ? &p->expect : &p->offer;
     p->others = s->sinks ? &p->offer : &p->expect;
-    flow_offer(&p->offer, source, key, NULL, large.pages, false);
-    flow_expect(&p->expect, sink, key, NULL, large.pages);
+    flow_offer(&p->offer, source, key, NULL, medium.pages, false);
+    flow_expect(&p->expect, sink, key, NULL, medium.pages);
     require(strait_start(p->expect.transfer, peer, NULL) == STRAIT_OK);
     strait_peer_remove(peer);
 }
@@ -295,8 +295,8 @@ void scene_device_stalls(void)
     struct strait_peer *peer = pool_peer(s.peers, s.clients[0]);
     stall_device(&s);
     uint64_t began = now_ns();
-    flow_offer(&offer, s.peers, "held up", NULL, large.pages, false);
-    flow_expect_for(&expect, s.pool, "held up", NULL, large.pages, DEADLINE_MS);
+    flow_offer(&offer, s.peers, "held up", NULL, medium.pages, false);
+    flow_expect_for(&expect, s.pool, "held up", NULL, medium.pages, DEADLINE_MS);
     require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
     move_all(s.host, s.hosts, 2, true);
     double host_ms = (double)(now_ns() - began) * 1e-6;

@@ -58,11 +58,18 @@ void world_begin(void)
     write_codebook();
 }
 
+void world_end(void)
+{
+    char command[96];
+    snprintf(command, sizeof(command), "rm -rf '%s'", world_folder);
+    if (system(command) != 0)
+        fprintf(stderr, "cannot remove %s\n", world_folder);
+}
+
 /* ---- Starting ---------------------------------------------------------------------------------------------------- */
 
 enum { ARGUMENTS = 32, VARIABLES = 512 };
 
-/* "compute-sanitizer --tool memcheck": straitd and its options follow. */
 static uint32_t add_words(char **arguments, char *words, uint32_t most)
 {
     uint32_t count = 0;
@@ -95,9 +102,10 @@ static char **environment_of(const struct daemon_process *daemon)
 
 static void spawn_daemon(struct daemon_process *daemon)
 {
-    char options[5][160], under[512], *arguments[ARGUMENTS] = {NULL};
-    const char *prefix = getenv("GPU_TEST_UNDER");
+    char options[5][160], under[512], more[512], *arguments[ARGUMENTS] = {NULL};
+    const char *prefix = getenv("GPU_TEST_UNDER"), *all = getenv("GPU_TEST_OPTIONS");
     snprintf(under, sizeof(under), "%s", prefix != NULL ? prefix : "");
+    snprintf(more, sizeof(more), "%s", all != NULL ? all : "");
     snprintf(options[0], sizeof(options[0]), "--socket=%s", daemon->socket);
     snprintf(options[1], sizeof(options[1]), "--transports=%s", daemon->transport);
     snprintf(options[2], sizeof(options[2]), "--coding=%s", daemon->coding);
@@ -111,11 +119,12 @@ static void spawn_daemon(struct daemon_process *daemon)
                                  options[4],
                                  "--listen=127.0.0.1:0",
                                  "--metrics=",
-                                 "--ucx-options=tls=tcp",
-                                 daemon->more};
-    uint32_t count = add_words(arguments, under, ARGUMENTS - COUNT(fixed) - 1);
+                                 "--ucx-options=tls=tcp"};
+    uint32_t count = add_words(arguments, under, 8);
     for (int i = 0; i < COUNT(fixed); i++)
         arguments[count++] = (char *)(uintptr_t)fixed[i];
+    count += add_words(arguments + count, more, 8);
+    arguments[count] = (char *)(uintptr_t)daemon->more;
     int error = posix_spawnp(&daemon->pid, arguments[0], NULL, NULL, arguments, environment_of(daemon));
     if (error != 0)
         fprintf(stderr, "%s: %s\n", arguments[0], strerror(error));
@@ -125,7 +134,10 @@ static void spawn_daemon(struct daemon_process *daemon)
 static void prepare(struct daemon_process *daemon, const char *name, const char *transport, const char *coding,
                     const char *more)
 {
+    const char *other = getenv("GPU_TEST_TRANSPORTS");
     *daemon = (struct daemon_process){.transport = transport, .coding = coding, .more = more};
+    if (other != NULL && strcmp(transport, "shm") == 0)
+        daemon->transport = other;
     snprintf(daemon->socket, sizeof(daemon->socket), "%s/%s", world_folder, name);
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh [PART ...]: of chaos, scenes, bugs, sanitizer, rates; without one, all but the last, in about 100 seconds. Made by
-# tests/gpu/kit.sh. SEED and CHAOS_SECONDS are of chaos. A short report comes last; all logs, packed, go to $OUT when that
-# is set. Exit status 77: there is no GPU here.
+# tests/gpu/kit.sh. SEED, CHAOS_SECONDS and CHAOS_OPTIONS are of chaos; what the scenes listen to is in tests/gpu/world.h.
+# A short report comes last; all logs, packed, go to $OUT when that is set. Exit status 77: there is no GPU here.
 cd "$(dirname "$0")" || exit 1
 kit=$PWD
 [ $# -gt 0 ] || set -- chaos scenes bugs sanitizer
@@ -28,8 +28,10 @@ part() {
 chaos() {
     seconds=$1
     shift
+    # shellcheck disable=SC2086
     timeout -k 5 $((seconds + 20)) ./chaos-driver --daemon ./straitd-chaos --memory cuda --plugin "$GPU_TEST_PLUGIN" \
-        --behind "$GPU_TEST_BEHIND" --seed "${SEED:-1}" --seconds "$seconds" "$@"
+        --behind "$GPU_TEST_BEHIND" --seed "${SEED:-1}" --seconds "$seconds" \
+        ${CHAOS_OPTIONS:-} "$@"
 }
 
 # scenes NAME ...
@@ -48,12 +50,13 @@ bugs() {
 }
 
 if wanted chaos; then
-    part chaos chaos "${CHAOS_SECONDS:-30}" --local --worlds 4 --hits 1 --partly --keep --verbose
+    part chaos chaos "${CHAOS_SECONDS:-30}" --local --hits 1 --partly --keep --verbose
     wait
 fi
 if wanted scenes; then
     part moving scenes shm local shapes ready embedded refusals ucx
-    part dying scenes client_dies daemon_dies silence client_faults freed
+    part dying scenes client_dies daemon_dies silence
+    part erring scenes client_faults freed
     part failing scenes device_fails device_stalls
 fi
 wanted bugs && part bugs bugs
@@ -77,7 +80,7 @@ show() {
 }
 
 failed=0 skipped=0
-for name in chaos moving dying failing bugs sanitizer rates; do
+for name in chaos moving dying erring failing bugs sanitizer rates; do
     [ -f "$logs/$name.status" ] || continue
     status=$(cat "$logs/$name.status")
     echo "=== $name: exit status $status, ended after $(cat "$logs/$name.ended") s"

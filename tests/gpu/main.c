@@ -32,6 +32,7 @@ static int run_here(const char *name)
     alarm(SECONDS_MAX * (unsigned)patience());
     world_begin();
     scene->run();
+    world_end();
     printf("%s: passed\n", name);
     return 0;
 }

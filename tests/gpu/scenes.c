@@ -36,6 +36,8 @@ int last_device(void)
 const struct pool_shape small = {
     .handle = STRAIT_HANDLE_CUDA_IPC, .regions = 8, .pages = 96, .page_bytes = 32768, .gap = 64};
 
+const struct pool_shape medium = {
+    .handle = STRAIT_HANDLE_CUDA_IPC, .regions = 16, .pages = 192, .page_bytes = 32768, .gap = 64};
 const struct pool_shape large = {
     .handle = STRAIT_HANDLE_CUDA_IPC, .regions = 32, .pages = 256, .page_bytes = 32768, .gap = 64};
 

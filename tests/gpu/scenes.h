@@ -35,7 +35,7 @@ void scene_device_stalls(void);
 
 /* ---- What they share --------------------------------------------------------------------------------------------- */
 
-extern const struct pool_shape small, large;
+extern const struct pool_shape small, medium, large; /* 24, 96 and 256 MiB */
 
 int last_device(void);
 struct pool_shape on(struct pool_shape shape, int device, enum strait_handle handle);

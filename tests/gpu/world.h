@@ -1,8 +1,10 @@
-/* Daemons, clients and pools in memory of real GPUs. Variables of the environment: GPU_TEST_LOG (daemons tell much),
- * GPU_TEST_UNDER (a command that daemons are run with), GPU_TEST_PLUGIN and GPU_TEST_BEHIND (the folder of the plugin
- * that is put in front of a daemon's own to make devices fail, and the file of that one).
- * Of every pool an image on the host tells what its memory has to
- * hold, gaps between pages included. Everything lives until the end of the process. */
+/* Daemons, clients and pools in memory of real GPUs. Of every pool an image on the host tells what its memory has to
+ * hold, gaps between pages included. Everything lives until the end of the process.
+ *
+ * Variables of the environment: GPU_TEST_LOG (daemons tell much), GPU_TEST_TRANSPORTS (in place of shm),
+ * GPU_TEST_OPTIONS (more options of every daemon), GPU_TEST_UNDER (the command that runs daemons, as
+ * "compute-sanitizer --tool memcheck"), GPU_TEST_PLUGIN and GPU_TEST_BEHIND (the folder of the plugin that is put in
+ * front of a daemon's own to make devices fail, and the file of that one). */
 #ifndef STRAIT_TESTS_GPU_WORLD_H
 #define STRAIT_TESTS_GPU_WORLD_H
 
@@ -31,6 +33,7 @@ struct daemon_process {
 extern const char *straitd_path;
 extern char world_folder[64];
 void world_begin(void); /* a folder, and a codebook in it */
+void world_end(void);   /* removes it */
 void daemon_start(struct daemon_process *daemon, const char *name, const char *transport, const char *coding,
                   const char *more);
 /* One whose devices can be made to fail or to stall: `breaks`, `stalls` of its faults. False: not here. */
