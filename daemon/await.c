@@ -6,6 +6,7 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
+#include "daemon/session.h"
 
 /* An append whose event has not completed. It outlives an offer that ends before. */
 struct awaited {
@@ -47,7 +48,8 @@ static void complete(struct offer *o, const struct awaited *awaited)
     if (awaited->task.status == STRAIT_OK)
         reason = make_ready(o, awaited);
     if (reason != STRAIT_REASON_NONE) {
-        offer_fail(o, reason, reason == STRAIT_REASON_LOCAL ? "the event of an append failed" : "");
+        bool of_event = awaited->task.status != STRAIT_OK && awaited->task.status != STRAIT_ERR_DEVICE;
+        offer_fail(o, reason, of_event ? "the event of an append failed" : ""); /* a device tells for itself */
         return;
     }
     offer_tell_legs(o, from);
@@ -69,7 +71,8 @@ enum strait_reason await_append(struct offer *o, const struct message_append *me
     struct node *node = o->request.node;
     int32_t device = device_of(o->request.pool->pool, message);
     size_t lists_size = message->list_count * sizeof(message->lists[0]);
-    if (device < 0 || message->ready.size != (node->embedded ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC))
+    bool inside = o->request.session != NULL && o->request.session->inside;
+    if (device < 0 || message->ready.size != (inside ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC))
         return STRAIT_REASON_LOCAL;
     struct awaited *awaited =
         request_charge(&o->request, sizeof(*awaited) + lists_size) ? calloc(1, sizeof(*awaited) + lists_size) : NULL;

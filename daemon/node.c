@@ -305,7 +305,6 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     made->workers = worker_count();
     made->processors = uv_available_parallelism();
     made->listen_fd = made->lock_fd = -1;
-    made->embedded = client_fd >= 0;
     made->watches = (struct watch_count){.idle = on_watches_idle, .owner = made};
     do
         auth_random(&made->incarnation, sizeof(made->incarnation));
@@ -315,10 +314,13 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     enum strait_status status = make_parts(made, why, why_size);
     start_turning(made);
     *node = made;
-    if (status == STRAIT_OK && made->embedded)
+    if (status == STRAIT_OK && client_fd >= 0) {
         session_accept(made, client_fd);
-    else if (client_fd >= 0)
+        if (made->sessions != NULL)
+            made->sessions->inside = true;
+    } else if (client_fd >= 0) {
         close(client_fd);
+    }
     return status;
 }
 

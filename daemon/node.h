@@ -39,8 +39,7 @@ struct node {
     struct mapping *mappings; /* registrations, oldest first: the first is being mapped */
     bool sessions_ended;      /* some can be freed */
     bool backlog;             /* some have messages that waited */
-    bool embedded;
-    bool client_gone; /* embedded: the only one */
+    bool client_gone;         /* embedded: the one inside */
 
     int listen_fd, lock_fd;
     struct watch *listener;
@@ -62,7 +61,7 @@ struct node {
 };
 
 /* Makes a node on a loop: arenas, codebook, sockets. Blocks while memory is faulted in. `client_fd`: embedded mode, the
- * daemon's end of the only client's socket (taken), with whose end the node stops; else -1. `stopped` is called when a
+ * daemon's end of its client's socket (taken), with whose end the node stops; else -1. `stopped` is called when a
  * stop has come to its end: node_destroy may follow. ERR_NO_MEMORY: *node is NULL. With other errors `why` says what
  * failed, and *node is a node that must be stopped all the same. */
 enum strait_status node_create(uv_loop_t *loop, const struct node_options *options, struct log *log, int client_fd,

@@ -73,9 +73,8 @@ static void session_free(struct session *session)
         close(session->pidfd);
     DL_DELETE(node->sessions, session);
     node->session_count--;
+    node->client_gone |= session->inside;
     free(session);
-    if (node->embedded)
-        node->client_gone = true;
 }
 
 /* Everything has drained: the end of the socket tells the client so. */

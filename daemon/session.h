@@ -12,6 +12,7 @@ struct session {
     struct watch *process; /* of the client's pidfd; NULL: only the socket tells of its death */
     int pidfd;
     uint32_t pid, uid;
+    bool inside;              /* of the process that the node is embedded in: the node ends with it */
     bool greeted;             /* HELLO has come */
     bool mapping;             /* a pool is being mapped: messages wait */
     bool dirty;               /* something is to be flushed */

@@ -1,10 +1,37 @@
 # Daemons and clients that are killed, stopped and cut off, with every byte watched: tests/chaos/README.md. The full run is
 # tests/chaos/run.sh.
-add_executable(straitd-chaos ${PROJECT_SOURCE_DIR}/daemon/main.c chaos/inject.c)
+add_executable(straitd-chaos ${PROJECT_SOURCE_DIR}/daemon/main.c chaos/inject.c chaos/hold.c)
 target_link_libraries(straitd-chaos PRIVATE strait_node)
-add_executable(chaos-driver chaos/main.c chaos/scenario.c chaos/places.c chaos/strike.c chaos/attack.c chaos/world.c
-    chaos/pair.c chaos/check.c chaos/pages.c chaos/client.c)
+add_executable(chaos-driver chaos/main.c chaos/options.c chaos/scenario.c chaos/places.c chaos/strike.c chaos/attack.c
+    chaos/world.c chaos/pair.c chaos/check.c chaos/pages.c chaos/memory_host.c chaos/client.c)
 target_link_libraries(chaos-driver PRIVATE strait_client strait_kernels)
+
+# strait_chaos_plugin(NAME SOURCES ...): in front of the daemon's plugin for devices, found before it by the same name.
+function(strait_chaos_plugin name)
+    add_library(${name} SHARED chaos/plugin.c chaos/hold.c ${ARGN})
+    target_link_libraries(${name} PRIVATE strait_options Threads::Threads ${CMAKE_DL_LIBS})
+    set_target_properties(${name} PROPERTIES OUTPUT_NAME strait-node-cuda VERSION ${PROJECT_VERSION} SOVERSION 0
+        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${name})
+endfunction()
+strait_chaos_plugin(chaos-fake chaos/plugin_fake.c)
+add_dependencies(chaos-driver straitd-chaos chaos-fake strait-fake-device)
+
+if(STRAIT_HAVE_CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    # Apart: nvcc does not know the options of C.
+    add_library(chaos_cuda_objects OBJECT chaos/memory_cuda.cu chaos/plugin_cuda.cu)
+    target_include_directories(chaos_cuda_objects PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+    set_target_properties(chaos_cuda_objects PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+        POSITION_INDEPENDENT_CODE ON)
+    set(chaos_objects $<TARGET_OBJECTS:chaos_cuda_objects>)
+    target_sources(chaos-driver PRIVATE $<FILTER:${chaos_objects},INCLUDE,memory_cuda>)
+    target_compile_definitions(chaos-driver PRIVATE TESTS_CHAOS_CUDA)
+    strait_chaos_plugin(chaos-cuda $<FILTER:${chaos_objects},INCLUDE,plugin_cuda>)
+    foreach(target chaos-driver chaos-cuda)
+        target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+    endforeach()
+    add_dependencies(chaos-driver chaos-cuda strait-cuda strait-node-cuda)
+endif()
 
 set(chaos_transport shm)
 if(STRAIT_HAVE_UCX)
@@ -20,17 +47,28 @@ function(strait_chaos_test name)
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
 endfunction()
 
+# Then with pools in memory of the fake devices, and of GPUs where there are any: as much as there is time for.
+set(chaos_fake --memory fake --plugin $<TARGET_FILE_DIR:chaos-fake> --behind $<TARGET_FILE:strait-fake-device>)
 strait_chaos_test(chaos OPTIONS --local --hits 2 --seconds 220 TIMEOUT 240)
+strait_chaos_test(chaos_device OPTIONS ${chaos_fake} --local --hits 1 --seconds 220 TIMEOUT 240)
+if(STRAIT_HAVE_CUDA)
+    strait_chaos_test(chaos_gpu OPTIONS --memory cuda --plugin $<TARGET_FILE_DIR:chaos-cuda>
+        --behind $<TARGET_FILE:strait-node-cuda> --local --hits 1 --seconds 60 --partly TIMEOUT 120)
+    set_tests_properties(chaos_gpu PROPERTIES LABELS gpu)
+endif()
 
 # It has to notice each of three bugs, by the rule that the bug breaks: in the states where that can be seen, as the
 # whole table would take longer to come to them.
 function(strait_chaos_bug name text)
-    strait_chaos_test(chaos_${name} OPTIONS --bug ${name} --hits 40 --seconds 60 ${ARGN} TIMEOUT 90)
+    strait_chaos_test(chaos_${name} OPTIONS --hits 40 --seconds 60 ${ARGN} TIMEOUT 90)
     set_tests_properties(chaos_${name} PROPERTIES
         PASS_REGULAR_EXPRESSION "chaos: FAIL: [0-9]+ violations, the first: ${text}")
 endfunction()
 set(wrong_bytes "transfer [0-9]+ is DONE, but page [0-9]+ of the sink has other bytes")
 set(wrong_chunk "transfer [0-9]+ .the target. failed for nothing: source (chunk could not be decoded|checksum mismatch)")
-strait_chaos_bug(acknowledge "${wrong_bytes}" --state 5)
-strait_chaos_bug(epoch "(${wrong_bytes}|${wrong_chunk})" --fault 21 --state 2)
-strait_chaos_bug(drained "page [0-9]+ of pool [^ ]+ changed, although nobody expects it" --state 7)
+set(written_late "page [0-9]+ of pool [^ ]+ changed, although nobody expects it")
+strait_chaos_bug(acknowledge "${wrong_bytes}" --bug acknowledge --state 5)
+strait_chaos_bug(epoch "(${wrong_bytes}|${wrong_chunk})" --bug epoch --fault 21 --state 2)
+strait_chaos_bug(drained "${written_late}" --bug drained --state 7)
+strait_chaos_bug(device_acknowledge "${wrong_bytes}" --bug acknowledge --state 5 ${chaos_fake})
+strait_chaos_bug(device_drained "${written_late}" --bug drained --state 7 ${chaos_fake})

@@ -161,6 +161,14 @@ static void *fetch_metadata(const struct device_task *task)
     return copy;
 }
 
+/* Has it failed, or is it to fail with what it does now? */
+static bool is_broken(struct device *device)
+{
+    if ((fake_device_control.fail & 1u << device->number) != 0)
+        __atomic_store_n(&device->failed, true, __ATOMIC_RELEASE);
+    return __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE);
+}
+
 static void code(struct device *device, struct device_task *task)
 {
     const struct device_codec *codec = device->setup.codec;
@@ -202,8 +210,8 @@ static void run_batch(struct device *device, struct device_task *batch, uint32_t
     uint64_t began = now();
     if (fake_device_control.delay_us != 0)
         usleep(fake_device_control.delay_us);
-    if ((fake_device_control.fail & 1u << device->number) != 0)
-        __atomic_store_n(&device->failed, true, __ATOMIC_RELEASE);
+    usleep(atomic_exchange(&fake_device_control.stall_us[device->number], 0));
+    bool broken = is_broken(device);
     fake_device_control.batches++;
     fake_device_control.tasks += tasks;
     if (tasks > fake_device_control.largest_batch)
@@ -211,7 +219,7 @@ static void run_batch(struct device *device, struct device_task *batch, uint32_t
     for (struct device_task *task = batch, *next; task != NULL; task = next) {
         next = task->next;
         task->queued = began > task->created ? began - task->created : 0;
-        if (__atomic_load_n(&device->failed, __ATOMIC_ACQUIRE))
+        if (broken)
             task->status = STRAIT_ERR_DEVICE;
         else
             code(device, task);
@@ -269,7 +277,7 @@ static bool check_event(struct device_task *task)
             break;
     if (info != NULL)
         fclose(info);
-    task->status = value >= FAKE_EVENT_FAILED ? STRAIT_ERR_DEVICE : STRAIT_OK;
+    task->status = value >= FAKE_EVENT_FAILED ? STRAIT_ERR_INVALID : STRAIT_OK;
     return value != 0;
 }
 
@@ -281,10 +289,13 @@ static void *on_waiter(void *arg)
         struct device_task **at = &device->waiting, *task;
         while ((task = *at) != NULL) {
             bool over = device->closing || __atomic_load_n(&task->forgotten, __ATOMIC_RELAXED);
-            if (!check_event(task) && !over) {
+            bool failed = is_broken(device);
+            if (!check_event(task) && !over && !failed) {
                 at = &task->next;
                 continue;
             }
+            if (failed)
+                task->status = STRAIT_ERR_DEVICE;
             *at = task->next;
             device->setup.done(device->setup.owner, task);
         }
@@ -491,8 +502,10 @@ static enum strait_status fake_copy(struct device *to_device, const struct strai
     if (from_device != NULL)
         require_pages(from, from_device);
     fake_device_control.copies++;
-    if ((to_device != NULL && __atomic_load_n(&to_device->failed, __ATOMIC_ACQUIRE)) ||
-        (from_device != NULL && __atomic_load_n(&from_device->failed, __ATOMIC_ACQUIRE)))
+    usleep(fake_device_control.delay_us);
+    bool to_broken = to_device != NULL && is_broken(to_device);
+    bool from_broken = from_device != NULL && is_broken(from_device);
+    if (to_broken || from_broken)
         return STRAIT_ERR_DEVICE;
     for (uint32_t r = 0; r < to->region_count; r++) {
         const struct strait_region *d = &to->regions[r], *s = &from->regions[r];

@@ -21,9 +21,10 @@ struct fake_handle {
 
 /* What the tests tell the devices of this process, and learn of them: the symbol "fake_device_control". */
 struct fake_control {
-    _Atomic uint32_t delay_us;  /* of every batch */
-    _Atomic uint32_t fail;      /* bits: these devices fail with their next batch */
-    _Atomic uint32_t no_device; /* there are none */
+    _Atomic uint32_t delay_us;               /* of every batch and copy */
+    _Atomic uint32_t stall_us[FAKE_DEVICES]; /* of a device's next batch alone */
+    _Atomic uint32_t fail;                   /* bits: these devices fail with their next work */
+    _Atomic uint32_t no_device;              /* there are none */
     _Atomic uint32_t refuse_pin, refuse_arena, refuse_reach;
     /* Counted. */
     _Atomic uint32_t batches, tasks, largest_batch, copies, mapped, pinned, reached;

@@ -1,8 +1,17 @@
 # Daemons and pools on real GPUs: built where CUDA is, skipped where no GPU is.
 if(STRAIT_HAVE_CUDA)
     find_package(CUDAToolkit REQUIRED)
-    add_executable(gpu_pools gpu/main.c gpu/scenes.c gpu/reach.c gpu/world.c gpu/vmm.c)
+    add_library(gpu_trap OBJECT gpu/trap.cu)
+    target_include_directories(gpu_trap PRIVATE ${PROJECT_SOURCE_DIR})
+    set_target_properties(gpu_trap PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON)
+    add_executable(gpu_pools gpu/main.c gpu/scenes.c gpu/reach.c gpu/events.c gpu/faults.c gpu/broken.c gpu/world.c gpu/daemons.c
+        gpu/vmm.c $<TARGET_OBJECTS:gpu_trap>)
     target_link_libraries(gpu_pools PRIVATE strait-client strait_kernels strait_test_support CUDA::cudart_static)
-    add_dependencies(gpu_pools straitd strait-cuda strait-node-cuda)
-    strait_add_test(gpu_pools COMMAND gpu_pools $<TARGET_FILE:straitd> LABELS gpu TIMEOUT 600)
+    add_dependencies(gpu_pools straitd strait-cuda strait-node strait-node-cuda chaos-cuda)
+    set(gpu_environment "GPU_TEST_PLUGIN=$<TARGET_FILE_DIR:chaos-cuda>"
+        "GPU_TEST_BEHIND=$<TARGET_FILE:strait-node-cuda>" "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-node>")
+    strait_add_test(gpu_pools COMMAND gpu_pools $<TARGET_FILE:straitd> LABELS gpu TIMEOUT 600
+        ENVIRONMENT ${gpu_environment})
+    strait_add_test(gpu_sanitizer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/sanitize.sh $<TARGET_FILE:gpu_pools>
+        $<TARGET_FILE:straitd> LABELS gpu TIMEOUT 300 ENVIRONMENT ${gpu_environment})
 endif()

@@ -2,6 +2,8 @@
 #include "tests/node_harness.h"
 
 #include <dlfcn.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "daemon/device/device.h"
 #include "tests/fake_device.h"
@@ -112,6 +114,141 @@ START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
 }
 END_TEST
 
+static struct flow *offer_all(struct test_pool *pool, const char *key)
+{
+    return flow_offer(pool,
+                      (struct strait_offer_params){KEY(key), LISTS({.count = pool->geometry.pages}), .last = true});
+}
+
+static struct flow *expect_all(struct test_pool *pool, const char *key, uint32_t deadline_ms)
+{
+    return flow_expect(pool, (struct strait_expect_params){KEY(key), LISTS({.count = pool->geometry.pages}),
+                                                           .deadline_ms = deadline_ms});
+}
+
+static void fails_with_the_reason(struct flow *flow)
+{
+    ends_failed(flow, STRAIT_REASON_LOCAL);
+    ck_assert_msg(strstr(flow->text, "it was told to") != NULL, "%s", flow->text);
+}
+
+/* Both devices of the scene, which may be under one daemon. */
+static void break_devices(struct scene *scene)
+{
+    control()->fail = 3;
+    WAIT(scene->offer->decided && scene->offer->drained && scene->expectation->decided && scene->expectation->drained);
+    ck_assert_int_eq(STRAIT_FAILED, scene->expectation->state);
+    undefined(scene->expectation);
+    ck_assert(pool_as_imagined(scene->sink));
+}
+
+START_TEST(hosts_go_on_without_their_devices)
+{
+    struct scene scene;
+    scene_begin(&scene, (enum wire)_i, 1, 2);
+    break_devices(&scene);
+    struct geometry shape = {.pages = 64, .layers = 4};
+    struct test_pool *source = pool_open(scene.pair.source, shape), *sink = pool_open(scene.pair.sink, shape);
+    pool_fill(source, 2);
+    struct flow *o = offer_all(source, "host"), *e = expect_all(sink, "host", 0);
+    flow_start(e, source);
+    arrives(e, o);
+    wait_quiet(scene.pair.source);
+    wait_quiet(scene.pair.sink);
+}
+END_TEST
+
+/* Pools that were there before fail what uses them, at once and with the reason; nothing is left over. */
+START_TEST(a_failed_device_fails_what_comes_later)
+{
+    struct scene scene;
+    scene_begin(&scene, (enum wire)_i, 1, 2);
+    break_devices(&scene);
+    double before = stat_of(scene.pair.source, "source_failed.local");
+    for (int i = 0; i < 3; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "%d", i);
+        struct flow *o = offer_all(scene.source, key), *e = expect_all(scene.sink, key, 5000);
+        flow_start(e, scene.source);
+        fails_with_the_reason(o);
+        WAIT(e->decided && e->drained);
+        ck_assert_int_eq(STRAIT_FAILED, e->state);
+    }
+    ck_assert_double_eq(before + 3, stat_of(scene.pair.source, "source_failed.local"));
+    wait_quiet(scene.pair.source);
+    wait_quiet(scene.pair.sink);
+}
+END_TEST
+
+START_TEST(a_failed_device_fails_what_waits_for_its_events)
+{
+    struct scene scene;
+    scene_begin(&scene, (enum wire)_i, 1, 2);
+    struct fake_handle event = {.pid = getpid(), .fd = eventfd(0, EFD_CLOEXEC)};
+    struct geometry shape = {.pages = 16, .gpu = 1};
+    struct test_pool *pool = pool_open(scene.pair.source, shape);
+    struct flow *o = flow_offer(pool, (struct strait_offer_params){KEY("later"), LISTS({.count = 16}), .later = true});
+    flow_append(o, (struct strait_append_params){.ready = &event, .last = true});
+    break_devices(&scene);
+    fails_with_the_reason(o);
+    wait_quiet(scene.pair.source);
+    close(event.fd);
+}
+END_TEST
+
+START_TEST(a_node_whose_device_fails_while_it_stops_ends)
+{
+    struct scene scene;
+    scene_begin(&scene, SHM, 1, 2);
+    scene_moves(&scene);
+    struct test_node *node = _i == 0 ? scene.pair.a : scene.pair.b;
+    uint64_t began = now_ms();
+    test_node_ask_stop(node, true);
+    control()->fail = _i == 0 ? 1 : 2;
+    test_node_join(node);
+    ck_assert_uint_lt(now_ms() - began, node->options.drain_ms / 2);
+    WAIT(scene.offer->decided && scene.expectation->decided);
+    ck_assert_int_eq(STRAIT_FAILED, scene.expectation->state);
+}
+END_TEST
+
+enum { STALL_MS = 1500 * SLOW, DEADLINE_MS = 400 * SLOW, LATE_MS = 200 * SLOW };
+
+/* A device that does not come back for a while: the verdict comes in time, pages are free when it has come back. */
+START_TEST(what_a_stalled_device_holds_up_fails_alone)
+{
+    struct pair pair;
+    pair_open(&pair, SHM);
+    struct geometry shape = {.pages = 64, .layers = 2, .gpu = 1};
+    struct test_pool *source = pool_open(pair.source, shape), *host_source, *host_sink;
+    shape.gpu = 2;
+    struct test_pool *sink = pool_open(pair.sink, shape);
+    shape.gpu = 0;
+    host_source = pool_open(pair.source, shape);
+    host_sink = pool_open(pair.sink, shape);
+    pool_fill(source, 1);
+    pool_fill(host_source, 2);
+    control()->stall_us[_i] = STALL_MS * 1000;
+    struct flow *o = offer_all(source, "k"), *e = expect_all(sink, "k", DEADLINE_MS);
+    uint64_t began = uv_hrtime();
+    flow_start(e, source);
+    WAIT(e->moved && control()->stall_us[_i] == 0);
+    struct flow *other = offer_all(host_source, "host"), *others = expect_all(host_sink, "host", DEADLINE_MS);
+    flow_start(others, host_source);
+    arrives(others, other);
+    ends_failed(e, STRAIT_REASON_TIMEOUT);
+    WAIT(o->decided && o->drained);
+    ck_assert_uint_lt((e->decided_at - began) / 1000000, DEADLINE_MS + LATE_MS);
+    ck_assert_uint_ge(((_i == 0 ? o : e)->drained_at - began) / 1000000, STALL_MS);
+    undefined(e);
+    ck_assert(pool_as_imagined(sink));
+    o = offer_all(source, "again");
+    e = expect_all(sink, "again", 0);
+    flow_start(e, source);
+    arrives(e, o);
+}
+END_TEST
+
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
 /* The fake plugin ends the program when it is to touch memory that is not mapped any more. */
@@ -177,6 +314,11 @@ int main(void)
     TCase *tcase = node_case(suite, "ends");
     tcase_add_loop_test(tcase, a_device_that_fails_fails_its_source, 0, WIRES - SHM);
     tcase_add_loop_test(tcase, a_device_that_fails_fails_its_sink, 0, WIRES - SHM);
+    tcase_add_loop_test(tcase, hosts_go_on_without_their_devices, 0, WIRES);
+    tcase_add_loop_test(tcase, a_failed_device_fails_what_comes_later, 0, WIRES);
+    tcase_add_loop_test(tcase, a_failed_device_fails_what_waits_for_its_events, 0, WIRES);
+    tcase_add_loop_test(tcase, a_node_whose_device_fails_while_it_stops_ends, 0, 2);
+    tcase_add_loop_test(tcase, what_a_stalled_device_holds_up_fails_alone, 0, 2);
     tcase_add_test(tcase, an_arena_that_cannot_be_pinned_fails_what_goes_there);
     tcase_add_loop_test(tcase, a_source_that_dies_is_unmapped_when_its_device_is_done, 0, WIRES - SHM);
     tcase_add_loop_test(tcase, a_sink_that_dies_is_unmapped_when_its_device_is_done, 0, WIRES - SHM);

@@ -1,7 +1,12 @@
 /* The node inside the client's process, on pages that are plain memory. */
 #include "tests/node_harness.h"
 
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
+
+#include "proto/channel.h"
 
 #define SIZES "arena-bytes = 2M\nsend-bytes = 1M\nchunk-bytes = 256K\n"
 #define SMALL SIZES "transports = shm\n" /* nothing but what the test needs */
@@ -61,6 +66,125 @@ START_TEST(closing_the_client_ends_its_node)
 END_TEST
 #endif
 
+/* ---- With a socket: others come to it ---------------------------------------------------------------------------- */
+
+/* Its path is that of nodes[number], as if that one ran. */
+static struct party *embedded_with_socket(int number)
+{
+    char options[512];
+    struct node_options *o = &nodes[number].options;
+    snprintf(o->socket, sizeof(o->socket), "%s/embedded-%d", folder, number);
+    snprintf(options, sizeof(options), SMALL "listen = 127.0.0.1:0\nsocket = %s\n", o->socket);
+    return party_embedded(options);
+}
+
+static void move(struct test_pool *source, struct test_pool *sink, const char *key)
+{
+    pool_fill(source, (uint64_t)key[0]);
+    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY(key), LISTS({.count = 32}), .last = true});
+    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY(key), LISTS({.count = 32})});
+    flow_start(e, source);
+    arrives(e, o);
+}
+
+/* A peer that wants shared memory comes to the socket, too, and leaves it as a client would. */
+START_TEST(two_embedded_nodes_share_memory)
+{
+    struct party *a = embedded_with_socket(0), *b = embedded_with_socket(1);
+    struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
+    struct test_pool *source = pool_open(a, shape), *sink = pool_open(b, shape);
+    static const char *const keys[] = {"a", "b", "c"};
+    for (int i = 0; i < COUNT(keys); i++) {
+        move(source, sink, keys[i]);
+        move(sink, source, keys[i]);
+        pump_for(50);
+    }
+    ck_assert_uint_eq(0, a->disconnects + b->disconnects);
+    ck_assert_double_eq(0, stat_of(a, "counters.peers_lost"));
+}
+END_TEST
+
+START_TEST(a_client_of_an_embedded_node_may_leave)
+{
+    struct party *inside = embedded_with_socket(0);
+    struct geometry shape = {.pages = 32, .layers = 3, .pointers = true};
+    struct test_pool *pool = pool_open(inside, shape), *other = pool_open(inside, shape);
+    for (int i = 0; i < 3; i++) {
+        struct party *outside = party_open(&nodes[0]);
+        struct test_pool *theirs = pool_open(outside, (struct geometry){.pages = 32, .layers = 3});
+        move(pool, theirs, "k");
+        party_close(outside);
+        pump_for(50);
+    }
+    move(pool, other, "k");
+    ck_assert_uint_eq(0, inside->disconnects);
+}
+END_TEST
+
+static struct channel *dial(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct channel *channel;
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&address, sizeof(address)));
+    ck_assert_int_eq(STRAIT_OK, channel_create(fd, MESSAGE_BYTES_MAX, 1u << 20, &channel));
+    return channel;
+}
+
+static void say(struct channel *channel, const struct message *message)
+{
+    ck_assert_int_eq(STRAIT_OK, channel_send(channel, message, NULL, 0));
+    ck_assert_int_eq(STRAIT_OK, channel_flush(channel));
+}
+
+static int32_t hear_status(struct channel *channel)
+{
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t count;
+    for (uint64_t end = now_ms() + 5000 * SLOW; now_ms() < end;) {
+        struct pollfd polled = {.fd = channel_fd(channel), .events = POLLIN};
+        struct message message;
+        if (poll(&polled, 1, 100) > 0)
+            ck_assert_int_eq(STRAIT_OK, channel_read(channel));
+        while (channel_next(channel, &message, fds, &count) == STRAIT_OK) {
+            int32_t status = message.pool_status.status;
+            bool is_status = message.type == MESSAGE_POOL_STATUS;
+            message_fini(&message);
+            if (is_status)
+                return status;
+        }
+    }
+    return STRAIT_OK;
+}
+
+/* The library would not even ask. */
+START_TEST(a_pointer_is_refused_from_another_process)
+{
+    static uint8_t bytes[4096];
+    struct party *inside = embedded_with_socket(0);
+    struct channel *channel = dial(nodes[0].options.socket);
+    struct message hello = {.type = MESSAGE_HELLO,
+                            .hello = {.version = PROTOCOL_VERSION, .version_min = PROTOCOL_VERSION_MIN, .pid = 1}};
+    struct wire_region region = {.handle = STRAIT_HANDLE_POINTER,
+                                 .device = -1,
+                                 .pointer = (uint64_t)(uintptr_t)bytes,
+                                 .page_stride = 1024,
+                                 .page_count = 4,
+                                 .rows = 1,
+                                 .row_bytes = 1024,
+                                 .element = STRAIT_ELEMENT_BF16,
+                                 .role = STRAIT_ROLE_K};
+    struct message pool = {.type = MESSAGE_POOL_REGISTER,
+                           .pool_register = {.pool = {{7}}, .region_count = 1, .regions = &region}};
+    say(channel, &hello);
+    say(channel, &pool);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, hear_status(channel));
+    channel_destroy(channel);
+    (void)pool_open(inside, (struct geometry){.pages = 4, .pointers = true});
+}
+END_TEST
+
 START_TEST(bad_options_are_told_at_once)
 {
     static const char *const bad[] = {"arena-bytes = many\n", "no-such-option = 1\n", "listen = 8.8.8.8:1\n",
@@ -112,6 +236,9 @@ int main(void)
 #ifndef __SANITIZE_THREAD__
     tcase_add_test(tcase, closing_the_client_ends_its_node);
 #endif
+    tcase_add_test(tcase, two_embedded_nodes_share_memory);
+    tcase_add_test(tcase, a_client_of_an_embedded_node_may_leave);
+    tcase_add_test(tcase, a_pointer_is_refused_from_another_process);
     tcase_add_test(tcase, bad_options_are_told_at_once);
     tcase_add_test(tcase, a_pointer_is_refused_by_a_daemon);
     return node_main(suite);

@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <strait/codec.h>
 #include <strait/strait.h>
 
 #define TRANSFERS 64u
@@ -170,7 +169,7 @@ static void obey(struct worker *w, const struct order *order)
         break;
     default: /* CLOSE */
         strait_client_close(w->client);
-        exit(0);
+        pages_exit_child(0);
     }
 }
 
@@ -181,7 +180,7 @@ static void take_orders(struct worker *w)
     while ((size = recv(w->channel, &order, sizeof(order), MSG_DONTWAIT)) == sizeof(order))
         obey(w, &order);
     if (size == 0)
-        exit(0);
+        pages_exit_child(0);
 }
 
 /* ---- The process ---------------------------------------------------------------------------------------------- */
@@ -190,17 +189,7 @@ static void register_pool(struct worker *w, const struct pages *pages)
 {
     struct strait_pool_region regions[POOL_REGIONS];
     for (uint32_t r = 0; r < POOL_REGIONS; r++)
-        regions[r] = (struct strait_pool_region){.handle = STRAIT_HANDLE_MEMFD,
-                                                 .device = -1,
-                                                 .fd = pages->fd,
-                                                 .offset = pages_region_offset(r),
-                                                 .page_stride = PAGE_STRIDE,
-                                                 .page_count = POOL_PAGES,
-                                                 .rows = 1,
-                                                 .row_bytes = PAGE_BYTES,
-                                                 .element = STRAIT_ELEMENT_BF16,
-                                                 .role = r % 2 == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
-                                                 .layer = (int32_t)r / 2};
+        regions[r] = pages_region(pages, r);
     const struct strait_pool_params params = {.size = sizeof(params), .regions = regions, .region_count = POOL_REGIONS};
     if (strait_pool_register(w->client, &params, &w->pool) != STRAIT_OK)
         _exit(5);

@@ -1,22 +1,17 @@
-/* Linked into straitd-chaos: does at the points of daemon/equipment/fault.h what the driver asks for (shared.h). All state but
- * the shared file is touched by the loop's thread only; on workers a point only counts, waits, or holds. */
-#include <fcntl.h>
+/* Linked into straitd-chaos: does at the points of daemon/equipment/fault.h what the driver asks for (shared.h). All
+ * state but the shared file is touched by the loop's thread only; on workers a point only counts, waits, or holds. */
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "daemon/equipment/fault.h"
 #include "daemon/node.h"
 #include "daemon/peers/peer_internal.h"
 #include "daemon/session.h"
-#include "tests/chaos/shared.h"
+#include "tests/chaos/hold.h"
 
-#define HOLD_MS     3000u /* then the driver is dead */
-#define OVERTAKE_MS 20u   /* a message that none overtakes goes on */
+#define OVERTAKE_MS 20u /* a message that none overtakes goes on */
 #define COPIES      64u
 #define OWN_COOKIE  0x6368616f73000000u /* no address of a flight */
 
@@ -28,22 +23,6 @@ static bool injecting;    /* what is sent now is ours */
 static uint64_t now_ms(void)
 {
     return uv_hrtime() / 1000000;
-}
-
-static void rest(long microseconds)
-{
-    const struct timespec time = {.tv_nsec = microseconds * 1000};
-    nanosleep(&time, NULL);
-}
-
-/* Takes one from a counter that may reach 0. */
-static bool take_one(_Atomic uint32_t *counter)
-{
-    uint32_t left = atomic_load(counter);
-    while (left > 0)
-        if (atomic_compare_exchange_weak(counter, &left, left - 1))
-            return true;
-    return false;
 }
 
 /* ---- Peers that may be gone ----------------------------------------------------------------------------------- */
@@ -195,15 +174,6 @@ static void obey(void)
         let_late_go(false);
 }
 
-static void hold(void)
-{
-    uint64_t until = now_ms() + HOLD_MS;
-    atomic_store(&me->held, 1);
-    while (atomic_load(&me->go) == 0 && now_ms() < until)
-        rest(200);
-    atomic_store(&me->held, 0);
-}
-
 /* What was queued so far gets out, so that "after sent" is after. */
 static void flush(enum fault_point point, void *where)
 {
@@ -216,13 +186,10 @@ static void flush(enum fault_point point, void *where)
 
 static void reach(enum fault_point point, void *where, int at)
 {
-    uint32_t wanted = (uint32_t)at + 1;
-    atomic_fetch_add(&me->hits[at], 1);
-    if (atomic_load(&me->armed) != wanted || take_one(&me->skip) ||
-        !atomic_compare_exchange_strong(&me->armed, &wanted, 0))
+    if (!hold_reached(me, at))
         return;
     flush(point, where);
-    hold();
+    hold(me);
 }
 
 /* ---- Points --------------------------------------------------------------------------------------------------- */
@@ -288,12 +255,12 @@ static bool on_send(struct peer *peer, const struct message *message)
         return false;
     if (atomic_load(&me->record) != 0 && copy_count < COPIES && copy_message(&copies[copy_count], peer, message))
         copy_count++;
-    if (take_one(&me->doubles)) {
+    if (hold_take_one(&me->doubles)) {
         injecting = true;
         atomic_fetch_add(&me->doubled, peer_send(peer, message) == STRAIT_OK);
         injecting = false;
     }
-    if (late.frame == NULL && take_one(&me->reorders) && copy_message(&late, peer, message)) {
+    if (late.frame == NULL && hold_take_one(&me->reorders) && copy_message(&late, peer, message)) {
         late_until = now_ms() + OVERTAKE_MS;
         return true;
     }
@@ -306,7 +273,7 @@ static void on_chunk_sent(struct peer *peer, const struct fault_chunk *chunk)
     copy_chunk(&copy, peer, chunk);
     if (atomic_load(&me->record) != 0 && copy_count < COPIES)
         copies[copy_count++] = copy;
-    if (take_one(&me->doubles))
+    if (hold_take_one(&me->doubles))
         atomic_fetch_add(&me->doubled, send_copy(&copy));
 }
 
@@ -346,7 +313,7 @@ static bool hook(enum fault_point point, void *where, const void *what)
     if (at >= 0)
         reach(point, where, at);
     if ((point == FAULT_ENCODE || point == FAULT_COPY) && atomic_load(&me->slow_ms) != 0)
-        rest((long)atomic_load(&me->slow_ms) * 1000);
+        hold_rest((long)atomic_load(&me->slow_ms) * 1000);
     if (has_peer && !injecting)
         obey();
     switch (point) {
@@ -375,19 +342,7 @@ static bool hook(enum fault_point point, void *where, const void *what)
 /* Before main: without the variable this is a straitd like any other. */
 static void __attribute__((constructor)) begin(void)
 {
-    const char *value = getenv(CHAOS_VARIABLE);
-    const char *colon = value != NULL ? strrchr(value, ':') : NULL;
-    char path[256];
-    if (colon == NULL || (size_t)(colon - value) >= sizeof(path))
-        return;
-    memcpy(path, value, (size_t)(colon - value));
-    path[colon - value] = 0;
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    void *map = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED)
-        abort();
-    close(fd);
-    shared = map;
-    me = &shared->sides[colon[1] == '1'];
-    fault_hook = hook;
+    shared = hold_begin(&me);
+    if (shared != NULL)
+        fault_hook = hook;
 }

@@ -1,11 +1,13 @@
 /* A pool's memory as the driver sees it: what every byte must be, whoever writes to it. A page is filled from a tag
- * that is never used twice; guards lie between pages. */
+ * that is never used twice; guards lie between pages. Where the memory is, and who looks at it, is behind memory.h. */
 #ifndef TESTS_CHAOS_PAGES_H
 #define TESTS_CHAOS_PAGES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <strait/strait.h>
 
 #define POOL_PAGES   48u
 #define POOL_REGIONS 4u
@@ -20,9 +22,14 @@ enum page_use {
     PAGE_OPEN,  /* may be written by the daemon: content unknown */
 };
 
+struct memory_kind;
+
 struct pages {
-    int fd;
-    uint8_t *base;
+    const struct memory_kind *kind;
+    int32_t device; /* -1: the host's */
+    int fd;         /* of the host's memory; -1: none */
+    uint8_t *base;  /* NULL: there is no pool */
+    uint8_t ipc[64];
     char name[48]; /* of the memfd, as /proc/PID/maps shows it */
     uint64_t tags[POOL_PAGES];
     uint8_t uses[POOL_PAGES];  /* enum page_use */
@@ -30,13 +37,15 @@ struct pages {
 };
 
 void pages_begin(void); /* once, before anything else */
-bool pages_create(struct pages *pages, const char *name, uint64_t first_tag);
+/* Once in each process that creates pools of a kind. False: it cannot be. */
+bool pages_use_kind(const struct memory_kind *kind);
+/* Ends a child of such a process. */
+void __attribute__((noreturn)) pages_exit_child(int status);
+bool pages_create(struct pages *pages, const struct memory_kind *kind, int32_t device, const char *name,
+                  uint64_t first_tag);
 void pages_destroy(struct pages *pages);
-
-static inline size_t pages_region_offset(uint32_t region)
-{
-    return GUARD_BYTES + region * REGION_BYTES;
-}
+/* The same to whoever registers it, in another process too. */
+struct strait_pool_region pages_region(const struct pages *pages, uint32_t region);
 
 void pages_fill(struct pages *pages, uint32_t page, uint64_t tag); /* and makes it known */
 bool pages_hold(const struct pages *pages, uint32_t page, uint64_t tag);

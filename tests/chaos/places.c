@@ -90,6 +90,8 @@ bool scenario_is_local(enum fault fault, enum phase phase)
         [F_LEASE] = true,
         [F_DEADLINE] = true,
         [F_FULL] = true,
+        [F_SOURCE_DEVICE] = true,
+        [F_SINK_DEVICE] = true,
     };
     return faults[fault] && (phase == DECODING || phase == DONE || phase == DRAINING);
 }

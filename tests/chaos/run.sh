@@ -1,21 +1,34 @@
 #!/bin/sh
-# run.sh BUILD [SEED]: the full run for a release: every fault in every state at least five times, at least 2000
-# transfers, at most ten minutes; then the three planted bugs. BUILD is a build folder with tests. CHAOS_TRANSPORT=shm
-# for a build without UCX.
+# run.sh BUILD [SEED [MEMORY ...]]: the full run for a release: every fault in every state at least five times, at least
+# 2000 transfers, at most ten minutes; then the three planted bugs. BUILD is a build folder with tests. MEMORY is where
+# pools are: host, fake, cuda; without one, host and then fake. CHAOS_TRANSPORT=shm for a build without UCX.
 set -eu
-build=${1:?usage: run.sh BUILD [SEED]} seed=${2:-1}
-chaos() {
-    "$build/tests/chaos-driver" --daemon "$build/tests/straitd-chaos" --seed "$seed" \
-        --transport "${CHAOS_TRANSPORT:-both}" "$@"
-}
+build=${1:?usage: run.sh BUILD [SEED [MEMORY ...]]} seed=${2:-1}
+[ $# -le 2 ] && set -- "$build" "$seed" host fake
+shift 2
 export UCX_MEM_EVENTS=no
 
-chaos --local --hits 5 --transfers 2000 --seconds 600
+# chaos MEMORY OPTIONS ...
+chaos() {
+    case $1 in
+    fake) plugin=tests/chaos-fake behind=tests/fake ;;
+    *) plugin=tests/chaos-cuda behind=kernels ;;
+    esac
+    memory=$1
+    shift
+    "$build/tests/chaos-driver" --daemon "$build/tests/straitd-chaos" --seed "$seed" \
+        --transport "${CHAOS_TRANSPORT:-both}" --memory "$memory" --plugin "$build/$plugin" \
+        --behind "$build/$behind/libstrait-node-cuda.so.0" "$@"
+}
 
-for bug in acknowledge epoch drained; do
-    if chaos --bug $bug --seconds 120 >/dev/null; then
-        echo "chaos: the planted bug $bug was not found"
-        exit 1
-    fi
-    echo "chaos: the planted bug $bug was found"
+for memory; do
+    echo "chaos: pools in memory of kind $memory"
+    chaos "$memory" --local --hits 5 --transfers 2000 --seconds 600
+    for bug in acknowledge epoch drained; do
+        if chaos "$memory" --bug $bug --seconds 120 >/dev/null; then
+            echo "chaos: the planted bug $bug was not found"
+            exit 1
+        fi
+        echo "chaos: the planted bug $bug was found"
+    done
 done

@@ -7,9 +7,8 @@
 
 #include "tests/chaos/scene.h"
 
-#define REACH_MS    800u  /* for the transfer to come to the point */
-#define OVER_MS     4000u /* until everything must have drained */
-#define RECOVERY_MS 5000u /* until a new request must have worked */
+#define REACH_MS 800u  /* for the transfer to come to the point */
+#define OVER_MS  4000u /* until everything must have drained */
 
 const char *const fault_names[FAULTS] = {
 #define X(name, text) text,
@@ -244,7 +243,7 @@ static struct transfer *make_again(struct world *w, const struct transfer *old)
 
 static bool recover(struct world *w, const struct scene *s)
 {
-    uint64_t until = s->restored_ns + RECOVERY_MS * (uint64_t)MS;
+    uint64_t until = s->restored_ns + ready_ms(w) * (uint64_t)MS;
     while (now_ns() < until) {
         struct transfer *t = world_ready(w) ? make_again(w, s->target) : NULL;
         if (t == NULL)
@@ -260,7 +259,7 @@ static bool recover(struct world *w, const struct scene *s)
             return true; /* check_verdicts says so */
         t->id = 0;       /* its place is needed */
     }
-    violation(w, "no transfer has worked for %u ms after the fault", RECOVERY_MS);
+    violation(w, "no transfer has worked for %u ms after the fault", ready_ms(w));
     return true;
 }
 

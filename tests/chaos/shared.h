@@ -6,7 +6,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define CHAOS_VARIABLE "STRAIT_CHAOS" /* of straitd-chaos: "path of the file:number of the side" */
+#define CHAOS_VARIABLE "STRAIT_CHAOS"        /* of straitd-chaos: "path of the file:number of the side" */
+#define CHAOS_PLUGIN   "STRAIT_CHAOS_PLUGIN" /* of the plugin in front: the file of the one behind it */
 
 /* Where a daemon can be held. Messages: before and after each is sent and acted upon. */
 #define CHAOS_MESSAGES(X) X(ANNOUNCE) X(REQUEST) X(SEGMENTS) X(GRANT) X(REVOKE) X(RELEASED) X(END)
@@ -52,6 +53,9 @@ struct chaos_side {
     _Atomic uint32_t replay, replayed;    /* 1: send the copies again; how many were */
     _Atomic uint32_t cut, cuts;           /* 1: shut the sockets of peers; how many were */
     _Atomic uint32_t slow_ms;             /* what each encode waits first */
+    _Atomic uint32_t breaks, broken;      /* bits: devices that are to fail; how many did */
+    _Atomic uint32_t stalls, stalled;     /* bits: devices that are to be busy with something else; how many were */
+    _Atomic uint32_t stall_ms;            /* for so long */
 };
 
 struct chaos_shared {

@@ -7,10 +7,14 @@
 
 static void strike_daemon(struct world *w, struct scene *s, int side)
 {
+    bool lets_go = side != daemon_of(w, s->place->side);
     kill(w->sides[side].daemon, SIGKILL);
-    daemon_reap(w, side);
-    if (side != daemon_of(w, s->place->side))
+    if (w->setting->devices == 0)
+        daemon_reap(w, side);
+    if (lets_go)
         let_go(w, s);
+    if (w->setting->devices > 0)
+        daemon_reap(w, side); /* its contexts end with it, and that takes longer than peers wait */
     if (draw(w, 3) == 0)
         (void)world_pump(w, draw(w, 80), NULL, NULL);
 }
@@ -96,6 +100,33 @@ static void attack(struct world *w, struct scene *s, bool ucx)
     (void)world_pump(w, 20, NULL, NULL);
 }
 
+/* Its transfers fail, and what is on other devices and on the host goes on, until the operator has started the daemon
+ * again. */
+static void break_device(struct world *w, struct scene *s, int side)
+{
+    struct chaos_side *broken = injector(w, side);
+    int32_t device = w->sides[side].pages.device;
+    bool before = draw(w, 2) == 0;
+    s->struck = device >= 0; /* this pool may be the host's */
+    if (!before)
+        let_go(w, s);
+    if (s->struck)
+        atomic_store(&broken->breaks, 1u << device);
+    for (uint32_t i = 0; s->struck && i < 500 && atomic_load(&broken->broken) == 0; i++)
+        (void)world_pump(w, 1, NULL, NULL);
+    if (before)
+        let_go(w, s);
+    (void)world_pump(w, 20 + draw(w, 150), NULL, NULL);
+    if (!s->struck)
+        return;
+    bool gently = draw(w, 3) != 0;
+    kill(w->sides[daemon_of(w, side)].daemon, gently ? SIGTERM : SIGKILL);
+    if (gently)
+        daemon_terminated(w, daemon_of(w, side));
+    else
+        daemon_reap(w, daemon_of(w, side));
+}
+
 static void both(struct world *w, struct scene *s, size_t counter, uint32_t count)
 {
     for (int side = 0; side < 2; side++)
@@ -167,6 +198,10 @@ void strike(struct world *w, struct scene *s)
         break;
     case F_REPLAY:
         send_old(w, s);
+        break;
+    case F_SOURCE_DEVICE:
+    case F_SINK_DEVICE:
+        break_device(w, s, s->fault == F_SINK_DEVICE);
         break;
     default:
         attack(w, s, s->fault == F_UCX_PORT);

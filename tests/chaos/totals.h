@@ -32,7 +32,9 @@
     X(REPLAY, "old messages again")                   \
     X(REORDER, "reordering")                          \
     X(UCX_PORT, "attack on UCX's port")               \
-    X(OTHER_PORTS, "attack on control port")
+    X(OTHER_PORTS, "attack on control port")          \
+    X(SOURCE_DEVICE, "source's device fails")         \
+    X(SINK_DEVICE, "sink's device fails")
 enum fault {
 #define X(name, text) F_##name,
     CHAOS_FAULTS(X)

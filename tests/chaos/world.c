@@ -17,8 +17,6 @@
 
 #include "tests/chaos/totals.h"
 
-#define READY_MS 5000u /* in which new requests have to work again */
-
 uint64_t now_ns(void)
 {
     struct timespec time;
@@ -62,27 +60,70 @@ static void close_inherited(void)
         close(fd);
 }
 
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static const char *const common_options[] = {"--ucx-options",     "tls=tcp devices=lo",
+                                             "--heartbeat",       "100ms",
+                                             "--peer-timeout",    "300ms",
+                                             "--grant-timeout",   "50ms",
+                                             "--connect-timeout", "300ms",
+                                             "--drain-timeout",   "100ms",
+                                             "--arena-bytes",     "4M",
+                                             "--send-bytes",      "2M",
+                                             "--chunk-bytes",     "1M",
+                                             "--workers",         "2",
+                                             "--log-level",       "info"};
+
+/* The daemon finds it by its name, before its own. */
+static void put_plugin_in_front(const struct setting *setting)
+{
+    char folders[1024];
+    const char *others = getenv("LD_LIBRARY_PATH");
+    snprintf(folders, sizeof(folders), "%s%s%s", setting->plugin, others != NULL ? ":" : "",
+             others != NULL ? others : "");
+    setenv("LD_LIBRARY_PATH", folders, 1);
+    setenv(CHAOS_PLUGIN, setting->behind, 1);
+}
+
 static void __attribute__((noreturn)) become_daemon(const struct world *w, int side)
 {
     const struct side *s = &w->sides[side];
     char listen[64], metrics[64], codebook[256], log[256], variable[256];
     snprintf(listen, sizeof(listen), "127.0.0.1:%u", s->port);
     snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", s->metrics);
-    snprintf(codebook, sizeof(codebook), "%s/codebook-%u", w->folder, s->codebook);
-    snprintf(log, sizeof(log), "%s/world-%u-%s.log", w->folder, w->number, side == SOURCE ? "source" : "sink");
+    const char *folder = w->setting->folder;
+    snprintf(codebook, sizeof(codebook), "%s/codebook-%u", folder, s->codebook);
+    snprintf(log, sizeof(log), "%s/world-%u-%s.log", folder, w->number, side == SOURCE ? "source" : "sink");
     snprintf(variable, sizeof(variable), "%s:%d", w->shared_path, side);
     setenv(CHAOS_VARIABLE, variable, 1);
+    if (w->setting->plugin != NULL)
+        put_plugin_in_front(w->setting);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int out = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (out < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
         _exit(120);
     close_inherited();
-    const char *transports = strcmp(w->transport, "ucx") == 0 ? "ucx" : "shm,ucx";
-    execl(w->program, w->program, "--socket", s->socket, "--listen", listen, "--metrics", metrics, "--transports",
-          transports, "--ucx-options", "tls=tcp devices=lo", "--codebook", codebook, "--coding",
-          w->number % 4 < 2 ? "tiered" : "auto", "--heartbeat", "100ms", "--peer-timeout", "300ms", "--grant-timeout",
-          "50ms", "--connect-timeout", "300ms", "--drain-timeout", "100ms", "--arena-bytes", "4M", "--send-bytes", "2M",
-          "--chunk-bytes", "1M", "--workers", "2", "--log-level", "info", (char *)NULL);
+    const char *transports = strcmp(w->transport, "shm") == 0 || w->is_local ? "shm,ucx" : w->transport;
+    const char *arguments[13 + COUNT(common_options) + COUNT(w->setting->options)] = {w->setting->program,
+                                                                                      "--socket",
+                                                                                      s->socket,
+                                                                                      "--listen",
+                                                                                      listen,
+                                                                                      "--metrics",
+                                                                                      metrics,
+                                                                                      "--transports",
+                                                                                      transports,
+                                                                                      "--codebook",
+                                                                                      codebook,
+                                                                                      "--coding",
+                                                                                      w->number % 4 < 2 ? "tiered"
+                                                                                                        : "auto"};
+    uint32_t count = 0;
+    while (arguments[count] != NULL)
+        count++;
+    memcpy(arguments + count, common_options, sizeof(common_options));
+    memcpy(arguments + count + COUNT(common_options), w->setting->options, sizeof(w->setting->options));
+    execv(w->setting->program, (char **)(uintptr_t)arguments);
     _exit(121);
 }
 
@@ -135,7 +176,7 @@ void daemon_terminated(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
     int status = 0;
-    uint64_t until = now_ns() + 3000ull * MS;
+    uint64_t until = now_ns() + (w->setting->memory->has_driver ? 8000ull : 3000ull) * MS;
     pid_t ended = 0;
     while ((ended = waitpid(s->daemon, &status, WNOHANG)) == 0 && now_ns() < until)
         (void)world_pump(w, 2, NULL, NULL);
@@ -152,18 +193,26 @@ void daemon_terminated(struct world *w, int side)
 
 /* ---- Clients -------------------------------------------------------------------------------------------------- */
 
+/* The source's first device, the sink's last; now and then the host, so that pages also go from one to the other. */
+static void make_pages(struct world *w, int side)
+{
+    const struct setting *setting = w->setting;
+    bool on_host = setting->devices == 0 || draw(w, 8) == 0;
+    int32_t device = on_host ? -1 : side == SOURCE ? 0 : (int32_t)setting->devices - 1;
+    char name[40];
+    snprintf(name, sizeof(name), "chaos-%d-%u-%u", (int)getpid(), (unsigned)side, w->generation++);
+    if (!pages_create(&w->sides[side].pages, on_host ? &memory_host : setting->memory, device, name, w->next_tag)) {
+        perror("chaos: memory for a pool");
+        exit(1);
+    }
+    w->next_tag += POOL_PAGES;
+}
+
 void worker_start(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
-    char name[40];
-    if (s->pages.base == NULL) {
-        snprintf(name, sizeof(name), "chaos-%d-%u-%u", (int)getpid(), (unsigned)side, w->generation++);
-        if (!pages_create(&s->pages, name, w->next_tag)) {
-            perror("chaos: memory for a pool");
-            exit(1);
-        }
-        w->next_tag += POOL_PAGES;
-    }
+    if (s->pages.base == NULL)
+        make_pages(w, side);
     s->registered = s->imported = false;
     w->sides[1 - side].imported = false;
     s->client = client_start(w->sides[daemon_of(w, side)].socket, &s->pages, &s->channel);
@@ -252,9 +301,9 @@ bool world_ready(struct world *w)
         if (w->sides[side].client == 0)
             worker_start(w, side);
     }
-    if (world_pump(w, READY_MS, is_ready, NULL))
+    if (world_pump(w, ready_ms(w), is_ready, NULL))
         return true;
-    violation(w, "the pools are not registered after %u ms: source %d, sink %d", READY_MS, w->sides[0].registered,
+    violation(w, "the pools are not registered after %u ms: source %d, sink %d", ready_ms(w), w->sides[0].registered,
               w->sides[1].registered);
     return false;
 }
@@ -263,7 +312,7 @@ bool world_ready(struct world *w)
 
 static bool map_shared(struct world *w)
 {
-    snprintf(w->shared_path, sizeof(w->shared_path), "%s/world-%u.shared", w->folder, w->number);
+    snprintf(w->shared_path, sizeof(w->shared_path), "%s/world-%u.shared", w->setting->folder, w->number);
     int fd = open(w->shared_path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(*w->shared)) != 0)
         return false;
@@ -274,13 +323,13 @@ static bool map_shared(struct world *w)
 
 bool world_open(struct world *w)
 {
-    if (!map_shared(w))
+    if (!map_shared(w) || !pages_use_kind(&memory_host) || !pages_use_kind(w->setting->memory))
         return false;
     for (int side = 0; side < 2; side++) {
         struct side *s = &w->sides[side];
         s->port = free_port();
         s->metrics = free_port();
-        snprintf(s->socket, sizeof(s->socket), "%s/world-%u-%d.sock", w->folder, w->number, side);
+        snprintf(s->socket, sizeof(s->socket), "%s/world-%u-%d.sock", w->setting->folder, w->number, side);
         unlink(s->socket);
     }
     return true;

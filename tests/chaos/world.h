@@ -8,7 +8,7 @@
 #include <sys/types.h>
 
 #include "tests/chaos/client.h"
-#include "tests/chaos/pages.h"
+#include "tests/chaos/memory.h"
 #include "tests/chaos/shared.h"
 
 #define SOURCE        0
@@ -65,9 +65,18 @@ struct orphan {
 /* What all worlds together have seen: in memory that they share. */
 struct totals;
 
+/* What all daemons and pools of a run are like. */
+struct setting {
+    const char *program;              /* straitd-chaos */
+    const char *folder;               /* for all files */
+    const struct memory_kind *memory; /* of most pools */
+    uint32_t devices;                 /* that have it; 0: it is the host's */
+    const char *plugin, *behind;      /* the folder of the plugin in front, the file of the one behind; NULL: none */
+    const char *options[8];           /* "--name=value", of all daemons; the last is NULL */
+};
+
 struct world {
-    const char *program; /* straitd-chaos */
-    const char *folder;
+    const struct setting *setting;
     const char *transport;
     uint32_t number;
     bool is_local; /* both clients have the source's daemon */
@@ -88,6 +97,13 @@ struct world {
 static inline int daemon_of(const struct world *w, int side)
 {
     return w->is_local ? SOURCE : side;
+}
+
+/* In which new requests have to work again. Contexts of GPUs are made one after another, for the daemons of all worlds.
+ */
+static inline uint32_t ready_ms(const struct world *w)
+{
+    return w->setting->memory->has_driver ? 12000 : 5000;
 }
 
 uint64_t now_ns(void);

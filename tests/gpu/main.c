@@ -29,9 +29,10 @@ static int run_here(const char *name)
     const struct scene *scene = scene_find(name);
     require(scene != NULL);
     setpgid(0, 0); /* its daemons are in its group */
-    alarm(SECONDS_MAX);
+    alarm(SECONDS_MAX * (unsigned)patience());
     world_begin();
     scene->run();
+    world_end();
     printf("%s: passed\n", name);
     return 0;
 }

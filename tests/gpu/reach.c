@@ -8,13 +8,6 @@
 
 #define TIMES        20
 
-static int last_device(void)
-{
-    int count = 0;
-    require_cuda(cudaGetDeviceCount(&count));
-    return count - 1;
-}
-
 static int compare_times(const void *left, const void *right)
 {
     uint64_t a = *(const uint64_t *)left, b = *(const uint64_t *)right;

@@ -1,7 +1,6 @@
 #include "tests/gpu/scenes.h"
 
 #include <signal.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,10 +9,17 @@ const struct scene scenes[] = {
     {"local", scene_local},
     {"shapes", scene_shapes},
     {"ready", scene_ready},
+    {"embedded", scene_embedded},
     {"refusals", scene_refusals},
     {"ucx", scene_ucx},
     {"client_dies", scene_client_dies},
     {"daemon_dies", scene_daemon_dies},
+    {"silence", scene_silence},
+    {"client_faults", scene_client_faults},
+    {"freed", scene_freed},
+    {"device_fails", scene_device_fails},
+    {"device_stalls", scene_device_stalls},
+    {"few", scene_few},
     {"rates", scene_rates},
     {"reach", scene_reach},
 };
@@ -21,17 +27,22 @@ const int scene_count = COUNT(scenes);
 
 static const char *const codings[] = {"raw", "top16", "tiered"};
 
-static int last_device(void)
+int last_device(void)
 {
     int count;
     require_cuda(cudaGetDeviceCount(&count));
     return count - 1;
 }
 
-static const struct pool_shape small = {
+const struct pool_shape small = {
     .handle = STRAIT_HANDLE_CUDA_IPC, .regions = 8, .pages = 96, .page_bytes = 32768, .gap = 64};
 
-static struct pool_shape on(struct pool_shape shape, int device, enum strait_handle handle)
+const struct pool_shape medium = {
+    .handle = STRAIT_HANDLE_CUDA_IPC, .regions = 16, .pages = 192, .page_bytes = 32768, .gap = 64};
+const struct pool_shape large = {
+    .handle = STRAIT_HANDLE_CUDA_IPC, .regions = 32, .pages = 256, .page_bytes = 32768, .gap = 64};
+
+struct pool_shape on(struct pool_shape shape, int device, enum strait_handle handle)
 {
     shape.device = device;
     shape.handle = handle;
@@ -65,6 +76,36 @@ static void move_over(const char *transport)
         daemon_stop(&a);
         daemon_stop(&b);
         printf("  %s %s: every byte as it should be\n", transport, codings[c]);
+    }
+}
+
+/* Little of everything: what a tool can follow that slows a daemon down a hundred times. */
+void scene_few(void)
+{
+    static const struct pool_shape tiny = {.regions = 4, .pages = 12, .page_bytes = 32768, .gap = 64};
+    static const struct pool_shape odd = {
+        .regions = 2, .pages = 9, .page_bytes = 98 * 8, .rows = 8, .row_gap = 6, .gap = 2};
+    for (int c = 1; c < COUNT(codings); c++) {
+        struct daemon_process a, b;
+        daemon_start(&a, "a", "shm", codings[c], NULL);
+        daemon_start(&b, "b", "shm", codings[c], NULL);
+        struct strait_client *source_client = client_open(&a), *sink_client = client_open(&b);
+        const struct pool_shape *shapes[] = {&tiny, &odd};
+        for (uint64_t i = 0; i < COUNT(shapes); i++) {
+            struct gpu_pool *source = pool_make(source_client, on(*shapes[i], 0, STRAIT_HANDLE_CUDA_IPC));
+            struct gpu_pool *sink = pool_make(sink_client, on(*shapes[i], last_device(), STRAIT_HANDLE_CUDA_VMM));
+            struct gpu_pool *near = pool_make(source_client, on(*shapes[i], 0, STRAIT_HANDLE_CUDA_IPC));
+            struct gpu_pool *host = pool_make(source_client, on(*shapes[i], -1, STRAIT_HANDLE_MEMFD));
+            pool_fill(source, i);
+            move_all(source, sink, 1, true);
+            move_all(source, near, 2, true);
+            move_all(near, host, 3, true);
+            move_all(sink, source, 4, true);
+        }
+        strait_client_close(source_client);
+        strait_client_close(sink_client);
+        daemon_stop(&a);
+        daemon_stop(&b);
     }
 }
 
@@ -126,64 +167,9 @@ void scene_shapes(void)
     daemon_stop(&b);
 }
 
-/* ---- Events ------------------------------------------------------------------------------------------------------ */
-
-static void sleep_a_while(void *arg)
-{
-    (void)arg;
-    usleep(60000);
-}
-
-/* Pages whose bytes come to the device late; the event is behind them on the stream. */
-void scene_ready(void)
-{
-    struct daemon_process a, b;
-    daemon_start(&a, "a", "shm", "tiered", NULL);
-    daemon_start(&b, "b", "shm", "tiered", NULL);
-    struct strait_client *clients[] = {client_open(&a), client_open(&b)};
-    struct gpu_pool *source = pool_make(clients[0], on(small, 0, STRAIT_HANDLE_CUDA_IPC));
-    struct gpu_pool *sink = pool_make(clients[1], on(small, last_device(), STRAIT_HANDLE_CUDA_IPC));
-    struct strait_peer *peer = pool_peer(source, clients[1]);
-    cudaStream_t stream;
-    cudaEvent_t event;
-    cudaIpcEventHandle_t handle;
-    require_cuda(cudaSetDevice(0));
-    require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    require_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
-    require_cuda(cudaIpcGetEventHandle(&handle, event));
-    for (uint64_t i = 0; i < 4; i++) {
-        char key[8];
-        struct flow offer, expect;
-        snprintf(key, sizeof(key), "r%u", (unsigned)i);
-        pool_fill(source, 100 + i);
-        require_cuda(cudaSetDevice(0));
-        require_cuda(cudaMemset(source->memory, CANARY, source->size));
-        require_cuda(cudaDeviceSynchronize());
-        require_cuda(cudaLaunchHostFunc(stream, sleep_a_while, NULL));
-        require_cuda(cudaMemcpyAsync(source->memory, source->image, source->size, cudaMemcpyHostToDevice, stream));
-        require_cuda(cudaEventRecord(event, stream));
-        flow_offer(&offer, source, key, NULL, small.pages, true);
-        flow_expect(&expect, sink, key, NULL, small.pages);
-        require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
-        struct strait_append_params append = {.size = sizeof(append), .ready = &handle, .last = true};
-        require(strait_append(offer.transfer, &append) == STRAIT_OK);
-        WAIT(clients, 2, expect.decided && offer.decided, 10000);
-        require(expect.state == STRAIT_DONE && offer.state == STRAIT_DONE);
-        for (uint32_t r = 0; r < small.regions; r++)
-            for (uint32_t p = 0; p < small.pages; p++)
-                memcpy(pool_page(sink, sink->image, r, p), pool_page(source, source->image, r, p), small.page_bytes);
-        pool_check(sink);
-        strait_release(offer.transfer);
-        strait_release(expect.transfer);
-    }
-    daemon_stop(&a);
-    daemon_stop(&b);
-}
-
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
-static void refused(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device,
-                    int status)
+void refused(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device, int status)
 {
     struct gpu_pool *pool = pool_try(client, shape, claim_more, claim_device);
     printf("  %s: %s\n", strait_status_string(pool->status), pool->text);
@@ -208,9 +194,6 @@ void scene_refusals(void)
 }
 
 /* ---- Deaths ------------------------------------------------------------------------------------------------------ */
-
-static const struct pool_shape large = {
-    .handle = STRAIT_HANDLE_CUDA_IPC, .regions = 32, .pages = 256, .page_bytes = 32768, .gap = 64};
 
 /* A client in a process of its own, which moves its pages to a pool of this daemon until it is killed. */
 static pid_t doomed_client(const struct daemon_process *a, const struct daemon_process *b, int ready)

@@ -1,22 +1,10 @@
 #include "tests/gpu/world.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/gpu/vmm.h"
-
-extern char **environ;
-
-const char *straitd_path = "straitd";
-char world_folder[64];
 
 void require_cuda_(cudaError_t error, const char *what, const char *file, int line)
 {
@@ -24,95 +12,6 @@ void require_cuda_(cudaError_t error, const char *what, const char *file, int li
         return;
     fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, cudaGetErrorString(error));
     abort();
-}
-
-uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* ---- Daemons ----------------------------------------------------------------------------------------------------- */
-
-static void write_codebook(void)
-{
-    char path[96];
-    uint8_t ranking[1][256];
-    struct strait_codebook *codebook;
-    for (unsigned i = 0; i < 256; i++)
-        ranking[0][i] = (uint8_t)(0x7f - i);
-    require(strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook) == STRAIT_OK);
-    size_t size = strait_codebook_serialized_size(codebook);
-    void *bytes = malloc(size);
-    require(strait_codebook_serialize(codebook, bytes, size) == STRAIT_OK);
-    snprintf(path, sizeof(path), "%s/codebook", world_folder);
-    FILE *file = fopen(path, "w");
-    require(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
-    free(bytes);
-    strait_codebook_destroy(codebook);
-}
-
-void world_begin(void)
-{
-    strcpy(world_folder, "/tmp/strait-gpu-XXXXXX");
-    require(mkdtemp(world_folder) != NULL);
-    write_codebook();
-}
-
-static void spawn_daemon(struct daemon_process *daemon)
-{
-    char options[8][160];
-    snprintf(options[0], sizeof(options[0]), "--socket=%s", daemon->socket);
-    snprintf(options[1], sizeof(options[1]), "--transports=%s", daemon->transport);
-    snprintf(options[2], sizeof(options[2]), "--coding=%s", daemon->coding);
-    snprintf(options[3], sizeof(options[3]), "--codebook=%s/codebook", world_folder);
-    snprintf(options[4], sizeof(options[4]), "--log-level=%s", getenv("GPU_TEST_LOG") != NULL ? "debug" : "error");
-    char *arguments[] = {(char *)straitd_path,
-                         options[0],
-                         options[1],
-                         options[2],
-                         options[3],
-                         options[4],
-                         "--listen=127.0.0.1:0",
-                         "--metrics=",
-                         "--ucx-options=tls=tcp",
-                         NULL,
-                         NULL};
-    arguments[9] = (char *)daemon->more;
-    int error = posix_spawn(&daemon->pid, straitd_path, NULL, NULL, arguments, environ);
-    if (error != 0)
-        fprintf(stderr, "%s: %s\n", straitd_path, strerror(error));
-    require(error == 0);
-}
-
-void daemon_start(struct daemon_process *daemon, const char *name, const char *transport, const char *coding,
-                  const char *more)
-{
-    *daemon = (struct daemon_process){.transport = transport, .coding = coding, .more = more};
-    snprintf(daemon->socket, sizeof(daemon->socket), "%s/%s", world_folder, name);
-    spawn_daemon(daemon);
-}
-
-void daemon_restart(struct daemon_process *daemon)
-{
-    spawn_daemon(daemon);
-}
-
-void daemon_kill(struct daemon_process *daemon)
-{
-    kill(daemon->pid, SIGKILL);
-    require(waitpid(daemon->pid, NULL, 0) == daemon->pid);
-}
-
-void daemon_stop(struct daemon_process *daemon)
-{
-    int status;
-    kill(daemon->pid, SIGTERM);
-    require(waitpid(daemon->pid, &status, 0) == daemon->pid);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        fprintf(stderr, "%s ended with status %x\n", daemon->socket, status);
-    require(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
@@ -128,13 +27,28 @@ struct strait_client *client_open(const struct daemon_process *daemon)
     return client;
 }
 
+/* Daemons of one host find each other's memory by way of their sockets: it has one, too. */
+struct strait_client *client_embedded(const char *coding)
+{
+    static unsigned count;
+    char options[512];
+    struct strait_client *client;
+    struct strait_client_config config = {.size = sizeof(config), .embedded = options};
+    snprintf(options, sizeof(options),
+             "transports = shm\ncoding = %s\ncodebook = %s/codebook\nlisten = 127.0.0.1:0\nsocket = %s/embedded-%u\n"
+             "arena-bytes = 64M\nsend-bytes = 16M\n",
+             coding, world_folder, world_folder, count++);
+    require(strait_client_open(&config, &client) == STRAIT_OK);
+    return client;
+}
+
 static void take_memory(struct gpu_pool *pool)
 {
     if (pool->shape.device < 0) {
         require(strait_alloc(pool->size, &pool->host) == STRAIT_OK);
         pool->memory = pool->host.base;
         pool->fd = pool->host.fd;
-    } else if (pool->shape.handle == STRAIT_HANDLE_CUDA_IPC) {
+    } else if (pool->shape.handle != STRAIT_HANDLE_CUDA_VMM && !pool->shape.exportable) {
         require_cuda(cudaSetDevice(pool->shape.device));
         require_cuda(cudaMalloc((void **)&pool->memory, pool->size));
     } else {
@@ -155,6 +69,7 @@ static struct strait_pool_region region_of(const struct gpu_pool *pool, uint32_t
     struct strait_pool_region region = {.handle = s->device < 0 ? STRAIT_HANDLE_MEMFD : s->handle,
                                         .device = s->device,
                                         .fd = pool->fd,
+                                        .pointer = pool->memory,
                                         .offset = r * pool->region_bytes,
                                         .page_stride = pool->page_stride,
                                         .row_stride = pool->row_stride,
@@ -262,11 +177,36 @@ void pool_fill(struct gpu_pool *pool, uint64_t seed)
     write_image(pool);
 }
 
-void pool_check(const struct gpu_pool *pool)
+void pool_overwrite(struct gpu_pool *pool)
+{
+    memset(pool->image, CANARY, pool->size);
+    use_device(pool);
+    if (pool->shape.device < 0)
+        memset(pool->memory, CANARY, pool->size);
+    else
+        require_cuda(cudaMemset(pool->memory, CANARY, pool->size));
+    if (pool->shape.device >= 0)
+        require_cuda(cudaDeviceSynchronize());
+}
+
+/* Takes over what the pages hold now. */
+static void forget_pages(const struct gpu_pool *pool, const uint8_t *bytes)
+{
+    for (uint32_t r = 0; r < pool->shape.regions; r++)
+        for (uint32_t p = 0; p < pool->shape.pages; p++)
+            for (uint32_t row = 0; row < pool->shape.rows; row++) {
+                size_t at = (size_t)(pool_page(pool, pool->image, r, p) - pool->image) + row * pool->row_stride;
+                memcpy(pool->image + at, bytes + at, pool->shape.page_bytes / pool->shape.rows);
+            }
+}
+
+static void check_bytes(const struct gpu_pool *pool, bool gaps_only)
 {
     uint8_t *bytes = malloc(pool->size);
     require(bytes != NULL);
     pool_read(pool, bytes);
+    if (gaps_only)
+        forget_pages(pool, bytes);
     size_t at = 0;
     while (at < pool->size && bytes[at] == pool->image[at])
         at++;
@@ -277,7 +217,19 @@ void pool_check(const struct gpu_pool *pool)
     free(bytes);
 }
 
+void pool_check(const struct gpu_pool *pool)
+{
+    check_bytes(pool, false);
+}
+
+void pool_check_gaps(const struct gpu_pool *pool)
+{
+    check_bytes(pool, true);
+}
+
 /* ---- Transfers --------------------------------------------------------------------------------------------------- */
+
+static char *stats;
 
 static void on_event(const struct strait_event *event)
 {
@@ -290,11 +242,17 @@ static void on_event(const struct strait_event *event)
             }
         return;
     }
+    if (event->type == STRAIT_EVENT_STATS) {
+        free(stats);
+        stats = strndup(event->data, event->data_size);
+    }
     struct flow *flow = event->context;
     if (flow == NULL || event->transfer == NULL)
         return;
     if (event->type == STRAIT_EVENT_DRAINED)
         flow->drained = true;
+    if (flow->drained && flow->drained_at == 0)
+        flow->drained_at = now_ns();
     if (event->type != STRAIT_EVENT_STATE)
         return;
     flow->state = event->state;
@@ -302,8 +260,10 @@ static void on_event(const struct strait_event *event)
     if (event->state != STRAIT_FAILED && event->state != STRAIT_DONE)
         return;
     flow->decided = true;
+    flow->decided_at = now_ns();
     flow->reason = event->reason;
     flow->drained |= event->drained || event->state == STRAIT_DONE;
+    flow->drained_at = flow->drained ? flow->decided_at : 0;
     snprintf(flow->text, sizeof(flow->text), "%s", event->text);
 }
 
@@ -319,6 +279,15 @@ void pump(struct strait_client *const *clients, int count, int ms)
         for (uint32_t e = 0; e < got; e++)
             on_event(&events[e]);
     }
+}
+
+const char *client_stats(struct strait_client *client)
+{
+    free(stats);
+    stats = NULL;
+    require(strait_stats(client) == STRAIT_OK);
+    WAIT(&client, 1, stats != NULL, 5000);
+    return stats;
 }
 
 struct strait_peer *pool_peer(struct gpu_pool *of, struct strait_client *client)
@@ -342,7 +311,7 @@ void flow_offer(struct flow *flow, struct gpu_pool *pool, const char *key, const
                                          .key_size = strlen(key),
                                          .lists = &list,
                                          .list_count = 1,
-                                         .lease_ms = 20000,
+                                         .lease_ms = 20000 * (uint32_t)patience(),
                                          .later = later,
                                          .last = !later,
                                          .context = flow};
@@ -351,6 +320,12 @@ void flow_offer(struct flow *flow, struct gpu_pool *pool, const char *key, const
 
 void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count)
 {
+    flow_expect_for(flow, pool, key, ids, count, 20000);
+}
+
+void flow_expect_for(struct flow *flow, struct gpu_pool *pool, const char *key, const uint32_t *ids, uint32_t count,
+                     uint32_t deadline_ms)
+{
     *flow = (struct flow){.pool = pool};
     struct strait_page_list list = {.count = count, .ids = ids};
     struct strait_expect_params params = {.size = sizeof(params),
@@ -358,7 +333,7 @@ void flow_expect(struct flow *flow, struct gpu_pool *pool, const char *key, cons
                                           .key_size = strlen(key),
                                           .lists = &list,
                                           .list_count = 1,
-                                          .deadline_ms = 20000,
+                                          .deadline_ms = deadline_ms * (uint32_t)patience(),
                                           .context = flow};
     require(strait_expect(pool->pool, &params, &flow->transfer) == STRAIT_OK);
 }

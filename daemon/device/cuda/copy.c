@@ -232,8 +232,8 @@ enum strait_status copy_pages(struct device *to_device, const struct strait_page
     if (error == cudaErrorMemoryAllocation)
         return STRAIT_ERR_NO_MEMORY;
     if (to_device != NULL)
-        device_fail(to_device, "copy", error);
+        (void)device_is_sick(to_device, "copy");
     if (from_device != NULL)
-        device_fail(from_device, "copy", error);
+        (void)device_is_sick(from_device, "copy");
     return STRAIT_ERR_DEVICE;
 }

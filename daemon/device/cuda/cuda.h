@@ -116,6 +116,8 @@ enum strait_status refuse_error(const struct device_why *why, enum strait_status
 /* The device is of no use from now on: all its tasks fail. The first reason counts. */
 void device_fail(struct device *device, const char *what, cudaError_t error);
 bool device_has_failed(struct device *device);
+/* Asks the device itself, after an error that may be another's: if it is its own, it fails. */
+bool device_is_sick(struct device *device, const char *what);
 
 /* ---- batch.c, collect.c ----------------------------------------------------------------------------------------------------- */
 

@@ -281,17 +281,41 @@ void memory_arena_free(struct device *device, void *base)
 
 /* ---- The host's -------------------------------------------------------------------------------------------------- */
 
-static int pinning_device;
+static uint64_t in_use; /* bits: devices */
 
 void memory_use_device(int number)
 {
-    __atomic_store_n(&pinning_device, number, __ATOMIC_RELEASE);
+    __atomic_fetch_or(&in_use, 1ull << number, __ATOMIC_RELEASE);
+}
+
+static cudaError_t pin(void *base, size_t size)
+{
+    return cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
+}
+
+static cudaError_t unpin(void *base, size_t size)
+{
+    (void)size;
+    return cudaHostUnregister(base);
+}
+
+/* With the context of a device that works: what is pinned is so for all of them, and any may have failed. */
+static cudaError_t with_any(cudaError_t (*call)(void *base, size_t size), void *base, size_t size)
+{
+    uint64_t left = __atomic_load_n(&in_use, __ATOMIC_ACQUIRE);
+    cudaError_t error = cudaErrorNoDevice;
+    for (; left != 0 && error != cudaSuccess; left &= left - 1) {
+        error = cudaSetDevice(__builtin_ctzll(left));
+        if (error == cudaSuccess)
+            error = call(base, size);
+        (void)cudaGetLastError();
+    }
+    return error;
 }
 
 enum strait_status memory_pin(void *base, size_t size, const struct device_why *why)
 {
-    cudaSetDevice(__atomic_load_n(&pinning_device, __ATOMIC_ACQUIRE));
-    cudaError_t error = cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    cudaError_t error = with_any(pin, base, size);
     if (error == cudaSuccess)
         return STRAIT_OK;
     return refuse_error(why, STRAIT_ERR_NO_MEMORY, "the daemon's arenas cannot be pinned for the GPU", error);
@@ -299,7 +323,5 @@ enum strait_status memory_pin(void *base, size_t size, const struct device_why *
 
 void memory_unpin(void *base)
 {
-    cudaSetDevice(__atomic_load_n(&pinning_device, __ATOMIC_ACQUIRE));
-    cudaHostUnregister(base);
-    (void)cudaGetLastError();
+    (void)with_any(unpin, base, 0);
 }

@@ -61,6 +61,19 @@ bool device_has_failed(struct device *device)
     return failed;
 }
 
+/* Errors of a context that has failed are told to whatever is asked of it. */
+bool device_is_sick(struct device *device, const char *what)
+{
+    cudaError_t error = cudaSetDevice(device->number);
+    if (error == cudaSuccess)
+        error = cudaStreamQuery(device->copier.stream);
+    (void)cudaGetLastError();
+    if (error == cudaSuccess || error == cudaErrorNotReady)
+        return false;
+    device_fail(device, what, error);
+    return true;
+}
+
 /* ---- Into use ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t plugin_count(const struct device_why *why)

@@ -39,6 +39,8 @@ static bool look(struct device *device, struct device_task *task, bool closing)
         error = cudaEventQuery(event);
     if (error == cudaErrorNotReady)
         return false;
+    if (error != cudaSuccess && !forgotten)
+        (void)device_is_sick(device, "event");
     if (task->status == STRAIT_ERR_AGAIN) {
         memcpy(&event, task->event, sizeof(event));
         cudaEventDestroy(event);

@@ -1,0 +1,23 @@
+/* What a run is asked to do. */
+#ifndef TESTS_CHAOS_PLAN_H
+#define TESTS_CHAOS_PLAN_H
+
+#include "tests/chaos/world.h"
+
+#define WORLDS_MAX 8u
+
+struct plan {
+    struct setting setting;
+    const char *transport;
+    uint64_t seed;
+    uint32_t transfers, seconds, hits, worlds, bug;
+    int fault, phase; /* -1: all */
+    bool local, keep, verbose;
+    bool partly; /* what could not be met until the time is up is no failure */
+    char folder[128];
+};
+
+/* 0, or the exit status of a program that was called wrongly. */
+int plan_take_options(struct plan *plan, int argc, char **argv);
+
+#endif

@@ -1,0 +1,44 @@
+#!/bin/sh
+# kit.sh BUILD DIR: gathers in DIR what a machine with GPUs needs to run the tests of pools, chaos and the sanitizer: the
+# programs of a build folder, every shared object that they load, and run.sh. Such a machine needs a driver and a C
+# library that is no older than that of the build.
+set -eu
+build=${1:?usage: kit.sh BUILD DIR} kit=${2:?usage: kit.sh BUILD DIR}
+here=$(dirname "$0")
+mkdir -p "$kit/lib" "$kit/chaos"
+
+# copy FILE DIR: what a link names, under the link's name and without what only debuggers read.
+copy() {
+    cp -fL "$1" "$2/$(basename "$1")"
+    strip --strip-unneeded "$2/$(basename "$1")" 2>/dev/null || true
+}
+
+# needs FILE: the libraries that it needs, but for those of every system.
+needs() {
+    ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
+        grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+)\.so'
+}
+
+for program in daemon/straitd tests/straitd-chaos tests/chaos-driver tests/gpu_pools; do
+    copy "$build/$program" "$kit"
+    for library in $(needs "$build/$program"); do copy "$library" "$kit/lib"; done
+done
+for plugin in kernels/libstrait-cuda.so.0 kernels/libstrait-node-cuda.so.0 daemon/libstrait-node.so.0; do
+    copy "$build/$plugin" "$kit/lib"
+done
+copy "$build/tests/chaos-cuda/libstrait-node-cuda.so.0" "$kit/chaos"
+
+# UCX looks for its own plugins beside libucs. Those for RDMA cards, with all that they need, stay here.
+ucs=$(ldd "$build/daemon/straitd" | awk '$1 ~ /^libucs\.so/ { print $3 }')
+if [ -n "$ucs" ]; then
+    mkdir -p "$kit/lib/ucx"
+    for module in "$(dirname "$(readlink -f "$ucs")")"/ucx/*.so.0; do
+        needs "$module" | grep -q libibverbs && continue
+        copy "$module" "$kit/lib/ucx"
+        for library in $(needs "$module"); do copy "$library" "$kit/lib"; done
+    done
+fi
+cp "$here/kit_run.sh" "$kit/run.sh"
+cp "$here/sanitize.sh" "$kit"
+chmod +x "$kit/run.sh" "$kit/sanitize.sh"
+du -sh "$kit"

@@ -1,0 +1,99 @@
+#!/bin/sh
+# run.sh [PART ...]: of chaos, scenes, bugs, sanitizer, rates; without one, all but the last, in about 100 seconds. Made by
+# tests/gpu/kit.sh. SEED, CHAOS_SECONDS and CHAOS_OPTIONS are of chaos; what the scenes listen to is in tests/gpu/world.h.
+# A short report comes last; all logs, packed, go to $OUT when that is set. Exit status 77: there is no GPU here.
+cd "$(dirname "$0")" || exit 1
+kit=$PWD
+[ $# -gt 0 ] || set -- chaos scenes bugs sanitizer
+parts=" $* "
+logs=$(mktemp -d)
+export LD_LIBRARY_PATH="$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" UCX_MEM_EVENTS=no
+export GPU_TEST_PLUGIN="$kit/chaos" GPU_TEST_BEHIND="$kit/lib/libstrait-node-cuda.so.0"
+began=$(date +%s)
+
+wanted() { case $parts in *" $1 "*) ;; *) false ;; esac; }
+
+# part NAME COMMAND ...: in the background, with a log and an exit status of its own.
+part() {
+    name=$1
+    shift
+    (
+        "$@" >"$logs/$name.log" 2>&1
+        echo $? >"$logs/$name.status"
+        echo "$(($(date +%s) - began))" >"$logs/$name.ended"
+    ) &
+}
+
+# chaos SECONDS OPTIONS ...
+chaos() {
+    seconds=$1
+    shift
+    # shellcheck disable=SC2086
+    timeout -k 5 $((seconds + 20)) ./chaos-driver --daemon ./straitd-chaos --memory cuda --plugin "$GPU_TEST_PLUGIN" \
+        --behind "$GPU_TEST_BEHIND" --seed "${SEED:-1}" --seconds "$seconds" \
+        ${CHAOS_OPTIONS:-} "$@"
+}
+
+# scenes NAME ...
+scenes() { timeout -k 5 70 ./gpu_pools ./straitd "$@"; }
+
+# The planted bugs, each of which has to be found.
+bugs() {
+    for bug in "acknowledge --state 5" "epoch --fault 21 --state 2" "drained --state 7"; do
+        # shellcheck disable=SC2086
+        chaos 20 --hits 40 --bug $bug >"$logs/bug.log" 2>&1
+        status=$?
+        [ $status -ne 77 ] || return 77
+        echo "planted bug: $bug: $(grep '^chaos: ' "$logs/bug.log" | cut -c1-200)"
+        grep -q '^chaos: FAIL: [0-9]* violations' "$logs/bug.log" || return 1
+    done
+}
+
+if wanted chaos; then
+    part chaos chaos "${CHAOS_SECONDS:-30}" --local --hits 1 --partly --keep --verbose
+    wait
+fi
+if wanted scenes; then
+    part moving scenes shm local shapes ready embedded refusals ucx
+    part dying scenes client_dies daemon_dies silence
+    part erring scenes client_faults freed
+    part failing scenes device_fails device_stalls
+fi
+wanted bugs && part bugs bugs
+wanted sanitizer && part sanitizer timeout -k 5 60 ./sanitize.sh ./gpu_pools ./straitd
+wait
+wanted rates && part rates scenes rates
+wait
+
+# ---- The report -----------------------------------------------------------------------------------------------------
+
+# show NAME: what its log says.
+show() {
+    case $1 in
+    chaos)
+        grep -E 'VIOLATION|^chaos|transfers \(|latest verdict|daemons started|time is up|skipped' "$logs/chaos.log" |
+            head -n 40 | cut -c1-300
+        ;;
+    sanitizer) grep -vE '^========= *$|COMPUTE-SANITIZER' "$logs/sanitizer.log" | tail -n 30 | cut -c1-200 ;;
+    *) tail -n 90 "$logs/$1.log" | cut -c1-240 ;;
+    esac
+}
+
+failed=0 skipped=0
+for name in chaos moving dying erring failing bugs sanitizer rates; do
+    [ -f "$logs/$name.status" ] || continue
+    status=$(cat "$logs/$name.status")
+    echo "=== $name: exit status $status, ended after $(cat "$logs/$name.ended") s"
+    show $name
+    case $status in
+    0) ;;
+    77) skipped=77 ;;
+    *) failed=1 ;;
+    esac
+done
+folder=$(sed -n 's/^logs are in //p' "$logs/chaos.log" 2>/dev/null)
+[ -z "$folder" ] || mv "$folder" "$logs/daemons"
+[ -z "${OUT:-}" ] || tar czf "$OUT/logs.tar.gz" -C "$logs" --exclude='*.shared' .
+echo "=== logs in $logs, $(($(date +%s) - began)) s"
+[ $failed -eq 0 ] || exit 1
+exit $skipped
