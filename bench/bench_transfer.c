@@ -66,7 +66,7 @@ static bool run(struct transfer_bench *bench, const struct command_line *line)
 
     machine_describe(&machine);
     if (!transfer_data_init(&bench->data, bench->options) ||
-        !bench_site_init(&bench->site, bench->options, bench->data.codebook) || !make_aux(bench) || !rows_plan(bench))
+        !bench_site_init(&bench->site, bench->options->daemon, bench->options->daemon_count, bench->data.codebook) || !make_aux(bench) || !rows_plan(bench))
         return false;
     return bench->options->change[1] > 0 ? run_change(bench, &machine, line) : run_rows(bench, &machine, line);
 }

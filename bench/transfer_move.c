@@ -131,7 +131,7 @@ static bool ticket_good(const struct move *move, const struct ticket *ticket, co
 {
     if (ticket->state != STRAIT_FAILED || !ticket->ended)
         return true;
-    print_error(NULL, "a transfer over %s failed at the %s: %s%s%s", path_names[move->path->kind], side,
+    print_error(NULL, "a transfer over %s failed at the %s: %s%s%s", move->path->name, side,
                 strait_reason_string(ticket->reason), ticket->text[0] != '\0' ? ": " : "", ticket->text);
     bench_path_tell_logs(move->path);
     return false;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "bench/transfer_path.h"
+#include "bench/transfer_pools.h"
 
 struct move {
     struct bench_path *path;
