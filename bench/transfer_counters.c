@@ -35,7 +35,6 @@ static void read_all(struct node_figures *figures, const cJSON *root)
     figures->local_bytes = number(counters, "local_bytes");
     for (unsigned i = 0; i < BENCH_STAGES; i++)
         figures->stages[i] = read_stage(stages, bench_stage_names[i]);
-    figures->transfers = read_stage(stages, "transfer");
     cJSON_ArrayForEach(peer, cJSON_GetObjectItemCaseSensitive(root, "peers"))
     {
         copy_string(figures->transport, sizeof(figures->transport), peer, "transport");
@@ -64,7 +63,6 @@ void node_figures_add(struct node_figures *used, const struct node_figures *now,
 {
     for (unsigned i = 0; i < BENCH_STAGES; i++)
         add_stage(&used->stages[i], &now->stages[i], sign);
-    add_stage(&used->transfers, &now->transfers, sign);
     used->raw_bytes += sign * now->raw_bytes;
     used->wire_bytes += sign * now->wire_bytes;
     used->local_bytes += sign * now->local_bytes;

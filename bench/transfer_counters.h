@@ -15,7 +15,6 @@ struct stage_figures {
 
 struct node_figures {
     struct stage_figures stages[BENCH_STAGES];
-    struct stage_figures transfers; /* whole ones, from an expectation's start to its verdict */
     uint64_t raw_bytes, wire_bytes, local_bytes;
     char transport[16], policy[128]; /* of its last peer: in force now */
 };

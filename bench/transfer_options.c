@@ -52,6 +52,7 @@ const char transfer_usage[] =
     "      --aux=SIZE          a payload that comes with DONE\n"
     "      --aux-after=MS      how long behind the last layer it is there; 0\n"
     "Other\n"
+    "      --device            between pools in GPU memory, with options of its own: --device --help\n"
     "      --idle=SECONDS      processor time of idle, connected daemons afterwards; 0: not measured\n"
     "      --json              the figures for machines\n"
     "  -h, --help\n"
