@@ -31,6 +31,15 @@ static __global__ void difference_kernel(const uint4 *a, const uint4 *b, size_t 
         atomicAdd(count, found);
 }
 
+static __global__ void sum_kernel(const unsigned long long *words, size_t count, unsigned long long *sum)
+{
+    unsigned long long found = 0;
+    for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+         i += static_cast<size_t>(gridDim.x) * blockDim.x)
+        found += words[i] * (i + 1);
+    atomicAdd(sum, found);
+}
+
 // One thread for each unit: GPU_STAMP_STEP bytes.
 static __global__ void stamp_kernel(uint16_t *memory, uint64_t units)
 {
@@ -74,6 +83,12 @@ int device_count_differences(const void *a, const void *b, size_t bytes, unsigne
 {
     difference_kernel<<<1024, 256, 0, stream>>>(static_cast<const uint4 *>(a), static_cast<const uint4 *>(b),
                                                 bytes / 16, count);
+    return cudaGetLastError();
+}
+
+int device_sum(const void *values, size_t bytes, unsigned long long *sum, struct CUstream_st *stream)
+{
+    sum_kernel<<<1024, 256, 0, stream>>>(static_cast<const unsigned long long *>(values), bytes / 8, sum);
     return cudaGetLastError();
 }
 

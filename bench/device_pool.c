@@ -145,16 +145,35 @@ bool device_pool_read_results(struct device_pool *pool, uint64_t *coded_bytes)
     return true;
 }
 
-bool device_pool_same(const struct device_pool *pool)
+/* Where a kernel counts. NULL, which stderr has been told: no memory. */
+static unsigned long long *counter(void)
 {
     unsigned long long *count;
     if (!device_ok(cudaHostAlloc((void **)&count, sizeof(*count), cudaHostAllocMapped), "pinned memory"))
-        return false;
+        return NULL;
     *count = 0;
-    bool same = device_ok(device_count_differences(pool->raw, pool->back, pool->bytes, count, NULL), "kernel") &&
+    return count;
+}
+
+bool device_pool_same(const struct device_pool *pool)
+{
+    unsigned long long *count = counter();
+    bool same = count != NULL &&
+                device_ok(device_count_differences(pool->raw, pool->back, pool->bytes, count, NULL), "kernel") &&
                 device_ok(cudaDeviceSynchronize(), "device") && *count == 0;
     cudaFreeHost(count);
     return same;
+}
+
+bool device_pool_sum(const struct device_pool *pool, uint64_t *sum)
+{
+    unsigned long long *count = counter();
+    bool good = count != NULL && device_ok(device_sum(pool->raw, pool->bytes, count, NULL), "kernel") &&
+                device_ok(cudaDeviceSynchronize(), "device");
+    if (good)
+        *sum = *count;
+    cudaFreeHost(count);
+    return good;
 }
 
 bool device_pool_decoded(const struct device_pool *pool)
