@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
+#include "bench/values.h"
 #include "tools/json.h"
 
 static void print_size(char text[24], uint64_t bytes)
@@ -152,8 +153,9 @@ static void add_beside(cJSON *root, const struct device_beside *beside)
         cJSON_AddItemToArray(rows, make_beside_row(&beside->rows[i]));
 }
 
-static bool print_json(const struct device_report *report)
+static bool print_json(const void *arg, FILE *stream)
 {
+    const struct device_report *report = arg;
     cJSON *root = cJSON_CreateObject(), *rows;
 
     cJSON_AddStringToObject(root, "version", report->machine->version);
@@ -169,13 +171,16 @@ static bool print_json(const struct device_report *report)
     for (unsigned i = 0; i < report->count; i++)
         cJSON_AddItemToArray(rows, make_row(&report->rows[i]));
     add_beside(root, &report->beside);
-    return json_print(root, stdout);
+    return json_print(root, stream);
 }
 
 bool device_report_print(const struct device_report *report)
 {
+    bool printed = true;
+
     if (report->options->json)
-        return print_json(report);
-    print_table(report);
-    return true;
+        printed = print_json(report, stdout);
+    else
+        print_table(report);
+    return value_save(report->options->save, print_json, report) && printed;
 }

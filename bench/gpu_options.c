@@ -32,6 +32,7 @@ const char gpu_usage[] =
     "      --warmups=N         transfers of each row before; 3\n"
     "      --fault=flip        turn over one bit of a page that has landed: the bench has to notice\n"
     "      --json              the figures for machines\n"
+    "      --save=FILE         the same to a file, besides\n"
     "  -h, --help\n"
     "\n"
     "Exit status: 0 done, 1 a transfer failed, a page is wrong or there is no GPU, 2 bad usage.\n";
@@ -100,6 +101,7 @@ enum {
     OPT_WARMUPS,
     OPT_FAULT,
     OPT_JSON,
+    OPT_SAVE,
 };
 
 static const struct option long_options[] = {
@@ -118,6 +120,7 @@ static const struct option long_options[] = {
     {"warmups", required_argument, NULL, OPT_WARMUPS},
     {"fault", required_argument, NULL, OPT_FAULT},
     {"json", no_argument, NULL, OPT_JSON},
+    {"save", required_argument, NULL, OPT_SAVE},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
@@ -151,6 +154,9 @@ static bool set_data_option(struct gpu_options *options, int option, const char 
         return set_fault(options, text);
     case OPT_JSON:
         return options->json = true;
+    case OPT_SAVE:
+        options->save = text;
+        return true;
     default:
         return option == OPT_DEVICE; /* of others getopt_long has told */
     }

@@ -35,7 +35,8 @@ struct gpu_options {
 
     const char **daemon; /* owned: further options of every straitd */
     unsigned daemon_count;
-    bool fault; /* one bit of a page that has landed is turned over: a check that has to fail */
+    bool fault;       /* one bit of a page that has landed is turned over: a check that has to fail */
+    const char *save; /* file for the JSON, besides; NULL: none */
     bool json;
     bool help; /* was asked for: nothing else is checked */
 };

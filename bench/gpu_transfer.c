@@ -46,11 +46,17 @@ static bool open_pairs(struct gpu_bench *bench)
     return true;
 }
 
+static bool print_json(const void *arg, FILE *stream)
+{
+    return gpu_report_json(arg, stream);
+}
+
 static bool report(const struct gpu_bench *bench, const struct command_line *line)
 {
     struct gpu_report all = {bench, line->argc, line->argv};
+    bool printed = bench->options->json ? gpu_report_json(&all, stdout) : gpu_report_print(&all, stdout);
 
-    return bench->options->json ? gpu_report_json(&all, stdout) : gpu_report_print(&all, stdout);
+    return value_save(bench->options->save, print_json, &all) && printed;
 }
 
 static bool run(struct gpu_bench *bench, const struct command_line *line)

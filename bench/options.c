@@ -40,6 +40,7 @@ const char codec_usage[] =
     "                          beside (matrix products of cuBLAS); all\n"
     "      --cublas=FILE       library to take for that; libcublas.so.13 or .12\n"
     "      --json              the figures for machines\n"
+    "      --save=FILE         with --device: the same to a file, besides\n"
     "  -h, --help\n"
     "\n"
     "Exit status: 0 done, 1 a check failed or bad data, 2 bad usage.\n";
@@ -157,6 +158,7 @@ enum {
     OPT_DEVICE,
     OPT_CASES,
     OPT_CUBLAS,
+    OPT_SAVE,
     OPT_JSON,
 };
 
@@ -176,10 +178,29 @@ static const struct option long_options[] = {
     {"device", no_argument, NULL, OPT_DEVICE},
     {"cases", required_argument, NULL, OPT_CASES},
     {"cublas", required_argument, NULL, OPT_CUBLAS},
+    {"save", required_argument, NULL, OPT_SAVE},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
+
+static bool set_device_option(struct codec_options *options, int option, const char *text)
+{
+    switch (option) {
+    case OPT_DEVICE:
+        return options->device = true;
+    case OPT_CASES:
+        return value_each(text, add_case, options);
+    case OPT_CUBLAS:
+        options->cublas = text;
+        return true;
+    case OPT_SAVE:
+        options->save = text;
+        return true;
+    default:
+        return false; /* getopt_long has told */
+    }
+}
 
 /* One option; false when it is wrong, which stderr has been told. */
 static bool set_option(struct codec_options *options, int option, const char *text)
@@ -208,19 +229,12 @@ static bool set_option(struct codec_options *options, int option, const char *te
         return set_escapes(options, text);
     case OPT_RIVALS:
         return set_rivals(options, text);
-    case OPT_DEVICE:
-        return options->device = true;
-    case OPT_CASES:
-        return value_each(text, add_case, options);
-    case OPT_CUBLAS:
-        options->cublas = text;
-        return true;
     case OPT_JSON:
         return options->json = true;
     case 'T':
         return option_threads(text, &options->threads);
     default:
-        return false; /* getopt_long has told */
+        return set_device_option(options, option, text);
     }
 }
 

@@ -43,6 +43,7 @@ struct codec_options {
     bool device; /* the CUDA variant on pools in device memory, and nothing else */
     bool cases[DEVICE_CASES];
     const char *cublas; /* library; NULL: the one of the usual names */
+    const char *save;   /* file for the JSON of --device, besides; NULL: none */
     bool json;
     bool help; /* was asked for: nothing else is checked */
 };

@@ -76,3 +76,17 @@ bool value_daemon(const char *text, const char **daemon, unsigned *count)
     daemon[(*count)++] = text;
     return true;
 }
+
+bool value_save(const char *path, bool (*print)(const void *arg, FILE *stream), const void *arg)
+{
+    FILE *file = path == NULL ? NULL : fopen(path, "we");
+    bool good = path == NULL;
+
+    if (file != NULL) {
+        good = print(arg, file);
+        good = fclose(file) == 0 && good;
+    }
+    if (!good)
+        print_error(path, "cannot be written");
+    return good;
+}

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <strait/strait.h>
 
@@ -23,5 +24,8 @@ bool value_each(const char *text, bool (*take)(void *arg, const char *name), voi
 bool value_coding(const char *name, enum strait_coding codings[CODINGS_MAX], unsigned *count);
 /* One more option of every daemon, "name=value". `daemon` holds DAEMON_OPTIONS_MAX. */
 bool value_daemon(const char *text, const char **daemon, unsigned *count);
+
+/* --save: lets `print` write to a file. path NULL: nothing is to be done. */
+bool value_save(const char *path, bool (*print)(const void *arg, FILE *stream), const void *arg);
 
 #endif

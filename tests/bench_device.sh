@@ -48,7 +48,8 @@ rows 1 '^1M +tiered +pinned '
 
 # ---- For machines ----------------------------------------------------------------------------------------------------
 
-bench --wires peer --coding raw,tiered --size 1M,2M --repeats 3 --json
+bench --wires peer --coding raw,tiered --size 1M,2M --repeats 3 --json --save saved.json
+cmp out saved.json || fail "--save wrote something else"
 python3 - <<CHECK || fail "JSON: $(cat out)"
 import json
 found = json.load(open("out"))
@@ -74,6 +75,7 @@ FAKE_NO_GPU=1 refused 1 'no GPU: no GPU is plugged in' --size 1M
 refused 1 'there are GPUs 0 to 1' --to-gpu 2 --size 1M
 refused 1 'has 1 to' --size 16
 refused 1 'has ended' --size 1M --daemon chunk-bytes=1
+refused 1 'cannot be written' --wires pinned --coding raw --size 1M --repeats 1 --save /nonexistent/file
 refused 2 'multiple of 16' --page 4097
 refused 2 'unknown value' --wires telegraph
 refused 2 'exclude each other' --codebook x --calib y
