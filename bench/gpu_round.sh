@@ -17,7 +17,7 @@
 # racecheck believes the arrival at a barrier of the lane that arrives only. The plugin that it looks at is therefore
 # built with every lane arriving: nvcc ... -DSTRAIT_EVERY_LANE_ARRIVES (bench/README.md).
 set -uo pipefail
-build=${1:?usage: gpu_round.sh BUILD_DIR [DATA_DIR]} data=${2:-}
+build=$(realpath "${1:?usage: gpu_round.sh BUILD_DIR [DATA_DIR]}") data=${2:-}
 here=$(dirname "$0")
 steps=${STEPS:-chosen random memcheck initcheck racecheck pools codec transfer fault rivals}
 out=${OUT:-gpu-round}
@@ -27,7 +27,9 @@ if [ -d "$build/bin" ]; then
 else
     test=$build/tests/test_cuda pools=$build/tests/gpu_pools strait=$build/tools/strait straitd=$build/daemon/straitd
 fi
-export LD_LIBRARY_PATH=$build/lib:$build/kernels:$build/client:$build/daemon:${LD_LIBRARY_PATH:-} STRAITD=$straitd
+# Ours only: the libraries of a folder made elsewhere are not for python or the sanitizer.
+libraries=$build/lib:$build/kernels:$build/client:$build/daemon:${LD_LIBRARY_PATH:-}
+ours=(env "LD_LIBRARY_PATH=$libraries" "STRAITD=$straitd")
 inputs=()
 if [ -n "$data" ]; then
     inputs=(--input "$data/eval.safetensors" --calib "$data/calib.safetensors")
@@ -64,10 +66,11 @@ step() {
     esac
 }
 
-sanitize() { # NAME TOOL
+sanitize() { # NAME TOOL [PLUGINS]
     wanted "$1" "$test" || return 0
     if command -v compute-sanitizer >/dev/null; then
-        step "$1" 0 compute-sanitizer --error-exitcode 1 --tool "$2" "$test" --chosen
+        step "$1" 0 env "LD_LIBRARY_PATH=${3:+$3:}$libraries" compute-sanitizer --error-exitcode 1 --tool "$2" \
+            "$test" --chosen
     else
         row "$1" skipped 0 "no compute-sanitizer"
     fi
@@ -83,29 +86,30 @@ for folder in site.getsitepackages() + [site.getusersitepackages()]:
 PYTHON
 }
 
-wanted chosen "$test" && step chosen 0 "$test" --chosen
-wanted random "$test" && step random 0 "$test" --trials "${TRIALS:-10000}"
+wanted chosen "$test" && step chosen 0 "${ours[@]}" "$test" --chosen
+wanted random "$test" && step random 0 "${ours[@]}" "$test" --trials "${TRIALS:-10000}"
 sanitize memcheck memcheck
 sanitize initcheck initcheck
 if wanted racecheck "$build/race/libstrait-cuda.so.0"; then
-    LD_LIBRARY_PATH=$build/race:$LD_LIBRARY_PATH sanitize racecheck racecheck
+    sanitize racecheck racecheck "$build/race"
 fi
-wanted pools "$pools" && step pools 0 "$pools" "$straitd"
+wanted pools "$pools" && step pools 0 "${ours[@]}" "$pools" "$straitd"
 if wanted codec "$strait"; then
     cublas=${CUBLAS:-$(find_cublas)}
-    step codec 0 "$strait" bench codec --device --repeats "${REPEATS:-15}" --save "$out/codec.json" "${inputs[@]}" \
-        ${cublas:+--cublas "$cublas"}
+    step codec 0 "${ours[@]}" "$strait" bench codec --device --repeats "${REPEATS:-15}" --save "$out/codec.json" \
+        "${inputs[@]}" ${cublas:+--cublas "$cublas"}
     shown+=(codec)
 fi
 if wanted transfer "$straitd"; then
     # shellcheck disable=SC2086
-    step transfer 0 "$strait" bench transfer --device --save "$out/transfer.json" "${inputs[@]}" ${TRANSFER:-}
+    step transfer 0 "${ours[@]}" "$strait" bench transfer --device --save "$out/transfer.json" "${inputs[@]}" \
+        ${TRANSFER:-}
     shown+=(transfer)
 fi
 # The checks of the bench itself: a page that is wrong has to be seen.
 if wanted fault "$straitd"; then
-    step fault 1 "$strait" bench transfer --device --coding raw --wires pinned --size 8M --repeats 1 --fault flip \
-        "${inputs[@]}"
+    step fault 1 "${ours[@]}" "$strait" bench transfer --device --coding raw --wires pinned --size 8M --repeats 1 \
+        --fault flip "${inputs[@]}"
     if ! grep -q 'not what was sent' "$out/fault.log"; then
         row fault FAILED 0 "no wrong page was told, see $out/fault.log"
         failed=1
@@ -114,9 +118,13 @@ fi
 if wanted rivals "$here/rivals_gpu.py"; then
     if [ -z "$data" ]; then
         row rivals skipped 0 "no DATA_DIR"
+    elif ! command -v python3 >/dev/null; then
+        row rivals skipped 0 "no python3"
     else
+        printf '#!/bin/sh\nLD_LIBRARY_PATH="%s" exec "%s" "$@"\n' "$libraries" "$(realpath "$strait")" >"$out/strait"
+        chmod +x "$out/strait"
         # shellcheck disable=SC2086
-        step rivals 0 python3 "$here/rivals_gpu.py" "${inputs[@]}" --strait "$strait" \
+        step rivals 0 python3 "$here/rivals_gpu.py" "${inputs[@]}" --strait "$(realpath "$out/strait")" \
             ${SPLITZIP:+--splitzip "$SPLITZIP"} ${NVCOMP:+--nvcomp "$NVCOMP"} ${RIVALS:-}
         shown+=(rivals)
     fi
