@@ -114,9 +114,9 @@ class Strait:
 
     def measure(self):
         arguments = self.arguments
-        command = [arguments.strait, "bench", "codec", "--device", "--cases", "codec", "--json", "--size", str(self.size),
-                   "--page", str(arguments.page), "--repeats", str(arguments.repeats), "--input", arguments.input,
-                   "--calib", arguments.calib]
+        command = [arguments.strait, "bench", "codec", "--device", "--cases", "codec", "--json",
+                   "--size", str(self.size), "--page", str(arguments.page), "--repeats", str(arguments.repeats),
+                   "--input", arguments.input, "--calib", arguments.calib]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Failure(f"{' '.join(command)}: exit status {done.returncode}: {done.stderr.strip()}")
@@ -186,7 +186,7 @@ def make_nvcomp(torch, arguments, values, scratch):
     return [NvComp(torch, arguments, library, values, chunk, reduction) for chunk, reduction in wanted]
 
 
-def make_codecs(torch, arguments, size, scratch, skipped):
+def make_codecs(torch, arguments, size, scratch, notes):
     tensors = read_tensors(arguments.input)
     values = tile(torch, tensors, size, arguments.page)
     calibration = torch.frombuffer(bytearray(b"".join(read_tensors(arguments.calib))), dtype=torch.uint8).cuda()
@@ -196,27 +196,39 @@ def make_codecs(torch, arguments, size, scratch, skipped):
         try:
             codecs += make()
         except nvcomp_ans.Missing as why:
-            skipped.add(str(why))
+            notes.add(f"skipped: {why}")
     return codecs
 
 
-def measure_size(torch, arguments, size, scratch, skipped):
+def measure_codec(codec, rows, notes):
+    """A rival that fails does not take the others along. False: it did."""
+    try:
+        for row in codec.measure():
+            rows.setdefault((row["codec"], row["detail"]), []).append(row)
+    except Failure:
+        raise
+    except Exception as error:  # whatever its authors raise
+        notes.add(f"FAILED: {type(codec).__name__}: {type(error).__name__}: {error}")
+        return False
+    return True
+
+
+def measure_size(torch, arguments, size, scratch, notes):
     """Rounds of all codecs in turn; of each row the medians over them."""
-    codecs, rows = make_codecs(torch, arguments, size, scratch, skipped), {}
+    codecs, rows = make_codecs(torch, arguments, size, scratch, notes), {}
+    bytes_coded = codecs[0].size
     for _ in range(arguments.rounds):
-        for codec in codecs:
-            for row in codec.measure():
-                rows.setdefault((row["codec"], row["detail"]), []).append(row)
-            torch.cuda.empty_cache()
+        codecs = [codec for codec in codecs if measure_codec(codec, rows, notes)]
+        torch.cuda.empty_cache()
     for rounds in rows.values():
-        row = dict(rounds[0], bytes=codecs[0].size, verified=all(row["verified"] for row in rounds))
+        row = dict(rounds[0], bytes=bytes_coded, verified=all(row["verified"] for row in rounds))
         for figure in "encode", "decode":
             if row[figure] is not None:
                 row[figure] = statistics.median(one[figure] for one in rounds)
         yield row
 
 
-def print_table(rows, skipped, head):
+def print_table(rows, notes, head):
     print(head)
     print(f"\n{'size':>6} {'codec':<14} {'detail':<30} {'ratio':>7} {'enc GB/s':>9} {'dec GB/s':>9}  verified")
     for row in rows:
@@ -224,8 +236,8 @@ def print_table(rows, skipped, head):
                    for name, width, digits in (("ratio", 7, 4), ("encode", 9, 1), ("decode", 9, 1))]
         print(f"{row['bytes'] >> 20:>5}M {row['codec']:<14} {row['detail']:<30} {' '.join(figures)}  "
               f"{'yes' if row['verified'] else 'NO'}")
-    for why in sorted(skipped):
-        print(f"skipped: {why}")
+    for note in sorted(notes):
+        print(note)
 
 
 def parse_arguments():
@@ -249,8 +261,8 @@ def parse_arguments():
 
 def describe(torch, arguments):
     done = subprocess.run([arguments.strait, "--version"], capture_output=True, text=True, check=False)
-    return f"{done.stdout.strip() or 'strait'}; {torch.cuda.get_device_name()}; torch {torch.__version__}; medians of " \
-           f"{arguments.rounds} rounds of {arguments.repeats}; codebooks calibrated on {arguments.calib}"
+    return (f"{done.stdout.strip() or 'strait'}; {torch.cuda.get_device_name()}; torch {torch.__version__}; medians of "
+            f"{arguments.rounds} rounds of {arguments.repeats}; codebooks calibrated on {arguments.calib}")
 
 
 def run(arguments):
@@ -262,15 +274,16 @@ def run(arguments):
     if not torch.cuda.is_available():
         print("skipped: no GPU here")
         return 77
-    rows, skipped = [], set()
+    rows, notes = [], set()
     with tempfile.TemporaryDirectory() as scratch:
         for size in arguments.size:
-            rows += measure_size(torch, arguments, size, scratch, skipped)
+            rows += measure_size(torch, arguments, size, scratch, notes)
     if arguments.json:
-        print(json.dumps({"head": describe(torch, arguments), "rows": rows, "skipped": sorted(skipped)}, indent=1))
+        print(json.dumps({"head": describe(torch, arguments), "rows": rows, "notes": sorted(notes)}, indent=1))
     else:
-        print_table(rows, skipped, describe(torch, arguments))
-    return 0 if all(row["verified"] for row in rows) else 1
+        print_table(rows, notes, describe(torch, arguments))
+    failed = any(note.startswith("FAILED") for note in notes) or not all(row["verified"] for row in rows)
+    return 1 if failed else 0
 
 
 def main():
