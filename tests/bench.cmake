@@ -19,5 +19,6 @@ if(STRAIT_TOOLS)
                 ${CMAKE_CURRENT_BINARY_DIR}/scratch/bench_device)
     set_property(TEST bench_device APPEND PROPERTY ENVIRONMENT "STRAITD=$<TARGET_FILE:straitd>" "UCX_MEM_EVENTS=no"
         "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
+        "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0"
         "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-device>:$<TARGET_FILE_DIR:strait-node>")
 endif()
