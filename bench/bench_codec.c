@@ -13,7 +13,6 @@
 #include "bench/report.h"
 #include "bench/rivals.h"
 #include "bench/tables.h"
-#include "tools/options.h"
 #include "tools/tensors.h"
 #include "tools/util.h"
 
@@ -34,21 +33,12 @@ struct bench {
 
 /* ---- Data ------------------------------------------------------------------------------------------------------ */
 
-static bool calibrate(struct bench *bench)
+static bool choose_codebook(struct bench *bench)
 {
     const struct codec_options *options = bench->options;
-    struct tensors calib;
 
-    if (options->codebook != NULL)
-        return codebook_load(options->codebook, &bench->codebook);
-    if (options->calib_count == 0) {
-        bench->codebook = tables_calibrate(&bench->tensors, options->threads);
-        return bench->codebook != NULL;
-    }
-    if (!tables_open(&calib, options->calibs, options->calib_count))
-        return false;
-    bench->codebook = tables_calibrate(&calib, options->threads);
-    tensors_close(&calib);
+    bench->codebook = tables_choose(&bench->tensors, options->codebook, options->calibs, options->calib_count,
+                                    options->threads);
     return bench->codebook != NULL;
 }
 
@@ -67,7 +57,7 @@ static bool prepare_data(struct bench *bench)
 {
     const struct codec_options *options = bench->options;
 
-    if (!tables_open(&bench->tensors, options->inputs, options->input_count) || !calibrate(bench) ||
+    if (!tables_open(&bench->tensors, options->inputs, options->input_count) || !choose_codebook(bench) ||
         !data_init(&bench->data, &bench->tensors, bench->codebook, options->size))
         return false;
     if (options->escapes > 0 && !data_add_escapes(&bench->data, bench->codebook, options->escapes, ESCAPE_SEED))
@@ -200,7 +190,7 @@ static bool run_device(struct bench *bench)
 #ifdef STRAIT_BENCH_CUDA
     const struct codec_options *options = bench->options;
 
-    return tables_open(&bench->tensors, options->inputs, options->input_count) && calibrate(bench) &&
+    return tables_open(&bench->tensors, options->inputs, options->input_count) && choose_codebook(bench) &&
            device_codec_run(options, &bench->machine, &bench->tensors, bench->codebook);
 #else
     (void)bench;

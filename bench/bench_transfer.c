@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/gpu_options.h"
+#include "bench/gpu_transfer.h"
 #include "bench/machine.h"
 #include "bench/transfer_change.h"
 #include "bench/transfer_options.h"
@@ -66,7 +68,7 @@ static bool run(struct transfer_bench *bench, const struct command_line *line)
 
     machine_describe(&machine);
     if (!transfer_data_init(&bench->data, bench->options) ||
-        !bench_site_init(&bench->site, bench->options, bench->data.codebook) || !make_aux(bench) || !rows_plan(bench))
+        !bench_site_init(&bench->site, bench->options->daemon, bench->options->daemon_count, bench->data.codebook) || !make_aux(bench) || !rows_plan(bench))
         return false;
     return bench->options->change[1] > 0 ? run_change(bench, &machine, line) : run_rows(bench, &machine, line);
 }
@@ -107,6 +109,20 @@ static enum exit_code run_options(const struct transfer_options *options, const 
     return ok ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }
 
+static int bench_device(int argc, char **argv)
+{
+#ifdef STRAIT_BENCH_CUDA
+    return bench_transfer_device(argc, argv);
+#else
+    static char name[] = "strait bench transfer";
+
+    (void)argc;
+    command_begin(argv, name);
+    print_error(NULL, "--device: strait was built without CUDA");
+    return EXIT_CODE_DATA;
+#endif
+}
+
 int bench_transfer(int argc, char **argv)
 {
     static char name[] = "strait bench transfer";
@@ -114,6 +130,8 @@ int bench_transfer(int argc, char **argv)
     struct command_line line = {argc, NULL};
     enum exit_code code = EXIT_CODE_USAGE;
 
+    if (gpu_options_asked(argc, argv))
+        return bench_device(argc, argv);
     line.argv = malloc(((size_t)argc + 1) * sizeof(line.argv[0]));
     command_begin(argv, name);
     if (line.argv == NULL) {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/random.h"
 #include "bench/tables.h"
 #include "internal/bytes.h"
 
@@ -76,14 +77,6 @@ void data_fini(struct data *data)
 
 /* ---- Escapes --------------------------------------------------------------------------------------------------- */
 
-static uint64_t next_random(uint64_t *state) /* SplitMix64 */
-{
-    uint64_t z = *state += 0x9E3779B97F4A7C15;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z = (z ^ z >> 27) * 0x94D049BB133111EB;
-    return z ^ z >> 31;
-}
-
 bool data_add_escapes(struct data *data, const struct strait_codebook *codebook, double share, uint64_t seed)
 {
     uint8_t exponents[256];
@@ -95,7 +88,7 @@ bool data_add_escapes(struct data *data, const struct strait_codebook *codebook,
         return false;
     }
     for (uint64_t at = 0; at + 2 <= data->size; at += 2) {
-        uint64_t random = next_random(&seed);
+        uint64_t random = random_next(&seed);
         unsigned exponent = exponents[(random & UINT32_MAX) * count >> 32];
 
         if (random >> 32 < threshold)

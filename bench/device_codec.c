@@ -2,117 +2,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cuda_runtime_api.h>
 
 #include "bench/cases.h"
+#include "bench/device_beside.h"
+#include "bench/device_calls.h"
 #include "bench/device_kernels.h"
 #include "bench/device_pool.h"
 #include "tools/util.h"
-
-/* What all rows share. */
-struct device_bench {
-    const struct tensors *tensors;
-    const struct strait_codebook *codebook;
-    const struct strait_codec *codec;
-    cudaStream_t stream;
-    uint8_t *scratch, *tables;
-    uint64_t scratch_size;
-    unsigned repeats;
-    double copy_traffic; /* bytes that the copy kernel reads and writes in a nanosecond */
-    struct device_report report;
-};
-
-/* ---- Calls ----------------------------------------------------------------------------------------------------- */
-
-static struct strait_run make_run(const struct device_bench *bench, uint32_t sm_budget)
-{
-    return (struct strait_run){.size = sizeof(struct strait_run),
-                               .scratch = bench->scratch,
-                               .scratch_size = bench->scratch_size,
-                               .stream = bench->stream,
-                               .sm_budget = sm_budget,
-                               .tables = bench->tables};
-}
-
-static bool status_ok(enum strait_status status, const char *what)
-{
-    if (status != STRAIT_OK)
-        print_error(NULL, "%s: %s", what, strait_status_string(status));
-    return status == STRAIT_OK;
-}
-
-static bool encode_pool(const struct device_bench *bench, const struct device_pool *pool, enum strait_mode mode,
-                        uint32_t sm_budget)
-{
-    const struct strait_encode_params params = {
-        .size = sizeof(params), .element = STRAIT_ELEMENT_BF16, .mode = mode, .codebook = bench->codebook};
-    const struct strait_run run = make_run(bench, sm_budget);
-    return status_ok(strait_encode_batch(bench->codec, &params, pool->encode, pool->chunks, &run), "encoding");
-}
-
-static bool decode_pool(const struct device_bench *bench, const struct device_pool *pool, uint32_t sm_budget)
-{
-    const struct strait_run run = make_run(bench, sm_budget);
-    return status_ok(strait_decode_batch(bench->codec, bench->codebook, pool->decode, pool->chunks, &run), "decoding");
-}
-
-/* Once, with what it needs to be decoded read back; into memory that other bytes were in. */
-static bool prove_pool(const struct device_bench *bench, struct device_pool *pool, enum strait_mode mode,
-                       uint32_t sm_budget, uint64_t *coded_bytes)
-{
-    return device_ok(cudaMemsetAsync(pool->back, 0x5A, pool->bytes, bench->stream), "memset") &&
-           device_ok(cudaMemsetAsync(pool->coded, 0xA5, pool->coded_room, bench->stream), "memset") &&
-           encode_pool(bench, pool, mode, sm_budget) && device_ok(cudaStreamSynchronize(bench->stream), "device") &&
-           device_pool_read_results(pool, coded_bytes) && decode_pool(bench, pool, sm_budget) &&
-           device_ok(cudaStreamSynchronize(bench->stream), "device");
-}
-
-static bool use_scratch(struct device_bench *bench, const struct device_pool *pool)
-{
-    uint64_t encode = strait_encode_scratch_size(bench->codec, pool->encode, pool->chunks);
-    uint64_t decode = strait_decode_scratch_size(bench->codec, pool->decode, pool->chunks);
-    cudaFree(bench->scratch);
-    bench->scratch_size = encode > decode ? encode : decode;
-    return device_ok(cudaMalloc((void **)&bench->scratch, bench->scratch_size), "memory") &&
-           device_ok(cudaMemset(bench->scratch, 0, bench->scratch_size), "memset");
-}
-
-/* ---- Time ------------------------------------------------------------------------------------------------------ */
-
-typedef bool timed_call(const struct device_bench *bench, void *arg, unsigned turn);
-
-static int by_value(const void *a, const void *b)
-{
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-/* Times `count` calls one after another, sorted, in microseconds. */
-static bool time_calls(const struct device_bench *bench, timed_call *call, void *arg, unsigned count, float *us)
-{
-    cudaEvent_t *events = calloc(count + 1, sizeof(*events));
-    bool ok = events != NULL;
-    for (unsigned i = 0; ok && i <= count; i++)
-        ok = device_ok(cudaEventCreate(&events[i]), "event");
-    for (unsigned i = 0; ok && i < 3; i++) /* warm */
-        ok = call(bench, arg, i);
-    for (unsigned i = 0; ok && i <= count; i++)
-        ok = device_ok(cudaEventRecord(events[i], bench->stream), "event") && (i == count || call(bench, arg, i));
-    ok = ok && device_ok(cudaStreamSynchronize(bench->stream), "device");
-    for (unsigned i = 0; ok && i < count; i++)
-        ok = device_ok(cudaEventElapsedTime(&us[i], events[i], events[i + 1]), "event");
-    for (unsigned i = 0; ok && i < count; i++)
-        us[i] *= 1000;
-    for (unsigned i = 0; events != NULL && i <= count; i++)
-        if (events[i] != NULL)
-            cudaEventDestroy(events[i]);
-    free(events);
-    if (ok)
-        qsort(us, count, sizeof(us[0]), by_value);
-    return ok;
-}
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------ */
 
@@ -146,7 +44,7 @@ static bool add_copies(struct device_bench *bench, struct device_pool *pool)
     float us[REPEATS_MAX];
     for (int kernel = 0; kernel < 2; kernel++) {
         struct copy_call copy = {pool, kernel};
-        if (!time_calls(bench, call_copy, &copy, bench->repeats, us))
+        if (!device_time_calls(bench, call_copy, &copy, bench->repeats, us))
             return false;
         double rate = (double)pool->bytes / us[bench->repeats / 2] / 1000;
         add_row(bench, (struct device_row){.name = kernel ? "copy kernel" : "copy engine",
@@ -171,14 +69,14 @@ static bool call_encode(const struct device_bench *bench, void *arg, unsigned tu
 {
     const struct pool_call *call = arg;
     (void)turn;
-    return encode_pool(bench, call->pool, call->mode, call->sm_budget);
+    return device_encode_pool(bench, call->pool, call->mode, call->sm_budget);
 }
 
 static bool call_decode(const struct device_bench *bench, void *arg, unsigned turn)
 {
     const struct pool_call *call = arg;
     (void)turn;
-    return decode_pool(bench, call->pool, call->sm_budget);
+    return device_decode_pool(bench, call->pool, call->sm_budget);
 }
 
 static bool add_codec(struct device_bench *bench, struct device_pool *pool, const struct device_pool_params *params,
@@ -194,14 +92,14 @@ static bool add_codec(struct device_bench *bench, struct device_pool *pool, cons
                              .page_bytes = params->page_bytes,
                              .chunk_bytes = params->chunk_bytes,
                              .sm_budget = sm_budget};
-    if (!prove_pool(bench, pool, mode, sm_budget, &coded))
+    if (!device_pool_sum(pool, &row.values) || !device_prove_pool(bench, pool, mode, sm_budget, &coded))
         return false;
     row.ratio = (double)pool->bytes / (double)coded;
     row.ok = device_pool_decoded(pool);
-    if (!time_calls(bench, call_encode, &call, bench->repeats, us))
+    if (!device_time_calls(bench, call_encode, &call, bench->repeats, us))
         return false;
     row.encode = (double)pool->bytes / us[bench->repeats / 2] / 1000;
-    if (!time_calls(bench, call_decode, &call, bench->repeats, us))
+    if (!device_time_calls(bench, call_decode, &call, bench->repeats, us))
         return false;
     row.decode = (double)pool->bytes / us[bench->repeats / 2] / 1000;
     row.ok = row.ok && device_pool_decoded(pool);
@@ -232,7 +130,7 @@ static bool capture(const struct device_bench *bench, struct graphs *graphs, uns
     const struct device_pool *other = &graphs->pools[(k + graphs->count / 2) % graphs->count];
     cudaGraph_t graph;
     if (!device_ok(cudaStreamBeginCapture(bench->stream, cudaStreamCaptureModeThreadLocal), "capture") ||
-        !encode_pool(bench, &graphs->pools[k], mode, 0) || !decode_pool(bench, other, 0) ||
+        !device_encode_pool(bench, &graphs->pools[k], mode, 0) || !device_decode_pool(bench, other, 0) ||
         !device_ok(cudaStreamEndCapture(bench->stream, &graph), "capture"))
         return false;
     bool ok = device_ok(cudaGraphInstantiate(&graphs->exec[k], graph, 0), "graph");
@@ -247,12 +145,12 @@ static bool time_graphs(struct device_bench *bench, struct graphs *graphs, const
     uint64_t coded;
     bool ok = true;
     for (unsigned k = 0; k < graphs->count; k++)
-        if (!prove_pool(bench, &graphs->pools[k], mode, 0, &coded))
+        if (!device_prove_pool(bench, &graphs->pools[k], mode, 0, &coded))
             return false;
     for (unsigned k = 0; k < graphs->count; k++)
         if (!capture(bench, graphs, k, mode))
             return false;
-    if (!time_calls(bench, call_graph, graphs, GRAPH_TURNS, us))
+    if (!device_time_calls(bench, call_graph, graphs, GRAPH_TURNS, us))
         return false;
     for (unsigned k = 0; k < graphs->count; k++) {
         ok = device_pool_decoded(&graphs->pools[k]) && ok;
@@ -283,7 +181,7 @@ static bool add_graphs(struct device_bench *bench, uint64_t bytes, uint64_t page
     bool ok = true;
     for (; ok && params.number < count; params.number++)
         ok = device_pool_init(&graphs.pools[params.number], &params);
-    ok = ok && use_scratch(bench, &graphs.pools[0]) && time_graphs(bench, &graphs, &params, STRAIT_MODE_TOP16) &&
+    ok = ok && device_use_scratch(bench, &graphs.pools[0]) && time_graphs(bench, &graphs, &params, STRAIT_MODE_TOP16) &&
          time_graphs(bench, &graphs, &params, STRAIT_MODE_TIERED);
     for (unsigned k = 0; k < count; k++)
         device_pool_fini(&graphs.pools[k]);
@@ -294,20 +192,41 @@ static bool add_graphs(struct device_bench *bench, uint64_t bytes, uint64_t page
 
 static const enum strait_mode modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
 
-static bool add_pool(struct device_bench *bench, struct device_pool_params params, bool copies, bool limited)
+static bool add_pool(struct device_bench *bench, struct device_pool_params params, bool copies)
 {
-    static const uint32_t budgets[] = {4, 8, 16, 32};
     struct device_pool pool;
-    bool ok = device_pool_init(&pool, &params) && use_scratch(bench, &pool);
+    bool ok = device_pool_init(&pool, &params) && device_use_scratch(bench, &pool);
     if (ok && copies)
         ok = add_copies(bench, &pool);
     for (int m = 0; ok && m < 2; m++)
         ok = add_codec(bench, &pool, &params, modes[m], 0);
-    for (int b = 0; ok && limited && b < 4; b++)
+    device_pool_fini(&pool);
+    return ok;
+}
+
+static bool add_limited(struct device_bench *bench, struct device_pool_params params)
+{
+    static const uint32_t budgets[] = {4, 8, 16, 32};
+    struct device_pool pool;
+    bool ok = device_pool_init(&pool, &params) && device_use_scratch(bench, &pool);
+    for (int b = 0; ok && b < 4; b++)
         for (int m = 0; ok && m < 2; m++)
             ok = add_codec(bench, &pool, &params, modes[m], budgets[b]);
     device_pool_fini(&pool);
     return ok;
+}
+
+/* All of them, and a quarter; pages in a row and at random. The copies are the first, for the limit. */
+static bool add_sizes(struct device_bench *bench, struct device_pool_params params)
+{
+    const uint64_t all = params.bytes;
+    for (int i = 0; i < 4; i++) {
+        params.bytes = i < 2 ? all : all / 4;
+        params.scattered = i % 2 != 0;
+        if (!add_pool(bench, params, i == 0))
+            return false;
+    }
+    return true;
 }
 
 static bool add_all(struct device_bench *bench, const struct codec_options *options)
@@ -317,17 +236,17 @@ static bool add_all(struct device_bench *bench, const struct codec_options *opti
                                         .bytes = options->size,
                                         .page_bytes = options->pages[0],
                                         .chunk_bytes = options->chunk_bytes};
-    bool ok = add_pool(bench, params, true, false);
-    params.scattered = true;
-    ok = ok && add_pool(bench, params, false, false);
+    const bool *asked = options->cases;
+    bool ok = !asked[DEVICE_CODEC] || add_sizes(bench, params);
     params.bytes = options->size / 4;
-    params.scattered = false;
-    ok = ok && add_pool(bench, params, false, false);
     params.scattered = true;
-    ok = ok && add_pool(bench, params, false, true);
+    ok = ok && (!asked[DEVICE_LIMITED] || add_limited(bench, params));
     params.page_bytes = 4096;
-    return ok && add_pool(bench, params, false, false) && add_graphs(bench, 32u << 20, 16u << 10, 8) &&
-           add_graphs(bench, 4u << 20, 16u << 10, GRAPH_POOLS);
+    ok = ok && (!asked[DEVICE_SMALL] || add_pool(bench, params, false));
+    ok = ok && (!asked[DEVICE_GRAPHS] ||
+                (add_graphs(bench, 32u << 20, 16u << 10, 8) && add_graphs(bench, 4u << 20, 16u << 10, GRAPH_POOLS)));
+    return ok && (!asked[DEVICE_BESIDE] || device_beside_run(bench, options->size / 4, options->pages[0],
+                                                             options->chunk_bytes, options->cublas));
 }
 
 static bool open_device(struct device_bench *bench)
@@ -341,7 +260,7 @@ static bool open_device(struct device_bench *bench)
         free(image);
         return false;
     }
-    bool ok = status_ok(strait_codebook_image(bench->codebook, image, size), "tables") &&
+    bool ok = device_status_ok(strait_codebook_image(bench->codebook, image, size), "tables") &&
               device_ok(cudaStreamCreateWithFlags(&bench->stream, cudaStreamNonBlocking), "stream") &&
               device_ok(cudaMalloc((void **)&bench->tables, size), "memory") &&
               device_ok(cudaMemcpy(bench->tables, image, size, cudaMemcpyHostToDevice), "copy") &&
@@ -361,6 +280,9 @@ static bool all_passed(const struct device_report *report)
     for (unsigned i = 0; i < report->count; i++)
         if (!report->rows[i].ok)
             return false;
+    for (unsigned i = 0; i < report->beside.count; i++)
+        if (!report->beside.rows[i].ok)
+            return false;
     return true;
 }
 
@@ -373,7 +295,7 @@ bool device_codec_run(const struct codec_options *options, const struct machine 
                                   .repeats = options->repeats,
                                   .report = {.options = options, .machine = machine, .codebook = codebook}};
     bool ok = open_device(&bench) && add_all(&bench, options);
-    ok = (bench.report.count == 0 || device_report_print(&bench.report)) && ok;
+    ok = (bench.report.count + bench.report.beside.count == 0 || device_report_print(&bench.report)) && ok;
     if (ok && !all_passed(&bench.report)) {
         print_error(NULL, "a check failed: what was decoded is not what was encoded");
         ok = false;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bench/device_beside.h"
 #include "bench/machine.h"
 #include "bench/options.h"
 #include "tools/tensors.h"
@@ -20,6 +21,7 @@ struct device_row {
     double encode, decode; /* GB/s of raw bytes, medians; a copy has the first only */
     double p50_us, p99_us; /* encode + decode; 0: not measured */
     double limit;          /* GB/s that the copies of the same run allow; 0: none */
+    uint64_t values;       /* device_sum of what was coded; 0: not taken */
     bool ok;
 };
 
@@ -38,6 +40,7 @@ struct device_report {
     int driver, runtime, multiprocessors;
     struct device_row rows[DEVICE_ROWS_MAX];
     unsigned count;
+    struct device_beside beside;
 };
 
 /* False when it failed, which stderr has been told. */

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "bench/device_kernels.h"
+#include "bench/random.h"
 #include "tools/util.h"
 
 #define DEVICE_ALIGNMENT 256u
@@ -58,26 +59,14 @@ static bool fill_regions(struct device_pool *pool, const struct device_pool_para
     return true;
 }
 
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9E3779B97F4A7C15;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z = (z ^ z >> 27) * 0x94D049BB133111EB;
-    return z ^ z >> 31;
-}
-
 static bool make_ids(struct device_pool *pool, uint32_t count, bool scattered)
 {
     uint32_t *ids = malloc(count * sizeof(*ids));
-    uint64_t state = 1;
     bool ok = ids != NULL;
     for (uint32_t i = 0; ok && i < count; i++)
         ids[i] = i;
-    for (uint32_t i = count; ok && scattered && i > 1; i--) {
-        uint32_t other = (uint32_t)(next_random(&state) % i), id = ids[i - 1];
-        ids[i - 1] = ids[other];
-        ids[other] = id;
-    }
+    if (ok && scattered)
+        random_order(ids, count, 1);
     ok = ok && device_ok(cudaMalloc((void **)&pool->ids, count * sizeof(*ids)), "memory") &&
          device_ok(cudaMemcpy(pool->ids, ids, count * sizeof(*ids), cudaMemcpyHostToDevice), "copy");
     free(ids);
@@ -156,16 +145,35 @@ bool device_pool_read_results(struct device_pool *pool, uint64_t *coded_bytes)
     return true;
 }
 
-bool device_pool_same(const struct device_pool *pool)
+/* Where a kernel counts. NULL, which stderr has been told: no memory. */
+static unsigned long long *counter(void)
 {
     unsigned long long *count;
     if (!device_ok(cudaHostAlloc((void **)&count, sizeof(*count), cudaHostAllocMapped), "pinned memory"))
-        return false;
+        return NULL;
     *count = 0;
-    bool same = device_ok(device_count_differences(pool->raw, pool->back, pool->bytes, count, NULL), "kernel") &&
+    return count;
+}
+
+bool device_pool_same(const struct device_pool *pool)
+{
+    unsigned long long *count = counter();
+    bool same = count != NULL &&
+                device_ok(device_count_differences(pool->raw, pool->back, pool->bytes, count, NULL), "kernel") &&
                 device_ok(cudaDeviceSynchronize(), "device") && *count == 0;
     cudaFreeHost(count);
     return same;
+}
+
+bool device_pool_sum(const struct device_pool *pool, uint64_t *sum)
+{
+    unsigned long long *count = counter();
+    bool good = count != NULL && device_ok(device_sum(pool->raw, pool->bytes, count, NULL), "kernel") &&
+                device_ok(cudaDeviceSynchronize(), "device");
+    if (good)
+        *sum = *count;
+    cudaFreeHost(count);
+    return good;
 }
 
 bool device_pool_decoded(const struct device_pool *pool)

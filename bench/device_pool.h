@@ -39,6 +39,8 @@ bool device_pool_read_results(struct device_pool *pool, uint64_t *coded_bytes);
 /* The destination's pages are the source's; and every chunk was decoded without an error. */
 bool device_pool_same(const struct device_pool *pool);
 bool device_pool_decoded(const struct device_pool *pool);
+/* What device_sum says of the source's pages, region by region. */
+bool device_pool_sum(const struct device_pool *pool, uint64_t *sum);
 /* Safe on zeroes. */
 void device_pool_fini(struct device_pool *pool);
 

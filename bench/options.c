@@ -9,6 +9,7 @@
 
 #include "bench/cases.h"
 #include "bench/rivals.h"
+#include "bench/values.h"
 #include "tools/options.h"
 #include "tools/plan.h"
 #include "tools/util.h"
@@ -34,7 +35,12 @@ const char codec_usage[] =
     "      --rivals=LIST       of zstd, zstd-1, zstd-3, zstd-19, lz4, or none; all that were built in\n"
     "      --device            measure the CUDA variant on pools in GPU memory: of --size bytes (1G) and a quarter of\n"
     "                          it, of the first --page, in chunks of --chunk (16M); copies and small batches besides\n"
+    "      --cases=LIST        of these, with --device: codec, limited (few multiprocessors), small (4K pages), "
+    "graphs,\n"
+    "                          beside (matrix products of cuBLAS); all\n"
+    "      --cublas=FILE       library to take for that; libcublas.so.13 or .12\n"
     "      --json              the figures for machines\n"
+    "      --save=FILE         with --device: the same to a file, besides\n"
     "  -h, --help\n"
     "\n"
     "Exit status: 0 done, 1 a check failed or bad data, 2 bad usage.\n";
@@ -85,6 +91,17 @@ static bool add_mode(struct codec_options *options, const char *text)
         return false;
     options->modes[options->mode_count++] = (enum strait_mode)(STRAIT_MODE_RAW + index);
     return true;
+}
+
+static bool add_case(void *arg, const char *name)
+{
+    static const char *const names[DEVICE_CASES] = {"codec", "limited", "small", "graphs", "beside"};
+    struct codec_options *options = arg;
+    unsigned index;
+
+    if (!option_name("--cases", name, names, DEVICE_CASES, &index))
+        return false;
+    return options->cases[index] = true;
 }
 
 static bool set_escapes(struct codec_options *options, const char *text)
@@ -139,6 +156,9 @@ enum {
     OPT_ESCAPES,
     OPT_RIVALS,
     OPT_DEVICE,
+    OPT_CASES,
+    OPT_CUBLAS,
+    OPT_SAVE,
     OPT_JSON,
 };
 
@@ -156,10 +176,31 @@ static const struct option long_options[] = {
     {"escapes", required_argument, NULL, OPT_ESCAPES},
     {"rivals", required_argument, NULL, OPT_RIVALS},
     {"device", no_argument, NULL, OPT_DEVICE},
+    {"cases", required_argument, NULL, OPT_CASES},
+    {"cublas", required_argument, NULL, OPT_CUBLAS},
+    {"save", required_argument, NULL, OPT_SAVE},
     {"json", no_argument, NULL, OPT_JSON},
     {"help", no_argument, NULL, 'h'},
     {0},
 };
+
+static bool set_device_option(struct codec_options *options, int option, const char *text)
+{
+    switch (option) {
+    case OPT_DEVICE:
+        return options->device = true;
+    case OPT_CASES:
+        return value_each(text, add_case, options);
+    case OPT_CUBLAS:
+        options->cublas = text;
+        return true;
+    case OPT_SAVE:
+        options->save = text;
+        return true;
+    default:
+        return false; /* getopt_long has told */
+    }
+}
 
 /* One option; false when it is wrong, which stderr has been told. */
 static bool set_option(struct codec_options *options, int option, const char *text)
@@ -188,14 +229,12 @@ static bool set_option(struct codec_options *options, int option, const char *te
         return set_escapes(options, text);
     case OPT_RIVALS:
         return set_rivals(options, text);
-    case OPT_DEVICE:
-        return options->device = true;
     case OPT_JSON:
         return options->json = true;
     case 'T':
         return option_threads(text, &options->threads);
     default:
-        return false; /* getopt_long has told */
+        return set_device_option(options, option, text);
     }
 }
 
@@ -244,8 +283,18 @@ static void set_default_modes(struct codec_options *options)
         options->modes[options->mode_count++] = (enum strait_mode)mode;
 }
 
+static void set_default_cases(struct codec_options *options)
+{
+    for (unsigned i = 0; i < DEVICE_CASES; i++)
+        if (options->cases[i])
+            return;
+    for (unsigned i = 0; i < DEVICE_CASES; i++)
+        options->cases[i] = true;
+}
+
 static bool set_defaults(struct codec_options *options)
 {
+    set_default_cases(options);
     if (options->size == 0)
         options->size = options->device ? 1024 * 1024 * 1024 : 512 * 1024 * 1024;
     if (options->chunk_bytes == 0)

@@ -12,6 +12,16 @@
 #define MODES_MAX    8u
 #define REPEATS_MAX  1000u
 
+/* What is measured on a device. */
+enum device_case {
+    DEVICE_CODEC,   /* large pools, and copies of them */
+    DEVICE_LIMITED, /* on some multiprocessors */
+    DEVICE_SMALL,   /* 4 KiB pages */
+    DEVICE_GRAPHS,  /* small batches, encoded and decoded by one graph */
+    DEVICE_BESIDE,  /* beside matrix products */
+    DEVICE_CASES,
+};
+
 struct codec_options {
     const char **inputs; /* owned; what they point to is argv's, or static */
     unsigned input_count;
@@ -31,6 +41,9 @@ struct codec_options {
     double escapes; /* share of values to overwrite */
     const char *rivals;
     bool device; /* the CUDA variant on pools in device memory, and nothing else */
+    bool cases[DEVICE_CASES];
+    const char *cublas; /* library; NULL: the one of the usual names */
+    const char *save;   /* file for the JSON of --device, besides; NULL: none */
     bool json;
     bool help; /* was asked for: nothing else is checked */
 };

@@ -1,6 +1,7 @@
 #include "bench/tables.h"
 
 #include "tools/histograms.h"
+#include "tools/options.h"
 
 bool tables_open(struct tensors *tensors, const char *const *paths, unsigned count)
 {
@@ -35,6 +36,23 @@ struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threa
     if (status != STRAIT_OK)
         print_error(NULL, "cannot make a codebook: %s", strait_status_string(status));
     return status == STRAIT_OK ? codebook : NULL;
+}
+
+struct strait_codebook *tables_choose(struct tensors *tensors, const char *codebook, const char *const *calibs,
+                                      unsigned calib_count, unsigned threads)
+{
+    struct strait_codebook *chosen = NULL;
+    struct tensors calib;
+
+    if (codebook != NULL)
+        return codebook_load(codebook, &chosen) ? chosen : NULL;
+    if (calib_count == 0)
+        return tables_calibrate(tensors, threads);
+    if (!tables_open(&calib, calibs, calib_count))
+        return NULL;
+    chosen = tables_calibrate(&calib, threads);
+    tensors_close(&calib);
+    return chosen;
 }
 
 unsigned tables_common_escapes(const struct strait_codebook *codebook, uint8_t exponents[256])

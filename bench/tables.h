@@ -18,6 +18,10 @@ bool tables_open(struct tensors *tensors, const char *const *paths, unsigned cou
  * failed, which stderr has been told. The caller owns the codebook. Reorders the spans. */
 struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threads);
 
+/* The set of that name, or one calibrated on files, or, where neither is given, on the tensors themselves. As above. */
+struct strait_codebook *tables_choose(struct tensors *tensors, const char *codebook, const char *const *calibs,
+                                      unsigned calib_count, unsigned threads);
+
 /* Exponents that rank below the last tier's first rank in every table. Returns how many there are. */
 unsigned tables_common_escapes(const struct strait_codebook *codebook, uint8_t exponents[256]);
 

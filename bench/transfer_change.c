@@ -95,10 +95,13 @@ bool change_run(struct transfer_bench *bench, struct change *change)
         free(run.request_ns);
         return false;
     }
-    run.move =
-        (struct move){path,         &bench->pools[PATH_LINK][0], &bench->shapes[0],
-                      &bench->data, STRAIT_CODING_AUTO,          bench->options->pull ? STRAIT_PULL : STRAIT_PUSH};
-    good = bench_path_open(path, PATH_LINK, &bench->site);
+    run.move = (struct move){.path = path,
+                             .pools = &bench->pools[PATH_LINK][0],
+                             .shape = &bench->shapes[0],
+                             .data = &bench->data,
+                             .coding = STRAIT_CODING_AUTO,
+                             .direction = bench->options->pull ? STRAIT_PULL : STRAIT_PUSH};
+    good = bench_path_open(path, PATH_LINK, NULL, &bench->site);
     if (good && !path->up)
         snprintf(change->skipped, sizeof(change->skipped), "no path link: %s", path->why);
     else

@@ -5,39 +5,14 @@
 
 #include <xxhash.h>
 
+#include "bench/random.h"
 #include "bench/tables.h"
 #include "internal/bytes.h"
-#include "tools/options.h"
 #include "tools/util.h"
 
 #define WIPED 0xFF /* NaNs: a page of real values never looks like it */
 
-static uint64_t next_random(uint64_t *state) /* SplitMix64 */
-{
-    uint64_t z = *state += 0x9E3779B97F4A7C15;
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
-    z = (z ^ z >> 27) * 0x94D049BB133111EB;
-    return z ^ z >> 31;
-}
-
 /* ---- The source's memory --------------------------------------------------------------------------------------- */
-
-static bool find_codebook(struct transfer_data *data, const struct transfer_options *options)
-{
-    struct tensors calib;
-
-    if (options->codebook != NULL)
-        return codebook_load(options->codebook, &data->codebook);
-    if (options->calib_count == 0) {
-        data->codebook = tables_calibrate(&data->tensors, 1);
-        return data->codebook != NULL;
-    }
-    if (!tables_open(&calib, options->calibs, options->calib_count))
-        return false;
-    data->codebook = tables_calibrate(&calib, 1);
-    tensors_close(&calib);
-    return data->codebook != NULL;
-}
 
 /* Repeats the spans first..first+count-1 until `size` bytes are full. */
 static void tile(uint8_t *to, uint64_t size, const struct spans *spans, size_t first, size_t count)
@@ -57,7 +32,7 @@ static void fill_noise(uint8_t *to, uint64_t size)
     uint64_t state = 1;
 
     for (uint64_t at = 0; at + 8 <= size; at += 8)
-        store_le64(to + at, next_random(&state));
+        store_le64(to + at, random_next(&state));
 }
 
 static void fill(struct transfer_data *data, bool noise)
@@ -112,7 +87,8 @@ bool transfer_data_init(struct transfer_data *data, const struct transfer_option
     if (!tables_open(&data->tensors, options->inputs, options->input_count))
         return false;
     size_regions(data, options);
-    if (!find_codebook(data, options) || !allocate(data)) {
+    data->codebook = tables_choose(&data->tensors, options->codebook, options->calibs, options->calib_count, 1);
+    if (data->codebook == NULL || !allocate(data)) {
         strait_codebook_destroy(data->codebook);
         tensors_close(&data->tensors);
         *data = (struct transfer_data){0};
@@ -148,25 +124,14 @@ struct strait_class transfer_data_class(const struct transfer_data *data, const 
 
 /* ---- Shapes ---------------------------------------------------------------------------------------------------- */
 
-static void shuffle(uint32_t *ids, uint32_t count, uint64_t state)
-{
-    for (uint32_t i = count; i > 1; i--) {
-        uint32_t j = (uint32_t)((next_random(&state) >> 32) * i >> 32), id = ids[i - 1];
-        ids[i - 1] = ids[j];
-        ids[j] = id;
-    }
-}
-
 static void number_pages(struct shape *shape)
 {
     uint32_t count = shape_places(shape);
 
-    for (uint32_t i = 0; i < count; i++)
+    random_order(shape->from, count, 1);
+    random_order(shape->to, count, 2);
+    for (uint32_t i = 0; shape->whole && i < count; i++)
         shape->from[i] = shape->to[i] = i;
-    if (shape->whole)
-        return;
-    shuffle(shape->from, count, 1);
-    shuffle(shape->to, count, 2);
 }
 
 static uint64_t page_sum(const struct shape *shape, const struct strait_memory *memory, uint32_t region, uint32_t id)

@@ -9,6 +9,7 @@
 #define PATIENCE_MS         60000u /* deadline and lease: that long, */
 #define PATIENCE_MS_PER_MIB 100u   /* and longer for large requests on slow links */
 #define LOOK_NS             100000000u
+#define SPIN_NS             20000000u
 
 struct tickets {
     struct ticket *source, *sink;
@@ -131,7 +132,7 @@ static bool ticket_good(const struct move *move, const struct ticket *ticket, co
 {
     if (ticket->state != STRAIT_FAILED || !ticket->ended)
         return true;
-    print_error(NULL, "a transfer over %s failed at the %s: %s%s%s", path_names[move->path->kind], side,
+    print_error(NULL, "a transfer over %s failed at the %s: %s%s%s", move->path->name, side,
                 strait_reason_string(ticket->reason), ticket->text[0] != '\0' ? ": " : "", ticket->text);
     bench_path_tell_logs(move->path);
     return false;
@@ -162,10 +163,25 @@ static bool work_until(const struct move *move, uint64_t until)
     return true;
 }
 
+static bool wipe(const struct move *move)
+{
+    if (move->landing != NULL)
+        return move->landing->wipe(move->landing->arg);
+    shape_wipe(move->shape, move->data);
+    return true;
+}
+
+static bool count_wrong(const struct move *move, uint64_t *wrong)
+{
+    if (move->landing != NULL)
+        return move->landing->count_wrong(move->landing->arg, wrong);
+    *wrong = shape_wrong_pages(move->shape, move->data);
+    return true;
+}
+
 static bool begin(const struct move *move)
 {
-    shape_wipe(move->shape, move->data);
-    return fine(strait_set_policy(move->pools->source, move->coding), "set_policy");
+    return wipe(move) && fine(strait_set_policy(move->pools->source, move->coding), "set_policy");
 }
 
 static bool finish(const struct move *move, const struct tickets *tickets, uint64_t *wrong)
@@ -173,8 +189,7 @@ static bool finish(const struct move *move, const struct tickets *tickets, uint6
     if (!wait_ended(move, tickets->source, tickets->count, "source", true) ||
         !wait_ended(move, tickets->sink, tickets->count, "sink", true))
         return false;
-    *wrong = shape_wrong_pages(move->shape, move->data);
-    return true;
+    return count_wrong(move, wrong);
 }
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
@@ -210,6 +225,39 @@ bool move_requests(const struct move *move, uint64_t *ns, uint64_t *request_ns, 
 
     if (good)
         read_times(&tickets, ns, request_ns);
+    good = good && finish(move, &tickets, wrong);
+    tickets_fini(&tickets);
+    return good;
+}
+
+/* Of one request: looks all the time at first, as an engine between two steps does. */
+static bool spin_until_ended(const struct move *move, const struct ticket *ticket)
+{
+    uint64_t end = clock_ns() + SPIN_NS;
+
+    while (!ticket->ended && clock_ns() < end)
+        if (!bench_path_work(move->path, 0))
+            return false;
+    return wait_ended(move, ticket, 1, "sink", false);
+}
+
+static bool run_from_start(const struct move *move, struct tickets *tickets)
+{
+    if (!fine(strait_set_policy(move->pools->source, move->coding), "set_policy") || !offer(move, tickets, 0, false) ||
+        !expect(move, tickets, 0) || !bench_path_work(move->path, 0) || !wipe(move) || !bench_path_work(move->path, 0))
+        return false;
+    tickets->started[0] = clock_ns();
+    return start(move, tickets, 0) && spin_until_ended(move, &tickets->sink[0]);
+}
+
+bool move_from_start(const struct move *move, uint64_t *ns, uint64_t *wrong)
+{
+    struct tickets tickets;
+    uint64_t request_ns;
+    bool good = tickets_init(&tickets, 1) && run_from_start(move, &tickets);
+
+    if (good)
+        read_times(&tickets, ns, &request_ns);
     good = good && finish(move, &tickets, wrong);
     tickets_fini(&tickets);
     return good;

@@ -6,12 +6,21 @@
 #include <stdint.h>
 
 #include "bench/transfer_path.h"
+#include "bench/transfer_pools.h"
+
+/* Pages that are not in a strait_memory of the host. Both false, which stderr has been told, when they failed. */
+struct landing {
+    bool (*wipe)(void *arg);
+    bool (*count_wrong)(void *arg, uint64_t *wrong);
+    void *arg;
+};
 
 struct move {
     struct bench_path *path;
     const struct bench_pools *pools;
     const struct shape *shape;
-    const struct transfer_data *data;
+    const struct transfer_data *data; /* NULL with a landing */
+    const struct landing *landing;    /* NULL: pages of the host */
     enum strait_coding coding;
     enum strait_direction direction; /* PULL: the sink starts; PUSH: the source */
 };
@@ -21,6 +30,10 @@ struct move {
  * request's own. Outside of it the sink's pages are overwritten first and compared with the source's afterwards: *wrong
  * counts those that differ. False, which stderr has been told: it could not be moved. */
 bool move_requests(const struct move *move, uint64_t *ns, uint64_t *request_ns, uint64_t *wrong);
+
+/* The same for one request whose pages both sides have told before: *ns is the time from the call of strait_start
+ * alone, and the clients look for events without sleeping for a while. */
+bool move_from_start(const struct move *move, uint64_t *ns, uint64_t *wrong);
 
 /* A request that is produced while it travels. */
 struct layer_plan {

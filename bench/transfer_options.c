@@ -14,11 +14,9 @@
 
 #define PAGES_COUNT_MAX    (1024u * 1024)
 #define REQUESTS_COUNT_MAX 1024u
-#define DAEMON_MAX         16u
 #define RATE_MAX           1000.0
 
 const char *const path_names[PATH_KINDS] = {"local", "shm", "tcp", "link"};
-const char *const coding_names[] = {"auto", "raw", "top16", "tiered"};
 
 const char transfer_usage[] =
     "Usage: strait bench transfer [OPTION]...\n"
@@ -54,6 +52,7 @@ const char transfer_usage[] =
     "      --aux=SIZE          a payload that comes with DONE\n"
     "      --aux-after=MS      how long behind the last layer it is there; 0\n"
     "Other\n"
+    "      --device            between pools in GPU memory, with options of its own: --device --help\n"
     "      --idle=SECONDS      processor time of idle, connected daemons afterwards; 0: not measured\n"
     "      --json              the figures for machines\n"
     "  -h, --help\n"
@@ -61,25 +60,6 @@ const char transfer_usage[] =
     "Exit status: 0 done, 1 a transfer failed or a page is wrong, 2 bad usage.\n";
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
-
-static bool too_many(const char *option, unsigned max)
-{
-    print_error(NULL, "%s takes at most %u values", option, max);
-    return false;
-}
-
-static bool set_number(const char *option, const char *text, uint64_t min, uint64_t max, uint32_t *number)
-{
-    uint64_t value;
-
-    if (!parse_number(text, max, &value) || value < min) {
-        print_error(NULL, "%s takes a number from %llu to %llu, not '%s'", option, (unsigned long long)min,
-                    (unsigned long long)max, text);
-        return false;
-    }
-    *number = (uint32_t)value;
-    return true;
-}
 
 static bool read_rate(const char *option, const char *text, double *rate)
 {
@@ -92,48 +72,25 @@ static bool read_rate(const char *option, const char *text, double *rate)
     return false;
 }
 
-/* Calls `take` for each name of a list with commas between them, which is not empty. */
-static bool each_name(struct transfer_options *options, const char *text,
-                      bool (*take)(struct transfer_options *options, const char *name))
-{
-    char *list = strdup(text), *rest = list;
-    bool good = list != NULL;
-
-    while (good && rest != NULL)
-        good = take(options, strsep(&rest, ","));
-    if (list == NULL)
-        print_error(NULL, "out of memory");
-    free(list);
-    return good;
-}
-
 /* ---- Single options -------------------------------------------------------------------------------------------- */
 
 static bool add_page(struct transfer_options *options, const char *text)
 {
-    uint64_t *bytes = &options->page_bytes[options->page_byte_count];
-
     if (options->page_byte_count == TRANSFER_SIZES_MAX)
-        return too_many("--page", TRANSFER_SIZES_MAX);
-    if (!option_size("--page", text, PLAN_PAGE_MULTIPLE, STRAIT_PAGE_BYTES_MAX, bytes))
-        return false;
-    if (*bytes % PLAN_PAGE_MULTIPLE != 0) {
-        print_error(NULL, "--page takes a multiple of %u", PLAN_PAGE_MULTIPLE);
-        return false;
-    }
-    options->page_byte_count++;
-    return true;
+        return value_too_many("--page", TRANSFER_SIZES_MAX);
+    return value_page(text, &options->page_bytes[options->page_byte_count++]);
 }
 
 static bool add_pages(struct transfer_options *options, const char *text)
 {
     if (options->page_count == TRANSFER_SIZES_MAX)
-        return too_many("--pages", TRANSFER_SIZES_MAX);
-    return set_number("--pages", text, 1, PAGES_COUNT_MAX, &options->pages[options->page_count++]);
+        return value_too_many("--pages", TRANSFER_SIZES_MAX);
+    return value_number("--pages", text, 1, PAGES_COUNT_MAX, &options->pages[options->page_count++]);
 }
 
-static bool add_path(struct transfer_options *options, const char *name)
+static bool add_path(void *arg, const char *name)
 {
+    struct transfer_options *options = arg;
     unsigned index;
 
     if (!option_name("--path", name, path_names, PATH_KINDS, &index))
@@ -142,21 +99,16 @@ static bool add_path(struct transfer_options *options, const char *name)
     return true;
 }
 
-static bool add_coding(struct transfer_options *options, const char *name)
+static bool add_coding(void *arg, const char *name)
 {
-    unsigned index;
+    struct transfer_options *options = arg;
 
-    if (!option_name("--coding", name, coding_names, 4, &index))
-        return false;
-    for (unsigned i = 0; i < options->coding_count; i++)
-        if (options->codings[i] == (enum strait_coding)index)
-            return true;
-    options->codings[options->coding_count++] = (enum strait_coding)index;
-    return true;
+    return value_coding(name, options->codings, &options->coding_count);
 }
 
-static bool add_direction(struct transfer_options *options, const char *name)
+static bool add_direction(void *arg, const char *name)
 {
+    struct transfer_options *options = arg;
     static const char *const names[] = {"pull", "push"};
     unsigned index;
 
@@ -166,30 +118,22 @@ static bool add_direction(struct transfer_options *options, const char *name)
     return true;
 }
 
-static bool add_rate(struct transfer_options *options, const char *name)
+static bool add_rate(void *arg, const char *name)
 {
+    struct transfer_options *options = arg;
+
     if (options->rate_count == TRANSFER_SIZES_MAX)
-        return too_many("--rate", TRANSFER_SIZES_MAX);
+        return value_too_many("--rate", TRANSFER_SIZES_MAX);
     return read_rate("--rate", name, &options->rates[options->rate_count++]);
 }
 
-static bool add_change(struct transfer_options *options, const char *name)
+static bool add_change(void *arg, const char *name)
 {
-    if (options->change[1] > 0)
-        return too_many("--change", 2);
-    return read_rate("--change", name, &options->change[options->change[0] > 0]);
-}
+    struct transfer_options *options = arg;
 
-static bool add_daemon(struct transfer_options *options, const char *text)
-{
-    if (options->daemon_count == DAEMON_MAX)
-        return too_many("--daemon", DAEMON_MAX);
-    if (text[0] == '-' || strchr(text, '=') == NULL || strlen(text) > 250) {
-        print_error(NULL, "--daemon takes \"name=value\", not '%s'", text);
-        return false;
-    }
-    options->daemon[options->daemon_count++] = text;
-    return true;
+    if (options->change[1] > 0)
+        return value_too_many("--change", 2);
+    return read_rate("--change", name, &options->change[options->change[0] > 0]);
 }
 
 static bool add_name(const char **names, unsigned *count, const char *name)
@@ -264,23 +208,23 @@ static bool set_link_option(struct transfer_options *options, int option, const 
 {
     switch (option) {
     case OPT_RATE:
-        return each_name(options, text, add_rate);
+        return value_each(text, add_rate, options);
     case OPT_BURST:
         return option_size("--burst", text, 4096, 1u << 30, &options->burst);
     case OPT_CHANGE:
-        return each_name(options, text, add_change);
+        return value_each(text, add_change, options);
     case OPT_SECONDS:
-        return set_number("--seconds", text, 2, 3600, &options->seconds);
+        return value_number("--seconds", text, 2, 3600, &options->seconds);
     case OPT_LAYERS:
-        return set_number("--layers", text, 2, 1024, &options->layers);
+        return value_number("--layers", text, 2, 1024, &options->layers);
     case OPT_EVERY:
-        return set_number("--every", text, 0, 60000, &options->every_ms);
+        return value_number("--every", text, 0, 60000, &options->every_ms);
     case OPT_AUX:
         return option_size("--aux", text, 0, STRAIT_AUX_BYTES_MAX, &options->aux_bytes);
     case OPT_AUX_AFTER:
-        return set_number("--aux-after", text, 0, 60000, &options->aux_after_ms);
+        return value_number("--aux-after", text, 0, 60000, &options->aux_after_ms);
     case OPT_IDLE:
-        return set_number("--idle", text, 0, 3600, &options->idle_seconds);
+        return value_number("--idle", text, 0, 3600, &options->idle_seconds);
     default:
         return false; /* getopt_long has told */
     }
@@ -295,9 +239,9 @@ static bool set_option(struct transfer_options *options, int option, const char 
     case OPT_PAGES:
         return add_pages(options, text);
     case OPT_REGIONS:
-        return set_number("--regions", text, 0, STRAIT_REGIONS_MAX, &options->regions);
+        return value_number("--regions", text, 0, STRAIT_REGIONS_MAX, &options->regions);
     case OPT_REQUESTS:
-        return set_number("--requests", text, 1, REQUESTS_COUNT_MAX, &options->requests);
+        return value_number("--requests", text, 1, REQUESTS_COUNT_MAX, &options->requests);
     case OPT_WHOLE:
         return options->whole = true;
     case OPT_INPUT:
@@ -310,17 +254,17 @@ static bool set_option(struct transfer_options *options, int option, const char 
     case OPT_NOISE:
         return options->noise = true;
     case OPT_PATH:
-        return each_name(options, text, add_path);
+        return value_each(text, add_path, options);
     case OPT_CODING:
-        return each_name(options, text, add_coding);
+        return value_each(text, add_coding, options);
     case OPT_DIRECTION:
-        return each_name(options, text, add_direction);
+        return value_each(text, add_direction, options);
     case OPT_DAEMON:
-        return add_daemon(options, text);
+        return value_daemon(text, options->daemon, &options->daemon_count);
     case OPT_REPEATS:
-        return set_number("--repeats", text, 1, REPEATS_MAX, &options->repeats);
+        return value_number("--repeats", text, 1, REPEATS_MAX, &options->repeats);
     case OPT_SAMPLES:
-        return set_number("--samples", text, 0, TRANSFER_SAMPLES_MAX, &options->samples);
+        return value_number("--samples", text, 0, TRANSFER_SAMPLES_MAX, &options->samples);
     case OPT_NO_RIVALS:
         options->rivals = false;
         return true;
@@ -402,7 +346,7 @@ bool transfer_options_init(struct transfer_options *options, int argc, char **ar
     *options = (struct transfer_options){
         .inputs = calloc((size_t)argc + 1, sizeof(options->inputs[0])),
         .calibs = calloc((size_t)argc + 1, sizeof(options->calibs[0])),
-        .daemon = calloc(DAEMON_MAX, sizeof(options->daemon[0])),
+        .daemon = calloc(DAEMON_OPTIONS_MAX, sizeof(options->daemon[0])),
         .regions = 1,
         .requests = 1,
         .rivals = true,

@@ -7,6 +7,8 @@
 
 #include <strait/strait.h>
 
+#include "bench/values.h"
+
 #define TRANSFER_SIZES_MAX   8u /* page sizes, page counts, rates */
 #define TRANSFER_SAMPLES_MAX 10000u
 
@@ -19,7 +21,6 @@ enum path_kind {
     PATH_KINDS,
 };
 extern const char *const path_names[PATH_KINDS];
-extern const char *const coding_names[]; /* by enum strait_coding */
 
 struct transfer_options {
     const char **inputs; /* owned; what they point to is argv's, or static */
@@ -30,7 +31,7 @@ struct transfer_options {
     bool noise;
 
     bool paths[PATH_KINDS];
-    enum strait_coding codings[4];
+    enum strait_coding codings[CODINGS_MAX];
     unsigned coding_count;
     bool pull, push;
     uint64_t page_bytes[TRANSFER_SIZES_MAX];

@@ -9,17 +9,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
-
 #include "bench/transfer_process.h"
 #include "tools/util.h"
 
 #define READY_NS    10000000000ull
 #define EVENTS      32u
-#define BLOB_BYTES  (1024u * 1024)
 #define STATE_CHECK 200000000ull /* how often it is looked whether the daemons still run */
-
-const char *const bench_stage_names[BENCH_STAGES] = {"queue", "encode", "wire", "decode", "copy"};
 
 /* ---- The folder ------------------------------------------------------------------------------------------------- */
 
@@ -52,10 +47,10 @@ static void remove_folder(const char *folder)
     rmdir(folder);
 }
 
-bool bench_site_init(struct bench_site *site, const struct transfer_options *options,
+bool bench_site_init(struct bench_site *site, const char *const *daemon, unsigned daemon_count,
                      const struct strait_codebook *codebook)
 {
-    *site = (struct bench_site){.options = options, .straitd = process_find_straitd()};
+    *site = (struct bench_site){.daemon = daemon, .daemon_count = daemon_count, .straitd = process_find_straitd()};
     if (site->straitd == NULL)
         return false;
     snprintf(site->folder, sizeof(site->folder), "/tmp/strait-bench-XXXXXX");
@@ -116,22 +111,30 @@ static void add_option(struct command *command, const char *name, const char *va
 }
 
 /* Further options, "name=value", of the command line. */
-static void add_further(struct command *command, const struct transfer_options *options, char words[][256])
+static void add_further(struct command *command, const struct bench_site *site, char words[][256])
 {
-    for (unsigned i = 0; i < options->daemon_count; i++) {
-        snprintf(words[i], sizeof(words[i]), "--%s", options->daemon[i]);
+    for (unsigned i = 0; i < site->daemon_count; i++) {
+        snprintf(words[i], sizeof(words[i]), "--%s", site->daemon[i]);
         command_add(command, words[i]);
     }
 }
 
+static void add_setup(struct command *command, const struct path_setup *setup)
+{
+    add_option(command, "--metrics", setup->metrics ? "127.0.0.1:0" : "");
+    for (unsigned i = 0; setup->options != NULL && setup->options[i] != NULL; i++)
+        command_add(command, setup->options[i]);
+    command->environment = setup->environment;
+}
+
 /* UCX is told TCP and the device, as it would take shared memory between processes of one host. `end`: the namespace
  * that it lives in, or NULL. */
-static bool start_daemon(struct bench_side *side, const struct bench_path *path, const struct bench_site *site,
-                         const struct bench_link_end *end)
+static bool start_daemon(struct bench_side *side, const struct bench_path *path, const struct path_setup *setup,
+                         const struct bench_site *site, const struct bench_link_end *end)
 {
     static const char *const transports[PATH_KINDS] = {"shm", "shm", "ucx", "ucx"};
     struct command command = {0};
-    char listen[64] = "127.0.0.1:0", ucx[128] = "tls=tcp devices=lo", further[16][256];
+    char listen[64] = "127.0.0.1:0", ucx[128] = "tls=tcp devices=lo", further[DAEMON_OPTIONS_MAX][256];
 
     if (end != NULL) {
         snprintf(listen, sizeof(listen), "%s:0", end->address);
@@ -144,11 +147,11 @@ static bool start_daemon(struct bench_side *side, const struct bench_path *path,
         command_add(&command, "--insecure-no-auth");
     add_option(&command, "--socket", side->socket);
     add_option(&command, "--listen", listen);
-    add_option(&command, "--metrics", "");
     add_option(&command, "--codebook", site->codebook);
     add_option(&command, "--transports", transports[path->kind]);
     add_option(&command, "--ucx-options", ucx);
-    add_further(&command, site->options, further);
+    add_setup(&command, setup);
+    add_further(&command, site, further);
     side->pid = process_start(&command, side->log);
     if (side->pid == 0)
         print_error(site->straitd, "cannot be started: %s", strerror(errno));
@@ -158,20 +161,20 @@ static bool start_daemon(struct bench_side *side, const struct bench_path *path,
 static void name_side(struct bench_side *side, const struct bench_path *path, const char *role,
                       const struct bench_site *site)
 {
-    snprintf(side->name, sizeof(side->name), "%s-%s", path_names[path->kind], role);
+    snprintf(side->name, sizeof(side->name), "%s-%s", path->name, role);
     snprintf(side->socket, sizeof(side->socket), "%s/%s.sock", site->folder, side->name);
     snprintf(side->log, sizeof(side->log), "%s/%s.log", site->folder, side->name);
 }
 
-static bool start_daemons(struct bench_path *path, const struct bench_site *site)
+static bool start_daemons(struct bench_path *path, const struct path_setup *setup, const struct bench_site *site)
 {
     const struct bench_link_end *ends = path->link.ends;
     bool spaced = path->kind == PATH_LINK;
 
-    if (!start_daemon(&path->source, path, site, spaced ? &ends[0] : NULL))
+    if (!start_daemon(&path->source, path, setup, site, spaced ? &ends[0] : NULL))
         return false;
     if (!bench_path_is_local(path))
-        return start_daemon(&path->sink, path, site, spaced ? &ends[1] : NULL);
+        return start_daemon(&path->sink, path, setup, site, spaced ? &ends[1] : NULL);
     memcpy(path->sink.socket, path->source.socket, sizeof(path->sink.socket));
     return true;
 }
@@ -194,7 +197,7 @@ static bool connect_clients(struct bench_path *path)
         return false;
     while (!strait_client_connected(path->source.client) || !strait_client_connected(path->sink.client)) {
         if (clock_ns() > end) {
-            print_error(NULL, "the daemons of path %s do not answer", path_names[path->kind]);
+            print_error(NULL, "the daemons of path %s do not answer", path->name);
             bench_path_tell_logs(path);
             return false;
         }
@@ -204,14 +207,19 @@ static bool connect_clients(struct bench_path *path)
     return true;
 }
 
-bool bench_path_open(struct bench_path *path, enum path_kind kind, const struct bench_site *site)
+bool bench_path_open(struct bench_path *path, enum path_kind kind, const struct path_setup *setup,
+                     const struct bench_site *site)
 {
-    *path = (struct bench_path){.kind = kind};
+    struct path_setup plain = {.name = path_names[kind]};
+
+    if (setup == NULL)
+        setup = &plain;
+    *path = (struct bench_path){.kind = kind, .name = setup->name};
     name_side(&path->source, path, "source", site);
     name_side(&path->sink, path, "sink", site);
     if (kind == PATH_LINK && !bench_link_open(&path->link, path->why, sizeof(path->why)))
         return true;
-    if (!start_daemons(path, site) || !connect_clients(path))
+    if (!start_daemons(path, setup, site) || !connect_clients(path))
         return false;
     path->up = true;
     return true;
@@ -226,76 +234,6 @@ void bench_path_close(struct bench_path *path)
     process_stop(&path->sink.pid);
     bench_link_close(&path->link);
     path->up = false;
-}
-
-/* ---- Counters ---------------------------------------------------------------------------------------------------- */
-
-static uint64_t number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) && item->valuedouble > 0 ? (uint64_t)item->valuedouble : 0;
-}
-
-static void copy_string(char *to, size_t size, const cJSON *object, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
-    if (text != NULL && text[0] != '\0')
-        snprintf(to, size, "%s", text);
-}
-
-static void read_figures(struct node_figures *figures, const cJSON *root)
-{
-    const cJSON *counters = cJSON_GetObjectItemCaseSensitive(root, "counters"), *peer;
-    const cJSON *stages = cJSON_GetObjectItemCaseSensitive(root, "stages");
-
-    *figures = (struct node_figures){
-        .raw_bytes = number(counters, "raw_bytes_sent"),
-        .wire_bytes = number(counters, "wire_bytes_sent"),
-        .local_bytes = number(counters, "local_bytes"),
-    };
-    for (unsigned i = 0; i < BENCH_STAGES; i++) {
-        const cJSON *stage = cJSON_GetObjectItemCaseSensitive(stages, bench_stage_names[i]);
-        figures->stages[i].count = number(stage, "count");
-        figures->stages[i].sum_us = number(stage, "sum_us");
-    }
-    cJSON_ArrayForEach(peer, cJSON_GetObjectItemCaseSensitive(root, "peers"))
-    {
-        copy_string(figures->transport, sizeof(figures->transport), peer, "transport");
-        copy_string(figures->policy, sizeof(figures->policy), peer, "coding");
-    }
-}
-
-static void take_figures(struct bench_side *side, const struct strait_event *event)
-{
-    cJSON *root = cJSON_ParseWithLength(event->data, event->data_size);
-
-    read_figures(&side->figures, root);
-    side->answered = root != NULL;
-    cJSON_Delete(root);
-}
-
-static bool ask(struct bench_path *path, struct bench_side *side)
-{
-    uint64_t end = clock_ns() + READY_NS;
-    enum strait_status status;
-
-    side->answered = false;
-    status = strait_stats(side->client);
-    while (status == STRAIT_OK && !side->answered && clock_ns() < end)
-        if (!bench_path_work(path, 100000000))
-            return false;
-    if (!side->answered)
-        print_error(NULL, "%s tells no statistics", side->name);
-    return side->answered;
-}
-
-bool bench_path_figures(struct bench_path *path, struct node_figures *source, struct node_figures *sink)
-{
-    if (!ask(path, &path->source) || !ask(path, &path->sink))
-        return false;
-    *source = path->source.figures;
-    *sink = path->sink.figures;
-    return true;
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -337,7 +275,7 @@ static void side_take(struct bench_side *side, const struct strait_event *event,
     if (event->context != NULL)
         ticket_take(event->context, event, now);
     else if (event->type == STRAIT_EVENT_STATS)
-        take_figures(side, event);
+        side->answered = node_figures_read(&side->figures, event->data, event->data_size);
     else if (event->type == STRAIT_EVENT_POOL && event->status == STRAIT_OK)
         side->pools_ready++;
     else if (event->type == STRAIT_EVENT_POOL) {
@@ -383,74 +321,28 @@ bool bench_path_work(struct bench_path *path, uint64_t timeout_ns)
     return !interrupted() && !path->source.refused && !path->sink.refused;
 }
 
-/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+/* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
-static bool register_pool(struct bench_side *side, const struct strait_memory *memory, const struct shape *shape,
-                          const struct transfer_data *data, struct strait_pool **pool)
-{
-    struct strait_pool_region *regions = calloc(shape->regions, sizeof(regions[0]));
-    struct strait_pool_params params = {sizeof(params), regions, shape->regions};
-    enum strait_status status = STRAIT_ERR_NO_MEMORY;
-
-    for (uint32_t r = 0; regions != NULL && r < shape->regions; r++) {
-        struct strait_class class = transfer_data_class(data, shape, r);
-        regions[r] = (struct strait_pool_region){
-            .handle = STRAIT_HANDLE_MEMFD,
-            .device = -1,
-            .fd = memory->fd,
-            .offset = r * shape->region_step,
-            .page_stride = shape->page_bytes,
-            .page_count = shape_places(shape),
-            .rows = 1,
-            .row_bytes = (uint32_t)shape->page_bytes,
-            .element = STRAIT_ELEMENT_BF16,
-            .role = class.role,
-            .layer = class.layer,
-        };
-    }
-    if (regions != NULL)
-        status = strait_pool_register(side->client, &params, pool);
-    free(regions);
-    side->pools_asked += status == STRAIT_OK;
-    if (status != STRAIT_OK)
-        print_error(NULL, "%s: no pool: %s", side->name, strait_status_string(status));
-    return status == STRAIT_OK;
-}
-
-static bool introduce(const struct strait_pool *pool, struct strait_client *client, struct strait_peer **peer)
-{
-    uint8_t *blob = malloc(BLOB_BYTES);
-    size_t size;
-    enum strait_status status = blob == NULL ? STRAIT_ERR_NO_MEMORY : strait_pool_export(pool, blob, BLOB_BYTES, &size);
-
-    if (status == STRAIT_OK)
-        status = strait_peer_import(client, blob, size, peer);
-    free(blob);
-    if (status != STRAIT_OK)
-        print_error(NULL, "pools cannot be introduced: %s", strait_status_string(status));
-    return status == STRAIT_OK;
-}
-
-static bool wait_pools(struct bench_path *path)
+static bool ask(struct bench_path *path, struct bench_side *side)
 {
     uint64_t end = clock_ns() + READY_NS;
+    enum strait_status status;
 
-    while (path->source.pools_ready < path->source.pools_asked || path->sink.pools_ready < path->sink.pools_asked) {
-        if (clock_ns() > end) {
-            print_error(NULL, "the daemons of path %s do not take the pools", path_names[path->kind]);
-            return false;
-        }
+    side->answered = false;
+    status = strait_stats(side->client);
+    while (status == STRAIT_OK && !side->answered && clock_ns() < end)
         if (!bench_path_work(path, 100000000))
             return false;
-    }
-    return true;
+    if (!side->answered)
+        print_error(NULL, "%s tells no statistics", side->name);
+    return side->answered;
 }
 
-bool bench_path_add_pools(struct bench_path *path, struct bench_pools *pools, const struct shape *shape,
-                          const struct transfer_data *data)
+bool bench_path_figures(struct bench_path *path, struct node_figures *source, struct node_figures *sink)
 {
-    return register_pool(&path->source, &data->source, shape, data, &pools->source) &&
-           register_pool(&path->sink, &data->sink, shape, data, &pools->sink) && wait_pools(path) &&
-           introduce(pools->source, path->sink.client, &pools->source_peer) &&
-           introduce(pools->sink, path->source.client, &pools->sink_peer);
+    if (!ask(path, &path->source) || !ask(path, &path->sink))
+        return false;
+    *source = path->source.figures;
+    *sink = path->sink.figures;
+    return true;
 }

@@ -6,9 +6,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include <strait/codec.h>
 #include <strait/strait.h>
 
-#include "bench/transfer_data.h"
+#include "bench/transfer_counters.h"
 #include "bench/transfer_link.h"
 #include "bench/transfer_options.h"
 
@@ -18,28 +19,17 @@
 
 /* Where sockets, logs and the codebook set are, and what all daemons are. */
 struct bench_site {
-    const struct transfer_options *options;
+    const char *const *daemon; /* further options of every one: "name=value" */
+    unsigned daemon_count;
     char *straitd; /* owned */
     char folder[FOLDER_BYTES];
     char codebook[FILE_BYTES];
 };
 
-/* On success the caller must bench_site_fini() it, when all daemons have ended. */
-bool bench_site_init(struct bench_site *site, const struct transfer_options *options,
+/* On success the caller must bench_site_fini() it, when all daemons have ended. `daemon` must outlive it. */
+bool bench_site_init(struct bench_site *site, const char *const *daemon, unsigned daemon_count,
                      const struct strait_codebook *codebook);
 void bench_site_fini(struct bench_site *site); /* safe on zeroes */
-
-enum bench_stage { BENCH_QUEUE, BENCH_ENCODE, BENCH_WIRE, BENCH_DECODE, BENCH_COPY, BENCH_STAGES };
-extern const char *const bench_stage_names[BENCH_STAGES];
-
-/* What a daemon has counted since it began. */
-struct node_figures {
-    struct {
-        uint64_t count, sum_us;
-    } stages[BENCH_STAGES];
-    uint64_t raw_bytes, wire_bytes, local_bytes;
-    char transport[16], policy[128]; /* of its last peer: in force now */
-};
 
 /* A client, and the daemon that it is at. */
 struct bench_side {
@@ -53,19 +43,21 @@ struct bench_side {
     bool refused; /* a pool, which stderr has been told */
 };
 
+/* What sets the daemons of one path apart from those of others of its kind. */
+struct path_setup {
+    const char *name;               /* of the path: in files and messages */
+    const char *const *options;     /* "--name=value", NULL-terminated; or NULL */
+    const char *const *environment; /* "NAME=value", NULL-terminated; or NULL */
+    bool metrics;                   /* to be served, on a free port of loopback */
+};
+
 struct bench_path {
     enum path_kind kind;
+    const char *name;
     bool up;
     char why[REASON_BYTES]; /* not up: why not */
     struct bench_link link;
     struct bench_side source, sink;
-};
-
-/* The pools of one shape, registered at both ends, which know each other. */
-struct bench_pools {
-    struct strait_pool *source, *sink;
-    struct strait_peer *source_peer; /* the source's pool as the sink's client knows it */
-    struct strait_peer *sink_peer;
 };
 
 /* One side of a transfer: context of its events. */
@@ -84,14 +76,11 @@ struct ticket {
 };
 
 /* Starts daemons and clients and waits for them. A link that cannot be made here leaves the path down, with the reason
- * in `why`; false, which stderr has been told, is for what should have worked. The caller must bench_path_close() it
- * either way. */
-bool bench_path_open(struct bench_path *path, enum path_kind kind, const struct bench_site *site);
+ * in `why`; false, which stderr has been told, is for what should have worked. setup NULL: the path is named for its
+ * kind. The caller must bench_path_close() it either way. */
+bool bench_path_open(struct bench_path *path, enum path_kind kind, const struct path_setup *setup,
+                     const struct bench_site *site);
 void bench_path_close(struct bench_path *path);
-
-/* Registers and introduces the pools of a shape; they live as long as the path. */
-bool bench_path_add_pools(struct bench_path *path, struct bench_pools *pools, const struct shape *shape,
-                          const struct transfer_data *data);
 
 /* Hands out what there is of events, and waits for the next for so long at most. False, which stderr has been told: a
  * daemon has ended, a pool was refused, or a signal wants the bench to end. */

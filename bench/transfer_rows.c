@@ -115,18 +115,6 @@ static bool is_transfer(const struct row *row)
     return row->kind == ROW_REQUESTS || row->kind == ROW_LAYERS;
 }
 
-/* used += sign * now. One daemon is counted once. */
-static void count_node(struct node_figures *used, const struct node_figures *now, uint64_t sign)
-{
-    for (unsigned i = 0; i < BENCH_STAGES; i++) {
-        used->stages[i].count += sign * now->stages[i].count;
-        used->stages[i].sum_us += sign * now->stages[i].sum_us;
-    }
-    used->raw_bytes += sign * now->raw_bytes;
-    used->wire_bytes += sign * now->wire_bytes;
-    used->local_bytes += sign * now->local_bytes;
-}
-
 static bool count_figures(struct transfer_bench *bench, struct row *row, uint64_t sign)
 {
     struct bench_path *path = &bench->paths[row->path];
@@ -136,9 +124,9 @@ static bool count_figures(struct transfer_bench *bench, struct row *row, uint64_
         return true;
     if (!bench_path_figures(path, &source, &sink))
         return false;
-    count_node(&row->used, &source, sign);
-    if (!bench_path_is_local(path))
-        count_node(&row->used, &sink, sign);
+    node_figures_add(&row->used, &source, sign);
+    if (!bench_path_is_local(path)) /* one daemon is counted once */
+        node_figures_add(&row->used, &sink, sign);
     memcpy(row->used.transport, source.transport, sizeof(source.transport));
     memcpy(row->used.policy, source.policy, sizeof(source.policy));
     return true;
@@ -198,7 +186,7 @@ static bool open_path(struct transfer_bench *bench, enum path_kind kind)
 {
     struct bench_path *path = &bench->paths[kind];
 
-    if (!bench_path_open(path, kind, &bench->site))
+    if (!bench_path_open(path, kind, NULL, &bench->site))
         return false;
     for (unsigned i = 0; path->up && i < bench->shape_count; i++)
         if (!bench_path_add_pools(path, &bench->pools[kind][i], &bench->shapes[i], &bench->data))

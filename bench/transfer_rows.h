@@ -9,6 +9,7 @@
 #include "bench/transfer_move.h"
 #include "bench/transfer_options.h"
 #include "bench/transfer_path.h"
+#include "bench/transfer_pools.h"
 
 #define SHAPES_MAX (2 * TRANSFER_SIZES_MAX * TRANSFER_SIZES_MAX + 2)
 

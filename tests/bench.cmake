@@ -1,5 +1,6 @@
 # `strait bench transfer` over the paths that this build has and that need no privileges.
 if(STRAIT_TOOLS)
+    strait_test(bench_wires USES bench LABELS unit)
     strait_cli_test(bench_transfer TIMEOUT 120)
     set(bench_paths local,shm)
     if(STRAIT_HAVE_UCX)
@@ -8,4 +9,16 @@ if(STRAIT_TOOLS)
     set_property(TEST bench_transfer APPEND PROPERTY ENVIRONMENT "BENCH_PATHS=${bench_paths}"
         "STRAITD=$<TARGET_FILE:straitd>" "UCX_MEM_EVENTS=no"
         "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0")
+
+    # `strait bench transfer --device`, with the fake GPUs of the tests below both the bench and its daemons.
+    add_executable(bench_device bench_device.c)
+    target_link_libraries(bench_device PRIVATE strait_bench)
+    add_dependencies(bench_device straitd strait-fake-device)
+    strait_add_test(bench_device TIMEOUT 120 LABELS cli
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bench_device.sh $<TARGET_FILE:bench_device>
+                ${CMAKE_CURRENT_BINARY_DIR}/scratch/bench_device)
+    set_property(TEST bench_device APPEND PROPERTY ENVIRONMENT "STRAITD=$<TARGET_FILE:straitd>" "UCX_MEM_EVENTS=no"
+        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
+        "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0"
+        "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-device>:$<TARGET_FILE_DIR:strait-node>")
 endif()

@@ -1,0 +1,34 @@
+/* Pairs of daemons with pools in GPU memory: one for each way that chunks may take. */
+#ifndef STRAIT_BENCH_GPU_PAIRS_H
+#define STRAIT_BENCH_GPU_PAIRS_H
+
+#include <stdbool.h>
+
+#include "bench/gpu_data.h"
+#include "bench/gpu_options.h"
+#include "bench/transfer_path.h"
+#include "bench/transfer_pools.h"
+#include "bench/transfer_wires.h"
+
+struct gpu_pair {
+    struct bench_path path;
+    struct bench_pools pools;
+};
+
+/* Whether this straitd can be told which way chunks take. */
+bool gpu_pairs_can_choose(const struct bench_site *site);
+
+/* The daemons of one way, and both pools. False when it failed, which stderr has been told. The caller must
+ * gpu_pair_close() it either way. */
+bool gpu_pair_open(struct gpu_pair *pair, enum gpu_wire wire, bool can_choose, const struct gpu_data *data,
+                   const struct bench_site *site);
+void gpu_pair_close(struct gpu_pair *pair); /* safe on zeroes */
+
+/* What both daemons have counted so far, and what the source's has sent over each wire. */
+struct gpu_counted {
+    struct node_figures source, sink;
+    struct wire_figures wires;
+};
+bool gpu_pair_count(struct gpu_pair *pair, struct gpu_counted *counted);
+
+#endif
