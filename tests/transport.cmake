@@ -3,7 +3,10 @@
 add_library(strait_transport_sides STATIC transport_sides.c)
 target_link_libraries(strait_transport_sides PUBLIC strait_transport PkgConfig::CHECK)
 
-strait_test(transport USES transport transport_sides LABELS unit TIMEOUT 120)
+add_library(strait_fake_nccl STATIC fake_nccl.c)
+target_link_libraries(strait_fake_nccl PUBLIC strait_transport strait_test_support)
+
+strait_test(transport USES transport_sides fake_nccl transport LABELS unit TIMEOUT 120)
 strait_test(shm USES transport transport_sides LABELS unit TIMEOUT 60)
 strait_test(loopback USES transport transport_sides LABELS unit TIMEOUT 60)
 
