@@ -9,8 +9,10 @@ target_link_libraries(strait_fake_nccl PUBLIC strait_transport strait_test_suppo
 strait_test(transport USES transport_sides fake_nccl transport LABELS unit TIMEOUT 120)
 strait_test(shm USES transport transport_sides LABELS unit TIMEOUT 60)
 strait_test(loopback USES transport transport_sides LABELS unit TIMEOUT 60)
+strait_test(nccl USES transport_sides fake_nccl transport LABELS unit TIMEOUT 60)
+strait_test(nccl_wire USES transport_sides fake_nccl transport LABELS unit TIMEOUT 60)
 
-set(transport_tests transport shm loopback)
+set(transport_tests transport shm loopback nccl nccl_wire)
 if(STRAIT_HAVE_UCX)
     strait_test(ucx USES transport transport_sides LABELS unit TIMEOUT 60)
     list(APPEND transport_tests ucx)

@@ -47,8 +47,9 @@ struct nccl_link {
 
 /* nccl_load.c: the calls of NCCL and CUDA; NULL when they are not to be had. */
 const struct nccl_calls *nccl_load(const char *library);
-/* ... and why; empty when they are. */
+/* transport_missing, and what it is to say. */
 void nccl_missing(char *dst, size_t size);
+void nccl_lacks(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* nccl_options.c. ERR_INVALID, ERR_UNSUPPORTED (no such carrier in this build), ERR_NO_MEMORY. */
 enum strait_status nccl_options_read(const char *text, struct nccl_options *options);

@@ -1,6 +1,7 @@
-/* Finds the plugin that knows NCCL. */
+/* Finds the plugin that knows NCCL, and remembers what was missing. */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "transport/nccl_internal.h"
@@ -33,15 +34,27 @@ const struct nccl_calls *nccl_load(const char *library)
     pthread_mutex_lock(&lock);
     if (found == NULL)
         found = load(library);
+    if (found != NULL)
+        why_not[0] = '\0';
     const struct nccl_calls *calls = found;
     pthread_mutex_unlock(&lock);
     return calls;
 }
 
+void nccl_lacks(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    pthread_mutex_lock(&lock);
+    vsnprintf(why_not, sizeof(why_not), format, arguments);
+    pthread_mutex_unlock(&lock);
+    va_end(arguments);
+}
+
 void nccl_missing(char *dst, size_t size)
 {
     pthread_mutex_lock(&lock);
-    snprintf(dst, size, "%s", found == NULL ? why_not : "");
+    snprintf(dst, size, "%s", why_not);
     pthread_mutex_unlock(&lock);
 }
 

@@ -40,8 +40,10 @@ static bool can_carry(const struct transport_ops *ops)
 static enum strait_status choose_carrier(const char *name, const struct transport_ops **carrier)
 {
     *carrier = transport_find(name);
-    if (*carrier == NULL)
+    if (*carrier == NULL) {
+        nccl_lacks("no transport %s in this build, to carry what NCCL does not", name);
         return STRAIT_ERR_UNSUPPORTED;
+    }
     return can_carry(*carrier) ? STRAIT_OK : STRAIT_ERR_INVALID;
 }
 
