@@ -140,7 +140,7 @@ START_TEST(threads_without_work_sleep)
     send_many(20);
     uint64_t before = cpu_milliseconds();
     nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
-    ck_assert_uint_lt(cpu_milliseconds() - before, 40);
+    ck_assert_uint_lt(cpu_milliseconds() - before, 20);
     tear_down();
 }
 END_TEST
@@ -267,8 +267,10 @@ END_TEST
 START_TEST(a_link_that_does_not_drain_can_be_abandoned)
 {
     close_while_stuck();
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         link_abandon(sides[i].link);
+        ck_assert_int_eq(STRAIT_ERR_AGAIN, transport_arm(sides[i].transport)); /* no descriptor would tell */
+    }
     WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
     ck_assert_uint_eq(SLOTS, sides[0].sent_badly);
     ck_assert_uint_eq(SLOTS, sides[1].arrived_badly);
