@@ -53,8 +53,12 @@ START_TEST(unknown_options_are_refused)
     struct transport_events events = {0};
     struct transport *transport = NULL;
     arena.fd = make_arena(arena.size, &arena.base);
-    for (int i = 0; i < COUNT(bad); i++)
-        ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(KIND, &arena, &events, NULL, bad[i], &transport));
+    for (int i = 0; i < COUNT(bad); i++) {
+        char options[64]; /* nccl's own carrier may not be in this build */
+        bool other = KIND == &transport_nccl && transport_find("ucx") == NULL;
+        snprintf(options, sizeof(options), "%s%s", other ? "carrier=loopback " : "", bad[i]);
+        ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(KIND, &arena, &events, NULL, options, &transport));
+    }
     char large[400];
     memset(large, 'x', sizeof(large) - 1);
     large[sizeof(large) - 1] = '\0';

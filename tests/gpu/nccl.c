@@ -14,7 +14,7 @@
 
 #define SKIPPED     77
 #define SECONDS_MAX 60u
-#define CARRIER     "tls=tcp devices=lo "
+#define OPTIONS     "tls=tcp devices=lo timeout_ms=20000 "
 #define CHUNKS      240u
 #define MEASURED    64u
 
@@ -200,7 +200,7 @@ static void run_speed(struct nccl_side *side)
     static const char *const blocks[] = {"blocks=1", "blocks=4", "blocks=8", "blocks=16", "blocks=32"};
     for (int i = 0; i < COUNT(blocks); i++) {
         char options[128];
-        snprintf(options, sizeof(options), CARRIER "%s", blocks[i]);
+        snprintf(options, sizeof(options), OPTIONS "%s", blocks[i]);
         side_destroy(side);
         require(side_create(side, options));
         side_forget(side);
@@ -228,9 +228,12 @@ static const struct scene {
     bool loses_one;   /* side 1 is killed */
     bool without_p2p; /* worth while there, too */
 } scenes[] = {
-    {"exchange", CARRIER, run_exchange, false, true}, {"close", CARRIER, run_close, false, false},
-    {"kill", CARRIER, run_kill, true, true},          {"stop", CARRIER "timeout_ms=2000", run_stop, false, false},
-    {"vanish", CARRIER, run_vanish, true, false},     {"speed", CARRIER, run_speed, false, true},
+    {"exchange", OPTIONS, run_exchange, false, true},
+    {"close", OPTIONS, run_close, false, false},
+    {"kill", OPTIONS, run_kill, true, true},
+    {"stop", "tls=tcp devices=lo timeout_ms=5000", run_stop, false, false},
+    {"vanish", OPTIONS, run_vanish, true, false},
+    {"speed", OPTIONS, run_speed, false, true},
 };
 
 static pid_t start_side(const struct scene *scene, int number, const int control[2])
