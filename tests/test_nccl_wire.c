@@ -323,15 +323,32 @@ START_TEST(a_chunk_cannot_be_answered_twice)
 }
 END_TEST
 
+/* A chunk of no bytes for slot 0. */
+static void send_chunk(uint64_t id)
+{
+    static const uint8_t header[24];
+    struct nccl_message message = {.type = NCCL_CHUNK, .id = id};
+    uint8_t bytes[NCCL_MESSAGE_BYTES];
+    nccl_message_write(bytes, &message);
+    ck_assert_int_eq(STRAIT_OK, link_send(peer.link, bytes, sizeof(bytes), header, sizeof(header), NULL, 0));
+}
+
+/* In one progress of the side's: it looks at `connected` when it is asked. */
+START_TEST(a_link_is_connected_before_its_first_chunk)
+{
+    come_up();
+    speak(NCCL_READY, 0, 0, 0);
+    send_chunk(1);
+    STEP_UNTIL(side.arrived == 1);
+    end();
+}
+END_TEST
+
 /* Its word that it is ready was overtaken by its first chunk. */
 START_TEST(a_chunk_says_that_its_sender_is_ready)
 {
-    uint8_t header[24] = {0}; /* for slot 0 */
-    struct nccl_message message = {.type = NCCL_CHUNK, .id = 9};
-    uint8_t bytes[NCCL_MESSAGE_BYTES];
     come_up();
-    nccl_message_write(bytes, &message);
-    ck_assert_int_eq(STRAIT_OK, link_send(peer.link, bytes, sizeof(bytes), header, sizeof(header), NULL, 0));
+    send_chunk(1);
     STEP_UNTIL(side.arrived == 1);
     ck_assert_uint_eq(1, side.connected);
     speak(NCCL_READY, 0, 0, 0);
@@ -376,6 +393,7 @@ static Suite *suite(void)
     tcase_add_test(tests, a_chunk_before_its_time_breaks_the_link);
     tcase_add_loop_test(tests, an_answer_that_was_not_asked_for_breaks_the_link, 0, 2);
     tcase_add_test(tests, a_chunk_cannot_be_answered_twice);
+    tcase_add_test(tests, a_link_is_connected_before_its_first_chunk);
     tcase_add_test(tests, a_chunk_says_that_its_sender_is_ready);
     tcase_add_test(tests, an_owner_may_refuse_any_size);
     suite_add_tcase(all, tests);

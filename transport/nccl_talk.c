@@ -75,10 +75,12 @@ static void on_hello(struct nccl_link *link, const uint8_t *id)
     nccl_engine_join(link->engine, id);
 }
 
+/* `connected` comes before the chunks that may follow at once. */
 static void on_ready(struct nccl_link *link)
 {
     link->heard_ready = true;
     nccl_link_settle(link);
+    core_deliver(link->core.core);
 }
 
 static void understand(struct nccl_link *link, const struct hearing *hearing)
