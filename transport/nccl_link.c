@@ -1,5 +1,6 @@
 /* A link from its start to its end: the carrier connects, the engine makes an id, hellos tell the ids, the engines
  * connect, each side tells that it is ready. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -44,14 +45,17 @@ enum strait_status nccl_link_open(struct transport *transport, int fd, enum link
     return STRAIT_OK;
 }
 
-/* Of this process, not of one that it was forked from. */
-static const uint8_t *own_process(void)
+/* The same for every transport of this process, whatever thread asks; not that of the process it was forked from. */
+static void own_process(uint8_t dst[NCCL_PLACE_BYTES])
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static uint8_t process[NCCL_PLACE_BYTES];
     static pid_t drawn_by;
+    pthread_mutex_lock(&lock);
     if (drawn_by != getpid() && getrandom(process, sizeof(process), 0) == sizeof(process))
         drawn_by = getpid();
-    return process;
+    memcpy(dst, process, NCCL_PLACE_BYTES);
+    pthread_mutex_unlock(&lock);
 }
 
 size_t nccl_link_address(struct link *base, void *dst, size_t capacity)
@@ -63,7 +67,7 @@ size_t nccl_link_address(struct link *base, void *dst, size_t capacity)
     if (link->carrier == NULL)
         return 0;
     address.carrier_size = link_address(link->carrier, carrier, sizeof(carrier));
-    memcpy(address.process, own_process(), NCCL_PLACE_BYTES);
+    own_process(address.process);
     memcpy(address.identity, nccl->place.identity, NCCL_PLACE_BYTES);
     size_t size = NCCL_ADDRESS_FIXED + address.carrier_size;
     if (size <= capacity && address.carrier_size <= NCCL_ADDRESS_CARRIER)
@@ -74,11 +78,13 @@ size_t nccl_link_address(struct link *base, void *dst, size_t capacity)
 /* What NCCL would only find out after some time, or not at all. NULL: nothing speaks against it. */
 static const char *objection(const struct nccl *nccl, const struct nccl_address *peer)
 {
+    uint8_t process[NCCL_PLACE_BYTES];
+    own_process(process);
     if (peer->library != nccl->calls->library)
         return "the peer has another version of NCCL";
     if (memcmp(peer->identity, nccl->place.identity, NCCL_PLACE_BYTES) == 0)
         return "both ends are on the same GPU";
-    if (!nccl->calls->within_process && memcmp(peer->process, own_process(), NCCL_PLACE_BYTES) == 0)
+    if (!nccl->calls->within_process && memcmp(peer->process, process, NCCL_PLACE_BYTES) == 0)
         return "both ends are in the same process";
     return NULL;
 }

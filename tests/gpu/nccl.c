@@ -16,7 +16,7 @@
 #define SECONDS_MAX 60u
 #define OPTIONS     "tls=tcp devices=lo timeout_ms=20000 "
 #define CHUNKS      240u
-#define MEASURED    64u
+#define MEASURED    256u
 
 /* ---- Exchanging -------------------------------------------------------------------------------------------------- */
 
@@ -189,10 +189,10 @@ static double measure(struct nccl_side *side, bool both_ways)
     bool sends = both_ways || side->number == 0, receives = both_ways || side->number == 1;
     side->sent = side->arrived = 0;
     side_meet(side);
-    uint64_t start = now_ms();
+    uint64_t start = now_us();
     pump(side, sends ? MEASURED : 0, receives ? MEASURED : 0);
     side_meet(side);
-    return (double)MEASURED * (double)SLOT_BYTES / 1e6 / (double)(now_ms() - start);
+    return (double)MEASURED * (double)SLOT_BYTES / 1e3 / (double)(now_us() - start);
 }
 
 static void run_speed(struct nccl_side *side)

@@ -18,11 +18,16 @@ void require_cuda_(cudaError_t error, const char *what, const char *file, int li
     abort();
 }
 
-uint64_t now_ms(void)
+uint64_t now_us(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+uint64_t now_ms(void)
+{
+    return now_us() / 1000;
 }
 
 /* ---- Content ----------------------------------------------------------------------------------------------------- */
@@ -209,7 +214,7 @@ void side_meet(struct nccl_side *side)
     struct pollfd poller = {.fd = side->control, .events = POLLIN};
     side_tell(side, &byte, 1);
     while (poll(&poller, 1, 0) == 0)
-        side_step(side, 1);
+        side_step(side, 0);
     side_hear(side, &byte, 1);
 }
 

@@ -36,6 +36,7 @@ struct nccl_side {
     size_t size[RECEIVE_SLOTS];
 };
 
+uint64_t now_us(void);
 uint64_t now_ms(void);
 
 /* False: NCCL is not to be had here, and why was printed. */
