@@ -18,7 +18,7 @@ if(STRAIT_TOOLS)
     install(FILES docs/strait.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
     install(FILES tests/data/kv-slice.safetensors DESTINATION ${CMAKE_INSTALL_DATADIR}/strait)
 endif()
-install(FILES LICENSE kernels/FORMAT.md docs/protocol.md docs/operations.md docs/security.md
+install(FILES LICENSE kernels/FORMAT.md docs/protocol.md docs/operations.md docs/security.md docs/transports.md
     DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # ---- The service -----------------------------------------------------------------------------------------------------

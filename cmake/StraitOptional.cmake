@@ -48,11 +48,10 @@ endif()
 
 if(NOT STRAIT_NCCL STREQUAL "OFF")
     find_path(NCCL_INCLUDE_DIR nccl.h HINTS /usr/local/cuda/include)
-    find_library(NCCL_LIBRARY nccl HINTS /usr/local/cuda/lib64)
-    if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
+    if(NCCL_INCLUDE_DIR) # the library is loaded when it is needed
         set(STRAIT_HAVE_NCCL TRUE)
     else()
-        strait_missing(NCCL "nccl.h or libnccl was not found")
+        strait_missing(NCCL "nccl.h was not found")
     endif()
 endif()
 

@@ -14,4 +14,12 @@ if(STRAIT_HAVE_CUDA)
         ENVIRONMENT ${gpu_environment})
     strait_add_test(gpu_sanitizer COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/gpu/sanitize.sh $<TARGET_FILE:gpu_pools>
         $<TARGET_FILE:straitd> LABELS gpu TIMEOUT 300 ENVIRONMENT ${gpu_environment})
+
+    # The NCCL transport needs no daemons: two processes, a GPU each.
+    add_executable(gpu_nccl gpu/nccl.c gpu/nccl_side.c)
+    target_link_libraries(gpu_nccl PRIVATE strait_transport strait_test_support CUDA::cudart_static)
+    if(TARGET strait-transport-nccl)
+        add_dependencies(gpu_nccl strait-transport-nccl)
+    endif()
+    strait_add_test(gpu_nccl COMMAND gpu_nccl LABELS gpu TIMEOUT 600)
 endif()

@@ -3,11 +3,16 @@
 add_library(strait_transport_sides STATIC transport_sides.c)
 target_link_libraries(strait_transport_sides PUBLIC strait_transport PkgConfig::CHECK)
 
-strait_test(transport USES transport transport_sides LABELS unit TIMEOUT 120)
+add_library(strait_fake_nccl STATIC fake_nccl.c)
+target_link_libraries(strait_fake_nccl PUBLIC strait_transport strait_test_support)
+
+strait_test(transport USES transport_sides fake_nccl transport LABELS unit TIMEOUT 120)
 strait_test(shm USES transport transport_sides LABELS unit TIMEOUT 60)
 strait_test(loopback USES transport transport_sides LABELS unit TIMEOUT 60)
+strait_test(nccl USES transport_sides fake_nccl transport LABELS unit TIMEOUT 60)
+strait_test(nccl_wire USES transport_sides fake_nccl transport LABELS unit TIMEOUT 60)
 
-set(transport_tests transport shm loopback)
+set(transport_tests transport shm loopback nccl nccl_wire)
 if(STRAIT_HAVE_UCX)
     strait_test(ucx USES transport transport_sides LABELS unit TIMEOUT 60)
     list(APPEND transport_tests ucx)

@@ -134,15 +134,29 @@ int make_arena(size_t size, void **base)
     return fd;
 }
 
+/* Memory is the host's, whatever a kind is told: what is to be a GPU's is for fake_nccl. */
+static uint32_t memory_for(const struct transport_ops *ops)
+{
+    return (ops->receive_memory & TRANSPORT_HOST) != 0 ? TRANSPORT_HOST : TRANSPORT_CUDA;
+}
+
+static const char *options_for(const struct transport_ops *ops)
+{
+    bool ucx = transport_find("ucx") != NULL;
+    if (strcmp(ops->name, "nccl") == 0)
+        return ucx ? "carrier=ucx tls=tcp devices=lo" : "carrier=loopback";
+    return strcmp(ops->name, "ucx") == 0 ? "tls=tcp devices=lo" : NULL;
+}
+
 void side_init(struct side *side, const struct transport_ops *ops, const char *options)
 {
     memset(side, 0, sizeof(*side));
     side->ops = ops;
     side->close_on_broken = true;
-    side->arena = (struct transport_arena){.size = SLOTS * SLOT_BYTES, .memory = TRANSPORT_HOST};
+    side->arena = (struct transport_arena){.size = SLOTS * SLOT_BYTES, .memory = memory_for(ops)};
     side->arena.fd = make_arena(side->arena.size, &side->arena.base);
-    if (options == NULL && strcmp(ops->name, "ucx") == 0)
-        options = "tls=tcp devices=lo";
+    if (options == NULL)
+        options = options_for(ops);
     ck_assert_int_eq(STRAIT_OK, transport_create(ops, &side->arena, &events, side, options, &side->transport));
     side->source = malloc(SLOTS * SLOT_BYTES);
     ck_assert_ptr_nonnull(side->source);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "transport/loopback.h"
+#include "transport/nccl.h"
 #include "transport/shm.h"
 #if STRAIT_HAVE_UCX
 #include "transport/ucx.h"
@@ -13,6 +14,7 @@ static const struct transport_ops *const kinds[] = {
 #if STRAIT_HAVE_UCX
     &transport_ucx,
 #endif
+    &transport_nccl,
     &transport_loopback,
 };
 

@@ -76,10 +76,11 @@ struct transport_events {
 
 /* A kind of transport. */
 struct transport_ops {
-    const char *name;                     /* "shm", "ucx", "loopback" */
+    const char *name;                     /* "shm", "ucx", "nccl", "loopback" */
     uint32_t send_memory, receive_memory; /* enum transport_memory, or'ed */
     bool direct;                          /* the sender stores straight into the receiver's arena: link_map */
 
+    void (*missing)(char *dst, size_t size); /* NULL: everything is there */
     enum strait_status (*create)(const struct transport_arena *arena, const struct transport_events *events,
                                  void *owner, const char *options, struct transport **transport);
     void (*destroy)(struct transport *transport); /* all links have been closed */
@@ -124,12 +125,20 @@ void transport_leave_signals(void);
 
 /* Makes a transport whose peers write into `arena` (borrowed, as are the events' functions). `options`: "name=value"
  * pairs separated by spaces, what they mean is the transport's business (ucx: tls=, devices=, ...); unknown names are
- * ERR_INVALID. ERR_IO: the system refused. */
+ * ERR_INVALID. ERR_IO: the system refused. ERR_UNSUPPORTED: this machine lacks what it needs: transport_missing. */
 static inline enum strait_status transport_create(const struct transport_ops *ops, const struct transport_arena *arena,
                                                   const struct transport_events *events, void *owner,
                                                   const char *options, struct transport **transport)
 {
     return ops->create(arena, events, owner, options, transport);
+}
+/* What the last transport_create of this kind that said ERR_UNSUPPORTED did not find, for people; else empty. */
+static inline void transport_missing(const struct transport_ops *ops, char *dst, size_t size)
+{
+    if (size > 0)
+        dst[0] = '\0';
+    if (ops->missing != NULL)
+        ops->missing(dst, size);
 }
 static inline void transport_destroy(struct transport *transport)
 {
