@@ -5,7 +5,8 @@
 
 #define SCRATCH_FIXED (1u << 20)
 #define BATCH_BYTES   (4u << 20) /* of pages: so much keeps the bus busy, and more would keep its first chunk waiting */
-#define FAR_BYTES     (64u << 20) /* the same between GPUs, where a launch costs more than it does on the bus */
+#define FAR_BYTES     (64u << 20) /* the same of what another GPU sent: nothing waits for the first of them */
+#define AWAY_BYTES    (17u << 20) /* and of what goes there: the first one's copy does, and launches are short */
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
@@ -98,6 +99,13 @@ static struct stage *stage_of(struct device *device, const struct device_task *t
     return task->far ? NULL : &device->in;
 }
 
+static uint64_t most_bytes(const struct device_task *task)
+{
+    if (!task->far)
+        return BATCH_BYTES;
+    return task->work == DEVICE_ENCODE ? AWAY_BYTES : FAR_BYTES;
+}
+
 /* Moves tasks that can be launched together from what waits to the batch, in order. */
 static void choose(struct device *device, struct lane *lane, struct batch *batch)
 {
@@ -107,7 +115,7 @@ static void choose(struct device *device, struct lane *lane, struct batch *batch
     for (struct device_task **at = &lane->waiting, *task; (task = *at) != NULL;) {
         struct stage *on = stage_of(device, task);
         bool fits = batch->count < BATCH_TASKS && (on == NULL || on->taken < STAGE_SLOTS) && staged + staged_size(task) <= device->staging_size &&
-                    bytes + task_bytes(task) <= (task->far ? FAR_BYTES : BATCH_BYTES);
+                    bytes + task_bytes(task) <= most_bytes(task);
         if (batch->count > 0 && (!fits || !is_alike(task, batch->tasks[0]))) {
             at = &task->next;
             continue;
@@ -264,7 +272,7 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
     }
 }
 
-/* Of what is far, a launch of little would keep the device from a launch of much: while one runs, more is waited for. */
+/* A launch of little would keep the device from a launch of much: while one decodes what is far, more is waited for. */
 bool lane_may_launch(const struct device *device, const struct lane *lane)
 {
     uint64_t bytes = 0;
@@ -273,7 +281,7 @@ bool lane_may_launch(const struct device *device, const struct lane *lane)
     const struct stage *on = stage_of((struct device *)device, lane->waiting);
     if (on != NULL && on->taken == STAGE_SLOTS)
         return false;
-    if (!lane->waiting->far || lane->running == 0)
+    if (!lane->waiting->far || lane->waiting->work == DEVICE_ENCODE || lane->running == 0)
         return true;
     for (const struct device_task *task = lane->waiting; task != NULL && bytes < FAR_BYTES / 2; task = task->next)
         bytes += task_bytes(task);
