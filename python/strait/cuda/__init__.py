@@ -15,15 +15,19 @@ theirs is used. Imported on its own.
 from ._driver import available, device_count
 from .array import Array
 from .codec import Codec, encode_bound
+from .ipc import Event, Memory, alloc
 from .job import Job, Outcome
 from .pages import PageList
 
 __all__ = [
     "Array",
     "Codec",
+    "Event",
     "Job",
+    "Memory",
     "Outcome",
     "PageList",
+    "alloc",
     "available",
     "device_count",
     "encode_bound",

@@ -44,7 +44,8 @@ class DType(NamedTuple):
 _CUDA, _CUDA_MANAGED = 2, 13
 _DEVICES = {_CUDA, _CUDA_MANAGED}
 _READ_ONLY = 1  # of the flags of a versioned capsule
-_UNORDERED = -1  # of a capsule's stream: no order is wanted
+_UNORDERED = -1  # as a capsule's stream: no order is wanted
+_LEGACY = 1  # the legacy default stream
 
 
 class _Tensor(Structure):
@@ -83,12 +84,24 @@ _pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_in.restype, _pointer_in.argtypes = c_void_p, [py_object, ctypes.c_char_p]
 
 
-def export(source: Any, stream: int) -> Any:
+def library_of(source: Any) -> str:
+    return type(source).__module__.partition(".")[0]
+
+
+def export(source: Any, device: int, stream: int) -> Any:
     """A capsule of the source's memory. The source sees to it that work on the stream comes after its own."""
-    try:
-        return source.__dlpack__(stream=stream, max_version=(1, 0))
-    except TypeError:  # from before there were versions
-        return source.__dlpack__(stream=stream)
+    if library_of(source) == "torch":
+        source = source.detach()
+    with _driver.on_device(device):  # torch insists
+        try:
+            return source.__dlpack__(stream=stream, max_version=(1, 0))
+        except TypeError:  # from before there were versions
+            return source.__dlpack__(stream=stream)
+
+
+def _export_unordered(source: Any, device: int) -> Any:
+    """Jax takes any number for a stream that it lets wait: it gets one where that harms nobody."""
+    return export(source, device, _UNORDERED if library_of(source) in ("torch", "cupy") else _LEGACY)
 
 
 def _described(capsule: Any) -> tuple[_Tensor, bool]:
@@ -234,16 +247,15 @@ def view(source: Any, what: str) -> Array:
 
     No order with the source's own work is made: that is a call's business, see order.py.
     """
-    if isinstance(source, Array) and source.device is not None:
-        return source
-    if device_of(source) is None:
+    device = device_of(source)
+    if device is None:
         raise TypeError(
             f"{what} is not in memory of a GPU: it must have __dlpack__ and be there, or be a strait.cuda.Array of it, "
             f"not {type(source).__name__}; strait.encode() and strait.decode() are for the host's"
         )
-    if type(source).__module__.partition(".")[0] == "torch":
-        source = source.detach()
-    return _of_capsule(export(source, _UNORDERED), source, what)
+    if isinstance(source, Array):
+        return source
+    return _of_capsule(_export_unordered(source, device), source, what)
 
 
 def reachable_view(source: Any, what: str) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from ..errors import InvalidError
 from . import _driver
-from .array import Array, device_of, export
+from .array import Array, device_of, export, library_of
 
 
 class HasCudaStream(Protocol):  # torch.cuda.Stream
@@ -33,16 +33,12 @@ StreamLike: TypeAlias = int | HasCudaStream | HasPointer | HasProtocol | None
 LEGACY = 1
 
 
-def _library_of(source: Any) -> str:
-    return type(source).__module__.partition(".")[0]
-
-
 def _current_stream(source: Any, device: int) -> int | None:
     """Where the library of the source queues its work now; None: it has no such thing."""
-    library = sys.modules.get(_library_of(source))
-    if _library_of(source) == "torch":
+    library = sys.modules.get(library_of(source))
+    if library_of(source) == "torch":
         return int(library.cuda.current_stream(device).cuda_stream)  # type: ignore[union-attr]
-    if _library_of(source) == "cupy":
+    if library_of(source) == "cupy":
         return int(library.cuda.get_current_stream(device).ptr)  # type: ignore[union-attr]
     return None
 
@@ -87,7 +83,7 @@ def order_after(sources: Iterable[Any], handle: int, device: int) -> None:
             continue
         current = _current_stream(source, device)
         if current is not None:
-            if (current or LEGACY) == handle or _library_of(source) in asked:
+            if (current or LEGACY) == handle or library_of(source) in asked:
                 continue
-            asked.add(_library_of(source))
-        export(source.detach() if _library_of(source) == "torch" else source, handle)
+            asked.add(library_of(source))
+        export(source, device, handle)
