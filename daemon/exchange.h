@@ -356,6 +356,8 @@ void offer_tell_legs(struct offer *offer, uint32_t from);
 /* await.c: an append whose pages, which are known, are ready after an event. NONE, LOCAL (no event for these pages),
  * NO_MEMORY. */
 enum strait_reason await_append(struct offer *offer, const struct message_append *message);
+/* The same for all pages that the offer has announced. */
+enum strait_reason await_offer(struct offer *offer, struct view event);
 void await_forget(struct offer *offer); /* the offer has its verdict */
 
 void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);

@@ -164,7 +164,8 @@ struct message_offer {
     bool later, last, more;
     uint32_t list_count;
     const struct wire_page_list *lists;
-    struct view aux; /* with last */
+    struct view aux;   /* with last */
+    struct view ready; /* the event after which they are, as of APPEND; not with later */
 };
 
 struct message_append {

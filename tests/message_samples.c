@@ -103,6 +103,13 @@ const struct sample samples[] = {
                                .more = true,
                                LIST_OF(lists),
                                .aux = VIEW("first\0token")}}},
+    {"offer-event",
+     {MESSAGE_OFFER, .offer = {.transfer = 5,
+                               .pool = POOL_B,
+                               .key = VIEW("request 2"),
+                               .lease_ms = 1,
+                               .last = true,
+                               .ready = VIEW("pointers")}}},
     {"append",
      {MESSAGE_APPEND, .append = {.transfer = 3,
                                  .layer_first = -1,
@@ -362,6 +369,7 @@ static void same_offer(const struct message_offer *a, const struct message_offer
     SAME(more);
     SAME_LISTS(list_count, lists);
     SAME_VIEW(aux);
+    SAME_VIEW(ready);
 }
 
 static void same_append(const struct message_append *a, const struct message_append *b)

@@ -231,14 +231,17 @@ struct strait_offer_params {
     uint32_t consumers; /* expectations that will take it; 0 means 1 */
     uint32_t lease_ms;  /* how long the pages stay offered while no consumer is alive; renewed by the daemons */
     bool later;         /* the listed pages are not ready yet: strait_append makes them so, layer by layer */
-    bool last;          /* nothing will be appended: the lists are complete and ready */
+    bool last;          /* nothing will be appended: the lists are complete, and ready at once or after the event */
+    void *ready;        /* GPU pools, not with later: the event after which the listed pages are ready, as for
+                           strait_append; NULL: now */
     const void *aux;    /* with last: a small payload that arrives with DONE. Of several sources one should bring it:
                            an expectation keeps the first that comes, and drops the others' */
     size_t aux_size;
     void *context;
 };
 
-/* Source: these pages hold this request. They may be in several offers, in no live expectation. */
+/* Source: these pages hold this request. They may be in several offers, in no live expectation. ERR_UNSUPPORTED: an
+ * event, and all of the pool is in host memory. */
 STRAIT_API enum strait_status strait_offer(struct strait_pool *pool, const struct strait_offer_params *params,
                                            struct strait_transfer **transfer);
 

@@ -227,10 +227,15 @@ class Pool(_Handle):
         consumers: int = 1,
         later: bool = False,
         last: bool = False,
+        ready: Any = None,
         aux: bytes = b"",
     ) -> Transfer:
-        """Source: these pages hold this request; they stay offered `lease` seconds while no consumer is alive."""
+        """Source: these pages hold this request; they stay offered `lease` seconds while no consumer is alive.
+
+        ready: with pools on a GPU, the event after which the pages are ready, as for Transfer.append().
+        """
         name, lists, handle = as_bytes(key), Lists(pages), c_void_p()
+        event = Ready(ready, self._client._embedded)
         params = _abi.OfferParams(
             size=sizeof(_abi.OfferParams),
             key=name,
@@ -241,11 +246,14 @@ class Pool(_Handle):
             lease_ms=milliseconds(lease),
             later=later,
             last=last,
+            ready=event.address,
             aux=aux,
             aux_size=len(aux),
         )
         check(lib.strait_offer(self._handle, byref(params), byref(handle)), "offer")
-        return self._client._add_transfer(handle)
+        transfer = self._client._add_transfer(handle)
+        transfer._events.append(event)
+        return transfer
 
     def set_policy(self, coding: Coding) -> None:
         """How its pages are coded on the way, from this side as the source."""

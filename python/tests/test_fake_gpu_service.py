@@ -127,6 +127,17 @@ def test_layers_are_ready_after_their_events(pair, control, kind):
     assert all((got[cls].values[:2] == have[cls].values[[4, 3]]).all() for cls in CLASSES)
 
 
+def test_offered_pages_are_ready_after_their_event(pair, control):
+    have, got, stream = tensors(7), tensors(), Stream()
+    there, here = pair[0].register(have), pair[1].register(got)
+    control.delay_us = 200000
+    event = cuda.Event(stream)
+    began = time.monotonic()
+    landed, _, _ = move(*pair, there, here, [4, 3], ready=event)
+    assert landed.state == State.DONE and event.done() and time.monotonic() - began > 0.1
+    assert all((got[cls].values[:2] == have[cls].values[[4, 3]]).all() for cls in CLASSES)
+
+
 def test_events_are_checked(pair):
     pool = pair[0].register(tensors())
     offer = pool.offer("r", [1], lease=5, later=True)
@@ -138,6 +149,10 @@ def test_events_are_checked(pair):
     ]:
         with pytest.raises(error, match=match):
             offer.append(ready=ready)
+        with pytest.raises(error, match=match):
+            pool.offer("s", [1], lease=5, ready=ready)
+    with pytest.raises(strait.InvalidError):
+        pool.offer("s", [1], lease=5, ready=cuda.Event(), later=True)
     host = np.frombuffer(service.alloc(4096), np.uint16).reshape(8, -1)
     other = pair[0].register({("k", 0): host}).offer("h", [1], lease=5, later=True)
     with pytest.raises(strait.UnsupportedError):
