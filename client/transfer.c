@@ -131,14 +131,6 @@ enum strait_status strait_expect(struct strait_pool *pool, const struct strait_e
     return status;
 }
 
-static bool on_gpu(const struct strait_pool *pool)
-{
-    uint32_t r = 0;
-    while (r < pool->region_count && pool->wire[r].device < 0)
-        r++;
-    return r < pool->region_count;
-}
-
 /* An event as the daemon takes it: the handle that it points to; for a daemon in this process its own address. */
 static struct view event_view(const struct strait_client *client, void *const *event)
 {
@@ -175,7 +167,7 @@ enum strait_status strait_offer(struct strait_pool *pool, const struct strait_of
     if (pool == NULL || transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)) ||
         !offer_valid(params))
         return STRAIT_ERR_INVALID;
-    if (params->ready != NULL && !on_gpu(pool))
+    if (params->ready != NULL && !pool_on_gpu(pool))
         return STRAIT_ERR_UNSUPPORTED;
     struct demand demand = {false,
                             params->key,
@@ -241,7 +233,7 @@ enum strait_status strait_append(struct strait_transfer *transfer, const struct 
         return STRAIT_ERR_INVALID;
     if (!append_valid(transfer, params))
         return STRAIT_ERR_INVALID;
-    if (params->ready != NULL && !on_gpu(transfer->pool))
+    if (params->ready != NULL && !pool_on_gpu(transfer->pool))
         return STRAIT_ERR_UNSUPPORTED;
     uint64_t pages = transfer->pages;
     enum strait_status status = lists_check(transfer->pool, params->lists, params->list_count, &pages);
@@ -310,6 +302,7 @@ void strait_abort(struct strait_transfer *transfer)
     if (transfer == NULL || transfer->ended || transfer->aborting)
         return;
     outbox_drop_transfer(transfer->client, transfer);
+    stream_release(transfer);
     if (!transfer->known) {
         transfer_give_up(transfer, STRAIT_REASON_ABORTED, true, "");
         return;
@@ -329,6 +322,7 @@ void strait_release(struct strait_transfer *transfer)
         send_end(transfer, MESSAGE_RELEASE);
     if (transfer->waiting > 0)
         events_drop(client, transfer);
+    stream_release(transfer);
     table_remove(transfer);
     transfer->released = true;
     if (transfer->handed == 0)
@@ -345,11 +339,4 @@ struct strait_progress strait_transfer_progress(const struct strait_transfer *tr
         .drained = transfer->drained,
         .layers_landed = transfer->layers_landed,
     };
-}
-
-enum strait_status strait_wait_stream(struct strait_transfer *transfer, int32_t layer, void *stream)
-{
-    (void)layer;
-    (void)stream;
-    return transfer == NULL ? STRAIT_ERR_INVALID : STRAIT_ERR_UNSUPPORTED; /* no GPU pools in this release */
 }

@@ -73,6 +73,7 @@ struct expectation {
     uint32_t wanted_count;
     struct coverage *coverage;
     struct sink *sinks; /* utlist, by `next` */
+    struct wait *waits; /* of the client's streams */
     uint32_t sink_count, complete_count;
     uint8_t *aux;
     size_t aux_size;
@@ -335,6 +336,12 @@ bool expectation_announced(struct expectation *expectation, const struct name *s
 void expectation_fail(struct expectation *expectation, enum strait_reason reason, const char *text);
 void expectation_leg_complete(struct expectation *expectation);
 void expectation_leg_drained(struct expectation *expectation);
+
+/* ---- wait.c ------------------------------------------------------------------------------------------------------ */
+
+/* Streams that wait for these layers, or for anything of the expectation, go on. */
+void waits_layers(struct expectation *expectation, const int32_t *layers, uint32_t count);
+void waits_decided(struct expectation *expectation);
 
 /* ---- offer.c ----------------------------------------------------------------------------------------------------- */
 

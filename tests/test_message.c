@@ -115,7 +115,7 @@ START_TEST(every_type_has_a_name_and_a_sample_and_no_other_number_has)
         ck_assert_int_eq(type, sample_of(name)->type);
         types++;
     }
-    ck_assert_int_eq(32, types);
+    ck_assert_int_eq(34, types);
     ck_assert_str_eq("none", message_name(MESSAGE_NONE));
     ck_assert_str_eq("unknown", message_name((enum message_type)61));
 }
@@ -180,6 +180,10 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(append_event_size, "append-event", append, m->ready.len = 63, ERR_CORRUPT)                                    \
     X(append_layer_below, "append", append, m->layer_first = -2, ERR_CORRUPT)                                       \
     X(append_layers_beyond, "append", append, (m->layer_first = INT32_MAX, m->layer_count = 1), ERR_CORRUPT)        \
+    X(no_words, "words", words, m->count = 0, ERR_CORRUPT)                                                          \
+    X(many_words, "words", words, m->count = MESSAGE_WORDS_MAX + 1, ERR_CORRUPT)                                    \
+    X(wait_for_layer_below, "wait", wait, m->layer = -2, ERR_CORRUPT)                                               \
+    X(wait_for_word_beyond, "wait", wait, m->word = MESSAGE_WORDS_MAX, ERR_CORRUPT)                                 \
     X(start_new_direction, "start", start, m->direction = 3, ERR_UNSUPPORTED)                                       \
     X(start_new_mismatch, "start", start, m->mismatch = 64, ERR_UNSUPPORTED)                                        \
     X(start_long_key, "start", start, SET(peer_key, many_bytes, STRAIT_KEY_BYTES_MAX + 1), ERR_CORRUPT)             \

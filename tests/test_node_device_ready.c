@@ -97,8 +97,8 @@ START_TEST(offered_pages_wait_for_their_event)
     struct scene s;
     struct event event = event_make();
     scene_begin(&s, (enum wire)_i,
-                (struct strait_offer_params){
-                    KEY("k"), LISTS({.count = 20}), .ready = &event, .last = true, .aux = "aux", .aux_size = 3});
+                (struct strait_offer_params){KEY("k"), LISTS({.count = 20}), .ready = &event, .last = true,
+                                             .aux = "aux", .aux_size = 3});
     pump_for(50);
     ck_assert(!s.e->decided && !s.e->moved);
     ck_assert_double_eq(0, stat_of(s.pair.sink, "gauges.slots_used"));
@@ -210,8 +210,9 @@ START_TEST(events_of_the_same_process_are_named_by_themselves)
     struct test_pool *source = pool_open(party, shape), *sink = pool_open(party, shape);
     struct event event = event_make();
     pool_fill(source, 1);
-    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 20}), .later = _i == 0,
-                                                                     .ready = _i == 0 ? NULL : &event, .last = _i != 0});
+    struct flow *o =
+        flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 20}), .later = _i == 0,
+                                                        .ready = _i == 0 ? NULL : &event, .last = _i != 0});
     struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 20})});
     flow_start(e, source);
     if (_i == 0)

@@ -385,7 +385,23 @@ struct strait_progress {
 };
 STRAIT_API struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer);
 
-/* GPU pools: makes a CUDA stream wait until a layer has landed. Not in this release: ERR_UNSUPPORTED. */
+/* GPU pools, sink: makes a CUDA stream wait, without the host. Work that is queued on it after this call runs when all
+ * expected pages of `layer` are in place, those of the whole expectation with layer -1. It runs as well when the
+ * transfer has failed, is aborted or released: no stream waits beyond the deadline. What it then reads is undefined, so
+ * whoever uses what it computed looks first whether the transfer was DONE, or the layer's event came.
+ *
+ * `stream` is a CUstream or cudaStream_t, with the legacy default stream by its numbers too; its device may be any. The
+ * stream waits (cuStreamWaitValue32) for a word in memory that library, daemon and GPUs share. The daemon raises it the
+ * moment it would tell LAYER, DONE or FAILED, so the client need not be polled for that. When the daemon has died or
+ * hangs, it is the library that gives the verdict, and that raises the word, in strait_poll or strait_wait: a thread that
+ * waits on the host for such a stream, be it in a call of CUDA's that does so unasked (cudaDeviceSynchronize, cudaFree,
+ * the first launch of a kernel), should not be the only one that polls. CUDA may put other streams of this process behind
+ * one that waits (CUDA_DEVICE_MAX_CONNECTIONS): do not let the transfer depend on them.
+ *
+ * ERR_INVALID: an offer, a layer that the pool lacks, a stream that is being captured. ERR_UNSUPPORTED: all of the pool
+ * is in host memory; this process has no CUDA driver; embedded mode, where the daemon's own streams could come to stand
+ * behind the one that waits for them: there, queue the work when the event LAYER or STATE has come. ERR_DEVICE: CUDA
+ * refused. ERR_NO_MEMORY: also 16384 streams that wait at once. With an error the stream does not wait. */
 STRAIT_API enum strait_status strait_wait_stream(struct strait_transfer *transfer, int32_t layer, void *stream);
 
 /* ---- The rest ---------------------------------------------------------------------------------------------------- */

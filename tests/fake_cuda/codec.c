@@ -59,7 +59,7 @@ static uint64_t decode_scratch_size(const struct strait_decode_item *items, uint
 
 static void require_reachable(const void *bytes, uint64_t size, int device)
 {
-    require(size == 0 || fake_is_reachable(bytes, size, device));
+    demand(size == 0 || fake_is_reachable(bytes, size, device));
 }
 
 static void require_pages(const struct strait_pages *list, int device)
@@ -82,7 +82,7 @@ static void hold_scratch(const struct strait_run *run, int device, uint8_t expec
     uint8_t *bytes = run->scratch;
     require_reachable(bytes, run->scratch_size, device);
     for (size_t i = 0; i < SCRATCH_ENDS; i++) {
-        require(bytes[i] == expected && bytes[run->scratch_size - 1 - i] == expected);
+        demand(bytes[i] == expected && bytes[run->scratch_size - 1 - i] == expected);
         bytes[i] = bytes[run->scratch_size - 1 - i] = left;
     }
 }
@@ -96,14 +96,14 @@ static struct strait_codebook *codebook_of(const struct launch *launch)
     const struct table_image *tables = (const struct table_image *)(image + IMAGE_HEADER_BYTES);
     struct strait_codebook *codebook;
     uint8_t(*rankings)[256] = calloc(STRAIT_CODEBOOK_TABLES_MAX, 256);
-    require(rankings != NULL);
+    demand(rankings != NULL);
     require_reachable(image, IMAGE_HEADER_BYTES, launch->device);
-    require(memcmp(image, launch->id, sizeof(launch->id)) == 0);
+    demand(memcmp(image, launch->id, sizeof(launch->id)) == 0);
     for (uint32_t count = 1;; count++) {
         require_reachable(&tables[count - 1], sizeof(*tables), launch->device);
         for (unsigned e = 0; e < 256; e++)
             rankings[count - 1][tables[count - 1].rank[e]] = (uint8_t)e;
-        require(strait_codebook_create((const uint8_t(*)[256])rankings, NULL, count, &codebook) == STRAIT_OK);
+        demand(strait_codebook_create((const uint8_t(*)[256])rankings, NULL, count, &codebook) == STRAIT_OK);
         if (memcmp(strait_codebook_id(codebook), launch->id, sizeof(launch->id)) == 0)
             break;
         strait_codebook_destroy(codebook);
@@ -125,7 +125,7 @@ static void run_items(struct launch *launch, const struct strait_codebook *codeb
         enum strait_status status = launch->is_encode
                                         ? strait_encode_batch(scalar, &launch->params, &item->encode, 1, &run)
                                         : strait_decode_batch(scalar, codebook, &item->decode, 1, &run);
-        require(status == STRAIT_OK);
+        demand(status == STRAIT_OK);
     }
 }
 
@@ -152,8 +152,8 @@ static void run(void *argument)
 static struct launch *prepare(const struct strait_run *with, uint32_t count, const uint8_t *codebook_id)
 {
     struct launch *launch = calloc(1, sizeof(*launch));
-    require(launch != NULL && fake_current_device() >= 0);
-    require(fake_stream_device(with->stream) == fake_current_device());
+    demand(launch != NULL && fake_current_device() >= 0);
+    demand(fake_stream_device(with->stream) == fake_current_device());
     launch->device = fake_current_device();
     launch->count = count;
     launch->run = *with;
@@ -161,14 +161,14 @@ static struct launch *prepare(const struct strait_run *with, uint32_t count, con
     launch->has_codebook = codebook_id != NULL;
     if (codebook_id != NULL)
         memcpy(launch->id, codebook_id, sizeof(launch->id));
-    require(launch->items != NULL);
+    demand(launch->items != NULL);
     return launch;
 }
 
 static void keep_list(struct item *item, const struct strait_pages *list)
 {
     item->regions = calloc(list->region_count, sizeof(*item->regions));
-    require(item->regions != NULL);
+    demand(item->regions != NULL);
     memcpy(item->regions, list->regions, list->region_count * sizeof(*item->regions));
     item->list = *list;
     item->list.regions = item->regions;
@@ -202,8 +202,8 @@ static enum strait_status encode(const struct device_encode *call)
         return STRAIT_ERR_NO_SPACE;
     struct launch *launch = prepare(call->run, call->count, call->codebook_id);
     launch->is_encode = true;
-    launch->params = (struct strait_encode_params){
-        .size = sizeof(launch->params), .element = call->element, .mode = call->mode};
+    launch->params =
+        (struct strait_encode_params){.size = sizeof(launch->params), .element = call->element, .mode = call->mode};
     for (uint32_t i = 0; i < call->count; i++) {
         launch->items[i].encode = call->items[i];
         keep_list(&launch->items[i], &call->items[i].src);

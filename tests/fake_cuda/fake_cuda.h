@@ -41,7 +41,7 @@ enum {
     FAKE_NOT_SUPPORTED = 801,
 };
 
-#define require(condition)                                                                       \
+#define demand(condition)                                                                        \
     do {                                                                                         \
         if (!(condition)) {                                                                      \
             fprintf(stderr, "fake CUDA: %s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \

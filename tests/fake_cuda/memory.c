@@ -27,21 +27,21 @@ int fake_current_device(void)
 
 FAKE_VISIBLE int cuInit(unsigned flags)
 {
-    require(flags == 0);
+    demand(flags == 0);
     started = true;
     return FAKE_OK;
 }
 
 FAKE_VISIBLE int cuDeviceGetCount(int *count)
 {
-    require(started);
+    demand(started);
     *count = FAKE_DEVICES;
     return FAKE_OK;
 }
 
 FAKE_VISIBLE int cuDeviceGet(int *device, int ordinal)
 {
-    require(started);
+    demand(started);
     if (ordinal < 0 || ordinal >= (int)FAKE_DEVICES)
         return FAKE_INVALID_DEVICE;
     *device = ordinal;
@@ -50,21 +50,21 @@ FAKE_VISIBLE int cuDeviceGet(int *device, int ordinal)
 
 FAKE_VISIBLE int cuDevicePrimaryCtxRetain(void **context, int device)
 {
-    require(started && device >= 0 && device < (int)FAKE_DEVICES);
+    demand(started && device >= 0 && device < (int)FAKE_DEVICES);
     *context = &contexts[device];
     return FAKE_OK;
 }
 
 FAKE_VISIBLE int cuCtxPushCurrent_v2(void *context)
 {
-    require(depth < 16 && context != NULL);
+    demand(depth < 16 && context != NULL);
     stack[depth++] = context;
     return FAKE_OK;
 }
 
 FAKE_VISIBLE int cuCtxPopCurrent_v2(void **context)
 {
-    require(depth > 0);
+    demand(depth > 0);
     *context = stack[--depth];
     return FAKE_OK;
 }
@@ -124,7 +124,7 @@ static void count_bytes(const struct range *range, int sign)
 static void add(struct range range)
 {
     struct range *made = malloc(sizeof(*made));
-    require(made != NULL);
+    demand(made != NULL);
     count_bytes(&range, 1);
     pthread_mutex_lock(&lock);
     *made = range;
@@ -153,7 +153,7 @@ static struct range take(void *base)
     struct range **at = &ranges;
     while (*at != NULL && (*at)->base != base)
         at = &(*at)->next;
-    require(*at != NULL);
+    demand(*at != NULL);
     struct range *range = *at, taken = *range;
     *at = range->next;
     pthread_mutex_unlock(&lock);
@@ -174,9 +174,9 @@ static int make(size_t size, int device, void **base)
         return size == 0 ? FAKE_INVALID_VALUE : FAKE_OUT_OF_MEMORY;
     struct range range = {.size = (size + 4095) & ~(size_t)4095, .device = device};
     range.fd = memfd_create("fake-gpu", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    require(range.fd >= 0 && ftruncate(range.fd, (off_t)range.size) == 0);
+    demand(range.fd >= 0 && ftruncate(range.fd, (off_t)range.size) == 0);
     range.base = mmap(NULL, range.size, PROT_READ | PROT_WRITE, MAP_SHARED, range.fd, 0);
-    require(range.base != MAP_FAILED);
+    demand(range.base != MAP_FAILED);
     memset(range.base, 0xa5, range.size); /* nobody may take it for zeroed */
     range.mapped_only = fake_cuda_control.mapped_only != 0;
     add(range);
@@ -193,7 +193,7 @@ static void unmake(void *argument)
 
 FAKE_VISIBLE int cuMemAlloc_v2(void **base, size_t size)
 {
-    require(fake_current_device() >= 0);
+    demand(fake_current_device() >= 0);
     return make(size, fake_current_device(), base);
 }
 
@@ -216,7 +216,7 @@ FAKE_VISIBLE int cuMemFreeAsync(void *base, void *stream)
 
 FAKE_VISIBLE int cuMemHostAlloc(void **base, size_t size, unsigned flags)
 {
-    require(fake_current_device() >= 0 && flags == 3); /* portable, mapped */
+    demand(fake_current_device() >= 0 && flags == 3); /* portable, mapped */
     return make(size, -1, base);
 }
 
@@ -228,7 +228,7 @@ FAKE_VISIBLE int cuMemFreeHost(void *base)
 
 FAKE_VISIBLE int cuMemHostRegister_v2(void *base, size_t size, unsigned flags)
 {
-    require(fake_current_device() >= 0 && flags == 3 && (uintptr_t)base % 4096 == 0 && size % 4096 == 0);
+    demand(fake_current_device() >= 0 && flags == 3 && (uintptr_t)base % 4096 == 0 && size % 4096 == 0);
     if (find(base, 1).base != NULL)
         return FAKE_INVALID_VALUE;
     add((struct range){.base = base, .size = size, .device = -1, .fd = -1});
@@ -237,13 +237,13 @@ FAKE_VISIBLE int cuMemHostRegister_v2(void *base, size_t size, unsigned flags)
 
 FAKE_VISIBLE int cuMemHostUnregister(void *base)
 {
-    require(take(base).fd == -1);
+    demand(take(base).fd == -1);
     return FAKE_OK;
 }
 
 FAKE_VISIBLE int cuMemHostGetDevicePointer_v2(void **device, void *host, unsigned flags)
 {
-    require(flags == 0 && fake_current_device() >= 0);
+    demand(flags == 0 && fake_current_device() >= 0);
     struct range range = find(host, 1);
     if (range.base == NULL || range.device >= 0)
         return FAKE_INVALID_VALUE;
@@ -266,7 +266,7 @@ FAKE_VISIBLE int cuPointerGetAttribute(void *data, int attribute, void *pointer)
     else if (attribute == LEGACY_IPC_CAPABLE)
         value = !range.mapped_only;
     else
-        require(attribute == DEVICE_ORDINAL);
+        demand(attribute == DEVICE_ORDINAL);
     memcpy(data, &value, sizeof(value));
     return FAKE_OK;
 }
@@ -274,7 +274,7 @@ FAKE_VISIBLE int cuPointerGetAttribute(void *data, int attribute, void *pointer)
 FAKE_VISIBLE int cuMemGetAddressRange_v2(void **base, size_t *size, void *pointer)
 {
     struct range range = find(pointer, 1);
-    require(fake_current_device() >= 0);
+    demand(fake_current_device() >= 0);
     if (range.base == NULL || range.device < 0)
         return FAKE_INVALID_VALUE;
     *base = range.base;
@@ -285,7 +285,7 @@ FAKE_VISIBLE int cuMemGetAddressRange_v2(void **base, size_t *size, void *pointe
 FAKE_VISIBLE int cuIpcGetMemHandle(struct fake_handle *handle, void *pointer)
 {
     struct range range = find(pointer, 1);
-    require(fake_current_device() >= 0);
+    demand(fake_current_device() >= 0);
     if (range.base == NULL || range.device < 0 || range.mapped_only)
         return FAKE_INVALID_VALUE;
     *handle = (struct fake_handle){.pid = getpid(), .fd = range.fd, .device = range.device};

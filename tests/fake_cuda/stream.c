@@ -66,14 +66,14 @@ static void *run(void *argument)
 static struct fake_stream *create(int device)
 {
     struct fake_stream *stream = calloc(1, sizeof(*stream));
-    require(stream != NULL && device >= 0);
+    demand(stream != NULL && device >= 0);
     stream->device = device;
     stream->end = &stream->first;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     stream->next = streams;
     streams = stream;
-    require(pthread_create(&stream->thread, NULL, run, stream) == 0);
+    demand(pthread_create(&stream->thread, NULL, run, stream) == 0);
     pthread_detach(stream->thread);
     return stream;
 }
@@ -112,7 +112,7 @@ int fake_queue(void *handle, void (*run_it)(void *argument), void *argument)
 {
     struct fake_stream *stream = stream_of(handle);
     struct work *work = malloc(sizeof(*work));
-    require(stream != NULL && work != NULL && !stream->destroyed);
+    demand(stream != NULL && work != NULL && !stream->destroyed);
     *work = (struct work){run_it, argument, NULL};
     pthread_mutex_lock(&stream->lock);
     *stream->end = work;
@@ -141,7 +141,7 @@ void fake_finish_device(int device)
 
 FAKE_VISIBLE int cuStreamCreate(void **handle, unsigned flags)
 {
-    require(flags <= 1);
+    demand(flags <= 1);
     pthread_mutex_lock(&all);
     *handle = create(fake_current_device());
     pthread_mutex_unlock(&all);
@@ -184,7 +184,7 @@ FAKE_VISIBLE int cuStreamQuery(void *handle)
 
 FAKE_VISIBLE int cuStreamIsCapturing(void *handle, int *status)
 {
-    require(stream_of(handle) != NULL);
+    demand(stream_of(handle) != NULL);
     *status = fake_cuda_control.capturing != 0;
     return FAKE_OK;
 }
@@ -201,8 +201,8 @@ struct copy {
 static void do_copy(void *argument)
 {
     struct copy *copy = argument;
-    require(fake_is_reachable(copy->to, copy->size, -1));
-    require(copy->from == NULL || fake_is_reachable(copy->from, copy->size, -1));
+    demand(fake_is_reachable(copy->to, copy->size, -1));
+    demand(copy->from == NULL || fake_is_reachable(copy->from, copy->size, -1));
     if (copy->from != NULL)
         memcpy(copy->to, copy->from, copy->size);
     else
@@ -213,7 +213,7 @@ static void do_copy(void *argument)
 static int queue_copy(struct copy copy, void *stream)
 {
     struct copy *kept = malloc(sizeof(*kept));
-    require(kept != NULL && copy.size > 0);
+    demand(kept != NULL && copy.size > 0);
     *kept = copy;
     return fake_queue(stream, do_copy, kept);
 }
@@ -268,7 +268,7 @@ static void reach(void *argument)
     if (event->completed < mark->number)
         event->completed = mark->number;
     if (event->fd >= 0)
-        require(eventfd_write(event->fd, 1) == 0);
+        demand(eventfd_write(event->fd, 1) == 0);
     pthread_cond_broadcast(&event->changed);
     pthread_mutex_unlock(&event->lock);
     event_release(event);
@@ -290,7 +290,7 @@ static void await(void *argument)
 static int queue_mark(struct event *event, void *stream, bool record)
 {
     struct mark *mark = malloc(sizeof(*mark));
-    require(mark != NULL);
+    demand(mark != NULL);
     pthread_mutex_lock(&event->lock);
     event->references++;
     event->recorded += record;
@@ -301,9 +301,9 @@ static int queue_mark(struct event *event, void *stream, bool record)
 
 FAKE_VISIBLE int cuEventCreate(struct event **event, unsigned flags)
 {
-    require(fake_current_device() >= 0 && (flags & 2) != 0);
+    demand(fake_current_device() >= 0 && (flags & 2) != 0);
     struct event *made = calloc(1, sizeof(*made));
-    require(made != NULL);
+    demand(made != NULL);
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->changed, NULL);
     made->fd = (flags & 4) != 0 ? eventfd(0, EFD_CLOEXEC) : -1;
@@ -327,7 +327,7 @@ FAKE_VISIBLE int cuEventRecord(struct event *event, void *stream)
 
 FAKE_VISIBLE int cuStreamWaitEvent(void *stream, struct event *event, unsigned flags)
 {
-    require(flags == 0);
+    demand(flags == 0);
     return queue_mark(event, stream, false);
 }
 
@@ -367,7 +367,7 @@ struct word {
 static void await_word(void *argument)
 {
     struct word *word = argument;
-    require(fake_is_reachable(word->at, sizeof(*word->at), -1));
+    demand(fake_is_reachable(word->at, sizeof(*word->at), -1));
     while ((int32_t)(__atomic_load_n(word->at, __ATOMIC_ACQUIRE) - word->value) < 0)
         usleep(50);
     free(word);
@@ -375,12 +375,12 @@ static void await_word(void *argument)
 
 FAKE_VISIBLE int cuStreamWaitValue32_v2(void *stream, const uint32_t *at, uint32_t value, unsigned flags)
 {
-    require(flags == 0 && (uintptr_t)at % 4 == 0); /* GEQ */
+    demand(flags == 0 && (uintptr_t)at % 4 == 0); /* GEQ */
     int status = fails();
     if (status != FAKE_OK)
         return status;
     struct word *word = malloc(sizeof(*word));
-    require(word != NULL);
+    demand(word != NULL);
     *word = (struct word){at, value};
     fake_cuda_control.waits++;
     return fake_queue(stream, await_word, word);
