@@ -49,7 +49,9 @@ from ._service_types import (
 )
 from ._views import ArrayLike
 from .codebook import ClassLike
+from .cuda._driver import on_device_if_any
 from .cuda.ipc import Ready
+from .cuda.order import StreamLike, current_handle
 from .errors import InvalidError, Status
 from .memory import Memory, alloc
 
@@ -153,6 +155,21 @@ class Transfer(_Handle):
         )
         check(lib.strait_append(self._handle, byref(params)), "append")
         self._events.append(event)
+
+    def wait_stream(self, stream: StreamLike = None, layer: int | None = None, device: int = 0) -> None:
+        """Sink, pools on a GPU: work that is queued on the stream from now on runs when all expected pages of the layer
+        (None: all of them) are in place, or the transfer has failed: look which before using what it computed.
+
+        stream: torch's, cupy's or the driver's; None: torch's current one if torch is in use, else the legacy default
+            stream. `device` is whose, when the stream does not say so itself.
+        The daemon lets the stream go on. Should it die, poll() and wait() do: a thread that waits on the host for such
+        a stream, in torch.cuda.synchronize() say, must not be the only one that calls them; see strait/strait.h.
+        InvalidError (an offer, no such layer, a stream that is being captured), UnsupportedError (a pool of the host's
+        memory, an embedded client, no CUDA here), DeviceError, OutOfMemoryError: the stream does not wait then.
+        """
+        number = -1 if layer is None else layer
+        with on_device_if_any(device):
+            check(lib.strait_wait_stream(self._handle, number, current_handle(stream, device)), "wait_stream")
 
     def abort(self) -> None:
         """Ends it with FAILED, ABORTED unless it has its verdict."""

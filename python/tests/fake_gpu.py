@@ -157,6 +157,10 @@ def pinned(size):
     return np.frombuffer((c_uint8 * size).from_address(base.value), np.uint8)
 
 
+def is_idle(stream):
+    return driver.cuStreamQuery(c_void_p(stream.cuda_stream)) == 0
+
+
 def until(condition, seconds=10.0):
     end = time.monotonic() + seconds
     while not condition():

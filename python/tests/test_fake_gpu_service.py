@@ -1,5 +1,7 @@
 """Transfers between pools in memory of the fake driver's GPUs, through daemons with the fake plugin for them."""
 
+import ctypes
+import functools
 import gc
 import os
 import time
@@ -55,6 +57,16 @@ def pair(sockets):
 def tensors(fill=None, device=0):
     values = np.zeros if fill is None else lambda shape, _: values_like_kv(int(np.prod(shape)), fill).reshape(shape)
     return {cls: Tensor(values(SHAPE, np.uint16), device=device) for cls in CLASSES}
+
+
+def zeros_like(tensor):
+    return Tensor(np.zeros_like(tensor.values))
+
+
+def copy(to, source, stream):
+    """Queued on the stream, as a kernel would be that reads the pages."""
+    places = [ctypes.c_void_p(tensor.values.ctypes.data) for tensor in (to, source)]
+    fake_gpu.call("cuMemcpyAsync", *places, ctypes.c_size_t(to.values.nbytes), ctypes.c_void_p(stream.cuda_stream))
 
 
 def move(source, sink, there, here, ids, *, start=None, key="r", **offer):
@@ -136,6 +148,53 @@ def test_offered_pages_are_ready_after_their_event(pair, control):
     landed, _, _ = move(*pair, there, here, [4, 3], ready=event)
     assert landed.state == State.DONE and event.done() and time.monotonic() - began > 0.1
     assert all((got[cls].values[:2] == have[cls].values[[4, 3]]).all() for cls in CLASSES)
+
+
+def test_a_stream_waits_for_the_pages(pair, control):
+    have, got = tensors(8), tensors()
+    there, here = pair[0].register(have), pair[1].register(got)
+    expectation = here.expect("r", [0, 1], deadline=10)
+    offer = there.offer("r", [4, 3], lease=10, later=True)
+    expectation.start(pair[1].import_peer(there.export()))
+    copies, streams = {}, {}
+    for layer in range(3):
+        streams[layer] = Stream()
+        expectation.wait_stream(streams[layer], layer)
+        copies[layer] = zeros_like(got["k", layer])
+        copy(copies[layer], got["k", layer], streams[layer])
+    all_of_it = Stream()
+    expectation.wait_stream(all_of_it.cuda_stream)
+    until(pair, lambda said: expectation.progress.state >= State.READY)
+    for layer in (1, 2, 0):
+        assert not fake_gpu.is_idle(streams[layer])
+        offer.append(layers=range(layer, layer + 1), last=layer == 0)
+        fake_gpu.until(functools.partial(fake_gpu.is_idle, streams[layer]))  # the clients are not polled
+        assert (copies[layer].values[:2] == have["k", layer].values[[4, 3]]).all()
+    fake_gpu.until(lambda: fake_gpu.is_idle(all_of_it))
+    said = until(pair, lambda said: len(verdicts(said)) == 2)
+    assert verdicts(said)[expectation].state == State.DONE
+    expectation.wait_stream(all_of_it, 1)
+    assert fake_gpu.is_idle(all_of_it)
+
+
+def test_a_stream_goes_on_when_the_transfer_fails(pair):
+    here, stream = pair[1].register(tensors()), Stream()
+    host = np.frombuffer(service.alloc(4096), np.uint16).reshape(8, -1)
+    expectation = here.expect("r", [0], deadline=0.4)
+    expectation.wait_stream(stream)
+    assert not fake_gpu.is_idle(stream)
+    fake_gpu.until(lambda: fake_gpu.is_idle(stream))
+    said = until(pair, lambda said: len(verdicts(said)) == 1)
+    assert verdicts(said)[expectation].reason == Reason.TIMEOUT
+    for transfer, layer, error in [
+        (here.offer("o", [1], lease=5), None, strait.InvalidError),
+        (here.expect("e", [2], deadline=5), 7, strait.InvalidError),
+        (pair[1].register({("k", 0): host}).expect("h", [2], deadline=5), None, strait.UnsupportedError),
+    ]:
+        with pytest.raises(error):
+            transfer.wait_stream(stream, layer)
+    with pytest.raises(TypeError, match="no stream"):
+        expectation.wait_stream("s")
 
 
 def test_events_are_checked(pair):

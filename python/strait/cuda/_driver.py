@@ -142,6 +142,16 @@ def on_device(device: int) -> Iterator[None]:
         _pointer("cuCtxPopCurrent_v2")
 
 
+@contextmanager
+def on_device_if_any(device: int) -> Iterator[None]:
+    """The same; without a driver or a GPU nothing is done: whoever needs them says so."""
+    if not available():
+        yield
+        return
+    with on_device(device):
+        yield
+
+
 # ---- Memory ---------------------------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,14 @@ def handle_of(stream: Any) -> int:
     return handle or LEGACY
 
 
+def current_handle(stream: StreamLike, device: int) -> int:
+    """The driver's name of a stream; None: torch's current one, if torch is in use."""
+    torch = sys.modules.get("torch") if stream is None else None
+    if torch is not None and torch.cuda.is_available():
+        stream = torch.cuda.current_stream(device)
+    return handle_of(LEGACY if stream is None else stream)
+
+
 def stream_for(stream: StreamLike, sources: Iterable[Any], device: int) -> int:
     """The stream of a call. InvalidError: it is another device's, or being captured."""
     found = [] if stream is not None else [_current_stream(source, device) for source in sources]
