@@ -2,7 +2,9 @@
 
     SOCKET PAGES  ->  the pool's blob, in hex
     offer KEY IDS...  ->  "offered", then the state of the verdict
-    later KEY IDS...  ->  the same, with events behind slow work on a side stream, layer by layer
+    ready KEY IDS...  ->  the same, with an event behind slow work on a side stream
+    later KEY IDS...  ->  the same, layer by layer
+    idle KEY IDS...   ->  the same, but the pages are never ready, and the verdict is not waited for
 """
 
 import sys
@@ -19,23 +21,40 @@ def slow(stream):
         torch.cuda._sleep(200_000_000)
 
 
-def offer_later(pool, tensors, key, ids):
-    """Values that are there only when a stream has come to them."""
-    side = torch.cuda.Stream()
+def take_away(tensors):
+    """What pages hold, which they do not any more."""
     final = {cls: tensor.clone() for cls, tensor in tensors.items()}
     for tensor in tensors.values():
         tensor.zero_()
     torch.cuda.synchronize()
-    offer, events = pool.offer(key, ids, lease=20, later=True), []
-    for layer in sorted({layer for _, layer in CLASSES}):
-        slow(side)
-        with torch.cuda.stream(side):
-            for cls in (("k", layer), ("v", layer)):
-                tensors[cls].copy_(final[cls])
-        events.append(torch.cuda.Event(interprocess=True))
-        events[-1].record(side)
-        offer.append(layers=range(layer, layer + 1), ready=events[-1], last=layer == max(layer for _, layer in CLASSES))
-    assert not events[-1].query()
+    return final
+
+
+def give_back(tensors, final, classes, stream):
+    """The same values, when the stream has come to them; returns the event behind that."""
+    slow(stream)
+    with torch.cuda.stream(stream):
+        for cls in classes:
+            tensors[cls].copy_(final[cls])
+    event = torch.cuda.Event(interprocess=True)
+    event.record(stream)
+    return event
+
+
+def offer_ready(pool, tensors, key, ids):
+    event = give_back(tensors, take_away(tensors), CLASSES, torch.cuda.Stream())
+    offer = pool.offer(key, ids, lease=20, last=True, ready=event)
+    assert not event.query()
+    return offer
+
+
+def offer_later(pool, tensors, key, ids):
+    side, final = torch.cuda.Stream(), take_away(tensors)
+    offer, layers = pool.offer(key, ids, lease=20, later=True), sorted({layer for _, layer in CLASSES})
+    for layer in layers:
+        event = give_back(tensors, final, [("k", layer), ("v", layer)], side)
+        offer.append(layers=range(layer, layer + 1), ready=event, last=layer == layers[-1])
+    assert not event.query()
     return offer
 
 
@@ -60,10 +79,13 @@ def main():
         ids = [int(each) for each in ids]
         if what == "later":
             offer = offer_later(pool, tensors, key, ids)
+        elif what == "ready":
+            offer = offer_ready(pool, tensors, key, ids)
         else:
-            offer = pool.offer(key, ids, lease=20, last=True)
+            offer = pool.offer(key, ids, lease=20, last=what == "offer", later=what == "idle")
         print("offered", flush=True)
-        print(verdict(client, offer).name, flush=True)
+        if what != "idle":
+            print(verdict(client, offer).name, flush=True)
 
 
 main()

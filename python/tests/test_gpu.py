@@ -1,7 +1,9 @@
 """strait.cuda and strait.service with torch on a real GPU. What needs none is in test_fake_gpu.py."""
 
+import functools
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -256,9 +258,13 @@ class Source:
     def __init__(self, socket):
         command = [sys.executable, str(HERE / "gpu_source.py"), str(socket), str(PAGES)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.blob = bytes.fromhex(self.process.stdout.readline())
+
+    @functools.cached_property
+    def blob(self):
+        return bytes.fromhex(self.process.stdout.readline())
 
     def tell(self, what, key, ids):
+        assert self.blob
         print(what, key, *ids, file=self.process.stdin, flush=True)
         assert self.process.stdout.readline() == "offered\n"
 
@@ -267,12 +273,16 @@ class Source:
 
     def end(self):
         self.process.stdin.close()
-        assert self.process.wait(30) == 0
+        self.process.wait(30)
 
 
-@pytest.fixture(scope="module")
-def source(daemon):
-    source = Source(daemon.socket)
+@pytest.fixture(scope="module", autouse=True)
+def source(request):
+    """Begins with the first test, as it takes a while."""
+    if "STRAITD" not in os.environ:
+        yield None
+        return
+    source = Source(request.getfixturevalue("daemon").socket)
     yield source
     source.end()
 
@@ -284,10 +294,10 @@ def sink(daemon):
         yield client
 
 
-def land(client, pool, source, key, ids, *, later=False):
+def land(client, pool, source, key, ids, *, how="offer"):
     """Expects pages 0, 1, ... of the other process's pages `ids`; returns what was said."""
     expectation = pool.expect(key, range(len(ids)), deadline=20)
-    source.tell("later" if later else "offer", key, ids)
+    source.tell(how, key, ids)
     expectation.start(client.import_peer(source.blob))
     said = until([client], lambda said: expectation in verdicts(said), 30)
     event = verdicts(said)[expectation]
@@ -305,9 +315,78 @@ def test_pages_of_another_process_arrive(source, sink):
 
 def test_layers_come_behind_their_events(source, sink):
     pool, got = make_pool(sink, PAGES)
-    said = land(sink, pool, source, "later", [7, 8], later=True)
+    said = land(sink, pool, source, "later", [7, 8], how="later")
     assert sorted(event.layer for event in said if event.type == EventType.LAYER) == [0, 1, 2, 3]
     assert all(torch.equal(got[cls][:2], values_of(cls, PAGES)[[7, 8]]) for cls in CLASSES)
+
+
+def test_offered_pages_come_behind_their_event(source, sink):
+    pool, got = make_pool(sink, PAGES)
+    land(sink, pool, source, "ready", [9, 8], how="ready")
+    assert all(torch.equal(got[cls][:2], values_of(cls, PAGES)[[9, 8]]) for cls in CLASSES)
+
+
+def wait_idle(stream, seconds=20):
+    """Without polling the client; returns how long it took."""
+    began = time.monotonic()
+    while not stream.query():
+        assert time.monotonic() - began < seconds
+        time.sleep(0.0005)
+    return time.monotonic() - began
+
+
+def test_streams_wait_for_the_pages(source, sink):
+    pool, got = make_pool(sink, PAGES)
+    torch.cuda.synchronize()
+    expectation, copies = pool.expect("streams", [0, 1], deadline=20), {}
+    streams = {layer: torch.cuda.Stream() for layer in (*range(4), None)}
+    for layer, stream in streams.items():
+        expectation.wait_stream(stream, layer)
+        with torch.cuda.stream(stream):
+            copies.update({cls: got[cls][:2].clone() for cls in CLASSES if layer in (cls[1], None)})
+    assert not any(stream.query() for stream in streams.values())
+    source.tell("later", "streams", [5, 6])
+    expectation.start(sink.import_peer(source.blob))
+    for layer in (3, 2, 1, 0, None):  # events come in the other order
+        wait_idle(streams[layer])
+    assert expectation.progress.state < State.DONE  # the library was never asked
+    assert all(torch.equal(copies[cls], values_of(cls, PAGES)[[5, 6]]) for cls in CLASSES)
+    said = until([sink], lambda said: expectation in verdicts(said))
+    assert verdicts(said)[expectation].state == State.DONE and source.verdict() == "DONE"
+    expectation.wait_stream(streams[0], 2)
+    assert wait_idle(streams[0]) < 1
+
+
+def test_the_current_stream_of_torch_waits_until_the_deadline(source, sink):
+    pool, _ = make_pool(sink, PAGES)
+    expectation, side = pool.expect("nothing", [0], deadline=0.5), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        expectation.wait_stream()
+    source.tell("idle", "nothing", [1])
+    expectation.start(sink.import_peer(source.blob))
+    until([sink], lambda said: expectation.progress.state >= State.READY, 5)
+    waited = wait_idle(side)
+    said = until([sink], lambda said: expectation in verdicts(said))
+    assert verdicts(said)[expectation].reason == service.Reason.TIMEOUT
+    assert 0.2 < waited < 2
+
+
+def test_a_daemon_that_is_killed_lets_streams_go_on(tmp_path):
+    if "STRAITD" not in os.environ:
+        pytest.skip("STRAITD does not name the daemon")
+    daemon, side = Daemon(tmp_path), torch.cuda.Stream()
+    daemon.start()
+    with service.Client(daemon.socket) as client:
+        connect(client)
+        pool, _ = make_pool(client, PAGES)
+        expectation = pool.expect("killed", [0], deadline=60)
+        expectation.wait_stream(side)
+        until([client], lambda said: any(event.type == EventType.POOL for event in said), 30)
+        daemon.stop(signal.SIGKILL)
+        time.sleep(0.3)
+        assert not side.query()
+        until([client], lambda said: expectation in verdicts(said))
+        assert wait_idle(side) < 1
 
 
 def test_memory_of_our_own_in_torch(source, sink):
@@ -332,11 +411,18 @@ except ValueError as error:
 """
 
 
-def test_expandable_segments_are_refused_with_the_remedy():
+@pytest.fixture(scope="module", autouse=True)
+def expandable():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    done = subprocess.run([sys.executable, "-c", EXPANDABLE], env=environment, capture_output=True, text=True)
-    assert "expandable_segments:False" in done.stdout, done.stdout + done.stderr
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([sys.executable, "-c", EXPANDABLE], env=environment, **pipes) as process:
+        yield process
+
+
+def test_expandable_segments_are_refused_with_the_remedy(expandable):
+    said = expandable.communicate()[0]
+    assert "expandable_segments:False" in said, said
 
 
 def test_an_embedded_daemon(kv):
