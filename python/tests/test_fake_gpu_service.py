@@ -245,7 +245,7 @@ def test_pools_keep_their_memory(pair, control):
     assert control.device_bytes == before
 
 
-def test_an_embedded_daemon_takes_pointers_and_events():
+def test_an_embedded_daemon_takes_pointers_and_events(control):
     try:
         client = service.Client(embedded="arena-bytes = 8M\nsend-bytes = 8M\n")
     except strait.UnsupportedError:
@@ -262,7 +262,10 @@ def test_an_embedded_daemon_takes_pointers_and_events():
         offer.abort()
         said = until((client,), lambda said: len(verdicts(said)) == 2)
         assert verdicts(said)[expectation].reason == Reason.PEER_ABORT
+        with here.expect("s", [0], deadline=1) as other, pytest.raises(strait.UnsupportedError):
+            other.wait_stream()
+        stream, control.delay_us = Stream(), 100000
         began = time.monotonic()
-        landed, _, _ = move(client, client, there, here, [3, 8], key="again")
-        assert landed.state == State.DONE and time.monotonic() - began < 5
+        landed, _, _ = move(client, client, there, here, [3, 8], key="again", ready=cuda.Event(stream))
+        assert landed.state == State.DONE and 0.1 < time.monotonic() - began < 5
         assert all((got[cls].values[:2] == have[cls].values[[3, 8]]).all() for cls in CLASSES)

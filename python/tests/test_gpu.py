@@ -182,7 +182,7 @@ def test_pinned_memory_and_damage(kv, book, codec):
                                       dtype=torch.uint8).cuda(), back).wait()  # fmt: skip
 
 
-def test_errors(kv, codec):
+def test_errors(kv, book, codec):
     values = kv["k", 1]
     out = room(values)
     for wrong, error in [
@@ -193,7 +193,7 @@ def test_errors(kv, codec):
         (lambda: codec.encode(values.transpose(1, 2), out), ValueError),
         (lambda: codec.encode(cuda.PageList(values.transpose(2, 3)), out), ValueError),
         (lambda: codec.encode(values, out[:100]), strait.NoSpaceError),
-        (lambda: strait.encode(values, None), TypeError),
+        (lambda: strait.encode(values, book), TypeError),
     ]:
         with pytest.raises(error):
             wrong()

@@ -232,11 +232,13 @@ FAKE_VISIBLE int cuMemsetD8Async(void *to, unsigned char value, size_t size, voi
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
+/* A daemon in this process takes a pointer to one for a pointer to its handle. */
 struct event {
+    struct fake_handle handle; /* first */
+    bool interprocess;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     uint64_t recorded, completed;
-    int fd; /* of an interprocess one, else -1 */
     unsigned references;
 };
 
@@ -247,8 +249,7 @@ static void event_release(struct event *event)
     pthread_mutex_unlock(&event->lock);
     if (!last)
         return;
-    if (event->fd >= 0)
-        close(event->fd);
+    close(event->handle.fd);
     pthread_mutex_destroy(&event->lock);
     pthread_cond_destroy(&event->changed);
     free(event);
@@ -267,8 +268,7 @@ static void reach(void *argument)
     pthread_mutex_lock(&event->lock);
     if (event->completed < mark->number)
         event->completed = mark->number;
-    if (event->fd >= 0)
-        demand(eventfd_write(event->fd, 1) == 0);
+    demand(eventfd_write(event->handle.fd, 1) == 0);
     pthread_cond_broadcast(&event->changed);
     pthread_mutex_unlock(&event->lock);
     event_release(event);
@@ -306,7 +306,8 @@ FAKE_VISIBLE int cuEventCreate(struct event **event, unsigned flags)
     demand(made != NULL);
     pthread_mutex_init(&made->lock, NULL);
     pthread_cond_init(&made->changed, NULL);
-    made->fd = (flags & 4) != 0 ? eventfd(0, EFD_CLOEXEC) : -1;
+    made->handle = (struct fake_handle){.pid = getpid(), .fd = eventfd(0, EFD_CLOEXEC)};
+    made->interprocess = (flags & 4) != 0;
     made->references = 1;
     fake_cuda_control.events++;
     *event = made;
@@ -351,9 +352,9 @@ FAKE_VISIBLE int cuEventSynchronize(struct event *event)
 
 FAKE_VISIBLE int cuIpcGetEventHandle(struct fake_handle *handle, struct event *event)
 {
-    if (event->fd < 0)
+    if (!event->interprocess)
         return FAKE_INVALID_VALUE;
-    *handle = (struct fake_handle){.pid = getpid(), .fd = event->fd};
+    *handle = event->handle;
     return FAKE_OK;
 }
 
