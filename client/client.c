@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/words.h"
 
 #define DEFAULT_SOCKET "/run/strait/straitd.sock"
 
@@ -135,6 +136,7 @@ void strait_client_close(struct strait_client *client)
     events_recycle(client);
     events_drop(client, NULL);
     destroy_objects(client);
+    words_put(client->words);
     close_fd(client->event_fd);
     close_fd(client->timer_fd);
     close_fd(client->epoll_fd);

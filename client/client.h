@@ -51,6 +51,8 @@ enum connection_state {
 };
 
 struct outbox_entry;
+struct words;
+struct stream_wait;
 
 struct outbox {
     struct outbox_entry *first, **end;
@@ -79,6 +81,7 @@ struct strait_client {
     char address[MESSAGE_ADDRESS_MAX + 1];
     uint8_t codebook_id[CODEBOOK_ID_BYTES];
 
+    struct words *words; /* that streams of GPUs wait for; NULL: none has */
     struct outbox outbox;
     struct event_list waiting, handed;
     struct strait_pool *pools;
@@ -132,6 +135,8 @@ struct strait_transfer {
     struct event_node nodes[NODES];
     struct wire_page_list *lists; /* of a sink: what fails when the library has to say so; ids lie behind */
     uint32_t list_count;
+    struct stream_wait *waits; /* streams that wait for it */
+    uint32_t wait_count;
     struct strait_failed_page *failed; /* parts of a verdict that came so far */
     uint32_t failed_count, failed_capacity;
 };
@@ -205,6 +210,7 @@ enum strait_status regions_check(const struct strait_pool_region *regions, uint3
 /* ---- pool.c ------------------------------------------------------------------------------------------------------ */
 
 struct message pool_registration(const struct strait_pool *pool);
+bool pool_on_gpu(const struct strait_pool *pool); /* some of it */
 struct strait_pool *pool_find(struct strait_client *client, const struct pool_id *id);
 /* The pool is the daemon's no more: tells it, and frees it once that event was seen. */
 void pool_removed(struct strait_pool *pool);
@@ -256,6 +262,13 @@ enum strait_status lists_send(struct strait_transfer *transfer, const struct mes
 
 /* Starts a daemon in this process; its socket in *fd. ERR_UNSUPPORTED, ERR_IO. */
 enum strait_status embedded_start(const char *options, int *fd);
+
+/* ---- stream.c ---------------------------------------------------------------------------------------------------- */
+
+/* What tells a daemon of the client's words; their descriptor goes with it. */
+struct message words_message(void);
+/* Lets the streams that wait for a transfer go on: it has its verdict, or nobody asks for it any more. */
+void stream_release(struct strait_transfer *transfer);
 
 /* ---- Params ------------------------------------------------------------------------------------------------------ */
 

@@ -184,13 +184,16 @@ enum strait_status connection_start(struct strait_client *client)
     return STRAIT_OK;
 }
 
-/* Pools first: what waits in the outbox is about them. */
+/* Words and pools first: what waits in the outbox is about them. */
 void connection_ready(struct strait_client *client)
 {
     struct outbox late = client->outbox;
+    struct message words = words_message();
     client->state = READY;
     client->backoff_ms = BACKOFF_FIRST_MS;
     outbox_init(&client->outbox);
+    if (client->words != NULL)
+        outbox_send_always(client, &words);
     for (struct strait_pool *pool = client->pools; pool != NULL; pool = pool->next)
         if (outbox_send_pool(client, pool) != STRAIT_OK)
             client->write_failed = true;

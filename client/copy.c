@@ -83,7 +83,7 @@ static struct parts parts_of(struct message *m)
     case MESSAGE_EXPECT:
         return (struct parts){{&m->expect.key}, &m->expect.lists, m->expect.list_count};
     case MESSAGE_OFFER:
-        return (struct parts){{&m->offer.key, &m->offer.aux}, &m->offer.lists, m->offer.list_count};
+        return (struct parts){{&m->offer.key, &m->offer.aux, &m->offer.ready}, &m->offer.lists, m->offer.list_count};
     case MESSAGE_APPEND:
         return (struct parts){{&m->append.aux, &m->append.ready}, &m->append.lists, m->append.list_count};
     case MESSAGE_START:

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/words.h"
 
 /* A message that waits: for the daemon, or for room in the channel. */
 struct outbox_entry {
@@ -42,6 +43,8 @@ static void bring_up_to_date(const struct strait_client *client, const struct st
 static enum strait_status send_now(struct strait_client *client, struct message *message,
                                    struct strait_transfer *transfer, const uint8_t codebook_id[CODEBOOK_ID_BYTES])
 {
+    if (message->type == MESSAGE_WORDS)
+        return channel_send(client->channel, message, &client->words->fd, 1);
     bring_up_to_date(client, transfer, codebook_id, message);
     enum strait_status status = channel_send(client->channel, message, NULL, 0);
     if (status == STRAIT_OK && transfer != NULL)

@@ -176,6 +176,14 @@ void pool_destroy(struct strait_pool *pool)
 
 /* ---- Register ---------------------------------------------------------------------------------------------------- */
 
+bool pool_on_gpu(const struct strait_pool *pool)
+{
+    uint32_t r = 0;
+    while (r < pool->region_count && pool->wire[r].device < 0)
+        r++;
+    return r < pool->region_count;
+}
+
 struct message pool_registration(const struct strait_pool *pool)
 {
     struct message message = {.type = MESSAGE_POOL_REGISTER};

@@ -131,6 +131,14 @@ enum strait_status strait_expect(struct strait_pool *pool, const struct strait_e
     return status;
 }
 
+/* An event as the daemon takes it: the handle that it points to; for a daemon in this process its own address. */
+static struct view event_view(const struct strait_client *client, void *const *event)
+{
+    if (*event == NULL)
+        return view_of(NULL, 0);
+    return client->embedded != NULL ? view_of(event, MESSAGE_EVENT_POINTER) : view_of(*event, MESSAGE_EVENT_IPC);
+}
+
 static struct message offer_message(const struct strait_transfer *transfer, const struct strait_offer_params *params)
 {
     struct message message = {.type = MESSAGE_OFFER};
@@ -142,14 +150,15 @@ static struct message offer_message(const struct strait_transfer *transfer, cons
     message.offer.later = params->later;
     message.offer.last = params->last;
     message.offer.aux = view_of(params->aux, params->aux_size);
+    message.offer.ready = event_view(transfer->client, &params->ready);
     return message;
 }
 
-/* The payload comes with `last` or not at all; pages to come later and `last` exclude each other. */
+/* The payload comes with `last` or not at all; pages to come later exclude `last` and an event. */
 static bool offer_valid(const struct strait_offer_params *params)
 {
     return bytes_valid(params->aux, params->aux_size, 0, params->last ? STRAIT_AUX_BYTES_MAX : 0) &&
-           !(params->later && params->last);
+           !(params->later && (params->last || params->ready != NULL));
 }
 
 enum strait_status strait_offer(struct strait_pool *pool, const struct strait_offer_params *params,
@@ -158,6 +167,8 @@ enum strait_status strait_offer(struct strait_pool *pool, const struct strait_of
     if (pool == NULL || transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)) ||
         !offer_valid(params))
         return STRAIT_ERR_INVALID;
+    if (params->ready != NULL && !pool_on_gpu(pool))
+        return STRAIT_ERR_UNSUPPORTED;
     struct demand demand = {false,
                             params->key,
                             params->key_size,
@@ -201,25 +212,14 @@ static struct message append_message(const struct strait_transfer *transfer, con
     message.append.layer_count = params->layer_count;
     message.append.last = params->last;
     message.append.aux = view_of(params->aux, params->aux_size);
+    message.append.ready = event_view(transfer->client, &params->ready);
     return message;
-}
-
-static bool on_gpu(const struct strait_pool *pool)
-{
-    uint32_t r = 0;
-    while (r < pool->region_count && pool->wire[r].device < 0)
-        r++;
-    return r < pool->region_count;
 }
 
 /* Half of an append must not stay: the daemon would wait for the rest. */
 static enum strait_status send_append(struct strait_transfer *transfer, const struct strait_append_params *params)
 {
     struct message message = append_message(transfer, params);
-    uintptr_t event = (uintptr_t)params->ready; /* of this process */
-    if (params->ready != NULL)
-        message.append.ready = transfer->client->embedded != NULL ? view_of(&event, sizeof(event))
-                                                                  : view_of(params->ready, MESSAGE_EVENT_IPC);
     enum strait_status status = lists_send(transfer, &message, params->lists, params->list_count);
     if (status != STRAIT_OK)
         strait_abort(transfer);
@@ -233,7 +233,7 @@ enum strait_status strait_append(struct strait_transfer *transfer, const struct 
         return STRAIT_ERR_INVALID;
     if (!append_valid(transfer, params))
         return STRAIT_ERR_INVALID;
-    if (params->ready != NULL && !on_gpu(transfer->pool))
+    if (params->ready != NULL && !pool_on_gpu(transfer->pool))
         return STRAIT_ERR_UNSUPPORTED;
     uint64_t pages = transfer->pages;
     enum strait_status status = lists_check(transfer->pool, params->lists, params->list_count, &pages);
@@ -302,6 +302,7 @@ void strait_abort(struct strait_transfer *transfer)
     if (transfer == NULL || transfer->ended || transfer->aborting)
         return;
     outbox_drop_transfer(transfer->client, transfer);
+    stream_release(transfer);
     if (!transfer->known) {
         transfer_give_up(transfer, STRAIT_REASON_ABORTED, true, "");
         return;
@@ -321,6 +322,7 @@ void strait_release(struct strait_transfer *transfer)
         send_end(transfer, MESSAGE_RELEASE);
     if (transfer->waiting > 0)
         events_drop(client, transfer);
+    stream_release(transfer);
     table_remove(transfer);
     transfer->released = true;
     if (transfer->handed == 0)
@@ -337,11 +339,4 @@ struct strait_progress strait_transfer_progress(const struct strait_transfer *tr
         .drained = transfer->drained,
         .layers_landed = transfer->layers_landed,
     };
-}
-
-enum strait_status strait_wait_stream(struct strait_transfer *transfer, int32_t layer, void *stream)
-{
-    (void)layer;
-    (void)stream;
-    return transfer == NULL ? STRAIT_ERR_INVALID : STRAIT_ERR_UNSUPPORTED; /* no GPU pools in this release */
 }

@@ -34,6 +34,7 @@ static void end(struct strait_transfer *transfer, enum strait_state state, enum 
     transfer->state = state;
     transfer->reason = reason;
     transfer->drained = drained;
+    stream_release(transfer);
     free(transfer->lists);
     transfer->lists = NULL;
 }
@@ -159,6 +160,7 @@ void transfers_drained(struct strait_client *client)
 void transfer_destroy(struct strait_transfer *transfer)
 {
     table_remove(transfer);
+    stream_release(transfer);
     for (int i = 0; i < NODES; i++)
         for (int k = 0; k < 3; k++)
             free(transfer->nodes[i].payload[k]);

@@ -8,21 +8,22 @@
 #include "daemon/node.h"
 #include "daemon/session.h"
 
-/* An append whose event has not completed. It outlives an offer that ends before. */
+/* Pages whose event has not completed. It outlives an offer that ends before. */
 struct awaited {
     struct device_task task;
     struct offer *offer; /* NULL: it has its verdict */
     int32_t layer_first;
-    uint32_t layer_count, list_count;
+    uint32_t layer_count;
+    uint32_t list_count;           /* 0: the pages that were announced */
     struct awaited *next;          /* of the offer */
     struct wire_page_list lists[]; /* without ids: what is said of them is logical */
 };
 
-/* The device whose memory an append is about: that of its first list, else of the pool's first group on one. */
-static int32_t device_of(const struct pool *pool, const struct message_append *message)
+/* The device whose memory an event is about: that of the first list, else of the pool's first group on one. */
+static int32_t device_of(const struct pool *pool, const struct wire_page_list *lists, uint32_t list_count)
 {
-    if (message->list_count > 0)
-        return pool->groups[message->lists[0].group].device;
+    if (list_count > 0)
+        return pool->groups[lists[0].group].device;
     for (uint32_t g = 0; g < pool->group_count; g++)
         if (pool->groups[g].device >= 0)
             return pool->groups[g].device;
@@ -49,7 +50,7 @@ static void complete(struct offer *o, const struct awaited *awaited)
         reason = make_ready(o, awaited);
     if (reason != STRAIT_REASON_NONE) {
         bool of_event = awaited->task.status != STRAIT_OK && awaited->task.status != STRAIT_ERR_DEVICE;
-        offer_fail(o, reason, of_event ? "the event of an append failed" : ""); /* a device tells for itself */
+        offer_fail(o, reason, of_event ? "the event of its pages failed" : ""); /* a device tells for itself */
         return;
     }
     offer_tell_legs(o, from);
@@ -66,33 +67,60 @@ static void on_finished(struct device_task *task)
     free(awaited);
 }
 
-enum strait_reason await_append(struct offer *o, const struct message_append *message)
+static struct awaited *create(struct offer *o, const struct wire_page_list *lists, uint32_t list_count)
 {
-    struct node *node = o->request.node;
-    int32_t device = device_of(o->request.pool->pool, message);
-    size_t lists_size = message->list_count * sizeof(message->lists[0]);
-    bool inside = o->request.session != NULL && o->request.session->inside;
-    if (device < 0 || message->ready.size != (inside ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC))
-        return STRAIT_REASON_LOCAL;
-    struct awaited *awaited =
-        request_charge(&o->request, sizeof(*awaited) + lists_size) ? calloc(1, sizeof(*awaited) + lists_size) : NULL;
+    size_t size = sizeof(struct awaited) + list_count * sizeof(lists[0]);
+    struct awaited *awaited = request_charge(&o->request, size) ? calloc(1, size) : NULL;
     if (awaited == NULL)
-        return STRAIT_REASON_NO_MEMORY;
+        return NULL;
     awaited->offer = o;
-    awaited->layer_first = message->layer_first;
-    awaited->layer_count = message->layer_count;
-    awaited->list_count = message->list_count;
-    for (uint32_t i = 0; i < message->list_count; i++) {
-        awaited->lists[i] = message->lists[i];
+    awaited->list_count = list_count;
+    for (uint32_t i = 0; i < list_count; i++) {
+        awaited->lists[i] = lists[i];
         awaited->lists[i].ids = NULL;
     }
-    awaited->task = (struct device_task){.work = DEVICE_READY,
-                                         .finished = on_finished,
-                                         .created = uv_hrtime(),
-                                         .event_size = (uint32_t)message->ready.size};
-    memcpy(awaited->task.event, message->ready.data, message->ready.size);
+    return awaited;
+}
+
+static void submit(struct awaited *awaited, int32_t device, struct view event)
+{
+    struct offer *o = awaited->offer;
+    awaited->task = (struct device_task){
+        .work = DEVICE_READY, .finished = on_finished, .created = uv_hrtime(), .event_size = (uint32_t)event.size};
+    memcpy(awaited->task.event, event.data, event.size);
     LL_PREPEND(o->awaited, awaited);
-    devices_submit(node->devices, device, &awaited->task);
+    devices_submit(o->request.node->devices, device, &awaited->task);
+}
+
+static bool can_wait(const struct offer *o, int32_t device, struct view event)
+{
+    bool inside = o->request.session != NULL && o->request.session->inside;
+    return device >= 0 && event.size == (inside ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC);
+}
+
+enum strait_reason await_append(struct offer *o, const struct message_append *message)
+{
+    int32_t device = device_of(o->request.pool->pool, message->lists, message->list_count);
+    if (!can_wait(o, device, message->ready))
+        return STRAIT_REASON_LOCAL;
+    struct awaited *awaited = create(o, message->lists, message->list_count);
+    if (awaited == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    awaited->layer_first = message->layer_first;
+    awaited->layer_count = message->layer_count;
+    submit(awaited, device, message->ready);
+    return STRAIT_REASON_NONE;
+}
+
+enum strait_reason await_offer(struct offer *o, struct view event)
+{
+    int32_t device = device_of(o->request.pool->pool, NULL, 0);
+    if (!can_wait(o, device, event))
+        return STRAIT_REASON_LOCAL;
+    struct awaited *awaited = create(o, NULL, 0);
+    if (awaited == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    submit(awaited, device, event);
     return STRAIT_REASON_NONE;
 }
 

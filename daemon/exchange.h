@@ -74,6 +74,7 @@ struct expectation {
     uint32_t wanted_count;
     struct coverage *coverage;
     struct sink *sinks; /* utlist, by `next` */
+    struct wait *waits; /* of the client's streams */
     uint32_t sink_count, complete_count;
     uint8_t *aux;
     size_t aux_size;
@@ -342,6 +343,12 @@ void expectation_fail(struct expectation *expectation, enum strait_reason reason
 void expectation_leg_complete(struct expectation *expectation);
 void expectation_leg_drained(struct expectation *expectation);
 
+/* ---- wait.c ------------------------------------------------------------------------------------------------------ */
+
+/* Streams that wait for these layers, or for anything of the expectation, go on. */
+void waits_layers(struct expectation *expectation, const int32_t *layers, uint32_t count);
+void waits_decided(struct expectation *expectation);
+
 /* ---- offer.c ----------------------------------------------------------------------------------------------------- */
 
 struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
@@ -362,6 +369,8 @@ void offer_tell_legs(struct offer *offer, uint32_t from);
 /* await.c: an append whose pages, which are known, are ready after an event. NONE, LOCAL (no event for these pages),
  * NO_MEMORY. */
 enum strait_reason await_append(struct offer *offer, const struct message_append *message);
+/* The same for all pages that the offer has announced. */
+enum strait_reason await_offer(struct offer *offer, struct view event);
 void await_forget(struct offer *offer); /* the offer has its verdict */
 
 void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);

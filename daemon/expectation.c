@@ -159,6 +159,7 @@ static void decide(struct expectation *e, enum strait_state state, enum strait_r
         node->metrics.sink_done++;
     else
         node->metrics.sink_failed[reason]++;
+    waits_decided(e);
     trace(e);
 }
 

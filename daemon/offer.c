@@ -27,7 +27,7 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
     o->consumers = message->consumers != 0 ? message->consumers : 1;
     o->lease_ms = message->lease_ms;
     o->expires = uv_now(node->loop) + message->lease_ms;
-    o->later = message->later;
+    o->later = message->later || message->ready.size != 0;
     pool->uses++;
     session->undrained++;
     node->metrics.offers++;
@@ -66,14 +66,25 @@ void offer_tell_legs(struct offer *o, uint32_t from)
     }
 }
 
+static enum strait_reason prepare(struct offer *o, const struct message_offer *message)
+{
+    if (!offer_pages_known(o))
+        return STRAIT_REASON_NO_MEMORY;
+    enum strait_reason reason = message->last ? keep_aux(o, message->aux) : STRAIT_REASON_NONE;
+    if (reason == STRAIT_REASON_NONE && message->ready.size != 0)
+        reason = await_offer(o, message->ready);
+    return reason;
+}
+
 void offer_begin(struct offer *o, const struct message_offer *message)
 {
-    bool ready = offer_pages_known(o);
-    if (!ready || (message->last && keep_aux(o, message->aux) != STRAIT_REASON_NONE)) {
-        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
+    enum strait_reason reason = prepare(o, message);
+    if (reason != STRAIT_REASON_NONE) {
+        offer_fail(o, reason, reason == STRAIT_REASON_LOCAL ? "no event for these pages" : "");
         return;
     }
-    o->last = o->complete = message->last;
+    o->complete = message->last;
+    o->last = o->complete && o->awaited == NULL;
     o->request.begun = true;
     request_state(&o->request, STRAIT_BOOTSTRAP);
     parked_meet_offer(o);

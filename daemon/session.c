@@ -74,6 +74,7 @@ static void session_free(struct session *session)
     DL_DELETE(node->sessions, session);
     node->session_count--;
     node->client_gone |= session->inside;
+    session_words_fini(session);
     free(session);
 }
 
@@ -205,6 +206,8 @@ static bool handle(struct session *session, struct message *message, const int *
     }
     if (message->type == MESSAGE_POOL_REGISTER)
         return session_pool_register(session, message, fds, fd_count);
+    if (message->type == MESSAGE_WORDS)
+        return session_words(session, &message->words, fds, fd_count);
     return session_verb(session, message);
 }
 

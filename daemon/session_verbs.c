@@ -239,6 +239,8 @@ bool session_verb(struct session *session, const struct message *message)
         return on_notify(session, &message->notify);
     case MESSAGE_POLICY:
         return on_policy(session, &message->policy);
+    case MESSAGE_WAIT:
+        return session_wait(session, &message->wait);
     case MESSAGE_STATS:
         return on_stats(session);
     default:

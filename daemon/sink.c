@@ -329,6 +329,7 @@ static bool land(struct sink *sink, const struct leg_grant *grant)
         message.layers = (struct message_layers){
             .transfer = e->request.transfer, .layer_count = layers.count, .layers = layers.list};
         session_send(e->request.session, &message);
+        waits_layers(e, layers.list, layers.count);
     }
     return true;
 }

@@ -147,12 +147,12 @@ enum strait_status channel_peer(const struct channel *channel, uint32_t *pid, ui
     return STRAIT_OK;
 }
 
-/* How many descriptors belong to a message: others that come would be lost on who does not look for them. */
-static uint32_t message_fds(const struct message *message)
+/* Others that come would be lost on who does not look for them. */
+uint32_t channel_fds_of(const struct message *message)
 {
     if (message->type == MESSAGE_POOL_REGISTER)
         return message->pool_register.fd_count;
-    return 0;
+    return message->type == MESSAGE_WORDS ? 1 : 0;
 }
 
 /* ---- Sending -------------------------------------------------------------------------------------------------- */
@@ -188,7 +188,7 @@ enum strait_status channel_send(struct channel *channel, const struct message *m
                                 uint32_t fd_count)
 {
     struct output *output;
-    if (fd_count != message_fds(message) || fd_count > CHANNEL_FDS_MAX || (fd_count > 0 && !channel->is_unix))
+    if (fd_count != channel_fds_of(message) || fd_count > CHANNEL_FDS_MAX || (fd_count > 0 && !channel->is_unix))
         return STRAIT_ERR_INVALID;
     enum strait_status status = output_create(message, fds, fd_count, &output);
     if (status != STRAIT_OK)
@@ -488,7 +488,7 @@ static enum strait_status frame_unpack(struct channel *channel, size_t bytes, st
     struct input *in = &channel->in;
     uint32_t taken = frame_take_fds(in, bytes, fds);
     enum strait_status status = message_unpack(in->bytes + in->begin + LENGTH_BYTES, bytes - LENGTH_BYTES, message);
-    if (status == STRAIT_OK && taken != message_fds(message)) {
+    if (status == STRAIT_OK && taken != channel_fds_of(message)) {
         message_fini(message);
         status = STRAIT_ERR_CORRUPT;
     }

@@ -28,10 +28,12 @@ int channel_fd(const struct channel *channel);
 /* Raises (or lowers) the cap on frames that come in: a peer that has proved itself may send more. */
 void channel_set_body_max(struct channel *channel, size_t body_max);
 
+/* How many descriptors belong to a message: POOL_REGISTER has its fd_count, WORDS one, others none. */
+uint32_t channel_fds_of(const struct message *message);
+
 /* Packs a message and queues it, with `fd_count` descriptors that are duplicated (the caller keeps its own). Does not
  * write: channel_flush does. ERR_NO_SPACE: more than queue_max would wait; ERR_INVALID: not as many descriptors as the
- * message has (POOL_REGISTER its fd_count, others none), or no unix socket; ERR_IO: no descriptors left here; else as
- * message_pack. */
+ * message has, or no unix socket; ERR_IO: no descriptors left here; else as message_pack. */
 enum strait_status channel_send(struct channel *channel, const struct message *message, const int *fds,
                                 uint32_t fd_count);
 

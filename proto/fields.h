@@ -83,7 +83,7 @@ static inline enum strait_status corrupt_unless(bool valid)
 extern const struct layout page_list_layout;
 
 extern const struct layout hello_layout, welcome_layout, notify_layout, note_layout, stats_layout, stats_text_layout;
-extern const struct layout policy_layout;
+extern const struct layout policy_layout, words_layout, wait_layout;
 extern const struct layout pool_register_layout, pool_remove_layout, pool_status_layout;
 extern const struct layout expect_layout, offer_layout, append_layout, start_layout, transfer_layout, state_layout;
 extern const struct layout layers_layout;

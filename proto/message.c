@@ -28,6 +28,8 @@ static const struct kind {
     {MESSAGE_NOTIFY, "notify", &notify_layout},
     {MESSAGE_STATS, "stats", &stats_layout},
     {MESSAGE_POLICY, "policy", &policy_layout},
+    {MESSAGE_WORDS, "words", &words_layout},
+    {MESSAGE_WAIT, "wait", &wait_layout},
     {MESSAGE_WELCOME, "welcome", &welcome_layout},
     {MESSAGE_POOL_STATUS, "pool-status", &pool_status_layout},
     {MESSAGE_STATE, "state", &state_layout},

@@ -36,6 +36,7 @@
 #define MESSAGE_MEMORY_IPC    64u /* bytes of a cudaIpcMemHandle_t */
 #define MESSAGE_EVENT_IPC     64u /* bytes of a cudaIpcEventHandle_t */
 #define MESSAGE_EVENT_POINTER 8u  /* of a cudaEvent_t, in the order of the host's bytes */
+#define MESSAGE_WORDS_MAX     16384u
 
 enum message_type {
     MESSAGE_NONE = 0,
@@ -52,6 +53,8 @@ enum message_type {
     MESSAGE_NOTIFY = 10,
     MESSAGE_STATS = 11,
     MESSAGE_POLICY = 12,
+    MESSAGE_WORDS = 13, /* their memfd travels with the frame */
+    MESSAGE_WAIT = 14,
     /* Daemon to client. */
     MESSAGE_WELCOME = 20,
     MESSAGE_POOL_STATUS = 21,
@@ -168,7 +171,8 @@ struct message_offer {
     bool later, last, more;
     uint32_t list_count;
     const struct wire_page_list *lists;
-    struct view aux; /* with last */
+    struct view aux;   /* with last */
+    struct view ready; /* the event after which they are, as of APPEND; not with later */
 };
 
 struct message_append {
@@ -209,6 +213,20 @@ struct message_note { /* NOTE, PEER_NOTE */
 struct message_policy {
     struct pool_id pool;
     uint32_t coding;
+};
+
+/* Memory that the daemon shares with its client, and with the client's GPUs: once a connection, before the first WAIT. It
+ * holds words of 32 bits; one is only ever raised, by whoever comes first: (int32_t)(new - old) > 0. */
+struct message_words {
+    uint32_t count; /* 1..MESSAGE_WORDS_MAX */
+};
+
+/* Raise word `word` to `value` when all expected pages of a layer are in place, or the transfer has its verdict. */
+struct message_wait {
+    uint64_t transfer;
+    int32_t layer; /* -1: all of them */
+    uint32_t word;
+    uint32_t value;
 };
 
 struct message_state {
@@ -385,6 +403,8 @@ struct message {
         struct message_notify notify;
         struct message_note note; /* NOTE, PEER_NOTE */
         struct message_policy policy;
+        struct message_words words;
+        struct message_wait wait;
         struct message_state state;
         struct message_layers layers;
         struct message_text text; /* STATS_TEXT; STATS has no fields */

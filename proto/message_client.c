@@ -53,6 +53,21 @@ static const struct field stats_text_fields[] = {
 };
 const struct layout stats_text_layout = LAYOUT(STATS_TEXT, text, stats_text_fields, NULL);
 
+#define WORDS struct message_words, Strait__Wire__Words
+static const struct field words_fields[] = {
+    U32(WORDS, count, 1, MESSAGE_WORDS_MAX),
+};
+const struct layout words_layout = LAYOUT(WORDS, words, words_fields, NULL);
+
+#define WAIT struct message_wait, Strait__Wire__Wait
+static const struct field wait_fields[] = {
+    U64(WAIT, transfer),
+    I32(WAIT, layer, -1, INT32_MAX),
+    U32(WAIT, word, 0, MESSAGE_WORDS_MAX - 1),
+    U32(WAIT, value, 0, UINT32_MAX),
+};
+const struct layout wait_layout = LAYOUT(WAIT, wait, wait_fields, NULL);
+
 #define POLICY struct message_policy, Strait__Wire__Policy
 static const struct field policy_fields[] = {
     POOL(POLICY, pool),

@@ -62,9 +62,16 @@ static const struct field expect_fields[] = {
 };
 const struct layout expect_layout = LAYOUT(EXPECT, expect, expect_fields, expect_check);
 
+static bool event_valid(struct view event)
+{
+    return event.size == 0 || event.size == MESSAGE_EVENT_IPC || event.size == MESSAGE_EVENT_POINTER;
+}
+
 static enum strait_status offer_check(const void *plain)
 {
     const struct message_offer *offer = plain;
+    if (!event_valid(offer->ready) || (offer->later && offer->ready.size != 0))
+        return STRAIT_ERR_CORRUPT;
     return lists_and_aux_check(offer->lists, offer->list_count, offer->last, offer->aux);
 }
 
@@ -80,15 +87,14 @@ static const struct field offer_fields[] = {
     BOOL(OFFER, more),
     PAGE_LISTS(OFFER, list_count, lists),
     AUX(OFFER),
+    BYTES(OFFER, ready, 0, MESSAGE_EVENT_IPC),
 };
 const struct layout offer_layout = LAYOUT(OFFER, offer, offer_fields, offer_check);
 
 static enum strait_status append_check(const void *plain)
 {
     const struct message_append *append = plain;
-    size_t event = append->ready.size;
-    if ((int64_t)append->layer_first + append->layer_count > INT32_MAX ||
-        (event != 0 && event != MESSAGE_EVENT_IPC && event != MESSAGE_EVENT_POINTER))
+    if ((int64_t)append->layer_first + append->layer_count > INT32_MAX || !event_valid(append->ready))
         return STRAIT_ERR_CORRUPT;
     return lists_and_aux_check(append->lists, append->list_count, append->last, append->aux);
 }

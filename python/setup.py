@@ -1,13 +1,14 @@
 """Builds libstrait-codec.so and libstrait.so from the tree this folder lies in and puts them into the wheel, next to
-the modules.
+the modules; and, where there is an nvcc, the codec's plugin for GPUs.
 
 STRAIT_LIBRARY=/path/to/libstrait-codec.so and STRAIT_CLIENT_LIBRARY=/path/to/libstrait.so pack those instead: with
-either of them nothing is built.
+either of them nothing is built. A plugin beside the former is packed too.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,6 +29,7 @@ LIBRARIES = (
     ("libstrait-codec.so", "strait-codec", "STRAIT_LIBRARY"),
     ("libstrait.so", "strait-client", "STRAIT_CLIENT_LIBRARY"),
 )
+PLUGIN, PLUGIN_TARGET = "libstrait-cuda.so.0", "strait-cuda"
 
 
 def build_libraries(build_dir: Path) -> dict[str, Path]:
@@ -40,6 +42,8 @@ def build_libraries(build_dir: Path) -> dict[str, Path]:
         configure += ["-G", "Ninja"]
     subprocess.run(configure, check=True)
     targets = [target for _, target, _ in LIBRARIES]
+    if re.search("^CMAKE_CUDA_COMPILER:[A-Z]+=/", (build_dir / "CMakeCache.txt").read_text(), re.MULTILINE):
+        targets.append(PLUGIN_TARGET)
     subprocess.run(["cmake", "--build", str(build_dir), "--target", *targets, "--parallel"], check=True)
     built = {name: sorted(build_dir.rglob(name)) for name, _, _ in LIBRARIES}
     missing = [name for name, found in built.items() if not found]
@@ -53,13 +57,21 @@ def given_libraries() -> dict[str, Path]:
     return {name: Path(os.environ[variable]) for name, _, variable in LIBRARIES if os.environ.get(variable)}
 
 
+def with_plugin(libraries: dict[str, Path]) -> dict[str, Path]:
+    """The same, and the codec's plugin when it lies beside the codec."""
+    codec = libraries.get(LIBRARIES[0][0])
+    plugin = None if codec is None else codec.resolve().parent / PLUGIN
+    return libraries if plugin is None or not plugin.exists() else {**libraries, PLUGIN: plugin}
+
+
 class BuildWithLibraries(build_py):
     """build_py, and the shared libraries."""
 
     def run(self) -> None:
         super().run()
         build_dir = Path(self.get_finalized_command("build").build_temp).resolve() / "cmake"
-        libraries = given_libraries() or build_libraries(build_dir)
+        libraries = with_plugin(given_libraries() or build_libraries(build_dir))
+        self.packed = list(libraries)
         for name, library in libraries.items():
             target = self.package_folder() / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +82,7 @@ class BuildWithLibraries(build_py):
         return HERE / "strait" if self.editable_mode else Path(self.build_lib) / "strait"
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        names = given_libraries() or [name for name, _, _ in LIBRARIES]
+        names = getattr(self, "packed", None) or given_libraries() or [name for name, _, _ in LIBRARIES]
         return [*super().get_outputs(include_bytecode), *(str(self.package_folder() / name) for name in names)]
 
 

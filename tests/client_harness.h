@@ -94,6 +94,7 @@ long now_ms(void);
 /* Of this test; nothing of it is left behind, in any test. */
 extern struct strait_client *client;
 extern struct strait_memory memory;
+extern int descriptors_kept; /* that the library keeps for the next client, as a test knows */
 
 void open_client(void);
 void connect_client(void); /* with a daemon that listens, until both know */

@@ -103,6 +103,13 @@ const struct sample samples[] = {
                                .more = true,
                                LIST_OF(lists),
                                .aux = VIEW("first\0token")}}},
+    {"offer-event",
+     {MESSAGE_OFFER, .offer = {.transfer = 5,
+                               .pool = POOL_B,
+                               .key = VIEW("request 2"),
+                               .lease_ms = 1,
+                               .last = true,
+                               .ready = VIEW("pointers")}}},
     {"append",
      {MESSAGE_APPEND, .append = {.transfer = 3,
                                  .layer_first = -1,
@@ -130,6 +137,8 @@ const struct sample samples[] = {
       .notify = {.peer_pool = POOL_B, .peer_address = VIEW("[::1]:7601"), .key = VIEW("key"), .data = VIEW("data")}}},
     {"stats", {MESSAGE_STATS, .owner = NULL}},
     {"policy", {MESSAGE_POLICY, .policy = {.pool = POOL_A, .coding = STRAIT_CODING_RAW}}},
+    {"words", {MESSAGE_WORDS, .words = {.count = MESSAGE_WORDS_MAX}}},
+    {"wait", {MESSAGE_WAIT, .wait = {.transfer = 1, .layer = -1, .word = MESSAGE_WORDS_MAX - 1, .value = UINT32_MAX}}},
     {"welcome",
      {MESSAGE_WELCOME, .welcome = {.version = 1,
                                    .incarnation = 0x8000000000000001,
@@ -367,6 +376,7 @@ static void same_offer(const struct message_offer *a, const struct message_offer
     SAME(more);
     SAME_LISTS(list_count, lists);
     SAME_VIEW(aux);
+    SAME_VIEW(ready);
 }
 
 static void same_append(const struct message_append *a, const struct message_append *b)
@@ -410,6 +420,14 @@ static void same_policy(const struct message_policy *a, const struct message_pol
 {
     SAME_POOL(pool);
     SAME(coding);
+}
+
+static void same_wait(const struct message_wait *a, const struct message_wait *b)
+{
+    SAME(transfer);
+    SAME(layer);
+    SAME(word);
+    SAME(value);
 }
 
 static void same_state(const struct message_state *a, const struct message_state *b)
@@ -573,6 +591,12 @@ static void same_of_client(const struct message *a, const struct message *b)
         break;
     case MESSAGE_POLICY:
         same_policy(&a->policy, &b->policy);
+        break;
+    case MESSAGE_WORDS:
+        require(a->words.count == b->words.count);
+        break;
+    case MESSAGE_WAIT:
+        same_wait(&a->wait, &b->wait);
         break;
     default:
         require(false);

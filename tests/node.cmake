@@ -10,13 +10,13 @@ set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake)
 
 set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded node_device
-    node_device_end node_device_ready node_reach)
+    node_device_end node_device_ready node_device_stream node_reach)
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
 endforeach()
 target_sources(test_node_limits PRIVATE message_samples.c)
 add_dependencies(test_node_embedded strait-node) # found by its name
-foreach(name node_device node_device_end node_device_ready node_reach)
+foreach(name node_device node_device_end node_device_ready node_device_stream node_reach)
     add_dependencies(test_${name} strait-node strait-fake-device)
 endforeach()
 set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT

@@ -186,21 +186,17 @@ static void require_next_with_fds(struct pair *pair, int first, uint32_t count)
 
 /* ---- Messages -------------------------------------------------------------------------------------------------- */
 
-static uint32_t fds_of(const struct message *message)
-{
-    return message->type == MESSAGE_POOL_REGISTER ? 2 : 0;
-}
-
 START_TEST(every_message_arrives_in_order)
 {
     struct pair pair = pair_init(_i == 1);
     const int null[2] = {STDIN_FILENO, STDIN_FILENO};
     for (int i = 0; i < sample_count; i++)
-        if (_i == 0 || fds_of(&samples[i].message) == 0)
-            ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, &samples[i].message, null, fds_of(&samples[i].message)));
+        if (_i == 0 || channel_fds_of(&samples[i].message) == 0)
+            ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, &samples[i].message, null,
+                                                     channel_fds_of(&samples[i].message)));
     ck_assert(channel_wants_write(pair.a));
     for (int i = 0; i < sample_count; i++)
-        if (_i == 0 || fds_of(&samples[i].message) == 0)
+        if (_i == 0 || channel_fds_of(&samples[i].message) == 0)
             require_next(&pair, &samples[i].message);
     ck_assert(!channel_wants_write(pair.a));
     ck_assert_uint_eq(0, channel_queued(pair.a));
@@ -237,9 +233,11 @@ START_TEST(frames_are_found_however_the_bytes_are_cut)
     struct pair pair = pair_with_raw(MESSAGE_BYTES_MAX);
     uint8_t stream[65536], *frame;
     size_t size, total = 0;
+    int sent = 0;
     for (int i = 0; i < sample_count; i++) {
-        if (fds_of(&samples[i].message) > 0)
+        if (channel_fds_of(&samples[i].message) > 0)
             continue;
+        sent++;
         ck_assert_int_eq(STRAIT_OK, message_pack(&samples[i].message, &frame, &size));
         memcpy(stream + total, frame, size);
         total += size;
@@ -253,13 +251,13 @@ START_TEST(frames_are_found_however_the_bytes_are_cut)
         ck_assert_int_eq((int)piece, (int)write(pair.raw, stream + at, piece));
         ck_assert_int_eq(STRAIT_OK, channel_read(pair.b));
         for (; channel_next(pair.b, &message, fds, &fd_count) == STRAIT_OK; came++) {
-            while (fds_of(&samples[wanted].message) > 0)
+            while (channel_fds_of(&samples[wanted].message) > 0)
                 wanted++;
             require_same_message(&samples[wanted++].message, &message);
             message_fini(&message);
         }
     }
-    ck_assert_int_eq(sample_count - 1, came);
+    ck_assert_int_eq(sent, came);
     pair_fini(&pair);
 }
 END_TEST

@@ -121,6 +121,7 @@ START_TEST(arguments_that_make_no_sense_are_refused)
     REFUSED(offer, strait_offer, p.lease_ms = 0);
     REFUSED(offer, strait_offer, p.consumers = STRAIT_PARTS_MAX + 1);
     REFUSED(offer, strait_offer, p.last = p.later = true);
+    REFUSED(offer, strait_offer, (p.later = true, p.ready = large));
     REFUSED(offer, strait_offer, (p.aux = large, p.aux_size = 1)); /* without last */
     REFUSED(offer, strait_offer, (p.last = true, p.aux = large, p.aux_size = sizeof(large)));
     REFUSED(offer, strait_offer, (p.last = true, p.aux_size = 1));
@@ -130,6 +131,8 @@ START_TEST(arguments_that_make_no_sense_are_refused)
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_offer(pool, &params, NULL));
     ck_assert_ptr_null(transfer);
     ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfer));
+    params.ready = large; /* all of the pool is in the host's memory */
+    ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_offer(pool, &params, &transfer));
     struct strait_append_params append = {.size = sizeof(append), .ready = &append};
     ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, strait_append(transfer, &append));
     append = (struct strait_append_params){.size = sizeof(append), .layer_first = INT32_MAX, .layer_count = 1};

@@ -175,9 +175,15 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(list_ids_total, "append", append, (m->lists = three_long_lists, m->n_lists = 3), ERR_CORRUPT)                 \
     X(offer_long_aux, "offer", offer, SET(aux, many_bytes, STRAIT_AUX_BYTES_MAX + 1), ERR_CORRUPT)                  \
     X(offer_aux_before_last, "offer", offer, m->last = 0, ERR_CORRUPT)                                              \
+    X(offer_event_size, "offer-event", offer, m->ready.len = 7, ERR_CORRUPT)                                        \
+    X(offer_event_later, "offer-event", offer, m->later = 1, ERR_CORRUPT)                                           \
     X(append_event_size, "append-event", append, m->ready.len = 63, ERR_CORRUPT)                                    \
     X(append_layer_below, "append", append, m->layer_first = -2, ERR_CORRUPT)                                       \
     X(append_layers_beyond, "append", append, (m->layer_first = INT32_MAX, m->layer_count = 1), ERR_CORRUPT)        \
+    X(no_words, "words", words, m->count = 0, ERR_CORRUPT)                                                          \
+    X(many_words, "words", words, m->count = MESSAGE_WORDS_MAX + 1, ERR_CORRUPT)                                    \
+    X(wait_for_layer_below, "wait", wait, m->layer = -2, ERR_CORRUPT)                                               \
+    X(wait_for_word_beyond, "wait", wait, m->word = MESSAGE_WORDS_MAX, ERR_CORRUPT)                                 \
     X(start_new_direction, "start", start, m->direction = 3, ERR_UNSUPPORTED)                                       \
     X(start_new_mismatch, "start", start, m->mismatch = 64, ERR_UNSUPPORTED)                                        \
     X(start_long_key, "start", start, SET(peer_key, many_bytes, STRAIT_KEY_BYTES_MAX + 1), ERR_CORRUPT)             \

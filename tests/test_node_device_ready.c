@@ -92,6 +92,53 @@ START_TEST(listed_pages_wait_for_their_event)
 }
 END_TEST
 
+START_TEST(offered_pages_wait_for_their_event)
+{
+    struct scene s;
+    struct event event = event_make();
+    scene_begin(&s, (enum wire)_i,
+                (struct strait_offer_params){KEY("k"), LISTS({.count = 20}), .ready = &event, .last = true,
+                                             .aux = "aux", .aux_size = 3});
+    pump_for(50);
+    ck_assert(!s.e->decided && !s.e->moved);
+    ck_assert_double_eq(0, stat_of(s.pair.sink, "gauges.slots_used"));
+    event_complete(&event);
+    arrives(s.e, s.o);
+    ck_assert_uint_eq(3, s.e->aux_size);
+}
+END_TEST
+
+/* Of two events it is the later one that ends the offer, whichever that is. */
+START_TEST(an_offer_with_an_event_may_be_appended_to)
+{
+    struct scene s;
+    struct event events[2] = {event_make(), event_make()};
+    scene_begin(&s, (enum wire)_i, (struct strait_offer_params){KEY("k"), LISTS({.count = 8}), .ready = &events[0]});
+    flow_append(s.o, (struct strait_append_params){LISTS({.first = 8, .first_id = 8, .count = 12}), .ready = &events[1],
+                                                   .last = true});
+    event_complete(&events[1]);
+    WAIT(s.e->moved);
+    pump_for(50);
+    ck_assert(!s.e->decided);
+    event_complete(&events[0]);
+    arrives(s.e, s.o);
+}
+END_TEST
+
+START_TEST(an_event_that_fails_fails_an_offer_made_with_it)
+{
+    struct scene s;
+    struct event event = event_make();
+    scene_begin(&s, (enum wire)_i,
+                (struct strait_offer_params){KEY("k"), LISTS({.count = 20}), .ready = &event, .last = true});
+    event_fail(&event);
+    ends_failed(s.o, STRAIT_REASON_LOCAL);
+    ck_assert_str_eq("the event of its pages failed", s.o->text);
+    WAIT(s.e->decided);
+    ck_assert(pool_as_imagined(s.sink));
+}
+END_TEST
+
 START_TEST(others_are_not_held_up)
 {
     struct scene s;
@@ -123,7 +170,7 @@ START_TEST(an_event_that_fails_fails_its_offer)
     flow_append(s.o, (struct strait_append_params){.ready = &event, .last = true});
     event_fail(&event);
     ends_failed(s.o, STRAIT_REASON_LOCAL);
-    ck_assert_str_eq("the event of an append failed", s.o->text);
+    ck_assert_str_eq("the event of its pages failed", s.o->text);
     WAIT(s.e->decided);
     ck_assert(pool_as_imagined(s.sink));
 }
@@ -163,10 +210,13 @@ START_TEST(events_of_the_same_process_are_named_by_themselves)
     struct test_pool *source = pool_open(party, shape), *sink = pool_open(party, shape);
     struct event event = event_make();
     pool_fill(source, 1);
-    struct flow *o = flow_offer(source, LATER);
+    struct flow *o =
+        flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 20}), .later = _i == 0,
+                                                        .ready = _i == 0 ? NULL : &event, .last = _i != 0});
     struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 20})});
     flow_start(e, source);
-    flow_append(o, (struct strait_append_params){.ready = &event, .last = true});
+    if (_i == 0)
+        flow_append(o, (struct strait_append_params){.ready = &event, .last = true});
     pump_for(50);
     ck_assert(!e->decided);
     event_complete(&event);
@@ -180,10 +230,13 @@ int main(void)
     TCase *tcase = node_case(suite, "events");
     tcase_add_loop_test(tcase, layers_wait_for_their_events, 0, WIRES);
     tcase_add_loop_test(tcase, listed_pages_wait_for_their_event, 0, WIRES);
+    tcase_add_loop_test(tcase, offered_pages_wait_for_their_event, 0, WIRES);
+    tcase_add_loop_test(tcase, an_offer_with_an_event_may_be_appended_to, 0, WIRES);
+    tcase_add_loop_test(tcase, an_event_that_fails_fails_an_offer_made_with_it, 0, WIRES);
     tcase_add_loop_test(tcase, others_are_not_held_up, 0, WIRES);
     tcase_add_loop_test(tcase, an_event_that_fails_fails_its_offer, 0, WIRES);
     tcase_add_loop_test(tcase, nothing_waits_for_an_event_that_is_forgotten, 0, WIRES);
     tcase_add_test(tcase, pools_of_the_host_have_no_events);
-    tcase_add_test(tcase, events_of_the_same_process_are_named_by_themselves);
+    tcase_add_loop_test(tcase, events_of_the_same_process_are_named_by_themselves, 0, 2);
     return node_main(suite);
 }

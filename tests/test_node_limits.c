@@ -420,6 +420,55 @@ START_TEST(descriptors_that_do_not_belong_are_closed)
 }
 END_TEST
 
+static void share_words(int fd, int words, uint32_t count)
+{
+    const struct message message = {.type = MESSAGE_WORDS, .words = {.count = count}};
+    send_with_fds(fd, &message, words, 1);
+}
+
+static int unsealed_memory(size_t size)
+{
+    int fd = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ck_assert_int_eq(0, ftruncate(fd, (off_t)size));
+    return fd;
+}
+
+START_TEST(words_that_cannot_be_shared_end_their_connection)
+{
+    struct bystander b;
+    struct strait_memory memory;
+    const struct message wait = {.type = MESSAGE_WAIT, .wait = {.transfer = 1, .layer = -1, .word = 9, .value = 1}};
+    int unsealed = unsealed_memory(4096);
+    ck_assert_int_eq(STRAIT_OK, strait_alloc(4096, &memory));
+    bystander_init(&b);
+    for (uint32_t i = 0; i < 6; i++) {
+        int fd = dial_and_greet();
+        if (i == 0)
+            share_words(fd, unsealed, 16);
+        else if (i == 1)
+            share_words(fd, memory.fd, 4096); /* more than there are */
+        else if (i == 2)
+            share_words(fd, fd, 16);
+        if (i == 3 || i == 4)
+            share_words(fd, memory.fd, i == 3 ? 16 : 9);
+        if (i == 3)
+            share_words(fd, memory.fd, 16); /* twice */
+        if (i >= 4)
+            send_message(fd, &wait); /* of a word that is not there */
+        ck_assert(is_let_go(fd));
+        close(fd);
+    }
+    int fd = dial_and_greet();
+    share_words(fd, memory.fd, 10);
+    send_message(fd, &wait); /* for what nobody knows */
+    WAIT(((_Atomic uint32_t *)memory.base)[9] == 1);
+    close(fd);
+    close(unsealed);
+    strait_free(&memory);
+    bystander_fini(&b);
+}
+END_TEST
+
 /* A greeted client with a pool, that then says what the library never would. */
 static int dial_with_pool(struct strait_memory *memory)
 {
@@ -573,6 +622,7 @@ int main(void)
     tcase_add_test(tcase, half_open_connections_cost_nothing);
     tcase_add_test(tcase, mutated_frames_harm_nobody);
     tcase_add_test(tcase, descriptors_that_do_not_belong_are_closed);
+    tcase_add_test(tcase, words_that_cannot_be_shared_end_their_connection);
     tcase_add_loop_test(tcase, a_request_that_failed_stays_dead_when_its_other_parts_come, 0, 2);
     tcase_add_loop_test(tcase, what_no_library_says_harms_nobody, 0, 2 * COUNT(plots));
     return node_main(suite);

@@ -278,6 +278,12 @@ bool coverage_complete(const struct coverage *coverage)
     return coverage->left == 0;
 }
 
+bool coverage_layer_landed(const struct coverage *coverage, int32_t layer)
+{
+    uint32_t index = find_layer(coverage, layer);
+    return index == NO_LAYER || coverage->layers[index].left == 0;
+}
+
 uint32_t coverage_layers_landed(const struct coverage *coverage)
 {
     return coverage->layers_landed;

@@ -32,6 +32,8 @@ bool coverage_land(struct coverage *coverage, const struct piece *piece, void (*
                    void *owner);
 
 bool coverage_complete(const struct coverage *coverage); /* every unit of every expected page has landed */
+/* Nothing of what is expected of a layer is missing: also where nothing is. */
+bool coverage_layer_landed(const struct coverage *coverage, int32_t layer);
 /* Layers that were told complete: those of which nothing is expected do not count. */
 uint32_t coverage_layers_landed(const struct coverage *coverage);
 

@@ -231,14 +231,17 @@ struct strait_offer_params {
     uint32_t consumers; /* expectations that will take it; 0 means 1 */
     uint32_t lease_ms;  /* how long the pages stay offered while no consumer is alive; renewed by the daemons */
     bool later;         /* the listed pages are not ready yet: strait_append makes them so, layer by layer */
-    bool last;          /* nothing will be appended: the lists are complete and ready */
+    bool last;          /* nothing will be appended: the lists are complete, and ready at once or after the event */
+    void *ready;        /* GPU pools, not with later: the event after which the listed pages are ready, as for
+                           strait_append; NULL: now */
     const void *aux;    /* with last: a small payload that arrives with DONE. Of several sources one should bring it:
                            an expectation keeps the first that comes, and drops the others' */
     size_t aux_size;
     void *context;
 };
 
-/* Source: these pages hold this request. They may be in several offers, in no live expectation. */
+/* Source: these pages hold this request. They may be in several offers, in no live expectation. ERR_UNSUPPORTED: an
+ * event, and all of the pool is in host memory. */
 STRAIT_API enum strait_status strait_offer(struct strait_pool *pool, const struct strait_offer_params *params,
                                            struct strait_transfer **transfer);
 
@@ -382,7 +385,23 @@ struct strait_progress {
 };
 STRAIT_API struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer);
 
-/* GPU pools: makes a CUDA stream wait until a layer has landed. Not in this release: ERR_UNSUPPORTED. */
+/* GPU pools, sink: makes a CUDA stream wait, without the host. Work that is queued on it after this call runs when all
+ * expected pages of `layer` are in place, those of the whole expectation with layer -1. It runs as well when the
+ * transfer has failed, is aborted or released: no stream waits beyond the deadline. What it then reads is undefined, so
+ * whoever uses what it computed looks first whether the transfer was DONE, or the layer's event came.
+ *
+ * `stream` is a CUstream or cudaStream_t, with the legacy default stream by its numbers too; its device may be any. The
+ * stream waits (cuStreamWaitValue32) for a word in memory that library, daemon and GPUs share. The daemon raises it the
+ * moment it would tell LAYER, DONE or FAILED, so the client need not be polled for that. When the daemon has died or
+ * hangs, it is the library that gives the verdict, and that raises the word, in strait_poll or strait_wait: a thread that
+ * waits on the host for such a stream, be it in a call of CUDA's that does so unasked (cudaDeviceSynchronize, cudaFree,
+ * the first launch of a kernel), should not be the only one that polls. CUDA may put other streams of this process behind
+ * one that waits (CUDA_DEVICE_MAX_CONNECTIONS): do not let the transfer depend on them.
+ *
+ * ERR_INVALID: an offer, a layer that the pool lacks, a stream that is being captured. ERR_UNSUPPORTED: all of the pool
+ * is in host memory; this process has no CUDA driver; embedded mode, where the daemon's own streams could come to stand
+ * behind the one that waits for them: there, queue the work when the event LAYER or STATE has come. ERR_DEVICE: CUDA
+ * refused. ERR_NO_MEMORY: also 16384 streams that wait at once. With an error the stream does not wait. */
 STRAIT_API enum strait_status strait_wait_stream(struct strait_transfer *transfer, int32_t layer, void *stream);
 
 /* ---- The rest ---------------------------------------------------------------------------------------------------- */

@@ -92,6 +92,7 @@ class OfferParams(Structure):
         ("lease_ms", c_uint32),
         ("later", c_bool),
         ("last", c_bool),
+        ("ready", c_void_p),
         ("aux", c_char_p),
         ("aux_size", c_size_t),
         ("context", c_void_p),

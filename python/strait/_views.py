@@ -18,6 +18,40 @@ if TYPE_CHECKING:
         def numpy(self) -> Any: ...
 
 
+
+class Values(Protocol):
+    """As much of numpy.dtype as is asked for here."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def hasobject(self) -> bool: ...
+    @property
+    def isnative(self) -> bool | None: ...
+
+
+class Memory(Protocol):
+    """As much of numpy.ndarray as pages are made of: strait.cuda.Array has it too."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def itemsize(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def flags(self) -> Any: ...
+    @property
+    def ctypes(self) -> Any: ...
+    def __len__(self) -> int: ...
+
+
 #: What the functions take as an array: numpy, the buffer protocol, __array_interface__, or a torch CPU tensor.
 ArrayLike: TypeAlias = Union[NDArray[Any], "Buffer", "SupportsArrayInterface", "SupportsNumpy"]
 
@@ -46,7 +80,7 @@ def array_view(source: ArrayLike, what: str) -> NDArray[Any]:
     if hasattr(source, "__array_interface__"):
         return np.asarray(source)
     if hasattr(source, "__cuda_array_interface__"):
-        raise TypeError(f"{what} is in GPU memory; this binding reads the CPU's")
+        raise TypeError(f"{what} is in GPU memory: strait.cuda is for that, this is for CPU memory")
     try:
         return np.asarray(memoryview(source))  # type: ignore[arg-type]
     except TypeError:
@@ -55,7 +89,7 @@ def array_view(source: ArrayLike, what: str) -> NDArray[Any]:
 
 def _torch_view(tensor: Any, what: str) -> NDArray[Any]:
     if tensor.device.type != "cpu":
-        raise TypeError(f"{what} is a tensor on {tensor.device}; this binding reads CPU memory")
+        raise TypeError(f"{what} is a tensor on {tensor.device}: strait.cuda is for that, this is for CPU memory")
     tensor = tensor.detach()
     if not tensor.is_floating_point() or tensor.itemsize > 2 or str(tensor.dtype) == "torch.float16":
         view: NDArray[Any] = tensor.numpy()
@@ -74,14 +108,14 @@ def byte_view(source: ArrayLike, what: str) -> NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def can_hold(dtype: np.dtype[Any], element: str) -> bool:
+def can_hold(dtype: Values, element: str) -> bool:
     """Whether memory of that dtype is for such elements: it is of their type, of integers of their size or of bytes."""
     if element == "bytes":
         return not dtype.hasobject
-    return dtype.name in _DTYPES[element] and dtype.isnative
+    return dtype.name in _DTYPES[element] and bool(dtype.isnative)
 
 
-def check_dtype(dtype: np.dtype[Any], element: str, what: str) -> None:
+def check_dtype(dtype: Values, element: str, what: str) -> None:
     """TypeError unless can_hold()."""
     if not can_hold(dtype, element):
         raise TypeError(
@@ -90,7 +124,7 @@ def check_dtype(dtype: np.dtype[Any], element: str, what: str) -> None:
         )
 
 
-def check_writable(array: NDArray[Any], what: str) -> None:
+def check_writable(array: Memory, what: str) -> None:
     if not array.flags.writeable:
         raise ValueError(f"{what} is read-only")
 

@@ -16,7 +16,7 @@ from .chunk import Element
 from .codebook import Codebook, codebook_handle
 from .decoder import Decoder
 from .errors import Status
-from .pages import PageList, Request, TableLike, cut, table_index
+from .pages import PageList, Request, TableLike, check_of_host, cut, table_index
 from .run import Run, Stats, codec_handle
 
 #: How to encode: auto picks by element type (tiered for BF16). Blocks that would not shrink are always kept raw.
@@ -25,7 +25,7 @@ Mode = Literal["auto", "raw", "top16", "tiered"]
 Out = TypeVar("Out")
 
 
-def _choice(names: dict[str, int], name: str, what: str) -> int:
+def choice(names: dict[str, int], name: str, what: str) -> int:
     if name not in names:
         raise ValueError(f"{what} {name!r} is none of {', '.join(names)}")
     return names[name]
@@ -37,6 +37,7 @@ def _request_to_read(
     """The request, and what must stay alive during the call."""
     if isinstance(pages, PageList):
         return pages.to_read(element, codebook, table), pages
+    check_of_host(pages)
     array = array_view(pages, "pages")
     check_dtype(array.dtype, element, "pages")
     data = byte_view(array, "pages")
@@ -116,8 +117,8 @@ def encode(
     handle = codebook_handle(codebook)
     params = _abi.EncodeParams(
         size=ctypes.sizeof(_abi.EncodeParams),
-        element=_choice(_abi.ELEMENTS, element, "element"),
-        mode=_choice(_abi.MODES, mode, "mode"),
+        element=choice(_abi.ELEMENTS, element, "element"),
+        mode=choice(_abi.MODES, mode, "mode"),
         codebook=handle,
     )
     if handle is None and mode != "raw":
@@ -203,6 +204,7 @@ def decode(
     if isinstance(out, PageList):
         decoder.to_pages(out, chosen)
         return out
+    check_of_host(out)
     return decoder.to_array(out, chosen)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._abi import CHUNK_PAGES_MAX, PAGE_BYTES_MAX, REGION
-from ._views import ArrayLike, array_view, check_dtype, check_writable
+from ._views import ArrayLike, Memory, array_view, check_dtype, check_writable
 from .codebook import ClassLike, Codebook, Role, class_of
 
 #: A table of a codebook: its index, or the class whose table Codebook.find() finds.
@@ -55,7 +55,7 @@ class Geometry(NamedTuple):
         return self.row_bytes <= self.page_stride and turn <= self.row_stride
 
 
-def geometry_of(array: NDArray[Any], what: str) -> Geometry:
+def geometry_of(array: Memory, what: str) -> Geometry:
     """Pages array[0], array[1], ... as rows at one distance. ValueError when they are not."""
     if array.ndim == 0 or array.size == 0:
         raise ValueError(f"{what} has no pages: its shape is {list(array.shape)}")
@@ -77,7 +77,7 @@ def geometry_of(array: NDArray[Any], what: str) -> Geometry:
     return Geometry(len(array), page_stride, rows, row_bytes, row_stride)
 
 
-def region_of(array: NDArray[Any], geometry: Geometry) -> tuple[Any, ...]:
+def region_of(array: Memory, geometry: Geometry) -> tuple[Any, ...]:
     """A record of REGION, of table 0."""
     count, page_stride, rows, row_bytes, row_stride = geometry
     return array.ctypes.data, page_stride, row_stride, count, rows, row_bytes, 0, (0, 0)
@@ -95,7 +95,7 @@ class Request:
     """struct strait_pages and what it points to; one per call."""
 
     def __init__(self, regions: NDArray[np.void], ids: NDArray[np.uint32] | None, id_count: int):
-        self._regions, self._ids = regions, ids
+        self.regions, self._ids = regions, ids
         self.count = len(regions) * id_count
         self.raw_bytes = id_count * int((regions["rows"].astype(np.uint64) * regions["row_bytes"]).sum())
         pointer = None if ids is None else ids.ctypes.data
@@ -112,58 +112,38 @@ class Request:
         return bound
 
 
-class PageList:
-    """Pages of one or more pools: the K and V of all layers, say, addressed by one list of page ids.
-
-    pools: one array, a sequence of arrays, or a mapping of class (see class_of()) to array. Each has the shape
-        [page count, ...]; array[i] is page i. Pools may differ in page count and page size; to decode, they must not
-        overlap. Their memory is used in place and kept alive. A page must be contiguous, or strided in its leading
-        dimensions (rows at one distance).
-    ids: page ids, in 0..2**32-1; None: every page, if all pools have the same number of them. Copied.
-    tables: for encoding, the codebook's table or the class to find one for: one for all pools, or a list with one per
-        pool. The keys of a mapping say it already. When nothing does, the `table` argument of encode() counts.
-
-    The list is ordered by pool, then id: page `pool * len(ids) + i` is page ids[i] of that pool. A chunk does not hold
-    ids: to decode it, make a list of the same pools in the same order with as many ids, which may be other ones.
-    ValueError: no pools or pages, strides that cannot be expressed, a page above 16 MiB, over 1048576 pages.
-    Immutable; may be used by several threads.
-    """
+class AnyPageList:
+    """What page lists of the host's memory and of a GPU's have in common."""
 
     __slots__ = ("_arrays", "_geometry", "_ids", "_regions", "_tables")
 
-    def __init__(
-        self,
-        pools: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike],
-        ids: Iterable[int] | NDArray[np.integer[Any]] | None = None,
-        *,
-        tables: TableLike | list[Any] | None = None,
-    ):
+    def __init__(self, pools: Any, ids: Any = None, *, tables: TableLike | list[Any] | None = None):
         members, keys = _members(pools)
         if keys is not None and tables is not None:
             raise ValueError("the keys of the mapping say the tables: give no `tables`")
-        self._arrays = tuple(array_view(pool, f"pool {i}") for i, pool in enumerate(members))
+        self._arrays = tuple(self._view(pool, f"pool {i}") for i, pool in enumerate(members))
         self._geometry = tuple(geometry_of(array, f"pool {i}") for i, array in enumerate(self._arrays))
         self._tables: tuple[TableLike | None, ...] = keys or _per_pool(tables, len(self._arrays))
-        self._ids = _ids(ids, [geometry.page_count for geometry in self._geometry])
+        self._ids = self._number(ids)
         self._regions = np.array(
             [region_of(array, geometry) for array, geometry in zip(self._arrays, self._geometry)], REGION
         )
+        self._check_length()
+
+    def _view(self, pool: Any, what: str) -> Any:
+        """The pool's memory, with as much of numpy.ndarray's interface as is used here."""
+        raise NotImplementedError
+
+    def _number(self, ids: Any) -> Any:
+        return _ids(ids, [geometry.page_count for geometry in self._geometry])
+
+    def _check_length(self) -> None:
         if len(self) > CHUNK_PAGES_MAX:
             raise ValueError(f"{len(self)} pages are more than the {CHUNK_PAGES_MAX} of a chunk")
 
     def __len__(self) -> int:
         """Number of pages of the list: pools times ids."""
         return len(self._arrays) * len(self._ids)
-
-    @property
-    def pools(self) -> tuple[NDArray[Any], ...]:
-        """The pools as arrays, sharing memory with what was given."""
-        return self._arrays
-
-    @property
-    def ids(self) -> NDArray[np.uint32]:
-        """The page ids; read-only."""
-        return self._ids
 
     @property
     def nbytes(self) -> int:
@@ -178,18 +158,18 @@ class PageList:
         return pool, int(self._ids[i])
 
     def __repr__(self) -> str:
-        return f"<strait.PageList of {len(self._arrays)} pools x {len(self._ids)} ids, {self.nbytes} bytes>"
+        name = f"{type(self).__module__.removesuffix('.pages')}.{type(self).__name__}"
+        return f"<{name} of {len(self._arrays)} pools x {len(self._ids)} ids, {self.nbytes} bytes>"
 
-    def to_read(self, element: str, codebook: Codebook | None, table: TableLike) -> Request:
-        """For encode()."""
-        tables = [table_index(table if own is None else own, codebook) for own in self._tables]
+    def _tables_to_read(self, element: str, codebook: Codebook | None, table: TableLike) -> tuple[int, ...]:
+        """For encoding: the pools hold such elements; the index of each one's table."""
         for i, array in enumerate(self._arrays):
             check_dtype(array.dtype, element, f"pool {i}")
-        return self._request(tables)
+        return tuple(table_index(table if own is None else own, codebook) for own in self._tables)
 
-    def to_write(self) -> Request:
-        """For decode(): pools must be writable, and no byte may be written twice."""
-        if len(np.unique(self._ids)) != len(self._ids):
+    def _check_to_write(self) -> None:
+        """For decoding: pools must be writable, and no byte may be written twice."""
+        if isinstance(self._ids, np.ndarray) and len(np.unique(self._ids)) != len(self._ids):
             raise ValueError("a page id comes twice: a page can be decoded to once")
         if len(np.unique(self._regions["base"])) != len(self._arrays):
             raise ValueError("a pool comes twice")
@@ -197,12 +177,72 @@ class PageList:
             check_writable(array, f"pool {i}")
             if not geometry.disjoint():
                 raise ValueError(f"pages of pool {i} overlap")
+
+    def _regions_with(self, tables: Iterable[int]) -> NDArray[np.void]:
+        regions = self._regions.copy()
+        regions["table"] = list(tables)
+        return regions
+
+
+class PageList(AnyPageList):
+    """Pages of one or more pools: the K and V of all layers, say, addressed by one list of page ids.
+
+    pools: one array, a sequence of arrays, or a mapping of class (see class_of()) to array. Each has the shape
+        [page count, ...]; array[i] is page i. Pools may differ in page count and page size; to decode, they must not
+        overlap. Their memory is used in place and kept alive. A page must be contiguous, or strided in its leading
+        dimensions (rows at one distance).
+    ids: page ids, in 0..2**32-1; None: every page, if all pools have the same number of them. Copied.
+    tables: for encoding, the codebook's table or the class to find one for: one for all pools, or a list with one per
+        pool. The keys of a mapping say it already. When nothing does, the `table` argument of encode() counts.
+
+    The list is ordered by pool, then id: page `pool * len(ids) + i` is page ids[i] of that pool. A chunk does not hold
+    ids: to decode it, make a list of the same pools in the same order with as many ids, which may be other ones.
+    ValueError: no pools or pages, strides that cannot be expressed, a page above 16 MiB, over 1048576 pages.
+    Immutable; may be used by several threads. For pools in memory of a GPU: strait.cuda.PageList.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        pools: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike],
+        ids: Iterable[int] | NDArray[np.integer[Any]] | None = None,
+        *,
+        tables: TableLike | list[Any] | None = None,
+    ):
+        super().__init__(pools, ids, tables=tables)
+
+    def _view(self, pool: Any, what: str) -> NDArray[Any]:
+        return array_view(pool, what)
+
+    @property
+    def pools(self) -> tuple[NDArray[Any], ...]:
+        """The pools as arrays, sharing memory with what was given."""
+        return self._arrays
+
+    @property
+    def ids(self) -> NDArray[np.uint32]:
+        """The page ids; read-only."""
+        ids: NDArray[np.uint32] = self._ids
+        return ids
+
+    def to_read(self, element: str, codebook: Codebook | None, table: TableLike) -> Request:
+        """For encode()."""
+        return self._request(self._tables_to_read(element, codebook, table))
+
+    def to_write(self) -> Request:
+        """For decode()."""
+        self._check_to_write()
         return self._request([0] * len(self._arrays))
 
-    def _request(self, tables: list[int]) -> Request:
-        regions = self._regions.copy()
-        regions["table"] = tables
-        return Request(regions, self._ids, len(self._ids))
+    def _request(self, tables: Iterable[int]) -> Request:
+        return Request(self._regions_with(tables), self._ids, len(self._ids))
+
+
+def check_of_host(pages: Any) -> None:
+    """TypeError for a list of pages that are not."""
+    if isinstance(pages, AnyPageList) and not isinstance(pages, PageList):
+        raise TypeError("these pages are in memory of a GPU: strait.cuda.Codec is for them")
 
 
 def _members(pools: Any) -> tuple[list[Any], tuple[TableLike | None, ...] | None]:
@@ -246,7 +286,7 @@ def index_array(given: Any, what: str) -> NDArray[np.uint32]:
     return array.astype(np.uint32)
 
 
-def cut(data: NDArray[np.uint8], page_bytes: int, table: int) -> Request:
+def cut(data: Memory, page_bytes: int, table: int) -> Request:
     """A row of bytes as pages of one size; the last may be shorter."""
     if not 1 <= page_bytes <= PAGE_BYTES_MAX:
         raise ValueError(f"page_bytes {page_bytes} is not in 1..{PAGE_BYTES_MAX}")
@@ -258,7 +298,7 @@ def cut(data: NDArray[np.uint8], page_bytes: int, table: int) -> Request:
     return cut_unevenly(data, np.array([page_bytes] * whole + [rest], np.uint32), table=table)
 
 
-def cut_unevenly(data: NDArray[np.uint8], lengths: NDArray[np.uint32], *, table: int = 0, align: int = 1) -> Request:
+def cut_unevenly(data: Memory, lengths: NDArray[np.uint32], *, table: int = 0, align: int = 1) -> Request:
     """A row of bytes as pages of these lengths, each beginning at a multiple of `align`: a region of one page each."""
     if len(lengths) > CHUNK_PAGES_MAX:
         raise ValueError(f"{len(lengths)} pages are more than the {CHUNK_PAGES_MAX} of a chunk")
@@ -278,7 +318,7 @@ def page_offsets(lengths: NDArray[np.uint32], align: int) -> NDArray[np.uint64]:
     return np.concatenate(([0], ends[:-1])).astype(np.uint64)
 
 
-def _one_region(data: NDArray[np.uint8], count: int, page_bytes: int, table: int) -> Request:
+def _one_region(data: Memory, count: int, page_bytes: int, table: int) -> Request:
     if count > CHUNK_PAGES_MAX:
         raise ValueError(f"{count} pages are more than the {CHUNK_PAGES_MAX} of a chunk; use larger pages")
     regions = np.zeros(1, REGION)

@@ -27,24 +27,33 @@ which leaving its `with` block calls.
 from __future__ import annotations
 
 import ctypes
-import enum
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ctypes import byref, c_size_t, c_void_p, sizeof
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from . import _service_abi as _abi
-from ._abi import ELEMENTS
 from ._service_abi import check, lib
-from ._views import ArrayLike, array_view, check_dtype
-from .codebook import ClassLike, class_of
+from ._service_pools import Lists, Pages, PagesLike, Region, as_bytes, describe, milliseconds
+from ._service_types import (
+    Coding,
+    Direction,
+    Event,
+    EventType,
+    FailedPage,
+    Mismatch,
+    Progress,
+    Reason,
+    State,
+    event_of,
+)
+from ._views import ArrayLike
+from .codebook import ClassLike
+from .cuda._driver import on_device_if_any
+from .cuda.ipc import Ready
+from .cuda.order import StreamLike, current_handle
 from .errors import InvalidError, Status
-from .memory import Memory, alloc, find_memory
-from .pages import geometry_of
+from .memory import Memory, alloc
 
 __all__ = [
     "Client",
@@ -69,191 +78,6 @@ __all__ = [
 _BATCH = 64
 
 
-class State(enum.IntEnum):
-    """Ordered, so that ranks can agree by the minimum."""
-
-    FAILED = 0
-    BOOTSTRAP = 1
-    READY = 2
-    TRANSFERRING = 3
-    DONE = 4
-
-
-class Reason(enum.IntEnum):
-    """Why a transfer failed."""
-
-    NONE = 0
-    TIMEOUT = 1
-    LEASE_EXPIRED = 2
-    PEER_DOWN = 3
-    PEER_ABORT = 4
-    ABORTED = 5
-    GEOMETRY = 6
-    CODEC = 7
-    INTEGRITY = 8
-    NO_MEMORY = 9
-    LOCAL = 10
-    BUSY = 11
-
-    @property
-    def text(self) -> str:
-        text: bytes = lib.strait_reason_string(self)
-        return text.decode()
-
-
-class EventType(enum.IntEnum):
-    STATE = 1
-    DRAINED = 2
-    LAYER = 3
-    POOL = 4
-    POOL_REMOVED = 5
-    NOTE = 6
-    STATS = 7
-    CONNECTION = 8
-
-
-class Mismatch(enum.IntFlag):
-    """Why two pools cannot exchange pages. With CODEBOOK alone they can, uncompressed."""
-
-    PAGE_SIZE = 1
-    DTYPE = 2
-    LAYOUT = 4
-    LAYERS = 8
-    CODEBOOK = 16
-    VERSION = 32
-    FATAL = PAGE_SIZE | DTYPE | LAYOUT | LAYERS | VERSION
-
-
-class Direction(enum.IntEnum):
-    AUTO = 0
-    PUSH = 1
-    PULL = 2
-
-
-class Coding(enum.IntEnum):
-    AUTO = 0
-    RAW = 1
-    TOP16 = 2
-    TIERED = 3
-
-
-class FailedPage(NamedTuple):
-    """A page, of the own pool, that did not land."""
-
-    group: int
-    id: int
-
-
-class Progress(NamedTuple):
-    state: State
-    reason: Reason
-    drained: bool
-    layers_landed: int
-
-
-@dataclass(frozen=True)
-class Event:
-    """What happened; which fields mean something depends on the type, see struct strait_event."""
-
-    type: EventType
-    transfer: Transfer | None = None
-    pool: Pool | None = None
-    state: State = State.FAILED
-    reason: Reason = Reason.NONE
-    drained: bool = False
-    connected: bool = False
-    layer: int = 0
-    status: int = 0
-    text: str = ""
-    failed: tuple[FailedPage, ...] = ()
-    data: bytes = b""
-    key: bytes = b""
-
-
-# ---- Arguments ------------------------------------------------------------------------------------------------------
-
-
-class Pages(NamedTuple):
-    """Pages of one group: the page with logical index first + i is ids[i]."""
-
-    ids: Sequence[int] | NDArray[Any] | range
-    group: int = 0
-    first: int = 0
-
-
-#: Ids of group 0, the first one with logical index 0; or any number of lists.
-PagesLike: TypeAlias = Sequence[int] | NDArray[Any] | range | Pages | Sequence[Pages]
-
-
-class Region(NamedTuple):
-    """A region of a pool that needs more to be said of it than its class."""
-
-    array: ArrayLike
-    group: int = 0
-    heads: int = 0
-    element: str | None = None  # None: the pool's
-
-
-def _as_lists(pages: PagesLike) -> list[Pages]:
-    if isinstance(pages, Pages):
-        return [pages]
-    if isinstance(pages, (range, np.ndarray)):
-        return [Pages(pages)]
-    several: list[Any] = list(pages)
-    if several and isinstance(several[0], Pages):
-        return several
-    return [Pages(several)] if several else []
-
-
-def _id_array(ids: Any) -> NDArray[np.uint32]:
-    array = np.asarray(ids)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise TypeError("page ids must be a row of integers")
-    if array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**32:
-        raise InvalidError("a page id is out of range")
-    return np.ascontiguousarray(array, np.uint32)
-
-
-class _Lists:
-    """Page lists as C sees them, and what they point to."""
-
-    def __init__(self, pages: PagesLike):
-        lists = _as_lists(pages)
-        self.count = len(lists)
-        self.array = (_abi.PageList * max(self.count, 1))()
-        self.kept = [self._fill(entry, one) for entry, one in zip(self.array, lists)]
-
-    @staticmethod
-    def _fill(entry: _abi.PageList, pages: Pages) -> NDArray[np.uint32] | None:
-        for number in (pages.group, pages.first):
-            if not 0 <= number < 2**32:
-                raise InvalidError(f"{number} is out of range")
-        entry.group, entry.first, entry.count = pages.group, pages.first, len(pages.ids)
-        if isinstance(pages.ids, range) and pages.ids.step == 1:
-            if pages.ids.start < 0 or pages.ids.stop > 2**32:
-                raise InvalidError("a page id is out of range")
-            entry.first_id = pages.ids.start if len(pages.ids) else 0
-            return None
-        ids = _id_array(pages.ids)
-        entry.ids = ids.ctypes.data if len(ids) else None
-        return ids
-
-
-def _milliseconds(seconds: float) -> int:
-    """Rounded up, so that little is not nothing."""
-    if not 0 < seconds <= 86400:
-        raise InvalidError(f"{seconds} s is not in (0, 24 h]")
-    return -int(-seconds * 1000 // 1)
-
-
-def _as_bytes(key: bytes | str) -> bytes:
-    return key.encode() if isinstance(key, str) else bytes(key)
-
-
-def _raw_bytes(address: int | None, size: int) -> bytes:
-    return ctypes.string_at(address, size) if address and size else b""
-
-
 # ---- What a client makes --------------------------------------------------------------------------------------------
 
 
@@ -276,7 +100,7 @@ class Peer(_Handle):
 
     def notify(self, key: bytes | str, data: bytes = b"") -> None:
         """Sends a small message about `key` to whoever registered the pool; it may be lost with a connection."""
-        name = _as_bytes(key)
+        name = as_bytes(key)
         check(lib.strait_notify(self._handle, name, len(name), data, len(data)), "notify")
 
     def remove(self) -> None:
@@ -290,17 +114,32 @@ class Peer(_Handle):
 class Transfer(_Handle):
     """One offer or one expectation."""
 
+    def __init__(self, client: Client, handle: c_void_p):
+        super().__init__(client, handle)
+        self._events: list[Ready] = []  # that the daemon waits for
+
     def start(self, peer: Peer, peer_key: bytes | str | None = None, direction: Direction = Direction.AUTO) -> None:
         """Pairs it with one of the peer's pool; either side may, or both."""
-        name = None if peer_key is None else _as_bytes(peer_key)
+        name = None if peer_key is None else as_bytes(peer_key)
         params = _abi.StartParams(sizeof(_abi.StartParams), direction, name, len(name or b""))
         check(lib.strait_start(self._handle, peer._handle, byref(params)), "start")
 
     def append(
-        self, pages: PagesLike = (), *, layers: range | None = None, last: bool = False, aux: bytes = b""
+        self,
+        pages: PagesLike = (),
+        *,
+        layers: range | None = None,
+        ready: Any = None,
+        last: bool = False,
+        aux: bytes = b"",
     ) -> None:
-        """More of an offer is ready: these pages, or (none) those announced as `later`; of `layers`, or of all."""
-        lists = _Lists(pages)
+        """More of an offer is ready: these pages, or (none) those announced as `later`; of `layers`, or of all.
+
+        ready: with pools on a GPU, an event that has been recorded behind the work that fills the pages: they are ready
+            when it has completed. A strait.cuda.Event; a torch.cuda.Event(interprocess=True); or an IPC handle of 64
+            bytes, whose event must live until the pages have arrived.
+        """
+        lists, event = Lists(pages), Ready(ready, self._client._embedded)
         if layers is not None and (layers.step != 1 or not layers):
             raise InvalidError("layers must be a range of at least one layer")
         params = _abi.AppendParams(
@@ -309,11 +148,28 @@ class Transfer(_Handle):
             list_count=lists.count,
             layer_first=layers.start if layers is not None else 0,
             layer_count=len(layers) if layers is not None else 0,
+            ready=event.address,
             last=last,
             aux=aux,
             aux_size=len(aux),
         )
         check(lib.strait_append(self._handle, byref(params)), "append")
+        self._events.append(event)
+
+    def wait_stream(self, stream: StreamLike = None, layer: int | None = None, device: int = 0) -> None:
+        """Sink, pools on a GPU: work that is queued on the stream from now on runs when all expected pages of the layer
+        (None: all of them) are in place, or the transfer has failed: look which before using what it computed.
+
+        stream: torch's, cupy's or the driver's; None: torch's current one if torch is in use, else the legacy default
+            stream. `device` is whose, when the stream does not say so itself.
+        The daemon lets the stream go on. Should it die, poll() and wait() do: a thread that waits on the host for such
+        a stream, in torch.cuda.synchronize() say, must not be the only one that calls them; see strait/strait.h.
+        InvalidError (an offer, no such layer, a stream that is being captured), UnsupportedError (a pool of the host's
+        memory, an embedded client, no CUDA here), DeviceError, OutOfMemoryError: the stream does not wait then.
+        """
+        number = -1 if layer is None else layer
+        with on_device_if_any(device):
+            check(lib.strait_wait_stream(self._handle, number, current_handle(stream, device)), "wait_stream")
 
     def abort(self) -> None:
         """Ends it with FAILED, ABORTED unless it has its verdict."""
@@ -324,7 +180,7 @@ class Transfer(_Handle):
         if self._at is not None:
             self._client._transfers.pop(self._at, None)
             lib.strait_release(self._at)
-            self._at = None
+            self._at, self._events = None, []
 
     @property
     def progress(self) -> Progress:
@@ -341,6 +197,10 @@ class Transfer(_Handle):
 
 class Pool(_Handle):
     """A registered KV pool."""
+
+    def __init__(self, client: Client, handle: c_void_p, memory: list[Any]):
+        super().__init__(client, handle)
+        self._memory = memory  # of a GPU: a daemon has it only as long as it is not freed here
 
     @property
     def id(self) -> bytes:
@@ -362,7 +222,7 @@ class Pool(_Handle):
 
     def expect(self, key: bytes | str, pages: PagesLike = (), *, deadline: float, sources: int = 1) -> Transfer:
         """Sink: these pages will receive this request, within `deadline` seconds."""
-        name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
+        name, lists, handle = as_bytes(key), Lists(pages), c_void_p()
         params = _abi.ExpectParams(
             size=sizeof(_abi.ExpectParams),
             key=name,
@@ -370,7 +230,7 @@ class Pool(_Handle):
             lists=lists.array,
             list_count=lists.count,
             sources=sources,
-            deadline_ms=_milliseconds(deadline),
+            deadline_ms=milliseconds(deadline),
         )
         check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
         return self._client._add_transfer(handle)
@@ -384,10 +244,15 @@ class Pool(_Handle):
         consumers: int = 1,
         later: bool = False,
         last: bool = False,
+        ready: Any = None,
         aux: bytes = b"",
     ) -> Transfer:
-        """Source: these pages hold this request; they stay offered `lease` seconds while no consumer is alive."""
-        name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
+        """Source: these pages hold this request; they stay offered `lease` seconds while no consumer is alive.
+
+        ready: with pools on a GPU, the event after which the pages are ready, as for Transfer.append().
+        """
+        name, lists, handle = as_bytes(key), Lists(pages), c_void_p()
+        event = Ready(ready, self._client._embedded)
         params = _abi.OfferParams(
             size=sizeof(_abi.OfferParams),
             key=name,
@@ -395,14 +260,17 @@ class Pool(_Handle):
             lists=lists.array,
             list_count=lists.count,
             consumers=consumers,
-            lease_ms=_milliseconds(lease),
+            lease_ms=milliseconds(lease),
             later=later,
             last=last,
+            ready=event.address,
             aux=aux,
             aux_size=len(aux),
         )
         check(lib.strait_offer(self._handle, byref(params), byref(handle)), "offer")
-        return self._client._add_transfer(handle)
+        transfer = self._client._add_transfer(handle)
+        transfer._events.append(event)
+        return transfer
 
     def set_policy(self, coding: Coding) -> None:
         """How its pages are coded on the way, from this side as the source."""
@@ -415,43 +283,6 @@ class Pool(_Handle):
 
 
 # ---- The client -----------------------------------------------------------------------------------------------------
-
-
-def _place(array: NDArray[Any], extent: int, embedded: bool, what: str) -> dict[str, Any]:
-    """How a region's memory is named to the daemon."""
-    address = int(array.ctypes.data)
-    memory = find_memory(address, extent)
-    if memory is not None:
-        return {"handle": _abi.HANDLES["memfd"], "fd": memory.fd, "offset": address - memory.address}
-    if embedded:
-        return {"handle": _abi.HANDLES["pointer"], "pointer": address}
-    raise ValueError(f"{what} is not in memory of strait.service.alloc(): a daemon cannot map it")
-
-
-def _describe(cls: ClassLike, region: Region, element: str, embedded: bool) -> _abi.PoolRegion:
-    what = f"the pool of {cls}"
-    element = region.element or element
-    if element not in ELEMENTS:
-        raise InvalidError(f"{element!r} is no element type: one of {', '.join(ELEMENTS)}")
-    array = array_view(region.array, what)
-    check_dtype(array.dtype, element, what)
-    geometry = geometry_of(array, what)
-    role, layer = class_of(cls)
-    extent = (geometry.page_count - 1) * geometry.page_stride + geometry.extent
-    return _abi.PoolRegion(
-        device=-1,
-        page_stride=geometry.page_stride,
-        row_stride=geometry.row_stride,
-        page_count=geometry.page_count,
-        rows=geometry.rows,
-        row_bytes=geometry.row_bytes,
-        element=ELEMENTS[element],
-        role=role,
-        layer=-1 if layer is None else layer,
-        heads=region.heads,
-        group=region.group,
-        **_place(array, extent, embedded, what),
-    )
 
 
 class Client:
@@ -517,19 +348,20 @@ class Client:
     # ---- Making things
 
     def register(self, pools: Mapping[ClassLike, ArrayLike | Region], *, element: str = "bf16") -> Pool:
-        """Registers a pool: arrays of shape [pages, ...] by class, such as ("k", 3), in memory of alloc().
+        """Registers a pool: arrays of shape [pages, ...] by class, such as ("k", 3), in memory of alloc(), or in memory
+        of a GPU: torch's, cupy's, strait.cuda.Array, which are kept until the pool has been removed.
 
-        It may be used at once; whether the daemon could map it comes as an event POOL.
+        It may be used at once; whether the daemon could map it comes as an event POOL. A GPU has the number that it has
+        in this process: the daemon must see the same ones in the same order (CUDA_VISIBLE_DEVICES).
+        ValueError: memory that a daemon cannot map.
         """
-        described = [
-            _describe(cls, array if isinstance(array, Region) else Region(array), element, self._embedded)
-            for cls, array in pools.items()
-        ]
+        regions_by_class = [(cls, each if isinstance(each, Region) else Region(each)) for cls, each in pools.items()]
+        described = [describe(cls, region, element, self._embedded) for cls, region in regions_by_class]
         regions = (_abi.PoolRegion * max(len(described), 1))(*described)
         params = _abi.PoolParams(sizeof(_abi.PoolParams), regions, len(described))
         handle = c_void_p()
         check(lib.strait_pool_register(self._handle, byref(params), byref(handle)), "register")
-        pool = Pool(self, handle)
+        pool = Pool(self, handle, [region.array for _, region in regions_by_class])
         self._pools[pool._handle] = pool
         return pool
 
@@ -570,22 +402,6 @@ class Client:
         return events
 
     def _convert(self, raw: _abi.RawEvent) -> Event:
-        return Event(
-            type=EventType(raw.type),
-            transfer=self._transfers.get(raw.transfer) if raw.transfer else None,
-            pool=self._pools.get(raw.pool) if raw.pool else None,
-            state=State(raw.state),
-            reason=Reason(raw.reason),
-            drained=raw.drained,
-            connected=raw.connected,
-            layer=raw.layer,
-            status=raw.status,
-            text=(raw.text or b"").decode(errors="replace"),
-            failed=_failed_pages(raw),
-            data=_raw_bytes(raw.data, raw.data_size),
-            key=_raw_bytes(raw.key, raw.key_size),
-        )
-
-
-def _failed_pages(raw: _abi.RawEvent) -> tuple[FailedPage, ...]:
-    return tuple(FailedPage(raw.failed[i].group, raw.failed[i].id) for i in range(raw.failed_count))
+        transfer = self._transfers.get(raw.transfer) if raw.transfer else None
+        pool = self._pools.get(raw.pool) if raw.pool else None
+        return event_of(raw, transfer, pool)

@@ -24,6 +24,8 @@ try:
 except ImportError as failure:
     pytest.skip(f"libstrait.so: {failure}", allow_module_level=True)
 
+from daemons import Daemon, connect, until, verdicts
+
 from strait.service import EventType, Mismatch, Pages, Reason, Region, State
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
@@ -258,28 +260,6 @@ def test_closing_ends_everything(tmp_path):
 # ---- With a daemon --------------------------------------------------------------------------------------------------
 
 
-class Daemon:
-    def __init__(self, folder: Path):
-        self.program, self.socket, self.folder = os.environ["STRAITD"], folder / "socket", folder
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> None:
-        options = ["--socket", str(self.socket), "--listen", "127.0.0.1:0", "--metrics", ""]
-        self.process = subprocess.Popen([self.program, *options], stderr=(self.folder / "log").open("a"))
-
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        process, self.process = self.process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-
-
 @pytest.fixture
 def daemon(tmp_path):
     if "STRAITD" not in os.environ:
@@ -288,26 +268,6 @@ def daemon(tmp_path):
     daemon.start()
     yield daemon
     daemon.stop()
-
-
-def until(clients, condition, seconds=10.0):
-    """Polls all clients until what they said so far meets the condition; returns that."""
-    said = []
-    end = time.monotonic() + seconds
-    while not condition(said):
-        assert time.monotonic() < end, said
-        select.select(clients, [], [], 0.05)
-        for client in clients:
-            said += client.poll()
-    return said
-
-
-def verdicts(said):
-    return {event.transfer: event for event in said if event.state in (State.DONE, State.FAILED) and event.transfer}
-
-
-def connect(*clients):
-    until(clients, lambda _: all(client.connected for client in clients))
 
 
 def test_pages_arrive(daemon):

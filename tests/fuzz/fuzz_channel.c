@@ -51,7 +51,7 @@ static bool take(struct channel *from, struct channel *to)
     uint32_t fd_count;
     enum strait_status status;
     while ((status = channel_next(from, &message, fds, &fd_count)) == STRAIT_OK) {
-        require(fd_count == (message.type == MESSAGE_POOL_REGISTER ? message.pool_register.fd_count : 0));
+        require(fd_count == channel_fds_of(&message));
         send_on(to, &message, fds, fd_count);
         message_fini(&message);
     }

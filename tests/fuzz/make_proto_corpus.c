@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "proto/blob.h"
+#include "proto/channel.h"
 #include "tests/message_samples.h"
 #include "tests/support.h"
 
@@ -66,7 +67,7 @@ static void write_channels(void)
     write_stream("pool-flood", stream, size, 20, 3);
     size = 0;
     for (int i = 0; i < sample_count; i++)
-        if (samples[i].message.type != MESSAGE_POOL_REGISTER)
+        if (channel_fds_of(&samples[i].message) == 0)
             size += frame_of(&samples[i].message, stream + size, sizeof(stream) - size);
     write_stream("all-small-cuts", stream, size, 7, 0);
     write_stream("all-large-cuts", stream, size, 62, 0);

@@ -1,0 +1,52 @@
+"""Daemons of tests, and what their clients say."""
+
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from strait.service import State
+
+
+class Daemon:
+    def __init__(self, folder: Path):
+        self.program, self.socket, self.folder = os.environ["STRAITD"], folder / "socket", folder
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        options = ["--socket", str(self.socket), "--listen", "127.0.0.1:0", "--metrics", ""]
+        self.process = subprocess.Popen([self.program, *options], stderr=(self.folder / "log").open("a"))
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def until(clients, condition, seconds=10.0):
+    """Polls all clients until what they said so far meets the condition; returns that."""
+    said = []
+    end = time.monotonic() + seconds
+    while not condition(said):
+        assert time.monotonic() < end, said
+        select.select(clients, [], [], 0.05)
+        for client in clients:
+            said += client.poll()
+    return said
+
+
+def verdicts(said):
+    return {event.transfer: event for event in said if event.state in (State.DONE, State.FAILED) and event.transfer}
+
+
+def connect(*clients):
+    until(clients, lambda _: all(client.connected for client in clients))
