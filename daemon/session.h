@@ -23,7 +23,7 @@ struct session {
     uint32_t undrained;       /* its requests whose pages are not free */
     uint64_t charged;         /* memory that its live requests take */
     uint32_t *words;          /* shared with it and its GPUs; NULL: none */
-    uint32_t word_count;
+    uint32_t word_count;      /* of them */
     uint64_t partial;         /* the transfer of which more parts are to come, one after another; 0: none */
     struct request *requests; /* hash, by transfer */
     struct session *prev, *next;
@@ -55,7 +55,7 @@ struct pool_ref *session_pool(struct session *session, const struct pool_id *id)
 void session_pools_end(struct session *session);                                  /* the client is gone */
 void session_pool_gone(struct pool_ref *pool); /* the last use of a pool that is to go */
 
-/* ---- wait.c: the same --------------------------------------------------------------------------------------------- */
+/* ---- wait.c: the same -------------------------------------------------------------------------------------------- */
 
 bool session_words(struct session *session, const struct message_words *message, const int *fds, uint32_t fd_count);
 bool session_wait(struct session *session, const struct message_wait *message);

@@ -215,8 +215,8 @@ struct message_policy {
     uint32_t coding;
 };
 
-/* Memory that the daemon shares with its client, and with the client's GPUs: once a connection, before the first WAIT. It
- * holds words of 32 bits; one is only ever raised, by whoever comes first: (int32_t)(new - old) > 0. */
+/* Memory that the daemon shares with its client, and with the client's GPUs: once a connection, before the first WAIT.
+ * It holds words of 32 bits; one is only ever raised, by whoever comes first: (int32_t)(new - old) > 0. */
 struct message_words {
     uint32_t count; /* 1..MESSAGE_WORDS_MAX */
 };

@@ -192,8 +192,8 @@ START_TEST(every_message_arrives_in_order)
     const int null[2] = {STDIN_FILENO, STDIN_FILENO};
     for (int i = 0; i < sample_count; i++)
         if (_i == 0 || channel_fds_of(&samples[i].message) == 0)
-            ck_assert_int_eq(STRAIT_OK, channel_send(pair.a, &samples[i].message, null,
-                                                     channel_fds_of(&samples[i].message)));
+            ck_assert_int_eq(STRAIT_OK,
+                             channel_send(pair.a, &samples[i].message, null, channel_fds_of(&samples[i].message)));
     ck_assert(channel_wants_write(pair.a));
     for (int i = 0; i < sample_count; i++)
         if (_i == 0 || channel_fds_of(&samples[i].message) == 0)

@@ -393,10 +393,10 @@ STRAIT_API struct strait_progress strait_transfer_progress(const struct strait_t
  * `stream` is a CUstream or cudaStream_t, with the legacy default stream by its numbers too; its device may be any. The
  * stream waits (cuStreamWaitValue32) for a word in memory that library, daemon and GPUs share. The daemon raises it the
  * moment it would tell LAYER, DONE or FAILED, so the client need not be polled for that. When the daemon has died or
- * hangs, it is the library that gives the verdict, and that raises the word, in strait_poll or strait_wait: a thread that
- * waits on the host for such a stream, be it in a call of CUDA's that does so unasked (cudaDeviceSynchronize, cudaFree,
- * the first launch of a kernel), should not be the only one that polls. CUDA may put other streams of this process behind
- * one that waits (CUDA_DEVICE_MAX_CONNECTIONS): do not let the transfer depend on them.
+ * hangs, it is the library that gives the verdict, and that raises the word, in strait_poll or strait_wait: a thread
+ * that waits on the host for such a stream, be it in a call of CUDA's that does so unasked (cudaDeviceSynchronize,
+ * cudaFree, the first launch of a kernel), should not be the only one that polls. CUDA may put other streams of this
+ * process behind one that waits (CUDA_DEVICE_MAX_CONNECTIONS): do not let the transfer depend on them.
  *
  * ERR_INVALID: an offer, a layer that the pool lacks, a stream that is being captured. ERR_UNSUPPORTED: all of the pool
  * is in host memory; this process has no CUDA driver; embedded mode, where the daemon's own streams could come to stand

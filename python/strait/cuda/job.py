@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import _abi
 from .._abi import BLOCK_MODES
-from ..errors import AgainError, Error, Status, make_error
+from ..errors import AgainError, DeviceError, Error, Status, make_error
 from ..run import Stats
 from . import _driver, _pinned
 from .order import StreamLike, handle_of
@@ -67,8 +68,7 @@ class Flight:
     def launch(self, stream: int) -> None:
         """All is queued, be it for nothing: nothing of it may be used for something else before it has run."""
         _driver.call("cuEventRecord", self.event, stream)
-        with _all:
-            _flying.append(self)
+        _flying.append(self)
 
     def done(self) -> bool:
         return self._outcomes is not None or _driver.event_done(self.event)
@@ -84,17 +84,24 @@ class Flight:
             return self._outcomes
 
 
-_flying: list[Flight] = []
-_all = threading.Lock()
+_flying: deque[Flight] = deque()
+_AT_ONCE = 4  # more than one call adds
 
 
 def reap() -> None:
-    """Lets go of what is over."""
-    with _all:
-        over = [flight for flight in _flying if flight.done()]
-        _flying[:] = [flight for flight in _flying if flight not in over]
-    for flight in over:
-        flight.finish()
+    """Lets go of what is over, a few at a time, so that a call costs the same however many are under way."""
+    for _ in range(_AT_ONCE):
+        try:
+            flight = _flying.popleft()
+        except IndexError:
+            return
+        try:
+            if flight.done():
+                flight.finish()
+                continue
+        except DeviceError:  # the job tells who asks
+            continue
+        _flying.append(flight)
 
 
 class Job:
