@@ -215,7 +215,8 @@ static enum strait_status open_device(struct devices *devices, int32_t number, c
     }
     if (status != STRAIT_OK)
         return status;
-    __atomic_store_n(&devices->devices[number], device, __ATOMIC_RELEASE);
+    if (devices->devices[number] == NULL)
+        __atomic_store_n(&devices->devices[number], device, __ATOMIC_RELEASE);
     return devices->ops->failure(device, why) ? STRAIT_ERR_DEVICE : pin_arenas(devices, why);
 }
 
@@ -229,21 +230,26 @@ enum strait_status devices_open(struct devices *devices, int32_t number, const s
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
+static struct device *device_at(const struct devices *devices, int32_t number)
+{
+    return __atomic_load_n(&devices->devices[number], __ATOMIC_ACQUIRE);
+}
+
 enum strait_status devices_map(struct devices *devices, int32_t number, const struct device_handle *handle,
                                struct device_memory *memory, const struct device_why *why)
 {
-    return devices->ops->map(devices->devices[number], handle, memory, why);
+    return devices->ops->map(device_at(devices, number), handle, memory, why);
 }
 
 enum strait_status devices_reach(struct devices *devices, int32_t number, const uint8_t handle[DEVICE_HANDLE_BYTES],
                                  uint64_t size, struct device_memory *memory, const struct device_why *why)
 {
-    return devices->ops->reach(devices->devices[number], handle, size, memory, why);
+    return devices->ops->reach(device_at(devices, number), handle, size, memory, why);
 }
 
 void devices_unmap(struct devices *devices, int32_t number, struct device_memory *memory)
 {
-    devices->ops->unmap(devices->devices[number], memory);
+    devices->ops->unmap(device_at(devices, number), memory);
 }
 
 enum strait_status devices_pin(struct devices *devices, void *base, size_t size, const struct device_why *why)
@@ -259,8 +265,8 @@ void devices_unpin(struct devices *devices, void *base)
 enum strait_status devices_copy(struct devices *devices, int32_t to_number, const struct strait_pages *to,
                                 int32_t from_number, const struct strait_pages *from)
 {
-    return devices->ops->copy(to_number < 0 ? NULL : devices->devices[to_number], to,
-                              from_number < 0 ? NULL : devices->devices[from_number], from);
+    return devices->ops->copy(to_number < 0 ? NULL : device_at(devices, to_number), to,
+                              from_number < 0 ? NULL : device_at(devices, from_number), from);
 }
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
@@ -270,7 +276,7 @@ void devices_submit(struct devices *devices, int32_t number, struct device_task 
     for (const struct device_task *task = first; task != NULL; task = task->next)
         if (devices->running++ == 0)
             uv_ref((uv_handle_t *)&devices->over);
-    devices->ops->submit(devices->devices[number], first);
+    devices->ops->submit(device_at(devices, number), first);
 }
 
 bool devices_state(struct devices *devices, int32_t number, struct device_state *state)
@@ -278,7 +284,7 @@ bool devices_state(struct devices *devices, int32_t number, struct device_state 
     *state = (struct device_state){0};
     if (number < 0 || number >= DEVICES_MAX)
         return false;
-    struct device *device = __atomic_load_n(&devices->devices[number], __ATOMIC_ACQUIRE);
+    struct device *device = device_at(devices, number);
     if (device != NULL)
         state->failed = devices->ops->failure(device, &(struct device_why){state->why, sizeof(state->why)});
     return device != NULL;
