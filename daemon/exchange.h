@@ -142,6 +142,7 @@ struct flight {
     uint64_t grant;
     uint32_t send_slot; /* ARENA_NONE: straight into the peer's arena */
     bool far;           /* straight into its GPU's */
+    bool from_gpu;      /* its pages are in a GPU's memory */
     uint64_t size, raw_bytes;
     uint64_t since;
     enum strait_mode mode;

@@ -321,6 +321,7 @@ static void encode(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
         return;
     }
+    flight->from_gpu = request->pool->pool->devices != NULL;
     flight->mode = policy_mode(node, source->peer, request->pool, flight->far);
     enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, flight->mode, &chunk,
                                            on_encoded, node, (uint64_t)(uintptr_t)flight);
@@ -367,7 +368,7 @@ static enum wire_counter wire_of(const struct source *source, const struct fligh
         return WIRE_PEER;
     if (!source->peer->direct)
         return WIRE_UCX;
-    return source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM;
+    return flight->from_gpu ? WIRE_PINNED : WIRE_SHM;
 }
 
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status)

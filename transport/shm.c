@@ -142,6 +142,10 @@ static void flush(struct shm_link *link)
         ptrdiff_t sent = write_some(link);
         if (sent < 0 && errno == EINTR)
             continue;
+        if (sent < 0 && errno != EAGAIN && link->finishing) {
+            out_fail(link); /* nobody reads it; what the peer has said is still to come, and its end */
+            break;
+        }
         if (sent < 0 && errno != EAGAIN) {
             fail(link, "the peer's end of the socket is gone");
             return;
