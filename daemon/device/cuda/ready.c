@@ -41,7 +41,7 @@ static bool look(struct device *device, struct device_task *task, bool closing)
         return false;
     if (error != cudaSuccess && !forgotten)
         (void)device_is_sick(device, "event");
-    if (task->status == STRAIT_ERR_AGAIN) {
+    if (task->status == STRAIT_ERR_AGAIN && !device_has_failed(device)) { /* else it goes with the context */
         memcpy(&event, task->event, sizeof(event));
         cudaEventDestroy(event);
     }
