@@ -155,9 +155,9 @@ static void map_work(void *arg)
 {
     struct way *way = arg;
     const struct far_arena *arena = way->arena;
-    way->status = devices_reach(way->node->devices, way->device, arena->handle,
-                                (uint64_t)arena->slot_bytes * arena->slot_count, &way->memory,
-                                &(struct device_why){way->why, sizeof(way->why)});
+    way->status =
+        devices_reach(way->node->devices, way->device, arena->handle, (uint64_t)arena->slot_bytes * arena->slot_count,
+                      &way->memory, &(struct device_why){way->why, sizeof(way->why)});
 }
 
 static void map_done(void *arg)
@@ -222,8 +222,8 @@ static bool is_new(const struct peer *peer, const struct message_arena *m)
     if (m->first_slot < peer->slot_count)
         return false;
     LL_FOREACH (use->arenas, arena)
-        if (arena->device == m->device || (m->first_slot < arena->first + arena->slot_count &&
-                                           arena->first < m->first_slot + m->slot_count))
+        if (arena->device == m->device ||
+            (m->first_slot < arena->first + arena->slot_count && arena->first < m->first_slot + m->slot_count))
             return false;
     return true;
 }

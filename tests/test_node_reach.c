@@ -144,7 +144,7 @@ START_TEST(rows_and_odd_sizes_arrive)
 }
 END_TEST
 
-/* Sixteen sinks at once want more slots than there are. */
+/* Four requests at once want more slots than there are. */
 START_TEST(slots_go_round)
 {
     struct pair pair;

@@ -41,9 +41,10 @@ struct job_chunk {
     bool far; /* in memory of a GPU, as the pages are: device.h tells which memory that may be */
 };
 
-/* The pages of `piece`, in `pool`, their ids copied by the call; encoded to one chunk of at most chunk->size. With a mode that needs a
- * codebook and none loaded: raw; a raw chunk names no codebook. No job and no callback with ERR_NO_MEMORY and (here and
- * below) ERR_INVALID: the piece or an id is none of the pool's, or the sizes of a copy's pages differ. */
+/* The pages of `piece`, in `pool`, their ids copied by the call; encoded to one chunk of at most chunk->size. With a
+ * mode that needs a codebook and none loaded: raw; a raw chunk names no codebook. No job and no callback with
+ * ERR_NO_MEMORY and (here and below) ERR_INVALID: the piece or an id is none of the pool's, or the sizes of a copy's
+ * pages differ. */
 enum strait_status job_encode(struct jobs *jobs, struct pool *pool, const struct piece *piece, const uint32_t *ids,
                               enum strait_mode mode, const struct job_chunk *chunk, job_done *done, void *owner,
                               uint64_t cookie);

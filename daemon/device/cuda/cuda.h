@@ -119,7 +119,8 @@ bool device_has_failed(struct device *device);
 /* Asks the device itself, after an error that may be another's: if it is its own, it fails. */
 bool device_is_sick(struct device *device, const char *what);
 
-/* ---- batch.c, collect.c ----------------------------------------------------------------------------------------------------- */
+/* ---- batch.c, collect.c
+ * ----------------------------------------------------------------------------------------------------- */
 
 cudaError_t lane_init(struct device *device, struct lane *lane);
 void lane_fini(struct lane *lane);
@@ -130,7 +131,7 @@ bool lane_collect(struct device *device, struct lane *lane);
 uint64_t lane_load(const struct lane *lane); /* tasks that are not over */
 bool lane_is_busy(const struct lane *lane);
 /* Something waits, and there is room for it. */
-bool lane_may_launch(const struct device *device, const struct lane *lane);
+bool lane_may_launch(struct device *device, const struct lane *lane);
 cudaError_t escapes_init(struct escapes *escapes, uint32_t tables);
 void escapes_fini(struct escapes *escapes);
 /* A task is over: it failed before it was launched, or with the device. */
@@ -151,7 +152,7 @@ cudaError_t stage_fetch(struct stage *stage, struct stage_slot *slot, const stru
                         cudaStream_t reader);
 /* An encoded chunk, whose result is the task's, to the task's dst: it is told of when it is there. */
 void stage_send(struct device *device, struct stage_slot *slot, struct device_task *task, uint64_t began);
-bool stage_collect(struct device *device);  /* tells of those that are there. False: none is */
+bool stage_collect(struct device *device); /* tells of those that are there. False: none is */
 void stage_abandon(struct device *device); /* after a failure */
 
 /* ---- prepare.cu, warm.c ------------------------------------------------------------------------------------------ */

@@ -1,5 +1,5 @@
-/* The driver loads a kernel when it is first launched, which takes milliseconds. A device that is taken into use codes a
- * page in every mode, so that the first transfer need not wait for that. */
+/* The driver loads a kernel when it is first launched, which takes milliseconds. A device that is taken into use codes
+ * a page in every mode, so that the first transfer need not wait for that. */
 #include "daemon/device/cuda/cuda.h"
 
 #define PAGE_BYTES  4096u
@@ -32,18 +32,15 @@ static cudaError_t code(struct device *device, enum strait_mode mode, const stru
     const struct strait_encode_params params = {.size = sizeof(params),
                                                 .element = STRAIT_ELEMENT_BF16,
                                                 .mode = mode,
-                                                .codebook =
-                                                    mode == STRAIT_MODE_RAW ? NULL : device->setup.codebook};
+                                                .codebook = mode == STRAIT_MODE_RAW ? NULL : device->setup.codebook};
     struct strait_result *result = &lane->batches[0].results[0];
     const struct strait_encode_item in = {
         .src = pages_at(&from, room->page, room), .dst = room->chunk, .dst_capacity = CHUNK_BYTES, .result = result};
     if (codec->encode(device->codec, &params, &in, 1, &run) != STRAIT_OK)
         return cudaErrorLaunchFailure;
     cudaError_t error = cudaStreamSynchronize(lane->stream);
-    const struct strait_decode_item out = {.dst = pages_at(&to, room->back, room),
-                                           .src = room->chunk,
-                                           .src_size = result->bytes,
-                                           .result = result};
+    const struct strait_decode_item out = {
+        .dst = pages_at(&to, room->back, room), .src = room->chunk, .src_size = result->bytes, .result = result};
     if (error == cudaSuccess && codec->decode(device->codec, device->setup.codebook, &out, 1, &run) != STRAIT_OK)
         error = cudaErrorLaunchFailure;
     return error == cudaSuccess ? cudaStreamSynchronize(lane->stream) : error;
