@@ -156,6 +156,13 @@ static enum strait_reason add_wanted(struct source *source, uint32_t from, uint3
     return STRAIT_REASON_NONE;
 }
 
+/* The largest chunk for a slot of the peer's host: both sides cut to what fits either. */
+static uint64_t near_limit(const struct source *source)
+{
+    uint64_t own = source->node->send.slot_bytes, theirs = source->peer->slot_bytes;
+    return own < theirs ? own : theirs;
+}
+
 /* How many of the first units one chunk for this slot takes. */
 static uint32_t first_chunk(const struct source *source, uint32_t slot, uint32_t units)
 {
@@ -163,9 +170,8 @@ static uint32_t first_chunk(const struct source *source, uint32_t slot, uint32_t
     const struct request *request = &source->offer->request;
     const struct peer *peer = source->peer;
     const uint32_t far = reach_slot_bytes(peer, slot);
-    uint64_t target = far != 0 ? far_target(far, source->bytes) : node->options.chunk_target, limit = far != 0 ? far : peer->slot_bytes;
-    if (!peer->direct && node->send.slot_bytes < limit)
-        limit = node->send.slot_bytes;
+    uint64_t target = far != 0 ? far_target(far, source->bytes) : node->options.chunk_target,
+             limit = far != 0 ? far : near_limit(source);
     if (far != 0 && units > FAR_PAGES_MAX)
         units = FAR_PAGES_MAX;
     return segments_cut_chunk(&source->segments, 0, units, &request->pool->pool->sizes, &request->pages, target, limit);
@@ -267,19 +273,16 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
     flight->send_slot = ARENA_NONE;
     flight->far = grant->slot >= peer->slot_count;
     if (flight->far)
-        return (struct job_chunk){.bytes = reach_slot(peer, device, grant->slot),
-                                  .size = reach_slot_bytes(peer, grant->slot),
-                                  .far = true};
-    if (peer->direct)
         return (struct job_chunk){
-            .bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes),
-            .size = peer->slot_bytes};
+            .bytes = reach_slot(peer, device, grant->slot), .size = reach_slot_bytes(peer, grant->slot), .far = true};
+    if (peer->direct)
+        return (struct job_chunk){.bytes =
+                                      link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes),
+                                  .size = near_limit(source)};
     flight->send_slot = arena_take(&node->send);
     if (flight->send_slot == ARENA_NONE)
         return (struct job_chunk){.bytes = NULL};
-    return (struct job_chunk){.bytes = arena_slot(&node->send, flight->send_slot),
-                              .size = node->send.slot_bytes < peer->slot_bytes ? node->send.slot_bytes
-                                                                               : peer->slot_bytes};
+    return (struct job_chunk){.bytes = arena_slot(&node->send, flight->send_slot), .size = near_limit(source)};
 }
 
 /* Does a GPU write to the part of the peer's arena that is the host's memory? */

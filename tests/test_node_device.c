@@ -127,6 +127,23 @@ START_TEST(groups_of_a_pool_may_be_on_several_gpus)
 }
 END_TEST
 
+/* Both sides cut to the smaller slots, also for a first chunk that nobody has asked for. */
+START_TEST(slots_may_differ_in_size)
+{
+    struct pair pair;
+    pair_init(&pair, SHM);
+    pair.a->options.gpu_peer = pair.b->options.gpu_peer = false;
+    pair.a->options.chunk_bytes = 128u << 10;
+    pair.b->options.chunk_bytes = 512u << 10;
+    pair.a->options.chunk_target = pair.b->options.chunk_target = 512u << 10;
+    pair_start(&pair);
+    struct geometry shape = {.pages = 64, .layers = 2, .row_bytes = 100000, .gpu = 1};
+    struct test_pool *small = pool_open(pair.source, shape), *large = pool_open(pair.sink, shape);
+    move_all(small, large, 1);
+    move_all(large, small, 1);
+}
+END_TEST
+
 START_TEST(what_is_started_together_runs_together)
 {
     struct pair pair;
@@ -290,6 +307,7 @@ int main(void)
     tcase_add_loop_test(tcase, either_side_can_be_the_host, 0, WIRES);
     tcase_add_loop_test(tcase, rows_and_odd_sizes_arrive, 0, WIRES);
     tcase_add_loop_test(tcase, groups_of_a_pool_may_be_on_several_gpus, 0, WIRES);
+    tcase_add_test(tcase, slots_may_differ_in_size);
     tcase_add_test(tcase, what_is_started_together_runs_together);
     tcase_add_test(tcase, embedded_pointers_are_a_gpus_too);
     tcase_add_test(tcase, one_handle_is_mapped_once);

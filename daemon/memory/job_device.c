@@ -64,8 +64,8 @@ static enum strait_status describe(struct job *job)
                                      .dst = job->dst,
                                      .src = job->src,
                                      .size = job->size};
-    if (job->dst != NULL)
-        return STRAIT_OK;
+    if (job->dst != NULL) /* what does not fit is refused here: in a launch others would fail with it */
+        return strait_encode_bound(&job->pages) <= job->size ? STRAIT_OK : STRAIT_ERR_NO_SPACE;
     if (job->far)
         return foresee_metadata(job);
     enum strait_status status = job_copy_metadata(job, &job->metadata, &job->task.metadata_size);

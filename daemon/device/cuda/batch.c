@@ -59,6 +59,11 @@ void lane_fini(struct lane *lane)
 
 /* ---- Choosing ---------------------------------------------------------------------------------------------------- */
 
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 static size_t rounded(size_t size)
 {
     return (size + 15) & ~(size_t)15;
@@ -114,8 +119,8 @@ static void choose(struct device *device, struct lane *lane, struct batch *batch
     batch->count = 0;
     for (struct device_task **at = &lane->waiting, *task; (task = *at) != NULL;) {
         struct stage *on = stage_of(device, task);
-        bool fits = batch->count < BATCH_TASKS && (on == NULL || on->taken < STAGE_SLOTS) && staged + staged_size(task) <= device->staging_size &&
-                    bytes + task_bytes(task) <= most_bytes(task);
+        bool fits = batch->count < BATCH_TASKS && (on == NULL || on->taken < STAGE_SLOTS) &&
+                    staged + staged_size(task) <= device->staging_size && bytes + task_bytes(task) <= most_bytes(task);
         if (batch->count > 0 && (!fits || !is_alike(task, batch->tasks[0]))) {
             at = &task->next;
             continue;
@@ -193,7 +198,7 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
     for (uint32_t i = 0; i < batch->count; i++)
         items[i] = (struct strait_encode_item){.src = place(batch, i, i > 0 ? &items[i - 1].src : NULL, &used),
                                                .dst = batch->slots[i]->memory,
-                                               .dst_capacity = batch->tasks[i]->size,
+                                               .dst_capacity = least(batch->tasks[i]->size, device->out.slot_bytes),
                                                .result = &batch->results[i]};
     while (batch->count > 1 && codec->encode_scratch(device->codec, items, batch->count) > lane->scratch_size)
         put_back(device, lane, batch, batch->count / 2);
@@ -215,9 +220,8 @@ static struct prepare prepare_far(const struct batch *batch, struct strait_decod
     for (uint32_t i = 0; i < batch->count; i++) {
         const struct device_task *task = batch->tasks[i];
         struct fetch *fetch = &prepare.fetches[prepare.fetch_count++];
-        *fetch = (struct fetch){.from = task->src,
-                                .to = batch->staging + used,
-                                .vectors = (uint32_t)(task->metadata_size / 16)};
+        *fetch = (struct fetch){
+            .from = task->src, .to = batch->staging + used, .vectors = (uint32_t)(task->metadata_size / 16)};
         memcpy(fetch->begins, task->begins, sizeof(fetch->begins));
         items[i].metadata = fetch->to;
         used += rounded(task->metadata_size);
@@ -242,8 +246,7 @@ static enum strait_status decode(struct device *device, struct lane *lane, struc
     while (batch->count > 1 && codec->decode_scratch(device->codec, items, batch->count) > lane->scratch_size)
         put_back(device, lane, batch, batch->count / 2);
     const struct strait_run run = run_of(device, lane, batch);
-    const struct prepare prepare =
-        batch->tasks[0]->far ? prepare_far(batch, items, used) : prepare_staged(batch, used);
+    const struct prepare prepare = batch->tasks[0]->far ? prepare_far(batch, items, used) : prepare_staged(batch, used);
     for (uint32_t i = 0; i < batch->count && *error == cudaSuccess; i++)
         if (batch->slots[i] != NULL)
             *error = stage_fetch(&device->in, batch->slots[i], batch->tasks[i], lane->stream);
@@ -253,7 +256,7 @@ static enum strait_status decode(struct device *device, struct lane *lane, struc
                                  : codec->decode(device->codec, device->setup.codebook, items, batch->count, &run);
 }
 
-/* What the codec refused has not run: only these tasks fail. */
+/* What the codec refused has not run: only these tasks fail. Their chunks may still be on their way here. */
 static void launched(struct device *device, struct lane *lane, struct batch *batch, enum strait_status status,
                      cudaError_t error)
 {
@@ -266,6 +269,8 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
         return;
     }
     for (uint32_t i = 0; i < batch->count; i++) {
+        if (batch->slots[i] != NULL && batch->tasks[i]->work == DEVICE_DECODE)
+            (void)cudaEventSynchronize(batch->slots[i]->copied);
         if (batch->slots[i] != NULL)
             stage_give(stage_of(device, batch->tasks[i]), batch->slots[i]);
         task_fail(device, batch->tasks[i], status);
@@ -273,12 +278,12 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
 }
 
 /* A launch of little would keep the device from a launch of much: while one decodes what is far, more is waited for. */
-bool lane_may_launch(const struct device *device, const struct lane *lane)
+bool lane_may_launch(struct device *device, const struct lane *lane)
 {
     uint64_t bytes = 0;
     if (lane->waiting == NULL || lane->running == LANE_BATCHES)
         return false;
-    const struct stage *on = stage_of((struct device *)device, lane->waiting);
+    const struct stage *on = stage_of(device, lane->waiting);
     if (on != NULL && on->taken == STAGE_SLOTS)
         return false;
     if (!lane->waiting->far || lane->waiting->work == DEVICE_ENCODE || lane->running == 0)
