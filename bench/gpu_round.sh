@@ -19,7 +19,7 @@
 set -uo pipefail
 build=$(realpath "${1:?usage: gpu_round.sh BUILD_DIR [DATA_DIR]}") data=${2:-}
 here=$(dirname "$0")
-steps=${STEPS:-chosen random memcheck initcheck racecheck pools codec transfer fault rivals}
+steps=${STEPS:-chosen random many memcheck initcheck racecheck pools codec transfer fault rivals}
 out=${OUT:-gpu-round}
 mkdir -p "$out"
 if [ -d "$build/bin" ]; then
@@ -88,6 +88,7 @@ PYTHON
 
 wanted chosen "$test" && step chosen 0 "${ours[@]}" "$test" --chosen
 wanted random "$test" && step random 0 "${ours[@]}" "$test" --trials "${TRIALS:-10000}"
+wanted many "$test" && step many 0 "${ours[@]}" "$test" --many
 sanitize memcheck memcheck
 sanitize initcheck initcheck
 if wanted racecheck "$build/race/libstrait-cuda.so.0"; then

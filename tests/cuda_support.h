@@ -24,6 +24,9 @@ struct device {
 bool device_init(struct device *device, const struct strait_codebook *codebook);
 void device_fini(struct device *device);
 
+/* For everything that is in the stream. A launch that does not end fails the program instead of keeping it waiting. */
+void device_wait(const struct device *device);
+
 /* One chunk of a batch. The scalar variant encodes `src` and decodes to `dst`; the device does the same with copies. */
 struct trial {
     struct asked asked;

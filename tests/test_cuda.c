@@ -1,12 +1,13 @@
 /* The CUDA variant against its scalar twin: chunks, verdicts and pages of random and of chosen batches.
  *
- *   test_cuda              10^4 random trials and the chosen ones
+ *   test_cuda              10^4 random trials, the chosen ones, and many blocks in one launch
  *   test_cuda --chosen     only the chosen ones, every buffer an allocation of its own: for compute-sanitizer
- *   test_cuda --trials N   N random ones */
+ *   test_cuda --trials N   N random ones
+ *   test_cuda --many       only many blocks in one launch */
 #include <string.h>
 
 #include "internal/bytes.h"
-#include "tests/cuda_support.h"
+#include "tests/cuda_many.h"
 
 static struct strait_codebook *codebook;
 static struct device device;
@@ -336,13 +337,13 @@ static void many_regions(void)
                               .scratch_size = device.scratch_size,
                               .tables = device.tables};
     require(strait_encode(device.codec, &params, chunk, bound, &far, &run) == STRAIT_OK);
-    require_cuda(cudaStreamSynchronize(device.stream));
+    device_wait(&device);
     require(memcmp(cuda, &result, sizeof(result)) == 0);
     require_cuda(cudaMemcpy(got, chunk, result.bytes, cudaMemcpyDeviceToHost));
     require(memcmp(got, expected, result.bytes) == 0);
     require_cuda(cudaMemset(memory, 0, sizeof(values)));
     require(strait_decode(device.codec, codebook, &far, NULL, chunk, result.bytes, &run) == STRAIT_OK);
-    require_cuda(cudaStreamSynchronize(device.stream));
+    device_wait(&device);
     require(cuda->status == STRAIT_OK && cuda->failed_pages == 0);
     static uint8_t back[sizeof(values)];
     require_cuda(cudaMemcpy(back, memory, sizeof(back), cudaMemcpyDeviceToHost));
@@ -374,16 +375,25 @@ static void check_device(unsigned trials, bool chosen)
         printf("%u random trials agree\n", done);
 }
 
+static void check_many(void)
+{
+    many_blocks(&device);
+    printf("many blocks agree\n");
+}
+
 int main(int argc, char **argv)
 {
-    bool chosen = argc == 2 && strcmp(argv[1], "--chosen") == 0;
+    bool chosen = argc == 2 && strcmp(argv[1], "--chosen") == 0, many = argc == 2 && strcmp(argv[1], "--many") == 0;
     unsigned trials = argc == 3 && strcmp(argv[1], "--trials") == 0 ? (unsigned)strtoul(argv[2], NULL, 0) : 10000;
     codebook = test_codebook();
     printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!device_init(&device, codebook))
         return 77;
-    check_device(chosen ? 0 : trials, chosen || argc == 1);
+    if (!many)
+        check_device(chosen ? 0 : trials, chosen || argc == 1);
+    if (many || argc == 1)
+        check_many();
     device_fini(&device);
     strait_codebook_destroy(codebook);
     return 0;
