@@ -55,6 +55,18 @@ ANY_SIDE uint32_t highest_bit(uint32_t x)
 #endif
 }
 
+// Number of zeroes above the highest set bit; x is not 0.
+ANY_SIDE uint32_t leading_zeroes(uint32_t x)
+{
+#ifdef __CUDA_ARCH__
+    uint32_t r;
+    asm("bfind.shiftamt.u32 %0, %1;" : "=r"(r) : "r"(x)); // one instruction; __clz, which 0 may be given, is two
+    return r;
+#else
+    return __builtin_clz(x);
+#endif
+}
+
 // Low word of high:low >> s; s of 32 and more counts as 32.
 ANY_SIDE uint32_t shift_right(uint32_t low, uint32_t high, uint32_t s)
 {
@@ -94,6 +106,18 @@ ANY_SIDE bool holds_byte(uint32_t x, uint32_t byte)
     return ((x - 0x01010101u) & ~x & 0x80808080u) != 0;
 }
 
+ANY_SIDE uint32_t reverse_bits(uint32_t x)
+{
+#ifdef __CUDA_ARCH__
+    return __brev(x);
+#else
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i++)
+        r |= (x >> i & 1) << (31 - i);
+    return r;
+#endif
+}
+
 // The lowest `count` bits; count up to 32 and beyond.
 ANY_SIDE uint32_t low_bits(uint32_t count)
 {
@@ -125,6 +149,16 @@ ANY_SIDE uint32_t fifteens(uint32_t items)
 {
     uint32_t x = items & (items >> 1);
     return x & (x >> 2) & 0x11111111u;
+}
+
+// The lowest `count` of eight 4-bit items, moved to the top: nothing else is left.
+ANY_SIDE uint32_t lowest_items(uint32_t items, uint32_t count)
+{
+#ifdef __CUDA_ARCH__
+    return __funnelshift_lc(0, items, 32 - 4 * count);
+#else
+    return count == 0 ? 0 : items << (32 - 4 * count);
+#endif
 }
 
 // How far the three upper bytes move when each byte holds as many 2-bit items as its byte of `counts` says: the shift
@@ -245,16 +279,13 @@ ANY_SIDE uint32_t top16_codes(const uint32_t w[4], table_address table, uint32_t
     return z;
 }
 
-// Values from tiers 1 and 2 as above. `first` are the exponents of ranks 0..5; `rest` are those of values that went on
-// to tier 3, each in its place.
-ANY_SIDE void join_tiers(uint32_t z, const uint32_t sign_mantissa[2], const uint32_t rest[2], const uint32_t first[2],
+// Values from eight ranks, as merge_tiers gives them. `first` are the exponents of ranks 0..5, and zeroes; `rest` are
+// those of values that went on to tier 3, each in its place, and zeroes.
+ANY_SIDE void join_ranks(uint32_t z, const uint32_t sign_mantissa[2], const uint32_t rest[2], const uint32_t first[2],
                          uint32_t w[4])
 {
-    uint32_t y = z & 0x33333333u, p = y + (y >> 16), x = z >> 2 & 0x33333333u, q = x + (x >> 16);
-    uint32_t a = permute(first[0], first[1], p), b = permute(first[0], first[1], q);
-    uint32_t ma = permute(0, 0x00ff0000u, p), mb = permute(0, 0x00ff0000u, q);
-    uint32_t e[2] = {select_bits(permute(ma, mb, 0x5140), rest[0], permute(a, b, 0x5140)),
-                     select_bits(permute(ma, mb, 0x7362), rest[1], permute(a, b, 0x7362))};
+    uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
+    uint32_t e[2] = {permute(a, b, 0x5140) | rest[0], permute(a, b, 0x7362) | rest[1]};
     join_values(sign_mantissa, e, w);
 }
 
@@ -271,7 +302,7 @@ ANY_SIDE void top16_exponents(uint32_t codes, const uint32_t table[4], uint32_t 
 
 // ---- 32 values of a lane ------------------------------------------------------------------------------------------
 
-// Four results of tier_codes to 32 items of tier 1 and 32 of tier 2; and back.
+// Four results of tier_codes to 32 items of tier 1 and 32 of tier 2.
 ANY_SIDE void part_tiers(const uint32_t z[4], uint32_t tier1[2], uint32_t tier2[2])
 {
     tier1[0] = permute(z[0], z[1], 0x5410);
@@ -280,12 +311,17 @@ ANY_SIDE void part_tiers(const uint32_t z[4], uint32_t tier1[2], uint32_t tier2[
     tier2[1] = permute(z[2], z[3], 0x7632);
 }
 
+// 32 items of both tiers to ranks, 6 for what went on to tier 3; of each eight values the even ones in the low half of
+// a word, the odd ones in the high half, in nibbles.
 ANY_SIDE void merge_tiers(const uint32_t tier1[2], const uint32_t tier2[2], uint32_t z[4])
 {
-    z[0] = permute(tier1[0], tier2[0], 0x5410);
-    z[1] = permute(tier1[0], tier2[0], 0x7632);
-    z[2] = permute(tier1[1], tier2[1], 0x5410);
-    z[3] = permute(tier1[1], tier2[1], 0x7632);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t even = (tier1[j] & 0x33333333u) + (tier2[j] & 0x33333333u);
+        uint32_t odd = (tier1[j] >> 2 & 0x33333333u) + (tier2[j] >> 2 & 0x33333333u);
+        z[2 * j] = permute(even, odd, 0x5410);
+        z[2 * j + 1] = permute(even, odd, 0x7632);
+    }
 }
 
 // Only the items of values that went on, without gaps.

@@ -47,11 +47,13 @@ DEVICE bool may_decode(const LAUNCH &launch, const decode_team &team, const deco
 
 template <class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const decode_team &team)
 {
-    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
+    const uint32_t thread = threadIdx.x % TEAM_THREADS;
+    uint32_t lane = thread % 32, warp = thread / 32;
     decode_shared &shared = team.shared();
     uint32_t tiered_turn = 0;
     block_writer writer = {shared.keys, {}};
     for (uint32_t turn = 0;; turn++) {
+        forget(lane), forget(warp);
         const uint32_t stage = turn % DECODE_STAGES;
         barrier_wait(&shared.full[stage], turn / DECODE_STAGES & 1);
         const decode_block &block = shared.blocks[stage];

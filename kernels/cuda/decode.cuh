@@ -54,7 +54,8 @@ struct alignas(16) decode_shared {
     uint64_t counted2, counted3; // tiers: the warps have counted
     uint64_t sums[DECODE_STAGES][WORKER_WARPS];
     uint4 keys[4]; // of the sum: they would take registers otherwise
-    uint32_t counts2[DECODE_STAGES][WORKER_WARPS], counts3[DECODE_STAGES][WORKER_WARPS];
+    alignas(16) uint32_t counts2[DECODE_STAGES][WORKER_WARPS];
+    alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4; WARP_BAD
     decode_block blocks[DECODE_STAGES];
     chunk_header header; // of the chunk that the first warp is at

@@ -7,28 +7,26 @@
 namespace strait
 {
 
-struct block_count {
-    uint32_t before, all; // items of warps before this one, of all
-};
-
-// What the warps have counted, once all have arrived.
-DEVICE block_count wait_counts(uint64_t *barrier, uint32_t parity, const uint32_t *counts, uint32_t warp, uint32_t lane)
+// Items of a tier, of which each warp has counted its own.
+DEVICE uint32_t count_all(const uint32_t *counts)
 {
-    barrier_wait(barrier, parity);
-    const uint32_t count = lane < WORKER_WARPS ? counts[lane] : 0;
-    return {__reduce_add_sync(ALL_LANES, lane < warp ? count : 0), __reduce_add_sync(ALL_LANES, count)};
+    static_assert(WORKER_WARPS == 8, "");
+    const uint4 a = reinterpret_cast<const uint4 *>(counts)[0], b = reinterpret_cast<const uint4 *>(counts)[1];
+    return a.x + a.y + a.z + a.w + b.x + b.y + b.z + b.w;
 }
 
 // A lane's 32 items of tier 1; zeroes past the block's last value.
-DEVICE void load_tier1(const uint8_t *input, uint32_t n, uint32_t thread, uint32_t tier1[2])
+template <bool WHOLE> DEVICE void load_tier1(const uint8_t *input, uint32_t n, uint32_t thread, uint32_t tier1[2])
 {
     const uint32_t at = n + 8 * thread, values = 32 * thread < n ? n - 32 * thread : 0;
-    if (at % 8 == 0) {
+    if (WHOLE || at % 8 == 0) {
         const uint2 x = *reinterpret_cast<const uint2 *>(input + at);
         tier1[0] = x.x, tier1[1] = x.y;
     } else {
         tier1[0] = load_word(input, at), tier1[1] = load_word(input, at + 4);
     }
+    if (WHOLE)
+        return;
     tier1[0] &= low_bits(2 * values);
     tier1[1] &= values > 16 ? low_bits(2 * (values - 16)) : 0;
 }
@@ -37,14 +35,15 @@ DEVICE void load_tier1(const uint8_t *input, uint32_t n, uint32_t thread, uint32
 struct tier3_lane {
     uint32_t wanted; // bit i: value i
     uint32_t count;
-    uint32_t first;          // item of the stream
-    uint32_t at3, at4, last; // of tiers 3 and 4; the stage's last byte
+    uint32_t first;     // item of the stream
+    uint32_t at3, last; // of tier 3; the stage's last byte
 
     // How many items of tier 3 before the lane's first are 15: the place of its first in tier 4.
     DEVICE uint32_t find_tier4(const uint32_t *words) const
     {
         const uint32_t from = 2 * at3, to = 2 * at3 + first;
         uint32_t rank = 0;
+#pragma unroll 1
         for (uint32_t k = from / 8; k <= to / 8; k++) {
             uint32_t found = fifteens(words[k]);
             if (k == from / 8)
@@ -56,33 +55,37 @@ struct tier3_lane {
         return rank;
     }
 
-    // Returns how many are in tier 4, and WARP_BAD when one should not be.
-    DEVICE uint32_t put(const uint8_t *input, const uint32_t *table, uint8_t *exponents) const
+    // All lanes. Returns how many are in tier 4, and WARP_BAD when one should not be. `counts` are what all warps have.
+    DEVICE uint32_t put(const uint8_t *input, const uint32_t *table, const uint32_t *counts, uint8_t *exponents) const
     {
         const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
-        const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
-        const uint32_t item = 2 * at3 + first, shift = item % 8 * 4, *p = words + item / 8;
-        uint32_t low = shift_right(p[0], p[1], shift), high = shift_right(p[1], p[2], shift);
-        const uint32_t escapes =
-            (fifteens(low) & low_bits(4 * count)) | (fifteens(high) & (count > 8 ? low_bits(4 * (count - 8)) : 0));
-        if (count <= 16 && escapes == 0) {
-            uint32_t left = __brev(wanted);
-#pragma unroll 1
-            while (left != 0) {
-                const uint32_t i = __clz(left);
-                left ^= 0x80000000u >> i;
-                exponents[i] = third[low & 15];
-                low = shift_right(low, high, 4);
-                high >>= 4;
-            }
-            return 0;
+        const uint32_t item = 2 * at3 + first, shift = item % 8 * 4;
+        const uint32_t *p = reinterpret_cast<const uint32_t *>(input) + item / 8;
+        uint32_t left = reverse_bits(wanted), low = shift_right(p[0], p[1], shift), high = 0;
+        uint32_t escapes = fifteens(lowest_items(low, min(count, 8)));
+        if (__any_sync(ALL_LANES, count > 8)) {
+            high = shift_right(p[1], p[2], shift);
+            if (count > 8)
+                escapes |= count > 16 ? 1 : fifteens(lowest_items(high, count - 8));
         }
-        return put_escapes(input, table, exponents);
+        if (escapes != 0)
+            return put_escapes(input, table, counts, exponents);
+#pragma unroll 1
+        while (left != 0) {
+            const uint32_t i = leading_zeroes(left);
+            left ^= 0x80000000u >> i;
+            exponents[i] = third[low & 15];
+            low = shift_right(low, high, 4);
+            high >>= 4;
+        }
+        return 0;
     }
 
-    DEVICE uint32_t put_escapes(const uint8_t *input, const uint32_t *table, uint8_t *exponents) const
+    DEVICE uint32_t put_escapes(const uint8_t *input, const uint32_t *table, const uint32_t *counts,
+                                uint8_t *exponents) const
     {
         const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
+        const uint32_t at4 = at3 + (count_all(counts) + 1) / 2;
         uint32_t rank = find_tier4(reinterpret_cast<const uint32_t *>(input)), left = wanted, bad = 0, escapes = 0;
         for (uint32_t k = first; left != 0; k++) {
             const uint32_t i = lowest_bit(left), item = get_item_of<4>(input, at3, k);
@@ -110,15 +113,20 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
     const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, thread = warp * 32 + lane, parity = turn & 1;
     uint32_t tier1[2], tier2[2], z[4];
-    load_tier1(input, n, thread, tier1);
+    uint4 *rest = reinterpret_cast<uint4 *>(team.exponents() + 1024 * warp); // zeroes but for values in tier 3
+    rest[lane] = rest[32 + lane] = make_uint4(0, 0, 0, 0);
+    load_tier1<WHOLE>(input, n, thread, tier1);
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])}, count2 = popcount(on2[0]) + popcount(on2[1]);
     const uint32_t warp2 = __reduce_add_sync(ALL_LANES, count2);
     if (lane == 0)
         shared.counts2[stage][warp] = warp2;
     warp_arrive(&shared.counted2, lane);
-    const uint32_t scan2 = warp_scan(count2, lane) - count2;
-    const block_count all2 = wait_counts(&shared.counted2, parity, shared.counts2[stage], warp, lane);
-    const uint32_t at2 = n + (n + 3) / 4, bit = 8 * at2 + 2 * (all2.before + scan2);
+    const uint32_t scan2 = warp_scan(count2) - count2;
+    barrier_wait(&shared.counted2, parity);
+    const uint32_t of_warp2 = lane < WORKER_WARPS ? shared.counts2[stage][lane] : 0;
+    const uint32_t before2 = __reduce_add_sync(ALL_LANES, lane < warp ? of_warp2 : 0);
+    const uint32_t all2 = __reduce_add_sync(ALL_LANES, of_warp2);
+    const uint32_t at2 = n + (n + 3) / 4, bit = 8 * at2 + 2 * (before2 + scan2);
     {
         const uint32_t *p = words + bit / 32, three[3] = {p[0], p[1], p[2]};
         spread_pair(three, bit % 32, on2, tier2);
@@ -130,16 +138,16 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     if (lane == 0)
         shared.counts3[stage][warp] = warp3;
     warp_arrive(&shared.counted3, lane);
-    const uint32_t scan3 = warp_scan(tier3.count, lane) - tier3.count;
+    const uint32_t scan3 = warp_scan(tier3.count) - tier3.count;
     merge_tiers(tier1, tier2, z);
     uint32_t *items = team.items();
     reinterpret_cast<uint4 *>(items)[thread] = make_uint4(z[0], z[1], z[2], z[3]);
-    const block_count all3 = wait_counts(&shared.counted3, parity, shared.counts3[stage], warp, lane);
-    tier3.first = all3.before + scan3;
-    tier3.at3 = at2 + (all2.all + 3) / 4;
-    tier3.at4 = tier3.at3 + (all3.all + 1) / 2;
+    barrier_wait(&shared.counted3, parity);
+    const uint32_t *counts3 = shared.counts3[stage];
+    tier3.first = __reduce_add_sync(ALL_LANES, lane < warp ? counts3[lane] : 0) + scan3;
+    tier3.at3 = at2 + (all2 + 3) / 4;
     tier3.last = BLOCK_SIZE + DECODE_SLACK - 1;
-    const uint32_t found = tier3.put(input, team.table(stage), team.exponents() + 32 * thread);
+    const uint32_t found = tier3.put(input, team.table(stage), counts3, team.exponents() + 32 * thread);
     uint32_t escapes = 0; // of the warp
     if (__any_sync(ALL_LANES, found != 0)) {
         const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);
@@ -151,7 +159,7 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
             shared.escapes[stage][warp] = escapes & ~WARP_BAD;
         named_sync(team.among(), WORKERS);
         const uint32_t all4 = __reduce_add_sync(ALL_LANES, lane < WORKER_WARPS ? shared.escapes[stage][lane] : 0);
-        tail = input[min(tier3.at4 + all4, tier3.last)];
+        tail = input[min(tier3.at3 + (count_all(counts3) + 1) / 2 + all4, tier3.last)];
         named_sync(team.among(), WORKERS);
     }
     const uint32_t first[2] = {team.table(stage)[0], team.table(stage)[1]};
@@ -161,7 +169,7 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
         const uint2 s = reinterpret_cast<const uint2 *>(input)[vector];
         const uint2 e = reinterpret_cast<const uint2 *>(exponents)[vector];
         const uint32_t sm[2] = {s.x, s.y}, rest[2] = {e.x, e.y};
-        join_tiers(items[vector], sm, rest, first, w);
+        join_ranks(items[vector], sm, rest, first, w);
     });
     __syncwarp();
     return escapes;

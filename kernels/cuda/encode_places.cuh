@@ -35,7 +35,7 @@ template <class LAUNCH> DEVICE void place_blocks(const LAUNCH &launch, uint64_t 
         // The lanes up to the first that does not know all of its own.
         const uint32_t complete = __ballot_sync(ALL_LANES, known == SCAN_EACH);
         const uint32_t first = complete == ALL_LANES ? 32 : lowest_bit(~complete);
-        const uint32_t scan = warp_scan(sum, lane), mine = start + scan - sum;
+        const uint32_t scan = warp_scan(sum), mine = start + scan - sum;
         if (lane <= first) {
 #pragma unroll
             for (uint32_t j = 0; j < SCAN_EACH; j++)

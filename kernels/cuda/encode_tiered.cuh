@@ -172,7 +172,7 @@ DEVICE void code_tiered(const LAUNCH &launch, const encode_team<CODER_TIERED> &t
     // Counts of the warp, then of the block.
     const uint32_t both = count2 | items3.count << 16, of_warp = __reduce_add_sync(ALL_LANES, both);
     const bool escapes = __any_sync(ALL_LANES, items3.escapes != 0), warp_same = __all_sync(ALL_LANES, same);
-    const uint32_t scan4 = escapes ? warp_scan(items3.escapes, lane) : 0;
+    const uint32_t scan4 = escapes ? warp_scan(items3.escapes) : 0;
     if (lane == 31)
         shared.escapes[parity][warp] = scan4;
     __syncwarp();
@@ -181,7 +181,7 @@ DEVICE void code_tiered(const LAUNCH &launch, const encode_team<CODER_TIERED> &t
         shared.sums[parity][warp] = total;
     }
     warp_arrive(&shared.counted, lane);
-    const uint32_t scan = warp_scan(both, lane) - both;
+    const uint32_t scan = warp_scan(both) - both;
     barrier_wait(&shared.counted, parity);
     const tier_places at = place_tiers(shared, parity, warp, lane);
     const uint32_t codes = (n + 3) / 4, used = n + codes + at.end + bytes % 2;

@@ -36,7 +36,7 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
         uint32_t left = escapes >> (8 * g) & 255;
         if (!__any_sync(ALL_LANES, left != 0))
             continue;
-        uint32_t mine = popcount(left), scan = warp_scan(mine, lane), k = at + scan - mine;
+        uint32_t mine = popcount(left), scan = warp_scan(mine), k = at + scan - mine;
         while (left != 0) {
             uint32_t position = 8 * worker_vector(warp, lane, g) + lowest_bit(left);
             left &= left - 1;

@@ -12,6 +12,13 @@ namespace strait
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 
+// For the compiler it is another value from here on: what follows from it is found again, not kept. There are registers
+// for what a block needs, not for what all blocks have in common besides.
+DEVICE void forget(uint32_t &x)
+{
+    asm volatile("" : "+r"(x));
+}
+
 DEVICE uint32_t shared_address(const void *p)
 {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -192,15 +199,16 @@ DEVICE uint32_t count_acq_rel(uint32_t *p)
 
 // ---- Warps --------------------------------------------------------------------------------------------------------
 
-// Sum of this lane's value and those of lower lanes.
-DEVICE uint32_t warp_scan(uint32_t x, uint32_t lane)
+// Sum of this lane's value and those of lower lanes. A shuffle says itself whether there was a lane to take from.
+DEVICE uint32_t warp_scan(uint32_t x)
 {
 #pragma unroll
-    for (int step = 1; step < 32; step <<= 1) {
-        uint32_t y = __shfl_up_sync(ALL_LANES, x, step);
-        if (lane >= step)
-            x += y;
-    }
+    for (int step = 1; step < 32; step <<= 1)
+        asm volatile("{\n.reg .pred p;\n.reg .u32 r;\n"
+                     "shfl.sync.up.b32 r|p, %0, %1, 0, -1;\n"
+                     "@p add.u32 %0, %0, r;\n}"
+                     : "+r"(x)
+                     : "r"(step));
     return x;
 }
 
