@@ -13,8 +13,8 @@ template <class LAUNCH>
 DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                            block_writer &writer, uint32_t *tiered_turn, uint32_t warp, uint32_t lane)
 {
-    const bool whole = block.direct && block.bytes == BLOCK_SIZE;
-    switch (block.mode) {
+    const bool whole = (block.what & BLOCK_WHOLE) != 0;
+    switch (block.mode()) {
     case STRAIT_BLOCK_TIERED: {
         const uint32_t turn = (*tiered_turn)++;
         if (whole)
@@ -39,7 +39,7 @@ DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32
 template <class LAUNCH>
 DEVICE bool may_decode(const LAUNCH &launch, const decode_team &team, const decode_block &block, uint32_t warp)
 {
-    if (block.passed)
+    if ((block.what & BLOCK_PASSED) != 0)
         return true;
     const bool refused = warp == 0 && wait_verdict(launch.head.items[block.item], launch_tag(launch)) != STRAIT_OK;
     return named_all(team.among(), WORKERS, !refused);
@@ -56,8 +56,8 @@ template <class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const deco
         forget(lane), forget(warp);
         const uint32_t stage = turn % DECODE_STAGES;
         barrier_wait(&shared.full[stage], turn / DECODE_STAGES & 1);
-        const decode_block &block = shared.blocks[stage];
-        const bool stop = block.stop;
+        const decode_block &block = shared.blocks[turn % LOOKED_UP];
+        const bool stop = (block.what & BLOCK_STOP) != 0;
         uint32_t found = WARP_BAD;
         writer.sum = {0, 0, 0};
         if (!stop) {
@@ -90,6 +90,7 @@ DEVICE void init_team(const decode_team &team)
         sum_load_keys(k, i);
         shared.keys[i] = make_uint4(k[0], k[1], k[2], k[3]);
     }
+    shared.fetched = 0;
     fence_bulk();
 }
 

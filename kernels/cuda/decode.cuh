@@ -19,23 +19,36 @@
 namespace strait
 {
 
+// What a block is, in one word, for all workers ask: its mode, and
+constexpr uint32_t BLOCK_MODE = 15, BLOCK_STOP = 16; // there are no more
+constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict is known to be OK
+constexpr uint32_t BLOCK_DIRECT = 64; // it is whole vectors of a page that has no gaps and is 16-byte aligned
+constexpr uint32_t BLOCK_WHOLE = 128; // that, and has all its values
+
 struct decode_block {
-    uint32_t stop; // there are no more
+    uint32_t what;
     uint32_t item, slot;
-    uint32_t passed;      // the chunk's verdict is known to be OK
-    uint32_t bytes;       // decoded, 2n + t
-    uint32_t units, mode; // coded
+    uint32_t bytes; // decoded, 2n + t
+    uint32_t units; // coded
     uint32_t table;
     uint32_t first_step; // of the page's sum: number of its first vector / 4
     uint32_t region;     // in the launch
     uint32_t offset;     // of the block in the page
-    uint32_t direct;     // it is whole vectors of a page that has no gaps and is 16-byte aligned
     uint8_t *page;
+
+    DEVICE uint32_t mode() const
+    {
+        return what & BLOCK_MODE;
+    }
 };
 
 // Streams are read in words, a little past the end of the block: what lies there never matters.
-constexpr uint32_t DECODE_STAGES = 2, DECODE_SLACK = 64;
+constexpr uint32_t DECODE_STAGES = 3, DECODE_SLACK = 64;
 constexpr uint32_t DECODE_STAGE_BYTES = IMAGE_DECODE_BYTES + BLOCK_SIZE + DECODE_SLACK;
+
+// Blocks that the first warp looks up at once; and places for what it found, until the last warp is through with them.
+constexpr uint32_t LOOK_UP = 2, LOOKED_UP = 8;
+static_assert(LOOKED_UP >= LOOK_UP + DECODE_STAGES, "what is still needed would be overwritten");
 
 // What a header says, once it has passed checks 1 to 6: then all of the metadata lies inside the chunk.
 struct chunk_header {
@@ -57,9 +70,9 @@ struct alignas(16) decode_shared {
     alignas(16) uint32_t counts2[DECODE_STAGES][WORKER_WARPS];
     alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4; WARP_BAD
-    decode_block blocks[DECODE_STAGES];
-    chunk_header header; // of the chunk that the first warp is at
-    decode_block next;   // what it is about to fetch
+    decode_block blocks[LOOKED_UP];
+    volatile uint32_t fetched; // blocks that are on their way or have come
+    chunk_header header;       // of the chunk that the first warp is at
 };
 
 struct decode_team {

@@ -17,10 +17,8 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
 {
     const decode_item &item = get_item<decode_item>(launch, item_index);
     const place at = find_block(launch, item, k);
-    block.stop = 0;
     block.item = item_index;
     block.slot = item.first_slot + k;
-    block.mode = 0;
     if (header.status != STRAIT_OK)
         return header.status; // nobody will look at it
     const region r = get_region(launch, item.first_region + at.region);
@@ -32,14 +30,15 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     const uint32_t b = has_block ? at.block : 0, length = length_of(header, index), row = row_of(header, index, b);
     const uint32_t end =
         block_end(header, index, blocks_of(r.page_bytes) <= header.rows_per_page + 1 ? blocks_of(r.page_bytes) : 1, b);
+    const uint32_t mode = row & 15;
     block.table = word_at(header.metadata, entry_at(index) + 4) & 0xffff;
     block.bytes = block_bytes(r.page_bytes, at.block);
     block.first_step = at.block * (BLOCK_VECTORS / 4);
     block.region = item.first_region + at.region;
     block.offset = at.block * BLOCK_SIZE;
-    block.direct = (r.shape & SHAPE_WIDTH) == 4 && (r.shape & SHAPE_WHOLE) != 0 && block.bytes % 16 == 0;
     block.page = r.base + id * r.page_stride;
-    block.mode = row & 15;
+    const bool direct = (r.shape & SHAPE_WIDTH) == 4 && (r.shape & SHAPE_WHOLE) != 0 && block.bytes % 16 == 0;
+    block.what = mode | (direct ? BLOCK_DIRECT : 0) | (direct && block.bytes == BLOCK_SIZE ? BLOCK_WHOLE : 0);
     block.units = end - (row >> 4);
     *first_unit = row >> 4;
     if (id >= r.page_count)
@@ -47,7 +46,7 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     if (length != r.page_bytes)
         return STRAIT_ERR_INVALID;
     if (row >> 4 < header.metadata_units || end <= row >> 4 || end > header.units ||
-        !extent_fits(block.mode, block.bytes, block.units))
+        !extent_fits(mode, block.bytes, block.units))
         return STRAIT_ERR_CORRUPT;
     return STRAIT_OK;
 }
@@ -67,8 +66,7 @@ DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t 
 {
     const decode_item &item = get_item<decode_item>(launch, block.item);
     decode_shared &shared = team.shared();
-    const bool has_table = block.mode >= STRAIT_BLOCK_TOP16 && block.table < launch.head.table_count;
-    shared.blocks[stage] = block;
+    const bool has_table = block.mode() >= STRAIT_BLOCK_TOP16 && block.table < launch.head.table_count;
     barrier_expect(&shared.full[stage], block.units * UNIT + (has_table ? IMAGE_DECODE_BYTES : 0));
     bulk_load(team.input(stage), item.src + static_cast<uint64_t>(first_unit) * UNIT, block.units * UNIT,
               &shared.full[stage]);
@@ -79,62 +77,116 @@ DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t 
                   IMAGE_DECODE_BYTES, &shared.full[stage]);
 }
 
+// What the first warp knows from one ticket to the next.
+struct beginner {
+    uint64_t tag;
+    uint32_t turn;         // blocks that it has fetched
+    uint32_t item;         // of which shared.header is
+    bool passed;           // the verdict on it is known to be OK
+    bool has_drawn;        // the next tickets
+    uint32_t share, drawn; // how many, and lane 0 the first of them
+
+    template <class LAUNCH> DEVICE void draw(const LAUNCH &launch, uint32_t lane)
+    {
+        drawn = draw_tickets(launch, share, lane);
+        has_drawn = true;
+    }
+};
+
+DEVICE void wait_stage(decode_shared &shared, uint32_t turn)
+{
+    if (turn >= DECODE_STAGES)
+        barrier_wait(&shared.empty[turn % DECODE_STAGES], (turn / DECODE_STAGES - 1) & 1);
+}
+
+// All lanes: `count` blocks of the item from number k on, a lane each: looking one up is a long chain of waiting. Then
+// they are fetched, one after another. Before it waits for room for the very last of its tickets it draws the next.
+template <class LAUNCH>
+DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &at, uint32_t k, uint32_t count,
+                      bool last_run, uint32_t lane)
+{
+    decode_shared &shared = team.shared();
+    decode_block block;
+    uint32_t first_unit = 0;
+    int32_t status = STRAIT_OK;
+    at.passed = at.passed || load_relaxed(&launch.head.items[at.item].verdict) == (at.tag | VERDICT_READY);
+    if (lane < count)
+        status = describe_block(launch, at.item, shared.header, k + lane, block, &first_unit);
+    const bool good = lane < count && status == STRAIT_OK;
+    const uint32_t all_good = __ballot_sync(ALL_LANES, good), rank = popcount(all_good & low_bits(lane));
+    if (good) {
+        block.what |= at.passed ? BLOCK_PASSED : 0;
+        shared.blocks[(at.turn + rank) % LOOKED_UP] = block;
+    } else if (lane < count) {
+        note_failure(launch, block, status);
+    }
+    const uint32_t fetched = popcount(all_good);
+#pragma unroll 1
+    for (uint32_t i = 0; i < fetched; i++, at.turn++) {
+        if (last_run && i + 1 == fetched)
+            at.draw(launch, lane);
+        wait_stage(shared, at.turn);
+        if (good && rank == i) {
+            fetch_block(launch, team, at.turn % DECODE_STAGES, block, first_unit);
+            __threadfence_block();
+            shared.fetched = at.turn + 1;
+        }
+        __syncwarp();
+    }
+}
+
+// How many tickets to draw at once: few when few are left, so that all teams end at about the same time.
+constexpr uint32_t SHARE_PARTS = 4;
+
+DEVICE uint32_t choose_share(uint32_t left, uint32_t teams)
+{
+    const uint32_t share = left / (SHARE_PARTS * teams);
+    return share < 1 ? 1 : share < LOOK_UP ? share : LOOK_UP;
+}
+
 template <class LAUNCH> DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t teams)
 {
-    const uint32_t lane = threadIdx.x % 32;
-    const uint64_t tag = launch_tag(launch);
+    const uint32_t lane = threadIdx.x % 32, tickets = launch.head.tickets;
     decode_shared &shared = team.shared();
-    uint32_t turn = 0, known_item = 0xffffffffu;
+    beginner known = {launch_tag(launch), 0, 0xffffffffu, false, false, choose_share(tickets, teams), 0};
     walk at;
     walk_begin(launch, at);
-    auto wait_stage = [&] {
-        if (turn >= DECODE_STAGES)
-            barrier_wait(&shared.empty[turn % DECODE_STAGES], (turn / DECODE_STAGES - 1) & 1);
-    };
-    bool passed = false; // the chunk, as far as is known here
-    for (uint32_t drawn = draw_ticket(launch, lane);;) {
-        const uint32_t ticket = show_ticket(drawn);
-        if (ticket >= launch.head.tickets)
+    for (;;) {
+        if (!known.has_drawn)
+            known.draw(launch, lane);
+        uint32_t ticket = show_ticket(known.drawn);
+        if (ticket >= tickets)
             break;
-        drawn = draw_ticket(launch, lane); // on its way until the next turn
-        walk_to(launch, at, ticket);
-        if (known_item != at.item) {
-            known_item = at.item;
-            passed = false;
-            __syncwarp();
-            if (lane == 0)
-                shared.header = read_header(get_item<decode_item>(launch, at.item));
-            __syncwarp();
+        const uint32_t end = ticket + known.share < tickets ? ticket + known.share : tickets;
+        known.share = choose_share(tickets - ticket, teams);
+        known.has_drawn = false;
+        while (ticket < end) {
+            walk_to(launch, at, ticket);
+            if (known.item != at.item) {
+                known.item = at.item;
+                known.passed = false;
+                __syncwarp();
+                if (lane == 0)
+                    shared.header = read_header(get_item<decode_item>(launch, at.item));
+                __syncwarp();
+            }
+            if (at.kind == KIND_BLOCKS) {
+                const uint32_t count = (end < at.end ? end : at.end) - ticket;
+                begin_run(launch, team, known, ticket - at.first, count, ticket + count == end, lane);
+                ticket += count;
+                continue;
+            }
+            if (at.kind == KIND_CHECK)
+                check_part(launch, shared.header, at.item, ticket - at.first, known.tag, lane);
+            else
+                close_part(launch, shared.header, at.item, ticket - at.first, known.tag, lane);
+            ticket++;
         }
-        if (at.kind == KIND_CHECK) {
-            check_part(launch, shared.header, at.item, ticket - at.first, tag, lane);
-            continue;
-        }
-        if (at.kind == KIND_CLOSE) {
-            close_part(launch, shared.header, at.item, ticket - at.first, tag, lane);
-            continue;
-        }
-        uint32_t first_unit = 0;
-        int32_t status = STRAIT_OK;
-        if (lane == 0) {
-            passed = passed || load_relaxed(&launch.head.items[at.item].verdict) == (tag | VERDICT_READY);
-            status = describe_block(launch, at.item, shared.header, ticket - at.first, shared.next, &first_unit);
-            shared.next.passed = passed;
-            if (status != STRAIT_OK)
-                note_failure(launch, shared.next, status);
-        }
-        if (__shfl_sync(ALL_LANES, status, 0) != STRAIT_OK)
-            continue;
-        wait_stage();
-        if (lane == 0)
-            fetch_block(launch, team, turn % DECODE_STAGES, shared.next, first_unit);
-        __syncwarp();
-        turn++;
     }
-    wait_stage();
+    wait_stage(shared, known.turn);
     if (lane == 0) {
-        shared.blocks[turn % DECODE_STAGES].stop = 1;
-        barrier_arrive(&shared.full[turn % DECODE_STAGES]);
+        shared.blocks[known.turn % LOOKED_UP].what = BLOCK_STOP;
+        barrier_arrive(&shared.full[known.turn % DECODE_STAGES]);
     }
     end_team(launch, lane, teams);
 }

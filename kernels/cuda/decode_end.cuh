@@ -72,7 +72,7 @@ DEVICE bool tiers_hold(const streams &s, const uint8_t *input, uint32_t lane)
 DEVICE streams measure_top16(const decode_block &block, const uint8_t *input)
 {
     streams s = {};
-    const bool listed = block.mode == STRAIT_BLOCK_TOP16_ESCAPES;
+    const bool listed = block.mode() == STRAIT_BLOCK_TOP16_ESCAPES;
     s.n = block.bytes / 2;
     s.at2 = s.n + (s.n + 1) / 2;
     s.count4 = listed ? list_count(input, s.at2) : 0;
@@ -93,53 +93,53 @@ DEVICE bool codes_hold(const streams &s, const uint8_t *input, uint32_t lane)
 }
 
 // All lanes: measures the block and finds whether it is what an encoder writes.
-DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const uint8_t *input, uint32_t lane)
+DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const decode_block &block, const uint8_t *input,
+                           uint32_t lane)
 {
-    const decode_block &block = shared.blocks[stage];
     const uint32_t size = block.units * UNIT;
     streams s = {};
-    if (block.mode == STRAIT_BLOCK_TIERED)
+    if (block.mode() == STRAIT_BLOCK_TIERED)
         s = measure_tiers(shared, stage, block, lane);
-    else if (block.mode >= STRAIT_BLOCK_TOP16)
+    else if (block.mode() >= STRAIT_BLOCK_TOP16)
         s = measure_top16(block, input);
     else
-        s.used = block.mode == STRAIT_BLOCK_RAW ? block.bytes : 2 + block.bytes % 2;
+        s.used = block.mode() == STRAIT_BLOCK_RAW ? block.bytes : 2 + block.bytes % 2;
     const bool bad = lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0;
     s.good = !__any_sync(ALL_LANES, bad) && units_of(s.used) == block.units; // then the streams lie inside
     if (!s.good)
         return s;
     const bool padding = s.used + lane < size && input[s.used + lane] != 0;
     s.good = !__any_sync(ALL_LANES, padding);
-    if (s.good && block.mode >= STRAIT_BLOCK_TOP16)
-        s.good = block.mode == STRAIT_BLOCK_TIERED ? tiers_hold(s, input, lane) : codes_hold(s, input, lane);
+    if (s.good && block.mode() >= STRAIT_BLOCK_TOP16)
+        s.good = block.mode() == STRAIT_BLOCK_TIERED ? tiers_hold(s, input, lane) : codes_hold(s, input, lane);
     return s;
+}
+
+// Whether the team's next block will be done whatever others do. If not, somebody may be waiting for those before it.
+DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
+{
+    const volatile uint32_t &what = shared.blocks[turn % LOOKED_UP].what; // to be read second
+    return barrier_test(&shared.done[turn % DECODE_STAGES], turn / DECODE_STAGES & 1) ||
+           (shared.fetched > turn && (what & BLOCK_PASSED) != 0);
 }
 
 template <class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team)
 {
     const uint32_t lane = threadIdx.x % 32;
     decode_shared &shared = team.shared();
-    done_blocks done = {0, 0};
-    auto tell = [&] {
-        if (lane == 0)
-            done.tell(launch);
-        done.count = 0;
-    };
+    done_list done = {0, 0};
     for (uint32_t turn = 0;; turn++) {
-        const uint32_t stage = turn % DECODE_STAGES, parity = turn / DECODE_STAGES & 1;
-        if (done.must_tell(&shared.done[stage], parity))
-            tell();
-        barrier_wait(&shared.done[stage], parity);
-        const decode_block &block = shared.blocks[stage];
-        if (done.count > 0 && (block.stop || block.item != done.item))
-            tell();
-        if (block.stop)
+        const uint32_t stage = turn % DECODE_STAGES;
+        if (done.is_full() || (done.count > 0 && !is_underway(shared, turn)))
+            done.tell(launch, lane);
+        barrier_wait(&shared.done[stage], turn / DECODE_STAGES & 1);
+        const decode_block &block = shared.blocks[turn % LOOKED_UP];
+        if ((block.what & BLOCK_STOP) != 0)
             break;
-        const streams s = judge_block(shared, stage, team.input(stage), lane);
+        const streams s = judge_block(shared, stage, block, team.input(stage), lane);
         const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[stage][lane] : 0);
-        const uint32_t slot = block.slot, mode = block.mode;
-        done.count++;
-        done.item = block.item;
+        const uint32_t slot = block.slot, mode = block.mode();
+        done.add(block.item, lane);
         warp_arrive(&shared.empty[stage], lane);
         if (lane == 0) {
             launch.head.planes[PLANE_SUMS][slot] = sum;
@@ -148,6 +148,7 @@ template <class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decod
         }
         __syncwarp();
     }
+    done.tell(launch, lane);
 }
 
 } // namespace strait

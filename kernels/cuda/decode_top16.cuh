@@ -58,7 +58,7 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
     const uint8_t *input = team.input(stage);
     const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, size = block.units * UNIT;
     const uint32_t tail_bytes = WHOLE ? 0 : block.bytes % 2;
-    const bool listed = block.mode == STRAIT_BLOCK_TOP16_ESCAPES;
+    const bool listed = block.mode() == STRAIT_BLOCK_TOP16_ESCAPES;
     uint32_t at = n + (n + 1) / 2, count = 0;
     bool bad = false;
     if (listed) {

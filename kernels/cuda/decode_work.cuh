@@ -98,7 +98,7 @@ DEVICE void put_block(const LAUNCH &launch, const decode_block &block, block_wri
 {
     const uint4 k = writer.keys[lane % 4];
     const uint32_t keys[4] = {k.x, k.y, k.z, k.w}, first = warp * 128 + lane;
-    if (WHOLE || block.direct) {
+    if (WHOLE || (block.what & BLOCK_DIRECT) != 0) {
         put_direct<WHOLE>(block, writer.sum, keys, first, make);
     } else {
 #pragma unroll 1

@@ -54,6 +54,7 @@ template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch,
         barrier_init(&shared.ready[parity], WORKER_WARPS * WARP_ARRIVALS);
         barrier_init(&shared.unused[parity], WARP_ARRIVALS);
     }
+    shared.fetched = 0;
     shared.tag = launch_tag(launch);
     fence_bulk();
 }

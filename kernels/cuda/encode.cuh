@@ -54,6 +54,7 @@ struct encode_shared {
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
     encode_block block;
     encode_job jobs[2];
+    volatile uint32_t fetched; // blocks that are on their way or have come
 };
 
 // The streams of the team's `turn`-th block may be written once those of the last but one have left.

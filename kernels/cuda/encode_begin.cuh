@@ -73,6 +73,7 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
                         found.item,
                         item.dst + static_cast<uint64_t>(item.metadata_units) * UNIT};
         barrier_expect(&shared.full, of_table + (bulk ? bytes : 0));
+        shared.fetched = shared.fetched + 1;
         if (new_table)
             bulk_load(team.table(), table_source<CODER>(launch.head.tables, r.table), of_table, &shared.full);
     } else if (lane < WARP_ARRIVALS) {
@@ -98,7 +99,7 @@ DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
         // before it has arrived: what it takes to look it up then passes while that one is coded.
         if (turn > 0)
             barrier_wait(&shared.full, (turn - 1) & 1);
-        ticket = show_ticket(draw_ticket(launch, lane));
+        ticket = show_ticket(draw_tickets(launch, 1, lane));
         if (ticket == 0 || ticket >= launch.head.tickets)
             break;
         walk_to(launch, at, ticket);

@@ -33,14 +33,6 @@ DEVICE void store_streams(const encode_team<CODER> &team, const encode_job &job,
         bulk_store(dst + n + codes, team.rest(parity), rest);
 }
 
-// One lane: blocks count once they have arrived.
-template <class LAUNCH> DEVICE void tell_arrived(const LAUNCH &launch, const done_blocks &done)
-{
-    bulk_wait();
-    fence_bulk_global();
-    done.tell(launch);
-}
-
 // One lane: a block to its place. Returns when it has left shared memory.
 template <coder CODER>
 DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst)
@@ -61,20 +53,21 @@ template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch
     encode_shared &shared = team.shared();
     const uint64_t tag = shared.tag;
     uint32_t known_first = 0xffffffffu, first_start = 0;
-    done_blocks done = {0, 0};
+    done_list done = {0, 0};
     auto tell = [&] {
-        if (lane == 0)
-            tell_arrived(launch, done);
-        done.count = 0;
+        if (lane == 0) {
+            bulk_wait();
+            fence_bulk_global();
+        }
+        done.tell(launch, lane);
     };
     for (uint32_t turn = 0;; turn++) {
         const uint32_t parity = turn & 1;
-        if (done.must_tell(&shared.ready[parity], turn / 2 & 1))
+        // A block that has been fetched will be done whatever others do. If there is none, somebody may be waiting.
+        if (done.is_full() || (done.count > 0 && shared.fetched <= turn))
             tell();
         barrier_wait(&shared.ready[parity], turn / 2 & 1);
         const encode_job job = shared.jobs[parity];
-        if (done.count > 0 && (job.stop || job.item != done.item))
-            tell();
         if (job.stop)
             break;
         const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[parity][lane] : 0);
@@ -86,9 +79,9 @@ template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch
             store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT);
         }
         warp_arrive(&shared.unused[parity], lane);
-        done.count++;
-        done.item = job.item;
+        done.add(job.item, lane);
     }
+    tell();
 }
 
 } // namespace strait

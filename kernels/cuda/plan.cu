@@ -4,10 +4,11 @@ namespace strait
 {
 
 // A chunk's end is drawn when so many blocks have been drawn after its last: by then they are done, and nobody waits.
-constexpr uint32_t CLOSE_LAG = 4096;
+// Teams hold some tickets at once, and count what they have done even later: that is half of it when there are 400.
+constexpr uint32_t CLOSE_LAG = 16384;
 
 // A check is drawn so many blocks before the chunk's first: then the verdict is there when it is needed.
-constexpr uint64_t CHECK_LEAD = 4096;
+constexpr uint64_t CHECK_LEAD = 16384;
 
 // Vectors and blocks of metadata that a part of a check should have, few of either for a lane, and as many parts as a
 // launch can use.

@@ -190,6 +190,14 @@ DEVICE void count_release(uint32_t *p, uint32_t count)
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(count) : "memory");
 }
 
+// Returns what it was.
+DEVICE uint32_t count_relaxed(uint32_t *p, uint32_t count)
+{
+    uint32_t v;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "r"(count) : "memory");
+    return v;
+}
+
 DEVICE uint32_t count_acq_rel(uint32_t *p)
 {
     uint32_t v;

@@ -31,10 +31,10 @@ template <class LAUNCH> DEVICE uint64_t launch_tag(const LAUNCH &launch)
     return (load_relaxed(&launch.head.scratch->launch) + 1) << TAG_SHIFT;
 }
 
-// Lane 0 gets a ticket; show_ticket tells the others, and waits for it.
-template <class LAUNCH> DEVICE uint32_t draw_ticket(const LAUNCH &launch, uint32_t lane)
+// Lane 0 gets some tickets in a row; show_ticket tells the others the first, and waits for it.
+template <class LAUNCH> DEVICE uint32_t draw_tickets(const LAUNCH &launch, uint32_t count, uint32_t lane)
 {
-    return lane == 0 ? atomicAdd(&launch.head.scratch->tickets, 1u) : 0;
+    return lane == 0 ? count_relaxed(&launch.head.scratch->tickets, count) : 0;
 }
 
 DEVICE uint32_t show_ticket(uint32_t drawn)
@@ -118,21 +118,30 @@ DEVICE uint32_t first_block_of(const LAUNCH &launch, const ITEM &item, uint32_t 
     return r.blocks_before * item.id_count + (page - index * item.id_count) * blocks_of(r.page_bytes);
 }
 
-// Blocks that a team has done but not yet told of: it tells of some at once, for that takes its time, and of all before
-// it waits for more, for others may wait for these.
-struct done_blocks {
-    static constexpr uint32_t MOST = 4;
+// Blocks that a team has done but that their chunks do not count yet: lane i knows the chunk of the i-th. Before one is
+// counted everything that was written for it must have arrived, which takes many times as long as a block while all
+// write: so it is done for many at once.
+struct done_list {
+    static constexpr uint32_t MOST = 16;
     uint32_t count, item;
 
-    DEVICE bool must_tell(uint64_t *more, uint32_t parity) const
+    DEVICE bool is_full() const
     {
-        return count == MOST || (count > 0 && !barrier_test(more, parity));
+        return count == MOST;
     }
 
-    // One lane, when everything that was written for them has arrived.
-    template <class LAUNCH> DEVICE void tell(const LAUNCH &launch) const
+    DEVICE void add(uint32_t of, uint32_t lane)
     {
-        count_release(&launch.head.items[item].blocks_done, count);
+        item = lane == count ? of : item;
+        count++;
+    }
+
+    template <class LAUNCH> DEVICE void tell(const LAUNCH &launch, uint32_t lane)
+    {
+        __syncwarp();
+        if (lane < count)
+            count_release(&launch.head.items[item].blocks_done, 1);
+        count = 0;
     }
 };
 
