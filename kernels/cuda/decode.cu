@@ -22,10 +22,10 @@ DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32
         return work_tiered<false>(launch, team, stage, block, writer, turn, warp, lane);
     }
     case STRAIT_BLOCK_RAW:
-        work_raw(launch, block, writer, team.input(stage), warp, lane);
+        work_raw(launch, block, writer, team.lines(stage) + block.before, warp, lane);
         return 0;
     case STRAIT_BLOCK_CONST:
-        work_const(launch, block, writer, team.input(stage), warp, lane);
+        work_const(launch, block, writer, team.lines(stage) + block.before, warp, lane);
         return 0;
     default:
         if (whole)

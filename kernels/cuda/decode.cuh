@@ -28,8 +28,9 @@ constexpr uint32_t BLOCK_WHOLE = 128; // that, and has all its values
 struct decode_block {
     uint32_t what;
     uint32_t item, slot;
-    uint32_t bytes; // decoded, 2n + t
-    uint32_t units; // coded
+    uint32_t bytes;  // decoded, 2n + t
+    uint32_t units;  // coded
+    uint32_t before; // bytes of its first line that belong to something else
     uint32_t table;
     uint32_t first_step; // of the page's sum: number of its first vector / 4
     uint32_t region;     // in the launch
@@ -42,9 +43,10 @@ struct decode_block {
     }
 };
 
-// Streams are read in words, a little past the end of the block: what lies there never matters.
-constexpr uint32_t DECODE_STAGES = 3, DECODE_SLACK = 64;
-constexpr uint32_t DECODE_STAGE_BYTES = IMAGE_DECODE_BYTES + BLOCK_SIZE + DECODE_SLACK;
+// Streams are read in words, a little past the end of the block: what lies there never matters. A block comes in whole
+// lines of global memory, as far as its chunk has them, with what lies before and after it there.
+constexpr uint32_t DECODE_STAGES = 3, DECODE_SLACK = 64, LINE = 128, DECODE_TABLE_ROOM = LINE;
+constexpr uint32_t DECODE_STAGE_BYTES = DECODE_TABLE_ROOM + BLOCK_SIZE + 3 * LINE;
 
 // Blocks that the first warp looks up at once; and places for what it found, until the last warp is through with them.
 constexpr uint32_t LOOK_UP = 2, LOOKED_UP = 8;
@@ -87,9 +89,9 @@ struct decode_team {
     {
         return reinterpret_cast<const uint32_t *>(memory + stage * DECODE_STAGE_BYTES);
     }
-    DEVICE uint8_t *input(uint32_t stage) const
+    DEVICE uint8_t *lines(uint32_t stage) const
     {
-        return memory + stage * DECODE_STAGE_BYTES + IMAGE_DECODE_BYTES;
+        return memory + stage * DECODE_STAGE_BYTES + DECODE_TABLE_ROOM;
     }
     // By value: exponents that are not in the first tiers, or not in the codes.
     DEVICE uint8_t *exponents() const

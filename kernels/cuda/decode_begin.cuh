@@ -8,6 +8,13 @@
 namespace strait
 {
 
+// Units of the chunk that lie in the same line of global memory as this one, before it.
+DEVICE uint32_t units_before(const uint8_t *chunk, uint32_t unit)
+{
+    const uint32_t in_line = (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(chunk) / UNIT) + unit) % (LINE / UNIT);
+    return in_line < unit ? in_line : unit;
+}
+
 // Everything about block k of the item but its bytes, and the status that its page has for its sake. Where it is in the
 // chunk is read from the metadata once more, and checked once more: whatever lies there by now, nothing outside the
 // chunk is read. Loads come before what depends on them, so that they run side by side.
@@ -40,6 +47,7 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     const bool direct = (r.shape & SHAPE_WIDTH) == 4 && (r.shape & SHAPE_WHOLE) != 0 && block.bytes % 16 == 0;
     block.what = mode | (direct ? BLOCK_DIRECT : 0) | (direct && block.bytes == BLOCK_SIZE ? BLOCK_WHOLE : 0);
     block.units = end - (row >> 4);
+    block.before = units_before(item.src, row >> 4) * UNIT;
     *first_unit = row >> 4;
     if (id >= r.page_count)
         return STRAIT_ERR_PAGE_ID;
@@ -59,6 +67,24 @@ template <class LAUNCH> DEVICE void note_failure(const LAUNCH &launch, const dec
     count_release(&launch.head.items[block.item].blocks_done, 1);
 }
 
+// One lane: some bytes further on, as many as the block has, to the L2: every team does so, and thus all of what the
+// teams will want a while later comes from there. How far: about as many blocks as there are teams.
+constexpr uint32_t PREFETCH_AHEAD = 4u << 20;
+
+template <class LAUNCH> DEVICE void prefetch_ahead(const LAUNCH &launch, const decode_block &block, uint32_t first_unit)
+{
+    const decode_item *item = &get_item<decode_item>(launch, block.item);
+    uint64_t at = static_cast<uint64_t>(first_unit) * UNIT + PREFETCH_AHEAD;
+    if (at >= item->src_size) { // it is in the next chunk
+        if (block.item + 1 == launch.head.item_count)
+            return;
+        at = (at - item->src_size) / UNIT * UNIT;
+        item++;
+    }
+    if (at + block.units * UNIT <= item->src_size)
+        bulk_prefetch(item->src + at, block.units * UNIT);
+}
+
 // One lane: the block's bytes, and its table's.
 template <class LAUNCH>
 DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
@@ -67,9 +93,11 @@ DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t 
     const decode_item &item = get_item<decode_item>(launch, block.item);
     decode_shared &shared = team.shared();
     const bool has_table = block.mode() >= STRAIT_BLOCK_TOP16 && block.table < launch.head.table_count;
-    barrier_expect(&shared.full[stage], block.units * UNIT + (has_table ? IMAGE_DECODE_BYTES : 0));
-    bulk_load(team.input(stage), item.src + static_cast<uint64_t>(first_unit) * UNIT, block.units * UNIT,
-              &shared.full[stage]);
+    const uint64_t from = static_cast<uint64_t>(first_unit) * UNIT - block.before, left = item.src_size - from;
+    const uint32_t lines = (block.before + block.units * UNIT + LINE - 1) / LINE * LINE;
+    const uint32_t bytes = lines <= left ? lines : static_cast<uint32_t>(left);
+    barrier_expect(&shared.full[stage], bytes + (has_table ? IMAGE_DECODE_BYTES : 0));
+    bulk_load(team.lines(stage), item.src + from, bytes, &shared.full[stage]);
     if (has_table)
         bulk_load(team.memory + stage * DECODE_STAGE_BYTES,
                   launch.head.tables + static_cast<uint64_t>(block.table) * sizeof(table_image) +
@@ -128,6 +156,7 @@ DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &a
         wait_stage(shared, at.turn);
         if (good && rank == i) {
             fetch_block(launch, team, at.turn % DECODE_STAGES, block, first_unit);
+            prefetch_ahead(launch, block, first_unit);
             __threadfence_block();
             shared.fetched = at.turn + 1;
         }

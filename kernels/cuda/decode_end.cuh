@@ -136,7 +136,7 @@ template <class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decod
         const decode_block &block = shared.blocks[turn % LOOKED_UP];
         if ((block.what & BLOCK_STOP) != 0)
             break;
-        const streams s = judge_block(shared, stage, block, team.input(stage), lane);
+        const streams s = judge_block(shared, stage, block, team.lines(stage) + block.before, lane);
         const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[stage][lane] : 0);
         const uint32_t slot = block.slot, mode = block.mode();
         done.add(block.item, lane);

@@ -109,7 +109,7 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
                             block_writer &writer, uint32_t turn, uint32_t warp, uint32_t lane)
 {
     decode_shared &shared = team.shared();
-    const uint8_t *input = team.input(stage);
+    const uint8_t *input = team.lines(stage) + block.before;
     const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
     const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, thread = warp * 32 + lane, parity = turn & 1;
     uint32_t tier1[2], tier2[2], z[4];

@@ -55,7 +55,7 @@ template <bool WHOLE, class LAUNCH>
 DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                            block_writer &writer, uint32_t warp, uint32_t lane)
 {
-    const uint8_t *input = team.input(stage);
+    const uint8_t *input = team.lines(stage) + block.before;
     const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, size = block.units * UNIT;
     const uint32_t tail_bytes = WHOLE ? 0 : block.bytes % 2;
     const bool listed = block.mode() == STRAIT_BLOCK_TOP16_ESCAPES;

@@ -85,7 +85,7 @@ DEVICE void put_direct(const decode_block &block, partial_sum &sum, const uint32
             const uint32_t k = g + i;
             if (WHOLE || first + 32 * k < vectors) {
                 sum_vector(sum, w[i], keys, even_step + k * 8 * SUM_STEP_EVEN, odd_step + k * 8 * SUM_STEP_ODD);
-                __stcs(dst + 32 * k, make_uint4(w[i][0], w[i][1], w[i][2], w[i][3]));
+                store_streaming(dst + 32 * k, w[i]);
             }
         }
     }

@@ -150,6 +150,7 @@ struct launch_head {
     uint32_t class_count, table_count;
     uint32_t tickets, slots;
     uint32_t items_at, segments_at, regions_at; // in launch.bytes
+    uint32_t item_count;                        // there
     uint8_t element, mode, coded, reserved;     // coded: there are tables to code with
     uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES];
 };

@@ -287,6 +287,7 @@ template <class ITEM, class ARGUMENT>
 static void fill(large_launch &launch, const share &part, const ARGUMENT *from, uint32_t first_ticket)
 {
     launch.head.items_at = 0;
+    launch.head.item_count = part.items;
     launch.head.segments_at = part.segments_at;
     launch.head.regions_at = part.regions_at;
     ITEM *items = reinterpret_cast<ITEM *>(launch.bytes);

@@ -111,6 +111,12 @@ DEVICE void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barr
                  : "memory");
 }
 
+// To the L2 only.
+DEVICE void bulk_prefetch(const void *src, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
+}
+
 DEVICE void bulk_store(void *dst, const void *src, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(shared_address(src)),
@@ -144,6 +150,14 @@ DEVICE void fence_bulk()
 DEVICE void fence_bulk_global()
 {
     asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// Ordinary accesses of one warp whose bytes nobody here will want again.
+DEVICE void store_streaming(uint4 *p, const uint32_t w[4])
+{
+    asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+                 "r"(w[3])
+                 : "memory");
 }
 
 // ---- Global memory that several thread blocks share ---------------------------------------------------------------
