@@ -79,6 +79,7 @@ DEVICE void init_team(const decode_team &team)
 {
     decode_shared &shared = team.shared();
     for (uint32_t stage = 0; stage < DECODE_STAGES; stage++) {
+        barrier_init(&shared.begun[stage], 1);
         barrier_init(&shared.full[stage], 1);
         barrier_init(&shared.empty[stage], WARP_ARRIVALS);
         barrier_init(&shared.done[stage], WORKER_WARPS * WARP_ARRIVALS);
@@ -90,7 +91,6 @@ DEVICE void init_team(const decode_team &team)
         sum_load_keys(k, i);
         shared.keys[i] = make_uint4(k[0], k[1], k[2], k[3]);
     }
-    shared.fetched = 0;
     fence_bulk();
 }
 

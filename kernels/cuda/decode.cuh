@@ -65,7 +65,8 @@ struct chunk_header {
 constexpr uint32_t WARP_BAD = 1u << 31;
 
 struct alignas(16) decode_shared {
-    uint64_t full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
+    // Of a block, in turn: it is on its way; it has come; its stage may be filled; the workers are through with it.
+    uint64_t begun[DECODE_STAGES], full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
     uint64_t counted2, counted3; // tiers: the warps have counted
     uint64_t sums[DECODE_STAGES][WORKER_WARPS];
     uint4 keys[4]; // of the sum: they would take registers otherwise
@@ -73,8 +74,7 @@ struct alignas(16) decode_shared {
     alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4; WARP_BAD
     decode_block blocks[LOOKED_UP];
-    volatile uint32_t fetched; // blocks that are on their way or have come
-    chunk_header header;       // of the chunk that the first warp is at
+    chunk_header header; // of the chunk that the first warp is at
 };
 
 struct decode_team {

@@ -157,8 +157,7 @@ DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &a
         if (good && rank == i) {
             fetch_block(launch, team, at.turn % DECODE_STAGES, block, first_unit);
             prefetch_ahead(launch, block, first_unit);
-            __threadfence_block();
-            shared.fetched = at.turn + 1;
+            barrier_arrive(&shared.begun[at.turn % DECODE_STAGES]);
         }
         __syncwarp();
     }

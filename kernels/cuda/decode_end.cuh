@@ -118,9 +118,9 @@ DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const de
 // Whether the team's next block will be done whatever others do. If not, somebody may be waiting for those before it.
 DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
 {
-    const volatile uint32_t &what = shared.blocks[turn % LOOKED_UP].what; // to be read second
-    return barrier_test(&shared.done[turn % DECODE_STAGES], turn / DECODE_STAGES & 1) ||
-           (shared.fetched > turn && (what & BLOCK_PASSED) != 0);
+    const uint32_t stage = turn % DECODE_STAGES, parity = turn / DECODE_STAGES & 1;
+    return barrier_test(&shared.done[stage], parity) ||
+           (barrier_test(&shared.begun[stage], parity) && (shared.blocks[turn % LOOKED_UP].what & BLOCK_PASSED) != 0);
 }
 
 template <class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team)

@@ -54,7 +54,8 @@ template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch,
         barrier_init(&shared.ready[parity], WORKER_WARPS * WARP_ARRIVALS);
         barrier_init(&shared.unused[parity], WARP_ARRIVALS);
     }
-    shared.fetched = 0;
+    for (uint32_t i = 0; i < ENCODE_AHEAD; i++)
+        barrier_init(&shared.begun[i], 1);
     shared.tag = launch_tag(launch);
     fence_bulk();
 }

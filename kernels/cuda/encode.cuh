@@ -43,18 +43,20 @@ constexpr uint32_t SM_BYTES = BLOCK_VALUES, TIERED_FIXED = SM_BYTES + BLOCK_VALU
 constexpr uint32_t TOP16_FIXED = SM_BYTES + BLOCK_VALUES / 2;
 constexpr uint32_t TIERED_REST = BLOCK_SIZE - TIERED_FIXED;
 
+// The first warp is at most two blocks ahead of the last: so many barriers tell its turns from one another.
+constexpr uint32_t ENCODE_AHEAD = 4;
+
 // Shared memory of a team, but for its buffers.
 struct encode_shared {
     // Barriers: the stage holds a block; it may be filled; the warps have counted; a job is ready; its streams have
     // left. The last two are two each: workers are up to two blocks ahead, and who waits for a barrier that is two
-    // phases ahead waits for ever.
-    uint64_t full, empty, counted, ready[2], unused[2];
+    // phases ahead waits for ever. And of the block that will be so many turns from now: it is on its way.
+    uint64_t full, empty, counted, ready[2], unused[2], begun[ENCODE_AHEAD];
     uint64_t tag; // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
     encode_block block;
     encode_job jobs[2];
-    volatile uint32_t fetched; // blocks that are on their way or have come
 };
 
 // The streams of the team's `turn`-th block may be written once those of the last but one have left.

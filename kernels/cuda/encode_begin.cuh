@@ -50,10 +50,10 @@ template <class LAUNCH> DEVICE found_block look_up_block(const LAUNCH &launch, u
     return found;
 }
 
-// All lanes: a block to the stage, and its table unless it is there.
+// All lanes: the team's `turn`-th block to the stage, and its table unless it is there.
 template <coder CODER, class LAUNCH>
-DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, const found_block &found, uint32_t lane,
-                        uint32_t *table)
+DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, const found_block &found, uint32_t turn,
+                        uint32_t lane, uint32_t *table)
 {
     const encode_item &item = get_item<encode_item>(launch, found.item);
     encode_shared &shared = team.shared();
@@ -73,7 +73,7 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
                         found.item,
                         item.dst + static_cast<uint64_t>(item.metadata_units) * UNIT};
         barrier_expect(&shared.full, of_table + (bulk ? bytes : 0));
-        shared.fetched = shared.fetched + 1;
+        barrier_arrive(&shared.begun[turn % ENCODE_AHEAD]);
         if (new_table)
             bulk_load(team.table(), table_source<CODER>(launch.head.tables, r.table), of_table, &shared.full);
     } else if (lane < WARP_ARRIVALS) {
@@ -116,7 +116,7 @@ DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
         }
         if (turn > 0)
             barrier_wait(&shared.empty, (turn - 1) & 1);
-        fetch_block(launch, team, found, lane, &table);
+        fetch_block(launch, team, found, turn, lane, &table);
         turn++;
     }
     if (turn > 0)

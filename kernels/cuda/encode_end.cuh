@@ -47,6 +47,11 @@ DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, u
         barrier_arrive(&team.shared().empty, WORKER_WARPS * WARP_ARRIVALS);
 }
 
+DEVICE bool is_underway(encode_shared &shared, uint32_t turn)
+{
+    return barrier_test(&shared.begun[turn % ENCODE_AHEAD], turn / ENCODE_AHEAD & 1);
+}
+
 template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team)
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -63,8 +68,8 @@ template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch
     };
     for (uint32_t turn = 0;; turn++) {
         const uint32_t parity = turn & 1;
-        // A block that has been fetched will be done whatever others do. If there is none, somebody may be waiting.
-        if (done.is_full() || (done.count > 0 && shared.fetched <= turn))
+        // A block that is on its way will be done whatever others do. If there is none, somebody may be waiting.
+        if (done.is_full() || (done.count > 0 && !is_underway(shared, turn)))
             tell();
         barrier_wait(&shared.ready[parity], turn / 2 & 1);
         const encode_job job = shared.jobs[parity];
