@@ -33,6 +33,7 @@ static void make_table(struct table_image *image, const struct table *table)
     memcpy(image->first, table->exponent, TIER3_RANK);
     memcpy(image->third, table->exponent + TIER3_RANK, TIER4_RANK - TIER3_RANK);
     memcpy(image->codes, table->exponent, TOP16_RANKS);
+    memcpy(image->rank, table->rank, 256);
 }
 
 size_t strait_codebook_image_size(const struct strait_codebook *codebook)

@@ -18,6 +18,7 @@ struct table_image {
     uint8_t third[16]; /* ranks 6..20 */
     uint8_t codes[16]; /* ranks 0..15 */
     uint8_t padding[16];
+    uint8_t rank[256]; /* by exponent */
 };
 
 #define IMAGE_ESCAPE       0x80000000u

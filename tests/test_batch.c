@@ -122,6 +122,7 @@ START_TEST(the_image_ranks_exponents_as_the_set_does)
         memcpy(&table, image + IMAGE_HEADER_BYTES + t * sizeof(table), sizeof(table));
         for (uint32_t r = 0; r < 256; r++) {
             uint8_t e = ranking[r];
+            ck_assert_uint_eq(r, table.rank[e]);
             ck_assert_uint_eq(r < 16 ? r : IMAGE_ESCAPE, table.top16[e]);
             ck_assert_uint_eq(r < 3 ? r : 3 + ((r < 6 ? r - 3 : 3) << 16), table.tiers[e]);
             ck_assert_uint_eq(r < 6 ? 0 : r < 21 ? r - 6 : 15, table.tier3[e]);
