@@ -120,7 +120,7 @@ struct sink {
     uint64_t id; /* of the leg */
     struct sink_leg leg;
     struct segments segments;
-    uint64_t bytes; /* of the pages that they name */
+    uint64_t bytes;     /* of the pages that they name */
     struct name source; /* the offer it wants */
     char address[MESSAGE_ADDRESS_MAX + 1];
     struct peer *peer;    /* it is bound to; NULL: none yet, or none any more */
@@ -319,13 +319,14 @@ void tombstone_free(struct node *node, struct tombstone *stone);
 /* ---- request.c ------------------------------------------------------------------------------------------------------
  */
 
-/* Marks pages and adds them. NONE, BUSY, GEOMETRY (no such page, or an index twice), NO_MEMORY. */
 /* Accounts for memory taken for a request: false when its client has used up its share. */
 bool request_charge(struct request *request, uint64_t bytes);
+void request_rouse(const struct request *request); /* its pages are about to move: tells the GPUs that have them */
 void request_over(struct request *request); /* something of it has ended: it may be freed at the end of the turn */
 /* The text of a failure: when there is none, what a device of the pool says of its own. It may point into *state. */
 const char *request_why(const struct request *request, enum strait_reason reason, const char *text,
                         struct device_state *state);
+/* Marks pages and adds them. NONE, BUSY, GEOMETRY (no such page, or an index twice), NO_MEMORY. */
 enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);
 void request_state(struct request *request, enum strait_state state); /* moves up and tells the client */
 void request_release_pool(struct request *request);                   /* drained: its pages are free */

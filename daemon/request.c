@@ -63,6 +63,18 @@ const char *request_why(const struct request *request, enum strait_reason reason
     return text;
 }
 
+void request_rouse(const struct request *request)
+{
+    const struct pool *pool = request->pool->pool;
+    int32_t before = -1;
+    for (uint32_t g = 0; g < pool->group_count; g++) {
+        int32_t device = pool->groups[g].device;
+        if (device >= 0 && device != before)
+            devices_rouse(request->node->devices, device);
+        before = device;
+    }
+}
+
 void request_over(struct request *request)
 {
     if (request->over)

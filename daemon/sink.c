@@ -30,6 +30,7 @@ struct sink *sink_create(struct expectation *e, const struct name *source, const
     HASH_ADD(hh, sink->node->exchange.sinks, id, sizeof(sink->id), sink);
     LL_PREPEND(e->sinks, sink);
     e->sink_count++;
+    request_rouse(&e->request);
     return sink;
 }
 

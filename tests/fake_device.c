@@ -131,9 +131,8 @@ static struct device_task *take_batch(struct device *device, uint32_t *taken)
     struct device_task *batch = NULL, **end = &batch, **at = &device->first, *task;
     *taken = 0;
     while ((task = *at) != NULL) {
-        if (batch != NULL &&
-            (task->work != batch->work || task->element != batch->element || task->mode != batch->mode ||
-             task->far != batch->far)) {
+        if (batch != NULL && (task->work != batch->work || task->element != batch->element ||
+                              task->mode != batch->mode || task->far != batch->far)) {
             at = &task->next;
             continue;
         }
@@ -517,11 +516,18 @@ static enum strait_status fake_copy(struct device *to_device, const struct strai
     return STRAIT_OK;
 }
 
+static void fake_rouse(struct device *device)
+{
+    (void)device;
+    atomic_fetch_add(&fake_device_control.roused, 1);
+}
+
 static const struct device_ops ops = {.version = DEVICE_VERSION,
                                       .count = fake_count,
                                       .open = fake_open,
                                       .close = fake_close,
                                       .submit = fake_submit,
+                                      .rouse = fake_rouse,
                                       .failure = fake_failure,
                                       .map = fake_map,
                                       .reach = fake_reach,

@@ -113,7 +113,8 @@ struct device_setup {
     void *owner;
 };
 
-/* All but `submit` and `failure` may block, and are called on workers. Where pages lie on the host, `device` is NULL.
+/* All but `submit`, `rouse` and `failure` may block, and are called on workers. Where pages lie on the host, `device`
+ * is NULL.
  */
 struct device_ops {
     uint32_t version; /* DEVICE_VERSION */
@@ -130,6 +131,8 @@ struct device_ops {
     /* A list of tasks, in any mixture; those that fit together are run together. Never blocks, never fails: each comes
      * back through `done`. */
     void (*submit)(struct device *device, struct device_task *first);
+    /* Work is about to come: whatever takes time before the first of it can run may begin. Never blocks. */
+    void (*rouse)(struct device *device);
     /* Has the device failed for good? Then with what. Any thread. */
     bool (*failure)(struct device *device, const struct device_why *why);
 
@@ -145,8 +148,8 @@ struct device_ops {
     void (*unmap)(struct device *device, struct device_memory *memory);
 
     /* Memory of the device that others reach by the handle. */
-    enum strait_status (*arena)(struct device *device, uint64_t size, void **base,
-                                uint8_t handle[DEVICE_HANDLE_BYTES], const struct device_why *why);
+    enum strait_status (*arena)(struct device *device, uint64_t size, void **base, uint8_t handle[DEVICE_HANDLE_BYTES],
+                                const struct device_why *why);
     void (*arena_free)(struct device *device, void *base);
 
     /* Host memory that devices may read and write from now on: a whole mapping. */
@@ -159,7 +162,7 @@ struct device_ops {
 };
 
 /* Grows with every change of what is above. */
-#define DEVICE_VERSION 2u
+#define DEVICE_VERSION 3u
 
 /* The plugin, and what it exports. */
 #define DEVICE_PLUGIN        "libstrait-node-cuda.so.0"

@@ -25,7 +25,7 @@ struct devices {
     struct device *devices[DEVICES_MAX]; /* NULL: not in use. Read without the lock, too */
     struct arena_range arenas[ARENAS_MAX];
     uint32_t arena_count;
-    uint64_t arena_bytes;                       /* of a device's own */
+    uint64_t arena_bytes;                   /* of a device's own */
     struct devices_arena *far[DEVICES_MAX]; /* made with the device, then constant */
 
     uv_async_t over; /* something is done: referenced while something runs */
@@ -80,8 +80,7 @@ static void on_over(uv_async_t *async)
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
-enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_config *config,
-                                  struct devices **devices)
+enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_config *config, struct devices **devices)
 {
     struct devices *made = calloc(1, sizeof(*made));
     if (made == NULL || uv_async_init(loop, &made->over, on_over) != 0) {
@@ -277,6 +276,11 @@ void devices_submit(struct devices *devices, int32_t number, struct device_task 
         if (devices->running++ == 0)
             uv_ref((uv_handle_t *)&devices->over);
     devices->ops->submit(device_at(devices, number), first);
+}
+
+void devices_rouse(struct devices *devices, int32_t number)
+{
+    devices->ops->rouse(device_at(devices, number));
 }
 
 bool devices_state(struct devices *devices, int32_t number, struct device_state *state)

@@ -47,6 +47,8 @@ enum strait_status devices_copy(struct devices *devices, int32_t to_number, cons
 
 /* ---- On the loop ------------------------------------------------------------------------------------------------- */
 
+/* Tells a device in use that work for it is about to come. */
+void devices_rouse(struct devices *devices, int32_t number);
 /* A list of tasks for a device in use. `finished` of each follows in a later turn. */
 void devices_submit(struct devices *devices, int32_t number, struct device_task *first);
 

@@ -26,13 +26,14 @@ static void take_submitted(struct device *device)
     }
 }
 
-/* True: something has moved. */
+/* True: something has moved. One launch at a time: it takes some 10 us, in which other chunks may have been coded whose
+ * copies the link waits for. */
 static bool work_lane(struct device *device, struct lane *lane)
 {
     bool moved = false;
     if (lane->running > 0 || lane->escapes.counted)
         moved = lane_collect(device, lane);
-    while (lane_may_launch(device, lane) && !device_has_failed(device)) {
+    if (lane_may_launch(device, lane) && !device_has_failed(device)) {
         lane_launch(device, lane);
         moved = true;
     }
@@ -62,6 +63,18 @@ static bool work_stage(struct device *device)
     return moved;
 }
 
+/* A GPU that several processes use is one's at a time, and takes some 150 us to turn from one to another. While the
+ * daemons are still talking, a kernel that does nothing makes it turn to this one. */
+static void turn_here(struct device *device)
+{
+    const struct prepare nothing = {.vectors = 0};
+    if (device_has_failed(device))
+        return;
+    cudaError_t error = prepare_launch(&nothing, device->lanes[0].stream);
+    if (error != cudaSuccess)
+        device_fail(device, "launch", error);
+}
+
 static void pause_after(const struct device *device, uint64_t moved_at)
 {
     uint64_t spin = device->setup.attention_ns > SPIN_NS ? device->setup.attention_ns : SPIN_NS;
@@ -80,16 +93,21 @@ void *coder_run(void *arg)
     cudaSetDevice(device->number);
     pthread_mutex_lock(&device->lock);
     for (;;) {
-        bool idle = !is_busy(device) && device->submitted == NULL;
+        bool idle = !is_busy(device) && device->submitted == NULL, roused = idle && device->roused;
+        device->roused = false;
         if (idle && device->closing)
             break;
-        if (idle && clock_ns() - moved_at >= device->setup.attention_ns) {
+        if (roused)
+            moved_at = clock_ns();
+        if (idle && !roused && clock_ns() - moved_at >= device->setup.attention_ns) {
             pthread_cond_wait(&device->work, &device->lock);
             moved_at = clock_ns();
             continue;
         }
         take_submitted(device);
         pthread_mutex_unlock(&device->lock);
+        if (roused)
+            turn_here(device);
         bool moved = work_stage(device);
         for (uint32_t i = LANES; i-- > 0;)
             moved |= work_lane(device, &device->lanes[i]);

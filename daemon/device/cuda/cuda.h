@@ -101,7 +101,7 @@ struct device {
     pthread_cond_t work, events;
     struct device_task *submitted, **submitted_end; /* for the coder */
     struct device_task *awaited;                    /* events, for the waiter */
-    bool closing, failed;
+    bool closing, failed, roused;
     char why[160];
 };
 

@@ -246,11 +246,20 @@ static void plugin_submit(struct device *device, struct device_task *first)
     pthread_mutex_unlock(&device->lock);
 }
 
+static void plugin_rouse(struct device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    device->roused = true;
+    pthread_cond_signal(&device->work);
+    pthread_mutex_unlock(&device->lock);
+}
+
 static const struct device_ops ops = {.version = DEVICE_VERSION,
                                       .count = plugin_count,
                                       .open = plugin_open,
                                       .close = plugin_close,
                                       .submit = plugin_submit,
+                                      .rouse = plugin_rouse,
                                       .failure = plugin_failure,
                                       .map = memory_map,
                                       .reach = memory_reach,
