@@ -366,7 +366,6 @@ static void report(const char *side, const struct flow *flow)
     if (flow->state != STRAIT_DONE)
         fprintf(stderr, "%s: %s, %s %s\n", side, strait_state_string(flow->state), strait_reason_string(flow->reason),
                 flow->text);
-    require(flow->state == STRAIT_DONE);
 }
 
 uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed, bool check)
@@ -391,6 +390,7 @@ uint64_t move_all(struct gpu_pool *source, struct gpu_pool *sink, uint64_t seed,
     WAIT(clients, 2, offer.decided && expect.decided, 25000);
     report("sink", &expect);
     report("source", &offer);
+    require(expect.state == STRAIT_DONE && offer.state == STRAIT_DONE);
     if (check) {
         imagine(source, from, sink, to);
         pool_check(sink);
