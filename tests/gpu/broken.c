@@ -97,10 +97,13 @@ static void hold_second_chunk(struct sick *s)
     atomic_store(&faults->armed, (uint32_t)(s->sinks ? AT_DECODE : AT_ENCODE) + 1);
 }
 
+static atomic_bool host_may_end;
+
 static void slow_host(void *arg)
 {
     (void)arg;
-    usleep(1500000);
+    for (int ms = 0; ms < 20000 && !atomic_load(&host_may_end); ms++)
+        usleep(1000);
 }
 
 /* An offer that waits for an event when its device fails. */
@@ -113,6 +116,7 @@ static void offer_late(struct sick *s, struct flow *flow)
     require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     require_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
     require_cuda(cudaIpcGetEventHandle(&handle, event));
+    atomic_store(&host_may_end, false);
     require_cuda(cudaLaunchHostFunc(stream, slow_host, NULL));
     require_cuda(cudaEventRecord(event, stream));
     flow_offer(flow, s->pool, "later", NULL, 8, true);
@@ -125,6 +129,7 @@ static void late_fails(struct sick *s, struct flow *late)
     WAIT(s->clients, 2, late->decided, 1000);
     WAIT(s->clients, 2, late->drained, 1000);
     require_reason(late);
+    atomic_store(&host_may_end, true);
     strait_release(late->transfer);
 }
 
