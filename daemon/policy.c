@@ -60,27 +60,28 @@ static double known_or(double measured, double usual)
 }
 
 /* Raw bytes a second that a mode can carry. */
-static double goodput(const struct policy *policy, const struct policy_pool *pool, int mode, unsigned workers)
+static double goodput(const struct policy_wire *wire, const struct policy_pool *pool, int mode, unsigned workers)
 {
-    double link = known_or(policy->wire, USUAL_WIRE) * known_or(pool->ratio[mode], usual_ratio[mode]);
-    double coder = policy->encode[mode] * workers;
+    double link = known_or(wire->rate, USUAL_WIRE) * known_or(pool->ratio[mode], usual_ratio[mode]);
+    double coder = wire->encode[mode] * workers;
     return coder > 0 && coder < link ? coder : link;
 }
 
-static enum strait_mode choose(struct node *node, struct policy *policy, struct policy_pool *pool)
+static enum strait_mode choose(struct policy *policy, const struct policy_wire *wire, unsigned workers,
+                               const struct policy_pool *pool)
 {
     enum strait_mode best = STRAIT_MODE_RAW;
     double most = 0;
     for (int mode = STRAIT_MODE_RAW; mode < (int)POLICY_MODES; mode++) {
-        double rate = goodput(policy, pool, mode, node->workers);
+        double rate = goodput(wire, pool, mode, workers);
         if (rate <= most * 1.01) /* not for a trifle */
             continue;
         most = rate;
         best = (enum strait_mode)mode;
     }
-    snprintf(policy->reason, sizeof(policy->reason), "%s: link %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s",
-             mode_names[best], known_or(policy->wire, USUAL_WIRE) * 1e-9, policy->wire > 0 ? "" : " (assumed)",
-             known_or(pool->ratio[best], usual_ratio[best]), most * 1e-9);
+    snprintf(policy->reason, sizeof(policy->reason), "%s: %s %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s",
+             mode_names[best], wire == &policy->nccl ? "NCCL" : "link", known_or(wire->rate, USUAL_WIRE) * 1e-9,
+             wire->rate > 0 ? "" : " (assumed)", known_or(pool->ratio[best], usual_ratio[best]), most * 1e-9);
     if (best == STRAIT_MODE_RAW && pool->chunks % PROBE_CHUNKS == 0)
         return STRAIT_MODE_TIERED;
     return best;
@@ -114,7 +115,7 @@ static enum strait_mode choose_for_peer(struct policy *policy, const struct poli
     return pool->chunks % PROBE_CHUNKS == 0 ? modes[pool->chunks / PROBE_CHUNKS % count] : best;
 }
 
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, bool far)
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, enum wire_counter wire)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     pool->policy.chunks++;
@@ -128,13 +129,15 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
     mode = pinned_by_option(node->options.coding);
     if (mode != STRAIT_MODE_AUTO)
         return say(policy, mode, "pinned by the option coding");
-    if (far)
+    if (wire == WIRE_PEER)
         return choose_for_peer(policy, &pool->policy);
+    if (wire == WIRE_NCCL)
+        return choose(policy, &policy->nccl, 1, &pool->policy);
     if (peer->direct && pool->pool->devices != NULL)
         return choose_for_bus(policy, &pool->policy);
     if (peer->direct)
         return say(policy, STRAIT_MODE_RAW, "shared memory");
-    return choose(node, policy, &pool->policy);
+    return choose(policy, &policy->link, node->workers, &pool->policy);
 }
 
 /* ---- Measurements ------------------------------------------------------------------------------------------------ */
@@ -144,37 +147,42 @@ static void smooth(double *value, double sample)
     *value = *value == 0 ? sample : *value + (sample - *value) / 4;
 }
 
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, bool far,
+static struct policy_wire *wire_of(struct policy *policy, enum wire_counter wire)
+{
+    return wire == WIRE_NCCL ? &policy->nccl : &policy->link;
+}
+
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum wire_counter wire,
                     const struct job_result *result)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    double *encode = wire == WIRE_PEER ? policy->far : wire_of(policy, wire)->encode;
     if (result->reason != STRAIT_REASON_NONE || result->nanoseconds == 0 || result->bytes == 0)
         return;
-    smooth(far ? &policy->far[mode] : &policy->encode[mode],
-           (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
-    policy->far_samples[mode] += far;
+    smooth(&encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
+    policy->far_samples[mode] += wire == WIRE_PEER;
     smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
 }
 
-void policy_sending(struct peer *peer)
+void policy_sending(struct peer *peer, enum wire_counter wire)
 {
-    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
-    if (policy->sending++ != 0)
+    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
+    if (w->sending++ != 0)
         return;
-    policy->busy_since = uv_hrtime();
-    policy->busy_bytes = 0;
+    w->busy_since = uv_hrtime();
+    w->busy_bytes = 0;
 }
 
-void policy_sent(struct peer *peer, uint64_t bytes)
+void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes)
 {
-    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
     uint64_t now = uv_hrtime();
-    policy->sending--;
-    policy->busy_bytes += bytes;
-    uint64_t busy = now - policy->busy_since;
-    if (bytes == 0 || policy->busy_bytes < WIRE_BYTES || busy < WIRE_NS)
+    w->sending--;
+    w->busy_bytes += bytes;
+    uint64_t busy = now - w->busy_since;
+    if (bytes == 0 || w->busy_bytes < WIRE_BYTES || busy < WIRE_NS)
         return;
-    smooth(&policy->wire, (double)policy->busy_bytes * 1e9 / (double)busy);
-    policy->busy_since = now;
-    policy->busy_bytes = 0;
+    smooth(&w->rate, (double)w->busy_bytes * 1e9 / (double)busy);
+    w->busy_since = now;
+    w->busy_bytes = 0;
 }

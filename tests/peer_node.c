@@ -77,10 +77,12 @@ static void on_quiet(void *owner, struct peer *peer)
 }
 
 /* The header says: token, slot. */
-static struct landing on_arriving(void *owner, struct peer *peer, const void *header, size_t header_size, size_t size)
+static struct landing on_arriving(void *owner, struct peer *peer, int32_t device, const void *header,
+                                  size_t header_size, size_t size)
 {
     struct node *node = owner;
     uint64_t fields[2];
+    ck_assert_int_eq(-1, device);
     ck_assert_uint_eq(sizeof(fields), header_size);
     ck_assert_uint_le(size, SLOT_BYTES);
     memcpy(fields, header, sizeof(fields));
