@@ -167,7 +167,8 @@ const struct option_row option_rows[] = {
      AT(gpu_peer),
      .initial = "yes",
      .help = "Between daemons of one host, GPUs that can (NVLink, or peer to peer over PCIe) store straight into each "
-             "other's memory; no: pages cross the host's memory. NCCL_P2P_DISABLE=1 in the environment means no."},
+             "other's memory; no: pages cross the host's memory. NCCL_P2P_DISABLE=1 in the environment means no; and "
+             "straitd sets it for NCCL then."},
     {.name = "gpu-wires",
      .kind = OPTION_LIST,
      AT(gpu_wires),

@@ -1,0 +1,150 @@
+/* Daemons that move pages from GPU to GPU by NCCL, without P2P unless GPU_TEST_P2P is set: every byte in place in every
+ * coding, and what becomes of transfers whose daemon is killed. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/gpu/scenes.h"
+
+#define CONNECT_SECONDS 40u
+#define TIMES           5
+
+struct pair {
+    struct daemon_process daemons[2]; /* the source's and the sink's */
+    struct strait_client *clients[2];
+    struct gpu_pool *source, *sink;
+};
+
+static void pair_open(struct pair *pair, const char *coding, struct pool_shape shape)
+{
+    static const char *const names[] = {"a", "b"};
+    for (int i = 0; i < 2; i++) {
+        daemon_start(&pair->daemons[i], names[i], "shm", coding, "--gpu-wires=nccl");
+        pair->clients[i] = client_open(&pair->daemons[i]);
+    }
+    pair->source = pool_make(pair->clients[0], on(shape, 0, STRAIT_HANDLE_CUDA_IPC));
+    pair->sink = pool_make(pair->clients[1], on(shape, last_device(), STRAIT_HANDLE_CUDA_VMM));
+    pool_fill(pair->source, 1);
+}
+
+static void pair_close(struct pair *pair)
+{
+    for (int i = 0; i < 2; i++) {
+        strait_client_close(pair->clients[i]);
+        daemon_stop(&pair->daemons[i]);
+    }
+    require_cuda(cudaFree(pair->source->memory));
+}
+
+static double sent_by(struct gpu_pool *source, const char *wire)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "\"wire_bytes_%s\":", wire);
+    const char *at = strstr(client_stats(source->client), name);
+    require(at != NULL);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* Moves until chunks go by NCCL: how long that took, in ms. */
+static uint64_t connect_gpus(struct gpu_pool *source, struct gpu_pool *sink)
+{
+    const double before = sent_by(source, "nccl");
+    const uint64_t began = now_ns(), end = began + CONNECT_SECONDS * 1000000000u * patience();
+    while (sent_by(source, "nccl") == before) {
+        if (now_ns() > end)
+            fprintf(stderr, "not by NCCL: %s\n", client_stats(source->client));
+        require(now_ns() <= end);
+        move_all(source, sink, 1, false);
+        usleep(20000);
+    }
+    return (now_ns() - began) / 1000000;
+}
+
+static void move_by_nccl(const char *coding)
+{
+    struct pair pair;
+    uint64_t best = UINT64_MAX, bytes;
+    pair_open(&pair, coding, large);
+    uint64_t connected = connect_gpus(pair.source, pair.sink);
+    double others = sent_by(pair.source, "pinned") + sent_by(pair.source, "peer"), sent = sent_by(pair.source, "nccl");
+    for (uint64_t i = 0; i < TIMES; i++) {
+        pool_fill(pair.source, 10 + i);
+        uint64_t taken = move_all(pair.source, pair.sink, i, true);
+        best = taken < best ? taken : best;
+    }
+    require(sent_by(pair.source, "pinned") + sent_by(pair.source, "peer") == others);
+    sent = (sent_by(pair.source, "nccl") - sent) / TIMES;
+    bytes = (uint64_t)large.regions * large.pages * large.page_bytes;
+    printf("  %-6s connected in %llu ms; %llu MiB in %.2f ms at best, %.1f GB/s, wire %.3f; and back\n", coding,
+           (unsigned long long)connected, (unsigned long long)bytes >> 20, (double)best * 1e-6,
+           (double)bytes / (double)best, sent / (double)bytes);
+    pool_fill(pair.sink, 99);
+    connect_gpus(pair.sink, pair.source);
+    move_all(pair.sink, pair.source, 7, true);
+    pair_close(&pair);
+}
+
+static void begin(void)
+{
+    if (getenv("GPU_TEST_P2P") == NULL)
+        setenv("NCCL_P2P_DISABLE", "1", 1);
+    setenv("STRAITD_NCCL_OPTIONS", "tls=tcp timeout_ms=8000", 0);
+}
+
+void scene_nccl(void)
+{
+    static const char *const codings[] = {"raw", "top16", "tiered", "auto"};
+    begin();
+    for (int c = 0; c < COUNT(codings); c++)
+        move_by_nccl(codings[c]);
+}
+
+/* ---- Daemons that die -------------------------------------------------------------------------------------------- */
+
+static void kill_one(struct pair *pair, int victim, unsigned pause_us)
+{
+    struct strait_peer *peer = pool_peer(pair->source, pair->clients[1]);
+    struct flow offer, expect;
+    flow_offer(&offer, pair->source, "doomed", NULL, large.pages, false);
+    flow_expect(&expect, pair->sink, "doomed", NULL, large.pages);
+    require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
+    WAIT(pair->clients, 2, expect.moved || expect.decided, 5000);
+    usleep(pause_us);
+    daemon_kill(&pair->daemons[victim]);
+    WAIT(pair->clients, 2, offer.decided && expect.decided && offer.drained && expect.drained, 12000);
+    printf("  killed %s after %u us: sink %s (%s), source %s (%s)\n", victim == 0 ? "source's" : "sink's", pause_us,
+           strait_state_string(expect.state), strait_reason_string(expect.reason), strait_state_string(offer.state),
+           strait_reason_string(offer.reason));
+    pool_check(pair->source);
+    strait_release(offer.transfer);
+    strait_release(expect.transfer);
+    strait_peer_remove(peer);
+}
+
+/* The other daemon's GPU is through with the one that died: it connects with the next one, and gives all slots back. */
+static void recover(struct pair *pair, int victim)
+{
+    pair->source->told = pair->sink->told = false;
+    daemon_restart(&pair->daemons[victim]);
+    WAIT(pair->clients, 2, victim == 0 ? pair->source->told : pair->sink->told, 15000);
+    require(pair->source->status == STRAIT_OK && pair->sink->status == STRAIT_OK);
+    uint64_t connected = connect_gpus(pair->source, pair->sink);
+    move_all(pair->source, pair->sink, 10, true);
+    require(strstr(client_stats(pair->clients[1]), "\"slots_quarantined\":0") != NULL);
+    printf("  connected again in %llu ms\n", (unsigned long long)connected);
+}
+
+void scene_nccl_dies(void)
+{
+    static const unsigned pauses[] = {0, 3000};
+    struct pair pair;
+    begin();
+    pair_open(&pair, "raw", large);
+    connect_gpus(pair.source, pair.sink);
+    for (int i = 0; i < 4; i++) {
+        kill_one(&pair, i % 2, pauses[i / 2]);
+        recover(&pair, i % 2);
+    }
+    pair_close(&pair);
+}
