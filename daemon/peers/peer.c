@@ -460,7 +460,7 @@ enum strait_status peer_send_chunk(struct peer *peer, const void *header, size_t
     struct connection *c = connection_of(peer);
     if (peer->state != PEER_UP || c->doomed)
         return STRAIT_ERR_AGAIN;
-    const struct fault_chunk chunk = {header, header_size, data, size, c->current->kind->send_handle};
+    const struct fault_chunk chunk = {peer->link, header, header_size, data, size, c->current->kind->send_handle};
     (void)fault_at(FAULT_CHUNK, peer, &chunk);
     enum strait_status status = link_send(peer->link, header, header_size, data, size, chunk.handle, cookie);
     (void)fault_at(FAULT_CHUNK_SENT, peer, &chunk);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/equipment/fault.h"
+
 #define LINK_MS        60000u /* NCCL's own time limits are shorter: this is for a peer that does not answer */
 #define BACKOFF_MS     500u
 #define BACKOFF_MAX_MS 60000u
@@ -320,5 +322,9 @@ enum strait_status peer_send_gpu_chunk(struct peer *peer, uint32_t device, uint3
     struct gpu_link *g = find(connection_of(peer), device, peer_device);
     if (!peer_has_gpu_link(peer, device, peer_device))
         return STRAIT_ERR_AGAIN;
-    return link_send(g->link->link, header, header_size, data, size, NULL, cookie);
+    const struct fault_chunk chunk = {g->link->link, header, header_size, data, size, NULL};
+    (void)fault_at(FAULT_CHUNK, peer, &chunk);
+    enum strait_status status = link_send(chunk.link, header, header_size, data, size, NULL, cookie);
+    (void)fault_at(FAULT_CHUNK_SENT, peer, &chunk);
+    return status;
 }
