@@ -44,6 +44,15 @@ enum wire_counter reach_wire(const struct node *node, const struct peer *peer, i
 /* WIRE_PEER: where it finds it. */
 void *reach_slot(const struct peer *peer, int32_t device, uint32_t slot);
 
+/* For people: the wire to each of the peer's GPUs that we know of, from each of ours; and why it is no better one. */
+struct reach_report {
+    uint32_t device, peer_device;
+    const char *wire; /* "peer", "nccl", "pinned", "ucx" */
+    char why[400];
+};
+void reach_each(const struct node *node, const struct peer *peer,
+                void (*f)(void *arg, const struct reach_report *report), void *arg);
+
 /* Before the peer's link is quit, when nothing writes any more. False: not yet, exchange_writer_done follows. */
 bool reach_release(struct node *node, struct peer *peer);
 /* The rest of what is kept with a peer. */

@@ -7,6 +7,7 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
+#include "daemon/reach.h"
 
 static void refresh_slots(struct node *node)
 {
@@ -86,13 +87,13 @@ static const char *state_text(enum peer_state state)
     return texts[state];
 }
 
-static void add_gpu_link(void *arg, const struct gpu_link_report *report)
+static void add_way(void *arg, const struct reach_report *report)
 {
     cJSON *item = cJSON_CreateObject();
     cJSON_AddItemToArray(arg, item);
     cJSON_AddNumberToObject(item, "device", report->device);
     cJSON_AddNumberToObject(item, "peer_device", report->peer_device);
-    cJSON_AddStringToObject(item, "state", report->state);
+    cJSON_AddStringToObject(item, "wire", report->wire);
     if (report->why[0] != '\0')
         cJSON_AddStringToObject(item, "why", report->why);
 }
@@ -117,7 +118,7 @@ static void add_peer(void *arg, struct peer *peer)
     cJSON_AddStringToObject(item, "coding", use->policy.reason);
     cJSON_AddNumberToObject(item, "wire_bytes_per_second", use->policy.link.rate);
     cJSON_AddNumberToObject(item, "nccl_bytes_per_second", use->policy.nccl.rate);
-    peer_each_gpu_link(peer, add_gpu_link, cJSON_AddArrayToObject(item, "gpu_links"));
+    reach_each(use->node, peer, add_way, cJSON_AddArrayToObject(item, "gpu_ways"));
 }
 
 static void add_pools(struct node *node, cJSON *array)

@@ -139,6 +139,9 @@ END_TEST
 
 START_TEST(gpus_that_do_not_reach_each_other_take_nccl)
 {
+#define OFF "\"wire\":\"nccl\",\"why\":\"peer: off (gpu-wires, gpu-peer or NCCL_P2P_DISABLE)\""
+    static const char *const why[] = {"\"wire\":\"nccl\",\"why\":\"peer: the devices do not reach each other\"", OFF,
+                                      OFF, "\"wire\":\"nccl\",\"why\":\"peer: not offered by the peer\""};
     struct pair pair;
     struct test_pool *source, *sink;
     prepare(&pair, SHM, "peer,nccl", CARRIER);
@@ -151,6 +154,7 @@ START_TEST(gpus_that_do_not_reach_each_other_take_nccl)
     far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
     far_move_until(source, sink, "nccl");
     ck_assert_double_eq(0, far_bytes(source, "peer"));
+    ck_assert_msg(strstr(stats_text(pair.source), why[_i]) != NULL, "%s", stats_text(pair.source));
     unsetenv("NCCL_P2P_DISABLE");
 }
 END_TEST

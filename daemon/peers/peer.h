@@ -137,11 +137,8 @@ bool peer_has_gpu_link(const struct peer *peer, uint32_t device, uint32_t peer_d
 enum strait_status peer_send_gpu_chunk(struct peer *peer, uint32_t device, uint32_t peer_device, const void *header,
                                        size_t header_size, const void *data, size_t size, uint64_t cookie);
 
-struct gpu_link_report {
-    uint32_t device, peer_device;
-    const char *state, *why; /* why: of the latest failure */
-};
-void peer_each_gpu_link(const struct peer *peer, void (*f)(void *arg, const struct gpu_link_report *report), void *arg);
+/* Why there is none, or how far it is: for people. */
+const char *peer_gpu_link_why(const struct peer *peer, uint32_t device, uint32_t peer_device);
 
 /* ---- Both -------------------------------------------------------------------------------------------------------- */
 

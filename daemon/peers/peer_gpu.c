@@ -303,17 +303,10 @@ bool peer_has_gpu_link(const struct peer *peer, uint32_t device, uint32_t peer_d
     return peer->state == PEER_UP && !c->doomed && g != NULL && g->state == GPU_LINK_UP;
 }
 
-void peer_each_gpu_link(const struct peer *peer, void (*f)(void *arg, const struct gpu_link_report *report), void *arg)
+const char *peer_gpu_link_why(const struct peer *peer, uint32_t device, uint32_t peer_device)
 {
-    static const char *const names[] = {
-        [GPU_LINK_NONE] = "none", [GPU_LINK_MAKING] = "being made", [GPU_LINK_UP] = "up", [GPU_LINK_ENDING] = "ending"};
-    const struct gpu_link *g;
-    LIST_FOREACH(g, &((const struct connection *)peer)->gpu_links, entry)
-    {
-        struct gpu_link_report report = {
-            .device = g->device, .peer_device = g->peer_device, .state = names[g->state], .why = g->why};
-        f(arg, &report);
-    }
+    const struct gpu_link *g = find((const struct connection *)peer, device, peer_device);
+    return g == NULL ? "not asked for" : g->why[0] != 0 ? g->why : g->state == GPU_LINK_UP ? "up" : "being made";
 }
 
 enum strait_status peer_send_gpu_chunk(struct peer *peer, uint32_t device, uint32_t peer_device, const void *header,
