@@ -308,6 +308,7 @@ struct peer_use {
 struct gpu_wires {
     enum wire_counter list[GPU_WIRES_MAX];
     uint32_t count;
+    bool measured; /* NCCL is taken only where it is faster than the host */
 };
 
 /* ---- pin.c ------------------------------------------------------------------------------------------------------- */

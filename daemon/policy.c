@@ -20,6 +20,10 @@
 #define WIRE_NS      2000000u           /* for at least this long */
 #define USUAL_WIRE   100e6
 #define FAR_SAMPLES  8u
+#define HOST_SAMPLES 16u          /* chunks by way of the host, before NCCL is tried, */
+#define NCCL_SAMPLES 32u          /* for so many */
+#define NCCL_MARGIN  1.1          /* so much faster has the host to be */
+#define NCCL_REST_NS 60000000000u /* NCCL is tried again after that */
 
 static const double usual_ratio[POLICY_MODES] = {
     [STRAIT_MODE_RAW] = 1, [STRAIT_MODE_TOP16] = 1.33, [STRAIT_MODE_TIERED] = 1.48};
@@ -149,7 +153,7 @@ static void smooth(double *value, double sample)
 
 static struct policy_wire *wire_of(struct policy *policy, enum wire_counter wire)
 {
-    return wire == WIRE_NCCL ? &policy->nccl : &policy->link;
+    return wire == WIRE_NCCL ? &policy->nccl : wire == WIRE_PINNED ? &policy->pinned : &policy->link;
 }
 
 void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum wire_counter wire,
@@ -161,6 +165,8 @@ void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode m
         return;
     smooth(&encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
     policy->far_samples[mode] += wire == WIRE_PEER;
+    wire_of(policy, wire)->mode = mode;
+    wire_of(policy, wire)->samples += wire != WIRE_PEER;
     smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
 }
 
@@ -170,19 +176,68 @@ void policy_sending(struct peer *peer, enum wire_counter wire)
     if (w->sending++ != 0)
         return;
     w->busy_since = uv_hrtime();
-    w->busy_bytes = 0;
+    w->busy_bytes = w->busy_raw = 0;
 }
 
-void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes)
+void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes, uint64_t raw_bytes)
 {
     struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
     uint64_t now = uv_hrtime();
     w->sending--;
     w->busy_bytes += bytes;
+    w->busy_raw += raw_bytes;
     uint64_t busy = now - w->busy_since;
     if (bytes == 0 || w->busy_bytes < WIRE_BYTES || busy < WIRE_NS)
         return;
     smooth(&w->rate, (double)w->busy_bytes * 1e9 / (double)busy);
+    smooth(&w->raw_rate, (double)w->busy_raw * 1e9 / (double)busy);
     w->busy_since = now;
-    w->busy_bytes = 0;
+    w->busy_bytes = w->busy_raw = 0;
+}
+
+/* ---- NCCL, or by way of the host --------------------------------------------------------------------------------- */
+
+/* Encoding and travelling overlap. What is encoded straight into the peer's memory has travelled by then. */
+static double carries(const struct policy_wire *wire, bool direct)
+{
+    const double encode = wire->encode[wire->mode];
+    return direct || wire->raw_rate > encode ? encode : wire->raw_rate;
+}
+
+void policy_rivals(const struct peer *peer, double *host, double *nccl)
+{
+    const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
+    *host = carries(peer->direct ? &policy->pinned : &policy->link, peer->direct);
+    *nccl = carries(&policy->nccl, false);
+}
+
+bool policy_takes_nccl(const struct node *node, const struct peer *peer)
+{
+    return !node->wires.measured || ((const struct peer_use *)peer->owner)->policy.takes_nccl;
+}
+
+/* The host is measured first, as it is there first; then NCCL; then the faster one is taken. */
+static bool judge(struct policy *policy, const struct peer *peer)
+{
+    double host, nccl;
+    if (!policy->takes_nccl)
+        return policy->nccl_lost ? uv_hrtime() - policy->lost_at >= NCCL_REST_NS
+                                 : policy->link.samples + policy->pinned.samples >= HOST_SAMPLES;
+    policy_rivals(peer, &host, &nccl);
+    return policy->nccl.samples < NCCL_SAMPLES || nccl == 0 || host <= nccl * NCCL_MARGIN;
+}
+
+bool policy_judge_nccl(const struct node *node, struct peer *peer)
+{
+    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    if (!node->wires.measured)
+        return false;
+    const bool before = policy->takes_nccl;
+    policy->takes_nccl = judge(policy, peer);
+    if (policy->takes_nccl && !before)
+        policy->nccl.samples = 0;
+    policy->nccl_lost = !policy->takes_nccl && (before || policy->nccl_lost);
+    if (before && !policy->takes_nccl)
+        policy->lost_at = uv_hrtime();
+    return policy->takes_nccl != before;
 }

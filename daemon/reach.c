@@ -23,6 +23,9 @@ void reach_init(struct node *node)
     struct gpu_wires *wires = &node->wires;
     const char *at = node->options.gpu_wires;
     wires->count = 0;
+    wires->measured = strcmp(at, "auto") == 0;
+    if (wires->measured)
+        at = "peer,nccl";
     while (node->options.gpu_arena_bytes != 0 && *at != 0) {
         size_t size = strcspn(at, ",");
         bool is_nccl = strncmp(at, "nccl", size) == 0;
@@ -137,6 +140,11 @@ void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, i
     }
 }
 
+static bool is_taken(const struct node *node, const struct peer *peer, enum wire_counter wire)
+{
+    return wire == WIRE_PEER || (wire == WIRE_NCCL && policy_takes_nccl(node, peer));
+}
+
 /* Of the peer's devices: those that every GPU of the pool reaches. */
 static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
 {
@@ -147,7 +155,7 @@ static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
         bool all = true;
         for (uint32_t g = 0; g < pool->group_count; g++)
             all &= pool->groups[g].device >= 0 &&
-                   reach_wire_to(use->node, peer, arena, pool->groups[g].device) != WIRES_COUNTED;
+                   is_taken(use->node, peer, reach_wire_to(use->node, peer, arena, pool->groups[g].device));
         devices |= (uint64_t)all << arena->device;
     }
     return devices;
@@ -385,6 +393,15 @@ void reach_gpu_ready(struct node *node, int32_t device)
 {
     struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
     peers_each(node->peers, open_from_to, &news);
+}
+
+void reach_changed(struct node *node, struct peer *peer)
+{
+    if (!is_up(peer))
+        return;
+    for (uint32_t i = 0; i < node->receive.arena_count; i++)
+        if (node->receive.arenas[i]->device >= 0)
+            reach_tell_pools_of(node, peer, node->receive.arenas[i]->device);
 }
 
 void reach_gpu_link(struct node *node, struct peer *peer, uint32_t device, uint32_t peer_device)

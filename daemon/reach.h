@@ -27,6 +27,9 @@ void reach_pool_gone(struct node *node, const struct pool_ref *pool);
 void reach_gpu_ready(struct node *node, int32_t device);
 void reach_gpu_link(struct node *node, struct peer *peer, uint32_t device, uint32_t peer_device);
 
+/* Another wire is better now. */
+void reach_changed(struct node *node, struct peer *peer);
+
 /* Messages. False: the peer broke the protocol. */
 bool reach_arena(struct node *node, struct peer *peer, const struct message_arena *message);
 bool reach_reach(struct peer *peer, const struct message_reach *message);

@@ -22,14 +22,26 @@ static const char *why_not_peer(const struct node *node, const struct peer *peer
     return way == NULL ? "not asked for" : way->state == PIN_BUSY ? "being mapped" : way->why;
 }
 
+static const char *measured(const struct peer *peer, char *text, size_t size)
+{
+    double host, nccl;
+    policy_rivals(peer, &host, &nccl);
+    if (nccl == 0)
+        return "the host is being measured";
+    snprintf(text, size, "carried %.2f GB/s of pages, the host %.2f", nccl * 1e-9, host * 1e-9);
+    return text;
+}
+
 static const char *why_not_nccl(const struct node *node, const struct peer *peer, const struct far_arena *arena,
-                                int32_t device)
+                                int32_t device, char *text, size_t size)
 {
     const struct gpu_nccl *gpu = gpu_nccl_of(node, device);
     if (!reach_has_wire(node, WIRE_NCCL))
         return "off (gpu-wires)";
     if (gpu == NULL || !gpu->ready)
         return gpu != NULL && gpu->why[0] != '\0' ? gpu->why : "being loaded";
+    if (arena->nccl && peer_has_gpu_link(peer, (uint32_t)device, arena->device))
+        return measured(peer, text, size);
     return arena->nccl ? peer_gpu_link_why(peer, (uint32_t)device, arena->device) : "not offered by the peer";
 }
 
@@ -39,9 +51,11 @@ static void describe(const struct node *node, const struct peer *peer, const str
     const enum wire_counter wire = reach_wire_to(node, peer, arena, device);
     const bool peer_first = node->wires.list[0] != WIRE_NCCL || !reach_has_wire(node, WIRE_PEER);
     const char *names[] = {"peer", "nccl"};
+    char text[96];
     size_t used = 0;
     *report = (struct reach_report){.device = (uint32_t)device, .peer_device = arena->device};
-    report->wire = wire == WIRE_PEER ? "peer" : wire == WIRE_NCCL ? "nccl" : peer->direct ? "pinned" : "ucx";
+    const bool taken = wire == WIRE_PEER || (wire == WIRE_NCCL && policy_takes_nccl(node, peer));
+    report->wire = !taken ? peer->direct ? "pinned" : "ucx" : wire == WIRE_PEER ? "peer" : "nccl";
     for (int i = 0; i < 2 && used < sizeof(report->why); i++) {
         const char *name = names[peer_first ? i : !i];
         const bool is_peer = strcmp(name, "peer") == 0;
@@ -49,7 +63,7 @@ static void describe(const struct node *node, const struct peer *peer, const str
             break;
         used += (size_t)snprintf(report->why + used, sizeof(report->why) - used, "%s%s: %s", used > 0 ? "; " : "", name,
                                  is_peer ? why_not_peer(node, peer, arena, device)
-                                         : why_not_nccl(node, peer, arena, device));
+                                         : why_not_nccl(node, peer, arena, device, text, sizeof(text)));
     }
 }
 

@@ -116,7 +116,8 @@ static void add_peer(void *arg, struct peer *peer)
     if (use == NULL)
         return;
     cJSON_AddStringToObject(item, "coding", use->policy.reason);
-    cJSON_AddNumberToObject(item, "wire_bytes_per_second", use->policy.link.rate);
+    cJSON_AddNumberToObject(item, "wire_bytes_per_second",
+                            use->policy.link.rate != 0 ? use->policy.link.rate : use->policy.pinned.rate);
     cJSON_AddNumberToObject(item, "nccl_bytes_per_second", use->policy.nccl.rate);
     reach_each(use->node, peer, add_way, cJSON_AddArrayToObject(item, "gpu_ways"));
 }

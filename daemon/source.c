@@ -404,7 +404,9 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
         return;
     struct flight *flight = (struct flight *)(uintptr_t)cookie;
     struct source *source = flight->source;
-    policy_sent(source->peer, flight->wire, status == STRAIT_OK ? flight->size : 0);
+    policy_sent(source->peer, flight->wire, status == STRAIT_OK ? flight->size : 0, flight->raw_bytes);
+    if (policy_judge_nccl(node, source->peer))
+        reach_changed(node, source->peer);
     if (status == STRAIT_OK) {
         histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - flight->since) / 1000);
         node->metrics.raw_bytes_sent += flight->raw_bytes;

@@ -173,6 +173,46 @@ START_TEST(nccl_may_be_preferred)
 }
 END_TEST
 
+/* The slower one of NCCL and the host is left when both have been measured. */
+START_TEST(what_is_faster_is_taken)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "auto", CARRIER);
+    far_control()->refuse_reach = 1;
+    if (_i == 0)
+        fake_nccl.delay_us = 20000;
+    else
+        far_control()->bus_delay_us = 20000;
+    far_pools(&pair, (struct geometry){.pages = 256, .layers = 3, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "pinned");
+    far_move_until(source, sink, "nccl");
+    for (int i = 0; i < 12; i++)
+        far_move(source, sink);
+    WAIT(stat_of(pair.source, "gauges.live_offers") == 0);
+    double pinned = far_bytes(source, "pinned"), nccl = far_bytes(source, "nccl");
+    for (int i = 0; i < 3; i++)
+        far_move(source, sink);
+    ck_assert_msg((far_bytes(source, "nccl") == nccl) == (_i == 0), "%s", stats_text(pair.source));
+    ck_assert_msg((far_bytes(source, "pinned") == pinned) == (_i == 1), "%s", stats_text(pair.source));
+    if (_i == 0)
+        ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "nccl: carried 0."));
+}
+END_TEST
+
+START_TEST(gpus_that_reach_each_other_need_no_measuring)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "auto", CARRIER);
+    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "peer");
+    for (int i = 0; i < 5; i++)
+        far_move(source, sink);
+    ck_assert_uint_eq(0, fake_nccl.joined);
+}
+END_TEST
+
 /* ---- When not ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(either_side_can_leave_it_out)
@@ -398,6 +438,8 @@ int main(void)
     tcase_add_test(tcase, gpus_that_reach_each_other_need_no_nccl);
     tcase_add_loop_test(tcase, gpus_that_do_not_reach_each_other_take_nccl, 0, 4);
     tcase_add_test(tcase, nccl_may_be_preferred);
+    tcase_add_loop_test(tcase, what_is_faster_is_taken, 0, 2);
+    tcase_add_test(tcase, gpus_that_reach_each_other_need_no_measuring);
     tcase = node_case(suite, "when not");
     tcase_add_loop_test(tcase, either_side_can_leave_it_out, 0, 4);
     tcase_add_loop_test(tcase, what_is_missing_is_told, 0, 5);
