@@ -9,6 +9,7 @@
 
 #define CONNECT_SECONDS 40u
 #define TIMES           5
+#define FORCED          "--gpu-wires=nccl"
 
 struct pair {
     struct daemon_process daemons[2]; /* the source's and the sink's */
@@ -16,11 +17,11 @@ struct pair {
     struct gpu_pool *source, *sink;
 };
 
-static void pair_open(struct pair *pair, const char *coding, struct pool_shape shape)
+static void pair_open(struct pair *pair, const char *coding, struct pool_shape shape, const char *wires)
 {
     static const char *const names[] = {"a", "b"};
     for (int i = 0; i < 2; i++) {
-        daemon_start(&pair->daemons[i], names[i], "shm", coding, "--gpu-wires=nccl");
+        daemon_start(&pair->daemons[i], names[i], "shm", coding, wires);
         pair->clients[i] = client_open(&pair->daemons[i]);
     }
     pair->source = pool_make(pair->clients[0], on(shape, 0, STRAIT_HANDLE_CUDA_IPC));
@@ -65,7 +66,7 @@ static void move_by_nccl(const char *coding)
 {
     struct pair pair;
     uint64_t best = UINT64_MAX, bytes;
-    pair_open(&pair, coding, medium);
+    pair_open(&pair, coding, medium, FORCED);
     uint64_t connected = connect_gpus(pair.source, pair.sink);
     double others = sent_by(pair.source, "pinned") + sent_by(pair.source, "peer"), sent = sent_by(pair.source, "nccl");
     for (uint64_t i = 0; i < TIMES; i++) {
@@ -98,6 +99,33 @@ void scene_nccl(void)
     begin();
     for (int c = 0; c < COUNT(codings); c++)
         move_by_nccl(codings[c]);
+}
+
+/* What the daemon says of the wire to the peer's GPU. */
+static void print_ways(struct gpu_pool *source)
+{
+    const char *ways = strstr(client_stats(source->client), "\"gpu_ways\":");
+    require(ways != NULL);
+    printf("  %.*s\n", (int)strcspn(ways, "]") + 1, ways);
+}
+
+/* Both wires are measured; from then on one of them has it all. */
+void scene_nccl_auto(void)
+{
+    static const char *const codings[] = {"raw", "tiered"};
+    begin();
+    for (int c = 0; c < COUNT(codings); c++) {
+        struct pair pair;
+        pair_open(&pair, codings[c], medium, "--gpu-wires=auto");
+        connect_gpus(pair.source, pair.sink);
+        for (uint64_t i = 0; i < 30; i++)
+            move_all(pair.source, pair.sink, i, false);
+        double nccl = sent_by(pair.source, "nccl"), pinned = sent_by(pair.source, "pinned");
+        move_all(pair.source, pair.sink, 31, true);
+        require((sent_by(pair.source, "nccl") == nccl) != (sent_by(pair.source, "pinned") == pinned));
+        print_ways(pair.source);
+        pair_close(&pair);
+    }
 }
 
 /* ---- Daemons that die -------------------------------------------------------------------------------------------- */
@@ -139,7 +167,7 @@ void scene_nccl_dies(void)
 {
     struct pair pair;
     begin();
-    pair_open(&pair, "raw", large);
+    pair_open(&pair, "raw", large, FORCED);
     connect_gpus(pair.source, pair.sink);
     for (int victim = 0; victim < 2; victim++) {
         kill_one(&pair, victim, 1000u * (unsigned)victim);

@@ -25,6 +25,7 @@ const struct scene scenes[] = {
 #if STRAIT_HAVE_NCCL
     {"nccl", scene_nccl},
     {"nccl_dies", scene_nccl_dies},
+    {"nccl_auto", scene_nccl_auto},
 #endif
 };
 const int scene_count = COUNT(scenes);

@@ -27,6 +27,7 @@ void scene_reach(void);
 /* by_nccl.c */
 void scene_nccl(void);
 void scene_nccl_dies(void);
+void scene_nccl_auto(void);
 /* events.c */
 void scene_ready(void);
 void scene_embedded(void);
