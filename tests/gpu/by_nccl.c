@@ -1,8 +1,11 @@
 /* Daemons that move pages from GPU to GPU by NCCL, without P2P unless GPU_TEST_P2P is set: every byte in place in every
  * coding, and what becomes of transfers whose daemon is killed. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/gpu/scenes.h"
@@ -125,6 +128,95 @@ void scene_nccl_auto(void)
         require((sent_by(pair.source, "nccl") == nccl) != (sent_by(pair.source, "pinned") == pinned));
         print_ways(pair.source);
         pair_close(&pair);
+    }
+}
+
+/* ---- Much at once ------------------------------------------------------------------------------------------------ */
+
+#define ROUNDS 60
+
+/* A process of its own, which registers and removes pools with both daemons: what the driver does then can wait for
+ * kernels that wait for the other daemon's. */
+static pid_t start_registering(const struct daemon_process daemons[2])
+{
+    pid_t parent = getpid(), pid = fork();
+    require(pid >= 0);
+    if (pid > 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (uint64_t i = 0; getppid() == parent; i++) {
+        int device = i % 2 == 0 ? 0 : last_device();
+        struct strait_client *client = client_open(&daemons[i % 2]);
+        struct gpu_pool *pool = pool_make(client, on(small, device, STRAIT_HANDLE_CUDA_IPC));
+        strait_client_close(client);
+        require_cuda(cudaFree(pool->memory));
+    }
+    _exit(0);
+}
+
+struct way {
+    struct flow offer, expect;
+    struct gpu_pool *source, *sink;
+    struct strait_peer *peer;
+};
+
+static void begin_way(struct way *way, int round)
+{
+    char key[32];
+    snprintf(key, sizeof(key), "%p %d", (void *)way, round);
+    flow_offer(&way->offer, way->source, key, NULL, large.pages, false);
+    flow_expect(&way->expect, way->sink, key, NULL, large.pages);
+    require(strait_start(way->expect.transfer, way->peer, NULL) == STRAIT_OK);
+}
+
+static void end_way(struct way *way)
+{
+    require(way->offer.state == STRAIT_DONE && way->expect.state == STRAIT_DONE);
+    strait_release(way->offer.transfer);
+    strait_release(way->expect.transfer);
+}
+
+/* Both directions at once. */
+void scene_nccl_busy(void)
+{
+    struct pair pair = {0};
+    struct way ways[2];
+    uint64_t longest = 0;
+    begin();
+    for (int i = 0; i < 2; i++)
+        daemon_start(&pair.daemons[i], i == 0 ? "a" : "b", "shm", "tiered", FORCED);
+    pid_t child = start_registering(pair.daemons); /* before CUDA is begun here */
+    for (int i = 0; i < 2; i++)
+        pair.clients[i] = client_open(&pair.daemons[i]);
+    for (int i = 0; i < 2; i++) {
+        int to = i == 0 ? last_device() : 0, from = i == 0 ? 0 : last_device();
+        ways[i].source = pool_make(pair.clients[i], on(large, from, STRAIT_HANDLE_CUDA_IPC));
+        ways[i].sink = pool_make(pair.clients[!i], on(large, to, STRAIT_HANDLE_CUDA_IPC));
+        ways[i].peer = pool_peer(ways[i].source, pair.clients[!i]);
+        pool_fill(ways[i].source, (uint64_t)i);
+        connect_gpus(ways[i].source, ways[i].sink);
+    }
+    double pinned = sent_by(ways[0].source, "pinned") + sent_by(ways[1].source, "pinned");
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t began = now_ns();
+        for (int i = 0; i < 2; i++)
+            begin_way(&ways[i], round);
+        WAIT(pair.clients, 2,
+             ways[0].expect.decided && ways[0].offer.decided && ways[1].expect.decided && ways[1].offer.decided, 15000);
+        for (int i = 0; i < 2; i++)
+            end_way(&ways[i]);
+        longest = now_ns() - began > longest ? now_ns() - began : longest;
+    }
+    kill(child, SIGKILL);
+    require(waitpid(child, NULL, 0) == child);
+    printf("  %d rounds of both directions, the longest %.1f ms; by way of the host %.0f bytes\n", ROUNDS,
+           (double)longest * 1e-6, sent_by(ways[0].source, "pinned") + sent_by(ways[1].source, "pinned") - pinned);
+    require(sent_by(ways[0].source, "pinned") + sent_by(ways[1].source, "pinned") == pinned);
+    for (int i = 0; i < 2; i++)
+        move_all(ways[i].source, ways[i].sink, 5, true);
+    for (int i = 0; i < 2; i++) {
+        strait_client_close(pair.clients[i]);
+        daemon_stop(&pair.daemons[i]);
     }
 }
 

@@ -26,6 +26,7 @@ const struct scene scenes[] = {
     {"nccl", scene_nccl},
     {"nccl_dies", scene_nccl_dies},
     {"nccl_auto", scene_nccl_auto},
+    {"nccl_busy", scene_nccl_busy},
 #endif
 };
 const int scene_count = COUNT(scenes);

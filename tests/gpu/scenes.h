@@ -28,6 +28,7 @@ void scene_reach(void);
 void scene_nccl(void);
 void scene_nccl_dies(void);
 void scene_nccl_auto(void);
+void scene_nccl_busy(void);
 /* events.c */
 void scene_ready(void);
 void scene_embedded(void);
