@@ -120,7 +120,7 @@ struct sink {
     uint64_t id; /* of the leg */
     struct sink_leg leg;
     struct segments segments;
-    uint64_t bytes; /* of the pages that they name */
+    uint64_t bytes;     /* of the pages that they name */
     struct name source; /* the offer it wants */
     char address[MESSAGE_ADDRESS_MAX + 1];
     struct peer *peer;    /* it is bound to; NULL: none yet, or none any more */
