@@ -10,7 +10,7 @@
 
 #define GPU_SIZE_MAX (1ull << 40)
 
-const char *const gpu_wire_names[GPU_WIRES] = {"peer", "pinned"};
+const char *const gpu_wire_names[GPU_WIRES] = {"peer", "pinned", "nccl"};
 
 const char gpu_usage[] =
     "Usage: strait bench transfer --device [OPTION]...\n"
@@ -20,7 +20,9 @@ const char gpu_usage[] =
     "\n"
     "      --from-gpu=N        GPU of the source's pool; 0\n"
     "      --to-gpu=N          GPU of the sink's pool; 1, or 0 where it is the only one\n"
-    "      --wires=LIST        of peer (from GPU to GPU), pinned (by way of the host): two daemons each; peer,pinned\n"
+    "      --wires=LIST        of peer (from GPU to GPU), pinned (by way of the host), nccl (by NCCL): two daemons "
+    "each;\n"
+    "                          peer,pinned\n"
     "      --coding=LIST       of raw, top16, tiered, auto; all\n"
     "      --page=SIZE         bytes of a page, a multiple of 16; 32K\n"
     "      --size=LIST         bytes of a request; 8M,64M,256M,1G\n"
@@ -193,7 +195,7 @@ static bool set_defaults(struct gpu_options *options)
 
     if (options->input_count == 0)
         options->inputs[options->input_count++] = codec_default_input();
-    if (!options->wires[GPU_WIRE_PEER] && !options->wires[GPU_WIRE_PINNED])
+    if (!options->wires[GPU_WIRE_PEER] && !options->wires[GPU_WIRE_PINNED] && !options->wires[GPU_WIRE_NCCL])
         options->wires[GPU_WIRE_PEER] = options->wires[GPU_WIRE_PINNED] = true;
     if (options->coding_count == 0) {
         memcpy(options->codings, codings, sizeof(codings));

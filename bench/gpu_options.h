@@ -13,6 +13,7 @@
 enum gpu_wire {
     GPU_WIRE_PEER,   /* from GPU to GPU */
     GPU_WIRE_PINNED, /* by way of pinned memory of the host */
+    GPU_WIRE_NCCL,   /* from GPU to GPU, by NCCL */
     GPU_WIRES,
 };
 extern const char *const gpu_wire_names[GPU_WIRES];

@@ -7,6 +7,8 @@
 #include "bench/transfer_process.h"
 #include "tools/util.h"
 
+#define SETTLE_NS 60000000000u
+
 /* ---- Planning ---------------------------------------------------------------------------------------------------- */
 
 /* Its index; -1 when out of memory, which stderr has been told. */
@@ -204,10 +206,41 @@ static bool run_size(struct gpu_bench *bench, unsigned first, unsigned end)
     return true;
 }
 
+/* Until the daemons have found the way that they are to be measured on: NCCL takes seconds to connect two GPUs, and
+ * chunks go by way of the host meanwhile. */
+static bool settle_nccl(struct gpu_bench *bench, struct gpu_row *row)
+{
+    const uint64_t end = clock_ns() + SETTLE_NS;
+    struct gpu_pair *pair = &bench->pairs[row->wire];
+    struct gpu_counted now;
+    uint64_t forgotten;
+
+    do {
+        if (!sample(bench, row, &forgotten) || !gpu_pair_count(pair, &now) || interrupted())
+            return false;
+        if (wire_figures_of(&now.wires, gpu_wire_names[row->wire]) > 0)
+            return true;
+        sleep_ms(20);
+    } while (clock_ns() < end);
+    print_error(NULL, "the daemons do not connect the GPUs by NCCL");
+    bench_path_tell_logs(&pair->path);
+    return false;
+}
+
+static bool settle(struct gpu_bench *bench)
+{
+    for (unsigned i = 0; i < bench->row_count; i++)
+        if (bench->rows[i].kind == GPU_ROW_MOVE && bench->rows[i].wire == GPU_WIRE_NCCL)
+            return settle_nccl(bench, &bench->rows[i]);
+    return true;
+}
+
 bool gpu_rows_run(struct gpu_bench *bench)
 {
     bool whole;
 
+    if (!settle(bench))
+        return false;
     for (unsigned first = 0, end; first < bench->row_count; first = end) {
         for (end = first + 1; end < bench->row_count && bench->rows[end].kind != GPU_ROW_COPY;)
             end++;

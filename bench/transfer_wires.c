@@ -133,6 +133,14 @@ void wire_figures_add(struct wire_figures *used, const struct wire_figures *befo
     }
 }
 
+uint64_t wire_figures_of(const struct wire_figures *figures, const char *name)
+{
+    for (unsigned i = 0; i < figures->count; i++)
+        if (strcmp(figures->wires[i].name, name) == 0)
+            return figures->wires[i].bytes;
+    return 0;
+}
+
 void wire_figures_name(const struct wire_figures *used, char text[WIRES_TEXT_BYTES])
 {
     size_t at = 0;

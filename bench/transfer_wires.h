@@ -28,6 +28,9 @@ void wire_figures_read(struct wire_figures *figures, const char *text);
 /* used += now - before, by name. */
 void wire_figures_add(struct wire_figures *used, const struct wire_figures *before, const struct wire_figures *now);
 
+/* What has gone by the wire of this name. */
+uint64_t wire_figures_of(const struct wire_figures *figures, const char *name);
+
 /* "peer", "peer+pinned": all that carried anything; "-": it is not known, or nothing travelled. */
 #define WIRES_TEXT_BYTES (WIRES_MAX * WIRE_NAME_BYTES)
 void wire_figures_name(const struct wire_figures *used, char text[WIRES_TEXT_BYTES]);

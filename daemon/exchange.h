@@ -140,9 +140,10 @@ struct sink {
 struct flight {
     struct source *source;
     uint64_t grant;
-    uint32_t send_slot; /* ARENA_NONE: straight into the peer's arena */
-    bool far;           /* straight into its GPU's */
-    bool from_gpu;      /* its pages are in a GPU's memory */
+    struct arena *from; /* it is encoded in a slot of ours; NULL: straight into the peer's arena */
+    uint32_t send_slot;
+    enum wire_counter wire;
+    uint32_t device, peer_device; /* WIRE_NCCL */
     uint64_t size, raw_bytes;
     uint64_t since;
     enum strait_mode mode;
@@ -302,6 +303,14 @@ struct peer_use {
     struct policy policy;
 };
 
+/* Between GPUs, straight from the one to the other: those that are allowed, best first. */
+#define GPU_WIRES_MAX 2u /* WIRE_PEER, WIRE_NCCL */
+struct gpu_wires {
+    enum wire_counter list[GPU_WIRES_MAX];
+    uint32_t count;
+    bool measured; /* NCCL is taken only where it is faster than the host */
+};
+
 /* ---- pin.c ------------------------------------------------------------------------------------------------------- */
 
 /* Can GPUs write to the peer's arena? Sees to it when it is first asked. */
@@ -394,7 +403,9 @@ void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason 
 enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message);
 void sink_grants(struct node *node);  /* hands out free slots, in turn */
 void sink_reclaim(struct node *node); /* asks back what others starve for */
-struct landing sink_arriving(struct node *node, struct peer *peer, const void *header, size_t header_size, size_t size);
+/* `device`: of the link between GPUs that it comes by; -1: it comes by the connection's own. */
+struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *header,
+                             size_t header_size, size_t size);
 void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status);
 void sink_copied(struct sink *sink, uint64_t grant, const struct job_result *result);
 
@@ -412,6 +423,8 @@ enum strait_reason source_bind(struct source *source, const struct open_grant *o
 enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count);
 void source_encodes(struct node *node); /* begins queued chunks, in turn */
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
+/* A link between GPUs has ended: what is on it will not arrive. */
+void source_gpu_link_ended(struct node *node, struct peer *peer, uint32_t device, uint32_t peer_device);
 
 /* ---- local.c ----------------------------------------------------------------------------------------------------- */
 

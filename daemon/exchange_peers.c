@@ -96,9 +96,10 @@ static void on_quiet(void *owner, struct peer *peer)
     peer->owner = NULL;
 }
 
-static struct landing on_arriving(void *owner, struct peer *peer, const void *header, size_t header_size, size_t size)
+static struct landing on_arriving(void *owner, struct peer *peer, int32_t device, const void *header,
+                                  size_t header_size, size_t size)
 {
-    return sink_arriving(owner, peer, header, header_size, size);
+    return sink_arriving(owner, peer, device, header, header_size, size);
 }
 
 static void on_arrived(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
@@ -111,6 +112,11 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
 {
     (void)peer;
     source_sent(owner, cookie, status);
+}
+
+static void on_gpu_link(void *owner, struct peer *peer, uint32_t device, uint32_t peer_device)
+{
+    reach_gpu_link(owner, peer, device, peer_device);
 }
 
 static void on_closed(void *owner)
@@ -126,5 +132,6 @@ const struct peers_events exchange_peers_events = {
     .arriving = on_arriving,
     .arrived = on_arrived,
     .sent = on_sent,
+    .gpu_link = on_gpu_link,
     .closed = on_closed,
 };

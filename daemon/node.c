@@ -184,12 +184,14 @@ static enum strait_status make_memory(struct node *node, char *why, size_t why_s
 static enum strait_status make_jobs(struct node *node)
 {
     const struct arena *receive = receive_host(&node->receive);
-    const uint64_t arena_bytes = node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes *
-                                 far_slot_bytes(node->options.gpu_chunk_bytes);
+    const uint64_t arena_bytes =
+        node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes * far_slot_bytes(node->options.gpu_chunk_bytes);
+    reach_init(node);
     const struct devices_config config = {.codebook = node->codebook,
                                           .slot_bytes = receive->slot_bytes,
                                           .far_bytes = far_slot_bytes(node->options.gpu_chunk_bytes),
-                                          .arena_bytes = reach_is_on(node) ? arena_bytes : 0,
+                                          .arena_bytes =
+                                              reach_is_on(node) ? arena_bytes + gpu_nccl_bytes(node, arena_bytes) : 0,
                                           .multiprocessors = node->options.gpu_multiprocessors,
                                           .attention_ns = attention_of(node)};
     enum strait_status status = devices_create(node->loop, &config, &node->devices);
@@ -256,6 +258,7 @@ static enum strait_status make_parts(struct node *node, char *why, size_t why_si
 
 static void free_parts(struct node *node)
 {
+    gpu_nccl_fini(node);
     receive_fini(&node->receive);
     arena_fini(&node->send);
     strait_codebook_destroy(node->codebook);

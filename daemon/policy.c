@@ -20,6 +20,10 @@
 #define WIRE_NS      2000000u           /* for at least this long */
 #define USUAL_WIRE   100e6
 #define FAR_SAMPLES  8u
+#define HOST_SAMPLES 16u          /* chunks by way of the host, before NCCL is tried, */
+#define NCCL_SAMPLES 32u          /* for so many */
+#define NCCL_MARGIN  1.1          /* so much faster has the host to be */
+#define NCCL_REST_NS 60000000000u /* NCCL is tried again after that */
 
 static const double usual_ratio[POLICY_MODES] = {
     [STRAIT_MODE_RAW] = 1, [STRAIT_MODE_TOP16] = 1.33, [STRAIT_MODE_TIERED] = 1.48};
@@ -60,27 +64,28 @@ static double known_or(double measured, double usual)
 }
 
 /* Raw bytes a second that a mode can carry. */
-static double goodput(const struct policy *policy, const struct policy_pool *pool, int mode, unsigned workers)
+static double goodput(const struct policy_wire *wire, const struct policy_pool *pool, int mode, unsigned workers)
 {
-    double link = known_or(policy->wire, USUAL_WIRE) * known_or(pool->ratio[mode], usual_ratio[mode]);
-    double coder = policy->encode[mode] * workers;
+    double link = known_or(wire->rate, USUAL_WIRE) * known_or(pool->ratio[mode], usual_ratio[mode]);
+    double coder = wire->encode[mode] * workers;
     return coder > 0 && coder < link ? coder : link;
 }
 
-static enum strait_mode choose(struct node *node, struct policy *policy, struct policy_pool *pool)
+static enum strait_mode choose(struct policy *policy, const struct policy_wire *wire, unsigned workers,
+                               const struct policy_pool *pool)
 {
     enum strait_mode best = STRAIT_MODE_RAW;
     double most = 0;
     for (int mode = STRAIT_MODE_RAW; mode < (int)POLICY_MODES; mode++) {
-        double rate = goodput(policy, pool, mode, node->workers);
+        double rate = goodput(wire, pool, mode, workers);
         if (rate <= most * 1.01) /* not for a trifle */
             continue;
         most = rate;
         best = (enum strait_mode)mode;
     }
-    snprintf(policy->reason, sizeof(policy->reason), "%s: link %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s",
-             mode_names[best], known_or(policy->wire, USUAL_WIRE) * 1e-9, policy->wire > 0 ? "" : " (assumed)",
-             known_or(pool->ratio[best], usual_ratio[best]), most * 1e-9);
+    snprintf(policy->reason, sizeof(policy->reason), "%s: %s %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s",
+             mode_names[best], wire == &policy->nccl ? "NCCL" : "link", known_or(wire->rate, USUAL_WIRE) * 1e-9,
+             wire->rate > 0 ? "" : " (assumed)", known_or(pool->ratio[best], usual_ratio[best]), most * 1e-9);
     if (best == STRAIT_MODE_RAW && pool->chunks % PROBE_CHUNKS == 0)
         return STRAIT_MODE_TIERED;
     return best;
@@ -114,7 +119,7 @@ static enum strait_mode choose_for_peer(struct policy *policy, const struct poli
     return pool->chunks % PROBE_CHUNKS == 0 ? modes[pool->chunks / PROBE_CHUNKS % count] : best;
 }
 
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, bool far)
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, enum wire_counter wire)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     pool->policy.chunks++;
@@ -128,13 +133,15 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
     mode = pinned_by_option(node->options.coding);
     if (mode != STRAIT_MODE_AUTO)
         return say(policy, mode, "pinned by the option coding");
-    if (far)
+    if (wire == WIRE_PEER)
         return choose_for_peer(policy, &pool->policy);
+    if (wire == WIRE_NCCL)
+        return choose(policy, &policy->nccl, 1, &pool->policy);
     if (peer->direct && pool->pool->devices != NULL)
         return choose_for_bus(policy, &pool->policy);
     if (peer->direct)
         return say(policy, STRAIT_MODE_RAW, "shared memory");
-    return choose(node, policy, &pool->policy);
+    return choose(policy, &policy->link, node->workers, &pool->policy);
 }
 
 /* ---- Measurements ------------------------------------------------------------------------------------------------ */
@@ -144,37 +151,93 @@ static void smooth(double *value, double sample)
     *value = *value == 0 ? sample : *value + (sample - *value) / 4;
 }
 
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, bool far,
+static struct policy_wire *wire_of(struct policy *policy, enum wire_counter wire)
+{
+    return wire == WIRE_NCCL ? &policy->nccl : wire == WIRE_PINNED ? &policy->pinned : &policy->link;
+}
+
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum wire_counter wire,
                     const struct job_result *result)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    double *encode = wire == WIRE_PEER ? policy->far : wire_of(policy, wire)->encode;
     if (result->reason != STRAIT_REASON_NONE || result->nanoseconds == 0 || result->bytes == 0)
         return;
-    smooth(far ? &policy->far[mode] : &policy->encode[mode],
-           (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
-    policy->far_samples[mode] += far;
+    smooth(&encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
+    policy->far_samples[mode] += wire == WIRE_PEER;
+    wire_of(policy, wire)->mode = mode;
+    wire_of(policy, wire)->samples += wire != WIRE_PEER;
     smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
 }
 
-void policy_sending(struct peer *peer)
+void policy_sending(struct peer *peer, enum wire_counter wire)
 {
-    struct policy *policy = &((struct peer_use *)peer->owner)->policy;
-    if (policy->sending++ != 0)
+    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
+    if (w->sending++ != 0)
         return;
-    policy->busy_since = uv_hrtime();
-    policy->busy_bytes = 0;
+    w->busy_since = uv_hrtime();
+    w->busy_bytes = w->busy_raw = 0;
 }
 
-void policy_sent(struct peer *peer, uint64_t bytes)
+void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes, uint64_t raw_bytes)
+{
+    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
+    uint64_t now = uv_hrtime();
+    w->sending--;
+    w->busy_bytes += bytes;
+    w->busy_raw += raw_bytes;
+    uint64_t busy = now - w->busy_since;
+    if (bytes == 0 || w->busy_bytes < WIRE_BYTES || busy < WIRE_NS)
+        return;
+    smooth(&w->rate, (double)w->busy_bytes * 1e9 / (double)busy);
+    smooth(&w->raw_rate, (double)w->busy_raw * 1e9 / (double)busy);
+    w->busy_since = now;
+    w->busy_bytes = w->busy_raw = 0;
+}
+
+/* ---- NCCL, or by way of the host --------------------------------------------------------------------------------- */
+
+/* Encoding and travelling overlap. What is encoded straight into the peer's memory has travelled by then. */
+static double carries(const struct policy_wire *wire, bool direct)
+{
+    const double encode = wire->encode[wire->mode];
+    return direct || wire->raw_rate > encode ? encode : wire->raw_rate;
+}
+
+void policy_rivals(const struct peer *peer, double *host, double *nccl)
+{
+    const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
+    *host = carries(peer->direct ? &policy->pinned : &policy->link, peer->direct);
+    *nccl = carries(&policy->nccl, false);
+}
+
+bool policy_takes_nccl(const struct node *node, const struct peer *peer)
+{
+    return !node->wires.measured || ((const struct peer_use *)peer->owner)->policy.takes_nccl;
+}
+
+/* The host is measured first, as it is there first; then NCCL; then the faster one is taken. */
+static bool judge(struct policy *policy, const struct peer *peer)
+{
+    double host, nccl;
+    if (!policy->takes_nccl)
+        return policy->nccl_lost ? uv_hrtime() - policy->lost_at >= NCCL_REST_NS
+                                 : policy->link.samples + policy->pinned.samples >= HOST_SAMPLES;
+    policy_rivals(peer, &host, &nccl);
+    return policy->nccl.samples < NCCL_SAMPLES || nccl == 0 || host <= nccl * NCCL_MARGIN;
+}
+
+bool policy_judge_nccl(const struct node *node, struct peer *peer)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
-    uint64_t now = uv_hrtime();
-    policy->sending--;
-    policy->busy_bytes += bytes;
-    uint64_t busy = now - policy->busy_since;
-    if (bytes == 0 || policy->busy_bytes < WIRE_BYTES || busy < WIRE_NS)
-        return;
-    smooth(&policy->wire, (double)policy->busy_bytes * 1e9 / (double)busy);
-    policy->busy_since = now;
-    policy->busy_bytes = 0;
+    if (!node->wires.measured)
+        return false;
+    const bool before = policy->takes_nccl;
+    policy->takes_nccl = judge(policy, peer);
+    if (policy->takes_nccl && !before)
+        policy->nccl.samples = 0;
+    policy->nccl_lost = !policy->takes_nccl && (before || policy->nccl_lost);
+    if (before && !policy->takes_nccl)
+        policy->lost_at = uv_hrtime();
+    return policy->takes_nccl != before;
 }

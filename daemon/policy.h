@@ -7,6 +7,8 @@
 
 #include <strait/codec.h>
 
+#include "daemon/equipment/metrics.h"
+
 #define POLICY_MODES (STRAIT_MODE_TIERED + 1) /* enum strait_mode is the index; AUTO's place is unused */
 
 struct node;
@@ -14,15 +16,25 @@ struct peer;
 struct pool_ref;
 struct job_result;
 
-/* What is known of a peer's link and of what coding costs here. Bytes a second, smoothed; 0: not measured yet. */
-struct policy {
-    double wire;                 /* coded bytes, while chunks were under way */
-    double encode[POLICY_MODES]; /* raw bytes, one worker */
-    double far[POLICY_MODES];    /* raw bytes, a GPU into the memory of the peer's */
-    uint32_t far_samples[POLICY_MODES];
+/* What is known of a wire and of what coding for it costs here. Bytes a second, smoothed; 0: not measured yet. */
+struct policy_wire {
+    double rate;                 /* coded bytes, while chunks were under way */
+    double raw_rate;             /* raw ones, of the same chunks */
+    double encode[POLICY_MODES]; /* raw bytes, one worker, or the GPU */
     uint32_t sending;            /* chunks under way */
-    uint64_t busy_since, busy_bytes;
-    char reason[128]; /* of the latest decision, for people */
+    uint64_t busy_since, busy_bytes, busy_raw;
+    enum strait_mode mode; /* of the latest chunk that was encoded, */
+    uint32_t samples;      /* and how many there were */
+};
+
+/* Of a peer. */
+struct policy {
+    struct policy_wire link, pinned, nccl; /* the connection's; chunks of GPUs on it, shared; those between GPUs */
+    double far[POLICY_MODES];              /* raw bytes a second, a GPU into the memory of the peer's */
+    uint32_t far_samples[POLICY_MODES];
+    bool takes_nccl, nccl_lost; /* gpu-wires=auto: chunks of GPUs go by NCCL; the way by the host was faster */
+    uint64_t lost_at;           /* uv_hrtime */
+    char reason[128];           /* of the latest decision, for people */
 };
 
 /* What is known of a pool's pages: how they shrink. */
@@ -31,13 +43,20 @@ struct policy_pool {
     uint32_t chunks;            /* decided so far */
 };
 
-/* The mode for the next chunk from this pool to this peer; `far`: into the memory of its GPU. */
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, bool far);
+/* The mode for the next chunk from this pool to this peer. */
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, enum wire_counter wire);
 
 /* What was measured: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was not). */
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, bool far,
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum wire_counter wire,
                     const struct job_result *result);
-void policy_sending(struct peer *peer);
-void policy_sent(struct peer *peer, uint64_t bytes);
+void policy_sending(struct peer *peer, enum wire_counter wire);
+void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes, uint64_t raw_bytes);
+
+/* gpu-wires=auto: do chunks go by NCCL to GPUs that cannot be stored to, rather than by way of the host? To be asked
+ * now and then whether that has changed. */
+bool policy_takes_nccl(const struct node *node, const struct peer *peer);
+bool policy_judge_nccl(const struct node *node, struct peer *peer);
+/* Raw bytes a second by way of the host, and by NCCL; 0: not measured. */
+void policy_rivals(const struct peer *peer, double *host, double *nccl);
 
 #endif

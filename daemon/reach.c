@@ -1,5 +1,3 @@
-#include "daemon/reach.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,60 +5,72 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
+#include "daemon/reach_private.h"
 
 #define REACHED_MAX 4096u /* pools of one peer */
 
-/* An arena in the memory of a peer's GPU. */
-struct far_arena {
-    uint32_t device, first, slot_bytes, slot_count;
-    uint8_t handle[DEVICE_HANDLE_BYTES];
-    struct way *ways;
-    struct far_arena *next;
-};
+/* ---- Wires ------------------------------------------------------------------------------------------------------- */
 
-/* How a GPU of ours reaches it. Being mapped, it keeps the peer's link. */
-struct way {
-    struct node *node;
-    struct peer *peer;
-    struct far_arena *arena;
-    int32_t device;
-    enum pin_state state;
-    struct device_memory memory;
-    enum strait_status status;
-    char why[256];
-    struct way *next;
-};
+static bool peer_is_allowed(const struct node *node)
+{
+    const char *p2p = getenv("NCCL_P2P_DISABLE");
+    return node->options.gpu_peer && (p2p == NULL || strcmp(p2p, "1") != 0);
+}
 
-/* A pool of the peer. */
-struct reached {
-    struct pool_id id;
-    uint64_t devices;
-    UT_hash_handle hh;
-};
+/* What the option lists behind the host's memory never goes. */
+void reach_init(struct node *node)
+{
+    struct gpu_wires *wires = &node->wires;
+    const char *at = node->options.gpu_wires;
+    wires->count = 0;
+    wires->measured = strcmp(at, "auto") == 0;
+    if (wires->measured)
+        at = "peer,nccl";
+    while (node->options.gpu_arena_bytes != 0 && *at != 0) {
+        size_t size = strcspn(at, ",");
+        bool is_nccl = strncmp(at, "nccl", size) == 0;
+        if (strncmp(at, "pinned", size) == 0)
+            break;
+        if ((is_nccl || peer_is_allowed(node)) && wires->count < GPU_WIRES_MAX)
+            wires->list[wires->count++] = is_nccl ? WIRE_NCCL : WIRE_PEER;
+        at += size + (at[size] == ',');
+    }
+}
+
+bool reach_has_wire(const struct node *node, enum wire_counter wire)
+{
+    for (uint32_t i = 0; i < node->wires.count; i++)
+        if (node->wires.list[i] == wire)
+            return true;
+    return false;
+}
 
 bool reach_is_on(const struct node *node)
 {
-    const char *p2p = getenv("NCCL_P2P_DISABLE");
-    return node->options.gpu_peer && node->options.gpu_arena_bytes != 0 && (p2p == NULL || strcmp(p2p, "1") != 0);
+    return node->wires.count != 0;
 }
 
-static bool is_possible(const struct peer *peer)
+static bool is_up(const struct peer *peer)
 {
-    return peer->state == PEER_UP && peer->owner != NULL && peer->direct && link_sees_end(peer->link);
+    return peer->state == PEER_UP && peer->owner != NULL;
 }
 
 /* ---- Our arenas -------------------------------------------------------------------------------------------------- */
 
+/* With the wires that lead there from this peer, if there is one by now. */
 static void tell_arena(struct node *node, struct peer *peer, const struct receive_arena *arena)
 {
     const struct devices_arena *memory = devices_arena(node->devices, arena->device);
+    const bool is_shared = reach_has_wire(node, WIRE_PEER) && map_is_possible(peer);
     struct message message = {.type = MESSAGE_ARENA};
     message.arena = (struct message_arena){.device = (uint32_t)arena->device,
                                            .first_slot = arena->first,
                                            .slot_bytes = arena->slots.slot_bytes,
                                            .slot_count = arena->slots.slot_count,
-                                           .ipc = view_of(memory->handle, sizeof(memory->handle))};
-    (void)peer_send(peer, &message); /* a peer that is down says so itself */
+                                           .ipc = view_of(memory->handle, is_shared ? sizeof(memory->handle) : 0),
+                                           .nccl = peers_has_gpu(node->peers, (uint32_t)arena->device)};
+    if (message.arena.ipc.size != 0 || message.arena.nccl)
+        (void)peer_send(peer, &message); /* a peer that is down says so itself */
 }
 
 struct news {
@@ -71,7 +81,7 @@ struct news {
 static void tell_arena_to(void *arg, struct peer *peer)
 {
     const struct news *news = arg;
-    if (is_possible(peer))
+    if (is_up(peer))
         tell_arena(news->node, peer, news->arena);
 }
 
@@ -91,11 +101,13 @@ static void add_arena(struct node *node, int32_t device)
     }
     struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
     peers_each(node->peers, tell_arena_to, &news);
+    if (reach_has_wire(node, WIRE_NCCL))
+        gpu_nccl_open(node, device, memory->base, (uint64_t)slot_bytes * count);
 }
 
 void reach_up(struct node *node, struct peer *peer)
 {
-    if (!is_possible(peer))
+    if (!is_up(peer))
         return;
     for (uint32_t i = 0; i < node->receive.arena_count; i++)
         if (node->receive.arenas[i]->device >= 0)
@@ -104,22 +116,46 @@ void reach_up(struct node *node, struct peer *peer)
 
 /* ---- The peer's arenas ------------------------------------------------------------------------------------------- */
 
-static bool has_way(const struct far_arena *arena, int32_t device)
+enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
+                                int32_t device)
 {
-    const struct way *way;
-    LL_SEARCH_SCALAR(arena->ways, way, device, device);
-    return way != NULL && way->state == PIN_DONE;
+    const struct gpu_wires *wires = &node->wires;
+    for (uint32_t i = 0; i < wires->count; i++)
+        if (wires->list[i] == WIRE_PEER ? map_find(arena, device) != NULL
+                                        : peer_has_gpu_link(peer, (uint32_t)device, arena->device))
+            return wires->list[i];
+    return WIRES_COUNTED;
+}
+
+/* A wire takes the place of those behind it once it is there. Mapping is quick, or not to be had; NCCL takes its time,
+ * so that others are opened beside it. */
+void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
+{
+    const struct gpu_wires *wires = &node->wires;
+    for (uint32_t i = 0; i < wires->count; i++) {
+        if (wires->list[i] == WIRE_PEER && map_way(node, peer, arena, device) != PIN_FAILED)
+            return;
+        if (wires->list[i] == WIRE_NCCL && arena->nccl)
+            peer_want_gpu_link(peer, (uint32_t)device, arena->device);
+    }
+}
+
+static bool is_taken(const struct node *node, const struct peer *peer, enum wire_counter wire)
+{
+    return wire == WIRE_PEER || (wire == WIRE_NCCL && policy_takes_nccl(node, peer));
 }
 
 /* Of the peer's devices: those that every GPU of the pool reaches. */
-static uint64_t devices_of(const struct peer_use *use, const struct pool *pool)
+static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
 {
+    const struct peer_use *use = peer->owner;
     uint64_t devices = 0;
     const struct far_arena *arena;
     LL_FOREACH (use->arenas, arena) {
         bool all = true;
         for (uint32_t g = 0; g < pool->group_count; g++)
-            all &= pool->groups[g].device >= 0 && has_way(arena, pool->groups[g].device);
+            all &= pool->groups[g].device >= 0 &&
+                   is_taken(use->node, peer, reach_wire_to(use->node, peer, arena, pool->groups[g].device));
         devices |= (uint64_t)all << arena->device;
     }
     return devices;
@@ -139,60 +175,12 @@ static bool uses_device(const struct pool *pool, int32_t device)
     return false;
 }
 
-/* What the new way makes reachable. */
-static void tell_pools_of(struct node *node, struct peer *peer, int32_t device)
+void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device)
 {
-    const struct peer_use *use = peer->owner;
     struct pool_ref *pool, *next;
-    HASH_ITER (hh, node->exchange.pools, pool, next) {
-        uint64_t devices = uses_device(pool->pool, device) && !pool->removing ? devices_of(use, pool->pool) : 0;
-        if (devices != 0)
-            tell_pool(peer, &pool->id, devices);
-    }
-}
-
-static void map_work(void *arg)
-{
-    struct way *way = arg;
-    const struct far_arena *arena = way->arena;
-    way->status =
-        devices_reach(way->node->devices, way->device, arena->handle, (uint64_t)arena->slot_bytes * arena->slot_count,
-                      &way->memory, &(struct device_why){way->why, sizeof(way->why)});
-}
-
-static void map_done(void *arg)
-{
-    struct way *way = arg;
-    const struct peer_use *use = way->peer->owner;
-    way->state = way->status == STRAIT_OK ? PIN_DONE : PIN_FAILED;
-    if (way->status == STRAIT_OK)
-        log_write(way->node->log, LOG_INFO, "msg=\"GPU reached\" peer=%s device=%d peer_device=%u", way->peer->address,
-                  way->device, way->arena->device);
-    else
-        log_write(way->node->log, LOG_WARN,
-                  "msg=\"GPU not reached: pages cross the host's memory\" peer=%s device=%d peer_device=%u why=\"%s\"",
-                  way->peer->address, way->device, way->arena->device, way->why);
-    if (way->status == STRAIT_OK && !use->down)
-        tell_pools_of(way->node, way->peer, way->device);
-    exchange_writer_done(way->peer);
-}
-
-static void open_way(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
-{
-    struct way *way;
-    LL_SEARCH_SCALAR(arena->ways, way, device, device);
-    if (way != NULL)
-        return;
-    way = calloc(1, sizeof(*way));
-    if (way == NULL)
-        return;
-    *way = (struct way){.node = node, .peer = peer, .arena = arena, .device = device, .state = PIN_BUSY};
-    if (job_call(node->jobs, map_work, map_done, way) != STRAIT_OK) {
-        free(way);
-        return;
-    }
-    LL_PREPEND(arena->ways, way);
-    exchange_writer_begun(peer);
+    HASH_ITER (hh, node->exchange.pools, pool, next)
+        if (uses_device(pool->pool, device) && !pool->removing)
+            tell_pool(peer, &pool->id, devices_of(peer, pool->pool));
 }
 
 /* From every GPU that has pages of ours. */
@@ -202,7 +190,7 @@ static void open_ways(struct node *node, struct peer *peer, struct far_arena *ar
     HASH_ITER (hh, node->exchange.pools, pool, next)
         for (uint32_t g = 0; g < pool->pool->group_count; g++)
             if (pool->pool->groups[g].device >= 0)
-                open_way(node, peer, arena, pool->pool->groups[g].device);
+                reach_open(node, peer, arena, pool->pool->groups[g].device);
 }
 
 static struct far_arena *arena_of_slot(const struct peer *peer, uint32_t slot)
@@ -215,25 +203,48 @@ static struct far_arena *arena_of_slot(const struct peer *peer, uint32_t slot)
     return arena;
 }
 
-static bool is_new(const struct peer *peer, const struct message_arena *m)
+static struct far_arena *arena_of_device(const struct peer_use *use, uint32_t device)
+{
+    struct far_arena *arena;
+    LL_SEARCH_SCALAR(use->arenas, arena, device, device);
+    return arena;
+}
+
+/* Its slots are nobody else's, and the same as ever. */
+static bool is_sound(const struct peer *peer, const struct message_arena *m)
 {
     const struct peer_use *use = peer->owner;
     const struct far_arena *arena;
-    if (m->first_slot < peer->slot_count)
+    if (m->first_slot < peer->slot_count || (m->ipc.size != 0 && !peer->direct))
         return false;
     LL_FOREACH (use->arenas, arena)
-        if (arena->device == m->device ||
-            (m->first_slot < arena->first + arena->slot_count && arena->first < m->first_slot + m->slot_count))
+        if (arena->device == m->device
+                ? m->first_slot != arena->first || m->slot_bytes != arena->slot_bytes ||
+                      m->slot_count != arena->slot_count
+                : m->first_slot < arena->first + arena->slot_count && arena->first < m->first_slot + m->slot_count)
             return false;
     return true;
+}
+
+static struct far_arena *add_far(struct peer_use *use, const struct message_arena *message)
+{
+    struct far_arena *arena = calloc(1, sizeof(*arena));
+    if (arena == NULL)
+        return NULL; /* the host's memory does as well */
+    *arena = (struct far_arena){.device = message->device,
+                                .first = message->first_slot,
+                                .slot_bytes = message->slot_bytes,
+                                .slot_count = message->slot_count};
+    LL_PREPEND(use->arenas, arena);
+    return arena;
 }
 
 bool reach_arena(struct node *node, struct peer *peer, const struct message_arena *message)
 {
     struct peer_use *use = peer->owner;
-    if (!peer->direct || !is_new(peer, message))
+    if (!is_sound(peer, message))
         return false;
-    if (!reach_is_on(node) || !is_possible(peer))
+    if (!reach_is_on(node))
         return true;
     if (message->slot_bytes > far_slot_bytes(node->options.gpu_chunk_bytes)) {
         log_write(node->log, LOG_WARN,
@@ -241,15 +252,16 @@ bool reach_arena(struct node *node, struct peer *peer, const struct message_aren
                   message->device);
         return true;
     }
-    struct far_arena *arena = calloc(1, sizeof(*arena));
+    struct far_arena *arena = arena_of_device(use, message->device);
     if (arena == NULL)
-        return true; /* the host's memory does as well */
-    *arena = (struct far_arena){.device = message->device,
-                                .first = message->first_slot,
-                                .slot_bytes = message->slot_bytes,
-                                .slot_count = message->slot_count};
-    memcpy(arena->handle, message->ipc.data, sizeof(arena->handle));
-    LL_PREPEND(use->arenas, arena);
+        arena = add_far(use, message);
+    if (arena == NULL)
+        return true;
+    if (message->ipc.size != 0 && !arena->has_handle) {
+        memcpy(arena->handle, message->ipc.data, sizeof(arena->handle));
+        arena->has_handle = true;
+    }
+    arena->nccl |= message->nccl;
     open_ways(node, peer, arena);
     return true;
 }
@@ -265,15 +277,22 @@ uint32_t reach_slot_bytes(const struct peer *peer, uint32_t slot)
     return arena != NULL ? arena->slot_bytes : 0;
 }
 
+uint32_t reach_slot_device(const struct peer *peer, uint32_t slot)
+{
+    return arena_of_slot(peer, slot)->device;
+}
+
+enum wire_counter reach_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot)
+{
+    const struct far_arena *arena = arena_of_slot(peer, slot);
+    return arena != NULL ? reach_wire_to(node, peer, arena, device) : WIRES_COUNTED;
+}
+
 void *reach_slot(const struct peer *peer, int32_t device, uint32_t slot)
 {
     const struct far_arena *arena = arena_of_slot(peer, slot);
-    const struct way *way = NULL;
-    if (arena != NULL)
-        LL_SEARCH_SCALAR(arena->ways, way, device, device);
-    if (way == NULL || way->state != PIN_DONE)
-        return NULL;
-    return way->memory.base + (size_t)(slot - arena->first) * arena->slot_bytes;
+    const struct way *way = arena != NULL ? map_find(arena, device) : NULL;
+    return way != NULL ? way->memory.base + (size_t)(slot - arena->first) * arena->slot_bytes : NULL;
 }
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
@@ -286,15 +305,16 @@ struct pool_news {
 static void tell_pool_to(void *arg, struct peer *peer)
 {
     const struct pool_news *news = arg;
+    const struct pool *pool = news->pool->pool;
     const struct peer_use *use = peer->owner;
     struct far_arena *arena;
-    if (!is_possible(peer))
+    if (!is_up(peer))
         return;
     LL_FOREACH (use->arenas, arena)
-        for (uint32_t g = 0; g < news->pool->pool->group_count; g++)
-            if (news->pool->pool->groups[g].device >= 0)
-                open_way(news->node, peer, arena, news->pool->pool->groups[g].device);
-    uint64_t devices = devices_of(use, news->pool->pool);
+        for (uint32_t g = 0; g < pool->group_count; g++)
+            if (pool->groups[g].device >= 0)
+                reach_open(news->node, peer, arena, pool->groups[g].device);
+    uint64_t devices = devices_of(peer, pool);
     if (devices != 0)
         tell_pool(peer, &news->pool->id, devices);
 }
@@ -313,7 +333,7 @@ void reach_pool(struct node *node, const struct pool_ref *pool)
 static void tell_pool_gone_to(void *arg, struct peer *peer)
 {
     const struct pool_ref *pool = arg;
-    if (is_possible(peer) && devices_of(peer->owner, pool->pool) != 0)
+    if (is_up(peer) && devices_of(peer, pool->pool) != 0)
         tell_pool(peer, &pool->id, 0);
 }
 
@@ -327,8 +347,6 @@ bool reach_reach(struct peer *peer, const struct message_reach *message)
 {
     struct peer_use *use = peer->owner;
     struct reached *reached;
-    if (!peer->direct)
-        return false;
     HASH_FIND(hh, use->reached, &message->pool, sizeof(message->pool), reached);
     if (message->devices == 0) {
         if (reached != NULL) {
@@ -357,74 +375,40 @@ uint64_t reach_devices(const struct peer *peer, const struct pool_id *pool)
     return reached != NULL ? reached->devices : 0;
 }
 
-/* ---- Letting go -------------------------------------------------------------------------------------------------- */
+/* ---- NCCL -------------------------------------------------------------------------------------------------------- */
 
-static void forget_arena(struct far_arena *arena)
+static void open_from_to(void *arg, struct peer *peer)
 {
-    struct way *way, *next;
-    LL_FOREACH_SAFE (arena->ways, way, next)
-        free(way);
-    free(arena);
-}
-
-struct letting_go {
-    struct node *node;
-    struct peer *peer;
-    struct far_arena *arenas;
-};
-
-static void unmap_work(void *arg)
-{
-    const struct letting_go *l = arg;
+    const struct news *news = arg;
+    const struct peer_use *use = peer->owner;
     struct far_arena *arena;
-    struct way *way;
-    LL_FOREACH (l->arenas, arena)
-        LL_FOREACH (arena->ways, way)
-            if (way->state == PIN_DONE)
-                devices_unmap(l->node->devices, way->device, &way->memory);
+    if (!is_up(peer))
+        return;
+    tell_arena(news->node, peer, news->arena);
+    LL_FOREACH (use->arenas, arena)
+        reach_open(news->node, peer, arena, news->arena->device);
 }
 
-static void free_arenas(struct far_arena *arenas)
+void reach_gpu_ready(struct node *node, int32_t device)
 {
-    struct far_arena *arena, *next;
-    LL_FOREACH_SAFE (arenas, arena, next)
-        forget_arena(arena);
+    struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
+    peers_each(node->peers, open_from_to, &news);
 }
 
-static void unmap_done(void *arg)
+void reach_changed(struct node *node, struct peer *peer)
 {
-    struct letting_go *l = arg;
-    free_arenas(l->arenas);
-    exchange_writer_done(l->peer);
-    free(l);
+    if (!is_up(peer))
+        return;
+    for (uint32_t i = 0; i < node->receive.arena_count; i++)
+        if (node->receive.arenas[i]->device >= 0)
+            reach_tell_pools_of(node, peer, node->receive.arenas[i]->device);
 }
 
-bool reach_release(struct node *node, struct peer *peer)
+void reach_gpu_link(struct node *node, struct peer *peer, uint32_t device, uint32_t peer_device)
 {
-    struct peer_use *use = peer->owner;
-    if (use->arenas == NULL)
-        return true;
-    struct letting_go here = {.node = node, .peer = peer, .arenas = use->arenas}, *l = malloc(sizeof(*l));
-    use->arenas = NULL;
-    if (l != NULL) {
-        *l = here;
-        exchange_writer_begun(peer);
-        if (job_call(node->jobs, unmap_work, unmap_done, l) == STRAIT_OK)
-            return false;
-        use->writers--;
-        free(l);
-    }
-    unmap_work(&here); /* slow, but nothing stays mapped */
-    free_arenas(here.arenas);
-    return true;
-}
-
-void reach_forget(struct peer_use *use)
-{
-    struct reached *reached, *next;
-    HASH_ITER (hh, use->reached, reached, next) {
-        HASH_DELETE(hh, use->reached, reached);
-        free(reached);
-    }
-    free_arenas(use->arenas);
+    if (!is_up(peer))
+        return;
+    reach_tell_pools_of(node, peer, (int32_t)device);
+    if (!peer_has_gpu_link(peer, device, peer_device))
+        source_gpu_link_ended(node, peer, device, peer_device);
 }

@@ -7,6 +7,7 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
+#include "daemon/reach.h"
 
 static void refresh_slots(struct node *node)
 {
@@ -17,6 +18,11 @@ static void refresh_slots(struct node *node)
         m->slots_used += node->receive.arenas[i]->slots.used;
     m->send_slots = node->send.slot_count;
     m->send_slots_used = node->send.used;
+    const struct gpu_nccl *gpu;
+    LL_FOREACH (node->gpu_nccl, gpu) {
+        m->send_slots += gpu->send.slot_count;
+        m->send_slots_used += gpu->send.used;
+    }
     m->slots_quarantined = 0;
     for (uint32_t i = 0; i < node->receive.slot_count; i++)
         if (node->receive.slots[i].sink != NULL && node->receive.slots[i].sink->expectation->request.decided)
@@ -81,6 +87,17 @@ static const char *state_text(enum peer_state state)
     return texts[state];
 }
 
+static void add_way(void *arg, const struct reach_report *report)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddItemToArray(arg, item);
+    cJSON_AddNumberToObject(item, "device", report->device);
+    cJSON_AddNumberToObject(item, "peer_device", report->peer_device);
+    cJSON_AddStringToObject(item, "wire", report->wire);
+    if (report->why[0] != '\0')
+        cJSON_AddStringToObject(item, "why", report->why);
+}
+
 static void add_peer(void *arg, struct peer *peer)
 {
     cJSON *item = cJSON_CreateObject();
@@ -99,7 +116,10 @@ static void add_peer(void *arg, struct peer *peer)
     if (use == NULL)
         return;
     cJSON_AddStringToObject(item, "coding", use->policy.reason);
-    cJSON_AddNumberToObject(item, "wire_bytes_per_second", use->policy.wire);
+    cJSON_AddNumberToObject(item, "wire_bytes_per_second",
+                            use->policy.link.rate != 0 ? use->policy.link.rate : use->policy.pinned.rate);
+    cJSON_AddNumberToObject(item, "nccl_bytes_per_second", use->policy.nccl.rate);
+    reach_each(use->node, peer, add_way, cJSON_AddArrayToObject(item, "gpu_ways"));
 }
 
 static void add_pools(struct node *node, cJSON *array)
@@ -133,6 +153,9 @@ static void add_devices(struct node *node, cJSON *array)
         cJSON_AddStringToObject(item, "state", state.failed ? "failed" : "in use");
         if (state.failed)
             cJSON_AddStringToObject(item, "why", state.why);
+        const struct gpu_nccl *gpu = gpu_nccl_of(node, number);
+        if (gpu != NULL)
+            cJSON_AddStringToObject(item, "nccl", gpu->ready ? "ready" : gpu->why[0] != '\0' ? gpu->why : "loading");
     }
 }
 

@@ -609,24 +609,33 @@ static bool is_current(const struct sink *sink, const struct chunk_header *heade
            epoch->counter == header->epoch.counter;
 }
 
+/* Can chunks for that arena come by the link of this GPU, or by the connection's own (-1)? */
+static bool comes_by(const struct receive_arena *arena, const struct peer *peer, int32_t device)
+{
+    return device >= 0 ? arena->device == device : arena->device < 0 || peer->direct;
+}
+
 /* The slot that was granted for exactly this chunk; NULL: there is none, or not any more. */
-static struct slot *granted_slot(struct node *node, const struct peer *peer, const struct chunk_header *header)
+static struct slot *granted_slot(struct node *node, const struct peer *peer, int32_t device,
+                                 const struct chunk_header *header)
 {
     if (header->slot >= node->receive.slot_count || peer->token != header->token)
         return NULL;
     struct slot *slot = &node->receive.slots[header->slot];
-    if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer)
+    if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer ||
+        !comes_by(node->receive.arenas[slot->arena], peer, device))
         return NULL;
     return is_current(slot->sink, header) || fault_at(FAULT_BUG_EPOCH, NULL, NULL) ? slot : NULL;
 }
 
-struct landing sink_arriving(struct node *node, struct peer *peer, const void *bytes, size_t header_size, size_t size)
+struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *bytes,
+                             size_t header_size, size_t size)
 {
     struct chunk_header header;
     struct slot *slot = NULL;
     (void)fault_at(FAULT_ARRIVING, peer, NULL);
     if (chunk_header_read(&header, bytes, header_size))
-        slot = granted_slot(node, peer, &header);
+        slot = granted_slot(node, peer, device, &header);
     if (slot != NULL && (size == 0 || size > node->receive.arenas[slot->arena]->slots.slot_bytes))
         slot = NULL;
     struct leg_event event = {.type = SINK_ARRIVING, .grant = slot != NULL ? slot->grant : 0};

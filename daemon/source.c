@@ -233,8 +233,8 @@ static void end_flight(struct source *source, uint64_t grant)
     struct flight *flight = find_flight(source, grant);
     if (flight == NULL)
         return;
-    if (flight->send_slot != ARENA_NONE)
-        arena_give(&source->node->send, flight->send_slot);
+    if (flight->from != NULL)
+        arena_give(flight->from, flight->send_slot);
     LL_DELETE(source->flights, flight);
     free(flight);
 }
@@ -257,32 +257,51 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
     if (source->peer != NULL) { /* else its link is closed already: nothing will be sent */
-        policy_encoded(source->peer, source->offer->request.pool, flight->mode, flight->far, result);
+        policy_encoded(source->peer, source->offer->request.pool, flight->mode, flight->wire, result);
         if (source->peer->direct)
             exchange_writer_done(source->peer);
     }
     report(source, SOURCE_ENCODED, flight->grant, result->reason);
 }
 
+/* Which way the chunk of a grant goes from this GPU (-1: from the host); WIRES_COUNTED: there is none any more. */
+static enum wire_counter wire_for(const struct source *source, const struct leg_grant *grant, int32_t device)
+{
+    const struct peer *peer = source->peer;
+    if (grant->slot >= peer->slot_count)
+        return reach_wire(source->node, peer, device, grant->slot);
+    if (!peer->direct)
+        return WIRE_UCX;
+    return source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM;
+}
+
+/* The memory of ours that chunks for this wire are encoded in; NULL: the peer's is written to. */
+static struct arena *memory_for(struct node *node, enum wire_counter wire, int32_t device)
+{
+    return wire == WIRE_NCCL ? gpu_nccl_send(node, device) : wire == WIRE_UCX ? &node->send : NULL;
+}
+
 /* Where the chunk of a grant is written: the peer's own arena when it can be reached, else a slot of ours. */
 static struct job_chunk destination(struct source *source, const struct leg_grant *grant, int32_t device,
                                     struct flight *flight)
 {
-    struct node *node = source->node;
     struct peer *peer = source->peer;
-    flight->send_slot = ARENA_NONE;
-    flight->far = grant->slot >= peer->slot_count;
-    if (flight->far)
-        return (struct job_chunk){
-            .bytes = reach_slot(peer, device, grant->slot), .size = reach_slot_bytes(peer, grant->slot), .far = true};
-    if (peer->direct)
-        return (struct job_chunk){.bytes =
-                                      link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes),
-                                  .size = near_limit(source)};
-    flight->send_slot = arena_take(&node->send);
-    if (flight->send_slot == ARENA_NONE)
-        return (struct job_chunk){.bytes = NULL};
-    return (struct job_chunk){.bytes = arena_slot(&node->send, flight->send_slot), .size = near_limit(source)};
+    const bool far = grant->slot >= peer->slot_count;
+    struct job_chunk chunk = {.far = far, .size = far ? reach_slot_bytes(peer, grant->slot) : near_limit(source)};
+    flight->from = memory_for(source->node, flight->wire, device);
+    if (flight->wire == WIRE_PEER)
+        chunk.bytes = reach_slot(peer, device, grant->slot);
+    else if (flight->wire == WIRE_SHM || flight->wire == WIRE_PINNED)
+        chunk.bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
+    else if (flight->from != NULL && (flight->send_slot = arena_take(flight->from)) != ARENA_NONE)
+        chunk.bytes = arena_slot(flight->from, flight->send_slot);
+    else
+        flight->from = NULL;
+    if (flight->wire == WIRE_NCCL) {
+        flight->device = (uint32_t)device;
+        flight->peer_device = reach_slot_device(peer, grant->slot);
+    }
+    return chunk;
 }
 
 /* Does a GPU write to the part of the peer's arena that is the host's memory? */
@@ -306,7 +325,6 @@ static void encode(struct source *source, const struct leg_grant *grant)
         return;
     }
     *flight = (struct flight){.source = source, .grant = grant->id, .since = uv_hrtime()};
-    flight->send_slot = ARENA_NONE;
     LL_PREPEND(source->flights, flight);
 
     struct piece piece;
@@ -318,14 +336,20 @@ static void encode(struct source *source, const struct leg_grant *grant)
     struct job_chunk chunk = {.bytes = NULL};
     if (segments_piece(&source->segments, grant->first, grant->count, &piece))
         ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
-    if (ids != NULL)
-        chunk = destination(source, grant, request->pool->pool->groups[piece.group].device, flight);
+    if (ids != NULL) {
+        const int32_t device = request->pool->pool->groups[piece.group].device;
+        flight->wire = wire_for(source, grant, device);
+        if (flight->wire == WIRES_COUNTED) { /* the link between the GPUs has ended meanwhile */
+            report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
+            return;
+        }
+        chunk = destination(source, grant, device, flight);
+    }
     if (chunk.bytes == NULL) { /* a grant that no honest sink gives: the sink cuts as this side would */
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
         return;
     }
-    flight->from_gpu = request->pool->pool->devices != NULL;
-    flight->mode = policy_mode(node, source->peer, request->pool, flight->far);
+    flight->mode = policy_mode(node, source->peer, request->pool, flight->wire);
     enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, flight->mode, &chunk,
                                            on_encoded, node, (uint64_t)(uintptr_t)flight);
     if (status != STRAIT_OK) {
@@ -335,6 +359,17 @@ static void encode(struct source *source, const struct leg_grant *grant)
     node->exchange.encoding_jobs++;
     if (source->peer->direct)
         exchange_writer_begun(source->peer);
+}
+
+static enum strait_status send_chunk(struct peer *peer, const uint8_t header[CHUNK_HEADER_BYTES],
+                                     const struct flight *flight)
+{
+    const void *data = flight->from != NULL ? arena_slot(flight->from, flight->send_slot) : NULL;
+    const uint64_t cookie = (uint64_t)(uintptr_t)flight;
+    if (flight->wire == WIRE_NCCL)
+        return peer_send_gpu_chunk(peer, flight->device, flight->peer_device, header, CHUNK_HEADER_BYTES, data,
+                                   flight->size, cookie);
+    return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, flight->size, cookie);
 }
 
 static void transmit(struct source *source, const struct leg_grant *grant)
@@ -353,25 +388,14 @@ static void transmit(struct source *source, const struct leg_grant *grant)
     uint8_t bytes[CHUNK_HEADER_BYTES];
     chunk_header_write(bytes, &header);
     flight->since = uv_hrtime();
-    const void *data = flight->send_slot == ARENA_NONE ? NULL : arena_slot(&node->send, flight->send_slot);
-    if (peer_send_chunk(source->peer, bytes, sizeof(bytes), data, flight->size, (uint64_t)(uintptr_t)flight) !=
-        STRAIT_OK) {
+    if (send_chunk(source->peer, bytes, flight) != STRAIT_OK) {
         report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
         return;
     }
-    policy_sending(source->peer);
+    policy_sending(source->peer, flight->wire);
     node->metrics.chunks_sent[flight->mode == STRAIT_MODE_RAW     ? CODED_RAW
                               : flight->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
                                                                   : CODED_TIERED]++;
-}
-
-static enum wire_counter wire_of(const struct source *source, const struct flight *flight)
-{
-    if (flight->far)
-        return WIRE_PEER;
-    if (!source->peer->direct)
-        return WIRE_UCX;
-    return flight->from_gpu ? WIRE_PINNED : WIRE_SHM;
 }
 
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
@@ -380,14 +404,30 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
         return;
     struct flight *flight = (struct flight *)(uintptr_t)cookie;
     struct source *source = flight->source;
-    policy_sent(source->peer, status == STRAIT_OK ? flight->size : 0);
+    policy_sent(source->peer, flight->wire, status == STRAIT_OK ? flight->size : 0, flight->raw_bytes);
+    if (policy_judge_nccl(node, source->peer))
+        reach_changed(node, source->peer);
     if (status == STRAIT_OK) {
         histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - flight->since) / 1000);
         node->metrics.raw_bytes_sent += flight->raw_bytes;
         node->metrics.wire_bytes_sent += flight->size;
-        node->metrics.wires[wire_of(source, flight)] += flight->size;
+        node->metrics.wires[flight->wire] += flight->size;
     }
     report(source, SOURCE_SENT, flight->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
+}
+
+/* Their `sent` comes when NCCL has let go of them, which can take long: the verdict does not wait for that. */
+void source_gpu_link_ended(struct node *node, struct peer *peer, uint32_t device, uint32_t peer_device)
+{
+    struct source *source, *next;
+    const struct flight *flight;
+    HASH_ITER (hh, node->exchange.sources, source, next) {
+        bool concerned = false;
+        LL_FOREACH (source->flights, flight)
+            concerned |= flight->wire == WIRE_NCCL && flight->device == device && flight->peer_device == peer_device;
+        if (concerned && source->peer == peer)
+            source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
+    }
 }
 
 /* ---- The machine ------------------------------------------------------------------------------------------------- */
@@ -464,12 +504,25 @@ void source_event(struct source *source, enum leg_event_type type, enum strait_r
     (void)source_apply(source, &event);
 }
 
+/* The GPU of the grant's pages; -1: the host. */
+static int32_t device_of(const struct source *source, const struct leg_grant *grant)
+{
+    struct piece piece;
+    if (!segments_piece(&source->segments, grant->first, grant->count, &piece))
+        return -1;
+    return source->offer->request.pool->pool->groups[piece.group].device;
+}
+
 /* Has to wait for memory to write to. */
 static bool is_stuck(struct node *node, const struct source *source)
 {
-    bool needs_slot = !source->is_local && !source->peer->direct;
-    return (needs_slot && node->send.used == node->send.slot_count) ||
-           (needs_pin(source, source_next(&source->leg)) && pin_peer(node, source->peer) == PIN_BUSY);
+    const struct leg_grant *grant = source_next(&source->leg);
+    if (source->is_local)
+        return false;
+    const int32_t device = device_of(source, grant);
+    const struct arena *memory = memory_for(node, wire_for(source, grant, device), device);
+    return (memory != NULL && memory->used == memory->slot_count) ||
+           (needs_pin(source, grant) && pin_peer(node, source->peer) == PIN_BUSY);
 }
 
 /* Chunks are begun in turn among the legs: as many as there are send slots, and where none is needed, a few more than

@@ -87,7 +87,7 @@ extern const struct layout policy_layout, words_layout, wait_layout;
 extern const struct layout pool_register_layout, pool_remove_layout, pool_status_layout;
 extern const struct layout expect_layout, offer_layout, append_layout, start_layout, transfer_layout, state_layout;
 extern const struct layout layers_layout;
-extern const struct layout arena_layout, reach_layout;
+extern const struct layout arena_layout, reach_layout, gpu_link_layout;
 extern const struct layout peer_hello_layout, peer_proof_layout, peer_links_layout, heartbeat_layout, shm_hello_layout;
 extern const struct layout announce_layout, request_layout, segments_layout, grant_layout, grant_id_layout, end_layout;
 

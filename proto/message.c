@@ -43,6 +43,7 @@ static const struct kind {
     {MESSAGE_HEARTBEAT, "heartbeat", &heartbeat_layout},
     {MESSAGE_ARENA, "arena", &arena_layout},
     {MESSAGE_REACH, "reach", &reach_layout},
+    {MESSAGE_GPU_LINK, "gpu-link", &gpu_link_layout},
     {MESSAGE_ANNOUNCE, "announce", &announce_layout},
     {MESSAGE_REQUEST, "request", &request_layout},
     {MESSAGE_SEGMENTS, "segments", &segments_layout},

@@ -78,6 +78,7 @@ enum message_type {
     MESSAGE_PEER_NOTE = 51,
     MESSAGE_ARENA = 52,
     MESSAGE_REACH = 53,
+    MESSAGE_GPU_LINK = 54,
     /* On the unix socket between two daemons of one host. */
     MESSAGE_SHM_HELLO = 60, /* the only message: then the socket is the shm transport's */
 };
@@ -288,16 +289,27 @@ struct message_heartbeat {
     uint64_t echo; /* the latest sequence seen from the other side */
 };
 
-/* Sink to source, over a link whose end either side sees (link_sees_end): slots in memory of a GPU of the sender, for
- * encoders on GPUs. They are numbered on from those of the host's memory, and no two arenas share a number. */
+/* Sink to source: slots in memory of a GPU of the sender, for chunks that GPUs encode. They are numbered on from those of
+ * the host's memory, and no two arenas share a number. The same arena may be told of again, with more ways to it. */
 struct message_arena {
-    uint32_t device; /* the sender's number of the GPU, below MESSAGE_DEVICES_MAX: once for each */
+    uint32_t device;                             /* the sender's number of the GPU, below MESSAGE_DEVICES_MAX */
     uint32_t first_slot, slot_bytes, slot_count; /* the last slot's number fits 32 bits */
-    struct view ipc;                             /* MESSAGE_MEMORY_IPC bytes: where it begins */
+    struct view ipc; /* MESSAGE_MEMORY_IPC bytes: where it begins, over a link whose end either side sees
+                        (link_sees_end); or none: it is not to be stored to */
+    bool nccl;       /* GPU_LINKs can be made to it */
 };
 
-/* Source to sink: GPUs that have the pool can store into the arenas of these devices. Takes the place of what was said
- * of the pool before; none: it is gone, or never could. */
+/* A link of NCCL between a GPU of each side, beside the link that the connection has: for chunks into either's arena.
+ * The dialling side begins one with its end's address; the answer has the other end's, or says why not. The accepting
+ * side asks for one by neither, and is told why when there will be none. Over the same two GPUs as often as links end. */
+struct message_gpu_link {
+    uint32_t device, peer_device; /* the sender's and the receiver's */
+    struct view address;          /* link_address, or none */
+    struct view why;              /* there will be none now: for people */
+};
+
+/* Source to sink: chunks of GPUs that have the pool can come into the arenas of these devices. Takes the place of what
+ * was said of the pool before; none: it is gone, or they cannot any more. */
 struct message_reach {
     struct pool_id pool;
     uint64_t devices; /* bit n: of device n */
@@ -414,6 +426,7 @@ struct message {
         struct message_heartbeat heartbeat;
         struct message_arena arena;
         struct message_reach reach;
+        struct message_gpu_link gpu_link;
         struct message_announce announce;
         struct message_request request;
         struct message_segments segments;

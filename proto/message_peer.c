@@ -54,11 +54,9 @@ static enum strait_status arena_check(const void *plain)
 
 #define ARENA struct message_arena, Strait__Wire__Arena
 static const struct field arena_fields[] = {
-    U32(ARENA, device, 0, MESSAGE_DEVICES_MAX - 1),
-    U32(ARENA, first_slot, 1, UINT32_MAX),
-    U32(ARENA, slot_bytes, 4096, UINT32_MAX),
-    U32(ARENA, slot_count, 1, UINT32_MAX),
-    BYTES(ARENA, ipc, MESSAGE_MEMORY_IPC, MESSAGE_MEMORY_IPC),
+    U32(ARENA, device, 0, MESSAGE_DEVICES_MAX - 1), U32(ARENA, first_slot, 1, UINT32_MAX),
+    U32(ARENA, slot_bytes, 4096, UINT32_MAX),       U32(ARENA, slot_count, 1, UINT32_MAX),
+    BYTES_OR_NONE(ARENA, ipc, MESSAGE_MEMORY_IPC),  BOOL(ARENA, nccl),
 };
 const struct layout arena_layout = LAYOUT(ARENA, arena, arena_fields, arena_check);
 
@@ -68,6 +66,21 @@ static const struct field reach_fields[] = {
     U64(REACH, devices),
 };
 const struct layout reach_layout = LAYOUT(REACH, reach, reach_fields, NULL);
+
+static enum strait_status gpu_link_check(const void *plain)
+{
+    const struct message_gpu_link *link = plain;
+    return corrupt_unless(link->address.size == 0 || link->why.size == 0);
+}
+
+#define GPU_LINK struct message_gpu_link, Strait__Wire__GpuLink
+static const struct field gpu_link_fields[] = {
+    U32(GPU_LINK, device, 0, MESSAGE_DEVICES_MAX - 1),
+    U32(GPU_LINK, peer_device, 0, MESSAGE_DEVICES_MAX - 1),
+    BYTES(GPU_LINK, address, 0, MESSAGE_UCX_ADDRESS_MAX),
+    TEXT(GPU_LINK, why),
+};
+const struct layout gpu_link_layout = LAYOUT(GPU_LINK, gpu_link, gpu_link_fields, gpu_link_check);
 
 #define SHM_HELLO struct message_shm_hello, Strait__Wire__ShmHello
 static const struct field shm_hello_fields[] = {

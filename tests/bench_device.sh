@@ -43,6 +43,11 @@ for way in peer pinned; do
         rows 2 "^[14]M +$coding +$way "
     done
 done
+if [ "$BENCH_NCCL" = 1 ]; then
+    bench --wires nccl --coding raw,tiered --size 1M,4M --repeats 2
+    rows 2 '^[14]M +raw +nccl +nccl '
+    rows 2 '^[14]M +tiered +nccl +nccl '
+fi
 bench --from-gpu 1 --to-gpu 1 --wires pinned --coding tiered --page 4K --size 1M --repeats 3 --warmups 0
 rows 1 '^1M +tiered +pinned '
 

@@ -51,6 +51,12 @@ endfunction()
 set(chaos_fake --memory fake --plugin $<TARGET_FILE_DIR:chaos-fake> --behind $<TARGET_FILE:strait-fake-device>)
 strait_chaos_test(chaos OPTIONS --local --hits 2 --seconds 220 TIMEOUT 240)
 strait_chaos_test(chaos_device OPTIONS ${chaos_fake} --local --hits 1 --seconds 220 TIMEOUT 240)
+if(STRAIT_HAVE_UCX) # and by NCCL between them, which all of the table takes a minute for, and longer under a sanitizer
+    add_dependencies(chaos-driver strait-fake-nccl)
+    strait_chaos_test(chaos_nccl OPTIONS ${chaos_fake} --hits 1 --seconds 150 --partly --straitd --gpu-wires=nccl
+        --straitd "--nccl-options=tls=tcp devices=lo timeout_ms=1000" TIMEOUT 200)
+    set_property(TEST chaos_nccl APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-nccl>")
+endif()
 if(STRAIT_HAVE_CUDA)
     strait_chaos_test(chaos_gpu OPTIONS --memory cuda --plugin $<TARGET_FILE_DIR:chaos-cuda>
         --behind $<TARGET_FILE:strait-node-cuda> --local --hits 1 --seconds 60 --partly TIMEOUT 120)

@@ -209,6 +209,8 @@ static void run_batch(struct device *device, struct device_task *batch, uint32_t
     uint64_t began = now();
     if (fake_device_control.delay_us != 0)
         usleep(fake_device_control.delay_us);
+    if (!batch->far)
+        usleep(fake_device_control.bus_delay_us);
     usleep(atomic_exchange(&fake_device_control.stall_us[device->number], 0));
     bool broken = is_broken(device);
     fake_device_control.batches++;

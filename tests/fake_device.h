@@ -22,6 +22,7 @@ struct fake_handle {
 /* What the tests tell the devices of this process, and learn of them: the symbol "fake_device_control". */
 struct fake_control {
     _Atomic uint32_t delay_us;               /* of every batch and copy */
+    _Atomic uint32_t bus_delay_us;           /* and of every batch to or from the host's memory */
     _Atomic uint32_t stall_us[FAKE_DEVICES]; /* of a device's next batch alone */
     _Atomic uint32_t fail;                   /* bits: these devices fail with their next work */
     _Atomic uint32_t no_device;              /* there are none */

@@ -3,6 +3,9 @@ add_library(strait_node_harness STATIC node_harness.c)
 target_link_libraries(strait_node_harness PUBLIC strait_node strait-client strait_test_support PkgConfig::CHECK
     PkgConfig::CJSON)
 
+add_library(strait_far_harness STATIC far_harness.c)
+target_link_libraries(strait_far_harness PUBLIC strait_node_harness ${CMAKE_DL_LIBS})
+
 # In place of the plugin that knows GPUs: found before it, by the same name.
 add_library(strait-fake-device SHARED fake_device.c)
 target_link_libraries(strait-fake-device PRIVATE strait_options Threads::Threads)
@@ -10,10 +13,17 @@ set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake)
 
 set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded node_device
-    node_device_end node_device_ready node_device_stream node_reach)
+    node_device_end node_device_ready node_device_stream)
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
 endforeach()
+strait_test(node_reach USES far_harness LABELS service TIMEOUT 60)
+list(APPEND node_tests node_reach)
+if(STRAIT_HAVE_UCX) # it carries what goes with NCCL's chunks
+    strait_test(node_nccl USES far_harness fake_nccl LABELS service TIMEOUT 120)
+    list(APPEND node_tests node_nccl)
+    add_dependencies(test_node_nccl strait-node strait-fake-device)
+endif()
 target_sources(test_node_limits PRIVATE message_samples.c)
 add_dependencies(test_node_embedded strait-node) # found by its name
 foreach(name node_device node_device_end node_device_ready node_device_stream node_reach)

@@ -77,23 +77,28 @@ static void on_quiet(void *owner, struct peer *peer)
 }
 
 /* The header says: token, slot. */
-static struct landing on_arriving(void *owner, struct peer *peer, const void *header, size_t header_size, size_t size)
+static struct landing on_arriving(void *owner, struct peer *peer, int32_t device, const void *header,
+                                  size_t header_size, size_t size)
 {
     struct node *node = owner;
     uint64_t fields[2];
+    ck_assert(device < 0 || node->gpu_arena != NULL);
     ck_assert_uint_eq(sizeof(fields), header_size);
     ck_assert_uint_le(size, SLOT_BYTES);
     memcpy(fields, header, sizeof(fields));
     ck_assert_uint_eq(peer->token, fields[0]);
-    return (struct landing){.address = (uint8_t *)node->arena.base + fields[1] * SLOT_BYTES, .cookie = fields[1]};
+    uint8_t *base = device >= 0 ? node->gpu_arena : node->arena.base;
+    return (struct landing){.address = base + fields[1] * SLOT_BYTES, .cookie = fields[1] + (device >= 0 ? SLOTS : 0)};
 }
 
 static void on_arrived(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
 {
     struct node *node = owner;
     (void)peer;
-    ck_assert_uint_lt(cookie, SLOTS);
-    node->arrived += status == STRAIT_OK;
+    ck_assert_uint_lt(cookie, 2 * SLOTS);
+    node->arrived += status == STRAIT_OK && cookie < SLOTS;
+    node->gpu_arrived += status == STRAIT_OK && cookie >= SLOTS;
+    node->gpu_failed += status != STRAIT_OK;
 }
 
 static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
@@ -102,6 +107,13 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
     (void)peer;
     ck_assert_uint_eq(7, cookie);
     node->sent += status == STRAIT_OK;
+}
+
+static void on_gpu_link(void *owner, struct peer *peer, uint32_t device, uint32_t peer_device)
+{
+    struct node *node = owner;
+    (void)peer, (void)device, (void)peer_device;
+    node->gpu_links++;
 }
 
 static void on_peers_closed(void *owner)
@@ -119,6 +131,7 @@ static const struct peers_events events = {
     .arriving = on_arriving,
     .arrived = on_arrived,
     .sent = on_sent,
+    .gpu_link = on_gpu_link,
     .closed = on_peers_closed,
 };
 

@@ -30,7 +30,9 @@ struct node {
     char story[64];  /* u(p), d(own), q(uiet), in their order */
     struct peer *up; /* the last one that came up, until it is quiet */
     uint32_t ups, downs, quiets, messages, arrived, sent;
-    char why[160]; /* of the last down */
+    uint8_t *gpu_arena;                          /* of its GPU, if it has one */
+    uint32_t gpu_links, gpu_arrived, gpu_failed; /* told of; chunks that came by one, or did not after all */
+    char why[160];                               /* of the last down */
     uint8_t header[TRANSPORT_HEADER_MAX];
     bool keep_link;       /* does not quit links */
     bool refuse;          /* says that messages break the protocol */

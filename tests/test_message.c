@@ -115,7 +115,7 @@ START_TEST(every_type_has_a_name_and_a_sample_and_no_other_number_has)
         ck_assert_int_eq(type, sample_of(name)->type);
         types++;
     }
-    ck_assert_int_eq(36, types);
+    ck_assert_int_eq(37, types);
     ck_assert_str_eq("none", message_name(MESSAGE_NONE));
     ck_assert_str_eq("unknown", message_name((enum message_type)61));
 }

@@ -1,128 +1,30 @@
 /* GPUs of two daemons that store into each other's memory: when they do, when they do not, and how that ends. */
-#include "tests/node_harness.h"
-
-#include <dlfcn.h>
-
-#include "daemon/device/device.h"
-#include "tests/fake_device.h"
-
-static struct fake_control *control(void)
-{
-    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW);
-    ck_assert_msg(plugin != NULL, "%s", dlerror());
-    struct fake_control *found = dlsym(plugin, "fake_device_control");
-    ck_assert_msg(found != NULL, "not the fake plugin");
-    return found;
-}
-
-static uint32_t turn;
-
-static struct flow *offer_all(struct test_pool *source)
-{
-    static char key[16];
-    snprintf(key, sizeof(key), "%u", ++turn);
-    pool_fill(source, turn);
-    struct strait_page_list lists[4];
-    uint32_t groups = source->geometry.groups != 0 ? source->geometry.groups : 1;
-    for (uint32_t g = 0; g < groups; g++)
-        lists[g] = (struct strait_page_list){.group = g, .count = source->geometry.pages};
-    return flow_offer(source,
-                      (struct strait_offer_params){KEY(key), .lists = lists, .list_count = groups, .last = true});
-}
-
-/* The latest offer's. */
-static struct flow *expect_all(struct test_pool *sink)
-{
-    static char key[16];
-    snprintf(key, sizeof(key), "%u", turn);
-    struct strait_page_list lists[4];
-    uint32_t groups = sink->geometry.groups != 0 ? sink->geometry.groups : 1;
-    for (uint32_t g = 0; g < groups; g++)
-        lists[g] = (struct strait_page_list){.group = g, .count = sink->geometry.pages};
-    return flow_expect(sink, (struct strait_expect_params){KEY(key), .lists = lists, .list_count = groups});
-}
-
-static void move_all(struct test_pool *source, struct test_pool *sink)
-{
-    struct flow *o = offer_all(source), *e = expect_all(sink);
-    flow_start(e, source);
-    arrives(e, o);
-    flow_release(e);
-    flow_release(o);
-}
-
-static double peer_bytes(struct test_pool *source)
-{
-    return stat_of(source->party, "counters.wire_bytes_peer");
-}
-
-static double pinned_bytes(struct test_pool *source)
-{
-    return stat_of(source->party, "counters.wire_bytes_pinned");
-}
-
-/* Moves until the daemons have found the way, which takes a few messages. */
-static void move_until_reached(struct test_pool *source, struct test_pool *sink)
-{
-    for (int i = 0; i < 200 && peer_bytes(source) == 0; i++) {
-        move_all(source, sink);
-        pump(5);
-    }
-    ck_assert_double_gt(peer_bytes(source), 0);
-}
-
-static void moves_without(struct test_pool *source, struct test_pool *sink)
-{
-    for (int i = 0; i < 3; i++) {
-        move_all(source, sink);
-        pump_for(20);
-    }
-    ck_assert_double_eq(0, peer_bytes(source));
-    ck_assert_double_gt(pinned_bytes(source), 0);
-}
-
-static void pools(struct pair *pair, struct geometry shape, struct test_pool **source, struct test_pool **sink)
-{
-    *source = pool_open(pair->source, shape);
-    shape.gpu = 2;
-    *sink = pool_open(pair->sink, shape);
-}
+#include "tests/far_harness.h"
 
 /* ---- When -------------------------------------------------------------------------------------------------------- */
 
 static const char *const codings[] = {"auto", "raw", "top16", "tiered"};
-
-static void use_codebook(struct test_node *node, const char *name)
-{
-    uint8_t ranking[1][256];
-    struct strait_codebook *codebook;
-    for (unsigned i = 0; i < 256; i++)
-        ranking[0][i] = (uint8_t)(0x7c + i);
-    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
-    write_codebook(node->options.codebook, name, codebook);
-    strait_codebook_destroy(codebook);
-}
 
 START_TEST(chunks_go_straight_into_the_other_gpu)
 {
     struct pair pair;
     struct test_pool *source, *sink;
     pair_init(&pair, SHM);
-    use_codebook(pair.a, "a");
-    use_codebook(pair.b, "b");
+    far_use_codebook(pair.a, "a");
+    far_use_codebook(pair.b, "b");
     strcpy(pair.a->options.coding, codings[_i]);
     pair_start(&pair);
-    pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);
-    move_until_reached(source, sink);
-    double before = pinned_bytes(source);
+    far_pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "peer");
+    double before = far_bytes(source, "pinned");
     for (int i = 0; i < 12; i++)
-        move_all(source, sink);
-    ck_assert_double_eq(before, pinned_bytes(source));
+        far_move(source, sink);
+    ck_assert_double_eq(before, far_bytes(source, "pinned"));
     if (_i == 0) /* each mode has been measured by now */
         ck_assert_msg(strstr(stats_text(pair.source), "into the peer's GPU, raw ") != NULL, "%s",
                       stats_text(pair.source));
-    move_until_reached(sink, source); /* and back */
-    ck_assert_uint_ge(control()->reached, 2);
+    far_move_until(sink, source, "peer"); /* and back */
+    ck_assert_uint_ge(far_control()->reached, 2);
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
@@ -133,14 +35,14 @@ START_TEST(rows_and_odd_sizes_arrive)
     struct pair pair;
     struct test_pool *source, *sink;
     pair_open(&pair, SHM);
-    pools(&pair, (struct geometry){.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1}, &source, &sink);
-    move_until_reached(source, sink);
-    pools(&pair, (struct geometry){.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 1},
-          &source, &sink);
-    double before = peer_bytes(source);
+    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "peer");
+    far_pools(&pair, (struct geometry){.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 1},
+              &source, &sink);
+    double before = far_bytes(source, "peer");
     pump_for(50);
-    move_all(source, sink);
-    ck_assert_double_gt(peer_bytes(source), before);
+    far_move(source, sink);
+    ck_assert_double_gt(far_bytes(source, "peer"), before);
 }
 END_TEST
 
@@ -154,18 +56,18 @@ START_TEST(slots_go_round)
     pair.b->options.gpu_arena_bytes = 4 * pair.b->options.gpu_chunk_bytes;
     pair_start(&pair);
     for (int i = 0; i < 4; i++)
-        pools(&pair, (struct geometry){.pages = 256, .layers = 2, .gpu = 1}, &sources[i], &sinks[i]);
-    move_until_reached(sources[0], sinks[0]);
+        far_pools(&pair, (struct geometry){.pages = 256, .layers = 2, .gpu = 1}, &sources[i], &sinks[i]);
+    far_move_until(sources[0], sinks[0], "peer");
     pump_for(50);
-    double before = pinned_bytes(sources[0]);
+    double before = far_bytes(sources[0], "pinned");
     for (int i = 0; i < 4; i++) {
-        offers[i] = offer_all(sources[i]);
-        expectations[i] = expect_all(sinks[i]);
+        offers[i] = far_offer(sources[i]);
+        expectations[i] = far_expect(sinks[i]);
         flow_start(expectations[i], sources[i]);
     }
     for (int i = 0; i < 4; i++)
         arrives(expectations[i], offers[i]);
-    ck_assert_double_eq(before, pinned_bytes(sources[0]));
+    ck_assert_double_eq(before, far_bytes(sources[0], "pinned"));
     wait_quiet(pair.sink);
 }
 END_TEST
@@ -188,8 +90,8 @@ START_TEST(either_side_can_switch_it_off)
     if (_i == 3)
         ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
     pair_start(&pair);
-    pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
-    moves_without(source, sink);
+    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_move_without(source, sink, "peer");
     unsetenv("NCCL_P2P_DISABLE");
 }
 END_TEST
@@ -199,10 +101,10 @@ START_TEST(what_cannot_be_reached_crosses_the_host)
     struct pair pair;
     struct test_pool *source, *sink;
     pair_open(&pair, SHM);
-    control()->refuse_reach = _i == 0;
-    control()->refuse_arena = _i == 1;
-    pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
-    moves_without(source, sink);
+    far_control()->refuse_reach = _i == 0;
+    far_control()->refuse_arena = _i == 1;
+    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_move_without(source, sink, "peer");
 }
 END_TEST
 
@@ -213,8 +115,8 @@ START_TEST(a_page_too_large_for_its_slots_crosses_the_host)
     pair_init(&pair, SHM);
     pair.b->options.gpu_chunk_bytes = 64u << 10;
     pair_start(&pair);
-    pools(&pair, (struct geometry){.pages = 16, .row_bytes = 100000, .gpu = 1}, &source, &sink);
-    moves_without(source, sink);
+    far_pools(&pair, (struct geometry){.pages = 16, .row_bytes = 100000, .gpu = 1}, &source, &sink);
+    far_move_without(source, sink, "peer");
 }
 END_TEST
 
@@ -226,11 +128,11 @@ START_TEST(a_pool_of_the_host_crosses_the_host)
     struct test_pool *host = pool_open(pair.source, (struct geometry){.pages = 64});
     struct test_pool *on_gpu = pool_open(pair.source, (struct geometry){.pages = 64, .gpu = 1});
     struct test_pool *sink = pool_open(pair.sink, (struct geometry){.pages = 64, .gpu = 2});
-    move_until_reached(on_gpu, sink);
-    double before = peer_bytes(host);
-    move_all(host, sink);
-    move_all(sink, host);
-    ck_assert_double_eq(before, peer_bytes(host));
+    far_move_until(on_gpu, sink, "peer");
+    double before = far_bytes(host, "peer");
+    far_move(host, sink);
+    far_move(sink, host);
+    ck_assert_double_eq(before, far_bytes(host, "peer"));
 }
 END_TEST
 
@@ -240,12 +142,12 @@ START_TEST(only_daemons_that_share_memory_do)
     struct pair pair;
     struct test_pool *source, *sink;
     pair_open(&pair, UCX);
-    pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
-    move_all(source, sink);
+    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
+    far_move(source, sink);
     pump_for(50);
-    move_all(source, sink);
-    ck_assert_double_eq(0, peer_bytes(source));
-    ck_assert_uint_eq(0, control()->reached);
+    far_move(source, sink);
+    ck_assert_double_eq(0, far_bytes(source, "peer"));
+    ck_assert_uint_eq(0, far_control()->reached);
 }
 END_TEST
 #endif
@@ -257,16 +159,16 @@ START_TEST(pools_come_and_go)
     struct pair pair;
     struct test_pool *source, *sink;
     pair_open(&pair, SHM);
-    pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
-    move_until_reached(source, sink);
+    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "peer");
     for (int i = 0; i < 3; i++) {
         strait_pool_remove(source->pool);
         WAIT(source->removed);
         source = pool_open(pair.source, (struct geometry){.pages = 64, .gpu = 1 + (uint32_t)i % 2});
-        double before = peer_bytes(source);
-        for (int k = 0; k < 200 && peer_bytes(source) == before; k++)
-            move_all(source, sink);
-        ck_assert_double_gt(peer_bytes(source), before);
+        double before = far_bytes(source, "peer");
+        for (int k = 0; k < 200 && far_bytes(source, "peer") == before; k++)
+            far_move(source, sink);
+        ck_assert_double_gt(far_bytes(source, "peer"), before);
     }
 }
 END_TEST
@@ -277,17 +179,17 @@ START_TEST(a_peer_that_stops_is_let_go_of)
     struct pair pair;
     struct test_pool *source, *sink;
     pair_open(&pair, SHM);
-    pools(&pair, (struct geometry){.pages = 256, .layers = 8, .gpu = 1}, &source, &sink);
-    move_until_reached(source, sink);
-    WAIT(control()->reached >= 2);
-    control()->delay_us = 20000;
-    struct flow *o = offer_all(source), *e = expect_all(sink);
-    uint32_t batches = control()->batches;
+    far_pools(&pair, (struct geometry){.pages = 256, .layers = 8, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "peer");
+    WAIT(far_control()->reached >= 2);
+    far_control()->delay_us = 20000;
+    struct flow *o = far_offer(source), *e = far_expect(sink);
+    uint32_t batches = far_control()->batches;
     flow_start(e, source);
-    WAIT(control()->batches >= batches + 2);
+    WAIT(far_control()->batches >= batches + 2);
     test_node_stop(_i == 0 ? pair.b : pair.a);
     WAIT(o->decided && e->decided);
-    WAIT(control()->reached == 0);
+    WAIT(far_control()->reached == 0);
     undefined(e);
     wait_quiet(_i == 0 ? pair.source : pair.sink);
 }
@@ -298,14 +200,14 @@ START_TEST(a_device_that_fails_fails_what_it_does)
     struct pair pair;
     struct test_pool *source, *sink;
     pair_open(&pair, SHM);
-    pools(&pair, (struct geometry){.pages = 256, .layers = 8, .gpu = 1}, &source, &sink);
-    move_until_reached(source, sink);
-    control()->delay_us = 20000;
-    struct flow *o = offer_all(source), *e = expect_all(sink);
-    uint32_t batches = control()->batches;
+    far_pools(&pair, (struct geometry){.pages = 256, .layers = 8, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "peer");
+    far_control()->delay_us = 20000;
+    struct flow *o = far_offer(source), *e = far_expect(sink);
+    uint32_t batches = far_control()->batches;
     flow_start(e, source);
-    WAIT(control()->batches >= batches + 2);
-    control()->fail = 1u << _i;
+    WAIT(far_control()->batches >= batches + 2);
+    far_control()->fail = 1u << _i;
     ends_failed(_i == 0 ? o : e, STRAIT_REASON_LOCAL);
     ends_failed(_i == 0 ? e : o, STRAIT_REASON_PEER_DOWN);
     undefined(e);

@@ -6,6 +6,12 @@ target_link_libraries(strait_transport_sides PUBLIC strait_transport PkgConfig::
 add_library(strait_fake_nccl STATIC fake_nccl.c)
 target_link_libraries(strait_fake_nccl PUBLIC strait_transport strait_test_support)
 
+# The same in place of the plugin that knows NCCL: found before it, by the same name.
+add_library(strait-fake-nccl SHARED fake_nccl.c fake_nccl_plugin.c)
+target_link_libraries(strait-fake-nccl PRIVATE strait_test_support)
+set_target_properties(strait-fake-nccl PROPERTIES OUTPUT_NAME strait-transport-nccl VERSION ${PROJECT_VERSION} SOVERSION 0
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake_nccl)
+
 strait_test(transport USES transport_sides fake_nccl transport LABELS unit TIMEOUT 120)
 strait_test(shm USES transport transport_sides LABELS unit TIMEOUT 60)
 strait_test(loopback USES transport transport_sides LABELS unit TIMEOUT 60)

@@ -183,6 +183,14 @@ static void print_way(const cJSON *root, const char *name, const char *done, con
     putchar('\n');
 }
 
+/* From one of its GPUs to one of the peer's. */
+static void print_gpu_way(const cJSON *way)
+{
+    const char *why = text_of(way, "why");
+    printf("\n  %-22s GPU %.0f to its %.0f: %s%s%s%s", "", number_of(way, "device"), number_of(way, "peer_device"),
+           text_of(way, "wire"), why[0] != '\0' ? " (" : "", why, why[0] != '\0' ? ")" : "");
+}
+
 static void print_peer(const cJSON *peer)
 {
     const char *transport = text_of(peer, "transport"), *coding = text_of(peer, "coding"), *why = text_of(peer, "why");
@@ -197,6 +205,8 @@ static void print_peer(const cJSON *peer)
         printf(", another codebook set");
     if (coding[0] != '\0')
         printf("\n  %-22s sends %s", "", coding);
+    const cJSON *way, *ways = cJSON_GetObjectItemCaseSensitive(peer, "gpu_ways");
+    cJSON_ArrayForEach(way, ways) print_gpu_way(way);
     putchar('\n');
 }
 

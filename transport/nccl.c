@@ -62,6 +62,18 @@ static enum strait_status find_gpu(const struct nccl_options *options, const str
     return (*calls)->locate(arena->base, place) == NCCL_DONE ? STRAIT_OK : STRAIT_ERR_INVALID;
 }
 
+void nccl_prepare(const char *text, const void *memory)
+{
+    struct nccl_options options;
+    struct transport_arena arena = {.base = (void *)(uintptr_t)memory};
+    const struct nccl_calls *calls;
+    struct nccl_place place;
+    if (nccl_options_read(text, &options) != STRAIT_OK)
+        return;
+    free(options.rest);
+    (void)find_gpu(&options, &arena, &calls, &place);
+}
+
 static enum strait_status create_with(const struct transport_arena *arena, const struct transport_events *events,
                                       void *owner, const struct nccl_options *options, struct transport **transport)
 {

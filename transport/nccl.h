@@ -40,6 +40,10 @@ struct nccl_calls;
 
 extern const struct transport_ops transport_nccl;
 
+/* What of making a transport takes long the first time, loading NCCL and starting its driver: on any thread, before one
+ * is made with these options over this memory. What fails will fail there again, and is told then. */
+void nccl_prepare(const char *options, const void *memory);
+
 /* For tests, before the first transport is made: these calls instead of the plugin's. */
 void nccl_use_calls(const struct nccl_calls *calls);
 

@@ -40,8 +40,8 @@ struct device_task {
     struct strait_pages pages;
     enum strait_element element; /* encode */
     enum strait_mode mode;       /* encode */
-    bool far;                    /* the chunk is in a GPU's arena: encode: a peer's; decode: this device's own */
-    void *dst;                   /* encode: in memory that is pinned; far: in what was reached */
+    bool far;                    /* the chunk is in a GPU's arena: encode: any; decode: this device's own */
+    void *dst;                   /* encode: in memory that is pinned; far: in what was reached, or in the arena */
     const void *src;             /* decode: likewise; far: in the arena */
     uint64_t size;               /* of dst or src */
     const void *metadata;        /* decode: a copy of the chunk's, that nobody changes; far: the plugin makes it */

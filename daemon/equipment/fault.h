@@ -36,7 +36,10 @@ enum fault_point {
     FAULT_BUG_DRAINED,     /* pages are in use until their jobs have ended */
 };
 
+struct link;
+
 struct fault_chunk {
+    struct link *link; /* that it goes by: the connection's own, or one between two GPUs */
     const void *header;
     size_t header_size;
     const void *data;

@@ -167,7 +167,30 @@ const struct option_row option_rows[] = {
      AT(gpu_peer),
      .initial = "yes",
      .help = "Between daemons of one host, GPUs that can (NVLink, or peer to peer over PCIe) store straight into each "
-             "other's memory; no: pages cross the host's memory. NCCL_P2P_DISABLE=1 in the environment means no."},
+             "other's memory; no: pages cross the host's memory. NCCL_P2P_DISABLE=1 in the environment means no; and "
+             "straitd sets it for NCCL then."},
+    {.name = "gpu-wires",
+     .kind = OPTION_LIST,
+     AT(gpu_wires),
+     TEXT_OF(sizeof(((struct node_options *)0)->gpu_wires)),
+     .initial = "peer",
+     .choices = "peer,nccl,pinned,auto",
+     .help =
+         "How chunks go between GPUs of two daemons, best first: peer, straight into the other GPU's memory (see "
+         "gpu-peer); nccl, by NCCL, on one host or between hosts, when both daemons name it and have "
+         "libstrait-transport-nccl.so.0 and libnccl.so.2; pinned, by way of the host's memory, which is what is left "
+         "when nothing else goes. auto, by itself: peer, else what was measured to be faster of the other two. nccl "
+         "alone forces it wherever it can be had. NCCL takes as much memory of each GPU again as gpu-arena-bytes, "
+         "and its own.",
+     .danger = "NCCL listens on ports of its own, which have no authentication: keep them on a trusted network."},
+    {.name = "nccl-options",
+     .kind = OPTION_TEXT,
+     AT(nccl),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "Settings of the nccl transport, name=value separated by blanks: library (path of libnccl.so.2), blocks "
+             "(of threads on the GPU, for each direction of a link), timeout_ms; and those of ucx-options, for the "
+             "messages that go with the chunks. It listens where listen says."},
     {.name = "gpu-arena-bytes",
      .kind = OPTION_BYTES,
      AT(gpu_arena_bytes),
@@ -181,8 +204,9 @@ const struct option_row option_rows[] = {
      .min = 64 * KIB,
      .max = 64 * MIB,
      .initial = "16M",
-     .help = "Pages of the largest chunk between two GPUs, in bytes, a multiple of 4K. A slot of that arena is a little "
-             "larger."},
+     .help =
+         "Pages of the largest chunk between two GPUs, in bytes, a multiple of 4K. A slot of that arena is a little "
+         "larger."},
 
     {.section = "Times",
      .name = "heartbeat",

@@ -318,6 +318,14 @@ static enum strait_status check_secret(const struct node_options *options, struc
     return status;
 }
 
+static enum strait_status check_wires(const struct node_options *options, struct option_error *error)
+{
+    if (strstr(options->gpu_wires, "auto") == NULL || strcmp(options->gpu_wires, "auto") == 0)
+        return STRAIT_OK;
+    snprintf(error->text, sizeof(error->text), "gpu-wires = %s: auto stands alone", options->gpu_wires);
+    return STRAIT_ERR_INVALID;
+}
+
 enum strait_status options_check(const struct node_options *options, struct option_error *error)
 {
     enum strait_status status = check_sizes(options, error);
@@ -327,6 +335,8 @@ enum strait_status options_check(const struct node_options *options, struct opti
         status = check_address(options, "listen", options->listen, error);
     if (status == STRAIT_OK)
         status = check_address(options, "metrics", options->metrics, error);
+    if (status == STRAIT_OK)
+        status = check_wires(options, error);
     if (status == STRAIT_OK)
         status = check_advertised(options, error);
     return status;

@@ -32,6 +32,8 @@ struct node_options {
     uint32_t gpu_multiprocessors;      /* "gpu-multiprocessors": that coding may occupy; 0: all */
     uint32_t gpu_attention_ms;         /* "gpu-attention": after a transfer's latest step, without sleep */
     bool gpu_peer;                     /* "gpu-peer": GPUs of one host may store into each other's memory */
+    char gpu_wires[32];                /* "gpu-wires": how chunks go between GPUs, in order of preference */
+    char nccl[OPTION_TEXT_MAX];        /* "nccl-options": passed to the nccl transport */
     uint64_t gpu_arena_bytes;          /* "gpu-arena-bytes": receive arena in each GPU's memory; 0: none */
     uint64_t gpu_chunk_bytes;          /* "gpu-chunk-bytes": a slot of it */
     uint32_t heartbeat_ms;             /* "heartbeat" interval */

@@ -26,6 +26,7 @@ struct connection *connection_create(struct peers *peers, const char *address, b
     c->backoff = c->flap_backoff = PEER_BACKOFF_MS;
     c->asked = peers_now(peers);
     LIST_INIT(&c->links);
+    LIST_INIT(&c->gpu_links);
     TAILQ_INSERT_TAIL(&peers->connections, c, entry);
     if (!uv_is_active((uv_handle_t *)&peers->tick))
         peers_tick_start(peers);
@@ -36,6 +37,7 @@ static void connection_free(struct connection *c)
 {
     struct peers *peers = peers_of(c);
     TAILQ_REMOVE(&peers->connections, c, entry);
+    gpu_links_free(c);
     free(c);
     peers_settle(peers);
 }
@@ -174,6 +176,9 @@ static void deliver(struct connection *c, const struct message *message)
     switch (message->type) {
     case MESSAGE_HEARTBEAT:
         beat_take(c, &message->heartbeat);
+        break;
+    case MESSAGE_GPU_LINK:
+        gpu_link_take(c, &message->gpu_link);
         break;
     case MESSAGE_ANNOUNCE:
     case MESSAGE_REQUEST:
@@ -455,7 +460,7 @@ enum strait_status peer_send_chunk(struct peer *peer, const void *header, size_t
     struct connection *c = connection_of(peer);
     if (peer->state != PEER_UP || c->doomed)
         return STRAIT_ERR_AGAIN;
-    const struct fault_chunk chunk = {header, header_size, data, size, c->current->kind->send_handle};
+    const struct fault_chunk chunk = {peer->link, header, header_size, data, size, c->current->kind->send_handle};
     (void)fault_at(FAULT_CHUNK, peer, &chunk);
     enum strait_status status = link_send(peer->link, header, header_size, data, size, chunk.handle, cookie);
     (void)fault_at(FAULT_CHUNK_SENT, peer, &chunk);

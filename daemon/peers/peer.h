@@ -58,9 +58,13 @@ struct peers_events {
     void (*down)(void *owner, struct peer *peer);
     /* The link is closed: no slot of this peer's grants is written any more. The peer is freed when this returns. */
     void (*quiet)(void *owner, struct peer *peer);
-    struct landing (*arriving)(void *owner, struct peer *peer, const void *header, size_t header_size, size_t size);
+    /* `device`: of ours, whose link it comes by; -1: the connection's own. */
+    struct landing (*arriving)(void *owner, struct peer *peer, int32_t device, const void *header, size_t header_size,
+                               size_t size);
     void (*arrived)(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status);
     void (*sent)(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status);
+    /* A link between two GPUs is up, or it is not any more: peer_has_gpu_link. */
+    void (*gpu_link)(void *owner, struct peer *peer, uint32_t device, uint32_t peer_device);
     void (*closed)(void *owner); /* of peers_close: last */
 };
 
@@ -115,6 +119,28 @@ void peer_quit_link(struct peer *peer);
  * UP. */
 enum strait_status peer_send_chunk(struct peer *peer, const void *header, size_t header_size, const void *data,
                                    size_t size, uint64_t cookie);
+
+/* ---- Links between GPUs, by NCCL --------------------------------------------------------------------------------- */
+
+/* From now on our GPU `device` may have links to those of peers that have done so too; `arena` is all of its memory
+ * that they receive into. ERR_UNSUPPORTED: something is missing; ERR_INVALID: options, or it was done before; ERR_IO,
+ * ERR_NO_MEMORY; `why`. */
+enum strait_status peers_open_gpu(struct peers *peers, uint32_t device, const struct transport_ops *ops,
+                                  const struct transport_arena *arena, const char *options, char *why, size_t why_size);
+bool peers_has_gpu(const struct peers *peers, uint32_t device);
+
+/* Sees to it that there is a link between these GPUs, of ours and of the peer's, for as long as the connection lasts:
+ * gpu_link tells. */
+void peer_want_gpu_link(struct peer *peer, uint32_t device, uint32_t peer_device);
+bool peer_has_gpu_link(const struct peer *peer, uint32_t device, uint32_t peer_device);
+/* Sends the chunk at `data`, memory of our GPU; `sent` follows unless ERR_*. ERR_AGAIN: there is no link. */
+enum strait_status peer_send_gpu_chunk(struct peer *peer, uint32_t device, uint32_t peer_device, const void *header,
+                                       size_t header_size, const void *data, size_t size, uint64_t cookie);
+
+/* Why there is none, or how far it is: for people. */
+const char *peer_gpu_link_why(const struct peer *peer, uint32_t device, uint32_t peer_device);
+
+/* ---- Both -------------------------------------------------------------------------------------------------------- */
 
 /* A client connection turned out to be another daemon, by its SHM_HELLO: takes the channel, on which nothing has been
  * sent and which the caller has stopped polling. */

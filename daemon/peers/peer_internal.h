@@ -35,7 +35,9 @@
 
 /* A transport of this node. */
 struct kind {
+    LIST_ENTRY(kind) entry; /* of a GPU's */
     struct peers *peers;
+    int32_t device; /* whose memory its arena is; -1: the host's */
     const struct transport_ops *ops;
     struct transport *transport;
     struct port *port;
@@ -49,7 +51,28 @@ struct peer_link {
     struct connection *connection;
     struct kind *kind;
     struct link *link;
+    struct gpu_link *gpu; /* it is this one's; NULL: the connection's own, or an attempt at that */
     bool connected, closing, abandoned;
+};
+
+enum gpu_link_state {
+    GPU_LINK_NONE,   /* made when it is wanted and its time has come */
+    GPU_LINK_MAKING, /* the peer has been asked, or is to answer, or NCCL connects */
+    GPU_LINK_UP,
+    GPU_LINK_ENDING, /* its link is not closed yet */
+};
+
+/* Of two GPUs, ours and the peer's: peer_gpu.c. */
+struct gpu_link {
+    LIST_ENTRY(gpu_link) entry;
+    uint32_t device, peer_device;
+    enum gpu_link_state state;
+    bool wanted;   /* here; else only the peer wants it */
+    bool answered; /* dialled: the other end is known */
+    struct peer_link *link;
+    uint64_t deadline, next_try;
+    uint32_t backoff; /* after the next attempt that fails */
+    char why[160];    /* there is none */
 };
 
 struct connection {
@@ -91,6 +114,7 @@ struct connection {
     bool shm_is_full;  /* dialled: the peer's unix socket has too many waiting; to be tried again */
     bool wants_answer; /* dialled: the peer is asked for its link's address */
     LIST_HEAD(, peer_link) links;
+    LIST_HEAD(, gpu_link) gpu_links;
     struct peer_link *current;
     struct message held; /* what came before UP; nothing more is read until then */
     bool holding;
@@ -113,6 +137,7 @@ struct peers {
     TAILQ_HEAD(, connection) dirty;       /* to be flushed or ended */
     struct kind kinds[PEER_KINDS_MAX];
     uint32_t kind_count, ports;
+    LIST_HEAD(, kind) gpu_kinds;
     char offered[MESSAGE_ADDRESS_MAX + 1];
     char shm_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
     char host[MESSAGE_ADDRESS_MAX]; /* identity of this host and its namespaces */
@@ -170,6 +195,9 @@ void connection_settle(struct connection *c);
  */
 
 void peers_settle(struct peers *peers);
+/* Makes the transport; its options are completed by what the node's own say. */
+enum strait_status kind_open(struct peers *peers, struct kind *kind, const struct transport_arena *arena,
+                             const char *options);
 void peers_tick_start(struct peers *peers);
 void peers_turn_start(struct peers *peers); /* something is dirty: flush before blocking */
 /* The owner is called back while prepare handles run, where its own has been already: what it queues now is carried
@@ -208,7 +236,19 @@ struct kind *kind_find(struct peers *peers, const char *name, size_t size);
 void links_send(struct connection *c);
 void links_take(struct connection *c, const struct message_peer_links *links);
 void links_tick(struct connection *c);
+/* A socket is taken in any case. */
+enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **link);
 void link_end(struct peer_link *link);
+
+/* ---- peer_gpu.c ----------------------------------------------------------------------------------------------------
+ */
+
+void gpu_link_take(struct connection *c, const struct message_gpu_link *message);
+void gpu_links_tick(struct connection *c);
+void gpu_links_free(struct connection *c);
+void gpu_link_connected(struct connection *c, struct gpu_link *g);
+void gpu_link_broken(struct connection *c, struct gpu_link *g, const char *why);
+void gpu_link_closed(struct gpu_link *g);
 
 /* ---- peer_beat.c ---------------------------------------------------------------------------------------------------
  */

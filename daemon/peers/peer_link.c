@@ -13,8 +13,7 @@
 /* ---- Links ---------------------------------------------------------------------------------------------------------
  */
 
-/* A socket is taken in any case. */
-static enum strait_status link_begin(struct connection *c, struct kind *kind, int fd)
+enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **made)
 {
     struct peer_link *link = calloc(1, sizeof(*link));
     enum strait_status status = STRAIT_ERR_NO_MEMORY;
@@ -31,8 +30,13 @@ static enum strait_status link_begin(struct connection *c, struct kind *kind, in
         return status;
     }
     LIST_INSERT_HEAD(&c->links, link, entry);
-    c->current = link;
+    *made = link;
     return STRAIT_OK;
+}
+
+static enum strait_status link_begin(struct connection *c, struct kind *kind, int fd)
+{
+    return link_make(c, kind, fd, &c->current);
 }
 
 void link_end(struct peer_link *link)
@@ -380,7 +384,10 @@ static void on_connected(void *owner, struct link *base)
     (void)owner;
     peers_told(peers_of(c));
     link->connected = true;
-    up_if_ready(c);
+    if (link->gpu != NULL)
+        gpu_link_connected(c, link->gpu);
+    else
+        up_if_ready(c);
 }
 
 static void on_broken(void *owner, struct link *base, const char *why)
@@ -388,6 +395,8 @@ static void on_broken(void *owner, struct link *base, const char *why)
     struct peer_link *link = base->owner;
     struct connection *c = link->connection;
     (void)owner;
+    if (link->gpu != NULL && !link->closing && !c->doomed)
+        gpu_link_broken(c, link->gpu, why);
     if (link != c->current || link->closing || c->doomed)
         return;
     if (c->peer.state == PEER_UP)
@@ -407,6 +416,8 @@ static void on_closed(void *owner, struct link *base)
     LIST_REMOVE(link, entry);
     if (c->current == link)
         c->current = NULL;
+    if (link->gpu != NULL)
+        gpu_link_closed(link->gpu);
     free(link);
     connection_settle(c);
 }
@@ -415,7 +426,7 @@ static void on_closed(void *owner, struct link *base)
 static bool is_of_peer(const struct peer_link *link)
 {
     const struct connection *c = link->connection;
-    return link == c->current && (c->peer.state == PEER_UP || c->was_up);
+    return (link == c->current || link->gpu != NULL) && (c->peer.state == PEER_UP || c->was_up);
 }
 
 static struct landing on_arriving(void *owner, struct link *base, const void *header, size_t header_size, size_t size)
@@ -426,7 +437,7 @@ static struct landing on_arriving(void *owner, struct link *base, const void *he
         return (struct landing){.address = NULL};
     const struct peers_config *config = &kind->peers->config;
     peers_told(kind->peers);
-    return config->events->arriving(config->owner, &link->connection->peer, header, header_size, size);
+    return config->events->arriving(config->owner, &link->connection->peer, kind->device, header, header_size, size);
 }
 
 static void on_arrived(void *owner, struct link *base, uint64_t cookie, enum strait_status status)

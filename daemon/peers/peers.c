@@ -52,6 +52,8 @@ static void tick_one(struct connection *c, uint64_t now)
 {
     if (c->peer.state == PEER_UP)
         beat_tick(c);
+    if (c->peer.state == PEER_UP && !c->doomed)
+        gpu_links_tick(c);
     if (c->peer.state != PEER_DIALLING && c->peer.state != PEER_PROVING && c->peer.state != PEER_LINKING)
         return;
     if (now >= c->deadline)
@@ -192,6 +194,12 @@ static void on_port_failed(void *owner)
     {
         if (c->current != NULL && c->current->kind == kind)
             connection_doom(c, "transport %s is broken", kind->ops->name);
+        struct gpu_link *g;
+        LIST_FOREACH(g, &c->gpu_links, entry)
+        {
+            if (g->link != NULL && g->link->kind == kind)
+                gpu_link_broken(c, g, "its transport is broken");
+        }
     }
 }
 
@@ -213,36 +221,40 @@ static void kind_release_memory(struct kind *kind)
     kind->sends_known = false;
 }
 
-/* UCX listens where we do, unless its options say otherwise: peers are told a number, so everywhere will not do. */
-static void ucx_options(const struct peers *peers, char *text, size_t size)
+/* UCX, and NCCL's carrier, which is UCX, listen where we do, unless their options say otherwise: peers are told a
+ * number, so everywhere will not do. */
+static void complete_options(const struct peers *peers, const char *name, const char *given, char *text, size_t size)
 {
     char host[ADDRESS_HOST_MAX];
     struct sockaddr_storage address;
     unsigned port;
     bool known = address_numeric(peers->address, &address) && !address_is_wildcard(&address) &&
                  address_split(peers->address, host, &port);
-    if (known && strstr(peers->options.ucx, "listen=") == NULL)
-        snprintf(text, size, "listen=%s %s", host, peers->options.ucx);
+    bool told = strstr(given, "listen=") != NULL || strstr(given, "carrier=") != NULL;
+    if (known && !told)
+        snprintf(text, size, "listen=%s %s", host, given);
     else
-        snprintf(text, size, "%s", peers->options.ucx);
-    if (!known && peers->address[0] != 0 && strstr(peers->options.ucx, "listen=") == NULL)
-        log_write(peers->config.log, LOG_WARN,
-                  "msg=\"ucx is for peers of this host only: set listen= in ucx-options\"");
+        snprintf(text, size, "%s", given);
+    if (!known && peers->address[0] != 0 && !told)
+        log_write(peers->config.log, LOG_WARN, "msg=\"%s is for peers of this host only: set listen= in %s-options\"",
+                  name, name);
 }
 
-static enum strait_status kind_open(struct peers *peers, struct kind *kind)
+enum strait_status kind_open(struct peers *peers, struct kind *kind, const struct transport_arena *arena,
+                             const char *given)
 {
     char options[OPTION_TEXT_MAX + ADDRESS_HOST_MAX + 16] = "";
-    if (strcmp(kind->ops->name, "ucx") == 0)
-        ucx_options(peers, options, sizeof(options));
+    const bool sends = kind->device < 0 && peers->config.send_size > 0;
+    if (given != NULL)
+        complete_options(peers, kind->ops->name, given, options, sizeof(options));
     enum strait_status status =
-        transport_create(kind->ops, peers->config.arena, &peer_transport_events, kind, options, &kind->transport);
+        transport_create(kind->ops, arena, &peer_transport_events, kind, options, &kind->transport);
     if (status != STRAIT_OK)
         return status;
-    if (peers->config.send_size > 0)
+    if (sends)
         status =
             transport_memory(kind->transport, peers->config.send_base, peers->config.send_size, &kind->send_handle);
-    kind->sends_known = status == STRAIT_OK && peers->config.send_size > 0;
+    kind->sends_known = status == STRAIT_OK && sends;
     if (status == STRAIT_OK)
         status = port_create(peers->config.loop, kind->transport, &port_events, kind, &kind->port);
     if (status == STRAIT_OK)
@@ -267,9 +279,9 @@ static void open_named(struct peers *peers, const char *name)
         return;
     if (strcmp(name, "shm") == 0 && peers->shm_path[0] == 0)
         return; /* without a unix socket nobody could reach it */
-    *kind = (struct kind){.peers = peers, .ops = transport_find(name)};
+    *kind = (struct kind){.peers = peers, .ops = transport_find(name), .device = -1};
     if (kind->ops != NULL)
-        status = kind_open(peers, kind);
+        status = kind_open(peers, kind, peers->config.arena, strcmp(name, "ucx") == 0 ? peers->options.ucx : NULL);
     if (status != STRAIT_OK) {
         log_write(peers->config.log, LOG_WARN, "msg=\"transport left out\" transport=%s error=\"%s\"", name,
                   kind->ops == NULL ? "not in this build" : strait_status_string(status));
@@ -371,6 +383,7 @@ static struct peers *peers_make(const struct peers_config *config)
     peers->watches.owner = peers;
     TAILQ_INIT(&peers->connections);
     TAILQ_INIT(&peers->dirty);
+    LIST_INIT(&peers->gpu_kinds);
     return peers;
 }
 
@@ -412,6 +425,11 @@ static void on_handle_closed(uv_handle_t *handle)
         return;
     void (*closed)(void *owner) = peers->config.events->closed;
     void *owner = peers->config.owner;
+    struct kind *kind;
+    while ((kind = LIST_FIRST(&peers->gpu_kinds)) != NULL) {
+        LIST_REMOVE(kind, entry);
+        free(kind);
+    }
     auth_secret_wipe(&peers->secret_bytes);
     free(peers);
     closed(owner);
@@ -423,6 +441,11 @@ static void close_ports(struct peers *peers)
     for (uint32_t i = 0; i < peers->kind_count; i++) {
         kind_release_memory(&peers->kinds[i]);
         port_close(peers->kinds[i].port);
+    }
+    struct kind *kind;
+    LIST_FOREACH(kind, &peers->gpu_kinds, entry)
+    {
+        port_close(kind->port);
     }
 }
 

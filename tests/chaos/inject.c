@@ -59,7 +59,8 @@ struct copy {
     size_t size;
     uint8_t header[TRANSPORT_HEADER_MAX];
     size_t header_size;
-    const void *data; /* in the send arena, which stays: whatever is there by then */
+    struct link *link;
+    const void *data; /* in a send arena, which stays: whatever is there by then */
     void *handle;
 };
 
@@ -87,9 +88,21 @@ static void copy_chunk(struct copy *copy, struct peer *peer, const struct fault_
     *copy = (struct copy){.ticket = {peer, peer->token},
                           .size = chunk->size,
                           .header_size = chunk->header_size,
+                          .link = chunk->link,
                           .data = chunk->data,
                           .handle = chunk->handle};
     memcpy(copy->header, chunk->header, chunk->header_size);
+}
+
+static bool can_send(const struct copy *copy)
+{
+    const struct peer_link *link;
+    LIST_FOREACH(link, &connection_of(copy->ticket.peer)->links, entry)
+    {
+        if (link->link == copy->link)
+            return link->connected && !link->closing;
+    }
+    return false;
 }
 
 static bool send_copy(const struct copy *copy)
@@ -100,8 +113,8 @@ static bool send_copy(const struct copy *copy)
         return false;
     injecting = true;
     if (copy->frame == NULL) {
-        sent = link_send(copy->ticket.peer->link, copy->header, copy->header_size, copy->data, copy->size, copy->handle,
-                         OWN_COOKIE) == STRAIT_OK;
+        sent = can_send(copy) && link_send(copy->link, copy->header, copy->header_size, copy->data, copy->size,
+                                           copy->handle, OWN_COOKIE) == STRAIT_OK;
     } else if (message_unpack(copy->frame + 4, copy->size - 4, &message) == STRAIT_OK) {
         sent = peer_send(copy->ticket.peer, &message) == STRAIT_OK;
         message_fini(&message);

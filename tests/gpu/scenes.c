@@ -22,6 +22,12 @@ const struct scene scenes[] = {
     {"few", scene_few},
     {"rates", scene_rates},
     {"reach", scene_reach},
+#if STRAIT_HAVE_NCCL
+    {"nccl", scene_nccl},
+    {"nccl_dies", scene_nccl_dies},
+    {"nccl_auto", scene_nccl_auto},
+    {"nccl_busy", scene_nccl_busy},
+#endif
 };
 const int scene_count = COUNT(scenes);
 

@@ -24,6 +24,11 @@ void scene_rates(void);
 void scene_few(void);
 /* reach.c */
 void scene_reach(void);
+/* by_nccl.c */
+void scene_nccl(void);
+void scene_nccl_dies(void);
+void scene_nccl_auto(void);
+void scene_nccl_busy(void);
 /* events.c */
 void scene_ready(void);
 void scene_embedded(void);

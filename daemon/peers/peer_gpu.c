@@ -1,0 +1,323 @@
+/* Links of NCCL beside the one that a connection has: one for each two GPUs, ours and the peer's, that have chunks for
+ * each other. Their ends are told by GPU_LINK. The dialling side begins one; the accepting side asks it to. A link that
+ * ends is made again, after a while, as long as somebody here wants it: chunks go another way meanwhile, and the
+ * connection does not mind. */
+#include "daemon/peers/peer_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/equipment/fault.h"
+
+#define LINK_MS        60000u /* NCCL's own time limits are shorter: this is for a peer that does not answer */
+#define BACKOFF_MS     500u
+#define BACKOFF_MAX_MS 60000u
+
+/* ---- Transports -------------------------------------------------------------------------------------------------- */
+
+static struct kind *kind_of(const struct peers *peers, uint32_t device)
+{
+    struct kind *kind;
+    LIST_FOREACH(kind, &peers->gpu_kinds, entry)
+    {
+        if (kind->device == (int32_t)device)
+            return kind;
+    }
+    return NULL;
+}
+
+enum strait_status peers_open_gpu(struct peers *peers, uint32_t device, const struct transport_ops *ops,
+                                  const struct transport_arena *arena, const char *options, char *why, size_t why_size)
+{
+    struct kind *kind = peers->closing || kind_of(peers, device) != NULL ? NULL : calloc(1, sizeof(*kind));
+    snprintf(why, why_size, "%s", kind != NULL ? "" : strait_status_string(STRAIT_ERR_INVALID));
+    if (kind == NULL)
+        return STRAIT_ERR_INVALID;
+    *kind = (struct kind){.peers = peers, .ops = ops, .device = (int32_t)device};
+    enum strait_status status = kind_open(peers, kind, arena, options);
+    if (status == STRAIT_OK) {
+        LIST_INSERT_HEAD(&peers->gpu_kinds, kind, entry);
+        peers->ports++;
+        return status;
+    }
+    if (status == STRAIT_ERR_UNSUPPORTED)
+        transport_missing(ops, why, why_size);
+    if (why[0] == 0)
+        snprintf(why, why_size, "%s", strait_status_string(status));
+    free(kind);
+    return status;
+}
+
+bool peers_has_gpu(const struct peers *peers, uint32_t device)
+{
+    return kind_of(peers, device) != NULL;
+}
+
+/* ---- Records ----------------------------------------------------------------------------------------------------- */
+
+static struct gpu_link *find(const struct connection *c, uint32_t device, uint32_t peer_device)
+{
+    struct gpu_link *g;
+    LIST_FOREACH(g, &c->gpu_links, entry)
+    {
+        if (g->device == device && g->peer_device == peer_device)
+            return g;
+    }
+    return NULL;
+}
+
+static struct gpu_link *find_or_make(struct connection *c, uint32_t device, uint32_t peer_device)
+{
+    struct gpu_link *g = find(c, device, peer_device);
+    if (g != NULL || (g = calloc(1, sizeof(*g))) == NULL)
+        return g;
+    *g = (struct gpu_link){.device = device, .peer_device = peer_device, .backoff = BACKOFF_MS};
+    LIST_INSERT_HEAD(&c->gpu_links, g, entry);
+    return g;
+}
+
+void gpu_links_free(struct connection *c)
+{
+    struct gpu_link *g;
+    while ((g = LIST_FIRST(&c->gpu_links)) != NULL) {
+        LIST_REMOVE(g, entry);
+        free(g);
+    }
+}
+
+static void log_link(const struct connection *c, const struct gpu_link *g, const char *why)
+{
+    char name[2 * MESSAGE_ADDRESS_MAX], text[2 * sizeof(g->why)];
+    struct peers *peers = peers_of(c);
+    log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
+    log_quote(text, sizeof(text), why != NULL ? why : "", why != NULL ? strlen(why) : 0);
+    if (why == NULL)
+        log_write(peers->config.log, LOG_INFO, "msg=\"GPUs linked\" peer=%s device=%u peer_device=%u transport=nccl",
+                  name, g->device, g->peer_device);
+    else
+        peers_log_limited(peers, "msg=\"GPUs not linked\" peer=%s device=%u peer_device=%u transport=nccl why=%s", name,
+                          g->device, g->peer_device, text);
+}
+
+static void tell(struct connection *c, uint32_t device, uint32_t peer_device, struct view address, const char *why)
+{
+    struct message message = {.type = MESSAGE_GPU_LINK,
+                              .gpu_link = {.device = device,
+                                           .peer_device = peer_device,
+                                           .address = address,
+                                           .why = view_of(why, why != NULL ? strlen(why) : 0)}};
+    (void)peer_send(&c->peer, &message); /* a peer that is down says so itself */
+}
+
+static void tell_owner(struct connection *c, const struct gpu_link *g)
+{
+    struct peers *peers = peers_of(c);
+    peers_told(peers);
+    peers->config.events->gpu_link(peers->config.owner, &c->peer, g->device, g->peer_device);
+}
+
+/* ---- Making one -------------------------------------------------------------------------------------------------- */
+
+/* There is none now, or it ends. What has failed the same way before is not worth another line. */
+static void fail(struct connection *c, struct gpu_link *g, const char *why)
+{
+    bool was_up = g->state == GPU_LINK_UP, known = strcmp(g->why, why) == 0;
+    if (!known || was_up)
+        log_link(c, g, why);
+    snprintf(g->why, sizeof(g->why), "%s", why[0] != 0 ? why : "it broke");
+    g->next_try = peers_now(peers_of(c)) + g->backoff;
+    g->backoff = 2 * g->backoff < BACKOFF_MAX_MS ? 2 * g->backoff : BACKOFF_MAX_MS;
+    g->state = g->link != NULL ? GPU_LINK_ENDING : GPU_LINK_NONE;
+    if (g->link != NULL)
+        link_end(g->link);
+    tell_owner(c, g);
+}
+
+/* The same, and the other side would wait. */
+static void give_up(struct connection *c, struct gpu_link *g, const char *why)
+{
+    tell(c, g->device, g->peer_device, view_of(NULL, 0), why);
+    fail(c, g, why);
+}
+
+static const char *open_link(struct connection *c, struct gpu_link *g)
+{
+    struct kind *kind = kind_of(peers_of(c), g->device);
+    enum strait_status status =
+        kind != NULL ? link_make(c, kind, -1, &g->link) : STRAIT_ERR_UNSUPPORTED; /* it was there, or nobody asked */
+    if (status == STRAIT_OK)
+        g->link->gpu = g;
+    return status == STRAIT_OK          ? NULL
+           : status == STRAIT_ERR_AGAIN ? "the GPU has no room for another link"
+                                        : strait_status_string(status);
+}
+
+/* NULL, or why not. */
+static const char *send_end(struct connection *c, struct gpu_link *g)
+{
+    uint8_t address[LINK_ADDRESS_MAX];
+    size_t size = link_address(g->link->link, address, sizeof(address));
+    if (size == 0 || size > sizeof(address))
+        return "the link has no address";
+    tell(c, g->device, g->peer_device, view_of(address, size), NULL);
+    return NULL;
+}
+
+static void begin(struct connection *c, struct gpu_link *g)
+{
+    g->state = GPU_LINK_MAKING;
+    g->deadline = peers_now(peers_of(c)) + LINK_MS;
+    if (!c->peer.dialled) {
+        tell(c, g->device, g->peer_device, view_of(NULL, 0), NULL);
+        return;
+    }
+    const char *why = open_link(c, g);
+    if (why == NULL)
+        why = send_end(c, g);
+    if (why != NULL)
+        give_up(c, g, why);
+}
+
+/* The accepting side: the other one has begun. */
+static void join(struct connection *c, struct gpu_link *g, struct view address)
+{
+    if (g->link != NULL) { /* it saw the end of that one first */
+        tell(c, g->device, g->peer_device, view_of(NULL, 0), "the link before it has not ended yet");
+        return;
+    }
+    g->state = GPU_LINK_MAKING;
+    g->deadline = peers_now(peers_of(c)) + LINK_MS;
+    const char *why = open_link(c, g);
+    if (why == NULL && link_connect(g->link->link, address.data, address.size) != STRAIT_OK)
+        why = "the address of its other end is of no use";
+    if (why == NULL)
+        why = send_end(c, g);
+    if (why != NULL)
+        give_up(c, g, why);
+}
+
+static void take_end(struct connection *c, struct gpu_link *g, struct view address)
+{
+    if (g->state != GPU_LINK_MAKING || g->link == NULL || g->answered)
+        return; /* of one that was given up */
+    g->answered = true;
+    if (link_connect(g->link->link, address.data, address.size) != STRAIT_OK)
+        give_up(c, g, "the address of its other end is of no use");
+}
+
+static void take_refusal(struct connection *c, struct gpu_link *g, struct view why)
+{
+    char text[sizeof(g->why)];
+    snprintf(text, sizeof(text), "the peer says: %.*s", (int)(why.size < 256 ? why.size : 256), (const char *)why.data);
+    if (g->state == GPU_LINK_MAKING)
+        fail(c, g, text);
+}
+
+/* The dialling side is asked for one. */
+static void take_wish(struct connection *c, struct gpu_link *g)
+{
+    if (g->state == GPU_LINK_NONE && peers_now(peers_of(c)) >= g->next_try)
+        begin(c, g);
+    else if (g->state == GPU_LINK_NONE || g->state == GPU_LINK_ENDING)
+        tell(c, g->device, g->peer_device, view_of(NULL, 0), g->why);
+}
+
+void gpu_link_take(struct connection *c, const struct message_gpu_link *m)
+{
+    struct gpu_link *g = NULL;
+    if (m->why.size == 0 && m->address.size == 0 && !c->peer.dialled) {
+        connection_blame(c, "a wish for a link, of the side that makes them");
+        return;
+    }
+    if (kind_of(peers_of(c), m->peer_device) != NULL)
+        g = find_or_make(c, m->peer_device, m->device);
+    if (g == NULL && m->why.size == 0)
+        tell(c, m->peer_device, m->device, view_of(NULL, 0), "no NCCL for this GPU");
+    if (g == NULL)
+        return;
+    if (m->why.size > 0)
+        take_refusal(c, g, m->why);
+    else if (m->address.size == 0)
+        take_wish(c, g);
+    else if (c->peer.dialled)
+        take_end(c, g, m->address);
+    else
+        join(c, g, m->address);
+}
+
+void gpu_links_tick(struct connection *c)
+{
+    uint64_t now = peers_now(peers_of(c));
+    struct gpu_link *g;
+    LIST_FOREACH(g, &c->gpu_links, entry)
+    {
+        if (g->state == GPU_LINK_MAKING && now >= g->deadline)
+            give_up(c, g, "not there in time");
+        else if (g->state == GPU_LINK_NONE && g->wanted && now >= g->next_try)
+            begin(c, g);
+    }
+}
+
+/* ---- What the transport tells ------------------------------------------------------------------------------------ */
+
+void gpu_link_connected(struct connection *c, struct gpu_link *g)
+{
+    if (g->state != GPU_LINK_MAKING)
+        return;
+    g->state = GPU_LINK_UP;
+    g->backoff = BACKOFF_MS;
+    g->why[0] = 0;
+    log_link(c, g, NULL);
+    tell_owner(c, g);
+}
+
+void gpu_link_broken(struct connection *c, struct gpu_link *g, const char *why)
+{
+    if (c->peer.state == PEER_UP && (g->state == GPU_LINK_MAKING || g->state == GPU_LINK_UP))
+        fail(c, g, why);
+}
+
+void gpu_link_closed(struct gpu_link *g)
+{
+    g->link = NULL;
+    g->answered = false;
+    g->state = GPU_LINK_NONE;
+}
+
+/* ---- What the user calls ----------------------------------------------------------------------------------------- */
+
+void peer_want_gpu_link(struct peer *peer, uint32_t device, uint32_t peer_device)
+{
+    struct connection *c = connection_of(peer);
+    if (peer->state != PEER_UP || kind_of(peers_of(c), device) == NULL)
+        return;
+    struct gpu_link *g = find_or_make(c, device, peer_device);
+    if (g != NULL)
+        g->wanted = true; /* the next tick begins */
+}
+
+bool peer_has_gpu_link(const struct peer *peer, uint32_t device, uint32_t peer_device)
+{
+    const struct connection *c = (const struct connection *)peer;
+    const struct gpu_link *g = find(c, device, peer_device);
+    return peer->state == PEER_UP && !c->doomed && g != NULL && g->state == GPU_LINK_UP;
+}
+
+const char *peer_gpu_link_why(const struct peer *peer, uint32_t device, uint32_t peer_device)
+{
+    const struct gpu_link *g = find((const struct connection *)peer, device, peer_device);
+    return g == NULL ? "not asked for" : g->why[0] != 0 ? g->why : g->state == GPU_LINK_UP ? "up" : "being made";
+}
+
+enum strait_status peer_send_gpu_chunk(struct peer *peer, uint32_t device, uint32_t peer_device, const void *header,
+                                       size_t header_size, const void *data, size_t size, uint64_t cookie)
+{
+    struct gpu_link *g = find(connection_of(peer), device, peer_device);
+    if (!peer_has_gpu_link(peer, device, peer_device))
+        return STRAIT_ERR_AGAIN;
+    const struct fault_chunk chunk = {g->link->link, header, header_size, data, size, NULL};
+    (void)fault_at(FAULT_CHUNK, peer, &chunk);
+    enum strait_status status = link_send(chunk.link, header, header_size, data, size, NULL, cookie);
+    (void)fault_at(FAULT_CHUNK_SENT, peer, &chunk);
+    return status;
+}

@@ -1,0 +1,52 @@
+/* What the files about GPUs that reach each other share. */
+#ifndef STRAIT_DAEMON_REACH_PRIVATE_H
+#define STRAIT_DAEMON_REACH_PRIVATE_H
+
+#include "daemon/reach.h"
+
+/* An arena in the memory of a peer's GPU. */
+struct far_arena {
+    uint32_t device, first, slot_bytes, slot_count;
+    bool has_handle, nccl; /* the ways that the peer offers */
+    uint8_t handle[DEVICE_HANDLE_BYTES];
+    struct way *ways;
+    struct far_arena *next;
+};
+
+/* How a GPU of ours stores into it. Being mapped, it keeps the peer's link. */
+struct way {
+    struct node *node;
+    struct peer *peer;
+    struct far_arena *arena;
+    int32_t device;
+    enum pin_state state;
+    struct device_memory memory;
+    enum strait_status status;
+    char why[256];
+    struct way *next;
+};
+
+/* A pool of the peer. */
+struct reached {
+    struct pool_id id;
+    uint64_t devices;
+    UT_hash_handle hh;
+};
+
+/* A GPU of ours shall get there, by the best of our wires that goes. */
+void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device);
+/* By which wire it gets there now; WIRES_COUNTED: by none. */
+enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
+                                int32_t device);
+/* Tells the peer what of its GPUs our pools on `device` reach now. */
+void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device);
+
+/* reach_map.c: the peer's memory, mapped. */
+
+/* Can memory of GPUs be given to that peer, and be mapped from it? */
+bool map_is_possible(const struct peer *peer);
+/* How far it is; begins when it is first asked. */
+enum pin_state map_way(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device);
+const struct way *map_find(const struct far_arena *arena, int32_t device); /* NULL: not mapped */
+
+#endif

@@ -1,0 +1,269 @@
+/* Daemons that move pages from GPU to GPU by NCCL, without P2P unless GPU_TEST_P2P is set: every byte in place in every
+ * coding, and what becomes of transfers whose daemon is killed. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/gpu/scenes.h"
+
+#define CONNECT_SECONDS 40u
+#define TIMES           5
+#define FORCED          "--gpu-wires=nccl"
+
+struct pair {
+    struct daemon_process daemons[2]; /* the source's and the sink's */
+    struct strait_client *clients[2];
+    struct gpu_pool *source, *sink;
+};
+
+static void pair_open(struct pair *pair, const char *coding, struct pool_shape shape, const char *wires)
+{
+    static const char *const names[] = {"a", "b"};
+    for (int i = 0; i < 2; i++) {
+        daemon_start(&pair->daemons[i], names[i], "shm", coding, wires);
+        pair->clients[i] = client_open(&pair->daemons[i]);
+    }
+    pair->source = pool_make(pair->clients[0], on(shape, 0, STRAIT_HANDLE_CUDA_IPC));
+    pair->sink = pool_make(pair->clients[1], on(shape, last_device(), STRAIT_HANDLE_CUDA_VMM));
+    pool_fill(pair->source, 1);
+}
+
+static void pair_close(struct pair *pair)
+{
+    for (int i = 0; i < 2; i++) {
+        strait_client_close(pair->clients[i]);
+        daemon_stop(&pair->daemons[i]);
+    }
+    require_cuda(cudaFree(pair->source->memory));
+}
+
+static double sent_by(struct gpu_pool *source, const char *wire)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "\"wire_bytes_%s\":", wire);
+    const char *at = strstr(client_stats(source->client), name);
+    require(at != NULL);
+    return strtod(at + strlen(name), NULL);
+}
+
+/* Moves until chunks go by NCCL: how long that took, in ms. */
+static uint64_t connect_gpus(struct gpu_pool *source, struct gpu_pool *sink)
+{
+    const double before = sent_by(source, "nccl");
+    const uint64_t began = now_ns(), end = began + CONNECT_SECONDS * 1000000000u * patience();
+    while (sent_by(source, "nccl") == before) {
+        if (now_ns() > end)
+            fprintf(stderr, "not by NCCL: %s\n", client_stats(source->client));
+        require(now_ns() <= end);
+        move_all(source, sink, 1, false);
+        usleep(20000);
+    }
+    return (now_ns() - began) / 1000000;
+}
+
+static void move_by_nccl(const char *coding)
+{
+    struct pair pair;
+    uint64_t best = UINT64_MAX, bytes;
+    pair_open(&pair, coding, medium, FORCED);
+    uint64_t connected = connect_gpus(pair.source, pair.sink);
+    double others = sent_by(pair.source, "pinned") + sent_by(pair.source, "peer"), sent = sent_by(pair.source, "nccl");
+    for (uint64_t i = 0; i < TIMES; i++) {
+        pool_fill(pair.source, 10 + i);
+        uint64_t taken = move_all(pair.source, pair.sink, i, true);
+        best = taken < best ? taken : best;
+    }
+    require(sent_by(pair.source, "pinned") + sent_by(pair.source, "peer") == others);
+    sent = (sent_by(pair.source, "nccl") - sent) / TIMES;
+    bytes = (uint64_t)medium.regions * medium.pages * medium.page_bytes;
+    printf("  %-6s connected in %llu ms; %llu MiB in %.2f ms at best, %.1f GB/s, wire %.3f; and back\n", coding,
+           (unsigned long long)connected, (unsigned long long)bytes >> 20, (double)best * 1e-6,
+           (double)bytes / (double)best, sent / (double)bytes);
+    pool_fill(pair.sink, 99);
+    connect_gpus(pair.sink, pair.source);
+    move_all(pair.sink, pair.source, 7, true);
+    pair_close(&pair);
+}
+
+static void begin(void)
+{
+    if (getenv("GPU_TEST_P2P") == NULL)
+        setenv("NCCL_P2P_DISABLE", "1", 1);
+    setenv("STRAITD_NCCL_OPTIONS", "tls=tcp timeout_ms=8000", 0);
+}
+
+void scene_nccl(void)
+{
+    static const char *const codings[] = {"raw", "top16", "tiered", "auto"};
+    begin();
+    for (int c = 0; c < COUNT(codings); c++)
+        move_by_nccl(codings[c]);
+}
+
+/* What the daemon says of the wire to the peer's GPU. */
+static void print_ways(struct gpu_pool *source)
+{
+    const char *ways = strstr(client_stats(source->client), "\"gpu_ways\":");
+    require(ways != NULL);
+    printf("  %.*s\n", (int)strcspn(ways, "]") + 1, ways);
+}
+
+/* Both wires are measured; from then on one of them has it all. */
+void scene_nccl_auto(void)
+{
+    static const char *const codings[] = {"raw", "tiered"};
+    begin();
+    for (int c = 0; c < COUNT(codings); c++) {
+        struct pair pair;
+        pair_open(&pair, codings[c], medium, "--gpu-wires=auto");
+        connect_gpus(pair.source, pair.sink);
+        for (uint64_t i = 0; i < 30; i++)
+            move_all(pair.source, pair.sink, i, false);
+        double nccl = sent_by(pair.source, "nccl"), pinned = sent_by(pair.source, "pinned");
+        move_all(pair.source, pair.sink, 31, true);
+        require((sent_by(pair.source, "nccl") == nccl) != (sent_by(pair.source, "pinned") == pinned));
+        print_ways(pair.source);
+        pair_close(&pair);
+    }
+}
+
+/* ---- Much at once ------------------------------------------------------------------------------------------------ */
+
+#define ROUNDS 60
+
+/* A process of its own, which registers and removes pools with both daemons: what the driver does then can wait for
+ * kernels that wait for the other daemon's. */
+static pid_t start_registering(const struct daemon_process daemons[2])
+{
+    pid_t parent = getpid(), pid = fork();
+    require(pid >= 0);
+    if (pid > 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (uint64_t i = 0; getppid() == parent; i++) {
+        int device = i % 2 == 0 ? 0 : last_device();
+        struct strait_client *client = client_open(&daemons[i % 2]);
+        struct gpu_pool *pool = pool_make(client, on(small, device, STRAIT_HANDLE_CUDA_IPC));
+        strait_client_close(client);
+        require_cuda(cudaFree(pool->memory));
+    }
+    _exit(0);
+}
+
+struct way {
+    struct flow offer, expect;
+    struct gpu_pool *source, *sink;
+    struct strait_peer *peer;
+};
+
+static void begin_way(struct way *way, int round)
+{
+    char key[32];
+    snprintf(key, sizeof(key), "%p %d", (void *)way, round);
+    flow_offer(&way->offer, way->source, key, NULL, large.pages, false);
+    flow_expect(&way->expect, way->sink, key, NULL, large.pages);
+    require(strait_start(way->expect.transfer, way->peer, NULL) == STRAIT_OK);
+}
+
+static void end_way(struct way *way)
+{
+    require(way->offer.state == STRAIT_DONE && way->expect.state == STRAIT_DONE);
+    strait_release(way->offer.transfer);
+    strait_release(way->expect.transfer);
+}
+
+/* Both directions at once. */
+void scene_nccl_busy(void)
+{
+    struct pair pair = {0};
+    struct way ways[2];
+    uint64_t longest = 0;
+    begin();
+    for (int i = 0; i < 2; i++)
+        daemon_start(&pair.daemons[i], i == 0 ? "a" : "b", "shm", "tiered", FORCED);
+    pid_t child = start_registering(pair.daemons); /* before CUDA is begun here */
+    for (int i = 0; i < 2; i++)
+        pair.clients[i] = client_open(&pair.daemons[i]);
+    for (int i = 0; i < 2; i++) {
+        int to = i == 0 ? last_device() : 0, from = i == 0 ? 0 : last_device();
+        ways[i].source = pool_make(pair.clients[i], on(large, from, STRAIT_HANDLE_CUDA_IPC));
+        ways[i].sink = pool_make(pair.clients[!i], on(large, to, STRAIT_HANDLE_CUDA_IPC));
+        ways[i].peer = pool_peer(ways[i].source, pair.clients[!i]);
+        pool_fill(ways[i].source, (uint64_t)i);
+        connect_gpus(ways[i].source, ways[i].sink);
+    }
+    double pinned = sent_by(ways[0].source, "pinned") + sent_by(ways[1].source, "pinned");
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t began = now_ns();
+        for (int i = 0; i < 2; i++)
+            begin_way(&ways[i], round);
+        WAIT(pair.clients, 2,
+             ways[0].expect.decided && ways[0].offer.decided && ways[1].expect.decided && ways[1].offer.decided, 15000);
+        for (int i = 0; i < 2; i++)
+            end_way(&ways[i]);
+        longest = now_ns() - began > longest ? now_ns() - began : longest;
+    }
+    kill(child, SIGKILL);
+    require(waitpid(child, NULL, 0) == child);
+    printf("  %d rounds of both directions, the longest %.1f ms; by way of the host %.0f bytes\n", ROUNDS,
+           (double)longest * 1e-6, sent_by(ways[0].source, "pinned") + sent_by(ways[1].source, "pinned") - pinned);
+    require(sent_by(ways[0].source, "pinned") + sent_by(ways[1].source, "pinned") == pinned);
+    for (int i = 0; i < 2; i++)
+        move_all(ways[i].source, ways[i].sink, 5, true);
+    for (int i = 0; i < 2; i++) {
+        strait_client_close(pair.clients[i]);
+        daemon_stop(&pair.daemons[i]);
+    }
+}
+
+/* ---- Daemons that die -------------------------------------------------------------------------------------------- */
+
+static void kill_one(struct pair *pair, int victim, unsigned pause_us)
+{
+    struct strait_peer *peer = pool_peer(pair->source, pair->clients[1]);
+    struct flow offer, expect;
+    flow_offer(&offer, pair->source, "doomed", NULL, large.pages, false);
+    flow_expect(&expect, pair->sink, "doomed", NULL, large.pages);
+    require(strait_start(expect.transfer, peer, NULL) == STRAIT_OK);
+    WAIT(pair->clients, 2, expect.moved || expect.decided, 5000);
+    usleep(pause_us);
+    daemon_kill(&pair->daemons[victim]);
+    WAIT(pair->clients, 2, offer.decided && expect.decided && offer.drained && expect.drained, 12000);
+    printf("  killed %s after %u us: sink %s (%s), source %s (%s)\n", victim == 0 ? "source's" : "sink's", pause_us,
+           strait_state_string(expect.state), strait_reason_string(expect.reason), strait_state_string(offer.state),
+           strait_reason_string(offer.reason));
+    pool_check(pair->source);
+    strait_release(offer.transfer);
+    strait_release(expect.transfer);
+    strait_peer_remove(peer);
+}
+
+/* The other daemon's GPU is through with the one that died: it connects with the next one, and gives all slots back. */
+static void recover(struct pair *pair, int victim)
+{
+    pair->source->told = pair->sink->told = false;
+    daemon_restart(&pair->daemons[victim]);
+    WAIT(pair->clients, 2, victim == 0 ? pair->source->told : pair->sink->told, 15000);
+    require(pair->source->status == STRAIT_OK && pair->sink->status == STRAIT_OK);
+    uint64_t connected = connect_gpus(pair->source, pair->sink);
+    move_all(pair->source, pair->sink, 10, true);
+    require(strstr(client_stats(pair->clients[1]), "\"slots_quarantined\":0") != NULL);
+    printf("  connected again in %llu ms\n", (unsigned long long)connected);
+}
+
+void scene_nccl_dies(void)
+{
+    struct pair pair;
+    begin();
+    pair_open(&pair, "raw", large, FORCED);
+    connect_gpus(pair.source, pair.sink);
+    for (int victim = 0; victim < 2; victim++) {
+        kill_one(&pair, victim, 1000u * (unsigned)victim);
+        recover(&pair, victim);
+    }
+    pair_close(&pair);
+}
