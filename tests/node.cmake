@@ -9,14 +9,15 @@ target_link_libraries(strait-fake-device PRIVATE strait_options Threads::Threads
 set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda VERSION ${PROJECT_VERSION} SOVERSION 0
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake)
 
-set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded node_device
-    node_device_end node_device_ready node_device_stream node_reach)
+set(gpu_tests node_device node_device_end node_device_ready node_device_stream node_reach)
+set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded ${gpu_tests})
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
 endforeach()
 target_sources(test_node_limits PRIVATE message_samples.c)
 add_dependencies(test_node_embedded strait-node) # found by its name
-foreach(name node_device node_device_end node_device_ready node_device_stream node_reach)
+foreach(name ${gpu_tests})
+    target_sources(test_${name} PRIVATE gpu_moves.c)
     add_dependencies(test_${name} strait-node strait-fake-device)
 endforeach()
 set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT

@@ -160,7 +160,7 @@ unsigned free_port(void)
     return ntohs(address.sin_port);
 }
 
-void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook)
+static void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook)
 {
     size_t size = strait_codebook_serialized_size(codebook);
     void *bytes = keep(size);
@@ -170,6 +170,17 @@ void write_codebook(char path[NODE_PATH], const char *name, const struct strait_
     ck_assert_ptr_nonnull(file);
     ck_assert_uint_eq(size, fwrite(bytes, 1, size, file));
     fclose(file);
+}
+
+void use_codebook(struct test_node *node, const char *name, uint8_t first)
+{
+    uint8_t ranking[1][256];
+    struct strait_codebook *codebook;
+    for (unsigned i = 0; i < 256; i++)
+        ranking[0][i] = (uint8_t)(first + i);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
+    write_codebook(node->options.codebook, name, codebook);
+    strait_codebook_destroy(codebook);
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */

@@ -61,7 +61,8 @@ void test_node_ask_stop(struct test_node *node, bool drain); /* returns at once 
 void test_node_join(struct test_node *node);
 void test_node_stop(struct test_node *node); /* without drain, and waits */
 unsigned free_port(void);
-void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook);
+/* Gives the node a set whose exponents are ranked first, first + 1, ...; pool_fill's values have 0x7c to 0x7f. */
+void use_codebook(struct test_node *node, const char *name, uint8_t first);
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 

@@ -1,21 +1,8 @@
 /* What ends early while a GPU works: a device, a client, a daemon. */
-#include "tests/node_harness.h"
+#include "tests/gpu_moves.h"
 
-#include <dlfcn.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include "daemon/device/device.h"
-#include "tests/fake_device.h"
-
-static struct fake_control *control(void)
-{
-    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW);
-    ck_assert_msg(plugin != NULL, "%s", dlerror());
-    struct fake_control *found = dlsym(plugin, "fake_device_control");
-    ck_assert_msg(found != NULL, "not the fake plugin");
-    return found;
-}
 
 struct scene {
     struct pair pair;
@@ -114,13 +101,13 @@ START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
 }
 END_TEST
 
-static struct flow *offer_all(struct test_pool *pool, const char *key)
+static struct flow *offer_as(struct test_pool *pool, const char *key)
 {
     return flow_offer(pool,
                       (struct strait_offer_params){KEY(key), LISTS({.count = pool->geometry.pages}), .last = true});
 }
 
-static struct flow *expect_all(struct test_pool *pool, const char *key, uint32_t deadline_ms)
+static struct flow *expect_as(struct test_pool *pool, const char *key, uint32_t deadline_ms)
 {
     return flow_expect(pool, (struct strait_expect_params){KEY(key), LISTS({.count = pool->geometry.pages}),
                                                            .deadline_ms = deadline_ms});
@@ -150,7 +137,7 @@ START_TEST(hosts_go_on_without_their_devices)
     struct geometry shape = {.pages = 64, .layers = 4};
     struct test_pool *source = pool_open(scene.pair.source, shape), *sink = pool_open(scene.pair.sink, shape);
     pool_fill(source, 2);
-    struct flow *o = offer_all(source, "host"), *e = expect_all(sink, "host", 0);
+    struct flow *o = offer_as(source, "host"), *e = expect_as(sink, "host", 0);
     flow_start(e, source);
     arrives(e, o);
     wait_quiet(scene.pair.source);
@@ -168,7 +155,7 @@ START_TEST(a_failed_device_fails_what_comes_later)
     for (int i = 0; i < 3; i++) {
         char key[8];
         snprintf(key, sizeof(key), "%d", i);
-        struct flow *o = offer_all(scene.source, key), *e = expect_all(scene.sink, key, 5000);
+        struct flow *o = offer_as(scene.source, key), *e = expect_as(scene.sink, key, 5000);
         flow_start(e, scene.source);
         fails_with_the_reason(o);
         WAIT(e->decided && e->drained);
@@ -229,11 +216,11 @@ START_TEST(what_a_stalled_device_holds_up_fails_alone)
     pool_fill(source, 1);
     pool_fill(host_source, 2);
     control()->stall_us[_i] = STALL_MS * 1000;
-    struct flow *o = offer_all(source, "k"), *e = expect_all(sink, "k", DEADLINE_MS);
+    struct flow *o = offer_as(source, "k"), *e = expect_as(sink, "k", DEADLINE_MS);
     uint64_t began = uv_hrtime();
     flow_start(e, source);
     WAIT(e->moved && control()->stall_us[_i] == 0);
-    struct flow *other = offer_all(host_source, "host"), *others = expect_all(host_sink, "host", DEADLINE_MS);
+    struct flow *other = offer_as(host_source, "host"), *others = expect_as(host_sink, "host", DEADLINE_MS);
     flow_start(others, host_source);
     arrives(others, other);
     ends_failed(e, STRAIT_REASON_TIMEOUT);
@@ -242,8 +229,8 @@ START_TEST(what_a_stalled_device_holds_up_fails_alone)
     ck_assert_uint_ge(((_i == 0 ? o : e)->drained_at - began) / 1000000, STALL_MS);
     undefined(e);
     ck_assert(pool_as_imagined(sink));
-    o = offer_all(source, "again");
-    e = expect_all(sink, "again", 0);
+    o = offer_as(source, "again");
+    e = expect_as(sink, "again", 0);
     flow_start(e, source);
     arrives(e, o);
 }

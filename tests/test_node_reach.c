@@ -1,75 +1,5 @@
 /* GPUs of two daemons that store into each other's memory: when they do, when they do not, and how that ends. */
-#include "tests/node_harness.h"
-
-#include <dlfcn.h>
-
-#include "daemon/device/device.h"
-#include "tests/fake_device.h"
-
-static struct fake_control *control(void)
-{
-    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW);
-    ck_assert_msg(plugin != NULL, "%s", dlerror());
-    struct fake_control *found = dlsym(plugin, "fake_device_control");
-    ck_assert_msg(found != NULL, "not the fake plugin");
-    return found;
-}
-
-static uint32_t turn;
-
-static struct flow *offer_all(struct test_pool *source)
-{
-    static char key[16];
-    snprintf(key, sizeof(key), "%u", ++turn);
-    pool_fill(source, turn);
-    struct strait_page_list lists[4];
-    uint32_t groups = source->geometry.groups != 0 ? source->geometry.groups : 1;
-    for (uint32_t g = 0; g < groups; g++)
-        lists[g] = (struct strait_page_list){.group = g, .count = source->geometry.pages};
-    return flow_offer(source,
-                      (struct strait_offer_params){KEY(key), .lists = lists, .list_count = groups, .last = true});
-}
-
-/* The latest offer's. */
-static struct flow *expect_all(struct test_pool *sink)
-{
-    static char key[16];
-    snprintf(key, sizeof(key), "%u", turn);
-    struct strait_page_list lists[4];
-    uint32_t groups = sink->geometry.groups != 0 ? sink->geometry.groups : 1;
-    for (uint32_t g = 0; g < groups; g++)
-        lists[g] = (struct strait_page_list){.group = g, .count = sink->geometry.pages};
-    return flow_expect(sink, (struct strait_expect_params){KEY(key), .lists = lists, .list_count = groups});
-}
-
-static void move_all(struct test_pool *source, struct test_pool *sink)
-{
-    struct flow *o = offer_all(source), *e = expect_all(sink);
-    flow_start(e, source);
-    arrives(e, o);
-    flow_release(e);
-    flow_release(o);
-}
-
-static double peer_bytes(struct test_pool *source)
-{
-    return stat_of(source->party, "counters.wire_bytes_peer");
-}
-
-static double pinned_bytes(struct test_pool *source)
-{
-    return stat_of(source->party, "counters.wire_bytes_pinned");
-}
-
-/* Moves until the daemons have found the way, which takes a few messages. */
-static void move_until_reached(struct test_pool *source, struct test_pool *sink)
-{
-    for (int i = 0; i < 200 && peer_bytes(source) == 0; i++) {
-        move_all(source, sink);
-        pump(5);
-    }
-    ck_assert_double_gt(peer_bytes(source), 0);
-}
+#include "tests/gpu_moves.h"
 
 static void moves_without(struct test_pool *source, struct test_pool *sink)
 {
@@ -92,24 +22,13 @@ static void pools(struct pair *pair, struct geometry shape, struct test_pool **s
 
 static const char *const codings[] = {"auto", "raw", "top16", "tiered"};
 
-static void use_codebook(struct test_node *node, const char *name)
-{
-    uint8_t ranking[1][256];
-    struct strait_codebook *codebook;
-    for (unsigned i = 0; i < 256; i++)
-        ranking[0][i] = (uint8_t)(0x7c + i);
-    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
-    write_codebook(node->options.codebook, name, codebook);
-    strait_codebook_destroy(codebook);
-}
-
 START_TEST(chunks_go_straight_into_the_other_gpu)
 {
     struct pair pair;
     struct test_pool *source, *sink;
     pair_init(&pair, SHM);
-    use_codebook(pair.a, "a");
-    use_codebook(pair.b, "b");
+    use_codebook(pair.a, "a", 0x7c);
+    use_codebook(pair.b, "b", 0x7c);
     strcpy(pair.a->options.coding, codings[_i]);
     pair_start(&pair);
     pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);
@@ -263,10 +182,7 @@ START_TEST(pools_come_and_go)
         strait_pool_remove(source->pool);
         WAIT(source->removed);
         source = pool_open(pair.source, (struct geometry){.pages = 64, .gpu = 1 + (uint32_t)i % 2});
-        double before = peer_bytes(source);
-        for (int k = 0; k < 200 && peer_bytes(source) == before; k++)
-            move_all(source, sink);
-        ck_assert_double_gt(peer_bytes(source), before);
+        move_until_reached(source, sink);
     }
 }
 END_TEST
