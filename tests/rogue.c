@@ -226,13 +226,17 @@ static void rogue_open(struct rogue *rogue)
     ck_assert_msg(peers_open(&config, &rogue->peers, why, sizeof(why)) == STRAIT_OK, "%s", why);
 }
 
-void rogue_meet(struct rogue *rogue, const struct test_node *node)
+void rogue_dial(struct rogue *rogue, const struct test_node *node)
 {
-    const char *address = peers_address(node->node->peers); /* constant */
     if (rogue->peers == NULL)
         rogue_open(rogue);
+    (void)peers_get(rogue->peers, peers_address(node->node->peers)); /* constant */
+}
+
+void rogue_meet(struct rogue *rogue, const struct test_node *node)
+{
     rogue->went_down = false;
-    ROGUE_WAIT(rogue, (peers_get(rogue->peers, address), rogue->peer != NULL));
+    ROGUE_WAIT(rogue, (rogue_dial(rogue, node), rogue->peer != NULL));
 }
 
 void rogue_leave(struct rogue *rogue)

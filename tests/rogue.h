@@ -50,7 +50,8 @@ struct rogue {
 
 /* Slots as they are; what it claims of them may be changed before rogue_meet. */
 void rogue_init(struct rogue *rogue, uint32_t far_slot_bytes);
-void rogue_meet(struct rogue *rogue, const struct test_node *node); /* it dials, and is up */
+void rogue_dial(struct rogue *rogue, const struct test_node *node); /* to be repeated while somebody waits */
+void rogue_meet(struct rogue *rogue, const struct test_node *node); /* until it is up */
 void rogue_leave(struct rogue *rogue);                              /* in order */
 void rogue_fini(struct rogue *rogue);
 
