@@ -31,7 +31,8 @@ struct flow *offer_all(struct test_pool *source)
     struct strait_page_list lists[4];
     pool_fill(source, ++turn);
     uint32_t count = list_all(source, key, lists);
-    return flow_offer(source, (struct strait_offer_params){KEY(key), .lists = lists, .list_count = count, .last = true});
+    return flow_offer(source,
+                      (struct strait_offer_params){KEY(key), .lists = lists, .list_count = count, .last = true});
 }
 
 struct flow *expect_all(struct test_pool *sink)

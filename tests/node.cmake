@@ -9,8 +9,10 @@ target_link_libraries(strait-fake-device PRIVATE strait_options Threads::Threads
 set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda VERSION ${PROJECT_VERSION} SOVERSION 0
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake)
 
+strait_test(receive USES node LABELS unit)
+
 set(gpu_tests node_device node_device_end node_device_ready node_device_stream node_reach
-    node_rogue)
+    node_rogue node_rogue_reach)
 set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded ${gpu_tests})
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
@@ -22,6 +24,7 @@ foreach(name ${gpu_tests})
     add_dependencies(test_${name} strait-node strait-fake-device)
 endforeach()
 target_sources(test_node_rogue PRIVATE rogue.c)
+target_sources(test_node_rogue_reach PRIVATE rogue.c)
 set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
     "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no"

@@ -18,17 +18,18 @@ static void on_up(void *owner, struct peer *peer)
     rogue->peer = peer;
 }
 
-#define KEEP(list, count, item)                   \
-    do {                                          \
-        ck_assert_uint_lt(count, COUNT(list));    \
-        (list)[(count)++] = (item);               \
+#define KEEP(list, count, item)                \
+    do {                                       \
+        ck_assert_uint_lt(count, COUNT(list)); \
+        (list)[(count)++] = (item);            \
     } while (0)
 
 static void keep_arena(struct rogue_heard *heard, const struct message_arena *arena)
 {
-    ck_assert_uint_eq(MESSAGE_MEMORY_IPC, arena->ipc.size);
-    memcpy(heard->handles[heard->arena_count % 4], arena->ipc.data, arena->ipc.size);
-    KEEP(heard->arenas, heard->arena_count, *arena);
+    ck_assert_uint_eq(sizeof(heard->handle), arena->ipc.size);
+    memcpy(&heard->handle, arena->ipc.data, sizeof(heard->handle));
+    heard->arena = *arena;
+    heard->arena_count++;
 }
 
 static bool on_message(void *owner, struct peer *peer, const struct message *message)
@@ -211,6 +212,7 @@ void rogue_init(struct rogue *rogue, uint32_t far_slot_bytes)
 static void rogue_open(struct rogue *rogue)
 {
     char why[256] = "";
+    rogue->closed = false;
     const struct peers_config config = {.loop = &rogue->loop,
                                         .options = &rogue->options,
                                         .metrics = &rogue->metrics,

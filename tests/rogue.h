@@ -12,10 +12,10 @@
 
 enum { ROGUE_SLOTS = 8, ROGUE_FAR_SLOTS = 8, ROGUE_LIST_MAX = 64, ROGUE_SLOT_BYTES = 64 << 10 };
 
-/* What a node has said. */
+/* What nodes have said. */
 struct rogue_heard {
-    struct message_arena arenas[4];
-    uint8_t handles[4][MESSAGE_MEMORY_IPC];
+    struct message_arena arena; /* the latest; so are the others that are no lists */
+    struct fake_handle handle;
     struct message_reach reach;
     struct message_request request;
     struct message_grant grants[ROGUE_LIST_MAX];
@@ -74,14 +74,14 @@ bool rogue_untouched(const struct rogue *rogue, uint32_t near_slots, uint32_t fa
 void rogue_turn(struct rogue *rogue);
 
 /* Like WAIT, with the rogue alive. */
-#define ROGUE_WAIT(rogue, expression)                              \
-    do {                                                           \
-        uint64_t rogue_end = uv_hrtime() + 15000u * 1000000u;      \
-        while (!(expression) && uv_hrtime() < rogue_end) {         \
-            rogue_turn(rogue);                                     \
-            pump(1);                                               \
-        }                                                          \
-        ck_assert_msg(expression, #expression);                    \
+#define ROGUE_WAIT(rogue, expression)                         \
+    do {                                                      \
+        uint64_t rogue_end = uv_hrtime() + 15000u * 1000000u; \
+        while (!(expression) && uv_hrtime() < rogue_end) {    \
+            rogue_turn(rogue);                                \
+            pump(1);                                          \
+        }                                                     \
+        ck_assert_msg(expression, #expression);               \
     } while (0)
 
 #endif
