@@ -311,8 +311,8 @@ static void copy_text(char *dst, size_t capacity, struct view text)
     dst[size] = 0;
 }
 
-/* All slots that the peer says it has, as memory of ours: or a grant of one could not be filled, and its arena could not
- * be pinned for GPUs. */
+/* All slots that the peer says it has, as memory of ours: or a grant of one could not be filled, and its arena could
+ * not be pinned for GPUs. */
 static bool has_its_slots(const struct connection *c)
 {
     return !c->current->kind->ops->direct ||
