@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/run_suite.h"
+
 uv_loop_t loop;
 struct jobs *jobs;
 const struct strait_codebook *no_codebook;
@@ -234,9 +236,5 @@ int job_main(const char *name, TCase *tcase)
     print_conditions();
     Suite *suite = suite_create(name);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

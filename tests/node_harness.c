@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/fake_device.h"
+#include "tests/run_suite.h"
 
 #define ROW_GAP  32u /* between the rows of a page */
 #define PAGE_GAP 64u /* between pages */
@@ -803,9 +804,5 @@ TCase *node_case(Suite *suite, const char *name)
 int node_main(Suite *suite)
 {
     setvbuf(stdout, NULL, _IONBF, 0);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/receive.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { HOST_SLOT = 8192, HOST_SLOTS = 5, GPU_SLOT = 4096, GPU_SLOTS = 3, TARGET = 5000 };
@@ -213,9 +214,5 @@ int main(void)
     tcase_add_loop_test(tcase, a_chunk_of_so_many_bytes_fits_its_slot, 0, COUNT(page_bytes));
     tcase_add_loop_test(tcase, a_leg_is_eight_chunks_or_chunks_as_large_as_slots, 0, COUNT(page_bytes));
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

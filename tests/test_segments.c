@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/protocol/segments.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { REGIONS = 6, PAGE_BYTES = 4096 };
@@ -307,9 +308,5 @@ static Suite *segments_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(segments_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(segments_suite());
 }
