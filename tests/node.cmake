@@ -13,11 +13,11 @@ strait_test(receive USES node LABELS unit)
 
 set(gpu_tests node_device node_device_end node_device_ready node_device_stream node_reach
     node_rogue node_rogue_reach)
-set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded ${gpu_tests})
+set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_hostile node_embedded ${gpu_tests})
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
 endforeach()
-target_sources(test_node_limits PRIVATE message_samples.c)
+target_sources(test_node_hostile PRIVATE raw_client.c message_samples.c)
 add_dependencies(test_node_embedded strait-node) # found by its name
 foreach(name ${gpu_tests})
     target_sources(test_${name} PRIVATE gpu_moves.c)
