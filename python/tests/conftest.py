@@ -41,6 +41,16 @@ def rng():
     return np.random.default_rng(seed)
 
 
+@pytest.fixture
+def control():
+    """Of the fake driver."""
+    import fake_gpu
+
+    control = fake_gpu.find_control()
+    yield control
+    control.delay_us = control.mapped_only = control.capturing = control.fail = 0
+
+
 @pytest.fixture(scope="session")
 def codebook():
     return strait.calibrate(
