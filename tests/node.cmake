@@ -29,3 +29,8 @@ set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
     "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no"
     "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-device>:$<TARGET_FILE_DIR:strait-node>")
+
+strait_add_test(straitd COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/straitd.sh $<TARGET_FILE:straitd>
+    ${CMAKE_CURRENT_BINARY_DIR}/scratch/straitd LABELS cli)
+set_property(TEST straitd APPEND PROPERTY ENVIRONMENT "HAS_UCX=$<BOOL:${STRAIT_HAVE_UCX}>" "UCX_MEM_EVENTS=no"
+    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0")

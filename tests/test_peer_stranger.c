@@ -65,6 +65,21 @@ START_TEST(a_secret_that_cannot_be_read_is_told)
 }
 END_TEST
 
+#ifdef STRAIT_HAVE_UCX
+START_TEST(options_of_ucx_that_mean_nothing_are_told)
+{
+    static const char *const bad[] = {"colour=red", "tls", "port=high", "tls=tcp port=70000", "listen=nowhere"};
+    struct node a;
+    char why[512] = "";
+    node_init(&a, "a", "shm");
+    snprintf(a.options.ucx, sizeof(a.options.ucx), "%s", bad[_i]);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, node_try(&a, why, sizeof(why)));
+    ck_assert_ptr_nonnull(strstr(why, bad[_i]));
+    node_fini(&a);
+}
+END_TEST
+#endif
+
 /* ---- Strangers: raw connections ------------------------------------------------------------------------------------
  */
 
@@ -424,6 +439,9 @@ int main(void)
     tcase_add_test(tcase, who_knows_the_secret_is_let_in);
     tcase_add_loop_test(tcase, who_does_not_know_the_secret_is_refused, 0, COUNT(strangers));
     tcase_add_test(tcase, a_secret_that_cannot_be_read_is_told);
+#ifdef STRAIT_HAVE_UCX
+    tcase_add_loop_test(tcase, options_of_ucx_that_mean_nothing_are_told, 0, 5);
+#endif
     tcase_add_loop_test(tcase, a_peer_without_a_common_version_is_refused, 0, COUNT(other_versions));
     tcase_add_test(tcase, a_newer_peer_that_still_speaks_ours_is_let_in);
     tcase_add_test(tcase, a_hello_that_is_sent_back_is_refused);
