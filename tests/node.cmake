@@ -12,7 +12,7 @@ set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda
 strait_test(receive USES node LABELS unit)
 
 set(gpu_tests node_device node_device_end node_device_ready node_device_stream node_reach
-    node_rogue node_rogue_reach)
+    node_rogue node_rogue_reach node_rogue_source)
 set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_hostile node_embedded ${gpu_tests})
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
@@ -23,8 +23,9 @@ foreach(name ${gpu_tests})
     target_sources(test_${name} PRIVATE gpu_moves.c)
     add_dependencies(test_${name} strait-node strait-fake-device)
 endforeach()
-target_sources(test_node_rogue PRIVATE rogue.c)
-target_sources(test_node_rogue_reach PRIVATE rogue.c)
+foreach(name node_rogue node_rogue_reach node_rogue_source)
+    target_sources(test_${name} PRIVATE rogue.c)
+endforeach()
 set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
     "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no"

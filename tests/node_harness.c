@@ -531,6 +531,11 @@ bool pool_as_imagined(const struct test_pool *pool)
     return memcmp(pool->bytes, pool->image, pool->size) == 0;
 }
 
+const uint8_t *pool_page(const struct test_pool *pool, uint32_t region, uint32_t id)
+{
+    return page_at(&pool->geometry, pool->bytes, region, id);
+}
+
 struct strait_peer *peer_of(struct party *party, struct test_pool *pool)
 {
     size_t size = 0;

@@ -110,6 +110,7 @@ struct test_pool *pool_try(struct party *party, struct geometry geometry);
 struct test_pool *pool_open(struct party *party, struct geometry geometry); /* and waits until the daemon has it */
 void pool_fill(struct test_pool *pool, uint64_t seed);                      /* with values like those of a KV cache */
 bool pool_as_imagined(const struct test_pool *pool);
+const uint8_t *pool_page(const struct test_pool *pool, uint32_t region, uint32_t id); /* its first row */
 struct strait_peer *peer_of(struct party *party, struct test_pool *pool);
 
 /* ---- Transfers --------------------------------------------------------------------------------------------------- */
