@@ -1,5 +1,5 @@
 # The whole service: nodes in threads, clients of theirs, over every transport that this build has.
-add_library(strait_node_harness STATIC node_harness.c)
+add_library(strait_node_harness STATIC node_harness.c node_pool.c node_flow.c)
 target_link_libraries(strait_node_harness PUBLIC strait_node strait-client strait_test_support PkgConfig::CHECK
     PkgConfig::CJSON)
 
