@@ -187,7 +187,8 @@ struct job_result decode(struct world *world, const struct piece *piece, const u
                          uint64_t size)
 {
     struct told told = {0};
-    return finish(&told, job_decode(jobs, world->pool, piece, ids, CHUNK((void *)(uintptr_t)src, size), on_told, &told, 2));
+    return finish(&told,
+                  job_decode(jobs, world->pool, piece, ids, CHUNK((void *)(uintptr_t)src, size), on_told, &told, 2));
 }
 
 struct job_result copy(struct world *src, const uint32_t *src_ids, struct world *dst, const uint32_t *dst_ids,

@@ -13,7 +13,8 @@ strait_test(receive USES node LABELS unit)
 
 set(gpu_tests node_device node_device_end node_device_ready node_device_stream node_reach
     node_rogue node_rogue_reach node_rogue_source)
-set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_hostile node_embedded ${gpu_tests})
+set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_hostile node_embedded
+    ${gpu_tests})
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
 endforeach()

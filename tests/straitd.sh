@@ -1,6 +1,6 @@
 #!/bin/sh
-# straitd.sh STRAITD SCRATCH: the daemon's command line: what is wrong with it is told in one line, and it does not start.
-# SCRATCH is overwritten. HAS_UCX=1: this build has that transport.
+# straitd.sh STRAITD SCRATCH: the daemon's command line: what is wrong with it is told in one line, and it does not
+# start. SCRATCH is overwritten. HAS_UCX=1: this build has that transport.
 set -eu
 straitd=$(realpath "$1")
 rm -rf "$2"
