@@ -37,7 +37,7 @@ static bool choose_codebook(struct bench *bench)
 {
     const struct codec_options *options = bench->options;
 
-    bench->codebook = tables_choose(&bench->tensors, options->codebook, options->calibs, options->calib_count,
+    bench->codebook = tables_choose(&bench->tensors, options->sources.codebook, options->sources.calibs, options->sources.calib_count,
                                     options->threads);
     return bench->codebook != NULL;
 }
@@ -57,7 +57,7 @@ static bool prepare_data(struct bench *bench)
 {
     const struct codec_options *options = bench->options;
 
-    if (!tables_open(&bench->tensors, options->inputs, options->input_count) || !choose_codebook(bench) ||
+    if (!tables_open(&bench->tensors, options->sources.inputs, options->sources.input_count) || !choose_codebook(bench) ||
         !data_init(&bench->data, &bench->tensors, bench->codebook, options->size))
         return false;
     if (options->escapes > 0 && !data_add_escapes(&bench->data, bench->codebook, options->escapes, ESCAPE_SEED))
@@ -190,7 +190,7 @@ static bool run_device(struct bench *bench)
 #ifdef STRAIT_BENCH_CUDA
     const struct codec_options *options = bench->options;
 
-    return tables_open(&bench->tensors, options->inputs, options->input_count) && choose_codebook(bench) &&
+    return tables_open(&bench->tensors, options->sources.inputs, options->sources.input_count) && choose_codebook(bench) &&
            device_codec_run(options, &bench->machine, &bench->tensors, bench->codebook);
 #else
     (void)bench;

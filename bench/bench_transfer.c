@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "bench/gpu_options.h"
 #include "bench/gpu_transfer.h"
@@ -13,11 +12,6 @@
 #include "bench/transfer_report.h"
 #include "bench/transfer_rows.h"
 #include "tools/util.h"
-
-struct command_line {
-    int argc;
-    char **argv;
-};
 
 static bool make_aux(struct transfer_bench *bench)
 {
@@ -36,7 +30,7 @@ static bool make_aux(struct transfer_bench *bench)
 static bool report(const struct transfer_bench *bench, const struct machine *machine, const struct change *change,
                    const struct command_line *line)
 {
-    struct transfer_report all = {bench, machine, change, line->argc, line->argv};
+    struct transfer_report all = {bench, machine, change, line};
 
     return bench->options->json ? transfer_report_json(&all, stdout) : transfer_report_print(&all, stdout);
 }
@@ -68,7 +62,8 @@ static bool run(struct transfer_bench *bench, const struct command_line *line)
 
     machine_describe(&machine);
     if (!transfer_data_init(&bench->data, bench->options) ||
-        !bench_site_init(&bench->site, bench->options->daemon, bench->options->daemon_count, bench->data.codebook) || !make_aux(bench) || !rows_plan(bench))
+        !bench_site_init(&bench->site, bench->options->daemon, bench->options->daemon_count, bench->data.codebook) ||
+        !make_aux(bench) || !rows_plan(bench))
         return false;
     return bench->options->change[1] > 0 ? run_change(bench, &machine, line) : run_rows(bench, &machine, line);
 }
@@ -127,21 +122,17 @@ int bench_transfer(int argc, char **argv)
 {
     static char name[] = "strait bench transfer";
     struct transfer_options options;
-    struct command_line line = {argc, NULL};
+    struct command_line line;
     enum exit_code code = EXIT_CODE_USAGE;
 
     if (gpu_options_asked(argc, argv))
         return bench_device(argc, argv);
-    line.argv = malloc(((size_t)argc + 1) * sizeof(line.argv[0]));
     command_begin(argv, name);
-    if (line.argv == NULL) {
-        print_error(NULL, "out of memory");
+    if (!command_line_init(&line, argc, argv))
         return EXIT_CODE_DATA;
-    }
-    memcpy(line.argv, argv, ((size_t)argc + 1) * sizeof(line.argv[0])); /* getopt_long changes the order */
     if (transfer_options_init(&options, argc, argv))
         code = run_options(&options, &line);
     transfer_options_fini(&options);
-    free(line.argv);
+    command_line_fini(&line);
     return code;
 }

@@ -85,9 +85,10 @@ static bool fill(struct gpu_data *data)
 bool gpu_data_init(struct gpu_data *data, const struct gpu_options *options, int from, int to)
 {
     *data = (struct gpu_data){0};
-    if (!tables_open(&data->tensors, options->inputs, options->input_count))
+    if (!tables_open(&data->tensors, options->sources.inputs, options->sources.input_count))
         return false;
-    data->codebook = tables_choose(&data->tensors, options->codebook, options->calibs, options->calib_count, 1);
+    data->codebook = tables_choose(&data->tensors, options->sources.codebook, options->sources.calibs,
+                                   options->sources.calib_count, 1);
     if (data->codebook == NULL || !size_pool(data, options) || !allocate(data, from, to) || !fill(data)) {
         gpu_data_fini(data);
         return false;

@@ -1,7 +1,5 @@
 #include "bench/gpu_options.h"
 
-#include <getopt.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench/options.h"
@@ -95,9 +93,6 @@ enum {
     OPT_CODING,
     OPT_PAGE,
     OPT_SIZE,
-    OPT_INPUT,
-    OPT_CALIB,
-    OPT_CODEBOOK,
     OPT_DAEMON,
     OPT_REPEATS,
     OPT_WARMUPS,
@@ -114,9 +109,7 @@ static const struct option long_options[] = {
     {"coding", required_argument, NULL, OPT_CODING},
     {"page", required_argument, NULL, OPT_PAGE},
     {"size", required_argument, NULL, OPT_SIZE},
-    {"input", required_argument, NULL, OPT_INPUT},
-    {"calib", required_argument, NULL, OPT_CALIB},
-    {"codebook", required_argument, NULL, OPT_CODEBOOK},
+    SOURCE_OPTIONS,
     {"daemon", required_argument, NULL, OPT_DAEMON},
     {"repeats", required_argument, NULL, OPT_REPEATS},
     {"warmups", required_argument, NULL, OPT_WARMUPS},
@@ -139,15 +132,6 @@ bool gpu_options_asked(int argc, char **argv)
 static bool set_data_option(struct gpu_options *options, int option, const char *text)
 {
     switch (option) {
-    case OPT_INPUT:
-        options->inputs[options->input_count++] = text;
-        return true;
-    case OPT_CALIB:
-        options->calibs[options->calib_count++] = text;
-        return true;
-    case OPT_CODEBOOK:
-        options->codebook = text;
-        return true;
     case OPT_PAGE:
         return value_page(text, &options->page_bytes);
     case OPT_SIZE:
@@ -160,13 +144,15 @@ static bool set_data_option(struct gpu_options *options, int option, const char 
         options->save = text;
         return true;
     default:
-        return option == OPT_DEVICE; /* of others getopt_long has told */
+        return option == OPT_DEVICE || sources_set(&options->sources, option, text); /* of others getopt_long told */
     }
 }
 
 /* One option; false when it is wrong, which stderr has been told. */
-static bool set_option(struct gpu_options *options, int option, const char *text)
+static bool set_option(void *arg, int option, const char *text)
 {
+    struct gpu_options *options = arg;
+
     switch (option) {
     case OPT_FROM:
         return set_gpu("--from-gpu", text, &options->from);
@@ -193,8 +179,6 @@ static bool set_defaults(struct gpu_options *options)
                                                  STRAIT_CODING_AUTO};
     static const uint64_t sizes[] = {8ull << 20, 64ull << 20, 256ull << 20, 1ull << 30};
 
-    if (options->input_count == 0)
-        options->inputs[options->input_count++] = codec_default_input();
     if (!options->wires[GPU_WIRE_PEER] && !options->wires[GPU_WIRE_PINNED] && !options->wires[GPU_WIRE_NCCL])
         options->wires[GPU_WIRE_PEER] = options->wires[GPU_WIRE_PINNED] = true;
     if (options->coding_count == 0) {
@@ -205,58 +189,24 @@ static bool set_defaults(struct gpu_options *options)
         memcpy(options->sizes, sizes, sizeof(sizes));
         options->size_count = sizeof(sizes) / sizeof(sizes[0]);
     }
-    return options->inputs[0] != NULL;
-}
-
-static bool check_options(const struct gpu_options *options, int operands)
-{
-    const char *why = NULL;
-
-    if (operands > 0)
-        why = "takes options only; --input names a file";
-    else if (options->codebook != NULL && options->calib_count > 0)
-        why = "--codebook and --calib exclude each other";
-    if (why != NULL)
-        print_error(NULL, "%s", why);
-    return why == NULL;
-}
-
-static bool parse(struct gpu_options *options, int argc, char **argv)
-{
-    int option;
-
-    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
-        options->help = option == 'h';
-        if (options->help)
-            return true;
-        if (!set_option(options, option, optarg))
-            return false;
-    }
-    return check_options(options, argc - optind);
+    return sources_complete(&options->sources);
 }
 
 bool gpu_options_init(struct gpu_options *options, int argc, char **argv)
 {
     *options = (struct gpu_options){
-        .inputs = calloc((size_t)argc + 1, sizeof(options->inputs[0])),
-        .calibs = calloc((size_t)argc + 1, sizeof(options->calibs[0])),
-        .daemon = calloc(DAEMON_OPTIONS_MAX, sizeof(options->daemon[0])),
         .from = -1,
         .to = -1,
         .page_bytes = 32 * 1024,
         .repeats = 20,
         .warmups = 3,
     };
-    if (options->inputs == NULL || options->calibs == NULL || options->daemon == NULL) {
-        print_error(NULL, "out of memory");
-        return false;
-    }
-    return parse(options, argc, argv) && (options->help || set_defaults(options));
+    return sources_init(&options->sources, argc) &&
+           options_read(argc, argv, "h", long_options, set_option, options, &options->help) &&
+           (options->help || set_defaults(options));
 }
 
 void gpu_options_fini(struct gpu_options *options)
 {
-    free(options->inputs);
-    free(options->calibs);
-    free(options->daemon);
+    sources_fini(&options->sources);
 }

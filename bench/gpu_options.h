@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bench/sources.h"
 #include "bench/values.h"
 
 #define GPU_SIZES_MAX 8u
@@ -19,11 +20,7 @@ enum gpu_wire {
 extern const char *const gpu_wire_names[GPU_WIRES];
 
 struct gpu_options {
-    const char **inputs; /* owned; what they point to is argv's, or static */
-    unsigned input_count;
-    const char **calibs; /* owned */
-    unsigned calib_count;
-    const char *codebook; /* NULL: calibrate, on `calibs` or on the inputs */
+    struct sources sources;
 
     int from, to; /* ordinals; -1: the first, and the next if there is one */
     bool wires[GPU_WIRES];
@@ -34,7 +31,7 @@ struct gpu_options {
     unsigned size_count;
     uint32_t repeats, warmups;
 
-    const char **daemon; /* owned: further options of every straitd */
+    const char *daemon[DAEMON_OPTIONS_MAX]; /* further options of every straitd */
     unsigned daemon_count;
     bool fault;       /* one bit of a page that has landed is turned over: a check that has to fail */
     const char *save; /* file for the JSON, besides; NULL: none */

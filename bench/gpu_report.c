@@ -26,25 +26,6 @@ static void print_number(double value, int width, FILE *stream)
 
 /* ---- Above the tables -------------------------------------------------------------------------------------------- */
 
-static void print_files(const char *what, const char *const *files, unsigned count, FILE *stream)
-{
-    fprintf(stream, "%s", what);
-    for (unsigned i = 0; i < count; i++)
-        fprintf(stream, "%s%s", i > 0 ? ", " : "", files[i]);
-}
-
-static void print_values(const struct gpu_options *options, FILE *stream)
-{
-    print_files("values    repeated from ", options->inputs, options->input_count, stream);
-    if (options->codebook != NULL)
-        fprintf(stream, "; codebook %s", options->codebook);
-    else if (options->calib_count > 0)
-        print_files("; codebook calibrated on ", options->calibs, options->calib_count, stream);
-    else
-        fprintf(stream, "; codebook calibrated on the same file");
-    fputc('\n', stream);
-}
-
 static void print_devices(const struct gpu_bench *bench, FILE *stream)
 {
     const struct gpu_about *about = &bench->about;
@@ -60,18 +41,15 @@ static void print_devices(const struct gpu_bench *bench, FILE *stream)
 static void print_head(const struct gpu_report *report, FILE *stream)
 {
     const struct gpu_bench *bench = report->bench;
-    const struct machine *machine = &bench->machine;
+    const struct sources *sources = &bench->options->sources;
     const struct gpu_layout *layout = &bench->data.layout;
 
-    fprintf(stream, "program   strait %s, commit %s, %s\n", machine->version, machine->commit, machine->compiler);
-    fprintf(stream, "machine   %s, %u processors, %s, load %.2f\n", machine->cpu, machine->processors, machine->kernel,
-            machine->load);
+    head_print(&bench->machine, report->line, stream);
     print_devices(bench, stream);
-    fprintf(stream, "command   strait bench");
-    for (int i = 0; i < report->argc; i++)
-        fprintf(stream, " %s", i == 0 ? "transfer" : report->argv[i]);
+    fprintf(stream, "values    repeated from ");
+    names_print(sources->inputs, sources->input_count, stream);
+    sources_print_codebook(sources, stream);
     fputc('\n', stream);
-    print_values(bench->options, stream);
     fprintf(stream,
             "method    start to DONE at the sink's client; %u regions of %u pages of %u bytes, at random; sums on; %u "
             "turns after %u; every page compared\n",

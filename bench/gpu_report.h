@@ -6,11 +6,11 @@
 #include <stdio.h>
 
 #include "bench/gpu_rows.h"
+#include "bench/head.h"
 
 struct gpu_report {
     const struct gpu_bench *bench;
-    int argc;
-    char **argv;
+    const struct command_line *line;
 };
 
 /* All false when they failed, which stderr has been told. */

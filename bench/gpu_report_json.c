@@ -5,24 +5,6 @@
 
 #include "tools/json.h"
 
-static void add_machine(cJSON *root, const struct gpu_report *report)
-{
-    const struct machine *machine = &report->bench->machine;
-    cJSON *object, *command;
-
-    cJSON_AddStringToObject(root, "version", machine->version);
-    cJSON_AddStringToObject(root, "commit", machine->commit);
-    cJSON_AddStringToObject(root, "compiler", machine->compiler);
-    object = cJSON_AddObjectToObject(root, "machine");
-    cJSON_AddStringToObject(object, "cpu", machine->cpu);
-    cJSON_AddNumberToObject(object, "processors", machine->processors);
-    cJSON_AddStringToObject(object, "kernel", machine->kernel);
-    cJSON_AddNumberToObject(object, "load", machine->load);
-    command = cJSON_AddArrayToObject(root, "command");
-    for (int i = 0; i < report->argc; i++)
-        cJSON_AddItemToArray(command, cJSON_CreateString(i == 0 ? "transfer" : report->argv[i]));
-}
-
 static void add_devices(cJSON *root, const struct gpu_bench *bench)
 {
     const int numbers[] = {bench->from, bench->to};
@@ -44,7 +26,8 @@ static void add_data(cJSON *root, const struct gpu_bench *bench)
     const struct gpu_options *options = bench->options;
     const struct gpu_layout *layout = &bench->data.layout;
 
-    cJSON_AddItemToObject(root, "inputs", cJSON_CreateStringArray(options->inputs, (int)options->input_count));
+    cJSON_AddItemToObject(root, "inputs",
+                          cJSON_CreateStringArray(options->sources.inputs, (int)options->sources.input_count));
     json_add_hex(root, "codebook_id", strait_codebook_id(bench->data.codebook), STRAIT_CODEBOOK_ID_BYTES);
     cJSON_AddNumberToObject(root, "regions", layout->regions);
     cJSON_AddNumberToObject(root, "pages", layout->pages);
@@ -57,14 +40,6 @@ static void add_data(cJSON *root, const struct gpu_bench *bench)
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
-static void add_known(cJSON *row, const char *name, double value)
-{
-    if (value > 0)
-        cJSON_AddNumberToObject(row, name, value);
-    else
-        cJSON_AddNullToObject(row, name);
-}
-
 static void add_move(cJSON *row, const struct gpu_row *one, const struct gpu_figures *figures)
 {
     cJSON *wires = cJSON_AddObjectToObject(row, "wires"), *stages;
@@ -73,10 +48,10 @@ static void add_move(cJSON *row, const struct gpu_row *one, const struct gpu_fig
         cJSON_AddNumberToObject(wires, one->wires.wires[i].name, (double)one->wires.wires[i].bytes);
     cJSON_AddStringToObject(row, "transport", one->used.transport);
     cJSON_AddStringToObject(row, "policy", one->used.policy);
-    add_known(row, "ratio", figures->ratio);
-    add_known(row, "wire_bytes", figures->wire_bytes);
-    add_known(row, "x_copy", figures->by_copy);
-    add_known(row, "x_raw", figures->by_raw);
+    json_add_known(row, "ratio", figures->ratio);
+    json_add_known(row, "wire_bytes", figures->wire_bytes);
+    json_add_known(row, "x_copy", figures->by_copy);
+    json_add_known(row, "x_raw", figures->by_raw);
     cJSON_AddNumberToObject(row, "chunks", figures->chunks);
     stages = cJSON_AddObjectToObject(row, "stage_ms");
     for (enum bench_stage s = BENCH_QUEUE; s <= BENCH_DECODE; s++)
@@ -111,7 +86,7 @@ bool gpu_report_json(const struct gpu_report *report, FILE *stream)
     cJSON *root = cJSON_CreateObject(), *rows;
     struct gpu_figures figures;
 
-    add_machine(root, report);
+    head_json(root, &bench->machine, report->line);
     add_devices(root, bench);
     add_data(root, bench);
     rows = cJSON_AddArrayToObject(root, "rows");

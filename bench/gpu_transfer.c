@@ -2,17 +2,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "bench/gpu_report.h"
 #include "bench/gpu_rows.h"
 #include "bench/transfer_process.h"
 #include "tools/util.h"
-
-struct command_line {
-    int argc;
-    char **argv;
-};
 
 /* ---- The run ----------------------------------------------------------------------------------------------------- */
 
@@ -53,7 +47,7 @@ static bool print_json(const void *arg, FILE *stream)
 
 static bool report(const struct gpu_bench *bench, const struct command_line *line)
 {
-    struct gpu_report all = {bench, line->argc, line->argv};
+    struct gpu_report all = {bench, line};
     bool printed = bench->options->json ? gpu_report_json(&all, stdout) : gpu_report_print(&all, stdout);
 
     return value_save(bench->options->save, print_json, &all) && printed;
@@ -111,19 +105,15 @@ int bench_transfer_device(int argc, char **argv)
 {
     static char name[] = "strait bench transfer";
     struct gpu_options options;
-    struct command_line line = {argc, NULL};
+    struct command_line line;
     enum exit_code code = EXIT_CODE_USAGE;
 
-    line.argv = malloc(((size_t)argc + 1) * sizeof(line.argv[0]));
     command_begin(argv, name);
-    if (line.argv == NULL) {
-        print_error(NULL, "out of memory");
+    if (!command_line_init(&line, argc, argv))
         return EXIT_CODE_DATA;
-    }
-    memcpy(line.argv, argv, ((size_t)argc + 1) * sizeof(line.argv[0])); /* getopt_long changes the order */
     if (gpu_options_init(&options, argc, argv))
         code = run_options(&options, &line);
     gpu_options_fini(&options);
-    free(line.argv);
+    command_line_fini(&line);
     return code;
 }

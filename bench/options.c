@@ -1,11 +1,8 @@
 #include "bench/options.h"
 
-#include <getopt.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "bench/cases.h"
 #include "bench/rivals.h"
@@ -135,19 +132,10 @@ static bool set_rivals(struct codec_options *options, const char *text)
     return rival_list_check(text);
 }
 
-static bool add_name(const char **names, unsigned *count, const char *name)
-{
-    names[(*count)++] = name;
-    return true;
-}
-
 /* ---- All of them ----------------------------------------------------------------------------------------------- */
 
 enum {
-    OPT_INPUT = 256,
-    OPT_CALIB,
-    OPT_CODEBOOK,
-    OPT_PAGE,
+    OPT_PAGE = 256,
     OPT_CHUNK,
     OPT_SIZE,
     OPT_REPEATS,
@@ -163,9 +151,7 @@ enum {
 };
 
 static const struct option long_options[] = {
-    {"input", required_argument, NULL, OPT_INPUT},
-    {"calib", required_argument, NULL, OPT_CALIB},
-    {"codebook", required_argument, NULL, OPT_CODEBOOK},
+    SOURCE_OPTIONS,
     {"page", required_argument, NULL, OPT_PAGE},
     {"chunk", required_argument, NULL, OPT_CHUNK},
     {"size", required_argument, NULL, OPT_SIZE},
@@ -198,21 +184,16 @@ static bool set_device_option(struct codec_options *options, int option, const c
         options->save = text;
         return true;
     default:
-        return false; /* getopt_long has told */
+        return sources_set(&options->sources, option, text); /* of others getopt_long has told */
     }
 }
 
 /* One option; false when it is wrong, which stderr has been told. */
-static bool set_option(struct codec_options *options, int option, const char *text)
+static bool set_option(void *arg, int option, const char *text)
 {
+    struct codec_options *options = arg;
+
     switch (option) {
-    case OPT_INPUT:
-        return add_name(options->inputs, &options->input_count, text);
-    case OPT_CALIB:
-        return add_name(options->calibs, &options->calib_count, text);
-    case OPT_CODEBOOK:
-        options->codebook = text;
-        return true;
     case OPT_PAGE:
         return add_page(options, text);
     case OPT_CHUNK:
@@ -236,34 +217,6 @@ static bool set_option(struct codec_options *options, int option, const char *te
     default:
         return set_device_option(options, option, text);
     }
-}
-
-/* The folder of the running program, with a slash behind; empty when it cannot be told. */
-static void find_folder(char *folder, size_t size)
-{
-    ssize_t length = readlink("/proc/self/exe", folder, size - 1);
-
-    folder[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL)
-        slash[1] = '\0';
-}
-
-const char *codec_default_input(void)
-{
-    static const char *const places[] = {"../share/strait/kv-slice.safetensors",
-                                         "../../../tests/data/kv-slice.safetensors"};
-    static char path[PATH_MAX + 64];
-    char folder[PATH_MAX];
-
-    find_folder(folder, sizeof(folder));
-    for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-        snprintf(path, sizeof(path), "%s%s", folder, places[i]);
-        if (access(path, R_OK) == 0)
-            return path;
-    }
-    print_error(NULL, "no --input, and neither %s nor %s is in %s", places[0], places[1], folder);
-    return NULL;
 }
 
 static void set_default_variants(struct codec_options *options)
@@ -299,25 +252,19 @@ static bool set_defaults(struct codec_options *options)
         options->size = options->device ? 1024 * 1024 * 1024 : 512 * 1024 * 1024;
     if (options->chunk_bytes == 0)
         options->chunk_bytes = options->device ? 16 * 1024 * 1024 : 4 * 1024 * 1024;
-    if (options->input_count == 0)
-        add_name(options->inputs, &options->input_count, codec_default_input());
     if (options->page_count == 0)
         options->pages[options->page_count++] = 32 * 1024;
     if (options->variant_count == 0)
         set_default_variants(options);
     if (options->mode_count == 0)
         set_default_modes(options);
-    return options->inputs[0] != NULL;
+    return sources_complete(&options->sources);
 }
 
-static bool check_options(const struct codec_options *options, int operands)
+static bool check_options(const struct codec_options *options)
 {
     const char *why = NULL;
 
-    if (operands > 0)
-        why = "takes options only; --input names a file";
-    else if (options->codebook != NULL && options->calib_count > 0)
-        why = "--codebook and --calib exclude each other";
     for (unsigned i = 0; i < options->page_count; i++)
         if (options->chunk_bytes > 0 && options->pages[i] > options->chunk_bytes)
             why = "--page is larger than --chunk";
@@ -326,37 +273,18 @@ static bool check_options(const struct codec_options *options, int operands)
     return why == NULL;
 }
 
-static bool parse(struct codec_options *options, int argc, char **argv)
-{
-    int option;
-
-    while ((option = getopt_long(argc, argv, "T:h", long_options, NULL)) != -1) {
-        options->help = option == 'h';
-        if (options->help)
-            return true;
-        if (!set_option(options, option, optarg))
-            return false;
-    }
-    return check_options(options, argc - optind);
-}
-
 bool codec_options_init(struct codec_options *options, int argc, char **argv)
 {
     *options = (struct codec_options){
-        .inputs = calloc((size_t)argc + 1, sizeof(options->inputs[0])),
-        .calibs = calloc((size_t)argc + 1, sizeof(options->calibs[0])),
         .repeats = 5,
         .threads = 1,
     };
-    if (options->inputs == NULL || options->calibs == NULL) {
-        print_error(NULL, "out of memory");
-        return false;
-    }
-    return parse(options, argc, argv) && (options->help || set_defaults(options));
+    return sources_init(&options->sources, argc) &&
+           options_read(argc, argv, "T:h", long_options, set_option, options, &options->help) &&
+           (options->help || (check_options(options) && set_defaults(options)));
 }
 
 void codec_options_fini(struct codec_options *options)
 {
-    free(options->inputs);
-    free(options->calibs);
+    sources_fini(&options->sources);
 }

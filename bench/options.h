@@ -7,6 +7,8 @@
 
 #include <strait/codec.h>
 
+#include "bench/sources.h"
+
 #define PAGES_MAX    8u
 #define VARIANTS_MAX 8u
 #define MODES_MAX    8u
@@ -23,11 +25,7 @@ enum device_case {
 };
 
 struct codec_options {
-    const char **inputs; /* owned; what they point to is argv's, or static */
-    unsigned input_count;
-    const char **calibs; /* owned */
-    unsigned calib_count;
-    const char *codebook; /* NULL: calibrate, on `calibs` or on the inputs */
+    struct sources sources;
     uint64_t pages[PAGES_MAX];
     unsigned page_count;
     uint64_t chunk_bytes;
@@ -52,10 +50,6 @@ struct codec_options {
  * caller must codec_options_fini() it either way. */
 bool codec_options_init(struct codec_options *options, int argc, char **argv);
 void codec_options_fini(struct codec_options *options);
-
-/* The data that comes with the program: beside it where it is installed, or in the sources around a build folder.
- * Static; NULL, which stderr has been told, when it is in neither. */
-const char *codec_default_input(void);
 
 extern const char codec_usage[];
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bench/figures.h"
+#include "bench/head.h"
 #include "bench/rivals.h"
 
 #define SIZE_TEXT_BYTES 24
@@ -23,26 +24,12 @@ static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes)
 
 /* ---- Above the table ------------------------------------------------------------------------------------------- */
 
-static void print_machine(const struct machine *machine, FILE *stream)
-{
-    fprintf(stream, "program   strait %s, commit %s, %s\n", machine->version, machine->commit, machine->compiler);
-    fprintf(stream, "machine   %s, %u processor%s, L3 %s, %s, transparent huge pages: %s, load %.2f\n", machine->cpu,
-            machine->processors, machine->processors == 1 ? "" : "s", machine->cache, machine->kernel,
-            machine->huge_pages, machine->load);
-}
-
-static void print_files(const char *const *files, unsigned count, FILE *stream)
-{
-    for (unsigned i = 0; i < count; i++)
-        fprintf(stream, "%s%s", i > 0 ? ", " : "", files[i]);
-}
-
 static void print_input(const struct bench_report *report, FILE *stream)
 {
     const struct tensors *tensors = report->tensors;
 
     fprintf(stream, "input     ");
-    print_files(report->options->inputs, report->options->input_count, stream);
+    names_print(report->options->sources.inputs, report->options->sources.input_count, stream);
     fprintf(stream, ": %zu BF16 tensors, %" PRIu64 " bytes, ", tensors->spans.count, tensors->bytes);
     if (report->data->period < report->data->size)
         fprintf(stream, "repeated to %" PRIu64 " bytes", report->data->size);
@@ -60,13 +47,13 @@ static void print_tables(const struct bench_report *report, FILE *stream)
     const struct codec_options *options = report->options;
 
     fprintf(stream, "tables    %" PRIu32 ", ", strait_codebook_count(report->codebook));
-    if (options->codebook != NULL)
-        fprintf(stream, "read from %s", options->codebook);
-    else if (options->calib_count == 0)
+    if (options->sources.codebook != NULL)
+        fprintf(stream, "read from %s", options->sources.codebook);
+    else if (options->sources.calib_count == 0)
         fprintf(stream, "calibrated on the input itself");
     else
         fprintf(stream, "calibrated on ");
-    print_files(options->calibs, options->calib_count, stream);
+    names_print(options->sources.calibs, options->sources.calib_count, stream);
     fputc('\n', stream);
 }
 
@@ -179,7 +166,7 @@ void report_print(const struct bench_report *report, FILE *stream)
 {
     bool speedups = report->options->threads > 1;
 
-    print_machine(report->machine, stream);
+    head_print(report->machine, NULL, stream);
     print_input(report, stream);
     print_tables(report, stream);
     print_values(report, stream);

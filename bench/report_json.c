@@ -4,22 +4,8 @@
 #include <cjson/cJSON.h>
 
 #include "bench/figures.h"
+#include "bench/head.h"
 #include "tools/json.h"
-
-static void add_machine(cJSON *root, const struct machine *machine)
-{
-    cJSON *object = cJSON_AddObjectToObject(root, "machine");
-
-    cJSON_AddStringToObject(root, "version", machine->version);
-    cJSON_AddStringToObject(root, "commit", machine->commit);
-    cJSON_AddStringToObject(root, "compiler", machine->compiler);
-    cJSON_AddStringToObject(object, "cpu", machine->cpu);
-    cJSON_AddNumberToObject(object, "processors", machine->processors);
-    cJSON_AddStringToObject(object, "l3", machine->cache);
-    cJSON_AddStringToObject(object, "kernel", machine->kernel);
-    cJSON_AddStringToObject(object, "transparent_huge_pages", machine->huge_pages);
-    cJSON_AddNumberToObject(object, "load", machine->load);
-}
 
 static void add_names(cJSON *object, const char *name, const char *const *names, unsigned count)
 {
@@ -32,7 +18,7 @@ static void add_input(cJSON *root, const struct bench_report *report)
     const struct data_figures *figures = report->data_figures;
     cJSON *object = cJSON_AddObjectToObject(root, "input");
 
-    add_names(object, "files", options->inputs, options->input_count);
+    add_names(object, "files", options->sources.inputs, options->sources.input_count);
     cJSON_AddNumberToObject(object, "tensors", (double)report->tensors->spans.count);
     cJSON_AddNumberToObject(object, "tensor_bytes", (double)report->tensors->bytes);
     cJSON_AddNumberToObject(object, "skipped_tensors", (double)report->tensors->skipped);
@@ -56,12 +42,12 @@ static void add_tables(cJSON *root, const struct bench_report *report)
 
     json_add_hex(object, "id", strait_codebook_id(report->codebook), STRAIT_CODEBOOK_ID_BYTES);
     cJSON_AddNumberToObject(object, "tables", strait_codebook_count(report->codebook));
-    if (options->codebook != NULL)
-        cJSON_AddStringToObject(object, "file", options->codebook);
-    else if (options->calib_count > 0)
-        add_names(object, "calibrated_on", options->calibs, options->calib_count);
+    if (options->sources.codebook != NULL)
+        cJSON_AddStringToObject(object, "file", options->sources.codebook);
+    else if (options->sources.calib_count > 0)
+        add_names(object, "calibrated_on", options->sources.calibs, options->sources.calib_count);
     else
-        add_names(object, "calibrated_on", options->inputs, options->input_count);
+        add_names(object, "calibrated_on", options->sources.inputs, options->sources.input_count);
 }
 
 static void add_spread(cJSON *row, const char *name, struct spread spread)
@@ -127,7 +113,7 @@ bool report_json(const struct bench_report *report, FILE *stream)
     cJSON *root = cJSON_CreateObject();
     cJSON *rows;
 
-    add_machine(root, report->machine);
+    head_json(root, report->machine, NULL);
     add_input(root, report);
     add_tables(root, report);
     cJSON_AddNumberToObject(root, "chunk_bytes", (double)report->options->chunk_bytes);

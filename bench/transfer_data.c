@@ -84,10 +84,11 @@ static bool allocate(struct transfer_data *data)
 bool transfer_data_init(struct transfer_data *data, const struct transfer_options *options)
 {
     *data = (struct transfer_data){0};
-    if (!tables_open(&data->tensors, options->inputs, options->input_count))
+    if (!tables_open(&data->tensors, options->sources.inputs, options->sources.input_count))
         return false;
     size_regions(data, options);
-    data->codebook = tables_choose(&data->tensors, options->codebook, options->calibs, options->calib_count, 1);
+    data->codebook = tables_choose(&data->tensors, options->sources.codebook, options->sources.calibs,
+                                   options->sources.calib_count, 1);
     if (data->codebook == NULL || !allocate(data)) {
         strait_codebook_destroy(data->codebook);
         tensors_close(&data->tensors);

@@ -1,6 +1,5 @@
 #include "bench/transfer_options.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,12 +135,6 @@ static bool add_change(void *arg, const char *name)
     return read_rate("--change", name, &options->change[options->change[0] > 0]);
 }
 
-static bool add_name(const char **names, unsigned *count, const char *name)
-{
-    names[(*count)++] = name;
-    return true;
-}
-
 /* ---- All of them ----------------------------------------------------------------------------------------------- */
 
 enum {
@@ -150,9 +143,6 @@ enum {
     OPT_REGIONS,
     OPT_REQUESTS,
     OPT_WHOLE,
-    OPT_INPUT,
-    OPT_CALIB,
-    OPT_CODEBOOK,
     OPT_NOISE,
     OPT_PATH,
     OPT_CODING,
@@ -179,9 +169,7 @@ static const struct option long_options[] = {
     {"regions", required_argument, NULL, OPT_REGIONS},
     {"requests", required_argument, NULL, OPT_REQUESTS},
     {"whole", no_argument, NULL, OPT_WHOLE},
-    {"input", required_argument, NULL, OPT_INPUT},
-    {"calib", required_argument, NULL, OPT_CALIB},
-    {"codebook", required_argument, NULL, OPT_CODEBOOK},
+    SOURCE_OPTIONS,
     {"noise", no_argument, NULL, OPT_NOISE},
     {"path", required_argument, NULL, OPT_PATH},
     {"coding", required_argument, NULL, OPT_CODING},
@@ -226,13 +214,15 @@ static bool set_link_option(struct transfer_options *options, int option, const 
     case OPT_IDLE:
         return value_number("--idle", text, 0, 3600, &options->idle_seconds);
     default:
-        return false; /* getopt_long has told */
+        return sources_set(&options->sources, option, text); /* of others getopt_long has told */
     }
 }
 
 /* One option; false when it is wrong, which stderr has been told. */
-static bool set_option(struct transfer_options *options, int option, const char *text)
+static bool set_option(void *arg, int option, const char *text)
 {
+    struct transfer_options *options = arg;
+
     switch (option) {
     case OPT_PAGE:
         return add_page(options, text);
@@ -244,13 +234,6 @@ static bool set_option(struct transfer_options *options, int option, const char 
         return value_number("--requests", text, 1, REQUESTS_COUNT_MAX, &options->requests);
     case OPT_WHOLE:
         return options->whole = true;
-    case OPT_INPUT:
-        return add_name(options->inputs, &options->input_count, text);
-    case OPT_CALIB:
-        return add_name(options->calibs, &options->calib_count, text);
-    case OPT_CODEBOOK:
-        options->codebook = text;
-        return true;
     case OPT_NOISE:
         return options->noise = true;
     case OPT_PATH:
@@ -285,8 +268,6 @@ static bool has_path(const struct transfer_options *options)
 
 static bool set_defaults(struct transfer_options *options)
 {
-    if (options->input_count == 0)
-        add_name(options->inputs, &options->input_count, codec_default_input());
     if (options->page_byte_count == 0)
         options->page_bytes[options->page_byte_count++] = 32 * 1024;
     if (options->page_count == 0)
@@ -305,18 +286,14 @@ static bool set_defaults(struct transfer_options *options)
         options->coding_count = 1;
         options->codings[0] = STRAIT_CODING_AUTO;
     }
-    return options->inputs[0] != NULL;
+    return sources_complete(&options->sources);
 }
 
-static bool check_options(const struct transfer_options *options, int operands)
+static bool check_options(const struct transfer_options *options)
 {
     const char *why = NULL;
 
-    if (operands > 0)
-        why = "takes options only; --input names a file";
-    else if (options->codebook != NULL && options->calib_count > 0)
-        why = "--codebook and --calib exclude each other";
-    else if (options->change[0] > 0 && options->change[1] == 0)
+    if (options->change[0] > 0 && options->change[1] == 0)
         why = "--change takes two rates, such as 1,10";
     else if ((options->aux_bytes > 0 || options->aux_after_ms > 0) && options->layers == 0)
         why = "--aux and --aux-after belong to --layers";
@@ -327,26 +304,9 @@ static bool check_options(const struct transfer_options *options, int operands)
     return why == NULL;
 }
 
-static bool parse(struct transfer_options *options, int argc, char **argv)
-{
-    int option;
-
-    while ((option = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
-        options->help = option == 'h';
-        if (options->help)
-            return true;
-        if (!set_option(options, option, optarg))
-            return false;
-    }
-    return check_options(options, argc - optind);
-}
-
 bool transfer_options_init(struct transfer_options *options, int argc, char **argv)
 {
     *options = (struct transfer_options){
-        .inputs = calloc((size_t)argc + 1, sizeof(options->inputs[0])),
-        .calibs = calloc((size_t)argc + 1, sizeof(options->calibs[0])),
-        .daemon = calloc(DAEMON_OPTIONS_MAX, sizeof(options->daemon[0])),
         .regions = 1,
         .requests = 1,
         .rivals = true,
@@ -355,16 +315,12 @@ bool transfer_options_init(struct transfer_options *options, int argc, char **ar
         .seconds = 12,
         .every_ms = 10,
     };
-    if (options->inputs == NULL || options->calibs == NULL || options->daemon == NULL) {
-        print_error(NULL, "out of memory");
-        return false;
-    }
-    return parse(options, argc, argv) && (options->help || set_defaults(options));
+    return sources_init(&options->sources, argc) &&
+           options_read(argc, argv, "h", long_options, set_option, options, &options->help) &&
+           (options->help || (check_options(options) && set_defaults(options)));
 }
 
 void transfer_options_fini(struct transfer_options *options)
 {
-    free(options->inputs);
-    free(options->calibs);
-    free(options->daemon);
+    sources_fini(&options->sources);
 }

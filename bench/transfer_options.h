@@ -7,6 +7,7 @@
 
 #include <strait/strait.h>
 
+#include "bench/sources.h"
 #include "bench/values.h"
 
 #define TRANSFER_SIZES_MAX   8u /* page sizes, page counts, rates */
@@ -23,11 +24,7 @@ enum path_kind {
 extern const char *const path_names[PATH_KINDS];
 
 struct transfer_options {
-    const char **inputs; /* owned; what they point to is argv's, or static */
-    unsigned input_count;
-    const char **calibs; /* owned */
-    unsigned calib_count;
-    const char *codebook; /* NULL: calibrate, on `calibs` or on the inputs */
+    struct sources sources;
     bool noise;
 
     bool paths[PATH_KINDS];
@@ -57,7 +54,7 @@ struct transfer_options {
     unsigned aux_after_ms;
 
     unsigned idle_seconds;
-    const char **daemon; /* owned: further options of every straitd */
+    const char *daemon[DAEMON_OPTIONS_MAX]; /* further options of every straitd */
     unsigned daemon_count;
     bool json;
     bool help; /* was asked for: nothing else is checked */

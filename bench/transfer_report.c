@@ -28,35 +28,15 @@ static bool is_transfer(const struct row *row)
 
 /* ---- Above the tables -------------------------------------------------------------------------------------------- */
 
-static void print_files(const char *what, const char *const *files, unsigned count, FILE *stream)
-{
-    fprintf(stream, "%s", what);
-    for (unsigned i = 0; i < count; i++)
-        fprintf(stream, "%s%s", i > 0 ? ", " : "", files[i]);
-}
-
 static void print_head(const struct transfer_report *report, FILE *stream)
 {
-    const struct machine *machine = report->machine;
     const struct transfer_options *options = report->bench->options;
 
-    fprintf(stream, "program   strait %s, commit %s, %s\n", machine->version, machine->commit, machine->compiler);
-    fprintf(stream, "machine   %s, %u processor%s, L3 %s, %s, load %.2f\n", machine->cpu, machine->processors,
-            machine->processors == 1 ? "" : "s", machine->cache, machine->kernel, machine->load);
-    fprintf(stream, "command   strait bench");
-    for (int i = 0; i < report->argc; i++)
-        fprintf(stream, " %s", i == 0 ? "transfer" : report->argv[i]);
-    fprintf(stream, "\nvalues    ");
-    if (options->noise)
-        fprintf(stream, "random bits");
-    else
-        print_files("repeated from ", options->inputs, options->input_count, stream);
-    if (options->codebook != NULL)
-        fprintf(stream, "; codebook %s", options->codebook);
-    else if (options->calib_count > 0)
-        print_files("; codebook calibrated on ", options->calibs, options->calib_count, stream);
-    else
-        fprintf(stream, "; codebook calibrated on the same file");
+    head_print(report->machine, report->line, stream);
+    fprintf(stream, "values    %s", options->noise ? "random bits" : "repeated from ");
+    if (!options->noise)
+        names_print(options->sources.inputs, options->sources.input_count, stream);
+    sources_print_codebook(&options->sources, stream);
     fputc('\n', stream);
 }
 

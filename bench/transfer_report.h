@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "bench/machine.h"
+#include "bench/head.h"
 #include "bench/transfer_change.h"
 #include "bench/transfer_rows.h"
 
@@ -13,8 +13,7 @@ struct transfer_report {
     const struct transfer_bench *bench;
     const struct machine *machine;
     const struct change *change; /* NULL: rows were run */
-    int argc;
-    char **argv; /* the command line */
+    const struct command_line *line;
 };
 
 /* False when it failed, which stderr has been told. */

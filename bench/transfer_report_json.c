@@ -11,25 +11,6 @@ static bool is_transfer(const struct row *row)
     return row->kind == ROW_REQUESTS || row->kind == ROW_LAYERS;
 }
 
-static void add_machine(cJSON *root, const struct transfer_report *report)
-{
-    const struct machine *machine = report->machine;
-    cJSON *object, *command;
-
-    cJSON_AddStringToObject(root, "version", machine->version);
-    cJSON_AddStringToObject(root, "commit", machine->commit);
-    cJSON_AddStringToObject(root, "compiler", machine->compiler);
-    object = cJSON_AddObjectToObject(root, "machine");
-    cJSON_AddStringToObject(object, "cpu", machine->cpu);
-    cJSON_AddNumberToObject(object, "processors", machine->processors);
-    cJSON_AddStringToObject(object, "l3", machine->cache);
-    cJSON_AddStringToObject(object, "kernel", machine->kernel);
-    cJSON_AddNumberToObject(object, "load", machine->load);
-    command = cJSON_AddArrayToObject(root, "command");
-    for (int i = 0; i < report->argc; i++)
-        cJSON_AddItemToArray(command, cJSON_CreateString(i == 0 ? "transfer" : report->argv[i]));
-}
-
 static void add_data(cJSON *root, const struct transfer_bench *bench)
 {
     const struct transfer_options *options = bench->options;
@@ -37,14 +18,16 @@ static void add_data(cJSON *root, const struct transfer_bench *bench)
     cJSON *object = cJSON_AddObjectToObject(root, "data");
 
     cJSON_AddBoolToObject(object, "noise", options->noise);
-    cJSON_AddItemToObject(object, "files", cJSON_CreateStringArray(options->inputs, (int)options->input_count));
-    if (options->codebook != NULL)
-        cJSON_AddStringToObject(object, "codebook", options->codebook);
+    cJSON_AddItemToObject(object, "files",
+                          cJSON_CreateStringArray(options->sources.inputs, (int)options->sources.input_count));
+    if (options->sources.codebook != NULL)
+        cJSON_AddStringToObject(object, "codebook", options->sources.codebook);
     else
-        cJSON_AddItemToObject(object, "calibrated_on",
-                              options->calib_count > 0
-                                  ? cJSON_CreateStringArray(options->calibs, (int)options->calib_count)
-                                  : cJSON_CreateStringArray(options->inputs, (int)options->input_count));
+        cJSON_AddItemToObject(
+            object, "calibrated_on",
+            options->sources.calib_count > 0
+                ? cJSON_CreateStringArray(options->sources.calibs, (int)options->sources.calib_count)
+                : cJSON_CreateStringArray(options->sources.inputs, (int)options->sources.input_count));
     json_add_hex(object, "codebook_id", strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES);
     cJSON_AddItemToObject(root, "daemon_options", cJSON_CreateStringArray(options->daemon, (int)options->daemon_count));
     cJSON_AddNumberToObject(root, "repeats", options->repeats);
@@ -58,14 +41,6 @@ static void add_times(cJSON *row, const char *name, const uint64_t *ns, size_t c
 
     for (size_t i = 0; i < count; i++)
         cJSON_AddItemToArray(list, cJSON_CreateNumber((double)ns[i]));
-}
-
-static void add_known(cJSON *row, const char *name, double value)
-{
-    if (value > 0)
-        cJSON_AddNumberToObject(row, name, value);
-    else
-        cJSON_AddNullToObject(row, name);
 }
 
 static void add_shape(cJSON *row, const struct shape *shape)
@@ -101,8 +76,8 @@ static bool add_layers(cJSON *row, const struct transfer_bench *bench, const str
     cJSON_AddNumberToObject(object, "aux_bytes", (double)bench->options->aux_bytes);
     cJSON_AddNumberToObject(object, "aux_after_ms", bench->options->aux_after_ms);
     cJSON_AddNumberToObject(object, "behind_ms", figures.behind);
-    add_known(object, "alone_ms", figures.alone);
-    add_known(object, "behind_by_alone", figures.by_alone);
+    json_add_known(object, "alone_ms", figures.alone);
+    json_add_known(object, "behind_by_alone", figures.by_alone);
     cJSON_AddNumberToObject(object, "done_ms", figures.done);
     cJSON_AddNumberToObject(object, "landed_before", figures.landed_before);
     list = cJSON_AddArrayToObject(object, "behind_ns");
@@ -122,10 +97,10 @@ static bool add_figures(cJSON *row, const struct transfer_bench *bench, const st
     cJSON_AddNumberToObject(goodput, "min", figures.goodput.min);
     cJSON_AddNumberToObject(goodput, "max", figures.goodput.max);
     cJSON_AddNumberToObject(row, "p50_ms", figures.p50);
-    add_known(row, "p90_ms", figures.p90);
+    json_add_known(row, "p90_ms", figures.p90);
     cJSON_AddNumberToObject(row, "p99_ms", figures.p99);
-    add_known(row, "ratio", figures.ratio);
-    add_known(row, "by_base", figures.by_base);
+    json_add_known(row, "ratio", figures.ratio);
+    json_add_known(row, "by_base", figures.by_base);
     cJSON_AddStringToObject(row, "base", transfer_base_name(bench, one));
     add_times(row, "ns", one->ns, one->count);
     if (one->kind == ROW_UCX_LATENCY)
@@ -212,7 +187,7 @@ bool transfer_report_json(const struct transfer_report *report, FILE *stream)
     cJSON *root = cJSON_CreateObject();
     bool good = true;
 
-    add_machine(root, report);
+    head_json(root, report->machine, report->line);
     add_data(root, report->bench);
     if (report->change != NULL)
         add_change(root, report->change);

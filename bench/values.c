@@ -11,6 +11,23 @@
 
 const char *const coding_names[] = {"auto", "raw", "top16", "tiered"};
 
+bool options_read(int argc, char **argv, const char *letters, const struct option *known,
+                  bool (*set)(void *options, int option, const char *text), void *options, bool *help)
+{
+    int option;
+
+    while ((option = getopt_long(argc, argv, letters, known, NULL)) != -1) {
+        *help = option == 'h';
+        if (*help)
+            return true;
+        if (!set(options, option, optarg))
+            return false;
+    }
+    if (optind < argc)
+        print_error(NULL, "takes options only; --input names a file");
+    return optind >= argc;
+}
+
 bool value_too_many(const char *option, unsigned max)
 {
     print_error(NULL, "%s takes at most %u values", option, max);

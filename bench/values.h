@@ -2,6 +2,7 @@
 #ifndef STRAIT_BENCH_VALUES_H
 #define STRAIT_BENCH_VALUES_H
 
+#include <getopt.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,6 +11,11 @@
 
 #define DAEMON_OPTIONS_MAX 16u
 #define CODINGS_MAX        4u
+
+/* Hands every option to `set`, which is false when it is wrong (also for what is no option: stderr has been told),
+ * until there is --help. Operands are wrong, too. */
+bool options_read(int argc, char **argv, const char *letters, const struct option *known,
+                  bool (*set)(void *options, int option, const char *text), void *options, bool *help);
 
 extern const char *const coding_names[]; /* by enum strait_coding */
 

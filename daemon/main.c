@@ -24,9 +24,17 @@ static int usage(FILE *out)
                  "  --config FILE    read options from a file of \"name = value\" lines first\n"
                  "  --print-config   print the options in force as such a file, and end\n"
                  "  --sample-config  print a file with every option explained, and end\n"
-                 "  --version        print the version, and end\n");
+                 "  --version        print the version, and end\n"
+                 "  -h, --help       print this, and end\n");
     options_help(out);
     return out == stdout ? 0 : 2;
+}
+
+static int no_file(char **flags)
+{
+    fprintf(stderr, "straitd: --config: needs a file\n");
+    free(flags);
+    return 2;
 }
 
 /* Defaults < file < environment < flags. Returns -1 to go on, else the exit status. */
@@ -40,10 +48,10 @@ static int read_options(int argc, char **argv, struct node_options *options)
     if (flags == NULL)
         return 1;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "--version") == 0 ||
-            strcmp(argv[i], "--sample-config") == 0) {
+        bool help = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
+        if (help || strcmp(argv[i], "--version") == 0 || strcmp(argv[i], "--sample-config") == 0) {
             free(flags);
-            if (argv[i][2] == 'h')
+            if (help)
                 return usage(stdout);
             if (argv[i][2] == 's')
                 options_sample(stdout);
@@ -53,8 +61,12 @@ static int read_options(int argc, char **argv, struct node_options *options)
         }
         if (strcmp(argv[i], "--print-config") == 0)
             print = true;
-        else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+        else if (strcmp(argv[i], "--config") == 0 && i + 1 == argc)
+            return no_file(flags);
+        else if (strcmp(argv[i], "--config") == 0)
             config = argv[++i];
+        else if (strncmp(argv[i], "--config=", 9) == 0)
+            config = argv[i] + 9;
         else
             flags[kept++] = argv[i];
     }

@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/run_suite.h"
+
 struct fake_daemon fake = {.codebook_id = {1, 2, 3}};
 struct seen seen[SEEN_MAX];
 uint32_t seen_count;
@@ -352,9 +354,5 @@ TCase *client_case(Suite *suite, const char *name)
 int client_main(Suite *suite)
 {
     print_conditions();
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

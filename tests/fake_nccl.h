@@ -35,6 +35,7 @@ struct fake_nccl {
 extern struct fake_nccl fake_nccl;
 extern const struct nccl_calls fake_nccl_calls;
 
+/* As at first, and what transports use from now on. */
 void fake_nccl_reset(void);
 
 #endif

@@ -87,14 +87,3 @@ void far_move_without(struct test_pool *source, struct test_pool *sink, const ch
     ck_assert_double_eq(0, far_bytes(source, wire));
     ck_assert_double_gt(far_bytes(source, "pinned"), 0);
 }
-
-void far_use_codebook(struct test_node *node, const char *name)
-{
-    uint8_t ranking[1][256];
-    struct strait_codebook *codebook;
-    for (unsigned i = 0; i < 256; i++)
-        ranking[0][i] = (uint8_t)(0x7c + i);
-    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
-    write_codebook(node->options.codebook, name, codebook);
-    strait_codebook_destroy(codebook);
-}

@@ -23,6 +23,4 @@ void far_move_until(struct test_pool *source, struct test_pool *sink, const char
 /* Moves a few times; nothing goes by that wire, but by way of the host. */
 void far_move_without(struct test_pool *source, struct test_pool *sink, const char *wire);
 
-void far_use_codebook(struct test_node *node, const char *name);
-
 #endif

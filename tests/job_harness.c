@@ -5,6 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/run_suite.h"
+
 uv_loop_t loop;
 struct jobs *jobs;
 const struct strait_codebook *no_codebook;
@@ -185,7 +187,8 @@ struct job_result decode(struct world *world, const struct piece *piece, const u
                          uint64_t size)
 {
     struct told told = {0};
-    return finish(&told, job_decode(jobs, world->pool, piece, ids, CHUNK((void *)(uintptr_t)src, size), on_told, &told, 2));
+    return finish(&told,
+                  job_decode(jobs, world->pool, piece, ids, CHUNK((void *)(uintptr_t)src, size), on_told, &told, 2));
 }
 
 struct job_result copy(struct world *src, const uint32_t *src_ids, struct world *dst, const uint32_t *dst_ids,
@@ -234,9 +237,5 @@ int job_main(const char *name, TCase *tcase)
     print_conditions();
     Suite *suite = suite_create(name);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

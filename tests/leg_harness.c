@@ -1,5 +1,6 @@
 /* Looks at actions only: it does not know which half of a leg they are of. */
 #include "tests/leg_harness.h"
+#include "tests/run_suite.h"
 
 struct leg_actions actions;
 
@@ -91,9 +92,5 @@ int leg_main(const char *name, TCase *tcase)
 {
     Suite *suite = suite_create(name);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

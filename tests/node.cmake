@@ -1,5 +1,5 @@
 # The whole service: nodes in threads, clients of theirs, over every transport that this build has.
-add_library(strait_node_harness STATIC node_harness.c)
+add_library(strait_node_harness STATIC node_harness.c node_pool.c node_flow.c)
 target_link_libraries(strait_node_harness PUBLIC strait_node strait-client strait_test_support PkgConfig::CHECK
     PkgConfig::CJSON)
 
@@ -12,24 +12,36 @@ target_link_libraries(strait-fake-device PRIVATE strait_options Threads::Threads
 set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda VERSION ${PROJECT_VERSION} SOVERSION 0
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/fake)
 
-set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_embedded node_device
-    node_device_end node_device_ready node_device_stream)
+strait_test(receive USES node LABELS unit)
+
+set(gpu_tests node_device node_device_end node_device_ready node_device_stream node_reach node_rogue node_rogue_reach
+    node_rogue_source)
+set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_hostile node_embedded)
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
 endforeach()
-strait_test(node_reach USES far_harness LABELS service TIMEOUT 60)
-list(APPEND node_tests node_reach)
+foreach(name ${gpu_tests})
+    strait_test(${name} USES far_harness LABELS service TIMEOUT 60)
+endforeach()
 if(STRAIT_HAVE_UCX) # it carries what goes with NCCL's chunks
     strait_test(node_nccl USES far_harness fake_nccl LABELS service TIMEOUT 120)
-    list(APPEND node_tests node_nccl)
-    add_dependencies(test_node_nccl strait-node strait-fake-device)
+    list(APPEND gpu_tests node_nccl)
 endif()
-target_sources(test_node_limits PRIVATE message_samples.c)
+list(APPEND node_tests ${gpu_tests})
+target_sources(test_node_hostile PRIVATE raw_client.c message_samples.c)
 add_dependencies(test_node_embedded strait-node) # found by its name
-foreach(name node_device node_device_end node_device_ready node_device_stream node_reach)
+foreach(name ${gpu_tests})
     add_dependencies(test_${name} strait-node strait-fake-device)
+endforeach()
+foreach(name node_rogue node_rogue_reach node_rogue_source)
+    target_sources(test_${name} PRIVATE rogue.c)
 endforeach()
 set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
     "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no"
     "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-device>:$<TARGET_FILE_DIR:strait-node>")
+
+strait_add_test(straitd COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/straitd.sh $<TARGET_FILE:straitd>
+    ${CMAKE_CURRENT_BINARY_DIR}/scratch/straitd LABELS cli)
+set_property(TEST straitd APPEND PROPERTY ENVIRONMENT "HAS_UCX=$<BOOL:${STRAIT_HAVE_UCX}>" "UCX_MEM_EVENTS=no"
+    "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0")

@@ -3,30 +3,24 @@
 #include <arpa/inet.h>
 #include <cjson/cJSON.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tests/fake_device.h"
-
-#define ROW_GAP  32u /* between the rows of a page */
-#define PAGE_GAP 64u /* between pages */
+#include "tests/node_harness_parts.h"
+#include "tests/run_suite.h"
 
 struct test_node nodes[NODES_MAX];
 char folder[64];
 const char *const wire_names[] = {"same", "shm", "ucx"};
 
 static struct party *parties[PARTIES_MAX];
-static struct test_pool *pools[POOLS_MAX];
-static uint32_t party_count, pool_count, kept_count, kept_room, descriptors;
+static uint32_t party_count, kept_count, kept_room, descriptors;
 static void **kept;
 
-/* Memory that lives until the end of the test. */
-static void *keep(size_t size)
+void *keep(size_t size)
 {
     if (kept_count == kept_room) {
         kept_room = kept_room != 0 ? 2 * kept_room : 64;
@@ -160,7 +154,7 @@ unsigned free_port(void)
     return ntohs(address.sin_port);
 }
 
-void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook)
+static void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook)
 {
     size_t size = strait_codebook_serialized_size(codebook);
     void *bytes = keep(size);
@@ -172,60 +166,18 @@ void write_codebook(char path[NODE_PATH], const char *name, const struct strait_
     fclose(file);
 }
 
+void use_codebook(struct test_node *node, const char *name, uint8_t first)
+{
+    uint8_t ranking[1][256];
+    struct strait_codebook *codebook;
+    for (unsigned i = 0; i < 256; i++)
+        ranking[0][i] = (uint8_t)(first + i);
+    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
+    write_codebook(node->options.codebook, name, codebook);
+    strait_codebook_destroy(codebook);
+}
+
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
-
-static void on_state(struct flow *flow, const struct strait_event *event)
-{
-    ck_assert_msg(!flow->decided, "a second verdict");
-    if (event->state != STRAIT_FAILED)
-        ck_assert_int_gt(event->state, flow->state);
-    flow->state = event->state;
-    flow->moved |= event->state == STRAIT_TRANSFERRING;
-    if (event->state != STRAIT_FAILED && event->state != STRAIT_DONE)
-        return;
-    flow->decided = true;
-    flow->decided_at = uv_hrtime();
-    flow->reason = event->reason;
-    flow->drained = event->drained;
-    flow->drained_at = flow->decided_at;
-    ck_assert(event->state == STRAIT_FAILED || event->drained);
-    ck_assert_int_eq(event->state == STRAIT_FAILED, event->reason != STRAIT_REASON_NONE);
-    ck_assert(event->data_size == 0 || (event->state == STRAIT_DONE && flow->sink));
-    snprintf(flow->text, sizeof(flow->text), "%s", event->text != NULL ? event->text : "");
-    flow->aux_size = event->data_size;
-    flow->aux = keep(event->data_size);
-    if (event->data_size != 0)
-        memcpy(flow->aux, event->data, event->data_size);
-    flow->failed_count = event->failed_count;
-    flow->failed = keep(event->failed_count * sizeof(*flow->failed));
-    if (event->failed_count != 0)
-        memcpy(flow->failed, event->failed, event->failed_count * sizeof(*flow->failed));
-}
-
-static void on_layer(struct flow *flow, const struct strait_event *event)
-{
-    ck_assert(!flow->decided);
-    ck_assert_int_lt(event->layer, LAYERS_MAX);
-    ck_assert_int_ge(event->layer, 0);
-    ck_assert_uint_eq(0, flow->layers[event->layer]++);
-    flow->layer_count++;
-}
-
-static void on_pool(const struct strait_event *event)
-{
-    for (uint32_t i = 0; i < pool_count; i++) {
-        struct test_pool *pool = pools[i];
-        if (pool->pool != event->pool)
-            continue;
-        pool->told = true;
-        pool->status = (enum strait_status)event->status;
-        snprintf(pool->text, sizeof(pool->text), "%s", event->text != NULL ? event->text : "");
-        if (event->type == STRAIT_EVENT_POOL_REMOVED) {
-            pool->removed = true;
-            pool->pool = NULL;
-        }
-    }
-}
 
 static void on_note(struct party *party, const struct strait_event *event)
 {
@@ -237,22 +189,15 @@ static void on_note(struct party *party, const struct strait_event *event)
 
 static void on_event(struct party *party, const struct strait_event *event)
 {
-    struct flow *flow = event->context;
     switch (event->type) {
     case STRAIT_EVENT_STATE:
-        on_state(flow, event);
-        break;
     case STRAIT_EVENT_DRAINED:
-        ck_assert(flow->decided && !flow->drained);
-        flow->drained = true;
-        flow->drained_at = uv_hrtime();
-        break;
     case STRAIT_EVENT_LAYER:
-        on_layer(flow, event);
+        flow_event(event->context, event);
         break;
     case STRAIT_EVENT_POOL:
     case STRAIT_EVENT_POOL_REMOVED:
-        on_pool(event);
+        pools_event(event);
         break;
     case STRAIT_EVENT_NOTE:
         on_note(party, event);
@@ -370,323 +315,6 @@ void wait_quiet(struct party *party)
     WAIT(quiet(party));
 }
 
-/* ---- Pools ------------------------------------------------------------------------------------------------------- */
-
-static uint32_t row_stride(const struct geometry *g)
-{
-    return g->rows == 1 ? g->row_bytes : g->row_bytes + ROW_GAP;
-}
-
-static size_t page_stride(const struct geometry *g)
-{
-    return (size_t)g->rows * row_stride(g) + PAGE_GAP;
-}
-
-static size_t region_bytes(const struct geometry *g)
-{
-    return (PAGE_GAP + g->pages * page_stride(g) + 4095) / 4096 * 4096;
-}
-
-static uint32_t group_regions(const struct geometry *g)
-{
-    return g->layers * g->roles;
-}
-
-static uint32_t region_count(const struct geometry *g)
-{
-    return g->groups * group_regions(g);
-}
-
-static uint8_t *page_at(const struct geometry *g, uint8_t *base, uint32_t region, uint32_t id)
-{
-    return base + region * region_bytes(g) + PAGE_GAP + id * page_stride(g);
-}
-
-static void complete(struct geometry *g)
-{
-    g->groups = g->groups != 0 ? g->groups : 1;
-    g->layers = g->layers != 0 ? g->layers : 1;
-    g->roles = g->roles != 0 ? g->roles : 1;
-    g->pages = g->pages != 0 ? g->pages : 16;
-    g->rows = g->rows != 0 ? g->rows : 1;
-    g->row_bytes = g->row_bytes != 0 ? g->row_bytes : 4096;
-    g->element = g->element != 0 ? g->element : STRAIT_ELEMENT_BF16;
-}
-
-/* The regions lie in one mapping, so that they can be compared at once; a memfd for each is mapped over its part. */
-static void allocate(struct test_pool *pool)
-{
-    const struct geometry *g = &pool->geometry;
-    pool->size = region_bytes(g) * region_count(g);
-    ck_assert_int_eq(STRAIT_OK, strait_alloc(pool->size, &pool->memory));
-    pool->bytes = pool->memory.base;
-    if (!g->apart)
-        return;
-    pool->parts = keep(region_count(g) * sizeof(*pool->parts));
-    for (uint32_t r = 0; r < region_count(g); r++) {
-        ck_assert_int_eq(STRAIT_OK, strait_alloc(region_bytes(g), &pool->parts[r]));
-        ck_assert(mmap(pool->bytes + r * region_bytes(g), region_bytes(g), PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_FIXED, pool->parts[r].fd, 0) != MAP_FAILED);
-    }
-}
-
-static void put_on_gpu(struct strait_pool_region *region, const struct geometry *g)
-{
-    region->device = (int32_t)(g->gpu - 1 + region->group * g->gpu_step);
-    region->handle = g->handle != 0 ? g->handle : STRAIT_HANDLE_CUDA_IPC;
-    const struct fake_handle handle = {.pid = getpid(), .fd = region->fd, .device = region->device};
-    memcpy(region->ipc, &handle, sizeof(handle));
-}
-
-static struct strait_pool_region describe(const struct test_pool *pool, uint32_t r)
-{
-    const struct geometry *g = &pool->geometry;
-    uint64_t base = g->apart ? 0 : r * region_bytes(g);
-    struct strait_pool_region region = {.handle = STRAIT_HANDLE_MEMFD,
-                                        .device = -1,
-                                        .fd = g->apart ? pool->parts[r].fd : pool->memory.fd,
-                                        .offset = base + PAGE_GAP,
-                                        .page_stride = page_stride(g),
-                                        .row_stride = row_stride(g),
-                                        .page_count = g->pages,
-                                        .rows = g->rows,
-                                        .row_bytes = g->row_bytes,
-                                        .element = g->element,
-                                        .role = r % g->roles == 0 ? STRAIT_ROLE_K : STRAIT_ROLE_V,
-                                        .layer = (int32_t)(r % group_regions(g) / g->roles),
-                                        .group = r / group_regions(g)};
-    if (g->gpu != 0)
-        put_on_gpu(&region, g);
-    if (g->pointers) {
-        region.handle = STRAIT_HANDLE_POINTER;
-        region.pointer = pool->bytes;
-        region.fd = -1;
-    }
-    return region;
-}
-
-struct test_pool *pool_try(struct party *party, struct geometry geometry)
-{
-    ck_assert_uint_lt(pool_count, POOLS_MAX);
-    complete(&geometry);
-    struct test_pool *pool = keep(sizeof(*pool));
-    pool->party = party;
-    pool->geometry = geometry;
-    allocate(pool);
-    memset(pool->bytes, CANARY, pool->size);
-    pool->image = keep(pool->size);
-    memcpy(pool->image, pool->bytes, pool->size);
-    struct strait_pool_region *regions = keep(region_count(&geometry) * sizeof(*regions));
-    for (uint32_t r = 0; r < region_count(&geometry); r++)
-        regions[r] = describe(pool, r);
-    struct strait_pool_params params = {sizeof(params), regions, region_count(&geometry)};
-    ck_assert_int_eq(STRAIT_OK, strait_pool_register(party->client, &params, &pool->pool));
-    return pools[pool_count++] = pool;
-}
-
-struct test_pool *pool_open(struct party *party, struct geometry geometry)
-{
-    struct test_pool *pool = pool_try(party, geometry);
-    WAIT(pool->told);
-    ck_assert_msg(pool->status == STRAIT_OK, "%s", pool->text);
-    return pool;
-}
-
-static void fill_page(struct rng *rng, uint8_t *bytes, size_t size)
-{
-    for (size_t i = 0; i + 8 <= size; i += 8) {
-        uint64_t random = rng_next(rng);
-        for (int k = 0; k < 4; k++) {
-            uint16_t value = (uint16_t)(0x3e00u + ((random >> (16 * k)) & 0x81ffu));
-            memcpy(bytes + i + 2 * k, &value, 2);
-        }
-    }
-}
-
-void pool_fill(struct test_pool *pool, uint64_t seed)
-{
-    const struct geometry *g = &pool->geometry;
-    struct rng rng = rng_init(seed);
-    for (uint32_t r = 0; r < region_count(g); r++)
-        for (uint32_t id = 0; id < g->pages; id++)
-            for (uint32_t row = 0; row < g->rows; row++)
-                fill_page(&rng, page_at(g, pool->bytes, r, id) + (size_t)row * row_stride(g), g->row_bytes);
-    memcpy(pool->image, pool->bytes, pool->size);
-}
-
-bool pool_as_imagined(const struct test_pool *pool)
-{
-    return memcmp(pool->bytes, pool->image, pool->size) == 0;
-}
-
-struct strait_peer *peer_of(struct party *party, struct test_pool *pool)
-{
-    size_t size = 0;
-    struct strait_peer *peer;
-    WAIT(strait_client_connected(pool->party->client));
-    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, strait_pool_export(pool->pool, NULL, 0, &size));
-    uint8_t *blob = malloc(size);
-    ck_assert_int_eq(STRAIT_OK, strait_pool_export(pool->pool, blob, size, &size));
-    ck_assert_int_eq(STRAIT_OK, strait_peer_import(party->client, blob, size, &peer));
-    free(blob);
-    return peer;
-}
-
-/* ---- Transfers --------------------------------------------------------------------------------------------------- */
-
-static void remember(struct flow *flow, const struct strait_page_list *lists, uint32_t count)
-{
-    if (flow->list_count + count > flow->list_room) {
-        struct strait_page_list *grown = keep(2 * (size_t)(flow->list_count + count) * sizeof(*grown));
-        if (flow->list_count != 0)
-            memcpy(grown, flow->lists, flow->list_count * sizeof(*grown));
-        flow->lists = grown;
-        flow->list_room = 2 * (flow->list_count + count);
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        struct strait_page_list *list = &flow->lists[flow->list_count++];
-        *list = lists[i];
-        if (lists[i].ids == NULL || lists[i].count == 0)
-            continue;
-        uint32_t *ids = keep(lists[i].count * sizeof(*ids));
-        memcpy(ids, lists[i].ids, lists[i].count * sizeof(*ids));
-        list->ids = ids;
-    }
-}
-
-static struct flow *new_flow(struct test_pool *pool, const struct strait_page_list *lists, uint32_t count)
-{
-    struct flow *flow = keep(sizeof(*flow));
-    flow->pool = pool;
-    flow->state = STRAIT_BOOTSTRAP;
-    remember(flow, lists, count);
-    return flow;
-}
-
-struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params params)
-{
-    struct flow *flow = new_flow(pool, params.lists, params.list_count);
-    flow->sink = true;
-    params.size = sizeof(params);
-    params.context = flow;
-    params.deadline_ms = params.deadline_ms != 0 ? params.deadline_ms : 20000;
-    ck_assert_int_eq(STRAIT_OK, strait_expect(pool->pool, &params, &flow->transfer));
-    return flow;
-}
-
-struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params params)
-{
-    struct flow *flow = new_flow(pool, params.lists, params.list_count);
-    params.size = sizeof(params);
-    params.context = flow;
-    params.lease_ms = params.lease_ms != 0 ? params.lease_ms : 20000;
-    ck_assert_int_eq(STRAIT_OK, strait_offer(pool->pool, &params, &flow->transfer));
-    return flow;
-}
-
-void flow_append(struct flow *flow, struct strait_append_params params)
-{
-    params.size = sizeof(params);
-    remember(flow, params.lists, params.list_count);
-    ck_assert_int_eq(STRAIT_OK, strait_append(flow->transfer, &params));
-}
-
-void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_key)
-{
-    struct strait_start_params params = {.size = sizeof(params), .peer_key = peer_key};
-    params.peer_key_size = peer_key != NULL ? strlen(peer_key) : 0;
-    struct strait_peer *known = peer_of(flow->pool->party, peer);
-    ck_assert_int_eq(STRAIT_OK, strait_start(flow->transfer, known, &params));
-    strait_peer_remove(known);
-}
-
-void flow_start(struct flow *flow, struct test_pool *peer)
-{
-    flow_start_as(flow, peer, NULL);
-}
-
-void flow_release(struct flow *flow)
-{
-    strait_release(flow->transfer);
-    flow->transfer = NULL;
-}
-
-void ends_done(struct flow *flow)
-{
-    WAIT(flow->decided);
-    ck_assert_msg(flow->state == STRAIT_DONE, "%s failed: %s %s", flow->sink ? "sink" : "source",
-                  strait_reason_string((int)flow->reason), flow->text);
-}
-
-void ends_failed(struct flow *flow, enum strait_reason reason)
-{
-    WAIT(flow->decided && flow->drained);
-    ck_assert_msg(flow->state == STRAIT_FAILED && flow->reason == reason, "%s: %s instead of %s (%s)",
-                  flow->sink ? "sink" : "source", strait_reason_string((int)flow->reason),
-                  strait_reason_string((int)reason), flow->text);
-}
-
-static bool find_id(const struct flow *flow, uint32_t group, uint32_t index, uint32_t *id)
-{
-    for (uint32_t i = 0; i < flow->list_count; i++) {
-        const struct strait_page_list *list = &flow->lists[i];
-        if (list->group != group || index < list->first || index - list->first >= list->count)
-            continue;
-        *id = list->ids != NULL ? list->ids[index - list->first] : list->first_id + (index - list->first);
-        return true;
-    }
-    return false;
-}
-
-static void copy_page(struct test_pool *to, uint8_t *to_base, uint32_t to_id, const struct test_pool *from,
-                      uint8_t *from_base, uint32_t from_id, uint32_t group)
-{
-    const struct geometry *g = &to->geometry;
-    for (uint32_t r = group * group_regions(g); r < (group + 1) * group_regions(g); r++)
-        for (uint32_t row = 0; row < g->rows; row++)
-            memcpy(page_at(g, to_base, r, to_id) + (size_t)row * row_stride(g),
-                   page_at(&from->geometry, from_base, r, from_id) + (size_t)row * row_stride(g), g->row_bytes);
-}
-
-void landed(struct flow *sink, const struct flow *source)
-{
-    uint32_t from, to;
-    for (uint32_t l = 0; l < sink->list_count; l++) {
-        const struct strait_page_list *list = &sink->lists[l];
-        for (uint32_t i = 0; i < list->count; i++) {
-            ck_assert(find_id(sink, list->group, list->first + i, &to));
-            if (find_id(source, list->group, list->first + i, &from))
-                copy_page(sink->pool, sink->pool->image, to, source->pool, source->pool->bytes, from, list->group);
-        }
-    }
-}
-
-void undefined(struct flow *sink)
-{
-    uint32_t id;
-    for (uint32_t l = 0; l < sink->list_count; l++)
-        for (uint32_t i = 0; i < sink->lists[l].count; i++)
-            if (find_id(sink, sink->lists[l].group, sink->lists[l].first + i, &id))
-                copy_page(sink->pool, sink->pool->image, id, sink->pool, sink->pool->bytes, id, sink->lists[l].group);
-}
-
-void arrives(struct flow *sink, struct flow *source)
-{
-    ends_done(sink);
-    ends_done(source);
-    landed(sink, source);
-    ck_assert_msg(pool_as_imagined(sink->pool), "the sink's pool differs");
-    ck_assert_msg(pool_as_imagined(source->pool), "the source's pool differs");
-}
-
-bool failed_page(const struct flow *sink, uint32_t group, uint32_t id)
-{
-    for (uint32_t i = 0; i < sink->failed_count; i++)
-        if (sink->failed[i].group == group && sink->failed[i].id == id)
-            return true;
-    return false;
-}
-
 /* ---- Pairs ------------------------------------------------------------------------------------------------------- */
 
 void pair_init(struct pair *pair, enum wire wire)
@@ -744,16 +372,6 @@ static void setup(void)
     descriptors = open_descriptors();
 }
 
-static void close_pools(void)
-{
-    for (uint32_t i = 0; i < pool_count; i++) {
-        for (uint32_t r = 0; pools[i]->parts != NULL && r < region_count(&pools[i]->geometry); r++)
-            strait_free(&pools[i]->parts[r]);
-        strait_free(&pools[i]->memory);
-    }
-    pool_count = 0;
-}
-
 /* A descriptor, a byte or a handle of a loop that is left over fails the test. */
 static void teardown(void)
 {
@@ -766,7 +384,7 @@ static void teardown(void)
             test_node_stop(&nodes[i]);
         ucx |= strstr(nodes[i].options.transports, "ucx") != NULL || strstr(nodes[i].options.gpu_wires, "nccl") != NULL;
     }
-    close_pools();
+    pools_close();
     for (uint32_t i = 0; i < kept_count; i++)
         free(kept[i]);
     free(kept);
@@ -792,9 +410,5 @@ TCase *node_case(Suite *suite, const char *name)
 int node_main(Suite *suite)
 {
     setvbuf(stdout, NULL, _IONBF, 0);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

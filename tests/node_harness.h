@@ -61,7 +61,8 @@ void test_node_ask_stop(struct test_node *node, bool drain); /* returns at once 
 void test_node_join(struct test_node *node);
 void test_node_stop(struct test_node *node); /* without drain, and waits */
 unsigned free_port(void);
-void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook);
+/* Gives the node a set whose exponents are ranked first, first + 1, ...; pool_fill's values have 0x7c to 0x7f. */
+void use_codebook(struct test_node *node, const char *name, uint8_t first);
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
@@ -109,6 +110,7 @@ struct test_pool *pool_try(struct party *party, struct geometry geometry);
 struct test_pool *pool_open(struct party *party, struct geometry geometry); /* and waits until the daemon has it */
 void pool_fill(struct test_pool *pool, uint64_t seed);                      /* with values like those of a KV cache */
 bool pool_as_imagined(const struct test_pool *pool);
+const uint8_t *pool_page(const struct test_pool *pool, uint32_t region, uint32_t id); /* its first row */
 struct strait_peer *peer_of(struct party *party, struct test_pool *pool);
 
 /* ---- Transfers --------------------------------------------------------------------------------------------------- */

@@ -7,6 +7,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "tests/run_suite.h"
+
 /* ---- What happens to a node
  * -------------------------------------------------------------------------------------------------------- */
 
@@ -301,6 +303,24 @@ void teardown(void)
     ck_assert_int_eq(0, system(command));
 }
 
+void pair_init(struct node *a, struct node *b, const char *transports)
+{
+    node_init(a, "a", transports);
+    node_init(b, "b", transports);
+}
+
+void pair_open(struct node *a, struct node *b)
+{
+    node_open(a);
+    node_open(b);
+}
+
+void pair_fini(struct node *a, struct node *b)
+{
+    node_fini(a);
+    node_fini(b);
+}
+
 /* Keeps asking, as users do. */
 struct peer *get(struct node *from, const struct node *to)
 {
@@ -318,9 +338,5 @@ int peer_main(Suite *suite, TCase *tcase)
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_set_timeout(tcase, 20);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

@@ -72,6 +72,11 @@ void node_open(struct node *node);
 void node_close(struct node *node);
 void node_fini(struct node *node); /* closes it too */
 
+/* The same for two, "a" and "b". */
+void pair_init(struct node *a, struct node *b, const char *transports);
+void pair_open(struct node *a, struct node *b);
+void pair_fini(struct node *a, struct node *b);
+
 /* Keeps asking, as users do. */
 struct peer *get(struct node *from, const struct node *to);
 void connect_nodes(struct node *a, struct node *b);

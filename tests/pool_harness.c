@@ -3,6 +3,8 @@
 
 #include <sys/mman.h>
 
+#include "tests/run_suite.h"
+
 char why[WHY];
 int fds[4];
 
@@ -86,9 +88,5 @@ void refused(const struct wire_region *regions, uint32_t count, bool embedded, e
 
 int pool_main(Suite *suite)
 {
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

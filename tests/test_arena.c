@@ -9,6 +9,7 @@
 
 #include "daemon/memory/arena.h"
 #include "daemon/memory/map.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { SLOT = 64 * 1024, SLOTS = 37 };
@@ -214,9 +215,5 @@ static Suite *arena_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(arena_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(arena_suite());
 }

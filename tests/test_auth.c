@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "daemon/equipment/auth.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 static char folder[] = "/tmp/strait-test-auth-XXXXXX";
@@ -264,9 +265,5 @@ static Suite *auth_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(auth_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(auth_suite());
 }

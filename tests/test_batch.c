@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/table_image.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { ITEMS = 3, PAGE = 3000, ROOM = 16384 };
@@ -147,10 +148,6 @@ int main(void)
     tcase_add_test(cases, a_run_without_the_newest_fields_is_accepted);
     tcase_add_test(cases, the_image_ranks_exponents_as_the_set_does);
     suite_add_tcase(suite, cases);
-    SRunner *runner = srunner_create(suite);
     print_conditions();
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "bench/transfer_wires.h"
+#include "tests/run_suite.h"
 
 /* As a daemon writes it: other families beside, in any order. */
 static const char text[] = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n"
@@ -76,9 +77,5 @@ int main(void)
     tcase_add_test(wires, a_daemon_that_does_not_tell_is_unknown);
     tcase_add_test(wires, differences_are_told_by_name);
     suite_add_tcase(suite, wires);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

@@ -7,6 +7,7 @@
 #include "internal/bytes.h"
 #include "proto/blob.h"
 #include "proto/strait.pb-c.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 /* In the pool's order: two groups, one layer with three regions of which two are alike. */
@@ -485,9 +486,5 @@ static Suite *blob_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(blob_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(blob_suite());
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/codec.h"
 #include "kernels/sum.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { TOP16, TIERED, CODERS };
@@ -559,9 +560,5 @@ static Suite *block_suite(void)
 int main(void)
 {
     print_conditions();
-    SRunner *runner = srunner_create(block_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(block_suite());
 }

@@ -15,6 +15,7 @@
 #include "internal/bytes.h"
 #include "proto/channel.h"
 #include "tests/message_samples.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 #define QUEUE_MAX ((size_t)32 * 1024 * 1024)
@@ -690,9 +691,5 @@ static Suite *channel_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(channel_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(channel_suite());
 }

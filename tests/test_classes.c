@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/run_suite.h"
 #include "tools/classes.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
@@ -237,9 +238,5 @@ static Suite *classes_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(classes_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(classes_suite());
 }

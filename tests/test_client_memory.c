@@ -11,6 +11,7 @@
 #include <strait/strait.h>
 
 #include "proto/channel.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 #define TURNS 4000 /* of the pump, until something must have happened */
@@ -295,9 +296,5 @@ int main(void)
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, no_allocation_that_fails_loses_a_verdict);
     suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int bad = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return bad == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/codebook.pb-c.h"
 #include "kernels/codebook_file.h"
+#include "tests/run_suite.h"
 
 #define MARK   0x42435453u
 #define TABLES 4u
@@ -691,9 +692,5 @@ static Suite *codebook_file_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(codebook_file_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(codebook_file_suite());
 }

@@ -6,6 +6,7 @@
 
 #include "internal/bytes.h"
 #include "kernels/container.h"
+#include "tests/run_suite.h"
 
 #define CHUNKS       3u
 #define FOOTER_BYTES (16 + CHUNKS * CONTAINER_ENTRY_BYTES + CONTAINER_TAIL_BYTES)
@@ -348,9 +349,5 @@ static Suite *container_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(container_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(container_suite());
 }

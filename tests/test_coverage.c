@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/protocol/coverage.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { LAYERS_MAX = 32 };
@@ -352,9 +353,5 @@ static Suite *coverage_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(coverage_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(coverage_suite());
 }

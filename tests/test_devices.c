@@ -5,6 +5,7 @@
 #include <uv.h>
 
 #include "daemon/device/devices.h"
+#include "tests/run_suite.h"
 
 START_TEST(what_is_missing_is_told)
 {
@@ -34,9 +35,5 @@ int main(void)
     TCase *tcase = tcase_create("missing");
     tcase_add_test(tcase, what_is_missing_is_told);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_suite(suite);
 }

@@ -13,6 +13,7 @@
 
 #include "daemon/equipment/http.h"
 #include "daemon/equipment/http_request.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 /* ---- The parser -------------------------------------------------------------------------------------------------- */
@@ -556,9 +557,5 @@ static Suite *http_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(http_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(http_suite());
 }

@@ -125,13 +125,13 @@ START_TEST(a_chunk_of_another_codebook_is_refused_and_nothing_is_written)
 }
 END_TEST
 
-START_TEST(a_chunk_that_does_not_fit_its_slot_is_a_local_failure)
+START_TEST(a_chunk_that_does_not_fit_its_slot_is_not_written)
 {
     struct world a, b;
     open_worlds(&a, &b);
     jobs_open(codebook, 0);
     struct job_result out = encode(&a, &pieces[0], ids_there, STRAIT_MODE_AUTO, chunk, raw_bytes(&pieces[0]));
-    ck_assert_int_eq(out.reason, STRAIT_REASON_LOCAL);
+    ck_assert_int_eq(out.reason, STRAIT_REASON_GEOMETRY);
     ck_assert_uint_eq(out.bytes, 0);
     jobs_close();
     world_close(&a);
@@ -290,7 +290,7 @@ int main(void)
     tcase_add_test(tcase, statistics_are_those_of_the_codec);
     tcase_add_test(tcase, a_raw_chunk_names_no_codebook_and_is_read_without_one);
     tcase_add_test(tcase, a_chunk_of_another_codebook_is_refused_and_nothing_is_written);
-    tcase_add_test(tcase, a_chunk_that_does_not_fit_its_slot_is_a_local_failure);
+    tcase_add_test(tcase, a_chunk_that_does_not_fit_its_slot_is_not_written);
     tcase_add_loop_test(tcase, a_chunk_of_other_pages_is_refused_and_nothing_is_written, 0, 2);
     tcase_add_test(tcase, equal_bytes_of_another_element_type_are_refused);
     tcase_add_test(tcase, a_chunk_cut_short_is_refused_and_its_end_is_not_read);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "daemon/equipment/lock.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 static char folder[] = "/tmp/strait-test-lock-XXXXXX";
@@ -264,9 +265,5 @@ static Suite *lock_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(lock_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(lock_suite());
 }

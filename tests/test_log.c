@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/equipment/log.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 static int ends[2];
@@ -390,9 +391,5 @@ static Suite *log_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(log_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(log_suite());
 }

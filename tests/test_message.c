@@ -9,6 +9,7 @@
 #include "proto/message.h"
 #include "proto/strait.pb-c.h"
 #include "tests/message_samples.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 #define GOLDEN       "tests/data/messages"
@@ -773,9 +774,5 @@ int main(int argc, char **argv)
         return EXIT_SUCCESS;
     }
     printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
-    SRunner *runner = srunner_create(message_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(message_suite());
 }

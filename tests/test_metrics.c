@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "daemon/equipment/metric_rows.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 /* Every figure another number, so that none can stand in for another. */
@@ -376,9 +377,5 @@ static Suite *metrics_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(metrics_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(metrics_suite());
 }

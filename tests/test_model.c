@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/model_world.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { DEPTH_MAX = 40 };
@@ -432,9 +433,5 @@ static Suite *model_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(model_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(model_suite());
 }

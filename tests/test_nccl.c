@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "tests/fake_nccl.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 #include "tests/transport_sides.h"
 #include "transport/loopback.h"
@@ -293,22 +294,10 @@ END_TEST
 
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
-/* Like sides_connect, without waiting. */
-static void connect_both(void)
-{
-    uint8_t address[2][LINK_ADDRESS_MAX];
-    size_t size[2];
-    sides_open(sides);
-    for (int i = 0; i < 2; i++)
-        size[i] = link_address(sides[i].link, address[i], LINK_ADDRESS_MAX);
-    for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(STRAIT_OK, link_connect(sides[i].link, address[!i], size[!i]));
-}
-
 static void fail_to_connect(const char *why)
 {
     make_sides("carrier=loopback" SOON);
-    connect_both();
+    sides_begin(sides);
     await_the_end();
     ck_assert_uint_eq(0, sides[0].connected + sides[1].connected);
     assert_one_says(why);
@@ -343,7 +332,7 @@ START_TEST(a_link_can_be_closed_while_it_connects)
         fake_nccl_reset();
         fake_nccl.hang_join = steps % 3 == 0;
         make_sides("carrier=loopback timeout_ms=60000");
-        connect_both();
+        sides_begin(sides);
         for (int i = 0; i < steps; i++)
             sides_step(sides, 2, 1);
         link_close(sides[steps % 2].link);
@@ -370,7 +359,7 @@ START_TEST(ends_that_NCCL_would_not_connect_are_told_apart)
     other.library = 21800; /* by the time it is asked for the address */
     nccl_use_calls(&fake_nccl_calls);
     side_init(&sides[1], &transport_nccl, "carrier=loopback");
-    connect_both();
+    sides_begin(sides);
     await_the_end();
     assert_one_says("the peer has another version of NCCL");
     tear_down();
@@ -445,17 +434,11 @@ END_TEST
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-static void before_each(void)
-{
-    fake_nccl_reset();
-    nccl_use_calls(&fake_nccl_calls);
-}
-
 static Suite *suite(void)
 {
     Suite *all = suite_create("nccl");
     TCase *tests = tcase_create("without a GPU");
-    tcase_add_checked_fixture(tests, before_each, NULL);
+    tcase_add_checked_fixture(tests, fake_nccl_reset, NULL);
     tcase_add_test(tests, messages_that_overtake_one_another_do_no_harm);
     tcase_add_test(tests, posting_and_running_may_take_time);
     tcase_add_test(tests, what_is_refused_does_not_travel);
@@ -482,9 +465,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite());
 }

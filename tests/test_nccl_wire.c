@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tests/fake_nccl.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 #include "tests/transport_sides.h"
 #include "transport/loopback.h"
@@ -373,17 +374,11 @@ START_TEST(an_owner_may_refuse_any_size)
 }
 END_TEST
 
-static void before_each(void)
-{
-    fake_nccl_reset();
-    nccl_use_calls(&fake_nccl_calls);
-}
-
 static Suite *suite(void)
 {
     Suite *all = suite_create("nccl wire");
     TCase *tests = tcase_create("parsers and peers");
-    tcase_add_checked_fixture(tests, before_each, NULL);
+    tcase_add_checked_fixture(tests, fake_nccl_reset, NULL);
     tcase_add_test(tests, an_address_is_read_as_it_was_written);
     tcase_add_test(tests, an_address_with_any_bit_changed_is_none);
     tcase_add_test(tests, an_address_of_another_size_is_none);
@@ -402,9 +397,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite());
 }

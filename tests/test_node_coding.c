@@ -3,18 +3,6 @@
 
 #include <cjson/cJSON.h>
 
-/* A set whose most frequent exponent is `first`: pool_fill's values have 0x7c to 0x7f. */
-static void use_codebook(struct test_node *node, const char *name, uint8_t first)
-{
-    uint8_t ranking[1][256];
-    struct strait_codebook *codebook;
-    for (unsigned i = 0; i < 256; i++)
-        ranking[0][i] = (uint8_t)(first + i);
-    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
-    write_codebook(node->options.codebook, name, codebook);
-    strait_codebook_destroy(codebook);
-}
-
 static uint32_t turn;
 
 static void move_all(struct test_pool *source, struct test_pool *sink)

@@ -1,49 +1,23 @@
 /* Pools in memory of GPUs, of which the fake plugin has two: pages arrive whatever memory the two sides have, and what
  * is wrong with a registration is told. */
-#include "tests/node_harness.h"
+#include "tests/far_harness.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
-
-#include "daemon/device/device.h"
-#include "tests/fake_device.h"
-
-static struct fake_control *control(void)
-{
-    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW);
-    ck_assert_msg(plugin != NULL, "%s", dlerror());
-    struct fake_control *found = dlsym(plugin, "fake_device_control");
-    ck_assert_msg(found != NULL, "not the fake plugin");
-    return found;
-}
-
-/* A set whose most frequent exponent is that of pool_fill's values. */
-static void use_codebook(struct test_node *node, const char *name)
-{
-    uint8_t ranking[1][256];
-    struct strait_codebook *codebook;
-    for (unsigned i = 0; i < 256; i++)
-        ranking[0][i] = (uint8_t)(0x7c + i);
-    ck_assert_int_eq(STRAIT_OK, strait_codebook_create((const uint8_t(*)[256])ranking, NULL, 1, &codebook));
-    write_codebook(node->options.codebook, name, codebook);
-    strait_codebook_destroy(codebook);
-}
 
 static void pair_coding(struct pair *pair, enum wire wire, const char *coding)
 {
     pair_init(pair, wire);
-    use_codebook(pair->a, "a");
+    use_codebook(pair->a, "a", 0x7c);
     strcpy(pair->a->options.coding, coding);
     if (pair->b != pair->a)
-        use_codebook(pair->b, "b");
+        use_codebook(pair->b, "b", 0x7c);
     pair_start(pair);
 }
 
-static uint32_t turn;
-
 /* Pages in no order: 7 and every number of pages here have no common divisor. */
-static void move_all(struct test_pool *source, struct test_pool *sink, uint32_t groups)
+static void shuffle_all(struct test_pool *source, struct test_pool *sink, uint32_t groups)
 {
+    static uint32_t turn;
     char key[16];
     uint32_t pages = source->geometry.pages, ids[2][512];
     struct strait_page_list from[4], to[4];
@@ -79,10 +53,10 @@ START_TEST(pages_move_between_gpus)
     shape.gpu = 2;
     shape.handle = STRAIT_HANDLE_CUDA_VMM;
     struct test_pool *sink = pool_open(pair.sink, shape);
-    const struct fake_control *fake = control();
+    const struct fake_control *fake = far_control();
     uint32_t roused = fake->roused;
     for (int i = 0; i < 3; i++)
-        move_all(source, sink, 1);
+        shuffle_all(source, sink, 1);
     ck_assert_uint_ge(fake->roused, roused + 6); /* by both sides of each */
     if (wire == SAME)
         ck_assert_uint_ge(fake->copies, 3);
@@ -100,8 +74,8 @@ START_TEST(either_side_can_be_the_host)
     struct geometry shape = {.pages = 64, .layers = 2}, on_gpu = shape;
     on_gpu.gpu = 1;
     struct test_pool *host = pool_open(pair.source, shape), *gpu = pool_open(pair.sink, on_gpu);
-    move_all(host, gpu, 1);
-    move_all(gpu, host, 1);
+    shuffle_all(host, gpu, 1);
+    shuffle_all(gpu, host, 1);
 }
 END_TEST
 
@@ -111,11 +85,11 @@ START_TEST(rows_and_odd_sizes_arrive)
     pair_coding(&pair, (enum wire)_i, "top16");
     struct geometry shape = {.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1};
     struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
-    move_all(source, sink, 1);
+    shuffle_all(source, sink, 1);
     shape = (struct geometry){.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 2};
     source = pool_open(pair.source, shape);
     sink = pool_open(pair.sink, shape);
-    move_all(source, sink, 1);
+    shuffle_all(source, sink, 1);
 }
 END_TEST
 
@@ -125,7 +99,7 @@ START_TEST(groups_of_a_pool_may_be_on_several_gpus)
     pair_coding(&pair, (enum wire)_i, "tiered");
     struct geometry shape = {.groups = 2, .pages = 64, .layers = 2, .gpu = 1, .gpu_step = 1};
     struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
-    move_all(source, sink, 2);
+    shuffle_all(source, sink, 2);
 }
 END_TEST
 
@@ -141,8 +115,8 @@ START_TEST(slots_may_differ_in_size)
     pair_start(&pair);
     struct geometry shape = {.pages = 64, .layers = 2, .row_bytes = 100000, .gpu = 1};
     struct test_pool *small = pool_open(pair.source, shape), *large = pool_open(pair.sink, shape);
-    move_all(small, large, 1);
-    move_all(large, small, 1);
+    shuffle_all(small, large, 1);
+    shuffle_all(large, small, 1);
 }
 END_TEST
 
@@ -150,12 +124,12 @@ START_TEST(what_is_started_together_runs_together)
 {
     struct pair pair;
     pair_coding(&pair, SHM, "raw");
-    control()->delay_us = 5000;
+    far_control()->delay_us = 5000;
     struct geometry shape = {.pages = 256, .layers = 8, .gpu = 1};
     struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
-    move_all(source, sink, 1);
-    ck_assert_uint_ge(control()->largest_batch, 2);
-    ck_assert_uint_lt(control()->batches, control()->tasks);
+    shuffle_all(source, sink, 1);
+    ck_assert_uint_ge(far_control()->largest_batch, 2);
+    ck_assert_uint_lt(far_control()->batches, far_control()->tasks);
 }
 END_TEST
 
@@ -168,7 +142,7 @@ START_TEST(embedded_pointers_are_a_gpus_too)
     struct test_pool *source = pool_open(party, shape);
     shape.gpu = 1;
     struct test_pool *sink = pool_open(party, shape);
-    move_all(source, sink, 1);
+    shuffle_all(source, sink, 1);
     wait_quiet(party);
 }
 END_TEST
@@ -178,10 +152,10 @@ START_TEST(one_handle_is_mapped_once)
     struct pair pair;
     pair_open(&pair, SAME);
     struct test_pool *pool = pool_open(pair.source, (struct geometry){.layers = 16, .roles = 2, .gpu = 1});
-    ck_assert_uint_eq(1, control()->mapped);
+    ck_assert_uint_eq(1, far_control()->mapped);
     strait_pool_remove(pool->pool);
     WAIT(pool->removed);
-    ck_assert_uint_eq(0, control()->mapped);
+    ck_assert_uint_eq(0, far_control()->mapped);
 }
 END_TEST
 
@@ -190,15 +164,15 @@ START_TEST(arenas_are_pinned_when_a_gpu_needs_them)
     struct pair pair;
     pair_open(&pair, SHM);
     struct geometry shape = {.pages = 64, .gpu = 1};
-    ck_assert_uint_eq(0, control()->pinned);
+    ck_assert_uint_eq(0, far_control()->pinned);
     struct test_pool *source = pool_open(pair.source, shape);
-    ck_assert_uint_eq(2, control()->pinned); /* receive and send */
+    ck_assert_uint_eq(2, far_control()->pinned); /* receive and send */
     struct test_pool *sink = pool_open(pair.sink, shape);
-    ck_assert_uint_eq(4, control()->pinned);
-    move_all(source, sink, 1);
-    ck_assert_uint_eq(5, control()->pinned); /* the sink's, as the source's daemon sees it */
+    ck_assert_uint_eq(4, far_control()->pinned);
+    shuffle_all(source, sink, 1);
+    ck_assert_uint_eq(5, far_control()->pinned); /* the sink's, as the source's daemon sees it */
     test_node_stop(pair.b);
-    WAIT(control()->pinned == 2);
+    WAIT(far_control()->pinned == 2);
 }
 END_TEST
 
@@ -225,10 +199,10 @@ START_TEST(without_a_gpu_the_reason_is_told)
 {
     struct pair pair;
     pair_open(&pair, SAME);
-    control()->no_device = 1;
+    far_control()->no_device = 1;
     refused(pair.source, (struct geometry){.gpu = 1}, STRAIT_ERR_UNSUPPORTED, "no GPU is plugged in");
     (void)pool_open(pair.source, (struct geometry){0});
-    control()->no_device = 0;
+    far_control()->no_device = 0;
     (void)pool_open(pair.source, (struct geometry){.gpu = 1}); /* it is looked for again */
 }
 END_TEST
@@ -237,7 +211,7 @@ START_TEST(memory_that_cannot_be_pinned_is_told)
 {
     struct pair pair;
     pair_open(&pair, SAME);
-    control()->refuse_pin = 1;
+    far_control()->refuse_pin = 1;
     refused(pair.source, (struct geometry){.gpu = 1}, STRAIT_ERR_NO_MEMORY, "no memory may be pinned");
 }
 END_TEST
@@ -296,7 +270,7 @@ START_TEST(handles_are_checked_against_their_memory)
     regions[1].handle = STRAIT_HANDLE_CUDA_VMM;
     regions[1].fd = STDIN_FILENO;
     spoilt(pair.source, regions, 2, STRAIT_ERR_INVALID, "its handle names no memory");
-    WAIT(control()->mapped == 1); /* that of the good one */
+    WAIT(far_control()->mapped == 1); /* that of the good one */
     strait_free(&memory);
 }
 END_TEST

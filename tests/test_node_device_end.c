@@ -1,21 +1,8 @@
 /* What ends early while a GPU works: a device, a client, a daemon. */
-#include "tests/node_harness.h"
+#include "tests/far_harness.h"
 
-#include <dlfcn.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include "daemon/device/device.h"
-#include "tests/fake_device.h"
-
-static struct fake_control *control(void)
-{
-    void *plugin = dlopen(DEVICE_PLUGIN, RTLD_NOW);
-    ck_assert_msg(plugin != NULL, "%s", dlerror());
-    struct fake_control *found = dlsym(plugin, "fake_device_control");
-    ck_assert_msg(found != NULL, "not the fake plugin");
-    return found;
-}
 
 struct scene {
     struct pair pair;
@@ -29,7 +16,7 @@ enum { PAGES = 256 };
 static void scene_begin(struct scene *scene, enum wire wire, uint32_t source_gpu, uint32_t sink_gpu)
 {
     pair_open(&scene->pair, wire);
-    control()->delay_us = 20000;
+    far_control()->delay_us = 20000;
     struct geometry shape = {.pages = PAGES, .layers = 8, .gpu = source_gpu};
     scene->source = pool_open(scene->pair.source, shape);
     shape.gpu = sink_gpu;
@@ -43,7 +30,7 @@ static void scene_begin(struct scene *scene, enum wire wire, uint32_t source_gpu
 
 static void scene_moves(struct scene *scene)
 {
-    WAIT(control()->batches >= 2);
+    WAIT(far_control()->batches >= 2);
     ck_assert(!scene->expectation->decided);
 }
 
@@ -63,7 +50,7 @@ START_TEST(a_device_that_fails_fails_its_source)
     struct scene scene;
     scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
     scene_moves(&scene);
-    control()->fail = 1;
+    far_control()->fail = 1;
     ends_failed(scene.offer, STRAIT_REASON_LOCAL);
     ends_failed(scene.expectation, STRAIT_REASON_PEER_DOWN);
     ck_assert_msg(strstr(scene.offer->text, "it was told to") != NULL, "%s", scene.offer->text);
@@ -80,7 +67,7 @@ START_TEST(a_device_that_fails_fails_its_sink)
     struct scene scene;
     scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
     scene_moves(&scene);
-    control()->fail = 2;
+    far_control()->fail = 2;
     ends_failed(scene.expectation, STRAIT_REASON_LOCAL);
     ends_failed(scene.offer, STRAIT_REASON_PEER_DOWN);
     ck_assert_msg(strstr(scene.expectation->text, "it was told to") != NULL, "%s", scene.expectation->text);
@@ -102,7 +89,7 @@ START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
     pair_start(&pair);
     struct geometry shape = {.pages = 16, .gpu = 1};
     struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
-    control()->refuse_pin = 1;
+    far_control()->refuse_pin = 1;
     struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 16}), .last = true});
     struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("k"), LISTS({.count = 16})});
     flow_start(e, source);
@@ -114,13 +101,13 @@ START_TEST(an_arena_that_cannot_be_pinned_fails_what_goes_there)
 }
 END_TEST
 
-static struct flow *offer_all(struct test_pool *pool, const char *key)
+static struct flow *offer_as(struct test_pool *pool, const char *key)
 {
     return flow_offer(pool,
                       (struct strait_offer_params){KEY(key), LISTS({.count = pool->geometry.pages}), .last = true});
 }
 
-static struct flow *expect_all(struct test_pool *pool, const char *key, uint32_t deadline_ms)
+static struct flow *expect_as(struct test_pool *pool, const char *key, uint32_t deadline_ms)
 {
     return flow_expect(pool, (struct strait_expect_params){KEY(key), LISTS({.count = pool->geometry.pages}),
                                                            .deadline_ms = deadline_ms});
@@ -135,7 +122,7 @@ static void fails_with_the_reason(struct flow *flow)
 /* Both devices of the scene, which may be under one daemon. */
 static void break_devices(struct scene *scene)
 {
-    control()->fail = 3;
+    far_control()->fail = 3;
     WAIT(scene->offer->decided && scene->offer->drained && scene->expectation->decided && scene->expectation->drained);
     ck_assert_int_eq(STRAIT_FAILED, scene->expectation->state);
     undefined(scene->expectation);
@@ -150,7 +137,7 @@ START_TEST(hosts_go_on_without_their_devices)
     struct geometry shape = {.pages = 64, .layers = 4};
     struct test_pool *source = pool_open(scene.pair.source, shape), *sink = pool_open(scene.pair.sink, shape);
     pool_fill(source, 2);
-    struct flow *o = offer_all(source, "host"), *e = expect_all(sink, "host", 0);
+    struct flow *o = offer_as(source, "host"), *e = expect_as(sink, "host", 0);
     flow_start(e, source);
     arrives(e, o);
     wait_quiet(scene.pair.source);
@@ -168,7 +155,7 @@ START_TEST(a_failed_device_fails_what_comes_later)
     for (int i = 0; i < 3; i++) {
         char key[8];
         snprintf(key, sizeof(key), "%d", i);
-        struct flow *o = offer_all(scene.source, key), *e = expect_all(scene.sink, key, 5000);
+        struct flow *o = offer_as(scene.source, key), *e = expect_as(scene.sink, key, 5000);
         flow_start(e, scene.source);
         fails_with_the_reason(o);
         WAIT(e->decided && e->drained);
@@ -204,7 +191,7 @@ START_TEST(a_node_whose_device_fails_while_it_stops_ends)
     struct test_node *node = _i == 0 ? scene.pair.a : scene.pair.b;
     uint64_t began = now_ms();
     test_node_ask_stop(node, true);
-    control()->fail = _i == 0 ? 1 : 2;
+    far_control()->fail = _i == 0 ? 1 : 2;
     test_node_join(node);
     ck_assert_uint_lt(now_ms() - began, node->options.drain_ms / 2);
     WAIT(scene.offer->decided && scene.expectation->decided);
@@ -228,12 +215,12 @@ START_TEST(what_a_stalled_device_holds_up_fails_alone)
     host_sink = pool_open(pair.sink, shape);
     pool_fill(source, 1);
     pool_fill(host_source, 2);
-    control()->stall_us[_i] = STALL_MS * 1000;
-    struct flow *o = offer_all(source, "k"), *e = expect_all(sink, "k", DEADLINE_MS);
+    far_control()->stall_us[_i] = STALL_MS * 1000;
+    struct flow *o = offer_as(source, "k"), *e = expect_as(sink, "k", DEADLINE_MS);
     uint64_t began = uv_hrtime();
     flow_start(e, source);
-    WAIT(e->moved && control()->stall_us[_i] == 0);
-    struct flow *other = offer_all(host_source, "host"), *others = expect_all(host_sink, "host", DEADLINE_MS);
+    WAIT(e->moved && far_control()->stall_us[_i] == 0);
+    struct flow *other = offer_as(host_source, "host"), *others = expect_as(host_sink, "host", DEADLINE_MS);
     flow_start(others, host_source);
     arrives(others, other);
     ends_failed(e, STRAIT_REASON_TIMEOUT);
@@ -242,8 +229,8 @@ START_TEST(what_a_stalled_device_holds_up_fails_alone)
     ck_assert_uint_ge(((_i == 0 ? o : e)->drained_at - began) / 1000000, STALL_MS);
     undefined(e);
     ck_assert(pool_as_imagined(sink));
-    o = offer_all(source, "again");
-    e = expect_all(sink, "again", 0);
+    o = offer_as(source, "again");
+    e = expect_as(sink, "again", 0);
     flow_start(e, source);
     arrives(e, o);
 }
@@ -260,7 +247,7 @@ START_TEST(a_source_that_dies_is_unmapped_when_its_device_is_done)
     party_close(scene.pair.source);
     WAIT(scene.expectation->decided && scene.expectation->drained);
     ck_assert_int_eq(STRAIT_FAILED, scene.expectation->state);
-    WAIT(control()->mapped == 1);
+    WAIT(far_control()->mapped == 1);
     undefined(scene.expectation);
     ck_assert(pool_as_imagined(scene.sink));
     wait_quiet(scene.pair.sink);
@@ -275,7 +262,7 @@ START_TEST(a_sink_that_dies_is_unmapped_when_its_device_is_done)
     party_close(scene.pair.sink);
     WAIT(scene.offer->decided);
     ck_assert_int_eq(STRAIT_FAILED, scene.offer->state);
-    WAIT(control()->mapped == 1);
+    WAIT(far_control()->mapped == 1);
     wait_quiet(scene.pair.source);
 }
 END_TEST
@@ -284,7 +271,7 @@ START_TEST(an_aborted_request_is_drained_when_its_device_is_done)
 {
     struct scene scene;
     scene_begin(&scene, (enum wire)(SHM + _i), 1, 2);
-    control()->delay_us = 100000;
+    far_control()->delay_us = 100000;
     scene_moves(&scene);
     strait_abort(scene.expectation->transfer);
     ends_failed(scene.expectation, STRAIT_REASON_ABORTED);
@@ -303,7 +290,7 @@ START_TEST(a_peer_that_stops_is_let_go_of_when_the_device_is_done)
     scene_moves(&scene);
     test_node_stop(_i == 0 ? scene.pair.b : scene.pair.a);
     WAIT(scene.offer->decided && scene.expectation->decided);
-    WAIT(control()->pinned == 2 && control()->mapped == 1);
+    WAIT(far_control()->pinned == 2 && far_control()->mapped == 1);
     wait_quiet(_i == 0 ? scene.pair.source : scene.pair.sink);
 }
 END_TEST

@@ -41,8 +41,8 @@ START_TEST(chunks_go_by_nccl)
     const char *coding = codings[_i % COUNT(codings)];
     enum wire wire = wires[_i / COUNT(codings)];
     prepare(&pair, wire, "nccl", CARRIER);
-    far_use_codebook(pair.a, "a");
-    far_use_codebook(pair.b, "b");
+    use_codebook(pair.a, "a", 0x7c);
+    use_codebook(pair.b, "b", 0x7c);
     strcpy(pair.a->options.coding, coding);
     pair_start(&pair);
     far_pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);

@@ -10,8 +10,8 @@ START_TEST(chunks_go_straight_into_the_other_gpu)
     struct pair pair;
     struct test_pool *source, *sink;
     pair_init(&pair, SHM);
-    far_use_codebook(pair.a, "a");
-    far_use_codebook(pair.b, "b");
+    use_codebook(pair.a, "a", 0x7c);
+    use_codebook(pair.b, "b", 0x7c);
     strcpy(pair.a->options.coding, codings[_i]);
     pair_start(&pair);
     far_pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);

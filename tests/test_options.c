@@ -8,6 +8,7 @@
 
 #include "daemon/equipment/address.h"
 #include "daemon/equipment/option_table.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 #define SAMPLE "deploy/straitd.conf" /* tests run in the project's root */
@@ -543,9 +544,5 @@ static Suite *options_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(options_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(options_suite());
 }

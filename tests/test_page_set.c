@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "daemon/protocol/page_set.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 static struct page_set set;
@@ -370,9 +371,5 @@ static Suite *page_set_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(page_set_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(page_set_suite());
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "internal/bytes.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 static struct strait_codebook *codebook;
@@ -614,9 +615,5 @@ static Suite *pages_suite(void)
 int main(void)
 {
     print_conditions();
-    SRunner *runner = srunner_create(pages_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(pages_suite());
 }

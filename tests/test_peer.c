@@ -48,8 +48,7 @@ START_TEST(two_nodes_connect_and_carry_messages_and_chunks)
     node_init(&a, "a", kinds[_i]);
     node_init(&b, "b", kinds[_i]);
     a.send_on_up = b.send_on_up = true;
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     connect_nodes(&a, &b);
     ck_assert_ptr_eq(get(&a, &b), a.up);
     ck_assert_str_eq(kinds[_i], peer_transport_name(a.up));
@@ -79,43 +78,36 @@ START_TEST(two_nodes_connect_and_carry_messages_and_chunks)
     ck_assert_str_eq("the test is over", a.why);
     ck_assert_uint_eq(1, a.metrics.peers_connected);
     ck_assert_uint_eq(1, b.metrics.peers_lost);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
 START_TEST(both_may_dial_and_have_two_connections_then)
 {
     struct node a, b;
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
     EXPECT((get(&a, &b), get(&b, &a), a.ups == 2 && b.ups == 2));
     ck_assert_ptr_eq(get(&a, &b), get(&a, &b));
     peers_close(a.peers);
     EXPECT(a.closed && b.quiets == 2);
     ck_assert_uint_eq(2, a.quiets);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
 START_TEST(a_transport_that_fails_gives_way_to_the_next)
 {
     struct node a, b;
-    node_init(&a, "a", "shm,loopback");
-    node_init(&b, "b", "shm,loopback");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm,loopback");
+    pair_open(&a, &b);
     unlink(b.options.socket);
     connect_nodes(&a, &b);
     ck_assert_str_eq("loopback", peer_transport_name(a.up));
     ck_assert_str_eq("loopback", peer_transport_name(b.up));
     ck_assert_ptr_nonnull(strstr(a.up->why, "shm: No such file"));
     send_chunk(&a, &b, 0x33);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -123,10 +115,8 @@ END_TEST
 START_TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
 {
     struct node a, b;
-    node_init(&a, "a", "shm,loopback");
-    node_init(&b, "b", "shm,loopback");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm,loopback");
+    pair_open(&a, &b);
     watch_for(b.shm_watch, 0);
     connect_nodes(&a, &b);
     ck_assert_str_eq("loopback", peer_transport_name(a.up));
@@ -136,8 +126,7 @@ START_TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
     watch_close(b.shm_watch);
     b.shm_listener = -1;
     EXPECT(a.quiets == 1);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -147,11 +136,9 @@ START_TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
     struct node a, b;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int waiting[64], count = 0;
-    node_init(&a, "a", "shm,loopback");
-    node_init(&b, "b", "shm,loopback");
+    pair_init(&a, &b, "shm,loopback");
     a.options.connect_ms = b.options.connect_ms = SECONDS(10);
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     watch_for(b.shm_watch, 0);
     snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
     for (;; count++) {
@@ -171,8 +158,7 @@ START_TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
     watch_for(b.shm_watch, WATCH_READ);
     connect_nodes(&a, &b);
     ck_assert_str_eq("shm", peer_transport_name(a.up));
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -181,10 +167,8 @@ START_TEST(a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next)
     struct node a, b;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int waiting[64], count = 0;
-    node_init(&a, "a", "shm,loopback");
-    node_init(&b, "b", "shm,loopback");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm,loopback");
+    pair_open(&a, &b);
     watch_for(b.shm_watch, 0);
     snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
     do {
@@ -196,8 +180,7 @@ START_TEST(a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next)
     ck_assert_ptr_nonnull(strstr(a.up->why, "shm: its socket has no room"));
     while (count > 0)
         close(waiting[--count]);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -206,12 +189,10 @@ START_TEST(the_diallers_order_decides)
     struct node a, b;
     node_init(&a, "a", "loopback,shm");
     node_init(&b, "b", "shm,loopback");
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     connect_nodes(&a, &b);
     ck_assert_str_eq("loopback", peer_transport_name(b.up));
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -220,12 +201,10 @@ START_TEST(without_a_common_transport_there_is_no_peer)
     struct node a, b;
     node_init(&a, "a", "shm");
     node_init(&b, "b", "loopback");
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     EXPECT(strstr(get(&a, &b)->why, "no transport: shm: not offered by the peer") != NULL);
     ck_assert_uint_eq(0, a.ups + b.ups);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -235,10 +214,8 @@ END_TEST
 START_TEST(a_peer_is_quiet_only_after_its_user_has_quit_the_link)
 {
     struct node a, b;
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
     a.keep_link = true;
     connect_nodes(&a, &b);
     struct peer *old = a.up;
@@ -256,8 +233,7 @@ START_TEST(a_peer_is_quiet_only_after_its_user_has_quit_the_link)
     EXPECT(a.quiets == 1 && b.quiets == 1);
     ck_assert_str_eq("uduq", a.story);
     a.keep_link = false;
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -265,11 +241,9 @@ START_TEST(who_breaks_the_protocol_goes_down)
 {
     struct node a, b;
     struct message message = note_message("?");
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
+    pair_init(&a, &b, "shm");
     b.refuse = true;
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     connect_nodes(&a, &b);
     ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
     ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
@@ -278,8 +252,7 @@ START_TEST(who_breaks_the_protocol_goes_down)
     ck_assert_ptr_nonnull(strstr(b.why, "protocol error"));
     ck_assert_str_eq("udq", a.story);
     ck_assert_uint_eq(1, b.metrics.peer_errors);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -287,19 +260,16 @@ START_TEST(a_peer_can_be_dropped_from_inside_a_callback)
 {
     struct node a, b;
     struct message message = note_message("?");
-    node_init(&a, "a", "loopback");
-    node_init(&b, "b", "loopback");
+    pair_init(&a, &b, "loopback");
     b.drop_on_message = true;
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     connect_nodes(&a, &b);
     ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
     ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
     EXPECT(a.quiets == 1 && b.quiets == 1);
     ck_assert_uint_eq(1, b.messages);
     ck_assert_str_eq("enough", b.why);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -307,10 +277,8 @@ START_TEST(a_node_that_comes_back_is_dialled_again)
 {
     struct node a, b;
     char address[MESSAGE_ADDRESS_MAX];
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
     for (uint32_t round = 1; round <= 3; round++) {
         connect_nodes(&a, &b);
         ck_assert_uint_eq(round, a.ups);
@@ -325,8 +293,7 @@ START_TEST(a_node_that_comes_back_is_dialled_again)
     }
     connect_nodes(&a, &b);
     ck_assert_str_eq("udqudqudqu", a.story);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -343,10 +310,8 @@ START_TEST(short_lives_are_no_reason_for_long_waits)
 {
     struct node a, b;
     uint64_t took = 0;
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
     connect_nodes(&a, &b);
     for (uint32_t life = 1; life <= 8; life++) {
         peer_drop(b.up, "short");
@@ -357,8 +322,7 @@ START_TEST(short_lives_are_no_reason_for_long_waits)
     }
     ck_assert_uint_ge(took, 100);
     ck_assert_uint_le(took, 500);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -366,10 +330,8 @@ START_TEST(a_node_that_calls_is_called_back_at_once)
 {
     struct node a, b;
     char address[MESSAGE_ADDRESS_MAX];
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
     snprintf(address, sizeof(address), "%s", peers_address(b.peers));
     node_close(&b);
     uint64_t begun = uv_hrtime();
@@ -384,8 +346,7 @@ START_TEST(a_node_that_calls_is_called_back_at_once)
     connect_nodes(&a, &b);
     ck_assert_uint_le(milliseconds_since(begun), 400);
     ck_assert_uint_eq(2, a.ups);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -433,8 +394,7 @@ START_TEST(the_loop_does_not_block_on_what_a_callback_queued)
     uv_prepare_init(&loop, &turns.first);
     uv_prepare_init(&loop, &turns.last);
     uv_prepare_start(&turns.last, on_last);
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     uv_prepare_start(&turns.first, on_first);
     connect_nodes(&a, &b);
     for (uint8_t i = 0; i < 50; i++) {
@@ -448,8 +408,7 @@ START_TEST(the_loop_does_not_block_on_what_a_callback_queued)
     ck_assert_uint_eq(turns.done, queued());
     uv_close((uv_handle_t *)&turns.first, NULL);
     uv_close((uv_handle_t *)&turns.last, NULL);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -457,18 +416,15 @@ START_TEST(a_loop_with_idle_peers_sleeps)
 {
     struct node a, b;
     uint32_t turns_taken = 0;
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
-    node_open(&a);
-    node_open(&b);
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
     connect_nodes(&a, &b);
     send_chunk(&a, &b, 1);
     uint64_t end = uv_hrtime() + 300000000u;
     for (; uv_hrtime() < end; turns_taken++)
         uv_run(&loop, UV_RUN_ONCE);
     ck_assert_uint_le(turns_taken, 1000); /* the pulse makes 150, heartbeats a few more */
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -538,14 +494,12 @@ START_TEST(an_address_in_use_is_told)
 {
     struct node a, b;
     char why[256] = "";
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
+    pair_init(&a, &b, "shm");
     node_open(&a);
     snprintf(b.options.listen, sizeof(b.options.listen), "%s", peers_address(a.peers));
     ck_assert_int_eq(STRAIT_ERR_IO, node_try(&b, why, sizeof(why)));
     ck_assert_ptr_nonnull(strstr(why, "in use"));
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -720,8 +674,7 @@ START_TEST(a_node_can_be_closed_at_any_moment)
     node_init(&b, "b", "loopback,shm");
     node_secret(&a, SECRET);
     node_secret(&b, SECRET);
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     (void)get(&a, &b);
     (void)get(&b, &a);
     (void)peers_get(a.peers, "localhost:1");
@@ -732,8 +685,7 @@ START_TEST(a_node_can_be_closed_at_any_moment)
     EXPECT(a.closed && b.downs == b.ups);
     ck_assert_uint_eq(a.ups, a.downs);
     ck_assert_uint_eq(a.ups, a.quiets);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 

@@ -16,16 +16,13 @@
 START_TEST(who_knows_the_secret_is_let_in)
 {
     struct node a, b;
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
+    pair_init(&a, &b, "shm");
     node_secret(&a, SECRET);
     node_secret(&b, SECRET);
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     connect_nodes(&a, &b);
     ck_assert_uint_eq(0, a.metrics.auth_failures + b.metrics.auth_failures);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -41,21 +38,18 @@ static const struct {
 START_TEST(who_does_not_know_the_secret_is_refused)
 {
     struct node a, b;
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
+    pair_init(&a, &b, "shm");
     if (strangers[_i].dialler != NULL)
         node_secret(&a, strangers[_i].dialler);
     if (strangers[_i].acceptor != NULL)
         node_secret(&b, strangers[_i].acceptor);
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     EXPECT(strstr(get(&a, &b)->why, strangers[_i].why) != NULL);
     EXPECT(b.metrics.auth_failures >= 1);
     ck_assert(!strangers[_i].both_count || a.metrics.auth_failures >= 1);
     RUN_UNTIL((get(&a, &b), false), 200);
     ck_assert_uint_eq(0, a.ups + b.ups);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
 }
 END_TEST
 
@@ -70,6 +64,21 @@ START_TEST(a_secret_that_cannot_be_read_is_told)
     node_fini(&a);
 }
 END_TEST
+
+#ifdef STRAIT_HAVE_UCX
+START_TEST(options_of_ucx_that_mean_nothing_are_told)
+{
+    static const char *const bad[] = {"colour=red", "tls", "port=high", "tls=tcp port=70000", "listen=nowhere"};
+    struct node a;
+    char why[512] = "";
+    node_init(&a, "a", "shm");
+    snprintf(a.options.ucx, sizeof(a.options.ucx), "%s", bad[_i]);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, node_try(&a, why, sizeof(why)));
+    ck_assert_ptr_nonnull(strstr(why, bad[_i]));
+    node_fini(&a);
+}
+END_TEST
+#endif
 
 /* ---- Strangers: raw connections ------------------------------------------------------------------------------------
  */
@@ -338,14 +347,12 @@ START_TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
     struct node a, b, c;
     uint32_t half_open = 0;
     struct message message = note_message("still there");
-    node_init(&a, "a", "shm");
-    node_init(&b, "b", "shm");
+    pair_init(&a, &b, "shm");
     node_init(&c, "c", "shm");
     node_secret(&a, SECRET);
     node_secret(&b, SECRET);
     node_secret(&c, SECRET);
-    node_open(&a);
-    node_open(&b);
+    pair_open(&a, &b);
     node_open(&c);
     connect_nodes(&a, &b);
     for (int i = 0; i < STRANGERS; i++) {
@@ -370,8 +377,7 @@ START_TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
         close(fds[i]);
     ck_assert_uint_eq(0, a.downs);
     ck_assert_uint_eq(0, c.downs);
-    node_fini(&a);
-    node_fini(&b);
+    pair_fini(&a, &b);
     node_fini(&c);
 }
 END_TEST
@@ -433,6 +439,9 @@ int main(void)
     tcase_add_test(tcase, who_knows_the_secret_is_let_in);
     tcase_add_loop_test(tcase, who_does_not_know_the_secret_is_refused, 0, COUNT(strangers));
     tcase_add_test(tcase, a_secret_that_cannot_be_read_is_told);
+#ifdef STRAIT_HAVE_UCX
+    tcase_add_loop_test(tcase, options_of_ucx_that_mean_nothing_are_told, 0, 5);
+#endif
     tcase_add_loop_test(tcase, a_peer_without_a_common_version_is_refused, 0, COUNT(other_versions));
     tcase_add_test(tcase, a_newer_peer_that_still_speaks_ours_is_let_in);
     tcase_add_test(tcase, a_hello_that_is_sent_back_is_refused);

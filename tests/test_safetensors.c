@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "internal/bytes.h"
+#include "tests/run_suite.h"
 #include "tools/safetensors.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
@@ -396,9 +397,5 @@ static Suite *safetensors_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(safetensors_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(safetensors_suite());
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "daemon/protocol/segments.h"
+#include "tests/run_suite.h"
 #include "tests/support.h"
 
 enum { REGIONS = 6, PAGE_BYTES = 4096 };
@@ -99,6 +100,34 @@ START_TEST(units_may_count_to_the_last_number)
     ck_assert(segments_piece(&segments, UINT32_MAX - 1, 1, &piece));
     ck_assert(!segments_piece(&segments, UINT32_MAX, 1, &piece));
     ck_assert_uint_eq(piece.first, UINT32_MAX - 4);
+}
+END_TEST
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------ */
+
+static const struct {
+    struct segment segment;
+    uint64_t bytes;
+} sized[] = {
+    {{0, 0, 1, 0, 1}, 1000},
+    {{0, 0, 6, 5, 7}, 7 * (1000 + 1004 + 1008 + 1012 + 1016 + 1020)},
+    {{0, 4, 2, 0, 3}, 3 * (1016 + 1020)},
+    {{1, 0, 2, 0, 3}, 3 * 2 * (2000 + 2004)},         /* two rows a page */
+    {{0, 5, 1, 0, UINT32_MAX}, 1020ull * UINT32_MAX}, /* more than 32 bits */
+    {{1, 0, 3, 0, 1}, 0},                             /* no such region */
+    {{1, 2, 1, 0, 1}, 0},
+    {{0, UINT32_MAX, 2, 0, 1}, 0},
+    {{2, 0, 1, 0, 1}, 0}, /* no such group */
+    {{0, 0, 0, 0, 1}, 0},
+    {{0, 0, 1, 0, 0}, 0},
+};
+
+START_TEST(a_segment_has_the_bytes_of_its_pages)
+{
+    for (uint32_t g = 0; g < 2; g++)
+        for (uint32_t r = 0; r < REGIONS; r++)
+            regions[g][r].row_bytes = 1000 * (g + 1) + 4 * r;
+    ck_assert_uint_eq(sized[_i].bytes, segment_bytes(&sized[_i].segment, &sizes));
 }
 END_TEST
 
@@ -263,6 +292,7 @@ static Suite *segments_suite(void)
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_add_loop_test(tcase, units_are_a_rectangle_or_none, 0, COUNT(pieces));
     tcase_add_loop_test(tcase, a_refused_segment_changes_nothing, 0, COUNT(invalid));
+    tcase_add_loop_test(tcase, a_segment_has_the_bytes_of_its_pages, 0, COUNT(sized));
     tcase_add_test(tcase, units_may_count_to_the_last_number);
     tcase_add_test(tcase, as_many_rows_as_fit_are_cut);
     tcase_add_test(tcase, parts_of_a_row_are_cut_where_it_does_not_fit);
@@ -278,9 +308,5 @@ static Suite *segments_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(segments_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(segments_suite());
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "internal/bytes.h"
+#include "tests/run_suite.h"
 #include "tests/transport_sides.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
@@ -498,9 +499,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite());
 }

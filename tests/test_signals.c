@@ -11,6 +11,8 @@
 
 #include <strait/strait.h>
 
+#include "tests/run_suite.h"
+
 static const int taken_by_ucx[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
 #define TAKEN (int)(sizeof(taken_by_ucx) / sizeof(taken_by_ucx[0]))
 
@@ -190,9 +192,5 @@ int main(void)
     tcase_add_test(tcase, the_daemon_leaves_errors_to_the_system);
     tcase_add_test(tcase, who_wants_backtraces_gets_them);
     suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite);
 }

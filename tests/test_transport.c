@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/fake_nccl.h"
+#include "tests/run_suite.h"
 #include "tests/transport_sides.h"
 #include "transport/loopback.h"
 #include "transport/nccl.h"
@@ -487,10 +488,5 @@ int main(void)
     if (transport_find("ucx") == NULL)
         printf("ucx is left out: this build was made without it\n");
     fake_nccl_reset();
-    nccl_use_calls(&fake_nccl_calls);
-    SRunner *runner = srunner_create(suite(kinds));
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite(kinds));
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "internal/bytes.h"
+#include "tests/run_suite.h"
 #include "tests/transport_sides.h"
 #include "transport/ucx_address.h"
 
@@ -254,9 +255,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(suite());
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(suite());
 }

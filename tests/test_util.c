@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/run_suite.h"
 #include "tools/ordered.h"
 #include "tools/plan.h"
 #include "tools/util.h"
@@ -356,9 +357,5 @@ static Suite *util_suite(void)
 
 int main(void)
 {
-    SRunner *runner = srunner_create(util_suite());
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_suite(util_suite());
 }

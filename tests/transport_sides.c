@@ -226,7 +226,7 @@ void sides_open(struct side sides[2])
     open_link(&sides[1], fds[1], LINK_DIALLED);
 }
 
-void sides_connect(struct side sides[2])
+void sides_begin(struct side sides[2])
 {
     uint8_t address[2][LINK_ADDRESS_MAX];
     size_t size[2];
@@ -235,6 +235,11 @@ void sides_connect(struct side sides[2])
         size[i] = link_address(sides[i].link, address[i], LINK_ADDRESS_MAX);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(STRAIT_OK, link_connect(sides[i].link, address[!i], size[!i]));
+}
+
+void sides_connect(struct side sides[2])
+{
+    sides_begin(sides);
     ck_assert_uint_eq(0, sides[0].connected + sides[1].connected);
     WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
 }

@@ -43,8 +43,9 @@ int make_arena(size_t size, void **base);
 void side_init(struct side *side, const struct transport_ops *ops, const char *options);
 void side_fini(struct side *side);
 
-/* Opens and connects the links of two sides of this process and waits until they are up. */
+/* Opens the links of two sides of this process; and connects them; and waits until they are up. */
 void sides_open(struct side sides[2]);
+void sides_begin(struct side sides[2]);
 void sides_connect(struct side sides[2]);
 /* The same with a side of another process, by way of `control`, a stream socket; `fd` is for link_open. */
 void side_connect(struct side *side, int fd, enum link_side which, int control);

@@ -26,3 +26,11 @@ void json_add_hex(cJSON *object, const char *name, const uint8_t *bytes, size_t 
         snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
     cJSON_AddStringToObject(object, name, hex);
 }
+
+void json_add_known(cJSON *object, const char *name, double value)
+{
+    if (value > 0)
+        cJSON_AddNumberToObject(object, name, value);
+    else
+        cJSON_AddNullToObject(object, name);
+}

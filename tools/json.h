@@ -16,4 +16,7 @@ bool json_print(struct cJSON *object, FILE *stream);
 /* Adds `size` bytes, at most 32, as hexadecimal digits in their order. */
 void json_add_hex(struct cJSON *object, const char *name, const uint8_t *bytes, size_t size);
 
+/* Adds a number that is more than 0, else null: not known. */
+void json_add_known(struct cJSON *object, const char *name, double value);
+
 #endif

@@ -80,7 +80,8 @@ struct transport_ops {
     uint32_t send_memory, receive_memory; /* enum transport_memory, or'ed */
     bool direct;                          /* the sender stores straight into the receiver's arena: link_map */
 
-    void (*missing)(char *dst, size_t size); /* NULL: everything is there */
+    void (*missing)(char *dst, size_t size);          /* NULL: everything is there */
+    enum strait_status (*check)(const char *options); /* NULL: `create` tells */
     enum strait_status (*create)(const struct transport_arena *arena, const struct transport_events *events,
                                  void *owner, const char *options, struct transport **transport);
     void (*destroy)(struct transport *transport); /* all links have been closed */
@@ -95,7 +96,7 @@ struct transport_ops {
     size_t (*address)(struct link *link, void *dst, size_t capacity);
     enum strait_status (*connect)(struct link *link, const void *address, size_t size);
     void (*close)(struct link *link);
-    void (*abandon)(struct link *link);         /* NULL: links close by themselves */
+    void (*abandon)(struct link *link);        /* NULL: links close by themselves */
     bool (*sees_end)(const struct link *link); /* NULL: it does not */
     void *(*map)(struct link *link, size_t offset, size_t size);
     enum strait_status (*send)(struct link *link, const void *header, size_t header_size, const void *data, size_t size,
@@ -131,6 +132,12 @@ static inline enum strait_status transport_create(const struct transport_ops *op
                                                   const char *options, struct transport **transport)
 {
     return ops->create(arena, events, owner, options, transport);
+}
+/* Whether transport_create would take the options, as far as that can be told without a machine's devices: OK,
+ * ERR_INVALID. */
+static inline enum strait_status transport_check(const struct transport_ops *ops, const char *options)
+{
+    return ops->check != NULL && ops->check(options) == STRAIT_ERR_INVALID ? STRAIT_ERR_INVALID : STRAIT_OK;
 }
 /* What the last transport_create of this kind that said ERR_UNSUPPORTED did not find, for people; else empty. */
 static inline void transport_missing(const struct transport_ops *ops, char *dst, size_t size)

@@ -137,6 +137,15 @@ static enum strait_status ucx_create(const struct transport_arena *arena, const 
     return status;
 }
 
+static enum strait_status ucx_check(const char *text)
+{
+    struct ucx_options options;
+    enum strait_status status = ucx_options_read(text, &options);
+    if (status == STRAIT_OK)
+        ucp_config_release(options.config);
+    return status;
+}
+
 static void ucx_destroy(struct transport *transport)
 {
     struct ucx *ucx = (struct ucx *)transport;
@@ -225,6 +234,7 @@ const struct transport_ops transport_ucx = {
     .send_memory = TRANSPORT_HOST,
     .receive_memory = TRANSPORT_HOST,
     .direct = false,
+    .check = ucx_check,
     .create = ucx_create,
     .destroy = ucx_destroy,
     .fd = ucx_fd,

@@ -49,6 +49,7 @@ static enum strait_status unknown(const char *where, const char *name, size_t si
     return STRAIT_ERR_INVALID;
 }
 
+/* where NULL: a flag. */
 static enum strait_status assign(struct node_options *options, const char *where, const char *name, size_t name_size,
                                  const char *value, size_t value_size, struct option_error *error)
 {
@@ -59,7 +60,10 @@ static enum strait_status assign(struct node_options *options, const char *where
     if (option_set(row, options, value, value_size, why, sizeof(why)))
         return STRAIT_OK;
     log_quote(quoted, sizeof(quoted), value, value_size);
-    snprintf(error->text, sizeof(error->text), "%s: %s: %s %s", where, row->name, quoted, why);
+    if (where == NULL)
+        snprintf(error->text, sizeof(error->text), "--%s: %s %s", row->name, quoted, why);
+    else
+        snprintf(error->text, sizeof(error->text), "%s: %s: %s %s", where, row->name, quoted, why);
     return STRAIT_ERR_INVALID;
 }
 
@@ -223,7 +227,6 @@ static enum strait_status assign_flag(struct node_options *options, const char *
     const char *name = flag + 2, *value;
     size_t size = strcspn(name, "=");
     const struct option_row *row = option_find(name, size);
-    char where[64];
     *used = false;
     if (row == NULL)
         return unknown("command line", name, size, error);
@@ -237,8 +240,7 @@ static enum strait_status assign_flag(struct node_options *options, const char *
         value = next;
         *used = true;
     }
-    snprintf(where, sizeof(where), "--%s", row->name);
-    return assign(options, where, name, size, value, strlen(value), error);
+    return assign(options, NULL, name, size, value, strlen(value), error);
 }
 
 enum strait_status options_flags(struct node_options *options, int argc, char *const *argv, struct option_error *error)

@@ -13,7 +13,7 @@ struct uv_loop_s;
 struct jobs;
 
 struct job_result {
-    enum strait_reason reason; /* NONE, CODEC, INTEGRITY, NO_MEMORY, LOCAL */
+    enum strait_reason reason; /* NONE, CODEC, INTEGRITY, NO_MEMORY, LOCAL; encode: NONE, LOCAL, GEOMETRY (no room) */
     uint64_t bytes;            /* encode: of the chunk; decode: of the pages */
     uint64_t raw_bytes;        /* of the pages of the piece */
     uint64_t values[STRAIT_BLOCK_MODES];

@@ -41,6 +41,14 @@ static enum strait_status begin(struct job *job, const struct job_chunk *chunk)
 
 /* ---- Encode ------------------------------------------------------------------------------------------------------ */
 
+/* Both sides cut chunks that fit: who asks for a larger one does not fit to us. */
+enum strait_reason job_encode_reason(enum strait_status status)
+{
+    if (status == STRAIT_OK)
+        return STRAIT_REASON_NONE;
+    return status == STRAIT_ERR_NO_SPACE ? STRAIT_REASON_GEOMETRY : STRAIT_REASON_LOCAL;
+}
+
 static void work_encode(struct job *job)
 {
     const struct strait_encode_params params = {
@@ -56,10 +64,9 @@ static void work_encode(struct job *job)
     (void)fault_at(FAULT_ENCODED, NULL, NULL);
     if (status == STRAIT_OK)
         status = (enum strait_status)result.status;
-    if (status != STRAIT_OK) {
-        job->result.reason = STRAIT_REASON_LOCAL;
+    job->result.reason = job_encode_reason(status);
+    if (status != STRAIT_OK)
         return;
-    }
     job->result.bytes = result.bytes;
     job_count_values(job, &result);
 }

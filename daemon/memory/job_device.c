@@ -6,6 +6,11 @@
 #include "daemon/memory/job_private.h"
 #include "kernels/chunk_layout.h"
 
+static enum strait_reason reason_of(const struct job *job, enum strait_status status)
+{
+    return job->task.work == DEVICE_ENCODE ? job_encode_reason(status) : job_reason_of(status);
+}
+
 static void on_finished(struct device_task *task)
 {
     struct job *job = (struct job *)((uint8_t *)task - offsetof(struct job, task));
@@ -13,7 +18,7 @@ static void on_finished(struct device_task *task)
     bool encodes = task->work == DEVICE_ENCODE;
     job->result.queued = task->queued;
     job->result.nanoseconds = task->nanoseconds;
-    job->result.reason = encodes && status != STRAIT_OK ? STRAIT_REASON_LOCAL : job_reason_of(status);
+    job->result.reason = reason_of(job, status);
     if (status == STRAIT_OK || !encodes) {
         job->result.bytes = task->result.bytes;
         job_count_values(job, &job->task.result);
@@ -79,7 +84,7 @@ void job_start_on_device(struct job *job)
     jobs->running++;
     enum strait_status status = describe(job);
     if (status != STRAIT_OK) {
-        job->result.reason = job_reason_of(status);
+        job->result.reason = reason_of(job, status);
         job_tell_soon(job);
         return;
     }

@@ -87,6 +87,7 @@ void job_tell_soon(struct job *job);
 /* A copy of the chunk's metadata, which its sender may still be able to change. OK: the caller frees *metadata. */
 enum strait_status job_copy_metadata(const struct job *job, uint8_t **metadata, uint64_t *size);
 enum strait_reason job_reason_of(enum strait_status status);
+enum strait_reason job_encode_reason(enum strait_status status);
 /* Into job->result: what the codec says of modes. */
 void job_count_values(struct job *job, const struct strait_result *result);
 

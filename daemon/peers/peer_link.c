@@ -315,13 +315,25 @@ static void copy_text(char *dst, size_t capacity, struct view text)
     dst[size] = 0;
 }
 
+/* All slots that the peer says it has, as memory of ours: or a grant of one could not be filled, and its arena could
+ * not be pinned for GPUs. */
+static bool has_its_slots(const struct connection *c)
+{
+    return !c->current->kind->ops->direct ||
+           link_map(c->current->link, 0, (size_t)c->peer.slot_bytes * c->peer.slot_count) != NULL;
+}
+
 /* The unix socket may be faster than TCP: then the link is there before the peer's PEER_LINKS. */
 static void up_if_ready(struct connection *c)
 {
     const struct peer_link *link = c->current;
-    if (c->peer.state == PEER_LINKING && c->has_links && !c->doomed && link != NULL && link->connected &&
-        !link->closing)
+    if (c->peer.state != PEER_LINKING || !c->has_links || c->doomed || link == NULL || !link->connected ||
+        link->closing)
+        return;
+    if (has_its_slots(c))
         connection_up(c);
+    else
+        connection_blame(c, "an arena smaller than its slots");
 }
 
 static void take_first(struct connection *c, const struct message_peer_links *links)

@@ -355,6 +355,16 @@ static enum strait_status read_secret(struct peers *peers, char *why, size_t why
     return status;
 }
 
+/* A typing error shall not turn the network off behind the operator's back. */
+static enum strait_status check_options(const struct peers *peers, char *why, size_t why_size)
+{
+    const struct transport_ops *ucx = transport_find("ucx");
+    if (ucx == NULL || transport_check(ucx, peers->options.ucx) == STRAIT_OK)
+        return STRAIT_OK;
+    snprintf(why, why_size, "ucx-options: '%s' is not understood", peers->options.ucx);
+    return STRAIT_ERR_INVALID;
+}
+
 static void open_handles(struct peers *peers) /* which cannot fail */
 {
     uv_timer_init(peers->config.loop, &peers->tick);
@@ -395,6 +405,8 @@ enum strait_status peers_open(const struct peers_config *config, struct peers **
         return STRAIT_ERR_NO_MEMORY;
     }
     enum strait_status status = read_secret(made, why, why_size);
+    if (status == STRAIT_OK)
+        status = check_options(made, why, why_size);
     if (status == STRAIT_OK)
         status = listener_open(made, why, why_size);
     if (status != STRAIT_OK) {

@@ -1,7 +1,8 @@
 """Finds the library in a build folder of the tree when nothing else says where it is."""
 
-import ctypes
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +12,20 @@ TREE = Path(__file__).resolve().parents[2]
 
 
 def loads(path: Path) -> bool:
-    """Not so for another processor's build."""
-    try:
-        ctypes.CDLL(str(path))
-    except OSError:
-        return False
-    return True
+    """Not so for another processor's build. A sanitizer's ends the process that loads it, so another one tries."""
+    command = [sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])", str(path)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def find_library(name: str, variable: str) -> None:
+    """The newest one."""
     beside = TREE / "python" / "strait" / name
-    built = sorted(TREE.glob(f"build*/**/{name}"), key=lambda path: path.stat().st_mtime)
-    if variable not in os.environ and not beside.exists():
-        built = [path for path in built if loads(path)]
-        if built:
-            os.environ[variable] = str(built[-1])
+    if variable in os.environ or beside.exists():
+        return
+    built = sorted(TREE.glob(f"build*/**/{name}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    found = next((path for path in built if loads(path)), None)
+    if found is not None:
+        os.environ[variable] = str(found)
 
 
 find_library("libstrait-codec.so", "STRAIT_LIBRARY")
@@ -39,6 +39,16 @@ def rng():
     seed = int(os.environ.get("STRAIT_TEST_SEED", "20240611"))
     print(f"STRAIT_TEST_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def control():
+    """Of the fake driver."""
+    import fake_gpu
+
+    control = fake_gpu.find_control()
+    yield control
+    control.delay_us = control.mapped_only = control.capturing = control.fail = 0
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""A worker that holds pages on a GPU and offers them; test_gpu.py tells it what to do, line by line, and reads answers.
+"""A worker that holds pages on a GPU and offers them; test_gpu_service.py tells it what to do, line by line, and reads
+answers.
 
     SOCKET PAGES  ->  the pool's blob, in hex
     offer KEY IDS...  ->  "offered", then the state of the verdict

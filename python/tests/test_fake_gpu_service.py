@@ -28,13 +28,6 @@ SHAPE = (32, 16, 4, 32)
 CLASSES = [(role, layer) for layer in range(3) for role in "kv"]
 
 
-@pytest.fixture
-def control():
-    control = fake_gpu.find_control()
-    yield control
-    control.delay_us = control.mapped_only = 0
-
-
 @pytest.fixture(params=["one daemon", "two daemons"])
 def sockets(request, tmp_path):
     daemons = []

@@ -1,0 +1,87 @@
+/* A daemon that a test plays by itself: it is a peer of nodes over shm, and says and stores whatever the test wants, in
+ * any order. It has a receive arena in the host's memory and memory that it calls a GPU's, of the fake plugin; of both
+ * it knows which bytes may have been written. It runs on the test's thread, whenever that waits: ROGUE_WAIT. */
+#ifndef STRAIT_TESTS_ROGUE_H
+#define STRAIT_TESTS_ROGUE_H
+
+#include "tests/node_harness.h"
+
+#include "daemon/chunk_header.h"
+#include "proto/blob.h"
+#include "tests/fake_device.h"
+
+enum { ROGUE_SLOTS = 8, ROGUE_FAR_SLOTS = 8, ROGUE_LIST_MAX = 64, ROGUE_SLOT_BYTES = 64 << 10 };
+
+/* What nodes have said. */
+struct rogue_heard {
+    struct message_arena arena; /* the latest; so are the others that are no lists */
+    struct fake_handle handle;
+    struct message_reach reach;
+    struct message_request request;
+    struct message_grant grants[ROGUE_LIST_MAX];
+    uint64_t released[ROGUE_LIST_MAX];
+    struct chunk_header chunks[ROGUE_LIST_MAX];
+    size_t chunk_sizes[ROGUE_LIST_MAX];
+    struct message_end end;
+    uint32_t arena_count, reach_count, request_count, grant_count, released_count, chunk_count, segments_count,
+        end_count, sent_count;
+    uint32_t units; /* announced */
+    bool last;
+};
+
+struct rogue {
+    uv_loop_t loop;
+    uv_timer_t pulse;
+    struct node_options options;
+    struct metrics metrics;
+    struct peers *peers;
+    struct peer *peer; /* the node, while it is up */
+    bool went_down, closed;
+    char why[128];
+    struct transport_arena arena;
+    uint32_t slot_bytes, slot_count; /* as it claims */
+    uint8_t *far;                    /* its GPU's memory: slots, and as much again behind them */
+    int far_fd;
+    uint32_t far_slot_bytes;
+    size_t far_size;
+    int listener;
+    struct rogue_heard heard;
+};
+
+/* Slots as they are; what it claims of them may be changed before rogue_meet. */
+void rogue_init(struct rogue *rogue, uint32_t far_slot_bytes);
+void rogue_dial(struct rogue *rogue, const struct test_node *node); /* to be repeated while somebody waits */
+void rogue_meet(struct rogue *rogue, const struct test_node *node); /* until it is up */
+void rogue_leave(struct rogue *rogue);                              /* in order */
+void rogue_fini(struct rogue *rogue);
+
+void rogue_say(struct rogue *rogue, const struct message *message);
+/* A chunk for that slot, whatever is in it. */
+void rogue_send(struct rogue *rogue, const struct chunk_header *header, size_t size);
+
+/* A name for this memory that the fake plugin knows. */
+struct fake_handle rogue_handle(const struct rogue *rogue);
+struct message rogue_arena(const struct rogue *rogue, const struct fake_handle *handle, uint32_t device,
+                           uint32_t first_slot);
+/* A pool as its node describes it. blob_fini is the caller's. */
+struct pool_blob blob_of(struct test_pool *pool);
+/* For pages [0, span->count) of group 0 of an offer of that key; without a grant. */
+struct message rogue_request(const struct pool_blob *pool, const char *key, uint64_t leg, const struct wire_span *span);
+
+/* Is nothing else written than in these slots? Bits: of the host's, and of the GPU's. */
+bool rogue_untouched(const struct rogue *rogue, uint32_t near_slots, uint32_t far_slots);
+
+void rogue_turn(struct rogue *rogue);
+
+/* Like WAIT, with the rogue alive. */
+#define ROGUE_WAIT(rogue, expression)                         \
+    do {                                                      \
+        uint64_t rogue_end = uv_hrtime() + 15000u * 1000000u; \
+        while (!(expression) && uv_hrtime() < rogue_end) {    \
+            rogue_turn(rogue);                                \
+            pump(1);                                          \
+        }                                                     \
+        ck_assert_msg(expression, #expression);               \
+    } while (0)
+
+#endif

@@ -1,0 +1,18 @@
+/* The end of every program that is a suite. */
+#ifndef STRAIT_TESTS_RUN_SUITE_H
+#define STRAIT_TESTS_RUN_SUITE_H
+
+#include <check.h>
+#include <stdlib.h>
+
+/* Runs and frees it: the program's exit status. CK_VERBOSITY tells more or less. */
+static inline int run_suite(Suite *suite)
+{
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+#endif

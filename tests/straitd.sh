@@ -1,0 +1,62 @@
+#!/bin/sh
+# straitd.sh STRAITD SCRATCH: the daemon's command line: what is wrong with it is told in one line, and it does not
+# start. SCRATCH is overwritten. HAS_UCX=1: this build has that transport.
+set -eu
+straitd=$(realpath "$1")
+rm -rf "$2"
+mkdir -p "$2"
+cd "$2"
+failed=0
+
+fail() {
+    echo "FAIL: $*"
+    failed=1
+}
+
+refuses() { # STATUS TEXT ARGUMENT...: ends with that status, and the text is all of a line that it says
+    want=$1 text=$2 code=0
+    shift 2
+    timeout 20 "$straitd" "$@" >out 2>err || code=$?
+    [ $code -eq "$want" ] || fail "exit status $code, not $want: straitd $*"
+    grep -qxF -e "straitd: $text" err || fail "straitd $* says: $(cat err)"
+}
+
+prints() { # TEXT ARGUMENT...
+    text=$1
+    shift
+    timeout 20 "$straitd" "$@" >out 2>err || fail "exit status $?: straitd $*"
+    grep -qF -e "$text" out || fail "straitd $* prints: $(head -3 out)"
+    [ ! -s err ] || fail "straitd $* says: $(cat err)"
+}
+
+prints "usage: straitd" --help
+prints "usage: straitd" -h
+prints "straitd " --version
+prints "clients = 7" --print-config --clients 7
+prints "clients = 7" --print-config --clients=7
+
+echo "clients = 8" >good.conf
+prints "clients = 8" --config good.conf --print-config
+prints "clients = 8" --config=good.conf --print-config
+prints "clients = 9" --config good.conf --clients 9 --print-config
+
+refuses 2 "--config: needs a file" --config
+refuses 2 "/nowhere/straitd.conf: No such file or directory" --config /nowhere/straitd.conf
+refuses 2 "--clients: needs a value" --clients
+refuses 2 "command line: no option is called clinets" --clinets 7
+refuses 2 "operand: is not an option" operand
+refuses 2 "--coding: best is none of: auto,raw,top16,tiered" --coding best
+refuses 2 "listen: 0.0.0.0:0 is not a loopback address: it needs secret-file (or insecure-no-auth)" --listen 0.0.0.0:0
+
+echo "coding = best" >bad.conf
+refuses 2 "bad.conf:1: coding: best is none of: auto,raw,top16,tiered" --config bad.conf
+
+own="--socket $PWD/s --listen 127.0.0.1:0 --metrics= --arena-bytes 4M --send-bytes 4M"
+# shellcheck disable=SC2086
+refuses 1 "/nowhere/codebook: No such file or directory" $own --codebook /nowhere/codebook
+if [ "${HAS_UCX:-0}" = 1 ]; then
+    # shellcheck disable=SC2086
+    refuses 1 "ucx-options: 'colour=red' is not understood" $own --ucx-options colour=red
+fi
+[ ! -e s ] || fail "a daemon that did not start left its socket"
+exit $failed
