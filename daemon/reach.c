@@ -277,6 +277,12 @@ uint32_t reach_slot_bytes(const struct peer *peer, uint32_t slot)
     return arena != NULL ? arena->slot_bytes : 0;
 }
 
+bool reach_by_link(const struct peer *peer, uint32_t slot)
+{
+    const struct far_arena *arena = arena_of_slot(peer, slot);
+    return arena != NULL && arena->nccl;
+}
+
 uint32_t reach_slot_device(const struct peer *peer, uint32_t slot)
 {
     return arena_of_slot(peer, slot)->device;

@@ -41,6 +41,8 @@ uint64_t reach_devices(const struct peer *peer, const struct pool_id *pool);
  * not), and which GPU that is. */
 bool reach_knows_slot(const struct peer *peer, uint32_t slot);
 uint32_t reach_slot_bytes(const struct peer *peer, uint32_t slot);
+/* Chunks for this slot may go by a link between GPUs, when there is one. */
+bool reach_by_link(const struct peer *peer, uint32_t slot);
 uint32_t reach_slot_device(const struct peer *peer, uint32_t slot);
 /* How GPU `device` of ours gets to a slot in a GPU's memory: WIRE_PEER, WIRE_NCCL, or WIRES_COUNTED: not at all. */
 enum wire_counter reach_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot);

@@ -339,11 +339,12 @@ static void encode(struct source *source, const struct leg_grant *grant)
     if (ids != NULL) {
         const int32_t device = request->pool->pool->groups[piece.group].device;
         flight->wire = wire_for(source, grant, device);
-        if (flight->wire == WIRES_COUNTED) { /* the link between the GPUs has ended meanwhile */
+        if (flight->wire == WIRES_COUNTED && reach_by_link(source->peer, grant->slot)) { /* it has ended meanwhile */
             report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
             return;
         }
-        chunk = destination(source, grant, device, flight);
+        if (flight->wire != WIRES_COUNTED)
+            chunk = destination(source, grant, device, flight);
     }
     if (chunk.bytes == NULL) { /* a grant that no honest sink gives: the sink cuts as this side would */
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);

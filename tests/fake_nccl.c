@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "tests/support.h"
-#include "transport/nccl.h"
 
 #define REFUSED   (-1)
 #define LATE      (-2)
@@ -57,7 +56,6 @@ void fake_nccl_reset(void)
 {
     memset(&fake_nccl, 0, sizeof(fake_nccl));
     fake_nccl.multiprocessors = 132;
-    nccl_use_calls(&fake_nccl_calls);
 }
 
 static uint64_t microseconds(void)

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "transport/nccl.h"
 #include "transport/nccl_calls.h"
 
 #define FAKE_NCCL_LIBRARY 22809u
@@ -35,7 +36,13 @@ struct fake_nccl {
 extern struct fake_nccl fake_nccl;
 extern const struct nccl_calls fake_nccl_calls;
 
-/* As at first, and what transports use from now on. */
-void fake_nccl_reset(void);
+void fake_nccl_reset(void); /* as at first */
+
+/* The same, and transports of this process use it from now on. */
+static inline void fake_nccl_use(void)
+{
+    fake_nccl_reset();
+    nccl_use_calls(&fake_nccl_calls);
+}
 
 #endif

@@ -159,7 +159,7 @@ static void send_from_both(void)
 START_TEST(an_operation_that_fails_breaks_the_link)
 {
     for (uint32_t number = 1; number < 12; number += 3) {
-        fake_nccl_reset();
+        fake_nccl_use();
         fake_nccl.fail_operation = number;
         fake_nccl.posting_us = number % 2 * 100;
         set_up("carrier=loopback");
@@ -310,7 +310,7 @@ START_TEST(communicators_that_cannot_be_made_break_the_link)
     fake_nccl.fail_id = 1;
     fail_to_connect(FAKE_NCCL_REFUSED);
     for (uint32_t number = 1; number <= 4; number++) {
-        fake_nccl_reset();
+        fake_nccl_use();
         fake_nccl.fail_join = number;
         fail_to_connect(FAKE_NCCL_REFUSED);
     }
@@ -329,7 +329,7 @@ END_TEST
 START_TEST(a_link_can_be_closed_while_it_connects)
 {
     for (int steps = 0; steps < 40; steps++) {
-        fake_nccl_reset();
+        fake_nccl_use();
         fake_nccl.hang_join = steps % 3 == 0;
         make_sides("carrier=loopback timeout_ms=60000");
         sides_begin(sides);
@@ -349,7 +349,7 @@ START_TEST(ends_that_NCCL_would_not_connect_are_told_apart)
     fail_to_connect("both ends are on the same GPU");
     ck_assert_uint_eq(0, fake_nccl.joined);
 
-    fake_nccl_reset();
+    fake_nccl_use();
     other = fake_nccl_calls;
     other.within_process = false;
     nccl_use_calls(&other);
@@ -438,7 +438,7 @@ static Suite *suite(void)
 {
     Suite *all = suite_create("nccl");
     TCase *tests = tcase_create("without a GPU");
-    tcase_add_checked_fixture(tests, fake_nccl_reset, NULL);
+    tcase_add_checked_fixture(tests, fake_nccl_use, NULL);
     tcase_add_test(tests, messages_that_overtake_one_another_do_no_harm);
     tcase_add_test(tests, posting_and_running_may_take_time);
     tcase_add_test(tests, what_is_refused_does_not_travel);

@@ -378,7 +378,7 @@ static Suite *suite(void)
 {
     Suite *all = suite_create("nccl wire");
     TCase *tests = tcase_create("parsers and peers");
-    tcase_add_checked_fixture(tests, fake_nccl_reset, NULL);
+    tcase_add_checked_fixture(tests, fake_nccl_use, NULL);
     tcase_add_test(tests, an_address_is_read_as_it_was_written);
     tcase_add_test(tests, an_address_with_any_bit_changed_is_none);
     tcase_add_test(tests, an_address_of_another_size_is_none);

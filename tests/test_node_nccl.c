@@ -14,8 +14,7 @@ static const char *const codings[] = {"auto", "raw", "top16", "tiered"};
 
 static void prepare(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
 {
-    fake_nccl_reset();
-    nccl_use_calls(&fake_nccl_calls);
+    fake_nccl_use();
     pair_init(pair, wire);
     for (int i = 0; i < 2; i++) {
         struct node_options *o = i == 0 ? &pair->a->options : &pair->b->options;

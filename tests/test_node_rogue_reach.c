@@ -167,7 +167,7 @@ END_TEST
 static const struct {
     uint32_t device, first, count;
 } second[] = {
-    {1, FAR_FIRST, ROGUE_FAR_SLOTS},            /* the same again */
+    {1, FAR_FIRST, ROGUE_FAR_SLOTS - 1},        /* less of the same */
     {1, FAR_FIRST + 50, ROGUE_FAR_SLOTS},       /* another for that device */
     {2, FAR_FIRST, ROGUE_FAR_SLOTS},            /* these numbers for another device */
     {2, FAR_FIRST + ROGUE_FAR_SLOTS - 1, 1},    /* the last of them */
@@ -191,6 +191,31 @@ START_TEST(arenas_that_share_numbers_end_the_connection)
     rogue_say(&s.rogue, &arena);
     ROGUE_WAIT(&s.rogue, s.rogue.went_down);
     ck_assert(rogue_untouched(&s.rogue, 0, 0));
+    scene_end(&s);
+}
+END_TEST
+
+/* As it is when there is another way to it; the memory stays that of the first. */
+START_TEST(an_arena_may_be_told_of_again)
+{
+    struct scene s;
+    scene_begin(&s);
+    rogue_meet(&s.rogue, s.pair.a);
+    struct message arena = arena_of(&s);
+    rogue_say(&s.rogue, &arena);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.reach_count == 1);
+    for (int i = 0; i < 100; i++) {
+        s.handle.fd = 1000 + i;
+        rogue_say(&s.rogue, &arena);
+    }
+    settle(&s);
+    ck_assert(!s.rogue.went_down);
+    struct flow *offer = offer_to_rogue(&s, "far", 1);
+    grant_one(&s, 1, FAR_FIRST);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 1);
+    ck_assert(rogue_untouched(&s.rogue, 0, 1));
+    rogue_leave(&s.rogue);
+    ends_failed(offer, STRAIT_REASON_PEER_DOWN);
     scene_end(&s);
 }
 END_TEST
@@ -335,6 +360,7 @@ int main(void)
     tcase_add_loop_test(tcase, an_arena_that_cannot_be_reached_is_not_used, 0, COUNT(useless));
     tcase_add_loop_test(tcase, arenas_that_share_numbers_end_the_connection, 0, COUNT(second));
     tcase_add_test(tcase, a_daemon_may_have_many_gpus);
+    tcase_add_test(tcase, an_arena_may_be_told_of_again);
     tcase_add_test(tcase, an_arena_of_another_daemon_gets_no_chunk_into_its_pages);
     tcase = node_case(suite, "end");
     tcase_add_loop_test(tcase, an_arena_after_the_farewell_is_let_go_of, 0, 2);

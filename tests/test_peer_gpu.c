@@ -25,8 +25,7 @@ static enum strait_status open_gpu(struct node *node, uint32_t device, const cha
 
 static void open_nodes(void)
 {
-    fake_nccl_reset();
-    nccl_use_calls(&fake_nccl_calls);
+    fake_nccl_use();
     node_init(&a, "a", "shm");
     node_init(&b, "b", "shm");
     node_open(&a);

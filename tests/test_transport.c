@@ -487,6 +487,6 @@ int main(void)
         printf("kind %d: %s\n", kinds, transport_at((uint32_t)kinds)->name), kinds++;
     if (transport_find("ucx") == NULL)
         printf("ucx is left out: this build was made without it\n");
-    fake_nccl_reset();
+    fake_nccl_use();
     return run_suite(suite(kinds));
 }
