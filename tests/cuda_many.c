@@ -127,6 +127,7 @@ void many_blocks(const struct device *device)
         for (int turn = 0; turn < TURNS; turn++) {
             require_cuda(cudaMemset(pool->chunks, CANARY, CHUNKS * pool->room));
             require_cuda(cudaMemset(pool->target, CANARY, POOL_BYTES));
+            device_filled();
             require(strait_encode_batch(device->codec, &params, pool->encode, CHUNKS, &run) == STRAIT_OK);
             device_wait(device);
             for (uint32_t c = 0; c < CHUNKS; c++) {

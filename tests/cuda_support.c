@@ -47,6 +47,11 @@ void device_fini(struct device *device)
     require_cuda(cudaFree(device->tables));
 }
 
+void device_filled(void)
+{
+    require_cuda(cudaDeviceSynchronize());
+}
+
 static double seconds_now(void)
 {
     struct timespec now;
@@ -224,6 +229,7 @@ void compare_encoding(const struct device *device, struct trial *trials, uint32_
                                                .page_status_count = VERDICT_PAGES};
     }
     require(strait_encode_scratch_size(device->codec, items, count) <= device->scratch_size);
+    device_filled();
     require(strait_encode_batch(device->codec, &params, items, count, &run) == STRAIT_OK);
     device_wait(device);
     require_stats(trials, count, true, stats);
@@ -287,6 +293,7 @@ void compare_decoding(const struct device *device, struct trial *trials, uint32_
                                                .page_status_count = VERDICT_PAGES};
     }
     require(strait_decode_scratch_size(device->codec, items, count) <= device->scratch_size);
+    device_filled();
     require(strait_decode_batch(device->codec, trials[0].asked.codebook, items, count, &run) == STRAIT_OK);
     device_wait(device);
     for (uint32_t i = 0; i < count; i++) {

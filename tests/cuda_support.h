@@ -24,6 +24,10 @@ struct device {
 bool device_init(struct device *device, const struct strait_codebook *codebook);
 void device_fini(struct device *device);
 
+/* Before a launch, for copies to its memory and fills: they may be under way still when their calls return, and the
+ * stream does not wait for them. */
+void device_filled(void);
+
 /* For everything that is in the stream. A launch that does not end fails the program instead of keeping it waiting. */
 void device_wait(const struct device *device);
 

@@ -336,12 +336,14 @@ static void many_regions(void)
                               .scratch = device.scratch,
                               .scratch_size = device.scratch_size,
                               .tables = device.tables};
+    device_filled();
     require(strait_encode(device.codec, &params, chunk, bound, &far, &run) == STRAIT_OK);
     device_wait(&device);
     require(memcmp(cuda, &result, sizeof(result)) == 0);
     require_cuda(cudaMemcpy(got, chunk, result.bytes, cudaMemcpyDeviceToHost));
     require(memcmp(got, expected, result.bytes) == 0);
     require_cuda(cudaMemset(memory, 0, sizeof(values)));
+    device_filled();
     require(strait_decode(device.codec, codebook, &far, NULL, chunk, result.bytes, &run) == STRAIT_OK);
     device_wait(&device);
     require(cuda->status == STRAIT_OK && cuda->failed_pages == 0);
