@@ -87,7 +87,7 @@ static bool add_mode(struct codec_options *options, const char *text)
 
     if (options->mode_count == MODES_MAX)
         return too_many("--mode", MODES_MAX);
-    if (!option_name("--mode", text, &mode_names[STRAIT_MODE_RAW], 3, &index))
+    if (!option_name("--mode", text, &mode_names[STRAIT_MODE_RAW], 5, &index))
         return false;
     options->modes[options->mode_count++] = (enum strait_mode)(STRAIT_MODE_RAW + index);
     return true;

@@ -7,6 +7,7 @@
 #include "internal/bytes.h"
 #include "internal/element.h"
 #include "kernels/block_base.h"
+#include "kernels/value_halves.h"
 #include "tests/support.h"
 
 enum { PAGE_MAX = 65536, CHUNK_MAX = PAGE_MAX + 4096, BLOCK = 64 }; /* header and one entry */
@@ -231,6 +232,31 @@ START_TEST(every_base_ranks_every_exponent_once)
         ck_assert_uint_le(table.rank[0], 15);
         ck_assert_uint_le(table.window, 256 - 32);
     }
+}
+END_TEST
+
+/* What is counted is what is coded. */
+START_TEST(histograms_are_those_of_the_halves)
+{
+    enum { VALUES = 65536 };
+    static uint8_t values[4 * VALUES], halves[2 * VALUES], rests[2 * VALUES];
+    static uint64_t counts[256], of_halves[256];
+    struct rng rng = rng_init(302);
+    rng_fill(&rng, values, sizeof(values));
+    for (uint32_t i = 0; i < VALUES && _i == STRAIT_ELEMENT_FP16; i++)
+        put_value(values, i, (uint16_t)i);
+    if (_i == STRAIT_ELEMENT_FP16)
+        halves_take_fp16(halves, rests, rests + VALUES / 4, values, VALUES);
+    else if (_i == STRAIT_ELEMENT_FP32)
+        halves_take_fp32(halves, rests, values, VALUES);
+    else
+        memcpy(halves, values, sizeof(halves));
+    bool has = _i >= STRAIT_ELEMENT_BF16 && _i <= STRAIT_ELEMENT_FP32;
+    ck_assert_int_eq(has ? STRAIT_OK : STRAIT_ERR_INVALID,
+                     strait_histogram_add_values(counts, (enum strait_element)_i, values, VALUES));
+    if (has)
+        strait_histogram_add(of_halves, halves, VALUES);
+    ck_assert_mem_eq(of_halves, counts, sizeof(counts));
 }
 END_TEST
 
@@ -488,6 +514,7 @@ static Suite *suite(void)
     tcase_add_test(tcase, the_base_is_the_smallest_of_the_largest_exponents_of_parts_of_256);
     tcase_add_loop_test(tcase, a_block_without_exponents_has_base_0, 0, 2);
     tcase_add_test(tcase, every_base_ranks_every_exponent_once);
+    tcase_add_loop_test(tcase, histograms_are_those_of_the_halves, 0, STRAIT_ELEMENT_FP8_E5M2 + 1);
     tcase_add_loop_test(hostile, every_changed_byte_is_seen, 0, KINDS);
     tcase_add_loop_test(hostile, every_other_coder_and_base_is_refused, 0, KINDS);
     tcase_add_loop_test(hostile, a_block_of_another_length_is_refused, 0, KINDS);

@@ -108,6 +108,11 @@ struct strait_codebook; /* a set of tables, immutable */
 /* Adds the exponents of `count` BF16 values at `values` (any alignment) to counts[256]. */
 STRAIT_API void strait_histogram_add(uint64_t counts[256], const void *values, size_t count);
 
+/* The same of values of any type that has tables: BF16, FP16, FP32; of FP16 the exponents that BF16 has for values of
+ * that size. ERR_INVALID: another type, nothing was added. */
+STRAIT_API enum strait_status strait_histogram_add_values(uint64_t counts[256], enum strait_element element,
+                                                          const void *values, size_t count);
+
 /* Ranks exponents by falling count, ties by exponent: ranking[0] is the most frequent one. */
 STRAIT_API void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256]);
 

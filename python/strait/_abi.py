@@ -136,6 +136,7 @@ PAGE_INFO = np.dtype(
 _PROTOTYPES = {
     "strait_status_string": (c_char_p, [c_int]),
     "strait_histogram_add": (None, [c_void_p, c_void_p, c_size_t]),
+    "strait_histogram_add_values": (c_int, [c_void_p, c_int, c_void_p, c_size_t]),
     "strait_histogram_rank": (None, [c_void_p, c_void_p]),
     "strait_codebook_create": (c_int, [c_void_p, c_void_p, c_uint32, POINTER(c_void_p)]),
     "strait_codebook_destroy": (None, [c_void_p]),
