@@ -1,34 +1,7 @@
 #include "kernels/block_base.h"
 
-#include "internal/bytes.h"
-#include "kernels/block.h"
-
 /* Exponent 0, of zeros: the last rank that has a code in both coders. */
 #define RANK_OF_ZERO 15u
-
-/* The largest exponent, in place, that is not of an infinity or NaN; 0 when there is none. */
-static uint16_t largest(const uint8_t *values, uint32_t count)
-{
-    const uint16_t infinite = 255 << 7;
-    uint16_t found = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        uint16_t exponent = load_le16(values + 2 * i) & infinite;
-        exponent = exponent == infinite ? 0 : exponent;
-        found = exponent > found ? exponent : found;
-    }
-    return found;
-}
-
-uint8_t base_find(const uint8_t *values, uint32_t count)
-{
-    uint16_t smallest = 0;
-    for (uint32_t i = 0; i < count; i += BASE_PART) {
-        uint16_t of_part = largest(values + 2 * i, count - i < BASE_PART ? count - i : BASE_PART);
-        if (of_part != 0 && (smallest == 0 || of_part < smallest))
-            smallest = of_part;
-    }
-    return (uint8_t)(smallest >> 7);
-}
 
 /* How far below the base the exponent of a rank lies, modulo 256. */
 static uint8_t distance_of(unsigned rank)

@@ -6,14 +6,25 @@
 
 #include "kernels/codebook.h"
 
-/* A block's largest exponent would be that of its outliers: the base is the smallest of the largest ones of its parts.
- */
-#define BASE_PART 256u
-
-/* The base of `count` values in BF16. */
-uint8_t base_find(const uint8_t *values, uint32_t count);
-
 /* The ranking of a base. */
 void base_table(struct table *table, uint8_t base);
+
+/* Tables of bases that came last: blocks of one tensor have few. Zero `known` to begin; the tables need nothing. */
+#define BASE_TABLES 4u
+
+struct base_tables {
+    uint16_t known[BASE_TABLES]; /* base + 1 of each */
+    struct table *tables;        /* BASE_TABLES of them */
+};
+
+static inline const struct table *base_tables_get(struct base_tables *bases, uint8_t base)
+{
+    unsigned at = base % BASE_TABLES;
+    if (bases->known[at] != base + 1u) {
+        base_table(&bases->tables[at], base);
+        bases->known[at] = (uint16_t)(base + 1u);
+    }
+    return &bases->tables[at];
+}
 
 #endif

@@ -4,10 +4,8 @@
 
 #include "internal/bytes.h"
 #include "internal/element.h"
-#include "kernels/block_base.h"
 #include "kernels/block_check.h"
 #include "kernels/chunk_layout.h"
-#include "kernels/value_halves.h"
 
 /* ---- Where things lie ---- */
 
@@ -44,7 +42,8 @@ bool typed_mode_fits(unsigned mode, enum strait_element element)
     }
 }
 
-enum strait_block_mode typed_mode(enum strait_element element, bool by_base, const uint8_t *src, uint32_t size)
+enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element element, bool by_base,
+                                  const uint8_t *src, uint32_t size)
 {
     switch (element) {
     case STRAIT_ELEMENT_BF16:
@@ -52,7 +51,7 @@ enum strait_block_mode typed_mode(enum strait_element element, bool by_base, con
     case STRAIT_ELEMENT_FP16:
         return STRAIT_BLOCK_SPLIT;
     case STRAIT_ELEMENT_FP32:
-        return halves_are_all_fp32(src, size / 4) ? STRAIT_BLOCK_FP32Z : STRAIT_BLOCK_SPLIT;
+        return typed->blocks->values->are_halves(src, size / 4) ? STRAIT_BLOCK_FP32Z : STRAIT_BLOCK_SPLIT;
     default:
         return STRAIT_BLOCK_RAW;
     }
@@ -89,14 +88,6 @@ static enum strait_block_mode counted_as(enum typed_coder coder)
 
 /* ---- Encoding ---- */
 
-static const struct table *table_of_base(struct typed *typed, uint8_t base)
-{
-    if (typed->base != base)
-        base_table(&typed->scratch->base_table, base);
-    typed->base = base;
-    return &typed->scratch->base_table;
-}
-
 /* Rests to the stage; the block of halves, in scratch or, where values are halves, in place. */
 static struct block_bytes take_halves(struct typed *typed, uint8_t *stage, struct block_bytes *block,
                                       enum strait_block_mode mode, enum strait_element element,
@@ -106,11 +97,12 @@ static struct block_bytes take_halves(struct typed *typed, uint8_t *stage, struc
     halves.size = 2 * shape->count;
     if (mode == STRAIT_BLOCK_BASE)
         return halves;
+    const struct value_ops *values = typed->blocks->values;
     halves.bytes = typed->scratch->halves;
     if (element == STRAIT_ELEMENT_FP16)
-        halves_take_fp16(halves.bytes, stage, stage + pack_bytes_2bit(shape->count), block->bytes, shape->count);
+        values->take_fp16(halves.bytes, stage, stage + pack_bytes_2bit(shape->count), block->bytes, shape->count);
     else
-        halves_take_fp32(halves.bytes, shape->rest == 0 ? NULL : stage, block->bytes, shape->count);
+        values->take_fp32(halves.bytes, shape->rest == 0 ? NULL : stage, block->bytes, shape->count);
     return halves;
 }
 
@@ -118,7 +110,7 @@ static struct block_bytes take_halves(struct typed *typed, uint8_t *stage, struc
 static size_t encode_by_base(struct typed *typed, uint8_t *stage, struct block_bytes *halves, const struct shape *shape,
                              uint8_t base, enum typed_coder *coder, uint32_t *escapes)
 {
-    const struct table *table = table_of_base(typed, base);
+    const struct table *table = base_tables_get(&typed->bases, base);
     uint32_t others = shape->rest + shape->tail + TYPED_END_BYTES;
     size_t tiers = typed->blocks->encode_tiered(stage, halves, table, escapes);
     *coder = TYPED_BASE_TIERS;
@@ -155,7 +147,7 @@ size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *blo
     if (table != NULL) {
         used = typed->blocks->encode_tiered(streams, &halves, table, escapes);
     } else {
-        base = base_find(halves.bytes, shape.count);
+        base = typed->blocks->values->find_base(halves.bytes, shape.count);
         used = encode_by_base(typed, streams, &halves, &shape, base, &coder, escapes);
     }
     block->sum = sum_of(typed, block, &halves);
@@ -172,28 +164,28 @@ static size_t decode_halves(struct typed *typed, struct block_bytes *halves, con
     const struct block_ops *blocks = typed->blocks;
     if (coder == TYPED_TABLE_TIERS)
         return base == 0 && table != NULL ? blocks->decode_tiered(halves, src, size, table, escapes) : 0;
-    const struct table *own = table_of_base(typed, base);
+    const struct table *own = base_tables_get(&typed->bases, base);
     size_t used = coder == TYPED_BASE_TIERS
                       ? blocks->decode_tiered(halves, src, size, own, escapes)
                       : blocks->decode_top16(halves, src, size, coder == TYPED_BASE_LISTED, own, escapes);
-    return used != 0 && base_find(halves->bytes, halves->size / 2) == base ? used : 0;
+    return used != 0 && blocks->values->find_base(halves->bytes, halves->size / 2) == base ? used : 0;
 }
 
 /* Values of halves and rests. False when no encoder would have made them of any values. */
-static bool join_values(struct block_bytes *block, const uint8_t *halves, const uint8_t *rest,
-                        enum strait_block_mode mode, enum strait_element element, uint32_t count)
+static bool join_values(const struct value_ops *values, struct block_bytes *block, const uint8_t *halves,
+                        const uint8_t *rest, enum strait_block_mode mode, enum strait_element element, uint32_t count)
 {
     if (element == STRAIT_ELEMENT_FP16) {
         const uint8_t *ones = rest + pack_bytes_2bit(count);
         return is_padded(rest, count, 2) && is_padded(ones, count, 1) &&
-               halves_join_fp16(block->bytes, halves, rest, ones, count);
+               values->join_fp16(block->bytes, halves, rest, ones, count);
     }
     if (mode == STRAIT_BLOCK_FP32Z) {
-        halves_join_fp32(block->bytes, halves, NULL, count);
+        values->join_fp32(block->bytes, halves, NULL, count);
         return true;
     }
-    halves_join_fp32(block->bytes, halves, rest, count);
-    return !halves_are_all_fp32(block->bytes, count); /* it would be fp32z */
+    values->join_fp32(block->bytes, halves, rest, count);
+    return !values->are_halves(block->bytes, count); /* it would be fp32z */
 }
 
 static bool all_zero(const uint8_t *src, size_t size)
@@ -222,7 +214,8 @@ bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t 
                                 (enum typed_coder)coder, (uint8_t)base, table, escapes);
     if (used == 0)
         return false;
-    if (mode != STRAIT_BLOCK_BASE && !join_values(block, halves.bytes, src, mode, element, shape.count))
+    if (mode != STRAIT_BLOCK_BASE &&
+        !join_values(typed->blocks->values, block, halves.bytes, src, mode, element, shape.count))
         return false;
     used += shape.rest + shape.tail;
     if (units(used + TYPED_END_BYTES) * CHUNK_UNIT != size || !all_zero(src + used, size - TYPED_END_BYTES - used))

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "kernels/block.h"
+#include "kernels/block_base.h"
 
 /* The last two bytes of a block: how its halves are coded, and from which base. */
 #define TYPED_END_BYTES 2u
@@ -22,24 +23,28 @@ enum typed_coder {
     TYPED_CODERS = 4,
 };
 
-/* What a call needs besides its stack. Has no state but the table of the base that came last. */
+/* What a call needs besides its stack. */
 struct typed_scratch {
     _Alignas(64) uint8_t halves[BLOCK_BYTES];
-    struct table base_table;
+    struct table base_tables[BASE_TABLES];
 };
 
 struct typed {
     const struct block_ops *blocks;
     struct typed_scratch *scratch;
-    int32_t base;                   /* that scratch->base_table is of; NO_BASE */
+    struct base_tables bases;
     enum strait_block_mode counted; /* out: what the last block counts as in the statistics */
 };
 
-#define NO_BASE (-1)
+static inline struct typed typed_init(const struct block_ops *blocks, struct typed_scratch *scratch)
+{
+    return (struct typed){.blocks = blocks, .scratch = scratch, .bases = {.tables = scratch->base_tables}};
+}
 
 /* The mode of a block of this element type and size that shall be coded by its base, or by a table; RAW when there is
  * none. */
-enum strait_block_mode typed_mode(enum strait_element element, bool by_base, const uint8_t *src, uint32_t size);
+enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element element, bool by_base,
+                                  const uint8_t *src, uint32_t size);
 
 /* Whether values of this type are ever in blocks of this mode, 6 to 8. */
 bool typed_mode_fits(unsigned mode, enum strait_element element);

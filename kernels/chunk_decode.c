@@ -168,7 +168,7 @@ static void decode_with(struct cpu_scratch *scratch, const struct strait_codec *
     struct decoder d = {.blocks = codec->blocks,
                         .codebook = codebook,
                         .scratch = scratch,
-                        .typed = {.blocks = codec->blocks, .scratch = &scratch->typed, .base = NO_BASE},
+                        .typed = typed_init(codec->blocks, &scratch->typed),
                         .stream = run_passes_caches(run, src_size)};
     result.chunk_status = open_chunk(&d, dst, select, src, src_size, run);
     if (result.chunk_status == STRAIT_OK)

@@ -49,7 +49,7 @@ static enum strait_block_mode wanted_mode(const struct encoder *e, const struct 
     if (values_equal(in->bytes, in->size / 2))
         return STRAIT_BLOCK_CONST;
     if (e->mode == STRAIT_MODE_BASE || (e->mode == STRAIT_MODE_SPLIT && table != NULL))
-        return typed_mode(e->element, e->mode == STRAIT_MODE_BASE, in->bytes, in->size);
+        return typed_mode(&e->typed, e->element, e->mode == STRAIT_MODE_BASE, in->bytes, in->size);
     if (table == NULL || e->element != STRAIT_ELEMENT_BF16)
         return STRAIT_BLOCK_RAW;
     return e->mode == STRAIT_MODE_TOP16 ? STRAIT_BLOCK_TOP16 : STRAIT_BLOCK_TIERED;
@@ -223,7 +223,7 @@ static void encode_with(struct cpu_scratch *scratch, const struct strait_codec *
     struct encoder e = {.blocks = codec->blocks,
                         .src = src,
                         .scratch = scratch,
-                        .typed = {.blocks = codec->blocks, .scratch = &scratch->typed, .base = NO_BASE},
+                        .typed = typed_init(codec->blocks, &scratch->typed),
                         .element = params->element,
                         .mode = params->mode,
                         .dst = dst,

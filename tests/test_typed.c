@@ -7,7 +7,7 @@
 #include "internal/bytes.h"
 #include "internal/element.h"
 #include "kernels/block_base.h"
-#include "kernels/value_halves.h"
+#include "kernels/value_ops.h"
 #include "tests/support.h"
 
 enum { PAGE_MAX = 65536, CHUNK_MAX = PAGE_MAX + 4096, BLOCK = 64 }; /* header and one entry */
@@ -246,9 +246,9 @@ START_TEST(histograms_are_those_of_the_halves)
     for (uint32_t i = 0; i < VALUES && _i == STRAIT_ELEMENT_FP16; i++)
         put_value(values, i, (uint16_t)i);
     if (_i == STRAIT_ELEMENT_FP16)
-        halves_take_fp16(halves, rests, rests + VALUES / 4, values, VALUES);
+        values_scalar.take_fp16(halves, rests, rests + VALUES / 4, values, VALUES);
     else if (_i == STRAIT_ELEMENT_FP32)
-        halves_take_fp32(halves, rests, values, VALUES);
+        values_scalar.take_fp32(halves, rests, values, VALUES);
     else
         memcpy(halves, values, sizeof(halves));
     bool has = _i >= STRAIT_ELEMENT_BF16 && _i <= STRAIT_ELEMENT_FP32;
