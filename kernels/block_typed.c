@@ -72,9 +72,10 @@ uint32_t typed_least_bytes(unsigned mode, enum strait_element element, uint32_t 
 }
 
 /* The sum of a block whose halves have been coded; the coders have taken it where values are halves. */
-static uint64_t sum_of(const struct typed *typed, const struct block_bytes *block, const struct block_bytes *halves)
+static uint64_t sum_of(const struct typed *typed, const struct block_bytes *block, const struct block_bytes *halves,
+                       enum strait_block_mode mode)
 {
-    if (halves->bytes == block->bytes && halves->size == block->size)
+    if (mode == STRAIT_BLOCK_BASE && halves->size == block->size)
         return halves->sum;
     return typed->blocks->sum(block->bytes, block->size, block->word);
 }
@@ -150,7 +151,7 @@ size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *blo
         base = typed->blocks->values->find_base(halves.bytes, shape.count);
         used = encode_by_base(typed, streams, &halves, &shape, base, &coder, escapes);
     }
-    block->sum = sum_of(typed, block, &halves);
+    block->sum = sum_of(typed, block, &halves, mode);
     typed->counted = counted_as(coder);
     return end_block(stage, shape.rest + used, block, &shape, coder, base);
 }
@@ -207,22 +208,24 @@ bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t 
         return false;
     struct block_bytes halves = *block;
     halves.size = 2 * shape.count;
-    halves.stream = false; /* they are looked at once more */
-    if (mode != STRAIT_BLOCK_BASE)
+    halves.stream = false; /* they are looked at once more, and go past the caches then */
+    if (mode != STRAIT_BLOCK_BASE || block->stream)
         halves.bytes = typed->scratch->halves;
     size_t used = decode_halves(typed, &halves, src + shape.rest, size - shape.rest - TYPED_END_BYTES,
                                 (enum typed_coder)coder, (uint8_t)base, table, escapes);
     if (used == 0)
         return false;
-    if (mode != STRAIT_BLOCK_BASE &&
-        !join_values(typed->blocks->values, block, halves.bytes, src, mode, element, shape.count))
+    block->maybe_const = mode != STRAIT_BLOCK_BASE || halves.maybe_const;
+    if (mode == STRAIT_BLOCK_BASE && block->stream)
+        typed->blocks->copy(block->bytes, halves.bytes, halves.size, true);
+    else if (mode != STRAIT_BLOCK_BASE &&
+             !join_values(typed->blocks->values, block, halves.bytes, src, mode, element, shape.count))
         return false;
     used += shape.rest + shape.tail;
     if (units(used + TYPED_END_BYTES) * CHUNK_UNIT != size || !all_zero(src + used, size - TYPED_END_BYTES - used))
         return false;
     memcpy(block->bytes + block->size - shape.tail, src + used - shape.tail, shape.tail);
-    block->sum = sum_of(typed, block, &halves);
-    block->maybe_const = true;
+    block->sum = sum_of(typed, block, &halves, mode);
     typed->counted = counted_as((enum typed_coder)coder);
     return true;
 }
