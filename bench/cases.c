@@ -5,10 +5,8 @@
 #include "tools/util.h"
 
 const char *const mode_names[] = {
-    [STRAIT_MODE_AUTO] = "auto",
-    [STRAIT_MODE_RAW] = "raw",
-    [STRAIT_MODE_TOP16] = "top16",
-    [STRAIT_MODE_TIERED] = "tiered",
+    [STRAIT_MODE_AUTO] = "auto",     [STRAIT_MODE_RAW] = "raw",   [STRAIT_MODE_TOP16] = "top16",
+    [STRAIT_MODE_TIERED] = "tiered", [STRAIT_MODE_BASE] = "base", [STRAIT_MODE_SPLIT] = "split",
 };
 
 struct bench_case *case_list_add(struct case_list *cases)

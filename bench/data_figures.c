@@ -66,7 +66,8 @@ static bool count_segments(const struct data *data, unsigned threads, struct his
 
     for (uint32_t i = 0; counted && i < data->plan.segment_count; i++) {
         const struct segment *segment = &data->plan.segments[i];
-        counted = spans_add(&spans, segment->class, data->bytes + segment->begin, (segment->end - segment->begin) / 2);
+        counted = spans_add(&spans, segment->class, STRAIT_ELEMENT_BF16, data->bytes + segment->begin,
+                            (segment->end - segment->begin) / 2);
     }
     progress_begin(&progress, "counting", data->size, false);
     counted = counted && spans_count(&spans, threads, &progress, histograms);

@@ -27,7 +27,7 @@ const char codec_usage[] =
     "      --repeats=N         run everything N times in turn; 5\n"
     "  -T, --threads=N         also with N threads, 0: one per processor; 1\n"
     "      --variant=NAME      scalar, avx2 or avx512, once or more; all that run here\n"
-    "      --mode=NAME         raw, top16 or tiered, once or more; all\n"
+    "      --mode=NAME         raw, top16, tiered, base or split, once or more; the first three\n"
     "      --escapes=PERCENT   overwrite so many values with exponents that are rare in every table; 0\n"
     "      --rivals=LIST       of zstd, zstd-1, zstd-3, zstd-19, lz4, or none; all that were built in\n"
     "      --device            measure the CUDA variant on pools in GPU memory: of --size bytes (1G) and a quarter of\n"
@@ -84,7 +84,7 @@ static bool add_mode(struct codec_options *options, const char *text)
 
     if (options->mode_count == MODES_MAX)
         return too_many("--mode", MODES_MAX);
-    if (!option_name("--mode", text, &mode_names[STRAIT_MODE_RAW], 3, &index))
+    if (!option_name("--mode", text, &mode_names[STRAIT_MODE_RAW], 5, &index))
         return false;
     options->modes[options->mode_count++] = (enum strait_mode)(STRAIT_MODE_RAW + index);
     return true;

@@ -11,7 +11,7 @@ bool tables_open(struct tensors *tensors, const char *const *paths, unsigned cou
     if (rules == NULL)
         print_error(NULL, "out of memory");
     else
-        opened = tensors_open(tensors, paths, count, tensors_take_safetensors, rules);
+        opened = tensors_open(tensors, paths, count, tensors_take_safetensors, rules, TENSORS_BF16);
     class_rules_destroy(rules);
     if (opened && tensors->bytes == 0) {
         print_error(paths[0], "no BF16 values");

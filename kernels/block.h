@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "kernels/codebook.h"
+#include "kernels/value_ops.h"
 
 #define BLOCK_BYTES (STRAIT_BLOCK_VALUES * 2u)
 /* The worst case is `top16` with nothing but escapes, 4.5 bytes a value; the rest is room to scribble. */
@@ -47,6 +48,8 @@ struct block_ops {
                            const struct table *table, uint32_t *escapes);
     size_t (*decode_tiered)(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
                             uint32_t *escapes);
+
+    const struct value_ops *values;
 
     /* sum_terms, and the same of what is copied. With `stream` a copy goes past the caches. */
     uint64_t (*sum)(const uint8_t *src, size_t size, uint32_t word);

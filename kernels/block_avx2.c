@@ -311,4 +311,4 @@ static inline vec expand(vec v, vec_mask mask, const uint8_t *src)
 
 #include "kernels/block_vector.h"
 
-const struct block_ops block_avx2 = BLOCK_VECTOR_OPS;
+const struct block_ops block_avx2 = BLOCK_VECTOR_OPS(values_avx2);

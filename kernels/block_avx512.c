@@ -251,4 +251,4 @@ static inline vec unpack2(const uint8_t *src)
 
 #include "kernels/block_vector.h"
 
-const struct block_ops block_avx512 = BLOCK_VECTOR_OPS;
+const struct block_ops block_avx512 = BLOCK_VECTOR_OPS(values_avx512);

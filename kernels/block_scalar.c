@@ -199,6 +199,7 @@ const struct block_ops block_scalar = {
     .encode_tiered = encode_tiered,
     .decode_top16 = decode_top16,
     .decode_tiered = decode_tiered,
+    .values = &values_scalar,
     .sum = sum_terms,
     .sum_copy = sum_copy,
     .copy = copy,

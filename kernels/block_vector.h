@@ -386,10 +386,11 @@ static void flush(void)
     _mm_sfence();
 }
 
-#define BLOCK_VECTOR_OPS                                                                               \
-    {                                                                                                  \
-        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,    \
-        .decode_tiered = decode_tiered, .sum = sum, .sum_copy = sum_copy, .copy = copy, .flush = flush \
+#define BLOCK_VECTOR_OPS(VALUES)                                                                             \
+    {                                                                                                        \
+        .encode_top16 = encode_top16, .encode_tiered = encode_tiered, .decode_top16 = decode_top16,          \
+        .decode_tiered = decode_tiered, .values = &(VALUES), .sum = sum, .sum_copy = sum_copy, .copy = copy, \
+        .flush = flush                                                                                       \
     }
 
 #endif

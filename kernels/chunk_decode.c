@@ -12,6 +12,7 @@ struct decoder {
     const struct block_ops *blocks;
     const struct strait_codebook *codebook;
     struct cpu_scratch *scratch;
+    struct typed typed;
     struct chunk chunk;
     bool stream;
 };
@@ -34,26 +35,34 @@ static size_t decode_const(const struct decoder *d, struct block_bytes *out, con
     return 2 + t;
 }
 
-/* Any block to out->bytes. False when an encoder would not have written it so. */
-static bool decode_block(const struct decoder *d, const struct chunk_block *block, struct block_bytes *out,
-                         const struct table *table, uint32_t *escapes)
+/* Streams, tail and end of a block; returns the bytes of them, or 0 when an encoder would not have written them so. */
+static size_t decode_streams(struct decoder *d, const struct chunk_block *block, struct block_bytes *out,
+                             const struct table *table, uint32_t *escapes)
 {
-    size_t used;
     switch (block->mode) {
     case STRAIT_BLOCK_RAW:
         out->sum = d->blocks->sum_copy(out->bytes, block->src, out->size, out->word, out->stream);
-        used = out->size;
-        break;
+        return out->size;
     case STRAIT_BLOCK_CONST:
-        used = decode_const(d, out, block->src);
-        break;
+        return decode_const(d, out, block->src);
     case STRAIT_BLOCK_TIERED:
-        used = d->blocks->decode_tiered(out, block->src, block->size, table, escapes);
-        break;
-    default:
-        used = d->blocks->decode_top16(out, block->src, block->size, block->mode == STRAIT_BLOCK_TOP16_ESCAPES, table,
+        return d->blocks->decode_tiered(out, block->src, block->size, table, escapes);
+    case STRAIT_BLOCK_TOP16:
+    case STRAIT_BLOCK_TOP16_ESCAPES:
+        return d->blocks->decode_top16(out, block->src, block->size, block->mode == STRAIT_BLOCK_TOP16_ESCAPES, table,
                                        escapes);
+    default:
+        return typed_decode(&d->typed, out, block->src, block->size, block->mode, d->chunk.info.element, table, escapes)
+                   ? block->size
+                   : 0;
     }
+}
+
+/* Any block to out->bytes. False when an encoder would not have written it so. */
+static bool decode_block(struct decoder *d, const struct chunk_block *block, struct block_bytes *out,
+                         const struct table *table, uint32_t *escapes)
+{
+    size_t used = decode_streams(d, block, out, table, escapes);
     if (used == 0 || units(used) * CHUNK_UNIT != block->size || !all_zero(block->src + used, block->size - used))
         return false;
     return block->mode < STRAIT_BLOCK_TOP16 || !out->maybe_const ||
@@ -61,7 +70,7 @@ static bool decode_block(const struct decoder *d, const struct chunk_block *bloc
 }
 
 /* Decodes page `index` of the chunk. */
-static enum strait_status decode_page(const struct decoder *d, uint32_t index, const struct page *page,
+static enum strait_status decode_page(struct decoder *d, uint32_t index, const struct page *page,
                                       struct page_stats *stats)
 {
     const uint8_t *entry = d->chunk.metadata + entry_offset(index);
@@ -80,14 +89,14 @@ static enum strait_status decode_page(const struct decoder *d, uint32_t index, c
         if (page != NULL && in_place == NULL)
             page_write(page, offset, out.size, out.bytes);
         sum += out.sum;
-        stats->values[block.mode] += out.size / 2;
+        stats->values[block.mode > STRAIT_BLOCK_TIERED ? d->typed.counted : block.mode] += out.size / 2;
         stats->escapes += escapes;
     }
     return sum == load_le64(entry + 8) ? STRAIT_OK : STRAIT_ERR_INTEGRITY;
 }
 
-static enum strait_status decode_listed(const struct decoder *d, const struct strait_pages *dst, uint32_t i,
-                                        uint32_t index, struct page_stats *stats)
+static enum strait_status decode_listed(struct decoder *d, const struct strait_pages *dst, uint32_t i, uint32_t index,
+                                        struct page_stats *stats)
 {
     struct page page;
     if (index >= d->chunk.layout.page_count)
@@ -101,7 +110,7 @@ static enum strait_status decode_listed(const struct decoder *d, const struct st
     return decode_page(d, index, &page, stats);
 }
 
-static void decode_chunk(const struct decoder *d, const struct strait_pages *dst, const uint32_t *select,
+static void decode_chunk(struct decoder *d, const struct strait_pages *dst, const uint32_t *select,
                          const struct strait_run *run, struct strait_result *result)
 {
     uint32_t count = dst == NULL ? d->chunk.layout.page_count : pages_count(dst);
@@ -159,6 +168,7 @@ static void decode_with(struct cpu_scratch *scratch, const struct strait_codec *
     struct decoder d = {.blocks = codec->blocks,
                         .codebook = codebook,
                         .scratch = scratch,
+                        .typed = typed_init(codec->blocks, &scratch->typed),
                         .stream = run_passes_caches(run, src_size)};
     result.chunk_status = open_chunk(&d, dst, select, src, src_size, run);
     if (result.chunk_status == STRAIT_OK)

@@ -11,7 +11,9 @@ struct encoder {
     const struct block_ops *blocks;
     const struct strait_pages *src;
     struct cpu_scratch *scratch;
+    struct typed typed;
     struct chunk_layout layout;
+    enum strait_element element;
     enum strait_mode mode;
     uint8_t *dst;
     uint64_t at; /* end of what is written */
@@ -22,7 +24,7 @@ struct encoder {
 struct block {
     struct block_bytes in;
     uint32_t escapes;
-    enum strait_block_mode mode;
+    enum strait_block_mode mode, counted; /* in the chunk, in the statistics */
 };
 
 static bool values_equal(const uint8_t *src, uint32_t n)
@@ -46,13 +48,15 @@ static enum strait_block_mode wanted_mode(const struct encoder *e, const struct 
         return STRAIT_BLOCK_RAW;
     if (values_equal(in->bytes, in->size / 2))
         return STRAIT_BLOCK_CONST;
-    if (table == NULL)
+    if (e->mode == STRAIT_MODE_BASE || (e->mode == STRAIT_MODE_SPLIT && table != NULL))
+        return typed_mode(&e->typed, e->element, e->mode == STRAIT_MODE_BASE, in->bytes, in->size);
+    if (table == NULL || e->element != STRAIT_ELEMENT_BF16)
         return STRAIT_BLOCK_RAW;
     return e->mode == STRAIT_MODE_TOP16 ? STRAIT_BLOCK_TOP16 : STRAIT_BLOCK_TIERED;
 }
 
-/* Streams of a block to the stage; returns their bytes. */
-static size_t encode_streams(const struct encoder *e, struct block *block, const struct table *table)
+/* Streams of a block to the stage, with its tail; returns their bytes. */
+static size_t encode_streams(struct encoder *e, struct block *block, const struct table *table)
 {
     uint8_t *stage = e->scratch->stage;
     size_t used;
@@ -60,15 +64,26 @@ static size_t encode_streams(const struct encoder *e, struct block *block, const
     case STRAIT_BLOCK_CONST:
         block->in.sum = e->blocks->sum(block->in.bytes, block->in.size, block->in.word);
         memcpy(stage, block->in.bytes, 2);
-        return 2;
+        used = 2;
+        break;
     case STRAIT_BLOCK_TOP16:
         used = e->blocks->encode_top16(stage, &block->in, table, &block->escapes);
         if (block->escapes > 0)
             block->mode = STRAIT_BLOCK_TOP16_ESCAPES;
-        return used;
+        break;
+    case STRAIT_BLOCK_TIERED:
+        used = e->blocks->encode_tiered(stage, &block->in, table, &block->escapes);
+        break;
     default:
-        return e->blocks->encode_tiered(stage, &block->in, table, &block->escapes);
+        used = typed_encode(&e->typed, stage, &block->in, block->mode, e->element,
+                            e->mode == STRAIT_MODE_BASE ? NULL : table, &block->escapes);
+        block->counted = e->typed.counted;
+        return used;
     }
+    block->counted = block->mode;
+    if (block->in.size % 2 != 0)
+        stage[used++] = block->in.bytes[block->in.size - 1];
+    return used;
 }
 
 /* Writes a block at e->at and returns its row. */
@@ -76,20 +91,18 @@ static uint32_t encode_block(struct encoder *e, struct block *block, const struc
 {
     uint8_t *dst = e->dst + e->at, *stage = e->scratch->stage;
     uint32_t unit = (uint32_t)(e->at / CHUNK_UNIT), raw_units = units(block->in.size), size;
-    block->mode = wanted_mode(e, &block->in, table);
+    block->mode = block->counted = wanted_mode(e, &block->in, table);
     if (block->mode == STRAIT_BLOCK_RAW) {
         block->in.sum = e->blocks->sum_copy(dst, block->in.bytes, block->in.size, block->in.word, e->stream);
         e->at += pad(dst, block->in.size);
         return unit << 4 | STRAIT_BLOCK_RAW;
     }
     size_t used = encode_streams(e, block, table);
-    if (block->in.size % 2 != 0)
-        stage[used++] = block->in.bytes[block->in.size - 1];
     if (units(used) < raw_units) {
         size = pad(stage, used);
         e->blocks->copy(dst, stage, size, e->stream);
     } else {
-        block->mode = STRAIT_BLOCK_RAW;
+        block->mode = block->counted = STRAIT_BLOCK_RAW;
         block->escapes = 0;
         e->blocks->copy(dst, block->in.bytes, block->in.size, e->stream);
         size = pad(dst, block->in.size);
@@ -120,7 +133,7 @@ static const uint8_t *next_block(const struct encoder *e, uint32_t index, const 
     return next.base;
 }
 
-/* Encodes page `index` and fills its entry and rows. `table` NULL: the values are of a type without a mode. */
+/* Encodes page `index` and fills its entry and rows. `table` NULL: there is no codebook. */
 static void encode_page(struct encoder *e, uint32_t index, const struct page *page, const struct table *table,
                         struct page_stats *stats)
 {
@@ -134,7 +147,7 @@ static void encode_page(struct encoder *e, uint32_t index, const struct page *pa
                                      .next = next_block(e, index, page, b)}};
         store_le32(e->dst + row_offset(&e->layout, index, b), encode_block(e, &block, table));
         sum += block.in.sum;
-        stats->values[block.mode] += size / 2;
+        stats->values[block.counted] += size / 2;
         stats->escapes += block.escapes;
     }
     for (uint32_t b = blocks; b <= e->layout.rows_per_page; b++)
@@ -193,8 +206,8 @@ static void encode_chunk(struct encoder *e, const struct strait_encode_params *p
         struct page page;
         struct page_stats stats = {{0}, 0};
         pages_get(e->src, i, &page);
-        bool coded = params->codebook != NULL && params->element == STRAIT_ELEMENT_BF16;
-        encode_page(e, i, &page, coded ? &params->codebook->tables[page.region->table] : NULL, &stats);
+        const struct strait_codebook *codebook = params->codebook;
+        encode_page(e, i, &page, codebook == NULL ? NULL : &codebook->tables[page.region->table], &stats);
         run_count_page(run, result, &stats, page.region->table);
     }
     write_header(e, params);
@@ -210,6 +223,8 @@ static void encode_with(struct cpu_scratch *scratch, const struct strait_codec *
     struct encoder e = {.blocks = codec->blocks,
                         .src = src,
                         .scratch = scratch,
+                        .typed = typed_init(codec->blocks, &scratch->typed),
+                        .element = params->element,
                         .mode = params->mode,
                         .dst = dst,
                         .stream = run_passes_caches(run, strait_encode_bound(src))};

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "internal/bytes.h"
+#include "kernels/block_typed.h"
 #include "kernels/sum.h"
 
 static const uint8_t no_codebook[STRAIT_CODEBOOK_ID_BYTES];
@@ -124,7 +125,7 @@ static uint32_t block_end(const struct chunk *chunk, uint32_t page, uint32_t blo
 }
 
 /* Whether a block of `bytes` raw bytes can have this mode and this many units. */
-static bool extent_fits(unsigned mode, uint32_t bytes, uint32_t extent)
+static bool extent_fits(unsigned mode, enum strait_element element, uint32_t bytes, uint32_t extent)
 {
     uint32_t n = bytes / 2, t = bytes % 2, raw = units(bytes);
     switch (mode) {
@@ -136,9 +137,25 @@ static bool extent_fits(unsigned mode, uint32_t bytes, uint32_t extent)
         return extent == units(n + pack_bytes_4bit(n) + t) && extent < raw;
     case STRAIT_BLOCK_TOP16_ESCAPES:
         return extent >= units(n + pack_bytes_4bit(n) + 5 + t) && extent < raw;
-    default:
+    case STRAIT_BLOCK_TIERED:
         return extent >= units(n + pack_bytes_2bit(n) + t) && extent < raw;
+    default:
+        return extent >= units(typed_least_bytes(mode, element, bytes)) && extent < raw;
     }
+}
+
+/* Golden vectors count on that there is no mode 5. */
+static bool mode_is_known(unsigned mode)
+{
+    return mode < STRAIT_BLOCK_MODES_ALL && mode != STRAIT_BLOCK_MODES;
+}
+
+/* Whether such blocks are in such chunks. */
+static bool mode_fits(const struct chunk *chunk, unsigned mode)
+{
+    if (mode >= STRAIT_BLOCK_BASE)
+        return typed_mode_fits(mode, chunk->info.element);
+    return mode < STRAIT_BLOCK_TOP16 || (chunk->info.element == STRAIT_ELEMENT_BF16 && chunk->codebook);
 }
 
 /* Check 9: modes, before anything else is made of a row. */
@@ -147,7 +164,7 @@ static bool modes_known(const struct chunk *chunk)
     for (uint32_t p = 0; p < chunk->layout.page_count; p++) {
         uint32_t blocks = page_blocks(chunk_page_bytes(chunk, p));
         for (uint32_t b = 0; b < blocks; b++)
-            if ((get_row(chunk, p, b) & 15) >= STRAIT_BLOCK_MODES)
+            if (!mode_is_known(get_row(chunk, p, b) & 15))
                 return false;
     }
     return true;
@@ -162,10 +179,8 @@ static enum strait_status check_page(const struct chunk *chunk, uint32_t page, u
         return STRAIT_ERR_CORRUPT;
     for (uint32_t b = 0; b < blocks; b++) {
         uint32_t row = get_row(chunk, page, b), mode = row & 15, end = block_end(chunk, page, blocks, b);
-        bool coded = mode >= STRAIT_BLOCK_TOP16;
-        if (coded && (chunk->info.element != STRAIT_ELEMENT_BF16 || !chunk->codebook))
-            return STRAIT_ERR_CORRUPT;
-        if (row >> 4 != *at || end <= *at || !extent_fits(mode, block_bytes(bytes, b), end - *at))
+        if (!mode_fits(chunk, mode) || row >> 4 != *at || end <= *at ||
+            !extent_fits(mode, chunk->info.element, block_bytes(bytes, b), end - *at))
             return STRAIT_ERR_CORRUPT;
         *at = end;
     }

@@ -40,9 +40,10 @@ static uint8_t best_window(const uint8_t rank[256])
     return window;
 }
 
-/* The exponents of low rank that the window misses: outliers, and unseen ones in a table of few exponents. */
-static void find_strays(struct table *table)
+void table_set_window(struct table *table, uint8_t window)
 {
+    table->window = window;
+    table->stray_count = 0;
     for (unsigned r = 0; r < TIER4_RANK; r++) {
         uint8_t e = table->exponent[r];
         if (e >= table->window && e < table->window + 32)
@@ -63,8 +64,7 @@ static bool table_init(struct table *table, const uint8_t ranking[256])
         table->rank[ranking[r]] = (uint8_t)r;
     }
     memcpy(table->exponent, ranking, 256);
-    table->window = best_window(table->rank);
-    find_strays(table);
+    table_set_window(table, best_window(table->rank));
     return true;
 }
 

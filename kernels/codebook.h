@@ -19,6 +19,10 @@ struct table {
     uint8_t strays[TABLE_STRAYS]; /* those exponents, lowest ranks first, if they are no more than this */
 };
 
+/* Makes the window begin there, at 224 or before, and finds the exponents of low rank that it misses: outliers, and
+ * unseen ones in a table of few exponents. */
+void table_set_window(struct table *table, uint8_t window);
+
 struct strait_codebook {
     uint32_t count;
     uint8_t id[STRAIT_CODEBOOK_ID_BYTES];

@@ -25,7 +25,7 @@ static bool has_avx512(void)
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-           __builtin_cpu_supports("avx512vpopcntdq");
+           __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("bmi2");
 }
 #endif
 
@@ -171,12 +171,21 @@ static struct strait_run complete_run(const struct strait_run *run)
     return complete;
 }
 
+/* Whether values of the type are coded by tables in this mode. */
+static bool needs_codebook(enum strait_element element, enum strait_mode mode)
+{
+    if (mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE)
+        return false;
+    return element == STRAIT_ELEMENT_BF16 ||
+           (mode == STRAIT_MODE_SPLIT && (element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32));
+}
+
 static enum strait_status check_params(const struct strait_encode_params *params, const struct strait_pages *src)
 {
     if (params == NULL || params->size < sizeof(*params) || (unsigned)params->element > STRAIT_ELEMENT_FP8_E5M2 ||
-        (unsigned)params->mode > STRAIT_MODE_TIERED)
+        (unsigned)params->mode > STRAIT_MODE_SPLIT)
         return STRAIT_ERR_INVALID;
-    if (params->codebook == NULL && params->element == STRAIT_ELEMENT_BF16 && params->mode != STRAIT_MODE_RAW)
+    if (params->codebook == NULL && needs_codebook(params->element, params->mode))
         return STRAIT_ERR_INVALID;
     enum strait_status status = pages_check(src, element_bytes(params->element));
     if (status != STRAIT_OK)

@@ -7,7 +7,7 @@
 
 #include <strait/codec.h>
 
-#include "kernels/block.h"
+#include "kernels/block_typed.h"
 #include "kernels/device.h"
 
 /* Unless the caller knows better, chunks this large go past the caches: the reader is another device, or comes later.
@@ -35,6 +35,7 @@ struct strait_codec {
 struct cpu_scratch {
     _Alignas(64) uint8_t stage[BLOCK_STAGE_BYTES]; /* a coded block, or a decoded one */
     _Alignas(64) uint8_t rows[BLOCK_BYTES];        /* a block gathered from the rows of a page */
+    struct typed_scratch typed;
 };
 
 void cpu_encode(const struct strait_codec *codec, const struct strait_encode_params *params, uint8_t *dst,

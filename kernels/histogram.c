@@ -25,6 +25,42 @@ void strait_histogram_add(uint64_t counts[256], const void *values, size_t count
         counts[e] += lanes[0][e] + lanes[1][e] + lanes[2][e] + lanes[3][e];
 }
 
+static void add_fp32(uint64_t counts[256], const uint8_t *src, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        counts[load_le32(src + 4 * i) >> 23 & 255]++;
+}
+
+/* Zero and what is infinite keep their places; the others move up by the difference of the biases. */
+static void add_fp16(uint64_t counts[256], const uint8_t *src, size_t count)
+{
+    uint64_t own[32] = {0};
+    for (size_t i = 0; i < count; i++)
+        own[load_le16(src + 2 * i) >> 10 & 31]++;
+    counts[0] += own[0];
+    counts[255] += own[31];
+    for (unsigned e = 1; e < 31; e++)
+        counts[e + 112] += own[e];
+}
+
+enum strait_status strait_histogram_add_values(uint64_t counts[256], enum strait_element element, const void *values,
+                                               size_t count)
+{
+    switch (element) {
+    case STRAIT_ELEMENT_BF16:
+        strait_histogram_add(counts, values, count);
+        return STRAIT_OK;
+    case STRAIT_ELEMENT_FP16:
+        add_fp16(counts, values, count);
+        return STRAIT_OK;
+    case STRAIT_ELEMENT_FP32:
+        add_fp32(counts, values, count);
+        return STRAIT_OK;
+    default:
+        return STRAIT_ERR_INVALID;
+    }
+}
+
 struct counted {
     uint64_t count;
     uint8_t exponent;

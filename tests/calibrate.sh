@@ -199,6 +199,18 @@ if [ -c /dev/full ]; then
     [ -c /dev/full ] || fail "a device was replaced"
 fi
 
+# ---- Other types ---
+
+calibrate --dtype fp32 c.safetensors -o fp32.set || fail "FP32 tensors"
+calibrate --dtype bf16 --dtype fp32 -f c.safetensors -o both.set || fail "tensors of two types"
+cmp -s fp32.set both.set && fail "BF16 tensors were not counted"
+calibrate --raw --dtype fp32 large.raw -o raw32.set || fail "plain FP32 values"
+refused 1 "no such values in 1 file" -q --dtype fp16 a.safetensors -o no.set
+refused 1 "odd.raw: its size" --raw --dtype fp32 odd.raw -o no.set
+refused 2 "one --dtype" --raw --dtype fp32 --dtype bf16 large.raw -o no.set
+refused 2 "no --dtype" --merge --dtype fp32 a.part -o no.set
+refused 2 "dtype" --dtype fp8 a.safetensors -o no.set
+
 # ---- Nothing half done --------------------------------------------------------------------------------------------
 
 cp one.set kept.set

@@ -403,6 +403,26 @@ grep -q 'carried uncompressed (not BF16): 300000 bytes' report.out || fail "byte
 json encode -f --json --dtype fp8 noise other
 grep -q '"compressed": false' json.formatted || fail "no plain data type in JSON"
 
+# ---- Modes of other types ---
+
+for type in bf16 fp16 fp32; do
+    for mode in base split; do
+        "$strait" encode -q -f --mode $mode --dtype $type values other && "$strait" decode other - 2>/dev/null |
+            cmp - values || fail "$type in mode $mode"
+    done
+done
+"$strait" encode -f --mode base values other 2>report.out
+grep -q 'ratio 1.4' report.out || fail "values in mode base: $(cat report.out)"
+grep -q codebook report.out && fail "mode base has a codebook: $(cat report.out)"
+"$strait" encode -f --mode base --codebook set values other 2>report.out && fail "a codebook for mode base"
+grep -q 'no use for a codebook' report.out || fail "a codebook for mode base: $(cat report.out)"
+cat values | "$strait" encode -q --mode base - - | "$strait" decode -q - - | cmp - values || fail "mode base in a pipe"
+"$strait" encode -f --mode split mixed.safetensors other 2>report.out || fail "mixed types in mode split"
+grep -q 'carried uncompressed (not BF16, FP16 or FP32)' report.out || fail "what mode split carries: $(cat report.out)"
+"$strait" decode -q other - | cmp - mixed.safetensors || fail "mixed types in mode split and back"
+"$strait" encode -q -f --mode base --dtype fp32 values other && "$strait" inspect other >inspect.out
+grep -q '^  split  *blocks in [1-9]' inspect.out || fail "block modes: $(cat inspect.out)"
+
 # ---- The sample of bench -----------------------------------------------------------------------------------------
 
 bench() { # STRAIT

@@ -22,9 +22,10 @@ BLOCK_BYTES = 16384
 PAGE_BYTES_MAX = 1 << 24
 CHUNK_PAGES_MAX = 1 << 20
 HEADER_BYTES = 48
-BLOCK_MODES = RAW, CONST, TOP16, ESCAPES, TIERED = range(5)
+BLOCK_MODES = RAW, CONST, TOP16, ESCAPES, TIERED, BASE, SPLIT, FP32Z = 0, 1, 2, 3, 4, 6, 7, 8
 ELEMENTS = BYTES, BF16, FP16, FP32, FP8_E4M3, FP8_E5M2 = range(6)
-ASKED_MODES = ("auto", "raw", "top16", "tiered")
+ASKED_MODES = ("auto", "raw", "top16", "tiered", "base", "split")
+VALUE_BYTES = {BF16: 2, FP16: 2, FP32: 4}
 NO_CODEBOOK = bytes(16)
 ERRORS = ("truncated", "corrupt", "unsupported", "integrity", "codebook")
 
@@ -140,7 +141,7 @@ def join_values(sign_mantissa, exponent):
 
 
 def pack(items, bits):
-    """Section 3: items of 2 or 4 bits fill a byte from bit 0 upward."""
+    """Section 3: items of 1, 2 or 4 bits fill a byte from bit 0 upward."""
     per_byte = 8 // bits
     grid = np.zeros((ceil_div(len(items), per_byte), per_byte), np.uint8)
     grid.reshape(-1)[:len(items)] = items
@@ -170,8 +171,92 @@ def encode_tiered(values, rank):
     return TIERED, sign_mantissa.tobytes() + pack(t1, 2) + pack(t2, 2) + pack(t3, 4) + exponent[beyond20].tobytes()
 
 
+# ---- Section 3.2: modes 6 to 8
+
+
+def split_halves(block, element):
+    """(halves, rests) of the values of a block."""
+    size = VALUE_BYTES[element]
+    values = np.frombuffer(block, "<u%d" % size, len(block) // size)
+    if element == FP32:
+        return (values >> 16).astype("<u2"), (values & 0xFFFF).astype("<u2")
+    if element == BF16:
+        return values, np.zeros(0, np.uint8)
+    e = values >> 10 & 31
+    wide = np.where(e == 0, 0, np.where(e == 31, 255, e + 112)).astype("<u2")
+    return (values & 0x8000 | wide << 7 | values >> 3 & 0x7F).astype("<u2"), (values & 7).astype(np.uint8)
+
+
+def join_halves(halves, rests, element):
+    """The inverse; corrupt where there is none."""
+    if element == FP32:
+        return (halves.astype("<u4") << 16 | rests).astype("<u4").tobytes()
+    if element == BF16:
+        return halves.astype("<u2").tobytes()
+    wide = halves >> 7 & 255
+    require(((wide == 0) | (wide == 255) | (wide > 112) & (wide < 143)).all())
+    e = np.where(wide == 0, 0, np.where(wide == 255, 31, wide - 112)).astype("<u2")
+    return (halves & 0x8000 | e << 10 | (halves & 0x7F) << 3 | rests).astype("<u2").tobytes()
+
+
+def base_of(halves):
+    """The smallest of the largest exponents of all parts that have one from 1 to 254."""
+    exponents = np.where(halves >> 7 & 255 == 255, 0, halves >> 7 & 255)
+    largest = [int(exponents[at:at + 256].max()) for at in range(0, len(exponents), 256)]
+    return min([e for e in largest if e > 0], default=0)
+
+
+def base_ranking(base):
+    """(exponent of each rank, rank of each exponent)"""
+    first = [1, 2, 3, 0, 4, 5, 6, -1, 7, -2, 8, -3, 9, 10, 11, 12, 13, 14, 15, -4, -5]
+    distances = np.array(first + list(range(16, 251)))
+    exponent = (base - distances) % 256
+    at = int(np.flatnonzero(exponent == 0)[0])
+    if at > 15:
+        exponent[[15, at]] = exponent[[at, 15]]
+    return exponent.astype(np.uint8), np.argsort(exponent).astype(np.uint8)
+
+
+def pack_rests(rests, mode, element):
+    if mode != SPLIT:
+        return b""
+    return rests.tobytes() if element == FP32 else pack(rests & 3, 2) + pack(rests >> 2, 1)
+
+
+def rest_bytes(mode, element, count):
+    if mode != SPLIT:
+        return 0
+    return 2 * count if element == FP32 else ceil_div(count, 4) + ceil_div(count, 8)
+
+
+def encode_typed(block, rank, element, asked):
+    """(mode, the whole block, padded): `rank` is that of the page's table; not used for `base`."""
+    halves, rests = split_halves(block, element)
+    mode = BASE if element == BF16 else SPLIT if element == FP16 or rests.any() else FP32Z
+    tail = block[len(halves) * VALUE_BYTES[element]:]
+    if asked == "split":
+        candidates = [(0, 0, encode_tiered(halves, rank)[1])]
+    else:
+        base = base_of(halves)
+        own = base_ranking(base)[1]
+        flat, streams = encode_top16(halves, own)
+        candidates = [(1, base, encode_tiered(halves, own)[1]), (flat, base, streams)]
+    blocks = []
+    for coder, base, streams in candidates:
+        used = pack_rests(rests, mode, element) + streams + tail
+        blocks.append(used + bytes(-(len(used) + 2) % UNIT) + bytes([coder, base]))
+    return mode, min(blocks, key=len)
+
+
+def block_mode_exists(element, asked):
+    """Section 3.1: the table of modes."""
+    if asked in ("base", "split"):
+        return element in VALUE_BYTES
+    return element == BF16
+
+
 def encode_block(block, rank, element, asked):
-    """Section 3, choice of mode: (mode, streams and tail, unpadded). `rank` is None when there is no codebook."""
+    """Section 3.1: (mode, streams and tail, unpadded). `rank` is None when there is no codebook."""
     n = len(block) // 2
     values, tail = np.frombuffer(block, "<u2", n), block[2 * n:]
     raw = (RAW, block)
@@ -179,10 +264,13 @@ def encode_block(block, rank, element, asked):
         return raw
     if n >= 1 and units(len(block)) > 1 and (values == values[0]).all():
         return CONST, block[:2] + tail
-    if element != BF16 or rank is None or n == 0:
+    if not block_mode_exists(element, asked) or rank is None and asked != "base" or n == 0:
         return raw
-    mode, streams = (encode_top16 if asked == "top16" else encode_tiered)(values, rank)
-    coded = (mode, streams + tail)
+    if asked == "base" or asked == "split" and element != BF16:
+        coded = encode_typed(block, rank, element, asked)
+    else:
+        mode, streams = (encode_top16 if asked == "top16" else encode_tiered)(values, rank)
+        coded = (mode, streams + tail)
     return coded if units(len(coded[1])) < units(len(block)) else raw
 
 
@@ -201,7 +289,7 @@ class Streams:
         return np.frombuffer(self.take(count * np.dtype(dtype).itemsize), dtype)
 
     def items(self, count, bits):
-        """`count` items of 2 or 4 bits; unused bits must be zero (check 14)."""
+        """`count` items of 1, 2 or 4 bits; unused bits must be zero (check 14)."""
         packed = self.array(ceil_div(count * bits, 8), np.uint8)
         shifts = np.arange(8 // bits, dtype=np.uint8) * bits
         items = (packed[:, None] >> shifts & (1 << bits) - 1).astype(np.uint8).reshape(-1)
@@ -250,8 +338,42 @@ def decode_tiered(streams, n, exponents, rank):
     return join_values(sign_mantissa, exponent)
 
 
-def decode_block(mode, payload, n, t, exponents, rank):
+def decode_rests(streams, count, mode, element):
+    if mode != SPLIT:
+        return 0
+    if element == FP32:
+        rests = streams.array(count, "<u2")
+        require(rests.any())
+        return rests
+    twos = streams.items(count, 2)
+    return twos | streams.items(count, 1) << 2
+
+
+def decode_typed(mode, payload, size, element, exponents, rank):
+    """Section 3.2 with check 14: the source bytes of a block of `size`."""
+    coder, base = payload[-2:]
+    streams = Streams(payload[:-2])
+    count = size // VALUE_BYTES[element]
+    require(coder <= 3 and (coder > 0 or mode != BASE and base == 0 and exponents is not None))
+    rests = decode_rests(streams, count, mode, element)
+    if coder > 0:
+        exponents, rank = base_ranking(base)
+    if coder < 2:
+        halves = decode_tiered(streams, count, exponents, rank)
+    else:
+        halves = decode_top16(streams, count, coder, exponents, rank)
+    require(coder == 0 or base == base_of(halves))
+    data = join_halves(halves, rests, element) + streams.take(size % VALUE_BYTES[element])
+    streams.finish()
+    words = np.frombuffer(data, "<u2", size // 2)
+    require((words != words[0]).any())
+    return data
+
+
+def decode_block(mode, payload, n, t, element, exponents, rank):
     """Section 3 with check 14: the source bytes of a block; corrupt else."""
+    if mode in (BASE, SPLIT, FP32Z):
+        return decode_typed(mode, payload, 2 * n + t, element, exponents, rank)
     streams = Streams(payload)
     if mode == RAW:
         values = streams.array(n, "<u2")
@@ -376,13 +498,24 @@ def parse_lengths(chunk, header):
     return lengths
 
 
-def size_allowed(mode, count, n, t):
+def mode_allowed(mode, element, codebook_id):
+    """Check 10: may such blocks be in such chunks?"""
+    if mode in (TOP16, ESCAPES, TIERED):
+        return element == BF16 and codebook_id != NO_CODEBOOK
+    return element in {BASE: (BF16,), SPLIT: (FP16, FP32), FP32Z: (FP32,)}.get(mode, ELEMENTS)
+
+
+def size_allowed(mode, element, count, n, t):
     """Check 10: may a block of this mode and shape take `count` units?"""
     raw = units(2 * n + t)
     if mode == RAW:
         return count == raw
     if mode == CONST:
         return count == 1 < raw
+    if mode in (BASE, SPLIT, FP32Z):
+        size = 2 * n + t
+        m, tail = divmod(size, VALUE_BYTES[element])
+        return units(rest_bytes(mode, element, m) + m + ceil_div(m, 4) + tail + 2) <= count < raw
     static = {TOP16: n + ceil_div(n, 2) + t, ESCAPES: n + ceil_div(n, 2) + 5 + t, TIERED: n + ceil_div(n, 4) + t}[mode]
     return (count == units(static) if mode == TOP16 else count >= units(static)) and count < raw
 
@@ -403,10 +536,10 @@ def parse_pages(chunk, header, lengths):
         blocks = []
         for row, (n, t) in zip(own, shape):
             mode = row & 15
-            require(mode in (RAW, CONST) or header.element == BF16 and header.id != NO_CODEBOOK)
+            require(mode_allowed(mode, header.element, header.id))
             count = offsets[at + 1] - offsets[at]
             require(at > 0 or offsets[0] * UNIT == header.metadata_bytes)
-            require(size_allowed(mode, count, n, t))
+            require(size_allowed(mode, header.element, count, n, t))
             blocks.append(Block(mode, offsets[at] * UNIT, count * UNIT, n, t))
             at += 1
         require(not any(own[len(shape):]))
@@ -432,11 +565,11 @@ def check_codebook(header, pages, tables):
         require(max(page.table for page in pages) < len(tables), "codebook")
 
 
-def decode_page(chunk, index, page, tables):
+def decode_page(chunk, index, page, element, tables):
     """Checks 14 and 15: (page status or None, page bytes or None)."""
     exponents, rank = (tables.exponent[page.table], tables.rank[page.table]) if tables else (None, None)
     try:
-        data = b"".join(decode_block(b.mode, chunk[b.offset:b.offset + b.extent], b.n, b.t, exponents, rank)
+        data = b"".join(decode_block(b.mode, chunk[b.offset:b.offset + b.extent], b.n, b.t, element, exponents, rank)
                         for b in page.blocks)
         require(page_sum(data, index, page.table) == page.sum, "integrity")
     except FormatError as error:
@@ -453,7 +586,7 @@ def decode_chunk(chunk, tables=None):
     except FormatError as error:
         return error.name, []
     own = tables if header.id != NO_CODEBOOK else None
-    return None, [decode_page(chunk, index, page, own) for index, page in enumerate(pages)]
+    return None, [decode_page(chunk, index, page, header.element, own) for index, page in enumerate(pages)]
 
 
 # ---- Section 7: files

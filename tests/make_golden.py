@@ -55,6 +55,18 @@ def gaussian(stream, count):
     return ((total / 65536).astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
 
 
+def as_fp32(stream, halves, rests=True):
+    """Values with these upper halves, and random or zero lower ones."""
+    low = numbers(stream, len(halves) // 2, 65536) if rests else 0
+    return (np.frombuffer(halves, "<u2").astype("<u4") << 16 | low).astype("<u4").tobytes()
+
+
+def as_fp16(halves):
+    """Values of these sizes: what FP16 cannot hold becomes zero or infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (np.frombuffer(halves, "<u2").astype("<u4") << 16).view("<f4").astype("<f2").tobytes()
+
+
 def tables_like_data():
     """Three rankings: of gaussian values, the same shifted, and one of no order."""
     distance = np.abs(np.arange(256) - 126.25)
@@ -109,6 +121,39 @@ def golden_chunks(sets):
         ("fp32", "three", fm.FP32, "tiered", [data[:100], b"\0\0\x80\x3f" * 25], [1, 2]),
         ("no-codebook", None, fm.BF16, "raw", [data[:50], const * 25], [0, 0]),
         ("no-codebook-bytes", None, fm.BYTES, "raw", [data[:31], data[:7]], [0, 0]),
+    ] + later_chunks()
+
+
+def later_chunks():
+    """Those of modes 6 to 8, likewise."""
+    bell, low = gaussian(20, 9000), gaussian(21, 300)
+    spread = values(22, numbers(23, 600, 12) + 100)  # no tier helps: codes of four bits
+    rare = bytearray(values(24, numbers(25, 600, 12) + 100))
+    for at in (0, 1, 300, 598, 599):
+        struct.pack_into("<H", rare, 2 * at, 0x7F80 if at % 2 else 0x0180)
+    infinite = struct.pack("<64H", *(0x7F80 | i for i in range(64)))
+    halves = np.frombuffer(low, "<u2").copy()
+    halves[::7] = 0
+    sparse = halves.tobytes()
+    small = values(26, numbers(27, 100, 5))  # a base below the distances of some ranks
+    wide, mixed = as_fp32(28, bell), as_fp32(29, low) + as_fp32(30, bell[:8000], False)
+    half = as_fp16(bell)
+    half_spread = as_fp16(values(31, numbers(32, 900, 12) + 120))
+    return [
+        ("base", None, fm.BF16, "base", [bell, bell[:201], sparse + b"\1"], [0] * 3),
+        ("base-codes", None, fm.BF16, "base", [spread, spread[:77], bytes(rare), bytes(rare[:1001])], [0] * 4),
+        ("base-edges", None, fm.BF16, "base", [infinite, small, SPECIALS * 8, bytes(66) + SPECIALS[:31]], [0] * 4),
+        ("base-set", "three", fm.BF16, "base", [low, low[:100]], [1, 2]),
+        ("base-bytes", None, fm.BYTES, "base", [low, bytes(40)], [0] * 2),
+        ("base-fp16", None, fm.FP16, "base", [half, half[:203], as_fp16(SPECIALS * 4), half_spread], [0] * 4),
+        ("base-fp32", None, fm.FP32, "base", [wide[:20003], wide[:301], wide[:402], wide[:503]], [0] * 4),
+        ("fp32z", None, fm.FP32, "base", [as_fp32(0, bell, False), as_fp32(0, spread, False)[:407], mixed,
+                                         b"\0\0\x80\x3f" * 100], [0] * 4),
+        ("fp32z-split", "three", fm.FP32, "split", [as_fp32(0, bell, False), b"\0\0\x80\x3f" * 99 + b"\1\2\3"],
+         [0, 1]),
+        ("split-fp16", "three", fm.FP16, "split", [half, half[:203], as_fp16(SPECIALS * 4)], [0, 1, 2]),
+        ("split-fp32", "three", fm.FP32, "split", [wide[:20003], wide[:301], wide[:402], mixed], [0, 0, 0, 2]),
+        ("split-bf16", "three", fm.BF16, "split", [bell, low[:99]], [0, 1]),
     ]
 
 
@@ -152,6 +197,39 @@ def golden_refused(chunks):
         ("refused-count", "three", put(escapes, count_at, b"\0\0")),
         ("refused-position", "three", put(escapes, count_at + 4, b"\0\0")),
         ("refused-exponent", "three", put(escapes, count_at + 6, bytes([chunks["sets"]["three"].exponent[0][15]]))),
+    ] + later_refused()
+
+
+def hand_made(mode, element, source, coder, base, used):
+    """A chunk of one block of modes 6 to 8, its sums right, as no encoder makes it."""
+    block = used + bytes(-(len(used) + 2) % 16) + bytes([coder, base])
+    return fm.assemble_chunk(element, fm.NO_CODEBOOK, [(len(source), 0, fm.page_sum(source, 0, 0), [(mode, block)])])
+
+
+def later_refused():
+    """(name, None, chunk)"""
+    source = gaussian(40, 100)
+    halves = np.frombuffer(source, "<u2")
+    base = fm.base_of(halves)
+    other = fm.encode_tiered(halves, fm.base_ranking(base + 1)[1])[1]
+    own = fm.encode_tiered(halves, fm.base_ranking(base)[1])[1]
+    zeros = bytes(200)
+    no_fp16 = source[:-2] + b"\0\x01"  # E = 2
+    half = fm.encode_tiered(np.frombuffer(no_fp16, "<u2"), fm.base_ranking(base)[1])[1]
+    whole = as_fp32(0, source, False)
+    padded = fm.pack(np.zeros(100, np.uint8), 2) + fm.pack(np.zeros(100, np.uint8), 1)
+    good = hand_made(fm.BASE, fm.BF16, source, 1, base, own)
+    assert fm.decode_chunk(good) == (None, [(None, source)])
+    return [
+        ("refused-coder", None, put(good, len(good) - 2, b"\4")),
+        ("refused-coder-0", None, put(good, len(good) - 2, b"\0")),
+        ("refused-base", None, hand_made(fm.BASE, fm.BF16, source, 1, base + 1, other)),
+        ("refused-base-fp16", None, hand_made(fm.BASE, fm.FP16, source, 1, base, own)),
+        ("refused-split-of-zeros", None, hand_made(fm.SPLIT, fm.FP32, whole, 1, base, zeros + own)),
+        ("refused-split-bit", None, hand_made(fm.SPLIT, fm.FP16, source, 1, base, padded[:-1] + b"\x10" + own)),
+        ("refused-split-exponent", None, hand_made(fm.SPLIT, fm.FP16, source, 1, base, padded + half)),
+        ("refused-fp32z-table", None, hand_made(fm.FP32Z, fm.FP32, whole, 0, 0, own)),
+        ("refused-later-mode", None, with_sum(put(good, 48, bytes([good[48] & 0xF0 | 9])))),
     ]
 
 

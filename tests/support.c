@@ -176,6 +176,32 @@ static void fill_runs(struct rng *rng, const uint8_t ranking[256], uint8_t *byte
     }
 }
 
+static uint16_t fp16_value(struct rng *rng)
+{
+    uint64_t bits = rng_next(rng);
+    uint32_t exponent = neighbour(12, (unsigned)__builtin_ctzll(bits >> 16 | 1u << 20));
+    if (bits >> 57 == 0)
+        exponent = bits >> 50 & 31;
+    return (uint16_t)((bits & 0x83ff) | exponent << 10);
+}
+
+static uint16_t spread_value(struct rng *rng)
+{
+    uint64_t bits = rng_next(rng);
+    return join_value((uint8_t)bits, (uint8_t)(bits >> 57 == 0 ? (bits >> 8) % 100 : 100 + (bits >> 8) % 12));
+}
+
+/* Value i of a pattern that does not go by ranks. */
+static uint16_t own_value(struct rng *rng, enum pattern pattern, const uint8_t ranking[256], size_t i)
+{
+    if (pattern == PATTERN_FP16)
+        return fp16_value(rng);
+    if (pattern == PATTERN_SPREAD)
+        return spread_value(rng);
+    uint8_t exponent = ranking[random_rank(rng, PATTERN_FALLING, 0)];
+    return i % 2 == 0 ? 0 : join_value((uint8_t)rng_next(rng), exponent);
+}
+
 void fill_pattern(struct rng *rng, enum pattern pattern, const uint8_t ranking[256], uint8_t *bytes, size_t size)
 {
     size_t count = size / 2;
@@ -184,6 +210,10 @@ void fill_pattern(struct rng *rng, enum pattern pattern, const uint8_t ranking[2
         fill_runs(rng, ranking, bytes, count);
     for (size_t i = 0; pattern != PATTERN_RUNS && i < count; i++) {
         bool follows = pattern >= PATTERN_NEARLY && i > 0;
+        if (pattern >= PATTERN_WIDENED && pattern <= PATTERN_SPREAD) {
+            put_value(bytes, i, own_value(rng, pattern, ranking, i));
+            continue;
+        }
         uint8_t exponent = ranking[random_rank(rng, pattern, share)];
         put_value(bytes, i, follows ? get_value(bytes, 0) : join_value((uint8_t)rng_next(rng), exponent));
     }

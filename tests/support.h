@@ -89,6 +89,9 @@ enum pattern {
     PATTERN_HIGH,    /* 21..255 */
     PATTERN_SHARE,   /* a share of this page's own, from none to all, of 16..255 */
     PATTERN_RUNS,    /* runs of one exponent, runs of zero */
+    PATTERN_WIDENED, /* falling, every other value zero: FP32 made of BF16 */
+    PATTERN_FP16,    /* as values of FP16: exponents near 12, rarely anything */
+    PATTERN_SPREAD,  /* twelve exponents, none more frequent than another, rarely one far below */
     PATTERN_NEARLY,  /* one value, one other somewhere */
     PATTERN_CONST,   /* one value */
     PATTERNS

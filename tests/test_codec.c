@@ -43,7 +43,8 @@ static const uint32_t sizes[] = {1,     2,     3,     7,     8,     9,     14,  
                                  18,    19,    31,    32,    33,    62,    64,    66,    127,   128,
                                  129,   130,   8191,  8192,  8193,  16381, 16382, 16383, 16384, 16385,
                                  16386, 16387, 32767, 32768, 32769, 49150, 49153, 65536};
-static const enum strait_mode modes[] = {STRAIT_MODE_AUTO, STRAIT_MODE_RAW, STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
+static const enum strait_mode modes[] = {STRAIT_MODE_AUTO,   STRAIT_MODE_RAW,  STRAIT_MODE_TOP16,
+                                         STRAIT_MODE_TIERED, STRAIT_MODE_BASE, STRAIT_MODE_SPLIT};
 
 START_TEST(pages_of_every_size_and_pattern_come_back_from_every_variant)
 {
@@ -803,7 +804,7 @@ static struct call {
     uint64_t capacity, src_size;
 } call;
 
-static _Alignas(64) uint8_t call_pages[8192], call_chunk[16384], call_scratch[65536];
+static _Alignas(64) uint8_t call_pages[8192], call_chunk[16384], call_scratch[131072];
 static int32_t call_status[2];
 
 static void call_init(void)
@@ -946,7 +947,7 @@ static void element_negative(void)
 }
 static void mode_unknown(void)
 {
-    call.params.mode = (enum strait_mode)4;
+    call.params.mode = (enum strait_mode)6;
 }
 static void mode_negative(void)
 {
@@ -955,6 +956,11 @@ static void mode_negative(void)
 static void coded_without_codebook(void)
 {
     call.params.codebook = NULL;
+}
+static void fp16_split_without_codebook(void)
+{
+    call.params = (struct strait_encode_params){sizeof(call.params), STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, NULL};
+    call.region.table = 0;
 }
 static void table_beyond(void)
 {
@@ -1038,6 +1044,7 @@ static const struct bad_call {
     {mode_unknown, STRAIT_ERR_INVALID, ENCODE},
     {mode_negative, STRAIT_ERR_INVALID, ENCODE},
     {coded_without_codebook, STRAIT_ERR_INVALID, ENCODE},
+    {fp16_split_without_codebook, STRAIT_ERR_INVALID, ENCODE},
     {table_beyond, STRAIT_ERR_CODEBOOK, ENCODE},
     {table_without_codebook, STRAIT_ERR_CODEBOOK, ENCODE},
     {fp32_half_aligned, STRAIT_ERR_ALIGNMENT, ENCODE},
@@ -1288,7 +1295,8 @@ static void add_data_tests(Suite *suite)
     tcase_add_loop_test(trips, chunks_of_megabytes_come_back, 0, COUNT(modes));
     tcase_add_test(trips, the_longest_page_comes_back);
     tcase_add_loop_test(trips, no_codebook_carries_pages_raw, 0, 6);
-    tcase_add_loop_test(trips, without_a_codebook_other_elements_may_still_become_const, 0, COUNT(modes));
+    tcase_add_loop_test(trips, without_a_codebook_other_elements_may_still_become_const, 0,
+                        COUNT(modes) - 1); /* not of SPLIT */
     tcase_add_loop_test(choice, short_blocks_are_coded_exactly_while_they_shrink, 0, COUNT(coded_modes));
     tcase_add_loop_test(choice, blocks_are_coded_up_to_the_last_escape_that_shrinks, 0, 2 * COUNT(limit_sizes));
     tcase_add_loop_test(choice, a_rank_takes_the_streams_that_the_format_says, 0, 2 * TEST_TABLES);

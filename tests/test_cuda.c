@@ -148,6 +148,24 @@ static void resize_chunk(struct trial *trial, uint64_t size)
     trial->chunk_size = size;
 }
 
+/* Modes 6 to 8, which processors know and kernels do not: such a row becomes one that nobody knows. */
+static void hide_later_modes(struct trial *trial)
+{
+    struct anatomy anatomy;
+    if (!anatomy_read(&anatomy, trial->chunk, trial->chunk_size))
+        return;
+    for (uint64_t p = 0; p < anatomy.page_count; p++) {
+        for (uint64_t b = 0; b <= anatomy.rows_per_page; b++) {
+            uint64_t at = anatomy_row(&anatomy, p, b);
+            if (at >= trial->chunk_size)
+                break;
+            uint8_t *row = trial->chunk + at;
+            if ((*row & 15) >= STRAIT_BLOCK_BASE && (*row & 15) < STRAIT_BLOCK_MODES_ALL)
+                *row |= 15;
+        }
+    }
+}
+
 static void make_hostile(struct rng *rng, struct trial *trial, enum hostility how)
 {
     struct strait_chunk_info info;
@@ -184,6 +202,8 @@ static void make_hostile(struct rng *rng, struct trial *trial, enum hostility ho
     default:
         break;
     }
+    if (how != HONEST)
+        hide_later_modes(trial);
     if (how == BIT_OF_METADATA_REPAIRED || how == WORD_OF_METADATA_REPAIRED ||
         (how == HEADER_FIELD && rng_below(rng, 2) == 0))
         repair_metadata(trial->chunk, trial->chunk_size);
@@ -359,6 +379,46 @@ static void many_regions(void)
     done++;
 }
 
+/* Chunks that kernels cannot decode, and modes that they cannot encode in. */
+static void later_modes(void)
+{
+    enum { BYTES = 4096 };
+    static const enum strait_element elements[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16, STRAIT_ELEMENT_FP32};
+    struct strait_result result, *cuda;
+    uint8_t values[BYTES], chunk[2 * BYTES], ranking[256], *memory, *there;
+    struct rng rng = rng_init(8);
+    require_cuda(cudaMalloc((void **)&memory, BYTES));
+    require_cuda(cudaMalloc((void **)&there, sizeof(chunk)));
+    require_cuda(cudaHostAlloc((void **)&cuda, sizeof(*cuda), cudaHostAllocMapped));
+    test_ranking(ranking, 0);
+    for (int i = 0; i < COUNT(elements); i++) {
+        struct strait_region region = {.base = values, .page_count = 1, .rows = 1, .row_bytes = BYTES}, far = region;
+        const struct strait_pages pages = {.regions = &region, .region_count = 1, .id_count = 1};
+        const struct strait_pages far_pages = {.regions = &far, .region_count = 1, .id_count = 1};
+        const struct strait_encode_params params = {sizeof(params), elements[i], STRAIT_MODE_BASE, NULL};
+        const struct strait_run run = {.size = sizeof(run), .result = &result};
+        const struct strait_run on_device = {.size = sizeof(on_device),
+                                             .result = cuda,
+                                             .stream = device.stream,
+                                             .scratch = device.scratch,
+                                             .scratch_size = device.scratch_size};
+        far.base = memory;
+        fill_pattern(&rng, i == 1 ? PATTERN_FP16 : PATTERN_FALLING, ranking, values, BYTES);
+        require(strait_encode(variant(0), &params, chunk, sizeof(chunk), &pages, &run) == STRAIT_OK);
+        require(result.bytes < BYTES);
+        require_cuda(cudaMemcpy(there, chunk, result.bytes, cudaMemcpyHostToDevice));
+        require(strait_encode(device.codec, &params, there, sizeof(chunk), &far_pages, &on_device) ==
+                STRAIT_ERR_UNSUPPORTED);
+        require(strait_decode(device.codec, NULL, &far_pages, NULL, there, result.bytes, &on_device) == STRAIT_OK);
+        require_cuda(cudaStreamSynchronize(device.stream));
+        require(cuda->chunk_status == STRAIT_ERR_UNSUPPORTED && cuda->failed_pages == 1);
+    }
+    cudaFree(memory);
+    cudaFree(there);
+    cudaFreeHost(cuda);
+    done++;
+}
+
 static void check_device(unsigned trials, bool chosen)
 {
     struct rng rng = rng_init(600);
@@ -368,6 +428,7 @@ static void check_device(unsigned trials, bool chosen)
         chosen_patterns(&rng);
         chosen_hostilities(&rng);
         many_regions();
+        later_modes();
         printf("%u chosen trials agree\n", done);
     }
     done = 0;

@@ -25,7 +25,8 @@ import format_model as fm  # noqa: E402
 STATUS = {None: 0, "invalid": -1, "no memory": -2, "no space": -3, "alignment": -4, "truncated": -5, "corrupt": -6,
           "unsupported": -7, "codebook": -8, "integrity": -9, "page id": -10}
 NAMES = {value: name or "ok" for name, value in STATUS.items()}
-ASKED = {"auto": 0, "raw": 1, "top16": 2, "tiered": 3}
+ASKED = {"auto": 0, "raw": 1, "top16": 2, "tiered": 3, "base": 4, "split": 5}
+ASKED_SHARES = [.15, .07, .2, .18, .25, .15]
 ALIGNMENT = {fm.BYTES: 1, fm.BF16: 2, fm.FP16: 2, fm.FP32: 4, fm.FP8_E4M3: 1, fm.FP8_E5M2: 1}
 GUARD = 0xA5
 EDGES = (1, 2, 3, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65, 257, 1000, 16383, 16384, 16385, 16386, 40000)
@@ -126,9 +127,32 @@ DISTRIBUTIONS = {
 }
 
 
-def random_data(rng, size, exponents):
+def as_fp32(rng, halves, count):
+    """Values with these upper halves; the lower ones zero, or not in some block, or anything."""
+    values = np.frombuffer(halves, "<u2", count).astype("<u4") << 16
+    kind = rng.integers(0, 4)
+    if kind == 1:
+        values[rng.integers(0, count)] |= 1 << int(rng.integers(0, 16))
+    elif kind > 1:
+        values |= rng.integers(0, 65536, count).astype("<u4")
+    return values.tobytes()
+
+
+def as_fp16(rng, halves, count):
+    """Values of about these sizes: what FP16 cannot hold becomes zero or infinite. At times the bits as they are."""
+    if rng.random() < 0.2:
+        return halves
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (np.frombuffer(halves, "<u2", count).astype("<u4") << 16).view("<f4").astype("<f2").tobytes()
+
+
+def random_data(rng, size, exponents, element=fm.BF16):
     """`size` bytes: one distribution, or another one from some block on."""
     n = size // 2 + 1
+    if element == fm.FP32:
+        return as_fp32(rng, random_data(rng, 2 * n, exponents), n)[:size]
+    if element == fm.FP16:
+        return as_fp16(rng, random_data(rng, 2 * n, exponents), n)[:size]
     names = list(DISTRIBUTIONS)
     data = DISTRIBUTIONS[rng.choice(names)](rng, n, exponents)
     if size > fm.BLOCK_BYTES and rng.random() < 0.7:
@@ -185,6 +209,13 @@ def test_model(rng):
                     for block in page.blocks:
                         seen["block of mode %d" % block.mode] += 1
                         expect(block.extent <= fm.units(2 * block.n + block.t) * 16, "block above raw", name, size)
+        for element in (fm.FP16, fm.FP32):
+            for size in EDGES:
+                for _ in range(8):
+                    pages = [random_data(rng, size, tables.exponent[1], element), bytes(size)]
+                    for page in fm.parse_chunk(round_trip(pages, [1, 2], tables, element, asked, size))[1]:
+                        for block in page.blocks:
+                            seen["block of mode %d, element %d" % (block.mode, element)] += 1
         for element in fm.ELEMENTS:
             sizes = (33, 16384, 16385, 1)
             round_trip([rng.bytes(s) for s in sizes] + [b"\7" * 16384], [0] * 5, tables, element, asked, element)
@@ -481,6 +512,17 @@ def mutate_tiers(rng, data, block, exponents):
         flip(rng, data, block.offset + block.n, block.offset + block.extent)
 
 
+def mutate_end(rng, data, block):
+    """Another coder or another base, or a bit of the streams of codes."""
+    kind, end = rng.integers(0, 3), block.offset + block.extent
+    if kind == 0:
+        data[end - 2] = int(rng.choice([0, 1, 2, 3, 4, 255]))
+    elif kind == 1:
+        data[end - 1] = (data[end - 1] + int(rng.choice([-16, -1, 1, 2, 16]))) & 255
+    else:
+        flip(rng, data, block.offset + block.extent // 2, end - 2)
+
+
 def mutate_block(rng, data, pages, tables):
     """Something in a block: its escapes, its tiers, its last unit, any bit."""
     blocks = [(page, block) for page in pages for block in page.blocks]
@@ -491,6 +533,8 @@ def mutate_block(rng, data, pages, tables):
     page, block = blocks[int(rng.integers(0, len(blocks)))]
     if block.mode == fm.TIERED and rng.random() < 0.7:
         return mutate_tiers(rng, data, block, tables.exponent[page.table])
+    if block.mode in (fm.BASE, fm.SPLIT, fm.FP32Z) and rng.random() < 0.5:
+        return mutate_end(rng, data, block)
     low = block.offset + (block.extent - 16 if rng.random() < 0.6 else 0)
     return flip(rng, data, low, block.offset + block.extent)
 
@@ -513,12 +557,30 @@ def with_all_lengths(chunk):
     return repair(bytes(metadata + fm.padding(len(metadata)) + data[header.metadata_bytes:]))
 
 
-def force_block(rng, page, at, tables, table):
+def force_typed(rng, block, rank, element):
+    """A block of modes 6 to 8, right or with a coder, base or mode that no encoder takes for these bytes."""
+    mode, data = fm.encode_typed(block, rank, element, str(rng.choice(["base", "split"])))
+    halves, rests = fm.split_halves(block, element)
+    kind, base = rng.integers(0, 5), fm.base_of(halves)
+    if kind < 2:  # the other coder, or another base
+        base = base if kind == 0 else (base + int(rng.choice([1, 255]))) & 255
+        own = fm.base_ranking(base)[1]
+        coder, streams = (fm.encode_top16 if rng.random() < 0.5 else fm.encode_tiered)(halves, own)
+        used = fm.pack_rests(rests, mode, element) + streams + block[len(halves) * fm.VALUE_BYTES[element]:]
+        data = used + bytes(-(len(used) + 2) % 16) + bytes([1 if coder == fm.TIERED else coder, base])
+    elif kind == 2:
+        mode = int(rng.choice([fm.BASE, fm.SPLIT, fm.FP32Z]))
+    return mode, data + bytes(int(rng.choice([0, 0, 0, 16])))
+
+
+def force_block(rng, page, at, tables, table, element):
     """A coded block that no encoder writes for these bytes, or one of odd size."""
     block = page[at:at + fm.BLOCK_BYTES]
     n = len(block) // 2
     values, tail = np.frombuffer(block, "<u2", n), block[2 * n:]
     rank = tables.rank[table] if tables else np.arange(256, dtype=np.uint8)
+    if element in fm.VALUE_BYTES and len(block) >= 16 and rng.random() < 0.5:
+        return force_typed(rng, block, rank, element)
     kind = rng.integers(0, 5)
     if kind == 0 or n == 0:
         return fm.RAW, block
@@ -535,7 +597,7 @@ def forced_chunk(rng, source):
         if rng.random() < 0.5 and page:
             page = page[:2] * (len(page) // 2) + page[-(len(page) % 2):][:len(page) % 2]
         rank = tables.rank[table] if tables else None
-        blocks = [force_block(rng, page, at, tables, table) if rng.random() < 0.5 else
+        blocks = [force_block(rng, page, at, tables, table, source.element) if rng.random() < 0.5 else
                   fm.encode_block(page[at:at + fm.BLOCK_BYTES], rank, source.element, source.asked)
                   for at in range(0, len(page), fm.BLOCK_BYTES)]
         coded.append((len(page), table, fm.page_sum(page, index, table), blocks))
@@ -586,8 +648,10 @@ class Source:
         self.set_index = None if rng.random() < 0.1 else int(rng.integers(0, len(sets)))
         self.tables = None if self.set_index is None else sets[self.set_index][0]
         self.codebook = None if self.set_index is None else sets[self.set_index][1]
-        self.element = int(rng.choice([1, 1, 1, 1, 1, 1, 1, 0, 2, 3, 4, 5]))
-        self.asked = "raw" if self.tables is None and self.element == fm.BF16 else str(rng.choice(fm.ASKED_MODES, p=[.25, .1, .35, .3]))
+        self.element = int(rng.choice([1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 0, 4, 5]))
+        self.asked = str(rng.choice(fm.ASKED_MODES, p=ASKED_SHARES))
+        if self.tables is None and self.element in fm.VALUE_BYTES:
+            self.asked = str(rng.choice(["raw", "base", "base"]))
         size = self.size(rng)
         same, count, self.id_count = rng.random() < 0.5, int(rng.integers(1, 5)), int(rng.integers(1, 4))
         self.regions = [(size if same else self.size(rng), int(rng.integers(0, len(self.tables) if self.tables else 1)))
@@ -595,7 +659,7 @@ class Source:
         self.page_tables = [table for _, table in self.regions for _ in range(self.id_count)]
         lengths = [length for length, _ in self.regions for _ in range(self.id_count)]
         exponents = self.tables.exponent if self.tables else [np.arange(256)]
-        self.data = [random_data(rng, length, exponents[table]) for length, table in zip(lengths, self.page_tables)]
+        self.data = [random_data(rng, length, exponents[table], self.element) for length, table in zip(lengths, self.page_tables)]
 
     @staticmethod
     def size(rng):
@@ -613,20 +677,33 @@ class Source:
                                                                 self.set_index)
 
 
-def mode_values(parsed):
-    """Values per block mode."""
-    total = [0] * len(fm.BLOCK_MODES)
+def mode_values(chunk, parsed):
+    """Values per block mode; blocks of modes 6 to 8 count as what their coder is."""
+    total = [0] * 5
     for page in parsed:
         for block in page.blocks:
-            total[block.mode] += block.n
+            coder = chunk[block.offset + block.extent - 2]
+            total[block.mode if block.mode <= fm.TIERED else fm.TIERED if coder < 2 else coder] += block.n
     return total
 
 
-def escape_counts(source, parsed):
+def typed_escapes(source, chunk, block, data, table):
+    """Halves in the escapes or the last tier of a block of modes 6 to 8."""
+    coder, base = chunk[block.offset + block.extent - 2:block.offset + block.extent]
+    halves, _ = fm.split_halves(data[:2 * block.n + block.t], source.element)
+    rank = source.tables.rank[table] if coder == 0 else fm.base_ranking(base)[1]
+    return int((rank[halves >> 7 & 0xFF] >= (21 if coder < 2 else 16)).sum())
+
+
+def escape_counts(source, chunk, parsed):
     """Per table: (values of coded blocks, those of them in the escapes or the last tier)."""
     total = [[0, 0] for _ in range(8)]
     for page, data, table in zip(parsed, source.data, source.page_tables):
         for at, block in enumerate(page.blocks):
+            if block.mode in (fm.BASE, fm.SPLIT, fm.FP32Z):
+                total[table][0] += block.n
+                total[table][1] += typed_escapes(source, chunk, block, data[at * fm.BLOCK_BYTES:], table)
+                continue
             values = np.frombuffer(data, "<u2", block.n, at * fm.BLOCK_BYTES)
             if block.mode in (fm.TOP16, fm.ESCAPES, fm.TIERED):
                 ranks = source.tables.rank[table][values >> 7 & 0xFF]
@@ -638,11 +715,11 @@ def escape_counts(source, parsed):
 def compare_stats(codec, source, chunk, result, what):
     """Values per block mode and escapes per table, of a whole good chunk."""
     parsed = fm.parse_chunk(chunk)[1]
-    expect(list(result.values) == mode_values(parsed), what + ": values per mode", codec.name, list(result.values),
-           mode_values(parsed), source.what())
+    expect(list(result.values) == mode_values(chunk, parsed), what + ": values per mode", codec.name, list(result.values),
+           mode_values(chunk, parsed), source.what())
     stats = [[entry.values, entry.escapes] for entry in codec.stats]
-    expect(stats == escape_counts(source, parsed), what + ": class stats", codec.name, stats,
-           escape_counts(source, parsed), source.what())
+    counts = escape_counts(source, chunk, parsed)
+    expect(stats == counts, what + ": class stats", codec.name, stats, counts, source.what())
 
 
 def compare_encode(rng, codec, source, chunk):
@@ -771,7 +848,7 @@ def test_chunks(rng, lib, names, chunks):
         chunk = fm.encode_chunk(source.data, source.page_tables, source.tables, source.element, source.asked)
         verdict = fm.decode_chunk(chunk, source.tables)
         expect(verdict == (None, [(None, page) for page in source.data]), "model round trip", source.what())
-        for mode, count in enumerate(mode_values(fm.parse_chunk(chunk)[1])):
+        for mode, count in enumerate(mode_values(chunk, fm.parse_chunk(chunk)[1])):
             seen["values of mode %d" % mode] += count
         cases = [("valid", chunk, verdict)]
         for name, hostile in mutations(rng, source, chunk):

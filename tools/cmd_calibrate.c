@@ -19,7 +19,8 @@
 static const char usage[] =
     "usage: strait calibrate [OPTION]... FILE... -o SET\n"
     "\n"
-    "Makes a codebook set of the BF16 tensors in safetensors files: a table for each role (k, v, other) and layer,\n"
+    "Makes a codebook set of the BF16 tensors (--dtype: others) in safetensors files: a table for each role (k, v, "
+    "other) and layer,\n"
     "and a fallback made of all values. Reports for each class what the codec will make of it.\n"
     "\n"
     "  -o, --output SET     write here; - is stdout, and the report goes to stderr\n"
@@ -28,7 +29,9 @@ static const char usage[] =
     "  --global             make the fallback table only\n"
     "  --partial            write the counts, to be merged, instead of a set\n"
     "  --merge              FILEs are such counts: make the set that one run over everything would have made\n"
-    "  --raw                FILEs are BF16 values and nothing else, of role other and of no layer\n"
+    "  --dtype TYPE         count tensors of this type: bf16 (the default), fp16 or fp32, which --mode split codes;\n"
+    "                       may be given several times: a table then serves all values of its class\n"
+    "  --raw                FILEs are values and nothing else, BF16 or of --dtype, of role other and of no layer\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -f, --force          replace SET; write to a terminal\n"
     "  --json               report as JSON\n"
@@ -46,6 +49,7 @@ struct options {
     unsigned threads;
     bool global, partial, merge, raw, json, quiet, force;
     bool has_rules;
+    uint32_t elements; /* bit e: tensors of enum strait_element e are counted; 0: BF16 */
     struct class_rules *rules;
     char **files;
     int file_count;
@@ -53,16 +57,33 @@ struct options {
 
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
-enum { OPT_CLASS = 256, OPT_GLOBAL, OPT_PARTIAL, OPT_MERGE, OPT_RAW, OPT_JSON };
+enum { OPT_CLASS = 256, OPT_GLOBAL, OPT_PARTIAL, OPT_MERGE, OPT_RAW, OPT_JSON, OPT_DTYPE };
 
 static const struct option long_options[] = {
-    {"output", required_argument, NULL, 'o'},  {"class", required_argument, NULL, OPT_CLASS},
-    {"global", no_argument, NULL, OPT_GLOBAL}, {"partial", no_argument, NULL, OPT_PARTIAL},
-    {"merge", no_argument, NULL, OPT_MERGE},   {"raw", no_argument, NULL, OPT_RAW},
-    {"threads", required_argument, NULL, 'T'}, {"force", no_argument, NULL, 'f'},
-    {"json", no_argument, NULL, OPT_JSON},     {"quiet", no_argument, NULL, 'q'},
-    {"help", no_argument, NULL, 'h'},          {0},
+    {"output", required_argument, NULL, 'o'},
+    {"class", required_argument, NULL, OPT_CLASS},
+    {"global", no_argument, NULL, OPT_GLOBAL},
+    {"partial", no_argument, NULL, OPT_PARTIAL},
+    {"merge", no_argument, NULL, OPT_MERGE},
+    {"raw", no_argument, NULL, OPT_RAW},
+    {"threads", required_argument, NULL, 'T'},
+    {"force", no_argument, NULL, 'f'},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"quiet", no_argument, NULL, 'q'},
+    {"help", no_argument, NULL, 'h'},
+    {"dtype", required_argument, NULL, OPT_DTYPE},
+    {0},
 };
+
+static bool add_dtype(struct options *options, const char *text)
+{
+    static const char *const names[] = {"bf16", "fp16", "fp32"};
+    unsigned index;
+    if (!option_name("--dtype", text, names, 3, &index))
+        return false;
+    options->elements |= 1u << (STRAIT_ELEMENT_BF16 + index);
+    return true;
+}
 
 static bool add_rule(struct options *options, const char *rule)
 {
@@ -91,6 +112,8 @@ static bool set_option(struct options *options, int option, const char *text)
         return options->merge = true;
     case OPT_RAW:
         return options->raw = true;
+    case OPT_DTYPE:
+        return add_dtype(options, text);
     case 'T':
         return option_threads(text, &options->threads);
     case OPT_JSON:
@@ -111,8 +134,10 @@ static const char *check_options(const struct options *options)
         return "no input files";
     if (options->output == NULL)
         return "no output: -o SET";
-    if (options->merge && (options->raw || options->has_rules))
-        return "--merge reads counts, whose classes are settled: no --class, no --raw";
+    if (options->merge && (options->raw || options->has_rules || options->elements != 0))
+        return "--merge reads counts, whose classes are settled: no --class, no --raw, no --dtype";
+    if (options->raw && (options->elements & (options->elements - 1)) != 0)
+        return "--raw files are of one type: one --dtype";
     if (options->raw && options->has_rules)
         return "--raw files have no tensor names: no --class";
     if (options->partial && options->global)
@@ -162,19 +187,25 @@ static bool take_safetensors(struct tensors *tensors, const struct input *input,
     return tensors_take_safetensors(tensors, input, rules);
 }
 
+static bool counts_bf16(const struct options *options)
+{
+    return options->elements == 0 || options->elements == TENSORS_BF16;
+}
+
 static bool count_files(const struct options *options, struct histograms *histograms, uint64_t *skipped)
 {
     struct tensors tensors;
     struct progress progress;
     if (!tensors_open(&tensors, (const char *const *)options->files, (unsigned)options->file_count,
-                      options->raw ? tensors_take_raw : take_safetensors, options->rules))
+                      options->raw ? tensors_take_raw : take_safetensors, options->rules,
+                      options->elements == 0 ? TENSORS_BF16 : options->elements))
         return false;
     progress_begin(&progress, "counting", tensors.bytes, options->quiet);
     bool counted = spans_count(&tensors.spans, options->threads, &progress, histograms) || out_of_memory();
     progress_end(&progress);
     if (counted && tensors.skipped > 0 && !options->quiet)
-        print_error(NULL, "skipped %" PRIu64 " tensor%s not BF16", tensors.skipped,
-                    tensors.skipped == 1 ? " that is" : "s that are");
+        print_error(NULL, "skipped %" PRIu64 " tensor%s not %s", tensors.skipped,
+                    tensors.skipped == 1 ? " that is" : "s that are", counts_bf16(options) ? "BF16" : "of --dtype");
     *skipped = tensors.skipped;
     tensors_close(&tensors);
     return counted;
@@ -280,7 +311,8 @@ static bool finish(const struct options *options, const struct histograms *histo
 {
     struct strait_codebook *codebook;
     if (histograms->count == 0) {
-        print_error(NULL, "no BF16 values in %d file%s", options->file_count, options->file_count == 1 ? "" : "s");
+        print_error(NULL, "no %s values in %d file%s", counts_bf16(options) ? "BF16" : "such", options->file_count,
+                    options->file_count == 1 ? "" : "s");
         return false;
     }
     if (histograms->count >= STRAIT_CODEBOOK_TABLES_MAX && !options->global) {

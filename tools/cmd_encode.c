@@ -21,7 +21,8 @@ static const char usage[] =
     "Compresses IN, a safetensors file or plain values, to OUT (IN" SUFFIX "). - is stdin or stdout.\n"
     "\n"
     "  --codebook SET       use the tables of this set; without it, IN is read twice and calibrated on itself\n"
-    "  --mode MODE          auto (default), tiered, top16 or raw\n"
+    "  --mode MODE          auto (default), tiered, top16 or raw; split is tiered for BF16, FP16 and FP32, base codes\n"
+    "                       these three without a codebook. Releases that have neither cannot read what they write\n"
     "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v or other; see strait calibrate\n"
     "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8 or bytes\n"
     "  --raw                do not look for a safetensors header\n"
@@ -54,16 +55,14 @@ struct encode_options {
 /* ---- Options --------------------------------------------------------------------------------------------------- */
 
 static const char *const mode_names[] = {
-    [STRAIT_MODE_AUTO] = "auto",
-    [STRAIT_MODE_RAW] = "raw",
-    [STRAIT_MODE_TOP16] = "top16",
-    [STRAIT_MODE_TIERED] = "tiered",
+    [STRAIT_MODE_AUTO] = "auto",     [STRAIT_MODE_RAW] = "raw",   [STRAIT_MODE_TOP16] = "top16",
+    [STRAIT_MODE_TIERED] = "tiered", [STRAIT_MODE_BASE] = "base", [STRAIT_MODE_SPLIT] = "split",
 };
 
 static bool set_mode(struct encode_options *options, const char *text)
 {
     unsigned index;
-    if (!option_name("--mode", text, mode_names, 4, &index))
+    if (!option_name("--mode", text, mode_names, 6, &index))
         return false;
     options->mode = (enum strait_mode)index;
     return true;
@@ -181,9 +180,19 @@ static bool set_operands(struct encode_options *options, int count, char **opera
         print_error(NULL, "--page is larger than --chunk");
         return false;
     }
+    if (options->mode == STRAIT_MODE_BASE && options->codebook != NULL) {
+        print_error(NULL, "--mode base has no use for a codebook");
+        return false;
+    }
     options->input = operands[0];
     options->output = operands[1];
     return count == 2 || set_default_output(options);
+}
+
+/* Modes that have tables, of the input if of nothing else. */
+static bool makes_codebook(const struct encode_options *options)
+{
+    return options->codebook == NULL && options->mode != STRAIT_MODE_RAW && options->mode != STRAIT_MODE_BASE;
 }
 
 /* ---- Codebook -------------------------------------------------------------------------------------------------- */
@@ -201,7 +210,7 @@ static bool get_codebook(const struct encode_options *options, struct source *so
         plan_use_tables(plan, *codebook);
         return true;
     }
-    if (options->mode == STRAIT_MODE_RAW || !plan_has(plan, STRAIT_ELEMENT_BF16))
+    if (!makes_codebook(options) || !plan_has_tables(plan))
         return true;
     progress_begin(&progress, "calibrating", source->size - plan->preamble_bytes, options->quiet);
     *codebook = tally_codebook(source, plan, options->chunk_bytes, options->threads, &progress);
@@ -259,6 +268,7 @@ static bool encode_source(const struct encode_options *options, struct source *s
 
     if (!examine(&plan, source, options->rules, options->element, options->raw))
         return false;
+    plan.mode = options->mode;
     if (get_codebook(options, source, &plan, &codebook)) {
         struct encode_task task = {
             .source = source,
@@ -280,7 +290,7 @@ static bool encode_source(const struct encode_options *options, struct source *s
 /* Calibration reads the input twice, which a pipe cannot be. */
 static bool must_spool(const struct encode_options *options, const struct source *source)
 {
-    return !source->seekable && options->codebook == NULL && options->mode != STRAIT_MODE_RAW;
+    return !source->seekable && makes_codebook(options);
 }
 
 static bool encode_run(const struct encode_options *options)

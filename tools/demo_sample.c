@@ -114,7 +114,7 @@ bool demo_sample_init(struct demo_sample *sample)
     if (rules == NULL)
         print_error(NULL, "out of memory");
     bool taken = rules != NULL && sample->path != NULL &&
-                 tensors_open(&tensors, &sample->path, 1, tensors_take_safetensors, rules);
+                 tensors_open(&tensors, &sample->path, 1, tensors_take_safetensors, rules, TENSORS_BF16);
     if (taken) {
         taken = take(sample, &tensors);
         tensors_close(&tensors);

@@ -30,23 +30,31 @@ static const char *plain_type(const struct encode_report *report)
     return plain ? element_names[plan->segments[0].element] : NULL;
 }
 
+static const char *why_carried(const struct plan *plan)
+{
+    return plan_codes(plan, STRAIT_ELEMENT_FP32) ? "not BF16, FP16 or FP32" : "not BF16";
+}
+
 static void print_carried_plain(const struct encode_report *report, FILE *stream)
 {
     const char *type = plain_type(report);
 
-    if (type != NULL && report->task->plan->segments[0].element != STRAIT_ELEMENT_BF16)
-        fprintf(stream, "  carried uncompressed (not BF16): %" PRIu64 " bytes%s%s\n", report->outcome->original_bytes,
-                strcmp(type, "bytes") == 0 ? "" : " of ", strcmp(type, "bytes") == 0 ? "" : type);
+    if (type != NULL && !plan_codes(report->task->plan, report->task->plan->segments[0].element))
+        fprintf(stream, "  carried uncompressed (%s): %" PRIu64 " bytes%s%s\n", why_carried(report->task->plan),
+                report->outcome->original_bytes, strcmp(type, "bytes") == 0 ? "" : " of ",
+                strcmp(type, "bytes") == 0 ? "" : type);
 }
 
 /* The types that are carried as they are, so that nobody wonders about the ratio. */
 static void print_carried(const struct plan *plan, FILE *stream)
 {
-    const char *separator = "  carried uncompressed (not BF16): ";
+    char first[64];
+    const char *separator = first;
 
+    snprintf(first, sizeof(first), "  carried uncompressed (%s): ", why_carried(plan));
     for (uint32_t i = 0; i < plan->dtype_count; i++) {
         const struct dtype_sum *sum = &plan->dtypes[i];
-        if (sum->element == STRAIT_ELEMENT_BF16 || sum->bytes == 0)
+        if (plan_codes(plan, sum->element) || sum->bytes == 0)
             continue;
         fprintf(stream, "%s%" PRIu64 " %s tensor%s, %" PRIu64 " bytes", separator, sum->tensors, sum->name,
                 sum->tensors == 1 ? "" : "s", sum->bytes);
@@ -72,13 +80,13 @@ void encode_report_print(const struct encode_report *report, FILE *stream)
     print_carried_plain(report, stream);
 }
 
-static void add_dtype(cJSON *list, const char *name, uint64_t tensors, uint64_t bytes, enum strait_element element)
+static void add_dtype(cJSON *list, const char *name, uint64_t tensors, uint64_t bytes, bool compressed)
 {
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "dtype", name);
     cJSON_AddNumberToObject(item, "tensors", (double)tensors);
     cJSON_AddNumberToObject(item, "bytes", (double)bytes);
-    cJSON_AddBoolToObject(item, "compressed", element == STRAIT_ELEMENT_BF16);
+    cJSON_AddBoolToObject(item, "compressed", compressed);
     cJSON_AddItemToArray(list, item);
 }
 
@@ -89,10 +97,10 @@ static void add_dtypes(cJSON *object, const struct encode_report *report)
     cJSON *list = cJSON_AddArrayToObject(object, "dtypes");
 
     if (type != NULL)
-        add_dtype(list, type, 0, report->outcome->original_bytes, plan->segments[0].element);
+        add_dtype(list, type, 0, report->outcome->original_bytes, plan_codes(plan, plan->segments[0].element));
     for (uint32_t i = 0; i < plan->dtype_count; i++) {
         const struct dtype_sum *sum = &plan->dtypes[i];
-        add_dtype(list, sum->name, sum->tensors, sum->bytes, sum->element);
+        add_dtype(list, sum->name, sum->tensors, sum->bytes, plan_codes(plan, sum->element));
     }
 }
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "internal/element.h"
+
 #define PIECE_VALUES (8u * 1024 * 1024) /* what a thread takes at a time: 16 MiB */
 
 /* ---- Histograms ------------------------------------------------------------------------------------------------ */
@@ -99,7 +101,8 @@ out:
 
 /* ---- Spans ----------------------------------------------------------------------------------------------------- */
 
-bool spans_add(struct spans *spans, struct strait_class class, const uint8_t *data, uint64_t values)
+bool spans_add(struct spans *spans, struct strait_class class, enum strait_element element, const uint8_t *data,
+               uint64_t values)
 {
     if (values == 0)
         return true;
@@ -111,7 +114,7 @@ bool spans_add(struct spans *spans, struct strait_class class, const uint8_t *da
         spans->list = grown;
         spans->capacity = capacity;
     }
-    spans->list[spans->count++] = (struct span){.class = class, .data = data, .values = values};
+    spans->list[spans->count++] = (struct span){.class = class, .element = element, .data = data, .values = values};
     return true;
 }
 
@@ -171,7 +174,7 @@ static bool take_piece(struct counting *counting, struct span *piece)
     bool found = counting->next < counting->spans->count;
     if (found) {
         *piece = counting->spans->list[counting->next];
-        piece->data += 2 * counting->taken;
+        piece->data += element_bytes(piece->element) * counting->taken;
         piece->values -= counting->taken;
         if (piece->values > PIECE_VALUES) {
             piece->values = PIECE_VALUES;
@@ -193,11 +196,11 @@ static void count_pieces(void *arg, unsigned index)
     (void)index;
     while (take_piece(counting, &piece)) {
         uint64_t counts[256] = {0};
-        strait_histogram_add(counts, piece.data, piece.values);
+        strait_histogram_add_values(counts, piece.element, piece.data, piece.values);
         pthread_mutex_lock(&counting->lock);
         histogram_sum(piece.histogram->counts, counts);
         pthread_mutex_unlock(&counting->lock);
-        progress_add(counting->progress, 2 * piece.values);
+        progress_add(counting->progress, element_bytes(piece.element) * piece.values);
     }
 }
 

@@ -35,9 +35,10 @@ enum strait_status histograms_codebook(const struct histograms *histograms, bool
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------- */
 
-/* BF16 values in memory, borrowed. */
+/* Values in memory, borrowed. */
 struct span {
     struct strait_class class;
+    enum strait_element element; /* one that has tables */
     const uint8_t *data;
     uint64_t values;
     struct codebook_histogram *histogram; /* of its class, while they are counted */
@@ -50,7 +51,8 @@ struct spans {
 };
 
 /* Appends; a span without values is left out. False when out of memory. */
-bool spans_add(struct spans *spans, struct strait_class class, const uint8_t *data, uint64_t values);
+bool spans_add(struct spans *spans, struct strait_class class, enum strait_element element, const uint8_t *data,
+               uint64_t values);
 void spans_fini(struct spans *spans);
 
 /* Counts all spans, in `threads` threads, into *histograms, which must be empty; the result does not depend on

@@ -35,7 +35,7 @@ static cJSON *modes_json(uint32_t block_modes)
 {
     cJSON *list = cJSON_CreateArray();
 
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
         if (block_modes >> m & 1)
             cJSON_AddItemToArray(list, cJSON_CreateString(block_mode_names[m]));
     return list;

@@ -28,10 +28,22 @@ void plan_fini(struct plan *plan)
     *plan = (struct plan){0};
 }
 
-bool plan_has(const struct plan *plan, enum strait_element element)
+bool plan_codes(const struct plan *plan, enum strait_element element)
+{
+    if (element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32)
+        return plan->mode == STRAIT_MODE_BASE || plan->mode == STRAIT_MODE_SPLIT;
+    return element == STRAIT_ELEMENT_BF16;
+}
+
+bool plan_tables(const struct plan *plan, enum strait_element element)
+{
+    return plan_codes(plan, element) && plan->mode != STRAIT_MODE_BASE;
+}
+
+bool plan_has_tables(const struct plan *plan)
 {
     for (uint32_t i = 0; i < plan->segment_count; i++)
-        if (plan->segments[i].element == element)
+        if (plan_tables(plan, plan->segments[i].element))
             return true;
     return false;
 }
@@ -108,7 +120,7 @@ void plan_use_tables(struct plan *plan, const struct strait_codebook *codebook)
 {
     for (uint32_t i = 0; i < plan->segment_count; i++) {
         struct segment *segment = &plan->segments[i];
-        segment->table = segment->element == STRAIT_ELEMENT_BF16 ? strait_codebook_find(codebook, segment->class) : 0;
+        segment->table = plan_tables(plan, segment->element) ? strait_codebook_find(codebook, segment->class) : 0;
     }
 }
 
@@ -142,9 +154,9 @@ static uint32_t class_table(struct numbering *numbering, struct strait_class cla
     return numbering->shared[numbering->shared_count++].table;
 }
 
-static void number_segment(struct numbering *numbering, struct segment *segment)
+static void number_segment(struct numbering *numbering, const struct plan *plan, struct segment *segment)
 {
-    if (segment->element != STRAIT_ELEMENT_BF16)
+    if (!plan_tables(plan, segment->element))
         segment->table = 0;
     else if (segment->end - segment->begin >= PLAN_OWN_TABLE_BYTES)
         segment->table = new_table(numbering);
@@ -159,7 +171,7 @@ uint32_t plan_number_tables(struct plan *plan)
     if (numbering.shared == NULL)
         return 0;
     for (uint32_t i = 0; i < plan->segment_count; i++)
-        number_segment(&numbering, &plan->segments[i]);
+        number_segment(&numbering, plan, &plan->segments[i]);
     free(numbering.shared);
     return numbering.count;
 }

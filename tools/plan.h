@@ -31,6 +31,7 @@ struct dtype_sum {
 
 struct plan {
     uint64_t preamble_bytes;
+    enum strait_mode mode; /* that it is encoded in; set after init */
     struct segment *segments;
     uint32_t segment_count;
     struct dtype_sum *dtypes; /* empty unless the input is a safetensors file */
@@ -44,15 +45,18 @@ bool plan_init_tensors(struct plan *plan, uint64_t size, const struct safetensor
                        const struct class_rules *rules);
 void plan_fini(struct plan *plan);
 
-bool plan_has(const struct plan *plan, enum strait_element element);
+/* Whether values of the type are coded in the plan's mode, and by tables. */
+bool plan_codes(const struct plan *plan, enum strait_element element);
+bool plan_tables(const struct plan *plan, enum strait_element element);
+bool plan_has_tables(const struct plan *plan);
 
-/* Gives every BF16 segment the codebook's table for its class. */
+/* Gives every segment that has one the codebook's table for its class. */
 void plan_use_tables(struct plan *plan, const struct strait_codebook *codebook);
 
-/* Numbers the tables that a set made for this input alone has: one for each BF16 tensor of PLAN_OWN_TABLE_BYTES or
- * more, one for each class of smaller ones. (Within a layer, weights and their gradients have little in common: the
+/* Numbers the tables that a set made for this input alone has: one for each tensor coded by tables of
+ * PLAN_OWN_TABLE_BYTES or more, one for each class of smaller ones. (Within a layer, weights and their gradients have little in common: the
  * BF16 tensors of a training state shrink 1.27 times with a table per class, 1.49 times with one per tensor.) Returns
- * how many, 0 when out of memory; the plan has BF16 segments. */
+ * how many, 0 when out of memory; the plan has tables. */
 #define PLAN_OWN_TABLE_BYTES (32u * 1024) /* below, a table's 256 bytes are rarely earned back */
 uint32_t plan_number_tables(struct plan *plan);
 

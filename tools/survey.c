@@ -35,15 +35,22 @@ static void add(struct survey_sum *sum, const struct strait_page_info *page, uin
     sum->coded_bytes += page->coded_bytes;
 }
 
+/* Pages of other types name table 0 when they have none. */
+static bool has_table(enum strait_element element, const struct strait_page_info *page)
+{
+    const uint32_t coded = 1u << STRAIT_BLOCK_SPLIT | 1u << STRAIT_BLOCK_FP32Z;
+    return element == STRAIT_ELEMENT_BF16 || (page->block_modes & coded) != 0;
+}
+
 static void add_page(struct survey *survey, const struct strait_page_info *page)
 {
     uint64_t offset = survey->all.raw_bytes;
 
     add(&survey->all, page, offset);
     add(&survey->elements[survey->info.element], page, offset);
-    if (survey->info.element == STRAIT_ELEMENT_BF16)
+    if (has_table(survey->info.element, page))
         add(&survey->tables[page->table], page, offset);
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
         survey->mode_pages[m] += page->block_modes >> m & 1;
 }
 
@@ -73,7 +80,7 @@ void survey_modes(char text[SURVEY_MODES_BYTES], uint32_t block_modes)
     size_t used = 0;
 
     text[0] = '\0';
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
         if (block_modes >> m & 1)
             used += (size_t)snprintf(text + used, SURVEY_MODES_BYTES - used, "%s%s", used > 0 ? "+" : "",
                                      block_mode_names[m]);
@@ -90,7 +97,7 @@ void survey_print(const struct survey *survey, FILE *stream)
                     element_names[e], sum->pages, sum->raw_bytes, sum->coded_bytes,
                     ratio_of(sum->raw_bytes, sum->coded_bytes));
     }
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
         if (survey->mode_pages[m] > 0)
             fprintf(stream, "  %-13s blocks in %" PRIu64 " pages\n", block_mode_names[m], survey->mode_pages[m]);
 }
@@ -115,6 +122,7 @@ void survey_json(const struct survey *survey, cJSON *object)
         if (survey->elements[e].pages > 0)
             sum_json(cJSON_AddObjectToObject(list, element_names[e]), &survey->elements[e]);
     list = cJSON_AddObjectToObject(object, "mode_pages");
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
-        cJSON_AddNumberToObject(list, block_mode_names[m], (double)survey->mode_pages[m]);
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
+        if (block_mode_names[m] != NULL)
+            cJSON_AddNumberToObject(list, block_mode_names[m], (double)survey->mode_pages[m]);
 }

@@ -29,7 +29,7 @@ struct survey {
     struct survey_sum all;
     struct survey_sum elements[SURVEY_ELEMENTS];
     struct survey_sum *tables;               /* owned, SURVEY_TABLES of them; BF16 pages only */
-    uint64_t mode_pages[STRAIT_BLOCK_MODES]; /* pages with a block of this mode: one page may count for several */
+    uint64_t mode_pages[STRAIT_BLOCK_MODES_ALL]; /* pages with a block of this mode: one page may count for several */
 
     struct strait_chunk_info info; /* of the last chunk added */
     struct buffer pages;           /* struct strait_page_info, info.page_count of them */

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "internal/element.h"
 #include "tools/buffer.h"
 #include "tools/histograms.h"
 #include "tools/ordered.h"
@@ -45,7 +46,8 @@ static void count_run(struct tally *tally, struct tally_slot *slot, const struct
         tally->failed = true;
         return;
     }
-    strait_histogram_add(counts, slot->buffer.data, run->bytes / 2);
+    strait_histogram_add_values(counts, slot->cut.element, slot->buffer.data,
+                                run->bytes / element_bytes(slot->cut.element));
     pthread_mutex_lock(&tally->lock);
     histogram_sum(tally->counts[run->table], counts);
     pthread_mutex_unlock(&tally->lock);
@@ -70,7 +72,7 @@ static void tally_work(void *job, void *slot_)
     struct tally_slot *slot = slot_;
 
     for (uint32_t i = 0; i < slot->cut.run_count; i++) {
-        if (slot->cut.element == STRAIT_ELEMENT_BF16 && !tally->failed)
+        if (plan_tables(tally->cutter.plan, slot->cut.element) && !tally->failed)
             count_run(tally, slot, &slot->cut.runs[i]);
         progress_add(tally->progress, slot->cut.runs[i].bytes);
     }

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "internal/element.h"
 #include "tools/safetensors.h"
 
 static bool out_of_memory(const char *file)
@@ -10,13 +11,13 @@ static bool out_of_memory(const char *file)
     return false;
 }
 
-static bool add_values(struct tensors *tensors, const struct input *input, struct strait_class class, uint64_t begin,
-                       uint64_t end)
+static bool add_values(struct tensors *tensors, const struct input *input, struct strait_class class,
+                       enum strait_element element, uint64_t begin, uint64_t end)
 {
-    uint64_t values = (end - begin) / 2;
+    uint64_t values = (end - begin) / element_bytes(element);
 
-    tensors->bytes += 2 * values;
-    return spans_add(&tensors->spans, class, input->data + begin, values) || out_of_memory(input->path);
+    tensors->bytes += element_bytes(element) * values;
+    return spans_add(&tensors->spans, class, element, input->data + begin, values) || out_of_memory(input->path);
 }
 
 static bool take_list(struct tensors *tensors, const struct input *input, const struct safetensors *list,
@@ -25,9 +26,11 @@ static bool take_list(struct tensors *tensors, const struct input *input, const 
     for (uint32_t i = 0; i < list->count; i++) {
         const struct safetensor *tensor = &list->tensors[i];
 
-        if (safetensors_element(tensor->dtype) != STRAIT_ELEMENT_BF16)
+        enum strait_element element = safetensors_element(tensor->dtype);
+
+        if ((tensors->elements >> element & 1) == 0)
             tensors->skipped++;
-        else if (!add_values(tensors, input, class_of(rules, tensor->name), tensor->begin, tensor->end))
+        else if (!add_values(tensors, input, class_of(rules, tensor->name), element, tensor->begin, tensor->end))
             return false;
     }
     return true;
@@ -56,12 +59,15 @@ bool tensors_take_raw(struct tensors *tensors, const struct input *input, const 
 {
     struct strait_class class = {.role = STRAIT_ROLE_OTHER, .layer = -1};
 
+    enum strait_element element = (enum strait_element)__builtin_ctz(tensors->elements);
+
     (void)rules;
-    if (input->size % 2 != 0) {
-        print_error(input->path, "an odd number of bytes cannot be BF16 values");
+    if (input->size % element_bytes(element) != 0) {
+        print_error(input->path, element_bytes(element) == 2 ? "an odd number of bytes cannot be values of two"
+                                                             : "its size is no multiple of the four bytes of a value");
         return false;
     }
-    return add_values(tensors, input, class, 0, input->size);
+    return add_values(tensors, input, class, element, 0, input->size);
 }
 
 /* ---- All files ------------------------------------------------------------------------------------------------- */
@@ -83,11 +89,11 @@ static bool take_files(struct tensors *tensors, const char *const *paths, unsign
 }
 
 bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
-                  const struct class_rules *rules)
+                  const struct class_rules *rules, uint32_t elements)
 {
     bool taken;
 
-    *tensors = (struct tensors){0};
+    *tensors = (struct tensors){.elements = elements};
     taken = take_files(tensors, paths, count, take, rules);
     if (!taken)
         tensors_close(tensors);

@@ -1,4 +1,4 @@
-/* The BF16 tensors of files, each with the class that its name tells. */
+/* The tensors of files that tables can be made of, each with the class that its name tells. */
 #ifndef STRAIT_TOOLS_TENSORS_H
 #define STRAIT_TOOLS_TENSORS_H
 
@@ -14,7 +14,8 @@ struct tensors {
     unsigned input_count;
     struct spans spans; /* their data lies in the inputs */
     uint64_t bytes;     /* of all spans */
-    uint64_t skipped;   /* tensors that are not BF16 */
+    uint64_t skipped;   /* tensors that are of no type that is wanted */
+    uint32_t elements;  /* the types that are: bit e for enum strait_element e */
 };
 
 /* Adds what a file holds. Like everything here: false when that failed, which stderr has been told. */
@@ -24,9 +25,11 @@ tensors_take tensors_take_safetensors;
 /* All of a file as values of role other and of no layer. */
 tensors_take tensors_take_raw;
 
-/* Maps the files and takes each. On success the caller must tensors_close() it. */
+#define TENSORS_BF16 (1u << STRAIT_ELEMENT_BF16)
+
+/* Maps the files and takes each; values of files without tensors are of the first type in `elements`. On success the caller must tensors_close() it. */
 bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
-                  const struct class_rules *rules);
+                  const struct class_rules *rules, uint32_t elements);
 /* Safe on zeroes. */
 void tensors_close(struct tensors *tensors);
 

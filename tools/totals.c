@@ -5,10 +5,11 @@
 
 #include <cjson/cJSON.h>
 
-const char *const block_mode_names[STRAIT_BLOCK_MODES] = {
+const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL] = {
     [STRAIT_BLOCK_RAW] = "raw",       [STRAIT_BLOCK_CONST] = "const",
     [STRAIT_BLOCK_TOP16] = "top16",   [STRAIT_BLOCK_TOP16_ESCAPES] = "top16_escapes",
-    [STRAIT_BLOCK_TIERED] = "tiered",
+    [STRAIT_BLOCK_TIERED] = "tiered", [STRAIT_BLOCK_BASE] = "base",
+    [STRAIT_BLOCK_SPLIT] = "split",   [STRAIT_BLOCK_FP32Z] = "fp32z",
 };
 
 void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,

@@ -25,7 +25,7 @@ void totals_add(struct totals *totals, uint32_t pages, const struct strait_resul
 double totals_escape_rate(const struct totals *totals);
 
 /* "top16", "tiered", ...: index enum strait_block_mode. */
-extern const char *const block_mode_names[STRAIT_BLOCK_MODES];
+extern const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL];
 
 /* One line: "  blocks: tiered 99.12%, raw 0.88%". Nothing when there were no values. */
 void totals_print(const struct totals *totals, FILE *stream);

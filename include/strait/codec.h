@@ -2,8 +2,10 @@
  * strait/codec.h - lossless compression of floating-point pages
  *
  * The codec splits each BF16 value into sign+mantissa, which is kept, and exponent, which is coded through an offline
- * codebook: `top16` spends 4 bits on each exponent (1.33x on KV caches), `tiered` about 2.7 (1.48x). Blocks that would
- * not shrink are kept raw, so the output is never larger than the input plus its tables. Every bit pattern round-trips.
+ * codebook: `top16` spends 4 bits on each exponent (1.33x on KV caches), `tiered` about 2.7 (1.48x). `split` does what
+ * `tiered` does for FP16 and FP32 too, and `base` needs no codebook: its codes count from a block's own large exponents.
+ * Blocks that would not shrink are kept raw, so the output is never larger than the input plus its tables. Every bit
+ * pattern round-trips.
  *
  * The short way:
  *
@@ -50,7 +52,8 @@ extern "C" {
 #define STRAIT_CODEBOOK_ID_BYTES   16u
 #define STRAIT_CHUNK_ALIGNMENT     16u /* best alignment of chunk buffers; others work, slower */
 
-/* What the values are. Only BF16 is compressed so far; the others are carried unchanged (constant blocks excepted). */
+/* What the values are. BF16 is compressed in every mode, FP16 and FP32 in BASE and SPLIT; all else is carried unchanged
+ * (constant blocks excepted). */
 enum strait_element {
     STRAIT_ELEMENT_BYTES = 0,
     STRAIT_ELEMENT_BF16 = 1,
@@ -61,22 +64,29 @@ enum strait_element {
 };
 
 /* What the encoder is asked for. Except with RAW, blocks of one value become `const` and blocks that would not shrink
- * stay raw. AUTO picks by element type: today TIERED for BF16. */
+ * stay raw. AUTO is TIERED today. What BASE writes, and SPLIT of FP16 and FP32, older releases refuse: ERR_UNSUPPORTED. */
 enum strait_mode {
     STRAIT_MODE_AUTO = 0,
     STRAIT_MODE_RAW = 1,
-    STRAIT_MODE_TOP16 = 2,
-    STRAIT_MODE_TIERED = 3,
+    STRAIT_MODE_TOP16 = 2,  /* BF16 */
+    STRAIT_MODE_TIERED = 3, /* BF16 */
+    STRAIT_MODE_BASE = 4,   /* BF16, FP16, FP32, without a codebook */
+    STRAIT_MODE_SPLIT = 5,  /* BF16 (as TIERED), FP16, FP32 */
 };
 
-/* How a block ended up; index of strait_result.values. */
+/* How a block ended up: its mode in the chunk. The first five are what strait_result.values counts; a block of a later
+ * mode counts there as TIERED, TOP16 or TOP16_ESCAPES, after the codes that it has inside. */
 enum strait_block_mode {
     STRAIT_BLOCK_RAW = 0,
     STRAIT_BLOCK_CONST = 1,
     STRAIT_BLOCK_TOP16 = 2,         /* no escapes */
     STRAIT_BLOCK_TOP16_ESCAPES = 3, /* some values outside the 16 most frequent exponents */
     STRAIT_BLOCK_TIERED = 4,
-    STRAIT_BLOCK_MODES = 5,
+    STRAIT_BLOCK_MODES = 5, /* entries of strait_result.values, and no mode */
+    STRAIT_BLOCK_BASE = 6,  /* BF16, by a ranking that follows from the block */
+    STRAIT_BLOCK_SPLIT = 7, /* FP16 or FP32, with the low bits of its mantissas */
+    STRAIT_BLOCK_FP32Z = 8, /* FP32 whose lower halves are zero: widened BF16 */
+    STRAIT_BLOCK_MODES_ALL = 9, /* all modes are below */
 };
 
 /* ---- Codebooks ------------------------------------------------------------------------------------------------- */
@@ -97,6 +107,11 @@ struct strait_codebook; /* a set of tables, immutable */
 
 /* Adds the exponents of `count` BF16 values at `values` (any alignment) to counts[256]. */
 STRAIT_API void strait_histogram_add(uint64_t counts[256], const void *values, size_t count);
+
+/* The same of values of any type that has tables: BF16, FP16, FP32; of FP16 the exponents that BF16 has for values of
+ * that size. ERR_INVALID: another type, nothing was added. */
+STRAIT_API enum strait_status strait_histogram_add_values(uint64_t counts[256], enum strait_element element,
+                                                          const void *values, size_t count);
 
 /* Ranks exponents by falling count, ties by exponent: ranking[0] is the most frequent one. */
 STRAIT_API void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256]);
@@ -167,12 +182,12 @@ struct strait_result {
     int32_t chunk_status;  /* decode, verify: what is wrong with the chunk as a whole; no page was then written */
     uint32_t failed_pages; /* pages whose status is not OK; all of the list when chunk_status is not */
     uint32_t reserved;
-    uint64_t values[STRAIT_BLOCK_MODES]; /* values per block mode, of pages that are OK */
+    uint64_t values[STRAIT_BLOCK_MODES]; /* values per block mode, of pages that are OK; one of FP32 counts twice */
 };
 
 /* Per table of the codebook: what tells whether the calibration still fits the data. */
 struct strait_class_stats {
-    uint64_t values;  /* values in coded blocks */
+    uint64_t values;  /* values in coded blocks; one of FP32 counts twice */
     uint64_t escapes; /* of these, how many needed the escape stream (top16) or the last tier (tiered) */
 };
 
@@ -232,7 +247,8 @@ struct strait_encode_params {
     size_t size; /* sizeof(struct strait_encode_params) */
     enum strait_element element;
     enum strait_mode mode;
-    const struct strait_codebook *codebook; /* NULL: BF16 can only be RAW (else ERR_INVALID), and tables are 0 */
+    /* NULL: tables are 0, BF16 can only be RAW or BASE, and FP16 and FP32 not SPLIT (else ERR_INVALID). */
+    const struct strait_codebook *codebook;
 };
 
 /* Largest chunk that these pages can become, in bytes; 0 when the list is invalid or the bound reaches 4 GiB. Reads
@@ -243,8 +259,9 @@ STRAIT_API uint64_t strait_encode_bound(const struct strait_pages *pages);
 STRAIT_API size_t strait_scratch_size(const struct strait_codec *codec);
 
 /* Encodes the pages to one chunk at dst. codec NULL: the best.
- * Returns ERR_INVALID, ERR_ALIGNMENT, ERR_CODEBOOK (a region's table is not in the set), or ERR_NO_SPACE (dst_capacity
- * is below strait_encode_bound, or scratch too small). result.status: OK, or ERR_PAGE_ID and no chunk. */
+ * Returns ERR_INVALID, ERR_ALIGNMENT, ERR_CODEBOOK (a region's table is not in the set), ERR_NO_SPACE (dst_capacity
+ * is below strait_encode_bound, or scratch too small), or ERR_UNSUPPORTED ("cuda" has neither BASE nor, for FP16 and
+ * FP32, SPLIT yet; it refuses such chunks with this status too). result.status: OK, or ERR_PAGE_ID and no chunk. */
 STRAIT_API enum strait_status strait_encode(const struct strait_codec *codec, const struct strait_encode_params *params,
                                             void *dst, uint64_t dst_capacity, const struct strait_pages *src,
                                             const struct strait_run *run);

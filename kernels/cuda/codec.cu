@@ -192,12 +192,27 @@ static uint64_t decode_scratch_size(const strait_decode_item *items, uint32_t co
     return scratch_bytes(all.blocks, all.far_regions);
 }
 
+// What kernels call the mode that was asked for: for BF16 `split` is `tiered`, and bytes have no mode of their own.
+// False when they cannot do it.
+static bool find_mode(const device_encode *call, strait_mode *mode)
+{
+    const bool is_float = call->element == STRAIT_ELEMENT_FP16 || call->element == STRAIT_ELEMENT_FP32;
+    *mode = call->mode;
+    if (call->mode < STRAIT_MODE_BASE)
+        return true;
+    *mode = STRAIT_MODE_TIERED;
+    return !is_float && (call->element != STRAIT_ELEMENT_BF16 || call->mode == STRAIT_MODE_SPLIT);
+}
+
 static strait_status encode(const device_encode *call)
 {
     const strait_run &run = *call->run;
     launch_head head;
+    strait_mode mode;
+    if (!find_mode(call, &mode))
+        return STRAIT_ERR_UNSUPPORTED;
     const bool coded =
-        call->codebook_id != nullptr && call->element == STRAIT_ELEMENT_BF16 && call->mode != STRAIT_MODE_RAW;
+        call->codebook_id != nullptr && call->element == STRAIT_ELEMENT_BF16 && mode != STRAIT_MODE_RAW;
     if (coded && run.tables == nullptr)
         return STRAIT_ERR_INVALID;
     for (uint32_t i = 0; i < call->count; i++) {
@@ -212,10 +227,10 @@ static strait_status encode(const device_encode *call)
         return STRAIT_ERR_DEVICE;
     fill_head(head, run, call->codebook_id);
     head.element = static_cast<uint8_t>(call->element);
-    head.mode = static_cast<uint8_t>(call->mode);
+    head.mode = static_cast<uint8_t>(mode);
     head.coded = coded;
     const demand all = measure_items<encode_item>(call->items, call->count);
-    const means with = {run, device, true, coded && call->mode != STRAIT_MODE_TOP16};
+    const means with = {run, device, true, coded && mode != STRAIT_MODE_TOP16};
     return launch_all<encode_item>(with, head, call->items, call->count, all.blocks, all.far_regions);
 }
 

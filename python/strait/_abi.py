@@ -30,7 +30,8 @@ CODEBOOK_ID_BYTES = 16
 CODEBOOK_TABLES_MAX = 65535
 
 ELEMENTS = {"bytes": 0, "bf16": 1, "fp16": 2, "fp32": 3, "fp8_e4m3": 4, "fp8_e5m2": 5}
-MODES = {"auto": 0, "raw": 1, "top16": 2, "tiered": 3}
+MODES = {"auto": 0, "raw": 1, "top16": 2, "tiered": 3, "base": 4, "split": 5}
+MODES_WITHOUT_TABLES = ("raw", "base")
 BLOCK_MODES = ("raw", "const", "top16", "top16_escapes", "tiered")
 
 
@@ -135,6 +136,7 @@ PAGE_INFO = np.dtype(
 _PROTOTYPES = {
     "strait_status_string": (c_char_p, [c_int]),
     "strait_histogram_add": (None, [c_void_p, c_void_p, c_size_t]),
+    "strait_histogram_add_values": (c_int, [c_void_p, c_int, c_void_p, c_size_t]),
     "strait_histogram_rank": (None, [c_void_p, c_void_p]),
     "strait_codebook_create": (c_int, [c_void_p, c_void_p, c_uint32, POINTER(c_void_p)]),
     "strait_codebook_destroy": (None, [c_void_p]),

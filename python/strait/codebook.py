@@ -219,22 +219,25 @@ class Codebook:
         return Codebook.from_bytes, (self.to_bytes(),)
 
 
-def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike]) -> Codebook:
+def calibrate(arrays: Mapping[Any, Any] | ArrayLike | Iterable[ArrayLike], *, element: str = "bf16") -> Codebook:
     """Makes a codebook for data like these.
 
-    arrays: BF16 values (uint16, ml_dtypes.bfloat16, torch.bfloat16, or bytes) of any shape.
+    arrays: values of any shape: BF16 (uint16, ml_dtypes.bfloat16, torch.bfloat16, or bytes), or of `element`.
         A mapping of class to array, or to an iterable of arrays, gives one table per class and the fallback, which is
         of everything; keys as for class_of(): ("k", 3), or a name such as "layers.3.k". A class of no layer,
         ("k", None), serves the layers that have no table. `strait calibrate` makes the same of the same tensors.
         One array or an iterable of arrays gives the fallback alone.
         A million values per class are plenty. Arrays that are not contiguous are copied, one at a time.
+    element: "bf16", "fp16" or "fp32", which mode "split" codes with the same tables.
     Table 0 is the fallback, the others follow in order of (role, layer), of no layer first.
-    ValueError: no values at all. TypeError: an array that does not hold BF16.
+    ValueError: no values at all, or another element. TypeError: an array that does not hold such values.
     """
+    if element not in _TABLE_ELEMENTS:
+        raise ValueError(f"element {element!r} has no tables: one of {', '.join(_TABLE_ELEMENTS)}")
     total = np.zeros(256, np.uint64)
     counts: dict[Class, NDArray[np.uint64]] = {}
     for wanted, array in _classified(arrays):
-        _count(total if wanted is None else counts.setdefault(wanted, np.zeros(256, np.uint64)), array)
+        _count(total if wanted is None else counts.setdefault(wanted, np.zeros(256, np.uint64)), array, element)
     counts = {wanted: count for wanted, count in counts.items() if count.any()}
     total += sum(counts.values(), np.zeros(256, np.uint64))
     if not total.any():
@@ -264,10 +267,15 @@ def _flat(group: Any) -> Iterable[Any]:
     return [group]
 
 
-def _count(counts: NDArray[np.uint64], array: NDArray[Any]) -> None:
-    check_dtype(array.dtype, "bf16", "the array")
+_TABLE_ELEMENTS = {"bf16": 2, "fp16": 2, "fp32": 4}  # bytes of a value
+
+
+def _count(counts: NDArray[np.uint64], array: NDArray[Any], element: str) -> None:
+    check_dtype(array.dtype, element, "the array")
     values = np.ascontiguousarray(array)
-    lib.strait_histogram_add(counts.ctypes.data, values.ctypes.data, values.nbytes // 2)
+    count = values.nbytes // _TABLE_ELEMENTS[element]
+    status = lib.strait_histogram_add_values(counts.ctypes.data, _abi.ELEMENTS[element], values.ctypes.data, count)
+    _abi.check(status, "calibrate")
 
 
 def codebook_handle(codebook: Codebook | None) -> int | None:

@@ -20,7 +20,7 @@ from .pages import PageList, Request, TableLike, check_of_host, cut, table_index
 from .run import Run, Stats, codec_handle
 
 #: How to encode: auto picks by element type (tiered for BF16). Blocks that would not shrink are always kept raw.
-Mode = Literal["auto", "raw", "top16", "tiered"]
+Mode = Literal["auto", "raw", "top16", "tiered", "base", "split"]
 
 Out = TypeVar("Out")
 
@@ -99,7 +99,9 @@ def encode(
 
     pages: a contiguous array of any shape, cut into pages of `page_bytes` bytes (the last may be shorter; at most
         16 MiB; a multiple of the element's size); or a PageList, read in place.
-    codebook: its tables say which exponents are frequent. None: mode "raw" only.
+    codebook: its tables say which exponents are frequent. None: modes "raw" and "base" only.
+    mode: "top16" and "tiered" code BF16; "split" is "tiered" for BF16, FP16 and FP32; "base" codes these three without
+        a codebook. "auto" is "tiered" today. Values of other types are carried as they are.
     element: what the values are. Arrays must have a matching dtype (BF16: uint16, int16, ml_dtypes.bfloat16,
         torch.bfloat16) or be bytes.
     table: index of the codebook's table, or the class to find one for, where a PageList does not say.
@@ -110,8 +112,8 @@ def encode(
     Returns the chunk: bytes, or with `out` a memoryview of its used part.
     Releases the GIL; any number of threads may encode at once, also from the same pages and with the same codebook.
     The values must not change meanwhile.
-    ValueError (nothing to encode, does not fit one chunk, not contiguous, unknown name, a mode other than raw without a
-    codebook), TypeError (dtype), CodebookError (no such table), AlignmentError, NoSpaceError
+    ValueError (nothing to encode, does not fit one chunk, not contiguous, unknown name, a mode that needs
+    a codebook without one), TypeError (dtype), CodebookError (no such table), AlignmentError, NoSpaceError
     (out too small), PageIdError (.failed_pages lists the pages whose ids are out of range).
     """
     handle = codebook_handle(codebook)
@@ -121,8 +123,8 @@ def encode(
         mode=choice(_abi.MODES, mode, "mode"),
         codebook=handle,
     )
-    if handle is None and mode != "raw":
-        raise ValueError(f"mode {mode!r} needs a codebook; without one there is mode='raw'")
+    if handle is None and mode not in _abi.MODES_WITHOUT_TABLES:
+        raise ValueError(f"mode {mode!r} needs a codebook; without one there are mode='raw' and mode='base'")
     variant = codec_handle(codec)
     request, _alive = _request_to_read(pages, element, codebook, table, page_bytes)
     bound = request.bound()

@@ -218,3 +218,23 @@ def test_damaged_files_are_refused_or_equal(codebook, rng):
 def test_a_missing_file_is_an_oserror(tmp_path):
     with pytest.raises(FileNotFoundError):
         strait.Codebook.load(tmp_path / "none")
+
+
+@pytest.mark.parametrize(("element", "dtype"), [("fp16", np.float16), ("fp32", np.float32)])
+def test_other_elements_share_the_exponents_of_bf16(element, dtype, rng):
+    values = rng.normal(0, 1, 20000)
+    wide = values.astype(np.float32)
+    book = strait.calibrate(values.astype(dtype), element=element)
+    bf16 = strait.calibrate((wide.view(np.uint32) >> 16).astype(np.uint16))
+    assert set(book.ranking(0)[:3]) == set(bf16.ranking(0)[:3])
+    page = values.astype(dtype)
+    for mode, tables in (("split", book), ("split", bf16), ("base", None)):
+        chunk = strait.encode(page, tables, mode=mode, element=element)
+        assert len(chunk) < 0.95 * page.nbytes
+        assert (strait.decode(chunk, tables).view(np.uint8) == page.view(np.uint8)).all()
+    with pytest.raises(TypeError):
+        strait.calibrate(values.astype(dtype))
+    with pytest.raises(ValueError):
+        strait.calibrate(page, element="fp8_e4m3")
+    with pytest.raises(ValueError, match="needs a codebook"):
+        strait.encode(page, None, mode="split", element=element)

@@ -28,11 +28,13 @@ static struct shape read_shape(const uint8_t *field, uint32_t multiple, uint32_t
 }
 
 /* Whether the pages of all regions are few enough. */
-static bool read_shapes(struct shape *shapes, uint32_t regions, uint32_t ids, uint32_t multiple, const uint8_t *data)
+static bool read_shapes(struct shape *shapes, uint32_t regions, uint32_t ids, uint32_t multiple, bool no_tables,
+                        const uint8_t *data)
 {
     uint64_t total = 0;
     for (uint32_t r = 0; r < regions; r++) {
         shapes[r] = read_shape(data + HEAD + r * REGION_FIELDS, multiple, ids);
+        shapes[r].table = no_tables ? 0 : shapes[r].table;
         total += (uint64_t)shapes[r].rows * shapes[r].row_bytes * ids;
     }
     return total <= TOTAL_MAX;
@@ -72,6 +74,17 @@ static void check_short_buffer(const struct asked *asked, const struct layout *s
             STRAIT_ERR_NO_SPACE);
 }
 
+/* 64: of the later modes, 32: without a codebook where that can be. */
+static struct asked read_asked(const struct strait_codebook *codebook, const uint8_t *data)
+{
+    struct asked asked = {codebook, (enum strait_element)(data[0] % 6), (enum strait_mode)(data[1] % 4)};
+    if ((data[1] & 64) != 0)
+        asked.mode = data[1] % 2 == 0 ? STRAIT_MODE_BASE : STRAIT_MODE_SPLIT;
+    if (asked.mode == STRAIT_MODE_BASE && (data[1] & 32) != 0)
+        asked.codebook = NULL;
+    return asked;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct strait_codebook *codebook;
@@ -80,10 +93,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         codebook = test_codebook();
     if (size < HEAD)
         return 0;
-    const struct asked asked = {codebook, (enum strait_element)(data[0] % 6), (enum strait_mode)(data[1] % 4)};
+    const struct asked asked = read_asked(codebook, data);
     uint32_t regions = 1 + data[2] % 3, ids = 1 + data[3] % 4;
     size_t head = HEAD + regions * REGION_FIELDS;
-    if (size < head || !read_shapes(shapes, regions, ids, element_bytes(asked.element), data))
+    if (size < head ||
+        !read_shapes(shapes, regions, ids, element_bytes(asked.element), asked.codebook == NULL, data))
         return 0;
     struct layout src;
     struct verdict verdict;

@@ -65,6 +65,14 @@ static const struct chunk_seed {
      3,
      2,
      {{2, 1, 301, 0, 1, 0, 0}, {2, 1, 2, 0, 0, 0, 1}, {2, 1, 16400, 0, 0, 0, 2}}},
+    {"base", STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, PATTERN_FALLING, true, 1, 2, {{2, 1, 259, 0, 1, 0, 0}}},
+    {"base-codes", STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, PATTERN_SPREAD, true, 1, 2, {{2, 1, 602, 0, 0, 0, 0}}},
+    {"base-fp16", STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE, PATTERN_FP16, true, 1, 2, {{2, 1, 303, 0, 1, 0, 0}}},
+    {"base-fp32", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_FALLING, true, 1, 2, {{2, 1, 407, 0, 1, 0, 0}}},
+    {"fp32z", STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE, PATTERN_WIDENED, true, 1, 2, {{2, 1, 405, 0, 3, 0, 0}}},
+    {"fp32z-split", STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_WIDENED, false, 1, 1, {{1, 1, 404, 0, 0, 0, 0}}},
+    {"split-fp16", STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT, PATTERN_FP16, false, 1, 2, {{2, 1, 301, 0, 1, 0, 0}}},
+    {"split-fp32", STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT, PATTERN_LOW, false, 1, 2, {{2, 1, 402, 0, 2, 0, 1}}},
 };
 
 static void write_chunk(const struct strait_codebook *codebook, const struct chunk_seed *seed)
@@ -103,6 +111,11 @@ static const uint8_t trips[][22] = {
     {1, 1, 0, 0, 11, 17, 0, 0xff, 15, 3},
     {3, 2, 0, 0, 1, 63, 0, 0x11, 1, 0},
     {0, 0, 1, 1, 2, 16, 0, 0x33, 3, 0, 0, 6, 0, 0, 0, 0},
+    {1, 64 + 32, 0, 1, 0, 255, 1, 0, 0, 0},
+    {2, 64, 1, 0, 0, 0, 64, 0, 0, 4, 2, 255, 31, 0x11, 3, 0},
+    {2, 64 + 1, 0, 1, 0, 99, 1, 0x21, 1, 2},
+    {3, 128 + 64 + 32, 0, 1, 0, 102, 1, 0, 0, 0},
+    {3, 64 + 1, 1, 1, 3, 99, 0, 0x10, 1, 2, 0, 255, 64, 0, 0, 1},
 };
 
 static void write_trips(void)

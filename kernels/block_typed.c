@@ -1,0 +1,231 @@
+#include "kernels/block_typed.h"
+
+#include <string.h>
+
+#include "internal/bytes.h"
+#include "internal/element.h"
+#include "kernels/block_check.h"
+#include "kernels/chunk_layout.h"
+
+/* ---- Where things lie ---- */
+
+/* A block's values, what is left over at its end, and the bytes of their rests. */
+struct shape {
+    uint32_t count, tail, rest;
+};
+
+static uint32_t pack_bytes_1bit(uint32_t items)
+{
+    return (items + 7) / 8;
+}
+
+static struct shape shape_of(unsigned mode, enum strait_element element, uint32_t size)
+{
+    uint32_t bytes = element_bytes(element);
+    struct shape shape = {.count = size / bytes, .tail = size % bytes};
+    if (mode == STRAIT_BLOCK_SPLIT && element == STRAIT_ELEMENT_FP32)
+        shape.rest = 2 * shape.count;
+    else if (mode == STRAIT_BLOCK_SPLIT)
+        shape.rest = pack_bytes_2bit(shape.count) + pack_bytes_1bit(shape.count);
+    return shape;
+}
+
+bool typed_mode_fits(unsigned mode, enum strait_element element)
+{
+    switch (mode) {
+    case STRAIT_BLOCK_BASE:
+        return element == STRAIT_ELEMENT_BF16;
+    case STRAIT_BLOCK_SPLIT:
+        return element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32;
+    default:
+        return element == STRAIT_ELEMENT_FP32;
+    }
+}
+
+enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element element, bool by_base,
+                                  const uint8_t *src, uint32_t size)
+{
+    switch (element) {
+    case STRAIT_ELEMENT_BF16:
+        return by_base ? STRAIT_BLOCK_BASE : STRAIT_BLOCK_TIERED;
+    case STRAIT_ELEMENT_FP16:
+        return STRAIT_BLOCK_SPLIT;
+    case STRAIT_ELEMENT_FP32:
+        return typed->blocks->values->are_halves(src, size / 4) ? STRAIT_BLOCK_FP32Z : STRAIT_BLOCK_SPLIT;
+    default:
+        return STRAIT_BLOCK_RAW;
+    }
+}
+
+/* Streams of one size, whatever the values are, and what is at the end. */
+static uint32_t fixed_bytes(const struct shape *shape, enum typed_coder coder)
+{
+    bool tiers = coder <= TYPED_BASE_TIERS;
+    uint32_t codes = tiers ? pack_bytes_2bit(shape->count) : pack_bytes_4bit(shape->count);
+    return shape->rest + shape->count + codes + shape->tail + TYPED_END_BYTES;
+}
+
+uint32_t typed_least_bytes(unsigned mode, enum strait_element element, uint32_t size)
+{
+    struct shape shape = shape_of(mode, element, size);
+    return fixed_bytes(&shape, TYPED_BASE_TIERS);
+}
+
+/* The sum of a block whose halves have been coded; the coders have taken it where values are halves. */
+static uint64_t sum_of(const struct typed *typed, const struct block_bytes *block, const struct block_bytes *halves,
+                       enum strait_block_mode mode)
+{
+    if (mode == STRAIT_BLOCK_BASE && halves->size == block->size)
+        return halves->sum;
+    return typed->blocks->sum(block->bytes, block->size, block->word);
+}
+
+static enum strait_block_mode counted_as(enum typed_coder coder)
+{
+    if (coder == TYPED_BASE_CODES)
+        return STRAIT_BLOCK_TOP16;
+    return coder == TYPED_BASE_LISTED ? STRAIT_BLOCK_TOP16_ESCAPES : STRAIT_BLOCK_TIERED;
+}
+
+/* ---- Encoding ---- */
+
+/* Rests to the stage; the block of halves, in scratch or, where values are halves, in place. */
+static struct block_bytes take_halves(struct typed *typed, uint8_t *stage, struct block_bytes *block,
+                                      enum strait_block_mode mode, enum strait_element element,
+                                      const struct shape *shape)
+{
+    struct block_bytes halves = *block;
+    halves.size = 2 * shape->count;
+    if (mode == STRAIT_BLOCK_BASE)
+        return halves;
+    const struct value_ops *values = typed->blocks->values;
+    halves.bytes = typed->scratch->halves;
+    if (element == STRAIT_ELEMENT_FP16)
+        values->take_fp16(halves.bytes, stage, stage + pack_bytes_2bit(shape->count), block->bytes, shape->count);
+    else
+        values->take_fp32(halves.bytes, shape->rest == 0 ? NULL : stage, block->bytes, shape->count);
+    return halves;
+}
+
+/* Codes halves by a base: by tiers, unless codes of four bits take fewer units. Returns the bytes of the streams. */
+static size_t encode_by_base(struct typed *typed, uint8_t *stage, struct block_bytes *halves, const struct shape *shape,
+                             uint8_t base, enum typed_coder *coder, uint32_t *escapes)
+{
+    const struct table *table = base_tables_get(&typed->bases, base);
+    uint32_t others = shape->rest + shape->tail + TYPED_END_BYTES;
+    size_t tiers = typed->blocks->encode_tiered(stage, halves, table, escapes);
+    *coder = TYPED_BASE_TIERS;
+    if (units(others + tiers) <= units(fixed_bytes(shape, TYPED_BASE_CODES)))
+        return tiers;
+    size_t codes = typed->blocks->encode_top16(stage, halves, table, escapes);
+    if (units(others + tiers) <= units(others + codes))
+        return typed->blocks->encode_tiered(stage, halves, table, escapes);
+    *coder = *escapes == 0 ? TYPED_BASE_CODES : TYPED_BASE_LISTED;
+    return codes;
+}
+
+/* Tail, padding and end after `used` bytes of streams. Returns the bytes of the block. */
+static size_t end_block(uint8_t *stage, size_t used, const struct block_bytes *block, const struct shape *shape,
+                        enum typed_coder coder, uint8_t base)
+{
+    memcpy(stage + used, block->bytes + block->size - shape->tail, shape->tail);
+    used += shape->tail;
+    size_t size = CHUNK_UNIT * (size_t)units(used + TYPED_END_BYTES);
+    memset(stage + used, 0, size - used);
+    stage[size - 2] = (uint8_t)coder;
+    stage[size - 1] = base;
+    return size;
+}
+
+size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *block, enum strait_block_mode mode,
+                    enum strait_element element, const struct table *table, uint32_t *escapes)
+{
+    struct shape shape = shape_of(mode, element, block->size);
+    struct block_bytes halves = take_halves(typed, stage, block, mode, element, &shape);
+    uint8_t *streams = stage + shape.rest, base = 0;
+    enum typed_coder coder = TYPED_TABLE_TIERS;
+    size_t used;
+    if (table != NULL) {
+        used = typed->blocks->encode_tiered(streams, &halves, table, escapes);
+    } else {
+        base = typed->blocks->values->find_base(halves.bytes, shape.count);
+        used = encode_by_base(typed, streams, &halves, &shape, base, &coder, escapes);
+    }
+    block->sum = sum_of(typed, block, &halves, mode);
+    typed->counted = counted_as(coder);
+    return end_block(stage, shape.rest + used, block, &shape, coder, base);
+}
+
+/* ---- Decoding ---- */
+
+/* Halves from their streams; returns the bytes of these, 0 when they are not what an encoder writes. */
+static size_t decode_halves(struct typed *typed, struct block_bytes *halves, const uint8_t *src, size_t size,
+                            enum typed_coder coder, uint8_t base, const struct table *table, uint32_t *escapes)
+{
+    const struct block_ops *blocks = typed->blocks;
+    if (coder == TYPED_TABLE_TIERS)
+        return base == 0 && table != NULL ? blocks->decode_tiered(halves, src, size, table, escapes) : 0;
+    const struct table *own = base_tables_get(&typed->bases, base);
+    size_t used = coder == TYPED_BASE_TIERS
+                      ? blocks->decode_tiered(halves, src, size, own, escapes)
+                      : blocks->decode_top16(halves, src, size, coder == TYPED_BASE_LISTED, own, escapes);
+    return used != 0 && blocks->values->find_base(halves->bytes, halves->size / 2) == base ? used : 0;
+}
+
+/* Values of halves and rests. False when no encoder would have made them of any values. */
+static bool join_values(const struct value_ops *values, struct block_bytes *block, const uint8_t *halves,
+                        const uint8_t *rest, enum strait_block_mode mode, enum strait_element element, uint32_t count)
+{
+    if (element == STRAIT_ELEMENT_FP16) {
+        const uint8_t *ones = rest + pack_bytes_2bit(count);
+        return is_padded(rest, count, 2) && is_padded(ones, count, 1) &&
+               values->join_fp16(block->bytes, halves, rest, ones, count);
+    }
+    if (mode == STRAIT_BLOCK_FP32Z) {
+        values->join_fp32(block->bytes, halves, NULL, count);
+        return true;
+    }
+    values->join_fp32(block->bytes, halves, rest, count);
+    return !values->are_halves(block->bytes, count); /* it would be fp32z */
+}
+
+static bool all_zero(const uint8_t *src, size_t size)
+{
+    uint8_t any = 0;
+    for (size_t i = 0; i < size; i++)
+        any |= src[i];
+    return any == 0;
+}
+
+bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t *src, size_t size,
+                  enum strait_block_mode mode, enum strait_element element, const struct table *table,
+                  uint32_t *escapes)
+{
+    struct shape shape = shape_of(mode, element, block->size);
+    const unsigned coder = src[size - 2], base = src[size - 1];
+    if (coder >= TYPED_CODERS || (mode == STRAIT_BLOCK_BASE && coder == TYPED_TABLE_TIERS) ||
+        fixed_bytes(&shape, (enum typed_coder)coder) > size)
+        return false;
+    struct block_bytes halves = *block;
+    halves.size = 2 * shape.count;
+    halves.stream = false; /* they are looked at once more, and go past the caches then */
+    if (mode != STRAIT_BLOCK_BASE || block->stream)
+        halves.bytes = typed->scratch->halves;
+    size_t used = decode_halves(typed, &halves, src + shape.rest, size - shape.rest - TYPED_END_BYTES,
+                                (enum typed_coder)coder, (uint8_t)base, table, escapes);
+    if (used == 0)
+        return false;
+    block->maybe_const = mode != STRAIT_BLOCK_BASE || halves.maybe_const;
+    if (mode == STRAIT_BLOCK_BASE && block->stream)
+        typed->blocks->copy(block->bytes, halves.bytes, halves.size, true);
+    else if (mode != STRAIT_BLOCK_BASE &&
+             !join_values(typed->blocks->values, block, halves.bytes, src, mode, element, shape.count))
+        return false;
+    used += shape.rest + shape.tail;
+    if (units(used + TYPED_END_BYTES) * CHUNK_UNIT != size || !all_zero(src + used, size - TYPED_END_BYTES - used))
+        return false;
+    memcpy(block->bytes + block->size - shape.tail, src + used - shape.tail, shape.tail);
+    block->sum = sum_of(typed, block, &halves, mode);
+    typed->counted = counted_as((enum typed_coder)coder);
+    return true;
+}

@@ -1,0 +1,206 @@
+/*
+ * The functions of a struct value_ops, in plain C that compilers turn into vectors of whatever they are told of.
+ * Included once by each variant.
+ */
+#ifndef STRAIT_KERNELS_VALUE_LOOPS_H
+#define STRAIT_KERNELS_VALUE_LOOPS_H
+
+#include "internal/bytes.h"
+#include "kernels/value_ops.h"
+
+/* ---- Bases ---- */
+
+/* The largest exponent, in place, that is not of an infinity or NaN; 0 when there is none. Signed: all processors have
+ * the maximum of such vectors. */
+static inline int16_t largest_exponent(const uint8_t *values, uint32_t count)
+{
+    const int16_t infinite = 255 << 7;
+    int16_t found = 0;
+    for (size_t i = 0; i < count; i++) {
+        int16_t exponent = (int16_t)(load_le16(values + 2 * i) & infinite);
+        exponent = exponent == infinite ? 0 : exponent;
+        found = exponent > found ? exponent : found;
+    }
+    return found;
+}
+
+static uint8_t find_base(const uint8_t *values, uint32_t count)
+{
+    int16_t smallest = 0;
+    uint32_t i = 0;
+    for (; i < count; i += BASE_PART) {
+        uint32_t left = count - i;
+        int16_t of_part =
+            left >= BASE_PART ? largest_exponent(values + 2 * i, BASE_PART) : largest_exponent(values + 2 * i, left);
+        if (of_part != 0 && (smallest == 0 || of_part < smallest))
+            smallest = of_part;
+    }
+    return (uint8_t)(smallest >> 7);
+}
+
+/* ---- FP32 ---- */
+
+static void take_fp32(uint8_t *restrict halves, uint8_t *restrict rest, const uint8_t *restrict src, uint32_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        store_le16(halves + 2 * i, (uint16_t)(load_le32(src + 4 * i) >> 16));
+    for (size_t i = 0; rest != NULL && i < count; i++)
+        store_le16(rest + 2 * i, (uint16_t)load_le32(src + 4 * i));
+}
+
+static void join_fp32(uint8_t *restrict dst, const uint8_t *restrict halves, const uint8_t *restrict rest,
+                      uint32_t count)
+{
+    for (size_t i = 0; rest != NULL && i < count; i++)
+        store_le32(dst + 4 * i, (uint32_t)load_le16(halves + 2 * i) << 16 | load_le16(rest + 2 * i));
+    for (size_t i = 0; rest == NULL && i < count; i++)
+        store_le32(dst + 4 * i, (uint32_t)load_le16(halves + 2 * i) << 16);
+}
+
+/* In steps, so that the first values that have lower halves end it. */
+static bool are_halves(const uint8_t *src, uint32_t count)
+{
+    enum { STEP = 256 };
+    uint32_t any = 0;
+    size_t i = 0;
+    for (; i + STEP <= count && (uint16_t)any == 0; i += STEP)
+        for (size_t k = 0; k < STEP; k++)
+            any |= load_le32(src + 4 * (i + k));
+    for (; i < count && (uint16_t)any == 0; i++)
+        any |= load_le32(src + 4 * i);
+    return (uint16_t)any == 0;
+}
+
+/* ---- FP16 ---- */
+
+/* Exponents of FP16 become those of BF16 values of the same size: so one table serves both. Zero and subnormal values
+ * have the lowest exponent in both types, infinities and NaN the highest. */
+enum { FP16_MOST = 31, BF16_MOST = 255, BIAS_DIFFERENCE = 127 - 15 };
+
+static inline uint16_t half_of(uint16_t value)
+{
+    uint16_t exponent = value >> 10 & FP16_MOST, wide = exponent + BIAS_DIFFERENCE;
+    wide = exponent == FP16_MOST ? BF16_MOST : wide;
+    wide = exponent == 0 ? 0 : wide;
+    return (uint16_t)((value & 0x8000) | wide << 7 | (value >> 3 & 0x7f));
+}
+
+/* Without its rest. An exponent of no FP16 value gives anything. */
+static inline uint16_t value_of(uint16_t half)
+{
+    uint16_t wide = half >> 7 & BF16_MOST, exponent = (wide - BIAS_DIFFERENCE) & FP16_MOST;
+    exponent = wide == BF16_MOST ? FP16_MOST : exponent;
+    exponent = wide == 0 ? 0 : exponent;
+    return (uint16_t)((half & 0x8000) | exponent << 10 | (half & 0x7f) << 3);
+}
+
+/* Nonzero when no FP16 value has this half: it would come back as another. */
+static inline uint16_t misfit(uint16_t half)
+{
+    return half_of(value_of(half)) ^ half;
+}
+
+#define LOW_TWO 0x0003000300030003u
+#define LOW_ONE 0x0001000100010001u
+
+/* Four values: a byte of their lowest two bits, half a byte of the third. And back, into words of 16 bits. Processors
+ * with AVX2 may have slow instructions for that, those with AVX-512 have not. */
+#if defined(__BMI2__)
+#include <immintrin.h>
+
+static inline uint32_t two_of(uint64_t four)
+{
+    return (uint32_t)_pext_u64(four, LOW_TWO);
+}
+
+static inline uint32_t one_of(uint64_t four)
+{
+    return (uint32_t)_pext_u64(four, LOW_ONE << 2);
+}
+
+static inline uint64_t rests_of(uint64_t two, uint64_t one)
+{
+    return _pdep_u64(two, LOW_TWO) | _pdep_u64(one, LOW_ONE << 2);
+}
+#else
+static inline uint32_t two_of(uint64_t four)
+{
+    uint64_t low = four & LOW_TWO;
+    return (uint32_t)(low | low >> 14 | low >> 28 | low >> 42) & 0xff;
+}
+
+static inline uint32_t one_of(uint64_t four)
+{
+    uint64_t third = four >> 2 & LOW_ONE;
+    return (uint32_t)(third | third >> 15 | third >> 30 | third >> 45) & 0xf;
+}
+
+static inline uint64_t rests_of(uint64_t two, uint64_t one)
+{
+    uint64_t low = (two | two << 14 | two << 28 | two << 42) & LOW_TWO;
+    uint64_t third = (one | one << 15 | one << 30 | one << 45) & LOW_ONE;
+    return low | third << 2;
+}
+#endif
+
+static void take_rests(uint8_t *restrict twos, uint8_t *restrict ones, const uint8_t *restrict src, uint32_t count)
+{
+    uint32_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        uint64_t a = load_le64(src + 2 * i), b = load_le64(src + 2 * i + 8);
+        store_le16(twos + i / 4, (uint16_t)(two_of(a) | two_of(b) << 8));
+        ones[i / 8] = (uint8_t)(one_of(a) | one_of(b) << 4);
+    }
+    if (i == count)
+        return;
+    uint64_t last[2] = {0};
+    memcpy(last, src + 2 * i, 2 * (size_t)(count - i));
+    twos[i / 4] = (uint8_t)two_of(last[0]);
+    if (count - i > 4)
+        twos[i / 4 + 1] = (uint8_t)two_of(last[1]);
+    ones[i / 8] = (uint8_t)(one_of(last[0]) | one_of(last[1]) << 4);
+}
+
+/* Adds the rests to values that have none. */
+static void join_rests(uint8_t *restrict dst, const uint8_t *restrict twos, const uint8_t *restrict ones,
+                       uint32_t count)
+{
+    uint32_t i = 0;
+    for (; i + 4 <= count; i += 4)
+        store_le64(dst + 2 * i, load_le64(dst + 2 * i) | rests_of(twos[i / 4], ones[i / 8] >> i % 8 & 15));
+    if (i == count)
+        return;
+    uint64_t last = 0;
+    memcpy(&last, dst + 2 * i, 2 * (size_t)(count - i));
+    last |= rests_of(twos[i / 4], ones[i / 8] >> i % 8 & 15);
+    memcpy(dst + 2 * i, &last, 2 * (size_t)(count - i));
+}
+
+static void take_fp16(uint8_t *restrict halves, uint8_t *restrict twos, uint8_t *restrict ones,
+                      const uint8_t *restrict src, uint32_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        store_le16(halves + 2 * i, half_of(load_le16(src + 2 * i)));
+    take_rests(twos, ones, src, count);
+}
+
+static bool join_fp16(uint8_t *restrict dst, const uint8_t *restrict halves, const uint8_t *restrict twos,
+                      const uint8_t *restrict ones, uint32_t count)
+{
+    uint16_t bad = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint16_t half = load_le16(halves + 2 * i);
+        bad |= misfit(half);
+        store_le16(dst + 2 * i, value_of(half));
+    }
+    join_rests(dst, twos, ones, count);
+    return bad == 0;
+}
+
+#define VALUE_OPS                                                                                         \
+    {                                                                                                     \
+        .find_base = find_base, .take_fp32 = take_fp32, .join_fp32 = join_fp32, .are_halves = are_halves, \
+        .take_fp16 = take_fp16, .join_fp16 = join_fp16                                                    \
+    }
+
+#endif
