@@ -37,8 +37,8 @@ static bool choose_codebook(struct bench *bench)
 {
     const struct codec_options *options = bench->options;
 
-    bench->codebook = tables_choose(&bench->tensors, options->sources.codebook, options->sources.calibs, options->sources.calib_count,
-                                    options->threads);
+    bench->codebook = tables_choose(&bench->tensors, options->sources.codebook, options->sources.calibs,
+                                    options->sources.calib_count, options->threads);
     return bench->codebook != NULL;
 }
 
@@ -57,8 +57,8 @@ static bool prepare_data(struct bench *bench)
 {
     const struct codec_options *options = bench->options;
 
-    if (!tables_open(&bench->tensors, options->sources.inputs, options->sources.input_count) || !choose_codebook(bench) ||
-        !data_init(&bench->data, &bench->tensors, bench->codebook, options->size))
+    if (!tables_open(&bench->tensors, options->sources.inputs, options->sources.input_count) ||
+        !choose_codebook(bench) || !data_init(&bench->data, &bench->tensors, bench->codebook, options->size))
         return false;
     if (options->escapes > 0 && !data_add_escapes(&bench->data, bench->codebook, options->escapes, ESCAPE_SEED))
         return false;
@@ -190,8 +190,8 @@ static bool run_device(struct bench *bench)
 #ifdef STRAIT_BENCH_CUDA
     const struct codec_options *options = bench->options;
 
-    return tables_open(&bench->tensors, options->sources.inputs, options->sources.input_count) && choose_codebook(bench) &&
-           device_codec_run(options, &bench->machine, &bench->tensors, bench->codebook);
+    return tables_open(&bench->tensors, options->sources.inputs, options->sources.input_count) &&
+           choose_codebook(bench) && device_codec_run(options, &bench->machine, &bench->tensors, bench->codebook);
 #else
     (void)bench;
     print_error(NULL, "--device: strait was built without CUDA");

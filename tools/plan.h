@@ -54,9 +54,9 @@ bool plan_has_tables(const struct plan *plan);
 void plan_use_tables(struct plan *plan, const struct strait_codebook *codebook);
 
 /* Numbers the tables that a set made for this input alone has: one for each tensor coded by tables of
- * PLAN_OWN_TABLE_BYTES or more, one for each class of smaller ones. (Within a layer, weights and their gradients have little in common: the
- * BF16 tensors of a training state shrink 1.27 times with a table per class, 1.49 times with one per tensor.) Returns
- * how many, 0 when out of memory; the plan has tables. */
+ * PLAN_OWN_TABLE_BYTES or more, one for each class of smaller ones. (Within a layer, weights and their gradients have
+ * little in common: the BF16 tensors of a training state shrink 1.27 times with a table per class, 1.49 times with one
+ * per tensor.) Returns how many, 0 when out of memory; the plan has tables. */
 #define PLAN_OWN_TABLE_BYTES (32u * 1024) /* below, a table's 256 bytes are rarely earned back */
 uint32_t plan_number_tables(struct plan *plan);
 

@@ -28,7 +28,7 @@ struct survey {
     uint64_t metadata_bytes;
     struct survey_sum all;
     struct survey_sum elements[SURVEY_ELEMENTS];
-    struct survey_sum *tables;               /* owned, SURVEY_TABLES of them; BF16 pages only */
+    struct survey_sum *tables;                   /* owned, SURVEY_TABLES of them; BF16 pages only */
     uint64_t mode_pages[STRAIT_BLOCK_MODES_ALL]; /* pages with a block of this mode: one page may count for several */
 
     struct strait_chunk_info info; /* of the last chunk added */

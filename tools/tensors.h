@@ -27,7 +27,8 @@ tensors_take tensors_take_raw;
 
 #define TENSORS_BF16 (1u << STRAIT_ELEMENT_BF16)
 
-/* Maps the files and takes each; values of files without tensors are of the first type in `elements`. On success the caller must tensors_close() it. */
+/* Maps the files and takes each; values of files without tensors are of the first type in `elements`. On success the
+ * caller must tensors_close() it. */
 bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
                   const struct class_rules *rules, uint32_t elements);
 /* Safe on zeroes. */

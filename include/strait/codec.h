@@ -3,9 +3,9 @@
  *
  * The codec splits each BF16 value into sign+mantissa, which is kept, and exponent, which is coded through an offline
  * codebook: `top16` spends 4 bits on each exponent (1.33x on KV caches), `tiered` about 2.7 (1.48x). `split` does what
- * `tiered` does for FP16 and FP32 too, and `base` needs no codebook: its codes count from a block's own large exponents.
- * Blocks that would not shrink are kept raw, so the output is never larger than the input plus its tables. Every bit
- * pattern round-trips.
+ * `tiered` does for FP16 and FP32 too, and `base` needs no codebook: its codes count from a block's own large
+ * exponents. Blocks that would not shrink are kept raw, so the output is never larger than the input plus its tables.
+ * Every bit pattern round-trips.
  *
  * The short way:
  *
@@ -64,7 +64,8 @@ enum strait_element {
 };
 
 /* What the encoder is asked for. Except with RAW, blocks of one value become `const` and blocks that would not shrink
- * stay raw. AUTO is TIERED today. What BASE writes, and SPLIT of FP16 and FP32, older releases refuse: ERR_UNSUPPORTED. */
+ * stay raw. AUTO is TIERED today. What BASE writes, and SPLIT of FP16 and FP32, older releases refuse: ERR_UNSUPPORTED.
+ */
 enum strait_mode {
     STRAIT_MODE_AUTO = 0,
     STRAIT_MODE_RAW = 1,
@@ -82,10 +83,10 @@ enum strait_block_mode {
     STRAIT_BLOCK_TOP16 = 2,         /* no escapes */
     STRAIT_BLOCK_TOP16_ESCAPES = 3, /* some values outside the 16 most frequent exponents */
     STRAIT_BLOCK_TIERED = 4,
-    STRAIT_BLOCK_MODES = 5, /* entries of strait_result.values, and no mode */
-    STRAIT_BLOCK_BASE = 6,  /* BF16, by a ranking that follows from the block */
-    STRAIT_BLOCK_SPLIT = 7, /* FP16 or FP32, with the low bits of its mantissas */
-    STRAIT_BLOCK_FP32Z = 8, /* FP32 whose lower halves are zero: widened BF16 */
+    STRAIT_BLOCK_MODES = 5,     /* entries of strait_result.values, and no mode */
+    STRAIT_BLOCK_BASE = 6,      /* BF16, by a ranking that follows from the block */
+    STRAIT_BLOCK_SPLIT = 7,     /* FP16 or FP32, with the low bits of its mantissas */
+    STRAIT_BLOCK_FP32Z = 8,     /* FP32 whose lower halves are zero: widened BF16 */
     STRAIT_BLOCK_MODES_ALL = 9, /* all modes are below */
 };
 

@@ -96,8 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct asked asked = read_asked(codebook, data);
     uint32_t regions = 1 + data[2] % 3, ids = 1 + data[3] % 4;
     size_t head = HEAD + regions * REGION_FIELDS;
-    if (size < head ||
-        !read_shapes(shapes, regions, ids, element_bytes(asked.element), asked.codebook == NULL, data))
+    if (size < head || !read_shapes(shapes, regions, ids, element_bytes(asked.element), asked.codebook == NULL, data))
         return 0;
     struct layout src;
     struct verdict verdict;
