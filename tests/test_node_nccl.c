@@ -301,6 +301,7 @@ START_TEST(a_link_that_fails_is_made_again)
     far_move_until(source, sink, "nccl");
     begin_slowly(source, sink, &o, &e);
     uint32_t next = fake_nccl.operations + 3, joined = fake_nccl.joined;
+    fake_nccl.fail_id = 1; /* no new link before it is seen that chunks go another way */
     if (_i == 0)
         fake_nccl.fail_operation = next;
     if (_i == 1)
@@ -312,6 +313,7 @@ START_TEST(a_link_that_fails_is_made_again)
     fake_nccl.hang_operation = fake_nccl.delay_us = 0;
     undefined(e);
     far_move_until(source, sink, "pinned");
+    fake_nccl.fail_id = 0;
     far_move_until(source, sink, "nccl");
     ck_assert_uint_gt(fake_nccl.joined, joined);
     ck_assert_double_eq(0, stat_of(pair.source, "counters.peers_lost"));
