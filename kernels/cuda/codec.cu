@@ -211,8 +211,7 @@ static strait_status encode(const device_encode *call)
     strait_mode mode;
     if (!find_mode(call, &mode))
         return STRAIT_ERR_UNSUPPORTED;
-    const bool coded =
-        call->codebook_id != nullptr && call->element == STRAIT_ELEMENT_BF16 && mode != STRAIT_MODE_RAW;
+    const bool coded = call->codebook_id != nullptr && call->element == STRAIT_ELEMENT_BF16 && mode != STRAIT_MODE_RAW;
     if (coded && run.tables == nullptr)
         return STRAIT_ERR_INVALID;
     for (uint32_t i = 0; i < call->count; i++) {
