@@ -1,0 +1,121 @@
+/* NCCL's interface as of 2.28: X(returns, name, parameters, arguments, way), for ncclNAME and pncclNAME each.
+ *
+ *   returns   RESULT, TEXT, NOTHING, TEAM or NUMBER
+ *   way       HOOK: goes through coll_hook_NAME (hooks.h); FORWARD: straight to NCCL
+ *
+ * What is there only in newer versions of NCCL than an installed one is NULL in struct coll_table. */
+#ifndef STRAIT_COLLECTIVE_API_H
+#define STRAIT_COLLECTIVE_API_H
+
+#define COLL_TYPE_RESULT  coll_result
+#define COLL_TYPE_TEXT    const char *
+#define COLL_TYPE_NOTHING void
+#define COLL_TYPE_TEAM    coll_team
+#define COLL_TYPE_NUMBER  int
+
+/* clang-format off */
+
+/* nccl.h */
+#define COLL_API_HOST(X) \
+    X(RESULT, MemAlloc, (void **pointer, size_t size), (pointer, size), FORWARD) \
+    X(RESULT, MemFree, (void *pointer), (pointer), FORWARD) \
+    X(RESULT, GetVersion, (int *version), (version), FORWARD) \
+    X(RESULT, GetUniqueId, (coll_id *id), (id), FORWARD) \
+    X(TEXT, GetErrorString, (coll_result result), (result), FORWARD) \
+    X(TEXT, GetLastError, (coll_comm comm), (comm), FORWARD) \
+    X(NOTHING, ResetDebugInit, (void), (), FORWARD) \
+    \
+    X(RESULT, CommInitRank, (coll_comm *made, int ranks, coll_id id, int rank), (made, ranks, id, rank), HOOK) \
+    X(RESULT, CommInitRankConfig, (coll_comm *made, int ranks, coll_id id, int rank, coll_config *config), \
+      (made, ranks, id, rank, config), HOOK) \
+    X(RESULT, CommInitRankScalable, \
+      (coll_comm *made, int ranks, int rank, int id_count, coll_id *ids, coll_config *config), \
+      (made, ranks, rank, id_count, ids, config), HOOK) \
+    X(RESULT, CommInitAll, (coll_comm *made, int count, const int *devices), (made, count, devices), HOOK) \
+    X(RESULT, CommSplit, (coll_comm comm, int color, int key, coll_comm *made, coll_config *config), \
+      (comm, color, key, made, config), HOOK) \
+    X(RESULT, CommShrink, \
+      (coll_comm comm, int *excluded, int excluded_count, coll_comm *made, coll_config *config, int flags), \
+      (comm, excluded, excluded_count, made, config, flags), HOOK) \
+    X(RESULT, CommFinalize, (coll_comm comm), (comm), HOOK) \
+    X(RESULT, CommDestroy, (coll_comm comm), (comm), HOOK) \
+    X(RESULT, CommAbort, (coll_comm comm), (comm), HOOK) \
+    X(RESULT, CommRevoke, (coll_comm comm, int flags), (comm, flags), HOOK) \
+    X(RESULT, CommGetAsyncError, (coll_comm comm, coll_result *error), (comm, error), HOOK) \
+    X(RESULT, CommCount, (const coll_comm comm, int *count), (comm, count), FORWARD) \
+    X(RESULT, CommCuDevice, (const coll_comm comm, int *device), (comm, device), FORWARD) \
+    X(RESULT, CommUserRank, (const coll_comm comm, int *rank), (comm, rank), FORWARD) \
+    \
+    X(RESULT, CommRegister, (const coll_comm comm, void *buffer, size_t size, void **handle), \
+      (comm, buffer, size, handle), HOOK) \
+    X(RESULT, CommDeregister, (const coll_comm comm, void *handle), (comm, handle), HOOK) \
+    X(RESULT, CommWindowRegister, (coll_comm comm, void *buffer, size_t size, coll_window *window, int flags), \
+      (comm, buffer, size, window, flags), HOOK) \
+    X(RESULT, CommWindowDeregister, (coll_comm comm, coll_window window), (comm, window), HOOK) \
+    X(RESULT, RedOpCreatePreMulSum, \
+      (coll_reduction *made, void *scalar, coll_type type, coll_residence residence, coll_comm comm), \
+      (made, scalar, type, residence, comm), FORWARD) \
+    X(RESULT, RedOpDestroy, (coll_reduction reduction, coll_comm comm), (reduction, comm), FORWARD) \
+    \
+    X(RESULT, AllGather, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, comm, stream), HOOK) \
+    X(RESULT, AllReduce, (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, \
+                          coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, reduction, comm, stream), HOOK) \
+    X(RESULT, AlltoAll, \
+      (const void *send, void *receive, size_t count, coll_type type, coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, comm, stream), HOOK) \
+    X(RESULT, Bcast, (void *buffer, size_t count, coll_type type, int root, coll_comm comm, coll_stream stream), \
+      (buffer, count, type, root, comm, stream), HOOK) \
+    X(RESULT, Broadcast, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+                          coll_stream stream), \
+      (send, receive, count, type, root, comm, stream), HOOK) \
+    X(RESULT, Gather, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+                       coll_stream stream), \
+      (send, receive, count, type, root, comm, stream), HOOK) \
+    X(RESULT, Reduce, (const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction, \
+                       int root, coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, reduction, root, comm, stream), HOOK) \
+    X(RESULT, ReduceScatter, (const void *send, void *receive, size_t count, coll_type type, \
+                              coll_reduction reduction, coll_comm comm, coll_stream stream), \
+      (send, receive, count, type, reduction, comm, stream), HOOK) \
+    X(RESULT, Scatter, (const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm, \
+                        coll_stream stream), \
+      (send, receive, count, type, root, comm, stream), HOOK) \
+    X(RESULT, Send, \
+      (const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream), \
+      (send, count, type, peer, comm, stream), HOOK) \
+    X(RESULT, Recv, (void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream), \
+      (receive, count, type, peer, comm, stream), HOOK) \
+    \
+    X(RESULT, GroupStart, (void), (), HOOK) \
+    X(RESULT, GroupEnd, (void), (), HOOK) \
+    X(RESULT, GroupSimulateEnd, (coll_simulation *simulation), (simulation), HOOK)
+
+/* nccl_device.h: what the host calls for kernels that communicate themselves */
+#define COLL_API_DEVICE(X) \
+    X(RESULT, DevCommCreate, (coll_comm comm, const coll_dev_requirements *requirements, coll_dev_comm *made), \
+      (comm, requirements, made), FORWARD) \
+    X(RESULT, DevCommDestroy, (coll_comm comm, const coll_dev_comm *dev_comm), (comm, dev_comm), FORWARD) \
+    X(RESULT, GinBarrierCreateRequirement, (coll_comm comm, coll_team team, int barriers, coll_gin_barrier *handle, \
+                                            coll_dev_resources *resources), \
+      (comm, team, barriers, handle, resources), FORWARD) \
+    X(RESULT, LsaBarrierCreateRequirement, \
+      (coll_team team, int barriers, coll_lsa_barrier *handle, coll_dev_resources *resources), \
+      (team, barriers, handle, resources), FORWARD) \
+    X(RESULT, LLA2ACreateRequirement, \
+      (int blocks, int slots, coll_ll_a2a *handle, coll_dev_resources *resources), \
+      (blocks, slots, handle, resources), FORWARD) \
+    X(NUMBER, LLA2ACalcSlots, (int elements, int element_size), (elements, element_size), FORWARD) \
+    X(TEAM, TeamWorld, (coll_comm comm), (comm), FORWARD) \
+    X(TEAM, TeamLsa, (coll_comm comm), (comm), FORWARD) \
+    X(TEAM, TeamRail, (coll_comm comm), (comm), FORWARD) \
+    X(NUMBER, TeamRankToWorld, (coll_comm comm, coll_team team, int rank), (comm, team, rank), FORWARD) \
+    X(NUMBER, TeamRankToLsa, (coll_comm comm, coll_team team, int rank), (comm, team, rank), FORWARD)
+
+/* clang-format on */
+
+#define COLL_API(X) COLL_API_HOST(X) COLL_API_DEVICE(X)
+
+#endif

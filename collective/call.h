@@ -1,0 +1,73 @@
+/* One operation, as a program asked for it. */
+#ifndef STRAIT_COLLECTIVE_CALL_H
+#define STRAIT_COLLECTIVE_CALL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "collective/nccl_types.h"
+
+/* NCCL's operations. What is made of several of them (AllToAllv as grouped sends and receives, dispatch and combine of
+ * experts) will have rows of its own. */
+#define COLL_OPERATION_MAP(X)           \
+    X(ALL_GATHER, "all_gather")         \
+    X(ALL_REDUCE, "all_reduce")         \
+    X(ALL_TO_ALL, "all_to_all")         \
+    X(BROADCAST, "broadcast")           \
+    X(GATHER, "gather")                 \
+    X(REDUCE, "reduce")                 \
+    X(REDUCE_SCATTER, "reduce_scatter") \
+    X(SCATTER, "scatter")               \
+    X(SEND, "send")                     \
+    X(RECV, "recv")
+
+/* name, NCCL's value, bytes of an element, text; the last is for values that are not known here */
+#define COLL_TYPE_MAP(X)       \
+    X(INT8, 0, 1, "int8")      \
+    X(UINT8, 1, 1, "uint8")    \
+    X(INT32, 2, 4, "int32")    \
+    X(UINT32, 3, 4, "uint32")  \
+    X(INT64, 4, 8, "int64")    \
+    X(UINT64, 5, 8, "uint64")  \
+    X(FP16, 6, 2, "fp16")      \
+    X(FP32, 7, 4, "fp32")      \
+    X(FP64, 8, 8, "fp64")      \
+    X(BF16, 9, 2, "bf16")      \
+    X(FP8_E4M3, 10, 1, "e4m3") \
+    X(FP8_E5M2, 11, 1, "e5m2") \
+    X(UNKNOWN, 12, 0, "unknown")
+
+enum coll_operation {
+#define X(name, text) COLL_##name,
+    COLL_OPERATION_MAP(X)
+#undef X
+        COLL_OPERATIONS
+};
+
+enum coll_types {
+#define X(name, value, bytes, text) COLL_##name = value,
+    COLL_TYPE_MAP(X)
+#undef X
+        COLL_TYPES
+};
+
+struct coll_call {
+    enum coll_operation operation;
+    const void *send;
+    void *receive;
+    size_t count; /* as NCCL was given it: of all_gather what one rank sends, of reduce_scatter what one receives */
+    coll_type type;
+    coll_reduction reduction; /* of those that reduce */
+    int peer;                 /* of send and recv; of broadcast, gather, reduce and scatter the root */
+    coll_comm comm;
+    coll_stream stream;
+    /* Of the calling thread and the stream, when the call came. */
+    bool grouped, captured;
+};
+
+const char *coll_operation_name(enum coll_operation operation);
+const char *coll_type_name(unsigned type);
+unsigned coll_type_row(coll_type type);                 /* COLL_UNKNOWN for what is not known */
+uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 0 when the type is unknown */
+
+#endif

@@ -1,0 +1,27 @@
+/* How an operation goes: as NCCL has it, or compressed. */
+#ifndef STRAIT_COLLECTIVE_DECIDE_H
+#define STRAIT_COLLECTIVE_DECIDE_H
+
+#include "collective/call.h"
+
+enum coll_way {
+    COLL_PASS, /* NCCL does it, with the arguments as they are */
+};
+
+/* What is known of a communicator, the same on all of its ranks. */
+struct coll_standing {
+    int rank, ranks; /* -1: not known */
+    int memory;      /* buffers and windows that are registered */
+    bool pinned;     /* to raw */
+    bool ending;     /* finalized or revoked */
+};
+
+struct coll_decision {
+    enum coll_way way;
+    const char *reason; /* static */
+};
+
+/* From what all ranks hold alike, so that all decide alike: never from addresses, data or time. */
+struct coll_decision coll_decide(const struct coll_standing *standing, const struct coll_call *call);
+
+#endif

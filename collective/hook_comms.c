@@ -1,0 +1,191 @@
+/* Communicators: how they are made and end, and what is registered with them. */
+#include "collective/hooks.h"
+#include "collective/report.h"
+#include "collective/thread.h"
+#include "collective/track.h"
+
+static bool is_good(coll_result result)
+{
+    return result == COLL_SUCCESS || result == COLL_IN_PROGRESS;
+}
+
+/* ---- Made ----------------------------------------------------------------------------------------------------------
+ */
+
+/* NCCL may be asked only when the communicator is ready. */
+static void ask(coll_comm comm, int *rank, int *ranks)
+{
+    const struct coll_table *nccl = coll_thread.nccl;
+    if (nccl->CommCount == NULL || nccl->CommUserRank == NULL || COLL_NCCL(CommCount(comm, ranks)) != COLL_SUCCESS ||
+        COLL_NCCL(CommUserRank(comm, rank)) != COLL_SUCCESS)
+        *rank = *ranks = -1;
+}
+
+static void settle(struct coll_pending made, coll_result result)
+{
+    coll_comm comm = *made.slot;
+    if (comm == NULL) /* a rank that a split or shrink leaves out */
+        return;
+    if (made.ranks < 0 && result == COLL_SUCCESS)
+        ask(comm, &made.rank, &made.ranks);
+    coll_track_made(comm, made.rank, made.ranks);
+}
+
+/* In a group it is there when the group has ended. */
+static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks)
+{
+    struct coll_pending made = {slot, rank, ranks};
+    if (!is_good(result) || slot == NULL)
+        return result;
+    if (coll_thread.depth > 0)
+        coll_pending_add(made);
+    else
+        settle(made, result);
+    return result;
+}
+
+coll_result coll_hook_CommInitRank(coll_comm *made, int ranks, coll_id id, int rank)
+{
+    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks);
+}
+
+coll_result coll_hook_CommInitRankConfig(coll_comm *made, int ranks, coll_id id, int rank, coll_config *config)
+{
+    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks);
+}
+
+coll_result coll_hook_CommInitRankScalable(coll_comm *made, int ranks, int rank, int id_count, coll_id *ids,
+                                           coll_config *config)
+{
+    return note_made(COLL_NCCL(CommInitRankScalable(made, ranks, rank, id_count, ids, config)), made, rank, ranks);
+}
+
+coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices)
+{
+    coll_result result = COLL_NCCL(CommInitAll(made, count, devices));
+    for (int i = 0; made != NULL && i < count; i++)
+        (void)note_made(result, &made[i], i, count);
+    return result;
+}
+
+coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *made, coll_config *config)
+{
+    return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1);
+}
+
+coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_count, coll_comm *made,
+                                 coll_config *config, int flags)
+{
+    return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1);
+}
+
+/* Where a program learns that a communicator which does not block is ready. */
+coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
+{
+    struct coll_standing standing;
+    coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
+    if (result != COLL_SUCCESS || *error != COLL_SUCCESS)
+        return result;
+    if (coll_track_standing(comm, &standing) && standing.ranks < 0) {
+        ask(comm, &standing.rank, &standing.ranks);
+        coll_track_ranks(comm, standing.rank, standing.ranks);
+    }
+    return result;
+}
+
+/* ---- Ended ---------------------------------------------------------------------------------------------------------
+ */
+
+/* Before NCCL ends it: as soon as it has, another may be made at its address. */
+static void note_gone(coll_comm comm)
+{
+    coll_report_ended(comm);
+    coll_track_gone(comm);
+}
+
+coll_result coll_hook_CommDestroy(coll_comm comm)
+{
+    note_gone(comm);
+    return COLL_NCCL(CommDestroy(comm));
+}
+
+coll_result coll_hook_CommAbort(coll_comm comm)
+{
+    note_gone(comm);
+    return COLL_NCCL(CommAbort(comm));
+}
+
+coll_result coll_hook_CommFinalize(coll_comm comm)
+{
+    coll_track_ending(comm);
+    return COLL_NCCL(CommFinalize(comm));
+}
+
+coll_result coll_hook_CommRevoke(coll_comm comm, int flags)
+{
+    coll_track_ending(comm);
+    return COLL_NCCL(CommRevoke(comm, flags));
+}
+
+/* ---- Groups --------------------------------------------------------------------------------------------------------
+ */
+
+coll_result coll_hook_GroupStart(void)
+{
+    coll_result result = COLL_NCCL(GroupStart());
+    if (result == COLL_SUCCESS)
+        coll_thread.depth++;
+    return result;
+}
+
+/* NCCL counts down whether or not what was in the group succeeds, and refuses an end without a start. */
+static coll_result note_ended(coll_result result)
+{
+    struct coll_pending made;
+    if (coll_thread.depth > 0 && --coll_thread.depth > 0)
+        return result;
+    while (coll_pending_take(&made))
+        if (is_good(result))
+            settle(made, result);
+    return result;
+}
+
+coll_result coll_hook_GroupEnd(void)
+{
+    return note_ended(COLL_NCCL(GroupEnd()));
+}
+
+coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
+{
+    return note_ended(COLL_NCCL(GroupSimulateEnd(simulation)));
+}
+
+/* ---- Registered ----------------------------------------------------------------------------------------------------
+ */
+
+static coll_result note_memory(coll_result result, coll_comm comm, int change)
+{
+    if (is_good(result))
+        coll_track_memory(comm, change);
+    return result;
+}
+
+coll_result coll_hook_CommRegister(const coll_comm comm, void *buffer, size_t size, void **handle)
+{
+    return note_memory(COLL_NCCL(CommRegister(comm, buffer, size, handle)), comm, 1);
+}
+
+coll_result coll_hook_CommDeregister(const coll_comm comm, void *handle)
+{
+    return note_memory(COLL_NCCL(CommDeregister(comm, handle)), comm, -1);
+}
+
+coll_result coll_hook_CommWindowRegister(coll_comm comm, void *buffer, size_t size, coll_window *window, int flags)
+{
+    return note_memory(COLL_NCCL(CommWindowRegister(comm, buffer, size, window, flags)), comm, 1);
+}
+
+coll_result coll_hook_CommWindowDeregister(coll_comm comm, coll_window window)
+{
+    return note_memory(COLL_NCCL(CommWindowDeregister(comm, window)), comm, -1);
+}

@@ -1,0 +1,176 @@
+/* Collectives, send and recv: what a call is, the decision about it, and the count. */
+#include "collective/capture.h"
+#include "collective/decide.h"
+#include "collective/hooks.h"
+#include "collective/thread.h"
+#include "collective/track.h"
+
+static struct coll_decision begin(struct coll_call *call)
+{
+    struct coll_standing standing;
+    call->grouped = coll_thread.depth > 0;
+    call->captured = coll_is_captured(call->stream);
+    (void)coll_track_standing(call->comm, &standing);
+    return coll_decide(&standing, call);
+}
+
+static coll_result end(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
+{
+    coll_track_count(call, decision, result);
+    return result;
+}
+
+/* `call`, as the program asked for it: today every decision is COLL_PASS, which is `invocation` of NCCL. */
+#define RUN(call, invocation)                                  \
+    do {                                                       \
+        struct coll_decision decision = begin(&(call));        \
+        return end(&(call), &decision, COLL_NCCL(invocation)); \
+    } while (0)
+
+coll_result coll_hook_AllGather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                                coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_ALL_GATHER,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, AllGather(send, receive, count, type, comm, stream));
+}
+
+coll_result coll_hook_AllReduce(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
+                                coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_ALL_REDUCE,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .reduction = reduction,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, AllReduce(send, receive, count, type, reduction, comm, stream));
+}
+
+coll_result coll_hook_AlltoAll(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                               coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_ALL_TO_ALL,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, AlltoAll(send, receive, count, type, comm, stream));
+}
+
+coll_result coll_hook_Bcast(void *buffer, size_t count, coll_type type, int root, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_BROADCAST,
+                             .send = buffer,
+                             .receive = buffer,
+                             .count = count,
+                             .type = type,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Bcast(buffer, count, type, root, comm, stream));
+}
+
+coll_result coll_hook_Broadcast(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                                coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_BROADCAST,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Broadcast(send, receive, count, type, root, comm, stream));
+}
+
+coll_result coll_hook_Gather(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                             coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_GATHER,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Gather(send, receive, count, type, root, comm, stream));
+}
+
+coll_result coll_hook_Reduce(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
+                             int root, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_REDUCE,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .reduction = reduction,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Reduce(send, receive, count, type, reduction, root, comm, stream));
+}
+
+coll_result coll_hook_ReduceScatter(const void *send, void *receive, size_t count, coll_type type,
+                                    coll_reduction reduction, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_REDUCE_SCATTER,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .reduction = reduction,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, ReduceScatter(send, receive, count, type, reduction, comm, stream));
+}
+
+coll_result coll_hook_Scatter(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                              coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_SCATTER,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Scatter(send, receive, count, type, root, comm, stream));
+}
+
+coll_result coll_hook_Send(const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_SEND,
+                             .send = send,
+                             .count = count,
+                             .type = type,
+                             .peer = peer,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Send(send, count, type, peer, comm, stream));
+}
+
+coll_result coll_hook_Recv(void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_RECV,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .peer = peer,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Recv(receive, count, type, peer, comm, stream));
+}

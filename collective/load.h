@@ -1,0 +1,44 @@
+/* NCCL itself, behind the functions of the same names that this library exports. */
+#ifndef STRAIT_COLLECTIVE_LOAD_H
+#define STRAIT_COLLECTIVE_LOAD_H
+
+#include "collective/api.h"
+#include "collective/nccl_types.h"
+#include "collective/settings.h"
+
+/* NULL: this NCCL has no such function. */
+struct coll_table {
+#define X(returns, name, parameters, arguments, way) COLL_TYPE_##returns(*name) parameters;
+    COLL_API(X)
+#undef X
+};
+
+enum { COLL_PATH_MAX = 512 };
+
+struct coll_library {
+    /* By the names ncclX and by pncclX. The two differ when another library that overrides some of the first lies
+     * between us and NCCL: it calls the second, which must not lead back to it. */
+    struct coll_table nccl, pnccl;
+    struct coll_settings settings;
+    bool found;   /* there is an NCCL */
+    bool forward; /* nothing is looked at: as asked, or because what was found is another copy of this library */
+    int version;  /* as ncclGetVersion tells it; 0: unknown */
+    char path[COLL_PATH_MAX];
+};
+
+/* Found with the first call, and never changed: STRAIT_COLL_NCCL, else the next library in the order of linking that
+ * has NCCL's functions, else libnccl.so.2 where the loader finds it, or has it already. Any thread. */
+const struct coll_library *coll_library(void);
+
+/* The same when it has been looked for, else NULL. */
+const struct coll_library *coll_library_if_loaded(void);
+
+/* Around fork: the child can go on looking. */
+void coll_library_lock(void);
+void coll_library_unlock(void);
+void coll_library_unlock_in_child(void);
+
+/* What a function that cannot be passed on returns; says so on stderr, once each. */
+coll_result coll_absent(const char *name);
+
+#endif

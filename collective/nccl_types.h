@@ -1,0 +1,37 @@
+/* The types of NCCL's interface, as far as calls have to be passed on: sizes and ways of passing, not meanings. So this
+ * folder builds without NCCL; where its header is found, check_header.c compares. Enums are ints here. */
+#ifndef STRAIT_COLLECTIVE_NCCL_TYPES_H
+#define STRAIT_COLLECTIVE_NCCL_TYPES_H
+
+#include <stddef.h>
+
+#define COLL_ID_BYTES 128u
+
+/* By value. */
+typedef struct {
+    char bytes[COLL_ID_BYTES];
+} coll_id;
+
+typedef struct {
+    int ranks, rank, stride;
+} coll_team;
+
+typedef struct ncclComm *coll_comm;
+typedef struct CUstream_st *coll_stream;
+typedef struct ncclWindow_vidmem *coll_window;
+typedef int coll_result, coll_type, coll_reduction, coll_residence;
+
+/* Behind pointers, never looked at. */
+typedef void coll_config, coll_simulation;
+typedef void coll_dev_requirements, coll_dev_comm, coll_dev_resources;
+typedef void coll_gin_barrier, coll_ll_a2a, coll_lsa_barrier;
+
+/* Results that are looked at or made up here. */
+enum {
+    COLL_SUCCESS = 0,
+    COLL_SYSTEM_ERROR = 2,
+    COLL_INVALID_USAGE = 5,
+    COLL_IN_PROGRESS = 7,
+};
+
+#endif

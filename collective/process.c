@@ -1,0 +1,42 @@
+/* What happens to the process as a whole: it forks, it ends. */
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "collective/load.h"
+#include "collective/report.h"
+#include "collective/track.h"
+
+/* A child that has not called NCCL itself has nothing to tell. */
+static bool is_child;
+
+static void before_fork(void)
+{
+    coll_library_lock();
+    coll_track_lock();
+}
+
+static void in_parent(void)
+{
+    coll_track_unlock();
+    coll_library_unlock();
+}
+
+static void in_child(void)
+{
+    coll_track_clear();
+    is_child = true;
+    coll_track_unlock();
+    coll_library_unlock_in_child();
+}
+
+/* Linked with -z nodelete: these stay until the process ends. */
+__attribute__((constructor)) static void at_start(void)
+{
+    pthread_atfork(before_fork, in_parent, in_child);
+}
+
+__attribute__((destructor)) static void at_end(void)
+{
+    if (!is_child || coll_track_any())
+        coll_report_process();
+}

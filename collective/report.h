@@ -1,0 +1,16 @@
+/* What was counted, for people. */
+#ifndef STRAIT_COLLECTIVE_REPORT_H
+#define STRAIT_COLLECTIVE_REPORT_H
+
+#include <stddef.h>
+
+#include "collective/nccl_types.h"
+
+/* As strait_coll_report (include/strait/collective.h). */
+size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity);
+
+/* On stderr, if STRAIT_COLL_PRINT asks for it: of a communicator that ends, and of the process. */
+void coll_report_ended(coll_comm comm);
+void coll_report_process(void);
+
+#endif

@@ -1,0 +1,48 @@
+#include "collective/settings.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void coll_say(const char *format, ...)
+{
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "strait-coll: %s\n", line);
+}
+
+/* Empty is not set. */
+static const char *setting(const char *name)
+{
+    const char *value = getenv(name);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+/* Which of the words, the first of which stands for what is not set. */
+static unsigned choice(const char *name, const char *const words[], unsigned count)
+{
+    const char *value = setting(name);
+    for (unsigned i = 0; value != NULL && i < count; i++)
+        if (strcmp(value, words[i]) == 0)
+            return i;
+    if (value != NULL)
+        coll_say("%s=%s is not understood: taken as %s", name, value, words[0]);
+    return 0;
+}
+
+struct coll_settings coll_settings_read(void)
+{
+    static const char *const modes[] = {"auto", "raw", "off"};
+    static const char *const switches[] = {"0", "1"};
+    unsigned mode = choice("STRAIT_COLL", modes, 3);
+    return (struct coll_settings){
+        .raw = mode == 1,
+        .off = mode == 2,
+        .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
+        .library = setting("STRAIT_COLL_NCCL"),
+    };
+}

@@ -1,0 +1,22 @@
+/* What the environment asks for, read once per process, when NCCL is first called.
+ *
+ *   STRAIT_COLL        auto (the default), raw: nothing is compressed, off: calls are passed on and not looked at
+ *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
+ *   STRAIT_COLL_NCCL   the path of NCCL's library */
+#ifndef STRAIT_COLLECTIVE_SETTINGS_H
+#define STRAIT_COLLECTIVE_SETTINGS_H
+
+#include <stdbool.h>
+
+struct coll_settings {
+    bool off, raw, print;
+    const char *library; /* NULL: not named */
+};
+
+/* Says on stderr what it does not understand, which is then as if it were not set. */
+struct coll_settings coll_settings_read(void);
+
+/* A line on stderr. */
+__attribute__((format(printf, 1, 2))) void coll_say(const char *format, ...);
+
+#endif

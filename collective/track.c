@@ -1,0 +1,200 @@
+#include "collective/track.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BUCKETS = 64 };
+
+struct tracked {
+    struct tracked *next;
+    coll_comm comm;
+    struct coll_standing standing;
+    struct coll_counts counts;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct tracked *buckets[BUCKETS];
+static struct coll_counts process;
+static bool pin_all;
+
+/* ---- Under the lock ---------------------------------------------------------------------------------------------- */
+
+static struct tracked **bucket_of(coll_comm comm)
+{
+    uint64_t mixed = (uint64_t)(uintptr_t)comm * UINT64_C(0x9E3779B97F4A7C15);
+    return &buckets[mixed >> 58];
+}
+
+static struct tracked **place_of(coll_comm comm)
+{
+    struct tracked **at = bucket_of(comm);
+    while (*at != NULL && (*at)->comm != comm)
+        at = &(*at)->next;
+    return at;
+}
+
+/* Without memory it is not tracked; its calls count for the process alone. */
+static struct tracked *place_for(coll_comm comm)
+{
+    struct tracked **at = place_of(comm);
+    if (*at == NULL && (*at = calloc(1, sizeof(**at))) != NULL)
+        (*at)->comm = comm;
+    return *at;
+}
+
+static void add(struct coll_counts *counts, const struct coll_call *call, const struct coll_decision *decision,
+                coll_result result)
+{
+    struct coll_count *count = &counts->of[call->operation][coll_type_row(call->type)];
+    count->reason = decision->reason;
+    if (result != COLL_SUCCESS && result != COLL_IN_PROGRESS) {
+        count->failed++;
+        return;
+    }
+    count->calls++;
+    count->bytes += coll_call_bytes(call);
+    count->grouped += call->grouped;
+    count->captured += call->captured;
+}
+
+/* ---- Communicators -------------------------------------------------------------------------------------------------
+ */
+
+void coll_track_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void coll_track_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+void coll_track_made(coll_comm comm, int rank, int ranks)
+{
+    coll_track_lock();
+    struct tracked *tracked = place_for(comm);
+    if (tracked != NULL) {
+        memset(&tracked->counts, 0, sizeof(tracked->counts));
+        tracked->standing = (struct coll_standing){.rank = rank, .ranks = ranks, .pinned = pin_all};
+    }
+    coll_track_unlock();
+}
+
+void coll_track_gone(coll_comm comm)
+{
+    coll_track_lock();
+    struct tracked **at = place_of(comm), *gone = *at;
+    if (gone != NULL)
+        *at = gone->next;
+    coll_track_unlock();
+    free(gone);
+}
+
+static struct coll_standing standing_of(const struct tracked *tracked)
+{
+    return tracked != NULL ? tracked->standing : (struct coll_standing){.rank = -1, .ranks = -1, .pinned = pin_all};
+}
+
+bool coll_track_standing(coll_comm comm, struct coll_standing *standing)
+{
+    coll_track_lock();
+    const struct tracked *tracked = *place_of(comm);
+    *standing = standing_of(tracked);
+    coll_track_unlock();
+    return tracked != NULL;
+}
+
+void coll_track_ranks(coll_comm comm, int rank, int ranks)
+{
+    coll_track_lock();
+    struct tracked *tracked = *place_of(comm);
+    if (tracked != NULL) {
+        tracked->standing.rank = rank;
+        tracked->standing.ranks = ranks;
+    }
+    coll_track_unlock();
+}
+
+void coll_track_ending(coll_comm comm)
+{
+    coll_track_lock();
+    struct tracked *tracked = *place_of(comm);
+    if (tracked != NULL)
+        tracked->standing.ending = true;
+    coll_track_unlock();
+}
+
+void coll_track_memory(coll_comm comm, int change)
+{
+    coll_track_lock();
+    struct tracked *tracked = *place_of(comm);
+    if (tracked != NULL)
+        tracked->standing.memory += change;
+    coll_track_unlock();
+}
+
+bool coll_track_pin(coll_comm comm, bool raw)
+{
+    coll_track_lock();
+    struct tracked *tracked = *place_of(comm);
+    if (tracked != NULL)
+        tracked->standing.pinned = raw;
+    coll_track_unlock();
+    return tracked != NULL;
+}
+
+void coll_track_pin_all(bool raw)
+{
+    coll_track_lock();
+    pin_all = raw;
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct tracked *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
+            tracked->standing.pinned = raw;
+    coll_track_unlock();
+}
+
+/* ---- Counts --------------------------------------------------------------------------------------------------------
+ */
+
+void coll_track_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
+{
+    coll_track_lock();
+    struct tracked *tracked = *place_of(call->comm);
+    if (tracked != NULL)
+        add(&tracked->counts, call, decision, result);
+    add(&process, call, decision, result);
+    coll_track_unlock();
+}
+
+bool coll_track_counts(coll_comm comm, struct coll_standing *standing, struct coll_counts *counts)
+{
+    coll_track_lock();
+    const struct tracked *tracked = comm != NULL ? *place_of(comm) : NULL;
+    *standing = standing_of(tracked);
+    if (tracked != NULL)
+        *counts = tracked->counts;
+    else if (comm == NULL)
+        *counts = process;
+    coll_track_unlock();
+    return tracked != NULL || comm == NULL;
+}
+
+bool coll_track_any(void)
+{
+    bool any = false;
+    coll_track_lock();
+    for (unsigned i = 0; i < COLL_OPERATIONS * COLL_TYPES; i++)
+        any |= process.of[i / COLL_TYPES][i % COLL_TYPES].reason != NULL;
+    coll_track_unlock();
+    return any;
+}
+
+void coll_track_clear(void)
+{
+    memset(&process, 0, sizeof(process));
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct tracked *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
+            memset(&tracked->counts, 0, sizeof(tracked->counts));
+}

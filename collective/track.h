@@ -1,0 +1,45 @@
+/* What is known of communicators, and what was counted: of each, and of the process. Any thread; one lock, held for a
+ * few instructions at a time and never while NCCL is called. */
+#ifndef STRAIT_COLLECTIVE_TRACK_H
+#define STRAIT_COLLECTIVE_TRACK_H
+
+#include "collective/call.h"
+#include "collective/decide.h"
+
+struct coll_count {
+    uint64_t calls, bytes;              /* that NCCL took */
+    uint64_t grouped, captured, failed; /* failed: refused by NCCL at once, and not in `calls` */
+    const char *reason;                 /* of the last decision */
+};
+
+struct coll_counts {
+    struct coll_count of[COLL_OPERATIONS][COLL_TYPES];
+};
+
+/* A communicator that is ready, or will be; what was known of one at this address is forgotten. ranks -1: not known. */
+void coll_track_made(coll_comm comm, int rank, int ranks);
+/* It ends: its address may be another one's from now on. */
+void coll_track_gone(coll_comm comm);
+/* False, and *standing as of one that nothing is known of: it is not known here. */
+bool coll_track_standing(coll_comm comm, struct coll_standing *standing);
+/* Of what is not known these do nothing. */
+void coll_track_ranks(coll_comm comm, int rank, int ranks);
+void coll_track_ending(coll_comm comm);
+void coll_track_memory(coll_comm comm, int change);
+bool coll_track_pin(coll_comm comm, bool raw);
+void coll_track_pin_all(bool raw); /* also those that come */
+
+/* One call is over, as far as the caller of NCCL sees. */
+void coll_track_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result);
+
+/* Copies; of comm NULL the process's. False: not known. */
+bool coll_track_counts(coll_comm comm, struct coll_standing *standing, struct coll_counts *counts);
+
+bool coll_track_any(void); /* something was counted */
+
+/* Around fork, and in the child, before it unlocks: all counts are zero. */
+void coll_track_lock(void);
+void coll_track_unlock(void);
+void coll_track_clear(void);
+
+#endif
