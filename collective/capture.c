@@ -10,24 +10,24 @@
 
 typedef int is_capturing(coll_stream stream, int *status);
 
-/* Only a driver that is there already: without one, nothing is captured. */
-static is_capturing *driver(void)
+static _Atomic(is_capturing *) driver;
+
+/* Only a driver that is there already: it is not ours to load. The handle is kept, so that it cannot go away. */
+void coll_capture_prepare(void)
 {
-    static _Atomic(is_capturing *) found;
-    is_capturing *function = atomic_load_explicit(&found, memory_order_relaxed);
-    if (function != NULL)
-        return function;
+    is_capturing *function = NULL;
+    if (atomic_load_explicit(&driver, memory_order_relaxed) != NULL)
+        return;
     void *handle = dlopen(DRIVER, RTLD_LAZY | RTLD_NOLOAD);
     if (handle == NULL)
-        return NULL;
+        return;
     *(void **)&function = dlsym(handle, FUNCTION);
-    atomic_store_explicit(&found, function, memory_order_relaxed); /* the handle is kept: it cannot go away */
-    return function;
+    atomic_store_explicit(&driver, function, memory_order_relaxed);
 }
 
 bool coll_is_captured(coll_stream stream)
 {
-    is_capturing *ask = driver();
+    is_capturing *ask = atomic_load_explicit(&driver, memory_order_relaxed);
     int status = 0;
     return ask != NULL && ask(stream, &status) == 0 && status == ACTIVE;
 }

@@ -1,4 +1,5 @@
 /* Communicators: how they are made and end, and what is registered with them. */
+#include "collective/capture.h"
 #include "collective/hooks.h"
 #include "collective/report.h"
 #include "collective/thread.h"
@@ -37,6 +38,7 @@ static coll_result note_made(coll_result result, coll_comm *slot, int rank, int 
     struct coll_pending made = {slot, rank, ranks};
     if (!is_good(result) || slot == NULL)
         return result;
+    coll_capture_prepare();
     if (coll_thread.depth > 0)
         coll_pending_add(made);
     else

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "collective/track.h"
+
 #define LIBRARY "libnccl.so.2"
 #define ANCHOR  "ncclGetUniqueId" /* every NCCL has it */
 #define OURS    "strait_coll_version"
@@ -73,13 +75,14 @@ static void *open_named(const char *path)
 
 static void *open_found(void)
 {
+    static const char hint[] = "STRAIT_COLL_NCCL names NCCL's by its path";
     void *handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
-        coll_say("no NCCL: %s. STRAIT_COLL_NCCL names the library by its path", dlerror());
+        coll_say("no NCCL: %s. %s", dlerror(), hint);
     else if (is_ours(handle))
-        coll_say("no NCCL: " LIBRARY " is this library itself. STRAIT_COLL_NCCL names NCCL's by its path");
+        coll_say("no NCCL: " LIBRARY " is this library itself. %s", hint);
     else if (dlsym(handle, ANCHOR) == NULL)
-        coll_say("no NCCL: %s has no " ANCHOR, LIBRARY);
+        coll_say("no NCCL: " LIBRARY " has no " ANCHOR ". %s", hint);
     else
         return handle;
     return NULL;
@@ -124,6 +127,8 @@ static void look(void)
 {
     library.settings = coll_settings_read();
     library.forward = library.settings.off;
+    if (library.settings.raw)
+        coll_track_pin_all(true);
     void *handle = find(&library);
     library.found = handle != NULL;
     if (library.found)

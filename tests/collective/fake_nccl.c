@@ -1,0 +1,491 @@
+/* A libnccl.so.2 that moves nothing: it writes down what it was called with. Built a second time as an older NCCL,
+ * without what came later. Like NCCL it exports pncclX and weak aliases ncclX, and calls some of the latter itself. */
+#include "tests/collective/fake_nccl.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#pragma GCC visibility push(default)
+FAKE_VISIBLE const char *fake_take(void);
+FAKE_VISIBLE void fake_answer(int result, int blind);
+FAKE_VISIBLE const char *fake_last_error(void);
+
+#define ALIAS(name) __typeof__(nccl##name) nccl##name __attribute__((weak, alias("pnccl" #name)));
+
+struct ncclComm {
+    int rank, ranks;
+    bool starting; /* does not block, and has not been asked yet */
+};
+
+enum { PENDING_MAX = 64 };
+
+static _Thread_local struct {
+    char lines[1 << 16], taken[1 << 16];
+    size_t size;
+    int result;
+    bool blind;
+    int depth, pending_count;
+    struct {
+        coll_comm *slot, comm;
+    } pending[PENDING_MAX];
+} here;
+
+/* ---- For tests --------------------------------------------------------------------------------------------------- */
+
+const char *fake_take(void)
+{
+    memcpy(here.taken, here.lines, here.size);
+    here.taken[here.size] = '\0';
+    here.size = 0;
+    return here.taken;
+}
+
+void fake_answer(int result, int blind)
+{
+    here.result = result;
+    here.blind = blind;
+}
+
+const char *fake_last_error(void)
+{
+    static const char text[] = "fake: the last error";
+    return text;
+}
+
+__attribute__((format(printf, 1, 2))) static int told(const char *format, ...)
+{
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    int size = vsnprintf(line, sizeof(line) - 1, format, arguments);
+    va_end(arguments);
+    line[size++] = '\n';
+    if (here.size + (size_t)size < sizeof(here.lines)) {
+        memcpy(here.lines + here.size, line, (size_t)size);
+        here.size += (size_t)size;
+    }
+    return here.result;
+}
+
+static const char *hex(const coll_id *id)
+{
+    static _Thread_local char text[2 * COLL_ID_BYTES + 1];
+    for (unsigned i = 0; i < COLL_ID_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", (unsigned char)id->bytes[i]);
+    return text;
+}
+
+/* ---- Communicators -------------------------------------------------------------------------------------------------
+ */
+
+/* At once, or when the group ends: until then the slot is as it was. */
+static int make(int result, coll_comm *slot, int rank, int ranks, const int *config)
+{
+    if (here.blind || result != COLL_SUCCESS)
+        return result;
+    coll_comm comm = calloc(1, sizeof(*comm));
+    *comm = (struct ncclComm){rank, ranks, config != NULL && *config == 0};
+    if (here.depth == 0) {
+        *slot = comm;
+        return comm->starting ? COLL_IN_PROGRESS : result;
+    }
+    here.pending[here.pending_count].slot = slot;
+    here.pending[here.pending_count++].comm = comm;
+    return result;
+}
+
+int pncclCommInitRank(coll_comm *comm, int nranks, coll_id id, int rank)
+{
+    return make(told("CommInitRank %p %d %s %d", (void *)comm, nranks, hex(&id), rank), comm, rank, nranks, NULL);
+}
+ALIAS(CommInitRank)
+
+int pncclCommInitRankConfig(coll_comm *comm, int nranks, coll_id id, int rank, void *config)
+{
+    return make(told("CommInitRankConfig %p %d %s %d %p", (void *)comm, nranks, hex(&id), rank, config), comm, rank,
+                nranks, config);
+}
+ALIAS(CommInitRankConfig)
+
+int pncclCommInitAll(coll_comm *comms, int ndev, const int *devices)
+{
+    int result = told("CommInitAll %p %d %p", (void *)comms, ndev, (const void *)devices);
+    for (int i = 0; i < ndev && !here.blind; i++)
+        make(result, &comms[i], i, ndev, NULL);
+    return result;
+}
+ALIAS(CommInitAll)
+
+/* The children of this NCCL have three ranks; color -1 is left out. */
+int pncclCommSplit(coll_comm comm, int color, int key, coll_comm *child, void *config)
+{
+    int result = told("CommSplit %p %d %d %p %p", (void *)comm, color, key, (void *)child, config);
+    if (color >= 0)
+        return make(result, child, 2, 3, config);
+    if (!here.blind)
+        *child = NULL;
+    return result;
+}
+ALIAS(CommSplit)
+
+int pncclCommFinalize(coll_comm comm)
+{
+    return told("CommFinalize %p", (void *)comm);
+}
+ALIAS(CommFinalize)
+
+int pncclCommDestroy(coll_comm comm)
+{
+    int result = told("CommDestroy %p", (void *)comm);
+    if (!here.blind && result == COLL_SUCCESS)
+        free(comm);
+    return result;
+}
+ALIAS(CommDestroy)
+
+int pncclCommAbort(coll_comm comm)
+{
+    int result = told("CommAbort %p", (void *)comm);
+    if (!here.blind && result == COLL_SUCCESS)
+        free(comm);
+    return result;
+}
+ALIAS(CommAbort)
+
+int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
+{
+    int result = told("CommGetAsyncError %p %p", (void *)comm, (void *)error);
+    if (here.blind)
+        return result;
+    *error = comm->starting ? COLL_IN_PROGRESS : COLL_SUCCESS;
+    comm->starting = false;
+    return result;
+}
+ALIAS(CommGetAsyncError)
+
+/* NCCL refuses these while a communicator is not ready. */
+int pncclCommCount(coll_comm comm, int *count)
+{
+    int result = told("CommCount %p %p", (void *)comm, (void *)count);
+    if (here.blind || result != COLL_SUCCESS)
+        return result;
+    *count = comm->ranks;
+    return comm->starting ? 4 : COLL_SUCCESS;
+}
+ALIAS(CommCount)
+
+int pncclCommUserRank(coll_comm comm, int *rank)
+{
+    int result = told("CommUserRank %p %p", (void *)comm, (void *)rank);
+    if (here.blind || result != COLL_SUCCESS)
+        return result;
+    *rank = comm->rank;
+    return comm->starting ? 4 : COLL_SUCCESS;
+}
+ALIAS(CommUserRank)
+
+int pncclCommCuDevice(coll_comm comm, int *device)
+{
+    return told("CommCuDevice %p %p", (void *)comm, (void *)device);
+}
+ALIAS(CommCuDevice)
+
+/* ---- Groups --------------------------------------------------------------------------------------------------------
+ */
+
+int pncclGroupStart(void)
+{
+    int result = told("GroupStart");
+    here.depth += result == COLL_SUCCESS && !here.blind;
+    return result;
+}
+ALIAS(GroupStart)
+
+static int end_group(int result)
+{
+    if (here.blind)
+        return result;
+    if (here.depth == 0)
+        return COLL_INVALID_USAGE;
+    if (--here.depth > 0)
+        return result;
+    for (int i = 0; i < here.pending_count; i++) {
+        coll_comm comm = here.pending[i].comm;
+        if (result == COLL_SUCCESS)
+            *here.pending[i].slot = comm;
+        else
+            free(comm);
+    }
+    here.pending_count = 0;
+    return result;
+}
+
+int pncclGroupEnd(void)
+{
+    return end_group(told("GroupEnd"));
+}
+ALIAS(GroupEnd)
+
+/* ---- What is only written down -------------------------------------------------------------------------------------
+ */
+
+int pncclMemAlloc(void **ptr, size_t size)
+{
+    return told("MemAlloc %p %zu", (void *)ptr, size);
+}
+ALIAS(MemAlloc)
+
+int pncclMemFree(void *ptr)
+{
+    return told("MemFree %p", ptr);
+}
+ALIAS(MemFree)
+
+int pncclGetVersion(int *version)
+{
+#ifdef FAKE_OLD
+    *version = FAKE_VERSION_OLD;
+#else
+    *version = FAKE_VERSION;
+#endif
+    return told("GetVersion %p", (void *)version);
+}
+ALIAS(GetVersion)
+
+int pncclGetUniqueId(coll_id *id)
+{
+    return told("GetUniqueId %p", (void *)id);
+}
+ALIAS(GetUniqueId)
+
+const char *pncclGetErrorString(coll_result result)
+{
+    told("GetErrorString %d", result);
+    return fake_last_error() + result;
+}
+ALIAS(GetErrorString)
+
+const char *pncclGetLastError(coll_comm comm)
+{
+    told("GetLastError %p", (void *)comm);
+    return fake_last_error();
+}
+ALIAS(GetLastError)
+
+void pncclResetDebugInit(void)
+{
+    told("ResetDebugInit");
+}
+ALIAS(ResetDebugInit)
+
+int pncclCommRegister(coll_comm comm, void *buffer, size_t size, void **handle)
+{
+    return told("CommRegister %p %p %zu %p", (void *)comm, buffer, size, (void *)handle);
+}
+ALIAS(CommRegister)
+
+int pncclCommDeregister(coll_comm comm, void *handle)
+{
+    return told("CommDeregister %p %p", (void *)comm, handle);
+}
+ALIAS(CommDeregister)
+
+int pncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, coll_comm comm)
+{
+    return told("RedOpCreatePreMulSum %p %p %d %d %p", (void *)op, scalar, type, residence, (void *)comm);
+}
+ALIAS(RedOpCreatePreMulSum)
+
+int pncclRedOpDestroy(int op, coll_comm comm)
+{
+    return told("RedOpDestroy %d %p", op, (void *)comm);
+}
+ALIAS(RedOpDestroy)
+
+int pncclAllGather(const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL)
+{
+    return told("AllGather %p %p %zu %d %p %p", send, recv, count, type, (void *)comm, (void *)stream);
+}
+ALIAS(AllGather)
+
+int pncclAllReduce(const void *send, void *recv, size_t count, int type, int op, COLLECTIVE_TAIL)
+{
+    return told("AllReduce %p %p %zu %d %d %p %p", send, recv, count, type, op, (void *)comm, (void *)stream);
+}
+ALIAS(AllReduce)
+
+int pncclBroadcast(const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL)
+{
+    return told("Broadcast %p %p %zu %d %d %p %p", send, recv, count, type, root, (void *)comm, (void *)stream);
+}
+ALIAS(Broadcast)
+
+/* As NCCL does it: by way of a name that others override. */
+int pncclBcast(void *buffer, size_t count, int type, int root, COLLECTIVE_TAIL)
+{
+    return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
+}
+ALIAS(Bcast)
+
+int pncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, COLLECTIVE_TAIL)
+{
+    return told("Reduce %p %p %zu %d %d %d %p %p", send, recv, count, type, op, root, (void *)comm, (void *)stream);
+}
+ALIAS(Reduce)
+
+int pncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, COLLECTIVE_TAIL)
+{
+    return told("ReduceScatter %p %p %zu %d %d %p %p", send, recv, count, type, op, (void *)comm, (void *)stream);
+}
+ALIAS(ReduceScatter)
+
+int pncclSend(const void *send, size_t count, int type, int peer, COLLECTIVE_TAIL)
+{
+    return told("Send %p %zu %d %d %p %p", send, count, type, peer, (void *)comm, (void *)stream);
+}
+ALIAS(Send)
+
+int pncclRecv(void *recv, size_t count, int type, int peer, COLLECTIVE_TAIL)
+{
+    return told("Recv %p %zu %d %d %p %p", recv, count, type, peer, (void *)comm, (void *)stream);
+}
+ALIAS(Recv)
+
+/* ---- What an older one lacks ---------------------------------------------------------------------------------------
+ */
+
+#ifndef FAKE_OLD
+int pncclCommInitRankScalable(coll_comm *comm, int nranks, int rank, int nid, coll_id *ids, void *config)
+{
+    return make(told("CommInitRankScalable %p %d %d %d %p %p", (void *)comm, nranks, rank, nid, (void *)ids, config),
+                comm, rank, nranks, config);
+}
+ALIAS(CommInitRankScalable)
+
+int pncclCommShrink(coll_comm comm, int *list, int count, coll_comm *child, void *config, int flags)
+{
+    int result = told("CommShrink %p %p %d %p %p %d", (void *)comm, (void *)list, count, (void *)child, config, flags);
+    return make(result, child, 0, 3, config);
+}
+ALIAS(CommShrink)
+
+int pncclCommRevoke(coll_comm comm, int flags)
+{
+    return told("CommRevoke %p %d", (void *)comm, flags);
+}
+ALIAS(CommRevoke)
+
+int pncclCommWindowRegister(coll_comm comm, void *buffer, size_t size, coll_window *window, int flags)
+{
+    return told("CommWindowRegister %p %p %zu %p %d", (void *)comm, buffer, size, (void *)window, flags);
+}
+ALIAS(CommWindowRegister)
+
+int pncclCommWindowDeregister(coll_comm comm, coll_window window)
+{
+    return told("CommWindowDeregister %p %p", (void *)comm, (void *)window);
+}
+ALIAS(CommWindowDeregister)
+
+int pncclAlltoAll(const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL)
+{
+    return told("AlltoAll %p %p %zu %d %p %p", send, recv, count, type, (void *)comm, (void *)stream);
+}
+ALIAS(AlltoAll)
+
+int pncclGather(const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL)
+{
+    return told("Gather %p %p %zu %d %d %p %p", send, recv, count, type, root, (void *)comm, (void *)stream);
+}
+ALIAS(Gather)
+
+int pncclScatter(const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL)
+{
+    return told("Scatter %p %p %zu %d %d %p %p", send, recv, count, type, root, (void *)comm, (void *)stream);
+}
+ALIAS(Scatter)
+
+int pncclGroupSimulateEnd(void *info)
+{
+    return end_group(told("GroupSimulateEnd %p", info));
+}
+ALIAS(GroupSimulateEnd)
+
+int pncclDevCommCreate(coll_comm comm, const void *requirements, void *made)
+{
+    return told("DevCommCreate %p %p %p", (void *)comm, requirements, made);
+}
+ALIAS(DevCommCreate)
+
+int pncclDevCommDestroy(coll_comm comm, const void *made)
+{
+    return told("DevCommDestroy %p %p", (void *)comm, made);
+}
+ALIAS(DevCommDestroy)
+
+int pncclGinBarrierCreateRequirement(coll_comm comm, coll_team team, int n, void *handle, void *resources)
+{
+    return told("GinBarrierCreateRequirement %p %d %d %d %d %p %p", (void *)comm, team.ranks, team.rank, team.stride, n,
+                handle, resources);
+}
+ALIAS(GinBarrierCreateRequirement)
+
+int pncclLsaBarrierCreateRequirement(coll_team team, int n, void *handle, void *resources)
+{
+    return told("LsaBarrierCreateRequirement %d %d %d %d %p %p", team.ranks, team.rank, team.stride, n, handle,
+                resources);
+}
+ALIAS(LsaBarrierCreateRequirement)
+
+int pncclLLA2ACreateRequirement(int blocks, int slots, void *handle, void *resources)
+{
+    return told("LLA2ACreateRequirement %d %d %p %p", blocks, slots, handle, resources);
+}
+ALIAS(LLA2ACreateRequirement)
+
+int pncclLLA2ACalcSlots(int elements, int size)
+{
+    return told("LLA2ACalcSlots %d %d", elements, size);
+}
+ALIAS(LLA2ACalcSlots)
+
+/* Three fields that depend on who was asked. */
+static coll_team team(int first)
+{
+    return (coll_team){first, first + 1, -first};
+}
+
+coll_team pncclTeamWorld(coll_comm comm)
+{
+    return team(10 + told("TeamWorld %p", (void *)comm));
+}
+ALIAS(TeamWorld)
+
+coll_team pncclTeamLsa(coll_comm comm)
+{
+    return team(20 + told("TeamLsa %p", (void *)comm));
+}
+ALIAS(TeamLsa)
+
+coll_team pncclTeamRail(coll_comm comm)
+{
+    return team(30 + told("TeamRail %p", (void *)comm));
+}
+ALIAS(TeamRail)
+
+int pncclTeamRankToWorld(coll_comm comm, coll_team t, int rank)
+{
+    return told("TeamRankToWorld %p %d %d %d %d", (void *)comm, t.ranks, t.rank, t.stride, rank);
+}
+ALIAS(TeamRankToWorld)
+
+int pncclTeamRankToLsa(coll_comm comm, coll_team t, int rank)
+{
+    return told("TeamRankToLsa %p %d %d %d %d", (void *)comm, t.ranks, t.rank, t.stride, rank);
+}
+ALIAS(TeamRankToLsa)
+#endif
+#pragma GCC visibility pop

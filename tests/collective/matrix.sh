@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# matrix.sh SUBJECT LIBSTRAIT_COLL TESTS_DIR SCRATCH: libstrait-coll between programs and the fake NCCL, one way after the
+# other. The programs say what is wrong; see caller.c.
+set -euo pipefail
+subject=$1
+coll=$(realpath "$2")
+tests=$(realpath "$3")
+scratch=$4
+mkdir -p "$scratch"
+fake=$tests/fake_libnccl/libnccl.so.2
+old=$tests/fake_libnccl-old/libnccl.so.2
+export FAKE_NCCL=$fake FAKE_CUDA=$tests/fake_cuda/libcuda.so.1
+unset STRAIT_COLL STRAIT_COLL_NCCL STRAIT_COLL_PRINT LD_PRELOAD LD_LIBRARY_PATH
+# What is preloaded comes before the runtime of the sanitizer, which it brings along.
+export ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-}
+
+# Where ours is called libnccl.so.2.
+mkdir -p "$scratch/ours"
+ln -sf "$coll" "$scratch/ours/libnccl.so.2"
+ours=$scratch/ours/libnccl.so.2
+
+# expect STATUS COMMAND ...: standard error goes to $scratch/err, which is shown if it ends otherwise.
+expect() {
+    local status=$1 got=0
+    shift
+    "$@" >"$scratch/out" 2>"$scratch/err" || got=$?
+    if [ "$got" -ne "$status" ]; then
+        printf 'ended with %s: %s\n' "$got" "$*"
+        cat "$scratch/err"
+        exit 1
+    fi
+}
+
+# said N TEXT: N lines of standard error have it.
+said() {
+    local lines
+    lines=$(grep -cF -- "$2" "$scratch/err" || true)
+    if [ "$lines" -ne "$1" ]; then
+        printf '%s lines, not %s, have: %s\n' "$lines" "$1" "$2"
+        cat "$scratch/err"
+        exit 1
+    fi
+}
+
+linked=("$tests/collective_linked")
+by_name=("$tests/collective_by_name")
+with_old=(env "FAKE_NCCL=$old")
+uses="every groups comms counts threads fork capture"
+quiet() { said 0 strait-coll; }
+
+case $subject in
+# Programs that are linked with NCCL, or open what is, while ours is preloaded.
+preload)
+    preloaded=(env "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl")
+    expect 0 env "LD_LIBRARY_PATH=$tests/fake_libnccl" "${linked[@]}" every # the program and the fake alone
+    for use in $uses; do
+        expect 0 "${preloaded[@]}" "${linked[@]}" $use
+        quiet
+    done
+    expect 0 "${preloaded[@]}" "${linked[@]}" --pnccl every
+    expect 0 "${preloaded[@]}" STRAIT_COLL=off "${linked[@]}" every
+    expect 0 env "LD_PRELOAD=$coll:$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl" "${linked[@]}" counts
+    quiet
+    # As Python opens a framework that brings its own NCCL: nothing of it is in the scope of what is preloaded.
+    for use in $uses; do
+        expect 0 env "LD_PRELOAD=$coll" "$tests/collective_opener" "$tests/libcollective_module.so" $use
+        quiet
+    done
+    # Another copy: that one counts, and each call only once.
+    cp "$coll" "$scratch/copy.so"
+    expect 0 env "LD_PRELOAD=$coll:$scratch/copy.so" "LD_LIBRARY_PATH=$tests/fake_libnccl" STRAIT_COLL_PRINT=1 \
+        "${linked[@]}" every
+    said 1 "loaded twice: calls go on to $scratch/copy.so"
+    said 1 "which counts: it is another copy of this library"
+    said 1 "send           bf16"
+    # A preloaded library does not catch who opens NCCL by name: documented, and so is the way that does.
+    expect 1 "${preloaded[@]}" "${by_name[@]}" --local libnccl.so.2 counts
+    ;;
+# Ours in the place of libnccl.so.2.
+replace)
+    named=(env "STRAIT_COLL_NCCL=$fake")
+    for use in $uses; do
+        expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "${linked[@]}" $use
+        quiet
+        for how in --local --global; do
+            expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "${by_name[@]}" $how libnccl.so.2 $use
+            quiet
+            expect 0 "${named[@]}" "${by_name[@]}" $how "$coll" $use
+            quiet
+        done
+    done
+    expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "${by_name[@]}" --local libnccl.so.2 --pnccl every
+    expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "LD_PRELOAD=$coll" "${by_name[@]}" --local libnccl.so.2 counts
+    expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" STRAIT_COLL=off "${by_name[@]}" --local libnccl.so.2 every
+    ;;
+# How NCCL itself is found.
+find)
+    # Opened by its own name: the NCCL that the loader finds, or that the process has already.
+    expect 0 env "LD_LIBRARY_PATH=$tests/fake_libnccl" "${by_name[@]}" --local "$coll" counts
+    expect 0 env "LD_LIBRARY_PATH=$tests/fake_libnccl" "${by_name[@]}" --global "$coll" every
+    expect 0 "$tests/collective_opener" "$tests/libcollective_module.so" --local "$coll" counts
+    # A path goes before the order of linking.
+    expect 0 "${with_old[@]}" "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl" "STRAIT_COLL_NCCL=$old" \
+        "${linked[@]}" older
+    # An older NCCL, by each way.
+    expect 0 "${with_old[@]}" "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl-old" "${linked[@]}" older
+    said 1 "ncclAlltoAll is not in $old, NCCL 21805"
+    said 1 "ncclTeamWorld is not in"
+    expect 0 "${with_old[@]}" "STRAIT_COLL_NCCL=$old" "${by_name[@]}" --local "$ours" older
+    expect 0 "${with_old[@]}" "STRAIT_COLL_NCCL=$old" "${by_name[@]}" --local "$ours" --pnccl older
+    said 1 "pncclAlltoAll is not in $old"
+    # NCCL's own library, where there is one: it loads without a GPU.
+    real=${REAL_NCCL:-/usr/local/cuda/lib/libnccl.so.2}
+    if [ -e "$real" ] && ldd "$real" >/dev/null 2>&1; then
+        expect 0 env -u FAKE_NCCL "STRAIT_COLL_NCCL=$real" "${by_name[@]}" --local "$coll" quiet
+        cat "$scratch/out"
+        expect 0 env -u FAKE_NCCL "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$(dirname "$real")" "${linked[@]}" --linked quiet
+    else
+        echo "no NCCL at $real: the fake alone"
+    fi
+    ;;
+# Where there is no NCCL.
+refuse)
+    mkdir -p "$scratch/other" # another library, lest what this machine has is found
+    ln -sf "$FAKE_CUDA" "$scratch/other/libnccl.so.2"
+    expect 0 env "LD_LIBRARY_PATH=$scratch/other" "${by_name[@]}" --local "$coll" missing
+    said 1 strait-coll:
+    said 1 "no NCCL: libnccl.so.2 has no ncclGetUniqueId. STRAIT_COLL_NCCL names NCCL's by its path"
+    expect 0 env "LD_LIBRARY_PATH=$scratch/ours" "${by_name[@]}" --local libnccl.so.2 missing
+    said 1 "no NCCL: libnccl.so.2 is this library itself"
+    for path in "$coll" "$ours"; do
+        expect 0 env "STRAIT_COLL_NCCL=$path" "${by_name[@]}" --local "$coll" missing
+        said 1 "STRAIT_COLL_NCCL=$path is this library, not NCCL"
+    done
+    cp "$coll" "$scratch/copy.so"
+    expect 0 env "STRAIT_COLL_NCCL=$scratch/copy.so" "${by_name[@]}" --local "$coll" missing
+    said 1 "is this library, not NCCL"
+    expect 0 env "STRAIT_COLL_NCCL=$scratch/none.so" "${by_name[@]}" --local "$coll" missing
+    said 1 "STRAIT_COLL_NCCL: $scratch/none.so: cannot open"
+    expect 0 env "STRAIT_COLL_NCCL=$FAKE_CUDA" "${by_name[@]}" --local "$coll" missing
+    said 1 "is not NCCL: it has no ncclGetUniqueId"
+    expect 0 env STRAIT_COLL=fast STRAIT_COLL_PRINT=yes "STRAIT_COLL_NCCL=$scratch/none.so" "${by_name[@]}" --local "$coll" missing
+    said 1 "STRAIT_COLL=fast is not understood: taken as auto"
+    said 1 "STRAIT_COLL_PRINT=yes is not understood: taken as 0"
+    ;;
+# Reports on standard error.
+print)
+    run=(env "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl" STRAIT_COLL_PRINT=1)
+    expect 0 "${run[@]}" "${linked[@]}" counts
+    said 3 "NCCL 22809 from $fake" # two communicators, the process
+    said 2 "communicator 0x"
+    grep -qE '^all_reduce +bf16 +2 +2048 +0 +0 +0  raw: no compressed wire in this version$' "$scratch/err"
+    expect 0 "${run[@]}" "${linked[@]}" fork
+    said 3 "NCCL 22809 from" # a communicator, the parent, the child that calls
+    expect 0 "${run[@]}" STRAIT_COLL=raw "${linked[@]}" fork
+    said 3 "raw: pinned"
+    expect 0 "${run[@]}" STRAIT_COLL=off "${linked[@]}" every
+    said 1 "off: nothing is counted"
+    said 0 bf16
+    # Programs that never call NCCL say nothing, nor do those that are not asked to.
+    expect 0 "${run[@]}" true
+    quiet
+    expect 0 "${run[@]}" STRAIT_COLL_PRINT=0 "${linked[@]}" counts
+    quiet
+    ;;
+*)
+    echo "no subject $subject"
+    exit 1
+    ;;
+esac
+echo "collective $subject: all passed"
