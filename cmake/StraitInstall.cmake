@@ -1,17 +1,20 @@
-# Libraries, headers, commands, man pages, the service's files, pkg-config files and the exported targets strait::client
-# and strait::codec.
+# Libraries, headers, commands, man pages, the service's files, pkg-config files and the exported targets strait::client,
+# strait::codec and strait::coll.
 include(CMakePackageConfigHelpers)
 
 set_target_properties(strait-codec PROPERTIES EXPORT_NAME codec)
 # Embedded mode loads libstrait-node by its name: from beside libstrait, wherever that is.
 set_target_properties(strait-client PROPERTIES INSTALL_RPATH "$ORIGIN")
-install(TARGETS strait-codec strait-client EXPORT strait-targets
+install(TARGETS strait-codec strait-client strait-coll EXPORT strait-targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(TARGETS strait-node LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} NAMELINK_SKIP)
 # The plugins for GPUs lie there too.
 set_property(TARGET strait-node APPEND PROPERTY INSTALL_RPATH "$ORIGIN")
 file(RELATIVE_PATH libraries_from_commands ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
 set_property(TARGET straitd APPEND PROPERTY INSTALL_RPATH "$ORIGIN/${libraries_from_commands}")
+# For programs that open NCCL by name: a folder for LD_LIBRARY_PATH, of its own, as it hides NCCL from what finds it there.
+file(CREATE_LINK ../../libstrait-coll.so.0 ${PROJECT_BINARY_DIR}/libnccl.so.2 SYMBOLIC)
+install(FILES ${PROJECT_BINARY_DIR}/libnccl.so.2 DESTINATION ${CMAKE_INSTALL_LIBDIR}/strait/nccl)
 install(DIRECTORY include/strait DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(STRAIT_TOOLS)
     install(TARGETS strait RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -19,7 +22,7 @@ if(STRAIT_TOOLS)
     install(FILES tests/data/kv-slice.safetensors DESTINATION ${CMAKE_INSTALL_DATADIR}/strait)
 endif()
 install(FILES LICENSE kernels/FORMAT.md docs/protocol.md docs/operations.md docs/security.md docs/transports.md
-    DESTINATION ${CMAKE_INSTALL_DOCDIR})
+    docs/collectives.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # ---- The service -----------------------------------------------------------------------------------------------------
 
@@ -48,7 +51,7 @@ install(CODE "
 
 # Relative to the file itself, so that the installation can move.
 file(RELATIVE_PATH STRAIT_PC_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-foreach(name strait strait-codec)
+foreach(name strait strait-codec strait-coll)
     configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
     install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endforeach()

@@ -86,7 +86,7 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_standing standing;
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
-    if (result != COLL_SUCCESS || *error != COLL_SUCCESS)
+    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS)
         return result;
     if (coll_track_standing(comm, &standing) && standing.ranks < 0) {
         ask(comm, &standing.rank, &standing.ranks);

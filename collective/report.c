@@ -90,7 +90,7 @@ size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
 }
 
 /* Long enough for every row there can be. */
-enum { REPORT_MAX = (COLL_OPERATIONS * COLL_TYPES + 3) * 160 + COLL_PATH_MAX };
+enum { REPORT_MAX = (COLL_OPERATIONS * COLL_TYPES + 3) * 200 + COLL_PATH_MAX };
 
 static void print(coll_comm comm)
 {

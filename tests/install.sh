@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh BUILD_DIR: installs to a scratch prefix, builds programs against both libraries, once through pkg-config and
+# install.sh BUILD_DIR: installs to a scratch prefix, builds programs against all libraries, once through pkg-config and
 # once through CMake's exported targets, runs them, and runs the installed commands.
 set -euo pipefail
 build=$(cd "$1" && pwd)
@@ -54,6 +54,19 @@ int main(void)
     return status != STRAIT_OK;
 }
 C
+# Without NCCL, or with one that loads without a GPU.
+cat >"$work/coll.c" <<'C'
+#include <stdio.h>
+#include <strait/collective.h>
+
+int main(void)
+{
+    char text[4096];
+    size_t size = strait_coll_report(NULL, text, sizeof(text));
+    printf("libstrait-coll %s: %s", strait_coll_version(), text);
+    return size == 0 || strait_coll_pin(NULL, STRAIT_COLL_RAW) != STRAIT_OK;
+}
+C
 libdir=$(dirname "$(find "$prefix" -name libstrait-codec.so)")
 export LD_LIBRARY_PATH=$libdir
 
@@ -63,8 +76,13 @@ export PKG_CONFIG_PATH=$libdir/pkgconfig
 cc "$work/codec.c" -o "$work/codec" $(pkg-config --cflags --libs strait-codec)
 # shellcheck disable=SC2046
 cc "$work/client.c" -o "$work/client" $(pkg-config --cflags --libs strait)
+# shellcheck disable=SC2046
+cc "$work/coll.c" -o "$work/coll" $(pkg-config --cflags --libs strait-coll)
 "$work/codec"
 "$work/client"
+"$work/coll"
+# The loader says what it cannot preload, and goes on.
+[ -z "$(LD_PRELOAD=$libdir/strait/nccl/libnccl.so.2 true 2>&1)" ]
 
 echo "CMake:"
 cat >"$work/CMakeLists.txt" <<'CMAKE'
@@ -75,12 +93,15 @@ add_executable(codec codec.c)
 target_link_libraries(codec strait::codec)
 add_executable(client client.c)
 target_link_libraries(client strait::client)
+add_executable(coll coll.c)
+target_link_libraries(coll strait::coll)
 CMAKE
 cmake -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
 cmake --build "$work/build" >/dev/null
 "$work/build/codec"
 unset LD_LIBRARY_PATH # CMake gives the programs a path to the libraries; libstrait finds libstrait-node beside itself
 "$work/build/client"
+"$work/build/coll"
 
 "$prefix/bin/strait" --version
 "$prefix/bin/straitd" --version

@@ -43,7 +43,8 @@ said() {
 }
 
 linked=("$tests/collective_linked")
-by_name=("$tests/collective_by_name")
+# LeakSanitizer does not survive the thread-local storage of libraries that are opened late; leaks show in the other ways.
+by_name=(env "ASAN_OPTIONS=detect_leaks=0:$ASAN_OPTIONS" "$tests/collective_by_name")
 with_old=(env "FAKE_NCCL=$old")
 uses="every groups comms counts threads fork capture"
 quiet() { said 0 strait-coll; }
