@@ -111,7 +111,15 @@ static void fork_often(coll_comm comm)
     require(pthread_join(thread, NULL) == 0);
 }
 
-/* With STRAIT_COLL_PRINT three reports of processes come: not of the child that calls nothing. */
+static void fork_and_exit(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        exit(0);
+    await(child);
+}
+
+/* With STRAIT_COLL_PRINT three reports of processes come: not of children that call nothing. */
 void check_fork(void)
 {
     coll_comm comm = make(0, 2);
@@ -120,13 +128,11 @@ void check_fork(void)
     pid_t calls = fork();
     if (calls == 0) {
         reduce(comm);
+        fork_and_exit(); /* the locks are the child's own */
         exit(0);
     }
     await(calls);
-    pid_t quiet = fork();
-    if (quiet == 0)
-        exit(0);
-    await(quiet);
+    fork_and_exit();
     require(nccl.CommDestroy(comm) == COLL_SUCCESS);
 }
 

@@ -62,6 +62,12 @@ preload)
     expect 0 "${preloaded[@]}" STRAIT_COLL=off "${linked[@]}" every
     expect 0 env "LD_PRELOAD=$coll:$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl" "${linked[@]}" counts
     quiet
+    # A tool that overrides some of NCCL's functions, before us and behind us: both see each call once.
+    for both in "$tests/libcollective_tool.so:$coll" "$coll:$tests/libcollective_tool.so"; do
+        expect 0 "${preloaded[@]}" "LD_PRELOAD=$both" "${linked[@]}" every
+        expect 0 "${preloaded[@]}" "LD_PRELOAD=$both" "${linked[@]}" counts
+        said 1 "tool: 4 calls"
+    done
     # As Python opens a framework that brings its own NCCL: nothing of it is in the scope of what is preloaded.
     for use in $uses; do
         expect 0 env "LD_PRELOAD=$coll" "$tests/collective_opener" "$tests/libcollective_module.so" $use
