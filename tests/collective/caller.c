@@ -119,7 +119,7 @@ static const struct {
 } subjects[] = {
     {"every", check_every}, {"older", check_older},   {"missing", check_missing}, {"groups", check_groups},
     {"comms", check_comms}, {"counts", check_counts}, {"capture", check_capture}, {"threads", check_threads},
-    {"fork", check_fork},   {"quiet", check_quiet},
+    {"fork", check_fork},   {"real", check_real},
 };
 
 static void run(const char *name)

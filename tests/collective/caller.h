@@ -49,6 +49,6 @@ void check_counts(void);
 void check_capture(void);
 void check_threads(void);
 void check_fork(void);
-void check_quiet(void);
+void check_real(void);
 
 #endif

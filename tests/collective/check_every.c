@@ -242,11 +242,15 @@ void check_missing(void)
     require(nccl.nccl(&path, &version) == -7 && path == NULL && version == 77);
 }
 
-/* No more than one call, for those who look at what is printed. */
-void check_quiet(void)
+/* What NCCL itself does without a GPU. */
+void check_real(void)
 {
     int version = 0;
     require(nccl.GetVersion(&version) == COLL_SUCCESS && version / 100 > 0);
-    require(nccl.GetErrorString(0) != NULL);
+    require(nccl.GroupStart() == COLL_SUCCESS && nccl.GroupEnd() == COLL_SUCCESS);
+    require(nccl.GroupEnd() == COLL_INVALID_USAGE);
+    require(nccl.AllReduce(NULL, NULL, 1, 7, 0, NULL, NULL) == 4); /* ncclInvalidArgument: no communicator */
+    require_row(NULL, "all_reduce", "fp32", "0 0 0 0 1");
+    require(strlen(nccl.GetErrorString(4)) > 0 && strlen(nccl.GetLastError(NULL)) > 0);
     printf("NCCL %d\n", version);
 }

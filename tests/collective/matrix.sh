@@ -119,9 +119,9 @@ find)
     # NCCL's own library, where there is one: it loads without a GPU.
     real=${REAL_NCCL:-/usr/local/cuda/lib/libnccl.so.2}
     if [ -e "$real" ] && ldd "$real" >/dev/null 2>&1; then
-        expect 0 env -u FAKE_NCCL "STRAIT_COLL_NCCL=$real" "${by_name[@]}" --local "$coll" quiet
+        expect 0 env -u FAKE_NCCL "STRAIT_COLL_NCCL=$real" "${by_name[@]}" --local "$coll" real
         cat "$scratch/out"
-        expect 0 env -u FAKE_NCCL "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$(dirname "$real")" "${linked[@]}" --linked quiet
+        expect 0 env -u FAKE_NCCL "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$(dirname "$real")" "${linked[@]}" --linked real
     else
         echo "no NCCL at $real: the fake alone"
     fi
