@@ -1,4 +1,4 @@
-# libstrait-coll between programs and a fake NCCL: how it gets there, that calls arrive as they were, and what it counts.
+# libstrait-coll between programs and a fake NCCL: how it gets there, that calls arrive as they were, what it counts.
 set(fake_nccl_folder ${CMAKE_CURRENT_BINARY_DIR}/fake_libnccl)
 foreach(kind "" -old)
     add_library(strait-fake-libnccl${kind} SHARED collective/fake_nccl.c)

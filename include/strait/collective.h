@@ -46,8 +46,8 @@ enum strait_coll_choice {
 
 /* From the next call on. comm: of a communicator that this process made through this library and has not destroyed, in
  * a group only after the group has ended; NULL: of all, those that are yet to be made too. All ranks of a communicator
- * have to choose alike before the same call. STRAIT_COLL=raw pins all when NCCL is first called. ERR_INVALID: not such a
- * communicator, or not such a choice. */
+ * have to choose alike before the same call. STRAIT_COLL=raw pins all when NCCL is first called. ERR_INVALID: not such
+ * a communicator, or not such a choice. */
 STRAIT_API enum strait_status strait_coll_pin(struct ncclComm *comm, int choice);
 
 /* Writes a text of several lines, always ended when dst_capacity > 0: the libraries, the communicator, and a table of

@@ -7,27 +7,26 @@
 
 #define FAKE_VISIBLE __attribute__((visibility("default")))
 
+/* clang-format off */
+
 /* Every function by its name. */
-#define FAKE_NAMES(X)                                                                                                 \
-    X(MemAlloc)                                                                                                       \
-    X(MemFree)                                                                                                        \
-    X(GetVersion)                                                                                                     \
-    X(GetUniqueId)                                                                                                    \
-    X(GetErrorString) X(GetLastError) X(ResetDebugInit) X(CommInitRank) X(CommInitRankConfig) X(CommInitAll)          \
-        X(CommFinalize) X(CommDestroy) X(CommAbort) X(CommGetAsyncError) X(CommCount) X(CommCuDevice) X(CommUserRank) \
-            X(RedOpCreatePreMulSum) X(RedOpDestroy) X(AllGather) X(AllReduce) X(Bcast) X(Broadcast) X(Reduce)         \
-                X(ReduceScatter) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(CommSplit) X(CommRegister)               \
-                    X(CommDeregister) FAKE_NEW_NAMES(X)
+#define FAKE_NAMES(X) \
+    X(MemAlloc) X(MemFree) X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(ResetDebugInit) \
+    X(CommInitRank) X(CommInitRankConfig) X(CommInitAll) X(CommSplit) X(CommFinalize) X(CommDestroy) X(CommAbort) \
+    X(CommGetAsyncError) X(CommCount) X(CommCuDevice) X(CommUserRank) X(CommRegister) X(CommDeregister) \
+    X(RedOpCreatePreMulSum) X(RedOpDestroy) \
+    X(AllGather) X(AllReduce) X(Bcast) X(Broadcast) X(Reduce) X(ReduceScatter) X(Send) X(Recv) \
+    X(GroupStart) X(GroupEnd) FAKE_NEW_NAMES(X)
 
 /* Those that an older NCCL does not have. */
-#define FAKE_NEW_NAMES(X)                                                                                           \
-    X(CommInitRankScalable)                                                                                         \
-    X(CommShrink)                                                                                                   \
-    X(CommRevoke)                                                                                                   \
-    X(CommWindowRegister)                                                                                           \
-    X(CommWindowDeregister) X(AlltoAll) X(Gather) X(Scatter) X(GroupSimulateEnd) X(DevCommCreate) X(DevCommDestroy) \
-        X(GinBarrierCreateRequirement) X(LsaBarrierCreateRequirement) X(LLA2ACreateRequirement) X(LLA2ACalcSlots)   \
-            X(TeamWorld) X(TeamLsa) X(TeamRail) X(TeamRankToWorld) X(TeamRankToLsa)
+#define FAKE_NEW_NAMES(X) \
+    X(CommInitRankScalable) X(CommShrink) X(CommRevoke) X(CommWindowRegister) X(CommWindowDeregister) \
+    X(AlltoAll) X(Gather) X(Scatter) X(GroupSimulateEnd) \
+    X(DevCommCreate) X(DevCommDestroy) X(GinBarrierCreateRequirement) X(LsaBarrierCreateRequirement) \
+    X(LLA2ACreateRequirement) X(LLA2ACalcSlots) X(TeamWorld) X(TeamLsa) X(TeamRail) X(TeamRankToWorld) \
+    X(TeamRankToLsa)
+
+/* clang-format on */
 
 typedef coll_result result_of;
 #define COLLECTIVE_TAIL coll_comm comm, coll_stream stream

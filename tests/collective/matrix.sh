@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# matrix.sh SUBJECT LIBSTRAIT_COLL TESTS_DIR SCRATCH: libstrait-coll between programs and the fake NCCL, one way after the
-# other. The programs say what is wrong; see caller.c.
+# matrix.sh SUBJECT LIBSTRAIT_COLL TESTS_DIR SCRATCH: libstrait-coll between programs and the fake NCCL, one way after
+# the other. The programs say what is wrong; see caller.c.
 set -euo pipefail
 subject=$1
 coll=$(realpath "$2")
@@ -43,8 +43,9 @@ said() {
 }
 
 linked=("$tests/collective_linked")
-# LeakSanitizer does not survive the thread-local storage of libraries that are opened late; leaks show in the other ways.
-by_name=(env "ASAN_OPTIONS=detect_leaks=0:$ASAN_OPTIONS" "$tests/collective_by_name")
+# LeakSanitizer does not survive the thread-local storage of libraries that are opened late: leaks show in other ways.
+leaking=(env "ASAN_OPTIONS=detect_leaks=0:$ASAN_OPTIONS")
+by_name=("${leaking[@]}" "$tests/collective_by_name")
 with_old=(env "FAKE_NCCL=$old")
 uses="every groups comms counts threads fork capture"
 quiet() { said 0 strait-coll; }
@@ -97,7 +98,8 @@ replace)
         done
     done
     expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "${by_name[@]}" --local libnccl.so.2 --pnccl every
-    expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "LD_PRELOAD=$coll" "${by_name[@]}" --local libnccl.so.2 counts
+    expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "LD_PRELOAD=$coll" \
+        "${by_name[@]}" --local libnccl.so.2 counts
     expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" STRAIT_COLL=off "${by_name[@]}" --local libnccl.so.2 every
     ;;
 # How NCCL itself is found.
@@ -121,7 +123,8 @@ find)
     if [ -e "$real" ] && ldd "$real" >/dev/null 2>&1; then
         expect 0 env -u FAKE_NCCL "STRAIT_COLL_NCCL=$real" "${by_name[@]}" --local "$coll" real
         cat "$scratch/out"
-        expect 0 env -u FAKE_NCCL "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$(dirname "$real")" "${linked[@]}" --linked real
+        expect 0 env -u FAKE_NCCL "LD_PRELOAD=$coll" "LD_LIBRARY_PATH=$(dirname "$real")" "${leaking[@]}" \
+            "${linked[@]}" --linked real # NCCL leaks some
     else
         echo "no NCCL at $real: the fake alone"
     fi
@@ -146,7 +149,8 @@ refuse)
     said 1 "STRAIT_COLL_NCCL: $scratch/none.so: cannot open"
     expect 0 env "STRAIT_COLL_NCCL=$FAKE_CUDA" "${by_name[@]}" --local "$coll" missing
     said 1 "is not NCCL: it has no ncclGetUniqueId"
-    expect 0 env STRAIT_COLL=fast STRAIT_COLL_PRINT=yes "STRAIT_COLL_NCCL=$scratch/none.so" "${by_name[@]}" --local "$coll" missing
+    expect 0 env STRAIT_COLL=fast STRAIT_COLL_PRINT=yes "STRAIT_COLL_NCCL=$scratch/none.so" \
+        "${by_name[@]}" --local "$coll" missing
     said 1 "STRAIT_COLL=fast is not understood: taken as auto"
     said 1 "STRAIT_COLL_PRINT=yes is not understood: taken as 0"
     ;;
