@@ -9,11 +9,9 @@
 #define ABSENT_TEXT(name)    return (void)coll_absent(name), "strait-coll: there is no NCCL"
 #define ABSENT_NOTHING(name) return (void)coll_absent(name)
 #define ABSENT_NUMBER(name)  return (void)coll_absent(name), -1
-#define ABSENT_TEAM(name)                       \
-    return (void)coll_absent(name), (coll_team) \
-    {                                           \
-        0                                       \
-    }
+#define ABSENT_TEAM(name)    return (void)coll_absent(name), no_team
+
+static const coll_team no_team;
 
 static bool is_hooked(const struct coll_library *library)
 {

@@ -34,8 +34,7 @@ void coll_library_unlock_in_child(void)
     lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 }
 
-/* ---- What a library is ---------------------------------------------------------------------------------------------
- */
+/* ---- What a library is ------------------------------------------------------------------------------------------- */
 
 static const char *file_of(const void *symbol)
 {
@@ -56,8 +55,7 @@ static bool is_ours(void *handle)
     return anchor != NULL && base_of(anchor) == base_of(ours);
 }
 
-/* ---- Where it is
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- Where it is ------------------------------------------------------------------------------------------------- */
 
 static void *open_named(const char *path)
 {
@@ -107,8 +105,7 @@ static void *find(struct coll_library *found)
     return RTLD_NEXT;
 }
 
-/* ---- Loading
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
 static void fill(struct coll_library *found, void *handle)
 {
@@ -157,8 +154,7 @@ const struct coll_library *coll_library_if_loaded(void)
     return atomic_load_explicit(&ready, memory_order_acquire);
 }
 
-/* ---- Functions that are not there
- * ------------------------------------------------------------------------------------ */
+/* ---- Functions that are not there -------------------------------------------------------------------------------- */
 
 /* One flag for each function, found by its place in this list. */
 static const char *const names[] = {

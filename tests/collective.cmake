@@ -1,7 +1,7 @@
 # libstrait-coll between programs and a fake NCCL: how it gets there, that calls arrive as they were, what it counts.
 set(fake_nccl_folder ${CMAKE_CURRENT_BINARY_DIR}/fake_libnccl)
 foreach(kind "" -old)
-    add_library(strait-fake-libnccl${kind} SHARED collective/fake_nccl.c)
+    add_library(strait-fake-libnccl${kind} SHARED collective/fake_nccl.c collective/fake_calls.c)
     target_link_libraries(strait-fake-libnccl${kind} PRIVATE strait_options)
     set_target_properties(strait-fake-libnccl${kind} PROPERTIES OUTPUT_NAME nccl SOVERSION 2
         LIBRARY_OUTPUT_DIRECTORY ${fake_nccl_folder}${kind})
