@@ -261,8 +261,7 @@ STRAIT_API size_t strait_scratch_size(const struct strait_codec *codec);
 
 /* Encodes the pages to one chunk at dst. codec NULL: the best.
  * Returns ERR_INVALID, ERR_ALIGNMENT, ERR_CODEBOOK (a region's table is not in the set), ERR_NO_SPACE (dst_capacity
- * is below strait_encode_bound, or scratch too small), or ERR_UNSUPPORTED ("cuda" has neither BASE nor, for FP16 and
- * FP32, SPLIT yet; it refuses such chunks with this status too). result.status: OK, or ERR_PAGE_ID and no chunk. */
+ * is below strait_encode_bound, or scratch too small). result.status: OK, or ERR_PAGE_ID and no chunk. */
 STRAIT_API enum strait_status strait_encode(const struct strait_codec *codec, const struct strait_encode_params *params,
                                             void *dst, uint64_t dst_capacity, const struct strait_pages *src,
                                             const struct strait_run *run);

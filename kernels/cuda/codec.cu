@@ -11,7 +11,7 @@ namespace strait
 
 // ---- Devices --------------------------------------------------------------------------------------------------------
 
-constexpr int DEVICES_MAX = 64, FUNCTIONS = 12;
+constexpr int DEVICES_MAX = 64, FUNCTIONS = 4 * (CODERS + 1);
 
 // What is known of a device: its multiprocessors, and how many thread blocks of a kernel each holds. Found once.
 struct known_device {
@@ -35,18 +35,19 @@ static int multiprocessors_of(int device)
     return count;
 }
 
-// A kernel, by direction, coder, teams and parameters.
+// A kernel, by coder, teams and parameters.
+constexpr coder DECODER = CODERS;
 struct kernel {
     const void *function;
     uint32_t number, threads, shared_bytes;
 };
 
-static kernel choose_kernel(bool encode, bool tiered, bool full, bool large)
+static kernel choose_kernel(coder which, bool full, bool large)
 {
-    const uint32_t teams = full ? FULL_TEAMS : 1;
-    const uint32_t number = (encode ? (tiered ? 4 : 0) : 8) + 2 * full + large;
-    return {encode ? encode_function(tiered, full, large) : decode_function(full, large), number, teams * TEAM_THREADS,
-            teams * (encode ? encode_team_bytes(tiered) : decode_team_bytes())};
+    const bool encode = which != DECODER;
+    const uint32_t teams = full ? FULL_TEAMS : 1, number = 4 * which + 2 * full + large;
+    return {encode ? encode_function(which, full, large) : decode_function(full, large), number, teams * TEAM_THREADS,
+            teams * (encode ? encode_team_bytes(which) : decode_team_bytes())};
 }
 
 // Thread blocks of the kernel on a multiprocessor; 0 when it cannot run. The first call prepares it for the device.
@@ -72,14 +73,14 @@ static int resident_blocks(const kernel &k, int device)
 struct means {
     const strait_run &run;
     int device;
-    bool encode, tiered;
+    coder which;
 };
 
 static strait_status launch_kernel(const means &with, large_launch &launch, size_t bytes)
 {
     const uint32_t multiprocessors = static_cast<uint32_t>(multiprocessors_of(with.device));
     const bool full = with.run.sm_budget > 0 && with.run.sm_budget < multiprocessors;
-    const kernel k = choose_kernel(with.encode, with.tiered, full, bytes > sizeof(small_launch::bytes));
+    const kernel k = choose_kernel(with.which, full, bytes > sizeof(small_launch::bytes));
     const uint32_t resident = static_cast<uint32_t>(resident_blocks(k, with.device));
     if (multiprocessors == 0 || resident == 0)
         return STRAIT_ERR_DEVICE;
@@ -192,26 +193,43 @@ static uint64_t decode_scratch_size(const strait_decode_item *items, uint32_t co
     return scratch_bytes(all.blocks, all.far_regions);
 }
 
-// What kernels call the mode that was asked for: for BF16 `split` is `tiered`, and bytes have no mode of their own.
-// False when they cannot do it.
-static bool find_mode(const device_encode *call, strait_mode *mode)
+static bool is_later_float(const device_encode *call)
 {
-    const bool is_float = call->element == STRAIT_ELEMENT_FP16 || call->element == STRAIT_ELEMENT_FP32;
-    *mode = call->mode;
-    if (call->mode < STRAIT_MODE_BASE)
-        return true;
-    *mode = STRAIT_MODE_TIERED;
-    return !is_float && (call->element != STRAIT_ELEMENT_BF16 || call->mode == STRAIT_MODE_SPLIT);
+    return call->element == STRAIT_ELEMENT_FP16 || call->element == STRAIT_ELEMENT_FP32;
+}
+
+// What kernels call the mode that was asked for: for BF16 `split` is `tiered`, and bytes have no mode of their own.
+static strait_mode find_mode(const device_encode *call)
+{
+    const bool by_base = call->mode == STRAIT_MODE_BASE && call->element == STRAIT_ELEMENT_BF16;
+    if (call->mode < STRAIT_MODE_BASE || by_base || is_later_float(call))
+        return call->mode;
+    return STRAIT_MODE_TIERED;
+}
+
+static coder find_coder(const device_encode *call, strait_mode mode, bool coded)
+{
+    if (mode >= STRAIT_MODE_BASE)
+        return call->element == STRAIT_ELEMENT_BF16   ? CODER_BF16
+               : call->element == STRAIT_ELEMENT_FP16 ? CODER_FP16
+                                                      : CODER_FP32;
+    return coded && mode != STRAIT_MODE_TOP16 ? CODER_TIERED : CODER_TOP16;
+}
+
+// Whether values are coded by tables.
+static bool needs_tables(const device_encode *call, strait_mode mode)
+{
+    if (call->codebook_id == nullptr || mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE)
+        return false;
+    return call->element == STRAIT_ELEMENT_BF16 || mode == STRAIT_MODE_SPLIT;
 }
 
 static strait_status encode(const device_encode *call)
 {
     const strait_run &run = *call->run;
     launch_head head;
-    strait_mode mode;
-    if (!find_mode(call, &mode))
-        return STRAIT_ERR_UNSUPPORTED;
-    const bool coded = call->codebook_id != nullptr && call->element == STRAIT_ELEMENT_BF16 && mode != STRAIT_MODE_RAW;
+    const strait_mode mode = find_mode(call);
+    const bool coded = needs_tables(call, mode);
     if (coded && run.tables == nullptr)
         return STRAIT_ERR_INVALID;
     for (uint32_t i = 0; i < call->count; i++) {
@@ -229,7 +247,7 @@ static strait_status encode(const device_encode *call)
     head.mode = static_cast<uint8_t>(mode);
     head.coded = coded;
     const demand all = measure_items<encode_item>(call->items, call->count);
-    const means with = {run, device, true, coded && mode != STRAIT_MODE_TOP16};
+    const means with = {run, device, find_coder(call, mode, coded)};
     return launch_all<encode_item>(with, head, call->items, call->count, all.blocks, all.far_regions);
 }
 
@@ -253,7 +271,7 @@ static strait_status decode(const device_decode *call)
     fill_head(head, run, call->codebook_id);
     head.table_count = call->table_count;
     const demand all = measure_items<decode_item>(call->items, call->count);
-    const means with = {run, device, false, false};
+    const means with = {run, device, DECODER};
     return launch_all<decode_item>(with, head, call->items, call->count, all.blocks, all.far_regions);
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cuda/decode_end.cuh"
 #include "kernels/cuda/decode_tiered.cuh"
 #include "kernels/cuda/decode_top16.cuh"
+#include "kernels/cuda/decode_typed_end.cuh"
 #include "kernels/cuda/kernels.cuh"
 
 namespace strait
@@ -45,7 +46,14 @@ DEVICE bool may_decode(const LAUNCH &launch, const decode_team &team, const deco
     return named_all(team.among(), WORKERS, !refused);
 }
 
-template <class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const decode_team &team)
+template <class LAUNCH> DEVICE const region &find_region_of(const LAUNCH &launch, const decode_block &block)
+{
+    if (launch.head.far_regions != nullptr)
+        return launch.head.far_regions[block.region];
+    return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[block.region];
+}
+
+template <uint32_t TEAMS, class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const decode_team &team)
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS;
     uint32_t lane = thread % 32, warp = thread / 32;
@@ -61,8 +69,15 @@ template <class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const deco
         uint32_t found = WARP_BAD;
         writer.sum = {0, 0, 0};
         if (!stop) {
-            if (may_decode(launch, team, block, warp))
+            if (!may_decode(launch, team, block, warp)) {
+                found = WARP_BAD;
+            } else if (block.mode() >= STRAIT_BLOCK_BASE) {
+                const typed_found typed = work_typed<TEAMS>(find_region_of(launch, block), turn);
+                found = typed.found;
+                writer.sum.products = typed.sum;
+            } else {
                 found = work_block(launch, team, stage, block, writer, &tiered_turn, warp, lane);
+            }
         }
         const uint64_t sum = warp_sum(sum_total(writer.sum));
         if (lane == 0) {
@@ -107,9 +122,9 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS == 1 ? DECODE_RESID
     if (warp == FIRST_WARP)
         begin_blocks(launch, team, gridDim.x * TEAMS);
     else if (warp == LAST_WARP)
-        end_blocks(launch, team);
+        end_blocks<TEAMS>(launch, team);
     else
-        work_blocks(launch, team);
+        work_blocks<TEAMS>(launch, team);
 }
 
 __global__ void upload_kernel(const __grid_constant__ upload regions)

@@ -4,8 +4,10 @@
 //   first warp   draws a ticket, looks the block up, fetches it to shared memory             (decode_begin.cuh)
 //   workers      decode it; nothing is written before the verdict is there                   (decode_work,
 //   decode_tiered,
-//                                                                                             decode_top16)
-//   last warp    looks at what workers did not: counts, padding, ends; notes sum and status  (decode_end.cuh)
+//                                                                                             decode_top16,
+//                                                                                             decode_typed)
+//   last warp    looks at what workers did not: counts, padding, ends; notes sum and status  (decode_end,
+//                                                                                             decode_typed_end)
 //   first warps  compare the sums of pages once all blocks are done                          (decode_close.cuh)
 //
 // A coded block is read from global memory once: what was checked is not read again, whoever else writes there.
@@ -24,6 +26,7 @@ constexpr uint32_t BLOCK_MODE = 15, BLOCK_STOP = 16; // there are no more
 constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict is known to be OK
 constexpr uint32_t BLOCK_DIRECT = 64; // it is whole vectors of a page that has no gaps and is 16-byte aligned
 constexpr uint32_t BLOCK_WHOLE = 128; // that, and has all its values
+constexpr uint32_t BLOCK_CODEBOOK = 256, BLOCK_FP32 = 512; // its chunk names a codebook, has values of FP32
 
 struct decode_block {
     uint32_t what;
@@ -57,7 +60,8 @@ struct chunk_header {
     int32_t status;
     uint32_t page_count, page_bytes, units, rows_per_page, metadata_units;
     uint32_t element, lengths, has_codebook, id[4];
-    uint64_t sum; // of the metadata, as it says
+    uint32_t what; // that of all its blocks
+    uint64_t sum;  // of the metadata, as it says
     const uint8_t *metadata;
 };
 
@@ -75,6 +79,9 @@ struct alignas(16) decode_shared {
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4; WARP_BAD
     decode_block blocks[LOOKED_UP];
     chunk_header header; // of the chunk that the first warp is at
+    // Of blocks of the later modes: rankings of their bases, what base_order makes of their values, first words.
+    alignas(16) uint32_t base_images[DECODE_STAGES][16];
+    uint32_t orders[DECODE_STAGES][WORKER_WARPS], firsts[DECODE_STAGES][WORKER_WARPS];
 };
 
 struct decode_team {

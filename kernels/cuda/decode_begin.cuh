@@ -45,7 +45,8 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     block.offset = at.block * BLOCK_SIZE;
     block.page = r.base + id * r.page_stride;
     const bool direct = (r.shape & SHAPE_WIDTH) == 4 && (r.shape & SHAPE_WHOLE) != 0 && block.bytes % 16 == 0;
-    block.what = mode | (direct ? BLOCK_DIRECT : 0) | (direct && block.bytes == BLOCK_SIZE ? BLOCK_WHOLE : 0);
+    block.what =
+        mode | header.what | (direct ? BLOCK_DIRECT : 0) | (direct && block.bytes == BLOCK_SIZE ? BLOCK_WHOLE : 0);
     block.units = end - (row >> 4);
     block.before = units_before(item.src, row >> 4) * UNIT;
     *first_unit = row >> 4;
@@ -54,7 +55,7 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     if (length != r.page_bytes)
         return STRAIT_ERR_INVALID;
     if (row >> 4 < header.metadata_units || end <= row >> 4 || end > header.units ||
-        !extent_fits(mode, block.bytes, block.units))
+        !extent_fits(mode, header.element, block.bytes, block.units))
         return STRAIT_ERR_CORRUPT;
     return STRAIT_OK;
 }

@@ -4,6 +4,7 @@
 #define STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 
 #include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/typed.cuh"
 
 namespace strait
 {
@@ -30,6 +31,7 @@ DEVICE int32_t header_status(const decode_item &item, chunk_header &header, cons
     header.units = w[4] / UNIT;
     header.rows_per_page = blocks_of(w[3]) - 1;
     header.has_codebook = (w[6] | w[7] | w[8] | w[9]) != 0;
+    header.what = (header.has_codebook ? BLOCK_CODEBOOK : 0) | (element == STRAIT_ELEMENT_FP32 ? BLOCK_FP32 : 0);
     for (uint32_t i = 0; i < 4; i++)
         header.id[i] = w[6 + i];
     header.sum = w[10] | static_cast<uint64_t>(w[11]) << 32;
@@ -88,8 +90,17 @@ DEVICE uint32_t block_end(const chunk_header &header, uint32_t page, uint32_t bl
     return page + 1 < header.page_count ? row_of(header, page + 1, 0) >> 4 : header.units;
 }
 
+// The same of blocks of the later modes: the least that they can have.
+DEVICE bool typed_extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_t extent)
+{
+    const bool fp32 = element == STRAIT_ELEMENT_FP32;
+    const uint32_t m = bytes / (fp32 ? 4 : 2), tail = bytes % (fp32 ? 4 : 2);
+    const uint32_t least = rest_bytes_of(mode, fp32, m) + m + (m + 3) / 4 + tail + TYPED_END_BYTES;
+    return typed_mode_fits(mode, element) && extent >= units_of(least) && extent < units_of(bytes);
+}
+
 // Whether a block of so many raw bytes can have this mode and so many units.
-DEVICE bool extent_fits(uint32_t mode, uint32_t bytes, uint32_t extent)
+DEVICE bool extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_t extent)
 {
     const uint32_t n = bytes / 2, t = bytes % 2, raw = units_of(bytes), codes = (n + 1) / 2;
     switch (mode) {
@@ -104,7 +115,7 @@ DEVICE bool extent_fits(uint32_t mode, uint32_t bytes, uint32_t extent)
     case STRAIT_BLOCK_TIERED:
         return extent >= units_of(n + (n + 3) / 4 + t) && extent < raw;
     default:
-        return false;
+        return typed_extent_fits(mode, element, bytes, extent);
     }
 }
 
@@ -139,13 +150,14 @@ DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, p
         found.failed |= row != 0 ? 1u << 10 : 0;
         return;
     }
-    if (mode >= STRAIT_BLOCK_MODES)
+    if (mode == STRAIT_BLOCK_MODES || mode >= STRAIT_BLOCK_MODES_ALL)
         found.failed |= 1u << 9;
     const uint32_t end = block_end(header, page, blocks, b);
-    const bool may_be_coded = header.element == STRAIT_ELEMENT_BF16 && header.has_codebook;
+    const bool by_table = mode >= STRAIT_BLOCK_TOP16 && mode <= STRAIT_BLOCK_TIERED;
+    const bool has_table = header.element == STRAIT_ELEMENT_BF16 && header.has_codebook;
     const bool begins = page > 0 || b > 0 || at == header.metadata_units;
-    if ((mode >= STRAIT_BLOCK_TOP16 && !may_be_coded) || !begins || end <= at ||
-        !extent_fits(mode, block_bytes(length, b), end - at))
+    if ((by_table && !has_table) || !begins || end <= at ||
+        !extent_fits(mode, header.element, block_bytes(length, b), end - at))
         found.failed |= 1u << 10;
 }
 

@@ -123,7 +123,10 @@ DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
            (barrier_test(&shared.begun[stage], parity) && (shared.blocks[turn % LOOKED_UP].what & BLOCK_PASSED) != 0);
 }
 
-template <class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team)
+// Of blocks of the later modes (decode_typed_end.cuh): the word that is noted of the team's `turn`-th block.
+template <uint32_t TEAMS> __device__ __noinline__ uint32_t judge_typed(uint32_t turn);
+
+template <uint32_t TEAMS, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team)
 {
     const uint32_t lane = threadIdx.x % 32;
     decode_shared &shared = team.shared();
@@ -136,15 +139,20 @@ template <class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decod
         const decode_block &block = shared.blocks[turn % LOOKED_UP];
         if ((block.what & BLOCK_STOP) != 0)
             break;
-        const streams s = judge_block(shared, stage, block, team.lines(stage) + block.before, lane);
+        uint32_t word;
+        if (block.mode() >= STRAIT_BLOCK_BASE) {
+            word = judge_typed<TEAMS>(turn);
+        } else {
+            const streams s = judge_block(shared, stage, block, team.lines(stage) + block.before, lane);
+            word = s.good ? make_word(0, block.mode(), s.count4) : make_word(-STRAIT_ERR_CORRUPT, 0, 0);
+        }
         const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[stage][lane] : 0);
-        const uint32_t slot = block.slot, mode = block.mode();
+        const uint32_t slot = block.slot;
         done.add(block.item, lane);
         warp_arrive(&shared.empty[stage], lane);
         if (lane == 0) {
             launch.head.planes[PLANE_SUMS][slot] = sum;
-            launch.head.planes[PLANE_WORDS][slot] =
-                s.good ? make_word(0, mode, s.count4) : make_word(-STRAIT_ERR_CORRUPT, mode, 0);
+            launch.head.planes[PLANE_WORDS][slot] = word;
         }
         __syncwarp();
     }

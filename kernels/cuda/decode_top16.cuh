@@ -9,14 +9,16 @@ namespace strait
 
 // The list at byte `at` of the block: exponents to where their values are, and a bit for each value. Every warp looks
 // at all of it and takes what is its own, so that none waits for another. False when an encoder would not have written
-// it.
-DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const uint8_t *input, uint32_t n, uint32_t at,
-                        uint32_t count, uint32_t warp, uint32_t lane)
+// it. Codes begin at byte `codes`.
+template <uint32_t OWN>
+DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const uint8_t *input, uint32_t n,
+                        uint32_t codes, uint32_t at, uint32_t count, uint32_t warp, uint32_t lane)
 {
     const uint32_t positions = at + 2, exponents = positions + 2 * count;
     uint32_t *listed = team.items();
     bool good = true;
-    listed[warp * 32 + lane] = 0; // a bit for each of the warp's 1024
+    if (lane < OWN / 32)
+        listed[warp * (OWN / 32) + lane] = 0; // a bit for each of the warp's own
     __syncwarp();
 #pragma unroll 1
     for (uint32_t k = lane; k < count; k += 32) {
@@ -24,9 +26,9 @@ DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const ui
         const bool rises = k == 0 || list_count(input, positions + 2 * k - 2) < position;
         if (position >= n || !rises)
             good = false;
-        else if (position / 1024 != warp)
+        else if (position / OWN != warp)
             continue;
-        else if (in_top16(table, exponent) || get_item_of<4>(input, n, position) != 0)
+        else if (in_top16(table, exponent) || get_item_of<4>(input, codes, position) != 0)
             good = false;
         else {
             team.exponents()[position] = static_cast<uint8_t>(exponent);
@@ -67,7 +69,8 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
             bad = true;
             count = 0;
         }
-        bad = !spread_list(team, team.table(stage), input, n, at, count, warp, lane) || bad;
+        bad = !spread_list<BLOCK_VALUES / WORKER_WARPS>(team, team.table(stage), input, n, n, at, count, warp, lane) ||
+              bad;
         at += 2 + 3 * count;
     }
     const uint32_t tail = tail_bytes != 0 ? input[at] : 0;

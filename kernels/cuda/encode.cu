@@ -1,101 +1,25 @@
-// The encoder's kernel, one launch for many chunks: see encode.cuh.
-#include "kernels/cuda/encode_begin.cuh"
-#include "kernels/cuda/encode_end.cuh"
+// The encoder's kernels for BF16 values that are coded by tables.
 #include "kernels/cuda/encode_tiered.cuh"
 #include "kernels/cuda/encode_top16.cuh"
-#include "kernels/cuda/kernels.cuh"
+
+#include "kernels/cuda/encode_kernel.cuh"
 
 namespace strait
 {
 
-template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, const uint32_t keys[4],
-                       uint32_t turn, uint32_t warp, uint32_t lane)
+const void *encode_function(coder which, bool full, bool large)
 {
-    code_tiered<WHOLE>(launch, team, keys, turn, warp, lane);
+    if (which == CODER_TOP16)
+        return choose_encode_kernel<CODER_TOP16>(full, large);
+    return which == CODER_TIERED ? choose_encode_kernel<CODER_TIERED>(full, large)
+                                 : typed_encode_function(which, full, large);
 }
 
-template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, const uint32_t keys[4],
-                       uint32_t turn, uint32_t warp, uint32_t lane)
+uint32_t encode_team_bytes(coder which)
 {
-    code_top16<WHOLE>(launch, team, keys, turn, warp, lane);
-}
-
-template <coder CODER, class LAUNCH> DEVICE void work(const LAUNCH &launch, const encode_team<CODER> &team)
-{
-    const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
-    encode_shared &shared = team.shared();
-    uint32_t keys[4];
-    sum_load_keys(keys, lane);
-    for (uint32_t turn = 0;; turn++) {
-        barrier_wait(&shared.full, turn & 1);
-        wait_unused(shared, turn);
-        if (shared.block.stop) {
-            if (thread == 0)
-                shared.jobs[turn & 1].stop = 1;
-            warp_arrive(&shared.ready[turn & 1], lane);
-            break;
-        }
-        if (shared.block.bytes == BLOCK_SIZE)
-            code_block<true>(launch, team, keys, turn, warp, lane);
-        else
-            code_block<false>(launch, team, keys, turn, warp, lane);
-    }
-}
-
-template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch, const encode_team<CODER> &team)
-{
-    encode_shared &shared = team.shared();
-    barrier_init(&shared.full, WARP_ARRIVALS);
-    barrier_init(&shared.empty, WORKER_WARPS * WARP_ARRIVALS);
-    barrier_init(&shared.counted, WORKER_WARPS * WARP_ARRIVALS);
-    for (uint32_t parity = 0; parity < 2; parity++) {
-        barrier_init(&shared.ready[parity], WORKER_WARPS * WARP_ARRIVALS);
-        barrier_init(&shared.unused[parity], WARP_ARRIVALS);
-    }
-    for (uint32_t i = 0; i < ENCODE_AHEAD; i++)
-        barrier_init(&shared.begun[i], 1);
-    shared.tag = launch_tag(launch);
-    fence_bulk();
-}
-
-template <coder CODER, uint32_t TEAMS, class LAUNCH>
-__global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : ENCODE_RESIDENT)
-    encode_kernel(const __grid_constant__ LAUNCH launch)
-{
-    extern __shared__ __align__(1024) uint8_t memory[];
-    const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS, warp = threadIdx.x % TEAM_THREADS / 32;
-    const encode_team<CODER> team = {memory + number * encode_team<CODER>::BYTES, number};
-    if (threadIdx.x % TEAM_THREADS == 0)
-        init_team(launch, team);
-    __syncthreads();
-    if (warp == FIRST_WARP)
-        begin_blocks(launch, team, gridDim.x * TEAMS);
-    else if (warp == LAST_WARP)
-        end_blocks(launch, team);
-    else
-        work(launch, team);
-}
-
-const void *encode_function(bool tiered, bool full, bool large)
-{
-    typedef small_launch s;
-    typedef large_launch l;
-    const void *const tiered_kernels[4] = {(const void *)encode_kernel<CODER_TIERED, 1, s>,
-                                           (const void *)encode_kernel<CODER_TIERED, 1, l>,
-                                           (const void *)encode_kernel<CODER_TIERED, FULL_TEAMS, s>,
-                                           (const void *)encode_kernel<CODER_TIERED, FULL_TEAMS, l>};
-    const void *const top16_kernels[4] = {(const void *)encode_kernel<CODER_TOP16, 1, s>,
-                                          (const void *)encode_kernel<CODER_TOP16, 1, l>,
-                                          (const void *)encode_kernel<CODER_TOP16, FULL_TEAMS, s>,
-                                          (const void *)encode_kernel<CODER_TOP16, FULL_TEAMS, l>};
-    return (tiered ? tiered_kernels : top16_kernels)[2 * full + large];
-}
-
-uint32_t encode_team_bytes(bool tiered)
-{
-    return tiered ? encode_team<CODER_TIERED>::BYTES : encode_team<CODER_TOP16>::BYTES;
+    if (which == CODER_TOP16)
+        return encode_team<CODER_TOP16>::BYTES;
+    return which == CODER_TIERED ? encode_team<CODER_TIERED>::BYTES : typed_encode_team_bytes(which);
 }
 
 } // namespace strait

@@ -2,9 +2,11 @@
 //
 //   first warp   draws a ticket, fetches the block and its table to shared memory            (encode_begin.cuh)
 //   workers      code it; one of them publishes how many units it takes                      (encode_tiered,
-//   encode_top16) some warp    of another team turns all sizes into places, in order (encode_places.cuh) last warp
-//   learns the place and sends the block there as bulk copies                   (encode_end.cuh) first warps  write the
-//   metadata of a chunk once its blocks are done, and its result      (encode_close.cuh)
+//   encode_top16,
+//                                                                                             encode_typed)
+//   some warp    of another team turns all sizes into places, in order                       (encode_places.cuh)
+//   last warp    learns the place and sends the block there as bulk copies                   (encode_end.cuh)
+//   first warps  write the metadata of a chunk once its blocks are done, and its result      (encode_close.cuh)
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_CUH
 
@@ -13,8 +15,6 @@
 
 namespace strait
 {
-
-enum coder { CODER_TOP16, CODER_TIERED };
 
 // A block that is being coded.
 struct encode_block {
@@ -31,7 +31,7 @@ struct encode_block {
 struct encode_job {
     uint32_t stop;
     uint32_t units;
-    uint32_t values;     // when it leaves from its streams
+    uint32_t values;     // when it leaves from its streams; of the later modes, the byte at which these begin
     uint32_t from_stage; // it leaves from the stage of its input instead: raw, const, or packed there
     uint32_t slot, first_slot, item;
     uint8_t *dst;
@@ -42,6 +42,17 @@ constexpr uint32_t LUT_BYTES = 2048, STAGE_BYTES = LUT_BYTES + BLOCK_SIZE;
 constexpr uint32_t SM_BYTES = BLOCK_VALUES, TIERED_FIXED = SM_BYTES + BLOCK_VALUES / 4;
 constexpr uint32_t TOP16_FIXED = SM_BYTES + BLOCK_VALUES / 2;
 constexpr uint32_t TIERED_REST = BLOCK_SIZE - TIERED_FIXED;
+
+// Rooms of a coder besides the stage: for the halves of values that are none themselves, and for all streams of a
+// block. Those of FP32 values have their rests in front; without these they may be longer than half a block.
+template <coder CODER> ANY_SIDE constexpr uint32_t halves_room()
+{
+    return CODER == CODER_FP16 ? BLOCK_SIZE : CODER == CODER_FP32 ? BLOCK_SIZE / 2 : 0;
+}
+template <coder CODER> ANY_SIDE constexpr uint32_t streams_room()
+{
+    return CODER == CODER_FP32 ? BLOCK_SIZE / 2 + 12544 : BLOCK_SIZE;
+}
 
 // The first warp is at most two blocks ahead of the last: so many barriers tell its turns from one another.
 constexpr uint32_t ENCODE_AHEAD = 4;
@@ -57,6 +68,8 @@ struct encode_shared {
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
     encode_block block;
     encode_job jobs[2];
+    // Of the later modes: what warps tell each other, and the base whose ranking is in the place of the table.
+    uint32_t told[WORKER_WARPS], base;
 };
 
 // The streams of the team's `turn`-th block may be written once those of the last but one have left.
@@ -70,7 +83,9 @@ DEVICE void wait_unused(encode_shared &shared, uint32_t turn)
 // block is known and it has left, and meanwhile the next one is coded.
 template <coder CODER> struct encode_team {
     static constexpr uint32_t FIXED = CODER == CODER_TIERED ? TIERED_FIXED : TOP16_FIXED;
-    static constexpr uint32_t BYTES = (STAGE_BYTES + 2 * BLOCK_SIZE + sizeof(encode_shared) + 1023) / 1024 * 1024;
+    static constexpr uint32_t STREAMS_AT = STAGE_BYTES + halves_room<CODER>(), STREAMS = streams_room<CODER>();
+    static constexpr uint32_t SHARED_AT = STREAMS_AT + 2 * STREAMS;
+    static constexpr uint32_t BYTES = (SHARED_AT + sizeof(encode_shared) + 1023) / 1024 * 1024;
 
     uint8_t *memory; // a multiple of 1024
     uint32_t number; // of the team in its thread block
@@ -83,10 +98,14 @@ template <coder CODER> struct encode_team {
     {
         return memory + LUT_BYTES;
     }
+    DEVICE uint8_t *halves() const
+    {
+        return memory + (halves_room<CODER>() == 0 ? LUT_BYTES : STAGE_BYTES);
+    }
     // A block's streams; those that depend on its values follow.
     DEVICE uint8_t *fixed(uint32_t parity) const
     {
-        return memory + STAGE_BYTES + parity * BLOCK_SIZE;
+        return memory + STREAMS_AT + parity * STREAMS;
     }
     DEVICE uint8_t *rest(uint32_t parity) const
     {
@@ -94,7 +113,7 @@ template <coder CODER> struct encode_team {
     }
     DEVICE encode_shared &shared() const
     {
-        return *reinterpret_cast<encode_shared *>(memory + STAGE_BYTES + 2 * BLOCK_SIZE);
+        return *reinterpret_cast<encode_shared *>(memory + SHARED_AT);
     }
     DEVICE uint32_t among() const
     {

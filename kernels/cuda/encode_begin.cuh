@@ -13,13 +13,13 @@ constexpr uint32_t NO_TABLE = 0xffffffffu;
 
 template <coder CODER> DEVICE uint32_t table_bytes()
 {
-    return CODER == CODER_TIERED ? IMAGE_TIERS_BYTES : IMAGE_TOP16_BYTES;
+    return CODER == CODER_TOP16 ? IMAGE_TOP16_BYTES : IMAGE_TIERS_BYTES;
 }
 
 template <coder CODER> DEVICE const uint8_t *table_source(const uint8_t *tables, uint32_t table)
 {
     return tables + static_cast<uint64_t>(table) * sizeof(table_image) +
-           (CODER == CODER_TIERED ? offsetof(table_image, tiers) : offsetof(table_image, top16));
+           (CODER == CODER_TOP16 ? offsetof(table_image, top16) : offsetof(table_image, tiers));
 }
 
 // A block of a page that does not exist takes no room; the chunk is lost.
@@ -104,7 +104,7 @@ DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
             break;
         walk_to(launch, at, ticket);
         if (at.kind == KIND_CLOSE) {
-            close_part(launch, at.item, ticket - at.first, tag, lane);
+            close_part<is_later(CODER)>(launch, at.item, ticket - at.first, tag, lane);
             continue;
         }
         const found_block found = look_up_block(launch, at.item, ticket - at.first);

@@ -22,13 +22,16 @@ template <class LAUNCH> DEVICE uint32_t get_start(const LAUNCH &launch, const en
     return item.metadata_units + static_cast<uint32_t>(before & TAG_MASK);
 }
 
-template <class LAUNCH> DEVICE uint32_t make_row(const LAUNCH &launch, const encode_item &item, uint32_t slot)
+// LATER: blocks may have modes whose forms say more than these.
+template <bool LATER, class LAUNCH>
+DEVICE uint32_t make_row(const LAUNCH &launch, const encode_item &item, uint32_t slot)
 {
-    return get_start(launch, item, slot) << 4 | size_mode(get_size(launch, slot));
+    const uint32_t form = size_form(get_size(launch, slot));
+    return get_start(launch, item, slot) << 4 | (LATER ? form_mode(form) : form);
 }
 
 // The entry of a page, and what it adds to the statistics.
-template <class LAUNCH>
+template <bool LATER, class LAUNCH>
 DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, uint32_t page, uint32_t w[4], page_tally &tally)
 {
     const region r = get_region(launch, item.first_region + page / item.id_count);
@@ -38,23 +41,26 @@ DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, uint32_t p
     uint32_t size = get_size(launch, slot);
     uint64_t sum = sum_seed(r.page_bytes, page, r.table) + load_relaxed(sums);
     tally.table = r.table;
-    tally.failed = size_mode(size) == BAD_PAGE;
-    w[0] = start << 4 | size_mode(size);
+    tally.failed = size_form(size) == BAD_PAGE;
+    w[0] = start << 4 | (LATER ? form_mode(size_form(size)) : size_form(size));
     w[1] = r.table;
     if (!tally.failed)
-        tally.add(size_mode(size), block_bytes(r.page_bytes, 0) / 2, size_escapes(size));
+        tally.add(LATER ? form_counted(size_form(size)) : size_form(size), block_bytes(r.page_bytes, 0) / 2,
+                  size_escapes(size));
 #pragma unroll 1
     for (uint32_t b = 1; b < blocks && !tally.failed; b++) {
         size = get_size(launch, slot + b);
         sum += load_relaxed(sums + b);
-        tally.add(size_mode(size), block_bytes(r.page_bytes, b) / 2, size_escapes(size));
+        tally.add(LATER ? form_counted(size_form(size)) : size_form(size), block_bytes(r.page_bytes, b) / 2,
+                  size_escapes(size));
     }
     w[2] = static_cast<uint32_t>(sum);
     w[3] = static_cast<uint32_t>(sum >> 32);
 }
 
 // A word of the metadata past the entries: a page's length, a block's row, or padding.
-template <class LAUNCH> DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, uint64_t offset)
+template <bool LATER, class LAUNCH>
+DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, uint64_t offset)
 {
     const uint64_t rows = rows_offset(item.page_count, item.has_lengths);
     if (offset < rows) {
@@ -68,7 +74,7 @@ template <class LAUNCH> DEVICE uint32_t make_word_at(const LAUNCH &launch, const
     const uint32_t b = static_cast<uint32_t>(number % item.rows_per_page) + 1;
     if (b >= blocks_of(get_region(launch, item.first_region + page / item.id_count).page_bytes))
         return 0;
-    return make_row(launch, item, item.first_slot + first_block_of(launch, item, page) + b);
+    return make_row<LATER>(launch, item, item.first_slot + first_block_of(launch, item, page) + b);
 }
 
 // The header's three vectors, the sum taken as zero.
@@ -121,7 +127,7 @@ template <class LAUNCH> DEVICE void finish_chunk(const LAUNCH &launch, const enc
 }
 
 // All lanes: one part of the end of a chunk.
-template <class LAUNCH>
+template <bool LATER, class LAUNCH>
 DEVICE void close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part, uint64_t tag, uint32_t lane)
 {
     const encode_item &item = get_item<encode_item>(launch, item_index);
@@ -139,12 +145,12 @@ DEVICE void close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part,
             uint32_t w[4];
             if (is_entry) {
                 const uint32_t page = unit - ENTRY_UNITS_BEFORE;
-                make_entry(launch, item, page, w, tally);
+                make_entry<LATER>(launch, item, page, w, tally);
                 if (page < item.page_status_count)
                     item.page_status[page] = tally.failed ? STRAIT_ERR_PAGE_ID : STRAIT_OK;
             } else {
                 for (uint32_t j = 0; j < 4; j++)
-                    w[j] = make_word_at(launch, item, 16ull * unit + 4 * j);
+                    w[j] = make_word_at<LATER>(launch, item, 16ull * unit + 4 * j);
             }
             sum += sum_of_vector(w, unit);
             if (!lost)

@@ -21,6 +21,10 @@ template <class LAUNCH> DEVICE uint32_t wait_start(const LAUNCH &launch, uint64_
 template <coder CODER>
 DEVICE void store_streams(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst)
 {
+    if (is_later(CODER)) {
+        bulk_store(dst, team.fixed(parity) + job.values, job.units * UNIT);
+        return;
+    }
     const uint32_t n = job.values, codes = CODER == CODER_TIERED ? n / 4 : n / 2;
     const uint32_t rest = job.units * UNIT - n - codes;
     if (n == BLOCK_VALUES) { // they are one piece

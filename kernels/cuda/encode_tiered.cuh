@@ -112,8 +112,8 @@ DEVICE tier_places place_tiers(const encode_shared &shared, uint32_t parity, uin
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_tiered(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, const uint32_t keys[4],
-                        uint32_t turn, uint32_t warp, uint32_t lane)
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, const uint32_t keys[4],
+                       uint32_t turn, uint32_t warp, uint32_t lane)
 {
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();

@@ -50,7 +50,7 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_top16(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, const uint32_t keys[4],
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, const uint32_t keys[4],
                        uint32_t turn, uint32_t warp, uint32_t lane)
 {
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;

@@ -8,13 +8,18 @@ namespace strait
 {
 
 // Thread blocks that share a multiprocessor, when they are one team each: what registers are cut to.
-constexpr int ENCODE_RESIDENT = 4, DECODE_RESIDENT = 3;
+constexpr int DECODE_RESIDENT = 3;
+template <coder CODER> constexpr int encode_resident()
+{
+    return is_later(CODER) ? 3 : 4;
+}
 
-// Kernels for a launch: of teams that code tiers or not, FULL_TEAMS to a thread block or one, with large parameters or
-// small ones.
-const void *encode_function(bool tiered, bool full, bool large);
+// Kernels for a launch: FULL_TEAMS to a thread block or one, with large parameters or small ones.
+const void *encode_function(coder which, bool full, bool large);
+const void *typed_encode_function(coder which, bool full, bool large);
 const void *decode_function(bool full, bool large);
-uint32_t encode_team_bytes(bool tiered); // of shared memory
+uint32_t encode_team_bytes(coder which); // of shared memory
+uint32_t typed_encode_team_bytes(coder which);
 uint32_t decode_team_bytes();
 // Copies regions from the parameters of a launch to scratch.
 const void *upload_function();

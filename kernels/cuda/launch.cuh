@@ -18,6 +18,14 @@ constexpr uint32_t BLOCK_SIZE = 16384, BLOCK_VALUES = 8192, BLOCK_VECTORS = 1024
 constexpr uint32_t ENTRY_UNITS_BEFORE = STRAIT_CHUNK_HEADER_BYTES / UNIT;
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
+// What the kernels of encoders are made for: BF16 values by a table, in two ways; values of any type by their bases, or
+// FP16 and FP32 ones by a table.
+enum coder { CODER_TOP16, CODER_TIERED, CODER_BF16, CODER_FP16, CODER_FP32, CODERS };
+ANY_SIDE constexpr bool is_later(coder which)
+{
+    return which != CODER_TOP16 && which != CODER_TIERED;
+}
+
 // ---- Shape of the kernels -------------------------------------------------------------------------------------------
 
 // A team codes one block at a time: eight warps of workers, one that ends blocks, one that begins them. A thread block
@@ -68,29 +76,44 @@ enum plane {
     PLANES
 };
 
-// A coded block: units (11 bits), mode (3), escapes (14); a page that does not exist has mode BAD_PAGE and no units.
-constexpr uint32_t BAD_PAGE = 7;
-ANY_SIDE uint32_t make_size(uint32_t units, uint32_t mode, uint32_t escapes)
+// A coded block: units (11 bits), form (4), escapes (13; there are no more than 4096 in a block that has become
+// smaller). Its form is a mode of those that have been there from the beginning, or a later mode and what the
+// statistics count it as; a page that does not exist has the form BAD_PAGE and no units.
+constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, LATER_FORMS = 6;
+ANY_SIDE uint32_t make_form(uint32_t mode, uint32_t counted)
 {
-    return escapes << 14 | mode << 11 | units;
+    return mode < STRAIT_BLOCK_BASE ? mode
+                                    : LATER_FORMS + 3 * (mode - STRAIT_BLOCK_BASE) + STRAIT_BLOCK_TIERED - counted;
+}
+ANY_SIDE uint32_t form_mode(uint32_t form)
+{
+    return form < LATER_FORMS ? form : STRAIT_BLOCK_BASE + (form - LATER_FORMS) / 3;
+}
+ANY_SIDE uint32_t form_counted(uint32_t form)
+{
+    return form < LATER_FORMS ? form : STRAIT_BLOCK_TIERED - (form - LATER_FORMS) % 3;
+}
+ANY_SIDE uint32_t make_size(uint32_t units, uint32_t form, uint32_t escapes)
+{
+    return escapes << 15 | form << 11 | units;
 }
 ANY_SIDE uint32_t size_units(uint32_t size)
 {
     return size & 2047;
 }
-ANY_SIDE uint32_t size_mode(uint32_t size)
+ANY_SIDE uint32_t size_form(uint32_t size)
 {
-    return size >> 11 & 7;
+    return size >> 11 & 15;
 }
 ANY_SIDE uint32_t size_escapes(uint32_t size)
 {
-    return size >> 14 & 16383;
+    return size >> 15 & 8191;
 }
 
-// A decoded block: escapes (14 bits), mode (3), -status (8).
-ANY_SIDE uint32_t make_word(uint32_t status, uint32_t mode, uint32_t escapes)
+// A decoded block: escapes (14 bits), the mode that the statistics count it as (3), -status (8).
+ANY_SIDE uint32_t make_word(uint32_t status, uint32_t counted, uint32_t escapes)
 {
-    return status << 17 | mode << 14 | escapes;
+    return status << 17 | counted << 14 | escapes;
 }
 
 // ---- Parameters -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,182 @@
+// Modes 6 to 8, FORMAT.md section 3.2: bases and their rankings, values as halves and rests. Everything here also runs
+// on the host, for tests.
+#ifndef STRAIT_KERNELS_CUDA_TYPED_CUH
+#define STRAIT_KERNELS_CUDA_TYPED_CUH
+
+#include "kernels/cuda/bits.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace strait
+{
+
+enum typed_coder { TYPED_TABLE_TIERS, TYPED_BASE_TIERS, TYPED_BASE_CODES, TYPED_BASE_LISTED, TYPED_CODERS };
+constexpr uint32_t TYPED_END_BYTES = 2; // coder and base
+
+// ---- Types ----------------------------------------------------------------------------------------------------------
+
+// What kernels are made for: the type of the values of a block.
+enum typed_type { TYPE_BF16, TYPE_FP16, TYPE_FP32 };
+
+template <typed_type TYPE> struct typed_values {
+    static constexpr uint32_t BYTES = TYPE == TYPE_FP32 ? 4 : 2;  // of a value
+    static constexpr uint32_t EACH = TYPE == TYPE_FP32 ? 16 : 32; // halves that a lane codes
+    static constexpr uint32_t VECTOR = 16 / BYTES;                // values of a vector
+    static constexpr uint32_t HALVES = BLOCK_SIZE / BYTES;        // of a full block
+    static constexpr uint32_t STEPS = BYTES / 2; // a warp's vectors, 32 at a time, that are a part of 256 values
+};
+
+// Bytes of the rests of m values, when they are there.
+template <typed_type TYPE> ANY_SIDE constexpr uint32_t rest_bytes(uint32_t m)
+{
+    return TYPE == TYPE_FP32 ? 2 * m : TYPE == TYPE_FP16 ? (m + 3) / 4 + (m + 7) / 8 : 0;
+}
+
+// The same of a block of any type in such a mode.
+ANY_SIDE uint32_t rest_bytes_of(uint32_t mode, bool fp32, uint32_t m)
+{
+    return mode != STRAIT_BLOCK_SPLIT ? 0 : fp32 ? rest_bytes<TYPE_FP32>(m) : rest_bytes<TYPE_FP16>(m);
+}
+
+ANY_SIDE bool typed_mode_fits(uint32_t mode, uint32_t element)
+{
+    return mode == STRAIT_BLOCK_BASE    ? element == STRAIT_ELEMENT_BF16
+           : mode == STRAIT_BLOCK_SPLIT ? element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32
+                                        : mode == STRAIT_BLOCK_FP32Z && element == STRAIT_ELEMENT_FP32;
+}
+
+// ---- Bases ----------------------------------------------------------------------------------------------------------
+
+// Of a value in the upper half of a word: greater exponents give greater words, that of infinities the lowest.
+ANY_SIDE uint32_t exponent_order(uint32_t upper)
+{
+    return (upper << 1) + 0x01000000u;
+}
+
+// The greatest of those of two values.
+ANY_SIDE uint32_t greater_exponent(uint32_t pair)
+{
+    const uint32_t a = exponent_order(pair), b = exponent_order(pair << 16);
+    return a > b ? a : b;
+}
+
+// From the greatest of a part to a number whose least is that of the base: the exponent less 1, NO_BASE when it is 0.
+constexpr uint32_t NO_BASE = 255;
+ANY_SIDE uint32_t base_order(uint32_t greatest)
+{
+    const uint32_t next = greatest >> 24;
+    return next < 2 ? NO_BASE : next - 2;
+}
+
+ANY_SIDE uint32_t base_of(uint32_t least)
+{
+    return (least + 1) & 255;
+}
+
+// The rank of an exponent that lies so far below the base, modulo 256; before exponent 0 gets one of its own.
+ANY_SIDE uint32_t rank_of_distance(uint32_t distance)
+{
+    distance &= 255;
+    if (distance >= 251) // above the base, by 5 to 1
+        return distance == 255 ? 7 : distance == 254 ? 9 : distance == 253 ? 11 : distance == 252 ? 19 : 20;
+    if (distance < 4)
+        return distance == 0 ? 3 : distance - 1;
+    if (distance < 7)
+        return distance;
+    return distance < 9 ? 2 * distance - 6 : distance < 16 ? distance + 3 : distance + 5;
+}
+
+ANY_SIDE uint32_t base_rank(uint32_t exponent, uint32_t base)
+{
+    const uint32_t rank = rank_of_distance(base - exponent), of_zero = rank_of_distance(base);
+    if (of_zero > 15)
+        return exponent == 0 ? 15 : rank == 15 ? of_zero : rank;
+    return rank;
+}
+
+// How far below the base the exponent of a rank up to 20 lies, modulo 256.
+ANY_SIDE uint32_t distance_of_rank(uint32_t rank)
+{
+    if (rank < 7)
+        return rank < 3 ? rank + 1 : rank == 3 ? 0 : rank;
+    if (rank < 13)
+        return rank % 2 != 0 ? 0u - (rank - 5) / 2 : rank / 2 + 3;
+    return rank < 19 ? rank - 3 : 15 - rank;
+}
+
+// The exponent of a rank up to 20.
+ANY_SIDE uint32_t base_exponent(uint32_t rank, uint32_t base)
+{
+    const uint32_t of_zero = rank_of_distance(base);
+    const uint32_t from = of_zero <= 15 ? rank : rank == 15 ? of_zero : rank == of_zero ? 15 : rank;
+    return rank == 15 && of_zero > 15 ? 0 : (base - distance_of_rank(from)) & 255;
+}
+
+// Byte i of what decoders want of the ranking: the last 64 bytes of a table_image but for its ranks.
+ANY_SIDE uint32_t base_image_byte(uint32_t i, uint32_t base)
+{
+    if (i < TIER3_RANK)
+        return base_exponent(i, base);
+    if (i < 16 || i == 31 || i >= 48)
+        return 0;
+    return base_exponent(i < 32 ? i - 16 + TIER3_RANK : i - 32, base);
+}
+
+// What encoders look up, as in a table_image.
+ANY_SIDE uint32_t tiers_of_rank(uint32_t rank)
+{
+    return rank < TIER2_RANK ? rank : 3u | (rank < TIER3_RANK ? rank - TIER2_RANK : 3u) << 16;
+}
+
+ANY_SIDE uint32_t tier3_of_rank(uint32_t rank)
+{
+    return rank < TIER3_RANK ? 0 : rank < TIER4_RANK ? rank - TIER3_RANK : 15;
+}
+
+// ---- Halves and rests -----------------------------------------------------------------------------------------------
+
+// Two FP16 values to halves. Exponents grow by the difference of the biases, 112; but 0 stays, and 31 grows twice.
+ANY_SIDE uint32_t fp16_halves(uint32_t pair)
+{
+    const uint32_t x = pair >> 3 & 0x0fff0fffu;
+    const uint32_t times = ((x + 0x0f800f80u) >> 12 & 0x00010001u) + ((x + 0x00800080u) >> 12 & 0x00010001u);
+    return (pair & 0x80008000u) | (x + times * 0x3800u);
+}
+
+// And back, without the rests; two halves that are of no FP16 values give anything that they are not the halves of.
+ANY_SIDE uint32_t fp16_values(uint32_t halves)
+{
+    const uint32_t x = halves & 0x7fff7fffu;
+    const uint32_t times = ((x + 0x7f807f80u) >> 15 & 0x00010001u) + ((x + 0x00800080u) >> 15 & 0x00010001u);
+    return (halves & 0x80008000u) | (x - times * 0x3800u & 0x0fff0fffu) << 3;
+}
+
+// The rests of eight values: two bits of each, one bit of each.
+ANY_SIDE uint32_t take_twos(const uint32_t w[4])
+{
+    uint32_t twos = 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        twos |= ((w[j] & 3) | (w[j] >> 14 & 12)) << (4 * j);
+    return twos;
+}
+
+ANY_SIDE uint32_t take_ones(const uint32_t w[4])
+{
+    uint32_t ones = 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        ones |= ((w[j] >> 2 & 1) | (w[j] >> 17 & 2)) << (2 * j);
+    return ones;
+}
+
+ANY_SIDE void join_rests(uint32_t w[4], uint32_t twos, uint32_t ones)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const uint32_t two = twos >> (4 * j), one = ones >> (2 * j);
+        w[j] |= (two & 3) | (two & 12) << 14 | (one & 1) << 2 | (one & 2) << 17;
+    }
+}
+
+} // namespace strait
+#endif
