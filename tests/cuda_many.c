@@ -23,11 +23,12 @@ struct pool {
 static void fill_pool(struct pool *pool)
 {
     const size_t piece = ((size_t)2 << 20) - 34;
+    static const enum pattern patterns[REGIONS] = {PATTERN_FALLING, PATTERN_RARE, PATTERN_WIDENED, PATTERN_FP16};
     struct rng rng = rng_init(601);
     for (uint32_t r = 0; r < REGIONS; r++) {
         uint8_t ranking[256], *region = pool->bytes + r * REGION_BYTES;
         test_ranking(ranking, r);
-        fill_pattern(&rng, r % 2 == 0 ? PATTERN_FALLING : PATTERN_RARE, ranking, region, piece);
+        fill_pattern(&rng, patterns[r], ranking, region, piece);
         for (size_t at = piece; at < REGION_BYTES; at += piece)
             memcpy(region + at, region, REGION_BYTES - at < piece ? REGION_BYTES - at : piece);
         pool->here[r] = (struct strait_region){
@@ -115,7 +116,12 @@ static void compare_pages(const struct pool *pool)
 
 void many_blocks(const struct device *device)
 {
-    static const enum strait_mode modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
+    static const struct {
+        enum strait_element element;
+        enum strait_mode mode;
+    } modes[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16}, {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED},
+                 {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
+                 {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT}};
     struct pool *pool = make_pool();
     const struct strait_run run = {.size = sizeof(run),
                                    .stream = device->stream,
@@ -123,7 +129,7 @@ void many_blocks(const struct device *device)
                                    .scratch_size = device->scratch_size,
                                    .tables = device->tables};
     for (int m = 0; m < COUNT(modes); m++) {
-        const struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, modes[m], device->codebook};
+        const struct strait_encode_params params = {sizeof(params), modes[m].element, modes[m].mode, device->codebook};
         for (int turn = 0; turn < TURNS; turn++) {
             require_cuda(cudaMemset(pool->chunks, CANARY, CHUNKS * pool->room));
             require_cuda(cudaMemset(pool->target, CANARY, POOL_BYTES));

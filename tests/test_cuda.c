@@ -2,16 +2,20 @@
  *
  *   test_cuda              10^4 random trials, the chosen ones, and many blocks in one launch
  *   test_cuda --chosen     only the chosen ones, every buffer an allocation of its own: for compute-sanitizer
+ *   test_cuda --chosen N   one in N of them
  *   test_cuda --trials N   N random ones
- *   test_cuda --many       only many blocks in one launch */
+ *   test_cuda --many       only many blocks in one launch
+ *   test_cuda --times      only how fast that is, in all modes: for a comparison of plugins */
 #include <string.h>
 
 #include "internal/bytes.h"
 #include "tests/cuda_many.h"
+#include "tests/cuda_times.h"
 
 static struct strait_codebook *codebook;
 static struct device device;
 static unsigned done;
+static unsigned passed_over, one_in = 1; /* of the chosen trials */
 
 /* ---- Making trials --------------------------------------------------------------------------------------------- */
 
@@ -31,15 +35,24 @@ static uint32_t round_to(uint32_t size, uint32_t multiple)
     return (size + multiple - 1) / multiple * multiple;
 }
 
+static bool is_later_float(enum strait_element element)
+{
+    return element == STRAIT_ELEMENT_FP16 || element == STRAIT_ELEMENT_FP32;
+}
+
 static struct asked random_asked(struct rng *rng)
 {
-    struct asked asked = {codebook, STRAIT_ELEMENT_BF16, (enum strait_mode)rng_below(rng, 4)};
-    if (rng_below(rng, 8) == 0)
+    struct asked asked = {codebook, STRAIT_ELEMENT_BF16, (enum strait_mode)rng_below(rng, 6)};
+    if (rng_below(rng, 2) == 0)
+        asked.element = rng_below(rng, 2) == 0 ? STRAIT_ELEMENT_FP16 : STRAIT_ELEMENT_FP32;
+    if (is_later_float(asked.element) && rng_below(rng, 4) != 0)
+        asked.mode = rng_below(rng, 2) == 0 ? STRAIT_MODE_BASE : STRAIT_MODE_SPLIT;
+    if (rng_below(rng, 12) == 0)
         asked.element = (enum strait_element)rng_below(rng, 6);
-    if (rng_below(rng, 16) == 0) {
+    if (rng_below(rng, 8) == 0) {
         asked.codebook = NULL;
-        if (asked.element == STRAIT_ELEMENT_BF16)
-            asked.mode = STRAIT_MODE_RAW;
+        if (asked.element == STRAIT_ELEMENT_BF16 || is_later_float(asked.element))
+            asked.mode = rng_below(rng, 4) == 0 ? STRAIT_MODE_RAW : STRAIT_MODE_BASE;
     }
     return asked;
 }
@@ -117,6 +130,7 @@ enum hostility {
     BIT_OF_STREAMS,
     BYTES_OF_STREAMS,
     BLOCK_OF_NOISE,
+    END_OF_BLOCK,
     ENDS_EARLY,
     ENDS_LATE,
     HEADER_FIELD,
@@ -148,24 +162,6 @@ static void resize_chunk(struct trial *trial, uint64_t size)
     trial->chunk_size = size;
 }
 
-/* Modes 6 to 8, which processors know and kernels do not: such a row becomes one that nobody knows. */
-static void hide_later_modes(struct trial *trial)
-{
-    struct anatomy anatomy;
-    if (!anatomy_read(&anatomy, trial->chunk, trial->chunk_size))
-        return;
-    for (uint64_t p = 0; p < anatomy.page_count; p++) {
-        for (uint64_t b = 0; b <= anatomy.rows_per_page; b++) {
-            uint64_t at = anatomy_row(&anatomy, p, b);
-            if (at >= trial->chunk_size)
-                break;
-            uint8_t *row = trial->chunk + at;
-            if ((*row & 15) >= STRAIT_BLOCK_BASE && (*row & 15) < STRAIT_BLOCK_MODES_ALL)
-                *row |= 15;
-        }
-    }
-}
-
 static void make_hostile(struct rng *rng, struct trial *trial, enum hostility how)
 {
     struct strait_chunk_info info;
@@ -190,6 +186,10 @@ static void make_hostile(struct rng *rng, struct trial *trial, enum hostility ho
     case BLOCK_OF_NOISE:
         rng_fill(rng, blocks + rng_below(rng, streams) / 2, streams / 2);
         break;
+    case END_OF_BLOCK: /* of the last: coder and base of a later mode */
+        chunk[trial->chunk_size - 1 - rng_below(rng, 2)] =
+            (uint8_t)(rng_below(rng, 2) == 0 ? rng_below(rng, 5) : rng_next(rng));
+        break;
     case ENDS_EARLY:
         resize_chunk(trial, rng_below(rng, (uint32_t)trial->chunk_size));
         break;
@@ -202,8 +202,6 @@ static void make_hostile(struct rng *rng, struct trial *trial, enum hostility ho
     default:
         break;
     }
-    if (how != HONEST)
-        hide_later_modes(trial);
     if (how == BIT_OF_METADATA_REPAIRED || how == WORD_OF_METADATA_REPAIRED ||
         (how == HEADER_FIELD && rng_below(rng, 2) == 0))
         repair_metadata(trial->chunk, trial->chunk_size);
@@ -262,6 +260,8 @@ static void chosen_trial(struct rng *rng, const struct asked *asked, const struc
                          enum hostility how)
 {
     struct trial trial = {.asked = *asked};
+    if (passed_over++ % one_in != 0)
+        return;
     trial_layout(&trial, shape, 1, shape->page_count);
     layout_fill(&trial.src, rng, pattern, codebook);
     compare_encoding(&device, &trial, 1, budgets[done % COUNT(budgets)]);
@@ -271,18 +271,34 @@ static void chosen_trial(struct rng *rng, const struct asked *asked, const struc
     done++;
 }
 
+/* What can be asked for of kernels, by element. */
+static const struct asked_mode {
+    enum strait_element element;
+    enum strait_mode mode;
+} asked_modes[] = {{STRAIT_ELEMENT_BF16, STRAIT_MODE_TOP16}, {STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED},
+                   {STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW},   {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},
+                   {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
+                   {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT}, {STRAIT_ELEMENT_FP16, STRAIT_MODE_SPLIT}};
+
+static struct asked ask(size_t number)
+{
+    return (struct asked){codebook, asked_modes[number].element, asked_modes[number].mode};
+}
+
 static void chosen_sizes(struct rng *rng)
 {
-    static const enum strait_mode modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED, STRAIT_MODE_RAW};
     for (int s = 0; s < COUNT(sizes); s++) {
-        for (int m = 0; m < COUNT(modes); m++) {
-            const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, modes[m]};
+        for (int m = 0; m < COUNT(asked_modes); m++) {
+            const struct asked asked = ask((size_t)m);
             const struct shape shape = {.page_count = 2,
                                         .rows = 1,
                                         .row_bytes = sizes[s],
-                                        .page_gap = sizes[s] % 2,
+                                        .page_gap = round_to(sizes[s], alignment_of(asked.element)) - sizes[s],
                                         .table = (uint32_t)s % TEST_TABLES};
+            static const enum pattern later[] = {PATTERN_FALLING, PATTERN_WIDENED, PATTERN_FP16, PATTERN_SPREAD};
             chosen_trial(rng, &asked, &shape, (enum pattern)((s + m) % PATTERNS), HONEST);
+            if (asked.mode >= STRAIT_MODE_BASE)
+                chosen_trial(rng, &asked, &shape, later[s % COUNT(later)], HONEST);
         }
     }
 }
@@ -290,34 +306,37 @@ static void chosen_sizes(struct rng *rng)
 static void chosen_patterns(struct rng *rng)
 {
     for (int p = 0; p < PATTERNS; p++) {
-        for (int k = 0; k < 6; k++) {
-            const struct asked asked = {codebook, STRAIT_ELEMENT_BF16,
-                                        k % 2 == 0 ? STRAIT_MODE_TOP16 : STRAIT_MODE_TIERED};
-            const struct shape shape = {.page_count = 2,
-                                        .rows = k < 4 ? 1 : 5,
-                                        .row_bytes = k < 2   ? 16384
-                                                     : k < 4 ? 20480
-                                                             : 3000,
-                                        .row_gap = k < 4 ? 0 : 6,
-                                        .skew = k == 2 ? 2 : 0,
-                                        .table = (uint32_t)k % TEST_TABLES};
-            chosen_trial(rng, &asked, &shape, (enum pattern)p, HONEST);
+        for (int m = 0; m < COUNT(asked_modes); m++) {
+            for (int k = 0; k < 3; k++) {
+                const struct asked asked = ask((size_t)m);
+                const struct shape shape = {.page_count = 2,
+                                            .rows = k < 2 ? 1 : 5,
+                                            .row_bytes = k == 0   ? 16384
+                                                         : k == 1 ? 20480
+                                                                  : 3000,
+                                            .row_gap = k < 2 ? 0 : 8,
+                                            .skew = k == 1 ? 4 : 0,
+                                            .table = (uint32_t)(k + m) % TEST_TABLES};
+                chosen_trial(rng, &asked, &shape, (enum pattern)p, HONEST);
+            }
         }
     }
 }
 
 static void chosen_hostilities(struct rng *rng)
 {
+    static const enum pattern patterns[] = {PATTERN_FALLING, PATTERN_RARE, PATTERN_FP16, PATTERN_WIDENED};
     for (int how = 0; how < HOSTILITIES; how++) {
-        for (int k = 0; k < 12; k++) {
-            const struct asked asked = {codebook, STRAIT_ELEMENT_BF16,
-                                        k % 2 == 0 ? STRAIT_MODE_TOP16 : STRAIT_MODE_TIERED};
-            const struct shape shape = {.page_count = 3,
-                                        .rows = 1,
-                                        .row_bytes = k < 6 ? 16384 + 600 : 3001,
-                                        .page_gap = k < 6 ? 2 : 1,
-                                        .table = 2};
-            chosen_trial(rng, &asked, &shape, k % 3 == 0 ? PATTERN_FALLING : PATTERN_RARE, (enum hostility)how);
+        for (int m = 0; m < COUNT(asked_modes); m++) {
+            for (int k = 0; k < 4; k++) {
+                const struct asked asked = ask((size_t)m);
+                const struct shape shape = {.page_count = 3,
+                                            .rows = 1,
+                                            .row_bytes = k < 2 ? 16384 + 600 : 3001,
+                                            .page_gap = k < 2 ? 4 : 3,
+                                            .table = 2};
+                chosen_trial(rng, &asked, &shape, patterns[k], (enum hostility)how);
+            }
         }
     }
 }
@@ -379,46 +398,6 @@ static void many_regions(void)
     done++;
 }
 
-/* Chunks that kernels cannot decode, and modes that they cannot encode in. */
-static void later_modes(void)
-{
-    enum { BYTES = 4096 };
-    static const enum strait_element elements[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16, STRAIT_ELEMENT_FP32};
-    struct strait_result result, *cuda;
-    uint8_t values[BYTES], chunk[2 * BYTES], ranking[256], *memory, *there;
-    struct rng rng = rng_init(8);
-    require_cuda(cudaMalloc((void **)&memory, BYTES));
-    require_cuda(cudaMalloc((void **)&there, sizeof(chunk)));
-    require_cuda(cudaHostAlloc((void **)&cuda, sizeof(*cuda), cudaHostAllocMapped));
-    test_ranking(ranking, 0);
-    for (int i = 0; i < COUNT(elements); i++) {
-        struct strait_region region = {.base = values, .page_count = 1, .rows = 1, .row_bytes = BYTES}, far = region;
-        const struct strait_pages pages = {.regions = &region, .region_count = 1, .id_count = 1};
-        const struct strait_pages far_pages = {.regions = &far, .region_count = 1, .id_count = 1};
-        const struct strait_encode_params params = {sizeof(params), elements[i], STRAIT_MODE_BASE, NULL};
-        const struct strait_run run = {.size = sizeof(run), .result = &result};
-        const struct strait_run on_device = {.size = sizeof(on_device),
-                                             .result = cuda,
-                                             .stream = device.stream,
-                                             .scratch = device.scratch,
-                                             .scratch_size = device.scratch_size};
-        far.base = memory;
-        fill_pattern(&rng, i == 1 ? PATTERN_FP16 : PATTERN_FALLING, ranking, values, BYTES);
-        require(strait_encode(variant(0), &params, chunk, sizeof(chunk), &pages, &run) == STRAIT_OK);
-        require(result.bytes < BYTES);
-        require_cuda(cudaMemcpy(there, chunk, result.bytes, cudaMemcpyHostToDevice));
-        require(strait_encode(device.codec, &params, there, sizeof(chunk), &far_pages, &on_device) ==
-                STRAIT_ERR_UNSUPPORTED);
-        require(strait_decode(device.codec, NULL, &far_pages, NULL, there, result.bytes, &on_device) == STRAIT_OK);
-        require_cuda(cudaStreamSynchronize(device.stream));
-        require(cuda->chunk_status == STRAIT_ERR_UNSUPPORTED && cuda->failed_pages == 1);
-    }
-    cudaFree(memory);
-    cudaFree(there);
-    cudaFreeHost(cuda);
-    done++;
-}
-
 static void check_device(unsigned trials, bool chosen)
 {
     struct rng rng = rng_init(600);
@@ -428,7 +407,6 @@ static void check_device(unsigned trials, bool chosen)
         chosen_patterns(&rng);
         chosen_hostilities(&rng);
         many_regions();
-        later_modes();
         printf("%u chosen trials agree\n", done);
     }
     done = 0;
@@ -446,14 +424,19 @@ static void check_many(void)
 
 int main(int argc, char **argv)
 {
-    bool chosen = argc == 2 && strcmp(argv[1], "--chosen") == 0, many = argc == 2 && strcmp(argv[1], "--many") == 0;
+    bool chosen = argc >= 2 && strcmp(argv[1], "--chosen") == 0, many = argc == 2 && strcmp(argv[1], "--many") == 0;
+    bool times = argc == 2 && strcmp(argv[1], "--times") == 0;
     unsigned trials = argc == 3 && strcmp(argv[1], "--trials") == 0 ? (unsigned)strtoul(argv[2], NULL, 0) : 10000;
+    if (chosen && argc == 3 && (one_in = (unsigned)strtoul(argv[2], NULL, 0)) == 0)
+        one_in = 1;
     codebook = test_codebook();
     printf("STRAIT_TEST_SEED=%llu\n", (unsigned long long)test_seed());
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (!device_init(&device, codebook))
         return 77;
-    if (!many)
+    if (times)
+        time_modes(&device);
+    else if (!many)
         check_device(chosen ? 0 : trials, chosen || argc == 1);
     if (many || argc == 1)
         check_many();

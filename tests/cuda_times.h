@@ -1,0 +1,10 @@
+/* How fast kernels are, in all modes: made values, no rival. bench/ has what is told to others. */
+#ifndef STRAIT_TESTS_CUDA_TIMES_H
+#define STRAIT_TESTS_CUDA_TIMES_H
+
+#include "tests/cuda_support.h"
+
+/* Prints a line for each mode and size; "-" where the plugin refuses. */
+void time_modes(const struct device *device);
+
+#endif

@@ -1,0 +1,127 @@
+// What kernels do in registers for modes 6 to 8, on the host: rankings of bases, halves and rests of FP16 values, and
+// words of sizes, against the scalar variant. Needs no GPU.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cuda/typed.cuh"
+
+extern "C" {
+#include "kernels/block_base.h"
+#include "kernels/value_ops.h"
+}
+
+using namespace strait;
+
+static void require_that(bool good, const char *what, int line)
+{
+    if (good)
+        return;
+    std::fprintf(stderr, "%d: %s\n", line, what);
+    std::exit(1);
+}
+#define require(condition) require_that(condition, #condition, __LINE__)
+
+static void check_ranking(uint32_t base)
+{
+    struct table table;
+    base_table(&table, static_cast<uint8_t>(base));
+    for (uint32_t e = 0; e < 256; e++)
+        require(base_rank(e, base) == table.rank[e]);
+    for (uint32_t r = 0; r < TIER4_RANK; r++)
+        require(base_exponent(r, base) == table.exponent[r]);
+    for (uint32_t i = 0; i < IMAGE_DECODE_BYTES; i++) {
+        const uint32_t byte = base_image_byte(i, base);
+        if (i < 6)
+            require(byte == table.exponent[i]);
+        else if (i >= 16 && i < 31)
+            require(byte == table.exponent[i - 10]);
+        else if (i >= 32 && i < 48)
+            require(byte == table.exponent[i - 32]);
+        else
+            require(byte == 0);
+    }
+}
+
+// Blocks of two values, which are all pairs of exponents, and of parts that have each one of them.
+static void check_base(uint32_t a, uint32_t b)
+{
+    static uint8_t values[4 * BASE_PART];
+    const uint32_t w = a << 7 | b << 23 | 0x807f0000u, greatest = greater_exponent(w);
+    const uint8_t pair[4] = {static_cast<uint8_t>(w), static_cast<uint8_t>(w >> 8), static_cast<uint8_t>(w >> 16),
+                             static_cast<uint8_t>(w >> 24)};
+    require(base_of(base_order(greatest)) == values_scalar.find_base(pair, 2));
+    std::memset(values, 0, sizeof(values));
+    std::memcpy(values + 20, pair, 2);
+    std::memcpy(values + 2 * BASE_PART + 300, pair + 2, 2);
+    const uint32_t first = base_order(exponent_order(w << 16)), second = base_order(exponent_order(w));
+    require(base_of(first < second ? first : second) == values_scalar.find_base(values, 2 * BASE_PART));
+}
+
+// Eight values from each possible one on.
+static void check_fp16(uint32_t from)
+{
+    uint16_t values[8], halves[8];
+    uint8_t twos[2], one, back[16];
+    uint32_t w[4], h[4], again[4];
+    for (uint32_t i = 0; i < 8; i++)
+        values[i] = static_cast<uint16_t>(from * 40503u + i * 9973u);
+    std::memcpy(w, values, sizeof(w));
+    values_scalar.take_fp16(reinterpret_cast<uint8_t *>(halves), twos, &one, reinterpret_cast<uint8_t *>(values), 8);
+    for (int j = 0; j < 4; j++) {
+        h[j] = fp16_halves(w[j]);
+        again[j] = fp16_values(h[j]);
+        require(fp16_halves(again[j]) == h[j]);
+    }
+    require(std::memcmp(h, halves, sizeof(h)) == 0);
+    require(take_twos(w) == (twos[0] | static_cast<uint32_t>(twos[1]) << 8) && take_ones(w) == one);
+    join_rests(again, take_twos(w), take_ones(w));
+    require(std::memcmp(again, w, sizeof(w)) == 0);
+    require(values_scalar.join_fp16(back, reinterpret_cast<uint8_t *>(halves), twos, &one, 8));
+    require(std::memcmp(back, w, sizeof(w)) == 0);
+}
+
+// Halves that are of no FP16 value are found, whatever is beside them.
+static void check_misfits(uint32_t half)
+{
+    const uint32_t beside[] = {0, 0x3f80, 0xffff, 0x7f80, half, 0x0080};
+    const uint32_t exponent = half >> 7 & 255;
+    const bool fits = exponent == 0 || exponent == 255 || (exponent > 112 && exponent < 143);
+    for (uint32_t i = 0; i < sizeof(beside) / sizeof(beside[0]); i++) {
+        const uint32_t pair = half | beside[i] << 16, other = beside[i] | half << 16, e = beside[i] >> 7 & 255;
+        const bool both = fits && (e == 0 || e == 255 || (e > 112 && e < 143));
+        require((fp16_halves(fp16_values(pair)) == pair) == both);
+        require((fp16_halves(fp16_values(other)) == other) == both);
+    }
+}
+
+static void check_forms()
+{
+    for (uint32_t mode = 0; mode < STRAIT_BLOCK_MODES_ALL; mode++) {
+        for (uint32_t counted = STRAIT_BLOCK_TOP16; counted <= STRAIT_BLOCK_TIERED; counted++) {
+            const uint32_t form = make_form(mode, mode < STRAIT_BLOCK_BASE ? mode : counted);
+            const uint32_t size = make_size(1024, form, 4096);
+            require(form < 16 && form_mode(form) == mode);
+            require(form_counted(form) == (mode < STRAIT_BLOCK_BASE ? mode : counted));
+            require(size <= TAG_MASK && size_units(size) == 1024 && size_form(size) == form &&
+                    size_escapes(size) == 4096);
+        }
+    }
+}
+
+int main()
+{
+    for (uint32_t base = 0; base < 255; base++)
+        check_ranking(base);
+    check_ranking(255); // a hostile chunk may say so
+    for (uint32_t a = 0; a < 256; a++)
+        for (uint32_t b = 0; b < 256; b++)
+            check_base(a, b);
+    for (uint32_t i = 0; i < 65536; i++) {
+        check_fp16(i);
+        check_misfits(i);
+    }
+    check_forms();
+    std::printf("rankings, halves, rests and forms agree\n");
+    return 0;
+}
