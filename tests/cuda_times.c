@@ -127,10 +127,7 @@ static void time_mode(const struct times *times, const struct timed *what)
     const unsigned mib = (unsigned)(times->bytes >> 20);
     fill(times, what);
     device_filled();
-    if (!encode(times, what)) {
-        printf("%-12s %5u MiB  -\n", what->name, mib);
-        return;
-    }
+    require(encode(times, what));
     device_wait(times->device);
     const uint64_t size = times->result->bytes;
     const double encoding = measure(times, what, 0), decoding = measure(times, what, size);
@@ -142,10 +139,11 @@ static void time_mode(const struct times *times, const struct timed *what)
 static void time_size(const struct device *device, uint64_t bytes)
 {
     struct times times = {.device = device, .bytes = bytes};
-    const struct strait_region region = region_of(&times, NULL);
+    require_cuda(cudaMalloc((void **)&times.source, bytes));
+    const struct strait_region region = region_of(&times, times.source);
     const struct strait_pages pages = {.regions = &region, .region_count = 1, .id_count = region.page_count};
     times.room = strait_encode_bound(&pages);
-    require_cuda(cudaMalloc((void **)&times.source, bytes));
+    require(times.room > bytes);
     require_cuda(cudaMalloc((void **)&times.target, bytes));
     require_cuda(cudaMalloc((void **)&times.chunk, times.room));
     require_cuda(cudaHostAlloc((void **)&times.result, sizeof(*times.result), cudaHostAllocMapped));
