@@ -336,6 +336,16 @@ enum strait_status strait_decode(const struct strait_codec *codec, const struct 
     return status;
 }
 
+/* What is to be read of an item's source; what is no chunk is refused with any size. */
+static uint64_t chunk_size(const struct strait_decode_item *item)
+{
+    struct strait_chunk_info info;
+    const void *header = item->metadata != NULL ? item->metadata : item->src;
+    if ((item->flags & STRAIT_DECODE_AT_MOST) == 0 || strait_chunk_info(header, item->src_size, &info) != STRAIT_OK)
+        return item->src_size;
+    return info.chunk_bytes < item->src_size ? info.chunk_bytes : item->src_size;
+}
+
 enum strait_status strait_decode_batch(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                        const struct strait_decode_item *items, uint32_t count,
                                        const struct strait_run *run)
@@ -345,8 +355,8 @@ enum strait_status strait_decode_batch(const struct strait_codec *codec, const s
     if (status == STRAIT_OK && items == NULL && count > 0)
         status = STRAIT_ERR_INVALID;
     for (uint32_t i = 0; i < count && status == STRAIT_OK; i++) {
-        bool fits =
-            items[i].reserved == 0 && reports_fit(items[i].result, items[i].page_status, items[i].page_status_count);
+        bool fits = (items[i].flags & ~(uint32_t)STRAIT_DECODE_AT_MOST) == 0 &&
+                    reports_fit(items[i].result, items[i].page_status, items[i].page_status_count);
         status = fits ? check_decode_item(&items[i]) : STRAIT_ERR_INVALID;
     }
     if (status != STRAIT_OK || count == 0)
@@ -356,7 +366,7 @@ enum strait_status strait_decode_batch(const struct strait_codec *codec, const s
     for (uint32_t i = 0; i < count; i++) {
         struct strait_run one = run_of_item(run, items[i].result, items[i].page_status, items[i].page_status_count);
         one.metadata = items[i].metadata;
-        codec->decode(codec, codebook, &items[i].dst, items[i].select, items[i].src, items[i].src_size, &one);
+        codec->decode(codec, codebook, &items[i].dst, items[i].select, items[i].src, chunk_size(&items[i]), &one);
     }
     return STRAIT_OK;
 }

@@ -38,7 +38,7 @@ struct device_ops {
 };
 
 /* Grows with every change of what is above, or of the image of tables. */
-#define DEVICE_OPS_VERSION 1u
+#define DEVICE_OPS_VERSION 2u
 
 /* What a plugin exports under the name DEVICE_OPS_SYMBOL: NULL when the current device cannot run it. */
 typedef const struct device_ops *device_ops_get(void);

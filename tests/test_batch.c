@@ -75,6 +75,33 @@ START_TEST(a_batch_gives_what_single_calls_give)
 }
 END_TEST
 
+START_TEST(a_chunk_may_be_shorter_than_the_room_that_it_is_in)
+{
+    const struct strait_codec *codec = variant(_i);
+    struct strait_run run = {.size = sizeof(run)};
+    if (codec == NULL)
+        return;
+    ck_assert_int_eq(STRAIT_OK, strait_encode_batch(codec, &params, encode, ITEMS, &run));
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        decode[i].src_size = results[i].bytes + (i == 0 ? 0 : i == 1 ? 1 : ROOM - results[i].bytes);
+        decode[i].flags = STRAIT_DECODE_AT_MOST;
+    }
+    ck_assert_int_eq(STRAIT_OK, strait_decode_batch(codec, codebook, decode, ITEMS, &run));
+    for (uint32_t i = 0; i < ITEMS; i++) {
+        ck_assert_int_eq(STRAIT_OK, results[i].status);
+        ck_assert_mem_eq(pages[i], back[i], sizeof(back[i]));
+    }
+    /* Not longer, and no other header. */
+    decode[0].src_size -= 16;
+    decode[1].flags = 0;
+    memset(chunks[2], 0, STRAIT_CHUNK_HEADER_BYTES);
+    ck_assert_int_eq(STRAIT_OK, strait_decode_batch(codec, codebook, decode, ITEMS, &run));
+    ck_assert_int_eq(STRAIT_ERR_TRUNCATED, results[0].chunk_status);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, results[1].chunk_status);
+    ck_assert_int_eq(STRAIT_ERR_CORRUPT, results[2].chunk_status);
+}
+END_TEST
+
 START_TEST(an_error_in_one_item_is_the_calls_and_nothing_runs)
 {
     struct strait_run run = {.size = sizeof(run)};
@@ -85,7 +112,7 @@ START_TEST(an_error_in_one_item_is_the_calls_and_nothing_runs)
     encode[2].dst_capacity = ROOM;
     encode[1].result = NULL;
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_encode_batch(NULL, &params, encode, ITEMS, &run));
-    decode[1].reserved = 1;
+    decode[1].flags = 2;
     ck_assert_int_eq(STRAIT_ERR_INVALID, strait_decode_batch(NULL, codebook, decode, ITEMS, &run));
 }
 END_TEST
@@ -143,6 +170,7 @@ int main(void)
     TCase *cases = tcase_create("batch");
     tcase_add_checked_fixture(cases, setup, teardown);
     tcase_add_loop_test(cases, a_batch_gives_what_single_calls_give, 0, VARIANTS);
+    tcase_add_loop_test(cases, a_chunk_may_be_shorter_than_the_room_that_it_is_in, 0, VARIANTS);
     tcase_add_test(cases, an_error_in_one_item_is_the_calls_and_nothing_runs);
     tcase_add_test(cases, the_run_of_a_batch_reports_nothing_itself);
     tcase_add_test(cases, a_run_without_the_newest_fields_is_accepted);

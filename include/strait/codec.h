@@ -301,6 +301,12 @@ struct strait_encode_item {
     uint32_t reserved;            /* 0 */
 };
 
+enum strait_decode_flags {
+    /* src_size is the room that the chunk begins in, all of it readable; the chunk itself may be shorter. For whoever
+     * sends a fixed number of bytes, whatever the chunk became. */
+    STRAIT_DECODE_AT_MOST = 1,
+};
+
 /* One chunk to read: the arguments of strait_decode. */
 struct strait_decode_item {
     struct strait_pages dst;
@@ -311,7 +317,7 @@ struct strait_decode_item {
     struct strait_result *result;
     int32_t *page_status;
     uint32_t page_status_count;
-    uint32_t reserved; /* 0 */
+    uint32_t flags; /* of enum strait_decode_flags */
 };
 
 /* Encodes `count` chunks, decodes `count` chunks: as many calls of strait_encode or strait_decode would, but with

@@ -41,7 +41,7 @@ DEVICE int32_t header_status(const decode_item &item, chunk_header &header, cons
     header.metadata_units = static_cast<uint32_t>(metadata);
     if (item.src_size < w[4])
         return STRAIT_ERR_TRUNCATED;
-    return item.src_size > w[4] ? STRAIT_ERR_CORRUPT : STRAIT_OK;
+    return item.src_size > w[4] && !item.at_most ? STRAIT_ERR_CORRUPT : STRAIT_OK;
 }
 
 // Checks 1 to 6.

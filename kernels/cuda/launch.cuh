@@ -148,7 +148,8 @@ struct decode_item {
     uint32_t page_status_count, id_count, page_count;
     uint32_t first_region, region_count, blocks_per_page;
     uint32_t first_slot, block_count, checks, closings;
-    uint32_t alignment; // what all its addresses are multiples of: 1, 2 or 4
+    uint16_t alignment; // what all its addresses are multiples of: 1, 2 or 4
+    uint16_t at_most;   // the chunk may be shorter than src_size
     uint32_t close_each;
 };
 

@@ -258,7 +258,8 @@ static void fill_item(decode_item &item, const strait_decode_item &from)
     item.result = from.result;
     item.page_status = from.page_status;
     item.page_status_count = from.page_status_count;
-    item.alignment = shape.alignment;
+    item.alignment = static_cast<uint16_t>(shape.alignment);
+    item.at_most = (from.flags & STRAIT_DECODE_AT_MOST) != 0;
     const uint64_t checks = (item.page_count + static_cast<uint64_t>(item.block_count) + CHECK_UNITS - 1) / CHECK_UNITS;
     item.checks = static_cast<uint32_t>(checks < CHECKS_MAX ? checks : CHECKS_MAX);
 }

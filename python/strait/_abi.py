@@ -98,7 +98,7 @@ class DecodeItem(Structure):
         ("result", c_void_p),
         ("page_status", c_void_p),
         ("page_status_count", c_uint32),
-        ("reserved", c_uint32),
+        ("flags", c_uint32),
     ]
 
 
