@@ -39,3 +39,5 @@ endif()
 strait_python_test(collective_ctypes NEEDS ctypes COMMAND tests/collective/through_ctypes.py
     $<TARGET_FILE:strait-coll> $<TARGET_FILE:strait-fake-libnccl>)
 strait_test(collective USES collective LABELS unit)
+strait_test(collective_reduce USES coll_reduce LABELS unit TIMEOUT 60)
+target_link_libraries(test_collective_reduce PRIVATE m)

@@ -1,0 +1,270 @@
+// Sums of several ranks' values, as fast as memory gives them: each thread loads 16 bytes of several sources, several
+// times, before it adds any of them.
+#include "collective/cuda/reduce.h"
+
+#include "collective/cuda/accumulate.cuh"
+#include "collective/reduce_values.h"
+
+namespace strait
+{
+namespace
+{
+
+constexpr uint32_t THREADS_MAX = 1024, THREADS = 256, VECTOR = 16;
+
+struct reduce_launch {
+    const uint8_t *source[COLL_REDUCE_SOURCES_MAX]; // in the order of addition, from the first vector on
+    uint8_t *dst;
+    uint64_t vectors; // of dst, each at a multiple of its size
+    uint32_t sources;
+    uint32_t head, tail; // elements before and behind them, fewer than a vector has
+    reduce_terms terms;
+};
+
+// ---- Vectors --------------------------------------------------------------------------------------------------------
+
+// What addresses of vectors are multiples of need not be 16 at all sources.
+template <bool ALIGNED> DEVICE uint4 load_vector(const uint8_t *from)
+{
+    const uint32_t low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from)) % VECTOR; // of all threads the same
+    if (ALIGNED || low == 0)
+        return __ldcs(reinterpret_cast<const uint4 *>(from));
+    if (low % 8 == 0) {
+        const uint2 a = *reinterpret_cast<const uint2 *>(from), b = *reinterpret_cast<const uint2 *>(from + 8);
+        return make_uint4(a.x, a.y, b.x, b.y);
+    }
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (low % 4 == 0) {
+            w[i] = *reinterpret_cast<const uint32_t *>(from + 4 * i);
+        } else {
+            const uint16_t *const halves = reinterpret_cast<const uint16_t *>(from + 4 * i);
+            w[i] = halves[0] | static_cast<uint32_t>(halves[1]) << 16;
+        }
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+template <coll_reduce_type TYPE, reduce_kind KIND> struct vector_accumulator {
+    accumulator<TYPE, KIND> of[4];
+
+    DEVICE void begin()
+    {
+        for (int i = 0; i < 4; i++)
+            of[i].begin();
+    }
+    DEVICE void add(const uint4 &v, const reduce_terms &terms)
+    {
+        of[0].add(v.x, terms);
+        of[1].add(v.y, terms);
+        of[2].add(v.z, terms);
+        of[3].add(v.w, terms);
+    }
+    DEVICE uint4 end(const reduce_terms &terms)
+    {
+        return make_uint4(of[0].end(terms), of[1].end(terms), of[2].end(terms), of[3].end(terms));
+    }
+};
+
+// COUNT vectors, `stride` vectors from one to the next. SOURCES at a time; of those kernels that are made for so many,
+// there are no more and no fewer.
+template <coll_reduce_type TYPE, reduce_kind KIND, int SOURCES, int COUNT, bool ALIGNED>
+DEVICE void reduce_vectors(const reduce_launch &launch, uint64_t first, uint32_t stride)
+{
+    vector_accumulator<TYPE, KIND> sums[COUNT];
+#pragma unroll
+    for (int u = 0; u < COUNT; u++)
+        sums[u].begin();
+    constexpr bool ONCE = ALIGNED && SOURCES <= 4;
+    const uint32_t sources = ONCE ? SOURCES : launch.sources;
+    uint32_t s = 0;
+#pragma unroll 1
+    do {
+        uint4 v[SOURCES][COUNT];
+#pragma unroll
+        for (int k = 0; k < SOURCES; k++)
+            if (s + k < sources)
+#pragma unroll
+                for (int u = 0; u < COUNT; u++)
+                    v[k][u] = load_vector<ALIGNED>(launch.source[s + k] + (first + u * stride) * VECTOR);
+#pragma unroll
+        for (int k = 0; k < SOURCES; k++)
+            if (s + k < sources)
+#pragma unroll
+                for (int u = 0; u < COUNT; u++)
+                    sums[u].add(v[k][u], launch.terms);
+        s += SOURCES;
+    } while (!ONCE && s < sources);
+#pragma unroll
+    for (int u = 0; u < COUNT; u++)
+        *reinterpret_cast<uint4 *>(launch.dst + (first + u * stride) * VECTOR) = sums[u].end(launch.terms);
+}
+
+// ---- Elements before and behind the vectors -------------------------------------------------------------------------
+
+template <coll_reduce_type TYPE, reduce_kind KIND>
+DEVICE void reduce_element(const reduce_launch &launch, int64_t offset)
+{
+    accumulator<TYPE, KIND> sum;
+    sum.begin();
+#pragma unroll 8
+    for (uint32_t s = 0; s < launch.sources; s++) {
+        const uint8_t *const from = launch.source[s] + offset;
+        if constexpr (TYPE == COLL_REDUCE_FP32)
+            sum.add(*reinterpret_cast<const uint32_t *>(from), launch.terms);
+        else
+            sum.add(*reinterpret_cast<const uint16_t *>(from), launch.terms);
+    }
+    const uint32_t bits = sum.end(launch.terms);
+    if constexpr (TYPE == COLL_REDUCE_FP32)
+        *reinterpret_cast<uint32_t *>(launch.dst + offset) = bits;
+    else
+        *reinterpret_cast<uint16_t *>(launch.dst + offset) = static_cast<uint16_t>(bits);
+}
+
+// A thread each.
+template <coll_reduce_type TYPE, reduce_kind KIND> DEVICE void reduce_edges(const reduce_launch &launch)
+{
+    constexpr int64_t ELEMENT = TYPE == COLL_REDUCE_FP32 ? 4 : 2;
+    const uint32_t i = threadIdx.x;
+    if (i < launch.head)
+        reduce_element<TYPE, KIND>(launch, (static_cast<int64_t>(i) - launch.head) * ELEMENT);
+    else if (i < launch.head + launch.tail)
+        reduce_element<TYPE, KIND>(launch, static_cast<int64_t>(launch.vectors * VECTOR) + (i - launch.head) * ELEMENT);
+}
+
+// ---- Kernels --------------------------------------------------------------------------------------------------------
+
+template <coll_reduce_type TYPE, reduce_kind KIND, int SOURCES, int COUNT, bool ALIGNED>
+__global__ void __launch_bounds__(THREADS_MAX, 1) reduce_all(const __grid_constant__ reduce_launch launch)
+{
+    const uint32_t threads = blockDim.x;
+    const uint64_t tile = static_cast<uint64_t>(threads) * COUNT;
+    if (blockIdx.x == gridDim.x - 1)
+        reduce_edges<TYPE, KIND>(launch);
+    for (uint64_t begin = blockIdx.x * tile; begin < launch.vectors; begin += gridDim.x * tile) {
+        const uint64_t first = begin + threadIdx.x;
+        if (begin + tile <= launch.vectors) {
+            reduce_vectors<TYPE, KIND, SOURCES, COUNT, ALIGNED>(launch, first, threads);
+            continue;
+        }
+#pragma unroll 1
+        for (uint64_t i = first; i < launch.vectors; i += threads)
+            reduce_vectors<TYPE, KIND, SOURCES, 1, ALIGNED>(launch, i, 0);
+    }
+}
+
+// Sources at a time, and vectors of each: what a thread has under way, within its registers.
+enum shape { SHAPE_TWO, SHAPE_THREE, SHAPE_FOUR, SHAPE_MANY, SHAPE_UNALIGNED, SHAPES };
+constexpr uint32_t vectors_each[SHAPES] = {4, 2, 2, 1, 1};
+
+template <coll_reduce_type TYPE, reduce_kind KIND> const void *kernel_of_shape(shape which)
+{
+    const void *const kernels[SHAPES] = {reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 2, 4, true>),
+                                         reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 3, 2, true>),
+                                         reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 4, 2, true>),
+                                         reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 8, 1, true>),
+                                         reinterpret_cast<const void *>(reduce_all<TYPE, KIND, 4, 1, false>)};
+    return kernels[which];
+}
+
+template <coll_reduce_type TYPE> const void *kernel_of_kind(reduce_kind kind, shape which)
+{
+    if (kind == REDUCE_IN_FP32)
+        return kernel_of_shape<TYPE, REDUCE_IN_FP32>(which);
+    return kind == REDUCE_RING ? kernel_of_shape<TYPE, REDUCE_RING>(which)
+                               : kernel_of_shape<TYPE, REDUCE_EXTREME>(which);
+}
+
+const void *kernel_of(coll_reduce_type type, reduce_kind kind, shape which)
+{
+    if (type == COLL_REDUCE_BF16)
+        return kernel_of_kind<COLL_REDUCE_BF16>(kind, which);
+    return type == COLL_REDUCE_FP16 ? kernel_of_kind<COLL_REDUCE_FP16>(kind, which)
+                                    : kernel_of_kind<COLL_REDUCE_FP32>(kind, which);
+}
+
+// ---- Launching ------------------------------------------------------------------------------------------------------
+
+reduce_kind kind_of(const coll_reduce &reduce)
+{
+    if (reduce.operation == COLL_REDUCE_MAX || reduce.operation == COLL_REDUCE_MIN)
+        return REDUCE_EXTREME;
+    return reduce.order == COLL_REDUCE_NCCL_RING ? REDUCE_RING : REDUCE_IN_FP32;
+}
+
+reduce_terms terms_of(const coll_reduce &reduce)
+{
+    const bool mean = reduce.operation == COLL_REDUCE_AVG;
+    const uint32_t share = coll_reduce_share(reduce.type, mean ? reduce.sources : 1);
+    return {mean ? static_cast<float>(1.0 / reduce.sources) : 1.0f,
+            reduce.type == COLL_REDUCE_FP32 ? share : share << 16 | share, reduce.operation == COLL_REDUCE_MIN, 0};
+}
+
+// Where vectors begin and end, by dst.
+void cut(const coll_reduce &reduce, reduce_launch *launch)
+{
+    const size_t element = coll_reduce_element_bytes(reduce.type);
+    const size_t before = (VECTOR - reinterpret_cast<uintptr_t>(reduce.dst) % VECTOR) % VECTOR / element;
+    launch->head = static_cast<uint32_t>(before < reduce.count ? before : reduce.count);
+    launch->vectors = (reduce.count - launch->head) * element / VECTOR;
+    launch->tail = static_cast<uint32_t>(reduce.count - launch->head - launch->vectors * (VECTOR / element));
+    launch->dst = static_cast<uint8_t *>(reduce.dst) + launch->head * element;
+}
+
+// Sources in the order of addition. Returns whether their vectors are aligned as those of dst.
+bool line_up(const coll_reduce &reduce, reduce_launch *launch)
+{
+    const uint32_t first = kind_of(reduce) == REDUCE_RING ? reduce.rank + 1 : 0;
+    uintptr_t low = 0;
+    for (uint32_t i = 0; i < reduce.sources; i++) {
+        launch->source[i] = static_cast<const uint8_t *>(reduce.source[(first + i) % reduce.sources]) +
+                            launch->head * coll_reduce_element_bytes(reduce.type);
+        low |= reinterpret_cast<uintptr_t>(launch->source[i]);
+    }
+    launch->sources = reduce.sources;
+    return low % VECTOR == 0;
+}
+
+shape shape_of(uint32_t sources, bool aligned)
+{
+    if (!aligned)
+        return SHAPE_UNALIGNED;
+    return sources >= 2 && sources <= 4 ? static_cast<shape>(SHAPE_TWO + sources - 2) : SHAPE_MANY;
+}
+
+// On a budget, a thread block fills a multiprocessor; else several share one, and there are more where there is little.
+cudaError_t start(const void *kernel, reduce_launch *launch, uint32_t each, unsigned budget, cudaStream_t stream)
+{
+    int device, all;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device);
+    if (error != cudaSuccess)
+        return error;
+    const bool bound = budget > 0 && budget < static_cast<unsigned>(all);
+    const uint32_t threads = bound ? THREADS_MAX : THREADS;
+    const uint64_t most = bound ? budget : static_cast<unsigned>(all) * (THREADS_MAX / THREADS);
+    const uint64_t tiles = (launch->vectors + threads * each - 1) / (threads * each);
+    const uint64_t blocks = tiles < 1 ? 1 : tiles < most ? tiles : most;
+    void *arguments[] = {launch};
+    return cudaLaunchKernel(kernel, dim3(static_cast<uint32_t>(blocks)), dim3(threads), arguments, 0, stream);
+}
+
+} // namespace
+} // namespace strait
+
+cudaError_t coll_reduce_launch(const struct coll_reduce *reduce, unsigned sm_budget, cudaStream_t stream)
+{
+    if (coll_reduce_check(reduce) != STRAIT_OK)
+        return cudaErrorInvalidValue;
+    if (reduce->count == 0)
+        return cudaSuccess;
+    strait::reduce_launch launch = {};
+    strait::cut(*reduce, &launch);
+    const strait::shape shape = strait::shape_of(reduce->sources, strait::line_up(*reduce, &launch));
+    launch.terms = strait::terms_of(*reduce);
+    return strait::start(strait::kernel_of(reduce->type, strait::kind_of(*reduce), shape), &launch,
+                         strait::vectors_each[shape], sm_budget, stream);
+}
