@@ -53,16 +53,21 @@ static struct flow *expect(struct scene *s, const char *key)
     return e;
 }
 
-/* The first request makes the connection, over which the rogue can then say what it reaches. */
+/* The first request makes the connection, over which the rogue can then say what it reaches. That the node has heard so is
+ * known when it has heard what was said after it: that the rogue gives up. */
 static void say_that_it_is_reached(struct scene *s)
 {
     const struct message reach = {.type = MESSAGE_REACH, .reach = {.pool = s->blob.pool, .devices = 1u << 1}};
     struct flow *first = expect(s, "first");
-    uint32_t ends = s->rogue.heard.end_count;
     ROGUE_WAIT(&s->rogue, s->rogue.heard.arena_count != 0);
+    const struct message end = {.type = MESSAGE_END,
+                                .end = {.leg = s->rogue.heard.request.leg,
+                                        .epoch = s->rogue.heard.request.epoch,
+                                        .state = STRAIT_FAILED,
+                                        .reason = STRAIT_REASON_ABORTED}};
     rogue_say(&s->rogue, &reach);
-    strait_abort(first->transfer);
-    ROGUE_WAIT(&s->rogue, first->decided && s->rogue.heard.end_count > ends);
+    rogue_say(&s->rogue, &end);
+    ROGUE_WAIT(&s->rogue, first->decided);
     const struct message released = {.type = MESSAGE_RELEASED,
                                      .grant_id = {.leg = s->rogue.heard.request.leg,
                                                   .epoch = s->rogue.heard.request.epoch,
