@@ -5,8 +5,11 @@
 #include "collective/call.h"
 
 enum coll_way {
-    COLL_PASS, /* NCCL does it, with the arguments as they are */
+    COLL_PASS,     /* NCCL does it, with the arguments as they are */
+    COLL_COMPRESS, /* NCCL moves what a step (engine.h) has made of it */
 };
+
+struct coll_member;
 
 /* What is known of a communicator, the same on all of its ranks. */
 struct coll_standing {
@@ -14,14 +17,21 @@ struct coll_standing {
     int memory;      /* buffers and windows that are registered */
     bool pinned;     /* to raw */
     bool ending;     /* finalized or revoked */
+    struct coll_member *member; /* NULL: it stays raw */
+    const char *why;            /* it does; static */
 };
 
 struct coll_decision {
     enum coll_way way;
     const char *reason; /* static */
+    uint64_t wire;      /* bytes that NCCL was handed, if not those of the call */
 };
 
-/* From what all ranks hold alike, so that all decide alike: never from addresses, data or time. */
-struct coll_decision coll_decide(const struct coll_standing *standing, const struct coll_call *call);
+struct coll_step;
+
+/* From what all ranks hold alike, so that all decide alike: never from addresses, data or time. COLL_COMPRESS: *step is to
+ * be run. */
+struct coll_decision coll_decide(const struct coll_standing *standing, const struct coll_call *call,
+                                 struct coll_step *step);
 
 #endif

@@ -1,7 +1,10 @@
 /* Communicators: how they are made and end, and what is registered with them. */
+#include <stdlib.h>
+
 #include "collective/capture.h"
 #include "collective/hooks.h"
 #include "collective/report.h"
+#include "collective/run.h"
 #include "collective/thread.h"
 #include "collective/track.h"
 
@@ -22,27 +25,43 @@ static void ask(coll_comm comm, int *rank, int *ranks)
         *rank = *ranks = -1;
 }
 
-static void settle(struct coll_pending made, coll_result result)
+/* False: there is nothing, or it is not ready: those that do not block stay as NCCL has them. */
+static bool settle(struct coll_pending made, coll_result result, struct coll_joining *joining)
 {
     coll_comm comm = *made.slot;
     if (comm == NULL) /* a rank that a split or shrink leaves out */
-        return;
+        return false;
     if (made.ranks < 0 && result == COLL_SUCCESS)
         ask(comm, &made.rank, &made.ranks);
     coll_track_made(comm, made.rank, made.ranks);
+    *joining = (struct coll_joining){.comm = comm, .rank = made.rank, .ranks = made.ranks};
+    return result == COLL_SUCCESS && made.ranks > 1;
+}
+
+/* All that are made with one group, or one call, join together. */
+static void settle_all(coll_result result)
+{
+    struct coll_pending made;
+    const size_t most = coll_pending_count();
+    struct coll_joining *joinings = calloc(most > 0 ? most : 1, sizeof(*joinings));
+    unsigned count = 0;
+    while (coll_pending_take(&made))
+        if (is_good(result) && joinings != NULL && settle(made, result, &joinings[count]))
+            count++;
+    if (joinings != NULL)
+        coll_run_join(joinings, count);
+    free(joinings);
 }
 
 /* In a group it is there when the group has ended. */
 static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks)
 {
-    struct coll_pending made = {slot, rank, ranks};
     if (!is_good(result) || slot == NULL)
         return result;
     coll_capture_prepare();
-    if (coll_thread.depth > 0)
-        coll_pending_add(made);
-    else
-        settle(made, result);
+    coll_pending_add((struct coll_pending){slot, rank, ranks});
+    if (coll_thread.depth == 0)
+        settle_all(result);
     return result;
 }
 
@@ -65,8 +84,13 @@ coll_result coll_hook_CommInitRankScalable(coll_comm *made, int ranks, int rank,
 coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices)
 {
     coll_result result = COLL_NCCL(CommInitAll(made, count, devices));
-    for (int i = 0; made != NULL && i < count; i++)
-        (void)note_made(result, &made[i], i, count);
+    if (!is_good(result) || made == NULL)
+        return result;
+    coll_capture_prepare();
+    for (int i = 0; i < count; i++)
+        coll_pending_add((struct coll_pending){&made[i], i, count});
+    if (coll_thread.depth == 0)
+        settle_all(result);
     return result;
 }
 
@@ -86,12 +110,14 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_standing standing;
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
-    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS)
+    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_standing(comm, &standing))
         return result;
-    if (coll_track_standing(comm, &standing) && standing.ranks < 0) {
+    if (standing.ranks < 0) {
         ask(comm, &standing.rank, &standing.ranks);
         coll_track_ranks(comm, standing.rank, standing.ranks);
     }
+    if (standing.member != NULL)
+        *error = coll_engine()->error(standing.member);
     return result;
 }
 
@@ -99,22 +125,41 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
  */
 
 /* Before NCCL ends it: as soon as it has, another may be made at its address. */
-static void note_gone(coll_comm comm)
+static struct coll_member *note_gone(coll_comm comm)
 {
+    struct coll_standing standing;
     coll_report_ended(comm);
+    (void)coll_track_standing(comm, &standing);
     coll_track_gone(comm);
+    return standing.member;
+}
+
+static void leave(struct coll_member *member)
+{
+    if (member == NULL)
+        return;
+    coll_thread.inside++;
+    coll_engine()->leave(member);
+    coll_thread.inside--;
 }
 
 coll_result coll_hook_CommDestroy(coll_comm comm)
 {
-    note_gone(comm);
+    leave(note_gone(comm));
     return COLL_NCCL(CommDestroy(comm));
 }
 
 coll_result coll_hook_CommAbort(coll_comm comm)
 {
-    note_gone(comm);
-    return COLL_NCCL(CommAbort(comm));
+    struct coll_member *member = note_gone(comm);
+    if (member != NULL) {
+        coll_thread.inside++;
+        coll_engine()->abort(member);
+        coll_thread.inside--;
+    }
+    coll_result result = COLL_NCCL(CommAbort(comm));
+    leave(member);
+    return result;
 }
 
 coll_result coll_hook_CommFinalize(coll_comm comm)
@@ -143,22 +188,25 @@ coll_result coll_hook_GroupStart(void)
 /* NCCL counts down whether or not what was in the group succeeds, and refuses an end without a start. */
 static coll_result note_ended(coll_result result)
 {
-    struct coll_pending made;
     if (coll_thread.depth > 0 && --coll_thread.depth > 0)
         return result;
-    while (coll_pending_take(&made))
-        if (is_good(result))
-            settle(made, result);
+    settle_all(result);
     return result;
 }
 
 coll_result coll_hook_GroupEnd(void)
 {
-    return note_ended(COLL_NCCL(GroupEnd()));
+    if (coll_thread.depth != 1)
+        return note_ended(COLL_NCCL(GroupEnd()));
+    coll_result begun = coll_run_before_end(), ended = COLL_NCCL(GroupEnd());
+    ended = coll_run_after_end(begun == COLL_SUCCESS ? ended : begun);
+    return note_ended(ended);
 }
 
 coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
 {
+    if (coll_thread.depth == 1)
+        coll_run_forget();
     return note_ended(COLL_NCCL(GroupSimulateEnd(simulation)));
 }
 

@@ -2,16 +2,17 @@
 #include "collective/capture.h"
 #include "collective/decide.h"
 #include "collective/hooks.h"
+#include "collective/run.h"
 #include "collective/thread.h"
 #include "collective/track.h"
 
-static struct coll_decision begin(struct coll_call *call)
+static struct coll_decision begin(struct coll_call *call, struct coll_step *step)
 {
     struct coll_standing standing;
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
     (void)coll_track_standing(call->comm, &standing);
-    return coll_decide(&standing, call);
+    return coll_decide(&standing, call, step);
 }
 
 static coll_result end(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
@@ -20,11 +21,14 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
     return result;
 }
 
-/* `call`, as the program asked for it: today every decision is COLL_PASS, which is `invocation` of NCCL. */
-#define RUN(call, invocation)                                  \
-    do {                                                       \
-        struct coll_decision decision = begin(&(call));        \
-        return end(&(call), &decision, COLL_NCCL(invocation)); \
+/* `call`, as the program asked for it, which is `invocation` of NCCL. */
+#define RUN(call, invocation)                                         \
+    do {                                                              \
+        struct coll_step step;                                        \
+        const struct coll_decision decision = begin(&(call), &step);  \
+        if (decision.way == COLL_COMPRESS)                            \
+            return end(&(call), &decision, coll_run(&step));          \
+        return end(&(call), &decision, COLL_NCCL(invocation));        \
     } while (0)
 
 coll_result coll_hook_AllGather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,

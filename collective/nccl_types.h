@@ -29,9 +29,18 @@ typedef void coll_gin_barrier, coll_ll_a2a, coll_lsa_barrier;
 /* Results that are looked at or made up here. */
 enum {
     COLL_SUCCESS = 0,
+    COLL_UNHANDLED_CUDA_ERROR = 1,
     COLL_SYSTEM_ERROR = 2,
+    COLL_INTERNAL_ERROR = 3,
     COLL_INVALID_USAGE = 5,
+    COLL_REMOTE_ERROR = 6,
     COLL_IN_PROGRESS = 7,
+};
+
+/* Reductions that are looked at. */
+enum {
+    COLL_SUM = 0,
+    COLL_AVG = 4,
 };
 
 #endif

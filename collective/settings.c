@@ -36,12 +36,15 @@ static unsigned choice(const char *name, const char *const words[], unsigned cou
 
 struct coll_settings coll_settings_read(void)
 {
-    static const char *const modes[] = {"auto", "raw", "off"};
+    static const char *const modes[] = {"auto", "raw", "off", "compress"};
+    static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"};
-    unsigned mode = choice("STRAIT_COLL", modes, 3);
+    unsigned mode = choice("STRAIT_COLL", modes, 4);
     return (struct coll_settings){
         .raw = mode == 1,
         .off = mode == 2,
+        .forced = mode == 3,
+        .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .library = setting("STRAIT_COLL_NCCL"),
     };

@@ -1,6 +1,8 @@
 /* What the environment asks for, read once per process, when NCCL is first called.
  *
- *   STRAIT_COLL        auto (the default), raw: nothing is compressed, off: calls are passed on and not looked at
+ *   STRAIT_COLL        auto (the default): what is faster so is compressed, compress: all that can be, raw: nothing,
+ *                      off: calls are passed on and not looked at
+ *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
@@ -9,7 +11,7 @@
 #include <stdbool.h>
 
 struct coll_settings {
-    bool off, raw, print;
+    bool off, raw, forced, ring, print;
     const char *library; /* NULL: not named */
 };
 

@@ -26,6 +26,11 @@ void coll_pending_add(struct coll_pending pending)
         pendings.items[pendings.count++] = pending;
 }
 
+size_t coll_pending_count(void)
+{
+    return pendings.count;
+}
+
 bool coll_pending_take(struct coll_pending *pending)
 {
     if (pendings.count > 0) {

@@ -32,6 +32,7 @@ struct coll_pending {
 
 /* Without memory it is not remembered: its communicator is then one that nothing is known of. */
 void coll_pending_add(struct coll_pending pending);
+size_t coll_pending_count(void);
 /* Hands out and forgets one after the other, in no order. */
 bool coll_pending_take(struct coll_pending *pending);
 

@@ -56,6 +56,11 @@ static void add(struct coll_counts *counts, const struct coll_call *call, const 
     count->bytes += coll_call_bytes(call);
     count->grouped += call->grouped;
     count->captured += call->captured;
+    if (decision->way != COLL_COMPRESS)
+        return;
+    count->compressed++;
+    count->plain += coll_call_bytes(call);
+    count->wire += decision->wire;
 }
 
 /* ---- Communicators -------------------------------------------------------------------------------------------------
@@ -132,6 +137,17 @@ void coll_track_memory(coll_comm comm, int change)
     struct tracked *tracked = *place_of(comm);
     if (tracked != NULL)
         tracked->standing.memory += change;
+    coll_track_unlock();
+}
+
+void coll_track_member(coll_comm comm, struct coll_member *member, const char *why)
+{
+    coll_track_lock();
+    struct tracked *tracked = *place_of(comm);
+    if (tracked != NULL) {
+        tracked->standing.member = member;
+        tracked->standing.why = why;
+    }
     coll_track_unlock();
 }
 

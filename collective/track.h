@@ -9,6 +9,9 @@
 struct coll_count {
     uint64_t calls, bytes;              /* that NCCL took */
     uint64_t grouped, captured, failed; /* failed: refused by NCCL at once, and not in `calls` */
+    uint64_t compressed;                /* calls, of all */
+    uint64_t wire;                      /* bytes that NCCL was handed for these */
+    uint64_t plain;                     /* and would have been */
     const char *reason;                 /* of the last decision */
 };
 
@@ -26,6 +29,8 @@ bool coll_track_standing(coll_comm comm, struct coll_standing *standing);
 void coll_track_ranks(coll_comm comm, int rank, int ranks);
 void coll_track_ending(coll_comm comm);
 void coll_track_memory(coll_comm comm, int change);
+/* member NULL: it stays raw, and `why` is static. */
+void coll_track_member(coll_comm comm, struct coll_member *member, const char *why);
 bool coll_track_pin(coll_comm comm, bool raw);
 void coll_track_pin_all(bool raw); /* also those that come */
 

@@ -4,6 +4,7 @@
 
 #include "collective/call.h"
 #include "collective/decide.h"
+#include "collective/engine.h"
 #include "collective/report.h"
 #include "collective/track.h"
 #include "tests/run_suite.h"
@@ -38,17 +39,20 @@ END_TEST
 static const char *reason(struct coll_standing standing, int type)
 {
     struct coll_call call = {.operation = COLL_ALL_GATHER, .count = 1, .type = type};
-    struct coll_decision decision = coll_decide(&standing, &call);
+    struct coll_step step;
+    struct coll_decision decision = coll_decide(&standing, &call, &step);
     ck_assert_int_eq(decision.way, COLL_PASS);
     return decision.reason;
 }
 
-START_TEST(every_decision_is_to_pass_on_and_says_why)
+START_TEST(what_stays_raw_is_told_why)
 {
     struct coll_standing standing = {.rank = 0, .ranks = 2};
     ck_assert_str_eq(reason(standing, COLL_INT8), "type is not compressed");
     ck_assert_str_eq(reason(standing, 99), "type is not compressed");
-    ck_assert_str_eq(reason(standing, COLL_BF16), "no compressed wire in this version");
+    ck_assert_str_eq(reason(standing, COLL_BF16), "nothing is known of it");
+    standing.why = "the ranks could not agree";
+    ck_assert_str_eq(reason(standing, COLL_BF16), "the ranks could not agree");
     ck_assert_str_eq(reason((struct coll_standing){.ranks = 1}, COLL_BF16), "one rank");
     ck_assert_str_eq(reason((struct coll_standing){.ranks = 2, .ending = true}, COLL_BF16), "ending");
     ck_assert_str_eq(reason((struct coll_standing){.ranks = 2, .pinned = true}, COLL_BF16), "pinned");
@@ -75,7 +79,7 @@ END_TEST
 /* One call of every operation and type, in the longest numbers. */
 static void count_everything(void)
 {
-    struct coll_decision decision = {COLL_PASS, "no compressed wire in this version"};
+    struct coll_decision decision = {COLL_PASS, "one rank", 0};
     for (int operation = 0; operation < COLL_OPERATIONS; operation++)
         for (int type = 0; type < COLL_TYPES; type++) {
             struct coll_call call = {.operation = operation,
@@ -131,7 +135,7 @@ int main(void)
     TCase *parts = tcase_create("parts");
     tcase_add_test(parts, bytes_are_those_of_the_type);
     tcase_add_test(parts, unknown_types_have_a_row_and_no_bytes);
-    tcase_add_test(parts, every_decision_is_to_pass_on_and_says_why);
+    tcase_add_test(parts, what_stays_raw_is_told_why);
     tcase_add_test(parts, many_communicators_are_told_apart);
     tcase_add_test(parts, a_report_has_every_row);
     tcase_add_test(parts, counts_of_a_communicator_end_with_it);

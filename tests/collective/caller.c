@@ -101,7 +101,7 @@ bool report_has(coll_comm comm, const char *part)
 void require_row(coll_comm comm, const char *operation, const char *type, const char *numbers)
 {
     char row[256];
-    snprintf(row, sizeof(row), "\n%s %s %s raw: ", operation, type, numbers);
+    snprintf(row, sizeof(row), "\n%s %s %s 0 0 raw: ", operation, type, numbers);
     if (!report_has(comm, row)) {
         char *text = report_of(comm);
         fprintf(stderr, "no such row: %s\nin:\n%s", row + 1, text);

@@ -1,0 +1,22 @@
+/* The small kernels of collective/engine/gpu.h. */
+#ifndef STRAIT_COLLECTIVE_CUDA_CONTROL_H
+#define STRAIT_COLLECTIVE_CUDA_CONTROL_H
+
+#include <cuda_runtime_api.h>
+
+#include "collective/engine/gpu.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+cudaError_t control_seal(const struct gpu_seal *seal, cudaStream_t stream);
+cudaError_t control_check(const struct gpu_check *check, cudaStream_t stream);
+cudaError_t control_meet(const struct gpu_meet *meet, cudaStream_t stream);
+cudaError_t control_void(const struct gpu_void *what, cudaStream_t stream);
+cudaError_t control_verify(const struct gpu_verify *verify, cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,244 @@
+/* collective/engine/gpu.h by the CUDA runtime. */
+#include <cuda_runtime_api.h>
+
+#include "collective/cuda/control.h"
+#include "collective/cuda/gpu.h"
+#include "collective/cuda/reduce.h"
+
+static bool good(cudaError_t error)
+{
+    if (error != cudaSuccess)
+        (void)cudaGetLastError();
+    return error == cudaSuccess;
+}
+
+/* While a stream is captured, allocating is forbidden to its thread, or to all, unless they say that they know. */
+struct relaxed {
+    enum cudaStreamCaptureMode before;
+};
+
+static struct relaxed relax(void)
+{
+    struct relaxed relaxed = {cudaStreamCaptureModeRelaxed};
+    (void)cudaThreadExchangeStreamCaptureMode(&relaxed.before);
+    return relaxed;
+}
+
+static void unrelax(struct relaxed relaxed)
+{
+    (void)cudaThreadExchangeStreamCaptureMode(&relaxed.before);
+}
+
+static const struct strait_codec *codec(void)
+{
+    return strait_codec_get("cuda");
+}
+
+static bool enter(int device, int *before)
+{
+    return good(cudaGetDevice(before)) && (*before == device || good(cudaSetDevice(device)));
+}
+
+static void leave(int before)
+{
+    (void)cudaSetDevice(before);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static bool clear(void *memory, size_t size)
+{
+    cudaStream_t stream;
+    if (!good(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)))
+        return false;
+    bool cleared = good(cudaMemsetAsync(memory, 0, size, stream)) && good(cudaStreamSynchronize(stream));
+    (void)cudaStreamDestroy(stream);
+    return cleared;
+}
+
+static void *allocate(size_t size, bool zero)
+{
+    const struct relaxed relaxed = relax();
+    void *memory = NULL;
+    if (!good(cudaMalloc(&memory, size)))
+        memory = NULL;
+    if (memory != NULL && zero && !clear(memory, size)) {
+        (void)cudaFree(memory);
+        memory = NULL;
+    }
+    unrelax(relaxed);
+    return memory;
+}
+
+static void release(void *memory)
+{
+    (void)good(cudaFree(memory));
+}
+
+static void *allocate_pinned(size_t size)
+{
+    const struct relaxed relaxed = relax();
+    void *memory = NULL;
+    if (!good(cudaHostAlloc(&memory, size, cudaHostAllocMapped | cudaHostAllocPortable)))
+        memory = NULL;
+    unrelax(relaxed);
+    for (size_t i = 0; memory != NULL && i < size; i++)
+        ((uint8_t *)memory)[i] = 0;
+    return memory;
+}
+
+static void release_pinned(void *memory)
+{
+    (void)good(cudaFreeHost(memory));
+}
+
+/* ---- Order ------------------------------------------------------------------------------------------------------- */
+
+static coll_stream stream_make(void)
+{
+    int least, most;
+    cudaStream_t stream;
+    if (!good(cudaDeviceGetStreamPriorityRange(&least, &most)) ||
+        !good(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, most)))
+        return NULL;
+    return stream;
+}
+
+static void stream_end(coll_stream stream)
+{
+    (void)good(cudaStreamDestroy(stream));
+}
+
+static bool stream_wait(coll_stream stream)
+{
+    return good(cudaStreamSynchronize(stream));
+}
+
+static uint64_t stream_capture(coll_stream stream)
+{
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+    cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
+#else
+    cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id);
+#endif
+    return good(error) && status == cudaStreamCaptureStatusActive ? id + 1 : 0;
+}
+
+static gpu_event event_make(bool timed)
+{
+    const struct relaxed relaxed = relax();
+    cudaEvent_t event = NULL;
+    bool made = good(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming));
+    unrelax(relaxed);
+    return made ? event : NULL;
+}
+
+static void event_end(gpu_event event)
+{
+    (void)good(cudaEventDestroy(event));
+}
+
+static bool event_record(gpu_event event, coll_stream stream)
+{
+    return good(cudaEventRecord(event, stream));
+}
+
+static bool event_follow(coll_stream stream, gpu_event event)
+{
+    return good(cudaStreamWaitEvent(stream, event, 0));
+}
+
+static bool event_over(gpu_event event)
+{
+    cudaError_t error = cudaEventQuery(event);
+    if (error != cudaSuccess)
+        (void)cudaGetLastError();
+    return error != cudaErrorNotReady;
+}
+
+static double event_seconds(gpu_event from, gpu_event to)
+{
+    float milliseconds;
+    return good(cudaEventElapsedTime(&milliseconds, from, to)) ? (double)milliseconds / 1e3 : -1;
+}
+
+/* ---- Work -------------------------------------------------------------------------------------------------------- */
+
+static bool zero(void *memory, size_t size, coll_stream stream)
+{
+    return good(cudaMemsetAsync(memory, 0, size, stream));
+}
+
+static bool copy(void *dst, const void *src, size_t size, coll_stream stream)
+{
+    return good(cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, stream));
+}
+
+static bool seal(const struct gpu_seal *what, coll_stream stream)
+{
+    return good(control_seal(what, stream));
+}
+
+static bool check(const struct gpu_check *what, coll_stream stream)
+{
+    return good(control_check(what, stream));
+}
+
+static bool meet(const struct gpu_meet *what, coll_stream stream)
+{
+    return good(control_meet(what, stream));
+}
+
+static bool make_void(const struct gpu_void *what, coll_stream stream)
+{
+    return good(control_void(what, stream));
+}
+
+static bool verify(const struct gpu_verify *what, coll_stream stream)
+{
+    return good(control_verify(what, stream));
+}
+
+static bool reduce(const struct coll_reduce *what, coll_stream stream)
+{
+    return good(coll_reduce_launch(what, 0, stream));
+}
+
+static void thread_begin(int device)
+{
+    (void)good(cudaSetDevice(device));
+    (void)relax();
+}
+
+const struct gpu_ops *cuda_gpu(void)
+{
+    static const struct gpu_ops ops = {.codec = codec,
+                                       .enter = enter,
+                                       .leave = leave,
+                                       .allocate = allocate,
+                                       .release = release,
+                                       .allocate_pinned = allocate_pinned,
+                                       .release_pinned = release_pinned,
+                                       .stream_make = stream_make,
+                                       .stream_end = stream_end,
+                                       .stream_wait = stream_wait,
+                                       .stream_capture = stream_capture,
+                                       .event_make = event_make,
+                                       .event_end = event_end,
+                                       .event_record = event_record,
+                                       .event_follow = event_follow,
+                                       .event_over = event_over,
+                                       .event_seconds = event_seconds,
+                                       .zero = zero,
+                                       .copy = copy,
+                                       .seal = seal,
+                                       .check = check,
+                                       .meet = meet,
+                                       .make_void = make_void,
+                                       .verify = verify,
+                                       .reduce = reduce,
+                                       .thread_begin = thread_begin};
+    return &ops;
+}

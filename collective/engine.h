@@ -1,0 +1,74 @@
+/* What compresses, behind libstrait-coll: a plugin that is loaded when the first communicator is made, as it needs the
+ * codec and CUDA, which what is preloaded under every program must not. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_H
+#define STRAIT_COLLECTIVE_ENGINE_H
+
+#include "collective/call.h"
+#include "collective/load.h"
+
+/* A communicator that is to be compressed: what a plugin made of it. */
+struct coll_member;
+
+/* One to be joined, made by NCCL and ready. */
+struct coll_joining {
+    coll_comm comm;
+    int rank, ranks;
+    struct coll_member *member; /* result: NULL when it stays raw */
+    char why[160];              /* result: why it does, or what was found of it */
+};
+
+/* One operation on its way. What is below `call` belongs to the plugin. */
+struct coll_step {
+    struct coll_member *member;
+    struct coll_call call;
+    uint64_t index; /* among those of its kind */
+    unsigned level; /* that it was decided to have */
+    unsigned key;
+    uint64_t wire; /* bytes that NCCL is handed */
+    struct coll_staging *staging;
+    size_t at; /* of its part of the staging memory */
+};
+
+struct coll_engine_host {
+    const struct coll_table *nccl;
+    struct coll_settings settings;
+    /* A thread of the plugin calls this once: what NCCL calls from there is passed on and not looked at. */
+    void (*enter)(void);
+    /* A line on stderr. */
+    __attribute__((format(printf, 1, 2))) void (*say)(const char *format, ...);
+};
+
+struct coll_engine_ops {
+    uint32_t version; /* COLL_ENGINE_VERSION */
+    /* Collective: every rank of every one of them joins at the same time, in any order within one call. */
+    void (*join)(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count);
+    /* Whether this call is to be compressed; it counts as one of its kind then. A function of its arguments and of
+     * what all ranks hold: all decide alike. `step` is to be run when it is. */
+    bool (*decide)(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
+                   const char **reason);
+    /* The three parts of a run, for all steps of a group at once: encoding; what NCCL moves, in a group that is open;
+     * decoding, when that group has ended. Nothing waits. A failure leaves the communicator as one of NCCL's would. */
+    coll_result (*encode)(struct coll_step *steps, unsigned count);
+    coll_result (*move)(struct coll_step *steps, unsigned count);
+    coll_result (*decode)(struct coll_step *steps, unsigned count);
+    /* COLL_SUCCESS, or what went wrong with it since. */
+    coll_result (*error)(struct coll_member *member);
+    /* Ends what of ours runs on its GPU, at once. */
+    void (*abort)(struct coll_member *member);
+    /* When all that was asked for is over; after abort at once. */
+    void (*leave)(struct coll_member *member);
+};
+
+#define COLL_ENGINE_VERSION 1u
+
+/* What a plugin exports under the name COLL_ENGINE_SYMBOL; NULL: why it cannot be used is in `why`. */
+typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);
+#define COLL_ENGINE_LIBRARY "libstrait-coll-cuda.so.0"
+#define COLL_ENGINE_SYMBOL  "strait_coll_engine"
+
+/* The plugin, looked for once; NULL when there is none that can be used. Any thread. */
+const struct coll_engine_ops *coll_engine(void);
+/* Why there is none, when it has been looked for; static. */
+const char *coll_engine_why(void);
+
+#endif

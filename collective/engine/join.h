@@ -1,0 +1,12 @@
+/* Communicators come and go (collective/engine.h). */
+#ifndef STRAIT_COLLECTIVE_ENGINE_JOIN_H
+#define STRAIT_COLLECTIVE_ENGINE_JOIN_H
+
+#include "collective/engine/member.h"
+
+void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
+                  unsigned count);
+void member_abort(struct coll_member *member);
+void member_leave(struct coll_member *member);
+
+#endif

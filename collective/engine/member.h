@@ -1,0 +1,58 @@
+/* A communicator that is compressed, as one rank of it sees it. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_MEMBER_H
+#define STRAIT_COLLECTIVE_ENGINE_MEMBER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "collective/engine.h"
+#include "collective/engine/gpu.h"
+#include "collective/engine/levels.h"
+#include "collective/engine/staging.h"
+
+enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 4 };
+
+/* What was found of the link between ranks, the same on all of them: a message of S bytes to each other rank takes
+ * `start` + S x `per_byte` seconds. */
+struct link_cost {
+    double start, per_byte;
+};
+
+struct coll_member {
+    struct coll_engine_host host;
+    const struct gpu_ops *gpu;
+    const struct strait_codec *codec;
+    coll_comm comm, repairs; /* repairs: another one of the same ranks, for what did not fit */
+    int rank, ranks, device;
+    bool forced; /* compressed whatever it costs */
+    struct link_cost cost;
+
+    struct staging_list stagings;
+
+    pthread_mutex_t lock;  /* of the levels */
+    struct level *levels;  /* by key, levels_of_member */
+    pthread_t thread;      /* that repairs */
+    bool running, ending;  /* ending: of the thread; under the lock */
+    uint64_t decided;      /* operations, so that the thread knows when to look often. Under the lock */
+    int failed;            /* a coll_result. Under the lock */
+    coll_stream stream;    /* of the thread, of the beginning */
+    uint64_t *counters;    /* in the GPU's memory: of each job what each rank has issued of its kind */
+    bool telling;          /* the thread asks the others: nothing is issued meanwhile. Under the lock */
+    pthread_cond_t told;
+};
+
+/* Of a call, or of what a peer sends to this rank and this rank to it. */
+unsigned member_key(const struct coll_member *member, const struct coll_call *call);
+unsigned member_keys(const struct coll_member *member);
+
+/* The first failure is kept, and said on stderr. */
+void member_fail(struct coll_member *member, coll_result result, const char *why);
+
+/* repair.c: the thread. */
+bool repair_begin(struct coll_member *member);
+void repair_end(struct coll_member *member);
+
+/* measure.c: sets `cost`. Collective. */
+bool measure_links(struct coll_member *const members[], unsigned count);
+
+#endif

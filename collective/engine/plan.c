@@ -1,0 +1,157 @@
+#include "collective/engine/plan.h"
+
+#include <stdlib.h>
+
+static size_t aligned(size_t size)
+{
+    return (size + 255) / 256 * 256;
+}
+
+/* ---- What it is -------------------------------------------------------------------------------------------------- */
+
+static void fill(struct plan *plan, const struct coll_member *member, enum coll_operation operation)
+{
+    const uint32_t ranks = (uint32_t)member->ranks;
+    plan->sends = operation != COLL_RECV;
+    plan->receives = operation != COLL_SEND;
+    plan->everybody = operation == COLL_ALL_GATHER || operation == COLL_ALL_REDUCE;
+    plan->reduces = operation == COLL_ALL_REDUCE || operation == COLL_REDUCE_SCATTER;
+    if (operation == COLL_SEND || operation == COLL_RECV) {
+        plan->out = plan->sends;
+        plan->in = plan->receives;
+        plan->skip = UINT32_MAX;
+        return;
+    }
+    plan->out = plan->everybody ? 1 : ranks;
+    plan->in = ranks;
+    plan->skip = (uint32_t)member->rank;
+}
+
+bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned level)
+{
+    *plan = (struct plan){0};
+    if (!shape_of(&plan->shape, call->type, call->count, level))
+        return false;
+    fill(plan, member, call->operation);
+    plan->raw = plan->shape.raw;
+    return true;
+}
+
+/* A single message is number 0 and belongs to no rank. */
+static uint32_t skip_of(const struct plan *plan, bool encoding)
+{
+    return encoding && plan->everybody ? UINT32_MAX : plan->skip;
+}
+
+static unsigned coded(const struct plan *plan, bool encoding)
+{
+    const uint32_t messages = encoding ? plan->out : plan->in;
+    return messages - (skip_of(plan, encoding) < messages);
+}
+
+static unsigned parts_of(const struct plan *plan)
+{
+    return plan->shape.tail_at != 0 ? 2 : 1;
+}
+
+/* ---- Where it is ------------------------------------------------------------------------------------------------- */
+
+uint8_t *plan_source(const struct plan *plan, const struct coll_call *call, uint32_t i)
+{
+    return (uint8_t *)(uintptr_t)call->send + (plan->everybody ? 0 : i * plan->raw);
+}
+
+uint8_t *plan_target(const struct plan *plan, const struct coll_call *call, uint8_t *staging, uint32_t i)
+{
+    if (plan->reduces)
+        return staging + plan->scratch_at + i * aligned(plan->raw);
+    return (uint8_t *)call->receive + i * plan->raw;
+}
+
+/* ---- For the codec ----------------------------------------------------------------------------------------------- */
+
+static void add(struct codec_list *list, const struct plan *plan, uint8_t *raw, uint8_t *message, uint8_t *results,
+                bool encoding)
+{
+    const unsigned parts = shape_parts(&plan->shape, raw, &list->parts[list->count]);
+    for (unsigned end = list->count + parts; list->count < end; list->count++) {
+        const struct shape_part *part = &list->parts[list->count];
+        struct strait_result *result = (struct strait_result *)(void *)results + list->count;
+        if (encoding)
+            list->encode[list->count] = (struct strait_encode_item){
+                .src = shape_pages(part), .dst = message + part->at, .dst_capacity = part->bound, .result = result};
+        else
+            list->decode[list->count] = (struct strait_decode_item){.dst = shape_pages(part),
+                                                                    .src = message + part->at,
+                                                                    .src_size = part->room,
+                                                                    .result = result,
+                                                                    .flags = STRAIT_DECODE_AT_MOST};
+    }
+}
+
+bool plan_list(struct codec_list *list, const struct plan *plan, const struct coll_call *call, uint8_t *staging,
+               bool encoding)
+{
+    const uint32_t messages = encoding ? plan->out : plan->in;
+    const size_t most = 2 * (size_t)messages;
+    *list = (struct codec_list){.parts = calloc(most, sizeof(*list->parts)),
+                                .encode = encoding ? calloc(most, sizeof(*list->encode)) : NULL,
+                                .decode = encoding ? NULL : calloc(most, sizeof(*list->decode))};
+    if (list->parts == NULL || (encoding ? (void *)list->encode : (void *)list->decode) == NULL) {
+        plan_list_free(list);
+        return false;
+    }
+    for (uint32_t i = 0; i < messages; i++) {
+        if (i == skip_of(plan, encoding))
+            continue;
+        if (encoding)
+            add(list, plan, plan_source(plan, call, i), staging + plan->out_at + i * plan->shape.encoded,
+                staging + plan->results_at, true);
+        else
+            add(list, plan, plan_target(plan, call, staging, i), staging + plan->in_at + i * plan->shape.message,
+                staging + plan->results_at, false);
+    }
+    return true;
+}
+
+void plan_list_free(struct codec_list *list)
+{
+    free(list->parts);
+    free(list->encode);
+    free(list->decode);
+}
+
+static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_member *member,
+                          const struct coll_call *call, bool encoding)
+{
+    struct codec_list list;
+    /* Sizes alone matter, but addresses have to be there. */
+    static uint64_t somewhere;
+    struct coll_call sized = *call;
+    sized.send = sized.receive = &somewhere;
+    if (!plan_list(&list, plan, &sized, (uint8_t *)&somewhere, encoding))
+        return false;
+    uint64_t size = encoding ? strait_encode_scratch_size(member->codec, list.encode, list.count)
+                             : strait_decode_scratch_size(member->codec, list.decode, list.count);
+    if (size > *most)
+        *most = size;
+    plan_list_free(&list);
+    return size > 0 || list.count == 0;
+}
+
+bool plan_measure(struct plan *plan, const struct coll_member *member, const struct coll_call *call)
+{
+    const unsigned out = coded(plan, true), in = coded(plan, false);
+    plan->out_at = 0;
+    plan->in_at = aligned(plan->out_at + plan->out * plan->shape.encoded);
+    plan->scratch_at = aligned(plan->in_at + plan->in * plan->shape.message);
+    plan->found_at = aligned(plan->scratch_at + (plan->reduces ? plan->in * aligned(plan->raw) : 0));
+    plan->results_at = plan->found_at + aligned(sizeof(uint32_t));
+    plan->codec_at =
+        aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));
+    if ((plan->sends && !codec_scratch(&plan->codec_size, plan, member, call, true)) ||
+        (plan->receives && !codec_scratch(&plan->codec_size, plan, member, call, false)))
+        return false;
+    plan->size = aligned(plan->codec_at + plan->codec_size);
+    return true;
+}

@@ -1,0 +1,48 @@
+/* What a step sends, receives and needs room for. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_PLAN_H
+#define STRAIT_COLLECTIVE_ENGINE_PLAN_H
+
+#include "collective/engine/member.h"
+#include "collective/engine/shape.h"
+
+/*
+ *                 sent, each to             received into
+ *   all_gather    all of it      everybody  receive, by rank
+ *   all_to_all    by rank        its rank   receive, by rank
+ *   reduce_scatter  by rank      its rank   scratch, by rank; receive is the sum of it and of what is its own
+ *   all_reduce    all of it      the other  scratch; the same. Of two ranks only: more send it in parts, twice
+ *   send, recv    all of it      the peer   receive
+ */
+struct plan {
+    struct shape shape;
+    bool sends, receives, everybody; /* everybody: one message, for all */
+    bool reduces;
+    uint32_t out, in;                /* messages: by rank, or one */
+    uint32_t skip;                   /* the rank's own, which is not coded */
+    uint64_t raw;                    /* bytes of a message's values */
+    /* Parts of the staging memory, from the step's place in it. */
+    size_t out_at, in_at, scratch_at, found_at, results_at, codec_at, codec_size, size;
+};
+
+/* False: it goes raw. */
+bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned level);
+
+/* Adds the codec's scratch, by asking it; then the whole is known. False: no memory. */
+bool plan_measure(struct plan *plan, const struct coll_member *member, const struct coll_call *call);
+
+/* Where the values of message `i` are, and where those that come go. */
+uint8_t *plan_source(const struct plan *plan, const struct coll_call *call, uint32_t i);
+uint8_t *plan_target(const struct plan *plan, const struct coll_call *call, uint8_t *staging, uint32_t i);
+
+/* What the codec is asked to do, for messages other than `skip`. The arrays are as long as 2 x messages. */
+struct codec_list {
+    struct shape_part *parts;
+    struct strait_encode_item *encode;
+    struct strait_decode_item *decode;
+    unsigned count;
+};
+bool plan_list(struct codec_list *list, const struct plan *plan, const struct coll_call *call, uint8_t *staging,
+               bool encoding);
+void plan_list_free(struct codec_list *list);
+
+#endif

@@ -1,0 +1,76 @@
+#include "collective/engine/staging.h"
+
+#include <stdlib.h>
+
+static void destroy(struct coll_staging *staging, const struct gpu_ops *gpu)
+{
+    for (unsigned i = 0; i < staging->outgrown_count; i++)
+        gpu->release(staging->outgrown[i]);
+    gpu->release(staging->memory);
+    gpu->release(staging->control);
+    gpu->release_pinned(staging->mail);
+    if (staging->last != NULL)
+        gpu->event_end(staging->last);
+    free(staging->outgrown);
+    free(staging);
+}
+
+static struct coll_staging *make(const struct gpu_ops *gpu, uint64_t capture)
+{
+    struct coll_staging *made = calloc(1, sizeof(*made));
+    if (made == NULL)
+        return NULL;
+    made->capture = capture;
+    made->mail = gpu->allocate_pinned(sizeof(*made->mail));
+    made->control = gpu->allocate(sizeof(*made->control), true);
+    made->last = gpu->event_make(false);
+    if (made->mail != NULL && made->control != NULL && made->last != NULL)
+        return made;
+    destroy(made, gpu);
+    return NULL;
+}
+
+struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops *gpu, coll_stream stream)
+{
+    const uint64_t capture = gpu->stream_capture(stream);
+    for (struct coll_staging *staging = list->first; staging != NULL; staging = staging->next)
+        if (staging->capture == capture)
+            return staging;
+    struct coll_staging *made = make(gpu, capture);
+    if (made == NULL)
+        return NULL;
+    made->next = list->first;
+    __atomic_store_n(&list->first, made, __ATOMIC_RELEASE);
+    return made;
+}
+
+/* By powers of two, so what was outgrown is no more than what there is. */
+bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu)
+{
+    size_t size = staging->size > 0 ? staging->size : (size_t)4 << 20;
+    while (size < staging->reserved)
+        size *= 2;
+    if (size == staging->size)
+        return true;
+    if (staging->memory != NULL) {
+        void **outgrown = realloc(staging->outgrown, (staging->outgrown_count + 1) * sizeof(*outgrown));
+        if (outgrown == NULL)
+            return false;
+        staging->outgrown = outgrown;
+        outgrown[staging->outgrown_count++] = staging->memory;
+        staging->memory = NULL;
+        staging->size = 0;
+    }
+    staging->memory = gpu->allocate(size, false);
+    staging->size = staging->memory != NULL ? size : 0;
+    return staging->memory != NULL;
+}
+
+void staging_end(struct staging_list *list, const struct gpu_ops *gpu)
+{
+    while (list->first != NULL) {
+        struct coll_staging *next = list->first->next;
+        destroy(list->first, gpu);
+        list->first = next;
+    }
+}

@@ -1,0 +1,39 @@
+/* Memory that messages are encoded into and received in. One for all that is called straight, one for every graph that is
+ * captured: graphs may run beside other operations. What one of them holds is used in the order of its operations. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_STAGING_H
+#define STRAIT_COLLECTIVE_ENGINE_STAGING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collective/engine/gpu.h"
+
+struct coll_staging {
+    struct coll_staging *next;
+    uint64_t capture; /* 0: what is called straight */
+    uint8_t *memory;
+    size_t size;
+    void **outgrown; /* memory that was too small: what runs may still use it */
+    unsigned outgrown_count;
+    struct mail *mail;
+    struct mail_control *control;
+    gpu_event last; /* of what was asked for before, when `used` */
+    coll_stream stream;
+    bool used;
+    size_t reserved; /* for the group that is being made ready */
+};
+
+struct staging_list {
+    struct coll_staging *first; /* a reader without the lock sees whole ones: members are only put in front */
+};
+
+/* That of the stream; NULL: no memory. */
+struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops *gpu, coll_stream stream);
+
+/* Makes it as large as `reserved`. */
+bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu);
+
+void staging_end(struct staging_list *list, const struct gpu_ops *gpu);
+
+#endif

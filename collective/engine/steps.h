@@ -1,0 +1,11 @@
+/* The three parts of a run (collective/engine.h). */
+#ifndef STRAIT_COLLECTIVE_ENGINE_STEPS_H
+#define STRAIT_COLLECTIVE_ENGINE_STEPS_H
+
+#include "collective/engine/member.h"
+
+coll_result steps_encode(struct coll_step *steps, unsigned count);
+coll_result steps_move(struct coll_step *steps, unsigned count);
+coll_result steps_decode(struct coll_step *steps, unsigned count);
+
+#endif

@@ -1,0 +1,107 @@
+#include "collective/run.h"
+
+#include <stdlib.h>
+
+#include "collective/thread.h"
+#include "collective/track.h"
+
+static _Thread_local struct {
+    struct coll_step *items;
+    unsigned count, capacity;
+} kept;
+
+static bool keep(const struct coll_step *step)
+{
+    if (kept.count == kept.capacity) {
+        unsigned capacity = kept.capacity == 0 ? 8 : 2 * kept.capacity;
+        struct coll_step *items = realloc(kept.items, capacity * sizeof(*items));
+        if (items == NULL)
+            return false;
+        kept.items = items;
+        kept.capacity = capacity;
+    }
+    kept.items[kept.count++] = *step;
+    return true;
+}
+
+/* What the engine calls, NCCL or what NCCL calls in turn, is not looked at. */
+typedef coll_result part(struct coll_step *steps, unsigned count);
+
+static coll_result run(part *what, struct coll_step *steps, unsigned count)
+{
+    coll_thread.inside++;
+    return coll_left(what(steps, count));
+}
+
+coll_result coll_run(const struct coll_step *step)
+{
+    const struct coll_engine_ops *engine = coll_engine();
+    struct coll_step own = *step;
+    if (coll_thread.depth > 0)
+        return keep(step) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
+    coll_result result = run(engine->encode, &own, 1);
+    if (result == COLL_SUCCESS)
+        result = COLL_NCCL(GroupStart());
+    if (result != COLL_SUCCESS)
+        return result;
+    result = run(engine->move, &own, 1);
+    coll_result ended = COLL_NCCL(GroupEnd());
+    result = result == COLL_SUCCESS ? ended : result;
+    return result == COLL_SUCCESS ? run(engine->decode, &own, 1) : result;
+}
+
+void coll_run_forget(void)
+{
+    free(kept.items);
+    kept.items = NULL;
+    kept.count = kept.capacity = 0;
+}
+
+coll_result coll_run_before_end(void)
+{
+    const struct coll_engine_ops *engine = coll_engine();
+    if (kept.count == 0)
+        return COLL_SUCCESS;
+    coll_result result = run(engine->encode, kept.items, kept.count);
+    return result == COLL_SUCCESS ? run(engine->move, kept.items, kept.count) : result;
+}
+
+coll_result coll_run_after_end(coll_result ended)
+{
+    if (ended == COLL_SUCCESS && kept.count > 0)
+        ended = run(coll_engine()->decode, kept.items, kept.count);
+    coll_run_forget();
+    return ended;
+}
+
+/* ---- Communicators ----------------------------------------------------------------------------------------------- */
+
+static void enter(void)
+{
+    coll_thread.inside++;
+}
+
+void coll_run_join(struct coll_joining *joinings, unsigned count)
+{
+    const struct coll_library *library = coll_library();
+    const struct coll_engine_host host = {
+        .nccl = &library->pnccl, .settings = library->settings, .enter = enter, .say = coll_say};
+    if (library->settings.raw || count == 0)
+        return;
+    if (coll_engine() == NULL) {
+        if (library->settings.forced)
+            coll_say("nothing is compressed: %s", coll_engine_why());
+        for (unsigned i = 0; i < count; i++)
+            coll_track_member(joinings[i].comm, NULL, coll_engine_why());
+        return;
+    }
+    coll_thread.inside++;
+    coll_engine()->join(&host, joinings, count);
+    coll_thread.inside--;
+    for (unsigned i = 0; i < count; i++) {
+        coll_track_member(joinings[i].comm, joinings[i].member, "the ranks could not agree");
+        if (joinings[i].member == NULL || library->settings.print)
+            coll_say("communicator %p, rank %d of %d: %s%s", (void *)joinings[i].comm, joinings[i].rank,
+                     joinings[i].ranks, joinings[i].member == NULL ? "stays raw: " : "", joinings[i].why);
+    }
+}
