@@ -41,3 +41,17 @@ strait_python_test(collective_ctypes NEEDS ctypes COMMAND tests/collective/throu
 strait_test(collective USES collective LABELS unit)
 strait_test(collective_reduce USES coll_reduce LABELS unit TIMEOUT 60)
 target_link_libraries(test_collective_reduce PRIVATE m)
+
+# The kernel that adds up, on a GPU; and NCCL, on two.
+if(STRAIT_HAVE_CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    add_executable(test_collective_reduce_cuda test_collective_reduce_cuda.c reduce_times.c)
+    target_link_libraries(test_collective_reduce_cuda PRIVATE strait_coll_reduce_cuda strait_coll_reduce strait_test_support)
+    strait_add_test(collective_reduce_cuda COMMAND test_collective_reduce_cuda LABELS gpu TIMEOUT 300)
+    if(STRAIT_HAVE_NCCL)
+        add_executable(reduce_nccl reduce_nccl.c)
+        target_include_directories(reduce_nccl PRIVATE ${NCCL_INCLUDE_DIR})
+        target_link_libraries(reduce_nccl PRIVATE strait_coll_reduce strait_test_support CUDA::cudart_static ${CMAKE_DL_LIBS})
+        strait_add_test(collective_reduce_nccl COMMAND reduce_nccl LABELS gpu TIMEOUT 300)
+    endif()
+endif()
