@@ -43,17 +43,39 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median, in milliseconds. NULL: of a copy of so many bytes. */
-static double measure(const struct coll_reduce *reduce, unsigned budget, size_t bytes, cudaStream_t stream)
+/* What is measured: one launch; or, without ranks, a copy; or, of a piece smaller than all, both for one piece after
+ * another: what is copied there is added from there, as if it had been decoded. */
+struct work {
+    struct coll_reduce reduce;
+    unsigned budget;
+    size_t bytes, piece;
+};
+
+static void run(const struct work *work, cudaStream_t stream)
+{
+    if (work->reduce.sources == 0)
+        require_cuda(cudaMemcpyAsync(target, source[0], work->bytes, cudaMemcpyDeviceToDevice, stream));
+    else if (work->piece == 0)
+        require_cuda(coll_reduce_launch(&work->reduce, work->budget, stream));
+    else
+        for (size_t at = 0; at < work->bytes; at += work->piece) {
+            struct coll_reduce part = work->reduce;
+            part.source[0] = source[0] + at;
+            part.dst = target + at;
+            part.count = work->piece / coll_reduce_element_bytes(part.type);
+            require_cuda(cudaMemcpyAsync(source[1], source[2] + at, work->piece, cudaMemcpyDeviceToDevice, stream));
+            require_cuda(coll_reduce_launch(&part, work->budget, stream));
+        }
+}
+
+/* The median, in milliseconds. */
+static double measure(const struct work *work, cudaStream_t stream)
 {
     float ms[RUNS];
     for (int i = -3; i < RUNS; i++) {
         float once;
         require_cuda(cudaEventRecord(begin, stream));
-        if (reduce == NULL)
-            require_cuda(cudaMemcpyAsync(target, source[0], bytes, cudaMemcpyDeviceToDevice, stream));
-        else
-            require_cuda(coll_reduce_launch(reduce, budget, stream));
+        run(work, stream);
         require_cuda(cudaEventRecord(end, stream));
         require_cuda(cudaEventSynchronize(end));
         require_cuda(cudaEventElapsedTime(&once, begin, end));
@@ -67,19 +89,38 @@ static double measure(const struct coll_reduce *reduce, unsigned budget, size_t 
 /* Of `bytes` bytes of result. */
 static void time_one(const struct timed *what, size_t bytes, cudaStream_t stream)
 {
-    struct coll_reduce reduce = {.type = what->type,
-                                 .operation = what->operation,
-                                 .order = what->order,
-                                 .sources = what->sources,
-                                 .dst = target,
-                                 .count = bytes / coll_reduce_element_bytes(what->type)};
+    struct work work = {.reduce = {.type = what->type,
+                                   .operation = what->operation,
+                                   .order = what->order,
+                                   .sources = what->sources,
+                                   .dst = target,
+                                   .count = bytes / coll_reduce_element_bytes(what->type)},
+                        .budget = what->budget};
     for (uint32_t i = 0; i < what->sources; i++)
-        reduce.source[i] = source[i] + (i == 1 ? what->shift : 0);
-    const double ms = measure(&reduce, what->budget, bytes, stream);
+        work.reduce.source[i] = source[i] + (i == 1 ? what->shift : 0);
+    const double ms = measure(&work, stream);
     const double moved = (double)bytes * (what->sources + 1);
     printf("%-14s %u ranks, SMs %3u, shift %u: %4zu MiB %8.1f us, %6.0f GB/s of results, %6.0f GB/s of memory\n",
            what->name, what->sources, what->budget, what->shift, bytes >> 20, ms * 1e3, (double)bytes / 1e6 / ms,
            moved / 1e6 / ms);
+}
+
+static void time_copy(size_t bytes, cudaStream_t stream)
+{
+    const struct work work = {.bytes = bytes};
+    const double ms = measure(&work, stream);
+    printf("%-14s %34zu MiB %8.1f us, %6.0f GB/s of results, %6.0f GB/s of memory\n", "copy", bytes >> 20, ms * 1e3,
+           (double)bytes / 1e6 / ms, 2 * (double)bytes / 1e6 / ms);
+}
+
+static void time_pieces(size_t piece, cudaStream_t stream)
+{
+    struct work work = {.reduce = {.type = COLL_REDUCE_BF16, .sources = 2, .source = {NULL, source[1]}},
+                        .bytes = LARGEST,
+                        .piece = piece};
+    const double ms = measure(&work, stream);
+    printf("copies and sums of 2 ranks, pieces of %3zu MiB: %4zu MiB %8.1f us, %6.0f GB/s of results\n", piece >> 20,
+           LARGEST >> 20, ms * 1e3, (double)LARGEST / 1e6 / ms);
 }
 
 void time_reduce(cudaStream_t stream)
@@ -93,12 +134,12 @@ void time_reduce(cudaStream_t stream)
         require_cuda(cudaMemsetAsync(source[i], 0x3c + i, LARGEST + 16, stream));
     }
     for (int s = 0; s < COUNT(sizes); s++) {
-        const double ms = measure(NULL, 0, sizes[s], stream);
-        printf("%-14s %34zu MiB %8.1f us, %6.0f GB/s of results, %6.0f GB/s of memory\n", "copy", sizes[s] >> 20,
-               ms * 1e3, (double)sizes[s] / 1e6 / ms, 2 * (double)sizes[s] / 1e6 / ms);
+        time_copy(sizes[s], stream);
         for (int i = 0; i < COUNT(timed); i++)
             time_one(&timed[i], sizes[s], stream);
     }
+    for (size_t piece = (size_t)2 << 20; piece <= LARGEST; piece *= 2)
+        time_pieces(piece, stream);
     for (int i = 0; i < SOURCES; i++)
         cudaFree(source[i]);
     cudaFree(target);

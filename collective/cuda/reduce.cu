@@ -23,12 +23,13 @@ struct reduce_launch {
 
 // ---- Vectors --------------------------------------------------------------------------------------------------------
 
-// What addresses of vectors are multiples of need not be 16 at all sources.
+// What addresses of vectors are multiples of need not be 16 at all sources. They stay in the L2 as they are: buffers
+// that are used again and again, for one piece after another, need not go to memory at all.
 template <bool ALIGNED> DEVICE uint4 load_vector(const uint8_t *from)
 {
     const uint32_t low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from)) % VECTOR; // of all threads the same
     if (ALIGNED || low == 0)
-        return __ldcs(reinterpret_cast<const uint4 *>(from));
+        return __ldcg(reinterpret_cast<const uint4 *>(from));
     if (low % 8 == 0) {
         const uint2 a = *reinterpret_cast<const uint2 *>(from), b = *reinterpret_cast<const uint2 *>(from + 8);
         return make_uint4(a.x, a.y, b.x, b.y);
