@@ -82,7 +82,7 @@ static uint8_t values[RANKS][4 * ALL], sums[4 * ALL];
 static struct coll_reduce ask(enum coll_reduce_type type, enum coll_reduce_operation operation, uint32_t sources)
 {
     struct coll_reduce reduce = {.type = type, .operation = operation, .sources = sources, .dst = sums, .count = ALL};
-    for (uint32_t i = 0; i < sources; i++)
+    for (uint32_t i = 0; i < sources && i < RANKS; i++)
         reduce.source[i] = values[i];
     return reduce;
 }
