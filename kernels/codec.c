@@ -82,6 +82,11 @@ const char *strait_codec_name_at(uint32_t index)
     return index < CODEC_COUNT ? codecs[index].name : NULL;
 }
 
+enum strait_status strait_codec_prepare(const struct strait_codec *codec)
+{
+    return codec == NULL || codec->device == NULL ? STRAIT_OK : codec->device->prepare();
+}
+
 const char *strait_version(void)
 {
     return STRAIT_VERSION;

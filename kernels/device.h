@@ -35,6 +35,7 @@ struct device_ops {
     /* Enqueue; ERR_INVALID (no tables), ERR_ALIGNMENT, ERR_NO_SPACE (scratch), ERR_DEVICE. */
     enum strait_status (*encode)(const struct device_encode *call);
     enum strait_status (*decode)(const struct device_decode *call);
+    enum strait_status (*prepare)(void); /* strait_codec_prepare */
 };
 
 /* Grows with every change of what is above, or of the image of tables. */

@@ -30,6 +30,13 @@ __device__ uint32_t load_system(const uint32_t *word)
     return *reinterpret_cast<const volatile uint32_t *>(word);
 }
 
+__device__ uint64_t now_ns()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+
 // ---- Heads ----------------------------------------------------------------------------------------------------------
 
 struct verdict {
@@ -125,8 +132,12 @@ __global__ void __launch_bounds__(32) meet_kernel(const gpu_meet meet)
     control->count = 0;
     __threadfence_system();
     *reinterpret_cast<volatile uint64_t *>(&meet.mail->posted) = post;
-    while (load_system(&meet.mail->done) < post && load_system(&meet.mail->abort) == 0)
+    const uint64_t until = now_ns() + meet.patience_ns;
+    bool done;
+    while (!(done = load_system(&meet.mail->done) >= post) && load_system(&meet.mail->abort) == 0 && now_ns() < until)
         __nanosleep(2000);
+    if (!done)
+        say_failed(meet.mail, static_cast<uint32_t>(STRAIT_ERR_IO));
     __threadfence_system();
 }
 
@@ -160,6 +171,18 @@ __global__ void __launch_bounds__(THREADS) verify_kernel(const gpu_verify verify
 }
 
 } // namespace
+
+cudaError_t control_prepare(void)
+{
+    const void *const kernels[] = {(const void *)seal_kernel, (const void *)check_kernel, (const void *)meet_kernel,
+                                   (const void *)void_kernel, (const void *)verify_kernel};
+    cudaError_t error = cudaSuccess;
+    cudaFuncAttributes attributes;
+    for (const void *kernel : kernels)
+        if (error == cudaSuccess)
+            error = cudaFuncGetAttributes(&attributes, kernel);
+    return error;
+}
 
 cudaError_t control_seal(const struct gpu_seal *seal, cudaStream_t stream)
 {

@@ -10,6 +10,8 @@
 extern "C" {
 #endif
 
+/* Loads the kernels on the current device. */
+cudaError_t control_prepare(void);
 cudaError_t control_seal(const struct gpu_seal *seal, cudaStream_t stream);
 cudaError_t control_check(const struct gpu_check *check, cudaStream_t stream);
 cudaError_t control_meet(const struct gpu_meet *meet, cudaStream_t stream);

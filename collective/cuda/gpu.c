@@ -1,5 +1,7 @@
 /* collective/engine/gpu.h by the CUDA runtime. */
+#include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <string.h>
 
 #include "collective/cuda/control.h"
 #include "collective/cuda/gpu.h"
@@ -32,6 +34,28 @@ static void unrelax(struct relaxed relaxed)
 static const struct strait_codec *codec(void)
 {
     return strait_codec_get("cuda");
+}
+
+static bool prepare(void)
+{
+    return good(control_prepare()) && good(coll_reduce_prepare());
+}
+
+/* A kernel that is loaded with its first launch may have to wait for those that run, and one of ours waits for a thread
+ * that has to launch something: neither would ever go on. */
+static const char *trouble(void)
+{
+    enum cudaDriverEntryPointQueryResult found;
+    void *entry = NULL;
+    CUresult (*loading)(CUmoduleLoadingMode *) = NULL;
+    CUmoduleLoadingMode mode;
+    if (!good(cudaGetDriverEntryPointByVersion("cuModuleGetLoadingMode", &entry, 11070, cudaEnableDefault, &found)) ||
+        entry == NULL)
+        return "the driver is too old";
+    memcpy(&loading, &entry, sizeof(loading));
+    if (loading(&mode) == CUDA_SUCCESS && mode == CU_MODULE_EAGER_LOADING)
+        return NULL;
+    return "CUDA loads kernels when they are first launched: CUDA_MODULE_LOADING=EAGER is needed";
 }
 
 static bool enter(int device, int *before)
@@ -214,7 +238,9 @@ static void thread_begin(int device)
 
 const struct gpu_ops *cuda_gpu(void)
 {
-    static const struct gpu_ops ops = {.codec = codec,
+    static const struct gpu_ops ops = {.trouble = trouble,
+                                       .codec = codec,
+                                       .prepare = prepare,
                                        .enter = enter,
                                        .leave = leave,
                                        .allocate = allocate,

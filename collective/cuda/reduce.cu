@@ -269,3 +269,16 @@ cudaError_t coll_reduce_launch(const struct coll_reduce *reduce, unsigned sm_bud
     return strait::start(strait::kernel_of(reduce->type, strait::kind_of(*reduce), shape), &launch,
                          strait::vectors_each[shape], sm_budget, stream);
 }
+
+cudaError_t coll_reduce_prepare(void)
+{
+    cudaError_t error = cudaSuccess;
+    cudaFuncAttributes attributes;
+    for (int type = 0; type < COLL_REDUCE_TYPES; type++)
+        for (int kind = 0; kind < strait::REDUCE_KINDS; kind++)
+            for (int shape = 0; shape < strait::SHAPES && error == cudaSuccess; shape++)
+                error = cudaFuncGetAttributes(&attributes, strait::kernel_of(static_cast<coll_reduce_type>(type),
+                                                                             static_cast<strait::reduce_kind>(kind),
+                                                                             static_cast<strait::shape>(shape)));
+    return error;
+}

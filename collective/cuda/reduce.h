@@ -15,6 +15,9 @@ extern "C" {
  * cudaErrorInvalidValue: what coll_reduce_check() does not like. */
 cudaError_t coll_reduce_launch(const struct coll_reduce *reduce, unsigned sm_budget, cudaStream_t stream);
 
+/* Loads the kernels on the current device, so that no launch waits for that. */
+cudaError_t coll_reduce_prepare(void);
+
 #ifdef __cplusplus
 }
 #endif

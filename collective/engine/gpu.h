@@ -84,10 +84,11 @@ struct gpu_check {
     struct repair_job job;
 };
 
-/* When jobs were added: waits until the thread has done them. */
+/* When jobs were added: waits until the thread has done them, for so long and then fails. */
 struct gpu_meet {
     struct mail *mail;
     struct mail_control *control;
+    uint64_t patience_ns;
 };
 
 /* Before decoding: what was moved again is no chunk any more, so that it is not decoded. */
@@ -107,7 +108,10 @@ struct gpu_verify {
 typedef struct CUevent_st *gpu_event;
 
 struct gpu_ops {
+    /* NULL: what is launched beside kernels that wait cannot be counted on to run; why, static. */
+    const char *(*trouble)(void);
     const struct strait_codec *(*codec)(void); /* of the current device; NULL: it has none */
+    bool (*prepare)(void);                     /* loads what is launched on the current device, the codec's apart */
     bool (*enter)(int device, int *before);
     void (*leave)(int before);
     /* Also while a stream is captured. */

@@ -51,13 +51,19 @@ static bool prepare(struct joining *joining)
         snprintf(joining->what->why, sizeof(joining->what->why), "more than %d ranks", COLL_REDUCE_SOURCES_MAX);
         return false;
     }
+    const char *trouble = gpu->trouble();
+    if (trouble != NULL) {
+        snprintf(joining->what->why, sizeof(joining->what->why), "%s", trouble);
+        return false;
+    }
     member->codec = gpu->codec();
     member->levels = calloc(member_keys(member), sizeof(*member->levels));
     member->counters = gpu->allocate(sizeof(uint64_t) * JOBS_MAX * (size_t)member->ranks, false);
-    if (member->codec != NULL && member->levels != NULL && member->counters != NULL)
+    const bool coded = member->codec != NULL && strait_codec_prepare(member->codec) == STRAIT_OK && gpu->prepare();
+    if (coded && member->levels != NULL && member->counters != NULL)
         return true;
     snprintf(joining->what->why, sizeof(joining->what->why), "%s",
-             member->codec == NULL ? "the codec does not run on this GPU" : "no memory");
+             coded ? "no memory" : "the codec does not run on this GPU");
     return false;
 }
 
@@ -155,6 +161,18 @@ static bool split_one(struct joining *joining)
                                  COLL_SUCCESS;
 }
 
+/* What the thread that repairs will need is made and loaded now: both may wait for what runs on the GPU, and then that
+ * waits for the thread. */
+static bool warm_one(struct joining *joining)
+{
+    return !joining->able || repair_warm(joining->member);
+}
+
+static bool wait_one(struct joining *joining)
+{
+    return !joining->able || joining->member->gpu->stream_wait(joining->member->stream);
+}
+
 static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     nccl->GroupStart();
@@ -165,6 +183,10 @@ static void exchange(struct joining *joinings, unsigned count, const struct coll
     nccl->GroupStart();
     (void)each(joinings, count, split_one);
     nccl->GroupEnd();
+    nccl->GroupStart();
+    (void)each(joinings, count, warm_one);
+    nccl->GroupEnd();
+    (void)each(joinings, count, wait_one);
 }
 
 static void measure(struct joining *joinings, unsigned count)

@@ -12,7 +12,8 @@
 /* 1024ths of the raw bytes that a message's main part has room for, by level; 0: it goes raw.
  *
  * BF16: codes that count from the block's own exponents take 10.8 bits a value on gradients and weights, 10.91 on the
- * worst tensor of the corpus; 11.2 are given. FP16: 13.8 of 16. FP32: widened BF16 takes 10.9 of 32 bits, others 27. */
+ * worst tensor of the corpus; 10.94 are given, then 12. FP16: 14 of 16. FP32: widened BF16 takes 10.9 of 32 bits, others
+ * 27: 11.5, then 28. */
 unsigned levels_share(coll_type type, unsigned level);
 
 /* Operations `from` to `until` have `level`, those after them 0. */

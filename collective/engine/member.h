@@ -48,7 +48,8 @@ unsigned member_keys(const struct coll_member *member);
 /* The first failure is kept, and said on stderr. */
 void member_fail(struct coll_member *member, coll_result result, const char *why);
 
-/* repair.c: the thread. */
+/* repair.c: the thread. warm: sends something to all others, in a group of the caller's. */
+bool repair_warm(struct coll_member *member);
 bool repair_begin(struct coll_member *member);
 void repair_end(struct coll_member *member);
 

@@ -200,6 +200,12 @@ static void *run(void *argument)
     return NULL;
 }
 
+bool repair_warm(struct coll_member *member)
+{
+    const struct repair_job job = {.peer = -1};
+    return tell_job(member, &job, 0) == COLL_SUCCESS;
+}
+
 bool repair_begin(struct coll_member *member)
 {
     member->running = pthread_create(&member->thread, NULL, run, member) == 0;

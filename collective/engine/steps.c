@@ -4,6 +4,9 @@
 
 #include "collective/engine/plan.h"
 
+/* Other ranks come to a meeting as soon as the operation is over for them too, so one that waits longer has lost them. */
+#define MEET_PATIENCE_NS UINT64_C(10000000000)
+
 /* A step's plan follows from it alone, so it is made anew by each part of the run. */
 static bool plan_again(struct plan *plan, const struct coll_step *step)
 {
@@ -242,7 +245,7 @@ static bool check_all(const struct coll_step *steps, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         const struct gpu_ops *gpu = steps[i].member->gpu;
-        const struct gpu_meet meet = {steps[i].staging->mail, steps[i].staging->control};
+        const struct gpu_meet meet = {steps[i].staging->mail, steps[i].staging->control, MEET_PATIENCE_NS};
         int before;
         if (!gpu->enter(steps[i].member->device, &before))
             return false;

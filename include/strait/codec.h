@@ -239,6 +239,11 @@ STRAIT_API const char *strait_codec_name(const struct strait_codec *codec);
  * the last. */
 STRAIT_API const char *strait_codec_name_at(uint32_t index);
 
+/* Makes ready what calls of this variant need on the current device. Kernels are otherwise loaded when they are first
+ * launched, for which the driver may wait until everything has ended that runs there: who launches beside kernels that
+ * wait for something asks for this before. OK, at once, for the processor's variants; ERR_DEVICE. */
+STRAIT_API enum strait_status strait_codec_prepare(const struct strait_codec *codec);
+
 /* Version of the library, "major.minor.patch". */
 STRAIT_API const char *strait_version(void);
 

@@ -275,7 +275,19 @@ static strait_status decode(const device_decode *call)
     return launch_all<decode_item>(with, head, call->items, call->count, all.blocks, all.far_regions);
 }
 
-static const device_ops ops = {DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode};
+// To ask for a kernel's attributes loads it.
+static strait_status prepare()
+{
+    const int device = current_device();
+    cudaFuncAttributes attributes;
+    bool good = device >= 0 && cudaFuncGetAttributes(&attributes, upload_function()) == cudaSuccess;
+    for (uint32_t which = 0; which <= CODERS; which++)
+        for (uint32_t variant = 0; variant < 4; variant++)
+            good = good && resident_blocks(choose_kernel(static_cast<coder>(which), variant / 2, variant % 2), device) > 0;
+    return good ? STRAIT_OK : STRAIT_ERR_DEVICE;
+}
+
+static const device_ops ops = {DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, prepare};
 
 } // namespace strait
 
