@@ -335,7 +335,9 @@ void request_over(struct request *request); /* something of it has ended: it may
 /* The text of a failure: when there is none, what a device of the pool says of its own. It may point into *state. */
 const char *request_why(const struct request *request, enum strait_reason reason, const char *text,
                         struct device_state *state);
-/* Marks pages and adds them. NONE, BUSY, GEOMETRY (no such page, or an index twice), NO_MEMORY. */
+/* Pages of it are in memory of a GPU that has failed. */
+bool request_is_stranded(const struct request *request);
+/* Marks pages and adds them. NONE, BUSY, GEOMETRY (no such page, or an index twice), NO_MEMORY, LOCAL (stranded). */
 enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);
 void request_state(struct request *request, enum strait_state state); /* moves up and tells the client */
 void request_release_pool(struct request *request);                   /* drained: its pages are free */

@@ -193,7 +193,9 @@ static enum strait_status make_jobs(struct node *node)
                                           .arena_bytes =
                                               reach_is_on(node) ? arena_bytes + gpu_nccl_bytes(node, arena_bytes) : 0,
                                           .multiprocessors = node->options.gpu_multiprocessors,
-                                          .attention_ns = attention_of(node)};
+                                          .attention_ns = attention_of(node),
+                                          .failed = node_gpu_failed,
+                                          .owner = node};
     enum strait_status status = devices_create(node->loop, &config, &node->devices);
     if (status == STRAIT_OK)
         status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);

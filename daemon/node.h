@@ -53,6 +53,7 @@ struct node {
     uint64_t began, turn_began, idle_before; /* uv_hrtime, the loop's sleep until then */
     uint64_t attentive_until;                /* uv_hrtime: until then the loop does not sleep */
     uint64_t id, incarnation, epoch_counter;
+    uint64_t gpus_failed; /* bits, by number */
 
     bool draining; /* no new requests */
     bool stopping; /* everything is being closed */
@@ -75,6 +76,8 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
 void node_stop(struct node *node, bool drain);
 void node_destroy(struct node *node); /* NULL is allowed */
 
+/* A GPU has failed: all requests on those that have get their verdict. */
+void node_gpu_failed(void *node);
 /* The peers have been closed: exchange.c says so. */
 void node_peers_closed(struct node *node);
 /* Something has happened to a transfer between GPUs, and the next thing will happen soon: the loop looks for it without

@@ -48,6 +48,17 @@ static void refresh_requests(struct node *node)
     m->parked = node->exchange.parked_count;
 }
 
+static void refresh_gpus(struct node *node)
+{
+    struct metrics *m = &node->metrics;
+    struct device_state state;
+    m->gpus = m->gpus_failed = 0;
+    for (int32_t number = 0; node->devices != NULL && number < DEVICES_MAX; number++) {
+        m->gpus += devices_state(node->devices, number, &state);
+        m->gpus_failed += state.failed;
+    }
+}
+
 static void count_up(void *arg, struct peer *peer)
 {
     uint64_t *count = arg;
@@ -59,6 +70,7 @@ static void refresh(struct node *node)
     struct metrics *m = &node->metrics;
     refresh_slots(node);
     refresh_requests(node);
+    refresh_gpus(node);
     m->clients = node->session_count;
     m->peers = 0;
     if (node->peers != NULL)

@@ -32,9 +32,23 @@ enum strait_reason request_add_pages(struct request *request, const struct wire_
         return STRAIT_REASON_BUSY;
     enum strait_status status = page_set_add(&request->pages, list);
     if (status == STRAIT_OK)
-        return STRAIT_REASON_NONE;
+        return request_is_stranded(request) ? STRAIT_REASON_LOCAL : STRAIT_REASON_NONE;
     unmark(request, list);
     return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+}
+
+bool request_is_stranded(const struct request *request)
+{
+    const uint64_t failed = request->node->gpus_failed;
+    if (failed == 0 || request->pool == NULL)
+        return false;
+    const struct pool *pool = request->pool->pool;
+    for (uint32_t g = 0; g < pool->group_count; g++) {
+        const int32_t device = pool->groups[g].device;
+        if (device >= 0 && (failed >> device & 1) != 0 && request->pages.groups[g].id_count != 0)
+            return true;
+    }
+    return false;
 }
 
 #define CHARGED_MAX (512ull * 1024 * 1024) /* by all live requests of a client */

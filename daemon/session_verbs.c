@@ -146,7 +146,7 @@ static bool on_append(struct session *session, const struct message_append *mess
         return false;
     enum strait_reason reason = offer_append((struct offer *)request, message);
     if (reason != STRAIT_REASON_NONE)
-        fail(request, reason, "append failed");
+        fail(request, reason, request_is_stranded(request) ? "" : "append failed"); /* a device tells for itself */
     return true;
 }
 

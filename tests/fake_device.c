@@ -122,8 +122,13 @@ struct device {
     pthread_cond_t wake;
     struct device_task *first, **end; /* to be coded */
     struct device_task *waiting;      /* events */
-    bool closing, failed;
+    bool closing;
+    int32_t failed; /* 0: it works; else 1 + the number of the one that failed first of its node's */
+    struct device *next;
 };
+
+static struct device *in_use; /* by `next` */
+static pthread_mutex_t in_use_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Tasks that one launch would take: of one kind, one element type and mode. */
 static struct device_task *take_batch(struct device *device, uint32_t *taken)
@@ -160,12 +165,44 @@ static void *fetch_metadata(const struct device_task *task)
     return copy;
 }
 
+static void fail(struct device *device, int32_t first)
+{
+    int32_t works = 0;
+    if (__atomic_compare_exchange_n(&device->failed, &works, first + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        device->setup.failed(device->setup.owner);
+}
+
+/* All devices of a node, in place of all of a process. */
+static void fail_all(const struct device *first)
+{
+    pthread_mutex_lock(&in_use_lock);
+    for (struct device *device = in_use; device != NULL; device = device->next)
+        if (device->setup.owner == first->setup.owner)
+            fail(device, first->number);
+    pthread_mutex_unlock(&in_use_lock);
+}
+
 /* Has it failed, or is it to fail with what it does now? */
 static bool is_broken(struct device *device)
 {
-    if ((fake_device_control.fail & 1u << device->number) != 0)
-        __atomic_store_n(&device->failed, true, __ATOMIC_RELEASE);
-    return __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE);
+    bool works = __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE) == 0;
+    if (works && (fake_device_control.fail & 1u << device->number) != 0)
+        fail_all(device);
+    else if (works && (fake_device_control.fail_alone & 1u << device->number) != 0)
+        fail(device, device->number);
+    return __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* The first of a node's that failed takes those with it that are opened later. */
+static int32_t failed_before(const void *owner)
+{
+    int32_t failed = 0;
+    pthread_mutex_lock(&in_use_lock);
+    for (struct device *device = in_use; device != NULL && failed == 0; device = device->next)
+        if (device->setup.owner == owner && (fake_device_control.fail_alone & 1u << device->number) == 0)
+            failed = __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE);
+    pthread_mutex_unlock(&in_use_lock);
+    return failed;
 }
 
 static void code(struct device *device, struct device_task *task)
@@ -318,11 +355,23 @@ static uint32_t fake_count(const struct device_why *why)
     return 0;
 }
 
+static enum strait_status told_failed(int32_t number, int32_t failed, const struct device_why *why)
+{
+    if (failed == number + 1)
+        snprintf(why->text, why->size, "device %d failed: it was told to", number);
+    else
+        snprintf(why->text, why->size, "device %d cannot be used since device %d failed: it was told to", number,
+                 failed - 1);
+    return STRAIT_ERR_DEVICE;
+}
+
 static enum strait_status fake_open(const struct device_setup *setup, int32_t number, struct device **device,
                                     const struct device_why *why)
 {
+    int32_t failed = failed_before(setup->owner);
+    if (failed != 0)
+        return told_failed(number, failed, why);
     struct device *made = calloc(1, sizeof(*made));
-    (void)why;
     require(made != NULL);
     made->setup = *setup;
     made->number = number;
@@ -331,12 +380,27 @@ static enum strait_status fake_open(const struct device_setup *setup, int32_t nu
     pthread_cond_init(&made->wake, NULL);
     require(pthread_create(&made->coder, NULL, on_coder, made) == 0);
     require(pthread_create(&made->waiter, NULL, on_waiter, made) == 0);
+    pthread_mutex_lock(&in_use_lock);
+    made->next = in_use;
+    in_use = made;
+    pthread_mutex_unlock(&in_use_lock);
     *device = made;
     return STRAIT_OK;
 }
 
+static void leave_use(const struct device *device)
+{
+    pthread_mutex_lock(&in_use_lock);
+    struct device **at = &in_use;
+    while (*at != device)
+        at = &(*at)->next;
+    *at = device->next;
+    pthread_mutex_unlock(&in_use_lock);
+}
+
 static void fake_close(struct device *device)
 {
+    leave_use(device);
     pthread_mutex_lock(&device->lock);
     require(device->first == NULL);
     device->closing = true;
@@ -370,10 +434,10 @@ static void fake_submit(struct device *device, struct device_task *first)
 
 static bool fake_failure(struct device *device, const struct device_why *why)
 {
-    if (!__atomic_load_n(&device->failed, __ATOMIC_ACQUIRE))
-        return false;
-    snprintf(why->text, why->size, "device %d failed: it was told to", device->number);
-    return true;
+    int32_t failed = __atomic_load_n(&device->failed, __ATOMIC_ACQUIRE);
+    if (failed != 0)
+        (void)told_failed(device->number, failed, why);
+    return failed != 0;
 }
 
 static enum strait_status map_file(int fd, const struct device_handle *handle, struct device_memory *memory,
@@ -408,6 +472,8 @@ static enum strait_status fake_map(struct device *device, const struct device_ha
                                    struct device_memory *memory, const struct device_why *why)
 {
     enum strait_status status = STRAIT_OK;
+    if (fake_device_control.refuse_map != 0)
+        return refuse(why, STRAIT_ERR_NO_MEMORY, "no memory for a mapping");
     if (handle->kind == STRAIT_HANDLE_CUDA_IPC)
         status = map_ipc(device, handle, memory, why);
     else if (handle->kind == STRAIT_HANDLE_CUDA_VMM)

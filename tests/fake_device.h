@@ -24,7 +24,10 @@ struct fake_control {
     _Atomic uint32_t delay_us;               /* of every batch and copy */
     _Atomic uint32_t bus_delay_us;           /* and of every batch to or from the host's memory */
     _Atomic uint32_t stall_us[FAKE_DEVICES]; /* of a device's next batch alone */
-    _Atomic uint32_t fail;                   /* bits: these devices fail with their next work */
+    _Atomic uint32_t fail;                   /* bits: these devices fail with their next work, and with one of them */
+                                             /* all others of its node, as those of a process do */
+    _Atomic uint32_t fail_alone;             /* bits: these fail with their next work, and no other one with them */
+    _Atomic uint32_t refuse_map;             /* memory cannot be mapped: no device fails of that */
     _Atomic uint32_t no_device;              /* there are none */
     _Atomic uint32_t refuse_pin, refuse_arena, refuse_reach;
     /* Counted. */

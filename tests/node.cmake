@@ -14,7 +14,7 @@ set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda
 
 strait_test(receive USES node LABELS unit)
 
-set(gpu_tests node_device node_device_end node_device_ready node_device_stream node_reach node_rogue node_rogue_reach
+set(gpu_tests node_device node_device_end node_device_fails node_device_ready node_device_stream node_reach node_rogue node_rogue_reach
     node_rogue_source)
 set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_hostile node_embedded)
 foreach(name ${node_tests})

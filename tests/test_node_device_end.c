@@ -74,8 +74,7 @@ START_TEST(a_device_that_fails_fails_its_sink)
     device_is_told_as_failed(scene.pair.sink, 2);
     undefined(scene.expectation);
     ck_assert(pool_as_imagined(scene.sink));
-    struct geometry shape = {.gpu = 1}; /* the other one goes on */
-    (void)pool_open(scene.pair.sink, shape);
+    (void)pool_open(scene.pair.source, (struct geometry){.gpu = 2}); /* the other daemon's go on */
     wait_quiet(scene.pair.source);
     wait_quiet(scene.pair.sink);
 }

@@ -110,6 +110,9 @@ struct device_setup {
     uint64_t attention_ns;                  /* after the latest task: so long its thread does not sleep */
     /* A task is over. On any thread; the plugin does not look at the task any more. */
     void (*done)(void *owner, struct device_task *task);
+    /* This device has failed for good: `failure` says with what, and all its tasks come back, if they have not. On any
+     * thread, once. */
+    void (*failed)(void *owner);
     void *owner;
 };
 
@@ -133,7 +136,8 @@ struct device_ops {
     void (*submit)(struct device *device, struct device_task *first);
     /* Work is about to come: whatever takes time before the first of it can run may begin. Never blocks. */
     void (*rouse)(struct device *device);
-    /* Has the device failed for good? Then with what. Any thread. */
+    /* Has the device failed for good? Then with what. One that breaks what all devices of the process share fails all
+     * of them, with a reason that names it. Any thread. */
     bool (*failure)(struct device *device, const struct device_why *why);
 
     /* ERR_INVALID: no such memory, too little of it, or another device's. ERR_UNSUPPORTED, ERR_NO_MEMORY, ERR_DEVICE.
@@ -162,7 +166,7 @@ struct device_ops {
 };
 
 /* Grows with every change of what is above. */
-#define DEVICE_VERSION 3u
+#define DEVICE_VERSION 4u
 
 /* The plugin, and what it exports. */
 #define DEVICE_PLUGIN        "libstrait-node-cuda.so.0"

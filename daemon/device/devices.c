@@ -28,8 +28,11 @@ struct devices {
     uint64_t arena_bytes;                   /* of a device's own */
     struct devices_arena *far[DEVICES_MAX]; /* made with the device, then constant */
 
-    uv_async_t over; /* something is done: referenced while something runs */
+    void (*failed)(void *owner);
+    void *owner;
+    uv_async_t over; /* something is done, or a device has failed: referenced while something runs */
     uint32_t running;
+    bool some_failed;     /* since it was told last; set on any thread */
     pthread_mutex_t lock; /* of what follows */
     struct device_task *done, **done_end;
 };
@@ -56,6 +59,13 @@ static void on_done(void *owner, struct device_task *task)
     uv_async_send(&devices->over);
 }
 
+static void on_failed(void *owner)
+{
+    struct devices *devices = owner;
+    __atomic_store_n(&devices->some_failed, true, __ATOMIC_RELEASE);
+    uv_async_send(&devices->over);
+}
+
 static struct device_task *take_done(struct devices *devices)
 {
     pthread_mutex_lock(&devices->lock);
@@ -66,10 +76,13 @@ static struct device_task *take_done(struct devices *devices)
     return first;
 }
 
+/* A device says that it has failed before its tasks come back, and so it is told. */
 static void on_over(uv_async_t *async)
 {
     struct devices *devices = async->data;
     struct device_task *task = take_done(devices), *next;
+    if (__atomic_exchange_n(&devices->some_failed, false, __ATOMIC_ACQ_REL) && devices->failed != NULL)
+        devices->failed(devices->owner);
     for (; task != NULL; task = next) {
         next = task->next;
         if (--devices->running == 0)
@@ -97,8 +110,11 @@ enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_c
                                         .multiprocessors = config->multiprocessors,
                                         .attention_ns = config->attention_ns,
                                         .done = on_done,
+                                        .failed = on_failed,
                                         .owner = made};
     made->arena_bytes = config->arena_bytes;
+    made->failed = config->failed;
+    made->owner = config->owner;
     pthread_mutex_init(&made->opening, NULL);
     pthread_mutex_init(&made->lock, NULL);
     *devices = made;
@@ -127,6 +143,7 @@ void devices_destroy(struct devices *devices)
             devices->ops->close(devices->devices[i]);
         free(devices->far[i]);
     }
+    devices->failed = NULL;  /* nobody is left who would want to know */
     on_over(&devices->over); /* events that have not come */
     uv_ref((uv_handle_t *)&devices->over);
     uv_close((uv_handle_t *)&devices->over, on_closed);

@@ -16,6 +16,8 @@ struct devices_config {
     uint64_t arena_bytes;                   /* of each device's arena; 0: none */
     uint32_t multiprocessors;               /* that a launch occupies at most; 0: all */
     uint64_t attention_ns;                  /* see device.h */
+    void (*failed)(void *owner); /* on the loop: a device in use has failed, perhaps several; NULL: nothing */
+    void *owner;
 };
 
 /* Costs nothing yet. ERR_NO_MEMORY. */

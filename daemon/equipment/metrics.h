@@ -56,6 +56,7 @@ struct metrics {
     uint64_t peers_connected, peers_lost, peer_errors, auth_failures;
     /* Gauges, refreshed before they are printed. */
     uint64_t clients, pools, pool_bytes, peers, live_offers, live_expectations, parked;
+    uint64_t gpus, gpus_failed; /* of clients' pools; those of them that have failed */
     uint64_t slots, slots_used, slots_quarantined, send_slots, send_slots_used, quarantined_pages;
 };
 

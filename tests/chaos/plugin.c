@@ -99,6 +99,12 @@ static void on_done(void *owner, struct device_task *task)
         station->setup.done(station->setup.owner, task);
 }
 
+static void on_failed(void *owner)
+{
+    struct station *station = owner;
+    station->setup.failed(station->setup.owner);
+}
+
 static enum strait_status front_open(const struct device_setup *setup, int32_t number, struct device **device,
                                      const struct device_why *why)
 {
@@ -106,6 +112,7 @@ static enum strait_status front_open(const struct device_setup *setup, int32_t n
     struct device_setup own = *setup;
     station->setup = *setup;
     own.done = on_done;
+    own.failed = on_failed;
     own.owner = station;
     enum strait_status status = behind->open(&own, number, device, why);
     if (status == STRAIT_OK)

@@ -263,7 +263,7 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
     if (status == STRAIT_OK && error == cudaSuccess)
         error = cudaEventRecord(batch->over, lane->stream);
     if (status == STRAIT_ERR_DEVICE || error != cudaSuccess)
-        device_fail(device, "launch", error != cudaSuccess ? error : cudaErrorLaunchFailure);
+        device_fail(device, "launch", error);
     if (status == STRAIT_OK || status == STRAIT_ERR_DEVICE) {
         lane->running++; /* after a failure too: something of it may run */
         return;

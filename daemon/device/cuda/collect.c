@@ -114,7 +114,7 @@ static bool end_batch(struct device *device, struct lane *lane)
     if (error == cudaSuccess)
         tell_results(device, lane, batch);
     if (error != cudaSuccess || batch->told != batch->count) {
-        device_fail(device, "encode or decode", error != cudaSuccess ? error : cudaErrorLaunchFailure);
+        device_fail(device, "encode or decode", error);
         return false;
     }
     lane->first = (lane->first + 1) % LANE_BATCHES;
@@ -158,9 +158,10 @@ bool lane_is_busy(const struct lane *lane)
 
 void lane_abandon(struct device *device, struct lane *lane)
 {
-    (void)cudaStreamSynchronize(lane->stream); /* nothing of it touches pages any more, whatever it says */
+    (void)cudaStreamSynchronize(lane->stream); /* whatever it says */
     for (; lane->running > 0; lane->running--) {
         struct batch *batch = &lane->batches[lane->first];
+        device_settle_batch(device, batch);
         for (uint32_t i = 0; i < batch->count; i++) {
             struct device_task *task = batch->tasks[i];
             if (task == NULL)

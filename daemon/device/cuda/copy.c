@@ -231,9 +231,9 @@ enum strait_status copy_pages(struct device *to_device, const struct strait_page
     (void)cudaGetLastError();
     if (error == cudaErrorMemoryAllocation)
         return STRAIT_ERR_NO_MEMORY;
-    if (to_device != NULL)
-        (void)device_is_sick(to_device, "copy");
-    if (from_device != NULL)
-        (void)device_is_sick(from_device, "copy");
+    if (to_device != NULL && device_is_sick(to_device, "copy"))
+        device_settle(to_device);
+    if (from_device != NULL && device_is_sick(from_device, "copy"))
+        device_settle(from_device);
     return STRAIT_ERR_DEVICE;
 }

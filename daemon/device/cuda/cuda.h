@@ -102,7 +102,9 @@ struct device {
     struct device_task *submitted, **submitted_end; /* for the coder */
     struct device_task *awaited;                    /* events, for the waiter */
     bool closing, failed, roused;
-    char why[160];
+    char why[256];
+    uint64_t failed_at;
+    struct device *process_next; /* failure.c's */
 };
 
 uint64_t clock_ns(void);
@@ -113,11 +115,31 @@ enum strait_status refuse(const struct device_why *why, enum strait_status statu
 /* The same for what the runtime said, which is then forgotten. ERR_NO_MEMORY when that is what it means. */
 enum strait_status refuse_error(const struct device_why *why, enum strait_status status, const char *what,
                                 cudaError_t error);
-/* The device is of no use from now on: all its tasks fail. The first reason counts. */
+
+/* ---- failure.c --------------------------------------------------------------------------------------------------- */
+
+/* The device is of no use from now on: all its tasks fail, and with an error that breaks the process so do those of all
+ * others. The first reason counts. Success: it says nothing of what went wrong. */
 void device_fail(struct device *device, const char *what, cudaError_t error);
 bool device_has_failed(struct device *device);
-/* Asks the device itself, after an error that may be another's: if it is its own, it fails. */
+bool device_failure(struct device *device, const struct device_why *why); /* and why */
+/* Asks the device itself, after an error that may be of another process: has it failed? */
 bool device_is_sick(struct device *device, const char *what);
+bool error_breaks_process(cudaError_t error);
+/* A device that works, from now on or no longer. */
+void process_enter(struct device *device);
+void process_leave(struct device *device);
+/* Can this GPU (-1: can none) be used no more as one has failed? process_is_sick asks them first. */
+bool process_is_broken(int number, const struct device_why *why);
+bool process_is_sick(int number, const char *what, const struct device_why *why);
+/* The same for an operation that was refused with `status`: it, or ERR_DEVICE and why. */
+enum strait_status device_refuse(struct device *device, enum strait_status status, const char *what,
+                                 const struct device_why *why);
+/* After a failure the driver waits for nothing any more, though what was launched on a GPU that only shares the process
+ * with the one that failed may run to its end. These wait for what may still run, of copies and of a batch, but not
+ * for longer than any of it takes. */
+void device_settle(struct device *device);
+void device_settle_batch(struct device *device, const struct batch *batch);
 
 /* ---- batch.c, collect.c
  * ----------------------------------------------------------------------------------------------------- */

@@ -177,6 +177,8 @@ enum strait_status memory_map(struct device *device, const struct device_handle 
 {
     if (driver_get() == NULL)
         return refuse(why, STRAIT_ERR_UNSUPPORTED, "the driver is too old");
+    if (device_failure(device, why))
+        return STRAIT_ERR_DEVICE;
     struct mapping *mapping = calloc(1, sizeof(*mapping));
     cudaError_t error = cudaSetDevice(device->number);
     if (mapping == NULL)
@@ -186,7 +188,7 @@ enum strait_status memory_map(struct device *device, const struct device_handle 
                                                      : refuse_error(why, STRAIT_ERR_DEVICE, "GPU", error);
     if (status != STRAIT_OK) {
         free(mapping);
-        return status;
+        return device_refuse(device, status, "mapping memory", why);
     }
     *memory =
         (struct device_memory){.base = (uint8_t *)(uintptr_t)mapping->base, .size = handle->size, .mapping = mapping};
@@ -244,7 +246,9 @@ enum strait_status memory_reach(struct device *device, const uint8_t handle[DEVI
         error = cudaIpcOpenMemHandle(&base, ipc, cudaIpcMemLazyEnablePeerAccess);
     if (error != cudaSuccess) {
         free(mapping);
-        return refuse_error(why, STRAIT_ERR_UNSUPPORTED, "the peer's arena cannot be opened", error);
+        return device_refuse(device,
+                             refuse_error(why, STRAIT_ERR_UNSUPPORTED, "the peer's arena cannot be opened", error),
+                             "mapping a peer's arena", why);
     }
     *mapping = (struct mapping){.kind = STRAIT_HANDLE_CUDA_IPC, .base = (CUdeviceptr)(uintptr_t)base};
     *memory = (struct device_memory){.base = base, .size = size, .mapping = mapping};
@@ -299,7 +303,7 @@ static cudaError_t unpin(void *base, size_t size)
     return cudaHostUnregister(base);
 }
 
-/* With the context of a device that works: what is pinned is so for all of them, and any may have failed. */
+/* With the context of a device that works: what is pinned is so for all of them, and one may have failed alone. */
 static cudaError_t with_any(cudaError_t (*call)(void *base, size_t size), void *base, size_t size)
 {
     uint64_t left = __atomic_load_n(&in_use, __ATOMIC_ACQUIRE);
@@ -318,7 +322,9 @@ enum strait_status memory_pin(void *base, size_t size, const struct device_why *
     cudaError_t error = with_any(pin, base, size);
     if (error == cudaSuccess)
         return STRAIT_OK;
-    return refuse_error(why, STRAIT_ERR_NO_MEMORY, "the daemon's arenas cannot be pinned for the GPU", error);
+    enum strait_status status =
+        refuse_error(why, STRAIT_ERR_NO_MEMORY, "the daemon's arenas cannot be pinned for the GPU", error);
+    return process_is_sick(-1, "pinning memory", why) ? STRAIT_ERR_DEVICE : status;
 }
 
 void memory_unpin(void *base)

@@ -33,47 +33,6 @@ enum strait_status refuse_error(const struct device_why *why, enum strait_status
                   cudaGetErrorString(error));
 }
 
-void device_fail(struct device *device, const char *what, cudaError_t error)
-{
-    pthread_mutex_lock(&device->lock);
-    if (!device->failed)
-        snprintf(device->why, sizeof(device->why), "GPU %d failed, the daemon must be started again to use it: %s: %s",
-                 device->number, what, cudaGetErrorString(error));
-    device->failed = true;
-    pthread_mutex_unlock(&device->lock);
-}
-
-static bool plugin_failure(struct device *device, const struct device_why *why)
-{
-    pthread_mutex_lock(&device->lock);
-    bool failed = device->failed;
-    if (failed)
-        snprintf(why->text, why->size, "%s", device->why);
-    pthread_mutex_unlock(&device->lock);
-    return failed;
-}
-
-bool device_has_failed(struct device *device)
-{
-    pthread_mutex_lock(&device->lock);
-    bool failed = device->failed;
-    pthread_mutex_unlock(&device->lock);
-    return failed;
-}
-
-/* Errors of a context that has failed are told to whatever is asked of it. */
-bool device_is_sick(struct device *device, const char *what)
-{
-    cudaError_t error = cudaSetDevice(device->number);
-    if (error == cudaSuccess)
-        error = cudaStreamQuery(device->copier.stream);
-    (void)cudaGetLastError();
-    if (error == cudaSuccess || error == cudaErrorNotReady)
-        return false;
-    device_fail(device, what, error);
-    return true;
-}
-
 /* ---- Into use ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t plugin_count(const struct device_why *why)
@@ -177,9 +136,11 @@ static enum strait_status start_threads(struct device *device, const struct devi
     return refuse(why, STRAIT_ERR_NO_MEMORY, "no thread for the GPU");
 }
 
-static enum strait_status plugin_open(const struct device_setup *setup, int32_t number, struct device **device,
+static enum strait_status open_device(const struct device_setup *setup, int32_t number, struct device **device,
                                       const struct device_why *why)
 {
+    if (process_is_broken(number, why))
+        return STRAIT_ERR_DEVICE;
     cudaError_t error = cudaSetDevice(number);
     if (error == cudaSuccess)
         error = cudaFree(NULL); /* makes the context */
@@ -205,12 +166,22 @@ static enum strait_status plugin_open(const struct device_setup *setup, int32_t 
         return status;
     }
     memory_use_device(number);
+    process_enter(made);
     *device = made;
     return STRAIT_OK;
 }
 
+/* Another GPU may have failed without having been asked since. */
+static enum strait_status plugin_open(const struct device_setup *setup, int32_t number, struct device **device,
+                                      const struct device_why *why)
+{
+    enum strait_status status = open_device(setup, number, device, why);
+    return status != STRAIT_OK && process_is_sick(number, "taking a GPU into use", why) ? STRAIT_ERR_DEVICE : status;
+}
+
 static void plugin_close(struct device *device)
 {
+    process_leave(device);
     pthread_mutex_lock(&device->lock);
     device->closing = true;
     pthread_cond_signal(&device->work);
@@ -260,7 +231,7 @@ static const struct device_ops ops = {.version = DEVICE_VERSION,
                                       .close = plugin_close,
                                       .submit = plugin_submit,
                                       .rouse = plugin_rouse,
-                                      .failure = plugin_failure,
+                                      .failure = device_failure,
                                       .map = memory_map,
                                       .reach = memory_reach,
                                       .unmap = memory_unmap,

@@ -115,7 +115,8 @@ bool stage_collect(struct device *device)
 void stage_abandon(struct device *device)
 {
     for (uint32_t i = 0; i < STAGE_STREAMS; i++)
-        (void)cudaStreamSynchronize(device->out.streams[i]); /* nothing of it is on its way any more */
+        (void)cudaStreamSynchronize(device->out.streams[i]);
+    device_settle(device); /* nothing of it is on its way any more */
     for (uint32_t i = 0; i < STAGE_SLOTS; i++)
         if (device->out.slots[i].leaving)
             finish(device, &device->out.slots[i], STRAIT_ERR_DEVICE);

@@ -1,0 +1,248 @@
+/* What becomes of GPUs when one fails. CUDA calls most of these errors sticky: the process is inconsistent from then
+ * on, every launch and copy fails with the same error, on its other GPUs too, and only another process can use any of
+ * them. So one GPU's failure is that of all GPUs of the process, at once and not when each of them happens to find out.
+ * Whoever saw it first is blamed: it is the one that was working. */
+#include <stdio.h>
+#include <time.h>
+
+#include "daemon/device/cuda/cuda.h"
+
+static struct {
+    pthread_mutex_t lock;  /* taken before that of a device */
+    struct device *in_use; /* by `process_next` */
+    bool broken;
+    int number;     /* by this GPU */
+    char what[128]; /* how */
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Those of which CUDA says that the process has to be ended, and what hardware cannot correct. */
+bool error_breaks_process(cudaError_t error)
+{
+    switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContained:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorTensorMemoryLeak:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* ---- Telling ----------------------------------------------------------------------------------------------------- */
+
+/* Of a process that is broken; with its lock. */
+static void describe(int number, char *text, size_t size)
+{
+    if (number == process.number || number < 0)
+        snprintf(text, size, "GPU %d failed: %s; the daemon must be started again", process.number, process.what);
+    else
+        snprintf(text, size, "GPU %d cannot be used since GPU %d failed: %s; the daemon must be started again", number,
+                 process.number, process.what);
+}
+
+/* True: it had not failed before. */
+static bool mark(struct device *device, const char *text)
+{
+    pthread_mutex_lock(&device->lock);
+    bool fresh = !device->failed;
+    if (fresh) {
+        snprintf(device->why, sizeof(device->why), "%s", text);
+        device->failed_at = clock_ns();
+        device->failed = true;
+    }
+    pthread_mutex_unlock(&device->lock);
+    return fresh;
+}
+
+/* With the process's lock. */
+static void mark_in_broken(struct device *device)
+{
+    char text[sizeof(device->why)];
+    describe(device->number, text, sizeof(text));
+    if (mark(device, text))
+        device->setup.failed(device->setup.owner);
+}
+
+static void break_process(int number, const char *what, cudaError_t error)
+{
+    struct device *device;
+    pthread_mutex_lock(&process.lock);
+    if (!process.broken) {
+        process.broken = true;
+        process.number = number;
+        snprintf(process.what, sizeof(process.what), "%s: %s", what, cudaGetErrorString(error));
+    }
+    for (device = process.in_use; device != NULL; device = device->process_next)
+        mark_in_broken(device);
+    pthread_mutex_unlock(&process.lock);
+}
+
+static void fail_alone(struct device *device, const char *what, cudaError_t error)
+{
+    char text[sizeof(device->why)];
+    snprintf(text, sizeof(text), "GPU %d failed, the daemon must be started again to use it: %s: %s", device->number,
+             what, error == cudaSuccess ? "it gave no result" : cudaGetErrorString(error));
+    if (mark(device, text))
+        device->setup.failed(device->setup.owner);
+}
+
+/* ---- Asking ------------------------------------------------------------------------------------------------------ */
+
+/* A process that is broken tells so to whatever is launched. */
+static cudaError_t ask(struct device *device)
+{
+    const struct prepare nothing = {.vectors = 0};
+    cudaError_t error = cudaSetDevice(device->number);
+    if (error == cudaSuccess)
+        error = cudaStreamQuery(device->copier.stream);
+    if (error == cudaSuccess || error == cudaErrorNotReady)
+        error = prepare_launch(&nothing, device->copier.stream);
+    (void)cudaGetLastError();
+    return error;
+}
+
+void device_fail(struct device *device, const char *what, cudaError_t error)
+{
+    if (error == cudaSuccess || !error_breaks_process(error)) {
+        cudaError_t told = ask(device);
+        error = error_breaks_process(told) ? told : error;
+    }
+    if (error_breaks_process(error))
+        break_process(device->number, what, error);
+    else
+        fail_alone(device, what, error);
+}
+
+bool device_is_sick(struct device *device, const char *what)
+{
+    cudaError_t error = device_has_failed(device) ? cudaSuccess : ask(device);
+    if (error_breaks_process(error))
+        break_process(device->number, what, error);
+    return device_has_failed(device);
+}
+
+bool device_has_failed(struct device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    bool failed = device->failed;
+    pthread_mutex_unlock(&device->lock);
+    return failed;
+}
+
+bool device_failure(struct device *device, const struct device_why *why)
+{
+    pthread_mutex_lock(&device->lock);
+    bool failed = device->failed;
+    if (failed)
+        snprintf(why->text, why->size, "%s", device->why);
+    pthread_mutex_unlock(&device->lock);
+    return failed;
+}
+
+enum strait_status device_refuse(struct device *device, enum strait_status status, const char *what,
+                                 const struct device_why *why)
+{
+    return device_is_sick(device, what) && device_failure(device, why) ? STRAIT_ERR_DEVICE : status;
+}
+
+/* ---- GPUs in use ------------------------------------------------------------------------------------------------- */
+
+void process_enter(struct device *device)
+{
+    pthread_mutex_lock(&process.lock);
+    device->process_next = process.in_use;
+    process.in_use = device;
+    if (process.broken)
+        mark_in_broken(device);
+    pthread_mutex_unlock(&process.lock);
+}
+
+void process_leave(struct device *device)
+{
+    pthread_mutex_lock(&process.lock);
+    struct device **at = &process.in_use;
+    while (*at != NULL && *at != device)
+        at = &(*at)->process_next;
+    if (*at != NULL)
+        *at = device->process_next;
+    pthread_mutex_unlock(&process.lock);
+}
+
+/* The first of those in use that tells of a broken process. -1: none does. */
+static int ask_all(cudaError_t *error)
+{
+    int number = -1;
+    pthread_mutex_lock(&process.lock);
+    for (struct device *device = process.in_use; device != NULL && number < 0 && !process.broken;
+         device = device->process_next) {
+        *error = ask(device);
+        if (error_breaks_process(*error))
+            number = device->number;
+    }
+    pthread_mutex_unlock(&process.lock);
+    return number;
+}
+
+bool process_is_broken(int number, const struct device_why *why)
+{
+    pthread_mutex_lock(&process.lock);
+    bool broken = process.broken;
+    if (broken)
+        describe(number, why->text, why->size);
+    pthread_mutex_unlock(&process.lock);
+    return broken;
+}
+
+bool process_is_sick(int number, const char *what, const struct device_why *why)
+{
+    cudaError_t error = cudaSuccess;
+    int blamed = ask_all(&error);
+    if (blamed >= 0)
+        break_process(blamed, what, error);
+    return process_is_broken(number, why);
+}
+
+/* ---- What may still run ------------------------------------------------------------------------------------------ */
+
+#define SETTLE_NS 500000000u
+#define PAUSE_NS  100000u
+
+static bool may_settle(struct device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    uint64_t failed_at = device->failed_at;
+    pthread_mutex_unlock(&device->lock);
+    return clock_ns() - failed_at < SETTLE_NS;
+}
+
+static void pause_briefly(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+}
+
+void device_settle(struct device *device)
+{
+    while (may_settle(device))
+        pause_briefly();
+}
+
+/* A result is the last that is written of a chunk; of one that the driver has stopped there never is one. */
+void device_settle_batch(struct device *device, const struct batch *batch)
+{
+    for (uint32_t i = 0; i < batch->count; i++)
+        while (batch->tasks[i] != NULL &&
+               __atomic_load_n(&batch->results[i].status, __ATOMIC_ACQUIRE) == STRAIT_ERR_DEVICE && may_settle(device))
+            pause_briefly();
+}

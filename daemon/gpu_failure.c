@@ -1,0 +1,43 @@
+/* A GPU that fails takes all others of the process with it (device.h). Whoever waits on them is told at once and not
+ * when the next chunk is tried; what the driver still has of theirs is drained as ever, when it has come back. */
+#include <string.h>
+
+#include <utlist.h>
+
+#include "daemon/node.h"
+
+/* Those that are known to have failed only now. */
+static void note_failed(struct node *node)
+{
+    struct device_state state;
+    char why[2 * sizeof(state.why)];
+    for (int32_t number = 0; number < DEVICES_MAX; number++) {
+        if ((node->gpus_failed >> number & 1) != 0 || !devices_state(node->devices, number, &state) || !state.failed)
+            continue;
+        node->gpus_failed |= UINT64_C(1) << number;
+        log_quote(why, sizeof(why), state.why, strlen(state.why));
+        log_write(node->log, LOG_ERROR, "msg=\"GPU failed\" device=%d why=%s", number, why);
+    }
+}
+
+static void fail_stranded(struct node *node)
+{
+    struct expectation *e, *next_e;
+    DL_FOREACH_SAFE (node->exchange.expectations, e, next_e)
+        if (request_is_stranded(&e->request))
+            expectation_fail(e, STRAIT_REASON_LOCAL, "");
+    struct offer *o, *next_o;
+    DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
+        if (request_is_stranded(&o->request))
+            offer_fail(o, STRAIT_REASON_LOCAL, "");
+}
+
+void node_gpu_failed(void *owner)
+{
+    struct node *node = owner;
+    const uint64_t before = node->gpus_failed;
+    note_failed(node);
+    if (node->gpus_failed == before)
+        return;
+    fail_stranded(node);
+}
