@@ -6,6 +6,8 @@
 
 #include "daemon/node.h"
 
+#define LAST_MS 1000u /* for what moves, before the node stops of it: to be started again soon is worth more */
+
 /* Those that are known to have failed only now. */
 static void note_failed(struct node *node)
 {
@@ -32,6 +34,17 @@ static void fail_stranded(struct node *node)
             offer_fail(o, STRAIT_REASON_LOCAL, "");
 }
 
+static void stop_soon(struct node *node)
+{
+    const uint64_t last = uv_now(node->loop) + LAST_MS;
+    if (node->draining)
+        return; /* it was told to end before */
+    node->gpu_failed(node->owner);
+    node_stop(node, true);
+    if (node->drain_until > last)
+        node->drain_until = last;
+}
+
 void node_gpu_failed(void *owner)
 {
     struct node *node = owner;
@@ -40,4 +53,6 @@ void node_gpu_failed(void *owner)
     if (node->gpus_failed == before)
         return;
     fail_stranded(node);
+    if (node->gpu_failed != NULL && strcmp(node->options.gpu_failure, "exit") == 0)
+        stop_soon(node);
 }

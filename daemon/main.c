@@ -15,7 +15,11 @@ struct program {
     struct node *node;
     struct log *log;
     bool asked; /* to stop: the second time it is not waited for transfers */
+    int status; /* of its exit */
 };
+
+#define STATUS_GPU_FAILED 3
+#define END_SECONDS       15
 
 static int usage(FILE *out)
 {
@@ -113,6 +117,14 @@ static void on_stopped(void *owner)
     uv_close((uv_handle_t *)&program->interrupt, NULL);
 }
 
+/* The driver of a GPU that fails may never return: then the alarm's signal ends the process. */
+static void on_gpu_failed(void *owner)
+{
+    struct program *program = owner;
+    program->status = STATUS_GPU_FAILED;
+    alarm(END_SECONDS);
+}
+
 static void watch_signals(struct program *program)
 {
     uv_signal_init(&program->loop, &program->terminate);
@@ -162,6 +174,8 @@ int main(int argc, char **argv)
         on_stopped(&program);
     else if (made != STRAIT_OK)
         node_stop(program.node, false);
+    if (program.node != NULL)
+        program.node->gpu_failed = on_gpu_failed;
     if (made == STRAIT_OK)
         log_write(program.log, LOG_INFO, "msg=ready version=%s codec=%s socket=%s", strait_version(),
                   strait_codec_name(strait_codec_get(NULL)), options.socket);
@@ -172,5 +186,5 @@ int main(int argc, char **argv)
     (void)uv_loop_close(&program.loop);
     log_write(program.log, LOG_INFO, "msg=stopped");
     log_destroy(program.log);
-    return made == STRAIT_OK ? 0 : 1;
+    return made == STRAIT_OK ? program.status : 1;
 }

@@ -61,6 +61,7 @@ struct node {
     bool peers_closed, handles_closing; /* steps of stopping that are done */
     uint32_t handles;                   /* of libuv, to be closed */
     void (*stopped)(void *owner);
+    void (*gpu_failed)(void *owner); /* before it stops of that; NULL: it does not. May be set after node_create */
     void *owner;
 };
 
@@ -76,7 +77,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
 void node_stop(struct node *node, bool drain);
 void node_destroy(struct node *node); /* NULL is allowed */
 
-/* A GPU has failed: all requests on those that have get their verdict. */
+/* A GPU has failed: all requests on those that have get their verdict, and the node may stop (gpu-failure). */
 void node_gpu_failed(void *node);
 /* The peers have been closed: exchange.c says so. */
 void node_peers_closed(struct node *node);

@@ -347,6 +347,14 @@ static void *on_waiter(void *arg)
 
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
 
+/* FAKE_DEVICE_FAIL in the environment: what `fail` begins with, where no test can reach it. */
+__attribute__((constructor)) static void read_environment(void)
+{
+    const char *fails = getenv("FAKE_DEVICE_FAIL");
+    if (fails != NULL)
+        fake_device_control.fail = (uint32_t)strtoul(fails, NULL, 10);
+}
+
 static uint32_t fake_count(const struct device_why *why)
 {
     if (fake_device_control.no_device == 0)

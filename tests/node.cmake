@@ -33,6 +33,8 @@ add_dependencies(test_node_embedded strait-node) # found by its name
 foreach(name ${gpu_tests})
     add_dependencies(test_${name} strait-node strait-fake-device)
 endforeach()
+target_compile_definitions(test_node_device_fails PRIVATE STRAITD="$<TARGET_FILE:straitd>")
+add_dependencies(test_node_device_fails straitd)
 foreach(name node_rogue node_rogue_reach node_rogue_source)
     target_sources(test_${name} PRIVATE rogue.c)
 endforeach()

@@ -77,6 +77,12 @@ static void on_stopped(void *owner)
     uv_close((uv_handle_t *)&node->stop, NULL);
 }
 
+static void on_gpu_failed(void *owner)
+{
+    struct test_node *node = owner;
+    __atomic_fetch_add(&node->gpu_failed, 1, __ATOMIC_RELAXED);
+}
+
 static void report_start(struct test_node *node, enum strait_status status)
 {
     pthread_mutex_lock(&node->lock);
@@ -96,6 +102,8 @@ static void *run_node(void *arg)
         node_create(&node->loop, &node->options, NULL, -1, on_stopped, node, &node->node, node->why, sizeof(node->why));
     if (status != STRAIT_OK && node->node != NULL)
         node_stop(node->node, false);
+    if (node->node != NULL)
+        node->node->gpu_failed = on_gpu_failed;
     report_start(node, status);
     uv_run(&node->loop, UV_RUN_DEFAULT);
     node_destroy(node->node);

@@ -42,6 +42,7 @@ enum { NODES_MAX = 4, PARTIES_MAX = 40, POOLS_MAX = 48, LAYERS_MAX = 256, NODE_P
 struct test_node {
     struct node_options options;
     bool running, started, drain;
+    uint32_t gpu_failed; /* so often the node said that it stops since one failed; read it atomically */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ready;

@@ -1,9 +1,13 @@
-/* A device that fails takes all others of its node with it, as CUDA does: what is on them is told at once, and
- * everything else goes on. */
+/* A device that fails takes all others of its node with it, as CUDA does: what is on them is told at once, everything
+ * else goes on, and a daemon that is to end of it ends. */
 #include "tests/far_harness.h"
 
+#include <spawn.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+extern char **environ;
 
 enum { PAGES = 32, AT_ONCE_MS = 1000 * SLOW };
 
@@ -211,6 +215,104 @@ START_TEST(an_error_of_one_call_fails_no_device)
 }
 END_TEST
 
+/* ---- The daemon's end -------------------------------------------------------------------------------------------- */
+
+START_TEST(a_node_that_is_to_stay_stays)
+{
+    struct scene scene;
+    scene_begin(&scene);
+    far_control()->fail = 1;
+    fail_first(&scene);
+    pump_for(1500);
+    ck_assert_uint_eq(0, scene.pair.source->disconnects);
+    ck_assert_uint_eq(0, __atomic_load_n(&scene.pair.a->gpu_failed, __ATOMIC_RELAXED));
+    move(scene.host, scene.other, "host");
+}
+END_TEST
+
+START_TEST(a_node_that_is_to_end_tells_all_and_ends)
+{
+    struct scene scene;
+    pair_init(&scene.pair, SAME);
+    snprintf(nodes[0].options.gpu_failure, sizeof(nodes[0].options.gpu_failure), "exit");
+    pair_start(&scene.pair);
+    scene_pools(&scene);
+    struct flow *offer = offer_as(scene.second, "o"), *host = offer_as(scene.host, "h");
+    far_control()->fail = 1;
+    uint64_t began = now_ms();
+    fail_first(&scene);
+    failed_with(offer, second_text);
+    ends_failed(host, STRAIT_REASON_LOCAL); /* nobody expects it: it is not waited for to the end of drain-timeout */
+    test_node_join(scene.pair.a);
+    ck_assert_uint_lt(now_ms() - began, nodes[0].options.drain_ms);
+    ck_assert_uint_eq(1, scene.pair.a->gpu_failed);
+    WAIT(scene.pair.source->disconnects == 1);
+    /* A new one takes the same pools, and the client need not do anything. */
+    far_control()->fail = 0;
+    uint32_t connects = scene.pair.source->connects;
+    test_node_start(scene.pair.a);
+    WAIT(scene.pair.source->connects > connects);
+    move(scene.first, scene.second, "1");
+    move(scene.second, scene.host, "2");
+    move(scene.host, scene.other, "3");
+    ck_assert_double_eq(0, stat_of(scene.pair.source, "gauges.gpus_failed"));
+}
+END_TEST
+
+/* ---- The program ------------------------------------------------------------------------------------------------- */
+
+static pid_t straitd_start(const char *socket, const char *failure)
+{
+    char name[128], what[64];
+    snprintf(name, sizeof(name), "--socket=%s", socket);
+    snprintf(what, sizeof(what), "--gpu-failure=%s", failure);
+    char *arguments[] = {STRAITD,
+                         name,
+                         what,
+                         "--listen=",
+                         "--metrics=",
+                         "--transports=shm",
+                         "--arena-bytes=4M",
+                         "--send-bytes=2M",
+                         "--chunk-bytes=256K",
+                         "--chunk-target=256K",
+                         "--log-level=error",
+                         NULL};
+    pid_t pid;
+    ck_assert_int_eq(0, posix_spawn(&pid, STRAITD, NULL, NULL, arguments, environ));
+    return pid;
+}
+
+static int straitd_status(pid_t pid)
+{
+    int status = -1;
+    pid_t ended = 0;
+    WAIT(ended == pid || (ended = waitpid(pid, &status, WNOHANG)) == pid);
+    ck_assert_msg(WIFEXITED(status), "status %x", (unsigned)status);
+    return WEXITSTATUS(status);
+}
+
+START_TEST(straitd_ends_with_a_status_of_its_own)
+{
+    struct test_node node;
+    struct scene scene = {.pair = {.wire = SAME}};
+    test_node_init(&node, "straitd", "shm");
+    setenv("FAKE_DEVICE_FAIL", "1", 1);
+    pid_t pid = straitd_start(node.options.socket, "exit");
+    scene.pair.source = party_open(&node);
+    scene_pools(&scene);
+    fail_first(&scene);
+    ck_assert_int_eq(3, straitd_status(pid));
+    unsetenv("FAKE_DEVICE_FAIL");
+    uint32_t connects = scene.pair.source->connects;
+    pid = straitd_start(node.options.socket, "exit");
+    WAIT(scene.pair.source->connects > connects);
+    move(scene.first, scene.second, "again");
+    kill(pid, SIGTERM);
+    ck_assert_int_eq(0, straitd_status(pid));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("node_device_fails");
@@ -221,5 +323,8 @@ int main(void)
     tcase_add_test(tcase, a_peer_keeps_its_devices);
     tcase_add_test(tcase, a_device_that_fails_alone_leaves_the_others);
     tcase_add_test(tcase, an_error_of_one_call_fails_no_device);
+    tcase_add_test(tcase, a_node_that_is_to_stay_stays);
+    tcase_add_test(tcase, a_node_that_is_to_end_tells_all_and_ends);
+    tcase_add_test(tcase, straitd_ends_with_a_status_of_its_own);
     return node_main(suite);
 }

@@ -162,6 +162,17 @@ const struct option_row option_rows[] = {
              "next one without sleeping, with two threads: to be woken takes longer than many a chunk travels. With "
              "fewer than 4 processors it always sleeps.",
      .danger = "Meanwhile two processors are busy."},
+    {.name = "gpu-failure",
+     .kind = OPTION_ONE_OF,
+     AT(gpu_failure),
+     TEXT_OF(sizeof(((struct node_options *)0)->gpu_failure)),
+     .initial = "stay",
+     .choices = "stay,exit",
+     .help = "When a GPU has failed, none can be used by this process any more. stay: all requests on GPUs fail, and "
+             "pools in the host's memory go on until somebody starts the daemon again. exit: those fail too, what "
+             "moves may end within a second, and the daemon ends with exit status 3, for a service manager to start "
+             "it again; workers reconnect by themselves. In embedded mode it is always stay.",
+     .danger = "exit without a service manager that starts it again leaves the node without a daemon."},
     {.name = "gpu-peer",
      .kind = OPTION_SWITCH,
      AT(gpu_peer),

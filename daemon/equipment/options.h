@@ -31,6 +31,7 @@ struct node_options {
     uint32_t workers;                  /* "workers": threads for copying and coding; 0: number of cores */
     uint32_t gpu_multiprocessors;      /* "gpu-multiprocessors": that coding may occupy; 0: all */
     uint32_t gpu_attention_ms;         /* "gpu-attention": after a transfer's latest step, without sleep */
+    char gpu_failure[8];               /* "gpu-failure": stay, exit */
     bool gpu_peer;                     /* "gpu-peer": GPUs of one host may store into each other's memory */
     char gpu_wires[32];                /* "gpu-wires": how chunks go between GPUs, in order of preference */
     char nccl[OPTION_TEXT_MAX];        /* "nccl-options": passed to the nccl transport */
