@@ -4,7 +4,7 @@ if(STRAIT_HAVE_CUDA)
     add_library(gpu_trap OBJECT gpu/trap.cu)
     target_include_directories(gpu_trap PRIVATE ${PROJECT_SOURCE_DIR})
     set_target_properties(gpu_trap PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON)
-    add_executable(gpu_pools gpu/main.c gpu/scenes.c gpu/reach.c gpu/by_nccl.c gpu/events.c gpu/faults.c gpu/broken.c gpu/world.c gpu/daemons.c
+    add_executable(gpu_pools gpu/main.c gpu/scenes.c gpu/reach.c gpu/by_nccl.c gpu/events.c gpu/faults.c gpu/sick.c gpu/broken.c gpu/world.c gpu/daemons.c
         gpu/vmm.c $<TARGET_OBJECTS:gpu_trap>)
     target_link_libraries(gpu_pools PRIVATE strait-client strait_kernels strait_test_support CUDA::cudart_static)
     add_dependencies(gpu_pools straitd strait-cuda strait-node strait-node-cuda chaos-cuda)

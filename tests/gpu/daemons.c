@@ -199,6 +199,16 @@ static pid_t pid_of(const struct daemon_process *daemon)
     return peer.pid;
 }
 
+int daemon_ended(struct daemon_process *daemon, uint32_t ms)
+{
+    int status = 0;
+    pid_t ended = 0;
+    for (uint64_t until = now_ns() + (uint64_t)ms * 1000000u * patience(); ended == 0 && now_ns() < until; usleep(1000))
+        ended = waitpid(daemon->pid, &status, WNOHANG);
+    require(ended == daemon->pid && WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
 void daemon_stop(struct daemon_process *daemon)
 {
     int status;

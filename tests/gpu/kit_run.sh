@@ -93,6 +93,7 @@ for name in chaos moving dying erring failing bugs sanitizer rates; do
 done
 folder=$(sed -n 's/^logs are in //p' "$logs/chaos.log" 2>/dev/null)
 [ -z "$folder" ] || mv "$folder" "$logs/daemons"
+[ -z "${OUT:-}" ] || mkdir -p "$OUT"
 [ -z "${OUT:-}" ] || tar czf "$OUT/logs.tar.gz" -C "$logs" --exclude='*.shared' .
 echo "=== logs in $logs, $(($(date +%s) - began)) s"
 [ $failed -eq 0 ] || exit 1

@@ -43,6 +43,8 @@ bool daemon_start_faulty(struct daemon_process *daemon, const char *name, const 
 void daemon_restart(struct daemon_process *daemon);
 void daemon_kill(struct daemon_process *daemon);
 void daemon_stop(struct daemon_process *daemon); /* SIGTERM; its exit status must be 0 */
+/* The exit status of one that is to end by itself within so long. */
+int daemon_ended(struct daemon_process *daemon, uint32_t ms);
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
