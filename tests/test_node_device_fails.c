@@ -313,6 +313,33 @@ START_TEST(straitd_ends_with_a_status_of_its_own)
 }
 END_TEST
 
+#ifdef STRAIT
+/* Of a daemon that stays. */
+START_TEST(the_command_tells_what_failed)
+{
+    struct test_node node;
+    struct scene scene = {.pair = {.wire = SAME}};
+    char command[512], text[4096];
+    test_node_init(&node, "straitd", "shm");
+    setenv("FAKE_DEVICE_FAIL", "1", 1);
+    pid_t pid = straitd_start(node.options.socket, "stay");
+    scene.pair.source = party_open(&node);
+    scene_pools(&scene);
+    fail_first(&scene);
+    snprintf(command, sizeof(command), "%s status --socket %s", STRAIT, node.options.socket);
+    FILE *told = popen(command, "r");
+    ck_assert_ptr_nonnull(told);
+    text[fread(text, 1, sizeof(text) - 1, told)] = '\0';
+    ck_assert_int_eq(0, pclose(told));
+    ck_assert_msg(strstr(text, "GPU 0        failed: device 0 failed: it was told to\n") != NULL, "%s", text);
+    ck_assert_msg(strstr(text, "GPU 1        failed: device 1 cannot be used since device 0 failed") != NULL, "%s",
+                  text);
+    kill(pid, SIGTERM);
+    ck_assert_int_eq(0, straitd_status(pid));
+}
+END_TEST
+#endif
+
 int main(void)
 {
     Suite *suite = suite_create("node_device_fails");
@@ -326,5 +353,8 @@ int main(void)
     tcase_add_test(tcase, a_node_that_is_to_stay_stays);
     tcase_add_test(tcase, a_node_that_is_to_end_tells_all_and_ends);
     tcase_add_test(tcase, straitd_ends_with_a_status_of_its_own);
+#ifdef STRAIT
+    tcase_add_test(tcase, the_command_tells_what_failed);
+#endif
     return node_main(suite);
 }

@@ -168,6 +168,13 @@ static void print_use(const cJSON *root)
            number_of(gauges, "send_slots_used"), number_of(gauges, "send_slots"));
 }
 
+static void print_gpus(const cJSON *root)
+{
+    const cJSON *gpu, *gpus = cJSON_GetObjectItemCaseSensitive(root, "devices");
+    cJSON_ArrayForEach(gpu, gpus) printf("  GPU %-8.0f %s%s%s\n", number_of(gpu, "device"), text_of(gpu, "state"),
+                                         text_of(gpu, "why")[0] != '\0' ? ": " : "", text_of(gpu, "why"));
+}
+
 static void print_way(const cJSON *root, const char *name, const char *done, const char *failed, const char *direction)
 {
     const cJSON *counters = cJSON_GetObjectItemCaseSensitive(root, "counters"), *reason;
@@ -226,6 +233,7 @@ static bool print_summary(const char *path, const char *answer)
     }
     print_node(root);
     print_use(root);
+    print_gpus(root);
     print_way(root, "sent", "source_done", "source_failed", "sent");
     print_way(root, "received", "sink_done", "sink_failed", "landed");
     print_peers(root);

@@ -100,8 +100,8 @@ static void attack(struct world *w, struct scene *s, bool ucx)
     (void)world_pump(w, 20, NULL, NULL);
 }
 
-/* Its transfers fail, and what is on other devices and on the host goes on, until the operator has started the daemon
- * again. */
+/* Transfers of all its daemon's devices fail, and what is on the host goes on, until the operator has started the
+ * daemon again. */
 static void break_device(struct world *w, struct scene *s, int side)
 {
     struct chaos_side *broken = injector(w, side);
