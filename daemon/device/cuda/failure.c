@@ -15,13 +15,16 @@ static struct {
     char what[128]; /* how */
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+/* Newer than the oldest toolkit that this is built with. */
+enum { ERROR_CONTAINED = 226, ERROR_TENSOR_MEMORY_LEAK = 721, ERROR_MPS_CLIENT_TERMINATED = 810 };
+
 /* Those of which CUDA says that the process has to be ended, and what hardware cannot correct. */
 bool error_breaks_process(cudaError_t error)
 {
-    switch (error) {
+    switch ((int)error) {
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
-    case cudaErrorContained:
+    case ERROR_CONTAINED:
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorAssert:
@@ -31,8 +34,8 @@ bool error_breaks_process(cudaError_t error)
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
-    case cudaErrorTensorMemoryLeak:
-    case cudaErrorMpsClientTerminated:
+    case ERROR_TENSOR_MEMORY_LEAK:
+    case ERROR_MPS_CLIENT_TERMINATED:
     case cudaErrorExternalDevice:
         return true;
     default:
