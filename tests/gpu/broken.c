@@ -113,8 +113,8 @@ static void beside_is_refused(struct sick *s)
     flow_expect(&expect, s->near, "later", NULL, small.pages);
     require_beside(s, &expect);
     printf("  its other GPU refuses requests after %.1f ms\n", (double)(now_ns() - began) * 0.5e-6);
-    refused(s->clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_IPC), 0, last_device(), STRAIT_ERR_DEVICE);
-    refused(s->clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_VMM), 0, last_device(), STRAIT_ERR_DEVICE);
+    refused(s->clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_IPC), 0, 0, STRAIT_ERR_DEVICE);
+    refused(s->clients[0], on(small, last_device(), STRAIT_HANDLE_CUDA_VMM), 0, 0, STRAIT_ERR_DEVICE);
 }
 
 /* A number of the statistics: of an object in it. */
