@@ -245,7 +245,7 @@ static bool fails_while_it_works(bool sinks)
     if (!sinks)
         late_fails(&s, &late);
     pair_begin(&next, &s, "next");
-    pair_fails(&next, &s, "what comes later");
+    later_fails(&next, &s);
     beside_is_refused(&s);
     tells_of_it(&s);
     hosts_go_on(&s);

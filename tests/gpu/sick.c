@@ -69,6 +69,19 @@ void pair_fails(struct pair *p, struct sick *s, const char *what)
     strait_release(p->expect.transfer);
 }
 
+void later_fails(struct pair *p, struct sick *s)
+{
+    WAIT(s->clients, 2, p->own->decided && p->own->drained, 5000);
+    printf("  what comes later: %s\n", p->own->text);
+    require_reason(p->own);
+    if (s->sinks) /* an expectation that is refused asks nobody */
+        strait_abort(p->offer.transfer);
+    WAIT(s->clients, 2, p->others->decided && p->others->drained, 5000);
+    require(p->others->state == STRAIT_FAILED);
+    strait_release(p->offer.transfer);
+    strait_release(p->expect.transfer);
+}
+
 void sick_break(struct sick *s)
 {
     struct chaos_side *faults = s->daemons[0].faults;

@@ -26,6 +26,8 @@ struct pair {
 void pair_begin(struct pair *pair, struct sick *sick, const char *key);
 /* Both sides are told soon, and the sick daemon's why. */
 void pair_fails(struct pair *pair, struct sick *sick, const char *what);
+/* Of a pair that begins when the GPU has failed. */
+void later_fails(struct pair *p, struct sick *s);
 /* LOCAL, as the first GPU has failed. */
 void require_reason(const struct flow *flow);
 
