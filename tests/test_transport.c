@@ -13,6 +13,9 @@
 #include "tests/transport_sides.h"
 #include "transport/loopback.h"
 #include "transport/nccl.h"
+#if STRAIT_HAVE_UCX
+#include "transport/ucx.h"
+#endif
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 
@@ -50,7 +53,7 @@ START_TEST(unknown_options_are_refused)
     static const char *const bad[] = {
         "colour=red", "tls",     "=tcp",      "listen=",           "listen=0.0.0.0", "listen=::", "port=x",
         "port=65536", "eager=0", "eager=64K", "eager=99999999999", "delay_us=",      "seed=1x",   "lose=99999999999"};
-    struct transport_arena arena = {.size = 4096, .memory = KIND->receive_memory};
+    struct transport_arena arena = {.size = 4096, .memory = side_memory(KIND)};
     struct transport_events events = {0};
     struct transport *transport = NULL;
     arena.fd = make_arena(arena.size, &arena.base);
@@ -450,12 +453,16 @@ END_TEST
 
 /* ---------------------------------------------------------------------------------------------------------------- */
 
-static void add(TCase *tests, const TTest *test, int kinds)
+struct kinds {
+    int first, end;
+};
+
+static void add(TCase *tests, const TTest *test, struct kinds kinds)
 {
-    tcase_add_loop_test(tests, test, 0, kinds);
+    tcase_add_loop_test(tests, test, kinds.first, kinds.end);
 }
 
-static Suite *suite(int kinds)
+static Suite *suite(struct kinds kinds)
 {
     Suite *all = suite_create("transport");
     TCase *tests = tcase_create("every kind");
@@ -480,13 +487,34 @@ static Suite *suite(int kinds)
     return all;
 }
 
-int main(void)
+static struct kinds all_kinds(void)
 {
-    int kinds = 0;
-    while (transport_at((uint32_t)kinds) != NULL)
-        printf("kind %d: %s\n", kinds, transport_at((uint32_t)kinds)->name), kinds++;
+    struct kinds kinds = {0, 0};
+    while (transport_at((uint32_t)kinds.end) != NULL) {
+        printf("kind %d: %s\n", kinds.end, transport_at((uint32_t)kinds.end)->name);
+        kinds.end++;
+    }
     if (transport_find("ucx") == NULL)
         printf("ucx is left out: this build was made without it\n");
+    return kinds;
+}
+
+/* UCX as it is between GPUs, whose memory the host's stands in for. */
+static struct kinds ucx_on_gpus(void)
+{
+    struct kinds kinds = {0, 0};
+#if STRAIT_HAVE_UCX
+    while (transport_at((uint32_t)kinds.first) != &transport_ucx)
+        kinds.first++;
+    kinds.end = kinds.first + 1;
+    sides_on_gpus = true;
+    ucx_stand_in();
+#endif
+    return kinds;
+}
+
+int main(int argc, char **argv)
+{
     fake_nccl_use();
-    return run_suite(suite(kinds));
+    return run_suite(suite(argc > 1 && strcmp(argv[1], "ucx-on-gpus") == 0 ? ucx_on_gpus() : all_kinds()));
 }

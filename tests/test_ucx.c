@@ -10,6 +10,7 @@
 #include "internal/bytes.h"
 #include "tests/run_suite.h"
 #include "tests/transport_sides.h"
+#include "transport/ucx.h"
 #include "transport/ucx_address.h"
 
 #define STRANGERS 40
@@ -237,6 +238,50 @@ START_TEST(a_port_can_be_chosen_and_used_again)
 }
 END_TEST
 
+/* ---- Memory of GPUs ---------------------------------------------------------------------------------------------- */
+
+/* No machine without a GPU has such a UCX. */
+START_TEST(without_cuda_ucx_says_so)
+{
+    struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_CUDA};
+    struct transport_events events = {0};
+    struct transport *transport = NULL;
+    char why[256];
+    arena.fd = make_arena(arena.size, &arena.base);
+    transport_missing(&transport_ucx, why, sizeof(why));
+    ck_assert_str_eq("", why);
+    ucx_prepare(&arena);
+    ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED,
+                     transport_create(&transport_ucx, &arena, &events, NULL, "tls=tcp devices=lo", &transport));
+    transport_missing(&transport_ucx, why, sizeof(why));
+    ck_assert_msg(strstr(why, "does not know CUDA's memory") != NULL, "%s", why);
+    arena.memory = TRANSPORT_HOST; /* which goes on */
+    ck_assert_int_eq(STRAIT_OK,
+                     transport_create(&transport_ucx, &arena, &events, NULL, "tls=tcp devices=lo", &transport));
+    transport_destroy(transport);
+    close(arena.fd);
+}
+END_TEST
+
+/* From a peer whose memory is the host's: the processor cannot copy it to where it is to land. */
+START_TEST(what_comes_to_the_host_is_not_copied_to_a_gpu)
+{
+    ucx_stand_in();
+    side_init(&sides[0], &transport_ucx, NULL);
+    sides_on_gpus = true;
+    side_init(&sides[1], &transport_ucx, NULL);
+    sides_connect(sides);
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, SLOT_BYTES));
+    WAIT_UNTIL(sides, 2, sides[1].arrived == 1 && sides[0].sent == 1);
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[1], 0, 16));
+    WAIT_UNTIL(sides, 2, sides[0].arrived == 1 && sides[1].sent == 1);
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 1, 16));
+    WAIT_UNTIL(sides, 2, sides[1].broken == 1 && sides[0].closed && sides[1].closed);
+    ck_assert_uint_eq(1, sides[1].arriving);
+    sides_close(sides);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *all = suite_create("ucx");
@@ -249,6 +294,10 @@ static Suite *suite(void)
     tcase_add_test(tests, the_oldest_stranger_makes_room);
     tcase_add_test(tests, nobody_listening_breaks_the_link);
     tcase_add_test(tests, a_port_can_be_chosen_and_used_again);
+    suite_add_tcase(all, tests);
+    tests = tcase_create("GPUs");
+    tcase_add_test(tests, without_cuda_ucx_says_so);
+    tcase_add_test(tests, what_comes_to_the_host_is_not_copied_to_a_gpu);
     suite_add_tcase(all, tests);
     return all;
 }

@@ -21,7 +21,8 @@ strait_test(nccl_wire USES transport_sides fake_nccl transport LABELS unit TIMEO
 set(transport_tests transport shm loopback nccl nccl_wire)
 if(STRAIT_HAVE_UCX)
     strait_test(ucx USES transport transport_sides LABELS unit TIMEOUT 60)
-    list(APPEND transport_tests ucx)
+    strait_add_test(transport_ucx_on_gpus COMMAND test_transport ucx-on-gpus LABELS unit TIMEOUT 120)
+    list(APPEND transport_tests ucx transport_ucx_on_gpus)
     strait_test(signals USES client LABELS unit) # loads libstrait-node, and UCX with it, by its name
     target_compile_definitions(test_signals PRIVATE STRAITD="$<TARGET_FILE:straitd>")
     add_dependencies(test_signals strait-node straitd)

@@ -134,10 +134,13 @@ int make_arena(size_t size, void **base)
     return fd;
 }
 
-/* Memory is the host's, whatever a kind is told: what is to be a GPU's is for fake_nccl. */
-static uint32_t memory_for(const struct transport_ops *ops)
+/* Memory is the host's, whatever a kind is told: what is to be a GPU's is for fake_nccl or ucx_stand_in. */
+bool sides_on_gpus;
+
+uint32_t side_memory(const struct transport_ops *ops)
 {
-    return (ops->receive_memory & TRANSPORT_HOST) != 0 ? TRANSPORT_HOST : TRANSPORT_CUDA;
+    const uint32_t asked = sides_on_gpus ? TRANSPORT_CUDA : TRANSPORT_HOST;
+    return (ops->receive_memory & asked) != 0 ? asked : ops->receive_memory;
 }
 
 static const char *options_for(const struct transport_ops *ops)
@@ -153,7 +156,7 @@ void side_init(struct side *side, const struct transport_ops *ops, const char *o
     memset(side, 0, sizeof(*side));
     side->ops = ops;
     side->close_on_broken = true;
-    side->arena = (struct transport_arena){.size = SLOTS * SLOT_BYTES, .memory = memory_for(ops)};
+    side->arena = (struct transport_arena){.size = SLOTS * SLOT_BYTES, .memory = side_memory(ops)};
     side->arena.fd = make_arena(side->arena.size, &side->arena.base);
     if (options == NULL)
         options = options_for(ops);

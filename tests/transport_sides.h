@@ -36,6 +36,10 @@ struct side {
     unsigned damaged; /* chunks that arrived with other bytes than were sent */
 };
 
+/* Arenas are of GPUs where the kind has the choice; else they are the host's. */
+extern bool sides_on_gpus;
+uint32_t side_memory(const struct transport_ops *ops);
+
 /* A sealed memfd of this many bytes, mapped to *base. */
 int make_arena(size_t size, void **base);
 

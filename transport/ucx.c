@@ -9,6 +9,8 @@
 #define ROUNDS_MAX  16
 #define NANOSECONDS 200000
 
+#define FEATURES (UCP_FEATURE_AM | UCP_FEATURE_WAKEUP)
+
 /* Rounds in destroy, for what UCX still does about endpoints that were closed. */
 #define LAST_ROUNDS 64
 
@@ -49,12 +51,16 @@ static enum strait_status set_up_worker(struct ucx *ucx)
 
 static enum strait_status make_worker(struct ucx *ucx, const ucp_config_t *config)
 {
-    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP};
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = FEATURES};
     ucp_worker_params_t worker_params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                          .thread_mode = UCS_THREAD_MODE_SINGLE};
     ucs_status_t status = ucp_init(&params, config, &ucx->context);
     if (status != UCS_OK)
         return status_of(status);
+    if (ucx->memory == UCS_MEMORY_TYPE_CUDA && !ucx_cuda_is_there(ucx->context)) {
+        ucp_cleanup(ucx->context);
+        return STRAIT_ERR_UNSUPPORTED;
+    }
     status = ucp_worker_create(ucx->context, &worker_params, &ucx->worker);
     if (status != UCS_OK) {
         ucp_cleanup(ucx->context);
@@ -71,9 +77,11 @@ static void destroy_worker(struct ucx *ucx)
 
 static enum strait_status map_memory(struct ucx *ucx, void *base, size_t size, ucp_mem_h *handle)
 {
-    ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+    ucp_mem_map_params_t params = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                                                 UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
                                    .address = base,
-                                   .length = size};
+                                   .length = size,
+                                   .memory_type = ucx->memory};
     return status_of(ucp_mem_map(ucx->context, &params, handle));
 }
 
@@ -94,6 +102,7 @@ static enum strait_status start(struct ucx *ucx, const struct ucx_options *optio
 
 static enum strait_status build(struct ucx *ucx, const struct ucx_options *options)
 {
+    ucx_cuda_enter(ucx->cuda_context);
     enum strait_status status = make_worker(ucx, options->config);
     if (status != STRAIT_OK)
         return status;
@@ -113,8 +122,10 @@ static struct ucx *ucx_new(const struct transport_arena *arena, const struct tra
     ucx->core.quiet = ucx_link_quiet;
     ucx->core.release = ucx_link_release;
     ucx->arena = *arena;
-    ucx->eager_bytes = eager_bytes;
-    ucx->rounds = 1; /* 0 means: never */
+    ucx->memory = ucx_memory_type(arena);
+    ucx->cuda_context = ucx_cuda_context(arena);
+    ucx->eager_bytes = arena->memory == TRANSPORT_CUDA ? 1 : eager_bytes; /* no processor copies there */
+    ucx->rounds = 1;                                                      /* 0 means: never */
     return ucx;
 }
 
@@ -122,7 +133,7 @@ static enum strait_status ucx_create(const struct transport_arena *arena, const 
                                      void *owner, const char *text, struct transport **transport)
 {
     struct ucx_options options;
-    if (arena->base == NULL || arena->size == 0 || arena->memory != TRANSPORT_HOST)
+    if (arena->base == NULL || arena->size == 0 || (arena->memory != TRANSPORT_HOST && arena->memory != TRANSPORT_CUDA))
         return STRAIT_ERR_INVALID;
     enum strait_status status = ucx_options_read(text, &options);
     if (status != STRAIT_OK)
@@ -137,6 +148,20 @@ static enum strait_status ucx_create(const struct transport_arena *arena, const 
     return status;
 }
 
+/* What is loaded then stays loaded. */
+void ucx_prepare(const struct transport_arena *arena)
+{
+    ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = FEATURES};
+    ucp_context_h context;
+    ucp_config_t *config;
+    if (ucp_config_read(NULL, NULL, &config) != UCS_OK)
+        return;
+    ucx_cuda_enter(ucx_cuda_context(arena));
+    if (ucp_init(&params, config, &context) == UCS_OK)
+        ucp_cleanup(context);
+    ucp_config_release(config);
+}
+
 static enum strait_status ucx_check(const char *text)
 {
     struct ucx_options options;
@@ -149,6 +174,7 @@ static enum strait_status ucx_check(const char *text)
 static void ucx_destroy(struct transport *transport)
 {
     struct ucx *ucx = (struct ucx *)transport;
+    ucx_cuda_enter(ucx->cuda_context);
     ucx_unlisten(ucx);
     for (int i = 0; i < LAST_ROUNDS; i++)
         ucp_worker_progress(ucx->worker);
@@ -188,6 +214,7 @@ static bool one_round(struct ucx *ucx)
 static bool ucx_progress(struct transport *transport)
 {
     struct ucx *ucx = (struct ucx *)transport;
+    ucx_cuda_enter(ucx->cuda_context);
     int64_t start_at = nanoseconds();
     bool any = core_deliver(&ucx->core), more = true;
     for (int i = 0; i < ROUNDS_MAX && more && nanoseconds() - start_at < NANOSECONDS; i++) {
@@ -202,6 +229,7 @@ static enum strait_status ucx_arm(struct transport *transport)
     struct ucx *ucx = (struct ucx *)transport;
     if (core_is_due(&ucx->core) || ucx_close_is_due(ucx))
         return STRAIT_ERR_AGAIN;
+    ucx_cuda_enter(ucx->cuda_context);
     ucs_status_t status = ucp_worker_arm(ucx->worker);
     return status == UCS_OK ? STRAIT_OK : status == UCS_ERR_BUSY ? STRAIT_ERR_AGAIN : STRAIT_ERR_IO;
 }
@@ -231,9 +259,10 @@ static void *ucx_map(struct link *link, size_t offset, size_t size)
 
 const struct transport_ops transport_ucx = {
     .name = "ucx",
-    .send_memory = TRANSPORT_HOST,
-    .receive_memory = TRANSPORT_HOST,
+    .send_memory = TRANSPORT_HOST | TRANSPORT_CUDA,
+    .receive_memory = TRANSPORT_HOST | TRANSPORT_CUDA,
     .direct = false,
+    .missing = ucx_missing,
     .check = ucx_check,
     .create = ucx_create,
     .destroy = ucx_destroy,

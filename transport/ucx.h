@@ -11,8 +11,8 @@
  *   tls=LIST           UCX_TLS; UCX's choice
  *   devices=LIST       UCX_NET_DEVICES; lo when listening on a loopback address, else UCX's choice
  *   eager=BYTES        chunks below come with their headers and are copied; others are received into their slots, after
- *                      a round trip. 262144 over TCP, where that takes longer than copying, 32768 where RDMA may be used
- *   keepalive=TIME     UCX_KEEPALIVE_INTERVAL, "5s"; an idle peer that is gone is noticed after about twice that
+ *                      a round trip. 262144 over TCP, where that takes longer than copying, 32768 where RDMA may be
+ * used keepalive=TIME     UCX_KEEPALIVE_INTERVAL, "5s"; an idle peer that is gone is noticed after about twice that
  *
  * Other settings are read from the environment, by UCX, as ever. Two are put there unless they are set, as 1.13.1 takes
  * them from nowhere else: UCX_TCP_CONN_NB=y, or it would block in connect, and UCX_TCP_CM_REUSEADDR=y, or a port could
@@ -20,6 +20,12 @@
  *
  * link_close forces the endpoint shut. Over tcp nothing touches the slots from then on; over RDMA that is no proof that
  * the peer's adapter has stopped writing (not tested: no such hardware was at hand).
+ *
+ * Memory is the host's or, where UCX was built with CUDA and finds a GPU, that of the GPU which the arena is on, for
+ * sending too: UCX takes the way that it has for it (cuda_ipc between GPUs of a host, RDMA to and from the GPU, else
+ * through buffers of the host). Chunks are always fetched then, however small they are. `data` has to be complete when
+ * link_send is called, as UCX's own streams wait for no others. With tls=, cuda has to be among those that are named.
+ * A link closed while the last piece of a chunk is copied from UCX's buffers to the GPU does not wait for that copy.
  *
  * UCX's own ports are for trusted networks: its wire format has no checks against malice, over tcp a peer can name the
  * address to write to (UCX_TCP_PUT_ENABLE=n prevents that, for about a quarter of the throughput). */
@@ -29,6 +35,13 @@
 #include "transport/transport.h"
 
 extern const struct transport_ops transport_ucx;
+
+/* What of making a transport over a GPU's memory takes long the first time, loading UCX's modules and starting the
+ * driver: on any thread. What fails will fail there again, and is told then. */
+void ucx_prepare(const struct transport_arena *arena);
+
+/* For tests without a GPU, before the first transport is made: arenas of CUDA's memory are the host's. */
+void ucx_stand_in(void);
 
 /* transport_leave_signals, of UCX. */
 void ucx_leave_signals(void);

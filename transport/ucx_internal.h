@@ -44,10 +44,13 @@ struct ucx {
     ucp_worker_h worker;
     ucp_listener_h listener;
     ucp_mem_h arena_handle;
+    ucs_memory_type_t memory;   /* of the arena, and of all that is sent */
+    void *cuda_context;         /* NULL: the host's memory */
     struct ucx_address address; /* the listener's; the token is the links' */
     int fd;
     bool progressing;
-    size_t eager_bytes; /* smaller chunks come with their headers; others into their slots, after a round trip */
+    size_t eager_bytes; /* smaller chunks come with their headers; others into their slots, after a round trip, as do
+                           all that go to a GPU */
     uint64_t rounds;
     struct ucx_stranger strangers[UCX_STRANGERS_ROOM]; /* oldest first */
     uint32_t stranger_count;
@@ -77,6 +80,18 @@ struct ucx_op {
 
 /* ucx_options.c: what `text` says. The config is the caller's to release. */
 enum strait_status ucx_options_read(const char *text, struct ucx_options *options);
+
+/* ucx_cuda.c: memory of GPUs. */
+
+/* The type of an arena's memory. */
+ucs_memory_type_t ucx_memory_type(const struct transport_arena *arena);
+/* CUDA's context that has the arena; NULL: none, as it is the host's. */
+void *ucx_cuda_context(const struct transport_arena *arena);
+/* Before calls of UCX that may call CUDA: this thread works in that context. */
+void ucx_cuda_enter(void *context);
+/* Can it be sent and received by this UCX? */
+bool ucx_cuda_is_there(ucp_context_h context);
+void ucx_missing(char *dst, size_t size);
 
 /* ucx_peer.c: endpoints and hellos. */
 enum strait_status ucx_listen(struct ucx *ucx, const struct sockaddr_storage *address, socklen_t size);

@@ -37,11 +37,12 @@ static void on_received(void *request, ucs_status_t status, size_t size, void *o
 void ucx_op_send(struct ucx_link *link, struct ucx_op *op, unsigned id, size_t header_size, const void *data,
                  size_t size, ucp_mem_h handle)
 {
-    size_t eager_bytes = ((const struct ucx *)link->core.base.transport)->eager_bytes;
+    const struct ucx *ucx = (const struct ucx *)link->core.base.transport;
     ucp_request_param_t param = {
         .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
-                        (handle != NULL ? UCP_OP_ATTR_FIELD_MEMH : 0),
-        .flags = UCP_AM_SEND_FLAG_REPLY | (size < eager_bytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV),
+                        (handle != NULL ? UCP_OP_ATTR_FIELD_MEMH : 0) | (size > 0 ? UCP_OP_ATTR_FIELD_MEMORY_TYPE : 0),
+        .memory_type = ucx->memory,
+        .flags = UCP_AM_SEND_FLAG_REPLY | (size < ucx->eager_bytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV),
         .cb.send = on_sent,
         .user_data = op,
         .memh = handle,
@@ -99,8 +100,9 @@ static void begin_fetch(struct ucx *ucx, struct ucx_op *op)
 {
     ucp_mem_h handle = handle_for(ucx, op->fetch.address, op->fetch.size);
     ucp_request_param_t param = {
-        .op_attr_mask =
-            UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | (handle != NULL ? UCP_OP_ATTR_FIELD_MEMH : 0),
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                        (handle != NULL ? UCP_OP_ATTR_FIELD_MEMH : 0),
+        .memory_type = ucx->memory,
         .cb.recv_am = on_received,
         .user_data = op,
         .memh = handle,
@@ -158,6 +160,11 @@ ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, voi
 {
     struct ucx *ucx = arg;
     struct ucx_link *link = addressee(ucx, header, header_size, param);
+    const bool eager = !(param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+    if (link != NULL && eager && size > 0 && ucx->arena.memory == TRANSPORT_CUDA) {
+        core_link_break(&link->core, "a chunk for a GPU came to the host");
+        return UCS_OK;
+    }
     struct ucx_op *op =
         link != NULL ? malloc(sizeof(*op)) : NULL; /* before asking: an accepted chunk has its callback */
     if (op == NULL)
@@ -168,7 +175,7 @@ ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, voi
         return UCS_OK;
     }
     event_begin(&op->event, &link->core, EVENT_ARRIVED, landing.cookie);
-    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)
+    if (!eager)
         return fetch_later(ucx, op, data, landing.address, size);
     if (size > 0)
         memcpy(landing.address, data, size);
