@@ -296,16 +296,24 @@ struct message_arena {
     uint32_t first_slot, slot_bytes, slot_count; /* the last slot's number fits 32 bits */
     struct view ipc; /* MESSAGE_MEMORY_IPC bytes: where it begins, over a link whose end either side sees
                         (link_sees_end); or none: it is not to be stored to */
-    bool nccl;       /* GPU_LINKs can be made to it */
+    bool nccl, ucx;  /* GPU_LINKs by these can be made to it */
 };
 
-/* A link of NCCL between a GPU of each side, beside the link that the connection has: for chunks into either's arena.
+/* What makes a link between two GPUs. */
+enum message_link_by {
+    LINK_BY_NCCL,
+    LINK_BY_UCX, /* with CUDA's memory */
+    LINK_BY_COUNT,
+};
+
+/* A link between a GPU of each side, beside the link that the connection has: for chunks into either's arena.
  * The dialling side begins one with its end's address; the answer has the other end's, or says why not. The accepting
  * side asks for one by neither, and is told why when there will be none. Over the same two GPUs as often as links end. */
 struct message_gpu_link {
     uint32_t device, peer_device; /* the sender's and the receiver's */
     struct view address;          /* link_address, or none */
     struct view why;              /* there will be none now: for people */
+    uint32_t by;                  /* enum message_link_by; ones not known here are refused */
 };
 
 /* Source to sink: chunks of GPUs that have the pool can come into the arenas of these devices. Takes the place of what

@@ -54,9 +54,13 @@ static enum strait_status arena_check(const void *plain)
 
 #define ARENA struct message_arena, Strait__Wire__Arena
 static const struct field arena_fields[] = {
-    U32(ARENA, device, 0, MESSAGE_DEVICES_MAX - 1), U32(ARENA, first_slot, 1, UINT32_MAX),
-    U32(ARENA, slot_bytes, 4096, UINT32_MAX),       U32(ARENA, slot_count, 1, UINT32_MAX),
-    BYTES_OR_NONE(ARENA, ipc, MESSAGE_MEMORY_IPC),  BOOL(ARENA, nccl),
+    U32(ARENA, device, 0, MESSAGE_DEVICES_MAX - 1),
+    U32(ARENA, first_slot, 1, UINT32_MAX),
+    U32(ARENA, slot_bytes, 4096, UINT32_MAX),
+    U32(ARENA, slot_count, 1, UINT32_MAX),
+    BYTES_OR_NONE(ARENA, ipc, MESSAGE_MEMORY_IPC),
+    BOOL(ARENA, nccl),
+    BOOL(ARENA, ucx),
 };
 const struct layout arena_layout = LAYOUT(ARENA, arena, arena_fields, arena_check);
 
@@ -79,6 +83,7 @@ static const struct field gpu_link_fields[] = {
     U32(GPU_LINK, peer_device, 0, MESSAGE_DEVICES_MAX - 1),
     BYTES(GPU_LINK, address, 0, MESSAGE_UCX_ADDRESS_MAX),
     TEXT(GPU_LINK, why),
+    U32(GPU_LINK, by, 0, UINT32_MAX),
 };
 const struct layout gpu_link_layout = LAYOUT(GPU_LINK, gpu_link, gpu_link_fields, gpu_link_check);
 

@@ -188,9 +188,11 @@ const struct sample samples[] = {
      {MESSAGE_ARENA,
       .arena =
           {.device = 63, .first_slot = 64, .slot_bytes = 8388608, .slot_count = 32, .ipc = VIEW(BYTES_32 BYTES_32)}}},
+    {"arena-ucx", {MESSAGE_ARENA, .arena = {.first_slot = 1, .slot_bytes = 4096, .slot_count = 1, .ucx = true}}},
     {"arena-nccl", {MESSAGE_ARENA, .arena = {.first_slot = 1, .slot_bytes = 4096, .slot_count = 1, .nccl = true}}},
     {"gpu-link", {MESSAGE_GPU_LINK, .gpu_link = {.device = 63, .peer_device = 1, .address = VIEW("\x01\x00\xff")}}},
     {"gpu-link-wanted", {MESSAGE_GPU_LINK, .gpu_link = {.device = 1, .peer_device = 2}}},
+    {"gpu-link-by-ucx", {MESSAGE_GPU_LINK, .gpu_link = {.device = 1, .address = VIEW("\x02"), .by = LINK_BY_UCX}}},
     {"gpu-link-refused", {MESSAGE_GPU_LINK, .gpu_link = {.why = VIEW("no NCCL here")}}},
     {"reach", {MESSAGE_REACH, .reach = {.pool = POOL_A, .devices = UINT64_C(1) << 63 | 1}}},
     {"announce",
@@ -660,12 +662,14 @@ void require_same_message(const struct message *a, const struct message *b)
         SAME(arena.slot_count);
         SAME_VIEW(arena.ipc);
         SAME(arena.nccl);
+        SAME(arena.ucx);
         break;
     case MESSAGE_GPU_LINK:
         SAME(gpu_link.device);
         SAME(gpu_link.peer_device);
         SAME_VIEW(gpu_link.address);
         SAME_VIEW(gpu_link.why);
+        SAME(gpu_link.by);
         break;
     case MESSAGE_REACH:
         SAME_POOL(reach.pool);
