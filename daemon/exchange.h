@@ -143,7 +143,7 @@ struct flight {
     struct arena *from; /* it is encoded in a slot of ours; NULL: straight into the peer's arena */
     uint32_t send_slot;
     enum wire_counter wire;
-    uint32_t device, peer_device; /* WIRE_NCCL */
+    struct gpu_ends ends; /* of a link between GPUs */
     uint64_t size, raw_bytes;
     uint64_t since;
     enum strait_mode mode;
@@ -304,12 +304,26 @@ struct peer_use {
 };
 
 /* Between GPUs, straight from the one to the other: those that are allowed, best first. */
-#define GPU_WIRES_MAX 2u /* WIRE_PEER, WIRE_NCCL */
+#define GPU_WIRES_MAX 3u /* WIRE_PEER, and the links */
 struct gpu_wires {
     enum wire_counter list[GPU_WIRES_MAX];
     uint32_t count;
-    bool measured; /* NCCL is taken only where it is faster than the host */
+    bool measured; /* links are taken only where they are faster than the host */
 };
+
+/* Wires that are links between two GPUs. */
+static inline bool wire_is_link(enum wire_counter wire)
+{
+    return wire == WIRE_NCCL || wire == WIRE_UCX_CUDA;
+}
+static inline enum message_link_by wire_link(enum wire_counter wire)
+{
+    return wire == WIRE_NCCL ? LINK_BY_NCCL : LINK_BY_UCX;
+}
+static inline enum wire_counter link_wire(enum message_link_by by)
+{
+    return by == LINK_BY_NCCL ? WIRE_NCCL : WIRE_UCX_CUDA;
+}
 
 /* ---- pin.c ------------------------------------------------------------------------------------------------------- */
 
@@ -426,7 +440,7 @@ enum strait_reason source_more(struct source *source, uint32_t from, uint32_t co
 void source_encodes(struct node *node); /* begins queued chunks, in turn */
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
 /* A link between GPUs has ended: what is on it will not arrive. */
-void source_gpu_link_ended(struct node *node, struct peer *peer, uint32_t device, uint32_t peer_device);
+void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends);
 
 /* ---- local.c ----------------------------------------------------------------------------------------------------- */
 

@@ -114,9 +114,9 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
     source_sent(owner, cookie, status);
 }
 
-static void on_gpu_link(void *owner, struct peer *peer, uint32_t device, uint32_t peer_device)
+static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
 {
-    reach_gpu_link(owner, peer, device, peer_device);
+    reach_gpu_link(owner, peer, ends);
 }
 
 static void on_closed(void *owner)

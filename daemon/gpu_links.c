@@ -1,4 +1,4 @@
-#include "daemon/gpu_nccl.h"
+#include "daemon/gpu_links.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,59 +8,109 @@
 #include "daemon/node.h"
 #include "daemon/reach.h"
 #include "transport/nccl.h"
+#if STRAIT_HAVE_UCX
+#include "transport/ucx.h"
+#endif
 
-uint64_t gpu_nccl_bytes(const struct node *node, uint64_t receive)
+uint64_t gpu_links_bytes(const struct node *node, uint64_t receive)
 {
-    return reach_has_wire(node, WIRE_NCCL) ? receive : 0;
+    return reach_has_links(node) ? receive : 0;
 }
 
-const struct gpu_nccl *gpu_nccl_of(const struct node *node, int32_t device)
+const struct gpu_links *gpu_links_of(const struct node *node, int32_t device)
 {
-    const struct gpu_nccl *gpu;
-    LL_SEARCH_SCALAR(node->gpu_nccl, gpu, device, device);
+    const struct gpu_links *gpu;
+    LL_SEARCH_SCALAR(node->gpu_links, gpu, device, device);
     return gpu;
 }
 
-struct arena *gpu_nccl_send(const struct node *node, int32_t device)
+struct arena *gpu_links_send(const struct node *node, int32_t device)
 {
-    struct gpu_nccl *gpu;
-    LL_SEARCH_SCALAR(node->gpu_nccl, gpu, device, device);
-    return gpu != NULL && gpu->ready ? &gpu->send : NULL;
+    struct gpu_links *gpu;
+    LL_SEARCH_SCALAR(node->gpu_links, gpu, device, device);
+    for (int by = 0; gpu != NULL && by < LINK_BY_COUNT; by++)
+        if (gpu->by[by].ready)
+            return &gpu->send;
+    return NULL;
+}
+
+const char *gpu_links_state(const struct gpu_links *gpu, enum message_link_by by)
+{
+    return gpu->by[by].ready ? "ready" : gpu->by[by].why[0] != '\0' ? gpu->by[by].why : "being loaded";
+}
+
+/* ---- Kinds ------------------------------------------------------------------------------------------------------- */
+
+static struct transport_arena receive_arena(const struct gpu_links *gpu)
+{
+    return (struct transport_arena){
+        .base = gpu->receive, .size = gpu->receive_size, .fd = -1, .memory = TRANSPORT_CUDA};
 }
 
 /* What would hold up the loop: libraries, and the driver. */
 static void load_work(void *arg)
 {
-    const struct gpu_nccl *gpu = arg;
-    nccl_prepare(gpu->node->options.nccl, gpu->receive);
+    const struct gpu_links *gpu = arg;
+    if (gpu->by[LINK_BY_NCCL].asked)
+        nccl_prepare(gpu->node->options.nccl, gpu->receive);
+#if STRAIT_HAVE_UCX
+    const struct transport_arena arena = receive_arena(gpu);
+    if (gpu->by[LINK_BY_UCX].asked)
+        ucx_prepare(&arena);
+#endif
+}
+
+static void open_one(struct gpu_links *gpu, enum message_link_by by, const struct transport_ops *ops,
+                     const char *options)
+{
+    static const char *const names[] = {[LINK_BY_NCCL] = "NCCL", [LINK_BY_UCX] = "UCX between GPUs"};
+    struct node *node = gpu->node;
+    const struct transport_arena arena = receive_arena(gpu);
+    char *why = gpu->by[by].why;
+    if (ops == NULL)
+        snprintf(why, sizeof(gpu->by[by].why), "not in this build");
+    gpu->by[by].ready = ops != NULL && peers_open_gpu(node->peers, by, (uint32_t)gpu->device, ops, &arena, options, why,
+                                                      sizeof(gpu->by[by].why)) == STRAIT_OK;
+    if (gpu->by[by].ready)
+        log_write(node->log, LOG_INFO, "msg=\"%s ready\" device=%d", names[by], gpu->device);
+    else
+        log_write(node->log, LOG_WARN, "msg=\"no %s: chunks between GPUs go another way\" device=%d why=\"%s\"",
+                  names[by], gpu->device, why);
+}
+
+/* The port is that of the transport for the host's memory: a GPU's listens on any. */
+static void open_ucx(struct gpu_links *gpu)
+{
+    char options[OPTION_TEXT_MAX + 16];
+    snprintf(options, sizeof(options), "%s port=0", gpu->node->options.ucx);
+    open_one(gpu, LINK_BY_UCX, transport_find("ucx"), options);
 }
 
 static void load_done(void *arg)
 {
-    struct gpu_nccl *gpu = arg;
+    struct gpu_links *gpu = arg;
     struct node *node = gpu->node;
-    const struct transport_arena arena = {
-        .base = gpu->receive, .size = gpu->receive_size, .fd = -1, .memory = TRANSPORT_CUDA};
     if (node->stopping || node->peers == NULL)
         return;
-    if (peers_open_gpu(node->peers, (uint32_t)gpu->device, &transport_nccl, &arena, node->options.nccl, gpu->why,
-                       sizeof(gpu->why)) != STRAIT_OK) {
-        log_write(node->log, LOG_WARN, "msg=\"no NCCL: chunks between GPUs go another way\" device=%d why=\"%s\"",
-                  gpu->device, gpu->why);
-        return;
-    }
-    gpu->ready = true;
-    log_write(node->log, LOG_INFO, "msg=\"NCCL ready\" device=%d", gpu->device);
-    reach_gpu_ready(node, gpu->device);
+    if (gpu->by[LINK_BY_NCCL].asked)
+        open_one(gpu, LINK_BY_NCCL, &transport_nccl, node->options.nccl);
+    if (gpu->by[LINK_BY_UCX].asked)
+        open_ucx(gpu);
+    if (gpu_links_send(node, gpu->device) != NULL)
+        reach_gpu_ready(node, gpu->device);
 }
 
-void gpu_nccl_open(struct node *node, int32_t device, void *base, uint64_t receive)
+/* ---- GPUs -------------------------------------------------------------------------------------------------------- */
+
+void gpu_links_open(struct node *node, int32_t device, void *base, uint64_t receive)
 {
-    struct gpu_nccl *gpu = gpu_nccl_of(node, device) == NULL ? calloc(1, sizeof(*gpu)) : NULL;
+    struct gpu_links *gpu = gpu_links_of(node, device) == NULL ? calloc(1, sizeof(*gpu)) : NULL;
     const uint32_t slot_bytes = far_slot_bytes(node->options.gpu_chunk_bytes);
     if (gpu == NULL)
         return;
-    *gpu = (struct gpu_nccl){.node = node, .device = device, .receive = base, .receive_size = receive};
+    *gpu = (struct gpu_links){.node = node, .device = device, .receive = base, .receive_size = receive};
+    for (int by = 0; by < LINK_BY_COUNT; by++)
+        gpu->by[by].asked = reach_has_wire(node, link_wire((enum message_link_by)by));
     if (arena_init_over(&gpu->send, (uint8_t *)base + receive, slot_bytes, (uint32_t)(receive / slot_bytes)) !=
             STRAIT_OK ||
         job_call(node->jobs, load_work, load_done, gpu) != STRAIT_OK) {
@@ -68,15 +118,15 @@ void gpu_nccl_open(struct node *node, int32_t device, void *base, uint64_t recei
         free(gpu);
         return;
     }
-    LL_PREPEND(node->gpu_nccl, gpu);
+    LL_PREPEND(node->gpu_links, gpu);
 }
 
-void gpu_nccl_fini(struct node *node)
+void gpu_links_fini(struct node *node)
 {
-    struct gpu_nccl *gpu, *next;
-    LL_FOREACH_SAFE (node->gpu_nccl, gpu, next) {
+    struct gpu_links *gpu, *next;
+    LL_FOREACH_SAFE (node->gpu_links, gpu, next) {
         arena_fini(&gpu->send);
         free(gpu);
     }
-    node->gpu_nccl = NULL;
+    node->gpu_links = NULL;
 }

@@ -191,7 +191,7 @@ static enum strait_status make_jobs(struct node *node)
                                           .slot_bytes = receive->slot_bytes,
                                           .far_bytes = far_slot_bytes(node->options.gpu_chunk_bytes),
                                           .arena_bytes =
-                                              reach_is_on(node) ? arena_bytes + gpu_nccl_bytes(node, arena_bytes) : 0,
+                                              reach_is_on(node) ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
                                           .multiprocessors = node->options.gpu_multiprocessors,
                                           .attention_ns = attention_of(node),
                                           .failed = node_gpu_failed,
@@ -260,7 +260,7 @@ static enum strait_status make_parts(struct node *node, char *why, size_t why_si
 
 static void free_parts(struct node *node)
 {
-    gpu_nccl_fini(node);
+    gpu_links_fini(node);
     receive_fini(&node->receive);
     arena_fini(&node->send);
     strait_codebook_destroy(node->codebook);

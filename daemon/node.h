@@ -8,7 +8,7 @@
 #include "daemon/memory/arena.h"
 #include "daemon/exchange.h"
 #include "daemon/equipment/http.h"
-#include "daemon/gpu_nccl.h"
+#include "daemon/gpu_links.h"
 #include "daemon/memory/job.h"
 #include "daemon/equipment/log.h"
 #include "daemon/equipment/metrics.h"
@@ -32,7 +32,7 @@ struct node {
     struct receive receive;
     struct arena send;
     struct gpu_wires wires;
-    struct gpu_nccl *gpu_nccl; /* utlist: of GPUs in use */
+    struct gpu_links *gpu_links; /* utlist: of GPUs in use */
     struct peers *peers;
     struct http *http;
     struct exchange exchange;

@@ -10,6 +10,7 @@
  * nothing of the other modes, every so often one chunk is coded all the same. */
 #include "daemon/policy.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,10 +21,10 @@
 #define WIRE_NS      2000000u           /* for at least this long */
 #define USUAL_WIRE   100e6
 #define FAR_SAMPLES  8u
-#define HOST_SAMPLES 16u          /* chunks by way of the host, before NCCL is tried, */
-#define NCCL_SAMPLES 32u          /* for so many */
-#define NCCL_MARGIN  1.1          /* so much faster has the host to be */
-#define NCCL_REST_NS 60000000000u /* NCCL is tried again after that */
+#define HOST_SAMPLES 16u          /* chunks by way of the host, before links between GPUs are tried, */
+#define LINK_SAMPLES 32u          /* for so many each */
+#define LINK_MARGIN  1.1          /* so much faster has the host to be */
+#define LINK_REST_NS 60000000000u /* one that has lost is tried again after that */
 
 static const double usual_ratio[POLICY_MODES] = {
     [STRAIT_MODE_RAW] = 1, [STRAIT_MODE_TOP16] = 1.33, [STRAIT_MODE_TIERED] = 1.48};
@@ -71,6 +72,13 @@ static double goodput(const struct policy_wire *wire, const struct policy_pool *
     return coder > 0 && coder < link ? coder : link;
 }
 
+static const char *name_of(const struct policy *policy, const struct policy_wire *wire)
+{
+    return wire == &policy->links[LINK_BY_NCCL]  ? "NCCL"
+           : wire == &policy->links[LINK_BY_UCX] ? "UCX between GPUs"
+                                                 : "link";
+}
+
 static enum strait_mode choose(struct policy *policy, const struct policy_wire *wire, unsigned workers,
                                const struct policy_pool *pool)
 {
@@ -84,7 +92,7 @@ static enum strait_mode choose(struct policy *policy, const struct policy_wire *
         best = (enum strait_mode)mode;
     }
     snprintf(policy->reason, sizeof(policy->reason), "%s: %s %.2f GB/s%s, ratio %.2f, would carry %.2f GB/s",
-             mode_names[best], wire == &policy->nccl ? "NCCL" : "link", known_or(wire->rate, USUAL_WIRE) * 1e-9,
+             mode_names[best], name_of(policy, wire), known_or(wire->rate, USUAL_WIRE) * 1e-9,
              wire->rate > 0 ? "" : " (assumed)", known_or(pool->ratio[best], usual_ratio[best]), most * 1e-9);
     if (best == STRAIT_MODE_RAW && pool->chunks % PROBE_CHUNKS == 0)
         return STRAIT_MODE_TIERED;
@@ -135,8 +143,8 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
         return say(policy, mode, "pinned by the option coding");
     if (wire == WIRE_PEER)
         return choose_for_peer(policy, &pool->policy);
-    if (wire == WIRE_NCCL)
-        return choose(policy, &policy->nccl, 1, &pool->policy);
+    if (wire_is_link(wire))
+        return choose(policy, &policy->links[wire_link(wire)], 1, &pool->policy);
     if (peer->direct && pool->pool->devices != NULL)
         return choose_for_bus(policy, &pool->policy);
     if (peer->direct)
@@ -153,7 +161,9 @@ static void smooth(double *value, double sample)
 
 static struct policy_wire *wire_of(struct policy *policy, enum wire_counter wire)
 {
-    return wire == WIRE_NCCL ? &policy->nccl : wire == WIRE_PINNED ? &policy->pinned : &policy->link;
+    if (wire_is_link(wire))
+        return &policy->links[wire_link(wire)];
+    return wire == WIRE_PINNED ? &policy->pinned : &policy->link;
 }
 
 void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum wire_counter wire,
@@ -195,7 +205,7 @@ void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes, uint
     w->busy_bytes = w->busy_raw = 0;
 }
 
-/* ---- NCCL, or by way of the host --------------------------------------------------------------------------------- */
+/* ---- A link between GPUs, or by way of the host ------------------------------------------------------------------ */
 
 /* Encoding and travelling overlap. What is encoded straight into the peer's memory has travelled by then. */
 static double carries(const struct policy_wire *wire, bool direct)
@@ -204,40 +214,56 @@ static double carries(const struct policy_wire *wire, bool direct)
     return direct || wire->raw_rate > encode ? encode : wire->raw_rate;
 }
 
-void policy_rivals(const struct peer *peer, double *host, double *nccl)
+void policy_rivals(const struct peer *peer, enum message_link_by by, double *host, double *link)
 {
     const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
     *host = carries(peer->direct ? &policy->pinned : &policy->link, peer->direct);
-    *nccl = carries(&policy->nccl, false);
+    *link = carries(&policy->links[by], false);
 }
 
-bool policy_takes_nccl(const struct node *node, const struct peer *peer)
+bool policy_takes(const struct node *node, const struct peer *peer, enum message_link_by by)
 {
-    return !node->wires.measured || ((const struct peer_use *)peer->owner)->policy.takes_nccl;
+    const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
+    return !node->wires.measured || (policy->trial.began && !policy->trial.lost[by]);
 }
 
-/* The host is measured first, as it is there first; then NCCL; then the faster one is taken. */
-static bool judge(struct policy *policy, const struct peer *peer)
+/* Each is tried before the best one is taken. */
+double policy_rank(const struct peer *peer, enum message_link_by by)
 {
-    double host, nccl;
-    if (!policy->takes_nccl)
-        return policy->nccl_lost ? uv_hrtime() - policy->lost_at >= NCCL_REST_NS
-                                 : policy->link.samples + policy->pinned.samples >= HOST_SAMPLES;
-    policy_rivals(peer, &host, &nccl);
-    return policy->nccl.samples < NCCL_SAMPLES || nccl == 0 || host <= nccl * NCCL_MARGIN;
+    const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
+    const double rate = carries(&policy->links[by], false);
+    if (policy->trial.lost[by])
+        return 0;
+    return policy->links[by].samples < LINK_SAMPLES || rate == 0 ? INFINITY : rate;
 }
 
-bool policy_judge_nccl(const struct node *node, struct peer *peer)
+/* Has it lost, or may it be tried again? */
+static bool judge_link(struct policy *policy, const struct peer *peer, enum message_link_by by)
+{
+    double host, link;
+    const uint64_t now = uv_hrtime();
+    if (policy->trial.lost[by] && now - policy->trial.lost_at[by] < LINK_REST_NS)
+        return false;
+    policy_rivals(peer, by, &host, &link);
+    if (!policy->trial.lost[by] &&
+        (policy->links[by].samples < LINK_SAMPLES || link == 0 || host <= link * LINK_MARGIN))
+        return false;
+    policy->trial.lost[by] = !policy->trial.lost[by];
+    policy->trial.lost_at[by] = now;
+    policy->links[by].samples = 0;
+    return true;
+}
+
+/* The host is measured first, as it is there first. */
+bool policy_judge(const struct node *node, struct peer *peer)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
+    bool changed = false;
     if (!node->wires.measured)
         return false;
-    const bool before = policy->takes_nccl;
-    policy->takes_nccl = judge(policy, peer);
-    if (policy->takes_nccl && !before)
-        policy->nccl.samples = 0;
-    policy->nccl_lost = !policy->takes_nccl && (before || policy->nccl_lost);
-    if (before && !policy->takes_nccl)
-        policy->lost_at = uv_hrtime();
-    return policy->takes_nccl != before;
+    if (!policy->trial.began)
+        return policy->trial.began = policy->link.samples + policy->pinned.samples >= HOST_SAMPLES;
+    for (int by = 0; by < LINK_BY_COUNT; by++)
+        changed |= judge_link(policy, peer, (enum message_link_by)by);
+    return changed;
 }

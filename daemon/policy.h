@@ -8,6 +8,7 @@
 #include <strait/codec.h>
 
 #include "daemon/equipment/metrics.h"
+#include "proto/message.h"
 
 #define POLICY_MODES (STRAIT_MODE_TIERED + 1) /* enum strait_mode is the index; AUTO's place is unused */
 
@@ -29,12 +30,16 @@ struct policy_wire {
 
 /* Of a peer. */
 struct policy {
-    struct policy_wire link, pinned, nccl; /* the connection's; chunks of GPUs on it, shared; those between GPUs */
-    double far[POLICY_MODES];              /* raw bytes a second, a GPU into the memory of the peer's */
+    struct policy_wire link, pinned;         /* the connection's; chunks of GPUs on it, shared */
+    struct policy_wire links[LINK_BY_COUNT]; /* those between GPUs */
+    double far[POLICY_MODES];                /* raw bytes a second, a GPU into the memory of the peer's */
     uint32_t far_samples[POLICY_MODES];
-    bool takes_nccl, nccl_lost; /* gpu-wires=auto: chunks of GPUs go by NCCL; the way by the host was faster */
-    uint64_t lost_at;           /* uv_hrtime */
-    char reason[128];           /* of the latest decision, for people */
+    struct { /* gpu-wires=auto: links between GPUs against the way by the host */
+        bool began;
+        bool lost[LINK_BY_COUNT];        /* the host was faster, */
+        uint64_t lost_at[LINK_BY_COUNT]; /* uv_hrtime */
+    } trial;
+    char reason[128]; /* of the latest decision, for people */
 };
 
 /* What is known of a pool's pages: how they shrink. */
@@ -52,11 +57,13 @@ void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode m
 void policy_sending(struct peer *peer, enum wire_counter wire);
 void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes, uint64_t raw_bytes);
 
-/* gpu-wires=auto: do chunks go by NCCL to GPUs that cannot be stored to, rather than by way of the host? To be asked
- * now and then whether that has changed. */
-bool policy_takes_nccl(const struct node *node, const struct peer *peer);
-bool policy_judge_nccl(const struct node *node, struct peer *peer);
-/* Raw bytes a second by way of the host, and by NCCL; 0: not measured. */
-void policy_rivals(const struct peer *peer, double *host, double *nccl);
+/* gpu-wires=auto: do chunks go by such a link to GPUs that cannot be stored to, rather than by way of the host? To be
+ * asked now and then whether that has changed. */
+bool policy_takes(const struct node *node, const struct peer *peer, enum message_link_by by);
+bool policy_judge(const struct node *node, struct peer *peer);
+/* Of several links that are up the one with the highest rank is taken. */
+double policy_rank(const struct peer *peer, enum message_link_by by);
+/* Raw bytes a second by way of the host, and by such a link; 0: not measured. */
+void policy_rivals(const struct peer *peer, enum message_link_by by, double *host, double *link);
 
 #endif

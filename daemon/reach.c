@@ -17,6 +17,14 @@ static bool peer_is_allowed(const struct node *node)
     return node->options.gpu_peer && (p2p == NULL || strcmp(p2p, "1") != 0);
 }
 
+static enum wire_counter wire_named(const char *name, size_t size)
+{
+    return strncmp(name, "nccl", size) == 0   ? WIRE_NCCL
+           : strncmp(name, "ucx", size) == 0  ? WIRE_UCX_CUDA
+           : strncmp(name, "peer", size) == 0 ? WIRE_PEER
+                                              : WIRE_PINNED;
+}
+
 /* What the option lists behind the host's memory never goes. */
 void reach_init(struct node *node)
 {
@@ -25,14 +33,14 @@ void reach_init(struct node *node)
     wires->count = 0;
     wires->measured = strcmp(at, "auto") == 0;
     if (wires->measured)
-        at = "peer,nccl";
+        at = "peer,nccl,ucx";
     while (node->options.gpu_arena_bytes != 0 && *at != 0) {
         size_t size = strcspn(at, ",");
-        bool is_nccl = strncmp(at, "nccl", size) == 0;
-        if (strncmp(at, "pinned", size) == 0)
+        const enum wire_counter wire = wire_named(at, size);
+        if (wire == WIRE_PINNED)
             break;
-        if ((is_nccl || peer_is_allowed(node)) && wires->count < GPU_WIRES_MAX)
-            wires->list[wires->count++] = is_nccl ? WIRE_NCCL : WIRE_PEER;
+        if ((wire != WIRE_PEER || peer_is_allowed(node)) && !reach_has_wire(node, wire))
+            wires->list[wires->count++] = wire;
         at += size + (at[size] == ',');
     }
 }
@@ -43,6 +51,11 @@ bool reach_has_wire(const struct node *node, enum wire_counter wire)
         if (node->wires.list[i] == wire)
             return true;
     return false;
+}
+
+bool reach_has_links(const struct node *node)
+{
+    return reach_has_wire(node, WIRE_NCCL) || reach_has_wire(node, WIRE_UCX_CUDA);
 }
 
 bool reach_is_on(const struct node *node)
@@ -57,6 +70,11 @@ static bool is_up(const struct peer *peer)
 
 /* ---- Our arenas -------------------------------------------------------------------------------------------------- */
 
+static bool has_links(const struct node *node, enum message_link_by by, int32_t device)
+{
+    return peers_has_gpu(node->peers, by, (uint32_t)device);
+}
+
 /* With the wires that lead there from this peer, if there is one by now. */
 static void tell_arena(struct node *node, struct peer *peer, const struct receive_arena *arena)
 {
@@ -68,8 +86,9 @@ static void tell_arena(struct node *node, struct peer *peer, const struct receiv
                                            .slot_bytes = arena->slots.slot_bytes,
                                            .slot_count = arena->slots.slot_count,
                                            .ipc = view_of(memory->handle, is_shared ? sizeof(memory->handle) : 0),
-                                           .nccl = peers_has_gpu(node->peers, (uint32_t)arena->device)};
-    if (message.arena.ipc.size != 0 || message.arena.nccl)
+                                           .nccl = has_links(node, LINK_BY_NCCL, arena->device),
+                                           .ucx = has_links(node, LINK_BY_UCX, arena->device)};
+    if (message.arena.ipc.size != 0 || message.arena.nccl || message.arena.ucx)
         (void)peer_send(peer, &message); /* a peer that is down says so itself */
 }
 
@@ -101,8 +120,8 @@ static void add_arena(struct node *node, int32_t device)
     }
     struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
     peers_each(node->peers, tell_arena_to, &news);
-    if (reach_has_wire(node, WIRE_NCCL))
-        gpu_nccl_open(node, device, memory->base, (uint64_t)slot_bytes * count);
+    if (reach_has_links(node))
+        gpu_links_open(node, device, memory->base, (uint64_t)slot_bytes * count);
 }
 
 void reach_up(struct node *node, struct peer *peer)
@@ -116,33 +135,54 @@ void reach_up(struct node *node, struct peer *peer)
 
 /* ---- The peer's arenas ------------------------------------------------------------------------------------------- */
 
+struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire)
+{
+    return (struct gpu_ends){.by = wire_link(wire), .device = (uint32_t)device, .peer_device = arena->device};
+}
+
+static bool is_up_to(const struct peer *peer, const struct far_arena *arena, int32_t device, enum wire_counter wire)
+{
+    return wire == WIRE_PEER ? map_find(arena, device) != NULL
+                             : peer_has_gpu_link(peer, reach_ends(arena, device, wire));
+}
+
+/* The first one that is up, or the best one of what is measured: `peer` comes first there. */
 enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
                                 int32_t device)
 {
     const struct gpu_wires *wires = &node->wires;
-    for (uint32_t i = 0; i < wires->count; i++)
-        if (wires->list[i] == WIRE_PEER ? map_find(arena, device) != NULL
-                                        : peer_has_gpu_link(peer, (uint32_t)device, arena->device))
-            return wires->list[i];
-    return WIRES_COUNTED;
+    enum wire_counter best = WIRES_COUNTED;
+    double most = -1;
+    for (uint32_t i = 0; i < wires->count; i++) {
+        const enum wire_counter wire = wires->list[i];
+        if (!is_up_to(peer, arena, device, wire))
+            continue;
+        if (wire == WIRE_PEER || !wires->measured)
+            return wire;
+        if (policy_rank(peer, wire_link(wire)) > most) {
+            most = policy_rank(peer, wire_link(wire));
+            best = wire;
+        }
+    }
+    return best;
 }
 
-/* A wire takes the place of those behind it once it is there. Mapping is quick, or not to be had; NCCL takes its time,
- * so that others are opened beside it. */
+/* A wire takes the place of those behind it once it is there. Mapping is quick, or not to be had; links take their
+ * time, so that others are opened beside them. */
 void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
 {
     const struct gpu_wires *wires = &node->wires;
     for (uint32_t i = 0; i < wires->count; i++) {
         if (wires->list[i] == WIRE_PEER && map_way(node, peer, arena, device) != PIN_FAILED)
             return;
-        if (wires->list[i] == WIRE_NCCL && arena->nccl)
-            peer_want_gpu_link(peer, (uint32_t)device, arena->device);
+        if (wire_is_link(wires->list[i]) && arena->by[wire_link(wires->list[i])])
+            peer_want_gpu_link(peer, reach_ends(arena, device, wires->list[i]));
     }
 }
 
 static bool is_taken(const struct node *node, const struct peer *peer, enum wire_counter wire)
 {
-    return wire == WIRE_PEER || (wire == WIRE_NCCL && policy_takes_nccl(node, peer));
+    return wire == WIRE_PEER || (wire_is_link(wire) && policy_takes(node, peer, wire_link(wire)));
 }
 
 /* Of the peer's devices: those that every GPU of the pool reaches. */
@@ -261,7 +301,8 @@ bool reach_arena(struct node *node, struct peer *peer, const struct message_aren
         memcpy(arena->handle, message->ipc.data, sizeof(arena->handle));
         arena->has_handle = true;
     }
-    arena->nccl |= message->nccl;
+    arena->by[LINK_BY_NCCL] |= message->nccl;
+    arena->by[LINK_BY_UCX] |= message->ucx;
     open_ways(node, peer, arena);
     return true;
 }
@@ -280,7 +321,7 @@ uint32_t reach_slot_bytes(const struct peer *peer, uint32_t slot)
 bool reach_by_link(const struct peer *peer, uint32_t slot)
 {
     const struct far_arena *arena = arena_of_slot(peer, slot);
-    return arena != NULL && arena->nccl;
+    return arena != NULL && (arena->by[LINK_BY_NCCL] || arena->by[LINK_BY_UCX]);
 }
 
 uint32_t reach_slot_device(const struct peer *peer, uint32_t slot)
@@ -381,7 +422,7 @@ uint64_t reach_devices(const struct peer *peer, const struct pool_id *pool)
     return reached != NULL ? reached->devices : 0;
 }
 
-/* ---- NCCL -------------------------------------------------------------------------------------------------------- */
+/* ---- Links between GPUs ------------------------------------------------------------------------------------------ */
 
 static void open_from_to(void *arg, struct peer *peer)
 {
@@ -410,11 +451,11 @@ void reach_changed(struct node *node, struct peer *peer)
             reach_tell_pools_of(node, peer, node->receive.arenas[i]->device);
 }
 
-void reach_gpu_link(struct node *node, struct peer *peer, uint32_t device, uint32_t peer_device)
+void reach_gpu_link(struct node *node, struct peer *peer, struct gpu_ends ends)
 {
     if (!is_up(peer))
         return;
-    reach_tell_pools_of(node, peer, (int32_t)device);
-    if (!peer_has_gpu_link(peer, device, peer_device))
-        source_gpu_link_ended(node, peer, device, peer_device);
+    reach_tell_pools_of(node, peer, (int32_t)ends.device);
+    if (!peer_has_gpu_link(peer, ends))
+        source_gpu_link_ended(node, peer, ends);
 }

@@ -7,7 +7,7 @@
 /* An arena in the memory of a peer's GPU. */
 struct far_arena {
     uint32_t device, first, slot_bytes, slot_count;
-    bool has_handle, nccl; /* the ways that the peer offers */
+    bool has_handle, by[LINK_BY_COUNT]; /* the ways that the peer offers */
     uint8_t handle[DEVICE_HANDLE_BYTES];
     struct way *ways;
     struct far_arena *next;
@@ -38,6 +38,8 @@ void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, i
 /* By which wire it gets there now; WIRES_COUNTED: by none. */
 enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
                                 int32_t device);
+/* The ends of a link from our GPU to there. */
+struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire);
 /* Tells the peer what of its GPUs our pools on `device` reach now. */
 void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device);
 

@@ -22,49 +22,66 @@ static const char *why_not_peer(const struct node *node, const struct peer *peer
     return way == NULL ? "not asked for" : way->state == PIN_BUSY ? "being mapped" : way->why;
 }
 
-static const char *measured(const struct peer *peer, char *text, size_t size)
+static const char *measured(const struct peer *peer, enum message_link_by by, char *text, size_t size)
 {
-    double host, nccl;
-    policy_rivals(peer, &host, &nccl);
-    if (nccl == 0)
+    double host, link;
+    policy_rivals(peer, by, &host, &link);
+    if (link == 0)
         return "the host is being measured";
-    snprintf(text, size, "carried %.2f GB/s of pages, the host %.2f", nccl * 1e-9, host * 1e-9);
+    snprintf(text, size, "carried %.2f GB/s of pages, the host %.2f", link * 1e-9, host * 1e-9);
     return text;
 }
 
-static const char *why_not_nccl(const struct node *node, const struct peer *peer, const struct far_arena *arena,
-                                int32_t device, char *text, size_t size)
+static const char *why_not_link(const struct node *node, const struct peer *peer, const struct far_arena *arena,
+                                int32_t device, enum wire_counter wire, char *text, size_t size)
 {
-    const struct gpu_nccl *gpu = gpu_nccl_of(node, device);
-    if (!reach_has_wire(node, WIRE_NCCL))
+    const enum message_link_by by = wire_link(wire);
+    const struct gpu_links *gpu = gpu_links_of(node, device);
+    const struct gpu_ends ends = reach_ends(arena, device, wire);
+    if (!reach_has_wire(node, wire))
         return "off (gpu-wires)";
-    if (gpu == NULL || !gpu->ready)
-        return gpu != NULL && gpu->why[0] != '\0' ? gpu->why : "being loaded";
-    if (arena->nccl && peer_has_gpu_link(peer, (uint32_t)device, arena->device))
-        return measured(peer, text, size);
-    return arena->nccl ? peer_gpu_link_why(peer, (uint32_t)device, arena->device) : "not offered by the peer";
+    if (gpu == NULL || !gpu->by[by].ready)
+        return gpu != NULL ? gpu_links_state(gpu, by) : "being loaded";
+    if (arena->by[by] && peer_has_gpu_link(peer, ends))
+        return measured(peer, by, text, size);
+    return arena->by[by] ? peer_gpu_link_why(peer, ends) : "not offered by the peer";
+}
+
+static const char *name_of(enum wire_counter wire)
+{
+    return wire == WIRE_PEER ? "peer" : wire == WIRE_NCCL ? "nccl" : "ucx-cuda";
+}
+
+/* All of them, those that are allowed in their order; `peer` before them when it is not, the others behind. */
+static void in_order(const struct node *node, enum wire_counter order[GPU_WIRES_MAX])
+{
+    static const enum wire_counter links[] = {WIRE_NCCL, WIRE_UCX_CUDA};
+    uint32_t count = 0;
+    if (!reach_has_wire(node, WIRE_PEER))
+        order[count++] = WIRE_PEER;
+    for (uint32_t i = 0; i < node->wires.count; i++)
+        order[count++] = node->wires.list[i];
+    for (uint32_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+        if (!reach_has_wire(node, links[i]))
+            order[count++] = links[i];
 }
 
 static void describe(const struct node *node, const struct peer *peer, const struct far_arena *arena, int32_t device,
                      struct reach_report *report)
 {
     const enum wire_counter wire = reach_wire_to(node, peer, arena, device);
-    const bool peer_first = node->wires.list[0] != WIRE_NCCL || !reach_has_wire(node, WIRE_PEER);
-    const char *names[] = {"peer", "nccl"};
+    const bool taken = wire == WIRE_PEER || (wire_is_link(wire) && policy_takes(node, peer, wire_link(wire)));
+    enum wire_counter order[GPU_WIRES_MAX];
     char text[96];
     size_t used = 0;
     *report = (struct reach_report){.device = (uint32_t)device, .peer_device = arena->device};
-    const bool taken = wire == WIRE_PEER || (wire == WIRE_NCCL && policy_takes_nccl(node, peer));
-    report->wire = !taken ? peer->direct ? "pinned" : "ucx" : wire == WIRE_PEER ? "peer" : "nccl";
-    for (int i = 0; i < 2 && used < sizeof(report->why); i++) {
-        const char *name = names[peer_first ? i : !i];
-        const bool is_peer = strcmp(name, "peer") == 0;
-        if (strcmp(name, report->wire) == 0)
-            break;
-        used += (size_t)snprintf(report->why + used, sizeof(report->why) - used, "%s%s: %s", used > 0 ? "; " : "", name,
-                                 is_peer ? why_not_peer(node, peer, arena, device)
-                                         : why_not_nccl(node, peer, arena, device, text, sizeof(text)));
-    }
+    report->wire = taken ? name_of(wire) : peer->direct ? "pinned" : "ucx";
+    in_order(node, order);
+    for (uint32_t i = 0; i < GPU_WIRES_MAX && used < sizeof(report->why) && !(taken && order[i] == wire); i++)
+        used += (size_t)snprintf(
+            report->why + used, sizeof(report->why) - used, "%s%s: %s", used > 0 ? "; " : "", name_of(order[i]),
+            order[i] == WIRE_PEER ? why_not_peer(node, peer, arena, device)
+                                  : why_not_link(node, peer, arena, device, order[i], text, sizeof(text)));
 }
 
 void reach_each(const struct node *node, const struct peer *peer,

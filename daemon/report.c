@@ -18,8 +18,8 @@ static void refresh_slots(struct node *node)
         m->slots_used += node->receive.arenas[i]->slots.used;
     m->send_slots = node->send.slot_count;
     m->send_slots_used = node->send.used;
-    const struct gpu_nccl *gpu;
-    LL_FOREACH (node->gpu_nccl, gpu) {
+    const struct gpu_links *gpu;
+    LL_FOREACH (node->gpu_links, gpu) {
         m->send_slots += gpu->send.slot_count;
         m->send_slots_used += gpu->send.used;
     }
@@ -130,7 +130,8 @@ static void add_peer(void *arg, struct peer *peer)
     cJSON_AddStringToObject(item, "coding", use->policy.reason);
     cJSON_AddNumberToObject(item, "wire_bytes_per_second",
                             use->policy.link.rate != 0 ? use->policy.link.rate : use->policy.pinned.rate);
-    cJSON_AddNumberToObject(item, "nccl_bytes_per_second", use->policy.nccl.rate);
+    cJSON_AddNumberToObject(item, "nccl_bytes_per_second", use->policy.links[LINK_BY_NCCL].rate);
+    cJSON_AddNumberToObject(item, "ucx_cuda_bytes_per_second", use->policy.links[LINK_BY_UCX].rate);
     reach_each(use->node, peer, add_way, cJSON_AddArrayToObject(item, "gpu_ways"));
 }
 
@@ -165,9 +166,11 @@ static void add_devices(struct node *node, cJSON *array)
         cJSON_AddStringToObject(item, "state", state.failed ? "failed" : "in use");
         if (state.failed)
             cJSON_AddStringToObject(item, "why", state.why);
-        const struct gpu_nccl *gpu = gpu_nccl_of(node, number);
-        if (gpu != NULL)
-            cJSON_AddStringToObject(item, "nccl", gpu->ready ? "ready" : gpu->why[0] != '\0' ? gpu->why : "loading");
+        const struct gpu_links *gpu = gpu_links_of(node, number);
+        if (gpu != NULL && gpu->by[LINK_BY_NCCL].asked)
+            cJSON_AddStringToObject(item, "nccl", gpu_links_state(gpu, LINK_BY_NCCL));
+        if (gpu != NULL && gpu->by[LINK_BY_UCX].asked)
+            cJSON_AddStringToObject(item, "ucx", gpu_links_state(gpu, LINK_BY_UCX));
     }
 }
 

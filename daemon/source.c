@@ -278,7 +278,7 @@ static enum wire_counter wire_for(const struct source *source, const struct leg_
 /* The memory of ours that chunks for this wire are encoded in; NULL: the peer's is written to. */
 static struct arena *memory_for(struct node *node, enum wire_counter wire, int32_t device)
 {
-    return wire == WIRE_NCCL ? gpu_nccl_send(node, device) : wire == WIRE_UCX ? &node->send : NULL;
+    return wire_is_link(wire) ? gpu_links_send(node, device) : wire == WIRE_UCX ? &node->send : NULL;
 }
 
 /* Where the chunk of a grant is written: the peer's own arena when it can be reached, else a slot of ours. */
@@ -297,10 +297,10 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
         chunk.bytes = arena_slot(flight->from, flight->send_slot);
     else
         flight->from = NULL;
-    if (flight->wire == WIRE_NCCL) {
-        flight->device = (uint32_t)device;
-        flight->peer_device = reach_slot_device(peer, grant->slot);
-    }
+    if (wire_is_link(flight->wire))
+        flight->ends = (struct gpu_ends){.by = wire_link(flight->wire),
+                                         .device = (uint32_t)device,
+                                         .peer_device = reach_slot_device(peer, grant->slot)};
     return chunk;
 }
 
@@ -367,9 +367,8 @@ static enum strait_status send_chunk(struct peer *peer, const uint8_t header[CHU
 {
     const void *data = flight->from != NULL ? arena_slot(flight->from, flight->send_slot) : NULL;
     const uint64_t cookie = (uint64_t)(uintptr_t)flight;
-    if (flight->wire == WIRE_NCCL)
-        return peer_send_gpu_chunk(peer, flight->device, flight->peer_device, header, CHUNK_HEADER_BYTES, data,
-                                   flight->size, cookie);
+    if (wire_is_link(flight->wire))
+        return peer_send_gpu_chunk(peer, flight->ends, header, CHUNK_HEADER_BYTES, data, flight->size, cookie);
     return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, flight->size, cookie);
 }
 
@@ -406,7 +405,7 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
     struct flight *flight = (struct flight *)(uintptr_t)cookie;
     struct source *source = flight->source;
     policy_sent(source->peer, flight->wire, status == STRAIT_OK ? flight->size : 0, flight->raw_bytes);
-    if (policy_judge_nccl(node, source->peer))
+    if (policy_judge(node, source->peer))
         reach_changed(node, source->peer);
     if (status == STRAIT_OK) {
         histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - flight->since) / 1000);
@@ -417,15 +416,15 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
     report(source, SOURCE_SENT, flight->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
 }
 
-/* Their `sent` comes when NCCL has let go of them, which can take long: the verdict does not wait for that. */
-void source_gpu_link_ended(struct node *node, struct peer *peer, uint32_t device, uint32_t peer_device)
+/* Their `sent` comes when the link has let go of them, which can take long: the verdict does not wait for that. */
+void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends)
 {
     struct source *source, *next;
     const struct flight *flight;
     HASH_ITER (hh, node->exchange.sources, source, next) {
         bool concerned = false;
         LL_FOREACH (source->flights, flight)
-            concerned |= flight->wire == WIRE_NCCL && flight->device == device && flight->peer_device == peer_device;
+            concerned |= wire_is_link(flight->wire) && gpu_ends_equal(flight->ends, ends);
         if (concerned && source->peer == peer)
             source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
     }

@@ -390,7 +390,7 @@ static void teardown(void)
     for (uint32_t i = 0; i < NODES_MAX; i++) {
         if (nodes[i].running)
             test_node_stop(&nodes[i]);
-        ucx |= strstr(nodes[i].options.transports, "ucx") != NULL || strstr(nodes[i].options.gpu_wires, "nccl") != NULL;
+        ucx |= strstr(nodes[i].options.transports, "ucx") != NULL || strcmp(nodes[i].options.gpu_wires, "peer") != 0;
     }
     pools_close();
     for (uint32_t i = 0; i < kept_count; i++)

@@ -111,10 +111,10 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
     node->sent += status == STRAIT_OK;
 }
 
-static void on_gpu_link(void *owner, struct peer *peer, uint32_t device, uint32_t peer_device)
+static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
 {
     struct node *node = owner;
-    (void)peer, (void)device, (void)peer_device;
+    (void)peer, (void)ends;
     node->gpu_links++;
 }
 

@@ -109,9 +109,9 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
     rogue->heard.sent_count++;
 }
 
-static void on_gpu_link(void *owner, struct peer *peer, uint32_t device, uint32_t peer_device)
+static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
 {
-    (void)owner, (void)peer, (void)device, (void)peer_device;
+    (void)owner, (void)peer, (void)ends;
 }
 
 static void on_closed(void *owner)

@@ -141,6 +141,8 @@ static const struct value_case {
     {"gpu-peer = perhaps", false},
     {"gpu-wires = nccl", true},
     {"gpu-wires = nccl,peer,pinned", true},
+    {"gpu-wires = ucx", true},
+    {"gpu-wires = peer,ucx,nccl,pinned", true},
     {"gpu-wires = peer,peer", false},
     {"gpu-wires = shm", false},
     {"gpu-wires =", false},

@@ -11,6 +11,11 @@
 
 static struct node a, b; /* a dials */
 
+static struct gpu_ends by_nccl(uint32_t device, uint32_t peer_device)
+{
+    return (struct gpu_ends){.by = LINK_BY_NCCL, .device = device, .peer_device = peer_device};
+}
+
 static enum strait_status open_gpu(struct node *node, uint32_t device, const char *options)
 {
     char why[256];
@@ -18,7 +23,8 @@ static enum strait_status open_gpu(struct node *node, uint32_t device, const cha
         node->gpu_arena = calloc(SLOTS, SLOT_BYTES);
     const struct transport_arena arena = {
         .base = node->gpu_arena, .size = SLOTS * SLOT_BYTES, .fd = -1, .memory = TRANSPORT_CUDA};
-    enum strait_status status = peers_open_gpu(node->peers, device, &transport_nccl, &arena, options, why, sizeof(why));
+    enum strait_status status =
+        peers_open_gpu(node->peers, LINK_BY_NCCL, device, &transport_nccl, &arena, options, why, sizeof(why));
     ck_assert((status == STRAIT_OK) == (why[0] == 0));
     return status;
 }
@@ -46,13 +52,13 @@ static void close_nodes(void)
 
 static bool is_linked(void)
 {
-    return a.up != NULL && b.up != NULL && peer_has_gpu_link(a.up, GPU_A, GPU_B) &&
-           peer_has_gpu_link(b.up, GPU_B, GPU_A);
+    return a.up != NULL && b.up != NULL && peer_has_gpu_link(a.up, by_nccl(GPU_A, GPU_B)) &&
+           peer_has_gpu_link(b.up, by_nccl(GPU_B, GPU_A));
 }
 
 static void link_gpus(void)
 {
-    peer_want_gpu_link(a.up, GPU_A, GPU_B);
+    peer_want_gpu_link(a.up, by_nccl(GPU_A, GPU_B));
     EXPECT(is_linked());
 }
 
@@ -60,8 +66,8 @@ static enum strait_status send_chunk(struct node *from, uint8_t with)
 {
     const uint64_t header[2] = {from->up->peer_token, 1};
     memset(from->send, with, SLOT_BYTES);
-    return from == &a ? peer_send_gpu_chunk(a.up, GPU_A, GPU_B, header, sizeof(header), a.send, SLOT_BYTES, 7)
-                      : peer_send_gpu_chunk(b.up, GPU_B, GPU_A, header, sizeof(header), b.send, SLOT_BYTES, 7);
+    return from == &a ? peer_send_gpu_chunk(a.up, by_nccl(GPU_A, GPU_B), header, sizeof(header), a.send, SLOT_BYTES, 7)
+                      : peer_send_gpu_chunk(b.up, by_nccl(GPU_B, GPU_A), header, sizeof(header), b.send, SLOT_BYTES, 7);
 }
 
 static void chunk_arrives(struct node *from, struct node *to, uint8_t with)
@@ -86,13 +92,13 @@ START_TEST(whoever_wants_a_link_gets_it)
 {
     open_nodes();
     if (_i != 1)
-        peer_want_gpu_link(a.up, GPU_A, GPU_B);
+        peer_want_gpu_link(a.up, by_nccl(GPU_A, GPU_B));
     if (_i != 0)
-        peer_want_gpu_link(b.up, GPU_B, GPU_A);
+        peer_want_gpu_link(b.up, by_nccl(GPU_B, GPU_A));
     EXPECT(is_linked());
     chunk_arrives(&a, &b, 1);
     chunk_arrives(&b, &a, 2);
-    peer_want_gpu_link(b.up, GPU_B, GPU_A);
+    peer_want_gpu_link(b.up, by_nccl(GPU_B, GPU_A));
     RUN_UNTIL(false, 200);
     ck_assert_uint_eq(4, fake_nccl.joined); /* two directions, two ends, one link */
     ck_assert_uint_eq(1, a.gpu_links);
@@ -104,12 +110,12 @@ END_TEST
 START_TEST(a_gpu_that_is_there_later_gets_it_then)
 {
     open_nodes();
-    peer_want_gpu_link(a.up, GPU_A, GPU_A);
-    RUN_UNTIL(strstr(peer_gpu_link_why(a.up, GPU_A, GPU_A), "no NCCL for this GPU") != NULL, SECONDS(5));
-    ck_assert_str_eq("the peer says: no NCCL for this GPU", peer_gpu_link_why(a.up, GPU_A, GPU_A));
-    ck_assert_int_eq(STRAIT_ERR_AGAIN, peer_send_gpu_chunk(a.up, GPU_A, GPU_A, "", 1, a.send, 1, 7));
+    peer_want_gpu_link(a.up, by_nccl(GPU_A, GPU_A));
+    RUN_UNTIL(strstr(peer_gpu_link_why(a.up, by_nccl(GPU_A, GPU_A)), "no NCCL for this GPU") != NULL, SECONDS(5));
+    ck_assert_str_eq("the peer says: no NCCL for this GPU", peer_gpu_link_why(a.up, by_nccl(GPU_A, GPU_A)));
+    ck_assert_int_eq(STRAIT_ERR_AGAIN, peer_send_gpu_chunk(a.up, by_nccl(GPU_A, GPU_A), "", 1, a.send, 1, 7));
     ck_assert_int_eq(STRAIT_OK, open_gpu(&b, GPU_A, OPTIONS));
-    EXPECT(peer_has_gpu_link(a.up, GPU_A, GPU_A));
+    EXPECT(peer_has_gpu_link(a.up, by_nccl(GPU_A, GPU_A)));
     close_nodes();
 }
 END_TEST
@@ -117,12 +123,12 @@ END_TEST
 START_TEST(each_gpu_is_opened_once)
 {
     open_nodes();
-    ck_assert(peers_has_gpu(a.peers, GPU_A) && !peers_has_gpu(a.peers, GPU_B));
+    ck_assert(peers_has_gpu(a.peers, LINK_BY_NCCL, GPU_A) && !peers_has_gpu(a.peers, LINK_BY_NCCL, GPU_B));
     ck_assert_int_eq(STRAIT_ERR_INVALID, open_gpu(&a, GPU_A, OPTIONS));
     ck_assert_int_eq(STRAIT_ERR_INVALID, open_gpu(&a, GPU_B, "carrier=loopback nonsense"));
     ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED, open_gpu(&a, GPU_B, "carrier=telegraph"));
-    peer_want_gpu_link(a.up, GPU_B, GPU_B); /* of a GPU that has none: nothing comes of it */
-    ck_assert_str_eq("not asked for", peer_gpu_link_why(a.up, GPU_B, GPU_B));
+    peer_want_gpu_link(a.up, by_nccl(GPU_B, GPU_B)); /* of a GPU that has none: nothing comes of it */
+    ck_assert_str_eq("not asked for", peer_gpu_link_why(a.up, by_nccl(GPU_B, GPU_B)));
     close_nodes();
 }
 END_TEST
@@ -142,16 +148,16 @@ START_TEST(what_fails_is_tried_again)
         fake_nccl.hang_join = 1;
     ck_assert_int_eq(STRAIT_OK, open_gpu(&a, 0, OPTIONS));
     ck_assert_int_eq(STRAIT_OK, open_gpu(&b, 0, OPTIONS));
-    peer_want_gpu_link(a.up, 0, 0);
+    peer_want_gpu_link(a.up, by_nccl(0, 0));
     EXPECT(a.gpu_links > 0);
-    ck_assert(!peer_has_gpu_link(a.up, 0, 0));
-    ck_assert_str_ne("being made", peer_gpu_link_why(a.up, 0, 0));
+    ck_assert(!peer_has_gpu_link(a.up, by_nccl(0, 0)));
+    ck_assert_str_ne("being made", peer_gpu_link_why(a.up, by_nccl(0, 0)));
     fake_nccl.fail_id = fake_nccl.hang_join = 0;
     if (_i == 2) { /* it never has room: nobody waits for it */
-        ck_assert_ptr_nonnull(strstr(peer_gpu_link_why(a.up, 0, 0), "no room"));
+        ck_assert_ptr_nonnull(strstr(peer_gpu_link_why(a.up, by_nccl(0, 0)), "no room"));
         link_gpus();
     } else {
-        EXPECT(peer_has_gpu_link(a.up, 0, 0) && peer_has_gpu_link(b.up, 0, 0));
+        EXPECT(peer_has_gpu_link(a.up, by_nccl(0, 0)) && peer_has_gpu_link(b.up, by_nccl(0, 0)));
     }
     ck_assert_uint_eq(0, a.downs + b.downs);
     close_nodes();
@@ -180,10 +186,12 @@ END_TEST
 START_TEST(ends_that_are_none_break_nothing)
 {
     static const uint8_t rubbish[300] = {1, 2, 3};
-    const struct message_gpu_link to_b = {GPU_A, GPU_B, view_of(rubbish, sizeof(rubbish)), view_of(NULL, 0)},
-                                  to_a = {GPU_B, GPU_A, view_of(rubbish, sizeof(rubbish)), view_of(NULL, 0)},
-                                  refusal = {GPU_B, GPU_A, view_of(NULL, 0), view_of("no", 2)},
-                                  unknown = {60, 61, view_of(rubbish, 1), view_of(NULL, 0)};
+    const struct message_gpu_link to_b = {GPU_A, GPU_B, view_of(rubbish, sizeof(rubbish)), view_of(NULL, 0),
+                                          LINK_BY_NCCL},
+                                  to_a = {GPU_B, GPU_A, view_of(rubbish, sizeof(rubbish)), view_of(NULL, 0),
+                                          LINK_BY_NCCL},
+                                  refusal = {GPU_B, GPU_A, view_of(NULL, 0), view_of("no", 2), LINK_BY_NCCL},
+                                  unknown = {60, 61, view_of(rubbish, 1), view_of(NULL, 0), LINK_BY_NCCL};
     open_nodes();
     tell(&a, &to_b);
     tell(&a, &unknown);
@@ -191,7 +199,7 @@ START_TEST(ends_that_are_none_break_nothing)
     tell(&b, &refusal);
     tell(&b, &unknown);
     EXPECT(b.gpu_links == 1);
-    ck_assert_ptr_nonnull(strstr(peer_gpu_link_why(b.up, GPU_B, GPU_A), "of no use"));
+    ck_assert_ptr_nonnull(strstr(peer_gpu_link_why(b.up, by_nccl(GPU_B, GPU_A)), "of no use"));
     link_gpus();
     tell(&a, &to_b); /* while there is one */
     tell(&b, &to_a);
@@ -257,7 +265,7 @@ START_TEST(a_node_closes_whatever_its_links_do)
 {
     open_nodes();
     fake_nccl.hang_join = _i % 2;
-    peer_want_gpu_link(a.up, GPU_A, GPU_B);
+    peer_want_gpu_link(a.up, by_nccl(GPU_A, GPU_B));
     RUN_UNTIL(false, 3 * _i);
     node_close(_i % 3 == 0 ? &a : &b);
     EXPECT(fake_nccl.live == 0);

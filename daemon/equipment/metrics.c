@@ -28,6 +28,7 @@ const struct metric_row metric_counters[] = {
     {"strait_wire_bytes_total", "wire=\"pinned\"", NULL, "wire_bytes_pinned", AT(wires[WIRE_PINNED])},
     {"strait_wire_bytes_total", "wire=\"peer\"", NULL, "wire_bytes_peer", AT(wires[WIRE_PEER])},
     {"strait_wire_bytes_total", "wire=\"nccl\"", NULL, "wire_bytes_nccl", AT(wires[WIRE_NCCL])},
+    {"strait_wire_bytes_total", "wire=\"ucx-cuda\"", NULL, "wire_bytes_ucx_cuda", AT(wires[WIRE_UCX_CUDA])},
     {"strait_chunks_sent_total", "coding=\"raw\"", "Chunks sent, by how they were coded.", "chunks_sent_raw",
      AT(chunks_sent[CODED_RAW])},
     {"strait_chunks_sent_total", "coding=\"top16\"", NULL, "chunks_sent_top16", AT(chunks_sent[CODED_TOP16])},

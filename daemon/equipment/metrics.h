@@ -34,9 +34,9 @@ enum stage {
 
 enum coding_counter { CODED_RAW, CODED_TOP16, CODED_TIERED, CODED_LOCAL, CODINGS };
 
-/* How chunks travel: PINNED: between GPUs and shared memory; PEER: straight into the other GPU's memory; NCCL: there,
- * by NCCL. */
-enum wire_counter { WIRE_SHM, WIRE_UCX, WIRE_PINNED, WIRE_PEER, WIRE_NCCL, WIRES_COUNTED };
+/* How chunks travel: PINNED: between GPUs and shared memory; PEER: straight into the other GPU's memory; NCCL and
+ * UCX_CUDA: there, by NCCL or by UCX. */
+enum wire_counter { WIRE_SHM, WIRE_UCX, WIRE_PINNED, WIRE_PEER, WIRE_NCCL, WIRE_UCX_CUDA, WIRES_COUNTED };
 
 struct metrics {
     struct histogram stages[STAGES];

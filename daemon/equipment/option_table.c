@@ -185,15 +185,16 @@ const struct option_row option_rows[] = {
      AT(gpu_wires),
      TEXT_OF(sizeof(((struct node_options *)0)->gpu_wires)),
      .initial = "peer",
-     .choices = "peer,nccl,pinned,auto",
+     .choices = "peer,nccl,ucx,pinned,auto",
      .help =
          "How chunks go between GPUs of two daemons, best first: peer, straight into the other GPU's memory (see "
          "gpu-peer); nccl, by NCCL, on one host or between hosts, when both daemons name it and have "
-         "libstrait-transport-nccl.so.0 and libnccl.so.2; pinned, by way of the host's memory, which is what is left "
-         "when nothing else goes. auto, by itself: peer, else what was measured to be faster of the other two. nccl "
-         "alone forces it wherever it can be had. NCCL takes as much memory of each GPU again as gpu-arena-bytes, "
-         "and its own.",
-     .danger = "NCCL listens on ports of its own, which have no authentication: keep them on a trusted network."},
+         "libstrait-transport-nccl.so.0 and libnccl.so.2; ucx, by UCX, likewise, when both name it and have a UCX that "
+         "was built with CUDA; pinned, by way of the host's memory, which is what is left when nothing else goes. auto, "
+         "by itself: peer, else what was measured to be the fastest of the others. nccl or ucx alone force it wherever "
+         "it can be had. Either takes as much memory of each GPU again as gpu-arena-bytes, and NCCL its own.",
+     .danger = "NCCL and UCX listen on ports of their own, which have no authentication: keep them on a trusted "
+               "network."},
     {.name = "nccl-options",
      .kind = OPTION_TEXT,
      AT(nccl),

@@ -28,6 +28,16 @@ enum peer_state {
     PEER_CLOSING, /* control is gone, its link is not closed yet */
 };
 
+/* A link between two GPUs: of ours, and of the peer's. */
+struct gpu_ends {
+    enum message_link_by by;
+    uint32_t device, peer_device;
+};
+static inline bool gpu_ends_equal(struct gpu_ends a, struct gpu_ends b)
+{
+    return a.by == b.by && a.device == b.device && a.peer_device == b.peer_device;
+}
+
 struct peer {
     struct peers *peers;
     enum peer_state state;
@@ -64,7 +74,7 @@ struct peers_events {
     void (*arrived)(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status);
     void (*sent)(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status);
     /* A link between two GPUs is up, or it is not any more: peer_has_gpu_link. */
-    void (*gpu_link)(void *owner, struct peer *peer, uint32_t device, uint32_t peer_device);
+    void (*gpu_link)(void *owner, struct peer *peer, struct gpu_ends ends);
     void (*closed)(void *owner); /* of peers_close: last */
 };
 
@@ -120,25 +130,25 @@ void peer_quit_link(struct peer *peer);
 enum strait_status peer_send_chunk(struct peer *peer, const void *header, size_t header_size, const void *data,
                                    size_t size, uint64_t cookie);
 
-/* ---- Links between GPUs, by NCCL --------------------------------------------------------------------------------- */
+/* ---- Links between GPUs ------------------------------------------------------------------------------------------ */
 
-/* From now on our GPU `device` may have links to those of peers that have done so too; `arena` is all of its memory
- * that they receive into. ERR_UNSUPPORTED: something is missing; ERR_INVALID: options, or it was done before; ERR_IO,
- * ERR_NO_MEMORY; `why`. */
-enum strait_status peers_open_gpu(struct peers *peers, uint32_t device, const struct transport_ops *ops,
-                                  const struct transport_arena *arena, const char *options, char *why, size_t why_size);
-bool peers_has_gpu(const struct peers *peers, uint32_t device);
+/* From now on our GPU `device` may have links of this kind, whose transport is `ops`, to those of peers that have done
+ * so too; `arena` is all of its memory that they receive into. ERR_UNSUPPORTED: something is missing; ERR_INVALID:
+ * options, or it was done before; ERR_IO, ERR_NO_MEMORY; `why`. */
+enum strait_status peers_open_gpu(struct peers *peers, enum message_link_by by, uint32_t device,
+                                  const struct transport_ops *ops, const struct transport_arena *arena,
+                                  const char *options, char *why, size_t why_size);
+bool peers_has_gpu(const struct peers *peers, enum message_link_by by, uint32_t device);
 
-/* Sees to it that there is a link between these GPUs, of ours and of the peer's, for as long as the connection lasts:
- * gpu_link tells. */
-void peer_want_gpu_link(struct peer *peer, uint32_t device, uint32_t peer_device);
-bool peer_has_gpu_link(const struct peer *peer, uint32_t device, uint32_t peer_device);
+/* Sees to it that there is this link for as long as the connection lasts: gpu_link tells. */
+void peer_want_gpu_link(struct peer *peer, struct gpu_ends ends);
+bool peer_has_gpu_link(const struct peer *peer, struct gpu_ends ends);
 /* Sends the chunk at `data`, memory of our GPU; `sent` follows unless ERR_*. ERR_AGAIN: there is no link. */
-enum strait_status peer_send_gpu_chunk(struct peer *peer, uint32_t device, uint32_t peer_device, const void *header,
-                                       size_t header_size, const void *data, size_t size, uint64_t cookie);
+enum strait_status peer_send_gpu_chunk(struct peer *peer, struct gpu_ends ends, const void *header, size_t header_size,
+                                       const void *data, size_t size, uint64_t cookie);
 
 /* Why there is none, or how far it is: for people. */
-const char *peer_gpu_link_why(const struct peer *peer, uint32_t device, uint32_t peer_device);
+const char *peer_gpu_link_why(const struct peer *peer, struct gpu_ends ends);
 
 /* ---- Both -------------------------------------------------------------------------------------------------------- */
 

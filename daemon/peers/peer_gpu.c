@@ -1,7 +1,7 @@
-/* Links of NCCL beside the one that a connection has: one for each two GPUs, ours and the peer's, that have chunks for
- * each other. Their ends are told by GPU_LINK. The dialling side begins one; the accepting side asks it to. A link that
- * ends is made again, after a while, as long as somebody here wants it: chunks go another way meanwhile, and the
- * connection does not mind. */
+/* Links between GPUs beside the one that a connection has: by NCCL, or by UCX, one of each for every two GPUs, ours and
+ * the peer's, that have chunks for each other. Their ends are told by GPU_LINK. The dialling side begins one; the
+ * accepting side asks it to. A link that ends is made again, after a while, as long as somebody here wants it: chunks
+ * go another way meanwhile, and the connection does not mind. */
 #include "daemon/peers/peer_internal.h"
 
 #include <stdlib.h>
@@ -9,31 +9,34 @@
 
 #include "daemon/equipment/fault.h"
 
-#define LINK_MS        60000u /* NCCL's own time limits are shorter: this is for a peer that does not answer */
+#define LINK_MS        60000u /* for a peer that does not answer: NCCL's own time limits are shorter */
 #define BACKOFF_MS     500u
 #define BACKOFF_MAX_MS 60000u
 
+static const char *const by_names[] = {[LINK_BY_NCCL] = "nccl", [LINK_BY_UCX] = "ucx"};
+
 /* ---- Transports -------------------------------------------------------------------------------------------------- */
 
-static struct kind *kind_of(const struct peers *peers, uint32_t device)
+static struct kind *kind_of(const struct peers *peers, enum message_link_by by, uint32_t device)
 {
     struct kind *kind;
     LIST_FOREACH(kind, &peers->gpu_kinds, entry)
     {
-        if (kind->device == (int32_t)device)
+        if (kind->by == by && kind->device == (int32_t)device)
             return kind;
     }
     return NULL;
 }
 
-enum strait_status peers_open_gpu(struct peers *peers, uint32_t device, const struct transport_ops *ops,
-                                  const struct transport_arena *arena, const char *options, char *why, size_t why_size)
+enum strait_status peers_open_gpu(struct peers *peers, enum message_link_by by, uint32_t device,
+                                  const struct transport_ops *ops, const struct transport_arena *arena,
+                                  const char *options, char *why, size_t why_size)
 {
-    struct kind *kind = peers->closing || kind_of(peers, device) != NULL ? NULL : calloc(1, sizeof(*kind));
+    struct kind *kind = peers->closing || kind_of(peers, by, device) != NULL ? NULL : calloc(1, sizeof(*kind));
     snprintf(why, why_size, "%s", kind != NULL ? "" : strait_status_string(STRAIT_ERR_INVALID));
     if (kind == NULL)
         return STRAIT_ERR_INVALID;
-    *kind = (struct kind){.peers = peers, .ops = ops, .device = (int32_t)device};
+    *kind = (struct kind){.peers = peers, .ops = ops, .device = (int32_t)device, .by = by};
     enum strait_status status = kind_open(peers, kind, arena, options);
     if (status == STRAIT_OK) {
         LIST_INSERT_HEAD(&peers->gpu_kinds, kind, entry);
@@ -48,30 +51,30 @@ enum strait_status peers_open_gpu(struct peers *peers, uint32_t device, const st
     return status;
 }
 
-bool peers_has_gpu(const struct peers *peers, uint32_t device)
+bool peers_has_gpu(const struct peers *peers, enum message_link_by by, uint32_t device)
 {
-    return kind_of(peers, device) != NULL;
+    return kind_of(peers, by, device) != NULL;
 }
 
 /* ---- Records ----------------------------------------------------------------------------------------------------- */
 
-static struct gpu_link *find(const struct connection *c, uint32_t device, uint32_t peer_device)
+static struct gpu_link *find(const struct connection *c, struct gpu_ends ends)
 {
     struct gpu_link *g;
     LIST_FOREACH(g, &c->gpu_links, entry)
     {
-        if (g->device == device && g->peer_device == peer_device)
+        if (gpu_ends_equal(g->ends, ends))
             return g;
     }
     return NULL;
 }
 
-static struct gpu_link *find_or_make(struct connection *c, uint32_t device, uint32_t peer_device)
+static struct gpu_link *find_or_make(struct connection *c, struct gpu_ends ends)
 {
-    struct gpu_link *g = find(c, device, peer_device);
+    struct gpu_link *g = find(c, ends);
     if (g != NULL || (g = calloc(1, sizeof(*g))) == NULL)
         return g;
-    *g = (struct gpu_link){.device = device, .peer_device = peer_device, .backoff = BACKOFF_MS};
+    *g = (struct gpu_link){.ends = ends, .backoff = BACKOFF_MS};
     LIST_INSERT_HEAD(&c->gpu_links, g, entry);
     return g;
 }
@@ -92,18 +95,19 @@ static void log_link(const struct connection *c, const struct gpu_link *g, const
     log_quote(name, sizeof(name), c->peer.address, strlen(c->peer.address));
     log_quote(text, sizeof(text), why != NULL ? why : "", why != NULL ? strlen(why) : 0);
     if (why == NULL)
-        log_write(peers->config.log, LOG_INFO, "msg=\"GPUs linked\" peer=%s device=%u peer_device=%u transport=nccl",
-                  name, g->device, g->peer_device);
+        log_write(peers->config.log, LOG_INFO, "msg=\"GPUs linked\" peer=%s device=%u peer_device=%u transport=%s",
+                  name, g->ends.device, g->ends.peer_device, by_names[g->ends.by]);
     else
-        peers_log_limited(peers, "msg=\"GPUs not linked\" peer=%s device=%u peer_device=%u transport=nccl why=%s", name,
-                          g->device, g->peer_device, text);
+        peers_log_limited(peers, "msg=\"GPUs not linked\" peer=%s device=%u peer_device=%u transport=%s why=%s", name,
+                          g->ends.device, g->ends.peer_device, by_names[g->ends.by], text);
 }
 
-static void tell(struct connection *c, uint32_t device, uint32_t peer_device, struct view address, const char *why)
+static void tell(struct connection *c, struct gpu_ends ends, struct view address, const char *why)
 {
     struct message message = {.type = MESSAGE_GPU_LINK,
-                              .gpu_link = {.device = device,
-                                           .peer_device = peer_device,
+                              .gpu_link = {.by = ends.by,
+                                           .device = ends.device,
+                                           .peer_device = ends.peer_device,
                                            .address = address,
                                            .why = view_of(why, why != NULL ? strlen(why) : 0)}};
     (void)peer_send(&c->peer, &message); /* a peer that is down says so itself */
@@ -113,7 +117,7 @@ static void tell_owner(struct connection *c, const struct gpu_link *g)
 {
     struct peers *peers = peers_of(c);
     peers_told(peers);
-    peers->config.events->gpu_link(peers->config.owner, &c->peer, g->device, g->peer_device);
+    peers->config.events->gpu_link(peers->config.owner, &c->peer, g->ends);
 }
 
 /* ---- Making one -------------------------------------------------------------------------------------------------- */
@@ -136,13 +140,13 @@ static void fail(struct connection *c, struct gpu_link *g, const char *why)
 /* The same, and the other side would wait. */
 static void give_up(struct connection *c, struct gpu_link *g, const char *why)
 {
-    tell(c, g->device, g->peer_device, view_of(NULL, 0), why);
+    tell(c, g->ends, view_of(NULL, 0), why);
     fail(c, g, why);
 }
 
 static const char *open_link(struct connection *c, struct gpu_link *g)
 {
-    struct kind *kind = kind_of(peers_of(c), g->device);
+    struct kind *kind = kind_of(peers_of(c), g->ends.by, g->ends.device);
     enum strait_status status =
         kind != NULL ? link_make(c, kind, -1, &g->link) : STRAIT_ERR_UNSUPPORTED; /* it was there, or nobody asked */
     if (status == STRAIT_OK)
@@ -159,7 +163,7 @@ static const char *send_end(struct connection *c, struct gpu_link *g)
     size_t size = link_address(g->link->link, address, sizeof(address));
     if (size == 0 || size > sizeof(address))
         return "the link has no address";
-    tell(c, g->device, g->peer_device, view_of(address, size), NULL);
+    tell(c, g->ends, view_of(address, size), NULL);
     return NULL;
 }
 
@@ -168,7 +172,7 @@ static void begin(struct connection *c, struct gpu_link *g)
     g->state = GPU_LINK_MAKING;
     g->deadline = peers_now(peers_of(c)) + LINK_MS;
     if (!c->peer.dialled) {
-        tell(c, g->device, g->peer_device, view_of(NULL, 0), NULL);
+        tell(c, g->ends, view_of(NULL, 0), NULL);
         return;
     }
     const char *why = open_link(c, g);
@@ -182,7 +186,7 @@ static void begin(struct connection *c, struct gpu_link *g)
 static void join(struct connection *c, struct gpu_link *g, struct view address)
 {
     if (g->link != NULL) { /* it saw the end of that one first */
-        tell(c, g->device, g->peer_device, view_of(NULL, 0), "the link before it has not ended yet");
+        tell(c, g->ends, view_of(NULL, 0), "the link before it has not ended yet");
         return;
     }
     g->state = GPU_LINK_MAKING;
@@ -219,20 +223,21 @@ static void take_wish(struct connection *c, struct gpu_link *g)
     if (g->state == GPU_LINK_NONE && peers_now(peers_of(c)) >= g->next_try)
         begin(c, g);
     else if (g->state == GPU_LINK_NONE || g->state == GPU_LINK_ENDING)
-        tell(c, g->device, g->peer_device, view_of(NULL, 0), g->why);
+        tell(c, g->ends, view_of(NULL, 0), g->why);
 }
 
 void gpu_link_take(struct connection *c, const struct message_gpu_link *m)
 {
+    const struct gpu_ends ends = {.by = m->by, .device = m->peer_device, .peer_device = m->device};
     struct gpu_link *g = NULL;
     if (m->why.size == 0 && m->address.size == 0 && !c->peer.dialled) {
         connection_blame(c, "a wish for a link, of the side that makes them");
         return;
     }
-    if (kind_of(peers_of(c), m->peer_device) != NULL)
-        g = find_or_make(c, m->peer_device, m->device);
+    if (kind_of(peers_of(c), ends.by, ends.device) != NULL)
+        g = find_or_make(c, ends);
     if (g == NULL && m->why.size == 0)
-        tell(c, m->peer_device, m->device, view_of(NULL, 0), "no NCCL for this GPU");
+        tell(c, ends, view_of(NULL, 0), ends.by == LINK_BY_NCCL ? "no NCCL for this GPU" : "no such link to this GPU");
     if (g == NULL)
         return;
     if (m->why.size > 0)
@@ -286,34 +291,34 @@ void gpu_link_closed(struct gpu_link *g)
 
 /* ---- What the user calls ----------------------------------------------------------------------------------------- */
 
-void peer_want_gpu_link(struct peer *peer, uint32_t device, uint32_t peer_device)
+void peer_want_gpu_link(struct peer *peer, struct gpu_ends ends)
 {
     struct connection *c = connection_of(peer);
-    if (peer->state != PEER_UP || kind_of(peers_of(c), device) == NULL)
+    if (peer->state != PEER_UP || kind_of(peers_of(c), ends.by, ends.device) == NULL)
         return;
-    struct gpu_link *g = find_or_make(c, device, peer_device);
+    struct gpu_link *g = find_or_make(c, ends);
     if (g != NULL)
         g->wanted = true; /* the next tick begins */
 }
 
-bool peer_has_gpu_link(const struct peer *peer, uint32_t device, uint32_t peer_device)
+bool peer_has_gpu_link(const struct peer *peer, struct gpu_ends ends)
 {
     const struct connection *c = (const struct connection *)peer;
-    const struct gpu_link *g = find(c, device, peer_device);
+    const struct gpu_link *g = find(c, ends);
     return peer->state == PEER_UP && !c->doomed && g != NULL && g->state == GPU_LINK_UP;
 }
 
-const char *peer_gpu_link_why(const struct peer *peer, uint32_t device, uint32_t peer_device)
+const char *peer_gpu_link_why(const struct peer *peer, struct gpu_ends ends)
 {
-    const struct gpu_link *g = find((const struct connection *)peer, device, peer_device);
+    const struct gpu_link *g = find((const struct connection *)peer, ends);
     return g == NULL ? "not asked for" : g->why[0] != 0 ? g->why : g->state == GPU_LINK_UP ? "up" : "being made";
 }
 
-enum strait_status peer_send_gpu_chunk(struct peer *peer, uint32_t device, uint32_t peer_device, const void *header,
-                                       size_t header_size, const void *data, size_t size, uint64_t cookie)
+enum strait_status peer_send_gpu_chunk(struct peer *peer, struct gpu_ends ends, const void *header, size_t header_size,
+                                       const void *data, size_t size, uint64_t cookie)
 {
-    struct gpu_link *g = find(connection_of(peer), device, peer_device);
-    if (!peer_has_gpu_link(peer, device, peer_device))
+    struct gpu_link *g = find(connection_of(peer), ends);
+    if (!peer_has_gpu_link(peer, ends))
         return STRAIT_ERR_AGAIN;
     const struct fault_chunk chunk = {g->link->link, header, header_size, data, size, NULL};
     (void)fault_at(FAULT_CHUNK, peer, &chunk);

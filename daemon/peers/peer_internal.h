@@ -37,7 +37,8 @@
 struct kind {
     LIST_ENTRY(kind) entry; /* of a GPU's */
     struct peers *peers;
-    int32_t device; /* whose memory its arena is; -1: the host's */
+    int32_t device;          /* whose memory its arena is; -1: the host's */
+    enum message_link_by by; /* of a GPU's */
     const struct transport_ops *ops;
     struct transport *transport;
     struct port *port;
@@ -57,7 +58,7 @@ struct peer_link {
 
 enum gpu_link_state {
     GPU_LINK_NONE,   /* made when it is wanted and its time has come */
-    GPU_LINK_MAKING, /* the peer has been asked, or is to answer, or NCCL connects */
+    GPU_LINK_MAKING, /* the peer has been asked, or is to answer, or the two connect */
     GPU_LINK_UP,
     GPU_LINK_ENDING, /* its link is not closed yet */
 };
@@ -65,7 +66,7 @@ enum gpu_link_state {
 /* Of two GPUs, ours and the peer's: peer_gpu.c. */
 struct gpu_link {
     LIST_ENTRY(gpu_link) entry;
-    uint32_t device, peer_device;
+    struct gpu_ends ends;
     enum gpu_link_state state;
     bool wanted;   /* here; else only the peer wants it */
     bool answered; /* dialled: the other end is known */
