@@ -238,6 +238,36 @@ START_TEST(a_port_can_be_chosen_and_used_again)
 }
 END_TEST
 
+/* ---- The end -------------------------------------------------------------------------------------------------------
+ */
+
+/* What UCX has not let go of is told as failed, and nothing of it comes later. */
+START_TEST(an_abandoned_link_closes_whatever_ucx_holds)
+{
+    set_up();
+    struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], slot, SLOT_BYTES));
+    for (int i = 0; i < _i; i++) {
+        transport_progress(sides[0].transport);
+        transport_progress(sides[1].transport);
+    }
+    struct side *ending = &sides[_i % 2];
+    link_abandon(ending->link); /* which it is not to be yet */
+    ck_assert_uint_eq(0, ending->closed);
+    link_close(ending->link);
+    link_abandon(ending->link);
+    sides[!(_i % 2)].close_on_broken = true;
+    WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
+    ck_assert_uint_eq(SLOTS, sides[0].sent + sides[0].sent_badly);
+    ck_assert_uint_eq(0, sides[1].damaged);
+    sides_close(sides);
+}
+END_TEST
+
 /* ---- Memory of GPUs ---------------------------------------------------------------------------------------------- */
 
 /* No machine without a GPU has such a UCX. */
@@ -294,6 +324,9 @@ static Suite *suite(void)
     tcase_add_test(tests, the_oldest_stranger_makes_room);
     tcase_add_test(tests, nobody_listening_breaks_the_link);
     tcase_add_test(tests, a_port_can_be_chosen_and_used_again);
+    suite_add_tcase(all, tests);
+    tests = tcase_create("the end");
+    tcase_add_loop_test(tests, an_abandoned_link_closes_whatever_ucx_holds, 0, 12);
     suite_add_tcase(all, tests);
     tests = tcase_create("GPUs");
     tcase_add_test(tests, without_cuda_ucx_says_so);

@@ -275,6 +275,7 @@ const struct transport_ops transport_ucx = {
     .address = ucx_link_address,
     .connect = ucx_link_connect,
     .close = ucx_link_close,
+    .abandon = ucx_link_abandon,
     .map = ucx_map,
     .send = ucx_link_send,
 };

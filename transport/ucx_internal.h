@@ -3,6 +3,7 @@
 #define STRAIT_TRANSPORT_UCX_INTERNAL_H
 
 #include <netinet/in.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 
 #include <ucp/api/ucp.h>
@@ -55,6 +56,7 @@ struct ucx {
     struct ucx_stranger strangers[UCX_STRANGERS_ROOM]; /* oldest first */
     uint32_t stranger_count;
     struct ucx_op *fetches; /* to be begun after this round, latest first */
+    LIST_HEAD(, ucx_op) ops;
 };
 
 struct ucx_link {
@@ -70,6 +72,8 @@ struct ucx_link {
 /* Every send and receive. UCX reads the header until the end. */
 struct ucx_op {
     struct event event;
+    LIST_ENTRY(ucx_op) entry; /* of those that have not ended */
+    bool orphaned;            /* its link is gone: `event` is of no use */
     uint8_t header[UCX_TOKEN_BYTES + TRANSPORT_HEADER_MAX];
     struct { /* of a chunk that was accepted and is to be fetched */
         void *descriptor, *address;
@@ -110,6 +114,7 @@ enum strait_status ucx_link_open(struct transport *transport, int fd, enum link_
 size_t ucx_link_address(struct link *link, void *dst, size_t capacity);
 enum strait_status ucx_link_connect(struct link *link, const void *address, size_t size);
 void ucx_link_close(struct link *link);
+void ucx_link_abandon(struct link *link);
 enum strait_status ucx_link_send(struct link *link, const void *header, size_t header_size, const void *data,
                                  size_t size, void *handle, uint64_t cookie);
 ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, void *data, size_t size,
@@ -120,6 +125,8 @@ bool ucx_close_is_due(const struct ucx *ucx);
 bool ucx_link_quiet(struct core_link *link);
 void ucx_link_release(struct core_link *link);
 
+/* NULL: no memory. */
+struct ucx_op *ucx_op_begin(struct ucx_link *link, enum event_kind kind, uint64_t cookie);
 /* The end of a request, in the callbacks of sends and receives. */
 void ucx_op_end(struct ucx_op *op, ucs_status_t status);
 /* Sends `op`'s header and data; the op's event becomes due at its end. */

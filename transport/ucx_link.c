@@ -16,9 +16,24 @@ static struct ucx *ucx_of(const struct ucx_link *link)
 
 /* ---- Requests -------------------------------------------------------------------------------------------------- */
 
+struct ucx_op *ucx_op_begin(struct ucx_link *link, enum event_kind kind, uint64_t cookie)
+{
+    struct ucx_op *op = malloc(sizeof(*op));
+    if (op == NULL)
+        return NULL;
+    op->orphaned = false;
+    event_begin(&op->event, &link->core, kind, cookie);
+    LIST_INSERT_HEAD(&ucx_of(link)->ops, op, entry);
+    return op;
+}
+
 void ucx_op_end(struct ucx_op *op, ucs_status_t status)
 {
-    event_due(&op->event, status == UCS_OK ? STRAIT_OK : STRAIT_ERR_IO);
+    LIST_REMOVE(op, entry);
+    if (op->orphaned)
+        free(op);
+    else
+        event_due(&op->event, status == UCS_OK ? STRAIT_OK : STRAIT_ERR_IO);
 }
 
 static void on_sent(void *request, ucs_status_t status, void *op)
@@ -60,10 +75,9 @@ enum strait_status ucx_link_send(struct link *base, const void *header, size_t h
         return STRAIT_ERR_INVALID;
     if (link->core.state != LINK_CONNECTED)
         return STRAIT_ERR_IO;
-    struct ucx_op *op = malloc(sizeof(*op));
+    struct ucx_op *op = ucx_op_begin(link, EVENT_SENT, cookie);
     if (op == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    event_begin(&op->event, &link->core, EVENT_SENT, cookie);
     store_le64(op->header, link->peer_token);
     if (header_size > 0)
         memcpy(op->header + UCX_TOKEN_BYTES, header, header_size);
@@ -126,9 +140,8 @@ bool ucx_begin_fetches(struct ucx *ucx)
     }
     bool any = first != NULL;
     while ((op = first) != NULL) {
-        const struct ucx_link *link = (const struct ucx_link *)op->event.link;
         first = op->fetch.next;
-        if (link->core.state == LINK_CONNECTED) {
+        if (!op->orphaned && op->event.link->state == LINK_CONNECTED) {
             begin_fetch(ucx, op);
         } else {
             ucp_am_data_release(ucx->worker, op->fetch.descriptor);
@@ -165,16 +178,17 @@ ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, voi
         core_link_break(&link->core, "a chunk for a GPU came to the host");
         return UCS_OK;
     }
-    struct ucx_op *op =
-        link != NULL ? malloc(sizeof(*op)) : NULL; /* before asking: an accepted chunk has its callback */
+    /* Before asking: an accepted chunk has its callback. */
+    struct ucx_op *op = link != NULL ? ucx_op_begin(link, EVENT_NONE, 0) : NULL;
     if (op == NULL)
         return UCS_OK;
     struct landing landing = ask(link, header, header_size, size);
     if (landing.address == NULL) {
-        free(op);
+        ucx_op_end(op, UCS_OK);
         return UCS_OK;
     }
-    event_begin(&op->event, &link->core, EVENT_ARRIVED, landing.cookie);
+    op->event.kind = EVENT_ARRIVED;
+    op->event.cookie = landing.cookie;
     if (!eager)
         return fetch_later(ucx, op, data, landing.address, size);
     if (size > 0)
@@ -248,6 +262,25 @@ enum strait_status ucx_link_connect(struct link *base, const void *src, size_t s
 void ucx_link_close(struct link *base)
 {
     core_link_close(&((struct ucx_link *)base)->core);
+}
+
+/* UCX may never let go of a chunk whose GPU has failed: its callbacks come now, and what UCX still says of it nobody
+ * hears. */
+void ucx_link_abandon(struct link *base)
+{
+    struct ucx_link *link = (struct ucx_link *)base;
+    struct ucx_op *op;
+    if (link->core.state != LINK_CLOSING)
+        return;
+    LIST_FOREACH(op, &ucx_of(link)->ops, entry)
+    {
+        struct event *event = op->event.link == &link->core && !op->orphaned ? malloc(sizeof(*event)) : NULL;
+        if (event == NULL)
+            continue;
+        *event = op->event;
+        op->orphaned = true;
+        event_due(event, STRAIT_ERR_IO);
+    }
 }
 
 static bool close_is_due(const struct ucx_link *link)

@@ -106,12 +106,11 @@ static void on_conn_request(ucp_conn_request_h request, void *arg)
 /* Says hello to the peer. Without memory the link breaks: the peer would wait for ever. */
 static void send_hello(struct ucx_link *link)
 {
-    struct ucx_op *op = malloc(sizeof(*op));
+    struct ucx_op *op = ucx_op_begin(link, EVENT_NONE, 0);
     if (op == NULL) {
         core_link_break(&link->core, "out of memory");
         return;
     }
-    event_begin(&op->event, &link->core, EVENT_NONE, 0);
     memcpy(op->header, hello_magic, sizeof(hello_magic));
     store_le32(op->header + 4, HELLO_VERSION);
     store_le64(op->header + 8, link->peer_token);
