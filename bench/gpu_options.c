@@ -8,7 +8,8 @@
 
 #define GPU_SIZE_MAX (1ull << 40)
 
-const char *const gpu_wire_names[GPU_WIRES] = {"peer", "pinned", "nccl"};
+const char *const gpu_wire_names[GPU_WIRES] = {"peer", "pinned", "nccl", "ucx"};
+const char *const gpu_wire_counters[GPU_WIRES] = {"peer", "pinned", "nccl", "ucx-cuda"};
 
 const char gpu_usage[] =
     "Usage: strait bench transfer --device [OPTION]...\n"
@@ -18,9 +19,9 @@ const char gpu_usage[] =
     "\n"
     "      --from-gpu=N        GPU of the source's pool; 0\n"
     "      --to-gpu=N          GPU of the sink's pool; 1, or 0 where it is the only one\n"
-    "      --wires=LIST        of peer (from GPU to GPU), pinned (by way of the host), nccl (by NCCL): two daemons "
-    "each;\n"
-    "                          peer,pinned\n"
+    "      --wires=LIST        of peer (from GPU to GPU), pinned (by way of the host), nccl, ucx: two "
+    "daemons\n"
+    "                          each; peer,pinned\n"
     "      --coding=LIST       of raw, top16, tiered, auto; all\n"
     "      --page=SIZE         bytes of a page, a multiple of 16; 32K\n"
     "      --size=LIST         bytes of a request; 8M,64M,256M,1G\n"
@@ -179,7 +180,8 @@ static bool set_defaults(struct gpu_options *options)
                                                  STRAIT_CODING_AUTO};
     static const uint64_t sizes[] = {8ull << 20, 64ull << 20, 256ull << 20, 1ull << 30};
 
-    if (!options->wires[GPU_WIRE_PEER] && !options->wires[GPU_WIRE_PINNED] && !options->wires[GPU_WIRE_NCCL])
+    if (!options->wires[GPU_WIRE_PEER] && !options->wires[GPU_WIRE_PINNED] && !options->wires[GPU_WIRE_NCCL] &&
+        !options->wires[GPU_WIRE_UCX])
         options->wires[GPU_WIRE_PEER] = options->wires[GPU_WIRE_PINNED] = true;
     if (options->coding_count == 0) {
         memcpy(options->codings, codings, sizeof(codings));

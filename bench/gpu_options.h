@@ -15,9 +15,11 @@ enum gpu_wire {
     GPU_WIRE_PEER,   /* from GPU to GPU */
     GPU_WIRE_PINNED, /* by way of pinned memory of the host */
     GPU_WIRE_NCCL,   /* from GPU to GPU, by NCCL */
+    GPU_WIRE_UCX,    /* likewise, by UCX */
     GPU_WIRES,
 };
 extern const char *const gpu_wire_names[GPU_WIRES];
+extern const char *const gpu_wire_counters[GPU_WIRES]; /* as metrics name them */
 
 struct gpu_options {
     struct sources sources;

@@ -23,14 +23,15 @@ bool gpu_pairs_can_choose(const struct bench_site *site)
 }
 
 /* A daemon that does not know the option looks at what switches this off in NCCL, or has one way only. One that does
- * not know NCCL does not start with its option, and says why. */
+ * not know NCCL or UCX there does not start with its option, and says why. */
 static bool open_path(struct gpu_pair *pair, enum gpu_wire wire, bool can_choose, const struct bench_site *site)
 {
-    static const char *const options[GPU_WIRES][2] = {{"--gpu-peer=yes"}, {"--gpu-peer=no"}, {"--gpu-wires=nccl"}};
+    static const char *const options[GPU_WIRES][2] = {
+        {"--gpu-peer=yes"}, {"--gpu-peer=no"}, {"--gpu-wires=nccl"}, {"--gpu-wires=ucx"}};
     static const char *const environment[] = {"NCCL_P2P_DISABLE=1", NULL};
     struct path_setup setup = {.name = gpu_wire_names[wire], .metrics = true};
 
-    if (can_choose || wire == GPU_WIRE_NCCL)
+    if (can_choose || wire == GPU_WIRE_NCCL || wire == GPU_WIRE_UCX)
         setup.options = options[wire];
     else if (wire == GPU_WIRE_PINNED)
         setup.environment = environment;

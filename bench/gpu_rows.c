@@ -206,9 +206,9 @@ static bool run_size(struct gpu_bench *bench, unsigned first, unsigned end)
     return true;
 }
 
-/* Until the daemons have found the way that they are to be measured on: NCCL takes seconds to connect two GPUs, and
+/* Until the daemons have found the way that they are to be measured on: links between two GPUs take up to seconds, and
  * chunks go by way of the host meanwhile. */
-static bool settle_nccl(struct gpu_bench *bench, struct gpu_row *row)
+static bool settle_link(struct gpu_bench *bench, struct gpu_row *row)
 {
     const uint64_t end = clock_ns() + SETTLE_NS;
     struct gpu_pair *pair = &bench->pairs[row->wire];
@@ -218,20 +218,26 @@ static bool settle_nccl(struct gpu_bench *bench, struct gpu_row *row)
     do {
         if (!sample(bench, row, &forgotten) || !gpu_pair_count(pair, &now) || interrupted())
             return false;
-        if (wire_figures_of(&now.wires, gpu_wire_names[row->wire]) > 0)
+        if (wire_figures_of(&now.wires, gpu_wire_counters[row->wire]) > 0)
             return true;
         sleep_ms(20);
     } while (clock_ns() < end);
-    print_error(NULL, "the daemons do not connect the GPUs by NCCL");
+    print_error(NULL, "the daemons do not connect the GPUs by %s", gpu_wire_names[row->wire]);
     bench_path_tell_logs(&pair->path);
     return false;
 }
 
 static bool settle(struct gpu_bench *bench)
 {
-    for (unsigned i = 0; i < bench->row_count; i++)
-        if (bench->rows[i].kind == GPU_ROW_MOVE && bench->rows[i].wire == GPU_WIRE_NCCL)
-            return settle_nccl(bench, &bench->rows[i]);
+    bool done[GPU_WIRES] = {[GPU_WIRE_PEER] = true, [GPU_WIRE_PINNED] = true};
+
+    for (unsigned i = 0; i < bench->row_count; i++) {
+        struct gpu_row *row = &bench->rows[i];
+        if (row->kind == GPU_ROW_MOVE && !done[row->wire] && !settle_link(bench, row))
+            return false;
+        if (row->kind == GPU_ROW_MOVE)
+            done[row->wire] = true;
+    }
     return true;
 }
 

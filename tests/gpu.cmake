@@ -4,13 +4,16 @@ if(STRAIT_HAVE_CUDA)
     add_library(gpu_trap OBJECT gpu/trap.cu)
     target_include_directories(gpu_trap PRIVATE ${PROJECT_SOURCE_DIR})
     set_target_properties(gpu_trap PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON)
-    add_executable(gpu_pools gpu/main.c gpu/scenes.c gpu/reach.c gpu/by_nccl.c gpu/events.c gpu/faults.c gpu/sick.c gpu/broken.c gpu/world.c gpu/daemons.c
+    add_executable(gpu_pools gpu/main.c gpu/scenes.c gpu/reach.c gpu/by_link.c gpu/events.c gpu/faults.c gpu/sick.c gpu/broken.c gpu/world.c gpu/daemons.c
         gpu/vmm.c $<TARGET_OBJECTS:gpu_trap>)
     target_link_libraries(gpu_pools PRIVATE strait-client strait_kernels strait_test_support CUDA::cudart_static)
     add_dependencies(gpu_pools straitd strait-cuda strait-node strait-node-cuda chaos-cuda)
     if(TARGET strait-transport-nccl)
         add_dependencies(gpu_pools strait-transport-nccl)
         target_compile_definitions(gpu_pools PRIVATE STRAIT_HAVE_NCCL=1)
+    endif()
+    if(STRAIT_HAVE_UCX)
+        target_compile_definitions(gpu_pools PRIVATE STRAIT_HAVE_UCX=1)
     endif()
     set(gpu_environment "GPU_TEST_PLUGIN=$<TARGET_FILE_DIR:chaos-cuda>"
         "GPU_TEST_BEHIND=$<TARGET_FILE:strait-node-cuda>" "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-node>")

@@ -1,5 +1,5 @@
-/* Daemons that move pages from GPU to GPU by NCCL, without P2P unless GPU_TEST_P2P is set: every byte in place in every
- * coding, and what becomes of transfers whose daemon is killed. */
+/* Daemons that move pages from GPU to GPU by NCCL, without P2P unless GPU_TEST_P2P is set, or by UCX with CUDA's
+ * memory: every byte in place in every coding, and what becomes of transfers whose daemon is killed. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,8 @@
 
 #define CONNECT_SECONDS 40u
 #define TIMES           5
-#define FORCED          "--gpu-wires=nccl"
+
+static const char *wanted = "nccl", *forced = "--gpu-wires=nccl";
 
 struct pair {
     struct daemon_process daemons[2]; /* the source's and the sink's */
@@ -50,14 +51,14 @@ static double sent_by(struct gpu_pool *source, const char *wire)
     return strtod(at + strlen(name), NULL);
 }
 
-/* Moves until chunks go by NCCL: how long that took, in ms. */
+/* Moves until chunks go by that wire: how long that took, in ms. */
 static uint64_t connect_gpus(struct gpu_pool *source, struct gpu_pool *sink)
 {
-    const double before = sent_by(source, "nccl");
+    const double before = sent_by(source, wanted);
     const uint64_t began = now_ns(), end = began + CONNECT_SECONDS * 1000000000u * patience();
-    while (sent_by(source, "nccl") == before) {
+    while (sent_by(source, wanted) == before) {
         if (now_ns() > end)
-            fprintf(stderr, "not by NCCL: %s\n", client_stats(source->client));
+            fprintf(stderr, "not by %s: %s\n", wanted, client_stats(source->client));
         require(now_ns() <= end);
         move_all(source, sink, 1, false);
         usleep(20000);
@@ -65,20 +66,44 @@ static uint64_t connect_gpus(struct gpu_pool *source, struct gpu_pool *sink)
     return (now_ns() - began) / 1000000;
 }
 
-static void move_by_nccl(const char *coding)
+/* Processor time of a process so far, in ms. */
+static uint64_t busy_ms(pid_t pid)
+{
+    char path[64];
+    unsigned long user, system;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    require(file != NULL);
+    require(fscanf(file, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system) == 2);
+    fclose(file);
+    return (user + system) * 1000 / (unsigned long)sysconf(_SC_CLK_TCK);
+}
+
+/* With links that are up and carry nothing. */
+static void look_idle(const struct pair *pair)
+{
+    usleep(100000);
+    uint64_t before = busy_ms(pair->daemons[0].pid) + busy_ms(pair->daemons[1].pid);
+    usleep(400000);
+    uint64_t spent = busy_ms(pair->daemons[0].pid) + busy_ms(pair->daemons[1].pid) - before;
+    printf("  idle for 400 ms: %llu ms of processors\n", (unsigned long long)spent);
+    require(spent < 200 || getenv("GPU_TEST_UNDER") != NULL);
+}
+
+static void move_by_link(const char *coding)
 {
     struct pair pair;
     uint64_t best = UINT64_MAX, bytes;
-    pair_open(&pair, coding, medium, FORCED);
+    pair_open(&pair, coding, medium, forced);
     uint64_t connected = connect_gpus(pair.source, pair.sink);
-    double others = sent_by(pair.source, "pinned") + sent_by(pair.source, "peer"), sent = sent_by(pair.source, "nccl");
+    double others = sent_by(pair.source, "pinned") + sent_by(pair.source, "peer"), sent = sent_by(pair.source, wanted);
     for (uint64_t i = 0; i < TIMES; i++) {
         pool_fill(pair.source, 10 + i);
         uint64_t taken = move_all(pair.source, pair.sink, i, true);
         best = taken < best ? taken : best;
     }
     require(sent_by(pair.source, "pinned") + sent_by(pair.source, "peer") == others);
-    sent = (sent_by(pair.source, "nccl") - sent) / TIMES;
+    sent = (sent_by(pair.source, wanted) - sent) / TIMES;
     bytes = (uint64_t)medium.regions * medium.pages * medium.page_bytes;
     printf("  %-6s connected in %llu ms; %llu MiB in %.2f ms at best, %.1f GB/s, wire %.3f; and back\n", coding,
            (unsigned long long)connected, (unsigned long long)bytes >> 20, (double)best * 1e-6,
@@ -86,6 +111,7 @@ static void move_by_nccl(const char *coding)
     pool_fill(pair.sink, 99);
     connect_gpus(pair.sink, pair.source);
     move_all(pair.sink, pair.source, 7, true);
+    look_idle(&pair);
     pair_close(&pair);
 }
 
@@ -101,7 +127,40 @@ void scene_nccl(void)
     static const char *const codings[] = {"raw", "top16", "tiered", "auto"};
     begin();
     for (int c = 0; c < COUNT(codings); c++)
-        move_by_nccl(codings[c]);
+        move_by_link(codings[c]);
+}
+
+/* Has this machine a UCX that knows CUDA's memory? Not to have it is no failure, unless GPU_TEST_UCX_CUDA is set. */
+static bool begin_ucx(void)
+{
+    struct daemon_process daemon;
+    wanted = "ucx_cuda";
+    forced = "--gpu-wires=ucx";
+    setenv("GPU_TEST_OPTIONS", "--ucx-options=tls=tcp,cuda_copy,cuda_ipc", 0); /* the last one counts */
+    daemon_start(&daemon, "a", "shm", "raw", forced);
+    struct strait_client *client = client_open(&daemon);
+    struct gpu_pool *pool = pool_make(client, on(small, 0, STRAIT_HANDLE_CUDA_IPC));
+    const char *state = NULL;
+    for (uint64_t end = now_ns() + 20000000000u; now_ns() < end; usleep(20000)) {
+        state = strstr(client_stats(client), "\"ucx\":\"");
+        if (state != NULL && strncmp(state, "\"ucx\":\"being loaded", 19) != 0)
+            break;
+    }
+    require(state != NULL);
+    const bool is_there = strncmp(state, "\"ucx\":\"ready", 12) == 0;
+    printf("  %.*s\n", (int)strcspn(state, "}"), state);
+    strait_client_close(client);
+    require_cuda(cudaFree(pool->memory));
+    daemon_stop(&daemon);
+    require(is_there || getenv("GPU_TEST_UCX_CUDA") == NULL);
+    return is_there;
+}
+
+void scene_ucx_cuda(void)
+{
+    static const char *const codings[] = {"raw", "top16", "tiered", "auto"};
+    for (int c = 0; c < COUNT(codings) && (c > 0 || begin_ucx()); c++)
+        move_by_link(codings[c]);
 }
 
 /* What the daemon says of the wire to the peer's GPU. */
@@ -177,14 +236,13 @@ static void end_way(struct way *way)
 }
 
 /* Both directions at once. */
-void scene_nccl_busy(void)
+static void busy(void)
 {
     struct pair pair = {0};
     struct way ways[2];
     uint64_t longest = 0;
-    begin();
     for (int i = 0; i < 2; i++)
-        daemon_start(&pair.daemons[i], i == 0 ? "a" : "b", "shm", "tiered", FORCED);
+        daemon_start(&pair.daemons[i], i == 0 ? "a" : "b", "shm", "tiered", forced);
     pid_t child = start_registering(pair.daemons); /* before CUDA is begun here */
     for (int i = 0; i < 2; i++)
         pair.clients[i] = client_open(&pair.daemons[i]);
@@ -218,6 +276,18 @@ void scene_nccl_busy(void)
         strait_client_close(pair.clients[i]);
         daemon_stop(&pair.daemons[i]);
     }
+}
+
+void scene_nccl_busy(void)
+{
+    begin();
+    busy();
+}
+
+void scene_ucx_cuda_busy(void)
+{
+    if (begin_ucx())
+        busy();
 }
 
 /* ---- Daemons that die -------------------------------------------------------------------------------------------- */
@@ -255,15 +325,26 @@ static void recover(struct pair *pair, int victim)
     printf("  connected again in %llu ms\n", (unsigned long long)connected);
 }
 
-void scene_nccl_dies(void)
+static void dies(void)
 {
     struct pair pair;
-    begin();
-    pair_open(&pair, "raw", large, FORCED);
+    pair_open(&pair, "raw", large, forced);
     connect_gpus(pair.source, pair.sink);
     for (int victim = 0; victim < 2; victim++) {
         kill_one(&pair, victim, 1000u * (unsigned)victim);
         recover(&pair, victim);
     }
     pair_close(&pair);
+}
+
+void scene_nccl_dies(void)
+{
+    begin();
+    dies();
+}
+
+void scene_ucx_cuda_dies(void)
+{
+    if (begin_ucx())
+        dies();
 }

@@ -28,6 +28,11 @@ const struct scene scenes[] = {
     {"nccl_auto", scene_nccl_auto},
     {"nccl_busy", scene_nccl_busy},
 #endif
+#if STRAIT_HAVE_UCX
+    {"ucx_cuda", scene_ucx_cuda},
+    {"ucx_cuda_dies", scene_ucx_cuda_dies},
+    {"ucx_cuda_busy", scene_ucx_cuda_busy},
+#endif
 };
 const int scene_count = COUNT(scenes);
 

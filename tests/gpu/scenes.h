@@ -24,7 +24,10 @@ void scene_rates(void);
 void scene_few(void);
 /* reach.c */
 void scene_reach(void);
-/* by_nccl.c */
+/* by_link.c */
+void scene_ucx_cuda(void);
+void scene_ucx_cuda_dies(void);
+void scene_ucx_cuda_busy(void);
 void scene_nccl(void);
 void scene_nccl_dies(void);
 void scene_nccl_auto(void);

@@ -2,8 +2,8 @@
  * hold, gaps between pages included. Everything lives until the end of the process.
  *
  * Variables of the environment: GPU_TEST_LOG (daemons tell much), GPU_TEST_TRANSPORTS (in place of shm),
- * GPU_TEST_OPTIONS (more options of every daemon), GPU_TEST_P2P (NCCL
- * may use it), GPU_TEST_UNDER (the command that runs daemons, as
+ * GPU_TEST_OPTIONS (more options of every daemon), GPU_TEST_P2P (NCCL may use it), GPU_TEST_UCX_CUDA (a UCX that does
+ * not know CUDA's memory is a failure), GPU_TEST_UNDER (the command that runs daemons, as
  * "compute-sanitizer --tool memcheck"), GPU_TEST_PLUGIN and GPU_TEST_BEHIND (the folder of the plugin that is put in
  * front of a daemon's own to make devices fail, and the file of that one). */
 #ifndef STRAIT_TESTS_GPU_WORLD_H
