@@ -56,6 +56,9 @@ if(STRAIT_HAVE_UCX) # and by NCCL between them, which all of the table takes a m
     strait_chaos_test(chaos_nccl OPTIONS ${chaos_fake} --hits 1 --seconds 150 --partly --straitd --gpu-wires=nccl
         --straitd "--nccl-options=tls=tcp devices=lo timeout_ms=1000" TIMEOUT 200)
     set_property(TEST chaos_nccl APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-nccl>")
+    strait_chaos_test(chaos_ucx_cuda OPTIONS ${chaos_fake} --hits 1 --seconds 100 --partly --straitd --gpu-wires=ucx
+        TIMEOUT 150)
+    set_property(TEST chaos_ucx_cuda APPEND PROPERTY ENVIRONMENT "STRAIT_CHAOS_UCX=1")
 endif()
 if(STRAIT_HAVE_CUDA)
     strait_chaos_test(chaos_gpu OPTIONS --memory cuda --plugin $<TARGET_FILE_DIR:chaos-cuda>

@@ -4,6 +4,9 @@
 
 #include "tests/fake_nccl.h"
 #include "transport/nccl.h"
+#if STRAIT_HAVE_UCX
+#include "transport/ucx.h"
+#endif
 
 #define OPTIONS "carrier=loopback timeout_ms=500"
 #define GPU_A   3u /* as either node numbers its own */
@@ -120,6 +123,45 @@ START_TEST(a_gpu_that_is_there_later_gets_it_then)
 }
 END_TEST
 
+#if STRAIT_HAVE_UCX
+static void open_ucx(struct node *node, uint32_t device)
+{
+    char why[256];
+    const struct transport_arena arena = {
+        .base = node->gpu_arena, .size = SLOTS * SLOT_BYTES, .fd = -1, .memory = TRANSPORT_CUDA};
+    ck_assert_int_eq(STRAIT_OK, peers_open_gpu(node->peers, LINK_BY_UCX, device, &transport_ucx, &arena, "tls=tcp", why,
+                                               sizeof(why)));
+}
+
+/* By NCCL and by UCX; either ends without the other. */
+START_TEST(two_gpus_may_have_a_link_of_each_kind)
+{
+    const struct gpu_ends there = {LINK_BY_UCX, GPU_A, GPU_B}, back = {LINK_BY_UCX, GPU_B, GPU_A};
+    open_nodes();
+    ucx_stand_in();
+    open_ucx(&a, GPU_A);
+    peer_want_gpu_link(a.up, there);
+    RUN_UNTIL(strstr(peer_gpu_link_why(a.up, there), "the peer says") != NULL, SECONDS(5));
+    ck_assert_str_eq("the peer says: no such link to this GPU", peer_gpu_link_why(a.up, there));
+    open_ucx(&b, GPU_B);
+    link_gpus();
+    EXPECT(peer_has_gpu_link(a.up, there) && peer_has_gpu_link(b.up, back));
+    const uint64_t header[2] = {a.up->peer_token, 2};
+    memset(a.send, 9, SLOT_BYTES);
+    ck_assert_int_eq(STRAIT_OK, peer_send_gpu_chunk(a.up, there, header, sizeof(header), a.send, SLOT_BYTES, 7));
+    EXPECT(b.gpu_arrived == 1 && a.sent == 1);
+    ck_assert_uint_eq(9, b.gpu_arena[3 * SLOT_BYTES - 1]);
+    chunk_arrives(&a, &b, 1);
+    fake_nccl.hang_operation = fake_nccl.operations + 1;
+    ck_assert_int_eq(STRAIT_OK, send_chunk(&a, 1));
+    EXPECT(b.gpu_failed == 1);
+    ck_assert(peer_has_gpu_link(a.up, there) && peer_has_gpu_link(b.up, back) && !is_linked());
+    fake_nccl.hang_operation = 0;
+    close_nodes();
+}
+END_TEST
+#endif
+
 START_TEST(each_gpu_is_opened_once)
 {
     open_nodes();
@@ -210,6 +252,19 @@ START_TEST(ends_that_are_none_break_nothing)
 }
 END_TEST
 
+/* Of a later version. */
+START_TEST(a_kind_that_is_not_known_is_refused)
+{
+    const struct message_gpu_link wish = {.device = GPU_B, .peer_device = GPU_A, .by = 77};
+    open_nodes();
+    tell(&b, &wish);
+    RUN_UNTIL(false, 100);
+    ck_assert_uint_eq(0, a.downs + b.downs);
+    link_gpus();
+    close_nodes();
+}
+END_TEST
+
 START_TEST(the_side_that_makes_links_does_not_ask_for_them)
 {
     const struct message_gpu_link wish = {.device = GPU_A, .peer_device = GPU_B};
@@ -279,10 +334,14 @@ int main(void)
     TCase *tcase = tcase_create("links");
     tcase_add_loop_test(tcase, whoever_wants_a_link_gets_it, 0, 3);
     tcase_add_test(tcase, a_gpu_that_is_there_later_gets_it_then);
+#if STRAIT_HAVE_UCX
+    tcase_add_test(tcase, two_gpus_may_have_a_link_of_each_kind);
+#endif
     tcase_add_test(tcase, each_gpu_is_opened_once);
     tcase_add_loop_test(tcase, what_fails_is_tried_again, 0, 4);
     tcase_add_test(tcase, a_link_that_breaks_is_made_again);
     tcase_add_test(tcase, ends_that_are_none_break_nothing);
+    tcase_add_test(tcase, a_kind_that_is_not_known_is_refused);
     tcase_add_test(tcase, the_side_that_makes_links_does_not_ask_for_them);
     tcase_add_loop_test(tcase, a_connection_is_quiet_when_its_gpus_are, 0, 2);
     tcase_add_test(tcase, a_node_closes_though_a_stream_does_not_drain);

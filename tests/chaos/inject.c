@@ -10,6 +10,9 @@
 #include "daemon/peers/peer_internal.h"
 #include "daemon/session.h"
 #include "tests/chaos/hold.h"
+#if STRAIT_HAVE_UCX
+#include "transport/ucx.h"
+#endif
 
 #define OVERTAKE_MS 20u /* a message that none overtakes goes on */
 #define COPIES      64u
@@ -358,4 +361,8 @@ static void __attribute__((constructor)) begin(void)
     shared = hold_begin(&me);
     if (shared != NULL)
         fault_hook = hook;
+#if STRAIT_HAVE_UCX
+    if (getenv(CHAOS_STAND_IN) != NULL)
+        ucx_stand_in();
+#endif
 }
