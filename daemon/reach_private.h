@@ -38,6 +38,8 @@ void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, i
 /* By which wire it gets there now; WIRES_COUNTED: by none. */
 enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
                                 int32_t device);
+/* Does the policy let chunks go by that one? */
+bool reach_takes(const struct node *node, const struct peer *peer, enum wire_counter wire);
 /* The ends of a link from our GPU to there. */
 struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire);
 /* Tells the peer what of its GPUs our pools on `device` reach now. */

@@ -70,7 +70,7 @@ static void describe(const struct node *node, const struct peer *peer, const str
                      struct reach_report *report)
 {
     const enum wire_counter wire = reach_wire_to(node, peer, arena, device);
-    const bool taken = wire == WIRE_PEER || (wire_is_link(wire) && policy_takes(node, peer, wire_link(wire)));
+    const bool taken = reach_takes(node, peer, wire);
     enum wire_counter order[GPU_WIRES_MAX];
     char text[96];
     size_t used = 0;
