@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# nccl_tests.sh: NCCL's own tests, unmodified, with and without libstrait-coll, in turn; one table last.
+#
+#   nccl_tests.sh build CHECKOUT      builds those of a checkout of github.com/NVIDIA/nccl-tests, for GPUs of --arch 90
+#                                     (ARCH), with NCCL's header from NCCL_HOME (here: CUDA_HOME)
+#   nccl_tests.sh run TESTS LIBRARY   TESTS: the folder with all_gather_perf and the others, CHECKOUT/build;
+#                                     LIBRARY: libstrait-coll.so.0
+#
+#   MATRIX    small: BF16, two threads with a GPU each. full: more layouts, CUDA graphs, other types: small
+#   OPS       of those below: all             ROUNDS  that each is run with and without, in turn: 1
+#   GPUS      2                               ITERS   of nccl-tests, -n: 20
+#   DATA      libstrait-nccl-tests-data.so: values that can be compressed in all_gather, alltoall and sendrecv, where
+#             nccl-tests has some that cannot, and the same ones in every round; none: those of nccl-tests
+#   OUT       folder of the logs: nccl-tests-out
+#   SECONDS_MAX  that one program may take: 120      SECONDS_ALL  after which nothing new is begun: 3600
+#
+# What the environment says of NCCL and of libstrait-coll (NCCL_P2P_DISABLE, STRAIT_COLL) is for all of them. Every
+# result is compared by the tests themselves. Exit status: 1 one of them is wrong or failed, 77 too few GPUs, 2 bad usage.
+set -uo pipefail
+here=$(realpath "$(dirname "$0")")
+fail() {
+    echo "nccl_tests.sh: $*" >&2
+    exit 2
+}
+
+all_ops="all_gather alltoall reduce_scatter all_reduce sendrecv broadcast"
+
+build() { # CHECKOUT
+    [ -f "$1/src/all_gather.cu" ] || fail "$1 is no checkout of nccl-tests"
+    local cuda=${CUDA_HOME:-/usr/local/cuda} arch=${ARCH:-90} targets=()
+    [ -f "${NCCL_HOME:=$cuda}/include/nccl.h" ] || fail "no $NCCL_HOME/include/nccl.h: NCCL_HOME names where it is"
+    for op in ${OPS:-$all_ops}; do targets+=("../build/${op}_perf"); done
+    set -e
+    # DSO: what makes and checks data is a library of its own then, which DATA gets before.
+    for target in os.build "${targets[@]}"; do
+        make -C "$1/src" CUDA_HOME="$cuda" NCCL_HOME="$NCCL_HOME" DSO=1 \
+            NVCC_GENCODE="-gencode=arch=compute_$arch,code=sm_$arch" "$target"
+    done
+}
+
+# ---- Runs ------------------------------------------------------------------------------------------------------------
+
+failed=0
+
+# once OP CASE WAY ROUND OPTION...: one program; its output is $out/OP.CASE.WAY.ROUND.log, its errors .err beside it.
+once() {
+    local op=$1 name=$1.$2.$3.$4 preload=${DATA:-} code
+    [ "$3" = plain ] || preload=$library${DATA:+ $DATA}
+    shift 4
+    timeout --foreground -k 5 "${SECONDS_MAX:-120}" env ${preload:+"LD_PRELOAD=$preload"} STRAIT_COLL_PRINT=1 \
+        "$tests/${op}_perf" "$@" >"$out/$name.log" 2>"$out/$name.err"
+    code=$?
+    echo "exit $code: ${op}_perf $*" >>"$out/$name.log"
+    if [ $code -ne 0 ]; then
+        echo "FAILED $name: exit status $code: ${op}_perf $*: $(tail -n 1 "$out/$name.err" | cut -c1-200)"
+        failed=1
+    fi
+}
+
+# both OP CASE OPTION...: with and without, in turn, ROUNDS times.
+both() {
+    local op=$1 name=$2
+    shift 2
+    case " $ops " in
+    *" $op "*) ;;
+    *) return 0 ;;
+    esac
+    for round in $(seq "${ROUNDS:-1}"); do
+        for way in plain strait; do
+            if [ $SECONDS -ge "${SECONDS_ALL:-3600}" ]; then
+                echo "$op.$name.$way.$round" >>"$out/left-out"
+            else
+                once "$op" "$name" $way "$round" "$@"
+            fi
+        done
+    done
+}
+
+matrix() {
+    local every="-b 4 -e 512M -f 8" ragged="-b 1 -e 512M -f 8" five="-b 64K -e 256M -f 8"
+    local threads="-t $gpus -g 1" iters="-n ${ITERS:-20} -w 2 -c 1"
+    for op in $all_ops; do
+        # shellcheck disable=SC2086
+        both "$op" bfloat16-threads -d bfloat16 $threads $every $iters
+    done
+    [ "${MATRIX:-small}" = full ] || return 0
+    for op in $all_ops; do
+        # shellcheck disable=SC2086
+        {
+            both "$op" bfloat16-one -d bfloat16 -t 1 -g "$gpus" $ragged $iters
+            both "$op" bfloat16-graph -d bfloat16 $threads $every $iters -G 2
+            both "$op" bfloat16-unaligned -d bfloat16 $threads $five $iters -u 3
+            both "$op" bfloat16-aggregated -d bfloat16 $threads $five $iters -m 4
+            for type in float half int8; do both "$op" $type-threads -d $type $threads $five $iters; done
+        }
+    done
+    for op in reduce_scatter all_reduce; do
+        for reduction in avg max; do
+            # shellcheck disable=SC2086
+            both $op bfloat16-$reduction -d bfloat16 -o $reduction $threads $five $iters
+        done
+    done
+}
+
+run() { # TESTS LIBRARY
+    tests=$(realpath "$1") library=$(realpath "$2") ops=${OPS:-$all_ops} gpus=${GPUS:-2} out=${OUT:-nccl-tests-out}
+    [ -f "$library" ] || fail "no library $2"
+    case ${MATRIX:-small} in
+    small | full) ;;
+    *) fail "MATRIX=$MATRIX is neither small nor full" ;;
+    esac
+    for op in $ops; do
+        case " $all_ops " in
+        *" $op "*) ;;
+        *) fail "OPS: '$op' is none of $all_ops" ;;
+        esac
+        [ -x "$tests/${op}_perf" ] || fail "no $tests/${op}_perf: nccl_tests.sh build makes it"
+    done
+    local found
+    found=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+    if [ "$found" -lt "$gpus" ]; then
+        echo "skipped: $gpus GPUs are needed, there are $found"
+        exit 77
+    fi
+    mkdir -p "$out"
+    rm -f "$out"/*.log "$out"/*.err "$out"/left-out
+    matrix
+    env -u LD_LIBRARY_PATH python3 "$here/nccl_tests_table.py" "$out" || failed=1
+    [ ! -f "$out/left-out" ] || echo "no time for $(wc -l <"$out/left-out") runs: $out/left-out"
+    exit $failed
+}
+
+case ${1:-} in
+build) build "${2:?usage: nccl_tests.sh build CHECKOUT}" ;;
+run) run "${2:?usage: nccl_tests.sh run TESTS LIBRARY}" "${3:?usage: nccl_tests.sh run TESTS LIBRARY}" ;;
+*) fail "usage: nccl_tests.sh build CHECKOUT | run TESTS LIBRARY" ;;
+esac
