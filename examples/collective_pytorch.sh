@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# collective_pytorch.sh LIBSTRAIT_COLL [PART ...]: collective_pytorch.py on RANKS (2) GPUs, first as it is, then with the
+# library preloaded, and compares what the ranks printed: losses, parameters and all that arrived, bit for bit.
+#
+#   OUT          folder of the logs: a temporary one, which goes        SECONDS_MAX   that one run may take: 120
+#   RANKS_START  how to start the ranks: "torchrun --nproc-per-node=$RANKS"; one: each by itself, which is quicker
+#
+# Exit status: 1 they differ or failed, 77 no PyTorch or too few GPUs, 2 bad usage.
+set -uo pipefail
+[ $# -ge 1 ] || { echo "usage: collective_pytorch.sh LIBSTRAIT_COLL [PART ...]" >&2; exit 2; }
+[ -f "$1" ] || { echo "collective_pytorch.sh: no library $1" >&2; exit 2; }
+library=$(realpath "$1")
+program=$(realpath "$(dirname "$0")")/collective_pytorch.py
+shift
+ranks=${RANKS:-2}
+if [ -n "${OUT:-}" ]; then
+    mkdir -p "$OUT"
+    out=$OUT
+else
+    out=$(mktemp -d)
+    trap 'rm -rf "$out"' EXIT
+fi
+
+# alone NAME ENVIRONMENT... -- PART...: every rank is started here.
+alone() {
+    local name=$1 port=$((20000 + RANDOM % 20000)) pids=() status=0 set=()
+    shift
+    while [ "$1" != -- ]; do
+        set+=("$1")
+        shift
+    done
+    shift
+    for rank in $(seq 0 $((ranks - 1))); do
+        env RANK="$rank" LOCAL_RANK="$rank" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${set[@]}" \
+            timeout --foreground -k 5 "${SECONDS_MAX:-120}" python3 "$program" "$@" >"$out/$name.$rank.out" 2>"$out/$name.$rank.err" &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid" || status=$?
+    done
+    cat "$out/$name".*.out >"$out/$name.out"
+    cat "$out/$name".*.err >"$out/$name.err"
+    return $status
+}
+
+# together: the same by torchrun.
+together() {
+    local name=$1 set=()
+    shift
+    while [ "$1" != -- ]; do
+        set+=("$1")
+        shift
+    done
+    shift
+    env "${set[@]}" timeout -k 5 "${SECONDS_MAX:-120}" torchrun --standalone --nproc-per-node="$ranks" "$program" "$@" \
+        >"$out/$name.out" 2>"$out/$name.err"
+}
+
+run() { # NAME ENVIRONMENT... -- PART...
+    local status=0 begin=$SECONDS
+    if [ "${RANKS_START:-torchrun}" = one ]; then
+        alone "$@" || status=$?
+    else
+        together "$@" || status=$?
+    fi
+    grep '^skipped:' "$out/$1.out" && exit 77
+    if [ $status -ne 0 ]; then
+        echo "$1: exit status $status"
+        grep -v '^strait-coll' "$out/$1.err" | tail -n 20
+        exit 1
+    fi
+    echo "$1: $((SECONDS - begin)) s; $(grep -h ' a step$' "$out/$1.err" | tr -s ' ' | paste -sd ';')"
+}
+
+python3 -c 'import torch' 2>/dev/null || { echo "skipped: no PyTorch"; exit 77; }
+run plain -- "$@"
+run preloaded "LD_PRELOAD=$library" STRAIT_COLL_PRINT=1 -- "$@"
+grep '^rank ' "$out/plain.out" | sort >"$out/plain.lines"
+grep '^rank ' "$out/preloaded.out" | sort >"$out/preloaded.lines"
+cat "$out/preloaded.lines"
+grep -E -A40 '^strait-coll .* process' "$out/preloaded.err" | grep -vE '^(W|E|I|\[)[0-9]{4}' | tail -n 16
+if [ ! -s "$out/plain.lines" ] || ! diff "$out/plain.lines" "$out/preloaded.lines"; then
+    echo "they differ: without libstrait-coll (<) and with it (>)"
+    exit 1
+fi
+echo "the same with libstrait-coll and without: $(wc -l <"$out/plain.lines") lines"
