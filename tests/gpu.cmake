@@ -29,4 +29,10 @@ if(STRAIT_HAVE_CUDA)
         add_dependencies(gpu_nccl strait-transport-nccl)
     endif()
     strait_add_test(gpu_nccl COMMAND gpu_nccl LABELS gpu TIMEOUT 600)
+
+    # A rank that dies: NCCL alone need not tell, but lets go; so has libstrait-coll.
+    add_executable(gpu_collective_kill gpu/collective_kill.c)
+    target_link_libraries(gpu_collective_kill PRIVATE strait_test_support CUDA::cudart_static ${CMAKE_DL_LIBS})
+    add_dependencies(gpu_collective_kill strait-coll)
+    strait_add_test(gpu_collective_kill COMMAND gpu_collective_kill $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
 endif()

@@ -1,0 +1,372 @@
+/* A rank that is killed in mid-collective, on two real GPUs, one process each:
+ *
+ *   collective_kill [--told] LIBRARY [SCENE ...]
+ *
+ * LIBRARY is NCCL's or libstrait-coll, opened by its path. The rank that is left has to get ncclCommAbort back within 5 s,
+ * its stream and its GPU have to work afterwards, and with --told ncclCommGetAsyncError has to tell of an error within
+ * 10 s; without, it is printed whether and when it does: NCCL alone may never notice. Exit status 77: no two GPUs. */
+#include <dlfcn.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cuda_runtime_api.h>
+
+#include "collective/nccl_types.h"
+#include "tests/support.h"
+
+#define SKIPPED       77
+#define RANKS         2
+#define SECONDS_MAX   60u
+#define TOLD_MAX_MS   10000u
+#define ABORT_MAX_MS  5000u
+#define VALUES        ((size_t)16 << 20) /* of a rank, BF16: 32 MiB */
+#define UNDER_WAY_MAX 4u
+#define ALONE_MS      1000u /* that both work before one is killed */
+
+enum { TYPE_BFLOAT16 = 9, SUM = 0 };
+
+#define require_cuda(call) require_cuda_(call, #call, __LINE__)
+static void require_cuda_(cudaError_t error, const char *what, int line)
+{
+    if (error == cudaSuccess)
+        return;
+    fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, line, what, cudaGetErrorString(error));
+    abort();
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* ---- NCCL -------------------------------------------------------------------------------------------------------- */
+
+struct nccl {
+    coll_result (*GetUniqueId)(coll_id *id);
+    coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
+    coll_result (*CommAbort)(coll_comm comm);
+    coll_result (*CommGetAsyncError)(coll_comm comm, coll_result *error);
+    coll_result (*AllGather)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                             coll_stream stream);
+    coll_result (*AlltoAll)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                            coll_stream stream);
+    coll_result (*ReduceScatter)(const void *send, void *receive, size_t count, coll_type type,
+                                 coll_reduction reduction, coll_comm comm, coll_stream stream);
+    coll_result (*AllReduce)(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
+                             coll_comm comm, coll_stream stream);
+    coll_result (*Send)(const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream);
+    coll_result (*Recv)(void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream);
+    coll_result (*GroupStart)(void);
+    coll_result (*GroupEnd)(void);
+    const char *(*GetErrorString)(coll_result result);
+};
+
+static struct nccl nccl;
+
+static void open_library(const char *path)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+#define FIND(name) require((*(void **)&nccl.name = dlsym(handle, "nccl" #name)) != NULL)
+    FIND(GetUniqueId);
+    FIND(CommInitRank);
+    FIND(CommAbort);
+    FIND(CommGetAsyncError);
+    FIND(AllGather);
+    FIND(AlltoAll);
+    FIND(ReduceScatter);
+    FIND(AllReduce);
+    FIND(Send);
+    FIND(Recv);
+    FIND(GroupStart);
+    FIND(GroupEnd);
+    FIND(GetErrorString);
+}
+
+/* ---- A rank ------------------------------------------------------------------------------------------------------ */
+
+struct rank {
+    int number, control; /* control: a stream socket to the other */
+    bool told;           /* an error has to be told */
+    coll_comm comm;
+    cudaStream_t stream;
+    cudaEvent_t done[UNDER_WAY_MAX];
+    char *send, *receive;
+    uint64_t begun;
+};
+
+static void require_nccl(coll_result result)
+{
+    if (result != COLL_SUCCESS && result != COLL_IN_PROGRESS)
+        fprintf(stderr, "NCCL: %s\n", nccl.GetErrorString(result));
+    require(result == COLL_SUCCESS || result == COLL_IN_PROGRESS);
+}
+
+/* Values like those of weights: compressible, and not alike. */
+static void fill(struct rank *rank)
+{
+    uint16_t *values = malloc(RANKS * VALUES * sizeof(values[0]));
+    uint64_t state = 88172645463325252u + (uint64_t)rank->number;
+    require(values != NULL);
+    for (size_t i = 0; i < RANKS * VALUES; i++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        values[i] = (uint16_t)((state & 0x807f) | (0x3c80u - (((unsigned)(state >> 32) % 5) << 7)));
+    }
+    require_cuda(cudaMemcpy(rank->send, values, RANKS * VALUES * sizeof(values[0]), cudaMemcpyHostToDevice));
+    free(values);
+}
+
+static void rank_open(struct rank *rank)
+{
+    coll_id id;
+    require_cuda(cudaSetDevice(rank->number));
+    if (rank->number == 0) {
+        require_nccl(nccl.GetUniqueId(&id));
+        require(write(rank->control, &id, sizeof(id)) == sizeof(id));
+    } else {
+        require(read(rank->control, &id, sizeof(id)) == sizeof(id));
+    }
+    require_nccl(nccl.CommInitRank(&rank->comm, RANKS, id, rank->number));
+    require_cuda(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
+    for (unsigned i = 0; i < UNDER_WAY_MAX; i++)
+        require_cuda(cudaEventCreateWithFlags(&rank->done[i], cudaEventDisableTiming));
+    require_cuda(cudaMalloc((void **)&rank->send, RANKS * VALUES * 2));
+    require_cuda(cudaMalloc((void **)&rank->receive, RANKS * VALUES * 2));
+    fill(rank);
+}
+
+static void meet(struct rank *rank)
+{
+    char byte = 0;
+    require(write(rank->control, &byte, 1) == 1 && read(rank->control, &byte, 1) == 1);
+}
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+static coll_result gather(struct rank *rank)
+{
+    return nccl.AllGather(rank->send, rank->receive, VALUES, TYPE_BFLOAT16, rank->comm, rank->stream);
+}
+
+static coll_result exchange(struct rank *rank)
+{
+    return nccl.AlltoAll(rank->send, rank->receive, VALUES, TYPE_BFLOAT16, rank->comm, rank->stream);
+}
+
+static coll_result scatter(struct rank *rank)
+{
+    return nccl.ReduceScatter(rank->send, rank->receive, VALUES, TYPE_BFLOAT16, SUM, rank->comm, rank->stream);
+}
+
+static coll_result reduce(struct rank *rank)
+{
+    return nccl.AllReduce(rank->send, rank->receive, VALUES, TYPE_BFLOAT16, SUM, rank->comm, rank->stream);
+}
+
+static coll_result swap(struct rank *rank)
+{
+    require_nccl(nccl.GroupStart());
+    require_nccl(nccl.Send(rank->send, VALUES, TYPE_BFLOAT16, 1 - rank->number, rank->comm, rank->stream));
+    require_nccl(nccl.Recv(rank->receive, VALUES, TYPE_BFLOAT16, 1 - rank->number, rank->comm, rank->stream));
+    return nccl.GroupEnd();
+}
+
+struct scene {
+    const char *name;
+    coll_result (*operate)(struct rank *rank);
+    bool late; /* killed between two operations: the other waits for one that never begins */
+};
+
+/* Begins as much as may be under way; never waits. */
+static void go_on(struct rank *rank, const struct scene *scene)
+{
+    cudaEvent_t done = rank->done[rank->begun % UNDER_WAY_MAX];
+    if (rank->begun >= UNDER_WAY_MAX && cudaEventQuery(done) == cudaErrorNotReady)
+        return;
+    require_nccl(scene->operate(rank));
+    require_cuda(cudaEventRecord(done, rank->stream));
+    rank->begun++;
+}
+
+static void work_for(struct rank *rank, const struct scene *scene, uint64_t ms)
+{
+    for (uint64_t start = now_ms(); now_ms() - start < ms;)
+        go_on(rank, scene);
+}
+
+/* Both run the same number: the last ones of a time differ. */
+static void work_times(struct rank *rank, const struct scene *scene, unsigned times)
+{
+    for (unsigned i = 0; i < times; i++)
+        require_nccl(scene->operate(rank));
+    require_cuda(cudaStreamSynchronize(rank->stream));
+    meet(rank);
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+static bool await_error(struct rank *rank, const struct scene *scene, uint64_t since, coll_result *error)
+{
+    *error = COLL_SUCCESS;
+    while (now_ms() - since < TOLD_MAX_MS) {
+        require(nccl.CommGetAsyncError(rank->comm, error) == COLL_SUCCESS);
+        if (*error != COLL_SUCCESS && *error != COLL_IN_PROGRESS)
+            return true;
+        if (!scene->late && rank->begun > 0 && cudaEventQuery(rank->done[(rank->begun - 1) % UNDER_WAY_MAX]) == 0)
+            go_on(rank, scene);
+        sleep_ms(1);
+    }
+    return false;
+}
+
+/* The stream has to come to its end, and the GPU to go on. */
+static void use_gpu(struct rank *rank)
+{
+    unsigned char last = 0;
+    require_cuda(cudaStreamSynchronize(rank->stream));
+    require_cuda(cudaMemset(rank->receive, 0x5a, RANKS * VALUES * 2));
+    require_cuda(cudaMemcpy(&last, rank->receive + RANKS * VALUES * 2 - 1, 1, cudaMemcpyDeviceToHost));
+    require(last == 0x5a);
+}
+
+static int be_left(struct rank *rank, const struct scene *scene)
+{
+    coll_result error;
+    uint64_t since = now_ms();
+    bool told = await_error(rank, scene, since, &error);
+    uint64_t told_ms = now_ms() - since, abort_since = now_ms();
+    coll_result result = nccl.CommAbort(rank->comm);
+    uint64_t abort_ms = now_ms() - abort_since;
+    use_gpu(rank);
+    printf("%-15s %s%s after %llu ms; ncclCommAbort: %s after %llu ms; its GPU works on\n", scene->name,
+           told ? "error: " : "no error", told ? nccl.GetErrorString(error) : "", (unsigned long long)told_ms,
+           nccl.GetErrorString(result), (unsigned long long)abort_ms);
+    if (abort_ms > ABORT_MAX_MS)
+        printf("%-15s ncclCommAbort took more than %u ms\n", scene->name, ABORT_MAX_MS);
+    return abort_ms > ABORT_MAX_MS || (rank->told && !told);
+}
+
+/* Rank 1 is killed by rank 0, which so knows when. */
+static int run_rank(struct rank *rank, const struct scene *scene, const char *library)
+{
+    pid_t self = getpid(), peer;
+    alarm(SECONDS_MAX);
+    open_library(library);
+    require(write(rank->control, &self, sizeof(self)) == sizeof(self));
+    require(read(rank->control, &peer, sizeof(peer)) == sizeof(peer));
+    rank_open(rank);
+    work_times(rank, scene, 3);
+    if (rank->number == 1) {
+        for (;;)
+            if (scene->late)
+                pause();
+            else
+                go_on(rank, scene);
+    }
+    if (scene->late)
+        require_nccl(scene->operate(rank));
+    else
+        work_for(rank, scene, ALONE_MS);
+    require(kill(peer, SIGKILL) == 0);
+    return be_left(rank, scene);
+}
+
+/* ---- Scenes ------------------------------------------------------------------------------------------------------ */
+
+static const struct scene scenes[] = {
+    {"all_gather", gather, false},    {"all_to_all", exchange, false}, {"reduce_scatter", scatter, false},
+    {"all_reduce", reduce, false},    {"send_recv", swap, false},      {"waiting", gather, true},
+};
+
+static pid_t start_rank(const struct scene *scene, int number, bool told, const int control[2], const char *library)
+{
+    pid_t pid = fork();
+    require(pid >= 0);
+    if (pid > 0)
+        return pid;
+    struct rank rank = {.number = number, .control = control[number], .told = told};
+    close(control[!number]);
+    int status = run_rank(&rank, scene, library);
+    fflush(stdout);
+    _exit(status); /* what NCCL and CUDA would do at exit is not looked at here */
+}
+
+static int run_scene(const struct scene *scene, bool told, const char *library)
+{
+    int control[2], status[RANKS];
+    pid_t ranks[RANKS];
+    fflush(stdout);
+    require(socketpair(AF_UNIX, SOCK_STREAM, 0, control) == 0);
+    for (int i = 0; i < RANKS; i++)
+        ranks[i] = start_rank(scene, i, told, control, library);
+    for (int i = 0; i < RANKS; i++)
+        close(control[i]);
+    require(waitpid(ranks[0], &status[0], 0) == ranks[0]);
+    kill(ranks[1], SIGKILL); /* where rank 0 failed before */
+    require(waitpid(ranks[1], &status[1], 0) == ranks[1]);
+    bool passed = status[0] == 0 && WIFSIGNALED(status[1]) && WTERMSIG(status[1]) == SIGKILL;
+    if (!passed)
+        printf("%-15s FAILED (statuses %x and %x)\n", scene->name, (unsigned)status[0], (unsigned)status[1]);
+    return !passed;
+}
+
+/* In a process of its own: what starts the driver here would be inherited. */
+static int count_devices(void)
+{
+    int status, count = 0;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(cudaGetDeviceCount(&count) == cudaSuccess ? count : 0);
+    require(waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+static bool is_named(const struct scene *scene, int count, char **names)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(scene->name, names[i]) == 0)
+            return true;
+    return count == 0;
+}
+
+int main(int argc, char **argv)
+{
+    int failed = 0, run = 0;
+    bool told = argc > 1 && strcmp(argv[1], "--told") == 0;
+    argc -= 1 + told;
+    argv += 1 + told;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc < 1) {
+        fprintf(stderr, "usage: collective_kill [--told] LIBRARY [SCENE ...]\n");
+        return 2;
+    }
+    if (count_devices() < RANKS) {
+        printf("skipped: two GPUs are needed\n");
+        return SKIPPED;
+    }
+    for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
+        if (is_named(&scenes[i], argc - 1, argv + 1)) {
+            failed += run_scene(&scenes[i], told, argv[0]);
+            run++;
+        }
+    printf("%d of %d failed\n", failed, run);
+    return failed > 0 || run == 0;
+}

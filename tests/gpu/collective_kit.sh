@@ -1,0 +1,39 @@
+#!/bin/sh
+# collective_kit.sh BUILD NCCL_TESTS DIR [DATA]: gathers in DIR what a machine with two GPUs, their driver, NCCL and
+# PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the scenes of ranks that die, the bench,
+# and run.sh. NCCL_TESTS: what `bench/nccl_tests.sh build` built. DATA: a safetensors file for the bench.
+set -eu
+usage="usage: collective_kit.sh BUILD NCCL_TESTS DIR [DATA]"
+build=${1:?$usage} nccl_tests=${2:?$usage} kit=${3:?$usage} data=${4:-}
+here=$(dirname "$0")
+root=$here/../..
+# lib has what is tried alone: python is not to find anything else there.
+mkdir -p "$kit/lib/programs" "$kit/bin" "$kit/bench" "$kit/examples" "$kit/data"
+
+# copy FILE DIR: what a link names, under the link's name and without what only debuggers read.
+copy() {
+    cp -fL "$1" "$2/$(basename "$1")"
+    strip --strip-unneeded "$2/$(basename "$1")" 2>/dev/null || true
+}
+
+# needs FILE: the libraries that it needs, but for those of every system, and NCCL.
+needs() {
+    ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
+        grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libnccl)\.so' || true
+}
+
+for program in "$build/tests/gpu_collective_kill" "$build/tools/strait" "$nccl_tests"/*_perf; do
+    copy "$program" "$kit/bin"
+    for library in $(needs "$program"); do copy "$library" "$kit/lib/programs"; done
+done
+copy "$nccl_tests/verifiable/libverifiable.so.0" "$kit/lib/programs"
+copy "$build/bench/libstrait-nccl-tests-data.so" "$kit/lib/programs"
+for library in "$build"/collective/libstrait-coll*.so.0; do
+    copy "$library" "$kit/lib"
+done
+cp "$root/bench/nccl_tests.sh" "$root/bench/nccl_tests_table.py" "$kit/bench"
+cp "$root/examples/collective_pytorch.sh" "$root/examples/collective_pytorch.py" "$kit/examples"
+[ -z "$data" ] || xz -9c "$data" >"$kit/data/$(basename "$data").xz"
+cp "$here/collective_kit_run.sh" "$kit/run.sh"
+chmod +x "$kit/run.sh" "$kit"/bench/*.sh "$kit"/examples/*.sh
+du -sh "$kit"
