@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench/bench_codec.h"
+#include "bench/bench_collective.h"
 #include "bench/bench_transfer.h"
 #include "tools/util.h"
 
@@ -13,6 +14,7 @@ static const char usage[] =
     "\n"
     "  codec      speed and ratio of the codec in memory, beside memcpy and general compressors\n"
     "  transfer   transfers from pool to pool, beside memcpy, ucx_perftest and iperf3\n"
+    "  collective collectives between GPUs, by NCCL and by way of libstrait-coll\n"
     "\n"
     "strait bench BENCH --help tells more.\n";
 
@@ -24,6 +26,8 @@ int cmd_bench(int argc, char **argv)
         return bench_codec(argc - 1, argv + 1);
     if (argc >= 2 && strcmp(argv[1], "transfer") == 0)
         return bench_transfer(argc - 1, argv + 1);
+    if (argc >= 2 && strcmp(argv[1], "collective") == 0)
+        return bench_collective(argc - 1, argv + 1);
     if (argc >= 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         fputs(usage, stdout);
         return EXIT_CODE_OK;

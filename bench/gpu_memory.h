@@ -1,4 +1,4 @@
-/* Memory of GPUs, as `strait bench transfer --device` uses it. Behind this is CUDA; the tests put memory of the host in
+/* Memory of GPUs, as `strait bench transfer --device` and `strait bench collective` use it. Behind this is CUDA; the tests put memory of the host in
  * its place. Calls are over when they return. Those that return bool have told stderr why they failed. */
 #ifndef STRAIT_BENCH_GPU_MEMORY_H
 #define STRAIT_BENCH_GPU_MEMORY_H
@@ -48,6 +48,13 @@ bool gpu_copy(const struct gpu_memory *to, uint64_t to_offset, const struct gpu_
 /* How many 16-byte pieces differ; both on one GPU, or the GPUs reach each other. */
 bool gpu_differences(const struct gpu_memory *a, uint64_t a_offset, const struct gpu_memory *b, uint64_t b_offset,
                      uint64_t size, uint64_t *count);
+
+/* For what others begin there: a cudaStream_t of this GPU, which is the calling thread's then. */
+struct CUstream_st *gpu_stream(int gpu);
+/* Waits for all of that. */
+bool gpu_finish(int gpu);
+bool gpu_fill(const struct gpu_memory *memory, uint64_t offset, uint64_t size, uint8_t byte);
+bool gpu_read(const struct gpu_memory *memory, uint64_t offset, void *dst, uint64_t size);
 
 /* Regions, one behind another, of pages in the order of their ids. */
 struct gpu_layout {

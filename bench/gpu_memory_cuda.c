@@ -106,7 +106,7 @@ void gpu_free(struct gpu_memory *memory)
     *memory = (struct gpu_memory){0};
 }
 
-static bool finish(int gpu)
+bool gpu_finish(int gpu)
 {
     return device_ok(cudaStreamSynchronize(gpus[gpu].stream), "device");
 }
@@ -125,21 +125,21 @@ bool gpu_tile(const struct gpu_memory *memory, uint64_t offset, uint64_t size, c
         if (!device_ok(cudaMemcpyAsync(to + done, to, piece, cudaMemcpyDeviceToDevice, stream), "copy"))
             return false;
     }
-    return finish(memory->gpu);
+    return gpu_finish(memory->gpu);
 }
 
 bool gpu_stamp(const struct gpu_memory *memory)
 {
     return use(memory->gpu) &&
            device_ok(device_stamp(memory->base, memory->size / GPU_STAMP_STEP, gpus[memory->gpu].stream), "kernel") &&
-           finish(memory->gpu);
+           gpu_finish(memory->gpu);
 }
 
 bool gpu_wipe(const struct gpu_memory *memory)
 {
     return use(memory->gpu) &&
            device_ok(cudaMemsetAsync(memory->base, GPU_WIPED, memory->size, gpus[memory->gpu].stream), "memset") &&
-           finish(memory->gpu);
+           gpu_finish(memory->gpu);
 }
 
 bool gpu_flip(const struct gpu_memory *memory, uint64_t offset)
@@ -150,6 +150,24 @@ bool gpu_flip(const struct gpu_memory *memory, uint64_t offset)
         return false;
     byte ^= 1;
     return device_ok(cudaMemcpy(memory->base + offset, &byte, 1, cudaMemcpyHostToDevice), "copy");
+}
+
+struct CUstream_st *gpu_stream(int gpu)
+{
+    return use(gpu) ? gpus[gpu].stream : NULL;
+}
+
+bool gpu_fill(const struct gpu_memory *memory, uint64_t offset, uint64_t size, uint8_t byte)
+{
+    return use(memory->gpu) &&
+           device_ok(cudaMemsetAsync(memory->base + offset, byte, size, gpus[memory->gpu].stream), "memset") &&
+           gpu_finish(memory->gpu);
+}
+
+bool gpu_read(const struct gpu_memory *memory, uint64_t offset, void *dst, uint64_t size)
+{
+    return use(memory->gpu) &&
+           device_ok(cudaMemcpy(dst, memory->base + offset, size, cudaMemcpyDeviceToHost), "copy");
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
@@ -178,7 +196,7 @@ bool gpu_copy(const struct gpu_memory *to, uint64_t to_offset, const struct gpu_
         return false;
     uint64_t began = clock_ns();
     if ((events && !record(gpus[gpu].begin, gpu)) || !copy(to, to_offset, from, from_offset, size) ||
-        (events && !record(gpus[gpu].end, gpu)) || !finish(gpu))
+        (events && !record(gpus[gpu].end, gpu)) || !gpu_finish(gpu))
         return false;
     *ns = clock_ns() - began;
     if (!events)
@@ -200,7 +218,7 @@ bool gpu_differences(const struct gpu_memory *a, uint64_t a_offset, const struct
     if (!use(a->gpu) ||
         !device_ok(device_count_differences(a->base + a_offset, b->base + b_offset, size, counted, gpus[a->gpu].stream),
                    "kernel") ||
-        !finish(a->gpu))
+        !gpu_finish(a->gpu))
         return false;
     *count = *counted;
     return true;
@@ -230,7 +248,7 @@ bool gpu_wrong_pages(const struct gpu_memory *memory, const struct gpu_memory *r
         !device_ok(device_count_wrong_pages(memory->base, reference->base, gpus[memory->gpu].wanted, layout, counted,
                                             gpus[memory->gpu].stream),
                    "kernel") ||
-        !finish(memory->gpu))
+        !gpu_finish(memory->gpu))
         return false;
     *wrong = *counted;
     return true;

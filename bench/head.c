@@ -32,10 +32,18 @@ void head_print(const struct machine *machine, const struct command_line *line, 
             machine->huge_pages, machine->load);
     if (line == NULL)
         return;
-    fprintf(stream, "command   strait bench transfer");
-    for (int i = 1; i < line->argc; i++)
+    fprintf(stream, "command  ");
+    for (int i = 0; i < line->argc; i++)
         fprintf(stream, " %s", line->argv[i]);
     fputc('\n', stream);
+}
+
+/* "transfer" of "strait bench transfer" */
+static const char *bench_name(const char *command)
+{
+    const char *blank = strrchr(command, ' ');
+
+    return blank != NULL ? blank + 1 : command;
 }
 
 void head_json(cJSON *root, const struct machine *machine, const struct command_line *line)
@@ -55,5 +63,5 @@ void head_json(cJSON *root, const struct machine *machine, const struct command_
         return;
     command = cJSON_AddArrayToObject(root, "command");
     for (int i = 0; i < line->argc; i++)
-        cJSON_AddItemToArray(command, cJSON_CreateString(i == 0 ? "transfer" : line->argv[i]));
+        cJSON_AddItemToArray(command, cJSON_CreateString(i == 0 ? bench_name(line->argv[0]) : line->argv[i]));
 }

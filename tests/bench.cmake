@@ -11,7 +11,7 @@ if(STRAIT_TOOLS)
         "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0")
 
     # `strait bench transfer --device`, with the fake GPUs of the tests below both the bench and its daemons.
-    add_executable(bench_device bench_device.c)
+    add_executable(bench_device bench_device.c fake_gpu_memory.c)
     target_link_libraries(bench_device PRIVATE strait_bench)
     add_dependencies(bench_device straitd strait-fake-device strait-fake-nccl)
     strait_add_test(bench_device TIMEOUT 120 LABELS cli

@@ -2,9 +2,10 @@
  *
  *   collective_kill [--told] LIBRARY [SCENE ...]
  *
- * LIBRARY is NCCL's or libstrait-coll, opened by its path. The rank that is left has to get ncclCommAbort back within 5 s,
- * its stream and its GPU have to work afterwards, and with --told ncclCommGetAsyncError has to tell of an error within
- * 10 s; without, it is printed whether and when it does: NCCL alone may never notice. Exit status 77: no two GPUs. */
+ * LIBRARY is NCCL's or libstrait-coll, opened by its path. The rank that is left has to get ncclCommAbort back within 5
+ * s, its stream and its GPU have to work afterwards, and with --told ncclCommGetAsyncError has to tell of an error
+ * within 10 s; without, it is printed whether and when it does: NCCL alone may never notice. Exit status 77: no two
+ * GPUs. */
 #include <dlfcn.h>
 #include <poll.h>
 #include <signal.h>
@@ -292,8 +293,8 @@ static int run_rank(struct rank *rank, const struct scene *scene, const char *li
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
 
 static const struct scene scenes[] = {
-    {"all_gather", gather, false},    {"all_to_all", exchange, false}, {"reduce_scatter", scatter, false},
-    {"all_reduce", reduce, false},    {"send_recv", swap, false},      {"waiting", gather, true},
+    {"all_gather", gather, false}, {"all_to_all", exchange, false}, {"reduce_scatter", scatter, false},
+    {"all_reduce", reduce, false}, {"send_recv", swap, false},      {"waiting", gather, true},
 };
 
 static pid_t start_rank(const struct scene *scene, int number, bool told, const int control[2], const char *library)

@@ -1,0 +1,106 @@
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bench/bench_collective.h"
+#include "bench/collective_report.h"
+#include "bench/collective_run.h"
+#include "bench/transfer_process.h"
+#include "bench/values.h"
+#include "tools/util.h"
+
+/* How many ranks; 0, which stderr has been told: there are no two GPUs. */
+static unsigned choose_ranks(const struct collective_options *options)
+{
+    char why[256];
+    unsigned gpus = collective_count_gpus(why, sizeof(why));
+
+    if (gpus == 0)
+        print_error(NULL, "no GPU: %s", why);
+    else if (gpus < 2)
+        print_error(NULL, "there is one GPU: collectives need two");
+    else if (options->gpus > gpus)
+        print_error(NULL, "--gpus: there are %u", gpus);
+    else
+        return options->gpus > 0 ? options->gpus : gpus < COLLECTIVE_RANKS_MAX ? gpus : COLLECTIVE_RANKS_MAX;
+    return 0;
+}
+
+static bool print_json(const void *arg, FILE *stream)
+{
+    return collective_report_json(arg, stream);
+}
+
+static bool report(const struct collective_report *all)
+{
+    const struct collective_options *options = all->plan->options;
+    bool printed = options->json ? collective_report_json(all, stdout) : collective_report_print(all, stdout);
+
+    return value_save(options->save, print_json, all) && printed;
+}
+
+static bool run_links(const struct collective_plan *plan, struct collective_shared **shared)
+{
+    for (enum collective_links links = 0; links < COLLECTIVE_LINKS; links++) {
+        if (!plan->options->links[links])
+            continue;
+        shared[links] = collective_shared_create(plan);
+        if (shared[links] == NULL || !collective_run(plan, links, shared[links]))
+            return false;
+    }
+    return true;
+}
+
+static bool run_plan(const struct collective_plan *plan, const struct command_line *line)
+{
+    struct collective_shared *shared[COLLECTIVE_LINKS] = {0};
+    struct machine machine;
+    const struct collective_report all = {plan, &machine, line, shared};
+
+    machine_describe(&machine);
+    bool good = run_links(plan, shared) && report(&all);
+    if (good && !collective_report_is_right(&all)) {
+        print_error(NULL, "a result is not as it has to be");
+        good = false;
+    }
+    for (enum collective_links links = 0; links < COLLECTIVE_LINKS; links++)
+        collective_shared_destroy(shared[links], plan);
+    return good;
+}
+
+static enum exit_code run_options(const struct collective_options *options, const struct command_line *line)
+{
+    struct collective_plan plan = {0};
+    unsigned ranks;
+    bool good;
+
+    if (options->help) {
+        fputs(collective_usage, stdout);
+        return EXIT_CODE_OK;
+    }
+    ranks = choose_ranks(options);
+    if (ranks == 0)
+        return EXIT_CODE_DATA;
+    interrupts_catch();
+    good = collective_plan_init(&plan, options, ranks) && run_plan(&plan, line);
+    collective_plan_fini(&plan);
+    if (interrupted())
+        print_error(NULL, "interrupted");
+    return good ? EXIT_CODE_OK : EXIT_CODE_DATA;
+}
+
+int bench_collective_device(int argc, char **argv)
+{
+    static char name[] = "strait bench collective";
+    struct collective_options options;
+    struct command_line line;
+    enum exit_code code = EXIT_CODE_USAGE;
+
+    command_begin(argv, name);
+    if (!command_line_init(&line, argc, argv))
+        return EXIT_CODE_DATA;
+    if (collective_options_init(&options, argc, argv))
+        code = run_options(&options, &line);
+    collective_options_fini(&options);
+    command_line_fini(&line);
+    return code;
+}

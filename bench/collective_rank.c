@@ -1,0 +1,348 @@
+#include "bench/collective_rank.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/gpu_memory.h"
+#include "tools/util.h"
+
+#define REPEAT_NS      20000000u
+#define ITERATIONS_MAX 100u
+#define PROBES         3u
+#define READ_BYTES     ((uint64_t)4 << 20)
+
+struct rank {
+    const struct collective_plan *plan;
+    struct collective_shared *shared;
+    unsigned number;
+    struct collective_library libraries[COLLECTIVE_WAYS];
+    coll_comm comms[COLLECTIVE_WAYS];
+    coll_stream stream;
+    struct gpu_memory send, receive[COLLECTIVE_WAYS];
+};
+
+/* What is under way. */
+struct turn {
+    struct rank *rank;
+    const struct collective_row *row;
+    struct collective_shape shape;
+    const struct collective_values *values;
+    struct collective_result *result;
+    uint32_t iterations;
+};
+
+static bool meet(struct rank *rank)
+{
+    return collective_meet(rank->shared, rank->plan->ranks);
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
+
+static coll_type type_of(enum collective_type type)
+{
+    static const coll_type types[] = {9, 6, 7, 7}; /* ncclBfloat16, ncclFloat16, ncclFloat32 */
+
+    return types[type];
+}
+
+static coll_result send_and_receive(const struct collective_library *library, const struct turn *turn, const void *send,
+                                    void *receive, coll_comm comm)
+{
+    const struct rank *rank = turn->rank;
+    const int ranks = (int)rank->plan->ranks, next = ((int)rank->number + 1) % ranks,
+              previous = ((int)rank->number + ranks - 1) % ranks;
+    const coll_type type = type_of(turn->row->type);
+    coll_result sent, received, ended;
+
+    if (library->GroupStart() != COLL_SUCCESS)
+        return COLL_INVALID_USAGE;
+    sent = library->Send(send, turn->shape.count, type, next, comm, rank->stream);
+    received = library->Recv(receive, turn->shape.count, type, previous, comm, rank->stream);
+    ended = library->GroupEnd();
+    return sent != COLL_SUCCESS ? sent : received != COLL_SUCCESS ? received : ended;
+}
+
+static bool call(const struct turn *turn, enum collective_way way, unsigned slot)
+{
+    const struct rank *rank = turn->rank;
+    const struct collective_library *library = &rank->libraries[way];
+    const void *send = rank->send.base + slot * turn->shape.send_bytes;
+    void *receive = rank->receive[way].base + slot * turn->shape.receive_bytes;
+    const coll_type type = type_of(turn->row->type);
+    const coll_comm comm = rank->comms[way];
+    const uint64_t count = turn->shape.count;
+    const int sum = 0;
+    coll_result result = COLL_INVALID_USAGE;
+
+    switch (turn->row->op) {
+    case COLLECTIVE_ALL_GATHER:
+        result = library->AllGather(send, receive, count, type, comm, rank->stream);
+        break;
+    case COLLECTIVE_ALL_TO_ALL:
+        result = library->AlltoAll(send, receive, count, type, comm, rank->stream);
+        break;
+    case COLLECTIVE_REDUCE_SCATTER:
+        result = library->ReduceScatter(send, receive, count, type, sum, comm, rank->stream);
+        break;
+    case COLLECTIVE_ALL_REDUCE:
+        result = library->AllReduce(send, receive, count, type, sum, comm, rank->stream);
+        break;
+    default:
+        result = send_and_receive(library, turn, send, receive, comm);
+    }
+    return collective_library_ok(library, result, collective_op_names[turn->row->op]);
+}
+
+/* Together with the others, from a standstill: nanoseconds of one call. */
+static bool run_calls(const struct turn *turn, enum collective_way way, uint32_t count, uint64_t *ns)
+{
+    struct rank *rank = turn->rank;
+
+    if (!meet(rank))
+        return false;
+    uint64_t began = clock_ns();
+    for (uint32_t i = 0; i < count; i++)
+        if (!call(turn, way, i % turn->shape.slots))
+            return false;
+    if (!gpu_finish(rank->send.gpu))
+        return false;
+    *ns = (clock_ns() - began) / count + 1;
+    return true;
+}
+
+/* ---- Checking ---------------------------------------------------------------------------------------------------- */
+
+/* Before the calls; different for both ways, so that what neither writes is seen. */
+static bool wipe(const struct turn *turn, enum collective_way way)
+{
+    return gpu_fill(&turn->rank->receive[way], 0, turn->shape.slots * turn->shape.receive_bytes,
+                    way == COLLECTIVE_PLAIN ? 0xFF : 0xA5);
+}
+
+static unsigned slots_used(const struct turn *turn)
+{
+    return turn->iterations < turn->shape.slots ? turn->iterations : turn->shape.slots;
+}
+
+static bool compare_with_plain(const struct turn *turn)
+{
+    const struct gpu_memory *receive = turn->rank->receive;
+    uint64_t differences;
+
+    if (!gpu_differences(&receive[COLLECTIVE_PLAIN], 0, &receive[COLLECTIVE_STRAIT], 0,
+                         slots_used(turn) * turn->shape.receive_bytes, &differences))
+        return false;
+    atomic_fetch_add(&turn->result->wrong, differences);
+    return true;
+}
+
+/* Counts in a part of the first slot's result what is not the sum. */
+static uint64_t count_wrong_sums(const struct turn *turn, const uint8_t *got, uint64_t offset, uint64_t size)
+{
+    const unsigned bytes = collective_type_bytes[turn->row->type];
+    const bool scattered = turn->row->op == COLLECTIVE_REDUCE_SCATTER;
+    const uint64_t first = (scattered ? turn->rank->number * turn->shape.receive_bytes : 0) + offset;
+    uint64_t wrong = 0;
+
+    for (uint64_t at = 0; at < size; at += bytes) {
+        uint8_t expected[4];
+        collective_values_sum(turn->values, turn->row->type, turn->rank->plan->ranks, 0, (first + at) / bytes,
+                              expected);
+        wrong += memcmp(got + at, expected, bytes) != 0;
+    }
+    return wrong;
+}
+
+/* Of more than two ranks NCCL adds up in other orders. */
+static bool compare_with_order(const struct turn *turn)
+{
+    const struct gpu_memory *receive = &turn->rank->receive[COLLECTIVE_STRAIT];
+    uint8_t *got = malloc(READ_BYTES);
+    bool good = got != NULL;
+
+    if (!good)
+        print_error(NULL, "out of memory");
+    for (uint64_t at = 0, size; good && at < turn->shape.receive_bytes; at += size) {
+        size = turn->shape.receive_bytes - at < READ_BYTES ? turn->shape.receive_bytes - at : READ_BYTES;
+        good = gpu_read(receive, at, got, size);
+        if (good)
+            atomic_fetch_add(&turn->result->wrong, count_wrong_sums(turn, got, at, size));
+    }
+    free(got);
+    return good;
+}
+
+/* `repeat` of the last one only: that sum is the processor's work. */
+static bool check(const struct turn *turn, uint32_t repeat)
+{
+    const struct collective_plan *plan = turn->rank->plan;
+    const bool last = repeat + 1 == plan->options->repeats;
+
+    if (plan->options->fault && last && turn->rank->number == 0 && turn->row == plan->rows &&
+        !gpu_flip(&turn->rank->receive[COLLECTIVE_STRAIT], turn->shape.receive_bytes / 2))
+        return false;
+    if (turn->shape.reduces && plan->ranks > 2)
+        return !last || compare_with_order(turn);
+    return compare_with_plain(turn);
+}
+
+/* ---- A row ------------------------------------------------------------------------------------------------------- */
+
+static bool fill(const struct turn *turn)
+{
+    const struct collective_values *values = turn->values;
+
+    for (unsigned slot = 0; slot < turn->shape.slots; slot++)
+        if (!gpu_tile(&turn->rank->send, slot * turn->shape.send_bytes, turn->shape.send_bytes,
+                      values->bytes + collective_values_start(values, turn->rank->number, slot), values->period))
+            return false;
+    return true;
+}
+
+/* The first rank decides for all. */
+static bool choose_iterations(struct turn *turn)
+{
+    const uint32_t asked = turn->rank->plan->options->iterations;
+    uint64_t ns;
+
+    if (!run_calls(turn, COLLECTIVE_PLAIN, PROBES, &ns))
+        return false;
+    if (turn->rank->number == 0) {
+        uint64_t count = REPEAT_NS / ns;
+        turn->result->iterations = asked > 0                ? asked
+                                   : count < PROBES         ? PROBES
+                                   : count > ITERATIONS_MAX ? ITERATIONS_MAX
+                                                            : (uint32_t)count;
+    }
+    if (!meet(turn->rank))
+        return false;
+    turn->iterations = turn->result->iterations;
+    return true;
+}
+
+static bool run_repeat(struct turn *turn, uint32_t repeat)
+{
+    const struct rank *rank = turn->rank;
+
+    for (unsigned i = 0; i < COLLECTIVE_WAYS; i++) {
+        enum collective_way way = (i + repeat) % COLLECTIVE_WAYS;
+        if (!wipe(turn, way) || !run_calls(turn, way, turn->iterations,
+                                           collective_ns_of(rank->plan, turn->result, repeat, way, rank->number)))
+            return false;
+    }
+    return check(turn, repeat);
+}
+
+static bool run_row(struct rank *rank, unsigned index)
+{
+    const struct collective_plan *plan = rank->plan;
+    const struct collective_row *row = &plan->rows[index];
+    struct turn turn = {.rank = rank,
+                        .row = row,
+                        .shape = collective_shape_of(row, plan->ranks),
+                        .values = &plan->values[row->data][row->type],
+                        .result = collective_result_of(rank->shared, index)};
+    uint64_t ns;
+
+    if (!fill(&turn))
+        return false;
+    for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
+        if (!run_calls(&turn, way, plan->options->warmups, &ns))
+            return false;
+    if (!choose_iterations(&turn))
+        return false;
+    for (uint32_t repeat = 0; repeat < plan->options->repeats; repeat++)
+        if (!run_repeat(&turn, repeat))
+            return false;
+    if (rank->number == 0)
+        collective_wire_read(&rank->libraries[COLLECTIVE_STRAIT], rank->comms[COLLECTIVE_STRAIT], row->op, row->type,
+                             &turn.result->wire);
+    atomic_fetch_add(&turn.result->done, 1);
+    return true;
+}
+
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
+
+/* What NCCL is, as its own library says; ours is told where that is, unless the user has. */
+static bool open_libraries(struct rank *rank)
+{
+    const struct collective_options *options = rank->plan->options;
+    struct collective_library *plain = &rank->libraries[COLLECTIVE_PLAIN];
+
+    if (!collective_library_open(plain, options->nccl))
+        return false;
+    if (plain->report != NULL) {
+        print_error(plain->path, "is libstrait-coll, not NCCL: --nccl names NCCL");
+        return false;
+    }
+    setenv("STRAIT_COLL_NCCL", plain->path, 0);
+    return collective_library_open(&rank->libraries[COLLECTIVE_STRAIT], options->library);
+}
+
+static bool open_gpu(struct rank *rank)
+{
+    struct collective_shared *shared = rank->shared;
+    const int gpu = (int)rank->number;
+    struct gpu_about about;
+    int version = 0;
+
+    if (!gpu_open(gpu, gpu, &about))
+        return false;
+    if (gpu == 0) {
+        rank->libraries[COLLECTIVE_PLAIN].GetVersion(&version);
+        snprintf(shared->gpu, sizeof(shared->gpu), "%s", about.names[0]);
+        snprintf(shared->nccl, sizeof(shared->nccl), "%s", rank->libraries[COLLECTIVE_PLAIN].path);
+        shared->nccl_version = version;
+        shared->driver = about.driver;
+        shared->runtime = about.runtime;
+    }
+    rank->stream = gpu_stream(gpu);
+    return gpu_alloc(&rank->send, gpu, rank->plan->send_bytes) &&
+           gpu_alloc(&rank->receive[COLLECTIVE_PLAIN], gpu, rank->plan->receive_bytes) &&
+           gpu_alloc(&rank->receive[COLLECTIVE_STRAIT], gpu, rank->plan->receive_bytes);
+}
+
+static bool connect_way(struct rank *rank, enum collective_way way)
+{
+    const struct collective_library *library = &rank->libraries[way];
+    coll_id *id = &rank->shared->ids[way];
+
+    if (rank->number == 0 && !collective_library_ok(library, library->GetUniqueId(id), "ncclGetUniqueId"))
+        return false;
+    return meet(rank) &&
+           collective_library_ok(
+               library, library->CommInitRank(&rank->comms[way], (int)rank->plan->ranks, *id, (int)rank->number),
+               "ncclCommInitRank");
+}
+
+static bool run(struct rank *rank)
+{
+    if (!open_libraries(rank) || !open_gpu(rank) || !connect_way(rank, COLLECTIVE_PLAIN) ||
+        !connect_way(rank, COLLECTIVE_STRAIT))
+        return false;
+    for (unsigned i = 0; i < rank->plan->row_count; i++)
+        if (!run_row(rank, i))
+            return false;
+    if (!meet(rank))
+        return false;
+    for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
+        if (!collective_library_ok(&rank->libraries[way], rank->libraries[way].CommDestroy(rank->comms[way]),
+                                   "ncclCommDestroy"))
+            return false;
+    return true;
+}
+
+bool collective_rank_run(const struct collective_plan *plan, struct collective_shared *shared, unsigned number)
+{
+    struct rank rank = {.plan = plan, .shared = shared, .number = number};
+
+    if (!run(&rank)) {
+        atomic_store(&shared->failed, true);
+        return false; /* what the GPU still waits for ends with the process */
+    }
+    gpu_free(&rank.send);
+    for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
+        gpu_free(&rank.receive[way]);
+    return true;
+}

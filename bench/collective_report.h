@@ -1,0 +1,36 @@
+/* What `strait bench collective` prints. */
+#ifndef STRAIT_BENCH_COLLECTIVE_REPORT_H
+#define STRAIT_BENCH_COLLECTIVE_REPORT_H
+
+#include <stdio.h>
+
+#include "bench/collective_plan.h"
+#include "bench/head.h"
+#include "bench/timing.h"
+
+struct collective_report {
+    const struct collective_plan *plan;
+    const struct machine *machine;
+    const struct command_line *line;
+    struct collective_shared *const *shared; /* by links; NULL: not asked for */
+};
+
+/* Times are those of the slowest rank. */
+struct collective_figures {
+    struct spread ns[COLLECTIVE_WAYS];
+    double algbw[COLLECTIVE_WAYS], busbw[COLLECTIVE_WAYS]; /* 10^9 bytes per second, of the medians */
+    struct spread speedup; /* time of plain by time of strait, of each repeat: above 1 strait is faster */
+};
+
+/* `samples` has room for a number of each repeat. */
+void collective_figures_make(const struct collective_plan *plan, const struct collective_row *row,
+                             struct collective_result *result, double *samples, struct collective_figures *figures);
+
+/* False when out of memory or when output failed, which stderr has been told. */
+bool collective_report_print(const struct collective_report *report, FILE *stream);
+bool collective_report_json(const struct collective_report *report, FILE *stream);
+
+/* Whether all results are as they have to be. */
+bool collective_report_is_right(const struct collective_report *report);
+
+#endif
