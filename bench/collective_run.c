@@ -104,6 +104,8 @@ static bool runs(pid_t *pid, unsigned number, struct collective_shared *shared)
     *pid = 0;
     if (WIFSIGNALED(status))
         print_error(NULL, "rank %u ended by signal %d", number, WTERMSIG(status));
+    else if (WEXITSTATUS(status) > 1) /* not of ours, which has told why */
+        print_error(NULL, "rank %u ended with exit status %d", number, WEXITSTATUS(status));
     if (status != 0)
         atomic_store(&shared->failed, true);
     return false;

@@ -1,6 +1,7 @@
 # `strait bench transfer` over the paths that this build has and that need no privileges.
 if(STRAIT_TOOLS)
     strait_test(bench_wires USES bench LABELS unit)
+    strait_test(bench_collective USES bench LABELS unit)
     strait_cli_test(bench_transfer TIMEOUT 120)
     set(bench_paths local,shm)
     if(STRAIT_HAVE_UCX)
@@ -22,4 +23,15 @@ if(STRAIT_TOOLS)
         "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0"
         "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-device>:$<TARGET_FILE_DIR:strait-fake-nccl>:$<TARGET_FILE_DIR:strait-node>"
         "BENCH_NCCL=$<BOOL:${STRAIT_HAVE_UCX}>")
+
+    # `strait bench collective`, with the same GPUs and an NCCL that moves bytes between processes.
+    add_executable(bench_collective bench_collective.c fake_gpu_memory.c)
+    target_link_libraries(bench_collective PRIVATE strait_bench)
+    add_library(strait-moving-nccl SHARED collective/moving_nccl.c)
+    target_link_libraries(strait-moving-nccl PRIVATE strait_options)
+    set_target_properties(strait-moving-nccl PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/moving_nccl)
+    strait_add_test(bench_collective_run TIMEOUT 120 LABELS cli
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bench_collective.sh $<TARGET_FILE:bench_collective>
+                $<TARGET_FILE:strait-coll> $<TARGET_FILE:strait-moving-nccl>
+                ${CMAKE_CURRENT_BINARY_DIR}/scratch/bench_collective)
 endif()

@@ -1,5 +1,5 @@
-/* GPUs and their memory for benches without a GPU: those of fake_device.c, and memfds. A copy from GPU to GPU is a memcpy;
- * figures mean nothing here, but everything around them runs as it does on GPUs. */
+/* GPUs and their memory for benches without a GPU: those of fake_device.c, and memfds. A copy from GPU to GPU is a
+ * memcpy; figures mean nothing here, but everything around them runs as it does on GPUs. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +17,10 @@ _Static_assert(sizeof(struct fake_handle) == GPU_HANDLE_BYTES, "a handle fits");
 
 unsigned gpu_count(char *why, size_t size)
 {
-    const char *absent = getenv("FAKE_NO_GPU");
+    const char *absent = getenv("FAKE_NO_GPU"), *count = getenv("FAKE_GPUS");
 
     snprintf(why, size, "no GPU is plugged in");
-    return absent != NULL ? 0 : FAKE_DEVICES;
+    return absent != NULL ? 0 : count != NULL ? (unsigned)atoi(count) : FAKE_DEVICES;
 }
 
 bool gpu_open(int from, int to, struct gpu_about *about)

@@ -1,0 +1,116 @@
+#!/bin/sh
+# bench_collective.sh PROGRAM LIBSTRAIT_COLL NCCL SCRATCH: `strait bench collective` on GPUs that are memory of the host,
+# between an NCCL that moves bytes there and libstrait-coll in front of it. SCRATCH is overwritten.
+set -eu
+program=$(realpath "$1") coll=$(realpath "$2") nccl=$(realpath "$3")
+slice=$(realpath "$(dirname "$0")/data/kv-slice.safetensors")
+rm -rf "$4"
+mkdir -p "$4"
+cd "$4"
+failed=0
+unset STRAIT_COLL STRAIT_COLL_NCCL STRAIT_COLL_PRINT
+
+fail() {
+    echo "FAIL: $*"
+    failed=1
+}
+
+start() {
+    "$program" --library "$coll" --nccl "$nccl" --input "$slice" --repeats 2 --iterations 3 "$@" >out 2>err
+}
+
+bench() { # OPTION...: runs it; what it says is in out and err
+    start "$@" || fail "exit status $? of: $* $(cat err)"
+}
+
+rows() { # COUNT PATTERN: so many lines of the table match, and all results were right
+    found=$(grep -cE "$2.* ok " out || true)
+    [ "$found" -eq "$1" ] || fail "$found rows, not $1, match '$2': $(cat out)"
+    ! grep -q WRONG out || fail "wrong results: $(cat out)"
+}
+
+refused() { # STATUS TEXT OPTION...: exits so and says so
+    status=$1 text=$2 code=0
+    shift 2
+    start "$@" || code=$?
+    [ "$code" -eq "$status" ] || fail "exit status $code, not $status: $*: $(cat err)"
+    grep -q -- "$text" err || fail "no '$text' from $*: $(cat err)"
+}
+
+# ---- All operations, types and kinds of data -------------------------------------------------------------------------
+
+bench --size 64K,1M --data tensors,random --types bf16,fp32-bf16
+for data in tensors random; do
+    for type in bf16 fp32-bf16; do
+        for op in all_gather all_to_all reduce_scatter all_reduce sendrecv; do
+            rows 1 "^as-is +$data +$type +$op +64K "
+            rows 1 "^as-is +$data +$type +$op +1M "
+        done
+    done
+done
+bench --size 64K --types fp16,fp32 --data random --ops all_gather,sendrecv
+rows 2 '^as-is +random +fp16 '
+rows 2 '^as-is +random +fp32 '
+bench --size 64K --types fp16 --ops all_to_all # of BF16 tensors, rounded
+rows 1 '^as-is +tensors +fp16 '
+FAKE_GPUS=3 bench --size 100000 --types bf16,fp32-bf16 # not divided by three; sums in the order of the ranks
+rows 10 '^as-is +tensors '
+FAKE_GPUS=3 bench --size 64K --types bf16 --ops all_gather --gpus 2
+grep -q '^devices   2 of ' out || fail "--gpus: $(cat out)"
+
+# What libstrait-coll did is told, and the environment of the ranks is theirs.
+bench --size 64K --types bf16 --ops all_gather,sendrecv --links as-is,shm,socket --env STRAIT_COLL=raw
+rows 2 '^as-is .* all_gather .*|^as-is .* sendrecv '
+rows 2 '^shm '
+rows 2 '^socket '
+[ "$(grep -cE '(all_gather|sendrecv) .* ok +raw: ' out)" -eq 6 ] || fail "no way: $(cat out)"
+bench --size 64K --types bf16 --ops all_gather --env STRAIT_COLL=off
+grep -qE 'all_gather .* ok +-$' out || fail "a way that nobody told: $(cat out)"
+
+# ---- For machines ----------------------------------------------------------------------------------------------------
+
+bench --size 64K,1M --types bf16 --ops all_reduce,reduce_scatter --json --save saved.json
+cmp out saved.json || fail "--save wrote something else"
+python3 - <<CHECK || fail "JSON: $(cat out)"
+import json
+found = json.load(open("out"))
+assert found["ranks"] == 2 and found["nccl_version"] == 22809 and found["command"][0] == "collective", found
+assert [row["operation"] for row in found["rows"]] == 2 * ["reduce_scatter"] + 2 * ["all_reduce"]
+for row in found["rows"]:
+    assert row["wrong"] == 0 and row["iterations"] == 3 and row["x_min"] <= row["x"] <= row["x_max"], row
+    assert row["bytes"] in (65536, 1 << 20) and row["links"] == "as-is" and row["way"].startswith("raw: "), row
+    for way in ("nccl", "strait"):
+        factor = 1 if row["operation"] == "all_reduce" else 0.5
+        assert abs(row[way]["busbw_GBps"] / row[way]["algbw_GBps"] - factor) < 1e-9, row
+        assert len(row[way]["ns"]) == 2 and all(len(ranks) == 2 and min(ranks) > 0 for ranks in row[way]["ns"]), row
+        slow = sorted(max(ranks) for ranks in row[way]["ns"])
+        assert abs(row[way]["p50_ns"] - sum(slow) / 2) < 1 and abs(
+            row[way]["algbw_GBps"] * row[way]["p50_ns"] / row["bytes"] - 1) < 1e-9, row
+CHECK
+
+# ---- What is wrong is told -------------------------------------------------------------------------------------------
+
+refused 1 'not as it has to be' --size 64K --types bf16 --ops all_gather --fault flip
+grep -qE 'all_gather .* WRONG ' out || fail "a wrong result is not shown: $(cat out)"
+FAKE_GPUS=3 refused 1 'not as it has to be' --size 64K --types bf16 --ops all_reduce --fault flip
+# Both libraries count their own operations: one bit of one result, by NCCL or by way of ours, is noticed.
+MOVING_SPOIL=12 refused 1 'not as it has to be' --size 64K --types bf16 --ops all_to_all --repeats 3
+MOVING_DIE=9 refused 1 'rank 1 ended with exit status 3' --size 64K --types bf16 --ops all_gather
+refused 1 'moving: cannot' --size 64K --types fp16 --data random --ops all_reduce
+refused 1 'no values for type fp32' --types fp32
+FAKE_NO_GPU=1 refused 1 'no GPU: no GPU is plugged in' --size 64K
+FAKE_GPUS=1 refused 1 'need two' --size 64K
+refused 1 'there are 2' --gpus 3 --size 64K
+refused 1 'cannot open' --size 64K --library /nonexistent/libstrait-coll.so.0
+refused 1 'not NCCL' --size 64K --nccl "$coll"
+refused 1 'cannot be written' --size 64K --types bf16 --ops all_gather --save /nonexistent/file
+refused 2 'unknown value' --ops all_sing
+refused 2 'unknown value' --types int8
+refused 2 'unknown value' --links telegraph
+refused 2 '--size' --size 16
+refused 2 'NAME=VALUE' --env STRAIT_COLL
+refused 2 'from 2 to 16' --gpus 1
+refused 2 'takes options only' all_gather
+
+[ "$failed" -eq 0 ] && echo "bench_collective: all passed"
+exit "$failed"
