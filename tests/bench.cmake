@@ -34,4 +34,11 @@ if(STRAIT_TOOLS)
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bench_collective.sh $<TARGET_FILE:bench_collective>
                 $<TARGET_FILE:strait-coll> $<TARGET_FILE:strait-moving-nccl>
                 ${CMAKE_CURRENT_BINARY_DIR}/scratch/bench_collective)
+
+    # bench/nccl_tests.sh, with scripts that print what nccl-tests prints: a sanitized library is not for a shell.
+    if(NOT CMAKE_CROSSCOMPILING AND NOT STRAIT_SANITIZE)
+        strait_add_test(nccl_tests TIMEOUT 60 LABELS cli
+            COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/nccl_tests.sh $<TARGET_FILE:strait-coll>
+                    ${CMAKE_CURRENT_BINARY_DIR}/scratch/nccl_tests)
+    endif()
 endif()

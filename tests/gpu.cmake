@@ -35,4 +35,6 @@ if(STRAIT_HAVE_CUDA)
     target_link_libraries(gpu_collective_kill PRIVATE strait_test_support CUDA::cudart_static ${CMAKE_DL_LIBS})
     add_dependencies(gpu_collective_kill strait-coll)
     strait_add_test(gpu_collective_kill COMMAND gpu_collective_kill $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
+    strait_add_test(gpu_collective_pytorch COMMAND ${PROJECT_SOURCE_DIR}/examples/collective_pytorch.sh
+        $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
 endif()
