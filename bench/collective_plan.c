@@ -34,6 +34,9 @@ struct collective_shape collective_shape_of(const struct collective_row *row, un
         .count = (row->op == COLLECTIVE_ALL_REDUCE || row->op == COLLECTIVE_SENDRECV ? whole : part) /
                  collective_type_bytes[row->type],
         .bus = bus[row->op],
+        .moved = row->op == COLLECTIVE_SENDRECV     ? whole
+                 : row->op == COLLECTIVE_ALL_REDUCE ? 2 * (whole - part)
+                                                    : whole - part,
         .reduces = row->op == COLLECTIVE_REDUCE_SCATTER || row->op == COLLECTIVE_ALL_REDUCE,
     };
 

@@ -234,6 +234,12 @@ static bool run_repeat(struct turn *turn, uint32_t repeat)
     return check(turn, repeat);
 }
 
+static void read_wire(const struct turn *turn, struct collective_wire *wire)
+{
+    collective_wire_read(&turn->rank->libraries[COLLECTIVE_STRAIT], turn->rank->comms[COLLECTIVE_STRAIT], turn->row->op,
+                         turn->row->type, wire);
+}
+
 static bool run_row(struct rank *rank, unsigned index)
 {
     const struct collective_plan *plan = rank->plan;
@@ -243,10 +249,12 @@ static bool run_row(struct rank *rank, unsigned index)
                         .shape = collective_shape_of(row, plan->ranks),
                         .values = &plan->values[row->data][row->type],
                         .result = collective_result_of(rank->shared, index)};
+    struct collective_wire before;
     uint64_t ns;
 
     if (!fill(&turn))
         return false;
+    read_wire(&turn, &before);
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
         if (!run_calls(&turn, way, plan->options->warmups, &ns))
             return false;
@@ -255,9 +263,10 @@ static bool run_row(struct rank *rank, unsigned index)
     for (uint32_t repeat = 0; repeat < plan->options->repeats; repeat++)
         if (!run_repeat(&turn, repeat))
             return false;
-    if (rank->number == 0)
-        collective_wire_read(&rank->libraries[COLLECTIVE_STRAIT], rank->comms[COLLECTIVE_STRAIT], row->op, row->type,
-                             &turn.result->wire);
+    if (rank->number == 0) {
+        read_wire(&turn, &turn.result->wire);
+        collective_wire_since(&turn.result->wire, &before);
+    }
     atomic_fetch_add(&turn.result->done, 1);
     return true;
 }

@@ -34,6 +34,8 @@ void collective_figures_make(const struct collective_plan *plan, const struct co
     }
     for (unsigned i = 0; i < repeats; i++)
         samples[i] = slowest(plan, result, i, COLLECTIVE_PLAIN) / slowest(plan, result, i, COLLECTIVE_STRAIT);
+    figures->ratio =
+        result->wire.bytes == 0 ? 0 : (double)(shape.moved * result->wire.compressed) / (double)result->wire.bytes;
     figures->speedup = spread_of(samples, repeats);
 }
 
@@ -107,11 +109,14 @@ static void print_row(const struct collective_report *report, enum collective_li
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
         fprintf(stream, " %10.1f %8.2f %8.2f", figures.ns[way].p50 / 1e3, figures.algbw[way], figures.busbw[way]);
     fprintf(stream, " %6.3f %6.3f %6.3f", figures.speedup.p50, figures.speedup.min, figures.speedup.max);
-    if (result->wire.ratio > 0)
-        fprintf(stream, " %6.3f", result->wire.ratio);
+    if (figures.ratio > 0)
+        fprintf(stream, " %6.3f", figures.ratio);
     else
         fprintf(stream, " %6s", "-");
-    fprintf(stream, "  %s  %s\n", atomic_load(&result->wrong) > 0 ? "WRONG" : "ok   ", result->wire.name);
+    fprintf(stream, "  %s  %s", atomic_load(&result->wrong) > 0 ? "WRONG" : "ok   ", result->wire.name);
+    if (result->wire.compressed > 0 && result->wire.compressed < result->wire.calls)
+        fprintf(stream, " (%" PRIu64 " of %" PRIu64 " calls)", result->wire.compressed, result->wire.calls);
+    fputc('\n', stream);
 }
 
 static double *make_samples(const struct collective_plan *plan)

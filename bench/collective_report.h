@@ -19,6 +19,7 @@ struct collective_report {
 struct collective_figures {
     struct spread ns[COLLECTIVE_WAYS];
     double algbw[COLLECTIVE_WAYS], busbw[COLLECTIVE_WAYS]; /* 10^9 bytes per second, of the medians */
+    double ratio; /* of what went compressed: bytes of the values by those that NCCL was handed; 0: nothing did */
     struct spread speedup; /* time of plain by time of strait, of each repeat: above 1 strait is faster */
 };
 

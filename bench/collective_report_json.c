@@ -46,7 +46,10 @@ static cJSON *make_row(const struct collective_plan *plan, enum collective_links
     cJSON_AddNumberToObject(object, "x_min", figures.speedup.min);
     cJSON_AddNumberToObject(object, "x_max", figures.speedup.max);
     cJSON_AddStringToObject(object, "way", result->wire.name);
-    json_add_known(object, "ratio", result->wire.ratio);
+    cJSON_AddNumberToObject(object, "calls", (double)result->wire.calls);
+    cJSON_AddNumberToObject(object, "compressed", (double)result->wire.compressed);
+    cJSON_AddNumberToObject(object, "wire_bytes", (double)result->wire.bytes);
+    json_add_known(object, "ratio", figures.ratio);
     cJSON_AddNumberToObject(object, "wrong", (double)atomic_load(&result->wrong));
     return object;
 }

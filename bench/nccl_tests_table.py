@@ -49,13 +49,16 @@ def way_of(path, operation):
     """How libstrait-coll says that an operation went: the last column of its last report. nccl-tests' sendrecv is a
     send and a recv; the others are called as their calls are."""
     names = {"alltoall": "all_to_all", "sendrecv": "send"}
-    row = re.compile(r"^" + names.get(operation, operation) + r"\s+\w+(?:\s+\d+){5}\s+(\S.*)$")
+    row = re.compile(r"^" + names.get(operation, operation) + r"\s+\w+((?:\s+\d+){5,9})\s+([^\d\s].*)$")
     found = "not reported"
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
                 match = row.match(line)
-                found = match.group(1).strip() if match else found
+                if match:
+                    numbers = match.group(1).split()
+                    counted = f" ({numbers[5]} of {numbers[0]} calls compressed)" if len(numbers) > 5 else ""
+                    found = match.group(2).strip() + counted
     except OSError:
         pass
     return found

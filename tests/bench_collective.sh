@@ -79,6 +79,8 @@ assert [row["operation"] for row in found["rows"]] == 2 * ["reduce_scatter"] + 2
 for row in found["rows"]:
     assert row["wrong"] == 0 and row["iterations"] == 3 and row["x_min"] <= row["x"] <= row["x_max"], row
     assert row["bytes"] in (65536, 1 << 20) and row["links"] == "as-is" and row["way"].startswith("raw: "), row
+    # 3 to begin with, and 3 in each of 2 repeats
+    assert row["calls"] == 9 and row["compressed"] == 0 and row["ratio"] is None, row
     for way in ("nccl", "strait"):
         factor = 1 if row["operation"] == "all_reduce" else 0.5
         assert abs(row[way]["busbw_GBps"] / row[way]["algbw_GBps"] - factor) < 1e-9, row

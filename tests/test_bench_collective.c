@@ -118,13 +118,13 @@ END_TEST
 START_TEST(shapes_are_those_of_nccl_tests)
 {
     static const struct {
-        uint64_t send, receive, count;
+        uint64_t send, receive, count, moved;
         double bus;
-    } of[] = {{1 << 20, 4 << 20, 1 << 19, 0.75},
-              {4 << 20, 4 << 20, 1 << 19, 0.75},
-              {4 << 20, 1 << 20, 1 << 19, 0.75},
-              {4 << 20, 4 << 20, 1 << 21, 1.5},
-              {4 << 20, 4 << 20, 1 << 21, 1}};
+    } of[] = {{1 << 20, 4 << 20, 1 << 19, 3 << 20, 0.75},
+              {4 << 20, 4 << 20, 1 << 19, 3 << 20, 0.75},
+              {4 << 20, 1 << 20, 1 << 19, 3 << 20, 0.75},
+              {4 << 20, 4 << 20, 1 << 21, 6 << 20, 1.5},
+              {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1}};
 
     for (enum collective_op op = 0; op < COLLECTIVE_OPS; op++) {
         struct collective_row row = {COLLECTIVE_TENSORS, COLLECTIVE_BF16, op, (4 << 20) + 63};
@@ -134,6 +134,7 @@ START_TEST(shapes_are_those_of_nccl_tests)
         ck_assert_uint_eq(shape.receive_bytes, of[op].receive);
         ck_assert_uint_eq(shape.count, of[op].count);
         ck_assert(shape.bus == of[op].bus);
+        ck_assert_uint_eq(shape.moved, of[op].moved);
         ck_assert(shape.reduces == (op == COLLECTIVE_REDUCE_SCATTER || op == COLLECTIVE_ALL_REDUCE));
         ck_assert_uint_eq(shape.slots, 16);
         row.size = (uint64_t)1 << 30;
@@ -184,7 +185,27 @@ START_TEST(the_way_is_read_out_of_the_report)
     ck_assert_str_eq(wire.name, "raw: too small");
     collective_wire_parse(report, COLLECTIVE_ALL_REDUCE, COLLECTIVE_BF16, &wire);
     ck_assert_str_eq(wire.name, "-");
-    ck_assert(wire.ratio == 0);
+    ck_assert_uint_eq(wire.calls, 0);
+}
+END_TEST
+
+START_TEST(what_went_compressed_is_counted_since_before)
+{
+    static const char reports[2][256] = {
+        "operation      type  calls  bytes  in groups  captured  failed  compressed  their bytes  way\n"
+        "all_reduce     fp32     10     40          0         0       1           3          700  raw: small\n",
+        "all_reduce     fp32     30    120          0         0       1          23        10700  the last: "
+        "compressed\n"};
+    struct collective_wire wire, before;
+
+    collective_wire_parse(reports[0], COLLECTIVE_ALL_REDUCE, COLLECTIVE_FP32, &before);
+    ck_assert_str_eq(before.name, "raw: small");
+    collective_wire_parse(reports[1], COLLECTIVE_ALL_REDUCE, COLLECTIVE_FP32, &wire);
+    ck_assert_str_eq(wire.name, "compressed");
+    collective_wire_since(&wire, &before);
+    ck_assert_uint_eq(wire.calls, 20);
+    ck_assert_uint_eq(wire.compressed, 20);
+    ck_assert_uint_eq(wire.bytes, 10000);
 }
 END_TEST
 
@@ -203,5 +224,6 @@ int main(void)
     tcase_add_test(tcase, shapes_are_those_of_nccl_tests);
     tcase_add_test(tcase, the_slowest_rank_counts_and_quotients_are_of_one_repeat);
     tcase_add_test(tcase, the_way_is_read_out_of_the_report);
+    tcase_add_test(tcase, what_went_compressed_is_counted_since_before);
     return run_suite(suite);
 }
