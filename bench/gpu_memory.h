@@ -1,5 +1,6 @@
-/* Memory of GPUs, as `strait bench transfer --device` and `strait bench collective` use it. Behind this is CUDA; the tests put memory of the host in
- * its place. Calls are over when they return. Those that return bool have told stderr why they failed. */
+/* Memory of GPUs, as `strait bench transfer --device` and `strait bench collective` use it. Behind this is CUDA; the
+ * tests put memory of the host in its place. Calls are over when they return. Those that return bool have told stderr
+ * why they failed. */
 #ifndef STRAIT_BENCH_GPU_MEMORY_H
 #define STRAIT_BENCH_GPU_MEMORY_H
 

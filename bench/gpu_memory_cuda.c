@@ -166,8 +166,7 @@ bool gpu_fill(const struct gpu_memory *memory, uint64_t offset, uint64_t size, u
 
 bool gpu_read(const struct gpu_memory *memory, uint64_t offset, void *dst, uint64_t size)
 {
-    return use(memory->gpu) &&
-           device_ok(cudaMemcpy(dst, memory->base + offset, size, cudaMemcpyDeviceToHost), "copy");
+    return use(memory->gpu) && device_ok(cudaMemcpy(dst, memory->base + offset, size, cudaMemcpyDeviceToHost), "copy");
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */

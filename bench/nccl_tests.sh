@@ -9,6 +9,7 @@
 #   MATRIX    small: BF16, two threads with a GPU each. full: more layouts, CUDA graphs, other types: small
 #   OPS       of those below: all             ROUNDS  that each is run with and without, in turn: 1
 #   GPUS      2                               ITERS   of nccl-tests, -n: 20
+#   WAYS      strait: with the library alone, where only results matter: "plain strait"
 #   DATA      libstrait-nccl-tests-data.so: values that can be compressed in all_gather, alltoall and sendrecv, where
 #             nccl-tests has some that cannot, and the same ones in every round; none: those of nccl-tests
 #   OUT       folder of the logs: nccl-tests-out
@@ -66,7 +67,7 @@ both() {
     *) return 0 ;;
     esac
     for round in $(seq "${ROUNDS:-1}"); do
-        for way in plain strait; do
+        for way in $ways; do
             if [ $SECONDS -ge "${SECONDS_ALL:-3600}" ]; then
                 echo "$op.$name.$way.$round" >>"$out/left-out"
             else
@@ -103,11 +104,15 @@ matrix() {
 }
 
 run() { # TESTS LIBRARY
-    tests=$(realpath "$1") library=$(realpath "$2") ops=${OPS:-$all_ops} gpus=${GPUS:-2} out=${OUT:-nccl-tests-out}
+    tests=$(realpath "$1") library=$(realpath "$2") ops=${OPS:-$all_ops} ways=${WAYS:-plain strait} gpus=${GPUS:-2} out=${OUT:-nccl-tests-out}
     [ -f "$library" ] || fail "no library $2"
     case ${MATRIX:-small} in
     small | full) ;;
     *) fail "MATRIX=$MATRIX is neither small nor full" ;;
+    esac
+    case $ways in
+    "plain strait" | strait) ;;
+    *) fail "WAYS='$ways' is neither 'plain strait' nor strait" ;;
     esac
     for op in $ops; do
         case " $all_ops " in
@@ -125,7 +130,7 @@ run() { # TESTS LIBRARY
     mkdir -p "$out"
     rm -f "$out"/*.log "$out"/*.err "$out"/left-out
     matrix
-    env -u LD_LIBRARY_PATH python3 "$here/nccl_tests_table.py" "$out" || failed=1
+    env -u LD_LIBRARY_PATH python3 "$here/nccl_tests_table.py" "$out" "$ways" || failed=1
     [ ! -f "$out/left-out" ] || echo "no time for $(wc -l <"$out/left-out") runs: $out/left-out"
     exit $failed
 }

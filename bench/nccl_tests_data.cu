@@ -1,7 +1,7 @@
 /* Values for nccl-tests that can be compressed: preloaded, this comes before the function of its libverifiable (DSO=1)
  * that makes what is sent and what has to arrive. There the exponents of operations that do not reduce are spread over
- * 128 values, which is good for tests and says nothing of speed; here the values are normally distributed. They depend on
- * seed, rank and place alone, so what is sent and what is expected agree, and the comparison is that of nccl-tests.
+ * 128 values, which is good for tests and says nothing of speed; here the values are normally distributed. They depend
+ * on seed, rank and place alone, so what is sent and what is expected agree, and the comparison is that of nccl-tests.
  *
  * Reductions (rank_n > 1) keep theirs: what they have to give is computed by another function. So do types that are not
  * compressed. */
@@ -17,7 +17,8 @@ __attribute__((visibility("default"))) cudaError_t ncclVerifiablePrepareInput(vo
                                                                               uint64_t seed, intptr_t elt_ix0,
                                                                               cudaStream_t stream);
 
-namespace {
+namespace
+{
 
 enum { TYPE_FLOAT16 = 6, TYPE_FLOAT32 = 7, TYPE_BFLOAT16 = 9 }; /* ncclDataType_t */
 
@@ -57,8 +58,7 @@ template <typename T> __global__ void fill(T *dst, intptr_t count, uint64_t seed
         put(dst + i, 0.02f * normal(mixed(seed + (uint64_t)(first + i) * 0x9e3779b97f4a7c15ull)));
 }
 
-template <typename T>
-cudaError_t filled(void *dst, intptr_t count, uint64_t seed, intptr_t first, cudaStream_t stream)
+template <typename T> cudaError_t filled(void *dst, intptr_t count, uint64_t seed, intptr_t first, cudaStream_t stream)
 {
     if (count > 0)
         fill<<<528, 256, 0, stream>>>(static_cast<T *>(dst), count, seed, first);

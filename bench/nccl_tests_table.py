@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The table of bench/nccl_tests.sh: what nccl-tests measured with and without libstrait-coll, side by side.
 
-  nccl_tests_table.py FOLDER
+  nccl_tests_table.py FOLDER [WAYS]
 
 FOLDER has OP.CASE.WAY.ROUND.log, the output of nccl-tests, WAY plain or strait, and .err beside it, with the report of
-libstrait-coll. Bus bandwidths are medians over the rounds; "x" is the median of the quotients of each round. Exit status
+libstrait-coll; WAYS tells which of them there are: "plain strait" or strait. Bus bandwidths are medians over the rounds; "x" is the median of the quotients of each round. Exit status
 1: a result is wrong, a run printed nothing or ended badly, or one has no partner.
 """
 
@@ -67,7 +67,8 @@ def way_of(path, operation):
 class Case:
     """One operation, type and layout: what was measured, by way and round."""
 
-    def __init__(self):
+    def __init__(self, ways):
+        self.ways = ways
         self.rounds = {"plain": {}, "strait": {}}
         self.ended = True
         self.way = "not reported"
@@ -92,6 +93,8 @@ class Case:
                    if measured is not None)
 
     def paired(self):
+        if self.ways == ["strait"]:
+            return not self.rounds["plain"]
         return self.rounds["plain"].keys() == self.rounds["strait"].keys() and all(
             self.rounds["plain"][number].keys() == rows.keys() for number, rows in self.rounds["strait"].items())
 
@@ -107,14 +110,14 @@ class Case:
         return statistics.median(quotients) if quotients else None
 
 
-def read_cases(folder):
+def read_cases(folder, ways):
     cases = collections.OrderedDict()
     pattern = re.compile(r"^(\w+)\.([\w-]+)\.(plain|strait)\.(\d+)\.log$")
     for name in sorted(os.listdir(folder)):
         match = pattern.match(name)
         if match:
             operation, case, way, number = match.groups()
-            cases.setdefault((operation, case), Case()).add(folder, name, way, int(number), operation)
+            cases.setdefault((operation, case), Case(ways)).add(folder, name, way, int(number), operation)
     return cases
 
 
@@ -159,9 +162,9 @@ def write_table(folder, cases):
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    cases = read_cases(sys.argv[1])
+    cases = read_cases(sys.argv[1], (sys.argv[2] if len(sys.argv) == 3 else "plain strait").split())
     if not cases:
         print(f"{sys.argv[1]}: no logs")
         return 1

@@ -8,7 +8,7 @@ command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
 rm -rf "$2"
 mkdir -p "$2/build" "$2/path"
 cd "$2"
-unset MATRIX OPS ROUNDS GPUS ITERS DATA OUT SECONDS_MAX SECONDS_ALL LD_PRELOAD STRAIT_COLL
+unset MATRIX OPS ROUNDS WAYS GPUS ITERS DATA OUT SECONDS_MAX SECONDS_ALL LD_PRELOAD STRAIT_COLL
 failed=0
 
 fail() {
@@ -62,6 +62,10 @@ ends 1 'FAILED all_gather.bfloat16-threads.plain.1: exit status 3' OPS=all_gathe
 ends 1 '^all_gather .* FAILED ' OPS=all_gather FAKE_SHORT=1 # rows that only one of them has
 ends 1 'exit status 124' OPS=all_gather SECONDS_MAX=1 FAKE_SLEEP=3
 ends 1 'no time for 2 runs' OPS=all_gather SECONDS_ALL=0
+ends 0 '^all_gather +bfloat16-threads +134217728 +- +12.50 +- +- +20.00 +- +0 +0$' OUT=one WAYS=strait OPS=all_gather
+[ "$(ls one/*.log | wc -l)" -eq 1 ] || fail "not one run: $(ls one)"
+ends 1 '^all_gather .* WRONG ' WAYS=strait OPS=all_gather FAKE_WRONG=1
+ends 2 'neither' WAYS=plain
 ends 77 '4 GPUs are needed, there are 2' GPUS=4
 ends 2 'is none of' OPS=all_sing
 ends 2 'neither small nor full' MATRIX=large

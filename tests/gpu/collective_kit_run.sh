@@ -5,7 +5,7 @@
 #             passthrough  nccl-tests with and without the library, a small matrix
 #             torch        FSDP2, DDP, all-to-all and a CUDA graph of PyTorch, with and without it, compared bit for bit
 #             kill         a rank is killed in mid-collective, with NCCL alone and with the library
-#             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300)
+#             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300; OPS and WAYS: bench/nccl_tests.sh)
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
 #             bench        strait bench collective (BENCH: its options)
 #   KILL    scenes of gpu_collective_kill: "all_gather waiting"       TOLD=1  an error has to be told within 10 s
