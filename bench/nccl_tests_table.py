@@ -4,8 +4,9 @@
   nccl_tests_table.py FOLDER [WAYS]
 
 FOLDER has OP.CASE.WAY.ROUND.log, the output of nccl-tests, WAY plain or strait, and .err beside it, with the report of
-libstrait-coll; WAYS tells which of them there are: "plain strait" or strait. Bus bandwidths are medians over the rounds; "x" is the median of the quotients of each round. Exit status
-1: a result is wrong, a run printed nothing or ended badly, or one has no partner.
+libstrait-coll; WAYS tells which of them there are: "plain strait" or strait. Bus bandwidths are medians over the rounds;
+"x" is the median of the quotients of each round. Exit status 1: a result is wrong, a run printed nothing or ended badly,
+or one has no partner.
 """
 
 import collections
