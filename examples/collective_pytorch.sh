@@ -23,7 +23,7 @@ fi
 
 # alone NAME ENVIRONMENT... -- PART...: every rank is started here.
 alone() {
-    local name=$1 port=$((20000 + RANDOM % 20000)) pids=() status=0 set=()
+    local name=$1 port=$((20000 + RANDOM % 12000)) pids=() status=0 set=()
     shift
     while [ "$1" != -- ]; do
         set+=("$1")
