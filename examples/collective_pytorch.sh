@@ -35,9 +35,13 @@ alone() {
             timeout --foreground -k 5 "${SECONDS_MAX:-120}" python3 "$program" "$@" >"$out/$name.$rank.out" 2>"$out/$name.$rank.err" &
         pids+=($!)
     done
-    for pid in "${pids[@]}"; do
-        wait "$pid" || status=$?
+    for _ in "${pids[@]}"; do
+        wait -n && continue
+        status=$?
+        kill "${pids[@]}" 2>/dev/null # the others would wait for it
+        break
     done
+    wait
     cat "$out/$name".*.out >"$out/$name.out"
     cat "$out/$name".*.err >"$out/$name.err"
     return $status
