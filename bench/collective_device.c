@@ -50,6 +50,15 @@ static bool run_links(const struct collective_plan *plan, struct collective_shar
     return true;
 }
 
+static enum collective_links first_links(const struct collective_plan *plan)
+{
+    enum collective_links links = 0;
+
+    while (links + 1 < COLLECTIVE_LINKS && !plan->options->links[links])
+        links++;
+    return links;
+}
+
 static bool run_plan(const struct collective_plan *plan, const struct command_line *line)
 {
     struct collective_shared *shared[COLLECTIVE_LINKS] = {0};
@@ -57,7 +66,9 @@ static bool run_plan(const struct collective_plan *plan, const struct command_li
     const struct collective_report all = {plan, &machine, line, shared};
 
     machine_describe(&machine);
-    bool good = run_links(plan, shared) && report(&all);
+    bool ran = run_links(plan, shared);
+    /* Of what failed or took too long there is what was measured before. */
+    bool good = (ran || collective_row_is_done(&all, first_links(plan), 0)) && report(&all) && ran;
     if (good && !collective_report_is_right(&all)) {
         print_error(NULL, "a result is not as it has to be");
         good = false;

@@ -50,10 +50,26 @@ struct collective_result {
     uint64_t ns[]; /* [repeat][way][rank], of one call */
 };
 
+/* What a rank does, told when it comes to no end. */
+enum collective_phase {
+    COLLECTIVE_OPENING,
+    COLLECTIVE_CONNECTING,
+    COLLECTIVE_WARMING,
+    COLLECTIVE_MEASURING,
+    COLLECTIVE_CHECKING,
+    COLLECTIVE_ENDING,
+    COLLECTIVE_ENDED,
+};
+
+struct collective_place {
+    _Atomic uint32_t phase, way, row; /* row: from 0, once it is at one */
+};
+
 struct collective_shared {
     _Atomic bool failed;              /* a rank has: the others give up when they notice */
     _Atomic uint32_t arrived, passed; /* of a barrier */
     coll_id ids[COLLECTIVE_WAYS];
+    struct collective_place places[COLLECTIVE_RANKS_MAX];
     char gpu[128], nccl[256];
     int nccl_version, driver, runtime;
     size_t result_bytes;

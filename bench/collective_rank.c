@@ -32,6 +32,12 @@ struct turn {
     uint32_t iterations;
 };
 
+static void note(struct rank *rank, enum collective_phase phase, enum collective_way way)
+{
+    atomic_store(&rank->shared->places[rank->number].way, way);
+    atomic_store(&rank->shared->places[rank->number].phase, phase);
+}
+
 static bool meet(struct rank *rank)
 {
     return collective_meet(rank->shared, rank->plan->ranks);
@@ -223,14 +229,16 @@ static bool choose_iterations(struct turn *turn)
 
 static bool run_repeat(struct turn *turn, uint32_t repeat)
 {
-    const struct rank *rank = turn->rank;
+    struct rank *rank = turn->rank;
 
     for (unsigned i = 0; i < COLLECTIVE_WAYS; i++) {
         enum collective_way way = (i + repeat) % COLLECTIVE_WAYS;
+        note(rank, COLLECTIVE_MEASURING, way);
         if (!wipe(turn, way) || !run_calls(turn, way, turn->iterations,
                                            collective_ns_of(rank->plan, turn->result, repeat, way, rank->number)))
             return false;
     }
+    note(rank, COLLECTIVE_CHECKING, COLLECTIVE_STRAIT);
     return check(turn, repeat);
 }
 
@@ -255,9 +263,12 @@ static bool run_row(struct rank *rank, unsigned index)
     if (!fill(&turn))
         return false;
     read_wire(&turn, &before);
-    for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
+    atomic_store(&rank->shared->places[rank->number].row, index);
+    for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
+        note(rank, COLLECTIVE_WARMING, way);
         if (!run_calls(&turn, way, plan->options->warmups, &ns))
             return false;
+    }
     if (!choose_iterations(&turn))
         return false;
     for (uint32_t repeat = 0; repeat < plan->options->repeats; repeat++)
@@ -317,6 +328,7 @@ static bool connect_way(struct rank *rank, enum collective_way way)
     const struct collective_library *library = &rank->libraries[way];
     coll_id *id = &rank->shared->ids[way];
 
+    note(rank, COLLECTIVE_CONNECTING, way);
     if (rank->number == 0 && !collective_library_ok(library, library->GetUniqueId(id), "ncclGetUniqueId"))
         return false;
     return meet(rank) &&
@@ -335,6 +347,7 @@ static bool run(struct rank *rank)
             return false;
     if (!meet(rank))
         return false;
+    note(rank, COLLECTIVE_ENDING, COLLECTIVE_PLAIN);
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
         if (!collective_library_ok(&rank->libraries[way], rank->libraries[way].CommDestroy(rank->comms[way]),
                                    "ncclCommDestroy"))
@@ -353,5 +366,6 @@ bool collective_rank_run(const struct collective_plan *plan, struct collective_s
     gpu_free(&rank.send);
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
         gpu_free(&rank.receive[way]);
+    note(&rank, COLLECTIVE_ENDED, COLLECTIVE_PLAIN);
     return true;
 }

@@ -39,6 +39,12 @@ void collective_figures_make(const struct collective_plan *plan, const struct co
     figures->speedup = spread_of(samples, repeats);
 }
 
+bool collective_row_is_done(const struct collective_report *report, enum collective_links links, unsigned row)
+{
+    return report->shared[links] != NULL &&
+           atomic_load(&collective_result_of(report->shared[links], row)->done) == report->plan->ranks;
+}
+
 bool collective_report_is_right(const struct collective_report *report)
 {
     for (enum collective_links links = 0; links < COLLECTIVE_LINKS; links++)
@@ -139,8 +145,9 @@ bool collective_report_print(const struct collective_report *report, FILE *strea
             "data", "type", "operation", "size", "NCCL us", "algbw", "busbw", "strait us", "algbw", "busbw", "x", "min",
             "max", "ratio");
     for (enum collective_links links = 0; links < COLLECTIVE_LINKS; links++)
-        for (unsigned i = 0; report->shared[links] != NULL && i < report->plan->row_count; i++)
-            print_row(report, links, i, samples, stream);
+        for (unsigned i = 0; i < report->plan->row_count; i++)
+            if (collective_row_is_done(report, links, i))
+                print_row(report, links, i, samples, stream);
     free(samples);
     return true;
 }

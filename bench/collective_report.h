@@ -31,6 +31,9 @@ void collective_figures_make(const struct collective_plan *plan, const struct co
 bool collective_report_print(const struct collective_report *report, FILE *stream);
 bool collective_report_json(const struct collective_report *report, FILE *stream);
 
+/* Rows that all ranks came to the end of; of others there are no figures. */
+bool collective_row_is_done(const struct collective_report *report, enum collective_links links, unsigned row);
+
 /* Whether all results are as they have to be. */
 bool collective_report_is_right(const struct collective_report *report);
 

@@ -90,9 +90,10 @@ bool collective_report_json(const struct collective_report *report, FILE *stream
     add_machine(root, report);
     rows = cJSON_AddArrayToObject(root, "rows");
     for (enum collective_links links = 0; links < COLLECTIVE_LINKS; links++)
-        for (unsigned i = 0; report->shared[links] != NULL && i < plan->row_count; i++)
-            cJSON_AddItemToArray(
-                rows, make_row(plan, links, &plan->rows[i], collective_result_of(report->shared[links], i), samples));
+        for (unsigned i = 0; i < plan->row_count; i++)
+            if (collective_row_is_done(report, links, i))
+                cJSON_AddItemToArray(rows, make_row(plan, links, &plan->rows[i],
+                                                    collective_result_of(report->shared[links], i), samples));
     free(samples);
     return json_print(root, stream);
 }

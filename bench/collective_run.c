@@ -130,6 +130,34 @@ static void kill_all(pid_t *pids, unsigned count)
         }
 }
 
+static void print_place(const struct collective_plan *plan, const struct collective_shared *shared, unsigned number)
+{
+    static const char *const phases[] = {
+        "opens libraries and its GPU", "connects", "warms up", "measures", "checks", "ends", "has ended"};
+    static const char *const ways[] = {"NCCL alone", "libstrait-coll"};
+    const struct collective_place *place = &shared->places[number];
+    const uint32_t phase = atomic_load(&place->phase), index = atomic_load(&place->row);
+    const bool by_way = phase >= COLLECTIVE_CONNECTING && phase <= COLLECTIVE_MEASURING;
+    const struct collective_row *row = &plan->rows[index < plan->row_count ? index : 0];
+
+    if (phase < COLLECTIVE_WARMING || phase > COLLECTIVE_CHECKING)
+        print_error(NULL, "rank %u %s%s%s", number, phases[phase], by_way ? ": " : "",
+                    by_way ? ways[atomic_load(&place->way)] : "");
+    else
+        print_error(NULL, "rank %u %s%s%s: %s of %s %s, %llu bytes", number, phases[phase], by_way ? " by " : "",
+                    by_way ? ways[atomic_load(&place->way)] : "", collective_op_names[row->op],
+                    collective_data_names[row->data], collective_type_names[row->type], (unsigned long long)row->size);
+}
+
+/* Of those that were asked to end, or took too long. */
+static void print_places(const struct collective_plan *plan, const struct collective_shared *shared)
+{
+    if (!interrupted())
+        print_error(NULL, "the ranks did not end within %u s (--timeout)", plan->options->seconds);
+    for (unsigned i = 0; i < plan->ranks; i++)
+        print_place(plan, shared, i);
+}
+
 /* Until they have ended, or should have. */
 static void await(const struct collective_plan *plan, pid_t *pids, struct collective_shared *shared)
 {
@@ -143,8 +171,8 @@ static void await(const struct collective_plan *plan, pid_t *pids, struct collec
         }
         sleep_ms(POLL_MS);
     }
-    if (!failed && !atomic_load(&shared->failed) && !interrupted() && clock_ns() >= deadline)
-        print_error(NULL, "the ranks did not end within %u s (--timeout)", plan->options->seconds);
+    if (!atomic_load(&shared->failed) && (interrupted() || clock_ns() >= deadline))
+        print_places(plan, shared);
 }
 
 bool collective_run(const struct collective_plan *plan, enum collective_links links, struct collective_shared *shared)

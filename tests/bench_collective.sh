@@ -98,6 +98,12 @@ FAKE_GPUS=3 refused 1 'not as it has to be' --size 64K --types bf16 --ops all_re
 # Both libraries count their own operations: one bit of one result, by NCCL or by way of ours, is noticed.
 MOVING_SPOIL=12 refused 1 'not as it has to be' --size 64K --types bf16 --ops all_to_all --repeats 3
 MOVING_DIE=9 refused 1 'rank 1 ended with exit status 3' --size 64K --types bf16 --ops all_gather
+# NCCL's calls of a row: 3 and 3 to begin with, 3 in each of two repeats. The 14th is in the second row.
+MOVING_HANG=14 refused 1 'did not end within 3 s' --size 64K,1M --types bf16 --ops all_gather --timeout 3
+grep -qE 'rank 1 warms up by NCCL alone: all_gather of tensors bf16, 1048576 bytes$' err ||
+    fail "nobody knows where it hangs: $(cat err)"
+rows 1 '^as-is +tensors +bf16 +all_gather +64K '
+[ "$(grep -c " all_gather  " out)" -eq 1 ] || fail "rows that were not measured are shown: $(cat out)"
 refused 1 'moving: cannot' --size 64K --types fp16 --data random --ops all_reduce
 refused 1 'no values for type fp32' --types fp32
 FAKE_NO_GPU=1 refused 1 'no GPU: no GPU is plugged in' --size 64K

@@ -2,6 +2,7 @@
  * bench collective` needs. Sums are made in FP32 from rank 0 on and rounded once, of FP32 and BF16 alone. Streams are
  * ignored: all is over when a call returns.
  *
+ *   MOVING_HANG=N   rank 1 stays in its Nth operation
  *   MOVING_DIE=N    rank 1 ends with its Nth operation      MOVING_SPOIL=N   rank 0's Nth operation has one wrong bit
  */
 #include "tests/collective/fake_nccl.h"
@@ -69,6 +70,8 @@ static coll_result offer(struct ncclComm *comm, const void *send, size_t size)
     comm->operations++;
     if (comm->rank == 1 && is_turn("MOVING_DIE", comm))
         _exit(3);
+    while (comm->rank == 1 && is_turn("MOVING_HANG", comm))
+        sleep(1);
     memcpy(comm->meeting->sent[comm->rank], send, size);
     meet(comm);
     return COLL_SUCCESS;

@@ -7,7 +7,7 @@
 #             kill         a rank is killed in mid-collective, with NCCL alone and with the library
 #             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300; OPS and WAYS: bench/nccl_tests.sh)
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
-#             bench        strait bench collective (BENCH: its options)
+#             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #   KILL    scenes of gpu_collective_kill: "all_gather waiting"       TOLD=1  an error has to be told within 10 s
 #   TORCH   parts of collective_pytorch.py: all                       ITERS   of nccl-tests: 20, in passthrough 5
 #   OUT     folder of the logs: out
@@ -24,7 +24,9 @@ export LD_LIBRARY_PATH=$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 programs=LD_LIBRARY_PATH=$kit/lib:$kit/lib/programs:$LD_LIBRARY_PATH
 # Multicast over NVLink can put GPUs that others share out of service.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
-rows=() failed=0
+rows=() failed=0 running='' ended=''
+# Whoever ends this script ends what it runs, which has a process group of its own, and sees what there is.
+trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
@@ -44,12 +46,21 @@ step() {
     *" $name "*) ;;
     *) return 0 ;;
     esac
-    timeout -k 5 "$seconds" "$@" >"$out/$name.log" 2>&1
+    [ -z "$ended" ] || return 0
+    timeout -k 5 "$seconds" "$@" >"$out/$name.log" 2>&1 &
+    running=$!
+    wait "$running"
     code=$?
+    if [ -n "$ended" ]; then
+        wait "$running"
+        code=143
+    fi
+    running=''
     case $code in
     0) row=ok ;;
     77) row=skipped ;;
     124 | 137) row="FAILED (after $seconds s)" ;;
+    143) row="ended from outside" ;;
     *) row="FAILED ($code)" ;;
     esac
     [ $code -eq 0 ] || [ $code -eq 77 ] || failed=1
@@ -115,7 +126,7 @@ case " $steps " in
         [ -f "$file" ] && inputs+=(--input "$file")
     done
     # shellcheck disable=SC2086
-    step bench "${BENCH_SECONDS:-240}" env "$programs" bin/strait bench collective --library "$coll" --nccl "$(find_nccl)" \
+    step bench "${BENCH_SECONDS:=90}" env "$programs" bin/strait bench collective --timeout "$((BENCH_SECONDS - 10))" --library "$coll" --nccl "$(find_nccl)" \
         --save "$out/collective.json" "${inputs[@]}" ${BENCH:-}
     ;;
 esac
