@@ -85,24 +85,38 @@ DEVICE void add_tally(progress &chunk, const page_tally &tally, uint32_t lane)
     __syncwarp();
 }
 
-// Everything that was written for the chunk comes first, then the record, then its status: who sees that sees all.
-DEVICE void write_result(strait_result *dst, const strait_result &result)
+// All lanes: whether this part was the last of so many of the chunk; then what all have added up is there.
+DEVICE bool is_last_part(progress &chunk, uint32_t parts, uint32_t lane)
 {
-    dst->bytes = result.bytes;
-    dst->chunk_status = result.chunk_status;
-    dst->failed_pages = result.failed_pages;
-    dst->reserved = 0;
-    for (int m = 0; m < STRAIT_BLOCK_MODES; m++)
-        dst->values[m] = result.values[m];
-    store_release_system(&dst->status, result.status);
+    __syncwarp();
+    const uint32_t before = lane == 0 ? count_acq_rel(&chunk.closed) : 0;
+    __syncwarp();
+    return __shfl_sync(ALL_LANES, before, 0) == parts - 1;
 }
 
-// For the next launch; the verdict stays.
-DEVICE void clear_progress(progress &chunk)
+// All lanes, once all blocks are counted: the record, lane m with the values of mode m, then its status. Everything
+// that was written for the chunk comes before that: who sees the status sees all.
+DEVICE void write_result(strait_result *dst, const strait_result &result, uint64_t values, uint32_t lane)
 {
-    const uint64_t verdict = load_relaxed(&chunk.verdict);
-    chunk = {};
-    chunk.verdict = verdict;
+    if (lane < STRAIT_BLOCK_MODES)
+        dst->values[lane] = values;
+    if (lane == 0) {
+        dst->bytes = result.bytes;
+        dst->chunk_status = result.chunk_status;
+        dst->failed_pages = result.failed_pages;
+        dst->reserved = 0;
+    }
+    __syncwarp();
+    if (lane == 0)
+        store_release_system(&dst->status, result.status);
+}
+
+// All lanes, for the next launch; the verdict stays.
+DEVICE void clear_progress(progress &chunk, uint32_t lane)
+{
+    if (lane < sizeof(progress) / 8 && lane != offsetof(progress, verdict) / 8)
+        reinterpret_cast<uint64_t *>(&chunk)[lane] = 0;
+    __syncwarp();
 }
 
 } // namespace strait

@@ -101,11 +101,6 @@ DEVICE void init_team(const decode_team &team)
     }
     barrier_init(&shared.counted2, WORKER_WARPS * WARP_ARRIVALS);
     barrier_init(&shared.counted3, WORKER_WARPS * WARP_ARRIVALS);
-    for (uint32_t i = 0; i < 4; i++) {
-        uint32_t k[4];
-        sum_load_keys(k, i);
-        shared.keys[i] = make_uint4(k[0], k[1], k[2], k[3]);
-    }
     fence_bulk();
 }
 
@@ -118,11 +113,14 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS == 1 ? DECODE_RESID
     const decode_team team = {memory + number * decode_team::BYTES, number};
     if (threadIdx.x % TEAM_THREADS == 0)
         init_team(team);
+    if (warp == LAST_WARP && threadIdx.x % 32 < 16)
+        reinterpret_cast<uint32_t *>(team.shared().keys)[threadIdx.x % 32] = sum_keys[threadIdx.x % 32];
+    const uint32_t drawn = warp == FIRST_WARP ? draw_first(launch, gridDim.x * TEAMS, threadIdx.x % 32) : 0;
     __syncthreads();
     if (warp == FIRST_WARP)
-        begin_blocks(launch, team, gridDim.x * TEAMS);
+        begin_blocks(launch, team, gridDim.x * TEAMS, drawn);
     else if (warp == LAST_WARP)
-        end_blocks<TEAMS>(launch, team);
+        end_blocks<TEAMS>(launch, team, blockIdx.x * TEAMS + number);
     else
         work_blocks<TEAMS>(launch, team);
 }

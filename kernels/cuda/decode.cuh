@@ -2,12 +2,10 @@
 //
 //   first warps  check the metadata of a chunk in parts; the last part gives the verdict     (decode_check.cuh)
 //   first warp   draws a ticket, looks the block up, fetches it to shared memory             (decode_begin.cuh)
-//   workers      decode it; nothing is written before the verdict is there                   (decode_work,
-//   decode_tiered,
-//                                                                                             decode_top16,
-//                                                                                             decode_typed)
-//   last warp    looks at what workers did not: counts, padding, ends; notes sum and status  (decode_end,
-//                                                                                             decode_typed_end)
+//   workers      decode it; nothing is written before the verdict is there                   (decode_work.cuh,
+//                                                     decode_tiered.cuh, decode_top16.cuh, decode_typed.cuh)
+//   last warp    looks at what workers did not: counts, padding, ends; notes sum and status  (decode_end.cuh,
+//                                                                                             decode_typed_end.cuh)
 //   first warps  compare the sums of pages once all blocks are done                          (decode_close.cuh)
 //
 // A coded block is read from global memory once: what was checked is not read again, whoever else writes there.
@@ -78,6 +76,7 @@ struct alignas(16) decode_shared {
     alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4; WARP_BAD
     decode_block blocks[LOOKED_UP];
+    struct walk kept;    // what the first warp keeps here while it ends a chunk
     chunk_header header; // of the chunk that the first warp is at
     // Of blocks of the later modes: rankings of their bases, what base_order makes of their values, first words.
     alignas(16) uint32_t base_images[DECODE_STAGES][16];

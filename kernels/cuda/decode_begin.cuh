@@ -61,10 +61,10 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
 }
 
 // A block of a page that cannot be decoded.
-template <class LAUNCH> DEVICE void note_failure(const LAUNCH &launch, const decode_block &block, int32_t status)
+template <class LAUNCH>
+DEVICE void note_failure(const LAUNCH &launch, const decode_block &block, uint64_t tag, int32_t status)
 {
-    launch.head.planes[PLANE_SUMS][block.slot] = 0;
-    launch.head.planes[PLANE_WORDS][block.slot] = make_word(-status, 0, 0);
+    note_block(launch, tag, block.slot, make_word(-status, 0, 0), 0);
     count_release(&launch.head.items[block.item].blocks_done, 1);
 }
 
@@ -84,6 +84,26 @@ template <class LAUNCH> DEVICE void prefetch_ahead(const LAUNCH &launch, const d
     }
     if (at + block.units * UNIT <= item->src_size)
         bulk_prefetch(item->src + at, block.units * UNIT);
+}
+
+// One lane: a line of the metadata and of the page ids to the L2. All teams together do this for what the first tickets
+// need, while they draw them.
+template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
+{
+    walk at;
+    walk_begin(launch, at);
+    if (ticket >= launch.head.tickets)
+        return;
+    walk_to(launch, at, ticket);
+    if (at.kind != KIND_BLOCKS)
+        return;
+    const decode_item &item = get_item<decode_item>(launch, at.item);
+    const uint64_t offset = static_cast<uint64_t>(ticket - at.first) * LINE;
+    const uint64_t most = STRAIT_CHUNK_HEADER_BYTES + 20ull * item.page_count + 4ull * item.block_count;
+    if (item.metadata == nullptr && offset < most && offset < item.src_size)
+        prefetch_line(item.src + offset);
+    if (item.ids != nullptr && offset < 4ull * item.id_count)
+        prefetch_line(reinterpret_cast<const uint8_t *>(item.ids) + offset);
 }
 
 // One lane: the block's bytes, and its table's.
@@ -147,7 +167,7 @@ DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &a
         block.what |= at.passed ? BLOCK_PASSED : 0;
         shared.blocks[(at.turn + rank) % LOOKED_UP] = block;
     } else if (lane < count) {
-        note_failure(launch, block, status);
+        note_failure(launch, block, at.tag, status);
     }
     const uint32_t fetched = popcount(all_good);
 #pragma unroll 1
@@ -173,11 +193,18 @@ DEVICE uint32_t choose_share(uint32_t left, uint32_t teams)
     return share < 1 ? 1 : share < LOOK_UP ? share : LOOK_UP;
 }
 
-template <class LAUNCH> DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t teams)
+template <class LAUNCH> DEVICE uint32_t draw_first(const LAUNCH &launch, uint32_t teams, uint32_t lane)
+{
+    return draw_tickets(launch, choose_share(launch.head.tickets, teams), lane);
+}
+
+// `drawn`: by draw_first.
+template <class LAUNCH>
+DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t teams, uint32_t drawn)
 {
     const uint32_t lane = threadIdx.x % 32, tickets = launch.head.tickets;
     decode_shared &shared = team.shared();
-    beginner known = {launch_tag(launch), 0, 0xffffffffu, false, false, choose_share(tickets, teams), 0};
+    beginner known = {launch_tag(launch), 0, 0xffffffffu, false, true, choose_share(tickets, teams), drawn};
     walk at;
     walk_begin(launch, at);
     for (;;) {
@@ -205,10 +232,19 @@ template <class LAUNCH> DEVICE void begin_blocks(const LAUNCH &launch, const dec
                 ticket += count;
                 continue;
             }
-            if (at.kind == KIND_CHECK)
+            if (at.kind == KIND_CHECK) {
                 check_part(launch, shared.header, at.item, ticket - at.first, known.tag, lane);
-            else
-                close_part(launch, shared.header, at.item, ticket - at.first, known.tag, lane);
+            } else {
+                const uint32_t item = at.item;
+                if (lane == 0)
+                    shared.kept = at;
+                if (close_part(launch, shared.header, item, ticket - at.first, known.tag, lane)) {
+                    if (ticket >= launch.head.ends_from && ticket + 1 == end)
+                        known.draw(launch, lane);
+                    finish_chunk(launch, item, known.tag, lane);
+                }
+                at = shared.kept;
+            }
             ticket++;
         }
     }

@@ -1,4 +1,5 @@
-// The end of a chunk: once all blocks are done, pages get their status, in parts; the last part writes the result.
+// The end of a chunk: once all blocks are done, pages get their status, in parts; the last part writes the result. To
+// judge pages earlier does not pay: while blocks are being written, the fence after it takes longer.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_CLOSE_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_CLOSE_CUH
 
@@ -8,10 +9,11 @@
 namespace strait
 {
 
-// The page's status, from its blocks and its sum. `tally` gets what it adds to the statistics if it is OK.
+// The page's status, from what is noted of its blocks and its sum. `tally` gets what it adds to the statistics if it is
+// OK.
 template <class LAUNCH>
 DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const chunk_header &header, uint32_t page,
-                          page_tally &tally, uint32_t *page_bytes)
+                          uint64_t tag, page_tally &tally, uint32_t *page_bytes)
 {
     const region r = get_region(launch, item.first_region + page / item.id_count);
     const uint32_t slot = item.first_slot + first_block_of(launch, item, page), blocks = blocks_of(r.page_bytes);
@@ -19,8 +21,9 @@ DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const c
     uint32_t status = 0;
 #pragma unroll 1
     for (uint32_t b = 0; b < blocks; b++) {
-        const uint32_t word = static_cast<uint32_t>(load_relaxed(launch.head.planes[PLANE_WORDS] + slot + b));
-        sum += load_relaxed(launch.head.planes[PLANE_SUMS] + slot + b);
+        block_note note = look_at_note(launch, slot + b);
+        const uint32_t word = wait_note(launch, tag, slot + b, note);
+        sum += note.sum;
         status = status == 0 ? word >> 17 : status;
         tally.add(word >> 14 & 7, block_bytes(r.page_bytes, b) / 2, word & 16383);
     }
@@ -38,27 +41,29 @@ DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const c
     return same ? STRAIT_OK : STRAIT_ERR_INTEGRITY;
 }
 
-// One lane, after all parts of the chunk.
-DEVICE void finish_chunk(const decode_item &item, progress &chunk, int32_t chunk_status)
+// All lanes, after all parts of the chunk.
+template <class LAUNCH> DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, uint64_t tag, uint32_t lane)
 {
+    const decode_item &item = get_item<decode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
+    const int32_t chunk_status = -static_cast<int32_t>(wait_verdict(chunk, tag));
     strait_result result = {};
+    const uint64_t values = lane < STRAIT_BLOCK_MODES ? load_relaxed(&chunk.values[lane]) : 0;
+    const uint64_t failure = load_relaxed(&chunk.first_failure);
     result.chunk_status = chunk_status;
     result.failed_pages = load_relaxed(&chunk.failed_pages);
     result.bytes = load_relaxed(&chunk.bytes);
-    for (int m = 0; m < STRAIT_BLOCK_MODES; m++)
-        result.values[m] = load_relaxed(&chunk.values[m]);
-    const uint64_t failure = load_relaxed(&chunk.first_failure);
     if (chunk_status != STRAIT_OK)
         result.status = chunk_status;
     else if (failure != 0)
         result.status = -static_cast<int32_t>(~failure & 255);
-    write_result(item.result, result);
-    clear_progress(chunk);
+    write_result(item.result, result, values, lane);
+    clear_progress(chunk, lane);
 }
 
-// All lanes: one part of the end of a chunk.
+// All lanes: one part of the end of a chunk. True when it was the last.
 template <class LAUNCH>
-DEVICE void close_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
+DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
                        uint64_t tag, uint32_t lane)
 {
     const decode_item &item = get_item<decode_item>(launch, item_index);
@@ -75,7 +80,7 @@ DEVICE void close_part(const LAUNCH &launch, const chunk_header &header, uint32_
             uint32_t page_bytes = 0;
             int32_t status = chunk_status;
             if (chunk_status == STRAIT_OK)
-                status = judge_page(launch, item, header, page, tally, &page_bytes);
+                status = judge_page(launch, item, header, page, tag, tally, &page_bytes);
             if (page < item.page_status_count)
                 item.page_status[page] = status;
             if (status != STRAIT_OK) {
@@ -94,13 +99,9 @@ DEVICE void close_part(const LAUNCH &launch, const chunk_header &header, uint32_
     if (first_failure != 0)
         atomicMax(reinterpret_cast<unsigned long long *>(&chunk.first_failure),
                   static_cast<unsigned long long>(first_failure));
-    __syncwarp();
-    if (lane == 0) {
+    if (lane == 0)
         add_u64(&chunk.bytes, bytes);
-        if (count_acq_rel(&chunk.closed) == item.closings - 1)
-            finish_chunk(item, chunk, chunk_status);
-    }
-    __syncwarp();
+    return is_last_part(chunk, item.closings, lane);
 }
 
 } // namespace strait

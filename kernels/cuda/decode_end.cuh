@@ -3,7 +3,7 @@
 #ifndef STRAIT_KERNELS_CUDA_DECODE_END_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_END_CUH
 
-#include "kernels/cuda/decode.cuh"
+#include "kernels/cuda/decode_begin.cuh"
 
 namespace strait
 {
@@ -126,11 +126,16 @@ DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
 // Of blocks of the later modes (decode_typed_end.cuh): the word that is noted of the team's `turn`-th block.
 template <uint32_t TEAMS> __device__ __noinline__ uint32_t judge_typed(uint32_t turn);
 
-template <uint32_t TEAMS, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team)
+template <uint32_t TEAMS, class LAUNCH>
+DEVICE void end_blocks(const LAUNCH &launch, const decode_team &team, uint32_t number)
 {
     const uint32_t lane = threadIdx.x % 32;
     decode_shared &shared = team.shared();
+    const uint64_t tag = launch_tag(launch);
     done_list done = {0, 0};
+    if (lane == 0)
+        prefetch_first(launch, number);
+    __syncwarp();
     for (uint32_t turn = 0;; turn++) {
         const uint32_t stage = turn % DECODE_STAGES;
         if (done.is_full() || (done.count > 0 && !is_underway(shared, turn)))
@@ -150,10 +155,8 @@ template <uint32_t TEAMS, class LAUNCH> DEVICE void end_blocks(const LAUNCH &lau
         const uint32_t slot = block.slot;
         done.add(block.item, lane);
         warp_arrive(&shared.empty[stage], lane);
-        if (lane == 0) {
-            launch.head.planes[PLANE_SUMS][slot] = sum;
-            launch.head.planes[PLANE_WORDS][slot] = word;
-        }
+        if (lane == 0)
+            note_block(launch, tag, slot, word, sum);
         __syncwarp();
     }
     done.tell(launch, lane);

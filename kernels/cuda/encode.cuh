@@ -1,12 +1,12 @@
 // An encoding team: its shared memory, and what its warps tell each other.
 //
-//   first warp   draws a ticket, fetches the block and its table to shared memory            (encode_begin.cuh)
-//   workers      code it; one of them publishes how many units it takes                      (encode_tiered,
-//   encode_top16,
-//                                                                                             encode_typed)
-//   some warp    of another team turns all sizes into places, in order                       (encode_places.cuh)
-//   last warp    learns the place and sends the block there as bulk copies                   (encode_end.cuh)
-//   first warps  write the metadata of a chunk once its blocks are done, and its result      (encode_close.cuh)
+//   first warp   draws a ticket, fetches the block and its table to shared memory     (encode_begin.cuh)
+//   workers      code it; one of them publishes how many units it takes               (encode_tiered.cuh,
+//                                                                encode_top16.cuh, encode_typed.cuh)
+//   some warp    of another team turns all sizes into places, in order                (encode_places.cuh)
+//   last warp    notes size and sum, learns the place, sends the block there          (encode_end.cuh)
+//   first warps  write the metadata of a chunk from notes and places, and its result  (encode_close.cuh)
+//                once its blocks have arrived
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_CUH
 
@@ -30,7 +30,7 @@ struct encode_block {
 // How it leaves.
 struct encode_job {
     uint32_t stop;
-    uint32_t units;
+    uint32_t size;       // make_size
     uint32_t values;     // when it leaves from its streams; of the later modes, the byte at which these begin
     uint32_t from_stage; // it leaves from the stage of its input instead: raw, const, or packed there
     uint32_t slot, first_slot, item;
@@ -57,6 +57,13 @@ template <coder CODER> ANY_SIDE constexpr uint32_t streams_room()
 // The first warp is at most two blocks ahead of the last: so many barriers tell its turns from one another.
 constexpr uint32_t ENCODE_AHEAD = 4;
 
+// What the first warp knows from one ticket to the next: where it is, the table in the stage, blocks that it has
+// fetched.
+struct begin_state {
+    walk at;
+    uint32_t table, turn;
+};
+
 // Shared memory of a team, but for its buffers.
 struct encode_shared {
     // Barriers: the stage holds a block; it may be filled; the warps have counted; a job is ready; its streams have
@@ -68,6 +75,7 @@ struct encode_shared {
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
     encode_block block;
     encode_job jobs[2];
+    begin_state kept;
     // Of the later modes: what warps tell each other, and the base whose ranking is in the place of the table.
     uint32_t told[WORKER_WARPS], base;
 };
@@ -161,6 +169,16 @@ template <class TEAM> DEVICE void make_const(const TEAM &team, uint32_t bytes)
     uint32_t tail = bytes % 2 != 0 ? stage[bytes - 1] : 0;
     uint32_t value = *reinterpret_cast<uint16_t *>(stage);
     *reinterpret_cast<uint4 *>(stage) = make_uint4(value | tail << 16, 0, 0, 0);
+}
+
+// The units of all blocks before this one in the launch, modulo 2^28: waits until they are known.
+template <class LAUNCH> DEVICE uint32_t wait_start(const LAUNCH &launch, uint64_t tag, uint32_t slot)
+{
+    const uint64_t *start = launch.head.planes[PLANE_STARTS] + slot;
+    uint64_t v;
+    while (((v = load_relaxed(start)) & ~TAG_MASK) != tag)
+        ;
+    return static_cast<uint32_t>(v & TAG_MASK);
 }
 
 // One worker tells everybody how many units the block takes, as early as can be.

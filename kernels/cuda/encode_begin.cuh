@@ -27,6 +27,7 @@ template <class LAUNCH> DEVICE void skip_block(const LAUNCH &launch, uint32_t it
 {
     progress &chunk = launch.head.items[item];
     store_relaxed(launch.head.planes[PLANE_SIZES] + slot, tag | make_size(0, BAD_PAGE, 0));
+    note_block(launch, tag, slot, make_size(0, BAD_PAGE, 0), 0);
     atomicOr(&chunk.failed_checks, 1u);
     count_release(&chunk.blocks_done, 1);
 }
@@ -48,6 +49,24 @@ template <class LAUNCH> DEVICE found_block look_up_block(const LAUNCH &launch, u
     if (id < r.page_count)
         found.page = r.base + id * r.page_stride;
     return found;
+}
+
+// One lane: the block of the ticket to the L2. Nobody knows yet who will draw it, but all teams together do this for
+// all of the first tickets, while they draw them.
+template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
+{
+    walk at;
+    walk_begin(launch, at);
+    if (ticket < at.end || ticket >= launch.head.tickets)
+        return;
+    walk_to(launch, at, ticket);
+    if (at.kind != KIND_BLOCKS)
+        return;
+    const found_block found = look_up_block(launch, at.item, ticket - at.first);
+    const region r = get_region(launch, get_item<encode_item>(launch, at.item).first_region + found.at.region);
+    const uint32_t bytes = block_bytes(r.page_bytes, found.at.block);
+    if (found.page != nullptr && (r.shape & SHAPE_WHOLE) != 0 && can_bulk(r, bytes))
+        bulk_prefetch(found.page + found.at.block * BLOCK_SIZE, bytes);
 }
 
 // All lanes: the team's `turn`-th block to the stage, and its table unless it is there.
@@ -85,40 +104,69 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
     *table = r.table;
 }
 
+// A ticket for the end of a chunk. Returns the next one. What the warp knows of blocks is kept in shared memory
+// meanwhile: there are no registers for both.
+template <bool LATER, class LAUNCH>
+DEVICE uint32_t end_chunk(const LAUNCH &launch, encode_shared &shared, begin_state &known, uint32_t ticket,
+                          uint32_t lane)
+{
+    const uint32_t item = known.at.item, part = ticket - known.at.first;
+    if (lane == 0)
+        shared.kept = known;
+    __syncwarp();
+    const closing end = begin_closing(launch, item, shared.tag);
+    const bool last = close_part<LATER>(launch, item, part, end, lane);
+    uint32_t drawn = 0;
+    const bool early = last && ticket >= launch.head.ends_from; // nobody waits for what is drawn then
+    if (early)
+        drawn = draw_tickets(launch, 1, lane);
+    if (last)
+        finish_chunk(launch, item, end, lane);
+    if (!early)
+        drawn = draw_tickets(launch, 1, lane);
+    known = shared.kept;
+    return show_ticket(drawn);
+}
+
+// Who draws a ticket keeps all later blocks waiting for their places. So the next one is drawn when the block before it
+// has arrived: what it takes to look it up then passes while that one is coded.
+template <class LAUNCH>
+DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_t turn, uint32_t lane)
+{
+    if (turn > 0)
+        barrier_wait(&shared.full, (turn - 1) & 1);
+    return show_ticket(draw_tickets(launch, 1, lane));
+}
+
+// `drawn`: what lane 0 has drawn for the first time.
 template <coder CODER, class LAUNCH>
-DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t teams)
+DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t teams, uint32_t drawn)
 {
     const uint32_t lane = threadIdx.x % 32;
     encode_shared &shared = team.shared();
     const uint64_t tag = shared.tag;
-    uint32_t table = NO_TABLE, turn = 0, ticket;
-    walk at;
-    walk_begin(launch, at);
-    for (;;) {
-        // Who draws a ticket keeps all later blocks waiting for their places. So the next one is drawn when the block
-        // before it has arrived: what it takes to look it up then passes while that one is coded.
-        if (turn > 0)
-            barrier_wait(&shared.full, (turn - 1) & 1);
-        ticket = show_ticket(draw_tickets(launch, 1, lane));
-        if (ticket == 0 || ticket >= launch.head.tickets)
-            break;
-        walk_to(launch, at, ticket);
-        if (at.kind == KIND_CLOSE) {
-            close_part<is_later(CODER)>(launch, at.item, ticket - at.first, tag, lane);
+    uint32_t ticket = show_ticket(drawn);
+    begin_state known = {{}, NO_TABLE, 0};
+    walk_begin(launch, known.at);
+    while (ticket != 0 && ticket < launch.head.tickets) {
+        walk_to(launch, known.at, ticket);
+        if (known.at.kind == KIND_CLOSE) {
+            ticket = end_chunk<is_later(CODER)>(launch, shared, known, ticket, lane);
             continue;
         }
-        const found_block found = look_up_block(launch, at.item, ticket - at.first);
-        if (found.page == nullptr) {
-            if (lane == 0)
-                skip_block(launch, at.item, get_item<encode_item>(launch, at.item).first_slot + found.k, tag);
-            __syncwarp();
-            continue;
+        const found_block found = look_up_block(launch, known.at.item, ticket - known.at.first);
+        if (found.page != nullptr) {
+            if (known.turn > 0)
+                barrier_wait(&shared.empty, (known.turn - 1) & 1);
+            fetch_block(launch, team, found, known.turn, lane, &known.table);
+            known.turn++;
+        } else if (lane == 0) {
+            skip_block(launch, known.at.item, get_item<encode_item>(launch, known.at.item).first_slot + found.k, tag);
         }
-        if (turn > 0)
-            barrier_wait(&shared.empty, (turn - 1) & 1);
-        fetch_block(launch, team, found, turn, lane, &table);
-        turn++;
+        __syncwarp();
+        ticket = next_ticket(launch, shared, known.turn, lane);
     }
+    const uint32_t turn = known.turn;
     if (turn > 0)
         barrier_wait(&shared.empty, (turn - 1) & 1);
     if (lane == 0)

@@ -1,5 +1,5 @@
-// The end of a chunk: once all blocks have arrived, its metadata is written in parts by as many warps as there are
-// parts; the last one writes header and result.
+// The end of a chunk: its metadata is written in parts, by as many warps as there are parts; the last one writes the
+// header and, once all blocks have arrived, the result.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_CLOSE_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_CLOSE_CUH
 
@@ -9,58 +9,58 @@
 namespace strait
 {
 
-template <class LAUNCH> DEVICE uint32_t get_size(const LAUNCH &launch, uint32_t slot)
-{
-    return static_cast<uint32_t>(load_relaxed(launch.head.planes[PLANE_SIZES] + slot) & TAG_MASK);
-}
+// A chunk whose end is being written: `first_start` is where its first block has its place.
+struct closing {
+    uint64_t tag;
+    uint32_t first_start;
+};
 
-// Where a block begins in its chunk, in units.
-template <class LAUNCH> DEVICE uint32_t get_start(const LAUNCH &launch, const encode_item &item, uint32_t slot)
+// Where a block begins in its chunk, in units: waits until it is known.
+template <class LAUNCH>
+DEVICE uint32_t find_start(const LAUNCH &launch, const encode_item &item, const closing &end, uint32_t slot)
 {
-    const uint64_t *starts = launch.head.planes[PLANE_STARTS];
-    uint64_t before = load_relaxed(starts + slot) - load_relaxed(starts + item.first_slot);
-    return item.metadata_units + static_cast<uint32_t>(before & TAG_MASK);
+    return item.metadata_units + ((wait_start(launch, end.tag, slot) - end.first_start) & TAG_MASK);
 }
 
 // LATER: blocks may have modes whose forms say more than these.
-template <bool LATER, class LAUNCH>
-DEVICE uint32_t make_row(const LAUNCH &launch, const encode_item &item, uint32_t slot)
+template <bool LATER> DEVICE uint32_t mode_of(uint32_t size)
 {
-    const uint32_t form = size_form(get_size(launch, slot));
-    return get_start(launch, item, slot) << 4 | (LATER ? form_mode(form) : form);
+    return LATER ? form_mode(size_form(size)) : size_form(size);
 }
 
 // The entry of a page, and what it adds to the statistics.
 template <bool LATER, class LAUNCH>
-DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, uint32_t page, uint32_t w[4], page_tally &tally)
+DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, const closing &end, uint32_t page, uint32_t w[4],
+                       page_tally &tally)
 {
     const region r = get_region(launch, item.first_region + page / item.id_count);
     const uint32_t slot = item.first_slot + first_block_of(launch, item, page), blocks = blocks_of(r.page_bytes);
-    const uint64_t *sums = launch.head.planes[PLANE_SUMS] + slot;
-    const uint32_t start = get_start(launch, item, slot);
-    uint32_t size = get_size(launch, slot);
-    uint64_t sum = sum_seed(r.page_bytes, page, r.table) + load_relaxed(sums);
+    block_note note = look_at_note(launch, slot);
+    const uint32_t start = find_start(launch, item, end, slot);
+    uint64_t sum = sum_seed(r.page_bytes, page, r.table);
+    uint32_t mode = 0;
     tally.table = r.table;
-    tally.failed = size_form(size) == BAD_PAGE;
-    w[0] = start << 4 | (LATER ? form_mode(size_form(size)) : size_form(size));
-    w[1] = r.table;
-    if (!tally.failed)
-        tally.add(LATER ? form_counted(size_form(size)) : size_form(size), block_bytes(r.page_bytes, 0) / 2,
-                  size_escapes(size));
 #pragma unroll 1
-    for (uint32_t b = 1; b < blocks && !tally.failed; b++) {
-        size = get_size(launch, slot + b);
-        sum += load_relaxed(sums + b);
-        tally.add(LATER ? form_counted(size_form(size)) : size_form(size), block_bytes(r.page_bytes, b) / 2,
-                  size_escapes(size));
+    for (uint32_t b = 0; b < blocks && !tally.failed; b++) {
+        const uint32_t size = wait_note(launch, end.tag, slot + b, note);
+        mode = b == 0 ? mode_of<LATER>(size) : mode;
+        tally.failed = size_form(size) == BAD_PAGE;
+        sum += note.sum;
+        if (!tally.failed)
+            tally.add(LATER ? form_counted(size_form(size)) : size_form(size), block_bytes(r.page_bytes, b) / 2,
+                      size_escapes(size));
+        if (b + 1 < blocks)
+            note = look_at_note(launch, slot + b + 1);
     }
+    w[0] = start << 4 | mode;
+    w[1] = r.table;
     w[2] = static_cast<uint32_t>(sum);
     w[3] = static_cast<uint32_t>(sum >> 32);
 }
 
 // A word of the metadata past the entries: a page's length, a block's row, or padding.
 template <bool LATER, class LAUNCH>
-DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, uint64_t offset)
+DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, const closing &end, uint64_t offset)
 {
     const uint64_t rows = rows_offset(item.page_count, item.has_lengths);
     if (offset < rows) {
@@ -74,66 +74,71 @@ DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, uint
     const uint32_t b = static_cast<uint32_t>(number % item.rows_per_page) + 1;
     if (b >= blocks_of(get_region(launch, item.first_region + page / item.id_count).page_bytes))
         return 0;
-    return make_row<LATER>(launch, item, item.first_slot + first_block_of(launch, item, page) + b);
+    const uint32_t slot = item.first_slot + first_block_of(launch, item, page) + b;
+    block_note note = look_at_note(launch, slot);
+    return find_start(launch, item, end, slot) << 4 | mode_of<LATER>(wait_note(launch, end.tag, slot, note));
 }
 
-// The header's three vectors, the sum taken as zero.
-template <class LAUNCH> DEVICE void make_header(const LAUNCH &launch, const encode_item &item, uint32_t header[12])
+// All lanes: the header, its three vectors by a lane each. Returns the bytes of the chunk.
+template <class LAUNCH>
+DEVICE uint32_t write_header(const LAUNCH &launch, const encode_item &item, const closing &end, uint64_t sum,
+                             uint32_t lane)
 {
     const uint32_t last = item.first_slot + item.block_count - 1;
-    const uint32_t units = get_start(launch, item, last) + size_units(get_size(launch, last));
-    const uint8_t *id = launch.head.codebook_id;
-    header[0] = 'S' | 'T' << 8 | 'R' << 16 | static_cast<uint32_t>('C') << 24;
-    header[1] = FORMAT_VERSION | static_cast<uint32_t>(launch.head.element) << 8 | (item.has_lengths ? 1u << 16 : 0);
-    header[2] = item.page_count;
-    header[3] = item.page_bytes;
-    header[4] = units * UNIT;
-    header[5] = 0;
-    for (int i = 0; i < 4; i++)
-        header[6 + i] =
-            id[4 * i] | id[4 * i + 1] << 8 | id[4 * i + 2] << 16 | static_cast<uint32_t>(id[4 * i + 3]) << 24;
-    header[10] = header[11] = 0;
+    const uint32_t *id = reinterpret_cast<const uint32_t *>(launch.head.codebook_id);
+    block_note note = look_at_note(launch, last);
+    const uint32_t start = find_start(launch, item, end, last);
+    const uint32_t bytes = (start + size_units(wait_note(launch, end.tag, last, note))) * UNIT;
+    uint32_t w[4] = {'S' | 'T' << 8 | 'R' << 16 | static_cast<uint32_t>('C') << 24,
+                     FORMAT_VERSION | static_cast<uint32_t>(launch.head.element) << 8 |
+                         (item.has_lengths ? 1u << 16 : 0),
+                     item.page_count, item.page_bytes};
+    if (lane == 1)
+        w[0] = bytes, w[1] = 0, w[2] = id[0], w[3] = id[1];
+    else if (lane == 2)
+        w[0] = id[2], w[1] = id[3], w[2] = w[3] = 0; // its own sum counts as zero
+    sum += warp_sum(lane < 3 ? sum_of_vector(w, lane) : 0) +
+           sum_seed(static_cast<uint64_t>(item.metadata_units) * UNIT, 0xffffffffu, 65535);
+    if (lane == 2)
+        w[2] = static_cast<uint32_t>(sum), w[3] = static_cast<uint32_t>(sum >> 32);
+    if (lane < 3)
+        reinterpret_cast<uint4 *>(item.dst)[lane] = make_uint4(w[0], w[1], w[2], w[3]);
+    return bytes;
 }
 
-template <class LAUNCH> DEVICE uint64_t write_header(const LAUNCH &launch, const encode_item &item, uint64_t sum)
+// All lanes, after all parts of the chunk: everything that can be done before its blocks have arrived is.
+template <class LAUNCH>
+DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, const closing &end, uint32_t lane)
 {
-    uint32_t header[12];
-    make_header(launch, item, header);
-    sum += sum_seed(static_cast<uint64_t>(item.metadata_units) * UNIT, 0xffffffffu, 65535);
-    for (uint32_t v = 0; v < 3; v++)
-        sum += sum_of_vector(header + 4 * v, v);
-    header[10] = static_cast<uint32_t>(sum);
-    header[11] = static_cast<uint32_t>(sum >> 32);
-    for (uint32_t v = 0; v < 3; v++)
-        reinterpret_cast<uint4 *>(item.dst)[v] =
-            make_uint4(header[4 * v], header[4 * v + 1], header[4 * v + 2], header[4 * v + 3]);
-    return header[4];
-}
-
-// One lane, after all parts of the chunk.
-template <class LAUNCH> DEVICE void finish_chunk(const LAUNCH &launch, const encode_item &item, progress &chunk)
-{
+    const encode_item &item = get_item<encode_item>(launch, item_index);
+    progress &chunk = launch.head.items[item_index];
     strait_result result = {};
+    uint64_t values = 0;
+    const uint64_t sum = load_relaxed(&chunk.sum);
     result.failed_pages = load_relaxed(&chunk.failed_pages);
     if (result.failed_pages != 0) {
         result.status = STRAIT_ERR_PAGE_ID;
     } else {
-        result.bytes = write_header(launch, item, load_relaxed(&chunk.sum));
-        for (int m = 0; m < STRAIT_BLOCK_MODES; m++)
-            result.values[m] = load_relaxed(&chunk.values[m]);
+        values = lane < STRAIT_BLOCK_MODES ? load_relaxed(&chunk.values[lane]) : 0;
+        result.bytes = write_header(launch, item, end, sum, lane);
     }
-    write_result(item.result, result);
-    clear_progress(chunk);
+    wait_for_blocks(chunk, item.block_count, lane);
+    write_result(item.result, result, values, lane);
+    clear_progress(chunk, lane);
 }
 
-// All lanes: one part of the end of a chunk.
+template <class LAUNCH> DEVICE closing begin_closing(const LAUNCH &launch, uint32_t item_index, uint64_t tag)
+{
+    return {tag, wait_start(launch, tag, get_item<encode_item>(launch, item_index).first_slot)};
+}
+
+// All lanes: one part of the end of a chunk, made from what is noted of its blocks while they are on their way. True
+// when it was the last.
 template <bool LATER, class LAUNCH>
-DEVICE void close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part, uint64_t tag, uint32_t lane)
+DEVICE bool close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part, const closing &end, uint32_t lane)
 {
     const encode_item &item = get_item<encode_item>(launch, item_index);
     progress &chunk = launch.head.items[item_index];
-    wait_for_blocks(chunk, item.block_count, lane);
-    const bool lost = load_relaxed(&chunk.failed_checks) != 0;
     uint64_t sum = 0;
     page_tally all = {};
 #pragma unroll 1
@@ -145,29 +150,29 @@ DEVICE void close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part,
             uint32_t w[4];
             if (is_entry) {
                 const uint32_t page = unit - ENTRY_UNITS_BEFORE;
-                make_entry<LATER>(launch, item, page, w, tally);
+                make_entry<LATER>(launch, item, end, page, w, tally);
                 if (page < item.page_status_count)
                     item.page_status[page] = tally.failed ? STRAIT_ERR_PAGE_ID : STRAIT_OK;
             } else {
                 for (uint32_t j = 0; j < 4; j++)
-                    w[j] = make_word_at<LATER>(launch, item, 16ull * unit + 4 * j);
+                    w[j] = make_word_at<LATER>(launch, item, end, 16ull * unit + 4 * j);
             }
             sum += sum_of_vector(w, unit);
-            if (!lost)
-                reinterpret_cast<uint4 *>(item.dst)[unit] = make_uint4(w[0], w[1], w[2], w[3]);
+            reinterpret_cast<uint4 *>(item.dst)[unit] = make_uint4(w[0], w[1], w[2], w[3]);
         }
-        if (!lost)
-            count_classes(launch, tally, is_entry, lane);
+        __syncwarp();
+        if (launch.head.class_stats != nullptr) { // whether the chunk is lost is known when all its blocks are counted
+            wait_for_blocks(chunk, item.block_count, lane);
+            if (load_relaxed(&chunk.failed_checks) == 0)
+                count_classes(launch, tally, is_entry, lane);
+        }
         all.merge(tally);
     }
     add_tally(chunk, all, lane);
     sum = warp_sum(sum);
-    if (lane == 0) {
+    if (lane == 0)
         atomicAdd(reinterpret_cast<unsigned long long *>(&chunk.sum), static_cast<unsigned long long>(sum));
-        if (count_acq_rel(&chunk.closed) == item.closings - 1)
-            finish_chunk(launch, item, chunk);
-    }
-    __syncwarp();
+    return is_last_part(chunk, item.closings, lane);
 }
 
 } // namespace strait

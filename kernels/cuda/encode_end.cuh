@@ -2,33 +2,23 @@
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_END_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_END_CUH
 
-#include "kernels/cuda/encode.cuh"
+#include "kernels/cuda/encode_begin.cuh"
 
 namespace strait
 {
-
-// The units of all blocks before this one in the launch, modulo 2^28: waits until they are known.
-template <class LAUNCH> DEVICE uint32_t wait_start(const LAUNCH &launch, uint64_t tag, uint32_t slot)
-{
-    const uint64_t *start = launch.head.planes[PLANE_STARTS] + slot;
-    uint64_t v;
-    while (((v = load_relaxed(start)) & ~TAG_MASK) != tag)
-        ;
-    return static_cast<uint32_t>(v & TAG_MASK);
-}
 
 // Streams of values that are a multiple of 64 end at multiples of 16 bytes: they leave from where they are.
 template <coder CODER>
 DEVICE void store_streams(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst)
 {
     if (is_later(CODER)) {
-        bulk_store(dst, team.fixed(parity) + job.values, job.units * UNIT);
+        bulk_store(dst, team.fixed(parity) + job.values, size_units(job.size) * UNIT);
         return;
     }
     const uint32_t n = job.values, codes = CODER == CODER_TIERED ? n / 4 : n / 2;
-    const uint32_t rest = job.units * UNIT - n - codes;
+    const uint32_t rest = size_units(job.size) * UNIT - n - codes;
     if (n == BLOCK_VALUES) { // they are one piece
-        bulk_store(dst, team.fixed(parity), job.units * UNIT);
+        bulk_store(dst, team.fixed(parity), size_units(job.size) * UNIT);
         return;
     }
     bulk_store(dst, team.fixed(parity), n);
@@ -42,7 +32,7 @@ template <coder CODER>
 DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst)
 {
     if (job.from_stage)
-        bulk_store(dst, team.input(), job.units * UNIT);
+        bulk_store(dst, team.input(), size_units(job.size) * UNIT);
     else
         store_streams(team, job, parity, dst);
     bulk_commit();
@@ -56,13 +46,17 @@ DEVICE bool is_underway(encode_shared &shared, uint32_t turn)
     return barrier_test(&shared.begun[turn % ENCODE_AHEAD], turn / ENCODE_AHEAD & 1);
 }
 
-template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team)
+template <coder CODER, class LAUNCH>
+DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t number)
 {
     const uint32_t lane = threadIdx.x % 32;
     encode_shared &shared = team.shared();
     const uint64_t tag = shared.tag;
     uint32_t known_first = 0xffffffffu, first_start = 0;
     done_list done = {0, 0};
+    if (lane == 0)
+        prefetch_first(launch, number);
+    __syncwarp();
     auto tell = [&] {
         if (lane == 0) {
             bulk_wait();
@@ -81,7 +75,7 @@ template <coder CODER, class LAUNCH> DEVICE void end_blocks(const LAUNCH &launch
             break;
         const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[parity][lane] : 0);
         if (lane == 0) {
-            launch.head.planes[PLANE_SUMS][job.slot] = sum;
+            note_block(launch, tag, job.slot, job.size, sum);
             if (job.first_slot != known_first)
                 first_start = wait_start(launch, tag, known_first = job.first_slot);
             const uint32_t start = (wait_start(launch, tag, job.slot) - first_start) & TAG_MASK;

@@ -44,9 +44,9 @@ template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch,
     }
     for (uint32_t i = 0; i < ENCODE_AHEAD; i++)
         barrier_init(&shared.begun[i], 1);
-    shared.tag = launch_tag(launch);
     shared.base = NO_TABLE;
     fence_bulk();
+    shared.tag = launch_tag(launch);
 }
 
 template <coder CODER, uint32_t TEAMS, class LAUNCH>
@@ -56,13 +56,14 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_re
     extern __shared__ __align__(1024) uint8_t memory[];
     const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS, warp = threadIdx.x % TEAM_THREADS / 32;
     const encode_team<CODER> team = {memory + number * encode_team<CODER>::BYTES, number};
-    if (threadIdx.x % TEAM_THREADS == 0)
+    if (threadIdx.x == number * TEAM_THREADS)
         init_team(launch, team);
+    const uint32_t drawn = warp == FIRST_WARP ? draw_tickets(launch, 1, threadIdx.x % 32) : 0;
     __syncthreads();
     if (warp == FIRST_WARP)
-        begin_blocks(launch, team, gridDim.x * TEAMS);
+        begin_blocks(launch, team, gridDim.x * TEAMS, drawn);
     else if (warp == LAST_WARP)
-        end_blocks(launch, team);
+        end_blocks(launch, team, blockIdx.x * TEAMS + number);
     else
         work(launch, team);
 }

@@ -198,9 +198,10 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     const bool streams = mode == STRAIT_BLOCK_TIERED, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
     const bool late = at.any_escapes || __any_sync(ALL_LANES, items3.count > 16) || pack;
     if (thread == 0) {
-        publish_size(launch, shared.tag, block.slot, make_size(units, mode, streams ? at.escapes : 0));
+        const uint32_t size = make_size(units, mode, streams ? at.escapes : 0);
+        publish_size(launch, shared.tag, block.slot, size);
         encode_job &job = shared.jobs[parity];
-        job = {0, units, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
+        job = {0, size, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
         if (mode == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }

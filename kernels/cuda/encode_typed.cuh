@@ -383,9 +383,10 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, con
     const uint32_t begin = rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
     const bool late = !tiers || at.any_escapes || __any_sync(ALL_LANES, items3.count > 16);
     if (thread == 0) {
-        publish_size(launch, shared.tag, block.slot, make_size(units, form, coming ? escaped : 0));
+        const uint32_t size = make_size(units, form, coming ? escaped : 0);
+        publish_size(launch, shared.tag, block.slot, size);
         encode_job &job = shared.jobs[parity];
-        job = {0, units, begin, !coming || !WHOLE, block.slot, block.first_slot, block.item, block.dst};
+        job = {0, size, begin, !coming || !WHOLE, block.slot, block.first_slot, block.item, block.dst};
         if (form == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }

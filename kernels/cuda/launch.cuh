@@ -66,19 +66,20 @@ constexpr uint32_t ITEMS_MAX = 256; // of a launch
 constexpr uint64_t SCRATCH_FIXED = sizeof(control) + ITEMS_MAX * sizeof(progress);
 constexpr uint32_t SCAN_WIDTH = 256; // sizes that are looked at together: the planes have room beyond the last block
 
-// The rest of the scratch is four planes of the same size, one word for each block. Tagged and untagged words never lie
-// at one address: a number could look like a tag.
+// The rest of the scratch is planes of the same size, one word for each block, or two. Tagged and untagged words never
+// lie at one address: a number could look like a tag.
 enum plane {
     PLANE_SIZES,  // encode: tagged sizes, below
     PLANE_STARTS, // encode: tagged units of all blocks before it in this launch, modulo 2^28
-    PLANE_SUMS,   // sum of the block
-    PLANE_WORDS,  // decode: block_word, below; then regions that do not fit into the parameters
+    PLANE_NOTES,  // two words, written at once: what has become of the block, tagged, and its sum
+    PLANE_NOTES_TOO,
+    PLANE_REGIONS, // those that do not fit into the parameters
     PLANES
 };
 
-// A coded block: units (11 bits), form (4), escapes (13; there are no more than 4096 in a block that has become
-// smaller). Its form is a mode of those that have been there from the beginning, or a later mode and what the
-// statistics count it as; a page that does not exist has the form BAD_PAGE and no units.
+// What is noted of a coded block, its size: units (11 bits), form (4), escapes (13; there are no more than 4096 in a
+// block that has become smaller). Its form is a mode of those that have been there from the beginning, or a later mode
+// and what the statistics count it as; a page that does not exist has the form BAD_PAGE and no units.
 constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, LATER_FORMS = 6;
 ANY_SIDE uint32_t make_form(uint32_t mode, uint32_t counted)
 {
@@ -110,7 +111,7 @@ ANY_SIDE uint32_t size_escapes(uint32_t size)
     return size >> 15 & 8191;
 }
 
-// A decoded block: escapes (14 bits), the mode that the statistics count it as (3), -status (8).
+// What is noted of a decoded block: escapes (14 bits), the mode that the statistics count it as (3), -status (8).
 ANY_SIDE uint32_t make_word(uint32_t status, uint32_t counted, uint32_t escapes)
 {
     return status << 17 | counted << 14 | escapes;
@@ -173,11 +174,14 @@ struct launch_head {
     strait_class_stats *class_stats;
     uint32_t class_count, table_count;
     uint32_t tickets, slots;
+    uint32_t ends_from, reserved_too;           // from this ticket on there are only ends of chunks
     uint32_t items_at, segments_at, regions_at; // in launch.bytes
     uint32_t item_count;                        // there
     uint8_t element, mode, coded, reserved;     // coded: there are tables to code with
     uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES];
 };
+
+static_assert(offsetof(launch_head, codebook_id) % 4 == 0, "it is read in words");
 
 template <uint32_t SIZE> struct launch {
     launch_head head;

@@ -213,6 +213,7 @@ template <class ITEM> static void order_work(large_launch &launch, const ITEM *i
         order.ends[i] = order.tickets;
         close_chunks(order, items, i, CLOSE_LAG);
     }
+    launch.head.ends_from = order.tickets;
     close_chunks(order, items, count, 0);
     order.finish();
     launch.head.tickets = order.tickets;

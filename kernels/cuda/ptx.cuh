@@ -117,6 +117,11 @@ DEVICE void bulk_prefetch(const void *src, uint32_t bytes)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
 }
 
+DEVICE void prefetch_line(const void *src)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(src) : "memory");
+}
+
 DEVICE void bulk_store(void *dst, const void *src, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(shared_address(src)),
@@ -172,6 +177,26 @@ DEVICE uint64_t load_relaxed(const uint64_t *p)
 DEVICE void load_relaxed_pair(const uint64_t *p, uint64_t v[2])
 {
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(p) : "memory");
+}
+
+// Both words at once: who sees one of them sees the other.
+DEVICE void load_relaxed_both(const uint64_t *p, uint64_t v[2])
+{
+    asm volatile("{\n.reg .b128 x;\n"
+                 "ld.relaxed.gpu.global.b128 x, [%2];\n"
+                 "mov.b128 {%0, %1}, x;\n}"
+                 : "=l"(v[0]), "=l"(v[1])
+                 : "l"(p)
+                 : "memory");
+}
+
+DEVICE void store_relaxed_both(uint64_t *p, uint64_t a, uint64_t b)
+{
+    asm volatile("{\n.reg .b128 x;\n"
+                 "mov.b128 x, {%1, %2};\n"
+                 "st.relaxed.gpu.global.b128 [%0], x;\n}" ::"l"(p),
+                 "l"(a), "l"(b)
+                 : "memory");
 }
 
 DEVICE void store_relaxed(uint64_t *p, uint64_t v)

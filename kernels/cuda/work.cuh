@@ -31,6 +31,35 @@ template <class LAUNCH> DEVICE uint64_t launch_tag(const LAUNCH &launch)
     return (load_relaxed(&launch.head.scratch->launch) + 1) << TAG_SHIFT;
 }
 
+// What has become of a block: a word and its sum.
+template <class LAUNCH>
+DEVICE void note_block(const LAUNCH &launch, uint64_t tag, uint32_t slot, uint32_t word, uint64_t sum)
+{
+    store_relaxed_both(launch.head.planes[PLANE_NOTES] + 2ull * slot, tag | word, sum);
+}
+
+// That, as far as it is known yet: then the word carries the tag.
+struct block_note {
+    uint64_t word, sum;
+};
+
+template <class LAUNCH> DEVICE block_note look_at_note(const LAUNCH &launch, uint32_t slot)
+{
+    uint64_t v[2];
+    load_relaxed_both(launch.head.planes[PLANE_NOTES] + 2ull * slot, v);
+    return {v[0], v[1]};
+}
+
+// Waits until it is known; what was written for the block may be on its way still. `note`: what a look has found.
+template <class LAUNCH> DEVICE uint32_t wait_note(const LAUNCH &launch, uint64_t tag, uint32_t slot, block_note &note)
+{
+    while ((note.word & ~TAG_MASK) != tag) {
+        __nanosleep(20);
+        note = look_at_note(launch, slot);
+    }
+    return static_cast<uint32_t>(note.word & TAG_MASK);
+}
+
 // Lane 0 gets some tickets in a row; show_ticket tells the others the first, and waits for it.
 template <class LAUNCH> DEVICE uint32_t draw_tickets(const LAUNCH &launch, uint32_t count, uint32_t lane)
 {

@@ -22,7 +22,7 @@ static cudaError_t batch_init(struct device *device, struct batch *batch)
     return error;
 }
 
-/* Every block costs 32 bytes of scratch, and a page at least 20 bytes of its chunk: twice a slot is enough for one. Of
+/* Every block costs 40 bytes of scratch, and a page at least 20 bytes of its chunk: twice a slot is enough for one. Of
  * a far one there are fewer: FAR_PAGES_MAX, and one for every 8 KiB. */
 cudaError_t lane_init(struct device *device, struct lane *lane)
 {
