@@ -86,9 +86,18 @@ static strait_status launch_kernel(const means &with, large_launch &launch, size
         return STRAIT_ERR_DEVICE;
     const uint32_t room = full ? with.run.sm_budget : multiprocessors * resident;
     const uint32_t teams = full ? FULL_TEAMS : 1, wanted = (launch.head.tickets + teams - 1) / teams;
-    void *arguments[] = {&launch}; // as much of it as the kernel takes
-    cudaError_t error = cudaLaunchKernel(k.function, dim3(wanted < room ? wanted : room), dim3(k.threads), arguments,
-                                         k.shared_bytes, reinterpret_cast<cudaStream_t>(with.run.stream));
+    void *arguments[] = {&launch};  // as much of it as the kernel takes
+    cudaLaunchAttribute early = {}; // it may begin while the launch before it ends, and waits for that itself
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(wanted < room ? wanted : room);
+    config.blockDim = dim3(k.threads);
+    config.dynamicSmemBytes = k.shared_bytes;
+    config.stream = reinterpret_cast<cudaStream_t>(with.run.stream);
+    config.attrs = &early;
+    config.numAttrs = 1;
+    const cudaError_t error = cudaLaunchKernelExC(&config, k.function, arguments);
     return error == cudaSuccess ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 

@@ -115,6 +115,7 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS == 1 ? DECODE_RESID
         init_team(team);
     if (warp == LAST_WARP && threadIdx.x % 32 < 16)
         reinterpret_cast<uint32_t *>(team.shared().keys)[threadIdx.x % 32] = sum_keys[threadIdx.x % 32];
+    wait_for_launches_before();
     const uint32_t drawn = warp == FIRST_WARP ? draw_first(launch, gridDim.x * TEAMS, threadIdx.x % 32) : 0;
     __syncthreads();
     if (warp == FIRST_WARP)

@@ -207,6 +207,8 @@ DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t
     beginner known = {launch_tag(launch), 0, 0xffffffffu, false, true, choose_share(tickets, teams), drawn};
     walk at;
     walk_begin(launch, at);
+    if (is_short(launch, teams))
+        let_next_launch_begin();
     for (;;) {
         if (!known.has_drawn)
             known.draw(launch, lane);
@@ -248,6 +250,7 @@ DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t
             ticket++;
         }
     }
+    let_next_launch_begin();
     wait_stage(shared, known.turn);
     if (lane == 0) {
         shared.blocks[known.turn % LOOKED_UP].what = BLOCK_STOP;

@@ -148,6 +148,8 @@ DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
     uint32_t ticket = show_ticket(drawn);
     begin_state known = {{}, NO_TABLE, 0};
     walk_begin(launch, known.at);
+    if (is_short(launch, teams))
+        let_next_launch_begin();
     while (ticket != 0 && ticket < launch.head.tickets) {
         walk_to(launch, known.at, ticket);
         if (known.at.kind == KIND_CLOSE) {
@@ -167,6 +169,7 @@ DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, u
         ticket = next_ticket(launch, shared, known.turn, lane);
     }
     const uint32_t turn = known.turn;
+    let_next_launch_begin();
     if (turn > 0)
         barrier_wait(&shared.empty, (turn - 1) & 1);
     if (lane == 0)

@@ -46,6 +46,7 @@ template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch,
         barrier_init(&shared.begun[i], 1);
     shared.base = NO_TABLE;
     fence_bulk();
+    wait_for_launches_before();
     shared.tag = launch_tag(launch);
 }
 
@@ -58,6 +59,8 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_re
     const encode_team<CODER> team = {memory + number * encode_team<CODER>::BYTES, number};
     if (threadIdx.x == number * TEAM_THREADS)
         init_team(launch, team);
+    else
+        wait_for_launches_before();
     const uint32_t drawn = warp == FIRST_WARP ? draw_tickets(launch, 1, threadIdx.x % 32) : 0;
     __syncthreads();
     if (warp == FIRST_WARP)

@@ -244,6 +244,20 @@ DEVICE uint32_t count_acq_rel(uint32_t *p)
     return v;
 }
 
+// ---- Launches -----------------------------------------------------------------------------------------------------
+
+// The next launch on the stream may take what room this one leaves; it waits before it looks at anything.
+DEVICE void let_next_launch_begin()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// The launches before this one have ended, and what they wrote is there.
+DEVICE void wait_for_launches_before()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // ---- Warps --------------------------------------------------------------------------------------------------------
 
 // Sum of this lane's value and those of lower lanes. A shuffle says itself whether there was a lane to take from.

@@ -174,6 +174,14 @@ struct done_list {
     }
 };
 
+// A launch of few tickets lets the next one begin at once: that costs a long one more than it gains.
+constexpr uint32_t FEW_TICKETS = 16; // of a team
+
+template <class LAUNCH> DEVICE bool is_short(const LAUNCH &launch, uint32_t teams)
+{
+    return launch.head.tickets <= FEW_TICKETS * teams;
+}
+
 // The last team to end makes the scratch ready for the next launch. All lanes of its first warp call it.
 template <class LAUNCH> DEVICE void end_team(const LAUNCH &launch, uint32_t lane, uint32_t teams)
 {
