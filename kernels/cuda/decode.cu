@@ -53,38 +53,62 @@ template <class LAUNCH> DEVICE const region &find_region_of(const LAUNCH &launch
     return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[block.region];
 }
 
+// What a warp of workers leaves of a block for the last warp.
+DEVICE void leave_block(decode_shared &shared, uint32_t stage, uint64_t lane_sum, uint32_t found, uint32_t warp,
+                        uint32_t lane)
+{
+    const uint64_t sum = warp_sum(lane_sum);
+    if (lane == 0) {
+        shared.sums[stage][warp] = sum;
+        shared.escapes[stage][warp] = found;
+    }
+    warp_arrive(&shared.done[stage], lane);
+}
+
+// What a warp of workers knows from one block to the next.
+struct worker_state {
+    decode_team team;
+    uint32_t turn, tiered_turn, lane, warp;
+};
+
+// A block of the later modes. Their code is called: what is in registers meanwhile is in memory for all other blocks
+// too, so the warp forgets what it knows.
+template <uint32_t TEAMS> DEVICE void work_later(const region &of_block, worker_state &known)
+{
+    if (known.lane == 0)
+        known.team.shared().turns[known.warp] = make_uint2(known.turn, known.tiered_turn);
+    __syncwarp();
+    const typed_found typed = work_typed<TEAMS>(of_block, known.turn);
+    const uint32_t number = read_thread(), thread = number % TEAM_THREADS;
+    known.team = this_team<TEAMS>(number);
+    known.lane = thread % 32, known.warp = thread / 32;
+    decode_shared &shared = known.team.shared();
+    const uint2 turns = shared.turns[known.warp];
+    known.turn = turns.x, known.tiered_turn = turns.y;
+    leave_block(shared, known.turn % DECODE_STAGES, typed.sum, typed.found, known.warp, known.lane);
+}
+
 template <uint32_t TEAMS, class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const decode_team &team)
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS;
-    uint32_t lane = thread % 32, warp = thread / 32;
-    decode_shared &shared = team.shared();
-    uint32_t tiered_turn = 0;
-    block_writer writer = {shared.keys, {}};
-    for (uint32_t turn = 0;; turn++) {
-        forget(lane), forget(warp);
-        const uint32_t stage = turn % DECODE_STAGES;
-        barrier_wait(&shared.full[stage], turn / DECODE_STAGES & 1);
-        const decode_block &block = shared.blocks[turn % LOOKED_UP];
+    worker_state known = {team, 0, 0, thread % 32, thread / 32};
+    for (;; known.turn++) {
+        forget(known.lane), forget(known.warp);
+        decode_shared &shared = known.team.shared();
+        const uint32_t stage = known.turn % DECODE_STAGES;
+        barrier_wait(&shared.full[stage], known.turn / DECODE_STAGES & 1);
+        const decode_block &block = shared.blocks[known.turn % LOOKED_UP];
         const bool stop = (block.what & BLOCK_STOP) != 0;
+        block_writer writer = {shared.keys, {0, 0, 0}};
         uint32_t found = WARP_BAD;
-        writer.sum = {0, 0, 0};
-        if (!stop) {
-            if (!may_decode(launch, team, block, warp)) {
-                found = WARP_BAD;
-            } else if (block.mode() >= STRAIT_BLOCK_BASE) {
-                const typed_found typed = work_typed<TEAMS>(find_region_of(launch, block), turn);
-                found = typed.found;
-                writer.sum.products = typed.sum;
-            } else {
-                found = work_block(launch, team, stage, block, writer, &tiered_turn, warp, lane);
+        if (!stop && may_decode(launch, known.team, block, known.warp)) {
+            if (block.mode() >= STRAIT_BLOCK_BASE) {
+                work_later<TEAMS>(find_region_of(launch, block), known);
+                continue;
             }
+            found = work_block(launch, known.team, stage, block, writer, &known.tiered_turn, known.warp, known.lane);
         }
-        const uint64_t sum = warp_sum(sum_total(writer.sum));
-        if (lane == 0) {
-            shared.sums[stage][warp] = sum;
-            shared.escapes[stage][warp] = found;
-        }
-        warp_arrive(&shared.done[stage], lane);
+        leave_block(shared, stage, sum_total(writer.sum), found, known.warp, known.lane);
         if (stop)
             break;
     }

@@ -81,6 +81,7 @@ struct alignas(16) decode_shared {
     // Of blocks of the later modes: rankings of their bases, what base_order makes of their values, first words.
     alignas(16) uint32_t base_images[DECODE_STAGES][16];
     uint32_t orders[DECODE_STAGES][WORKER_WARPS], firsts[DECODE_STAGES][WORKER_WARPS];
+    uint2 turns[WORKER_WARPS]; // what a warp of workers keeps here meanwhile: turns of all blocks, of tiers
 };
 
 struct decode_team {

@@ -371,10 +371,10 @@ DEVICE typed_found work_type(const one_region &launch, const decode_team &team, 
 }
 
 // The team of this thread, found again: so the compiler knows that all of it is shared memory.
-template <uint32_t TEAMS> DEVICE decode_team this_team()
+template <uint32_t TEAMS> DEVICE decode_team this_team(uint32_t thread = threadIdx.x)
 {
     extern __shared__ __align__(1024) uint8_t memory[];
-    const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS;
+    const uint32_t number = TEAMS == 1 ? 0 : thread / TEAM_THREADS;
     return {memory + number * decode_team::BYTES, number};
 }
 

@@ -19,6 +19,14 @@ DEVICE void forget(uint32_t &x)
     asm volatile("" : "+r"(x));
 }
 
+// The number of this thread, read once more: it is not kept in a register for the sake of this.
+DEVICE uint32_t read_thread()
+{
+    uint32_t number;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+    return number;
+}
+
 DEVICE uint32_t shared_address(const void *p)
 {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
