@@ -36,14 +36,14 @@ static unsigned choice(const char *name, const char *const words[], unsigned cou
 
 struct coll_settings coll_settings_read(void)
 {
-    static const char *const modes[] = {"auto", "raw", "off", "compress"};
+    static const char *const modes[] = {"raw", "auto", "compress", "off"};
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     return (struct coll_settings){
-        .raw = mode == 1,
-        .off = mode == 2,
-        .forced = mode == 3,
+        .raw = mode == 0,
+        .forced = mode == 2,
+        .off = mode == 3,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .library = setting("STRAIT_COLL_NCCL"),

@@ -1,6 +1,6 @@
 /* What the environment asks for, read once per process, when NCCL is first called.
  *
- *   STRAIT_COLL        auto (the default): what is faster so is compressed, compress: all that can be, raw: nothing,
+ *   STRAIT_COLL        raw (the default): nothing is compressed, auto: what is faster so, compress: all that can be,
  *                      off: calls are passed on and not looked at
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends

@@ -6,7 +6,7 @@
  * that want to know or to choose. docs/collectives.md tells how it gets between a program and NCCL, and which variables
  * of the environment it reads.
  *
- * In this version nothing is compressed: every call goes on as it came, and is counted.
+ * Unless STRAIT_COLL asks for more, every call goes on as it came, and is counted.
  *
  * Counts: `calls` and `bytes` of what NCCL accepted, `failed` of what it refused at once. Bytes are the count argument
  * times the size of an element: for all_gather, all_to_all, gather and scatter what goes to or comes from one rank, for
@@ -46,8 +46,8 @@ enum strait_coll_choice {
 
 /* From the next call on. comm: of a communicator that this process made through this library and has not destroyed, in
  * a group only after the group has ended; NULL: of all, those that are yet to be made too. All ranks of a communicator
- * have to choose alike before the same call. STRAIT_COLL=raw pins all when NCCL is first called. ERR_INVALID: not such
- * a communicator, or not such a choice. */
+ * have to choose alike before the same call. STRAIT_COLL=raw, the default, pins all when NCCL is first called, and
+ * nothing can be compressed in that process then. ERR_INVALID: not such a communicator, or not such a choice. */
 STRAIT_API enum strait_status strait_coll_pin(struct ncclComm *comm, int choice);
 
 /* Writes a text of several lines, always ended when dst_capacity > 0: the libraries, the communicator, and a table of

@@ -10,7 +10,8 @@ mkdir -p "$scratch"
 fake=$tests/fake_libnccl/libnccl.so.2
 old=$tests/fake_libnccl-old/libnccl.so.2
 export FAKE_NCCL=$fake FAKE_CUDA=$tests/fake_cuda/libcuda.so.1
-unset STRAIT_COLL STRAIT_COLL_NCCL STRAIT_COLL_PRINT LD_PRELOAD LD_LIBRARY_PATH
+unset STRAIT_COLL_NCCL STRAIT_COLL_PRINT LD_PRELOAD LD_LIBRARY_PATH
+export STRAIT_COLL=auto # there is no GPU, so nothing is compressed
 # What is preloaded comes before the runtime of the sanitizer, which it brings along.
 export ASAN_OPTIONS=verify_asan_link_order=0:${ASAN_OPTIONS:-}
 
@@ -151,7 +152,7 @@ refuse)
     said 1 "is not NCCL: it has no ncclGetUniqueId"
     expect 0 env STRAIT_COLL=fast STRAIT_COLL_PRINT=yes "STRAIT_COLL_NCCL=$scratch/none.so" \
         "${by_name[@]}" --local "$coll" missing
-    said 1 "STRAIT_COLL=fast is not understood: taken as auto"
+    said 1 "STRAIT_COLL=fast is not understood: taken as raw"
     said 1 "STRAIT_COLL_PRINT=yes is not understood: taken as 0"
     ;;
 # Reports on standard error.

@@ -44,6 +44,7 @@ def report(library, comm):
 def main():
     ours, fake_path = sys.argv[1:]
     os.environ["STRAIT_COLL_NCCL"] = fake_path
+    os.environ["STRAIT_COLL"] = "auto"
     nccl = declare(ctypes.CDLL(ours))
     fake = ctypes.CDLL(fake_path)
     fake.fake_take.restype = ctypes.c_char_p
