@@ -21,17 +21,26 @@ struct tier3_items {
         return table[values[i] >> 7];
     }
 
+    // The last of those that are left.
+    DEVICE uint32_t take(uint32_t &left) const
+    {
+        const uint32_t i = highest_bit(left);
+        left ^= 1u << i;
+        return item(i);
+    }
+
     DEVICE void collect()
     {
         low = high = escapes = 0;
         count = popcount(wanted);
         uint32_t left = wanted;
+        if (count % 2 != 0)
+            low = take(left);
 #pragma unroll 1
-        while (left != 0) { // from the last to the first
-            uint32_t i = highest_bit(left);
-            left ^= 1u << i;
-            high = shift_left(low, high, 4);
-            low = low * 16 + item(i);
+        while (left != 0) { // from the last to the first, two at a time: one would wait for memory as long
+            const uint32_t later = take(left), earlier = take(left);
+            high = shift_left(low, high, 8);
+            low = low * 256 + later * 16 + earlier;
         }
         if (count > 16) { // not all of them fitted
             left = wanted;
