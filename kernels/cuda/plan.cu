@@ -261,6 +261,8 @@ static void fill_item(decode_item &item, const strait_decode_item &from)
     item.page_status_count = from.page_status_count;
     item.alignment = static_cast<uint16_t>(shape.alignment);
     item.at_most = (from.flags & STRAIT_DECODE_AT_MOST) != 0;
+    if (item.at_most) // a chunk is whole units, and so is what bulk copies move
+        item.src_size = from.src_size / UNIT * UNIT;
     const uint64_t checks = (item.page_count + static_cast<uint64_t>(item.block_count) + CHECK_UNITS - 1) / CHECK_UNITS;
     item.checks = static_cast<uint32_t>(checks < CHECKS_MAX ? checks : CHECKS_MAX);
 }
