@@ -1,0 +1,135 @@
+#include "tests/coll_engine/harness.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include <strait/collective.h>
+
+enum { RANKS_MAX = 8 };
+
+static pthread_barrier_t barrier;
+
+struct start {
+    struct rank rank;
+    coll_id id;
+    void (*body)(struct rank *);
+};
+
+/* ---- Ranks ------------------------------------------------------------------------------------------------------- */
+
+void rank_begin(struct rank *rank, coll_id id)
+{
+    fake_device_set(rank->rank);
+    rank->stream = fake_stream_make();
+    require_ok(ncclCommInitRank(&rank->comm, rank->ranks, id, rank->rank));
+}
+
+void rank_end(struct rank *rank)
+{
+    coll_result error;
+    fake_stream_wait(rank->stream);
+    require_ok(ncclCommGetAsyncError(rank->comm, &error));
+    require_ok(error);
+    ranks_meet();
+    require_ok(ncclCommDestroy(rank->comm));
+    fake_stream_end(rank->stream);
+}
+
+static void *run_plain(void *argument)
+{
+    struct start *start = argument;
+    start->body(&start->rank);
+    return NULL;
+}
+
+static void *run_whole(void *argument)
+{
+    struct start *start = argument;
+    rank_begin(&start->rank, start->id);
+    start->body(&start->rank);
+    rank_end(&start->rank);
+    return NULL;
+}
+
+void ranks_meet(void)
+{
+    (void)pthread_barrier_wait(&barrier);
+}
+
+static void start_all(int ranks, void *(*run)(void *), void (*body)(struct rank *), void *argument)
+{
+    struct start starts[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+    coll_id id;
+    require_ok(ncclGetUniqueId(&id));
+    require(pthread_barrier_init(&barrier, NULL, (unsigned)ranks) == 0);
+    for (int i = 0; i < ranks; i++) {
+        starts[i] = (struct start){{.rank = i, .ranks = ranks, .argument = argument}, id, body};
+        require(pthread_create(&threads[i], NULL, run, &starts[i]) == 0);
+    }
+    for (int i = 0; i < ranks; i++)
+        require(pthread_join(threads[i], NULL) == 0);
+    pthread_barrier_destroy(&barrier);
+}
+
+void ranks_run(int ranks, void (*body)(struct rank *), void *argument)
+{
+    start_all(ranks, run_whole, body, argument);
+    require(fake_gpu.made == 0);
+}
+
+void ranks_start(int ranks, void (*body)(struct rank *), void *argument)
+{
+    start_all(ranks, run_plain, body, argument);
+}
+
+/* ---- The report -------------------------------------------------------------------------------------------------- */
+
+struct told told_of(coll_comm comm, const char *operation, const char *type)
+{
+    static _Thread_local char text[1 << 16];
+    struct told told = {0};
+    require(strait_coll_report(comm, text, sizeof(text)) <= sizeof(text));
+    for (char *rest = text, *line; (line = strtok_r(rest, "\n", &rest)) != NULL;) {
+        char of[32], row[32];
+        unsigned long long calls, bytes, grouped, captured, failed, compressed, wire;
+        int end = 0;
+        if (sscanf(line, "%31s %31s %llu %llu %llu %llu %llu %llu %llu %n", of, row, &calls, &bytes, &grouped,
+                   &captured, &failed, &compressed, &wire, &end) < 9)
+            continue;
+        if (strcmp(of, operation) != 0 || strcmp(row, type) != 0)
+            continue;
+        told = (struct told){.calls = calls, .compressed = compressed, .wire = wire};
+        snprintf(told.reason, sizeof(told.reason), "%s", line + end);
+    }
+    return told;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+void *values_new(int type, size_t count, size_t shift)
+{
+    const size_t size = element_bytes(type);
+    uint8_t *memory = malloc((count + shift) * size + 1);
+    require(memory != NULL);
+    memset(memory, 0x5b, (count + shift) * size + 1);
+    return memory + shift * size;
+}
+
+void values_free(void *values, int type, size_t shift)
+{
+    free((uint8_t *)values - shift * element_bytes(type));
+}
+
+/* ---- Suites ------------------------------------------------------------------------------------------------------ */
+
+int suite_run(const char *name, TCase *tests)
+{
+    Suite *suite = suite_create(name);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}

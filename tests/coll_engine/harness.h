@@ -1,0 +1,49 @@
+/* Ranks as threads of a test, with communicators of the fake NCCL behind libstrait-coll. */
+#ifndef STRAIT_TESTS_COLL_ENGINE_HARNESS_H
+#define STRAIT_TESTS_COLL_ENGINE_HARNESS_H
+
+#include <check.h>
+
+#include "collective/call.h"
+#include "tests/coll_engine/values.h"
+#include "tests/coll_fake/fake.h"
+#include "tests/collective/fake_nccl.h"
+#include "tests/support.h"
+
+/* One rank, in a thread of its own, whose device is the one with its number. */
+struct rank {
+    int rank, ranks;
+    coll_comm comm;
+    coll_stream stream;
+    void *argument;
+};
+
+/* Makes communicators, runs `body` on all ranks at once, waits for streams, destroys what was made. Settings of the
+ * library are what the environment has at the first call of a process: a test sets them before. */
+void ranks_run(int ranks, void (*body)(struct rank *), void *argument);
+
+/* The parts of it, for ranks that end in other ways. */
+void ranks_start(int ranks, void (*body)(struct rank *), void *argument);
+void rank_begin(struct rank *rank, coll_id id);
+void rank_end(struct rank *rank);
+
+/* All of them, at this point. */
+void ranks_meet(void);
+
+#define require_ok(call) require((call) == COLL_SUCCESS)
+
+/* What the report tells of an operation and a type: calls, and those that were compressed, and bytes for these. */
+struct told {
+    unsigned long long calls, compressed, wire;
+    char reason[160];
+};
+struct told told_of(coll_comm comm, const char *operation, const char *type);
+
+/* Memory for `count` values, which starts `shift` elements behind a round address and is filled with something. */
+void *values_new(int type, size_t count, size_t shift);
+void values_free(void *values, int type, size_t shift);
+
+/* Runs a suite, each test in a process of its own. */
+int suite_run(const char *name, TCase *tests);
+
+#endif

@@ -1,0 +1,72 @@
+#include "tests/coll_engine/values.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collective/call.h"
+#include "collective/reduce_values.h"
+
+size_t element_bytes(int type)
+{
+    return type == COLL_FP32 || type == COLL_INT32 ? 4 : type == COLL_UINT8 ? 1 : 2;
+}
+
+const char *type_name(int type)
+{
+    return type == COLL_BF16 ? "bf16" : type == COLL_FP16 ? "fp16" : type == COLL_FP32 ? "fp32" : "other";
+}
+
+static uint64_t draw(uint64_t *state)
+{
+    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ x >> 30) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ x >> 27) * UINT64_C(0x94D049BB133111EB);
+    return x ^ x >> 31;
+}
+
+/* Nearly normal: the sum of four numbers that are spread evenly. */
+static uint32_t normal(int type, uint64_t random)
+{
+    int64_t sum = 0;
+    for (unsigned i = 0; i < 4; i++)
+        sum += (int64_t)(random >> 16 * i & 0xffff) - 0x8000;
+    const double x = ((double)sum + 0.3) * 0x1p-18; /* 0.3: not rounder than others */
+    const enum coll_reduce_type to = type == COLL_BF16   ? COLL_REDUCE_BF16
+                                     : type == COLL_FP16 ? COLL_REDUCE_FP16
+                                                         : COLL_REDUCE_FP32;
+    const uint32_t bits = coll_reduce_narrow(to, x);
+    return type == COLL_FP32 ? bits ^ (uint32_t)(random * 0x9E3779B1u & 0xfff) : bits;
+}
+
+static uint32_t value(int type, enum values kind, uint64_t random)
+{
+    if (kind == VALUES_NOISE)
+        return (uint32_t)random;
+    const uint32_t bits = normal(type, random);
+    return kind == VALUES_WIDENED && type == COLL_FP32 ? bits & 0xffff0000 : bits;
+}
+
+void values_fill(void *values, int type, size_t count, enum values kind, uint64_t seed)
+{
+    const size_t size = element_bytes(type);
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t bits = value(type, kind, draw(&seed));
+        memcpy((uint8_t *)values + i * size, &bits, size); /* little-endian */
+    }
+}
+
+bool values_are(const void *values, int type, size_t count, enum values kind, uint64_t seed)
+{
+    const size_t size = element_bytes(type);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t is = 0, bits = value(type, kind, draw(&seed));
+        memcpy(&is, (const uint8_t *)values + i * size, size);
+        bits &= size == 4 ? UINT32_MAX : (UINT32_C(1) << 8 * size) - 1;
+        if (is == bits)
+            continue;
+        fprintf(stderr, "value %zu of %zu is %x, not %x\n", i, count, is, bits);
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,125 @@
+/* Events. One that was recorded while its stream was captured is a point of that graph, and brings the stream that waits
+ * for it into the graph. */
+#include <pthread.h>
+
+#include "tests/coll_fake/stream.h"
+
+struct CUevent_st {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    uint64_t recorded, over;
+    unsigned references;
+    double clock;
+    coll_stream origin; /* that was captured, by that number, when it was recorded */
+    uint64_t graph;     /* 0: none */
+};
+
+struct mark {
+    struct CUevent_st *event;
+    uint64_t number;
+};
+
+struct CUevent_st *fake_event_make(void)
+{
+    struct CUevent_st *event = calloc(1, sizeof(*event));
+    demand(event != NULL);
+    pthread_mutex_init(&event->lock, NULL);
+    pthread_cond_init(&event->changed, NULL);
+    event->references = 1;
+    return event;
+}
+
+void fake_event_end(struct CUevent_st *event)
+{
+    pthread_mutex_lock(&event->lock);
+    const bool last = --event->references == 0;
+    pthread_mutex_unlock(&event->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&event->lock);
+    pthread_cond_destroy(&event->changed);
+    free(event);
+}
+
+static void end_mark(void *argument)
+{
+    fake_event_end(((struct mark *)argument)->event);
+}
+
+static void reach(coll_stream stream, void *argument)
+{
+    const struct mark *mark = argument;
+    struct CUevent_st *event = mark->event;
+    pthread_mutex_lock(&event->lock);
+    if (event->over < mark->number)
+        event->over = mark->number;
+    event->clock = fake_stream_clock(stream);
+    pthread_cond_broadcast(&event->changed);
+    pthread_mutex_unlock(&event->lock);
+}
+
+static void await(coll_stream stream, void *argument)
+{
+    const struct mark *mark = argument;
+    struct CUevent_st *event = mark->event;
+    (void)stream;
+    pthread_mutex_lock(&event->lock);
+    while (event->over < mark->number)
+        pthread_cond_wait(&event->changed, &event->lock);
+    pthread_mutex_unlock(&event->lock);
+}
+
+static void queue_mark(struct CUevent_st *event, coll_stream stream, bool record)
+{
+    pthread_mutex_lock(&event->lock);
+    event->references++;
+    event->recorded += record;
+    const struct mark mark = {event, event->recorded};
+    pthread_mutex_unlock(&event->lock);
+    fake_queue(stream, record ? reach : await, end_mark, &mark, sizeof(mark));
+}
+
+void fake_event_record(struct CUevent_st *event, coll_stream stream)
+{
+    event->graph = fake_capture(stream);
+    event->origin = stream;
+    if (event->graph == 0)
+        queue_mark(event, stream, true);
+}
+
+/* CUDA refuses that a graph waits for what is outside of it, and that what is outside waits for it. */
+void fake_event_follow(coll_stream stream, struct CUevent_st *event)
+{
+    const uint64_t graph = fake_capture(stream);
+    if (event->graph == 0) {
+        demand(graph == 0);
+        queue_mark(event, stream, false);
+        return;
+    }
+    demand(fake_capture(event->origin) == event->graph); /* it has not ended */
+    if (graph == 0)
+        fake_capture_join(stream, event->origin);
+    else
+        demand(graph == event->graph);
+}
+
+bool fake_event_over(struct CUevent_st *event)
+{
+    pthread_mutex_lock(&event->lock);
+    demand(event->graph == 0);
+    const bool over = event->over == event->recorded;
+    pthread_mutex_unlock(&event->lock);
+    return over;
+}
+
+double fake_event_seconds(struct CUevent_st *from, struct CUevent_st *to)
+{
+    demand(fake_event_over(from) && fake_event_over(to));
+    pthread_mutex_lock(&from->lock);
+    const double began = from->clock;
+    pthread_mutex_unlock(&from->lock);
+    pthread_mutex_lock(&to->lock);
+    const double ended = to->clock;
+    pthread_mutex_unlock(&to->lock);
+    return ended - began;
+}

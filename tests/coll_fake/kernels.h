@@ -1,0 +1,18 @@
+/* The kernels of collective/engine/gpu.h, as work of streams. */
+#ifndef STRAIT_TESTS_COLL_FAKE_KERNELS_H
+#define STRAIT_TESTS_COLL_FAKE_KERNELS_H
+
+#include "collective/engine/gpu.h"
+
+/* All arguments are copied. */
+void kernel_seal(const struct gpu_seal *seal, coll_stream stream);
+void kernel_check(const struct gpu_check *check, coll_stream stream);
+void kernel_meet(const struct gpu_meet *meet, coll_stream stream);
+void kernel_make_void(const struct gpu_void *what, coll_stream stream);
+void kernel_verify(const struct gpu_verify *verify, coll_stream stream);
+void kernel_reduce(const struct coll_reduce *reduce, coll_stream stream);
+
+/* A codec whose calls are work of their run's stream. */
+const struct strait_codec *fake_codec(void);
+
+#endif

@@ -1,0 +1,80 @@
+/* Between the parts of the fake NCCL. */
+#ifndef STRAIT_TESTS_COLL_FAKE_NCCL_H
+#define STRAIT_TESTS_COLL_FAKE_NCCL_H
+
+#include <pthread.h>
+
+#include "tests/coll_fake/fake.h"
+#include "tests/collective/fake_calls.h"
+
+enum { WORLD_MAX = 8, INVALID_ARGUMENT = 4 };
+
+/* What one rank has ready for another, or waits for. */
+struct post {
+    struct post *next;
+    const struct item *item;
+    uint8_t *buffer;
+    size_t bytes;
+    bool *pending; /* cleared when it has been copied */
+};
+
+/* From one rank to another: on one of both sides there is nothing. */
+struct channel {
+    struct post *sends, *receives;
+};
+
+/* What the ranks of a communicator share. */
+struct world {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct world *next; /* in the making */
+    coll_id id;
+    int ranks, joined, references;
+    bool split; /* it was made by a split */
+    /* Sends and receives, and collectives, do not match each other. */
+    struct channel channels[2][WORLD_MAX][WORLD_MAX];
+    struct {
+        int colors[WORLD_MAX], keys[WORLD_MAX];
+        int told, taken;
+        struct world *made[WORLD_MAX];
+        int rank_of[WORLD_MAX];
+    } splitting;
+};
+
+struct ncclComm {
+    struct world *world;
+    int rank, device;
+    bool aborted;      /* under the world's lock */
+    unsigned underway; /* pieces of work that may still run. Under the world's lock */
+    struct CUevent_st *last; /* of what it moved before, on stream */
+    coll_stream stream;
+};
+
+/* One call of an operation. */
+enum kind { KIND_SEND, KIND_RECEIVE, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_REDUCE_SCATTER, KIND_ALL_REDUCE, KIND_BROADCAST };
+
+struct item {
+    enum kind kind;
+    coll_comm comm;
+    coll_stream stream;
+    const uint8_t *send;
+    uint8_t *receive;
+    size_t count, bytes; /* bytes: of count */
+    int type, reduction, peer;
+};
+
+/* nccl_group.c: now, or with the end of the group. */
+coll_result fake_nccl_ask(const struct item *item);
+coll_result fake_nccl_make(coll_comm *slot, int ranks, const coll_id *id, int rank, int device);
+coll_result fake_nccl_split(coll_comm comm, int color, int key, coll_comm *slot);
+
+/* nccl_comm.c: both wait for all ranks in the second part. */
+coll_comm fake_comm_begin(int ranks, const coll_id *id, int rank, int device);
+void fake_comm_finish(coll_comm comm);
+void fake_split_begin(coll_comm comm, int color, int key);
+coll_comm fake_split_finish(coll_comm comm); /* NULL: it is left out */
+
+/* nccl_move.c: puts all operations of one communicator on its streams, as one. */
+void fake_nccl_launch(const struct item *items, unsigned count);
+
+#endif

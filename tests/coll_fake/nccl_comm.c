@@ -1,0 +1,233 @@
+/* Communicators of the fake NCCL: made by all ranks together, which are threads. */
+#include <string.h>
+
+#include "tests/coll_fake/nccl.h"
+
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static struct world *worlds; /* that lack ranks */
+
+/* ---- Worlds ------------------------------------------------------------------------------------------------------ */
+
+static struct world *world_make(int ranks)
+{
+    struct world *world = calloc(1, sizeof(*world));
+    demand(world != NULL && ranks > 0 && ranks <= WORLD_MAX);
+    pthread_mutex_init(&world->lock, NULL);
+    pthread_cond_init(&world->changed, NULL);
+    world->ranks = ranks;
+    return world;
+}
+
+static void world_drop(struct world *world)
+{
+    pthread_mutex_lock(&world->lock);
+    const bool last = --world->references == 0;
+    pthread_mutex_unlock(&world->lock);
+    if (!last)
+        return;
+    pthread_mutex_destroy(&world->lock);
+    pthread_cond_destroy(&world->changed);
+    free(world);
+}
+
+static struct world *world_of(const coll_id *id, int ranks)
+{
+    pthread_mutex_lock(&making);
+    struct world **at = &worlds;
+    while (*at != NULL && memcmp(&(*at)->id, id, sizeof(*id)) != 0)
+        at = &(*at)->next;
+    struct world *world = *at;
+    if (world == NULL) {
+        world = *at = world_make(ranks);
+        world->id = *id;
+    }
+    demand(world->ranks == ranks);
+    world->references++;
+    if (++world->joined == ranks)
+        *at = world->next;
+    pthread_mutex_unlock(&making);
+    return world;
+}
+
+static coll_comm comm_make(struct world *world, int rank, int device)
+{
+    coll_comm comm = calloc(1, sizeof(*comm));
+    demand(comm != NULL && rank >= 0 && rank < world->ranks);
+    *comm = (struct ncclComm){.world = world, .rank = rank, .device = device};
+    return comm;
+}
+
+coll_comm fake_comm_begin(int ranks, const coll_id *id, int rank, int device)
+{
+    struct world *world = world_of(id, ranks);
+    pthread_mutex_lock(&world->lock);
+    pthread_cond_broadcast(&world->changed);
+    pthread_mutex_unlock(&world->lock);
+    return comm_make(world, rank, device);
+}
+
+static bool is_complete(const struct world *world)
+{
+    pthread_mutex_lock(&making);
+    const bool complete = world->joined == world->ranks;
+    pthread_mutex_unlock(&making);
+    return complete;
+}
+
+void fake_comm_finish(coll_comm comm)
+{
+    struct world *world = comm->world;
+    pthread_mutex_lock(&world->lock);
+    while (!is_complete(world))
+        pthread_cond_wait(&world->changed, &world->lock);
+    pthread_mutex_unlock(&world->lock);
+}
+
+/* ---- Split ------------------------------------------------------------------------------------------------------- */
+
+static bool goes_before(const struct world *world, int a, int b)
+{
+    const int x = world->splitting.keys[a], y = world->splitting.keys[b];
+    return x != y ? x < y : a < b;
+}
+
+/* By the last rank that tells. */
+static void divide(struct world *world)
+{
+    for (int rank = 0; rank < world->ranks; rank++) {
+        const int color = world->splitting.colors[rank];
+        int before = 0, same = 0, first = rank;
+        for (int other = 0; other < world->ranks; other++) {
+            if (world->splitting.colors[other] != color)
+                continue;
+            same++;
+            before += goes_before(world, other, rank);
+            first = other < first ? other : first;
+        }
+        if (first == rank && color >= 0) {
+            world->splitting.made[rank] = world_make(same);
+            world->splitting.made[rank]->split = true;
+            world->splitting.made[rank]->references = world->splitting.made[rank]->joined = same;
+        }
+        world->splitting.made[rank] = color >= 0 ? world->splitting.made[first] : NULL;
+        world->splitting.rank_of[rank] = before;
+    }
+}
+
+void fake_split_begin(coll_comm comm, int color, int key)
+{
+    struct world *world = comm->world;
+    pthread_mutex_lock(&world->lock);
+    while (world->splitting.told == world->ranks) /* some have yet to take what the split before made */
+        pthread_cond_wait(&world->changed, &world->lock);
+    world->splitting.colors[comm->rank] = color;
+    world->splitting.keys[comm->rank] = key;
+    if (++world->splitting.told == world->ranks)
+        divide(world);
+    pthread_cond_broadcast(&world->changed);
+    pthread_mutex_unlock(&world->lock);
+}
+
+coll_comm fake_split_finish(coll_comm comm)
+{
+    struct world *world = comm->world;
+    pthread_mutex_lock(&world->lock);
+    while (world->splitting.told < world->ranks)
+        pthread_cond_wait(&world->changed, &world->lock);
+    struct world *made = world->splitting.made[comm->rank];
+    const int rank = world->splitting.rank_of[comm->rank];
+    if (++world->splitting.taken == world->ranks)
+        world->splitting.told = world->splitting.taken = 0;
+    pthread_cond_broadcast(&world->changed);
+    pthread_mutex_unlock(&world->lock);
+    return made != NULL ? comm_make(made, rank, comm->device) : NULL;
+}
+
+/* ---- The end, and what is known of one --------------------------------------------------------------------------- */
+
+static void end(coll_comm comm, bool abort)
+{
+    struct world *world = comm->world;
+    pthread_mutex_lock(&world->lock);
+    comm->aborted |= abort;
+    pthread_cond_broadcast(&world->changed);
+    while (comm->underway > 0)
+        pthread_cond_wait(&world->changed, &world->lock);
+    pthread_mutex_unlock(&world->lock);
+    if (comm->last != NULL)
+        fake_event_end(comm->last);
+    free(comm);
+    world_drop(world);
+}
+
+#pragma GCC visibility push(default)
+int pncclCommDestroy(coll_comm comm)
+{
+    if (comm == NULL)
+        return COLL_SUCCESS;
+    end(comm, false);
+    return COLL_SUCCESS;
+}
+ALIAS(CommDestroy)
+
+int pncclCommAbort(coll_comm comm)
+{
+    if (comm == NULL)
+        return COLL_SUCCESS;
+    end(comm, true);
+    return COLL_SUCCESS;
+}
+ALIAS(CommAbort)
+
+int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
+{
+    if (comm == NULL)
+        return INVALID_ARGUMENT;
+    *error = COLL_SUCCESS;
+    return COLL_SUCCESS;
+}
+ALIAS(CommGetAsyncError)
+
+int pncclCommCount(coll_comm comm, int *count)
+{
+    *count = comm->world->ranks;
+    return COLL_SUCCESS;
+}
+ALIAS(CommCount)
+
+int pncclCommUserRank(coll_comm comm, int *rank)
+{
+    *rank = comm->rank;
+    return COLL_SUCCESS;
+}
+ALIAS(CommUserRank)
+
+int pncclCommCuDevice(coll_comm comm, int *device)
+{
+    *device = comm->device;
+    return COLL_SUCCESS;
+}
+ALIAS(CommCuDevice)
+
+int pncclGetVersion(int *version)
+{
+    *version = 22809;
+    return COLL_SUCCESS;
+}
+ALIAS(GetVersion)
+
+int pncclGetUniqueId(coll_id *id)
+{
+    static atomic_int number;
+    memset(id, 0, sizeof(*id));
+    snprintf(id->bytes, sizeof(id->bytes), "fake %d", atomic_fetch_add(&number, 1));
+    return COLL_SUCCESS;
+}
+ALIAS(GetUniqueId)
+
+const char *pncclGetErrorString(coll_result result)
+{
+    return result == COLL_SUCCESS ? "no error" : "an error of the fake NCCL";
+}
+ALIAS(GetErrorString)
+#pragma GCC visibility pop

@@ -1,0 +1,210 @@
+/* The fake NCCL's functions that can be in groups. */
+#include <string.h>
+
+#include "collective/call.h"
+#include "tests/coll_fake/nccl.h"
+
+/* Being made, when the group ends. */
+struct make {
+    coll_comm *slot, parent; /* parent: of a split */
+    int ranks, rank, device, color, key;
+    coll_id id;
+    coll_comm made;
+};
+
+enum { MAKES_MAX = 64, ITEMS_MAX = 4096 };
+
+static _Thread_local struct {
+    int depth;
+    unsigned make_count, item_count;
+    struct make makes[MAKES_MAX];
+    struct item *items;
+} here;
+
+/* ---- The end of a group ------------------------------------------------------------------------------------------- */
+
+static void make_all(void)
+{
+    for (unsigned i = 0; i < here.make_count; i++) {
+        struct make *make = &here.makes[i];
+        if (make->parent != NULL)
+            fake_split_begin(make->parent, make->color, make->key);
+        else
+            make->made = fake_comm_begin(make->ranks, &make->id, make->rank, make->device);
+    }
+    for (unsigned i = 0; i < here.make_count; i++) {
+        struct make *make = &here.makes[i];
+        if (make->parent != NULL)
+            make->made = fake_split_finish(make->parent);
+        else
+            fake_comm_finish(make->made);
+        *make->slot = make->made;
+    }
+    here.make_count = 0;
+}
+
+/* All of a communicator are one. */
+static void launch_all(void)
+{
+    struct item *batch = malloc((here.item_count + 1) * sizeof(*batch));
+    demand(batch != NULL);
+    for (unsigned i = 0; i < here.item_count; i++) {
+        coll_comm comm = here.items[i].comm;
+        unsigned count = 0;
+        for (unsigned j = i; j < here.item_count && comm != NULL; j++)
+            if (here.items[j].comm == comm) {
+                batch[count++] = here.items[j];
+                here.items[j].comm = NULL;
+            }
+        if (count > 0)
+            fake_nccl_launch(batch, count);
+    }
+    free(batch);
+    free(here.items);
+    here.items = NULL;
+    here.item_count = 0;
+}
+
+static coll_result end_if_outermost(void)
+{
+    if (here.depth > 0)
+        return COLL_SUCCESS;
+    make_all();
+    launch_all();
+    return COLL_SUCCESS;
+}
+
+/* ---- Into it ------------------------------------------------------------------------------------------------------ */
+
+static coll_result add_make(struct make make)
+{
+    demand(here.make_count < MAKES_MAX);
+    here.makes[here.make_count++] = make;
+    return end_if_outermost();
+}
+
+static coll_result add_item(struct item item)
+{
+    static const uint8_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+    if (item.comm == NULL || item.peer < 0 || item.peer >= item.comm->world->ranks)
+        return INVALID_ARGUMENT;
+    demand(item.type >= 0 && item.type < (int)sizeof(bytes));
+    item.bytes = item.count * bytes[item.type];
+    if (here.items == NULL)
+        here.items = malloc(ITEMS_MAX * sizeof(*here.items));
+    demand(here.items != NULL && here.item_count < ITEMS_MAX && item.stream != NULL);
+    demand(fake_stream_device(item.stream) == item.comm->device);
+    if (item.comm->world->split && fake_nccl.lost == item.comm->rank + 1)
+        return end_if_outermost();
+    here.items[here.item_count++] = item;
+    return end_if_outermost();
+}
+
+#pragma GCC visibility push(default)
+int pncclGroupStart(void)
+{
+    here.depth++;
+    return COLL_SUCCESS;
+}
+ALIAS(GroupStart)
+
+int pncclGroupEnd(void)
+{
+    if (here.depth == 0)
+        return COLL_INVALID_USAGE;
+    here.depth--;
+    return end_if_outermost();
+}
+ALIAS(GroupEnd)
+
+int pncclCommInitRank(coll_comm *comm, int nranks, coll_id id, int rank)
+{
+    return add_make((struct make){.slot = comm, .ranks = nranks, .rank = rank, .device = fake_device(), .id = id});
+}
+ALIAS(CommInitRank)
+
+int pncclCommInitAll(coll_comm *comms, int ndev, const int *devices)
+{
+    coll_id id;
+    (void)pncclGetUniqueId(&id);
+    here.depth++;
+    for (int i = 0; i < ndev; i++)
+        (void)add_make((struct make){
+            .slot = &comms[i], .ranks = ndev, .rank = i, .device = devices != NULL ? devices[i] : i, .id = id});
+    here.depth--;
+    return end_if_outermost();
+}
+ALIAS(CommInitAll)
+
+int pncclCommSplit(coll_comm comm, int color, int key, coll_comm *child, void *config)
+{
+    (void)config;
+    if (comm == NULL)
+        return INVALID_ARGUMENT;
+    return add_make((struct make){.slot = child, .parent = comm, .color = color, .key = key});
+}
+ALIAS(CommSplit)
+
+int pncclSend(const void *send, size_t count, int type, int peer, COLLECTIVE_TAIL)
+{
+    return add_item((struct item){
+        .kind = KIND_SEND, .comm = comm, .stream = stream, .send = send, .count = count, .type = type, .peer = peer});
+}
+ALIAS(Send)
+
+int pncclRecv(void *recv, size_t count, int type, int peer, COLLECTIVE_TAIL)
+{
+    return add_item((struct item){.kind = KIND_RECEIVE,
+                                  .comm = comm,
+                                  .stream = stream,
+                                  .receive = recv,
+                                  .count = count,
+                                  .type = type,
+                                  .peer = peer});
+}
+ALIAS(Recv)
+
+static coll_result collective(enum kind kind, const void *send, void *receive, size_t count, int type, int reduction,
+                              int root, COLLECTIVE_TAIL)
+{
+    return add_item((struct item){.kind = kind,
+                                  .comm = comm,
+                                  .stream = stream,
+                                  .send = send,
+                                  .receive = receive,
+                                  .count = count,
+                                  .type = type,
+                                  .reduction = reduction,
+                                  .peer = root});
+}
+
+int pncclAllGather(const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL)
+{
+    return collective(KIND_ALL_GATHER, send, recv, count, type, 0, 0, comm, stream);
+}
+ALIAS(AllGather)
+
+int pncclAlltoAll(const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL)
+{
+    return collective(KIND_ALL_TO_ALL, send, recv, count, type, 0, 0, comm, stream);
+}
+ALIAS(AlltoAll)
+
+int pncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, COLLECTIVE_TAIL)
+{
+    return collective(KIND_REDUCE_SCATTER, send, recv, count, type, op, 0, comm, stream);
+}
+ALIAS(ReduceScatter)
+
+int pncclAllReduce(const void *send, void *recv, size_t count, int type, int op, COLLECTIVE_TAIL)
+{
+    return collective(KIND_ALL_REDUCE, send, recv, count, type, op, 0, comm, stream);
+}
+ALIAS(AllReduce)
+
+int pncclBroadcast(const void *send, void *recv, size_t count, int type, int root, COLLECTIVE_TAIL)
+{
+    return collective(KIND_BROADCAST, send, recv, count, type, 0, root, comm, stream);
+}
+ALIAS(Broadcast)
+#pragma GCC visibility pop

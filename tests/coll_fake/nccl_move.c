@@ -1,0 +1,285 @@
+/* What operations of the fake NCCL do when streams come to them: every rank offers and asks for all that its group has at
+ * once, and whoever comes second copies. */
+#include <string.h>
+
+#include "collective/call.h"
+#include "collective/reduce.h"
+#include "tests/coll_fake/nccl.h"
+
+/* All operations of one group and communicator. */
+struct batch {
+    coll_comm comm;
+    unsigned count;
+    struct item *items;
+};
+
+/* Of one item, while it runs. */
+struct moving {
+    struct post posts[2 * WORLD_MAX];
+    unsigned count;
+    uint8_t *gathered; /* of those that reduce: what all ranks have for this one */
+};
+
+/* ---- Copying ----------------------------------------------------------------------------------------------------- */
+
+static bool is_collective(const struct item *item)
+{
+    return item->kind != KIND_SEND && item->kind != KIND_RECEIVE;
+}
+
+static void mismatch(const struct post *send, const struct post *receive)
+{
+    fprintf(stderr, "fake NCCL: rank %d sends %zu bytes (kind %d) to rank %d, which expects %zu (kind %d)\n",
+            send->item->comm->rank, send->bytes, send->item->kind, receive->item->comm->rank, receive->bytes,
+            receive->item->kind);
+    abort();
+}
+
+static void corrupt(const struct post *receive)
+{
+    if (fake_nccl.corrupt > 0 && receive->bytes >= fake_nccl.corrupt_least &&
+        atomic_fetch_sub(&fake_nccl.corrupt, 1) == 1)
+        receive->buffer[fake_nccl.corrupt_at] ^= 0xff;
+    const int differs = fake_nccl.differ - 1;
+    if (differs >= 0 && receive->item->kind == KIND_ALL_GATHER && receive->bytes == fake_nccl.differ_size)
+        receive->buffer[fake_nccl.differ_at] ^= 0x5a;
+}
+
+static void copy(const struct post *send, const struct post *receive)
+{
+    const bool same = is_collective(send->item) ? send->item->kind == receive->item->kind : true;
+    if (!same || send->bytes != receive->bytes || send->item->type != receive->item->type)
+        mismatch(send, receive);
+    memmove(receive->buffer, send->buffer, send->bytes);
+    const int differs = fake_nccl.differ - 1;
+    if (send->item->comm != receive->item->comm) {
+        fake_gpu.moved += send->bytes;
+        if (differs < 0 || send->item->comm->rank == differs || receive->item->comm->rank == differs)
+            corrupt(receive);
+    }
+    *send->pending = *receive->pending = false;
+}
+
+static void append(struct post **list, struct post *post)
+{
+    while (*list != NULL)
+        list = &(*list)->next;
+    *list = post;
+}
+
+static struct post *take(struct post **list)
+{
+    struct post *first = *list;
+    *list = first->next;
+    return first;
+}
+
+static void meet(struct channel *channel, pthread_cond_t *changed)
+{
+    while (channel->sends != NULL && channel->receives != NULL) {
+        copy(channel->sends, channel->receives);
+        (void)take(&channel->sends);
+        (void)take(&channel->receives);
+        pthread_cond_broadcast(changed);
+    }
+}
+
+/* ---- Offering and asking, under the world's lock ----------------------------------------------------------------- */
+
+static struct post *post_of(struct moving *moving, const struct item *item, uint8_t *buffer, bool *pending)
+{
+    struct post *post = &moving->posts[moving->count++];
+    *pending = true;
+    *post = (struct post){NULL, item, buffer, item->bytes, pending};
+    return post;
+}
+
+static void offer(struct moving *moving, const struct item *item, int to, const uint8_t *buffer, bool *pending)
+{
+    struct world *world = item->comm->world;
+    struct channel *channel = &world->channels[is_collective(item)][item->comm->rank][to];
+    append(&channel->sends, post_of(moving, item, (uint8_t *)(uintptr_t)buffer, pending));
+    meet(channel, &world->changed);
+}
+
+static void ask(struct moving *moving, const struct item *item, int from, uint8_t *buffer, bool *pending)
+{
+    struct world *world = item->comm->world;
+    struct channel *channel = &world->channels[is_collective(item)][from][item->comm->rank];
+    append(&channel->receives, post_of(moving, item, buffer, pending));
+    meet(channel, &world->changed);
+}
+
+static void post(struct moving *moving, const struct item *item, bool *pending)
+{
+    const int me = item->comm->rank, ranks = item->comm->world->ranks;
+    const size_t bytes = item->bytes;
+    if (item->kind == KIND_SEND)
+        offer(moving, item, item->peer, item->send, pending);
+    if (item->kind == KIND_RECEIVE)
+        ask(moving, item, item->peer, item->receive, pending);
+    for (int rank = 0; rank < ranks && is_collective(item); rank++) {
+        const size_t at = (size_t)rank * bytes;
+        const bool spread = item->kind == KIND_ALL_TO_ALL || item->kind == KIND_REDUCE_SCATTER;
+        uint8_t *to = moving->gathered != NULL ? moving->gathered : item->receive;
+        if (item->kind != KIND_BROADCAST) {
+            offer(moving, item, rank, item->send + (spread ? at : 0), &pending[2 * rank]);
+            ask(moving, item, rank, to + at, &pending[2 * rank + 1]);
+            continue;
+        }
+        if (me == item->peer)
+            offer(moving, item, rank, item->send, &pending[2 * rank]);
+        if (rank == item->peer)
+            ask(moving, item, rank, to, &pending[2 * rank + 1]);
+    }
+}
+
+static void withdraw(struct post **list, const struct moving *moving)
+{
+    while (*list != NULL)
+        if (*list >= moving->posts && *list < moving->posts + moving->count)
+            *list = (*list)->next;
+        else
+            list = &(*list)->next;
+}
+
+static void withdraw_all(struct world *world, const struct moving *moving)
+{
+    for (int kind = 0; kind < 2; kind++)
+        for (int a = 0; a < world->ranks; a++)
+            for (int b = 0; b < world->ranks; b++) {
+                withdraw(&world->channels[kind][a][b].sends, moving);
+                withdraw(&world->channels[kind][a][b].receives, moving);
+            }
+}
+
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
+
+static void reduce(const struct item *item, const uint8_t *gathered)
+{
+    const int ranks = item->comm->world->ranks;
+    struct coll_reduce sum = {.type = item->type == COLL_BF16   ? COLL_REDUCE_BF16
+                                      : item->type == COLL_FP16 ? COLL_REDUCE_FP16
+                                                                : COLL_REDUCE_FP32,
+                              .operation = item->reduction == COLL_AVG ? COLL_REDUCE_AVG : COLL_REDUCE_SUM,
+                              .order = COLL_REDUCE_NCCL_RING,
+                              .sources = (uint32_t)ranks,
+                              .rank = item->kind == KIND_ALL_REDUCE ? 0 : (uint32_t)item->comm->rank,
+                              .dst = item->receive,
+                              .count = item->count};
+    for (int rank = 0; rank < ranks; rank++)
+        sum.source[rank] = gathered + (size_t)rank * item->bytes;
+    demand(item->type == COLL_BF16 || item->type == COLL_FP16 || item->type == COLL_FP32);
+    demand(coll_reduce_scalar(&sum) == STRAIT_OK);
+}
+
+static bool any(const bool *flags, size_t count)
+{
+    bool found = false;
+    for (size_t i = 0; i < count; i++)
+        found |= flags[i];
+    return found;
+}
+
+static void pass_time(coll_stream stream, const struct batch *batch)
+{
+    double bytes = 0;
+    for (unsigned i = 0; i < batch->count; i++)
+        bytes += (double)batch->items[i].bytes;
+    const int device = batch->comm->device;
+    fake_pass_time(stream, 1e-9 * fake_gpu.link_ns[device] + 1e-12 * fake_gpu.link_ps[device] * bytes);
+}
+
+static void run(coll_stream stream, void *argument)
+{
+    const struct batch *batch = argument;
+    struct world *world = batch->comm->world;
+    const size_t flags = 2 * WORLD_MAX;
+    struct moving *moving = calloc(batch->count, sizeof(*moving));
+    bool *pending = calloc(batch->count, flags);
+    demand(moving != NULL && pending != NULL);
+    for (unsigned i = 0; i < batch->count; i++)
+        if (batch->items[i].kind == KIND_REDUCE_SCATTER || batch->items[i].kind == KIND_ALL_REDUCE) {
+            moving[i].gathered = malloc(batch->items[i].bytes * (size_t)world->ranks + 1);
+            demand(moving[i].gathered != NULL);
+        }
+    pthread_mutex_lock(&world->lock);
+    for (unsigned i = 0; i < batch->count && !batch->comm->aborted; i++)
+        post(&moving[i], &batch->items[i], pending + i * flags);
+    while (any(pending, batch->count * flags) && !batch->comm->aborted)
+        pthread_cond_wait(&world->changed, &world->lock);
+    const bool aborted = batch->comm->aborted;
+    for (unsigned i = 0; i < batch->count && aborted; i++)
+        withdraw_all(world, &moving[i]);
+    pthread_mutex_unlock(&world->lock);
+    for (unsigned i = 0; i < batch->count; i++) {
+        if (moving[i].gathered != NULL && !aborted)
+            reduce(&batch->items[i], moving[i].gathered);
+        free(moving[i].gathered);
+    }
+    pass_time(stream, batch);
+    free(moving);
+    free(pending);
+}
+
+static void end(void *argument)
+{
+    const struct batch *batch = argument;
+    struct world *world = batch->comm->world;
+    free(batch->items);
+    pthread_mutex_lock(&world->lock);
+    batch->comm->underway--;
+    pthread_cond_broadcast(&world->changed);
+    pthread_mutex_unlock(&world->lock);
+}
+
+/* ---- Launching --------------------------------------------------------------------------------------------------- */
+
+/* NCCL keeps what a communicator does in order, whatever streams it is on. */
+static void order_after_last(coll_comm comm, coll_stream stream)
+{
+    if (comm->last != NULL && comm->stream != stream && fake_capture(stream) == 0)
+        fake_event_follow(stream, comm->last);
+}
+
+static void note_last(coll_comm comm, coll_stream stream)
+{
+    if (fake_capture(stream) != 0)
+        return;
+    if (comm->last == NULL)
+        comm->last = fake_event_make();
+    comm->stream = stream;
+    fake_event_record(comm->last, stream);
+}
+
+/* The first stream moves; the others wait for it, and it for them. */
+static void tie(const struct item *items, unsigned count, bool before)
+{
+    coll_stream first = items[0].stream;
+    for (unsigned i = 1; i < count; i++) {
+        if (items[i].stream == first)
+            continue;
+        struct CUevent_st *event = fake_event_make();
+        fake_event_record(event, before ? items[i].stream : first);
+        fake_event_follow(before ? first : items[i].stream, event);
+        fake_event_end(event);
+    }
+}
+
+void fake_nccl_launch(const struct item *items, unsigned count)
+{
+    coll_comm comm = items[0].comm;
+    struct batch batch = {comm, count, malloc(count * sizeof(*items))};
+    demand(batch.items != NULL);
+    memcpy(batch.items, items, count * sizeof(*items));
+    pthread_mutex_lock(&comm->world->lock);
+    comm->underway++;
+    if (comm->world->split)
+        fake_gpu.repaired += count;
+    pthread_mutex_unlock(&comm->world->lock);
+    order_after_last(comm, items[0].stream);
+    tie(items, count, true);
+    fake_queue(items[0].stream, run, end, &batch, sizeof(batch));
+    tie(items, count, false);
+    note_last(comm, items[0].stream);
+}
