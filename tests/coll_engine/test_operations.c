@@ -1,6 +1,8 @@
 /* Every operation that is compressed gives what it gives without, bit for bit. */
 #include <string.h>
 
+#include "collective/reduce.h"
+
 #include "tests/coll_engine/harness.h"
 
 struct kind {
@@ -37,24 +39,36 @@ static const char *type_of(const struct kind *kind)
 
 enum { TIMES = 3 };
 
-/* ---- All-gather -------------------------------------------------------------------------------------------------- */
+static void require_compressed(const struct rank *rank, const char *operation, unsigned long long times, size_t raw)
+{
+    const struct kind *kind = rank->argument;
+    const struct told told = told_of(rank->comm, operation, type_of(kind));
+    require(told.calls == times && told.compressed == times && told.wire > 0 && told.wire < times * raw);
+}
+
+static void run(int i, void (*body)(struct rank *))
+{
+    fake_gpu.jitter_us = 300;
+    setenv("STRAIT_COLL", "compress", 1);
+    ranks_run(ranks_at(i), body, (void *)(uintptr_t)kind_of(i));
+}
+
+/* ---- What arrives as it was -------------------------------------------------------------------------------------- */
 
 static void gather(struct rank *rank)
 {
     const struct kind *kind = rank->argument;
-    const size_t count = kind->count, size = element_bytes(kind->type);
+    const size_t count = kind->count, bytes = count * element_bytes(kind->type);
     uint8_t *all = values_new(kind->type, count * (size_t)rank->ranks, kind->shift);
-    uint8_t *own = kind->in_place ? all + (size_t)rank->rank * count * size : values_new(kind->type, count, kind->shift);
+    uint8_t *own = kind->in_place ? all + (size_t)rank->rank * bytes : values_new(kind->type, count, kind->shift);
     for (unsigned turn = 0; turn < TIMES; turn++) {
         values_fill(own, kind->type, count, kind->values, 100 * turn + (unsigned)rank->rank);
         require_ok(ncclAllGather(own, all, count, kind->type, rank->comm, rank->stream));
         fake_stream_wait(rank->stream);
         for (unsigned from = 0; from < (unsigned)rank->ranks; from++)
-            require(values_are(all + from * count * size, kind->type, count, kind->values, 100 * turn + from));
+            require(values_are(all + from * bytes, kind->type, count, kind->values, 100 * turn + from));
     }
-    const struct told told = told_of(rank->comm, "all_gather", type_of(kind));
-    require(told.calls == TIMES && told.compressed == TIMES && told.wire > 0);
-    require(told.wire < TIMES * count * size * (unsigned)(rank->ranks - 1));
+    require_compressed(rank, "all_gather", TIMES, bytes);
     if (!kind->in_place)
         values_free(own, kind->type, kind->shift);
     values_free(all, kind->type, kind->shift);
@@ -62,15 +76,198 @@ static void gather(struct rank *rank)
 
 START_TEST(all_gather_gives_every_rank_all_values)
 {
-    fake_gpu.jitter_us = 300;
+    run(_i, gather);
+}
+END_TEST
+
+static uint64_t seed_of(unsigned turn, int from, int to)
+{
+    return 10000 * turn + 100 * (unsigned)from + (unsigned)to;
+}
+
+static void exchange(struct rank *rank)
+{
+    const struct kind *kind = rank->argument;
+    const size_t count = kind->count, bytes = count * element_bytes(kind->type), all = count * (size_t)rank->ranks;
+    uint8_t *out = values_new(kind->type, all, kind->shift), *in = values_new(kind->type, all, kind->shift);
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        for (int to = 0; to < rank->ranks; to++)
+            values_fill(out + (size_t)to * bytes, kind->type, count, kind->values, seed_of(turn, rank->rank, to));
+        require_ok(ncclAlltoAll(out, in, count, kind->type, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        for (int from = 0; from < rank->ranks; from++)
+            require(values_are(in + (size_t)from * bytes, kind->type, count, kind->values,
+                               seed_of(turn, from, rank->rank)));
+    }
+    require_compressed(rank, "all_to_all", TIMES, (size_t)(rank->ranks - 1) * bytes);
+    values_free(out, kind->type, kind->shift);
+    values_free(in, kind->type, kind->shift);
+}
+
+START_TEST(all_to_all_gives_every_rank_its_part)
+{
+    run(_i, exchange);
+}
+END_TEST
+
+/* Around the ring: each sends to the next one, in one group and, by turns, out of groups. */
+static void send_around(struct rank *rank)
+{
+    const struct kind *kind = rank->argument;
+    const size_t count = kind->count;
+    const int next = (rank->rank + 1) % rank->ranks, before = (rank->rank + rank->ranks - 1) % rank->ranks;
+    void *out = values_new(kind->type, count, kind->shift), *in = values_new(kind->type, count, kind->shift);
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        values_fill(out, kind->type, count, kind->values, seed_of(turn, rank->rank, next));
+        if (turn != 1)
+            require_ok(ncclGroupStart());
+        if (rank->rank % 2 == 0)
+            require_ok(ncclSend(out, count, kind->type, next, rank->comm, rank->stream));
+        require_ok(ncclRecv(in, count, kind->type, before, rank->comm, rank->stream));
+        if (rank->rank % 2 != 0)
+            require_ok(ncclSend(out, count, kind->type, next, rank->comm, rank->stream));
+        if (turn != 1)
+            require_ok(ncclGroupEnd());
+        fake_stream_wait(rank->stream);
+        require(values_are(in, kind->type, count, kind->values, seed_of(turn, before, rank->rank)));
+    }
+    require_compressed(rank, "send", TIMES, count * element_bytes(kind->type));
+    require(told_of(rank->comm, "recv", type_of(kind)).compressed == TIMES);
+    values_free(out, kind->type, kind->shift);
+    values_free(in, kind->type, kind->shift);
+}
+
+START_TEST(sends_arrive_around_a_ring)
+{
+    run(_i, send_around);
+}
+END_TEST
+
+/* ---- Sums -------------------------------------------------------------------------------------------------------- */
+
+/* What `rank` of all has: the sum that the reduction is specified by. Values of rank r for block d: seed_of(turn, r, d). */
+static void sum_of(const struct kind *kind, int ranks, int block, bool same, int reduction, unsigned turn, void *sum)
+{
+    struct coll_reduce reduce = {.type = kind->type == COLL_BF16   ? COLL_REDUCE_BF16
+                                         : kind->type == COLL_FP16 ? COLL_REDUCE_FP16
+                                                                   : COLL_REDUCE_FP32,
+                                 .operation = reduction == COLL_AVG ? COLL_REDUCE_AVG : COLL_REDUCE_SUM,
+                                 .order = COLL_REDUCE_IN_FP32,
+                                 .sources = (uint32_t)ranks,
+                                 .rank = (uint32_t)block,
+                                 .dst = sum,
+                                 .count = kind->count};
+    void *values[8];
+    for (int from = 0; from < ranks; from++) {
+        reduce.source[from] = values[from] = values_new(kind->type, kind->count, 0);
+        values_fill(values[from], kind->type, kind->count, kind->values, seed_of(turn, from, same ? 0 : block));
+    }
+    require(coll_reduce_scalar(&reduce) == STRAIT_OK);
+    for (int from = 0; from < ranks; from++)
+        values_free(values[from], kind->type, 0);
+}
+
+static int reduction_of(unsigned turn)
+{
+    return turn == 1 ? COLL_AVG : COLL_SUM;
+}
+
+static void scatter_sums(struct rank *rank)
+{
+    const struct kind *kind = rank->argument;
+    const size_t count = kind->count, bytes = count * element_bytes(kind->type), all = count * (size_t)rank->ranks;
+    uint8_t *out = values_new(kind->type, all, kind->shift), *sum = values_new(kind->type, count, 0);
+    uint8_t *in = kind->in_place ? out + (size_t)rank->rank * bytes : values_new(kind->type, count, kind->shift);
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        for (int to = 0; to < rank->ranks; to++)
+            values_fill(out + (size_t)to * bytes, kind->type, count, kind->values, seed_of(turn, rank->rank, to));
+        require_ok(ncclReduceScatter(out, in, count, kind->type, reduction_of(turn), rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        sum_of(kind, rank->ranks, rank->rank, false, reduction_of(turn), turn, sum);
+        require(memcmp(in, sum, bytes) == 0);
+    }
+    require_compressed(rank, "reduce_scatter", TIMES, (size_t)(rank->ranks - 1) * bytes);
+    if (!kind->in_place)
+        values_free(in, kind->type, kind->shift);
+    values_free(out, kind->type, kind->shift);
+    values_free(sum, kind->type, 0);
+}
+
+START_TEST(reduce_scatter_gives_every_rank_its_sum)
+{
+    run(_i, scatter_sums);
+}
+END_TEST
+
+static void sum_all(struct rank *rank)
+{
+    const struct kind *kind = rank->argument;
+    const size_t count = kind->count, bytes = count * element_bytes(kind->type);
+    uint8_t *out = values_new(kind->type, count, kind->shift), *sum = values_new(kind->type, count, 0);
+    uint8_t *in = kind->in_place ? out : values_new(kind->type, count, kind->shift);
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        values_fill(out, kind->type, count, kind->values, seed_of(turn, rank->rank, 0));
+        require_ok(ncclAllReduce(out, in, count, kind->type, reduction_of(turn), rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        sum_of(kind, rank->ranks, 0, true, reduction_of(turn), turn, sum);
+        require(memcmp(in, sum, bytes) == 0);
+    }
+    require_compressed(rank, "all_reduce", TIMES, bytes);
+    if (!kind->in_place)
+        values_free(in, kind->type, kind->shift);
+    values_free(out, kind->type, kind->shift);
+    values_free(sum, kind->type, 0);
+}
+
+START_TEST(all_reduce_of_two_gives_both_the_sum)
+{
+    run(_i, sum_all);
+}
+END_TEST
+
+/* ---- What stays as it was ---------------------------------------------------------------------------------------- */
+
+/* By NCCL itself, and counted as that: of three ranks, of other types, reductions and operations, of little. */
+static void pass(struct rank *rank)
+{
+    enum { COUNT_OF = 40000 };
+    float *out = values_new(COLL_FP32, COUNT_OF, 0), *in = values_new(COLL_FP32, COUNT_OF * 3, 0);
+    values_fill(out, COLL_FP32, COUNT_OF, VALUES_WIDENED, (unsigned)rank->rank);
+    require_ok(ncclAllReduce(out, in, COUNT_OF, COLL_FP32, COLL_SUM, rank->comm, rank->stream));
+    require_ok(ncclBroadcast(out, in, COUNT_OF, COLL_FP32, 1, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    require(values_are(in, COLL_FP32, COUNT_OF, VALUES_WIDENED, 1));
+    require_ok(ncclAllGather(out, in, 8191, COLL_FP32, rank->comm, rank->stream));
+    require_ok(ncclAllGather(out, in, COUNT_OF, COLL_INT32, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    for (unsigned from = 0; from < 3; from++)
+        require(values_are(in + from * COUNT_OF, COLL_FP32, COUNT_OF, VALUES_WIDENED, from));
+    const struct told reduced = told_of(rank->comm, "all_reduce", "fp32");
+    require(reduced.calls == 1 && reduced.compressed == 0);
+    require(strcmp(reduced.reason, "raw: all_reduce of more than two ranks") == 0);
+    require(strcmp(told_of(rank->comm, "broadcast", "fp32").reason, "raw: operation is not compressed") == 0);
+    require(strcmp(told_of(rank->comm, "all_gather", "fp32").reason, "raw: too small or too large") == 0);
+    require(strcmp(told_of(rank->comm, "all_gather", "int32").reason, "raw: type is not compressed") == 0);
+    values_free(out, COLL_FP32, 0);
+    values_free(in, COLL_FP32, 0);
+}
+
+START_TEST(what_is_not_compressed_is_done_by_nccl)
+{
     setenv("STRAIT_COLL", "compress", 1);
-    ranks_run(ranks_at(_i), gather, (void *)(uintptr_t)kind_of(_i));
+    ranks_run(3, pass, NULL);
 }
 END_TEST
 
 int main(void)
 {
+    const int all = COUNT(kinds) * COUNT(ranks_of);
     TCase *tests = tcase_create("operations");
-    tcase_add_loop_test(tests, all_gather_gives_every_rank_all_values, 0, COUNT(kinds) * COUNT(ranks_of));
+    tcase_add_loop_test(tests, all_gather_gives_every_rank_all_values, 0, all);
+    tcase_add_loop_test(tests, all_to_all_gives_every_rank_its_part, 0, all);
+    tcase_add_loop_test(tests, sends_arrive_around_a_ring, 0, all);
+    tcase_add_loop_test(tests, reduce_scatter_gives_every_rank_its_sum, 0, all);
+    tcase_add_loop_test(tests, all_reduce_of_two_gives_both_the_sum, 0, COUNT(kinds));
+    tcase_add_test(tests, what_is_not_compressed_is_done_by_nccl);
     return suite_run("operations", tests);
 }
