@@ -32,3 +32,4 @@ function(strait_coll_test name)
 endfunction()
 
 strait_coll_test(operations TIMEOUT 60)
+strait_coll_test(groups TIMEOUT 60)
