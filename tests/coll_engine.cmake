@@ -33,3 +33,4 @@ endfunction()
 
 strait_coll_test(operations TIMEOUT 60)
 strait_coll_test(groups TIMEOUT 60)
+strait_coll_test(overflow TIMEOUT 60)

@@ -1,0 +1,243 @@
+/* What does not fit arrives all the same, and then more room is given, by all ranks from the same operation on. */
+#include <string.h>
+
+#include "collective/reduce.h"
+
+#include "tests/coll_engine/harness.h"
+
+enum { COUNT_OF = 40001 };
+enum { BYTES = COUNT_OF * 2 };
+
+static uint64_t seed_of(unsigned turn, int from, int to)
+{
+    return 10000 * turn + 100 * (unsigned)from + (unsigned)to;
+}
+
+/* Who has noise, at every turn. */
+struct noise {
+    const char *of; /* a letter for each turn: n: no rank, a: all, 0, 1, ...: that rank alone */
+    int type;
+    unsigned compressed;
+};
+
+static enum values kind_at(const struct noise *noise, unsigned turn, int rank)
+{
+    const char who = noise->of[turn];
+    return who == 'a' || who - '0' == rank ? VALUES_NOISE : VALUES_NORMAL;
+}
+
+static void begin(void)
+{
+    fake_gpu.jitter_us = 200;
+    setenv("STRAIT_COLL", "compress", 1);
+}
+
+/* ---- Collectives ------------------------------------------------------------------------------------------------- */
+
+/* Two operations in a row that overflow, and after that nothing is compressed for a thousand; one alone is chance, and so
+ * are two that are far from each other. */
+static const struct noise gathers[] = {
+    {"nnnnnnnn", COLL_BF16, 8}, {"annnnnnn", COLL_BF16, 8}, {"0nnn0nnn", COLL_BF16, 5}, {"nnaannnn", COLL_BF16, 4},
+    {"n1n0nnnn", COLL_BF16, 4}, {"aaaaaaaa", COLL_FP16, 2}, {"1nnnnnn1", COLL_FP16, 8}, {"01nnnnnn", COLL_FP16, 2},
+};
+
+static void require_decisions(const struct rank *rank, const char *operation, const struct noise *noise)
+{
+    const struct told told = told_of(rank->comm, operation, type_name(noise->type));
+    require(told.calls == strlen(noise->of) && told.compressed == noise->compressed);
+}
+
+static void gather(struct rank *rank)
+{
+    const struct noise *noise = rank->argument;
+    uint8_t *own = values_new(noise->type, COUNT_OF, 1);
+    uint8_t *all = values_new(noise->type, COUNT_OF * (size_t)rank->ranks, 1);
+    for (unsigned turn = 0; noise->of[turn] != '\0'; turn++) {
+        values_fill(own, noise->type, COUNT_OF, kind_at(noise, turn, rank->rank), seed_of(turn, rank->rank, 0));
+        require_ok(ncclAllGather(own, all, COUNT_OF, noise->type, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        for (int from = 0; from < rank->ranks; from++)
+            require(values_are(all + (size_t)from * BYTES, noise->type, COUNT_OF, kind_at(noise, turn, from),
+                               seed_of(turn, from, 0)));
+        ranks_meet();
+    }
+    require_decisions(rank, "all_gather", noise);
+    values_free(own, noise->type, 1);
+    values_free(all, noise->type, 1);
+}
+
+START_TEST(gathers_that_overflow_twice_go_raw)
+{
+    begin();
+    ranks_run(2 + _i / COUNT(gathers), gather, (void *)(uintptr_t)&gathers[_i % COUNT(gathers)]);
+    const bool quiet = strchr(gathers[_i % COUNT(gathers)].of, 'a') == NULL &&
+                       strpbrk(gathers[_i % COUNT(gathers)].of, "01") == NULL;
+    require((fake_gpu.repaired == 0) == quiet);
+}
+END_TEST
+
+/* Reductions and all-to-all: one block of one rank alone does not fit. Nothing waits in between. */
+static void exchange_and_sum(struct rank *rank)
+{
+    enum { TURNS = 2 };
+    const size_t ranks = (size_t)rank->ranks;
+    uint8_t *out[TURNS], *in[TURNS], *sum[TURNS];
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        out[turn] = values_new(COLL_BF16, COUNT_OF * ranks, 0);
+        in[turn] = values_new(COLL_BF16, COUNT_OF * ranks, 0);
+        sum[turn] = values_new(COLL_BF16, COUNT_OF, 0);
+        for (int to = 0; to < rank->ranks; to++)
+            values_fill(out[turn] + (size_t)to * BYTES, COLL_BF16, COUNT_OF,
+                        rank->rank == 1 && to == 0 ? VALUES_NOISE : VALUES_NORMAL, seed_of(turn, rank->rank, to));
+    }
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        require_ok(ncclAlltoAll(out[turn], in[turn], COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+        require_ok(ncclReduceScatter(out[turn], sum[turn], COUNT_OF, COLL_BF16, COLL_SUM, rank->comm, rank->stream));
+    }
+    fake_stream_wait(rank->stream);
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        struct coll_reduce reduce = {.type = COLL_REDUCE_BF16, .sources = (uint32_t)ranks, .count = COUNT_OF};
+        uint8_t *expected = reduce.dst = values_new(COLL_BF16, COUNT_OF, 0);
+        for (int from = 0; from < rank->ranks; from++) {
+            reduce.source[from] = in[turn] + (size_t)from * BYTES;
+            require(values_are(reduce.source[from], COLL_BF16, COUNT_OF,
+                               from == 1 && rank->rank == 0 ? VALUES_NOISE : VALUES_NORMAL,
+                               seed_of(turn, from, rank->rank)));
+        }
+        require(coll_reduce_scalar(&reduce) == STRAIT_OK && memcmp(expected, sum[turn], BYTES) == 0);
+        values_free(expected, COLL_BF16, 0);
+        values_free(out[turn], COLL_BF16, 0);
+        values_free(in[turn], COLL_BF16, 0);
+        values_free(sum[turn], COLL_BF16, 0);
+    }
+}
+
+START_TEST(one_block_that_overflows_is_known_to_all)
+{
+    begin();
+    ranks_run(_i, exchange_and_sum, NULL);
+    require(fake_gpu.repaired > 0);
+}
+END_TEST
+
+/* ---- Pairs ------------------------------------------------------------------------------------------------------- */
+
+/* Both directions at once, some of them or all too large; a third rank is not asked. */
+static void swap(struct rank *rank)
+{
+    const struct noise *noise = rank->argument;
+    const int peer = 1 - rank->rank;
+    uint8_t *out = values_new(noise->type, COUNT_OF, 0), *in = values_new(noise->type, COUNT_OF, 0);
+    for (unsigned turn = 0; noise->of[turn] != '\0' && rank->rank < 2; turn++) {
+        values_fill(out, noise->type, COUNT_OF, kind_at(noise, turn, rank->rank), seed_of(turn, rank->rank, 0));
+        require_ok(ncclGroupStart());
+        require_ok(ncclSend(out, COUNT_OF, noise->type, peer, rank->comm, rank->stream));
+        require_ok(ncclRecv(in, COUNT_OF, noise->type, peer, rank->comm, rank->stream));
+        require_ok(ncclGroupEnd());
+        fake_stream_wait(rank->stream);
+        require(values_are(in, noise->type, COUNT_OF, kind_at(noise, turn, peer), seed_of(turn, peer, 0)));
+    }
+    if (rank->rank == 1) /* what rank 0 sent did or did not fit */
+        require_decisions(rank, "recv", noise);
+    if (rank->rank == 0)
+        require_decisions(rank, "send", noise);
+    values_free(out, noise->type, 0);
+    values_free(in, noise->type, 0);
+}
+
+static const struct noise swaps[] = {
+    {"nnnn", COLL_BF16, 4}, {"aaaa", COLL_BF16, 2}, {"1111", COLL_BF16, 4},
+    {"0000", COLL_BF16, 2}, {"0nnn", COLL_FP16, 4}, {"01a1", COLL_FP16, 3},
+};
+
+START_TEST(directions_of_a_pair_step_on_their_own)
+{
+    begin();
+    ranks_run(3, swap, (void *)(uintptr_t)&swaps[_i]);
+}
+END_TEST
+
+/* Many messages of several types in one group, of which every other one is too large. */
+static void flood(struct rank *rank)
+{
+    enum { MESSAGES = 12 };
+    static const int types[] = {COLL_BF16, COLL_FP16, COLL_FP32};
+    void *out[MESSAGES], *in[MESSAGES];
+    require_ok(ncclGroupStart());
+    for (unsigned i = 0; i < MESSAGES; i++) {
+        const int type = types[i % 3], next = (rank->rank + 1) % rank->ranks;
+        const int before = (rank->rank + rank->ranks - 1) % rank->ranks;
+        out[i] = values_new(type, COUNT_OF, 0);
+        in[i] = values_new(type, COUNT_OF, 0);
+        values_fill(out[i], type, COUNT_OF, i % 2 == 0 ? VALUES_NOISE : VALUES_WIDENED, seed_of(i, rank->rank, 0));
+        require_ok(ncclSend(out[i], COUNT_OF, type, next, rank->comm, rank->stream));
+        require_ok(ncclRecv(in[i], COUNT_OF, type, before, rank->comm, rank->stream));
+    }
+    require_ok(ncclGroupEnd());
+    fake_stream_wait(rank->stream);
+    for (unsigned i = 0; i < MESSAGES; i++) {
+        const int before = (rank->rank + rank->ranks - 1) % rank->ranks;
+        require(values_are(in[i], types[i % 3], COUNT_OF, i % 2 == 0 ? VALUES_NOISE : VALUES_WIDENED,
+                           seed_of(i, before, 0)));
+        values_free(out[i], types[i % 3], 0);
+        values_free(in[i], types[i % 3], 0);
+    }
+}
+
+START_TEST(groups_with_many_that_overflow_arrive)
+{
+    begin();
+    ranks_run(_i, flood, NULL);
+    require(fake_gpu.repaired > 0);
+}
+END_TEST
+
+/* ---- Steps and rest ---------------------------------------------------------------------------------------------- */
+
+/* FP32 of full mantissas goes up one level and stays compressed; noise then goes up another, to raw; after the rest it is
+ * tried again. */
+static void step(struct rank *rank)
+{
+    enum { SMALL = 8200, REST = 1024, TURNS = 8 + 2 * REST + 40 };
+    float *own = values_new(COLL_FP32, SMALL, 0), *all = values_new(COLL_FP32, 2 * SMALL, 0);
+    unsigned long long seen[4] = {0};
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        const enum values kind = turn < 4 ? VALUES_NORMAL : turn < 8 ? VALUES_NOISE : VALUES_WIDENED;
+        if (turn < 10 || turn > TURNS - 10)
+            values_fill(own, COLL_FP32, SMALL, kind, seed_of(turn, rank->rank, 0));
+        require_ok(ncclAllGather(own, all, SMALL, COLL_FP32, rank->comm, rank->stream));
+        if (turn < 10 || turn >= TURNS - 10) {
+            fake_stream_wait(rank->stream);
+            ranks_meet();
+        }
+        if (turn == 3 || turn == 7)
+            seen[turn / 4] = told_of(rank->comm, "all_gather", "fp32").compressed;
+        if (turn < 10 || turn > TURNS - 10)
+            for (int from = 0; from < 2; from++)
+                require(values_are(all + (size_t)from * SMALL, COLL_FP32, SMALL, kind, seed_of(turn, from, 0)));
+    }
+    require(seen[0] == 4 && seen[1] == 6);
+    /* Two overflowed at each of the levels; the rest after the second step is twice as long. */
+    const struct told told = told_of(rank->comm, "all_gather", "fp32");
+    require(told.compressed == 6 + TURNS - 6 - 2 * REST);
+    values_free(own, COLL_FP32, 0);
+    values_free(all, COLL_FP32, 0);
+}
+
+START_TEST(levels_go_up_and_after_a_rest_down)
+{
+    setenv("STRAIT_COLL", "compress", 1);
+    ranks_run(2, step, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("overflow");
+    tcase_add_loop_test(tests, gathers_that_overflow_twice_go_raw, 0, 2 * COUNT(gathers));
+    tcase_add_loop_test(tests, one_block_that_overflows_is_known_to_all, 2, 5);
+    tcase_add_loop_test(tests, directions_of_a_pair_step_on_their_own, 0, COUNT(swaps));
+    tcase_add_loop_test(tests, groups_with_many_that_overflow_arrive, 2, 5);
+    tcase_add_test(tests, levels_go_up_and_after_a_rest_down);
+    return suite_run("overflow", tests);
+}
