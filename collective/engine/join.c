@@ -1,5 +1,6 @@
-/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. Every rank
- * takes part in every exchange, able or not, as the others cannot know. */
+/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. First by a
+ * split, which needs nothing of a GPU, so that a rank that is not able, even for want of memory, can say so: it is left
+ * out, and the others see that they are fewer. What comes then all of them can do. */
 #include "collective/engine/join.h"
 
 #include <stdio.h>
@@ -7,13 +8,14 @@
 #include <string.h>
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 1u
+#define JOIN_VERSION 2u
+#define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
 struct hello {
     uint64_t magic;
-    uint32_t version, able;
-    uint32_t ranks, order, forced, reserved;
+    uint32_t version, ranks;
+    uint32_t order, forced;
     char release[32];
 };
 
@@ -30,7 +32,11 @@ static void destroy(struct coll_member *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     int before;
+    repair_end(member);
+    if (member->repairs != NULL)
+        (void)member->host.nccl->CommDestroy(member->repairs);
     if (gpu->enter(member->device, &before)) {
+        measure_end(member);
         staging_end(&member->stagings, gpu);
         gpu->release(member->counters);
         if (member->stream != NULL)
@@ -43,28 +49,29 @@ static void destroy(struct coll_member *member)
     free(member);
 }
 
-static bool prepare(struct joining *joining)
+static const char *why_not(struct joining *joining)
 {
     struct coll_member *member = joining->member;
     const struct gpu_ops *gpu = member->gpu;
-    if (member->ranks > COLL_REDUCE_SOURCES_MAX) {
-        snprintf(joining->what->why, sizeof(joining->what->why), "more than %d ranks", COLL_REDUCE_SOURCES_MAX);
-        return false;
-    }
+    const size_t ranks = (size_t)member->ranks;
+    if (member->ranks > COLL_REDUCE_SOURCES_MAX)
+        return "more ranks than sums are made of";
+    if (member->host.nccl->CommSplit == NULL)
+        return "this NCCL is too old";
     const char *trouble = gpu->trouble();
-    if (trouble != NULL) {
-        snprintf(joining->what->why, sizeof(joining->what->why), "%s", trouble);
-        return false;
-    }
-    member->codec = gpu->codec();
+    if (trouble != NULL)
+        return trouble;
+    if ((member->codec = gpu->codec()) == NULL || strait_codec_prepare(member->codec) != STRAIT_OK || !gpu->prepare())
+        return "the codec does not run on this GPU";
     member->levels = calloc(member_keys(member), sizeof(*member->levels));
-    member->counters = gpu->allocate(sizeof(uint64_t) * JOBS_MAX * (size_t)member->ranks, false);
-    const bool coded = member->codec != NULL && strait_codec_prepare(member->codec) == STRAIT_OK && gpu->prepare();
-    if (coded && member->levels != NULL && member->counters != NULL)
-        return true;
-    snprintf(joining->what->why, sizeof(joining->what->why), "%s",
-             coded ? "no memory" : "the codec does not run on this GPU");
-    return false;
+    member->stream = gpu->stream_make();
+    joining->told = gpu->allocate(sizeof(struct hello) * (ranks + 1), false);
+    member->counters = gpu->allocate(sizeof(uint64_t) * JOBS_MAX * ranks, false);
+    if (member->levels == NULL || member->stream == NULL || joining->told == NULL || member->counters == NULL)
+        return "no memory";
+    if (!member->forced && !measure_prepare(member))
+        return "no memory to measure links with";
+    return repair_begin(member) ? NULL : "no thread";
 }
 
 static void begin(struct joining *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
@@ -84,9 +91,9 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
     pthread_cond_init(&member->told, NULL);
     if (host->nccl->CommCuDevice(what->comm, &member->device) != COLL_SUCCESS || !gpu->enter(member->device, &before))
         return;
-    member->stream = gpu->stream_make();
-    joining->told = gpu->allocate(sizeof(struct hello) * ((size_t)member->ranks + 1), false);
-    joining->able = prepare(joining);
+    const char *why = why_not(joining);
+    joining->able = why == NULL;
+    snprintf(what->why, sizeof(what->why), "%s", why != NULL ? why : "");
     gpu->leave(before);
 }
 
@@ -96,7 +103,6 @@ static struct hello hello_of(const struct joining *joining)
 {
     struct hello hello = {.magic = JOIN_MAGIC,
                           .version = JOIN_VERSION,
-                          .able = joining->able,
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
                           .forced = joining->member->forced};
@@ -104,7 +110,7 @@ static struct hello hello_of(const struct joining *joining)
     return hello;
 }
 
-static bool tell(const struct joining *joining)
+static bool tell(struct joining *joining)
 {
     const struct coll_member *member = joining->member;
     const struct hello hello = hello_of(joining);
@@ -122,71 +128,85 @@ static bool agree(struct joining *joining)
     bool same = all != NULL && member->gpu->copy(all, joining->told, sizeof(*all) * (size_t)member->ranks, member->stream) &&
                 member->gpu->stream_wait(member->stream);
     for (int rank = 0; rank < member->ranks && same; rank++) {
-        same = all[rank].able != 0 && memcmp(&all[rank], &mine, sizeof(mine)) == 0;
-        if (!same && joining->able)
+        same = memcmp(&all[rank], &mine, sizeof(mine)) == 0;
+        if (!same)
             snprintf(joining->what->why, sizeof(joining->what->why),
-                     "rank %d is not able, or has another version or other settings", rank);
+                     "rank %d has another version or other settings", rank);
     }
     free(all);
     return same;
 }
 
-/* On all that can take part; the GPU of each is current meanwhile. */
-static bool each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
+/* On all that are able; the GPU of each is current meanwhile. */
+static void each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
 {
-    bool all = true;
     for (unsigned i = 0; i < count; i++) {
         struct coll_member *member = joinings[i].member;
         int before;
-        bool good = member != NULL && joinings[i].told != NULL && member->gpu->enter(member->device, &before);
-        if (good) {
-            good = what(&joinings[i]);
-            member->gpu->leave(before);
-        }
-        joinings[i].able &= good;
-        all &= good;
+        if (!joinings[i].able)
+            continue;
+        joinings[i].able = member->gpu->enter(member->device, &before);
+        if (!joinings[i].able)
+            continue;
+        joinings[i].able = what(&joinings[i]);
+        member->gpu->leave(before);
     }
-    return all;
 }
 
-static bool tell_one(struct joining *joining)
+/* Those that are able get a communicator for repairs. */
+static void split(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
-    return tell(joining);
+    nccl->GroupStart();
+    for (unsigned i = 0; i < count; i++) {
+        struct joining *joining = &joinings[i];
+        const struct coll_joining *what = joining->what;
+        static _Thread_local coll_comm none;
+        coll_comm *made = joining->able ? &joining->member->repairs : &none;
+        const coll_result result =
+            nccl->CommSplit(what->comm, joining->able ? 0 : LEFT_OUT, what->rank, made, NULL);
+        joining->able &= result == COLL_SUCCESS;
+    }
+    nccl->GroupEnd();
 }
 
-static bool split_one(struct joining *joining)
+static bool is_whole(struct joining *joining)
 {
-    struct coll_member *member = joining->member;
-    return !joining->able || member->host.nccl->CommSplit(member->comm, 0, member->rank, &member->repairs, NULL) ==
-                                 COLL_SUCCESS;
+    const struct coll_member *member = joining->member;
+    int ranks = 0;
+    const bool whole = member->repairs != NULL &&
+                       member->host.nccl->CommCount(member->repairs, &ranks) == COLL_SUCCESS && ranks == member->ranks;
+    if (!whole)
+        snprintf(joining->what->why, sizeof(joining->what->why), "%d of the ranks are not able", member->ranks - ranks);
+    return whole;
 }
 
 /* What the thread that repairs will need is made and loaded now: both may wait for what runs on the GPU, and then that
  * waits for the thread. */
 static bool warm_one(struct joining *joining)
 {
-    return !joining->able || repair_warm(joining->member);
+    return repair_warm(joining->member);
 }
 
 static bool wait_one(struct joining *joining)
 {
-    return !joining->able || joining->member->gpu->stream_wait(joining->member->stream);
+    return joining->member->gpu->stream_wait(joining->member->stream);
 }
 
 static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
-    nccl->GroupStart();
-    (void)each(joinings, count, tell_one);
-    nccl->GroupEnd();
-    (void)each(joinings, count, agree);
+    if (nccl->CommSplit == NULL)
+        return;
+    split(joinings, count, nccl);
+    each(joinings, count, is_whole);
     /* From here on all ranks of a communicator are able, or none is. */
     nccl->GroupStart();
-    (void)each(joinings, count, split_one);
+    each(joinings, count, tell);
     nccl->GroupEnd();
+    each(joinings, count, agree);
     nccl->GroupStart();
-    (void)each(joinings, count, warm_one);
+    each(joinings, count, warm_one);
     nccl->GroupEnd();
-    (void)each(joinings, count, wait_one);
+    each(joinings, count, wait_one);
 }
 
 static void measure(struct joining *joinings, unsigned count)
@@ -206,18 +226,17 @@ static void finish(struct joining *joining)
 {
     struct coll_member *member = joining->member;
     struct coll_joining *what = joining->what;
-    if (member == NULL)
-        return;
-    if (joining->told != NULL)
+    int before;
+    if (member != NULL && member->gpu->enter(member->device, &before)) {
         member->gpu->release(joining->told);
-    if (joining->able && !repair_begin(member)) {
-        member_fail(member, COLL_SYSTEM_ERROR, "no thread");
-        joining->able = false;
+        measure_end(member);
+        member->gpu->leave(before);
     }
     if (!joining->able) {
         if (what->why[0] == '\0')
             snprintf(what->why, sizeof(what->why), "the ranks could not agree");
-        destroy(member);
+        if (member != NULL)
+            destroy(member);
         return;
     }
     what->member = member;
@@ -273,8 +292,5 @@ static void drain(struct coll_member *member)
 void member_leave(struct coll_member *member)
 {
     drain(member);
-    repair_end(member);
-    if (member->repairs != NULL)
-        (void)member->host.nccl->CommDestroy(member->repairs);
     destroy(member);
 }

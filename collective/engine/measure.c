@@ -6,13 +6,6 @@
 
 enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, TURNS = 4 };
 
-struct run {
-    struct coll_member *member;
-    uint8_t *memory; /* a message, and one of each rank */
-    gpu_event begin, end;
-    double seconds[2]; /* of a small one and a large one */
-};
-
 static size_t size_of(const struct coll_member *member, int large)
 {
     const size_t share = (size_t)LARGE_ALL / (size_t)member->ranks;
@@ -21,77 +14,90 @@ static size_t size_of(const struct coll_member *member, int large)
 
 /* ---- One member, whose GPU is current ---------------------------------------------------------------------------- */
 
-static bool prepare(struct run *run)
+bool measure_prepare(struct coll_member *member)
 {
-    const struct gpu_ops *gpu = run->member->gpu;
-    run->memory = gpu->allocate(size_of(run->member, 1) * ((size_t)run->member->ranks + 1), true);
-    run->begin = gpu->event_make(true);
-    run->end = gpu->event_make(true);
-    return run->memory != NULL && run->begin != NULL && run->end != NULL;
+    const struct gpu_ops *gpu = member->gpu;
+    struct link_probe *probe = &member->probe;
+    probe->memory = gpu->allocate(size_of(member, 1) * ((size_t)member->ranks + 1), true);
+    probe->begin = gpu->event_make(true);
+    probe->end = gpu->event_make(true);
+    return probe->memory != NULL && probe->begin != NULL && probe->end != NULL;
 }
 
-static bool gather(struct run *run, int large)
+void measure_end(struct coll_member *member)
 {
-    const struct coll_member *member = run->member;
+    const struct gpu_ops *gpu = member->gpu;
+    struct link_probe *probe = &member->probe;
+    gpu->release(probe->memory);
+    if (probe->begin != NULL)
+        gpu->event_end(probe->begin);
+    if (probe->end != NULL)
+        gpu->event_end(probe->end);
+    *probe = (struct link_probe){0};
+}
+
+static bool gather(struct coll_member *member, int large)
+{
+    uint8_t *memory = member->probe.memory;
     const size_t size = size_of(member, large);
-    return member->gpu->event_record(run->begin, member->stream) &&
-           member->host.nccl->AllGather(run->memory, run->memory + size, size, COLL_UINT8, member->comm,
-                                        member->stream) == COLL_SUCCESS;
-}
-
-static bool gather_small(struct run *run)
-{
-    return gather(run, 0);
-}
-
-static bool gather_large(struct run *run)
-{
-    return gather(run, 1);
-}
-
-static bool record(struct run *run)
-{
-    return run->member->gpu->event_record(run->end, run->member->stream);
-}
-
-static bool read_time(struct run *run, int large)
-{
-    const struct gpu_ops *gpu = run->member->gpu;
-    if (!gpu->stream_wait(run->member->stream))
-        return false;
-    const double seconds = gpu->event_seconds(run->begin, run->end);
-    if (seconds > 0 && (run->seconds[large] <= 0 || seconds < run->seconds[large]))
-        run->seconds[large] = seconds;
-    return seconds >= 0;
-}
-
-static bool read_small(struct run *run)
-{
-    return read_time(run, 0);
-}
-
-static bool read_large(struct run *run)
-{
-    return read_time(run, 1);
-}
-
-/* By now nothing else can differ between ranks: they take what the fastest one saw. */
-static bool tell(struct run *run)
-{
-    const struct coll_member *member = run->member;
-    double *own = (double *)(void *)run->memory, *all = own + 2;
-    return member->gpu->copy(own, run->seconds, sizeof(run->seconds), member->stream) &&
-           member->host.nccl->AllGather(own, all, sizeof(run->seconds), COLL_UINT8, member->comm, member->stream) ==
+    return member->gpu->event_record(member->probe.begin, member->stream) &&
+           member->host.nccl->AllGather(memory, memory + size, size, COLL_UINT8, member->comm, member->stream) ==
                COLL_SUCCESS;
 }
 
-static bool settle(struct run *run)
+static bool gather_small(struct coll_member *member)
 {
-    struct coll_member *member = run->member;
-    const size_t ranks = (size_t)member->ranks;
-    double *all = calloc(ranks, sizeof(run->seconds));
-    bool good = all != NULL && member->gpu->copy(all, run->memory + sizeof(run->seconds), ranks * sizeof(run->seconds),
-                                                 member->stream) &&
+    return gather(member, 0);
+}
+
+static bool gather_large(struct coll_member *member)
+{
+    return gather(member, 1);
+}
+
+static bool record(struct coll_member *member)
+{
+    return member->gpu->event_record(member->probe.end, member->stream);
+}
+
+static bool read_time(struct coll_member *member, int large)
+{
+    const struct gpu_ops *gpu = member->gpu;
+    struct link_probe *probe = &member->probe;
+    if (!gpu->stream_wait(member->stream))
+        return false;
+    const double seconds = gpu->event_seconds(probe->begin, probe->end);
+    if (seconds > 0 && (probe->seconds[large] <= 0 || seconds < probe->seconds[large]))
+        probe->seconds[large] = seconds;
+    return seconds >= 0;
+}
+
+static bool read_small(struct coll_member *member)
+{
+    return read_time(member, 0);
+}
+
+static bool read_large(struct coll_member *member)
+{
+    return read_time(member, 1);
+}
+
+/* By now nothing else can differ between ranks: they take what the fastest one saw. */
+static bool tell(struct coll_member *member)
+{
+    const struct link_probe *probe = &member->probe;
+    double *own = (double *)(void *)probe->memory, *all = own + 2;
+    return member->gpu->copy(own, probe->seconds, sizeof(probe->seconds), member->stream) &&
+           member->host.nccl->AllGather(own, all, sizeof(probe->seconds), COLL_UINT8, member->comm, member->stream) ==
+               COLL_SUCCESS;
+}
+
+static bool settle(struct coll_member *member)
+{
+    const struct link_probe *probe = &member->probe;
+    const size_t ranks = (size_t)member->ranks, size = sizeof(probe->seconds);
+    double *all = calloc(ranks, size);
+    bool good = all != NULL && member->gpu->copy(all, probe->memory + size, ranks * size, member->stream) &&
                 member->gpu->stream_wait(member->stream);
     double small = 0, large = 0;
     for (size_t rank = 0; rank < ranks && good; rank++) {
@@ -105,28 +111,17 @@ static bool settle(struct run *run)
     return good;
 }
 
-static bool release(struct run *run)
-{
-    const struct gpu_ops *gpu = run->member->gpu;
-    gpu->release(run->memory);
-    if (run->begin != NULL)
-        gpu->event_end(run->begin);
-    if (run->end != NULL)
-        gpu->event_end(run->end);
-    return true;
-}
-
 /* ---- All of this process ----------------------------------------------------------------------------------------- */
 
-static bool each(struct run *runs, unsigned count, bool (*what)(struct run *))
+static bool each(struct coll_member *const members[], unsigned count, bool (*what)(struct coll_member *))
 {
     bool all = true;
     for (unsigned i = 0; i < count; i++) {
-        const struct coll_member *member = runs[i].member;
+        struct coll_member *member = members[i];
         int before;
         bool good = member->gpu->enter(member->device, &before);
         if (good) {
-            good = what(&runs[i]);
+            good = what(member);
             member->gpu->leave(before);
         }
         all &= good;
@@ -134,31 +129,24 @@ static bool each(struct run *runs, unsigned count, bool (*what)(struct run *))
     return all;
 }
 
-static bool grouped(struct run *runs, unsigned count, bool (*what)(struct run *))
+static bool grouped(struct coll_member *const members[], unsigned count, bool (*what)(struct coll_member *))
 {
-    const struct coll_table *nccl = runs[0].member->host.nccl;
-    bool good = nccl->GroupStart() == COLL_SUCCESS && each(runs, count, what);
+    const struct coll_table *nccl = members[0]->host.nccl;
+    bool good = nccl->GroupStart() == COLL_SUCCESS && each(members, count, what);
     return nccl->GroupEnd() == COLL_SUCCESS && good;
 }
 
-static bool turn(struct run *runs, unsigned count, bool (*what)(struct run *), bool (*read)(struct run *))
+static bool turn(struct coll_member *const members[], unsigned count, bool (*what)(struct coll_member *),
+                 bool (*read)(struct coll_member *))
 {
     bool good = true;
     for (int i = 0; i < TURNS && good; i++)
-        good = grouped(runs, count, what) && each(runs, count, record) && each(runs, count, read);
+        good = grouped(members, count, what) && each(members, count, record) && each(members, count, read);
     return good;
 }
 
 bool measure_links(struct coll_member *const members[], unsigned count)
 {
-    struct run *runs = calloc(count, sizeof(*runs));
-    if (runs == NULL)
-        return false;
-    for (unsigned i = 0; i < count; i++)
-        runs[i].member = members[i];
-    bool good = each(runs, count, prepare) && turn(runs, count, gather_small, read_small) &&
-                turn(runs, count, gather_large, read_large) && grouped(runs, count, tell) && each(runs, count, settle);
-    (void)each(runs, count, release);
-    free(runs);
-    return good;
+    return turn(members, count, gather_small, read_small) && turn(members, count, gather_large, read_large) &&
+           grouped(members, count, tell) && each(members, count, settle);
 }

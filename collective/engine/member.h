@@ -18,6 +18,13 @@ struct link_cost {
     double start, per_byte;
 };
 
+/* With what it is found; made before ranks tell each other whether they are able. */
+struct link_probe {
+    uint8_t *memory; /* a message, and one of each rank */
+    gpu_event begin, end;
+    double seconds[2]; /* of a small message and a large one */
+};
+
 struct coll_member {
     struct coll_engine_host host;
     const struct gpu_ops *gpu;
@@ -26,6 +33,7 @@ struct coll_member {
     int rank, ranks, device;
     bool forced; /* compressed whatever it costs */
     struct link_cost cost;
+    struct link_probe probe;
 
     struct staging_list stagings;
 
@@ -53,7 +61,9 @@ bool repair_warm(struct coll_member *member);
 bool repair_begin(struct coll_member *member);
 void repair_end(struct coll_member *member);
 
-/* measure.c: sets `cost`. Collective. */
+/* measure.c: makes the probe, on the member's GPU; sets `cost`, which is collective; ends the probe, made or not. */
+bool measure_prepare(struct coll_member *member);
 bool measure_links(struct coll_member *const members[], unsigned count);
+void measure_end(struct coll_member *member);
 
 #endif
