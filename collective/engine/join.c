@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
 #define JOIN_VERSION 2u
@@ -267,30 +268,77 @@ void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
+/* The thread's calls for `repairs` are short, unless they wait for ranks to connect: then NCCL's abort is what ends them. */
+static coll_comm take_repairs(struct coll_member *member)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    pthread_mutex_lock(&member->lock);
+    member->aborted = true;
+    while (member->calling && pthread_cond_timedwait(&member->told, &member->lock, &until) == 0)
+        ;
+    coll_comm repairs = member->repairs;
+    member->repairs = NULL;
+    pthread_mutex_unlock(&member->lock);
+    return repairs;
+}
+
 void member_abort(struct coll_member *member)
 {
     for (struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE); staging != NULL;
          staging = staging->next)
         __atomic_store_n(&staging->mail->abort, 1, __ATOMIC_RELEASE);
-    if (member->repairs != NULL)
-        (void)member->host.nccl->CommAbort(member->repairs);
-    member->repairs = NULL;
+    coll_comm repairs = take_repairs(member);
+    if (repairs != NULL)
+        (void)member->host.nccl->CommAbort(repairs);
 }
 
-/* What was asked for may still run. */
-static void drain(struct coll_member *member)
+static bool is_over(const struct coll_member *member)
 {
-    int before;
-    if (!member->gpu->enter(member->device, &before))
-        return;
+    bool over = true;
     for (struct coll_staging *staging = member->stagings.first; staging != NULL; staging = staging->next)
-        while (staging->used && staging->capture == 0 && !member->gpu->event_over(staging->last))
-            ;
+        over &= !staging->used || staging->capture != 0 || member->gpu->event_over(staging->last);
+    return over;
+}
+
+/* What was asked for may still run. After an abort it ends soon, but for what stands behind something else on its
+ * stream, for which nobody may be made to wait. */
+static bool drain(struct coll_member *member)
+{
+    enum { LOOK_NS = 100 * 1000, LOOKS_MAX = 10000 };
+    int before;
+    bool over = false;
+    if (!member->gpu->enter(member->device, &before))
+        return true;
+    for (int i = 0; !over && (!member->aborted || i < LOOKS_MAX); i++) {
+        if (i > 0)
+            nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        over = is_over(member);
+    }
     member->gpu->leave(before);
+    return over;
+}
+
+/* Its memory is still in use, and to free any would wait for that. */
+static void keep(struct coll_member *member)
+{
+    static struct coll_member *kept;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    member->host.say("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
+                     (void *)member->comm, member->rank, member->ranks);
+    pthread_mutex_lock(&lock);
+    member->next = kept;
+    kept = member;
+    pthread_mutex_unlock(&lock);
 }
 
 void member_leave(struct coll_member *member)
 {
-    drain(member);
-    destroy(member);
+    const bool over = drain(member);
+    repair_end(member);
+    if (over)
+        destroy(member);
+    else
+        keep(member);
 }

@@ -93,13 +93,34 @@ static coll_result move_numbered(const struct coll_member *member, const struct 
     return move_job(member, job);
 }
 
+/* After an abort `repairs` is gone. */
+static bool begin_calls(struct coll_member *member)
+{
+    pthread_mutex_lock(&member->lock);
+    member->calling = !member->aborted;
+    const bool may = member->calling;
+    pthread_mutex_unlock(&member->lock);
+    return may;
+}
+
+static void end_calls(struct coll_member *member)
+{
+    pthread_mutex_lock(&member->lock);
+    member->calling = false;
+    pthread_cond_broadcast(&member->told);
+    pthread_mutex_unlock(&member->lock);
+}
+
 static bool group(struct coll_member *member, const struct repair_job *jobs, uint32_t count, job_function *each)
 {
     const struct coll_table *nccl = member->host.nccl;
+    if (!begin_calls(member))
+        return false;
     coll_result result = nccl->GroupStart();
     for (uint32_t i = 0; i < count && result == COLL_SUCCESS; i++)
         result = each(member, &jobs[i], i);
     coll_result end = nccl->GroupEnd();
+    end_calls(member);
     return result == COLL_SUCCESS && end == COLL_SUCCESS && member->gpu->stream_wait(member->stream);
 }
 
