@@ -99,6 +99,43 @@ START_TEST(aborting_ends_waiting_for_messages)
 }
 END_TEST
 
+/* The stream of rank 0 stands still for a reason of its own, and goes on after the abort. */
+static atomic_bool gate;
+
+static void wait_at_gate(coll_stream stream, void *argument)
+{
+    (void)stream;
+    (void)argument;
+    while (!gate)
+        usleep(1000);
+}
+
+static void stand_still(struct rank *rank)
+{
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
+    rank_begin(rank, id_for_all);
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, 0);
+    if (rank->rank == 0)
+        fake_queue(rank->stream, wait_at_gate, NULL, &rank, sizeof(rank));
+    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    require_ok(ncclCommAbort(rank->comm));
+    ranks_meet();
+    gate = true;
+    fake_stream_wait(rank->stream);
+    fake_stream_end(rank->stream);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(aborting_waits_for_no_other_work)
+{
+    compress();
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(2, stand_still, NULL);
+    require(fake_gpu.made > 0); /* of rank 0 only, whose memory was in use */
+}
+END_TEST
+
 /* ---- Bytes that change on their way ------------------------------------------------------------------------------- */
 
 /* In a message: what begins its head, its chunk's header, its tables, its blocks. */
@@ -281,6 +318,7 @@ int main(void)
     TCase *tests = tcase_create("failures");
     tcase_add_test(tests, aborting_ends_waiting_for_what_did_not_fit);
     tcase_add_test(tests, aborting_ends_waiting_for_messages);
+    tcase_add_test(tests, aborting_waits_for_no_other_work);
     tcase_add_loop_test(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));
     tcase_add_loop_test(tests, what_cannot_be_made_is_an_error_or_stays_raw, 0, 4);
     tcase_add_test(tests, work_that_cannot_be_asked_for_is_an_error);

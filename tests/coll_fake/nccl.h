@@ -74,6 +74,8 @@ void fake_comm_finish(coll_comm comm);
 void fake_split_begin(coll_comm comm, int color, int key);
 coll_comm fake_split_finish(coll_comm comm); /* NULL: it is left out */
 
+void fake_comm_work_over(coll_comm comm);
+
 /* nccl_move.c: puts all operations of one communicator on its streams, as one. */
 void fake_nccl_launch(const struct item *items, unsigned count);
 

@@ -145,19 +145,39 @@ coll_comm fake_split_finish(coll_comm comm)
 
 /* ---- The end, and what is known of one --------------------------------------------------------------------------- */
 
+static void release(coll_comm comm)
+{
+    struct world *world = comm->world;
+    if (comm->last != NULL)
+        fake_event_end(comm->last);
+    free(comm);
+    world_drop(world);
+}
+
+void fake_comm_work_over(coll_comm comm)
+{
+    struct world *world = comm->world;
+    pthread_mutex_lock(&world->lock);
+    const bool last = --comm->underway == 0 && comm->aborted;
+    pthread_cond_broadcast(&world->changed);
+    pthread_mutex_unlock(&world->lock);
+    if (last)
+        release(comm);
+}
+
+/* What an abort leaves on streams does nothing when they come to it. */
 static void end(coll_comm comm, bool abort)
 {
     struct world *world = comm->world;
     pthread_mutex_lock(&world->lock);
     comm->aborted |= abort;
     pthread_cond_broadcast(&world->changed);
-    while (comm->underway > 0)
+    while (comm->underway > 0 && !abort)
         pthread_cond_wait(&world->changed, &world->lock);
+    const bool over = comm->underway == 0;
     pthread_mutex_unlock(&world->lock);
-    if (comm->last != NULL)
-        fake_event_end(comm->last);
-    free(comm);
-    world_drop(world);
+    if (over)
+        release(comm);
 }
 
 #pragma GCC visibility push(default)

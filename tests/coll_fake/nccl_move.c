@@ -225,12 +225,8 @@ static void run(coll_stream stream, void *argument)
 static void end(void *argument)
 {
     const struct batch *batch = argument;
-    struct world *world = batch->comm->world;
     free(batch->items);
-    pthread_mutex_lock(&world->lock);
-    batch->comm->underway--;
-    pthread_cond_broadcast(&world->changed);
-    pthread_mutex_unlock(&world->lock);
+    fake_comm_work_over(batch->comm);
 }
 
 /* ---- Launching --------------------------------------------------------------------------------------------------- */
