@@ -261,7 +261,7 @@ static void fail_every(const char *way, _Atomic int32_t *countdown, int32_t firs
 START_TEST(what_cannot_be_made_is_an_error_or_stays_raw)
 {
     fake_gpu.link_ns[0] = fake_gpu.link_ns[1] = 20000;
-    fake_gpu.link_ps[0] = fake_gpu.link_ps[1] = 10000;
+    fake_gpu.link_fs[0] = fake_gpu.link_fs[1] = 10000000;
     fake_gpu.fail_device = _i % 2 == 0 ? 0 : -1;
     fail_every(_i < 2 ? "compress" : "auto", &fake_gpu.fail_making, 1);
 }
@@ -270,7 +270,7 @@ END_TEST
 /* From the first operation on: before, all ranks would wait for the one that cannot even tell that it cannot. */
 START_TEST(work_that_cannot_be_asked_for_is_an_error)
 {
-    fail_every("compress", &fake_gpu.fail_work, 8);
+    fail_every("compress", &fake_gpu.fail_work, 5);
 }
 END_TEST
 

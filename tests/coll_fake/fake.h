@@ -34,8 +34,8 @@ struct fake_gpu_control {
     /* The n-th piece of work that it asks for from now on cannot be asked for. */
     _Atomic int32_t fail_work;
     _Atomic uint32_t no_codec; /* bits: devices that have none */
-    /* How long what NCCL moves takes, in the time that events tell: of a device, nanoseconds and picoseconds a byte. */
-    _Atomic uint32_t link_ns[FAKE_DEVICES], link_ps[FAKE_DEVICES];
+    /* How long what NCCL moves takes, in the time that events tell: of a device, nanoseconds and femtoseconds a byte. */
+    _Atomic uint32_t link_ns[FAKE_DEVICES], link_fs[FAKE_DEVICES];
     /* Counted. */
     _Atomic int64_t made;     /* what an engine made and has not given back */
     _Atomic uint64_t makings; /* all that it ever made */

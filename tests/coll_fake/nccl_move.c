@@ -187,7 +187,7 @@ static void pass_time(coll_stream stream, const struct batch *batch)
     for (unsigned i = 0; i < batch->count; i++)
         bytes += (double)batch->items[i].bytes;
     const int device = batch->comm->device;
-    fake_pass_time(stream, 1e-9 * fake_gpu.link_ns[device] + 1e-12 * fake_gpu.link_ps[device] * bytes);
+    fake_pass_time(stream, 1e-9 * fake_gpu.link_ns[device] + 1e-15 * fake_gpu.link_fs[device] * bytes);
 }
 
 static void run(coll_stream stream, void *argument)

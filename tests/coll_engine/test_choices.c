@@ -1,0 +1,87 @@
+/* STRAIT_COLL=auto: what is compressed follows from what the link was found to cost, alike on all ranks. */
+#include <string.h>
+
+#include "tests/coll_engine/harness.h"
+
+enum { MOST = 4 << 20 };
+
+/* Compressed, or why not, by what every rank's link costs. */
+struct link {
+    uint32_t fs[3]; /* a byte, of each rank */
+    size_t count;
+    const char *reason;
+};
+
+static const struct link links[] = {
+    {{400000, 400000, 400000}, 1 << 20, "the last: compressed"}, /* 2.5 GB/s */
+    {{400000, 400000, 400000}, 40000, "raw: the link is fast"},    /* too little for what the codec's launches take */
+    {{2700, 2700, 2700}, MOST, "raw: the link is fast"},         /* NVLink */
+    {{400000, 400000, 2700}, MOST, "raw: the link is fast"},     /* the fastest counts for all */
+    {{4000000, 400000, 1000000}, MOST, "the last: compressed"},
+    {{0, 0, 0}, MOST, "raw: the link is fast"},
+};
+
+static void gather(struct rank *rank)
+{
+    const struct link *link = rank->argument;
+    uint8_t *own = values_new(COLL_BF16, link->count, 0), *all = values_new(COLL_BF16, link->count * 3, 0);
+    values_fill(own, COLL_BF16, link->count, VALUES_NORMAL, (unsigned)rank->rank);
+    require_ok(ncclAllGather(own, all, link->count, COLL_BF16, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    for (unsigned from = 0; from < 3; from++)
+        require(values_are(all + from * link->count * 2, COLL_BF16, link->count, VALUES_NORMAL, from));
+    const struct told told = told_of(rank->comm, "all_gather", "bf16");
+    require(told.calls == 1 && strcmp(told.reason, link->reason) == 0);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(the_link_decides)
+{
+    for (int rank = 0; rank < 3; rank++) {
+        fake_gpu.link_ns[rank] = 10000;
+        fake_gpu.link_fs[rank] = links[_i].fs[rank];
+    }
+    ranks_run(3, gather, (void *)(uintptr_t)&links[_i]);
+}
+END_TEST
+
+/* Sends and receives of a pair are decided alike on both sides, of sizes around the one from which it pays. */
+static void send_sizes(struct rank *rank)
+{
+    unsigned long long compressed = 0;
+    uint8_t *values = values_new(COLL_BF16, MOST, 0);
+    for (size_t count = 1000; count < MOST; count = count * 7 / 4) {
+        values_fill(values, COLL_BF16, count, VALUES_NORMAL, rank->rank == 0 ? count : 0);
+        if (rank->rank == 0)
+            require_ok(ncclSend(values, count, COLL_BF16, 1, rank->comm, rank->stream));
+        else
+            require_ok(ncclRecv(values, count, COLL_BF16, 0, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        require(values_are(values, COLL_BF16, count, VALUES_NORMAL, count));
+        const struct told told = told_of(rank->comm, rank->rank == 0 ? "send" : "recv", "bf16");
+        require(told.compressed == compressed || told.compressed == compressed + 1);
+        require(told.compressed > compressed || compressed == 0); /* larger ones too */
+        compressed = told.compressed;
+    }
+    require(compressed > 2 && compressed < 10);
+    values_free(values, COLL_BF16, 0);
+}
+
+START_TEST(pairs_decide_alike_by_size)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        fake_gpu.link_ns[rank] = 10000;
+        fake_gpu.link_fs[rank] = 400000 + 30000 * (uint32_t)rank;
+    }
+    ranks_run(2, send_sizes, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("choices");
+    tcase_add_loop_test(tests, the_link_decides, 0, COUNT(links));
+    tcase_add_test(tests, pairs_decide_alike_by_size);
+    return suite_run("choices", tests);
+}
