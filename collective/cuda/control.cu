@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
     *check.found = any;
     if (bad)
         say_failed(check.mail, static_cast<uint32_t>(STRAIT_ERR_CORRUPT));
-    if (!any)
+    if (!any || load_system(&check.mail->abort) != 0) // the thread may still read the jobs of a meeting that was left
         return;
     const uint32_t number = check.control->count++;
     if (number < JOBS_MAX)
