@@ -61,6 +61,7 @@ extern struct fake_nccl_control fake_nccl;
 
 int fake_device(void); /* of the calling thread */
 void fake_device_set(int device);
+void fake_device_wait(int device); /* for all of its streams */
 
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 

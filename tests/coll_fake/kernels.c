@@ -87,7 +87,7 @@ static void run_check(coll_stream stream, void *argument)
     *check->found = found;
     if (strange)
         say_failed(check->mail, (uint32_t)STRAIT_ERR_CORRUPT);
-    if (!found)
+    if (!found || __atomic_load_n(&check->mail->abort, __ATOMIC_ACQUIRE) != 0)
         return;
     const uint32_t number = check->control->count++;
     if (number < JOBS_MAX)

@@ -88,10 +88,12 @@ static void *allocate(size_t size, bool zero)
     return memset(block + 1, zero ? 0 : 0xa5, size);
 }
 
+/* CUDA waits for all of the device. */
 static void release(void *memory)
 {
     if (memory == NULL)
         return;
+    fake_device_wait(fake_device());
     pthread_mutex_lock(&blocks_lock);
     struct block **at = &blocks, *block = (struct block *)memory - 1;
     while (*at != NULL && *at != block)

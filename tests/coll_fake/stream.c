@@ -85,7 +85,11 @@ struct CUstream_st {
     bool busy, ended;
     struct fake_graph *capture; /* of the thread that queues */
     double clock;               /* seconds, as the work on it passes them. Of its own thread */
+    struct CUstream_st *next;
 };
+
+static struct CUstream_st *streams;
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct fake_graph {
     uint64_t number;
@@ -135,6 +139,10 @@ coll_stream fake_stream_make(void)
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     demand(pthread_create(&stream->thread, NULL, run, stream) == 0);
+    pthread_mutex_lock(&streams_lock);
+    stream->next = streams;
+    streams = stream;
+    pthread_mutex_unlock(&streams_lock);
     return stream;
 }
 
@@ -142,6 +150,12 @@ coll_stream fake_stream_make(void)
 void fake_stream_end(coll_stream stream)
 {
     demand(stream->capture == NULL);
+    pthread_mutex_lock(&streams_lock);
+    struct CUstream_st **at = &streams;
+    while (*at != stream)
+        at = &(*at)->next;
+    *at = stream->next;
+    pthread_mutex_unlock(&streams_lock);
     pthread_mutex_lock(&stream->lock);
     stream->ended = true;
     pthread_cond_broadcast(&stream->changed);
@@ -152,13 +166,27 @@ void fake_stream_end(coll_stream stream)
     free(stream);
 }
 
-void fake_stream_wait(coll_stream stream)
+static void finish(coll_stream stream)
 {
-    demand(stream->capture == NULL);
     pthread_mutex_lock(&stream->lock);
     while (stream->queue.first != NULL || stream->busy)
         pthread_cond_wait(&stream->changed, &stream->lock);
     pthread_mutex_unlock(&stream->lock);
+}
+
+void fake_stream_wait(coll_stream stream)
+{
+    demand(stream->capture == NULL);
+    finish(stream);
+}
+
+void fake_device_wait(int of)
+{
+    pthread_mutex_lock(&streams_lock);
+    for (struct CUstream_st *stream = streams; stream != NULL; stream = stream->next)
+        if (stream->device == of)
+            finish(stream);
+    pthread_mutex_unlock(&streams_lock);
 }
 
 bool fake_stream_idle(coll_stream stream)
