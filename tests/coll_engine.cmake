@@ -19,7 +19,7 @@ set_target_properties(strait-coll-fake-gpu strait-coll-fake-nccl strait-coll-fak
 
 add_library(strait_coll_harness STATIC coll_engine/harness.c coll_engine/values.c)
 target_link_libraries(strait_coll_harness PUBLIC strait_options strait_test_support strait_coll_reduce
-    strait-coll-fake-gpu PkgConfig::CHECK Threads::Threads)
+    strait-coll-fake-gpu PkgConfig::CHECK Threads::Threads ${CMAKE_DL_LIBS})
 
 # strait_coll_test(NAME [TIMEOUT seconds]): coll_engine/test_NAME.c, linked with the library before NCCL, as programs are.
 function(strait_coll_test name)
@@ -32,8 +32,18 @@ function(strait_coll_test name)
 endfunction()
 
 strait_coll_test(operations TIMEOUT 60)
+
+# The same, preloaded under a program that knows of NCCL alone.
+add_executable(test_coll_preloaded coll_engine/test_operations.c)
+target_link_libraries(test_coll_preloaded PRIVATE strait_coll_harness strait-coll-fake-nccl)
+if(NOT CMAKE_CROSSCOMPILING) # an emulator is in the way of what is preloaded
+    strait_add_test(coll_preloaded COMMAND test_coll_preloaded LABELS collective TIMEOUT 60
+        ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:strait-coll-tested>;ASAN_OPTIONS=verify_asan_link_order=0")
+    add_dependencies(test_coll_preloaded strait-coll-tested strait-coll-fake-plugin)
+endif()
 strait_coll_test(groups TIMEOUT 60)
 strait_coll_test(overflow TIMEOUT 60)
 strait_coll_test(failures TIMEOUT 120)
 strait_coll_test(choices TIMEOUT 60)
 strait_test(coll_parts USES coll_engine LABELS collective)
+strait_coll_test(stress TIMEOUT 120)

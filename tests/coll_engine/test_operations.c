@@ -145,6 +145,8 @@ END_TEST
 
 /* ---- Sums -------------------------------------------------------------------------------------------------------- */
 
+static enum coll_reduce_order order = COLL_REDUCE_IN_FP32;
+
 /* What `rank` of all has: the sum that the reduction is specified by. Values of rank r for block d: seed_of(turn, r, d). */
 static void sum_of(const struct kind *kind, int ranks, int block, bool same, int reduction, unsigned turn, void *sum)
 {
@@ -152,7 +154,7 @@ static void sum_of(const struct kind *kind, int ranks, int block, bool same, int
                                          : kind->type == COLL_FP16 ? COLL_REDUCE_FP16
                                                                    : COLL_REDUCE_FP32,
                                  .operation = reduction == COLL_AVG ? COLL_REDUCE_AVG : COLL_REDUCE_SUM,
-                                 .order = COLL_REDUCE_IN_FP32,
+                                 .order = order,
                                  .sources = (uint32_t)ranks,
                                  .rank = (uint32_t)block,
                                  .dst = sum,
@@ -195,6 +197,14 @@ static void scatter_sums(struct rank *rank)
 
 START_TEST(reduce_scatter_gives_every_rank_its_sum)
 {
+    run(_i, scatter_sums);
+}
+END_TEST
+
+START_TEST(sums_can_be_those_of_the_ring_of_nccl)
+{
+    order = COLL_REDUCE_NCCL_RING;
+    setenv("STRAIT_COLL_ORDER", "nccl-ring", 1);
     run(_i, scatter_sums);
 }
 END_TEST
@@ -267,6 +277,7 @@ int main(void)
     tcase_add_loop_test(tests, all_to_all_gives_every_rank_its_part, 0, all);
     tcase_add_loop_test(tests, sends_arrive_around_a_ring, 0, all);
     tcase_add_loop_test(tests, reduce_scatter_gives_every_rank_its_sum, 0, all);
+    tcase_add_loop_test(tests, sums_can_be_those_of_the_ring_of_nccl, 0, all);
     tcase_add_loop_test(tests, all_reduce_of_two_gives_both_the_sum, 0, COUNT(kinds));
     tcase_add_test(tests, what_is_not_compressed_is_done_by_nccl);
     return suite_run("operations", tests);
