@@ -43,6 +43,7 @@ if(NOT CMAKE_CROSSCOMPILING) # an emulator is in the way of what is preloaded
 endif()
 strait_coll_test(groups TIMEOUT 60)
 strait_coll_test(overflow TIMEOUT 60)
+target_sources(test_coll_overflow PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/levels.c) # what is expected
 strait_coll_test(failures TIMEOUT 120)
 strait_coll_test(choices TIMEOUT 60)
 strait_test(coll_parts USES coll_engine LABELS collective)

@@ -38,6 +38,7 @@ static void gather(struct rank *rank)
 
 START_TEST(the_link_decides)
 {
+    setenv("STRAIT_COLL", "auto", 1);
     for (int rank = 0; rank < 3; rank++) {
         fake_gpu.link_ns[rank] = 10000;
         fake_gpu.link_fs[rank] = links[_i].fs[rank];
@@ -70,6 +71,7 @@ static void send_sizes(struct rank *rank)
 
 START_TEST(pairs_decide_alike_by_size)
 {
+    setenv("STRAIT_COLL", "auto", 1);
     for (int rank = 0; rank < 2; rank++) {
         fake_gpu.link_ns[rank] = 10000;
         fake_gpu.link_fs[rank] = 400000 + 30000 * (uint32_t)rank;
