@@ -34,3 +34,13 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
     if (first)
         member->host.say("communicator %p, rank %d of %d: %s", (void *)member->comm, member->rank, member->ranks, why);
 }
+
+void member_look(struct coll_member *member)
+{
+    const struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
+    for (; staging != NULL; staging = staging->next) {
+        const uint32_t failed = __atomic_load_n(&staging->mail->failed, __ATOMIC_ACQUIRE);
+        if (failed != 0)
+            member_fail(member, COLL_INTERNAL_ERROR, strait_status_string((enum strait_status)failed));
+    }
+}

@@ -58,6 +58,9 @@ unsigned member_keys(const struct coll_member *member);
 /* The first failure is kept, and said on stderr. */
 void member_fail(struct coll_member *member, coll_result result, const char *why);
 
+/* What kernels found to be wrong is a failure. */
+void member_look(struct coll_member *member);
+
 /* repair.c: the thread. warm: sends something to all others, in a group of the caller's. */
 bool repair_warm(struct coll_member *member);
 bool repair_begin(struct coll_member *member);

@@ -11,8 +11,10 @@ static void join(const struct coll_engine_host *host, struct coll_joining *joini
     members_join(gpus, host, joinings, count);
 }
 
+/* The thread may be waiting for other ranks, for what has failed since. */
 static coll_result error_of(struct coll_member *member)
 {
+    member_look(member);
     pthread_mutex_lock(&member->lock);
     const int failed = member->failed;
     pthread_mutex_unlock(&member->lock);

@@ -178,10 +178,7 @@ static bool repair(struct coll_member *member, struct mail *mail)
 
 static bool look_at(struct coll_member *member, struct mail *mail)
 {
-    const uint32_t failed = __atomic_load_n(&mail->failed, __ATOMIC_ACQUIRE);
     const uint64_t posted = __atomic_load_n(&mail->posted, __ATOMIC_ACQUIRE);
-    if (failed != 0)
-        member_fail(member, COLL_INTERNAL_ERROR, strait_status_string((enum strait_status)failed));
     if (posted == mail->done)
         return false;
     if (!repair(member, mail)) {
@@ -196,6 +193,7 @@ static bool look(struct coll_member *member)
 {
     struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
     bool any = false;
+    member_look(member);
     for (; staging != NULL; staging = staging->next)
         any |= look_at(member, staging->mail);
     return any;
