@@ -54,6 +54,8 @@ static void lose(struct rank *rank)
 {
     uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
     rank_begin(rank, id_for_all);
+    ranks_meet();
+    fake_nccl.lost = 2;
     values_fill(own, COLL_BF16, COUNT_OF, VALUES_NOISE, (unsigned)rank->rank);
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream)); /* behind it */
@@ -69,7 +71,6 @@ START_TEST(aborting_ends_waiting_for_what_did_not_fit)
 {
     compress();
     require_ok(ncclGetUniqueId(&id_for_all));
-    fake_nccl.lost = 2;
     ranks_start(2, lose, NULL);
     require(fake_gpu.made == 0);
 }

@@ -40,7 +40,7 @@ struct fake_gpu_control {
     _Atomic int64_t made;     /* what an engine made and has not given back */
     _Atomic uint64_t makings; /* all that it ever made */
     _Atomic uint64_t moved;   /* bytes from rank to rank */
-    _Atomic uint64_t repaired; /* calls of repair communicators: those that a split made */
+    _Atomic uint64_t repaired; /* messages, but small ones, of communicators that a split made: as those for repairs */
 };
 
 struct fake_nccl_control {
