@@ -13,10 +13,10 @@ struct coll_member;
 
 /* What is known of a communicator, the same on all of its ranks. */
 struct coll_standing {
-    int rank, ranks; /* -1: not known */
-    int memory;      /* buffers and windows that are registered */
-    bool pinned;     /* to raw */
-    bool ending;     /* finalized or revoked */
+    int rank, ranks;            /* -1: not known */
+    int memory;                 /* buffers and windows that are registered */
+    bool pinned;                /* to raw */
+    bool ending;                /* finalized or revoked */
     struct coll_member *member; /* NULL: it stays raw */
     const char *why;            /* it does; static */
 };
@@ -29,8 +29,8 @@ struct coll_decision {
 
 struct coll_step;
 
-/* From what all ranks hold alike, so that all decide alike: never from addresses, data or time. COLL_COMPRESS: *step is to
- * be run. */
+/* From what all ranks hold alike, so that all decide alike: never from addresses, data or time. COLL_COMPRESS: *step is
+ * to be run. */
 struct coll_decision coll_decide(const struct coll_standing *standing, const struct coll_call *call,
                                  struct coll_step *step);
 

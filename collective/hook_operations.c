@@ -22,13 +22,13 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
 }
 
 /* `call`, as the program asked for it, which is `invocation` of NCCL. */
-#define RUN(call, invocation)                                         \
-    do {                                                              \
-        struct coll_step step;                                        \
-        const struct coll_decision decision = begin(&(call), &step);  \
-        if (decision.way == COLL_COMPRESS)                            \
-            return end(&(call), &decision, coll_run(&step));          \
-        return end(&(call), &decision, COLL_NCCL(invocation));        \
+#define RUN(call, invocation)                                        \
+    do {                                                             \
+        struct coll_step step;                                       \
+        const struct coll_decision decision = begin(&(call), &step); \
+        if (decision.way == COLL_COMPRESS)                           \
+            return end(&(call), &decision, coll_run(&step));         \
+        return end(&(call), &decision, COLL_NCCL(invocation));       \
     } while (0)
 
 coll_result coll_hook_AllGather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,

@@ -57,7 +57,8 @@ static void put_standing(struct text *text, coll_comm comm, const struct coll_st
 
 static void put_count(struct text *text, unsigned operation, unsigned type, const struct coll_count *count)
 {
-    put(text, "%-14s %-7s %10" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64 " %7" PRIu64 " %10" PRIu64 " %16" PRIu64,
+    put(text,
+        "%-14s %-7s %10" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64 " %7" PRIu64 " %10" PRIu64 " %16" PRIu64,
         coll_operation_name(operation), coll_type_name(type), count->calls, count->bytes, count->grouped,
         count->captured, count->failed, count->compressed, count->wire);
     put(text, "  %s%s\n", count->compressed > 0 ? "the last: " : "raw: ", count->reason);
@@ -65,8 +66,8 @@ static void put_count(struct text *text, unsigned operation, unsigned type, cons
 
 static void put_counts(struct text *text, const struct coll_counts *counts)
 {
-    put(text, "%-14s %-7s %10s %16s %10s %10s %7s %10s %16s  way\n", "operation", "type", "calls", "bytes",
-        "in groups", "captured", "failed", "compressed", "their bytes");
+    put(text, "%-14s %-7s %10s %16s %10s %10s %7s %10s %16s  way\n", "operation", "type", "calls", "bytes", "in groups",
+        "captured", "failed", "compressed", "their bytes");
     for (unsigned operation = 0; operation < COLL_OPERATIONS; operation++)
         for (unsigned type = 0; type < COLL_TYPES; type++)
             if (counts->of[operation][type].reason != NULL)

@@ -1,14 +1,14 @@
 /* The control messages, as plain structs: between a client and its daemon (unix socket) and between daemons (TCP).
  *
  * On the wire a message is a frame: 4 bytes little-endian length of the body, then the body, a protobuf Envelope
- * (proto/strait.proto) of at most MESSAGE_BYTES_MAX bytes. Lists that would not fit are split by the sender into several
- * messages. Fields that are not known are kept with the unpacked message and come out again when it is packed; a message
- * type or an enum value that is not known is ERR_UNSUPPORTED. Everything is checked on unpacking: counts, lengths and
- * ranges below are guaranteed to the reader.
- * Besides what stands at the fields: groups are below STRAIT_GROUPS_MAX, layers at least -1, lists have at most
- * MESSAGE_LIST_MAX entries and name at most STRAIT_TRANSFER_PAGES_MAX pages, first + count fits 32 bits, spans, segments
- * and grants are not empty, a leg's units fit 32 bits, aux comes with last only, names and texts have no NUL. Texts are
- * cut to MESSAGE_TEXT_MAX on both sides, but for STATS_TEXT. Sizes and strides of regions are the daemon's to judge.
+ * (proto/strait.proto) of at most MESSAGE_BYTES_MAX bytes. Lists that would not fit are split by the sender into
+ * several messages. Fields that are not known are kept with the unpacked message and come out again when it is packed;
+ * a message type or an enum value that is not known is ERR_UNSUPPORTED. Everything is checked on unpacking: counts,
+ * lengths and ranges below are guaranteed to the reader. Besides what stands at the fields: groups are below
+ * STRAIT_GROUPS_MAX, layers at least -1, lists have at most MESSAGE_LIST_MAX entries and name at most
+ * STRAIT_TRANSFER_PAGES_MAX pages, first + count fits 32 bits, spans, segments and grants are not empty, a leg's units
+ * fit 32 bits, aux comes with last only, names and texts have no NUL. Texts are cut to MESSAGE_TEXT_MAX on both sides,
+ * but for STATS_TEXT. Sizes and strides of regions are the daemon's to judge.
  *
  * Ids. `transfer` between a client and its daemon is a number that the client draws, unique on its connection. Between
  * daemons `leg` is drawn by the sink's daemon and unique in its incarnation: one pair of offer and expectation. */
@@ -21,22 +21,22 @@
 
 #include <strait/strait.h>
 
-#define MESSAGE_BYTES_MAX    (8u * 1024 * 1024) /* of a frame's body */
-#define MESSAGE_LIST_MAX     4096u              /* page lists, segments, spans in one message */
-#define MESSAGE_IDS_MAX      (1024u * 1024)     /* page ids in one message */
-#define MESSAGE_TEXT_MAX     1024u              /* of a text for people */
-#define MESSAGE_ADDRESS_MAX  256u               /* "host:port", and the host and shm_path of PEER_LINKS */
-#define MESSAGE_UCX_ADDRESS_MAX (64u * 1024)    /* ucx_address of PEER_LINKS */
-#define PROTOCOL_VERSION     1u
-#define PROTOCOL_VERSION_MIN 1u /* oldest that is still spoken */
-#define NONCE_BYTES          32u
-#define CODEBOOK_ID_BYTES    16u /* of a set, as codec.h names it */
-#define MAC_BYTES            32u
-#define MESSAGE_DEVICES_MAX   64u /* GPUs of a node */
-#define MESSAGE_MEMORY_IPC    64u /* bytes of a cudaIpcMemHandle_t */
-#define MESSAGE_EVENT_IPC     64u /* bytes of a cudaIpcEventHandle_t */
-#define MESSAGE_EVENT_POINTER 8u  /* of a cudaEvent_t, in the order of the host's bytes */
-#define MESSAGE_WORDS_MAX     16384u
+#define MESSAGE_BYTES_MAX       (8u * 1024 * 1024) /* of a frame's body */
+#define MESSAGE_LIST_MAX        4096u              /* page lists, segments, spans in one message */
+#define MESSAGE_IDS_MAX         (1024u * 1024)     /* page ids in one message */
+#define MESSAGE_TEXT_MAX        1024u              /* of a text for people */
+#define MESSAGE_ADDRESS_MAX     256u               /* "host:port", and the host and shm_path of PEER_LINKS */
+#define MESSAGE_UCX_ADDRESS_MAX (64u * 1024)       /* ucx_address of PEER_LINKS */
+#define PROTOCOL_VERSION        1u
+#define PROTOCOL_VERSION_MIN    1u /* oldest that is still spoken */
+#define NONCE_BYTES             32u
+#define CODEBOOK_ID_BYTES       16u /* of a set, as codec.h names it */
+#define MAC_BYTES               32u
+#define MESSAGE_DEVICES_MAX     64u /* GPUs of a node */
+#define MESSAGE_MEMORY_IPC      64u /* bytes of a cudaIpcMemHandle_t */
+#define MESSAGE_EVENT_IPC       64u /* bytes of a cudaIpcEventHandle_t */
+#define MESSAGE_EVENT_POINTER   8u  /* of a cudaEvent_t, in the order of the host's bytes */
+#define MESSAGE_WORDS_MAX       16384u
 
 enum message_type {
     MESSAGE_NONE = 0,
@@ -97,7 +97,8 @@ struct view {
     size_t size;
 };
 
-/* ---- Client and daemon -------------------------------------------------------------------------------------------- */
+/* ---- Client and daemon --------------------------------------------------------------------------------------------
+ */
 
 struct message_hello {
     uint32_t version, version_min; /* protocol versions spoken */
@@ -130,7 +131,7 @@ struct wire_region {
 struct message_pool_register {
     struct pool_id pool;
     uint32_t fd_count;
-    uint32_t coding; /* enum strait_coding */
+    uint32_t coding;       /* enum strait_coding */
     uint32_t region_count; /* 1..STRAIT_REGIONS_MAX */
     const struct wire_region *regions;
 };
@@ -252,17 +253,18 @@ struct message_text { /* STATS_TEXT */
     struct view text;
 };
 
-/* ---- Daemon and daemon -------------------------------------------------------------------------------------------- */
+/* ---- Daemon and daemon --------------------------------------------------------------------------------------------
+ */
 
 /* First message of either side, and all that is parsed before PEER_PROOF. */
 struct message_peer_hello {
     uint32_t version, version_min;
-    uint64_t node;        /* random id of this daemon's start */
+    uint64_t node; /* random id of this daemon's start */
     uint64_t incarnation;
-    bool secret;          /* a proof is demanded */
-    struct view nonce;    /* NONCE_BYTES */
-    struct view address;  /* "host:port" where the sender listens */
-    struct view dialled;  /* the dialling side: the address it dialled; else empty */
+    bool secret;         /* a proof is demanded */
+    struct view nonce;   /* NONCE_BYTES */
+    struct view address; /* "host:port" where the sender listens */
+    struct view dialled; /* the dialling side: the address it dialled; else empty */
 };
 
 /* HMAC-SHA256(secret, role || both hellos): docs/protocol.md. */
@@ -270,9 +272,10 @@ struct message_peer_proof {
     struct view mac; /* MAC_BYTES */
 };
 
-/* How the other side can reach this one's receive arena: sent once by both, after the proofs, with `transport` naming all
- * kinds that the sender offers ("shm,ucx") and without an address. Then, unless it takes shm, the dialling side names one
- * kind with the address of its link; the answer is the same with the other link's address, or without one: refused. */
+/* How the other side can reach this one's receive arena: sent once by both, after the proofs, with `transport` naming
+ * all kinds that the sender offers ("shm,ucx") and without an address. Then, unless it takes shm, the dialling side
+ * names one kind with the address of its link; the answer is the same with the other link's address, or without one:
+ * refused. */
 struct message_peer_links {
     uint64_t token;          /* stands in every data header and in SHM_HELLO to this side: random */
     struct view host;        /* equal on one host: boot id and namespace */
@@ -280,7 +283,7 @@ struct message_peer_links {
     struct view transport;   /* a kind, or a list of them, separated by commas */
     struct view ucx_address; /* of the sender's link: any transport's but shm's; or empty */
     struct view codebook_id;
-    uint32_t slot_bytes;     /* of the receive arena */
+    uint32_t slot_bytes; /* of the receive arena */
     uint32_t slot_count;
 };
 
@@ -289,8 +292,8 @@ struct message_heartbeat {
     uint64_t echo; /* the latest sequence seen from the other side */
 };
 
-/* Sink to source: slots in memory of a GPU of the sender, for chunks that GPUs encode. They are numbered on from those of
- * the host's memory, and no two arenas share a number. The same arena may be told of again, with more ways to it. */
+/* Sink to source: slots in memory of a GPU of the sender, for chunks that GPUs encode. They are numbered on from those
+ * of the host's memory, and no two arenas share a number. The same arena may be told of again, with more ways to it. */
 struct message_arena {
     uint32_t device;                             /* the sender's number of the GPU, below MESSAGE_DEVICES_MAX */
     uint32_t first_slot, slot_bytes, slot_count; /* the last slot's number fits 32 bits */
@@ -308,7 +311,8 @@ enum message_link_by {
 
 /* A link between a GPU of each side, beside the link that the connection has: for chunks into either's arena.
  * The dialling side begins one with its end's address; the answer has the other end's, or says why not. The accepting
- * side asks for one by neither, and is told why when there will be none. Over the same two GPUs as often as links end. */
+ * side asks for one by neither, and is told why when there will be none. Over the same two GPUs as often as links end.
+ */
 struct message_gpu_link {
     uint32_t device, peer_device; /* the sender's and the receiver's */
     struct view address;          /* link_address, or none */
@@ -349,12 +353,13 @@ struct message_request {
     bool rest;            /* this one continues them */
     uint32_t span_count;
     const struct wire_span *spans;
-    uint64_t grant; /* an open one, for whatever is ready at once: SEGMENTS, or RELEASED, answer it. 0: none; with more */
-    uint32_t slot;  /* of it */
+    uint64_t
+        grant; /* an open one, for whatever is ready at once: SEGMENTS, or RELEASED, answer it. 0: none; with more */
+    uint32_t slot; /* of it */
 };
 
-/* Pages that are ready at the source and wanted by the sink: regions x pages. Its units, one page of one region each, are
- * numbered row by row; those of all segments of a leg one after another. */
+/* Pages that are ready at the source and wanted by the sink: regions x pages. Its units, one page of one region each,
+ * are numbered row by row; those of all segments of a leg one after another. */
 struct segment {
     uint32_t group;
     uint32_t region_first, region_count; /* in the group's order */
@@ -405,7 +410,8 @@ struct message_shm_hello {
     uint32_t slot_bytes, slot_count;
 };
 
-/* ---- All of them --------------------------------------------------------------------------------------------------- */
+/* ---- All of them ---------------------------------------------------------------------------------------------------
+ */
 
 struct message {
     enum message_type type;

@@ -126,9 +126,8 @@ struct expected {
 };
 
 static const struct expected plans[] = {
-    {COLL_ALL_GATHER, 1, 4, 1, 3, false},    {COLL_ALL_TO_ALL, 4, 4, 3, 3, false},
-    {COLL_REDUCE_SCATTER, 4, 4, 3, 3, true}, {COLL_ALL_REDUCE, 1, 4, 1, 3, true},
-    {COLL_SEND, 1, 0, 1, 0, false},          {COLL_RECV, 0, 1, 0, 1, false},
+    {COLL_ALL_GATHER, 1, 4, 1, 3, false}, {COLL_ALL_TO_ALL, 4, 4, 3, 3, false}, {COLL_REDUCE_SCATTER, 4, 4, 3, 3, true},
+    {COLL_ALL_REDUCE, 1, 4, 1, 3, true},  {COLL_SEND, 1, 0, 1, 0, false},       {COLL_RECV, 0, 1, 0, 1, false},
 };
 
 static struct coll_call call_of(const struct expected *expected, uint8_t *send, uint8_t *receive)
@@ -178,9 +177,9 @@ START_TEST(plans_place_everything_apart)
         {plan.in_at, plan.in_at + plan.in * plan.shape.message},
         {plan.scratch_at, plan.scratch_at + (plan.reduces ? plan.in * plan.raw : 0)},
         {plan.found_at, plan.found_at + 4},
-        {plan.results_at, plan.results_at + 2 * (expected->coded_out > expected->coded_in ? expected->coded_out
-                                                                                          : expected->coded_in) *
-                                                sizeof(struct strait_result)},
+        {plan.results_at,
+         plan.results_at + 2 * (expected->coded_out > expected->coded_in ? expected->coded_out : expected->coded_in) *
+                               sizeof(struct strait_result)},
         {plan.codec_at, plan.codec_at + plan.codec_size},
         {plan.size, plan.size},
     };

@@ -53,8 +53,8 @@ static struct flow *expect(struct scene *s, const char *key)
     return e;
 }
 
-/* The first request makes the connection, over which the rogue can then say what it reaches. That the node has heard so is
- * known when it has heard what was said after it: that the rogue gives up. */
+/* The first request makes the connection, over which the rogue can then say what it reaches. That the node has heard so
+ * is known when it has heard what was said after it: that the rogue gives up. */
 static void say_that_it_is_reached(struct scene *s)
 {
     const struct message reach = {.type = MESSAGE_REACH, .reach = {.pool = s->blob.pool, .devices = 1u << 1}};

@@ -1,7 +1,8 @@
 // One thread block each, as there is little to do: a message has a head, and ranks are few.
 #include "collective/cuda/control.h"
 
-namespace {
+namespace
+{
 
 constexpr uint32_t THREADS = 128;
 

@@ -12,6 +12,7 @@ const struct coll_engine_ops *strait_coll_engine(char *why, size_t why_size)
     cudaError_t error = cudaGetDeviceCount(&count);
     if (error == cudaSuccess && count > 0)
         return engine_ops(cuda_gpu());
-    snprintf(why, why_size, "no GPU can be used: %s", error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
+    snprintf(why, why_size, "no GPU can be used: %s",
+             error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
     return NULL;
 }

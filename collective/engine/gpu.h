@@ -1,6 +1,6 @@
-/* What the engine needs of GPUs: memory, order, and four small kernels. Made of the CUDA runtime in collective/cuda, and of
- * plain memory by tests. Everything is queued on a stream and nothing waits, unless it says so. False, or an error: it
- * failed, as a GPU fails. */
+/* What the engine needs of GPUs: memory, order, and four small kernels. Made of the CUDA runtime in collective/cuda,
+ * and of plain memory by tests. Everything is queued on a stream and nothing waits, unless it says so. False, or an
+ * error: it failed, as a GPU fails. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_GPU_H
 #define STRAIT_COLLECTIVE_ENGINE_GPU_H
 
@@ -14,10 +14,10 @@
 #include "collective/reduce.h"
 
 enum {
-    HEAD_BYTES = 128,  /* of a message */
-    RANKS_MAX = 512,   /* of a communicator that is compressed */
+    HEAD_BYTES = 128, /* of a message */
+    RANKS_MAX = 512,  /* of a communicator that is compressed */
     ROW_WORDS = RANKS_MAX / 64,
-    JOBS_MAX = 1024,   /* of a group */
+    JOBS_MAX = 1024, /* of a group */
     MESSAGE_MAGIC = 0x53434d31,
 };
 
@@ -63,7 +63,7 @@ struct mail_control {
 struct message_list {
     uint8_t *base;
     uint64_t stride;
-    uint32_t count, skip;                /* skip >= count: none */
+    uint32_t count, skip;                 /* skip >= count: none */
     uint64_t tail_at, main_at, main_room; /* in a message; tail_at 0: it has none, main_at 0 likewise */
 };
 
@@ -121,8 +121,8 @@ struct gpu_ops {
     void (*release_pinned)(void *memory);
     coll_stream (*stream_make)(void);
     void (*stream_end)(coll_stream stream);
-    bool (*stream_wait)(coll_stream stream);            /* waits */
-    uint64_t (*stream_capture)(coll_stream stream);     /* number of the capture that it is part of; 0: none */
+    bool (*stream_wait)(coll_stream stream);        /* waits */
+    uint64_t (*stream_capture)(coll_stream stream); /* number of the capture that it is part of; 0: none */
     gpu_event (*event_make)(bool timed);
     void (*event_end)(gpu_event event);
     bool (*event_record)(gpu_event event, coll_stream stream);

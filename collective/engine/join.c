@@ -1,6 +1,6 @@
-/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. First by a
- * split, which needs nothing of a GPU, so that a rank that is not able, even for want of memory, can say so: it is left
- * out, and the others see that they are fewer. What comes then all of them can do. */
+/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. First by
+ * a split, which needs nothing of a GPU, so that a rank that is not able, even for want of memory, can say so: it is
+ * left out, and the others see that they are fewer. What comes then all of them can do. */
 #include "collective/engine/join.h"
 
 #include <stdio.h>
@@ -117,8 +117,8 @@ static bool tell(struct joining *joining)
     const struct hello hello = hello_of(joining);
     struct hello *own = joining->told + member->ranks;
     return member->gpu->copy(own, &hello, sizeof(hello), member->stream) &&
-           member->host.nccl->AllGather(own, joining->told, sizeof(hello), COLL_UINT8, member->comm,
-                                        member->stream) == COLL_SUCCESS;
+           member->host.nccl->AllGather(own, joining->told, sizeof(hello), COLL_UINT8, member->comm, member->stream) ==
+               COLL_SUCCESS;
 }
 
 static bool agree(struct joining *joining)
@@ -126,13 +126,14 @@ static bool agree(struct joining *joining)
     struct coll_member *member = joining->member;
     const struct hello mine = hello_of(joining);
     struct hello *all = calloc((size_t)member->ranks, sizeof(*all));
-    bool same = all != NULL && member->gpu->copy(all, joining->told, sizeof(*all) * (size_t)member->ranks, member->stream) &&
+    bool same = all != NULL &&
+                member->gpu->copy(all, joining->told, sizeof(*all) * (size_t)member->ranks, member->stream) &&
                 member->gpu->stream_wait(member->stream);
     for (int rank = 0; rank < member->ranks && same; rank++) {
         same = memcmp(&all[rank], &mine, sizeof(mine)) == 0;
         if (!same)
-            snprintf(joining->what->why, sizeof(joining->what->why),
-                     "rank %d has another version or other settings", rank);
+            snprintf(joining->what->why, sizeof(joining->what->why), "rank %d has another version or other settings",
+                     rank);
     }
     free(all);
     return same;
@@ -163,8 +164,7 @@ static void split(struct joining *joinings, unsigned count, const struct coll_ta
         const struct coll_joining *what = joining->what;
         static _Thread_local coll_comm none;
         coll_comm *made = joining->able ? &joining->member->repairs : &none;
-        const coll_result result =
-            nccl->CommSplit(what->comm, joining->able ? 0 : LEFT_OUT, what->rank, made, NULL);
+        const coll_result result = nccl->CommSplit(what->comm, joining->able ? 0 : LEFT_OUT, what->rank, made, NULL);
         joining->able &= result == COLL_SUCCESS;
     }
     nccl->GroupEnd();
@@ -268,7 +268,8 @@ void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-/* The thread's calls for `repairs` are short, unless they wait for ranks to connect: then NCCL's abort is what ends them. */
+/* The thread's calls for `repairs` are short, unless they wait for ranks to connect: then NCCL's abort is what ends
+ * them. */
 static coll_comm take_repairs(struct coll_member *member)
 {
     struct timespec until;

@@ -1,6 +1,6 @@
-/* How tightly operations of one kind are packed: a level, which all ranks step up alike when messages do not fit, and down
- * again after a while. A kind is what matches on all ranks of it: a collective and a type; of sends and receives a type, a
- * direction and a peer. */
+/* How tightly operations of one kind are packed: a level, which all ranks step up alike when messages do not fit, and
+ * down again after a while. A kind is what matches on all ranks of it: a collective and a type; of sends and receives a
+ * type, a direction and a peer. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_LEVELS_H
 #define STRAIT_COLLECTIVE_ENGINE_LEVELS_H
 
@@ -12,8 +12,8 @@
 /* 1024ths of the raw bytes that a message's main part has room for, by level; 0: it goes raw.
  *
  * BF16: codes that count from the block's own exponents take 10.8 bits a value on gradients and weights, 10.91 on the
- * worst tensor of the corpus; 10.94 are given, then 12. FP16: 14 of 16. FP32: widened BF16 takes 10.9 of 32 bits, others
- * 27: 11.5, then 28. */
+ * worst tensor of the corpus; 10.94 are given, then 12. FP16: 14 of 16. FP32: widened BF16 takes 10.9 of 32 bits,
+ * others 27: 11.5, then 28. */
 unsigned levels_share(coll_type type, unsigned level);
 
 /* Operations `from` to `until` have `level`, those after them 0. */

@@ -1,5 +1,6 @@
-/* What the link between ranks costs, by all-gathers of two sizes when a communicator is set up. Every rank measures, and
- * the fastest link counts for all: compressing where it does not pay is worse than not compressing where it would. */
+/* What the link between ranks costs, by all-gathers of two sizes when a communicator is set up. Every rank measures,
+ * and the fastest link counts for all: compressing where it does not pay is worse than not compressing where it would.
+ */
 #include <stdlib.h>
 
 #include "collective/engine/member.h"

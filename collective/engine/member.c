@@ -7,7 +7,10 @@ static unsigned type_row(coll_type type)
 
 static unsigned operation_row(enum coll_operation operation)
 {
-    return operation == COLL_ALL_GATHER ? 0 : operation == COLL_ALL_TO_ALL ? 1 : operation == COLL_REDUCE_SCATTER ? 2 : 3;
+    return operation == COLL_ALL_GATHER       ? 0
+           : operation == COLL_ALL_TO_ALL     ? 1
+           : operation == COLL_REDUCE_SCATTER ? 2
+                                              : 3;
 }
 
 unsigned member_keys(const struct coll_member *member)

@@ -37,17 +37,17 @@ struct coll_member {
 
     struct staging_list stagings;
 
-    pthread_mutex_t lock;  /* of the levels */
-    struct level *levels;  /* by key, levels_of_member */
-    pthread_t thread;      /* that repairs */
-    bool running, ending;  /* ending: of the thread; under the lock */
-    bool calling, aborted; /* the thread calls NCCL for `repairs`; it may no longer. Under the lock */
-    uint64_t decided;      /* operations, so that the thread knows when to look often. Under the lock */
-    int failed;            /* a coll_result. Under the lock */
-    coll_stream stream;    /* of the thread, of the beginning */
-    uint64_t *counters;    /* in the GPU's memory: of each job what each rank has issued of its kind */
-    bool telling;          /* the thread asks the others: nothing is issued meanwhile. Under the lock */
-    pthread_cond_t told;   /* telling or calling is over */
+    pthread_mutex_t lock;     /* of the levels */
+    struct level *levels;     /* by key, levels_of_member */
+    pthread_t thread;         /* that repairs */
+    bool running, ending;     /* ending: of the thread; under the lock */
+    bool calling, aborted;    /* the thread calls NCCL for `repairs`; it may no longer. Under the lock */
+    uint64_t decided;         /* operations, so that the thread knows when to look often. Under the lock */
+    int failed;               /* a coll_result. Under the lock */
+    coll_stream stream;       /* of the thread, of the beginning */
+    uint64_t *counters;       /* in the GPU's memory: of each job what each rank has issued of its kind */
+    bool telling;             /* the thread asks the others: nothing is issued meanwhile. Under the lock */
+    pthread_cond_t told;      /* telling or calling is over */
     struct coll_member *next; /* of those that could not be freed */
 };
 

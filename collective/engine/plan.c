@@ -147,8 +147,7 @@ bool plan_measure(struct plan *plan, const struct coll_member *member, const str
     plan->scratch_at = aligned(plan->in_at + plan->in * plan->shape.message);
     plan->found_at = aligned(plan->scratch_at + (plan->reduces ? plan->in * aligned(plan->raw) : 0));
     plan->results_at = plan->found_at + aligned(sizeof(uint32_t));
-    plan->codec_at =
-        aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));
+    plan->codec_at = aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));
     if ((plan->sends && !codec_scratch(&plan->codec_size, plan, member, call, true)) ||
         (plan->receives && !codec_scratch(&plan->codec_size, plan, member, call, false)))
         return false;

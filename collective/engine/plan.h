@@ -17,9 +17,9 @@ struct plan {
     struct shape shape;
     bool sends, receives, everybody; /* everybody: one message, for all */
     bool reduces;
-    uint32_t out, in;                /* messages: by rank, or one */
-    uint32_t skip;                   /* the rank's own, which is not coded */
-    uint64_t raw;                    /* bytes of a message's values */
+    uint32_t out, in; /* messages: by rank, or one */
+    uint32_t skip;    /* the rank's own, which is not coded */
+    uint64_t raw;     /* bytes of a message's values */
     /* Parts of the staging memory, from the step's place in it. */
     size_t out_at, in_at, scratch_at, found_at, results_at, codec_at, codec_size, size;
 };

@@ -1,6 +1,6 @@
 /* The thread that moves again, uncompressed, what did not fit. All ranks learn of the same operations, so their threads
- * do the same, on a communicator and a stream of their own, while the operations' streams wait on the GPU. Then they agree
- * from which operation on there is more room. */
+ * do the same, on a communicator and a stream of their own, while the operations' streams wait on the GPU. Then they
+ * agree from which operation on there is more room. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -152,10 +152,9 @@ static bool tell(struct coll_member *member, const struct repair_job *jobs, uint
     for (uint32_t i = 0; i < count; i++)
         issued[(size_t)member->ranks * i + (size_t)member->rank] = member->levels[jobs[i].key].issued;
     pthread_mutex_unlock(&member->lock);
-    bool good = member->gpu->copy(member->counters, issued, size, member->stream) &&
-                group(member, jobs, count, tell_job) &&
-                member->gpu->copy(issued, member->counters, size, member->stream) &&
-                member->gpu->stream_wait(member->stream);
+    bool good =
+        member->gpu->copy(member->counters, issued, size, member->stream) && group(member, jobs, count, tell_job) &&
+        member->gpu->copy(issued, member->counters, size, member->stream) && member->gpu->stream_wait(member->stream);
     for (uint32_t i = 0; i < count && good; i++)
         agree(member, &jobs[i], issued + (size_t)member->ranks * i);
     pthread_mutex_lock(&member->lock);

@@ -3,7 +3,7 @@
 #include "collective/engine/gpu.h"
 #include "collective/engine/levels.h"
 
-#define LINE 128u
+#define LINE    128u
 #define RAW_MAX (UINT64_C(1) << 31) /* a chunk is shorter than 4 GiB */
 
 static uint64_t lines(uint64_t bytes)

@@ -18,12 +18,12 @@ enum { SHAPE_PAGE = 32768 };
 
 struct shape {
     enum strait_element element;
-    uint64_t raw;                            /* bytes of the values */
-    uint32_t pages, tail_bytes;              /* raw */
-    uint64_t tail_at, main_at;               /* in a message; 0: there is none */
-    uint64_t tail_room, main_room;           /* on the way */
-    uint64_t main_bound;                     /* of what the encoder may write */
-    uint64_t message, encoded;               /* bytes on the way; of room for the encoder. Multiples of 128 */
+    uint64_t raw;                  /* bytes of the values */
+    uint32_t pages, tail_bytes;    /* raw */
+    uint64_t tail_at, main_at;     /* in a message; 0: there is none */
+    uint64_t tail_room, main_room; /* on the way */
+    uint64_t main_bound;           /* of what the encoder may write */
+    uint64_t message, encoded;     /* bytes on the way; of room for the encoder. Multiples of 128 */
 };
 
 /* False: it cannot be compressed, or gains nothing by it. */

@@ -1,5 +1,6 @@
-/* Memory that messages are encoded into and received in. One for all that is called straight, one for every graph that is
- * captured: graphs may run beside other operations. What one of them holds is used in the order of its operations. */
+/* Memory that messages are encoded into and received in. One for all that is called straight, one for every graph that
+ * is captured: graphs may run beside other operations. What one of them holds is used in the order of its operations.
+ */
 #ifndef STRAIT_COLLECTIVE_ENGINE_STAGING_H
 #define STRAIT_COLLECTIVE_ENGINE_STAGING_H
 

@@ -4,7 +4,8 @@
 
 #include "collective/engine/plan.h"
 
-/* Other ranks come to a meeting as soon as the operation is over for them too, so one that waits longer has lost them. */
+/* Other ranks come to a meeting as soon as the operation is over for them too, so one that waits longer has lost them.
+ */
 #define MEET_PATIENCE_NS UINT64_C(10000000000)
 
 /* A step's plan follows from it alone, so it is made anew by each part of the run. */
@@ -142,7 +143,8 @@ static coll_result move_pair(const struct coll_step *step, const struct plan *pl
 {
     const struct coll_table *nccl = step->member->host.nccl;
     const struct coll_call *call = &step->call;
-    const size_t size = plan->shape.message, out = plan->out > 1 ? (size_t)peer : 0, in = plan->in > 1 ? (size_t)peer : 0;
+    const size_t size = plan->shape.message, out = plan->out > 1 ? (size_t)peer : 0,
+                 in = plan->in > 1 ? (size_t)peer : 0;
     coll_result result = COLL_SUCCESS;
     if (plan->sends)
         result = nccl->Send(memory + plan->out_at + out * plan->shape.encoded, size, COLL_UINT8, peer, call->comm,
@@ -184,9 +186,9 @@ coll_result steps_move(struct coll_step *steps, unsigned count)
 static struct repair_job job_of(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
     const bool pair = plan->skip == UINT32_MAX;
-    const uint64_t stride = plan->in > 1 ? (uint64_t)(plan_target(plan, &step->call, memory, 1) -
-                                                      plan_target(plan, &step->call, memory, 0))
-                                         : 0;
+    const uint64_t stride =
+        plan->in > 1 ? (uint64_t)(plan_target(plan, &step->call, memory, 1) - plan_target(plan, &step->call, memory, 0))
+                     : 0;
     return (struct repair_job){.send = plan->sends ? plan_source(plan, &step->call, 0) : NULL,
                                .receive = plan->receives ? plan_target(plan, &step->call, memory, 0) : NULL,
                                .send_stride = plan->everybody ? 0 : plan->raw,
@@ -302,8 +304,7 @@ static bool reduce(const struct coll_step *step, const struct plan *plan, uint8_
                               .dst = call->receive,
                               .count = call->count};
     for (uint32_t i = 0; i < sum.sources; i++)
-        sum.source[i] =
-            i == plan->skip ? plan_source(plan, call, i) : plan_target(plan, call, memory, i);
+        sum.source[i] = i == plan->skip ? plan_source(plan, call, i) : plan_target(plan, call, memory, i);
     return step->member->gpu->reduce(&sum, call->stream);
 }
 

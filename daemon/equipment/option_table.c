@@ -190,7 +190,8 @@ const struct option_row option_rows[] = {
          "How chunks go between GPUs of two daemons, best first: peer, straight into the other GPU's memory (see "
          "gpu-peer); nccl, by NCCL, on one host or between hosts, when both daemons name it and have "
          "libstrait-transport-nccl.so.0 and libnccl.so.2; ucx, by UCX, likewise, when both name it and have a UCX that "
-         "was built with CUDA; pinned, by way of the host's memory, which is what is left when nothing else goes. auto, "
+         "was built with CUDA; pinned, by way of the host's memory, which is what is left when nothing else goes. "
+         "auto, "
          "by itself: peer, else what was measured to be the fastest of the others. nccl or ucx alone force it wherever "
          "it can be had. Either takes as much memory of each GPU again as gpu-arena-bytes, and NCCL its own.",
      .danger = "NCCL and UCX listen on ports of their own, which have no authentication: keep them on a trusted "

@@ -292,7 +292,8 @@ static strait_status prepare()
     bool good = device >= 0 && cudaFuncGetAttributes(&attributes, upload_function()) == cudaSuccess;
     for (uint32_t which = 0; which <= CODERS; which++)
         for (uint32_t variant = 0; variant < 4; variant++)
-            good = good && resident_blocks(choose_kernel(static_cast<coder>(which), variant / 2, variant % 2), device) > 0;
+            good =
+                good && resident_blocks(choose_kernel(static_cast<coder>(which), variant / 2, variant % 2), device) > 0;
     return good ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 

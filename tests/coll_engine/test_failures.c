@@ -47,7 +47,8 @@ static void abort_rank(struct rank *rank)
     fake_stream_end(rank->stream);
 }
 
-/* ---- A rank that does not come ------------------------------------------------------------------------------------ */
+/* ---- A rank that does not come ------------------------------------------------------------------------------------
+ */
 
 /* Of rank 1 NCCL moves nothing of what did not fit: rank 0 waits on its stream, and its thread too. */
 static void lose(struct rank *rank)
@@ -137,7 +138,8 @@ START_TEST(aborting_waits_for_no_other_work)
 }
 END_TEST
 
-/* ---- Bytes that change on their way ------------------------------------------------------------------------------- */
+/* ---- Bytes that change on their way -------------------------------------------------------------------------------
+ */
 
 /* In a message: what begins its head, its chunk's header, its tables, its blocks. */
 static const uint32_t bad_bytes[] = {0, 3, 128, 129, 140, 1000, 5000};
@@ -175,7 +177,8 @@ START_TEST(corrupt_messages_are_errors)
 }
 END_TEST
 
-/* ---- What cannot be had ------------------------------------------------------------------------------------------- */
+/* ---- What cannot be had -------------------------------------------------------------------------------------------
+ */
 
 /* A flow of operations, some of which overflow, on ranks that are aborted as soon as one of them fails. */
 struct flow {
@@ -284,7 +287,8 @@ START_TEST(work_that_cannot_be_asked_for_is_an_error)
 }
 END_TEST
 
-/* ---- Ranks that differ -------------------------------------------------------------------------------------------- */
+/* ---- Ranks that differ --------------------------------------------------------------------------------------------
+ */
 
 static void require_raw(struct rank *rank)
 {
@@ -323,6 +327,14 @@ START_TEST(a_rank_without_the_codec_keeps_all_raw)
 }
 END_TEST
 
+START_TEST(a_rank_that_cannot_count_on_launches_keeps_all_raw)
+{
+    compress();
+    fake_gpu.troubled = 1u << _i;
+    ranks_run(3, require_raw, NULL);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("failures");
@@ -334,5 +346,6 @@ int main(void)
     tcase_add_test(tests, work_that_cannot_be_asked_for_is_an_error);
     tcase_add_loop_test(tests, ranks_that_differ_stay_raw, 0, 3 * COUNT(differences));
     tcase_add_loop_test(tests, a_rank_without_the_codec_keeps_all_raw, 0, 3);
+    tcase_add_loop_test(tests, a_rank_that_cannot_count_on_launches_keeps_all_raw, 0, 3);
     return suite_run("failures", tests);
 }

@@ -85,8 +85,8 @@ static void mix(struct rank *rank)
         require(small_in == 7 + peer);
         require(values_are(in, COLL_FP16, count, VALUES_NORMAL, seed_of(turn, peer, rank->rank)));
         for (int from = 0; from < 2; from++)
-            require(values_are(all + (size_t)from * count * 2, COLL_BF16, count, VALUES_NORMAL,
-                               seed_of(turn, from, 50)));
+            require(
+                values_are(all + (size_t)from * count * 2, COLL_BF16, count, VALUES_NORMAL, seed_of(turn, from, 50)));
     }
     require(told_of(rank->comm, "all_gather", "bf16").compressed == TIMES);
     require(told_of(rank->comm, "recv", "fp16").compressed == TIMES);
@@ -103,7 +103,8 @@ START_TEST(groups_hold_whatever_there_is)
 }
 END_TEST
 
-/* ---- Streams and communicators ------------------------------------------------------------------------------------ */
+/* ---- Streams and communicators ------------------------------------------------------------------------------------
+ */
 
 /* Operations on one communicator from two streams, without waiting in between: the memory that they share is used by
  * one after another. */
@@ -190,7 +191,8 @@ START_TEST(two_communicators_work_at_once)
 }
 END_TEST
 
-/* ---- One thread --------------------------------------------------------------------------------------------------- */
+/* ---- One thread ---------------------------------------------------------------------------------------------------
+ */
 
 /* Several ranks of one thread: everything in groups. */
 START_TEST(one_thread_can_be_several_ranks)
@@ -236,7 +238,8 @@ START_TEST(one_thread_can_be_several_ranks)
 }
 END_TEST
 
-/* ---- Graphs ------------------------------------------------------------------------------------------------------- */
+/* ---- Graphs -------------------------------------------------------------------------------------------------------
+ */
 
 struct buffers {
     uint8_t *own, *all, *out, *in;
@@ -260,7 +263,8 @@ static void fill_both(const struct rank *rank, const struct buffers *at, enum va
 {
     values_fill(at->own, COLL_BF16, GRAPH_COUNT, kind, seed_of(turn, rank->rank, 77));
     for (int to = 0; to < rank->ranks; to++)
-        values_fill(at->out + (size_t)to * GRAPH_COUNT * 2, COLL_BF16, GRAPH_COUNT, kind, seed_of(turn, rank->rank, to));
+        values_fill(at->out + (size_t)to * GRAPH_COUNT * 2, COLL_BF16, GRAPH_COUNT, kind,
+                    seed_of(turn, rank->rank, to));
 }
 
 static void require_both(const struct rank *rank, const struct buffers *at, enum values kind, unsigned turn)

@@ -147,7 +147,8 @@ END_TEST
 
 static enum coll_reduce_order order = COLL_REDUCE_IN_FP32;
 
-/* What `rank` of all has: the sum that the reduction is specified by. Values of rank r for block d: seed_of(turn, r, d). */
+/* What `rank` of all has: the sum that the reduction is specified by. Values of rank r for block d: seed_of(turn, r,
+ * d). */
 static void sum_of(const struct kind *kind, int ranks, int block, bool same, int reduction, unsigned turn, void *sum)
 {
     struct coll_reduce reduce = {.type = kind->type == COLL_BF16   ? COLL_REDUCE_BF16

@@ -85,8 +85,8 @@ START_TEST(gathers_that_overflow_twice_get_more_room)
 {
     begin();
     ranks_run(2 + _i / COUNT(gathers), gather, (void *)(uintptr_t)&gathers[_i % COUNT(gathers)]);
-    const bool quiet = strchr(gathers[_i % COUNT(gathers)].of, 'a') == NULL &&
-                       strpbrk(gathers[_i % COUNT(gathers)].of, "01") == NULL;
+    const bool quiet =
+        strchr(gathers[_i % COUNT(gathers)].of, 'a') == NULL && strpbrk(gathers[_i % COUNT(gathers)].of, "01") == NULL;
     require((fake_gpu.repaired == 0) == quiet);
 }
 END_TEST
@@ -209,8 +209,8 @@ END_TEST
 
 /* ---- Steps and rest ---------------------------------------------------------------------------------------------- */
 
-/* FP32 of full mantissas goes up one level and stays compressed; noise then goes up another, to raw; after the rest it is
- * tried again. */
+/* FP32 of full mantissas goes up one level and stays compressed; noise then goes up another, to raw; after the rest it
+ * is tried again. */
 static void step(struct rank *rank)
 {
     enum { SMALL = 8200, REST = 1024, TURNS = 8 + 2 * REST + 40 };

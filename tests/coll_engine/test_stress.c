@@ -113,8 +113,8 @@ static void check(const struct operation *what, const struct rank *rank)
     const size_t size = element_bytes(what->type) * what->count;
     const int before = (rank->rank + rank->ranks - 1) % rank->ranks;
     if (what->what == COLL_SEND)
-        require(values_are(what->in, what->type, what->count, kind_of(what, before),
-                           seed_of(what, before, rank->rank)));
+        require(
+            values_are(what->in, what->type, what->count, kind_of(what, before), seed_of(what, before, rank->rank)));
     else if (what->what == COLL_REDUCE_SCATTER)
         check_sum(what, rank);
     else

@@ -142,9 +142,15 @@ static enum strait_status decode(const struct device_decode *call)
     return STRAIT_OK;
 }
 
+static enum strait_status load(void)
+{
+    return STRAIT_OK;
+}
+
 const struct strait_codec *fake_codec(void)
 {
-    static const struct device_ops ops = {DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode};
+    static const struct device_ops ops = {
+        DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, load};
     static const struct strait_codec codec = {.name = "fake", .device = &ops};
     return &codec;
 }

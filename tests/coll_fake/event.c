@@ -1,5 +1,5 @@
-/* Events. One that was recorded while its stream was captured is a point of that graph, and brings the stream that waits
- * for it into the graph. */
+/* Events. One that was recorded while its stream was captured is a point of that graph, and brings the stream that
+ * waits for it into the graph. */
 #include <pthread.h>
 
 #include "tests/coll_fake/stream.h"

@@ -2,7 +2,8 @@
  * ranks are threads of the test, and what they send each other is copied. A captured stream makes a graph that can be
  * launched as often as one likes.
  *
- * They take nothing for granted: what a GPU or NCCL would refuse, or could not do, ends the program with a line about it. */
+ * They take nothing for granted: what a GPU or NCCL would refuse, or could not do, ends the program with a line about
+ * it. */
 #ifndef STRAIT_TESTS_COLL_FAKE_FAKE_H
 #define STRAIT_TESTS_COLL_FAKE_FAKE_H
 
@@ -15,12 +16,12 @@
 
 #include "collective/nccl_types.h"
 
-#define demand(condition)                                                                  \
-    do {                                                                                   \
-        if (!(condition)) {                                                                \
+#define demand(condition)                                                                   \
+    do {                                                                                    \
+        if (!(condition)) {                                                                 \
             fprintf(stderr, "fake: %s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-            abort();                                                                       \
-        }                                                                                  \
+            abort();                                                                        \
+        }                                                                                   \
     } while (0)
 
 enum { FAKE_DEVICES = 8 };
@@ -28,23 +29,26 @@ enum { FAKE_DEVICES = 8 };
 /* What the tests tell it, and learn of it. */
 struct fake_gpu_control {
     _Atomic uint32_t jitter_us; /* up to so long before each piece of work of a stream */
-    /* The n-th thing that a communicator's engine makes from now on (memory, events, streams) cannot be made; 0: all can.
-     * Of that device, or of all when < 0. */
+    /* The n-th thing that a communicator's engine makes from now on (memory, events, streams) cannot be made; 0: all
+     * can. Of that device, or of all when < 0. */
     _Atomic int32_t fail_making, fail_device;
     /* The n-th piece of work that it asks for from now on cannot be asked for. */
     _Atomic int32_t fail_work;
     _Atomic uint32_t no_codec; /* bits: devices that have none */
-    /* How long what NCCL moves takes, in the time that events tell: of a device, nanoseconds and femtoseconds a byte. */
+    _Atomic uint32_t troubled; /* bits: devices where what is launched cannot be counted on to run */
+    /* How long what NCCL moves takes, in the time that events tell: of a device, nanoseconds and femtoseconds a byte.
+     */
     _Atomic uint32_t link_ns[FAKE_DEVICES], link_fs[FAKE_DEVICES];
     /* Counted. */
-    _Atomic int64_t made;     /* what an engine made and has not given back */
-    _Atomic uint64_t makings; /* all that it ever made */
-    _Atomic uint64_t moved;   /* bytes from rank to rank */
+    _Atomic int64_t made;      /* what an engine made and has not given back */
+    _Atomic uint64_t makings;  /* all that it ever made */
+    _Atomic uint64_t moved;    /* bytes from rank to rank */
     _Atomic uint64_t repaired; /* messages, but small ones, of communicators that a split made: as those for repairs */
 };
 
 struct fake_nccl_control {
-    /* The n-th message of at least corrupt_least bytes from now on arrives with the byte at corrupt_at inverted; 0: none. */
+    /* The n-th message of at least corrupt_least bytes from now on arrives with the byte at corrupt_at inverted; 0:
+     * none. */
     _Atomic int32_t corrupt;
     _Atomic uint32_t corrupt_least, corrupt_at;
     /* That rank + 1 has another byte at differ_at of all that it and others gather by differ_size bytes; 0: none. */

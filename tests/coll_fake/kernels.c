@@ -105,9 +105,15 @@ static void run_meet(coll_stream stream, void *argument)
     meet->mail->count = control->count;
     control->count = 0;
     __atomic_store_n(&meet->mail->posted, post, __ATOMIC_RELEASE);
-    while (__atomic_load_n(&meet->mail->done, __ATOMIC_ACQUIRE) < post &&
-           __atomic_load_n(&meet->mail->abort, __ATOMIC_ACQUIRE) == 0)
+    uint64_t waited_ns = 0;
+    bool done;
+    while (!(done = __atomic_load_n(&meet->mail->done, __ATOMIC_ACQUIRE) >= post) &&
+           __atomic_load_n(&meet->mail->abort, __ATOMIC_ACQUIRE) == 0 && waited_ns < meet->patience_ns) {
         usleep(100);
+        waited_ns += 100000;
+    }
+    if (!done)
+        __atomic_store_n(&meet->mail->failed, (uint32_t)STRAIT_ERR_IO, __ATOMIC_RELEASE);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */

@@ -44,14 +44,22 @@ struct world {
 struct ncclComm {
     struct world *world;
     int rank, device;
-    bool aborted;      /* under the world's lock */
-    unsigned underway; /* pieces of work that may still run. Under the world's lock */
+    bool aborted;            /* under the world's lock */
+    unsigned underway;       /* pieces of work that may still run. Under the world's lock */
     struct CUevent_st *last; /* of what it moved before, on stream */
     coll_stream stream;
 };
 
 /* One call of an operation. */
-enum kind { KIND_SEND, KIND_RECEIVE, KIND_ALL_GATHER, KIND_ALL_TO_ALL, KIND_REDUCE_SCATTER, KIND_ALL_REDUCE, KIND_BROADCAST };
+enum kind {
+    KIND_SEND,
+    KIND_RECEIVE,
+    KIND_ALL_GATHER,
+    KIND_ALL_TO_ALL,
+    KIND_REDUCE_SCATTER,
+    KIND_ALL_REDUCE,
+    KIND_BROADCAST
+};
 
 struct item {
     enum kind kind;

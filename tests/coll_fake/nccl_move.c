@@ -1,5 +1,5 @@
-/* What operations of the fake NCCL do when streams come to them: every rank offers and asks for all that its group has at
- * once, and whoever comes second copies. */
+/* What operations of the fake NCCL do when streams come to them: every rank offers and asks for all that its group has
+ * at once, and whoever comes second copies. */
 #include <string.h>
 
 #include "collective/call.h"

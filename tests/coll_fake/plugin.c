@@ -41,6 +41,16 @@ static const struct strait_codec *codec(void)
     return (fake_gpu.no_codec >> fake_device() & 1) == 0 ? fake_codec() : NULL;
 }
 
+static const char *trouble(void)
+{
+    return (fake_gpu.troubled >> fake_device() & 1) != 0 ? "this GPU is not to be counted on" : NULL;
+}
+
+static bool prepare(void)
+{
+    return true;
+}
+
 static bool enter(int device, int *before)
 {
     *before = fake_device();
@@ -222,7 +232,9 @@ KERNEL(verify, gpu_verify)
 KERNEL(reduce, coll_reduce)
 #undef KERNEL
 
-static const struct gpu_ops ops = {.codec = codec,
+static const struct gpu_ops ops = {.trouble = trouble,
+                                   .codec = codec,
+                                   .prepare = prepare,
                                    .enter = enter,
                                    .leave = leave,
                                    .allocate = allocate,

@@ -4,7 +4,7 @@
 
 #include "tests/coll_fake/fake.h"
 
-double fake_stream_clock(coll_stream stream); /* from its own work */
+double fake_stream_clock(coll_stream stream);                     /* from its own work */
 void fake_capture_join(coll_stream stream, coll_stream captured); /* into the same graph */
 
 #endif

@@ -236,7 +236,8 @@ static enum strait_status load(void)
     return fake_current_device() >= 0 ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 
-static const struct device_ops ops = {DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, load};
+static const struct device_ops ops = {
+    DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, load};
 
 FAKE_VISIBLE const struct device_ops *strait_device_ops(void);
 const struct device_ops *strait_device_ops(void)
