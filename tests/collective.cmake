@@ -39,7 +39,7 @@ endif()
 strait_python_test(collective_ctypes NEEDS ctypes COMMAND tests/collective/through_ctypes.py
     $<TARGET_FILE:strait-coll> $<TARGET_FILE:strait-fake-libnccl>)
 strait_test(collective USES collective LABELS unit)
-strait_test(collective_reduce USES coll_reduce LABELS unit TIMEOUT 60)
+strait_test(collective_reduce USES coll_reduce LABELS unit TIMEOUT 180)
 target_link_libraries(test_collective_reduce PRIVATE m)
 
 # The kernel that adds up, on a GPU; and NCCL, on two.
