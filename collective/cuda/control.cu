@@ -137,8 +137,10 @@ __global__ void __launch_bounds__(32) meet_kernel(const gpu_meet meet)
     bool done;
     while (!(done = load_system(&meet.mail->done) >= post) && load_system(&meet.mail->abort) == 0 && now_ns() < until)
         __nanosleep(2000);
-    if (!done)
+    if (!done) { // and what comes later does not wait as long again, nor touch what the thread may still read
         say_failed(meet.mail, static_cast<uint32_t>(STRAIT_ERR_IO));
+        *reinterpret_cast<volatile uint32_t *>(&meet.mail->abort) = 1;
+    }
     __threadfence_system();
 }
 

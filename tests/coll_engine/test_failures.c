@@ -60,8 +60,13 @@ static void lose(struct rank *rank)
     values_fill(own, COLL_BF16, COUNT_OF, VALUES_NOISE, (unsigned)rank->rank);
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream)); /* behind it */
-    if (rank->rank == 0)
+    if (rank->rank == 0 && rank->argument == NULL) {
         require(!ends_soon(rank->stream));
+        require(error_of(rank->comm) == COLL_SUCCESS);
+    } else if (rank->rank == 0) {
+        await_error(rank->comm);
+        require(ends_soon(rank->stream)); /* the second one too, which need not wait */
+    }
     ranks_meet();
     abort_rank(rank);
     values_free(own, COLL_BF16, 0);
@@ -73,6 +78,18 @@ START_TEST(aborting_ends_waiting_for_what_did_not_fit)
     compress();
     require_ok(ncclGetUniqueId(&id_for_all));
     ranks_start(2, lose, NULL);
+    require(fake_gpu.made == 0);
+}
+END_TEST
+
+/* Nobody waits for ever for a rank that is lost: its watchdog learns of it, though the thread is busy with it. */
+START_TEST(waiting_for_what_did_not_fit_ends_as_an_error)
+{
+    static int patient;
+    compress();
+    require_ok(ncclGetUniqueId(&id_for_all));
+    fake_gpu.hurry = 10;
+    ranks_start(2, lose, &patient);
     require(fake_gpu.made == 0);
 }
 END_TEST
@@ -339,6 +356,7 @@ int main(void)
 {
     TCase *tests = tcase_create("failures");
     tcase_add_test(tests, aborting_ends_waiting_for_what_did_not_fit);
+    tcase_add_test(tests, waiting_for_what_did_not_fit_ends_as_an_error);
     tcase_add_test(tests, aborting_ends_waiting_for_messages);
     tcase_add_test(tests, aborting_waits_for_no_other_work);
     tcase_add_loop_test(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));

@@ -35,6 +35,7 @@ struct fake_gpu_control {
     /* The n-th piece of work that it asks for from now on cannot be asked for. */
     _Atomic int32_t fail_work;
     _Atomic uint32_t no_codec; /* bits: devices that have none */
+    _Atomic uint32_t hurry;    /* patience is so many times shorter; 0: as it is */
     _Atomic uint32_t troubled; /* bits: devices where what is launched cannot be counted on to run */
     /* How long what NCCL moves takes, in the time that events tell: of a device, nanoseconds and femtoseconds a byte.
      */

@@ -105,15 +105,18 @@ static void run_meet(coll_stream stream, void *argument)
     meet->mail->count = control->count;
     control->count = 0;
     __atomic_store_n(&meet->mail->posted, post, __ATOMIC_RELEASE);
+    const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
     uint64_t waited_ns = 0;
     bool done;
     while (!(done = __atomic_load_n(&meet->mail->done, __ATOMIC_ACQUIRE) >= post) &&
            __atomic_load_n(&meet->mail->abort, __ATOMIC_ACQUIRE) == 0 && waited_ns < meet->patience_ns) {
         usleep(100);
-        waited_ns += 100000;
+        waited_ns += 100000 * hurry;
     }
-    if (!done)
-        __atomic_store_n(&meet->mail->failed, (uint32_t)STRAIT_ERR_IO, __ATOMIC_RELEASE);
+    if (done)
+        return;
+    say_failed(meet->mail, (uint32_t)STRAIT_ERR_IO);
+    __atomic_store_n(&meet->mail->abort, 1, __ATOMIC_RELEASE);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
