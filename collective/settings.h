@@ -3,6 +3,7 @@
  *   STRAIT_COLL        raw (the default): nothing is compressed, auto: what is faster so, compress: all that can be,
  *                      off: calls are passed on and not looked at
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
+ *   STRAIT_COLL_PAIRS  1: sends and receives too are compressed
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
@@ -11,7 +12,7 @@
 #include <stdbool.h>
 
 struct coll_settings {
-    bool off, raw, forced, ring, print;
+    bool off, raw, forced, ring, pairs, print;
     const char *library; /* NULL: not named */
 };
 

@@ -29,6 +29,8 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
     case COLL_RECV:
         if (call->peer == member->rank || call->peer < 0 || call->peer >= member->ranks)
             *reason = "to itself";
+        else if (!member->host.settings.pairs) /* docs/collectives.md: both sides have to group alike */
+            *reason = "sends and receives are not asked for";
         break;
     case COLL_ALL_REDUCE:
         if (member->ranks > 2)

@@ -16,7 +16,7 @@
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced;
+    uint32_t order, forced, pairs, reserved;
     char release[32];
 };
 
@@ -106,6 +106,7 @@ static struct hello hello_of(const struct joining *joining)
                           .version = JOIN_VERSION,
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
+                          .pairs = joining->member->host.settings.pairs,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;

@@ -79,10 +79,33 @@ START_TEST(pairs_decide_alike_by_size)
 }
 END_TEST
 
+static void send_one(struct rank *rank)
+{
+    uint8_t *values = values_new(COLL_BF16, MOST, 0);
+    values_fill(values, COLL_BF16, MOST, VALUES_NORMAL, 3);
+    if (rank->rank == 0)
+        require_ok(ncclSend(values, MOST, COLL_BF16, 1, rank->comm, rank->stream));
+    else
+        require_ok(ncclRecv(values, MOST, COLL_BF16, 0, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    const struct told told = told_of(rank->comm, rank->rank == 0 ? "send" : "recv", "bf16");
+    require(told.compressed == 0 && strcmp(told.reason, "raw: sends and receives are not asked for") == 0);
+    values_free(values, COLL_BF16, 0);
+}
+
+START_TEST(pairs_have_to_be_asked_for)
+{
+    setenv("STRAIT_COLL", "compress", 1);
+    setenv("STRAIT_COLL_PAIRS", "0", 1);
+    ranks_run(2, send_one, NULL);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("choices");
     tcase_add_loop_test(tests, the_link_decides, 0, COUNT(links));
     tcase_add_test(tests, pairs_decide_alike_by_size);
+    tcase_add_test(tests, pairs_have_to_be_asked_for);
     return suite_run("choices", tests);
 }
