@@ -31,20 +31,20 @@ function(strait_coll_test name)
     strait_add_test(coll_${name} COMMAND test_coll_${name} LABELS collective TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
-strait_coll_test(operations TIMEOUT 60)
+strait_coll_test(operations TIMEOUT 240)
 
 # The same, preloaded under a program that knows of NCCL alone.
 add_executable(test_coll_preloaded coll_engine/test_operations.c)
 target_link_libraries(test_coll_preloaded PRIVATE strait_coll_harness strait-coll-fake-nccl)
 if(NOT CMAKE_CROSSCOMPILING) # an emulator is in the way of what is preloaded
-    strait_add_test(coll_preloaded COMMAND test_coll_preloaded LABELS collective TIMEOUT 60
+    strait_add_test(coll_preloaded COMMAND test_coll_preloaded LABELS collective TIMEOUT 240
         ENVIRONMENT "LD_PRELOAD=$<TARGET_FILE:strait-coll-tested>;ASAN_OPTIONS=verify_asan_link_order=0")
     add_dependencies(test_coll_preloaded strait-coll-tested strait-coll-fake-plugin)
 endif()
-strait_coll_test(groups TIMEOUT 60)
-strait_coll_test(overflow TIMEOUT 60)
+strait_coll_test(groups TIMEOUT 240)
+strait_coll_test(overflow TIMEOUT 240)
 target_sources(test_coll_overflow PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/levels.c) # what is expected
-strait_coll_test(failures TIMEOUT 120)
-strait_coll_test(choices TIMEOUT 60)
+strait_coll_test(failures TIMEOUT 240)
+strait_coll_test(choices TIMEOUT 240)
 strait_test(coll_parts USES coll_engine LABELS collective)
-strait_coll_test(stress TIMEOUT 120)
+strait_coll_test(stress TIMEOUT 240)
