@@ -15,7 +15,7 @@
 
 enum {
     HEAD_BYTES = 128, /* of a message */
-    RANKS_MAX = 512,  /* of a communicator that is compressed */
+    RANKS_MAX = 512,  /* that a head has room for; communicators of more than sums are made of stay raw */
     ROW_WORDS = RANKS_MAX / 64,
     JOBS_MAX = 1024, /* of a group */
     MESSAGE_MAGIC = 0x53434d31,
