@@ -410,16 +410,21 @@ void offer_leg_drained(struct offer *offer);
 
 struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address, bool local);
 void sink_free(struct sink *sink);
-void sink_ask(struct sink *sink);                         /* REQUEST, when its peer is up */
-void sink_ask_peer(struct sink *sink, struct peer *peer); /* over this connection, which is up */
-void sink_part(struct sink *sink);                        /* from its peer: it may ask again */
-bool sink_holds_grants(const struct sink *sink);
+void sink_ask(struct sink *sink);                                  /* REQUEST, when its peer is up */
+void sink_ask_peer(struct sink *sink, struct peer *peer);          /* over this connection, which is up */
+void sink_part(struct sink *sink);                                 /* from its peer: it may ask again */
 bool sink_apply(struct sink *sink, const struct leg_event *event); /* true: the event was accepted (ARRIVING) */
 void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason);
+
+/* sink_messages.c */
 enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message);
+
+/* sink_grants.c */
+bool sink_holds_grants(const struct sink *sink);
 void sink_grants(struct node *node);  /* hands out free slots, in turn */
 void sink_reclaim(struct node *node); /* asks back what others starve for */
-/* `device`: of the link between GPUs that it comes by; -1: it comes by the connection's own. */
+
+/* sink_chunks.c. `device`: of the link between GPUs that it comes by; -1: it comes by the connection's own. */
 struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *header,
                              size_t header_size, size_t size);
 void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status);

@@ -1,0 +1,192 @@
+/* The sink's half of a leg: slots, and whom they are granted to, for how much. */
+#include <utlist.h>
+
+#include "daemon/node.h"
+#include "daemon/reach.h"
+#include "daemon/sink_private.h"
+
+/* ---- Slots ------------------------------------------------------------------------------------------------------- */
+
+struct share {
+    uint64_t node;
+    uint32_t arena, slots;
+};
+
+static void add_slots(void *arg, struct peer *peer)
+{
+    struct share *share = arg;
+    const struct peer_use *use = peer->owner;
+    if (use != NULL && peer->node == share->node)
+        share->slots += use->slots[share->arena];
+}
+
+/* No daemon may hold more than half of an arena, over all its connections: one that is stopped while it does would stop
+ * everybody. */
+static bool has_share(const struct node *node, const struct sink *sink, const struct receive_arena *arena)
+{
+    struct share share = {.node = sink->peer->node, .arena = arena->index};
+    peers_each(node->peers, add_slots, &share);
+    return share.slots == 0 || share.slots < (arena->slots.slot_count + 1) / 2;
+}
+
+static bool has_room(const struct node *node, const struct sink *sink, const struct receive_arena *arena)
+{
+    return arena->slots.used < arena->slots.slot_count && has_share(node, sink, arena);
+}
+
+/* Where chunks for this GPU (-1: for the host) land: in its own memory, if the source's GPUs reach that. */
+static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
+{
+    const struct receive *receive = &sink->node->receive;
+    if (device < 0 || (reach_devices(sink->peer, &sink->source.pool) >> device & 1) == 0)
+        return receive->arenas[0];
+    struct receive_arena *arena = receive_of_device(receive, device);
+    return arena != NULL ? arena : receive->arenas[0];
+}
+
+uint32_t sink_take_slot(struct sink *sink, struct receive_arena *arena)
+{
+    struct node *node = sink->node;
+    uint32_t number = receive_take(&node->receive, arena);
+    struct slot *slot = &node->receive.slots[number];
+    slot->sink = sink;
+    slot->grant = sink->leg.next_grant;
+    ((struct peer_use *)sink->peer->owner)->slots[arena->index]++;
+    sink->granted_at = uv_now(node->loop);
+    return number;
+}
+
+void sink_free_slot(struct sink *sink, const struct leg_grant *grant)
+{
+    if (sink->is_local)
+        return;
+    struct receive *receive = &sink->node->receive;
+    if (sink->peer != NULL)
+        ((struct peer_use *)sink->peer->owner)->slots[receive->slots[grant->slot].arena]--;
+    receive_give(receive, grant->slot);
+}
+
+/* Of all groups of its pool; -1: they have several, or it is the host. */
+static int32_t only_device(const struct pool *pool)
+{
+    for (uint32_t g = 1; g < pool->group_count; g++)
+        if (pool->groups[g].device != pool->groups[0].device)
+            return -1;
+    return pool->groups[0].device;
+}
+
+struct receive_arena *sink_may_open(const struct sink *sink)
+{
+    const struct node *node = sink->node;
+    struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));
+    bool may = sink->expectation->wanted_count != 0 && arena->slots.used < arena->slots.slot_count / 2 &&
+               node->exchange.wanting_count == 0 && has_share(node, sink, arena);
+    return may ? arena : NULL;
+}
+
+bool sink_holds_grants(const struct sink *sink)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (sink->leg.grants[i].state != GRANT_NONE)
+            return true;
+    return false;
+}
+
+/* ---- Granting ---------------------------------------------------------------------------------------------------- */
+
+/* How many units from `first` on one chunk for this arena takes. */
+static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
+{
+    const struct request *request = &sink->expectation->request;
+    uint64_t most = arena->slots.slot_bytes;
+    if (!sink->is_local && arena->device < 0 && sink->peer->slot_bytes < most)
+        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
+    if (arena->device >= 0 && count > FAR_PAGES_MAX)
+        count = FAR_PAGES_MAX;
+    uint64_t target = arena->device >= 0 ? far_target(arena->slots.slot_bytes, sink->bytes) : arena->target;
+    return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
+                              most);
+}
+
+/* The GPU that has the next units; -1: the host. */
+static int32_t next_device(const struct sink *sink, uint32_t first)
+{
+    struct piece piece;
+    if (!segments_piece(&sink->segments, first, 1, &piece))
+        return -1;
+    return sink->expectation->request.pool->pool->groups[piece.group].device;
+}
+
+/* Grants one slot to this sink. False: it cannot use one, or there is none for it. */
+static bool grant_one(struct sink *sink)
+{
+    struct node *node = sink->node;
+    struct receive_arena *arena = node->receive.arenas[0];
+    uint32_t first, most, count = 0;
+    if (!sink_wants(&sink->leg, &first, &most))
+        return false;
+    if (!sink->is_local)
+        arena = arena_for(sink, next_device(sink, first));
+    count = cut(sink, arena, first, most);
+    if (count == 0 && arena->device >= 0) { /* its slots are too small */
+        arena = node->receive.arenas[0];
+        count = cut(sink, arena, first, most);
+    }
+    if (!sink->is_local && !has_room(node, sink, arena))
+        return false;
+    if (count == 0) {
+        expectation_fail(sink->expectation, STRAIT_REASON_GEOMETRY, "a page is larger than chunk-bytes allows");
+        return false;
+    }
+    struct leg_event event = {.type = SINK_GRANT, .first = first, .count = count, .slot = ARENA_NONE};
+    if (!sink->is_local)
+        event.slot = sink_take_slot(sink, arena);
+    (void)sink_apply(sink, &event);
+    return true;
+}
+
+static bool is_full(const struct receive *receive)
+{
+    for (uint32_t i = 0; i < receive->arena_count; i++)
+        if (receive->arenas[i]->slots.used < receive->arenas[i]->slots.slot_count)
+            return false;
+    return true;
+}
+
+/* Free slots go round among those who want one; local ones need none. */
+void sink_grants(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct sink *sink;
+    for (uint32_t passed = 0; passed < x->wanting_count;) {
+        if (x->wanting_local == 0 && is_full(&node->receive))
+            break;
+        sink = x->wanting;
+        passed = grant_one(sink) ? 0 : passed + 1;
+        if (x->wanting == sink) { /* to the end of the round */
+            DL_DELETE2(x->wanting, sink, wprev, wnext);
+            DL_APPEND2(x->wanting, sink, wprev, wnext);
+        }
+    }
+}
+
+/* When somebody has waited for long without any slot, others give back what they have not used for as long. */
+void sink_reclaim(struct node *node)
+{
+    uint64_t now = uv_now(node->loop);
+    bool starving = false;
+    struct sink *sink, *next;
+    DL_FOREACH2 (node->exchange.wanting, sink, wnext) {
+        if (sink_holds_grants(sink))
+            sink->wants_since = 0;
+        else if (sink->wants_since == 0)
+            sink->wants_since = now;
+        else
+            starving |= now - sink->wants_since >= node->options.grant_ms;
+    }
+    if (!starving)
+        return;
+    HASH_ITER (hh, node->exchange.sinks, sink, next)
+        if (!sink->is_local && sink_unused(&sink->leg) != 0 && now - sink->granted_at >= node->options.grant_ms)
+            sink_event(sink, SINK_RECLAIM, STRAIT_REASON_NONE);
+}
