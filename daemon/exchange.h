@@ -437,11 +437,14 @@ struct source *source_create(struct offer *offer, struct peer *peer, struct sink
 void source_free(struct source *source);
 bool source_apply(struct source *source, const struct leg_event *event);
 void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason);
-/* The request has met its offer: tells the sink what it wants and is ready, and uses its open grant (id 0: none), or
- * releases it. */
+
+/* source_messages.c: the request has met its offer: tells the sink what it wants and is ready, and uses its open grant
+ * (id 0: none), or releases it. */
 enum strait_reason source_bind(struct source *source, const struct open_grant *open);
 /* `count` more segments of the offer from `from` on are ready; tells the sink what of it is wanted. */
 enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count);
+
+/* source_chunks.c */
 void source_encodes(struct node *node); /* begins queued chunks, in turn */
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
 /* A link between GPUs has ended: what is on it will not arrive. */

@@ -1,0 +1,288 @@
+/* The source's half of a leg: chunks that are encoded and sent, each for a grant of the sink. */
+#include <stdlib.h>
+
+#include <utlist.h>
+
+#include "daemon/chunk_header.h"
+#include "daemon/equipment/fault.h"
+#include "daemon/node.h"
+#include "daemon/policy.h"
+#include "daemon/reach.h"
+#include "daemon/source_private.h"
+
+/* ---- Where to ---------------------------------------------------------------------------------------------------- */
+
+/* The largest chunk for a slot of the peer's host: both sides cut to what fits either. */
+static uint64_t near_limit(const struct source *source)
+{
+    uint64_t own = source->node->send.slot_bytes, theirs = source->peer->slot_bytes;
+    return own < theirs ? own : theirs;
+}
+
+uint32_t source_first_chunk(const struct source *source, uint32_t slot, uint32_t units)
+{
+    const struct node *node = source->node;
+    const struct request *request = &source->offer->request;
+    const struct peer *peer = source->peer;
+    const uint32_t far = reach_slot_bytes(peer, slot);
+    uint64_t target = far != 0 ? far_target(far, source->bytes) : node->options.chunk_target,
+             limit = far != 0 ? far : near_limit(source);
+    if (far != 0 && units > FAR_PAGES_MAX)
+        units = FAR_PAGES_MAX;
+    return segments_cut_chunk(&source->segments, 0, units, &request->pool->pool->sizes, &request->pages, target, limit);
+}
+
+/* Which way the chunk of a grant goes from this GPU (-1: from the host); WIRES_COUNTED: there is none any more. */
+static enum wire_counter wire_for(const struct source *source, const struct leg_grant *grant, int32_t device)
+{
+    const struct peer *peer = source->peer;
+    if (grant->slot >= peer->slot_count)
+        return reach_wire(source->node, peer, device, grant->slot);
+    if (!peer->direct)
+        return WIRE_UCX;
+    return source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM;
+}
+
+/* The memory of ours that chunks for this wire are encoded in; NULL: the peer's is written to. */
+static struct arena *memory_for(struct node *node, enum wire_counter wire, int32_t device)
+{
+    return wire_is_link(wire) ? gpu_links_send(node, device) : wire == WIRE_UCX ? &node->send : NULL;
+}
+
+/* Where the chunk of a grant is written: the peer's own arena when it can be reached, else a slot of ours. */
+static struct job_chunk destination(struct source *source, const struct leg_grant *grant, int32_t device,
+                                    struct flight *flight)
+{
+    struct peer *peer = source->peer;
+    const bool far = grant->slot >= peer->slot_count;
+    struct job_chunk chunk = {.far = far, .size = far ? reach_slot_bytes(peer, grant->slot) : near_limit(source)};
+    flight->from = memory_for(source->node, flight->wire, device);
+    if (flight->wire == WIRE_PEER)
+        chunk.bytes = reach_slot(peer, device, grant->slot);
+    else if (flight->wire == WIRE_SHM || flight->wire == WIRE_PINNED)
+        chunk.bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
+    else if (flight->from != NULL && (flight->send_slot = arena_take(flight->from)) != ARENA_NONE)
+        chunk.bytes = arena_slot(flight->from, flight->send_slot);
+    else
+        flight->from = NULL;
+    if (wire_is_link(flight->wire))
+        flight->ends = (struct gpu_ends){.by = wire_link(flight->wire),
+                                         .device = (uint32_t)device,
+                                         .peer_device = reach_slot_device(peer, grant->slot)};
+    return chunk;
+}
+
+/* Does a GPU write to the part of the peer's arena that is the host's memory? */
+static bool needs_pin(const struct source *source, const struct leg_grant *grant)
+{
+    return !source->is_local && source->peer->direct && source->offer->request.pool->pool->devices != NULL &&
+           grant->slot < source->peer->slot_count;
+}
+
+/* ---- Flights ----------------------------------------------------------------------------------------------------- */
+
+static struct flight *find_flight(struct source *source, uint64_t grant)
+{
+    struct flight *flight;
+    LL_SEARCH_SCALAR(source->flights, flight, grant, grant);
+    return flight;
+}
+
+void source_end_flight(struct source *source, uint64_t grant)
+{
+    struct flight *flight = find_flight(source, grant);
+    if (flight == NULL)
+        return;
+    if (flight->from != NULL)
+        arena_give(flight->from, flight->send_slot);
+    LL_DELETE(source->flights, flight);
+    free(flight);
+}
+
+static void report(struct source *source, enum leg_event_type type, uint64_t grant, enum strait_reason reason)
+{
+    struct leg_event event = {.type = type, .grant = grant, .reason = reason};
+    (void)source_apply(source, &event);
+}
+
+static void on_encoded(void *owner, uint64_t cookie, const struct job_result *result)
+{
+    struct flight *flight = (struct flight *)(uintptr_t)cookie;
+    struct source *source = flight->source;
+    struct node *node = owner;
+    node->exchange.encoding_jobs--;
+    flight->size = result->bytes;
+    flight->raw_bytes = result->raw_bytes;
+    histogram_record(&node->metrics.stages[STAGE_ENCODE], result->nanoseconds / 1000);
+    node->metrics.coded_values += result->coded_values;
+    node->metrics.escapes += result->escapes;
+    if (source->peer != NULL) { /* else its link is closed already: nothing will be sent */
+        policy_encoded(source->peer, source->offer->request.pool, flight->mode, flight->wire, result);
+        if (source->peer->direct)
+            exchange_writer_done(source->peer);
+    }
+    report(source, SOURCE_ENCODED, flight->grant, result->reason);
+}
+
+void source_encode_chunk(struct source *source, const struct leg_grant *grant)
+{
+    struct node *node = source->node;
+    struct request *request = &source->offer->request;
+    if (source->is_local) {
+        local_copy(source, grant);
+        return;
+    }
+    struct flight *flight = calloc(1, sizeof(*flight));
+    if (flight == NULL) {
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
+        return;
+    }
+    *flight = (struct flight){.source = source, .grant = grant->id, .since = uv_hrtime()};
+    LL_PREPEND(source->flights, flight);
+
+    struct piece piece;
+    if (needs_pin(source, grant) && pin_peer(node, source->peer) != PIN_DONE) {
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_LOCAL);
+        return;
+    }
+    const uint32_t *ids = NULL;
+    struct job_chunk chunk = {.bytes = NULL};
+    if (segments_piece(&source->segments, grant->first, grant->count, &piece))
+        ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
+    if (ids != NULL) {
+        const int32_t device = request->pool->pool->groups[piece.group].device;
+        flight->wire = wire_for(source, grant, device);
+        if (flight->wire == WIRES_COUNTED && reach_by_link(source->peer, grant->slot)) { /* it has ended meanwhile */
+            report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
+            return;
+        }
+        if (flight->wire != WIRES_COUNTED)
+            chunk = destination(source, grant, device, flight);
+    }
+    if (chunk.bytes == NULL) { /* a grant that no honest sink gives: the sink cuts as this side would */
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
+        return;
+    }
+    flight->mode = policy_mode(node, source->peer, request->pool, flight->wire);
+    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, flight->mode, &chunk,
+                                           on_encoded, node, (uint64_t)(uintptr_t)flight);
+    if (status != STRAIT_OK) {
+        report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
+        return;
+    }
+    node->exchange.encoding_jobs++;
+    if (source->peer->direct)
+        exchange_writer_begun(source->peer);
+}
+
+static enum strait_status send_chunk(struct peer *peer, const uint8_t header[CHUNK_HEADER_BYTES],
+                                     const struct flight *flight)
+{
+    const void *data = flight->from != NULL ? arena_slot(flight->from, flight->send_slot) : NULL;
+    const uint64_t cookie = (uint64_t)(uintptr_t)flight;
+    if (wire_is_link(flight->wire))
+        return peer_send_gpu_chunk(peer, flight->ends, header, CHUNK_HEADER_BYTES, data, flight->size, cookie);
+    return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, flight->size, cookie);
+}
+
+void source_transmit_chunk(struct source *source, const struct leg_grant *grant)
+{
+    struct node *node = source->node;
+    if (source->is_local) {
+        report(source, SOURCE_SENT, grant->id, STRAIT_REASON_NONE); /* the copy was all */
+        return;
+    }
+    struct flight *flight = find_flight(source, grant->id);
+    struct chunk_header header = {.slot = grant->slot,
+                                  .token = source->peer->peer_token,
+                                  .leg = source->id,
+                                  .grant = grant->id,
+                                  .epoch = source->epoch};
+    uint8_t bytes[CHUNK_HEADER_BYTES];
+    chunk_header_write(bytes, &header);
+    flight->since = uv_hrtime();
+    if (send_chunk(source->peer, bytes, flight) != STRAIT_OK) {
+        report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
+        return;
+    }
+    policy_sending(source->peer, flight->wire);
+    node->metrics.chunks_sent[flight->mode == STRAIT_MODE_RAW     ? CODED_RAW
+                              : flight->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
+                                                                  : CODED_TIERED]++;
+}
+
+void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
+{
+    if (fault_at(FAULT_CHUNK_DONE, NULL, &cookie))
+        return;
+    struct flight *flight = (struct flight *)(uintptr_t)cookie;
+    struct source *source = flight->source;
+    policy_sent(source->peer, flight->wire, status == STRAIT_OK ? flight->size : 0, flight->raw_bytes);
+    if (policy_judge(node, source->peer))
+        reach_changed(node, source->peer);
+    if (status == STRAIT_OK) {
+        histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - flight->since) / 1000);
+        node->metrics.raw_bytes_sent += flight->raw_bytes;
+        node->metrics.wire_bytes_sent += flight->size;
+        node->metrics.wires[flight->wire] += flight->size;
+    }
+    report(source, SOURCE_SENT, flight->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
+}
+
+/* Their `sent` comes when the link has let go of them, which can take long: the verdict does not wait for that. */
+void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends)
+{
+    struct source *source, *next;
+    const struct flight *flight;
+    HASH_ITER (hh, node->exchange.sources, source, next) {
+        bool concerned = false;
+        LL_FOREACH (source->flights, flight)
+            concerned |= wire_is_link(flight->wire) && gpu_ends_equal(flight->ends, ends);
+        if (concerned && source->peer == peer)
+            source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
+    }
+}
+
+/* ---- In turn ----------------------------------------------------------------------------------------------------- */
+
+/* The GPU of the grant's pages; -1: the host. */
+static int32_t device_of(const struct source *source, const struct leg_grant *grant)
+{
+    struct piece piece;
+    if (!segments_piece(&source->segments, grant->first, grant->count, &piece))
+        return -1;
+    return source->offer->request.pool->pool->groups[piece.group].device;
+}
+
+/* Has to wait for memory to write to. */
+static bool is_stuck(struct node *node, const struct source *source)
+{
+    const struct leg_grant *grant = source_next(&source->leg);
+    if (source->is_local)
+        return false;
+    const int32_t device = device_of(source, grant);
+    const struct arena *memory = memory_for(node, wire_for(source, grant, device), device);
+    return (memory != NULL && memory->used == memory->slot_count) ||
+           (needs_pin(source, grant) && pin_peer(node, source->peer) == PIN_BUSY);
+}
+
+/* Chunks are begun in turn among the legs: as many as there are send slots, and where none is needed, a few more than
+ * there are workers. */
+void source_encodes(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    for (uint32_t passed = 0; passed < x->encoding_count && x->encoding_jobs < ENCODING_JOBS_MAX;) {
+        struct source *source = x->encoding;
+        if (is_stuck(node, source)) {
+            passed++;
+        } else {
+            histogram_record(&node->metrics.stages[STAGE_QUEUE], (uv_hrtime() - source->queued_at) / 1000);
+            source_event(source, SOURCE_ENCODE, STRAIT_REASON_NONE);
+            passed = 0;
+        }
+        if (x->encoding == source) { /* to the end of the round */
+            DL_DELETE2(x->encoding, source, wprev, wnext);
+            DL_APPEND2(x->encoding, source, wprev, wnext);
+        }
+    }
+}

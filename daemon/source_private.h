@@ -1,0 +1,21 @@
+/* What the files of the source's half of a leg share: source.c carries its machine's actions out by these. */
+#ifndef STRAIT_DAEMON_SOURCE_PRIVATE_H
+#define STRAIT_DAEMON_SOURCE_PRIVATE_H
+
+#include "daemon/exchange.h"
+
+/* ---- source_messages.c ------------------------------------------------------------------------------------------- */
+
+void source_send_segments(struct source *source, const struct leg_action *action);
+void source_send_released(struct source *source, uint64_t grant);
+void source_send_end(struct source *source, enum strait_reason reason);
+
+/* ---- source_chunks.c --------------------------------------------------------------------------------------------- */
+
+/* How many of the first units one chunk for this slot takes. */
+uint32_t source_first_chunk(const struct source *source, uint32_t slot, uint32_t units);
+void source_encode_chunk(struct source *source, const struct leg_grant *grant);   /* ENCODED follows, */
+void source_transmit_chunk(struct source *source, const struct leg_grant *grant); /* and SENT */
+void source_end_flight(struct source *source, uint64_t grant);                    /* its memory is free */
+
+#endif
