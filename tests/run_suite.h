@@ -1,9 +1,18 @@
-/* The end of every program that is a suite. */
+/* What programs that are suites share. */
 #ifndef STRAIT_TESTS_RUN_SUITE_H
 #define STRAIT_TESTS_RUN_SUITE_H
 
 #include <check.h>
 #include <stdlib.h>
+
+/* A new case of the suite, whose time is limited by CTest alone. */
+static inline TCase *add_case(Suite *suite, const char *name)
+{
+    TCase *tcase = tcase_create(name);
+    tcase_set_timeout(tcase, 0);
+    suite_add_tcase(suite, tcase);
+    return tcase;
+}
 
 /* Runs and frees it: the program's exit status. CK_VERBOSITY tells more or less. */
 static inline int run_suite(Suite *suite)

@@ -1,0 +1,69 @@
+/* What the tests of hostile chunks share: one chunk, ways to change it, and the verdict on it, which every variant has
+ * to give alike while it writes nothing outside the listed pages. */
+#ifndef STRAIT_TESTS_CHUNK_HARNESS_H
+#define STRAIT_TESTS_CHUNK_HARNESS_H
+
+#include <check.h>
+
+#include "internal/bytes.h"
+#include "tests/support.h"
+
+enum { CHUNK_MAX = 64 * 1024 };
+
+extern struct strait_codebook *codebook;
+extern struct layout src, dst; /* what was encoded, what is decoded */
+extern struct guarded room;    /* the hostile chunk ends where it does */
+extern uint8_t chunk[CHUNK_MAX];
+extern uint64_t chunk_size;
+
+/* ---- Verdicts -------------------------------------------------------------------------------------------------- */
+
+struct judgement {
+    struct verdict verified, decoded;
+};
+
+/* The verdict of every variant on chunk[0..size). */
+struct judgement judge(uint64_t size);
+/* Judges after making the metadata sum right. */
+struct judgement judge_repaired(uint64_t size);
+
+bool is_refused(const struct judgement *j);
+/* The chunk as a whole is refused so. */
+void assert_refused(struct judgement j, enum strait_status expected, const char *what);
+/* The chunk is fine, but for this page. */
+void assert_page_fails(struct judgement j, uint32_t page, enum strait_status expected, const char *what);
+
+/* ---- A chunk with everything in it ----------------------------------------------------------------------------- */
+
+/* Pages 0, 1: a const block and one with an odd end; 2: short, 3: short and raw. Lengths are stored, rows are absent.
+ */
+extern const struct shape shapes[2];
+enum { PAGES = 4, LONG = 16384 + 601, SHORT = 402, METADATA = 48 + 16 * PAGES + 4 * PAGES + 4 * PAGES };
+
+extern const enum strait_mode modes[2];
+
+void setup(void); /* encoded in modes[0] */
+void teardown(void);
+/* In place of setup: one region of this shape, of no values yet. */
+void setup_pages(const struct shape *shape);
+/* What `src` holds becomes the chunk. */
+void encode_chunk(enum strait_mode mode);
+
+/* ---- Changes to it --------------------------------------------------------------------------------------------- */
+
+/* `bytes` bytes at `offset` become `value`. */
+struct change {
+    const char *what;
+    uint32_t offset, bytes;
+    uint32_t value;
+    enum strait_status expected;
+};
+void store_bytes(uint64_t offset, uint32_t bytes, uint32_t value);
+
+/* Of a chunk of one page of one block: where that begins, after the header and one entry. */
+enum { BLOCK = 64 };
+/* Gives the block so many units more, of zeros, or less. */
+void block_resize(int by);
+uint8_t exponent_of_rank(uint32_t rank); /* in table 0 */
+
+#endif

@@ -1,0 +1,14 @@
+# The codec: block coders, chunks, the library's calls, codebooks and files.
+strait_test(block USES kernels LABELS unit TIMEOUT 60)
+strait_test(pages USES kernels LABELS unit)
+strait_test(typed USES kernels LABELS unit TIMEOUT 180)
+strait_test(codec USES kernels LABELS unit TIMEOUT 60)
+strait_test(batch USES kernels LABELS unit)
+strait_test(codebook_file USES kernels LABELS unit)
+strait_test(container USES container LABELS unit)
+
+add_library(strait_chunk_harness STATIC chunk_harness.c)
+target_link_libraries(strait_chunk_harness PUBLIC strait_test_support PkgConfig::CHECK)
+foreach(name chunk chunk_tables chunk_streams chunk_blocks chunk_changing)
+    strait_test(${name} USES chunk_harness LABELS unit TIMEOUT 120)
+endforeach()

@@ -1,0 +1,368 @@
+/* Hostile chunks: streams of coded blocks that no encoder writes. */
+#include <string.h>
+
+#include "tests/chunk_harness.h"
+#include "tests/run_suite.h"
+
+/* ---- A block --------------------------------------------------------------------------------------------------- */
+
+/* The streams of the one block, as the format says. */
+static struct streams {
+    uint32_t n, t, n2, n3, n4;
+    uint8_t *codes;                       /* C, T1 */
+    uint8_t *count, *positions, *escapes; /* top16 */
+    uint8_t *t2, *t3, *t4;                /* tiered */
+    uint8_t *end;                         /* the tail byte, or what is after the streams */
+} streams;
+
+static uint32_t item(const uint8_t *stream, uint32_t i, uint32_t width)
+{
+    return stream[i * width / 8] >> i * width % 8 & ((1u << width) - 1);
+}
+
+static uint32_t count_items(const uint8_t *stream, uint32_t items, uint32_t width, uint32_t wanted)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < items; i++)
+        count += item(stream, i, width) == wanted;
+    return count;
+}
+
+static void set_item(uint8_t *stream, uint32_t i, uint32_t width, uint32_t value)
+{
+    uint32_t shift = i * width % 8, mask = (1u << width) - 1;
+    stream[i * width / 8] = (uint8_t)((stream[i * width / 8] & ~(mask << shift)) | value << shift);
+}
+
+static void find_streams(uint32_t bytes, enum strait_mode mode)
+{
+    struct streams *s = &streams;
+    *s = (struct streams){.n = bytes / 2, .t = bytes % 2};
+    s->codes = chunk + BLOCK + s->n;
+    if (mode == STRAIT_MODE_TOP16) {
+        s->count = s->codes + (s->n + 1) / 2;
+        s->positions = s->count + 2;
+        s->escapes = s->positions + 2 * load_le16(s->count);
+        s->end = s->escapes + load_le16(s->count);
+        return;
+    }
+    s->t2 = s->codes + (s->n + 3) / 4;
+    s->n2 = count_items(s->codes, s->n, 2, 3);
+    s->t3 = s->t2 + (s->n2 + 3) / 4;
+    s->n3 = count_items(s->t2, s->n2, 2, 3);
+    s->t4 = s->t3 + (s->n3 + 1) / 2;
+    s->n4 = count_items(s->t3, s->n3, 4, 15);
+    s->end = s->t4 + s->n4;
+}
+
+/* A page of one block, whose ranks come round and round. For n = 131 and 153 `tiered` has unused bits after T1, T2, T3.
+ */
+static void block_init(uint32_t n, uint32_t t, enum strait_mode mode)
+{
+    static const uint8_t tiered_ranks[] = {0, 1, 2, 3, 4, 5, 6, 0, 0, 1, 20, 21, 2, 0, 15, 1, 0, 200, 0, 3, 1, 0, 1, 2};
+    static const uint8_t top16_ranks[] = {0, 16, 2, 3, 0, 0, 1, 2, 3, 4, 15, 14, 1, 1, 1, 1, 1, 0, 0, 0, 255, 4, 7, 7};
+    const uint8_t *ranks = mode == STRAIT_MODE_TOP16 ? top16_ranks : tiered_ranks;
+    uint8_t ranking[256], page[1000];
+    test_ranking(ranking, 0);
+    for (uint32_t i = 0; i < n; i++)
+        put_value(page, i, join_value((uint8_t)(37 * i), ranking[ranks[i % sizeof(tiered_ranks)]]));
+    page[2 * n] = 0x77;
+    setup_pages(&(struct shape){.page_count = 1, .rows = 1, .row_bytes = 2 * n + t});
+    layout_write(&src, 0, page);
+    encode_chunk(mode);
+    find_streams(2 * n + t, mode);
+    ck_assert_ptr_eq(chunk + chunk_size, chunk + BLOCK + (streams.end + t - chunk - BLOCK + 15) / 16 * 16);
+}
+
+/* ---- What is wrong with it ------------------------------------------------------------------------------------- */
+
+static void no_escapes(void)
+{
+    store_le16(streams.count, 0);
+}
+static void an_escape_less(void)
+{
+    store_le16(streams.count, load_le16(streams.count) - 1);
+}
+static void an_escape_more(void)
+{
+    store_le16(streams.count, load_le16(streams.count) + 1);
+}
+static void more_escapes_than_values(void)
+{
+    store_le16(streams.count, (uint16_t)(streams.n + 1));
+}
+static void as_many_escapes_as_values(void)
+{
+    store_le16(streams.count, (uint16_t)streams.n);
+}
+static void escapes_65535(void)
+{
+    store_le16(streams.count, 65535);
+}
+static void equal_positions(void)
+{
+    store_le16(streams.positions + 2, load_le16(streams.positions));
+}
+static void falling_positions(void)
+{
+    store_le16(streams.positions, load_le16(streams.positions + 2) + 1);
+}
+static uint8_t *last_position(void)
+{
+    return streams.escapes - 2;
+}
+static void position_n(void)
+{
+    store_le16(last_position(), (uint16_t)streams.n);
+}
+static void position_8192(void)
+{
+    store_le16(last_position(), 8192);
+}
+static void position_65535(void)
+{
+    store_le16(last_position(), 65535);
+}
+static void first_position_beyond(void)
+{
+    store_le16(streams.positions, 65535);
+}
+static void escape_of_rank_15(void)
+{
+    streams.escapes[0] = exponent_of_rank(15);
+}
+static void last_escape_of_rank_0(void)
+{
+    streams.end[-1] = exponent_of_rank(0);
+}
+static void escape_of_another_rank(void)
+{
+    streams.escapes[0] = exponent_of_rank(17);
+}
+static void code_at_an_escape(void)
+{
+    set_item(streams.codes, load_le16(streams.positions), 4, 1);
+}
+static void code_at_the_last_escape(void)
+{
+    set_item(streams.codes, load_le16(last_position()), 4, 15);
+}
+static void another_code(void)
+{
+    set_item(streams.codes, 0, 4, 5);
+}
+static void another_position(void)
+{
+    store_le16(streams.positions, 0);
+} /* of a value of rank 0 */
+static void unused_code_bits(void)
+{
+    set_item(streams.codes, streams.n, 4, 8);
+}
+static void padding_begins_nonzero(void)
+{
+    streams.end[streams.t] = 1;
+}
+static void padding_ends_nonzero(void)
+{
+    chunk[chunk_size - 1] = 0x80;
+}
+static void another_tail(void)
+{
+    streams.end[0] ^= 0x20;
+}
+static void another_sign(void)
+{
+    chunk[BLOCK] ^= 0x80;
+}
+static void a_unit_more(void)
+{
+    block_resize(1);
+}
+static void a_unit_less(void)
+{
+    block_resize(-1);
+}
+static void two_units_more(void)
+{
+    block_resize(2);
+}
+
+static void unused_t1_bits(void)
+{
+    set_item(streams.codes, streams.n, 2, 1);
+}
+static void unused_t1_item_of_3(void)
+{
+    set_item(streams.codes, streams.n, 2, 3);
+}
+static void unused_t2_bits(void)
+{
+    set_item(streams.t2, streams.n2, 2, 2);
+}
+static void unused_t2_item_of_3(void)
+{
+    set_item(streams.t2, streams.n2, 2, 3);
+}
+static void unused_t3_bits(void)
+{
+    set_item(streams.t3, streams.n3, 4, 1);
+}
+static void unused_t3_item_of_15(void)
+{
+    set_item(streams.t3, streams.n3, 4, 15);
+}
+static void t4_of_rank_20(void)
+{
+    streams.t4[0] = exponent_of_rank(20);
+}
+static void last_t4_of_rank_0(void)
+{
+    streams.end[-1] = exponent_of_rank(0);
+}
+static void t4_of_another_rank(void)
+{
+    streams.t4[0] = exponent_of_rank(22);
+}
+static void t1_all_3(void)
+{
+    memset(streams.codes, 0xff, streams.n / 4);
+}
+static void t2_all_3(void)
+{
+    memset(streams.t2, 0xff, streams.n2 / 4);
+}
+static void t3_all_15(void)
+{
+    memset(streams.t3, 0xff, streams.n3 / 2);
+}
+static void everything_ff(void)
+{
+    memset(streams.codes, 0xff, (size_t)(chunk + chunk_size - streams.codes));
+}
+static void everything_0(void)
+{
+    memset(streams.codes, 0, (size_t)(chunk + chunk_size - streams.codes));
+}
+static void a_t3_item_more(void)
+{
+    set_item(streams.t2, 0, 2, 3);
+}
+static void a_t4_byte_too_many(void)
+{
+    for (uint32_t i = 0; i < streams.n3; i++)
+        if (item(streams.t3, i, 4) == 15) {
+            set_item(streams.t3, i, 4, 0);
+            return;
+        }
+}
+
+static const struct spoiled_block {
+    const char *what;
+    void (*spoil)(void);
+    enum strait_status expected;
+    enum strait_mode mode;
+    uint32_t n, t;
+} spoiled_blocks[] = {
+#define CASE(spoil, expected, mode, n, t)                              \
+    {                                                                  \
+#spoil, spoil, STRAIT_ERR_##expected, STRAIT_MODE_##mode, n, t \
+    }
+#define TOP16(spoil, expected)  CASE(spoil, expected, TOP16, 250, 0), CASE(spoil, expected, TOP16, 251, 1)
+#define TIERED(spoil, expected) CASE(spoil, expected, TIERED, 131, 0), CASE(spoil, expected, TIERED, 153, 1)
+    TOP16(no_escapes, CORRUPT),
+    TOP16(an_escape_less, CORRUPT),
+    TOP16(an_escape_more, CORRUPT),
+    TOP16(more_escapes_than_values, CORRUPT),
+    TOP16(as_many_escapes_as_values, CORRUPT),
+    TOP16(escapes_65535, CORRUPT),
+    TOP16(equal_positions, CORRUPT),
+    TOP16(falling_positions, CORRUPT),
+    TOP16(position_n, CORRUPT),
+    TOP16(position_8192, CORRUPT),
+    TOP16(position_65535, CORRUPT),
+    TOP16(first_position_beyond, CORRUPT),
+    TOP16(escape_of_rank_15, CORRUPT),
+    TOP16(last_escape_of_rank_0, CORRUPT),
+    TOP16(escape_of_another_rank, INTEGRITY),
+    TOP16(code_at_an_escape, CORRUPT),
+    TOP16(code_at_the_last_escape, CORRUPT),
+    TOP16(another_code, INTEGRITY),
+    TOP16(another_position, INTEGRITY),
+    CASE(unused_code_bits, CORRUPT, TOP16, 251, 1),
+    CASE(unused_code_bits, CORRUPT, TOP16, 253, 0),
+    TOP16(padding_begins_nonzero, CORRUPT),
+    TOP16(padding_ends_nonzero, CORRUPT),
+    CASE(another_tail, INTEGRITY, TOP16, 251, 1),
+    TOP16(another_sign, INTEGRITY),
+    TOP16(a_unit_more, CORRUPT),
+    TOP16(two_units_more, CORRUPT),
+    TOP16(a_unit_less, CORRUPT),
+    TOP16(everything_ff, CORRUPT),
+    TOP16(everything_0, CORRUPT),
+    TIERED(unused_t1_bits, CORRUPT),
+    TIERED(unused_t1_item_of_3, CORRUPT),
+    TIERED(unused_t2_bits, CORRUPT),
+    TIERED(unused_t2_item_of_3, CORRUPT),
+    TIERED(unused_t3_bits, CORRUPT),
+    TIERED(unused_t3_item_of_15, CORRUPT),
+    TIERED(t4_of_rank_20, CORRUPT),
+    TIERED(last_t4_of_rank_0, CORRUPT),
+    TIERED(t4_of_another_rank, INTEGRITY),
+    TIERED(t1_all_3, CORRUPT),
+    TIERED(t2_all_3, CORRUPT),
+    TIERED(t3_all_15, CORRUPT),
+    TIERED(everything_ff, CORRUPT),
+    TIERED(everything_0, CORRUPT),
+    TIERED(a_t3_item_more, INTEGRITY),
+    TIERED(a_t4_byte_too_many, CORRUPT),
+    TIERED(padding_begins_nonzero, CORRUPT),
+    TIERED(padding_ends_nonzero, CORRUPT),
+    CASE(another_tail, INTEGRITY, TIERED, 153, 1),
+    TIERED(another_sign, INTEGRITY),
+    TIERED(a_unit_more, CORRUPT),
+    TIERED(two_units_more, CORRUPT),
+    TIERED(a_unit_less, CORRUPT),
+};
+
+START_TEST(streams_that_no_encoder_writes_are_refused)
+{
+    const struct spoiled_block *spoiled = &spoiled_blocks[_i];
+    block_init(spoiled->n, spoiled->t, spoiled->mode);
+    spoiled->spoil();
+    assert_page_fails(judge_repaired(chunk_size), 0, spoiled->expected, spoiled->what);
+    teardown();
+}
+END_TEST
+
+/* Every change of one bit or byte of a block, for lengths with all kinds of ragged ends. */
+START_TEST(every_changed_byte_of_a_block_is_seen)
+{
+    struct rng rng = rng_init(500 + (uint64_t)_i);
+    uint32_t n = 120 + (uint32_t)_i / 2;
+    block_init(n, n % 3 == 0, modes[_i % 2]);
+    for (uint64_t i = BLOCK; i < chunk_size; i++) {
+        for (int k = 0; k < 12; k += STRIDE) {
+            uint8_t before = chunk[i], random = (uint8_t)(1 + rng_below(&rng, 255));
+            chunk[i] ^= k < 8 ? (uint8_t)(1u << k) : random;
+            struct judgement j = judge(chunk_size);
+            ck_assert_msg(is_refused(&j), "byte %u ^ %u", (unsigned)i - BLOCK, before ^ chunk[i]);
+            chunk[i] = before;
+        }
+    }
+    teardown();
+}
+END_TEST
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
+
+int main(void)
+{
+    Suite *suite = suite_create("chunk_streams");
+    TCase *blocks = add_case(suite, "blocks");
+    print_conditions();
+    tcase_add_loop_test(blocks, streams_that_no_encoder_writes_are_refused, 0, COUNT(spoiled_blocks));
+    tcase_add_loop_test(blocks, every_changed_byte_of_a_block_is_seen, 0, 40);
+    return run_suite(suite);
+}
