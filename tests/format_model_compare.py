@@ -1,0 +1,207 @@
+"""The C library against the model: the same chunks from the same pages, the same verdict on any chunk."""
+import ctypes as ct
+import struct
+
+import numpy as np
+
+import format_model as fm
+from format_model_data import EDGES, random_data
+from format_model_expect import expect
+from format_model_library import NAMES, STATUS, ChunkInfo, Codec, PageInfo, Pool
+
+ASKED_SHARES = [.15, .07, .2, .18, .25, .15]
+
+
+class Source:
+    """Random pages and how they are to be encoded."""
+
+    def __init__(self, rng, sets):
+        self.set_index = None if rng.random() < 0.1 else int(rng.integers(0, len(sets)))
+        self.tables = None if self.set_index is None else sets[self.set_index][0]
+        self.codebook = None if self.set_index is None else sets[self.set_index][1]
+        self.element = int(rng.choice([1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 0, 4, 5]))
+        self.asked = str(rng.choice(fm.ASKED_MODES, p=ASKED_SHARES))
+        if self.tables is None and self.element in fm.VALUE_BYTES:
+            self.asked = str(rng.choice(["raw", "base", "base"]))
+        size = self.size(rng)
+        same, count, self.id_count = rng.random() < 0.5, int(rng.integers(1, 5)), int(rng.integers(1, 4))
+        self.regions = [(size if same else self.size(rng), int(rng.integers(0, len(self.tables) if self.tables else 1)))
+                        for _ in range(count)]
+        self.page_tables = [table for _, table in self.regions for _ in range(self.id_count)]
+        lengths = [length for length, _ in self.regions for _ in range(self.id_count)]
+        exponents = self.tables.exponent if self.tables else [np.arange(256)]
+        self.data = [random_data(rng, length, exponents[table], self.element) for length, table in zip(lengths, self.page_tables)]
+
+    @staticmethod
+    def size(rng):
+        kind = rng.random()
+        return int(rng.choice(EDGES) if kind < 0.3 else rng.integers(1, 200) if kind < 0.55 else
+                   rng.integers(200, 6000) if kind < 0.9 else rng.integers(6000, 50000))
+
+    def pool(self, rng, chunk=None):
+        """Pages of this shape; for `chunk`, which may name another element, aligned for all of them."""
+        element = self.element if chunk is None or chunk[5:6] == bytes([self.element]) else fm.FP32
+        return Pool(rng, self.regions, self.id_count, element)
+
+    def what(self):
+        return "regions %s x %d, element %d, asked %s, set %s" % (self.regions, self.id_count, self.element, self.asked,
+                                                                self.set_index)
+
+
+def mode_values(chunk, parsed):
+    """Values per block mode; blocks of modes 6 to 8 count as what their coder is."""
+    total = [0] * 5
+    for page in parsed:
+        for block in page.blocks:
+            coder = chunk[block.offset + block.extent - 2]
+            total[block.mode if block.mode <= fm.TIERED else fm.TIERED if coder < 2 else coder] += block.n
+    return total
+
+
+def typed_escapes(source, chunk, block, data, table):
+    """Halves in the escapes or the last tier of a block of modes 6 to 8."""
+    coder, base = chunk[block.offset + block.extent - 2:block.offset + block.extent]
+    halves, _ = fm.split_halves(data[:2 * block.n + block.t], source.element)
+    rank = source.tables.rank[table] if coder == 0 else fm.base_ranking(base)[1]
+    return int((rank[halves >> 7 & 0xFF] >= (21 if coder < 2 else 16)).sum())
+
+
+def escape_counts(source, chunk, parsed):
+    """Per table: (values of coded blocks, those of them in the escapes or the last tier)."""
+    total = [[0, 0] for _ in range(8)]
+    for page, data, table in zip(parsed, source.data, source.page_tables):
+        for at, block in enumerate(page.blocks):
+            if block.mode in (fm.BASE, fm.SPLIT, fm.FP32Z):
+                total[table][0] += block.n
+                total[table][1] += typed_escapes(source, chunk, block, data[at * fm.BLOCK_BYTES:], table)
+                continue
+            values = np.frombuffer(data, "<u2", block.n, at * fm.BLOCK_BYTES)
+            if block.mode in (fm.TOP16, fm.ESCAPES, fm.TIERED):
+                ranks = source.tables.rank[table][values >> 7 & 0xFF]
+                total[table][0] += block.n
+                total[table][1] += int((ranks >= (21 if block.mode == fm.TIERED else 16)).sum())
+    return total
+
+
+def compare_stats(codec, source, chunk, result, what):
+    """Values per block mode and escapes per table, of a whole good chunk."""
+    parsed = fm.parse_chunk(chunk)[1]
+    expect(list(result.values) == mode_values(chunk, parsed), what + ": values per mode", codec.name, list(result.values),
+           mode_values(chunk, parsed), source.what())
+    stats = [[entry.values, entry.escapes] for entry in codec.stats]
+    counts = escape_counts(source, chunk, parsed)
+    expect(stats == counts, what + ": class stats", codec.name, stats, counts, source.what())
+
+
+def compare_encode(rng, codec, source, chunk):
+    pool = source.pool(rng)
+    for page, data in enumerate(source.data):
+        pool.write(page, data)
+    returned, result, coded = codec.encode(pool, source.element, source.asked, source.codebook, rng.random() < 0.5)
+    if not expect(returned == 0 and result.status == 0 and result.failed_pages == 0, "encode status", codec.name,
+                  returned, result.status, source.what()):
+        return
+    at = next((i for i, (x, y) in enumerate(zip(coded, chunk)) if x != y), min(len(coded), len(chunk)))
+    expect(coded == chunk, "encode bytes differ at %d" % at, codec.name, len(coded), len(chunk), source.what())
+    compare_stats(codec, source, chunk, result, "encode")
+
+
+def compare_result(what, codec, returned, result, statuses, error, pages, details):
+    """What the library reports about a chunk against (error, pages) of the model."""
+    if error is not None:
+        return expect(returned == 0 and result.status == STATUS[error], what + ": chunk error", codec.name, "library",
+                      returned, NAMES.get(result.status), "model", error, details)
+    wanted = [STATUS[status] for status, _ in pages]
+    first = next((status for status in wanted if status), 0)
+    good = expect(returned == 0 and list(statuses) == wanted, what + ": page statuses", codec.name, "library", returned,
+                  NAMES.get(result.status), [NAMES.get(s) for s in statuses], "model", [s for s, _ in pages], details)
+    passed = sum(len(data) for status, data in pages if status is None)
+    return good and expect((result.status, result.failed_pages, result.bytes) ==
+                           (first, sum(map(bool, wanted)), passed), what + ": result", codec.name, NAMES[result.status],
+                           result.failed_pages, result.bytes, "model", NAMES[first], sum(map(bool, wanted)), passed,
+                           details)
+
+
+def compare_decode(rng, codec, source, chunk, verdict, codebook, what):
+    """strait_verify, and strait_decode into pages of the source's shape, against the model's verdict."""
+    error, pages = verdict
+    details = (source.what(), chunk.hex() if len(chunk) < 400 else "%d bytes" % len(chunk))
+    returned, result, statuses = codec.verify(chunk, codebook, len(pages))
+    compare_result(what + ", verify", codec, returned, result, statuses, error, pages, details)
+    lengths = [len(data) for data in source.data]
+    if error is None:
+        parsed = fm.parse_chunk(chunk)[1]
+        if len(parsed) != len(lengths):
+            return
+        pages = [("invalid", None) if page.length != length else verdict
+                 for page, length, verdict in zip(parsed, lengths, pages)]
+    elif len(chunk) >= 12 and struct.unpack_from("<I", chunk, 8)[0] != len(lengths):
+        return
+    pool = source.pool(rng, chunk)
+    returned, result, statuses = codec.decode(chunk, codebook, pool, None, rng.random() < 0.5)
+    compare_result(what + ", decode", codec, returned, result, statuses, error, pages, details)
+    expect(pool.untouched([] if error else range(pool.count)), what + ": decode wrote elsewhere", codec.name, details)
+    if what == "valid":
+        compare_stats(codec, source, chunk, result, "decode")
+    for page, (status, data) in enumerate(pages):
+        if status is None:
+            expect(pool.read(page) == data, what + ": decoded bytes", codec.name, page, details)
+
+
+def compare_info(lib, chunk, what):
+    """strait_chunk_info and strait_chunk_pages against checks 1 to 4 and 1 to 9."""
+    info, pages = ChunkInfo(), (PageInfo * 16)()
+    source = Codec.source(chunk)
+    try:
+        header = fm.parse_header(chunk)
+        wanted = (0, header.size, header.metadata_bytes, header.pages, header.longest, header.element, fm.VERSION,
+                  header.id)
+    except fm.FormatError as error:
+        wanted = (STATUS[error.name], 0, 0, 0, 0, 0, 0, fm.NO_CODEBOOK)
+    status = lib.strait_chunk_info(source.ctypes.data, min(48, len(chunk)), info)
+    got = (status, info.chunk_bytes, info.metadata_bytes, info.page_count, info.page_bytes, info.element, info.version,
+           bytes(info.codebook_id))
+    expect(got == wanted, what + ": chunk info", got, wanted)
+    try:
+        parsed = fm.parse_chunk(chunk)[1][:16]
+        wanted = [(page.sum, page.length, sum(b.extent for b in page.blocks), page.table,
+                   sum(1 << mode for mode in {b.mode for b in page.blocks})) for page in parsed]
+        status = 0
+    except fm.FormatError as error:
+        wanted, status = [], STATUS[error.name]
+    got_status = lib.strait_chunk_pages(source.ctypes.data, len(chunk), max(1, len(wanted)), pages)
+    got = [(p.sum, p.page_bytes, p.coded_bytes, p.table, p.block_modes) for p in pages[:len(wanted)]]
+    expect((got_status, got) == (status, wanted), what + ": chunk pages", got_status, status, got, wanted)
+
+
+def compare_select(rng, codec, source, chunk):
+    """Some pages of the chunk, in any order, some twice."""
+    select = rng.integers(0, len(source.data), int(rng.integers(1, 5))).tolist()
+    pool = Pool(rng, [(len(source.data[page]), 0) for page in select], 1, source.element)
+    returned, result, statuses = codec.decode(chunk, source.codebook, pool, select)
+    expect(returned == 0 and result.status == 0 and not any(statuses), "select", codec.name, returned, result.status)
+    expect(all(pool.read(i) == source.data[page] for i, page in enumerate(select)), "selected bytes", codec.name)
+    expect(pool.untouched(range(pool.count)), "select wrote elsewhere", codec.name)
+
+
+def compare_page_ids(rng, codec, source, chunk):
+    """Check 11: an id that a region does not have."""
+    pool = source.pool(rng)
+    for page, data in enumerate(source.data):
+        pool.write(page, data)
+    at = int(rng.integers(0, source.id_count))
+    pool.ids[at] = int(rng.choice([pool.array[0].page_count, 0xFFFFFFFF, 0x80000000]))
+    pool.pages.ids = ct.cast(pool.ids, ct.POINTER(ct.c_uint32))
+    returned, result, _ = codec.encode(pool, source.element, source.asked, source.codebook)
+    expect((returned, result.status, result.bytes) == (0, STATUS["page id"], 0), "encode of a bad id", codec.name)
+    returned, result, statuses = codec.decode(chunk, source.codebook, pool)
+    wanted = [STATUS["page id"] if page % source.id_count == at else 0 for page in range(pool.count)]
+    expect(returned == 0 and list(statuses) == wanted, "decode with a bad id", codec.name, statuses, wanted)
+
+
+def compare_codebooks(rng, codec, sets, source, chunk):
+    """Check 10: no set, another set."""
+    other = sets[int(rng.integers(0, len(sets)))]
+    for tables, codebook in ((None, None), other):
+        verdict = fm.decode_chunk(chunk, tables)
+        compare_decode(rng, codec, source, chunk, verdict, codebook, "another codebook")

@@ -1,0 +1,227 @@
+"""Chunks for the tests of the model that a decoder has to refuse, or at times to accept."""
+import struct
+
+import numpy as np
+
+import format_model as fm
+
+
+def repair(chunk):
+    """The chunk with the metadata sum that its first M bytes call for, where they can be found."""
+    if len(chunk) < 48:
+        return chunk
+    pages, longest = struct.unpack_from("<II", chunk, 8)
+    header = fm.Header(0, chunk[6] & 1, pages, max(longest, 1), 0, b"", 0)
+    if header.metadata_bytes > len(chunk):
+        return chunk
+    total = fm.metadata_sum(bytes(chunk[:header.metadata_bytes]))
+    return bytes(chunk[:40]) + struct.pack("<Q", total) + bytes(chunk[48:])
+
+
+def flip(rng, data, low, high):
+    at = int(rng.integers(low, high))
+    data[at] ^= 1 << int(rng.integers(0, 8))
+
+
+def set_word(rng, data, low, high):
+    """A hostile word at a multiple of 4."""
+    at = int(rng.integers(low // 4, high // 4)) * 4
+    old = struct.unpack_from("<I", data, at)[0]
+    new = [0, 1, old + 1, old - 1, old + 16, old - 16, old ^ 1 << int(rng.integers(0, 32)), 0x7FFFFFFF, 0xFFFFFFFF,
+           1 << 20, (1 << 20) + 1, 1 << 24, (1 << 24) + 1, 16384, 16385, int(rng.integers(0, 1 << 32))]
+    struct.pack_into("<I", data, at, new[int(rng.integers(0, len(new)))] & fm.MASK32)
+
+
+def row_places(header):
+    """Where the rows of a chunk are."""
+    rows_at = header.tables_bytes - 4 * header.pages * header.rows_per_page
+    return [48 + 16 * p for p in range(header.pages)] + list(range(rows_at, header.tables_bytes, 4))
+
+
+def mutate_row(rng, data, header):
+    """A row gets another mode, or two rows change places."""
+    places = row_places(header)
+    a, b = rng.choice(places, 2).tolist()
+    if rng.random() < 0.6:
+        data[a] = data[a] & 0xF0 | int(rng.choice([0, 1, 2, 3, 4, 5, 15]))
+    else:
+        data[a:a + 4], data[b:b + 4] = data[b:b + 4], data[a:a + 4]
+
+
+def mutate_entry(rng, data, header):
+    """Two entries change places, or one gets another table."""
+    a, b = (48 + 16 * rng.integers(0, header.pages, 2)).tolist()
+    if rng.random() < 0.5:
+        data[a:a + 16], data[b:b + 16] = data[b:b + 16], data[a:a + 16]
+    else:
+        struct.pack_into("<H", data, a + 4, int(rng.choice([0, 1, 2, 3, 7, 65534, 65535])))
+
+
+def mutate_metadata(rng, data, header):
+    kind = rng.integers(0, 6)
+    end = header.metadata_bytes
+    if kind == 0:
+        flip(rng, data, 0, end)
+    elif kind == 1:
+        set_word(rng, data, 0, 48)
+    elif kind == 2:
+        set_word(rng, data, 48, end)
+    elif kind == 3:
+        mutate_entry(rng, data, header)
+    else:
+        mutate_row(rng, data, header)
+
+
+def mutate_escapes(rng, data, block, exponents):
+    """Hostile counts, positions, exponents and codes of a mode 3 block."""
+    count_at = block.offset + block.n + (block.n + 1) // 2
+    room = (block.offset + block.extent - count_at - 2) // 3
+    count = max(1, min(room, struct.unpack_from("<H", data, count_at)[0]))  # may be hostile already
+    at = int(rng.choice([0, count - 1, rng.integers(0, count)]))
+    position_at = count_at + 2 + 2 * at
+    position = struct.unpack_from("<H", data, position_at)[0]
+    before = struct.unpack_from("<H", data, position_at - 2)[0]
+    kind = rng.integers(0, 4)
+    if kind == 0:
+        struct.pack_into("<H", data, count_at, int(rng.choice([0, count - 1, count + 1, block.n, block.n + 1, 65535])))
+    elif kind == 1:
+        new = int(rng.choice([0, position + 1, position - 1, block.n, block.n - 1, 65535, 8191, 8192, before, before]))
+        struct.pack_into("<H", data, position_at, new & 0xFFFF)
+    elif kind == 2:
+        data[count_at + 2 + 2 * count + at] = int(exponents[rng.choice([0, 15, 15, 16, 17, 255])])
+    else:
+        data[block.offset + block.n + min(position, block.n - 1) // 2] |= 1 << int(rng.integers(0, 8))
+
+
+def mutate_tiers(rng, data, block, exponents):
+    """The last tier gets exponents on both sides of its limit, or any bit behind S changes."""
+    if rng.random() < 0.5:
+        data[block.offset + block.extent - int(rng.integers(1, 17))] = int(exponents[rng.choice([6, 20, 20, 21, 255])])
+    else:
+        flip(rng, data, block.offset + block.n, block.offset + block.extent)
+
+
+def mutate_end(rng, data, block):
+    """Another coder or another base, or a bit of the streams of codes."""
+    kind, end = rng.integers(0, 3), block.offset + block.extent
+    if kind == 0:
+        data[end - 2] = int(rng.choice([0, 1, 2, 3, 4, 255]))
+    elif kind == 1:
+        data[end - 1] = (data[end - 1] + int(rng.choice([-16, -1, 1, 2, 16]))) & 255
+    else:
+        flip(rng, data, block.offset + block.extent // 2, end - 2)
+
+
+def mutate_block(rng, data, pages, tables):
+    """Something in a block: its escapes, its tiers, its last unit, any bit."""
+    blocks = [(page, block) for page in pages for block in page.blocks]
+    escaped = [(page, block) for page, block in blocks if block.mode == fm.ESCAPES]
+    if escaped and rng.random() < 0.5:
+        page, block = escaped[int(rng.integers(0, len(escaped)))]
+        return mutate_escapes(rng, data, block, tables.exponent[page.table])
+    page, block = blocks[int(rng.integers(0, len(blocks)))]
+    if block.mode == fm.TIERED and rng.random() < 0.7:
+        return mutate_tiers(rng, data, block, tables.exponent[page.table])
+    if block.mode in (fm.BASE, fm.SPLIT, fm.FP32Z) and rng.random() < 0.5:
+        return mutate_end(rng, data, block)
+    low = block.offset + (block.extent - 16 if rng.random() < 0.6 else 0)
+    return flip(rng, data, low, block.offset + block.extent)
+
+
+def with_all_lengths(chunk):
+    """A chunk of equal pages with a length table that it must not have, all else fitting."""
+    header, pages = fm.parse_chunk(chunk)
+    if header.has_lengths:
+        return chunk
+    longer = fm.Header(header.element, 1, header.pages, header.longest, 0, b"", 0).metadata_bytes
+    shift = longer - header.metadata_bytes
+    rows_at, lengths_at = header.tables_bytes - 4 * header.pages * header.rows_per_page, 48 + 16 * header.pages
+    data = bytearray(chunk)
+    for place in row_places(header):
+        if place < 48 + 16 * header.pages or struct.unpack_from("<I", data, place)[0]:
+            struct.pack_into("<I", data, place, struct.unpack_from("<I", data, place)[0] + shift)
+    data[6] = 1
+    struct.pack_into("<I", data, 16, header.size + shift)
+    metadata = data[:lengths_at] + struct.pack("<I", header.longest) * header.pages + data[rows_at:header.tables_bytes]
+    return repair(bytes(metadata + fm.padding(len(metadata)) + data[header.metadata_bytes:]))
+
+
+def force_typed(rng, block, rank, element):
+    """A block of modes 6 to 8, right or with a coder, base or mode that no encoder takes for these bytes."""
+    mode, data = fm.encode_typed(block, rank, element, str(rng.choice(["base", "split"])))
+    halves, rests = fm.split_halves(block, element)
+    kind, base = rng.integers(0, 5), fm.base_of(halves)
+    if kind < 2:  # the other coder, or another base
+        base = base if kind == 0 else (base + int(rng.choice([1, 255]))) & 255
+        own = fm.base_ranking(base)[1]
+        coder, streams = (fm.encode_top16 if rng.random() < 0.5 else fm.encode_tiered)(halves, own)
+        used = fm.pack_rests(rests, mode, element) + streams + block[len(halves) * fm.VALUE_BYTES[element]:]
+        data = used + bytes(-(len(used) + 2) % 16) + bytes([1 if coder == fm.TIERED else coder, base])
+    elif kind == 2:
+        mode = int(rng.choice([fm.BASE, fm.SPLIT, fm.FP32Z]))
+    return mode, data + bytes(int(rng.choice([0, 0, 0, 16])))
+
+
+def force_block(rng, page, at, tables, table, element):
+    """A coded block that no encoder writes for these bytes, or one of odd size."""
+    block = page[at:at + fm.BLOCK_BYTES]
+    n = len(block) // 2
+    values, tail = np.frombuffer(block, "<u2", n), block[2 * n:]
+    rank = tables.rank[table] if tables else np.arange(256, dtype=np.uint8)
+    if element in fm.VALUE_BYTES and len(block) >= 16 and rng.random() < 0.5:
+        return force_typed(rng, block, rank, element)
+    kind = rng.integers(0, 5)
+    if kind == 0 or n == 0:
+        return fm.RAW, block
+    if kind == 1:
+        return fm.CONST, block[:2] + tail
+    mode, streams = (fm.encode_top16 if kind < 4 else fm.encode_tiered)(values, rank)
+    return mode, streams + tail + bytes(int(rng.choice([0, 0, 16])))
+
+
+def forced_chunk(rng, source):
+    """The source's pages as another encoder could have coded them, all sums right."""
+    tables, coded = source.tables, []
+    for index, (page, table) in enumerate(zip(source.data, source.page_tables)):
+        if rng.random() < 0.5 and page:
+            page = page[:2] * (len(page) // 2) + page[-(len(page) % 2):][:len(page) % 2]
+        rank = tables.rank[table] if tables else None
+        blocks = [force_block(rng, page, at, tables, table, source.element) if rng.random() < 0.5 else
+                  fm.encode_block(page[at:at + fm.BLOCK_BYTES], rank, source.element, source.asked)
+                  for at in range(0, len(page), fm.BLOCK_BYTES)]
+        coded.append((len(page), table, fm.page_sum(page, index, table), blocks))
+    return fm.assemble_chunk(source.element, tables.id if tables else fm.NO_CODEBOOK, coded)
+
+
+def resized(rng, chunk):
+    """Cut or extended, the field of the size following or not."""
+    grow = int(rng.choice([1, 15, 16, 32]))
+    size = len(chunk) + grow if rng.random() < 0.5 else int(rng.integers(0, len(chunk)))
+    if rng.random() < 0.5:
+        size = size // 16 * 16
+    data = bytearray(chunk[:size] + bytes(max(0, size - len(chunk))))
+    if rng.random() < 0.5 and size >= 48:
+        struct.pack_into("<I", data, 16, size)
+        return repair(data)
+    return bytes(data)
+
+
+def mutations(rng, source, chunk):
+    """(name, bytes) of chunks to refuse, or at times to accept."""
+    header, pages = fm.parse_chunk(chunk)
+    data = bytearray(chunk)
+    flip(rng, data, 0, len(data))
+    yield "bit", bytes(data)
+    for times in (1, 1, 2, 2):
+        data = bytearray(chunk)
+        for _ in range(times):
+            mutate_metadata(rng, data, header)
+        yield "metadata, repaired", repair(data)
+    for times in (1, 1, 3):
+        data = bytearray(chunk)
+        for _ in range(times):
+            mutate_block(rng, data, pages, source.tables)
+        yield "block", bytes(data)
+    yield "size", resized(rng, chunk)
+    yield "lengths", with_all_lengths(chunk)
+    yield "forced", forced_chunk(rng, source)
