@@ -6,6 +6,10 @@
 
 enum { LISTS_MAX = 4 };
 
+const char *const far_codings[] = {"auto", "raw", "top16", "tiered"};
+const struct geometry far_small = {.pages = 64, .layers = 2, .gpu = 1};
+const struct geometry far_large = {.pages = 256, .layers = 8, .gpu = 1};
+
 static uint32_t turn;
 
 struct fake_control *far_control(void)
@@ -61,6 +65,26 @@ void far_move(struct test_pool *source, struct test_pool *sink)
     flow_release(o);
 }
 
+void far_begin_slowly(struct test_pool *source, struct test_pool *sink, struct flow **o, struct flow **e)
+{
+    far_control()->delay_us = 20000;
+    *o = far_offer(source);
+    *e = far_expect(sink);
+    uint32_t batches = far_control()->batches;
+    flow_start(*e, source);
+    WAIT(far_control()->batches >= batches + 2);
+}
+
+void far_fail_device(struct pair *pair, int device, struct flow *o, struct flow *e)
+{
+    far_control()->fail = 1u << device;
+    ends_failed(device == 0 ? o : e, STRAIT_REASON_LOCAL);
+    ends_failed(device == 0 ? e : o, STRAIT_REASON_PEER_DOWN);
+    undefined(e);
+    wait_quiet(pair->source);
+    wait_quiet(pair->sink);
+}
+
 double far_bytes(struct test_pool *source, const char *wire)
 {
     char path[64];
@@ -86,4 +110,39 @@ void far_move_without(struct test_pool *source, struct test_pool *sink, const ch
     }
     ck_assert_double_eq(0, far_bytes(source, wire));
     ck_assert_double_gt(far_bytes(source, "pinned"), 0);
+}
+
+/* ---- What holds for every wire ----------------------------------------------------------------------------------- */
+
+void far_slots_go_round(struct pair *pair, const char *wire)
+{
+    struct test_pool *sources[4], *sinks[4];
+    struct flow *offers[4], *expectations[4];
+    for (int i = 0; i < 4; i++)
+        far_pools(pair, (struct geometry){.pages = 256, .layers = 2, .gpu = 1}, &sources[i], &sinks[i]);
+    far_move_until(sources[0], sinks[0], wire);
+    pump_for(50);
+    double before = far_bytes(sources[0], "pinned");
+    for (int i = 0; i < 4; i++) {
+        offers[i] = far_offer(sources[i]);
+        expectations[i] = far_expect(sinks[i]);
+        flow_start(expectations[i], sources[i]);
+    }
+    for (int i = 0; i < 4; i++)
+        arrives(expectations[i], offers[i]);
+    ck_assert_double_eq(before, far_bytes(sources[0], "pinned"));
+    wait_quiet(pair->sink);
+    wait_quiet(pair->source);
+}
+
+void far_pools_come_and_go(struct pair *pair, const char *wire)
+{
+    struct test_pool *source, *sink;
+    far_pools(pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
+    for (int i = 0; i < 4; i++) {
+        far_move_until(source, sink, wire);
+        strait_pool_remove(source->pool);
+        WAIT(source->removed);
+        source = pool_open(pair->source, (struct geometry){.pages = 64, .gpu = 1 + (uint32_t)i % 2});
+    }
 }

@@ -6,6 +6,9 @@
 #include "tests/fake_device.h"
 #include "tests/node_harness.h"
 
+extern const char *const far_codings[4];
+extern const struct geometry far_small, far_large;
+
 struct fake_control *far_control(void); /* of this process's fake devices */
 
 /* On the first device of the source's node, and on the second one of the sink's. */
@@ -16,11 +19,23 @@ struct flow *far_offer(struct test_pool *source);
 struct flow *far_expect(struct test_pool *sink);
 void far_move(struct test_pool *source, struct test_pool *sink);
 
+/* A transfer whose work on the devices is slow, some of which has begun. */
+void far_begin_slowly(struct test_pool *source, struct test_pool *sink, struct flow **o, struct flow **e);
+/* The first device, which is the source's, or the second, the sink's, fails: so does this transfer, and nothing else.
+ */
+void far_fail_device(struct pair *pair, int device, struct flow *o, struct flow *e);
+
 /* Bytes that the source's node has sent by a wire: "peer", "nccl", "pinned", ... */
 double far_bytes(struct test_pool *source, const char *wire);
 /* Moves until some have gone by that wire, which takes a few messages. */
 void far_move_until(struct test_pool *source, struct test_pool *sink, const char *wire);
 /* Moves a few times; nothing goes by that wire, but by way of the host. */
 void far_move_without(struct test_pool *source, struct test_pool *sink, const char *wire);
+
+/* ---- What holds for every wire ----------------------------------------------------------------------------------- */
+
+/* Four requests at once want more slots than there are, and none goes by way of the host. */
+void far_slots_go_round(struct pair *pair, const char *wire);
+void far_pools_come_and_go(struct pair *pair, const char *wire);
 
 #endif

@@ -10,7 +10,6 @@
 #define SOON    CARRIER " timeout_ms=400"
 
 static const enum wire wires[] = {SHM, UCX};
-static const char *const codings[] = {"auto", "raw", "top16", "tiered"};
 
 static void prepare(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
 {
@@ -29,16 +28,14 @@ static void open_with(struct pair *pair, enum wire wire, const char *gpu_wires, 
     pair_start(pair);
 }
 
-static const struct geometry large = {.pages = 256, .layers = 8, .gpu = 1};
-
 /* ---- When -------------------------------------------------------------------------------------------------------- */
 
 START_TEST(chunks_go_by_nccl)
 {
     struct pair pair;
     struct test_pool *source, *sink;
-    const char *coding = codings[_i % COUNT(codings)];
-    enum wire wire = wires[_i / COUNT(codings)];
+    const char *coding = far_codings[_i % COUNT(far_codings)];
+    enum wire wire = wires[_i / COUNT(far_codings)];
     prepare(&pair, wire, "nccl", CARRIER);
     use_codebook(pair.a, "a", 0x7c);
     use_codebook(pair.b, "b", 0x7c);
@@ -95,28 +92,12 @@ END_TEST
 START_TEST(slots_go_round)
 {
     struct pair pair;
-    struct test_pool *sources[4], *sinks[4];
-    struct flow *offers[4], *expectations[4];
     struct test_node *few;
     prepare(&pair, SHM, "nccl", CARRIER);
     few = _i == 0 ? pair.a : pair.b;
     few->options.gpu_arena_bytes = 3 * few->options.gpu_chunk_bytes;
     pair_start(&pair);
-    for (int i = 0; i < 4; i++)
-        far_pools(&pair, (struct geometry){.pages = 256, .layers = 2, .gpu = 1}, &sources[i], &sinks[i]);
-    far_move_until(sources[0], sinks[0], "nccl");
-    pump_for(50);
-    double before = far_bytes(sources[0], "pinned");
-    for (int i = 0; i < 4; i++) {
-        offers[i] = far_offer(sources[i]);
-        expectations[i] = far_expect(sinks[i]);
-        flow_start(expectations[i], sources[i]);
-    }
-    for (int i = 0; i < 4; i++)
-        arrives(expectations[i], offers[i]);
-    ck_assert_double_eq(before, far_bytes(sources[0], "pinned"));
-    wait_quiet(pair.sink);
-    wait_quiet(pair.source);
+    far_slots_go_round(&pair, "nccl");
 }
 END_TEST
 
@@ -127,7 +108,7 @@ START_TEST(gpus_that_reach_each_other_need_no_nccl)
     struct pair pair;
     struct test_pool *source, *sink;
     open_with(&pair, SHM, "peer,nccl", CARRIER);
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_until(source, sink, "peer");
     pump_for(200);
     far_move(source, sink);
@@ -150,7 +131,7 @@ START_TEST(gpus_that_do_not_reach_each_other_take_nccl)
     pair.a->options.gpu_peer = _i != 2;
     pair.b->options.gpu_peer = _i != 3;
     pair_start(&pair);
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_until(source, sink, "nccl");
     ck_assert_double_eq(0, far_bytes(source, "peer"));
     ck_assert_msg(strstr(stats_text(pair.source), why[_i]) != NULL, "%s", stats_text(pair.source));
@@ -163,7 +144,7 @@ START_TEST(nccl_may_be_preferred)
     struct pair pair;
     struct test_pool *source, *sink;
     open_with(&pair, SHM, "nccl,peer", CARRIER);
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_until(source, sink, "nccl");
     double peer = far_bytes(source, "peer");
     for (int i = 0; i < 3; i++)
@@ -204,7 +185,7 @@ START_TEST(gpus_that_reach_each_other_need_no_measuring)
     struct pair pair;
     struct test_pool *source, *sink;
     open_with(&pair, SHM, "auto", CARRIER);
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_until(source, sink, "peer");
     for (int i = 0; i < 5; i++)
         far_move(source, sink);
@@ -224,7 +205,7 @@ START_TEST(either_side_can_leave_it_out)
     strcpy(pair.a->options.gpu_wires, lists[_i][0]);
     strcpy(pair.b->options.gpu_wires, lists[_i][1]);
     pair_start(&pair);
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_without(source, sink, "nccl");
     ck_assert_uint_eq(0, fake_nccl.joined);
 }
@@ -252,7 +233,7 @@ START_TEST(what_is_missing_is_told)
     if (cases[_i].no_room)
         fake_nccl.multiprocessors = 8;
     pair_start(&pair);
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_without(source, sink, "nccl");
     WAIT(strstr(stats_text(pair.source), cases[_i].says) != NULL);
     far_move_without(source, sink, "nccl");
@@ -278,7 +259,7 @@ START_TEST(a_peer_that_stops_fails_its_transfers)
     struct test_pool *source, *sink;
     struct flow *o, *e;
     open_with(&pair, wires[_i / 2], "nccl", CARRIER);
-    far_pools(&pair, large, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "nccl");
     begin_slowly(source, sink, &o, &e);
     test_node_stop(_i % 2 == 0 ? pair.b : pair.a);
@@ -297,7 +278,7 @@ START_TEST(a_link_that_fails_is_made_again)
     struct test_pool *source, *sink;
     struct flow *o, *e;
     open_with(&pair, SHM, "nccl", SOON);
-    far_pools(&pair, large, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "nccl");
     begin_slowly(source, sink, &o, &e);
     uint32_t next = fake_nccl.operations + 3, joined = fake_nccl.joined;
@@ -328,11 +309,11 @@ START_TEST(a_gpu_that_hangs_holds_up_no_verdict)
     struct pair pair;
     struct test_pool *source, *sink;
     open_with(&pair, SHM, "nccl", CARRIER " timeout_ms=1500");
-    far_pools(&pair, large, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "nccl");
     fake_nccl.hang_operation = fake_nccl.operations + 3;
     struct flow *o = far_offer(source);
-    struct strait_page_list all = {.count = large.pages};
+    struct strait_page_list all = {.count = far_large.pages};
     struct flow *e = flow_expect(
         sink, (struct strait_expect_params){KEY("in time"), .lists = &all, .list_count = 1, .deadline_ms = 300});
     flow_release(o);
@@ -357,7 +338,7 @@ START_TEST(a_stream_that_does_not_drain_keeps_its_slots)
     struct test_pool *source, *sink;
     struct flow *o, *e;
     open_with(&pair, SHM, "nccl", SOON);
-    far_pools(&pair, large, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "nccl");
     fake_nccl.stuck = 1;
     begin_slowly(source, sink, &o, &e);
@@ -385,15 +366,10 @@ START_TEST(a_device_that_fails_fails_what_it_does)
     struct test_pool *source, *sink;
     struct flow *o, *e;
     open_with(&pair, SHM, "nccl", CARRIER);
-    far_pools(&pair, large, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "nccl");
     begin_slowly(source, sink, &o, &e);
-    far_control()->fail = 1u << _i;
-    ends_failed(_i == 0 ? o : e, STRAIT_REASON_LOCAL);
-    ends_failed(_i == 0 ? e : o, STRAIT_REASON_PEER_DOWN);
-    undefined(e);
-    wait_quiet(pair.source);
-    wait_quiet(pair.sink);
+    far_fail_device(&pair, _i, o, e);
 }
 END_TEST
 
@@ -415,15 +391,8 @@ END_TEST
 START_TEST(pools_come_and_go)
 {
     struct pair pair;
-    struct test_pool *source, *sink;
     open_with(&pair, SHM, "nccl", CARRIER);
-    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
-    for (int i = 0; i < 4; i++) {
-        far_move_until(source, sink, "nccl");
-        strait_pool_remove(source->pool);
-        WAIT(source->removed);
-        source = pool_open(pair.source, (struct geometry){.pages = 64, .gpu = 1 + (uint32_t)i % 2});
-    }
+    far_pools_come_and_go(&pair, "nccl");
 }
 END_TEST
 
@@ -431,7 +400,7 @@ int main(void)
 {
     Suite *suite = suite_create("node_nccl");
     TCase *tcase = node_case(suite, "when");
-    tcase_add_loop_test(tcase, chunks_go_by_nccl, 0, COUNT(codings) * COUNT(wires));
+    tcase_add_loop_test(tcase, chunks_go_by_nccl, 0, COUNT(far_codings) * COUNT(wires));
     tcase_add_test(tcase, rows_and_odd_sizes_arrive);
     tcase_add_test(tcase, each_two_gpus_have_a_link);
     tcase_add_loop_test(tcase, slots_go_round, 0, 2);

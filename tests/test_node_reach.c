@@ -3,8 +3,6 @@
 
 /* ---- When -------------------------------------------------------------------------------------------------------- */
 
-static const char *const codings[] = {"auto", "raw", "top16", "tiered"};
-
 START_TEST(chunks_go_straight_into_the_other_gpu)
 {
     struct pair pair;
@@ -12,7 +10,7 @@ START_TEST(chunks_go_straight_into_the_other_gpu)
     pair_init(&pair, SHM);
     use_codebook(pair.a, "a", 0x7c);
     use_codebook(pair.b, "b", 0x7c);
-    strcpy(pair.a->options.coding, codings[_i]);
+    strcpy(pair.a->options.coding, far_codings[_i]);
     pair_start(&pair);
     far_pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);
     far_move_until(source, sink, "peer");
@@ -50,25 +48,10 @@ END_TEST
 START_TEST(slots_go_round)
 {
     struct pair pair;
-    struct test_pool *sources[4], *sinks[4];
-    struct flow *offers[4], *expectations[4];
     pair_init(&pair, SHM);
     pair.b->options.gpu_arena_bytes = 4 * pair.b->options.gpu_chunk_bytes;
     pair_start(&pair);
-    for (int i = 0; i < 4; i++)
-        far_pools(&pair, (struct geometry){.pages = 256, .layers = 2, .gpu = 1}, &sources[i], &sinks[i]);
-    far_move_until(sources[0], sinks[0], "peer");
-    pump_for(50);
-    double before = far_bytes(sources[0], "pinned");
-    for (int i = 0; i < 4; i++) {
-        offers[i] = far_offer(sources[i]);
-        expectations[i] = far_expect(sinks[i]);
-        flow_start(expectations[i], sources[i]);
-    }
-    for (int i = 0; i < 4; i++)
-        arrives(expectations[i], offers[i]);
-    ck_assert_double_eq(before, far_bytes(sources[0], "pinned"));
-    wait_quiet(pair.sink);
+    far_slots_go_round(&pair, "peer");
 }
 END_TEST
 
@@ -90,7 +73,7 @@ START_TEST(either_side_can_switch_it_off)
     if (_i == 3)
         ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
     pair_start(&pair);
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_without(source, sink, "peer");
     unsetenv("NCCL_P2P_DISABLE");
 }
@@ -103,7 +86,7 @@ START_TEST(what_cannot_be_reached_crosses_the_host)
     pair_open(&pair, SHM);
     far_control()->refuse_reach = _i == 0;
     far_control()->refuse_arena = _i == 1;
-    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_without(source, sink, "peer");
 }
 END_TEST
@@ -157,19 +140,8 @@ END_TEST
 START_TEST(pools_come_and_go)
 {
     struct pair pair;
-    struct test_pool *source, *sink;
     pair_open(&pair, SHM);
-    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
-    far_move_until(source, sink, "peer");
-    for (int i = 0; i < 3; i++) {
-        strait_pool_remove(source->pool);
-        WAIT(source->removed);
-        source = pool_open(pair.source, (struct geometry){.pages = 64, .gpu = 1 + (uint32_t)i % 2});
-        double before = far_bytes(source, "peer");
-        for (int k = 0; k < 200 && far_bytes(source, "peer") == before; k++)
-            far_move(source, sink);
-        ck_assert_double_gt(far_bytes(source, "peer"), before);
-    }
+    far_pools_come_and_go(&pair, "peer");
 }
 END_TEST
 
@@ -178,15 +150,12 @@ START_TEST(a_peer_that_stops_is_let_go_of)
 {
     struct pair pair;
     struct test_pool *source, *sink;
+    struct flow *o, *e;
     pair_open(&pair, SHM);
-    far_pools(&pair, (struct geometry){.pages = 256, .layers = 8, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "peer");
     WAIT(far_control()->reached >= 2);
-    far_control()->delay_us = 20000;
-    struct flow *o = far_offer(source), *e = far_expect(sink);
-    uint32_t batches = far_control()->batches;
-    flow_start(e, source);
-    WAIT(far_control()->batches >= batches + 2);
+    far_begin_slowly(source, sink, &o, &e);
     test_node_stop(_i == 0 ? pair.b : pair.a);
     WAIT(o->decided && e->decided);
     WAIT(far_control()->reached == 0);
@@ -199,20 +168,12 @@ START_TEST(a_device_that_fails_fails_what_it_does)
 {
     struct pair pair;
     struct test_pool *source, *sink;
+    struct flow *o, *e;
     pair_open(&pair, SHM);
-    far_pools(&pair, (struct geometry){.pages = 256, .layers = 8, .gpu = 1}, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "peer");
-    far_control()->delay_us = 20000;
-    struct flow *o = far_offer(source), *e = far_expect(sink);
-    uint32_t batches = far_control()->batches;
-    flow_start(e, source);
-    WAIT(far_control()->batches >= batches + 2);
-    far_control()->fail = 1u << _i;
-    ends_failed(_i == 0 ? o : e, STRAIT_REASON_LOCAL);
-    ends_failed(_i == 0 ? e : o, STRAIT_REASON_PEER_DOWN);
-    undefined(e);
-    wait_quiet(pair.source);
-    wait_quiet(pair.sink);
+    far_begin_slowly(source, sink, &o, &e);
+    far_fail_device(&pair, _i, o, e);
 }
 END_TEST
 

@@ -6,9 +6,6 @@
 #include "transport/ucx.h"
 
 static const enum wire wires[] = {SHM, UCX};
-static const char *const codings[] = {"auto", "raw", "top16", "tiered"};
-static const struct geometry large = {.pages = 256, .layers = 8, .gpu = 1};
-static const struct geometry small = {.pages = 64, .layers = 2, .gpu = 1};
 
 static void set_both(struct pair *pair, const char *gpu_wires)
 {
@@ -37,8 +34,8 @@ START_TEST(chunks_go_by_ucx)
 {
     struct pair pair;
     struct test_pool *source, *sink;
-    const char *coding = codings[_i % COUNT(codings)];
-    prepare(&pair, wires[_i / COUNT(codings)], "ucx");
+    const char *coding = far_codings[_i % COUNT(far_codings)];
+    prepare(&pair, wires[_i / COUNT(far_codings)], "ucx");
     use_codebook(pair.a, "a", 0x7c);
     use_codebook(pair.b, "b", 0x7c);
     strcpy(pair.a->options.coding, coding);
@@ -94,26 +91,12 @@ END_TEST
 START_TEST(slots_go_round)
 {
     struct pair pair;
-    struct test_pool *sources[4], *sinks[4];
-    struct flow *offers[4], *expectations[4];
     struct test_node *few;
     prepare(&pair, SHM, "ucx");
     few = _i == 0 ? pair.a : pair.b;
     few->options.gpu_arena_bytes = 3 * few->options.gpu_chunk_bytes;
     pair_start(&pair);
-    for (int i = 0; i < 4; i++)
-        far_pools(&pair, (struct geometry){.pages = 256, .layers = 2, .gpu = 1}, &sources[i], &sinks[i]);
-    far_move_until(sources[0], sinks[0], "ucx_cuda");
-    pump_for(50);
-    for (int i = 0; i < 4; i++) {
-        offers[i] = far_offer(sources[i]);
-        expectations[i] = far_expect(sinks[i]);
-        flow_start(expectations[i], sources[i]);
-    }
-    for (int i = 0; i < 4; i++)
-        arrives(expectations[i], offers[i]);
-    wait_quiet(pair.sink);
-    wait_quiet(pair.source);
+    far_slots_go_round(&pair, "ucx_cuda");
 }
 END_TEST
 
@@ -134,7 +117,7 @@ START_TEST(the_first_that_is_there_is_taken)
     strcpy(pair.a->options.nccl, "tls=tcp");
     strcpy(pair.b->options.nccl, "tls=tcp");
     pair_start(&pair);
-    far_pools(&pair, small, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_until(source, sink, cases[_i].taken);
     if (cases[_i].not_taken != NULL)
         ck_assert_double_eq(0, far_bytes(source, cases[_i].not_taken));
@@ -158,7 +141,7 @@ START_TEST(what_both_have_is_taken)
     strcpy(pair.a->options.nccl, "tls=tcp");
     strcpy(pair.b->options.nccl, "tls=tcp");
     pair_start(&pair);
-    far_pools(&pair, small, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_until(source, sink, "nccl");
     ck_assert_double_eq(0, far_bytes(source, "ucx_cuda"));
     ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "ucx-cuda: not offered by the peer"));
@@ -204,7 +187,7 @@ START_TEST(either_side_can_leave_it_out)
     strcpy(pair.a->options.gpu_wires, lists[_i][0]);
     strcpy(pair.b->options.gpu_wires, lists[_i][1]);
     pair_start(&pair);
-    far_pools(&pair, small, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_without(source, sink, "ucx_cuda");
 }
 END_TEST
@@ -218,7 +201,7 @@ START_TEST(what_is_missing_is_told)
     set_both(&pair, "ucx,peer");
     pair.a->options.gpu_peer = false; /* so that there is a way to tell of, and it is not taken */
     pair_start(&pair);
-    far_pools(&pair, small, &source, &sink);
+    far_pools(&pair, far_small, &source, &sink);
     far_move_without(source, sink, "ucx_cuda");
     WAIT(strstr(stats_text(pair.source), "\"ucx\":\"UCX ") != NULL);
     ck_assert_msg(strstr(stats_text(pair.source), "; ucx-cuda: UCX ") != NULL, "%s", stats_text(pair.source));
@@ -232,14 +215,11 @@ START_TEST(a_peer_that_stops_fails_its_transfers)
 {
     struct pair pair;
     struct test_pool *source, *sink;
+    struct flow *o, *e;
     open_with(&pair, wires[_i / 2], "ucx");
-    far_pools(&pair, large, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "ucx_cuda");
-    far_control()->delay_us = 20000;
-    struct flow *o = far_offer(source), *e = far_expect(sink);
-    uint32_t batches = far_control()->batches;
-    flow_start(e, source);
-    WAIT(far_control()->batches >= batches + 2);
+    far_begin_slowly(source, sink, &o, &e);
     test_node_stop(_i % 2 == 0 ? pair.b : pair.a);
     WAIT(o->decided && e->decided);
     undefined(e);
@@ -251,20 +231,12 @@ START_TEST(a_device_that_fails_fails_what_it_does)
 {
     struct pair pair;
     struct test_pool *source, *sink;
+    struct flow *o, *e;
     open_with(&pair, SHM, "ucx");
-    far_pools(&pair, large, &source, &sink);
+    far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "ucx_cuda");
-    far_control()->delay_us = 20000;
-    struct flow *o = far_offer(source), *e = far_expect(sink);
-    uint32_t batches = far_control()->batches;
-    flow_start(e, source);
-    WAIT(far_control()->batches >= batches + 2);
-    far_control()->fail = 1u << _i;
-    ends_failed(_i == 0 ? o : e, STRAIT_REASON_LOCAL);
-    ends_failed(_i == 0 ? e : o, STRAIT_REASON_PEER_DOWN);
-    undefined(e);
-    wait_quiet(pair.source);
-    wait_quiet(pair.sink);
+    far_begin_slowly(source, sink, &o, &e);
+    far_fail_device(&pair, _i, o, e);
 }
 END_TEST
 
@@ -284,15 +256,8 @@ END_TEST
 START_TEST(pools_come_and_go)
 {
     struct pair pair;
-    struct test_pool *source, *sink;
     open_with(&pair, SHM, "ucx");
-    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
-    for (int i = 0; i < 4; i++) {
-        far_move_until(source, sink, "ucx_cuda");
-        strait_pool_remove(source->pool);
-        WAIT(source->removed);
-        source = pool_open(pair.source, (struct geometry){.pages = 64, .gpu = 1 + (uint32_t)i % 2});
-    }
+    far_pools_come_and_go(&pair, "ucx_cuda");
 }
 END_TEST
 
@@ -300,7 +265,7 @@ int main(void)
 {
     Suite *suite = suite_create("node_ucx_cuda");
     TCase *tcase = node_case(suite, "when");
-    tcase_add_loop_test(tcase, chunks_go_by_ucx, 0, COUNT(codings) * COUNT(wires));
+    tcase_add_loop_test(tcase, chunks_go_by_ucx, 0, COUNT(far_codings) * COUNT(wires));
     tcase_add_test(tcase, rows_and_odd_sizes_arrive);
     tcase_add_test(tcase, each_gpu_has_a_port);
     tcase_add_loop_test(tcase, slots_go_round, 0, 2);
