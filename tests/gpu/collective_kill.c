@@ -16,10 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cuda_runtime_api.h>
-
 #include "collective/nccl_types.h"
-#include "tests/support.h"
+#include "tests/gpu/device.h"
 
 #define SKIPPED       77
 #define RANKS         2
@@ -31,15 +29,6 @@
 #define ALONE_MS      1000u /* that both work before one is killed */
 
 enum { TYPE_BFLOAT16 = 9, SUM = 0 };
-
-#define require_cuda(call) require_cuda_(call, #call, __LINE__)
-static void require_cuda_(cudaError_t error, const char *what, int line)
-{
-    if (error == cudaSuccess)
-        return;
-    fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, line, what, cudaGetErrorString(error));
-    abort();
-}
 
 static uint64_t now_ms(void)
 {
@@ -329,25 +318,6 @@ static int run_scene(const struct scene *scene, bool told, const char *library)
     return !passed;
 }
 
-/* In a process of its own: what starts the driver here would be inherited. */
-static int count_devices(void)
-{
-    int status, count = 0;
-    pid_t pid = fork();
-    if (pid == 0)
-        _exit(cudaGetDeviceCount(&count) == cudaSuccess ? count : 0);
-    require(waitpid(pid, &status, 0) == pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-}
-
-static bool is_named(const struct scene *scene, int count, char **names)
-{
-    for (int i = 0; i < count; i++)
-        if (strcmp(scene->name, names[i]) == 0)
-            return true;
-    return count == 0;
-}
-
 int main(int argc, char **argv)
 {
     int failed = 0, run = 0;
@@ -364,7 +334,7 @@ int main(int argc, char **argv)
         return SKIPPED;
     }
     for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
-        if (is_named(&scenes[i], argc - 1, argv + 1)) {
+        if (is_named(scenes[i].name, argc - 1, argv + 1)) {
             failed += run_scene(&scenes[i], told, argv[0]);
             run++;
         }

@@ -52,21 +52,6 @@ static int run_apart(const char *program, const char *name)
     return status != 0;
 }
 
-/* In a process of its own: what starts the driver here would be inherited. */
-static int count_devices(void)
-{
-    int status, count = 0;
-    pid_t pid = fork();
-    if (pid == 0) {
-        cudaError_t error = cudaGetDeviceCount(&count);
-        if (error != cudaSuccess)
-            fprintf(stderr, "%s\n", cudaGetErrorString(error));
-        _exit(error == cudaSuccess ? count : 0);
-    }
-    require(waitpid(pid, &status, 0) == pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-}
-
 int main(int argc, char **argv)
 {
     require(argc >= 2);
@@ -79,12 +64,8 @@ int main(int argc, char **argv)
         return 77;
     }
     int failed = 0;
-    for (int i = 0; i < scene_count; i++) {
-        bool asked = argc == 2;
-        for (int a = 2; a < argc; a++)
-            asked |= strcmp(argv[a], scenes[i].name) == 0;
-        if (asked)
+    for (int i = 0; i < scene_count; i++)
+        if (is_named(scenes[i].name, argc - 2, argv + 2))
             failed += run_apart(argv[0], scenes[i].name);
-    }
     return failed != 0;
 }

@@ -286,25 +286,6 @@ static int run_scene(const struct scene *scene, const char *mode)
     return !passed;
 }
 
-/* In a process of its own: what starts the driver here would be inherited. */
-static int count_devices(void)
-{
-    int status, count = 0;
-    pid_t pid = fork();
-    if (pid == 0)
-        _exit(cudaGetDeviceCount(&count) == cudaSuccess ? count : 0);
-    require(waitpid(pid, &status, 0) == pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-}
-
-static bool is_named(const struct scene *scene, int count, char **names)
-{
-    for (int i = 0; i < count; i++)
-        if (strcmp(scene->name, names[i]) == 0)
-            return true;
-    return count == 0;
-}
-
 int main(int argc, char **argv)
 {
     int failed = 0;
@@ -315,7 +296,7 @@ int main(int argc, char **argv)
         return SKIPPED;
     }
     for (int i = 0; i < COUNT(scenes); i++)
-        if (is_named(&scenes[i], argc - 1, argv + 1))
+        if (is_named(scenes[i].name, argc - 1, argv + 1))
             failed += run_scene(&scenes[i], "P2P");
     setenv("NCCL_P2P_DISABLE", "1", 1);
     for (int i = 0; argc == 1 && i < COUNT(scenes); i++)

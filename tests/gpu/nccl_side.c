@@ -10,14 +10,6 @@
 
 #define HEADER_BYTES 16u /* number, size */
 
-void require_cuda_(cudaError_t error, const char *what, const char *file, int line)
-{
-    if (error == cudaSuccess)
-        return;
-    fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, cudaGetErrorString(error));
-    abort();
-}
-
 uint64_t now_us(void)
 {
     struct timespec now;

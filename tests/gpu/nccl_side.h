@@ -3,17 +3,12 @@
 #ifndef STRAIT_TESTS_GPU_NCCL_SIDE_H
 #define STRAIT_TESTS_GPU_NCCL_SIDE_H
 
-#include <cuda_runtime_api.h>
-
-#include "tests/support.h"
+#include "tests/gpu/device.h"
 #include "transport/transport.h"
 
 #define SLOT_BYTES    ((size_t)16 << 20)
 #define SEND_SLOTS    8u
 #define RECEIVE_SLOTS 32u /* the receiver chooses one that is free: senders are ahead of what it has looked at */
-
-#define require_cuda(call) require_cuda_(call, #call, __FILE__, __LINE__)
-void require_cuda_(cudaError_t error, const char *what, const char *file, int line);
 
 struct nccl_side {
     int number;  /* 0 or 1: of the GPU, too */

@@ -6,14 +6,6 @@
 
 #include "tests/gpu/vmm.h"
 
-void require_cuda_(cudaError_t error, const char *what, const char *file, int line)
-{
-    if (error == cudaSuccess)
-        return;
-    fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, cudaGetErrorString(error));
-    abort();
-}
-
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 static struct gpu_pool *pools[64];

@@ -11,14 +11,9 @@
 
 #include <sys/types.h>
 
-#include <cuda_runtime_api.h>
-
 #include <strait/strait.h>
 
-#include "tests/support.h"
-
-#define require_cuda(call) require_cuda_(call, #call, __FILE__, __LINE__)
-void require_cuda_(cudaError_t error, const char *what, const char *file, int line);
+#include "tests/gpu/device.h"
 
 /* ---- Daemons ----------------------------------------------------------------------------------------------------- */
 
