@@ -6,6 +6,8 @@
 
 #include "daemon/node.h"
 #include "daemon/session.h"
+#include "daemon/sink.h"
+#include "daemon/source.h"
 
 void name_set(struct name *name, const struct pool_id *pool, struct view key)
 {

@@ -2,7 +2,9 @@
  *
  *   session --> expectation --> sink leg(s)   ~~~ peer ~~~   source leg(s) <-- offer <-- session
  *
- * Objects are freed at the end of the loop's turn (exchange_reap), so that pointers stay valid while actions are
+ * The two halves of a leg are in sink.h and source.h.
+ *
+ * Objects are freed at the end of the loop's turn (exchange_turn), so that pointers stay valid while actions are
  * carried out. */
 #ifndef STRAIT_DAEMON_EXCHANGE_H
 #define STRAIT_DAEMON_EXCHANGE_H
@@ -113,71 +115,10 @@ struct offer {
     struct offer *prev, *next; /* exchange.offers */
 };
 
-/* The sink's half of a leg. */
-struct sink {
-    struct node *node;
-    struct expectation *expectation;
-    uint64_t id; /* of the leg */
-    struct sink_leg leg;
-    struct segments segments;
-    uint64_t bytes;     /* of the pages that they name */
-    struct name source; /* the offer it wants */
-    char address[MESSAGE_ADDRESS_MAX + 1];
-    struct peer *peer;    /* it is bound to; NULL: none yet, or none any more */
-    struct source *local; /* under this daemon: the other half */
-    bool is_local;
-    bool asked;           /* REQUEST has gone to `peer` */
-    bool waiting;         /* in exchange.wanting */
-    uint64_t granted_at;  /* latest grant, loop's clock */
-    uint64_t wants_since; /* with nothing outstanding, loop's clock; 0: it does not starve */
-    struct sink *next;    /* of the expectation */
-    struct sink *closed_next;
-    struct sink *wprev, *wnext;
-    UT_hash_handle hh; /* exchange.sinks, by id */
-};
-
-/* A chunk on its way out. */
-struct flight {
-    struct source *source;
-    uint64_t grant;
-    struct arena *from; /* it is encoded in a slot of ours; NULL: straight into the peer's arena */
-    uint32_t send_slot;
-    enum wire_counter wire;
-    struct gpu_ends ends; /* of a link between GPUs */
-    uint64_t size, raw_bytes;
-    uint64_t since;
-    enum strait_mode mode;
-    struct flight *next;
-};
-
+/* A source's half of a leg, by the connection that asked for it. */
 struct source_key {
     struct peer *peer;
     uint64_t id;
-};
-
-/* The source's half of a leg. */
-struct source {
-    struct node *node;
-    struct offer *offer;
-    uint64_t id; /* of the leg, drawn by the sink */
-    struct epoch epoch;
-    struct source_leg leg;
-    struct segments segments;
-    uint64_t bytes; /* of the pages that they name */
-    struct wire_span *wanted;
-    uint32_t wanted_count;
-    struct peer *peer;
-    struct sink *local;
-    bool is_local;
-    bool superseded; /* the sink asked again over another connection: its end does not count */
-    struct flight *flights;
-    uint64_t queued_at;
-    bool waiting; /* in exchange.encoding */
-    struct source *next;
-    struct source *closed_next;
-    struct source *wprev, *wnext;
-    UT_hash_handle hh; /* exchange.sources, by (peer, id) */
-    struct source_key at;
 };
 
 /* The grant that comes with a REQUEST. */
@@ -228,8 +169,6 @@ struct local_event {
     struct leg_event event;
     struct local_event *next;
 };
-
-#define ENCODING_JOBS_MAX 8u /* jobs that encode or copy at once: enough to keep the workers busy */
 
 /* A notification that waits for its peer. */
 struct note {
@@ -405,50 +344,6 @@ void offer_announce(struct offer *offer, struct announce *announce); /* tells th
 void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);
 void offer_leg_verdict(struct offer *offer, enum strait_reason reason);
 void offer_leg_drained(struct offer *offer);
-
-/* ---- sink.c ------------------------------------------------------------------------------------------------------ */
-
-struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address, bool local);
-void sink_free(struct sink *sink);
-void sink_ask(struct sink *sink);                                  /* REQUEST, when its peer is up */
-void sink_ask_peer(struct sink *sink, struct peer *peer);          /* over this connection, which is up */
-void sink_part(struct sink *sink);                                 /* from its peer: it may ask again */
-bool sink_apply(struct sink *sink, const struct leg_event *event); /* true: the event was accepted (ARRIVING) */
-void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason);
-
-/* sink_messages.c */
-enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message);
-
-/* sink_grants.c */
-bool sink_holds_grants(const struct sink *sink);
-void sink_grants(struct node *node);  /* hands out free slots, in turn */
-void sink_reclaim(struct node *node); /* asks back what others starve for */
-
-/* sink_chunks.c. `device`: of the link between GPUs that it comes by; -1: it comes by the connection's own. */
-struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *header,
-                             size_t header_size, size_t size);
-void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status);
-void sink_copied(struct sink *sink, uint64_t grant, const struct job_result *result);
-
-/* ---- source.c ---------------------------------------------------------------------------------------------------- */
-
-struct source *source_create(struct offer *offer, struct peer *peer, struct sink *local, uint64_t id,
-                             const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count);
-void source_free(struct source *source);
-bool source_apply(struct source *source, const struct leg_event *event);
-void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason);
-
-/* source_messages.c: the request has met its offer: tells the sink what it wants and is ready, and uses its open grant
- * (id 0: none), or releases it. */
-enum strait_reason source_bind(struct source *source, const struct open_grant *open);
-/* `count` more segments of the offer from `from` on are ready; tells the sink what of it is wanted. */
-enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count);
-
-/* source_chunks.c */
-void source_encodes(struct node *node); /* begins queued chunks, in turn */
-void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
-/* A link between GPUs has ended: what is on it will not arrive. */
-void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends);
 
 /* ---- local.c ----------------------------------------------------------------------------------------------------- */
 

@@ -8,6 +8,8 @@
 #include "daemon/node.h"
 #include "daemon/reach.h"
 #include "daemon/session.h"
+#include "daemon/sink.h"
+#include "daemon/source.h"
 
 static struct sink *find_sink(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch)
 {

@@ -7,6 +7,8 @@
 #include "daemon/exchange_messages.h"
 #include "daemon/node.h"
 #include "daemon/reach.h"
+#include "daemon/sink.h"
+#include "daemon/source.h"
 
 static void on_up(void *owner, struct peer *peer)
 {

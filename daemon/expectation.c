@@ -9,6 +9,7 @@
 #include "daemon/missing.h"
 #include "daemon/node.h"
 #include "daemon/session.h"
+#include "daemon/sink.h"
 
 struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
                                        const struct message_expect *message)

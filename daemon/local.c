@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "daemon/node.h"
+#include "daemon/sink.h"
+#include "daemon/source.h"
 
 /* A message was lost for want of memory and the halves would lose step: both end. */
 static void give_up(struct sink *sink, struct source *source)

@@ -7,6 +7,7 @@
 #include "daemon/exchange_messages.h"
 #include "daemon/node.h"
 #include "daemon/reach.h"
+#include "daemon/source.h"
 
 void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
                        enum strait_reason reason)

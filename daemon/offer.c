@@ -7,6 +7,7 @@
 
 #include "daemon/node.h"
 #include "daemon/session.h"
+#include "daemon/source.h"
 
 struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
                            const struct message_offer *message)

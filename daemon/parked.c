@@ -5,6 +5,7 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
+#include "daemon/sink.h"
 
 void parked_add(struct node *node, struct parked *parked)
 {

@@ -5,6 +5,7 @@
 
 #include "daemon/node.h"
 #include "daemon/reach_private.h"
+#include "daemon/source.h"
 
 #define REACHED_MAX 4096u /* pools of one peer */
 

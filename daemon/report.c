@@ -8,6 +8,7 @@
 
 #include "daemon/node.h"
 #include "daemon/reach.h"
+#include "daemon/sink.h"
 
 static void refresh_slots(struct node *node)
 {

@@ -6,6 +6,7 @@
 
 #include "daemon/node.h"
 #include "daemon/sink_private.h"
+#include "daemon/source.h"
 
 /* Grants of one leg at once: one encoded, one or two travelling, one decoded. A GPU is further away, and has twice
  * that. */

@@ -2,7 +2,7 @@
 #ifndef STRAIT_DAEMON_SINK_PRIVATE_H
 #define STRAIT_DAEMON_SINK_PRIVATE_H
 
-#include "daemon/exchange.h"
+#include "daemon/sink.h"
 
 /* ---- sink_messages.c --------------------------------------------------------------------------------------------- */
 

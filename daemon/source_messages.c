@@ -2,6 +2,7 @@
 #include <xxhash.h>
 
 #include "daemon/node.h"
+#include "daemon/sink.h"
 #include "daemon/source_private.h"
 
 /* ---- To the sink ------------------------------------------------------------------------------------------------- */

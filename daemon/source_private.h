@@ -2,7 +2,7 @@
 #ifndef STRAIT_DAEMON_SOURCE_PRIVATE_H
 #define STRAIT_DAEMON_SOURCE_PRIVATE_H
 
-#include "daemon/exchange.h"
+#include "daemon/source.h"
 
 /* ---- source_messages.c ------------------------------------------------------------------------------------------- */
 

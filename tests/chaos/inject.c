@@ -9,6 +9,7 @@
 #include "daemon/node.h"
 #include "daemon/peers/peer_internal.h"
 #include "daemon/session.h"
+#include "daemon/sink.h"
 #include "tests/chaos/hold.h"
 #if STRAIT_HAVE_UCX
 #include "transport/ucx.h"
