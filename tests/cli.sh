@@ -388,6 +388,11 @@ for file in tensors chunk set; do
     json inspect --json --pages $file
     "$strait" inspect --pages $file >inspect.out || fail "inspect --pages $file"
 done
+for file in tensors chunk; do
+    json inspect --json $file
+    grep -q '"format": 1,' json.formatted || fail "format of $file: $(head -5 json.formatted)"
+    "$strait" inspect $file | grep -q ', format 1$' || fail "inspect $file names no format"
+done
 "$strait" calibrate -q --partial -o partial "$slice"
 json inspect --json partial
 "$strait" inspect partial >inspect.out || fail "inspect of a partial file"
