@@ -41,10 +41,12 @@ prints "clients = 8" --config=good.conf --print-config
 prints "clients = 9" --config good.conf --clients 9 --print-config
 
 refuses 2 "--config: needs a file" --config
+refuses 2 "--config: needs a file" --config=
 refuses 2 "/nowhere/straitd.conf: No such file or directory" --config /nowhere/straitd.conf
 refuses 2 "--clients: needs a value" --clients
 refuses 2 "command line: no option is called clinets" --clinets 7
 refuses 2 "operand: is not an option" operand
+refuses 2 "no: is not an option; write --gpu-peer=no" --gpu-peer no
 refuses 2 "--coding: best is none of: auto,raw,top16,tiered" --coding best
 refuses 2 "listen: 0.0.0.0:0 is not a loopback address: it needs secret-file (or insecure-no-auth)" --listen 0.0.0.0:0
 
