@@ -55,7 +55,15 @@ refuses 2 "bad.conf:1: coding: best is none of: auto,raw,top16,tiered" --config 
 
 own="--socket $PWD/s --listen 127.0.0.1:0 --metrics= --arena-bytes 4M --send-bytes 4M"
 # shellcheck disable=SC2086
-refuses 1 "/nowhere/codebook: No such file or directory" $own --codebook /nowhere/codebook
+refuses 1 "codebook: /nowhere/codebook: No such file or directory" $own --codebook /nowhere/codebook
+# All of the machine's memory and a little more. Were it taken after all, the kernel would end this shell's child first.
+memory=$(($(getconf _PHYS_PAGES) * ($(getconf PAGESIZE) / 1024)))
+if [ "$memory" -lt 1000000000 ]; then
+    echo 1000 >/proc/self/oom_score_adj
+    # shellcheck disable=SC2086
+    refuses 1 "arenas (arena-bytes, send-bytes): $(((memory + 4096) / 1024)) MiB, where this machine has $((memory / 1024))" \
+        $own --arena-bytes "${memory}K"
+fi
 if [ "${HAS_UCX:-0}" = 1 ]; then
     # shellcheck disable=SC2086
     refuses 1 "ucx-options: 'colour=red' is not understood" $own --ucx-options colour=red
