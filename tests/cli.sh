@@ -428,6 +428,17 @@ grep -q 'carried uncompressed (not BF16, FP16 or FP32)' report.out || fail "what
 "$strait" encode -q -f --mode base --dtype fp32 values other && "$strait" inspect other >inspect.out
 grep -q '^  split  *blocks in [1-9]' inspect.out || fail "block modes: $(cat inspect.out)"
 
+# ---- Options of bench -------------------------------------------------------------------------------------------
+
+for option in "--cases codec" "--cublas x" "--save none"; do
+    # shellcheck disable=SC2086
+    refused 2 'are for --device' bench codec --size 1M --repeats 1 $option
+done
+for option in "--variant scalar" "--mode raw" "--rivals none" "-T 2" "--escapes 4"; do
+    # shellcheck disable=SC2086
+    refused 2 'not for --device' bench codec --device $option
+done
+
 # ---- The sample of bench -----------------------------------------------------------------------------------------
 
 bench() { # STRAIT
