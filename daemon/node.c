@@ -1,6 +1,7 @@
 /* A node's life: made on a loop, turned by it, stopped. */
 #include "daemon/node.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -251,7 +252,8 @@ static enum strait_status make_http(struct node *node, char *why, size_t why_siz
     unsigned port;
     enum strait_status status = http_open(node->loop, node->options.metrics, &http_handlers, node, &node->http, &port);
     if (status != STRAIT_OK)
-        snprintf(why, why_size, "metrics=%s: %s", node->options.metrics, strait_status_string(status));
+        snprintf(why, why_size, "metrics at %s: %s", node->options.metrics,
+                 status == STRAIT_ERR_IO ? strerror(errno) : strait_status_string(status));
     else
         log_write(node->log, LOG_INFO, "msg=\"metrics served\" port=%u", port);
     return status;
