@@ -224,7 +224,7 @@ static bool is_bare_switch(const char *flag)
     return row != NULL && row->kind == OPTION_SWITCH;
 }
 
-/* `before`: the argument before it. Of a switch it was meant to be the value. */
+/* `before`: the flag or value before it. Of a switch it was meant to be the value. */
 static enum strait_status not_a_flag(const char *flag, const char *before, struct option_error *error)
 {
     char what[128], quoted[64];
@@ -264,7 +264,7 @@ enum strait_status options_flags(struct node_options *options, int argc, char *c
     bool used = false;
     for (int i = 1; i < argc; i += 1 + used) {
         if (strncmp(argv[i], "--", 2) != 0)
-            return not_a_flag(argv[i], argv[i - 1], error);
+            return not_a_flag(argv[i], i > 1 ? argv[i - 1] : "", error);
         enum strait_status status = assign_flag(&changed, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &used, error);
         if (status != STRAIT_OK)
             return status;
