@@ -236,11 +236,19 @@ static void set_default_modes(struct codec_options *options)
         options->modes[options->mode_count++] = (enum strait_mode)mode;
 }
 
+static bool has_cases(const struct codec_options *options)
+{
+    bool any = false;
+
+    for (unsigned i = 0; i < DEVICE_CASES; i++)
+        any |= options->cases[i];
+    return any;
+}
+
 static void set_default_cases(struct codec_options *options)
 {
-    for (unsigned i = 0; i < DEVICE_CASES; i++)
-        if (options->cases[i])
-            return;
+    if (has_cases(options))
+        return;
     for (unsigned i = 0; i < DEVICE_CASES; i++)
         options->cases[i] = true;
 }
@@ -261,9 +269,20 @@ static bool set_defaults(struct codec_options *options)
     return sources_complete(&options->sources);
 }
 
+/* What would be read and then not looked at. */
+static const char *misplaced(const struct codec_options *options)
+{
+    if (!options->device && (has_cases(options) || options->cublas != NULL || options->save != NULL))
+        return "--cases, --cublas and --save are for --device";
+    if (options->device && (options->variant_count > 0 || options->mode_count > 0 || options->rivals != NULL ||
+                            options->threads != 1 || options->escapes > 0))
+        return "--variant, --mode, --rivals, --threads and --escapes are not for --device";
+    return NULL;
+}
+
 static bool check_options(const struct codec_options *options)
 {
-    const char *why = NULL;
+    const char *why = misplaced(options);
 
     for (unsigned i = 0; i < options->page_count; i++)
         if (options->chunk_bytes > 0 && options->pages[i] > options->chunk_bytes)

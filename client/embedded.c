@@ -1,5 +1,6 @@
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdio.h>
 
 #include "client/client.h"
 
@@ -54,11 +55,19 @@ static void *load(void)
 /* ---- Starting ------------------------------------------------------------------------------------------------------
  */
 
+/* A status cannot say which of many options is wrong, and no client is there yet to ask. */
+static void say(const char *why)
+{
+    fprintf(stderr, "strait: no embedded daemon: %s\n", why);
+}
+
 static node_embed find_node_embed(void)
 {
     void *library = load();
-    if (library == NULL)
+    if (library == NULL) {
+        say(dlerror());
         return NULL;
+    }
     union { /* ISO C has no conversion from object to function pointers */
         void *object;
         node_embed function;
@@ -72,5 +81,9 @@ enum strait_status embedded_start(const char *options, int *fd)
     node_embed embed = find_node_embed();
     if (embed == NULL)
         return STRAIT_ERR_UNSUPPORTED;
-    return embed(options, fd, error, sizeof(error)) == STRAIT_OK ? STRAIT_OK : STRAIT_ERR_IO;
+    enum strait_status status = (enum strait_status)embed(options, fd, error, sizeof(error));
+    if (status == STRAIT_OK)
+        return STRAIT_OK;
+    say(error[0] != '\0' ? error : strait_status_string(status));
+    return status == STRAIT_ERR_INVALID || status == STRAIT_ERR_NO_MEMORY ? status : STRAIT_ERR_IO;
 }

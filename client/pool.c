@@ -45,6 +45,8 @@ static struct wire_region wire_of(const struct strait_pool_region *region, uint3
     };
 }
 
+_Static_assert(STRAIT_DESCRIPTORS_MAX == CHANNEL_FDS_MAX, "a registration is one message");
+
 static bool has_fd(const struct strait_pool_region *region)
 {
     return region->handle == STRAIT_HANDLE_MEMFD || region->handle == STRAIT_HANDLE_CUDA_VMM;

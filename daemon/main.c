@@ -51,6 +51,8 @@ static int read_options(int argc, char **argv, struct node_options *options)
     const char *config = getenv("STRAITD_CONFIG");
     if (flags == NULL)
         return 1;
+    if (config != NULL && config[0] == 0) /* empty is not set */
+        config = NULL;
     for (int i = 1; i < argc; i++) {
         bool help = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
         if (help || strcmp(argv[i], "--version") == 0 || strcmp(argv[i], "--sample-config") == 0) {
@@ -69,6 +71,8 @@ static int read_options(int argc, char **argv, struct node_options *options)
             return no_file(flags);
         else if (strcmp(argv[i], "--config") == 0)
             config = argv[++i];
+        else if (strcmp(argv[i], "--config=") == 0)
+            return no_file(flags);
         else if (strncmp(argv[i], "--config=", 9) == 0)
             config = argv[i] + 9;
         else

@@ -1,6 +1,8 @@
 /* A node's life: made on a loop, turned by it, stopped. */
 #include "daemon/node.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,9 +169,23 @@ static char *http_health(void *owner, size_t *size, int *http_status)
 
 static const struct http_handlers http_handlers = {.metrics = http_metrics, .health = http_health};
 
+/* Arenas are written when they are made: the kernel would end this process, or others, before it said no. */
+static bool arenas_fit(const struct node_options *options, char *why, size_t why_size)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t wanted = options->arena_bytes + options->send_bytes, there = (uint64_t)pages * (uint64_t)page;
+    if (pages <= 0 || page <= 0 || wanted <= there)
+        return true;
+    snprintf(why, why_size, "arenas (arena-bytes, send-bytes): %" PRIu64 " MiB, where this machine has %" PRIu64,
+             wanted >> 20, there >> 20);
+    return false;
+}
+
 static enum strait_status make_memory(struct node *node, char *why, size_t why_size)
 {
     const struct node_options *o = &node->options;
+    if (!arenas_fit(o, why, why_size))
+        return STRAIT_ERR_NO_MEMORY;
     uint32_t slot = (uint32_t)((o->chunk_bytes + 4095) / 4096 * 4096);
     uint64_t receive = o->arena_bytes / slot, send = o->send_bytes / slot;
     enum strait_status status =
@@ -236,15 +252,25 @@ static enum strait_status make_http(struct node *node, char *why, size_t why_siz
     unsigned port;
     enum strait_status status = http_open(node->loop, node->options.metrics, &http_handlers, node, &node->http, &port);
     if (status != STRAIT_OK)
-        snprintf(why, why_size, "metrics=%s: %s", node->options.metrics, strait_status_string(status));
+        snprintf(why, why_size, "metrics at %s: %s", node->options.metrics,
+                 status == STRAIT_ERR_IO ? strerror(errno) : strait_status_string(status));
     else
         log_write(node->log, LOG_INFO, "msg=\"metrics served\" port=%u", port);
     return status;
 }
 
+static enum strait_status make_codebook(struct node *node, char *why, size_t why_size)
+{
+    char what[512];
+    enum strait_status status = codebook_load(node->options.codebook, &node->codebook, what, sizeof(what));
+    if (status != STRAIT_OK)
+        snprintf(why, why_size, "codebook: %s", what);
+    return status;
+}
+
 static enum strait_status make_parts(struct node *node, char *why, size_t why_size)
 {
-    enum strait_status status = codebook_load(node->options.codebook, &node->codebook, why, why_size);
+    enum strait_status status = make_codebook(node, why, why_size);
     if (status == STRAIT_OK)
         status = make_memory(node, why, why_size);
     if (status == STRAIT_OK)

@@ -61,6 +61,21 @@ static struct pool_ref *admit(struct session *session, uint64_t transfer, const 
     return NULL;
 }
 
+/* What of a request's pages was not possible. */
+static const char *why_no_pages(enum strait_reason reason)
+{
+    switch (reason) {
+    case STRAIT_REASON_GEOMETRY:
+        return "no such page, or a logical index twice";
+    case STRAIT_REASON_BUSY:
+        return "a page is in use by another request, or named twice";
+    case STRAIT_REASON_NO_MEMORY:
+        return "page lists of this client take too much memory";
+    default:
+        return "";
+    }
+}
+
 /* False: the request has failed. */
 static bool add_lists(struct request *request, const struct wire_page_list *lists, uint32_t count)
 {
@@ -68,7 +83,7 @@ static bool add_lists(struct request *request, const struct wire_page_list *list
         enum strait_reason reason = request_add_pages(request, &lists[i]);
         if (reason == STRAIT_REASON_NONE)
             continue;
-        fail(request, reason, reason == STRAIT_REASON_GEOMETRY ? "no such page, or a logical index twice" : "");
+        fail(request, reason, why_no_pages(reason));
         return false;
     }
     return true;

@@ -60,8 +60,10 @@ static inline void write_blob(struct strait_client *client, const struct strait_
     char temporary[4096];
     size_t size = 0;
     struct strait_event event;
-    while (!strait_client_connected(client))
-        strait_wait(client, &event, 1, -1);
+    for (uint32_t waited = 0; !strait_client_connected(client); waited += 100) {
+        check(waited < PATIENCE ? STRAIT_OK : STRAIT_ERR_AGAIN, "no daemon answers");
+        strait_wait(client, &event, 1, 100);
+    }
     check(strait_pool_export(pool, blob, sizeof(blob), &size), "export");
     snprintf(temporary, sizeof(temporary), "%s.new", path);
     FILE *file = fopen(temporary, "wb");

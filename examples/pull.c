@@ -51,6 +51,7 @@ static bool serve(struct strait_client *client, struct strait_pool *pool, const 
                   const char *path)
 {
     uint32_t ids[WANTED];
+    remove(path); /* that of an earlier run names a pool that is gone */
     for (uint32_t i = 0; i < WANTED; i++)
         ids[i] = 2 * i + 2;
     compute(memory, ids);
@@ -67,7 +68,9 @@ static bool serve(struct strait_client *client, struct strait_pool *pool, const 
     struct strait_transfer *transfer = NULL;
     check(strait_offer(pool, &offer, &transfer), "offer");
     write_blob(client, pool, path);
-    return await(client);
+    bool good = await(client);
+    remove(path);
+    return good;
 }
 
 /* Sink: they shall come to 40, 41, 42, ... */

@@ -51,6 +51,7 @@ static bool in_place(const struct strait_memory *memory)
 static bool receive(struct strait_client *client, struct strait_pool *pool, const struct strait_memory *memory,
                     const char *path)
 {
+    remove(path); /* that of an earlier run names a pool that is gone */
     struct strait_page_list list = {.count = WANTED};
     struct strait_expect_params expect = {
         .size = sizeof(expect),
@@ -63,7 +64,9 @@ static bool receive(struct strait_client *client, struct strait_pool *pool, cons
     struct strait_transfer *transfer = NULL;
     check(strait_expect(pool, &expect, &transfer), "expect");
     write_blob(client, pool, path);
-    return await(client, 0) && in_place(memory);
+    bool good = await(client, 0) && in_place(memory);
+    remove(path);
+    return good;
 }
 
 static bool send_layers(struct strait_client *client, struct strait_pool *pool, const struct strait_memory *memory,

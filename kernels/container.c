@@ -9,7 +9,6 @@
 #define FOOTER_HEAD_BYTES   16u
 #define HASHED_HEADER_BYTES 40u
 #define HASHED_TAIL_BYTES   32u
-#define VERSION             1u
 
 static const uint8_t magic_file[4] = {'S', 'T', 'R', 'F'};
 static const uint8_t magic_footer[4] = {'S', 'T', 'R', 'I'};
@@ -45,7 +44,7 @@ void container_write_header(uint8_t dst[CONTAINER_HEADER_BYTES], const struct co
 {
     memset(dst, 0, CONTAINER_HEADER_BYTES);
     memcpy(dst, magic_file, sizeof(magic_file));
-    dst[4] = VERSION;
+    dst[4] = CONTAINER_VERSION;
     store_le64(dst + 8, header->preamble_bytes);
     store_le32(dst + 16, header->table_count);
     memcpy(dst + 24, header->codebook_id, STRAIT_CODEBOOK_ID_BYTES);
@@ -68,7 +67,7 @@ enum strait_status container_read_header(struct container_header *header, const 
         return STRAIT_ERR_TRUNCATED;
     if (!container_is_file(src, src_size))
         return STRAIT_ERR_CORRUPT;
-    if (src[4] != VERSION)
+    if (src[4] != CONTAINER_VERSION)
         return STRAIT_ERR_UNSUPPORTED;
     if (load_le64(src + 40) != XXH3_64bits(src, HASHED_HEADER_BYTES))
         return STRAIT_ERR_INTEGRITY;

@@ -11,6 +11,7 @@
 
 #include <strait/codec.h>
 
+#define CONTAINER_VERSION      1u /* the only one that there is, so that of every file whose header can be read */
 #define CONTAINER_HEADER_BYTES 48u
 #define CONTAINER_TABLE_BYTES  256u
 #define CONTAINER_ENTRY_BYTES  24u /* of a chunk in the footer */

@@ -388,6 +388,11 @@ for file in tensors chunk set; do
     json inspect --json --pages $file
     "$strait" inspect --pages $file >inspect.out || fail "inspect --pages $file"
 done
+for file in tensors chunk; do
+    json inspect --json $file
+    grep -q '"format": 1,' json.formatted || fail "format of $file: $(head -5 json.formatted)"
+    "$strait" inspect $file | grep -q ', format 1$' || fail "inspect $file names no format"
+done
 "$strait" calibrate -q --partial -o partial "$slice"
 json inspect --json partial
 "$strait" inspect partial >inspect.out || fail "inspect of a partial file"
@@ -422,6 +427,17 @@ grep -q 'carried uncompressed (not BF16, FP16 or FP32)' report.out || fail "what
 "$strait" decode -q other - | cmp - mixed.safetensors || fail "mixed types in mode split and back"
 "$strait" encode -q -f --mode base --dtype fp32 values other && "$strait" inspect other >inspect.out
 grep -q '^  split  *blocks in [1-9]' inspect.out || fail "block modes: $(cat inspect.out)"
+
+# ---- Options of bench -------------------------------------------------------------------------------------------
+
+for option in "--cases codec" "--cublas x" "--save none"; do
+    # shellcheck disable=SC2086
+    refused 2 'are for --device' bench codec --size 1M --repeats 1 $option
+done
+for option in "--variant scalar" "--mode raw" "--rivals none" "-T 2" "--escapes 4"; do
+    # shellcheck disable=SC2086
+    refused 2 'not for --device' bench codec --device $option
+done
 
 # ---- The sample of bench -----------------------------------------------------------------------------------------
 

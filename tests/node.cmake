@@ -50,5 +50,8 @@ set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT
 
 strait_add_test(straitd COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/straitd.sh $<TARGET_FILE:straitd>
     ${CMAKE_CURRENT_BINARY_DIR}/scratch/straitd LABELS cli)
-set_property(TEST straitd APPEND PROPERTY ENVIRONMENT "HAS_UCX=$<BOOL:${STRAIT_HAVE_UCX}>" "UCX_MEM_EVENTS=no"
+set_property(TEST straitd APPEND PROPERTY ENVIRONMENT "HAS_UCX=$<BOOL:${STRAIT_HAVE_UCX}>")
+strait_add_test(examples COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/examples.sh $<TARGET_FILE:straitd>
+    $<TARGET_FILE:example-pull> $<TARGET_FILE:example-push> LABELS cli)
+set_property(TEST straitd examples APPEND PROPERTY ENVIRONMENT "UCX_MEM_EVENTS=no"
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0")

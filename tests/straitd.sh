@@ -41,10 +41,12 @@ prints "clients = 8" --config=good.conf --print-config
 prints "clients = 9" --config good.conf --clients 9 --print-config
 
 refuses 2 "--config: needs a file" --config
+refuses 2 "--config: needs a file" --config=
 refuses 2 "/nowhere/straitd.conf: No such file or directory" --config /nowhere/straitd.conf
 refuses 2 "--clients: needs a value" --clients
 refuses 2 "command line: no option is called clinets" --clinets 7
 refuses 2 "operand: is not an option" operand
+refuses 2 "no: is not an option; write --gpu-peer=no" --gpu-peer no
 refuses 2 "--coding: best is none of: auto,raw,top16,tiered" --coding best
 refuses 2 "listen: 0.0.0.0:0 is not a loopback address: it needs secret-file (or insecure-no-auth)" --listen 0.0.0.0:0
 
@@ -53,7 +55,15 @@ refuses 2 "bad.conf:1: coding: best is none of: auto,raw,top16,tiered" --config 
 
 own="--socket $PWD/s --listen 127.0.0.1:0 --metrics= --arena-bytes 4M --send-bytes 4M"
 # shellcheck disable=SC2086
-refuses 1 "/nowhere/codebook: No such file or directory" $own --codebook /nowhere/codebook
+refuses 1 "codebook: /nowhere/codebook: No such file or directory" $own --codebook /nowhere/codebook
+# All of the machine's memory and a little more. Were it taken after all, the kernel would end this shell's child first.
+memory=$(($(getconf _PHYS_PAGES) * ($(getconf PAGESIZE) / 1024)))
+if [ "$memory" -lt 1000000000 ]; then
+    echo 1000 >/proc/self/oom_score_adj
+    # shellcheck disable=SC2086
+    refuses 1 "arenas (arena-bytes, send-bytes): $(((memory + 4096) / 1024)) MiB, where this machine has $((memory / 1024))" \
+        $own --arena-bytes "${memory}K"
+fi
 if [ "${HAS_UCX:-0}" = 1 ]; then
     # shellcheck disable=SC2086
     refuses 1 "ucx-options: 'colour=red' is not understood" $own --ucx-options colour=red

@@ -512,6 +512,7 @@ START_TEST(an_address_that_cannot_be_had_is_an_error)
     unsigned port = 7;
     snprintf(taken, sizeof(taken), "127.0.0.1:%u", server.port);
     ck_assert_int_eq(STRAIT_ERR_IO, http_open(&server.loop, taken, &handlers, NULL, &http, &port));
+    ck_assert_int_eq(EADDRINUSE, errno);
     ck_assert_int_eq(STRAIT_ERR_INVALID, http_open(&server.loop, "localhost:0", &handlers, NULL, &http, &port));
     ck_assert_int_eq(STRAIT_ERR_INVALID, http_open(&server.loop, "", &handlers, NULL, &http, &port));
     ck_assert_int_eq(STRAIT_ERR_IO, http_open(&server.loop, "192.0.2.1:1", &handlers, NULL, &http, &port));

@@ -1,7 +1,10 @@
 /* The node inside the client's process, on pages that are plain memory. */
 #include "tests/node_harness.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -65,6 +68,49 @@ START_TEST(closing_the_client_ends_its_node)
 }
 END_TEST
 #endif
+
+/* ---- Options that are wrong -------------------------------------------------------------------------------------- */
+
+/* What the library says on stderr while it refuses to open a client; to be freed. */
+static char *refusal(const char *options, enum strait_status with)
+{
+    char path[256], *text = calloc(1, 1024);
+    struct strait_client_config config = {.size = sizeof(config), .embedded = options};
+    struct strait_client *none = NULL;
+    snprintf(path, sizeof(path), "%s/refusal", folder);
+    int kept = dup(STDERR_FILENO), said = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    ck_assert(text != NULL && kept >= 0 && said >= 0 && dup2(said, STDERR_FILENO) >= 0);
+    enum strait_status status = strait_client_open(&config, &none);
+    ck_assert_int_ge(dup2(kept, STDERR_FILENO), 0);
+    ck_assert_int_eq(status, with);
+    ck_assert_ptr_null(none);
+    ck_assert_int_ge(pread(said, text, 1023, 0), 0);
+    close(kept);
+    close(said);
+    unlink(path);
+    return text;
+}
+
+static const struct bad_options {
+    const char *options, *told;
+    enum strait_status with;
+} bad_options[] = {
+    {"no-such-option = 1", "embedded options:1: no option is called no-such-option", STRAIT_ERR_INVALID},
+    {SMALL "arena-bytes = many\n", "embedded options:5: arena-bytes: many is not a size", STRAIT_ERR_INVALID},
+    {"listen = 8.8.8.8:1\n", "listen: 8.8.8.8:1 is not a loopback address", STRAIT_ERR_INVALID},
+    {SMALL "codebook = /nonexistent\n", "codebook: /nonexistent: No such file or directory", STRAIT_ERR_IO},
+};
+
+START_TEST(bad_options_are_told_at_once)
+{
+    const struct bad_options *bad = &bad_options[_i];
+    char *text = refusal(bad->options, bad->with);
+    ck_assert_msg(strncmp(text, "strait: no embedded daemon: ", 28) == 0, "%s", text);
+    ck_assert_msg(strncmp(text + 28, bad->told, strlen(bad->told)) == 0, "%s", text);
+    ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1); /* a line */
+    free(text);
+}
+END_TEST
 
 /* ---- With a socket: others come to it ---------------------------------------------------------------------------- */
 
@@ -185,19 +231,6 @@ START_TEST(a_pointer_is_refused_from_another_process)
 }
 END_TEST
 
-START_TEST(bad_options_are_told_at_once)
-{
-    static const char *const bad[] = {"arena-bytes = many\n", "no-such-option = 1\n", "listen = 8.8.8.8:1\n",
-                                      "codebook = /nonexistent\n"};
-    for (int i = 0; i < COUNT(bad); i++) {
-        struct strait_client_config config = {.size = sizeof(config), .embedded = bad[i]};
-        struct strait_client *client = NULL;
-        ck_assert_int_eq(STRAIT_ERR_IO, strait_client_open(&config, &client));
-        ck_assert_ptr_null(client);
-    }
-}
-END_TEST
-
 START_TEST(a_pointer_is_refused_by_a_daemon)
 {
     test_node_init(&nodes[0], "a", "shm");
@@ -239,7 +272,7 @@ int main(void)
     tcase_add_test(tcase, two_embedded_nodes_share_memory);
     tcase_add_test(tcase, a_client_of_an_embedded_node_may_leave);
     tcase_add_test(tcase, a_pointer_is_refused_from_another_process);
-    tcase_add_test(tcase, bad_options_are_told_at_once);
+    tcase_add_loop_test(tcase, bad_options_are_told_at_once, 0, COUNT(bad_options));
     tcase_add_test(tcase, a_pointer_is_refused_by_a_daemon);
     return node_main(suite);
 }

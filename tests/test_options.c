@@ -369,7 +369,7 @@ START_TEST(a_switch_takes_a_value_only_behind_an_equals_sign)
     ck_assert_int_eq(STRAIT_OK, options_flags(&options, 3, off, &error));
     ck_assert(!options.insecure_no_auth);
     ck_assert_int_eq(STRAIT_ERR_INVALID, options_flags(&options, 3, apart, &error));
-    ck_assert_str_eq("no: is not an option", error.text);
+    ck_assert_str_eq("no: is not an option; write --insecure-no-auth=no", error.text);
     ck_assert(!options.insecure_no_auth);
 }
 END_TEST
@@ -456,6 +456,7 @@ START_TEST(help_names_every_option)
         snprintf(flag, sizeof(flag), "  --%s", option_rows[i].name);
         ck_assert_msg(strstr(text, flag) != NULL, "%s", flag);
     }
+    ck_assert_ptr_nonnull(strstr(text, "  --gpu-peer, --gpu-peer=no   (default: yes)\n"));
     free(text);
 }
 END_TEST

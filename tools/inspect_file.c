@@ -175,7 +175,7 @@ static void print_file(const struct file_view *view)
     char hex[ORIGINAL_HEX_BYTES];
 
     original_hex(hex, tail->hash);
-    printf("%s: Strait file, format 0\n", view->input->path);
+    printf("%s: Strait file, format %u\n", view->input->path, CONTAINER_VERSION);
     printf("  size        %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n", tail->original_bytes, view->input->size,
            ratio_of(tail->original_bytes, view->input->size));
     printf("  XXH3-128    %s\n", hex);
@@ -223,7 +223,7 @@ static bool print_file_json(struct file_view *view)
     original_hex(hex, tail->hash);
     cJSON_AddStringToObject(object, "input", view->input->path);
     cJSON_AddStringToObject(object, "kind", "file");
-    cJSON_AddNumberToObject(object, "format", 0);
+    cJSON_AddNumberToObject(object, "format", CONTAINER_VERSION);
     cJSON_AddNumberToObject(object, "original_bytes", (double)tail->original_bytes);
     cJSON_AddNumberToObject(object, "compressed_bytes", (double)view->input->size);
     cJSON_AddStringToObject(object, "xxh3_128", hex);

@@ -1,5 +1,6 @@
 #include "daemon/equipment/http.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -403,8 +404,10 @@ enum strait_status http_open(struct uv_loop_s *loop, const char *address, const 
     struct http *fresh = http_create(loop, handlers, owner);
     if (fresh == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    if (http_listen(fresh, &numeric, port) != 0) {
+    int error = http_listen(fresh, &numeric, port);
+    if (error != 0) {
         http_close(fresh);
+        errno = -error; /* as libuv numbers them */
         return STRAIT_ERR_IO;
     }
     *http = fresh;

@@ -44,7 +44,7 @@ const struct option_row option_rows[] = {
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "127.0.0.1:7351",
      .help = "Numeric host:port of the HTTP server for GET /metrics (Prometheus) and GET /health; empty: none.",
-     .danger = "It asks for no password: whoever reaches it reads the figures, and names of peers in /health."},
+     .danger = "It asks for no password: whoever reaches it reads the figures."},
 
     {.section = "Who may connect",
      .name = "secret-file",
@@ -210,7 +210,7 @@ const struct option_row option_rows[] = {
      .max = TIB,
      .initial = "256M",
      .help = "Receive arena in the memory of each GPU in use, in bytes, where chunks from other GPUs land; 0: none, as "
-             "with gpu-peer no. It bounds what is under way between two GPUs."},
+             "with gpu-peer = no. It bounds what is under way between two GPUs."},
     {.name = "gpu-chunk-bytes",
      .kind = OPTION_BYTES,
      AT(gpu_chunk_bytes),

@@ -218,12 +218,27 @@ static enum strait_status flag_error(const char *flag, const char *what, struct 
     return STRAIT_ERR_INVALID;
 }
 
+static bool is_bare_switch(const char *flag)
+{
+    const struct option_row *row = strncmp(flag, "--", 2) == 0 ? option_find(flag + 2, strlen(flag + 2)) : NULL;
+    return row != NULL && row->kind == OPTION_SWITCH;
+}
+
+/* `before`: the flag or value before it. Of a switch it was meant to be the value. */
+static enum strait_status not_a_flag(const char *flag, const char *before, struct option_error *error)
+{
+    char what[128], quoted[64];
+    if (!is_bare_switch(before))
+        return flag_error(flag, "is not an option", error);
+    snprintf(what, sizeof(what), "is not an option; write %s=%s", before,
+             log_quote(quoted, sizeof(quoted), flag, strlen(flag)));
+    return flag_error(flag, what, error);
+}
+
 /* `next`: the argument behind it or NULL; *used: it was the value. */
 static enum strait_status assign_flag(struct node_options *options, const char *flag, const char *next, bool *used,
                                       struct option_error *error)
 {
-    if (strncmp(flag, "--", 2) != 0)
-        return flag_error(flag, "is not an option", error);
     const char *name = flag + 2, *value;
     size_t size = strcspn(name, "=");
     const struct option_row *row = option_find(name, size);
@@ -248,6 +263,8 @@ enum strait_status options_flags(struct node_options *options, int argc, char *c
     struct node_options changed = *options;
     bool used = false;
     for (int i = 1; i < argc; i += 1 + used) {
+        if (strncmp(argv[i], "--", 2) != 0)
+            return not_a_flag(argv[i], i > 1 ? argv[i - 1] : "", error);
         enum strait_status status = assign_flag(&changed, argv[i], i + 1 < argc ? argv[i + 1] : NULL, &used, error);
         if (status != STRAIT_OK)
             return status;

@@ -64,7 +64,7 @@ enum strait_status options_text(struct node_options *options, const char *text, 
                                 struct option_error *error);
 enum strait_status options_environment(struct node_options *options, char *const *environment,
                                        struct option_error *error);
-/* --name value, --name=value, --name for booleans, from argv[1] on. What is not an option is ERR_INVALID. */
+/* --name value, --name=value, of switches --name or --name=no, from argv[1] on. What is no option is ERR_INVALID. */
 enum strait_status options_flags(struct node_options *options, int argc, char *const *argv, struct option_error *error);
 /* What no single option can tell: sizes that do not fit together, an address that is not loopback without secret-file
  * or insecure-no-auth, a secret file that others can read. */

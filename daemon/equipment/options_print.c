@@ -42,7 +42,7 @@ void options_help(FILE *out)
     for (size_t i = 0; i < option_row_count; i++) {
         const struct option_row *row = &option_rows[i];
         if (row->kind == OPTION_SWITCH)
-            fprintf(out, "  --%s\n", row->name);
+            fprintf(out, "  --%s, --%s=no   (default: %s)\n", row->name, row->name, row->initial);
         else
             fprintf(out, "  --%s %s   (default: %s)\n", row->name, placeholder(row),
                     row->initial[0] != 0 ? row->initial : "none");

@@ -9,20 +9,20 @@ extern "C" {
 #endif
 
 /* name, pinned value, text */
-#define STRAIT_STATUS_MAP(X)                                                     \
-    X(OK, 0, "success")                                                          \
-    X(ERR_INVALID, -1, "invalid argument")                                       \
-    X(ERR_NO_MEMORY, -2, "out of memory")                                        \
-    X(ERR_NO_SPACE, -3, "destination or scratch buffer too small")               \
-    X(ERR_ALIGNMENT, -4, "address or stride not a multiple of the element size") \
-    X(ERR_TRUNCATED, -5, "input ends early")                                     \
-    X(ERR_CORRUPT, -6, "input failed validation")                                \
-    X(ERR_UNSUPPORTED, -7, "format version, mode or type not supported")         \
-    X(ERR_CODEBOOK, -8, "codebook set differs from the one named by the data")   \
-    X(ERR_INTEGRITY, -9, "checksum mismatch")                                    \
-    X(ERR_PAGE_ID, -10, "page id out of range")                                  \
-    X(ERR_IO, -11, "input or output error")                                      \
-    X(ERR_AGAIN, -12, "not yet: try again later")                                \
+#define STRAIT_STATUS_MAP(X)                                                           \
+    X(OK, 0, "success")                                                                \
+    X(ERR_INVALID, -1, "invalid argument")                                             \
+    X(ERR_NO_MEMORY, -2, "out of memory")                                              \
+    X(ERR_NO_SPACE, -3, "destination or scratch buffer too small")                     \
+    X(ERR_ALIGNMENT, -4, "address or stride not a multiple of the element size")       \
+    X(ERR_TRUNCATED, -5, "input ends early")                                           \
+    X(ERR_CORRUPT, -6, "input failed validation")                                      \
+    X(ERR_UNSUPPORTED, -7, "not supported here: format version, mode, type or device") \
+    X(ERR_CODEBOOK, -8, "codebook set differs from the one named by the data")         \
+    X(ERR_INTEGRITY, -9, "checksum mismatch")                                          \
+    X(ERR_PAGE_ID, -10, "page id out of range")                                        \
+    X(ERR_IO, -11, "input or output error")                                            \
+    X(ERR_AGAIN, -12, "not yet: try again later")                                      \
     X(ERR_DEVICE, -13, "a GPU refused or failed")
 
 enum strait_status {

@@ -18,9 +18,9 @@
  * `drained` nothing touches the pages any more; until then they must not be reused. It comes with DONE, and with FAILED
  * at once or in a later event.
  *
- * Calls never block, except strait_wait. What a call asks for travels to the daemon and its outcome comes back as an
- * event. While the daemon is away, calls are accepted and everything that was in flight fails with LOCAL; the library
- * reconnects from strait_poll and registers its pools again.
+ * Calls never block, except strait_wait, and strait_client_open in embedded mode. What a call asks for travels to the
+ * daemon and its outcome comes back as an event. While the daemon is away, calls are accepted and everything that was
+ * in flight fails with LOCAL; the library reconnects from strait_poll and registers its pools again.
  *
  * Threads: none are started, no signal handler is installed. Calls on one client, and on what was made from it, must
  * not overlap; different clients are independent. Only strait_fd's descriptor may be polled elsewhere meanwhile. After
@@ -47,6 +47,7 @@ extern "C" {
 #define STRAIT_AUX_BYTES_MAX      (1024u * 1024)     /* of the small payload that `last` may bring */
 #define STRAIT_NOTE_BYTES_MAX     (64u * 1024)       /* of a notification */
 #define STRAIT_REGIONS_MAX        4096u              /* of a pool */
+#define STRAIT_DESCRIPTORS_MAX    64u                /* different memories that a pool names by descriptors */
 #define STRAIT_GROUPS_MAX         64u                /* of a pool */
 #define STRAIT_TRANSFER_PAGES_MAX (4u * 1024 * 1024) /* page ids of one expectation or offer */
 #define STRAIT_FAILED_PAGES_MAX   (64u * 1024)       /* pages that a daemon names as failed */
@@ -63,13 +64,14 @@ struct strait_client_config {
     size_t size;          /* sizeof(struct strait_client_config) */
     const char *socket;   /* path of the daemon's socket; NULL: $STRAIT_SOCKET, else /run/strait/straitd.sock */
     const char *embedded; /* not NULL: no socket; the daemon runs in a thread of this process, with these options, one
-                             "name = value" per line ("" for none). Needs libstrait-node. Only here may regions be plain
-                             pointers. */
+                             "name = value" per line ("" for none: straitd's defaults, with socket, listen and metrics
+                             empty). Needs libstrait-node. Only here may regions be plain pointers. */
 };
 
 /* Makes a client and begins to connect; it succeeds also while the daemon is away. config NULL: all defaults. On OK the
- * caller owns *client. ERR_INVALID, ERR_NO_MEMORY, ERR_IO (no descriptors left; embedded: the daemon did not start),
- * ERR_UNSUPPORTED (embedded: libstrait-node is missing). */
+ * caller owns *client. ERR_INVALID (also a path that no socket can have), ERR_NO_MEMORY, ERR_IO (no descriptors left).
+ * Embedded, it returns when the daemon runs, and its arenas are there, or did not start: ERR_INVALID (an option is
+ * wrong), ERR_UNSUPPORTED (libstrait-node cannot be loaded), ERR_NO_MEMORY, ERR_IO; a line on stderr says more. */
 STRAIT_API enum strait_status strait_client_open(const struct strait_client_config *config,
                                                  struct strait_client **client);
 
@@ -103,8 +105,8 @@ STRAIT_API void strait_free(struct strait_memory *memory);
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-/* How a region's memory is named to the daemon. Memory of GPUs needs a daemon with the plugin for them; in embedded mode
- * it is named by its pointer. */
+/* How a region's memory is named to the daemon. Memory of GPUs needs a daemon with the plugin for them; in embedded
+ * mode it is named by its pointer. */
 enum strait_handle {
     STRAIT_HANDLE_MEMFD = 1,    /* fd: a memfd sealed with at least F_SEAL_SHRINK */
     STRAIT_HANDLE_POINTER = 2,  /* pointer: embedded mode only; of the host, or of `device` */
@@ -114,31 +116,33 @@ enum strait_handle {
 };
 
 /* One layer's K or V (or another tensor) of a paged pool. Bytes of a page = rows * row_bytes, at most 16 MiB; page i
- * begins at offset + i * page_stride. */
+ * begins at offset + i * page_stride. offset, strides, row_bytes and pointer are multiples of the element's size; pages
+ * do not overlap, nor do regions. */
 struct strait_pool_region {
     enum strait_handle handle;
     int32_t device;       /* GPU of the memory, the same in a group; -1: host. See below */
-    int fd;               /* MEMFD, VMM: borrowed for the call, may be shared by regions */
+    int fd;               /* MEMFD, VMM: borrowed for the call, may be shared by regions: no more than
+                             STRAIT_DESCRIPTORS_MAX different ones in a pool */
     void *pointer;        /* POINTER */
     uint8_t ipc[64];      /* CUDA_IPC */
     uint64_t offset;      /* bytes from the beginning of the memory to page 0 */
     uint64_t page_stride; /* bytes from one page to the next */
     uint64_t row_stride;  /* bytes from one row to the next; unused when rows is 1 */
-    uint32_t page_count;  /* ids are below this */
+    uint32_t page_count;  /* ids are below this, and below that of every region of the group */
     uint32_t rows;        /* 1 when pages are contiguous */
     uint32_t row_bytes;
     uint32_t element; /* enum strait_element of codec.h; one per group */
     uint32_t role;    /* enum strait_role of codec.h */
     int32_t layer;    /* -1: of no layer */
     uint32_t heads;   /* KV heads in a page, 0 when that means nothing */
-    uint32_t group;   /* 0-based; regions of a group share page ids */
+    uint32_t group;   /* 0, 1, ... without gaps, below STRAIT_GROUPS_MAX; regions of a group share page ids */
 };
 
-/* About devices. A GPU is named by its ordinal in the daemon's process, which is the client's own when both see the same
- * GPUs in the same order (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER). Groups of a pool may be on different devices, and
- * some of them on the host. A pointer or an exported allocation on another device than the region says is refused. Of
- * an IPC handle the driver does not tell: it is opened on the GPU that is named, and where it lies on another one, all
- * its bytes cross the link between the two. */
+/* About devices. A GPU is named by its ordinal in the daemon's process, which is the client's own when both see the
+ * same GPUs in the same order (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER). Groups of a pool may be on different devices,
+ * and some of them on the host. A pointer or an exported allocation on another device than the region says is refused.
+ * Of an IPC handle the driver does not tell: it is opened on the GPU that is named, and where it lies on another one,
+ * all its bytes cross the link between the two. */
 
 struct strait_pool_params {
     size_t size;                              /* sizeof(struct strait_pool_params) */
@@ -147,10 +151,11 @@ struct strait_pool_params {
 };
 
 /* Registers a pool. Its id is drawn here and kept over reconnects. It may be used at once; whether the daemon could map
- * it comes as an event POOL, with a text when it could not: ERR_INVALID (memory that is too small, on another device),
- * ERR_UNSUPPORTED (no GPU, or no plugin), ERR_DEVICE (the GPU has failed), ERR_NO_MEMORY, ERR_IO. A pool that the daemon refused fails what uses it with LOCAL. The regions' descriptors are
- * duplicated. Within a group, regions are known in the order of layer, then role, then position here. On OK the client
- * owns *pool. ERR_INVALID, ERR_NO_MEMORY, ERR_IO (no descriptors left). */
+ * it comes as an event POOL, with a text when it could not: ERR_INVALID (memory that is too small, on another device,
+ * or of two regions), ERR_UNSUPPORTED (no GPU, or no plugin), ERR_DEVICE (the GPU has failed), ERR_NO_MEMORY, ERR_IO. A
+ * pool that the daemon refused fails what uses it with LOCAL. The regions' descriptors are duplicated. Within a group,
+ * regions are known in the order of layer, then role, then position here. On OK the client owns *pool. ERR_INVALID
+ * (also a memfd that is not sealed, or smaller than its regions say), ERR_NO_MEMORY, ERR_IO (no descriptors left). */
 STRAIT_API enum strait_status strait_pool_register(struct strait_client *client,
                                                    const struct strait_pool_params *params, struct strait_pool **pool);
 
@@ -167,7 +172,8 @@ STRAIT_API const uint8_t *strait_pool_id(const struct strait_pool *pool);
 STRAIT_API enum strait_status strait_pool_export(const struct strait_pool *pool, void *dst, size_t dst_capacity,
                                                  size_t *size);
 
-/* Reads such bytes. On OK the client owns *peer. ERR_TRUNCATED, ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NO_MEMORY. */
+/* Reads such bytes. On OK the client owns *peer. ERR_INVALID, ERR_TRUNCATED, ERR_CORRUPT, ERR_UNSUPPORTED,
+ * ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_peer_import(struct strait_client *client, const void *src, size_t src_size,
                                                  struct strait_peer **peer);
 STRAIT_API void strait_peer_remove(struct strait_peer *peer); /* running transfers go on; NULL is allowed */
@@ -213,8 +219,8 @@ struct strait_expect_params {
     void *context;        /* comes back in events */
 };
 
-/* About keys. A live expectation and a live offer have their names for themselves. The name of a request that was DONE may
- * be used again at once. That of one that failed is remembered for a minute, so that a late other side hears of the
+/* About keys. A live expectation and a live offer have their names for themselves. The name of a request that was DONE
+ * may be used again at once. That of one that failed is remembered for a minute, so that a late other side hears of the
  * failure instead of waiting: to try again, use a new key.
  *
  * Sink: these pages will receive this request. They may be in no other live expectation and in no offer until drained
@@ -229,13 +235,14 @@ struct strait_offer_params {
     const struct strait_page_list *lists; /* the request's pages so far; none is legal when appends follow */
     uint32_t list_count;
     uint32_t consumers; /* expectations that will take it; 0 means 1 */
-    uint32_t lease_ms;  /* how long the pages stay offered while no consumer is alive; renewed by the daemons */
+    uint32_t lease_ms;  /* how long the pages stay offered while no consumer is alive, 1 .. 24 h; renewed by the
+                           daemons */
     bool later;         /* the listed pages are not ready yet: strait_append makes them so, layer by layer */
     bool last;          /* nothing will be appended: the lists are complete, and ready at once or after the event */
     void *ready;        /* GPU pools, not with later: the event after which the listed pages are ready, as for
                            strait_append; NULL: now */
-    const void *aux;    /* with last: a small payload that arrives with DONE. Of several sources one should bring it:
-                           an expectation keeps the first that comes, and drops the others' */
+    const void *aux;    /* with last: a small payload that arrives with DONE, borrowed for the call. Of several sources
+                           one should bring it: an expectation keeps the first that comes, and drops the others' */
     size_t aux_size;
     void *context;
 };
@@ -263,7 +270,8 @@ struct strait_append_params {
  * `ready` points to a cudaIpcEventHandle_t, of an event made with cudaEventInterprocess; in embedded mode it is a
  * cudaEvent_t. The event has been recorded before this call, and is neither recorded again nor destroyed before these
  * pages have been announced: LAYER events of the sink, or the verdict, tell. Whoever waits for a slow event holds up
- * nobody else. One that fails fails the offer, LOCAL. ERR_UNSUPPORTED: all of the pool is in host memory. */
+ * nobody else. One that fails fails the offer, LOCAL. ERR_UNSUPPORTED: all of the pool is in host memory.
+ * ERR_NO_MEMORY: the offer is aborted. Of an offer that has its verdict: OK, and nothing happens. */
 STRAIT_API enum strait_status strait_append(struct strait_transfer *transfer,
                                             const struct strait_append_params *params);
 
@@ -282,7 +290,8 @@ struct strait_start_params {
 
 /* Pairs this transfer with one of the peer's pool; once per peer part. The other side may come later: it is waited for
  * until the deadline (sink) or the lease (source) has passed. Both sides may start one pair: it is one transfer. params
- * NULL: all defaults. ERR_INVALID: the pools do not match (strait_peer_check), or the direction is not this side's. */
+ * NULL: all defaults. ERR_INVALID: the pools do not match (strait_peer_check), or the direction is not this side's.
+ * ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_start(struct strait_transfer *transfer, const struct strait_peer *peer,
                                            const struct strait_start_params *params);
 
@@ -355,8 +364,8 @@ struct strait_event {
     bool drained;              /* STATE: the pages are free with this event */
     bool connected;
     int32_t layer;
-    int32_t status;                          /* enum strait_status */
-    const char *text;                        /* POOL, STATE: more about a failure, else "" */
+    int32_t status;                          /* enum strait_status. POOL; CONNECTION: why there is none, OK: it ended */
+    const char *text;                        /* POOL, STATE, CONNECTION: more about a failure, else "" */
     const struct strait_failed_page *failed; /* sink, FAILED: pages not in place; any region of them may be. With
                                                 STRAIT_FAILED_PAGES_MAX of them or more there may be others: take every
                                                 page of the expectation as not in place. None when the request never
@@ -406,20 +415,26 @@ STRAIT_API enum strait_status strait_wait_stream(struct strait_transfer *transfe
 
 /* ---- The rest ---------------------------------------------------------------------------------------------------- */
 
-/* Sends a small message about `key` to whoever registered the peer's pool; it may be lost with a connection. */
+/* Sends a small message about `key` (1..STRAIT_KEY_BYTES_MAX bytes; data: up to STRAIT_NOTE_BYTES_MAX) to whoever
+ * registered the peer's pool; it may be lost with a connection. ERR_INVALID, ERR_NO_MEMORY; ERR_AGAIN: many wait for a
+ * daemon that is away. */
 STRAIT_API enum strait_status strait_notify(const struct strait_peer *peer, const void *key, size_t key_size,
                                             const void *data, size_t data_size);
 
 /* Asks the daemon for its statistics: an event STATS follows. ERR_AGAIN while it is away. */
 STRAIT_API enum strait_status strait_stats(struct strait_client *client);
 
-/* How a pool's pages are coded on the way, from this side as the source. */
+/* How a pool's pages are coded on the way, from this side as the source; AUTO until strait_set_policy has said another
+ * one. */
 enum strait_coding {
     STRAIT_CODING_AUTO = 0, /* what the link makes worth while */
     STRAIT_CODING_RAW = 1,
     STRAIT_CODING_TOP16 = 2,
     STRAIT_CODING_TIERED = 3,
 };
+/* From the next chunk on, also of live transfers, and before the daemon's option `coding`. Without a codebook set that
+ * both daemons have pages travel raw all the same, and under one daemon they are copied. ERR_INVALID: no such coding,
+ * or the pool is being removed. ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_set_policy(struct strait_pool *pool, enum strait_coding coding);
 
 #ifdef __cplusplus

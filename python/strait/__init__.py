@@ -1,4 +1,4 @@
-"""Lossless compression of BF16 KV-cache pages: the codec of Strait, through its C ABI.
+"""Lossless compression of KV-cache pages: the codec of Strait, through its C ABI.
 
     codebook = strait.calibrate({("k", 0): k0, ("v", 0): v0})    once, offline
     chunk = strait.encode(array, codebook)                       bytes

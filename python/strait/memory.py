@@ -31,7 +31,7 @@ class Memory(mmap.mmap):
 
     def __new__(cls, size: int) -> Memory:
         info = MemoryInfo()
-        check(lib.strait_alloc(size, byref(info)), "alloc")
+        check(lib.strait_alloc(max(size, 0), byref(info)), "alloc")
         fd = os.dup(info.fd)
         size = info.size
         lib.strait_free(byref(info))

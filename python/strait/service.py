@@ -140,6 +140,8 @@ class Transfer(_Handle):
             bytes, whose event must live until the pages have arrived.
         """
         lists, event = Lists(pages), Ready(ready, self._client._embedded)
+        if layers is not None and not isinstance(layers, range):
+            raise TypeError(f"layers must be a range, not {type(layers).__name__}")
         if layers is not None and (layers.step != 1 or not layers):
             raise InvalidError("layers must be a range of at least one layer")
         params = _abi.AppendParams(

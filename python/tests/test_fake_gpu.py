@@ -15,7 +15,7 @@ from fake_pools import SHAPE, kv, on_host, pools, room
 
 from strait import cuda
 
-MODES = ["auto", "raw", "top16", "tiered"]
+MODES = ["auto", "raw", "top16", "tiered", "base", "split"]
 
 
 @pytest.fixture(scope="module")
@@ -142,15 +142,17 @@ def test_older_capsules_and_addresses(codec, codebook):
     assert out.values[: job.bytes].tobytes() == expected
 
 
-def test_a_codec_without_codebook_carries_raw(codebook):
+@pytest.mark.parametrize("mode", ["raw", "base"])
+def test_a_codec_without_codebook(mode):
     codec, source = cuda.Codec(None), Tensor(kv())
     out = room(source)
-    job = codec.encode(source, out, mode="raw")
+    job = codec.encode(source, out, mode=mode)
     job.wait()
-    assert out.values[: job.bytes].tobytes() == strait.encode(source.values, None, mode="raw")
+    assert out.values[: job.bytes].tobytes() == strait.encode(source.values, None, mode=mode)
+    assert (job.bytes < source.values.nbytes) == (mode == "base")
     with pytest.raises(ValueError, match="needs a codebook"):
         codec.encode(source, out)
-    job = codec.encode(source, out, mode="raw")
+    job = codec.encode(source, out, mode=mode)
     back = zeros(SHAPE)
     codec.decode(out[: job.wait()[0].bytes], back).wait()
     assert (back.values == source.values).all()

@@ -138,8 +138,9 @@ def test_memory_is_shared_sealed_and_lives_as_long_as_its_arrays():
     gc.collect()
     with pytest.raises(OSError):
         os.fstat(fd)
-    with pytest.raises(strait.InvalidError):
-        service.alloc(0)
+    for size in (0, -1):
+        with pytest.raises(strait.InvalidError):
+            service.alloc(size)
 
 
 def test_torch_wraps_memory():
@@ -205,6 +206,8 @@ def test_other_arguments_are_checked(alone):
     offer = pool.offer("a", lease=1)
     with pytest.raises(strait.InvalidError):
         offer.append(layers=range(0))
+    with pytest.raises(TypeError, match="range"):
+        offer.append(layers=3)
     offer.append([1, 2], last=True, aux=b"\0binary\0")
     with pytest.raises(strait.InvalidError):
         offer.append([3])

@@ -39,8 +39,8 @@ def encode_bound(pages: Any, *, page_bytes: int = 32768) -> int:
 class Codec:
     """The codec of one GPU, with what it needs there: tables of the codebook, scratch, pinned memory.
 
-    codebook: None: only mode "raw". device: the GPU's number in this process. sm_budget: multiprocessors that a call
-        may occupy; 0: all.
+    codebook: None: modes "raw" and "base" only. device: the GPU's number in this process. sm_budget: multiprocessors
+        that a call may occupy; 0: all.
     scratch: memory of the GPU for calls to work in, 64-byte aligned (scratch_size() says how much); None: it is
         allocated.
 
@@ -128,8 +128,8 @@ class Codec:
             mode=choice(_abi.MODES, mode, "mode"),
             codebook=self._book,
         )
-        if self._book is None and mode != "raw":
-            raise ValueError(f"mode {mode!r} needs a codebook; without one there is mode='raw'")
+        if self._book is None and mode not in _abi.MODES_WITHOUT_TABLES:
+            raise ValueError(f"mode {mode!r} needs a codebook; without one there are mode='raw' and mode='base'")
         call = Call(params, stats, results)
         for i, (given, out) in enumerate(items):
             name, out_name = (f"item {i}: {what}" for what in ("pages", "out"))
