@@ -77,13 +77,13 @@ static node_embed find_node_embed(void)
 
 enum strait_status embedded_start(const char *options, int *fd)
 {
-    char error[MESSAGE_TEXT_MAX] = "";
+    char error[MESSAGE_TEXT_MAX] = "out of memory"; /* all that the node has no words for */
     node_embed embed = find_node_embed();
     if (embed == NULL)
         return STRAIT_ERR_UNSUPPORTED;
     enum strait_status status = (enum strait_status)embed(options, fd, error, sizeof(error));
     if (status == STRAIT_OK)
         return STRAIT_OK;
-    say(error[0] != '\0' ? error : strait_status_string(status));
+    say(error);
     return status == STRAIT_ERR_INVALID || status == STRAIT_ERR_NO_MEMORY ? status : STRAIT_ERR_IO;
 }
