@@ -5,11 +5,13 @@
  *   test_cuda --chosen N   one in N of them
  *   test_cuda --trials N   N random ones
  *   test_cuda --many       only many blocks in one launch
+ *   test_cuda --mixed N    only N batches of chunks with blocks of many modes
  *   test_cuda --times      only how fast that is, in all modes: for a comparison of plugins */
 #include <string.h>
 
 #include "internal/bytes.h"
 #include "tests/cuda_many.h"
+#include "tests/cuda_mixed.h"
 #include "tests/cuda_times.h"
 
 static struct strait_codebook *codebook;
@@ -425,7 +427,7 @@ static void check_many(void)
 int main(int argc, char **argv)
 {
     bool chosen = argc >= 2 && strcmp(argv[1], "--chosen") == 0, many = argc == 2 && strcmp(argv[1], "--many") == 0;
-    bool times = argc == 2 && strcmp(argv[1], "--times") == 0;
+    bool times = argc == 2 && strcmp(argv[1], "--times") == 0, mixed = argc == 3 && strcmp(argv[1], "--mixed") == 0;
     unsigned trials = argc == 3 && strcmp(argv[1], "--trials") == 0 ? (unsigned)strtoul(argv[2], NULL, 0) : 10000;
     if (chosen && argc == 3 && (one_in = (unsigned)strtoul(argv[2], NULL, 0)) == 0)
         one_in = 1;
@@ -436,8 +438,10 @@ int main(int argc, char **argv)
         return 77;
     if (times)
         time_modes(&device);
-    else if (!many)
+    else if (!many && !mixed)
         check_device(chosen ? 0 : trials, chosen || argc == 1);
+    if (mixed || argc == 1)
+        printf("%u chunks of mixed blocks agree\n", mixed_blocks(&device, mixed ? (unsigned)strtoul(argv[2], NULL, 0) : 60));
     if (many || argc == 1)
         check_many();
     device_fini(&device);
