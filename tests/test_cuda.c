@@ -220,6 +220,14 @@ static void choose_pages(struct rng *rng, struct trial *trial)
         trial->select[rng_below(rng, count)] = UINT32_MAX;
 }
 
+/* Mostly of a size that is no multiple of 16; and bytes that are too many are so with the flag alone. */
+static void choose_room(struct rng *rng, struct trial *trial)
+{
+    trial->at_most = rng_below(rng, 3) == 0;
+    if (trial->at_most || rng_below(rng, 16) == 0)
+        trial->room = rng_below(rng, rng_below(rng, 2) == 0 ? 40 : 5000);
+}
+
 /* ---- Random batches -------------------------------------------------------------------------------------------- */
 
 static const uint32_t budgets[] = {0, 0, 1, 2, 5};
@@ -240,6 +248,7 @@ static void random_batch(struct rng *rng)
         enum hostility how = rng_below(rng, 2) == 0 ? HONEST : (enum hostility)rng_below(rng, HOSTILITIES);
         make_hostile(rng, &trials[i], how);
         choose_pages(rng, &trials[i]);
+        choose_room(rng, &trials[i]);
         trials[i].dst.pages.ids = trials[i].has_ids ? trials[decoded].ids : NULL;
         if (decoded != i)
             trials[decoded] = trials[i];
@@ -257,11 +266,11 @@ static void random_batch(struct rng *rng)
 
 /* ---- Chosen batches -------------------------------------------------------------------------------------------- */
 
-/* One page list, encoded and decoded; then the same chunk, hostile in every way. */
-static void chosen_trial(struct rng *rng, const struct asked *asked, const struct shape *shape, enum pattern pattern,
-                         enum hostility how)
+/* One page list, encoded and decoded, from where `room` bytes follow the chunk; the chunk hostile in every way. */
+static void chosen_trial_in(struct rng *rng, const struct asked *asked, const struct shape *shape, enum pattern pattern,
+                            enum hostility how, bool at_most, uint32_t room)
 {
-    struct trial trial = {.asked = *asked};
+    struct trial trial = {.asked = *asked, .at_most = at_most, .room = room};
     if (passed_over++ % one_in != 0)
         return;
     trial_layout(&trial, shape, 1, shape->page_count);
@@ -271,6 +280,12 @@ static void chosen_trial(struct rng *rng, const struct asked *asked, const struc
     compare_decoding(&device, &trial, 1, budgets[done % COUNT(budgets)]);
     trial_fini(&trial);
     done++;
+}
+
+static void chosen_trial(struct rng *rng, const struct asked *asked, const struct shape *shape, enum pattern pattern,
+                         enum hostility how)
+{
+    chosen_trial_in(rng, asked, shape, pattern, how, false, 0);
 }
 
 /* What can be asked for of kernels, by element. */
@@ -343,6 +358,22 @@ static void chosen_hostilities(struct rng *rng)
     }
 }
 
+/* Rooms of all sizes modulo 16, and chunks that say that they end before, in or after them. */
+static void chosen_rooms(struct rng *rng)
+{
+    static const enum hostility hostilities[] = {HONEST, ENDS_EARLY, ENDS_LATE, HEADER_FIELD,
+                                                 WORD_OF_METADATA_REPAIRED};
+    for (uint32_t room = 0; room < 34; room++) {
+        for (int m = 0; m < COUNT(asked_modes); m++) {
+            const struct asked asked = ask((size_t)m);
+            const struct shape shape = {
+                .page_count = 2, .rows = 1, .row_bytes = 16384 + 64 * room, .table = room % TEST_TABLES};
+            chosen_trial_in(rng, &asked, &shape, PATTERN_FALLING, hostilities[room % COUNT(hostilities)], true,
+                            room % 2 == 0 ? room : 128 + room);
+        }
+    }
+}
+
 /* More regions than kernel parameters hold. */
 static void many_regions(void)
 {
@@ -408,6 +439,7 @@ static void check_device(unsigned trials, bool chosen)
         chosen_sizes(&rng);
         chosen_patterns(&rng);
         chosen_hostilities(&rng);
+        chosen_rooms(&rng);
         many_regions();
         printf("%u chosen trials agree\n", done);
     }
@@ -441,7 +473,8 @@ int main(int argc, char **argv)
     else if (!many && !mixed)
         check_device(chosen ? 0 : trials, chosen || argc == 1);
     if (mixed || argc == 1)
-        printf("%u chunks of mixed blocks agree\n", mixed_blocks(&device, mixed ? (unsigned)strtoul(argv[2], NULL, 0) : 60));
+        printf("%u chunks of mixed blocks agree\n",
+               mixed_blocks(&device, mixed ? (unsigned)strtoul(argv[2], NULL, 0) : 60));
     if (many || argc == 1)
         check_many();
     device_fini(&device);

@@ -7,8 +7,8 @@
 namespace strait
 {
 
-// Where the bits of a warp's values are, OWN of them: in the warp's part of what tiers take there. Warps do not wait for
-// each other between blocks, so one may be at a list while another still reads its tiers of the block before.
+// Where the bits of a warp's values are, OWN of them: in the warp's part of what tiers take there. Warps do not wait
+// for each other between blocks, so one may be at a list while another still reads its tiers of the block before.
 template <uint32_t OWN> DEVICE uint32_t *list_bits(const decode_team &team, uint32_t warp)
 {
     return team.items() + warp * (OWN / 8);
