@@ -7,11 +7,12 @@
 namespace strait
 {
 
-// Where the bits of a warp's values are, OWN of them: in the warp's part of what tiers take there. Warps do not wait
-// for each other between blocks, so one may be at a list while another still reads its tiers of the block before.
-template <uint32_t OWN> DEVICE uint32_t *list_bits(const decode_team &team, uint32_t warp)
+// A bit for each value says whether it is listed. Those of a warp's values, OWN of them, lie in the warp's part of what
+// tiers take there: warps do not wait for each other between blocks, so one may be at a list while another still reads
+// its tiers of the block before. The byte of the values from 8 * eight on:
+template <uint32_t OWN> DEVICE uint32_t list_byte(uint32_t eight)
 {
-    return team.items() + warp * (OWN / 8);
+    return eight / (OWN / 8) * (OWN / 2) + eight % (OWN / 8);
 }
 
 // The list at byte `at` of the block: exponents to where their values are, and a bit for each value. Every warp looks
@@ -22,7 +23,7 @@ DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const ui
                         uint32_t codes, uint32_t at, uint32_t count, uint32_t warp, uint32_t lane)
 {
     const uint32_t positions = at + 2, exponents = positions + 2 * count;
-    uint32_t *listed = list_bits<OWN>(team, warp);
+    uint32_t *listed = team.items() + warp * (OWN / 8);
     bool good = true;
     if (lane < OWN / 32)
         listed[lane] = 0;
@@ -81,7 +82,7 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
         at += 2 + 3 * count;
     }
     const uint32_t tail = tail_bytes != 0 ? input[at] : 0;
-    const uint8_t *mask = reinterpret_cast<const uint8_t *>(list_bits<OWN>(team, warp));
+    const uint8_t *mask = reinterpret_cast<const uint8_t *>(team.items());
     const uint4 x = reinterpret_cast<const uint4 *>(team.table(stage))[2];
     const uint32_t table[4] = {x.x, x.y, x.z, x.w};
     put_block<WHOLE>(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
@@ -90,7 +91,7 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
         uint32_t exponents[2];
         top16_exponents(load_word(input, n + 4 * vector), table, exponents);
         if (listed)
-            use_listed(exponents, team.exponents() + 8 * vector, mask[vector % (OWN / 8)]);
+            use_listed(exponents, team.exponents() + 8 * vector, mask[list_byte<OWN>(vector)]);
         join_values(sm, exponents, w);
     });
     if (!listed)

@@ -194,10 +194,9 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         const uint32_t ranks[4] = {table[8], table[9], table[10], table[11]};
         uint32_t exponents[2];
         top16_exponents(load_word(at.input, at.at_codes() + 4 * eight), ranks, exponents);
-        if (at.coder == TYPED_BASE_LISTED) {
-            const uint8_t *mask = reinterpret_cast<const uint8_t *>(list_bits<32 * EACH>(team, warp));
-            use_listed(exponents, team.exponents() + 8 * eight, mask[eight % (4 * EACH)]);
-        }
+        if (at.coder == TYPED_BASE_LISTED)
+            use_listed(exponents, team.exponents() + 8 * eight,
+                       reinterpret_cast<uint8_t *>(team.items())[list_byte<32 * EACH>(eight)]);
         join_values(sm, exponents, h);
     }
 };
