@@ -5,18 +5,12 @@
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
-static void *to_device_with_room(const void *from, size_t size, size_t room)
-{
-    void *memory;
-    require_cuda(cudaMalloc(&memory, room == 0 ? 1 : room));
-    require_cuda(cudaMemset(memory, 0xA5, room));
-    require_cuda(cudaMemcpy(memory, from, size, cudaMemcpyHostToDevice));
-    return memory;
-}
-
 static void *to_device(const void *from, size_t size)
 {
-    return to_device_with_room(from, size, size);
+    void *memory;
+    require_cuda(cudaMalloc(&memory, size == 0 ? 1 : size));
+    require_cuda(cudaMemcpy(memory, from, size, cudaMemcpyHostToDevice));
+    return memory;
 }
 
 static void *filled(size_t size, uint8_t with)
@@ -271,14 +265,38 @@ static void compare_pages(struct trial *trial, const struct mirror *m)
     layout_fini(&back);
 }
 
-/* Every third chunk that is as long as it says lies in a room that is larger, which changes nothing. */
-static uint64_t room_for(const struct trial *trial, uint32_t i)
+/* The chunk and its room, to be freed. */
+static uint8_t *lay_out_chunk(const struct trial *trial)
 {
-    struct strait_chunk_info info;
-    if (i % 3 != 1 || strait_chunk_info(trial->chunk, trial->chunk_size, &info) != STRAIT_OK ||
-        info.chunk_bytes != trial->chunk_size)
-        return trial->chunk_size;
-    return trial->chunk_size + (trial->chunk_size / 16 * 7919 + i) % 5000;
+    uint8_t *bytes = malloc(trial->chunk_size + trial->room + 1);
+    require(bytes != NULL);
+    memcpy(bytes, trial->chunk, trial->chunk_size);
+    memset(bytes + trial->chunk_size, CANARY, trial->room);
+    return bytes;
+}
+
+static struct strait_decode_item make_item(const struct trial *trial, const struct strait_pages *dst,
+                                           const uint32_t *select, const uint8_t *src, struct verdict *verdict)
+{
+    return (struct strait_decode_item){.dst = *dst,
+                                       .select = select,
+                                       .src = src,
+                                       .src_size = trial->chunk_size + trial->room,
+                                       .flags = trial->at_most ? STRAIT_DECODE_AT_MOST : 0,
+                                       .result = &verdict->result,
+                                       .page_status = verdict->page_status,
+                                       .page_status_count = VERDICT_PAGES};
+}
+
+/* What the scalar variant makes of it. */
+static void decode_on_host(struct trial *trial, const uint8_t *bytes)
+{
+    struct strait_run run = verdict_begin(&trial->decoded);
+    const struct strait_decode_item item =
+        make_item(trial, &trial->dst.pages, trial->has_select ? trial->select : NULL, bytes, &trial->decoded);
+    run.result = NULL, run.page_status = NULL, run.page_status_count = 0;
+    layout_clear(&trial->dst);
+    require(strait_decode_batch(variant(0), trial->asked.codebook, &item, 1, &run) == STRAIT_OK);
 }
 
 void compare_decoding(const struct device *device, struct trial *trials, uint32_t count, uint32_t sm_budget)
@@ -290,25 +308,17 @@ void compare_decoding(const struct device *device, struct trial *trials, uint32_
     for (uint32_t i = 0; i < count; i++) {
         struct trial *trial = &trials[i];
         struct mirror *m = &mirrors[i];
-        layout_clear(&trial->dst);
+        uint8_t *bytes = lay_out_chunk(trial);
+        decode_on_host(trial, bytes);
         mirror_init(m, &trial->dst, trial);
-        decode_layout(variant(0), trial->asked.codebook, &trial->dst, trial->has_select ? trial->select : NULL,
-                      trial->chunk, trial->chunk_size, &trial->decoded);
-        const uint64_t room = room_for(trial, i);
-        m->chunk = to_device_with_room(trial->chunk, trial->chunk_size, room);
+        m->chunk = to_device(bytes, trial->chunk_size + trial->room);
         if (trial->copied_metadata)
-            m->metadata = to_device(trial->chunk, trial->chunk_size);
+            m->metadata = to_device(bytes, trial->chunk_size + trial->room);
         if (trial->has_select)
             m->select = to_device(trial->select, sizeof(uint32_t) * layout_count(&trial->dst));
-        items[i] = (struct strait_decode_item){.dst = m->pages,
-                                               .select = m->select,
-                                               .src = m->chunk,
-                                               .src_size = room,
-                                               .flags = room != trial->chunk_size ? STRAIT_DECODE_AT_MOST : 0,
-                                               .metadata = m->metadata,
-                                               .result = &m->verdict->result,
-                                               .page_status = m->verdict->page_status,
-                                               .page_status_count = VERDICT_PAGES};
+        items[i] = make_item(trial, &m->pages, m->select, m->chunk, m->verdict);
+        items[i].metadata = m->metadata;
+        free(bytes);
     }
     require(strait_decode_scratch_size(device->codec, items, count) <= device->scratch_size);
     device_filled();

@@ -38,6 +38,8 @@ struct trial {
     uint32_t ids[16], select[VERDICT_PAGES];
     bool has_ids, has_select, copied_metadata;
     uint32_t shift; /* of all device pages from a round address */
+    bool at_most;   /* decoded with STRAIT_DECODE_AT_MOST */
+    uint32_t room;  /* bytes after the chunk that are told to belong to it */
 
     uint8_t *chunk; /* malloc()ed; NULL when there is none */
     uint64_t chunk_size;

@@ -5,11 +5,13 @@
  *   test_cuda --chosen N   one in N of them
  *   test_cuda --trials N   N random ones
  *   test_cuda --many       only many blocks in one launch
+ *   test_cuda --mixed N    only N batches of chunks with blocks of many modes
  *   test_cuda --times      only how fast that is, in all modes: for a comparison of plugins */
 #include <string.h>
 
 #include "internal/bytes.h"
 #include "tests/cuda_many.h"
+#include "tests/cuda_mixed.h"
 #include "tests/cuda_times.h"
 
 static struct strait_codebook *codebook;
@@ -218,6 +220,14 @@ static void choose_pages(struct rng *rng, struct trial *trial)
         trial->select[rng_below(rng, count)] = UINT32_MAX;
 }
 
+/* Mostly of a size that is no multiple of 16; and bytes that are too many are so with the flag alone. */
+static void choose_room(struct rng *rng, struct trial *trial)
+{
+    trial->at_most = rng_below(rng, 3) == 0;
+    if (trial->at_most || rng_below(rng, 16) == 0)
+        trial->room = rng_below(rng, rng_below(rng, 2) == 0 ? 40 : 5000);
+}
+
 /* ---- Random batches -------------------------------------------------------------------------------------------- */
 
 static const uint32_t budgets[] = {0, 0, 1, 2, 5};
@@ -238,6 +248,7 @@ static void random_batch(struct rng *rng)
         enum hostility how = rng_below(rng, 2) == 0 ? HONEST : (enum hostility)rng_below(rng, HOSTILITIES);
         make_hostile(rng, &trials[i], how);
         choose_pages(rng, &trials[i]);
+        choose_room(rng, &trials[i]);
         trials[i].dst.pages.ids = trials[i].has_ids ? trials[decoded].ids : NULL;
         if (decoded != i)
             trials[decoded] = trials[i];
@@ -255,11 +266,11 @@ static void random_batch(struct rng *rng)
 
 /* ---- Chosen batches -------------------------------------------------------------------------------------------- */
 
-/* One page list, encoded and decoded; then the same chunk, hostile in every way. */
-static void chosen_trial(struct rng *rng, const struct asked *asked, const struct shape *shape, enum pattern pattern,
-                         enum hostility how)
+/* One page list, encoded and decoded, from where `room` bytes follow the chunk; the chunk hostile in every way. */
+static void chosen_trial_in(struct rng *rng, const struct asked *asked, const struct shape *shape, enum pattern pattern,
+                            enum hostility how, bool at_most, uint32_t room)
 {
-    struct trial trial = {.asked = *asked};
+    struct trial trial = {.asked = *asked, .at_most = at_most, .room = room};
     if (passed_over++ % one_in != 0)
         return;
     trial_layout(&trial, shape, 1, shape->page_count);
@@ -269,6 +280,12 @@ static void chosen_trial(struct rng *rng, const struct asked *asked, const struc
     compare_decoding(&device, &trial, 1, budgets[done % COUNT(budgets)]);
     trial_fini(&trial);
     done++;
+}
+
+static void chosen_trial(struct rng *rng, const struct asked *asked, const struct shape *shape, enum pattern pattern,
+                         enum hostility how)
+{
+    chosen_trial_in(rng, asked, shape, pattern, how, false, 0);
 }
 
 /* What can be asked for of kernels, by element. */
@@ -341,6 +358,22 @@ static void chosen_hostilities(struct rng *rng)
     }
 }
 
+/* Rooms of all sizes modulo 16, and chunks that say that they end before, in or after them. */
+static void chosen_rooms(struct rng *rng)
+{
+    static const enum hostility hostilities[] = {HONEST, ENDS_EARLY, ENDS_LATE, HEADER_FIELD,
+                                                 WORD_OF_METADATA_REPAIRED};
+    for (uint32_t room = 0; room < 34; room++) {
+        for (int m = 0; m < COUNT(asked_modes); m++) {
+            const struct asked asked = ask((size_t)m);
+            const struct shape shape = {
+                .page_count = 2, .rows = 1, .row_bytes = 16384 + 64 * room, .table = room % TEST_TABLES};
+            chosen_trial_in(rng, &asked, &shape, PATTERN_FALLING, hostilities[room % COUNT(hostilities)], true,
+                            room % 2 == 0 ? room : 128 + room);
+        }
+    }
+}
+
 /* More regions than kernel parameters hold. */
 static void many_regions(void)
 {
@@ -406,6 +439,7 @@ static void check_device(unsigned trials, bool chosen)
         chosen_sizes(&rng);
         chosen_patterns(&rng);
         chosen_hostilities(&rng);
+        chosen_rooms(&rng);
         many_regions();
         printf("%u chosen trials agree\n", done);
     }
@@ -425,7 +459,7 @@ static void check_many(void)
 int main(int argc, char **argv)
 {
     bool chosen = argc >= 2 && strcmp(argv[1], "--chosen") == 0, many = argc == 2 && strcmp(argv[1], "--many") == 0;
-    bool times = argc == 2 && strcmp(argv[1], "--times") == 0;
+    bool times = argc == 2 && strcmp(argv[1], "--times") == 0, mixed = argc == 3 && strcmp(argv[1], "--mixed") == 0;
     unsigned trials = argc == 3 && strcmp(argv[1], "--trials") == 0 ? (unsigned)strtoul(argv[2], NULL, 0) : 10000;
     if (chosen && argc == 3 && (one_in = (unsigned)strtoul(argv[2], NULL, 0)) == 0)
         one_in = 1;
@@ -436,8 +470,11 @@ int main(int argc, char **argv)
         return 77;
     if (times)
         time_modes(&device);
-    else if (!many)
+    else if (!many && !mixed)
         check_device(chosen ? 0 : trials, chosen || argc == 1);
+    if (mixed || argc == 1)
+        printf("%u chunks of mixed blocks agree\n",
+               mixed_blocks(&device, mixed ? (unsigned)strtoul(argv[2], NULL, 0) : 60));
     if (many || argc == 1)
         check_many();
     device_fini(&device);

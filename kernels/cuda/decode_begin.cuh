@@ -175,6 +175,7 @@ DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &a
         if (last_run && i + 1 == fetched)
             at.draw(launch, lane);
         wait_stage(shared, at.turn);
+        __syncwarp(); // who looks at the barrier when the block has come and gone again waits for ever
         if (good && rank == i) {
             fetch_block(launch, team, at.turn % DECODE_STAGES, block, first_unit);
             prefetch_ahead(launch, block, first_unit);

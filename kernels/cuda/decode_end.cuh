@@ -116,11 +116,14 @@ DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const de
 }
 
 // Whether the team's next block will be done whatever others do. If not, somebody may be waiting for those before it.
+// All lanes, of which each may look at another moment: they go on as one.
 DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
 {
     const uint32_t stage = turn % DECODE_STAGES, parity = turn / DECODE_STAGES & 1;
-    return barrier_test(&shared.done[stage], parity) ||
-           (barrier_test(&shared.begun[stage], parity) && (shared.blocks[turn % LOOKED_UP].what & BLOCK_PASSED) != 0);
+    const bool found =
+        barrier_test(&shared.done[stage], parity) ||
+        (barrier_test(&shared.begun[stage], parity) && (shared.blocks[turn % LOOKED_UP].what & BLOCK_PASSED) != 0);
+    return __any_sync(ALL_LANES, found);
 }
 
 // Of blocks of the later modes (decode_typed_end.cuh): the word that is noted of the team's `turn`-th block.

@@ -7,6 +7,14 @@
 namespace strait
 {
 
+// A bit for each value says whether it is listed. Those of a warp's values, OWN of them, lie in the warp's part of what
+// tiers take there: warps do not wait for each other between blocks, so one may be at a list while another still reads
+// its tiers of the block before. The byte of the values from 8 * eight on:
+template <uint32_t OWN> DEVICE uint32_t list_byte(uint32_t eight)
+{
+    return eight / (OWN / 8) * (OWN / 2) + eight % (OWN / 8);
+}
+
 // The list at byte `at` of the block: exponents to where their values are, and a bit for each value. Every warp looks
 // at all of it and takes what is its own, so that none waits for another. False when an encoder would not have written
 // it. Codes begin at byte `codes`.
@@ -15,10 +23,10 @@ DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const ui
                         uint32_t codes, uint32_t at, uint32_t count, uint32_t warp, uint32_t lane)
 {
     const uint32_t positions = at + 2, exponents = positions + 2 * count;
-    uint32_t *listed = team.items();
+    uint32_t *listed = team.items() + warp * (OWN / 8);
     bool good = true;
     if (lane < OWN / 32)
-        listed[warp * (OWN / 32) + lane] = 0; // a bit for each of the warp's own
+        listed[lane] = 0;
     __syncwarp();
 #pragma unroll 1
     for (uint32_t k = lane; k < count; k += 32) {
@@ -32,7 +40,7 @@ DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const ui
             good = false;
         else {
             team.exponents()[position] = static_cast<uint8_t>(exponent);
-            atomicOr(listed + position / 32, 1u << position % 32);
+            atomicOr(listed + position % OWN / 32, 1u << position % 32);
         }
     }
     __syncwarp();
@@ -57,6 +65,7 @@ template <bool WHOLE, class LAUNCH>
 DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                            block_writer &writer, uint32_t warp, uint32_t lane)
 {
+    constexpr uint32_t OWN = BLOCK_VALUES / WORKER_WARPS;
     const uint8_t *input = team.lines(stage) + block.before;
     const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, size = block.units * UNIT;
     const uint32_t tail_bytes = WHOLE ? 0 : block.bytes % 2;
@@ -69,8 +78,7 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
             bad = true;
             count = 0;
         }
-        bad = !spread_list<BLOCK_VALUES / WORKER_WARPS>(team, team.table(stage), input, n, n, at, count, warp, lane) ||
-              bad;
+        bad = !spread_list<OWN>(team, team.table(stage), input, n, n, at, count, warp, lane) || bad;
         at += 2 + 3 * count;
     }
     const uint32_t tail = tail_bytes != 0 ? input[at] : 0;
@@ -83,7 +91,7 @@ DEVICE uint32_t work_top16(const LAUNCH &launch, const decode_team &team, uint32
         uint32_t exponents[2];
         top16_exponents(load_word(input, n + 4 * vector), table, exponents);
         if (listed)
-            use_listed(exponents, team.exponents() + 8 * vector, mask[vector]);
+            use_listed(exponents, team.exponents() + 8 * vector, mask[list_byte<OWN>(vector)]);
         join_values(sm, exponents, w);
     });
     if (!listed)

@@ -195,7 +195,8 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         uint32_t exponents[2];
         top16_exponents(load_word(at.input, at.at_codes() + 4 * eight), ranks, exponents);
         if (at.coder == TYPED_BASE_LISTED)
-            use_listed(exponents, team.exponents() + 8 * eight, reinterpret_cast<uint8_t *>(team.items())[eight]);
+            use_listed(exponents, team.exponents() + 8 * eight,
+                       reinterpret_cast<uint8_t *>(team.items())[list_byte<32 * EACH>(eight)]);
         join_values(sm, exponents, h);
     }
 };

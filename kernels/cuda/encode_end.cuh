@@ -41,9 +41,10 @@ DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, u
         barrier_arrive(&team.shared().empty, WORKER_WARPS * WARP_ARRIVALS);
 }
 
+// All lanes, of which each may look at another moment: they go on as one.
 DEVICE bool is_underway(encode_shared &shared, uint32_t turn)
 {
-    return barrier_test(&shared.begun[turn % ENCODE_AHEAD], turn / ENCODE_AHEAD & 1);
+    return __any_sync(ALL_LANES, barrier_test(&shared.begun[turn % ENCODE_AHEAD], turn / ENCODE_AHEAD & 1));
 }
 
 template <coder CODER, class LAUNCH>

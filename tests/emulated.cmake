@@ -1,0 +1,57 @@
+# The CUDA variant's kernels on the host: tests/emulated/lanes.h says how. The processor's switch of fibers is for x86-64.
+if(STRAIT_HAVE_CUDA AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    include(CheckLanguage)
+    check_language(CXX)
+endif()
+if(CMAKE_CXX_COMPILER)
+    enable_language(CXX)
+    set(emulated_folder ${CMAKE_CURRENT_BINARY_DIR}/emulated)
+    set(emulated_kernels ${emulated_folder}/kernels/cuda)
+    file(GLOB kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cuh)
+    set(emulated_units)
+    set(emulated_headers)
+    foreach(kernel IN LISTS kernels)
+        cmake_path(GET kernel FILENAME name)
+        if(name STREQUAL "ptx.cuh") # there is another
+            continue()
+        endif()
+        string(REGEX REPLACE "\\.cu$" ".cc" name ${name})
+        add_custom_command(OUTPUT ${emulated_kernels}/${name} DEPENDS ${kernel} emulated/translate.cmake
+            COMMAND ${CMAKE_COMMAND} -DFROM=${kernel} -DTO=${emulated_kernels}/${name}
+                    -P ${CMAKE_CURRENT_SOURCE_DIR}/emulated/translate.cmake)
+        if(name MATCHES "\\.cc$")
+            list(APPEND emulated_units ${emulated_kernels}/${name})
+        else()
+            list(APPEND emulated_headers ${emulated_kernels}/${name})
+        endif()
+    endforeach()
+    foreach(unit decode encode encode_typed)
+        set_source_files_properties(${emulated_kernels}/${unit}.cc PROPERTIES COMPILE_DEFINITIONS EMULATED_KERNELS)
+    endforeach()
+
+    add_library(strait-emulated-gpu SHARED emulated/lanes.cc emulated/barriers.cc emulated/runtime.cc)
+    target_compile_options(strait-emulated-gpu PRIVATE -Wall -Wextra $<$<BOOL:${STRAIT_WERROR}>:-Werror>)
+    add_library(strait-emulated-cuda SHARED ${emulated_units} ${emulated_headers})
+    target_link_libraries(strait-emulated-cuda PRIVATE strait-emulated-gpu)
+    target_compile_options(strait-emulated-cuda PRIVATE -w -include ${CMAKE_CURRENT_SOURCE_DIR}/emulated/lanes.h)
+    foreach(library strait-emulated-gpu strait-emulated-cuda)
+        target_include_directories(${library} BEFORE PRIVATE ${emulated_folder} ${CMAKE_CURRENT_SOURCE_DIR}/emulated
+            ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
+        target_include_directories(${library} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+        set_target_properties(${library} PROPERTIES CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON)
+    endforeach()
+    set_target_properties(strait-emulated-cuda PROPERTIES OUTPUT_NAME strait-cuda SOVERSION 0
+        LIBRARY_OUTPUT_DIRECTORY ${emulated_folder})
+
+    add_executable(test_cuda_emulated test_cuda.c cuda_many.c cuda_mixed.c cuda_support.c cuda_times.c)
+    target_link_libraries(test_cuda_emulated PRIVATE strait_kernels strait_test_support strait-emulated-gpu)
+    target_include_directories(test_cuda_emulated SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    add_dependencies(test_cuda_emulated strait-emulated-cuda)
+    foreach(run "chosen;4" "trials;200" "mixed;4")
+        list(GET run 0 part)
+        list(GET run 1 number)
+        strait_add_test(cuda_emulated_${part} COMMAND test_cuda_emulated --${part} ${number} LABELS unit TIMEOUT 120
+            ENVIRONMENT "LD_LIBRARY_PATH=${emulated_folder}")
+        set_tests_properties(cuda_emulated_${part} PROPERTIES SKIP_RETURN_CODE 99) # no plugin: not a reason here
+    endforeach()
+endif()

@@ -1,0 +1,122 @@
+// A GPU of one processor, for what kernels tell each other: every lane is a fiber, and which warp runs next is random.
+// Lanes are not in step: each runs alone from one place where lanes meet to the next, so what only holds because lanes
+// run together does not hold here. What it finds: launches that do not end, lanes of a warp or of a barrier that meet
+// at different places, arrivals that a barrier does not expect, bulk copies that hardware refuses, accesses outside of
+// memory, and races that show between such places. What it cannot find: anything about the order of memory accesses.
+//
+// This is what the translated kernels see; tests/emulated/kernels/cuda/ptx.cuh is in the place of instructions.
+#ifndef STRAIT_TESTS_EMULATED_LANES_H
+#define STRAIT_TESTS_EMULATED_LANES_H
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_runtime.h>
+
+namespace emulated
+{
+
+// Where a lane is in its launch.
+struct position {
+    uint3 thread, block;
+    dim3 threads, blocks;
+};
+extern position *here;
+
+// A place in the source where lanes meet.
+struct place {
+    const char *file;
+    int line;
+};
+
+enum class collective { sync, shuffle, ballot, any, all, add, either, greatest, least, scan };
+
+// All lanes of a warp.
+uint64_t meet(collective what, uint64_t value, uint32_t argument, place at);
+// Others may go on.
+void yield();
+// The same, sometimes.
+void pause();
+
+uint8_t *shared_memory();
+void sync_block();
+bool sync_named(uint32_t id, uint32_t threads, bool value, place at);
+
+} // namespace emulated
+
+#define EMULATED_HERE      \
+    emulated::place        \
+    {                      \
+        __FILE__, __LINE__ \
+    }
+#define EMULATED_MEET(what, value, argument) emulated::meet(emulated::collective::what, value, argument, EMULATED_HERE)
+
+#define __syncwarp()                   ((void)EMULATED_MEET(sync, 0, 0))
+#define __shfl_sync(mask, value, from) static_cast<uint32_t>(EMULATED_MEET(shuffle, value, from))
+#define __ballot_sync(mask, value)     static_cast<uint32_t>(EMULATED_MEET(ballot, (value) ? 1 : 0, 0))
+#define __any_sync(mask, value)        (EMULATED_MEET(any, (value) ? 1 : 0, 0) != 0)
+#define __all_sync(mask, value)        (EMULATED_MEET(all, (value) ? 1 : 0, 0) != 0)
+#define __reduce_add_sync(mask, value) static_cast<uint32_t>(EMULATED_MEET(add, value, 0))
+#define __reduce_or_sync(mask, value)  static_cast<uint32_t>(EMULATED_MEET(either, value, 0))
+#define __reduce_max_sync(mask, value) static_cast<uint32_t>(EMULATED_MEET(greatest, value, 0))
+#define __reduce_min_sync(mask, value) static_cast<uint32_t>(EMULATED_MEET(least, value, 0))
+#define __syncthreads()                emulated::sync_block()
+#define __nanosleep(nanoseconds)       emulated::yield()
+
+#ifdef EMULATED_KERNELS // but for the host's side, which has fields of such names
+#define threadIdx (emulated::here->thread)
+#define blockIdx  (emulated::here->block)
+#define gridDim   (emulated::here->blocks)
+#define blockDim  (emulated::here->threads)
+#endif
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __constant__
+#define __constant__
+#undef __global__
+#define __global__
+
+inline int __ffs(uint32_t x)
+{
+    return __builtin_ffs(static_cast<int>(x));
+}
+
+template <class T> T atomicAdd(T *p, T value)
+{
+    const T was = *p;
+    *p = was + value;
+    return was;
+}
+
+template <class T> T atomicOr(T *p, T value)
+{
+    const T was = *p;
+    *p = was | value;
+    return was;
+}
+
+template <class T> T atomicMax(T *p, T value)
+{
+    const T was = *p;
+    *p = was > value ? was : value;
+    return was;
+}
+
+namespace strait
+{
+
+template <class A, class B> std::common_type_t<A, B> max(A a, B b)
+{
+    const std::common_type_t<A, B> x = a, y = b;
+    return x > y ? x : y;
+}
+
+template <class A, class B> std::common_type_t<A, B> min(A a, B b)
+{
+    const std::common_type_t<A, B> x = a, y = b;
+    return x < y ? x : y;
+}
+
+} // namespace strait
+#endif

@@ -1,0 +1,181 @@
+// What tests and the plugin want of the CUDA runtime. Calls are done when they return, launches too.
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+
+#include "tests/emulated/state.h"
+
+// Small, so that each team has many blocks.
+constexpr int MULTIPROCESSORS = 3, BLOCKS_EACH = 2, SHARED_MOST = 232448;
+constexpr size_t ALIGNMENT = 16; // less than hardware's: lines of global memory begin anywhere in an allocation
+
+struct mapping {
+    void *begin;
+    size_t size;
+};
+static std::map<void *, mapping> mappings;
+
+// Ends, but for less than ALIGNMENT bytes, where the process may not read on.
+static cudaError_t allocate(void **memory, size_t size)
+{
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)),
+                 used = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    const size_t mapped = (used + page - 1) / page * page + page;
+    uint8_t *begin =
+        static_cast<uint8_t *>(mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (begin == MAP_FAILED || mprotect(begin + mapped - page, page, PROT_NONE) != 0)
+        return cudaErrorMemoryAllocation;
+    *memory = begin + mapped - page - used;
+    memset(*memory, 0xC7, size);
+    mappings[*memory] = {begin, mapped};
+    return cudaSuccess;
+}
+
+static cudaError_t release(void *memory)
+{
+    const auto found = mappings.find(memory);
+    if (memory == nullptr)
+        return cudaSuccess;
+    if (found == mappings.end() || munmap(found->second.begin, found->second.size) != 0)
+        return cudaErrorInvalidValue;
+    mappings.erase(found);
+    return cudaSuccess;
+}
+
+// When it was recorded.
+struct CUevent_st {
+    timespec at;
+};
+
+extern "C" {
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    *event = new CUevent_st();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
+{
+    clock_gettime(CLOCK_MONOTONIC, &event->at);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end)
+{
+    *milliseconds = 1e3f * static_cast<float>(end->at.tv_sec - begin->at.tv_sec) +
+                    1e-6f * static_cast<float>(end->at.tv_nsec - begin->at.tv_nsec);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **memory, size_t size)
+{
+    return allocate(memory, size);
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    return release(memory);
+}
+
+cudaError_t cudaHostAlloc(void **memory, size_t size, unsigned)
+{
+    return allocate(memory, size);
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    return release(memory);
+}
+
+cudaError_t cudaMemset(void *memory, int value, size_t size)
+{
+    memset(memory, value, size);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t size, cudaMemcpyKind)
+{
+    memcpy(dst, src, size);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    *stream = nullptr;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize()
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError()
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr what, int)
+{
+    *value = what == cudaDevAttrMultiProcessorCount ? MULTIPROCESSORS : 9;
+    return what == cudaDevAttrMultiProcessorCount || what == cudaDevAttrComputeCapabilityMajor ? cudaSuccess
+                                                                                               : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute what, int value)
+{
+    return what != cudaFuncAttributeMaxDynamicSharedMemorySize || value <= SHARED_MOST ? cudaSuccess
+                                                                                       : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int, size_t shared_bytes)
+{
+    *blocks = shared_bytes * BLOCKS_EACH <= SHARED_MOST ? BLOCKS_EACH : 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments)
+{
+    emulated::run_launch(function, arguments[0], config->gridDim.x, config->blockDim.x,
+                         static_cast<uint32_t>(config->dynamicSmemBytes));
+    return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void *function, dim3 blocks, dim3 threads, void **arguments, size_t shared_bytes,
+                             cudaStream_t)
+{
+    emulated::run_launch(function, arguments[0], blocks.x, threads.x, static_cast<uint32_t>(shared_bytes));
+    return cudaSuccess;
+}
+}
