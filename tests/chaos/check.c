@@ -194,6 +194,39 @@ static void check_growth(struct world *w, int side)
         violation(w, "daemon %d takes %u KiB, and took %u", side, kib, s->resident);
 }
 
+static void read_word(const char *path, char *word, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    word[0] = 0;
+    if (file != NULL && fgets(word, (int)size, file) != NULL)
+        word[strcspn(word, "\n")] = 0;
+    if (file != NULL)
+        fclose(file);
+}
+
+/* What the threads of a daemon that does not answer are at: their names, what they wait for in the kernel, their call.
+ */
+static void tell_threads(pid_t pid)
+{
+    char path[320], name[64], waits[64], call[160];
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    DIR *folder = opendir(path);
+    const struct dirent *entry;
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", (int)pid, entry->d_name);
+        read_word(path, name, sizeof(name));
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/wchan", (int)pid, entry->d_name);
+        read_word(path, waits, sizeof(waits));
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/syscall", (int)pid, entry->d_name);
+        read_word(path, call, sizeof(call));
+        printf("  thread %s of %d: in %s, call %s\n", name, (int)pid, waits, call);
+    }
+    if (folder != NULL)
+        closedir(folder);
+}
+
 void world_at_rest(struct world *w)
 {
     for (int side = 0; side <= daemon_of(w, SINK); side++) {
@@ -204,6 +237,8 @@ void world_at_rest(struct world *w)
             (void)world_pump(w, 5, NULL, NULL);
         if (left != NULL)
             violation(w, "%s of daemon %d is %lld at rest", left, side, (long long)value);
+        if (left != NULL && value == -1)
+            tell_threads(w->sides[side].daemon);
         check_growth(w, side);
     }
 }
