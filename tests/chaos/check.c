@@ -194,12 +194,12 @@ static void check_growth(struct world *w, int side)
         violation(w, "daemon %d takes %u KiB, and took %u", side, kib, s->resident);
 }
 
-static void read_word(const char *path, char *word, size_t size)
+static void read_line(const char *path, char *line, size_t size)
 {
     FILE *file = fopen(path, "re");
-    word[0] = 0;
-    if (file != NULL && fgets(word, (int)size, file) != NULL)
-        word[strcspn(word, "\n")] = 0;
+    line[0] = 0;
+    if (file != NULL && fgets(line, (int)size, file) != NULL)
+        line[strcspn(line, "\n")] = 0;
     if (file != NULL)
         fclose(file);
 }
@@ -216,11 +216,11 @@ static void tell_threads(pid_t pid)
         if (entry->d_name[0] == '.')
             continue;
         snprintf(path, sizeof(path), "/proc/%d/task/%s/comm", (int)pid, entry->d_name);
-        read_word(path, name, sizeof(name));
+        read_line(path, name, sizeof(name));
         snprintf(path, sizeof(path), "/proc/%d/task/%s/wchan", (int)pid, entry->d_name);
-        read_word(path, waits, sizeof(waits));
+        read_line(path, waits, sizeof(waits));
         snprintf(path, sizeof(path), "/proc/%d/task/%s/syscall", (int)pid, entry->d_name);
-        read_word(path, call, sizeof(call));
+        read_line(path, call, sizeof(call));
         printf("  thread %s of %d: in %s, call %s\n", name, (int)pid, waits, call);
     }
     if (folder != NULL)
