@@ -242,7 +242,10 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .codebook_id = node->codebook != NULL ? strait_codebook_id(node->codebook) : NULL,
                                   .events = &exchange_peers_events,
                                   .owner = node};
-    return peers_open(&config, &node->peers, why, why_size);
+    enum strait_status status = peers_open(&config, &node->peers, why, why_size);
+    if (status == STRAIT_OK && !peers_can_travel(node->peers, why, why_size)) /* ready, but for nothing */
+        status = STRAIT_ERR_UNSUPPORTED;
+    return status;
 }
 
 static enum strait_status make_http(struct node *node, char *why, size_t why_size)

@@ -140,6 +140,8 @@ struct peers {
     uint32_t kind_count, ports;
     LIST_HEAD(, kind) gpu_kinds;
     char offered[MESSAGE_ADDRESS_MAX + 1];
+    char left_out[192]; /* of the transports named: those that cannot be had, and why */
+    bool alone;         /* shm is named, but there is no unix socket for it */
     char shm_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
     char host[MESSAGE_ADDRESS_MAX]; /* identity of this host and its namespaces */
     char address[MESSAGE_ADDRESS_MAX + 1];

@@ -106,20 +106,28 @@ static void offer(struct peers *peers, const char *name)
     snprintf(peers->offered + used, sizeof(peers->offered) - used, "%s%s", used > 0 ? "," : "", name);
 }
 
+static void leave_out(struct peers *peers, const char *name, const char *error)
+{
+    size_t used = strlen(peers->left_out);
+    log_write(peers->config.log, LOG_WARN, "msg=\"transport left out\" transport=%s error=\"%s\"", name, error);
+    snprintf(peers->left_out + used, sizeof(peers->left_out) - used, "%s%s: %s", used > 0 ? "; " : "", name, error);
+}
+
 static void open_named(struct peers *peers, const char *name)
 {
     struct kind *kind = &peers->kinds[peers->kind_count];
     enum strait_status status = STRAIT_ERR_UNSUPPORTED;
     if (peers->kind_count == PEER_KINDS_MAX || kind_find(peers, name, strlen(name)) != NULL)
         return;
-    if (strcmp(name, "shm") == 0 && peers->shm_path[0] == 0)
-        return; /* without a unix socket nobody could reach it */
+    if (strcmp(name, "shm") == 0 && peers->shm_path[0] == 0) {
+        peers->alone = true; /* without a unix socket nobody could reach it */
+        return;
+    }
     *kind = (struct kind){.peers = peers, .ops = transport_find(name), .device = -1};
     if (kind->ops != NULL)
         status = kind_open(peers, kind, peers->config.arena, strcmp(name, "ucx") == 0 ? peers->options.ucx : NULL);
     if (status != STRAIT_OK) {
-        log_write(peers->config.log, LOG_WARN, "msg=\"transport left out\" transport=%s error=\"%s\"", name,
-                  kind->ops == NULL ? "not in this build" : strait_status_string(status));
+        leave_out(peers, name, kind->ops == NULL ? "not in this build" : strait_status_string(status));
         return;
     }
     peers->kind_count++;
@@ -134,4 +142,12 @@ void kinds_open(struct peers *peers)
     while ((name = strsep(&rest, ", ")) != NULL)
         if (name[0] != 0)
             open_named(peers, name);
+}
+
+bool peers_can_travel(const struct peers *peers, char *why, size_t why_size)
+{
+    if (peers->kind_count > 0 || peers->alone)
+        return true;
+    snprintf(why, why_size, "transports = %s: none can be used (%s)", peers->options.transports, peers->left_out);
+    return false;
 }
