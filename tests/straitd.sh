@@ -64,10 +64,14 @@ if [ "$memory" -lt 1000000000 ]; then
     refuses 1 "arenas (arena-bytes, send-bytes): $(((memory + 4096) / 1024)) MiB, where this machine has $((memory / 1024))" \
         $own --arena-bytes "${memory}K"
 fi
+# shellcheck disable=SC2086
+refuses 1 "nccl-options: 'blocks=x' is not understood" $own --nccl-options blocks=x
 unusable="--transports ucx" error="not in this build"
 if [ "${HAS_UCX:-0}" = 1 ]; then
     # shellcheck disable=SC2086
     refuses 1 "ucx-options: 'colour=red' is not understood" $own --ucx-options colour=red
+    # shellcheck disable=SC2086
+    refuses 1 "nccl-options: 'colour=red' is not understood" $own --nccl-options colour=red
     unusable="--transports ucx --ucx-options tls=foo" error="input or output error"
 fi
 # shellcheck disable=SC2086

@@ -37,14 +37,22 @@ static const struct port_events port_events = {.failed = on_port_failed, .closed
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
 
+static bool are_understood(const char *name, const char *options, char *why, size_t why_size)
+{
+    const struct transport_ops *ops = transport_find(name);
+    if (ops == NULL || transport_check(ops, options) == STRAIT_OK)
+        return true;
+    snprintf(why, why_size, "%s-options: '%s' is not understood", name, options);
+    return false;
+}
+
 /* A typing error shall not turn the network off behind the operator's back. */
 enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size)
 {
-    const struct transport_ops *ucx = transport_find("ucx");
-    if (ucx == NULL || transport_check(ucx, peers->options.ucx) == STRAIT_OK)
-        return STRAIT_OK;
-    snprintf(why, why_size, "ucx-options: '%s' is not understood", peers->options.ucx);
-    return STRAIT_ERR_INVALID;
+    const struct node_options *options = &peers->options;
+    return are_understood("ucx", options->ucx, why, why_size) && are_understood("nccl", options->nccl, why, why_size)
+               ? STRAIT_OK
+               : STRAIT_ERR_INVALID;
 }
 
 /* UCX, and NCCL's carrier, which is UCX, listen where we do, unless their options say otherwise: peers are told a
