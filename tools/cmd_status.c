@@ -13,6 +13,7 @@
 #include <cjson/cJSON.h>
 #include <strait/strait.h>
 
+#include "internal/default_socket.h"
 #include "tools/util.h"
 
 static const char usage[] =
@@ -21,15 +22,15 @@ static const char usage[] =
     "Asks the straitd of this node how it is: its clients and pools, its arenas, and of each peer how it is reached,\n"
     "or why it is not.\n"
     "\n"
-    "  --socket PATH        the daemon's socket ($STRAIT_SOCKET, or /run/strait/straitd.sock)\n"
+    "  --socket PATH        the daemon's socket (else $STRAIT_SOCKET, that of this user's own daemon in\n"
+    "                       $XDG_RUNTIME_DIR, or /run/strait/straitd.sock)\n"
     "  --json               all figures, as the daemon gives them\n"
     "  -h, --help           print this\n"
     "\n"
     "Exit status: 0 it answered, 1 it did not, 2 bad usage.\n";
 
-#define DEFAULT_SOCKET "/run/strait/straitd.sock"
-#define PATIENCE_MS    2000u
-#define MIB            (1024.0 * 1024)
+#define PATIENCE_MS 2000u
+#define MIB         (1024.0 * 1024)
 
 /* ---- Asking ---------------------------------------------------------------------------------------------------- */
 
@@ -252,12 +253,6 @@ static const struct option long_options[] = {
     {0},
 };
 
-static const char *default_socket(void)
-{
-    const char *path = getenv("STRAIT_SOCKET");
-    return path != NULL && path[0] != '\0' ? path : DEFAULT_SOCKET;
-}
-
 static bool status(const char *path, bool json)
 {
     char *answer = ask(path);
@@ -273,7 +268,8 @@ static bool status(const char *path, bool json)
 int cmd_status(int argc, char **argv)
 {
     static char name[] = "strait status";
-    const char *path = default_socket();
+    char own[SOCKET_PATH_MAX + 1];
+    const char *path = socket_to_try(own);
     bool json = false;
     int option;
     command_begin(argv, name);

@@ -61,8 +61,10 @@ struct strait_transfer; /* one offer or one expectation */
 /* ---- Connection -------------------------------------------------------------------------------------------------- */
 
 struct strait_client_config {
-    size_t size;          /* sizeof(struct strait_client_config) */
-    const char *socket;   /* path of the daemon's socket; NULL: $STRAIT_SOCKET, else /run/strait/straitd.sock */
+    size_t size;        /* sizeof(struct strait_client_config) */
+    const char *socket; /* path of the daemon's socket; NULL: $STRAIT_SOCKET, else that of a daemon of this user's own,
+                           $XDG_RUNTIME_DIR/strait/straitd.sock (not for root; a socket of this user or root), if
+                           it is there, else /run/strait/straitd.sock */
     const char *embedded; /* not NULL: no socket; the daemon runs in a thread of this process, with these options, one
                              "name = value" per line ("" for none: straitd's defaults, with socket, listen and metrics
                              empty). Needs libstrait-node. Only here may regions be plain pointers. */
