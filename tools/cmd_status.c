@@ -30,16 +30,24 @@ static const char usage[] =
     "Exit status: 0 it answered, 1 it did not, 2 bad usage.\n";
 
 #define PATIENCE_MS 2000u
+#define PROBE_MS    500u /* a daemon that is there has greeted by then; else one looks why not */
+#define MS_NS       UINT64_C(1000000)
 #define MIB         (1024.0 * 1024)
 
 /* ---- Asking ---------------------------------------------------------------------------------------------------- */
+
+/* What the socket's file alone tells. Returns 0 or errno. */
+static int look_at_socket(const char *path)
+{
+    if (strlen(path) >= sizeof(((struct sockaddr_un *)NULL)->sun_path))
+        return ENAMETOOLONG;
+    return access(path, W_OK) == 0 ? 0 : errno;
+}
 
 /* What the library keeps trying, once, for its reason. Returns 0 or errno. */
 static int try_socket(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof(address.sun_path))
-        return ENAMETOOLONG;
     memcpy(address.sun_path, path, strlen(path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -71,6 +79,11 @@ static bool tell_unreachable(const char *path, int error)
     return false;
 }
 
+static bool is_reachable(const char *path, int error)
+{
+    return error == 0 || tell_unreachable(path, error);
+}
+
 /* The library's word on the connection, when it has one. */
 static bool take_events(struct strait_client *client, const char *path, int patience_ms, char **answer)
 {
@@ -88,14 +101,25 @@ static bool take_events(struct strait_client *client, const char *path, int pati
     return true;
 }
 
+static int patience_until(uint64_t now, uint64_t end)
+{
+    return end > now ? (int)((end - now) / MS_NS) + 1 : 0;
+}
+
+/* The daemon is told of every connection: only where none comes about is the socket tried by itself. */
 static bool await_answer(struct strait_client *client, const char *path, char **answer)
 {
-    uint64_t now = clock_ns(), end = now + PATIENCE_MS * UINT64_C(1000000);
-    bool asked = false;
+    uint64_t now = clock_ns(), end = now + PATIENCE_MS * MS_NS, probe = now + PROBE_MS * MS_NS;
+    bool asked = false, probed = false;
     for (; *answer == NULL && now < end; now = clock_ns()) {
         if (!asked && strait_client_connected(client))
             asked = strait_stats(client) == STRAIT_OK;
-        if (!take_events(client, path, (int)((end - now) / 1000000) + 1, answer))
+        if (!asked && !probed && now >= probe) {
+            if (!is_reachable(path, try_socket(path)))
+                return false;
+            probed = true;
+        }
+        if (!take_events(client, path, patience_until(now, asked || probed ? end : probe), answer))
             return false;
     }
     if (*answer == NULL)
@@ -110,11 +134,8 @@ static char *ask(const char *path)
     struct strait_client_config config = {.size = sizeof(config), .socket = path};
     struct strait_client *client;
     char *answer = NULL;
-    int error = try_socket(path);
-    if (error != 0) {
-        tell_unreachable(path, error);
+    if (!is_reachable(path, look_at_socket(path)))
         return NULL;
-    }
     enum strait_status status = strait_client_open(&config, &client);
     if (status != STRAIT_OK) {
         print_error(path, "%s", strait_status_string(status));
