@@ -346,6 +346,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     auth_random(&made->id, sizeof(made->id));
     snprintf(why, why_size, "%s", "out of memory");
     enum strait_status status = make_parts(made, why, why_size);
+    made->started = status == STRAIT_OK;
     start_turning(made);
     *node = made;
     if (status == STRAIT_OK && client_fd >= 0) {
@@ -423,7 +424,8 @@ void node_stop(struct node *node, bool drain)
 {
     node->draining = true;
     node->drain_until = uv_now(node->loop) + (drain ? node->options.drain_ms : 0);
-    log_write(node->log, LOG_INFO, "msg=stopping drain=%d", drain);
+    if (node->started)
+        log_write(node->log, LOG_INFO, "msg=stopping drain=%d", drain);
     node_wake(node);
 }
 

@@ -19,6 +19,7 @@ refuses() { # STATUS TEXT ARGUMENT...: ends with that status, and the text is al
     timeout 20 "$straitd" "$@" >out 2>err || code=$?
     [ $code -eq "$want" ] || fail "exit status $code, not $want: straitd $*"
     grep -qxF -e "straitd: $text" err || fail "straitd $* says: $(cat err)"
+    ! grep -q 'msg=stop' err || fail "straitd $* stops without having started: $(cat err)"
 }
 
 prints() { # TEXT ARGUMENT...
