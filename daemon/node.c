@@ -181,11 +181,22 @@ static bool arenas_fit(const struct node_options *options, char *why, size_t why
     return false;
 }
 
+/* No reason not to start: one who makes slots small need not know of targets. */
+static void tell_target(const struct node *node)
+{
+    const struct node_options *o = &node->options;
+    if (o->chunk_target > o->chunk_bytes)
+        log_write(node->log, LOG_INFO,
+                  "msg=\"chunk-target is cut to chunk-bytes\" chunk_target=%" PRIu64 " chunk_bytes=%" PRIu64,
+                  o->chunk_target, o->chunk_bytes);
+}
+
 static enum strait_status make_memory(struct node *node, char *why, size_t why_size)
 {
     const struct node_options *o = &node->options;
     if (!arenas_fit(o, why, why_size))
         return STRAIT_ERR_NO_MEMORY;
+    tell_target(node);
     uint32_t slot = (uint32_t)((o->chunk_bytes + 4095) / 4096 * 4096);
     uint64_t receive = o->arena_bytes / slot, send = o->send_bytes / slot;
     enum strait_status status =

@@ -92,4 +92,11 @@ starts() { # ARGUMENT...: it is ready, and ends when it is told to; what it says
 # shellcheck disable=SC2086
 starts $own $unusable --transports ucx,shm
 grep -q "msg=\"transport left out\" transport=ucx error=\"$error\"" err || fail "ucx is left out: $(cat err)"
+# shellcheck disable=SC2086
+starts $own --transports shm
+! grep -q chunk-target err || fail "of the defaults neither cuts the other: $(cat err)"
+# shellcheck disable=SC2086
+starts $own --transports shm --chunk-bytes 1M
+grep -q 'msg="chunk-target is cut to chunk-bytes" chunk_target=2097152 chunk_bytes=1048576' err ||
+    fail "a target above chunk-bytes is cut silently: $(cat err)"
 exit $failed
