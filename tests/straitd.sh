@@ -80,6 +80,7 @@ refuses 1 "transports = ucx: none can be used (ucx: $error)" $own $unusable
 [ ! -e s ] || fail "a daemon that did not start left its socket"
 
 starts() { # ARGUMENT...: it is ready, and ends when it is told to; what it says is in err
+    : >err # of the one before
     "$straitd" "$@" >out 2>err &
     daemon=$!
     for _ in $(seq 200); do
