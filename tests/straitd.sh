@@ -87,7 +87,7 @@ starts() { # ARGUMENT...: it is ready, and ends when it is told to; what it says
         grep -q msg=ready err && break
         sleep 0.1
     done
-    kill -TERM $daemon && wait $daemon || fail "straitd $* does not start, or not end: $(cat err)"
+    { kill -TERM $daemon && wait $daemon; } || fail "straitd $* does not start, or not end: $(cat err)"
 }
 
 # shellcheck disable=SC2086
