@@ -73,8 +73,8 @@ struct strait_client_config {
 /* Makes a client and begins to connect; it succeeds also while the daemon is away. config NULL: all defaults. On OK the
  * caller owns *client. ERR_INVALID (also a path that no socket can have), ERR_NO_MEMORY, ERR_IO (no descriptors left).
  * Embedded, it returns when the daemon runs, and its arenas are there, or did not start: ERR_INVALID (an option is
- * wrong), ERR_UNSUPPORTED (libstrait-node cannot be loaded, or can use none of the transports that the options name),
- * ERR_NO_MEMORY, ERR_IO; a line on stderr says more. */
+ * wrong), ERR_UNSUPPORTED (libstrait-node cannot be loaded), ERR_NO_MEMORY, ERR_IO (also none of the transports that
+ * the options name can be used); a line on stderr says more. */
 STRAIT_API enum strait_status strait_client_open(const struct strait_client_config *config,
                                                  struct strait_client **client);
 
