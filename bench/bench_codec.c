@@ -13,6 +13,7 @@
 #include "bench/report.h"
 #include "bench/rivals.h"
 #include "bench/tables.h"
+#include "bench/values.h"
 #include "tools/tensors.h"
 #include "tools/util.h"
 
@@ -190,7 +191,8 @@ static bool run_device(struct bench *bench)
 #ifdef STRAIT_BENCH_CUDA
     const struct codec_options *options = bench->options;
 
-    return tables_open(&bench->tensors, options->sources.inputs, options->sources.input_count) &&
+    return value_save_check(options->save) &&
+           tables_open(&bench->tensors, options->sources.inputs, options->sources.input_count) &&
            choose_codebook(bench) && device_codec_run(options, &bench->machine, &bench->tensors, bench->codebook);
 #else
     (void)bench;

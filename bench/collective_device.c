@@ -88,7 +88,7 @@ static enum exit_code run_options(const struct collective_options *options, cons
         fputs(collective_usage, stdout);
         return EXIT_CODE_OK;
     }
-    ranks = choose_ranks(options);
+    ranks = value_save_check(options->save) ? choose_ranks(options) : 0;
     if (ranks == 0)
         return EXIT_CODE_DATA;
     interrupts_catch();

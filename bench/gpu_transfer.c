@@ -86,6 +86,8 @@ static enum exit_code run_options(const struct gpu_options *options, const struc
         fputs(gpu_usage, stdout);
         return EXIT_CODE_OK;
     }
+    if (!value_save_check(options->save))
+        return EXIT_CODE_DATA;
     bench = calloc(1, sizeof(*bench));
     if (bench == NULL) {
         print_error(NULL, "out of memory");

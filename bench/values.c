@@ -1,7 +1,11 @@
 #include "bench/values.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <strait/codec.h>
 
@@ -92,6 +96,29 @@ bool value_daemon(const char *text, const char **daemon, unsigned *count)
     }
     daemon[(*count)++] = text;
     return true;
+}
+
+static bool can_write(const char *path)
+{
+    struct stat info;
+    bool made = lstat(path, &info) != 0;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+        return true; /* the reader of a pipe would take it for the end */
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return false;
+    close(fd);
+    if (made)
+        unlink(path);
+    return true;
+}
+
+bool value_save_check(const char *path)
+{
+    if (path == NULL || can_write(path))
+        return true;
+    print_error(path, "cannot be written: %s", strerror(errno));
+    return false;
 }
 
 bool value_save(const char *path, bool (*print)(const void *arg, FILE *stream), const void *arg)

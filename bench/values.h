@@ -31,6 +31,8 @@ bool value_coding(const char *name, enum strait_coding codings[CODINGS_MAX], uns
 /* One more option of every daemon, "name=value". `daemon` holds DAEMON_OPTIONS_MAX. */
 bool value_daemon(const char *text, const char **daemon, unsigned *count);
 
+/* --save, before anything is measured: can it be written? What is there stays as it is. path NULL: true. */
+bool value_save_check(const char *path);
 /* --save: lets `print` write to a file. path NULL: nothing is to be done. */
 bool value_save(const char *path, bool (*print)(const void *arg, FILE *stream), const void *arg);
 

@@ -8,8 +8,7 @@
 
 #include "client/client.h"
 #include "client/words.h"
-
-#define DEFAULT_SOCKET "/run/strait/straitd.sock"
+#include "internal/default_socket.h"
 
 bool params_known(const void *params, size_t size, size_t known)
 {
@@ -24,17 +23,25 @@ bool params_known(const void *params, size_t size, size_t known)
 
 /* ---- Open -------------------------------------------------------------------------------------------------------- */
 
-static const char *socket_path(const struct strait_client_config *config)
-{
-    if (config->socket != NULL)
-        return config->socket;
-    const char *path = getenv("STRAIT_SOCKET");
-    return path != NULL && path[0] != '\0' ? path : DEFAULT_SOCKET;
-}
-
 static bool path_fits(const char *path)
 {
     return path[0] != '\0' && strlen(path) < sizeof(((struct sockaddr_un *)NULL)->sun_path);
+}
+
+/* The paths are settled now: the environment is the program's to change later. */
+static enum strait_status look_for_socket(struct strait_client *client)
+{
+    char own[SOCKET_PATH_MAX + 1];
+    const char *told = socket_told(), *path = told != NULL ? told : SOCKET_OF_THE_NODE;
+    if (!path_fits(path))
+        return STRAIT_ERR_INVALID;
+    client->socket = strdup(path);
+    if (client->socket == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    if (told != NULL || !socket_of_user(own))
+        return STRAIT_OK;
+    client->own_socket = strdup(own);
+    return client->own_socket != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
 }
 
 /* Embedded or not decides which of the two strings is there. */
@@ -42,10 +49,11 @@ static enum strait_status copy_target(struct strait_client *client, const struct
 {
     if (config->embedded != NULL)
         return (client->embedded = strdup(config->embedded)) != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
-    const char *path = socket_path(config);
-    if (!path_fits(path))
+    if (config->socket == NULL)
+        return look_for_socket(client);
+    if (!path_fits(config->socket))
         return STRAIT_ERR_INVALID;
-    return (client->socket = strdup(path)) != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+    return (client->socket = strdup(config->socket)) != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
 }
 
 static bool watch(const struct strait_client *client, int fd)
@@ -142,6 +150,7 @@ void strait_client_close(struct strait_client *client)
     close_fd(client->epoll_fd);
     free(client->buckets);
     free(client->embedded);
+    free(client->own_socket);
     free(client->socket);
     free(client);
 }

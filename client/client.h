@@ -66,6 +66,8 @@ struct strait_client {
     uint64_t timer_at; /* what timer_fd is set to, NEVER: nothing */
     uint64_t next_due; /* no transfer is due earlier; may be too early */
     char *socket;      /* path, or NULL when embedded */
+    char *own_socket;  /* where a daemon of this user's own would be, which goes first; or NULL */
+    bool uses_own;     /* settled once a daemon has answered */
     char *embedded;    /* options, or NULL */
 
     enum connection_state state;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "internal/default_socket.h"
 
 #ifndef STRAIT_VERSION
 #define STRAIT_VERSION "unknown"
@@ -135,11 +136,22 @@ static int connect_socket(const char *path)
     return -1;
 }
 
-static enum strait_status open_socket(const struct strait_client *client, int *fd)
+/* Nobody said which daemon. The one that has answered is kept: pools are known by its address. */
+static int connect_somewhere(struct strait_client *client)
+{
+    bool own = client->own_socket != NULL && socket_is_ours(client->own_socket);
+    if (!client->welcomed)
+        client->uses_own = own;
+    if (!client->uses_own)
+        return connect_socket(client->socket);
+    return own ? connect_socket(client->own_socket) : -1;
+}
+
+static enum strait_status open_socket(struct strait_client *client, int *fd)
 {
     if (client->embedded != NULL)
         return embedded_start(client->embedded, fd);
-    *fd = connect_socket(client->socket);
+    *fd = connect_somewhere(client);
     return *fd >= 0 ? STRAIT_OK : STRAIT_ERR_IO;
 }
 

@@ -21,8 +21,17 @@ if(STRAIT_TOOLS)
     install(FILES docs/strait.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
     install(FILES tests/data/kv-slice.safetensors DESTINATION ${CMAKE_INSTALL_DATADIR}/strait)
 endif()
-install(FILES LICENSE kernels/FORMAT.md docs/protocol.md docs/operations.md docs/security.md docs/transports.md
-    docs/collectives.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE kernels/FORMAT.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# They lie in one folder there: links to each other are kept, those to files that are not installed become names.
+foreach(name protocol operations security transports collectives)
+    file(READ docs/${name}.md text)
+    string(REPLACE "](../kernels/FORMAT.md)" "](FORMAT.md)" text "${text}")
+    string(REPLACE "](plan.md)" "](../docs/plan.md)" text "${text}")
+    string(REGEX REPLACE "\\[[^]]*\\]\\(\\.\\./([^)#]*)[^)]*\\)" "`\\1` in the source tree" text "${text}")
+    file(WRITE ${PROJECT_BINARY_DIR}/doc/${name}.md "${text}")
+    install(FILES ${PROJECT_BINARY_DIR}/doc/${name}.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS docs/${name}.md)
+endforeach()
 
 # ---- The service -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 void coll_say(const char *format, ...)
 {
@@ -15,10 +16,19 @@ void coll_say(const char *format, ...)
     fprintf(stderr, "strait-coll: %s\n", line);
 }
 
+#define PREFIX    "STRAIT_COLL_"
+#define NAMES_MAX 32u
+
+/* Those that were asked for: all that there are. */
+static const char *names[NAMES_MAX];
+static unsigned name_count;
+
 /* Empty is not set. */
 static const char *setting(const char *name)
 {
     const char *value = getenv(name);
+    if (name_count < NAMES_MAX)
+        names[name_count++] = name;
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
@@ -34,13 +44,33 @@ static unsigned choice(const char *name, const char *const words[], unsigned cou
     return 0;
 }
 
+static bool is_known(const char *variable, size_t size)
+{
+    for (unsigned i = 0; i < name_count; i++)
+        if (strlen(names[i]) == size && memcmp(names[i], variable, size) == 0)
+            return true;
+    return false;
+}
+
+/* A name with a typing error in it would leave its owner with the default, and the belief that it is not. */
+static void tell_unknown(void)
+{
+    for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {
+        const size_t size = strcspn(*variable, "=");
+        const bool ours = strncmp(*variable, PREFIX, strlen(PREFIX)) == 0;
+        const bool set = (*variable)[size] == '=' && (*variable)[size + 1] != '\0';
+        if (ours && set && !is_known(*variable, size))
+            coll_say("%.*s is not a setting: not used", (int)size, *variable);
+    }
+}
+
 struct coll_settings coll_settings_read(void)
 {
     static const char *const modes[] = {"raw", "auto", "compress", "off"};
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
-    return (struct coll_settings){
+    const struct coll_settings settings = {
         .raw = mode == 0,
         .forced = mode == 2,
         .off = mode == 3,
@@ -49,4 +79,6 @@ struct coll_settings coll_settings_read(void)
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .library = setting("STRAIT_COLL_NCCL"),
     };
+    tell_unknown();
+    return settings;
 }

@@ -16,7 +16,8 @@ struct coll_settings {
     const char *library; /* NULL: not named */
 };
 
-/* Says on stderr what it does not understand, which is then as if it were not set. */
+/* Says on stderr which values it does not understand, which are then as if they were not set, and which names of
+ * variables (STRAIT_COLL_...) it does not know. */
 struct coll_settings coll_settings_read(void);
 
 /* A line on stderr. */

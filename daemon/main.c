@@ -188,7 +188,8 @@ int main(int argc, char **argv)
     uv_run(&program.loop, UV_RUN_DEFAULT);
     node_destroy(program.node);
     (void)uv_loop_close(&program.loop);
-    log_write(program.log, LOG_INFO, "msg=stopped");
+    if (made == STRAIT_OK)
+        log_write(program.log, LOG_INFO, "msg=stopped");
     log_destroy(program.log);
     return made == STRAIT_OK ? program.status : 1;
 }

@@ -181,11 +181,22 @@ static bool arenas_fit(const struct node_options *options, char *why, size_t why
     return false;
 }
 
+/* No reason not to start: one who makes slots small need not know of targets. */
+static void tell_target(const struct node *node)
+{
+    const struct node_options *o = &node->options;
+    if (o->chunk_target > o->chunk_bytes)
+        log_write(node->log, LOG_INFO,
+                  "msg=\"chunk-target is cut to chunk-bytes\" chunk_target=%" PRIu64 " chunk_bytes=%" PRIu64,
+                  o->chunk_target, o->chunk_bytes);
+}
+
 static enum strait_status make_memory(struct node *node, char *why, size_t why_size)
 {
     const struct node_options *o = &node->options;
     if (!arenas_fit(o, why, why_size))
         return STRAIT_ERR_NO_MEMORY;
+    tell_target(node);
     uint32_t slot = (uint32_t)((o->chunk_bytes + 4095) / 4096 * 4096);
     uint64_t receive = o->arena_bytes / slot, send = o->send_bytes / slot;
     enum strait_status status =
@@ -242,7 +253,10 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .codebook_id = node->codebook != NULL ? strait_codebook_id(node->codebook) : NULL,
                                   .events = &exchange_peers_events,
                                   .owner = node};
-    return peers_open(&config, &node->peers, why, why_size);
+    enum strait_status status = peers_open(&config, &node->peers, why, why_size);
+    if (status == STRAIT_OK && !peers_can_travel(node->peers, why, why_size)) /* ready, but for nothing */
+        status = STRAIT_ERR_UNSUPPORTED;
+    return status;
 }
 
 static enum strait_status make_http(struct node *node, char *why, size_t why_size)
@@ -343,6 +357,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     auth_random(&made->id, sizeof(made->id));
     snprintf(why, why_size, "%s", "out of memory");
     enum strait_status status = make_parts(made, why, why_size);
+    made->started = status == STRAIT_OK;
     start_turning(made);
     *node = made;
     if (status == STRAIT_OK && client_fd >= 0) {
@@ -420,7 +435,8 @@ void node_stop(struct node *node, bool drain)
 {
     node->draining = true;
     node->drain_until = uv_now(node->loop) + (drain ? node->options.drain_ms : 0);
-    log_write(node->log, LOG_INFO, "msg=stopping drain=%d", drain);
+    if (node->started)
+        log_write(node->log, LOG_INFO, "msg=stopping drain=%d", drain);
     node_wake(node);
 }
 

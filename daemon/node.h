@@ -55,6 +55,7 @@ struct node {
     uint64_t id, incarnation, epoch_counter;
     uint64_t gpus_failed; /* bits, by number */
 
+    bool started;  /* all of it was made */
     bool draining; /* no new requests */
     bool stopping; /* everything is being closed */
     uint64_t drain_until;

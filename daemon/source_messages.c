@@ -76,6 +76,8 @@ void source_send_end(struct source *source, enum strait_reason reason)
         local_post(source->node, source->local, NULL, &event);
         return;
     }
+    if (source->peer == NULL)
+        return; /* nobody is there to hear of it */
     struct message message = {.type = MESSAGE_END};
     message.end = (struct message_end){
         .leg = source->id, .epoch = source->epoch, .state = STRAIT_FAILED, .reason = (uint32_t)reason};

@@ -111,7 +111,8 @@ FAKE_GPUS=1 refused 1 'need two' --size 64K
 refused 1 'there are 2' --gpus 3 --size 64K
 refused 1 'cannot open' --size 64K --library /nonexistent/libstrait-coll.so.0
 refused 1 'not NCCL' --size 64K --nccl "$coll"
-refused 1 'cannot be written' --size 64K --types bf16 --ops all_gather --save /nonexistent/file
+refused 1 '/nonexistent/file: cannot be written: No such file' --size 64K --types bf16 --ops all_gather --save /nonexistent/file
+[ ! -s out ] || fail "it measured before it looked at --save: $(cat out)"
 refused 2 'unknown value' --ops all_sing
 refused 2 'unknown value' --types int8
 refused 2 'unknown value' --links telegraph

@@ -80,7 +80,13 @@ FAKE_NO_GPU=1 refused 1 'no GPU: no GPU is plugged in' --size 1M
 refused 1 'there are GPUs 0 to 1' --to-gpu 2 --size 1M
 refused 1 'has 1 to' --size 16
 refused 1 'has ended' --size 1M --daemon chunk-bytes=1
-refused 1 'cannot be written' --wires pinned --coding raw --size 1M --repeats 1 --save /nonexistent/file
+refused 1 '/nonexistent/file: cannot be written: No such file' --wires pinned --coding raw --size 1M --save /nonexistent/file
+[ ! -s out ] || fail "it measured before it looked at --save: $(cat out)"
+echo old >old.json
+refused 1 'has ended' --size 1M --daemon chunk-bytes=1 --save old.json
+[ "$(cat old.json)" = old ] || fail "a bench that failed took the old figures: $(cat old.json)"
+refused 1 'has ended' --size 1M --daemon chunk-bytes=1 --save new.json
+[ ! -e new.json ] || fail "a bench that failed left an empty file"
 refused 2 'multiple of 16' --page 4097
 refused 2 'unknown value' --wires telegraph
 refused 2 'exclude each other' --codebook x --calib y

@@ -189,6 +189,16 @@ refused 1 'exists' encode named
 refused 1 'exists' decode named.strait
 refused 1 'exists' decode named.strait values
 same values named "after a refusal"
+ln values hard
+cp named.strait before
+for out in values ./values hard; do
+    refused 1 'is the input itself' encode -f values $out
+done
+"$strait" encode -f - - <values >>values 2>refused.err && fail "an input is written to its own end"
+grep -q 'stdout: is the input itself' refused.err || fail "the input is stdout: $(cat refused.err)"
+refused 1 'is the input itself' decode -f named.strait named.strait
+rm hard
+same values named "what was to replace itself" && same before named.strait "the same, decoded"
 ln -sf named.strait link
 "$strait" encode -qf noise link && [ -L link ] && "$strait" decode -q named.strait other3 && same noise other3 "a symbolic link"
 "$strait" encode -q values /dev/null && [ -c /dev/null ] || fail "encoding to a device"

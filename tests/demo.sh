@@ -158,6 +158,11 @@ says out '^no peers' "status"
 STRAIT_SOCKET=$socket status_is 0 "$strait" status --json
 python3 -c 'import json; s = json.load(open("out")); assert s["gauges"]["slots"] == 4 and s["peers"] == []' ||
     fail "the JSON of status: $(cat out)"
+for _ in $(seq 50); do
+    [ "$(grep -c 'msg="client left"' log)" -lt 2 ] || break
+    sleep 0.1
+done
+[ "$(grep -c 'msg="client left"' log)" -eq 2 ] || fail "each status is one client: $(cat log)"
 
 # A peer that is reached, and one that is not any more, with the reason.
 waiter=${STRAIT_WAITER:-$(dirname "$strait")/../tests/demo_waiter}

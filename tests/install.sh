@@ -114,6 +114,14 @@ for file in share/man/man1/strait.1 share/man/man8/straitd.8 lib/systemd/system/
 done
 grep -q "ExecStart=.*/bin/straitd" "$prefix/lib/systemd/system/straitd.service"
 ! find "$prefix" -name '*internal*' | grep .
+docs=$(dirname "$(find "$prefix" -name operations.md)")
+grep -oE '\]\([^)]*\)' "$docs"/*.md | sed 's/:](/ /; s/[#)].*//' | while read -r file link; do
+    case $link in
+    '' | http*) ;;
+    *) test -e "$docs/$link" || { echo "$file links to $link, which is not installed" && false; } ;;
+    esac
+done
+grep -q '](security.md)' "$docs/operations.md"
 
 # A second installation leaves the operator's configuration alone.
 echo "# changed" >>"$prefix/etc/strait/straitd.conf"

@@ -19,6 +19,7 @@ refuses() { # STATUS TEXT ARGUMENT...: ends with that status, and the text is al
     timeout 20 "$straitd" "$@" >out 2>err || code=$?
     [ $code -eq "$want" ] || fail "exit status $code, not $want: straitd $*"
     grep -qxF -e "straitd: $text" err || fail "straitd $* says: $(cat err)"
+    ! grep -q 'msg=stop' err || fail "straitd $* stops without having started: $(cat err)"
 }
 
 prints() { # TEXT ARGUMENT...
@@ -64,9 +65,39 @@ if [ "$memory" -lt 1000000000 ]; then
     refuses 1 "arenas (arena-bytes, send-bytes): $(((memory + 4096) / 1024)) MiB, where this machine has $((memory / 1024))" \
         $own --arena-bytes "${memory}K"
 fi
+# shellcheck disable=SC2086
+refuses 1 "nccl-options: 'blocks=x' is not understood" $own --nccl-options blocks=x
+unusable="--transports ucx" error="not in this build"
 if [ "${HAS_UCX:-0}" = 1 ]; then
     # shellcheck disable=SC2086
     refuses 1 "ucx-options: 'colour=red' is not understood" $own --ucx-options colour=red
+    # shellcheck disable=SC2086
+    refuses 1 "nccl-options: 'colour=red' is not understood" $own --nccl-options colour=red
+    unusable="--transports ucx --ucx-options tls=foo" error="input or output error"
 fi
+# shellcheck disable=SC2086
+refuses 1 "transports = ucx: none can be used (ucx: $error)" $own $unusable
 [ ! -e s ] || fail "a daemon that did not start left its socket"
+
+starts() { # ARGUMENT...: it is ready, and ends when it is told to; what it says is in err
+    : >err # of the one before
+    "$straitd" "$@" >out 2>err &
+    daemon=$!
+    for _ in $(seq 200); do
+        grep -q msg=ready err && break
+        sleep 0.1
+    done
+    { kill -TERM $daemon && wait $daemon; } || fail "straitd $* does not start, or not end: $(cat err)"
+}
+
+# shellcheck disable=SC2086
+starts $own $unusable --transports ucx,shm
+grep -q "msg=\"transport left out\" transport=ucx error=\"$error\"" err || fail "ucx is left out: $(cat err)"
+# shellcheck disable=SC2086
+starts $own --transports shm
+! grep -q chunk-target err || fail "of the defaults neither cuts the other: $(cat err)"
+# shellcheck disable=SC2086
+starts $own --transports shm --chunk-bytes 1M
+grep -q 'msg="chunk-target is cut to chunk-bytes" chunk_target=2097152 chunk_bytes=1048576' err ||
+    fail "a target above chunk-bytes is cut silently: $(cat err)"
 exit $failed

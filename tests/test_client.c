@@ -5,8 +5,14 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "internal/default_socket.h"
+
+#define OTHER_USER 12345 /* whom this process becomes when it is root's */
 
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
@@ -354,6 +360,82 @@ START_TEST(what_cannot_be_opened_says_why)
 }
 END_TEST
 
+/* A folder as XDG_RUNTIME_DIR names it, of a user other than root, which the case's process becomes. */
+static void own_folder(char folder[32])
+{
+    char inner[64];
+    strcpy(folder, "/tmp/strait-user-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(inner, sizeof(inner), "%s/strait", folder);
+    ck_assert_int_eq(0, mkdir(inner, 0755));
+    if (geteuid() == 0) {
+        ck_assert_int_eq(0, chmod(folder, 0755));
+        ck_assert_int_eq(0, chown(folder, OTHER_USER, (gid_t)-1));
+        ck_assert_int_eq(0, chown(inner, OTHER_USER, (gid_t)-1));
+        ck_assert_int_eq(0, seteuid(OTHER_USER));
+    }
+    setenv("XDG_RUNTIME_DIR", folder, 1);
+    unsetenv("STRAIT_SOCKET");
+}
+
+static void remove_own_folder(const char *folder)
+{
+    char inner[64];
+    (void)seteuid(getuid());
+    snprintf(inner, sizeof(inner), "%s/strait", folder);
+    fake_stop_listening();
+    rmdir(inner);
+    ck_assert_int_eq(0, rmdir(folder));
+}
+
+START_TEST(a_daemon_of_the_users_own_is_found_when_it_comes)
+{
+    char folder[32], first[sizeof(fake.path)];
+    memcpy(first, fake.path, sizeof(first));
+    own_folder(folder);
+    ck_assert_int_eq(STRAIT_OK, strait_client_open(NULL, &client));
+    settle();
+    snprintf(fake.path, sizeof(fake.path), "%s/strait/straitd.sock", folder);
+    fake_listen();
+    until(find_got(MESSAGE_HELLO, 0) != NULL);
+    strait_client_close(client);
+    client = NULL;
+    remove_own_folder(folder);
+    memcpy(fake.path, first, sizeof(first));
+}
+END_TEST
+
+START_TEST(a_socket_that_others_have_put_there_is_none_of_ours)
+{
+    char folder[32], own[SOCKET_PATH_MAX + 1], first[sizeof(fake.path)];
+    memcpy(first, fake.path, sizeof(first));
+    own_folder(folder);
+    ck_assert(socket_of_user(own));
+    ck_assert_str_eq(SOCKET_OF_THE_NODE, socket_to_try(own)); /* nothing is there */
+    snprintf(fake.path, sizeof(fake.path), "%s/strait/straitd.sock", folder);
+    fake_listen();
+    ck_assert_str_eq(fake.path, socket_to_try(own));
+    if (getuid() == 0) {
+        ck_assert_int_eq(0, seteuid(0));
+        ck_assert_str_eq(SOCKET_OF_THE_NODE, socket_to_try(own)); /* root's is the node's */
+        ck_assert_int_eq(0, chown(fake.path, OTHER_USER + 1, (gid_t)-1));
+        ck_assert_int_eq(0, seteuid(OTHER_USER));
+        ck_assert_str_eq(SOCKET_OF_THE_NODE, socket_to_try(own));
+        ck_assert_int_eq(0, seteuid(0));
+        ck_assert_int_eq(0, chown(fake.path, 0, (gid_t)-1));
+        ck_assert_int_eq(0, seteuid(OTHER_USER));
+        ck_assert_str_eq(fake.path, socket_to_try(own));
+    }
+    fake_stop_listening();
+    ck_assert_int_eq(0, symlink(first, fake.path)); /* not a socket by itself */
+    ck_assert_str_eq(SOCKET_OF_THE_NODE, socket_to_try(own));
+    setenv("STRAIT_SOCKET", "/told", 1);
+    ck_assert_str_eq("/told", socket_to_try(own));
+    remove_own_folder(folder);
+    memcpy(fake.path, first, sizeof(first));
+}
+END_TEST
+
 START_TEST(states_and_reasons_have_names)
 {
     ck_assert_str_eq("failed", strait_state_string(STRAIT_FAILED));
@@ -385,6 +467,8 @@ int main(void)
     tests = client_case(suite, "rest");
     tcase_add_test(tests, memory_is_sealed_zeroed_and_whole_pages);
     tcase_add_test(tests, what_cannot_be_opened_says_why);
+    tcase_add_test(tests, a_daemon_of_the_users_own_is_found_when_it_comes);
+    tcase_add_test(tests, a_socket_that_others_have_put_there_is_none_of_ours);
     tcase_add_test(tests, states_and_reasons_have_names);
     return client_main(suite);
 }

@@ -95,7 +95,10 @@ START_TEST(status_values_are_pinned)
                           STRAIT_ERR_CODEBOOK,
                           STRAIT_ERR_INTEGRITY,
                           STRAIT_ERR_PAGE_ID,
-                          STRAIT_ERR_IO};
+                          STRAIT_ERR_IO,
+                          STRAIT_ERR_AGAIN,
+                          STRAIT_ERR_DEVICE};
+    ck_assert_str_eq("unknown status", strait_status_string(-COUNT(pinned))); /* all there are */
     for (int i = 0; i < COUNT(pinned); i++)
         ck_assert_int_eq(-i, pinned[i]);
 }

@@ -409,6 +409,23 @@ START_TEST(options_are_checked)
 }
 END_TEST
 
+START_TEST(texts_of_options_are_checked_without_NCCL)
+{
+    static const char *const bad[] = {"timeout_ms=0", "blocks=x",   "blocks=3",         "library=libnccl.so",
+                                      "carrier=shm",  "blocks=8 x", "carrier=ucx foo=1"};
+    char text[256];
+    nccl_use_calls(NULL); /* looking for them would be told, or find the plugin */
+    for (int i = 0; i < COUNT(bad); i++)
+        if (strstr(bad[i], "carrier=ucx") == NULL || transport_find("ucx") != NULL)
+            ck_assert_msg(transport_check(&transport_nccl, bad[i]) == STRAIT_ERR_INVALID, "taken: %s", bad[i]);
+    ck_assert_int_eq(STRAIT_OK, transport_check(&transport_nccl, ""));
+    ck_assert_int_eq(STRAIT_OK, transport_check(&transport_nccl, "blocks=16 carrier=loopback library=/nowhere/nccl"));
+    transport_missing(&transport_nccl, text, sizeof(text));
+    ck_assert_ptr_null(strstr(text, "plugin"));
+    nccl_use_calls(&fake_nccl_calls);
+}
+END_TEST
+
 START_TEST(what_is_missing_is_told)
 {
     char page[4096], text[256] = "?";
@@ -458,6 +475,7 @@ static Suite *suite(void)
     tcase_add_test(tests, ends_that_NCCL_would_not_connect_are_told_apart);
     tcase_add_test(tests, links_share_the_GPU);
     tcase_add_test(tests, options_are_checked);
+    tcase_add_test(tests, texts_of_options_are_checked_without_NCCL);
     tcase_add_test(tests, what_is_missing_is_told);
     suite_add_tcase(all, tests);
     return all;

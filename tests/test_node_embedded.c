@@ -99,6 +99,7 @@ static const struct bad_options {
     {SMALL "arena-bytes = many\n", "embedded options:5: arena-bytes: many is not a size", STRAIT_ERR_INVALID},
     {"listen = 8.8.8.8:1\n", "listen: 8.8.8.8:1 is not a loopback address", STRAIT_ERR_INVALID},
     {SMALL "codebook = /nonexistent\n", "codebook: /nonexistent: No such file or directory", STRAIT_ERR_IO},
+    {SIZES "transports = ucx\nucx-options = tls=foo\n", "transports = ucx: none can be used (ucx: ", STRAIT_ERR_IO},
 };
 
 START_TEST(bad_options_are_told_at_once)

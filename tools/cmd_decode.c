@@ -233,7 +233,8 @@ static bool decode_run(const struct decode_options *options)
     if (options->verify)
         ok = decode_source(options, &source, NULL);
     else
-        ok = output_open(&output, options->output, source.mode, options->force) &&
+        ok = source_survives(&source, options->output) &&
+             output_open(&output, options->output, source.mode, options->force) &&
              decode_source(options, &source, &output);
     source_close(&source);
     return ok;

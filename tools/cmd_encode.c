@@ -301,7 +301,7 @@ static bool encode_run(const struct encode_options *options)
 
     if (!output_allowed(options->output, options->force) || !source_open(&source, options->input))
         return false;
-    ok = !must_spool(options, &source) || source_spool(&source);
+    ok = source_survives(&source, options->output) && (!must_spool(options, &source) || source_spool(&source));
     ok = ok && encode_source(options, &source, started);
     source_close(&source);
     return ok;

@@ -13,6 +13,7 @@
 #include <cjson/cJSON.h>
 #include <strait/strait.h>
 
+#include "internal/default_socket.h"
 #include "tools/util.h"
 
 static const char usage[] =
@@ -21,24 +22,32 @@ static const char usage[] =
     "Asks the straitd of this node how it is: its clients and pools, its arenas, and of each peer how it is reached,\n"
     "or why it is not.\n"
     "\n"
-    "  --socket PATH        the daemon's socket ($STRAIT_SOCKET, or /run/strait/straitd.sock)\n"
+    "  --socket PATH        the daemon's socket (else $STRAIT_SOCKET, that of this user's own daemon in\n"
+    "                       $XDG_RUNTIME_DIR, or /run/strait/straitd.sock)\n"
     "  --json               all figures, as the daemon gives them\n"
     "  -h, --help           print this\n"
     "\n"
     "Exit status: 0 it answered, 1 it did not, 2 bad usage.\n";
 
-#define DEFAULT_SOCKET "/run/strait/straitd.sock"
-#define PATIENCE_MS    2000u
-#define MIB            (1024.0 * 1024)
+#define PATIENCE_MS 2000u
+#define PROBE_MS    500u /* a daemon that is there has greeted by then; else one looks why not */
+#define MS_NS       UINT64_C(1000000)
+#define MIB         (1024.0 * 1024)
 
 /* ---- Asking ---------------------------------------------------------------------------------------------------- */
+
+/* What the socket's file alone tells. Returns 0 or errno. */
+static int look_at_socket(const char *path)
+{
+    if (strlen(path) >= sizeof(((struct sockaddr_un *)NULL)->sun_path))
+        return ENAMETOOLONG;
+    return access(path, W_OK) == 0 ? 0 : errno;
+}
 
 /* What the library keeps trying, once, for its reason. Returns 0 or errno. */
 static int try_socket(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof(address.sun_path))
-        return ENAMETOOLONG;
     memcpy(address.sun_path, path, strlen(path));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -70,6 +79,11 @@ static bool tell_unreachable(const char *path, int error)
     return false;
 }
 
+static bool is_reachable(const char *path, int error)
+{
+    return error == 0 || tell_unreachable(path, error);
+}
+
 /* The library's word on the connection, when it has one. */
 static bool take_events(struct strait_client *client, const char *path, int patience_ms, char **answer)
 {
@@ -87,14 +101,25 @@ static bool take_events(struct strait_client *client, const char *path, int pati
     return true;
 }
 
+static int patience_until(uint64_t now, uint64_t end)
+{
+    return end > now ? (int)((end - now) / MS_NS) + 1 : 0;
+}
+
+/* The daemon is told of every connection: only where none comes about is the socket tried by itself. */
 static bool await_answer(struct strait_client *client, const char *path, char **answer)
 {
-    uint64_t now = clock_ns(), end = now + PATIENCE_MS * UINT64_C(1000000);
-    bool asked = false;
+    uint64_t now = clock_ns(), end = now + PATIENCE_MS * MS_NS, probe = now + PROBE_MS * MS_NS;
+    bool asked = false, probed = false;
     for (; *answer == NULL && now < end; now = clock_ns()) {
         if (!asked && strait_client_connected(client))
             asked = strait_stats(client) == STRAIT_OK;
-        if (!take_events(client, path, (int)((end - now) / 1000000) + 1, answer))
+        if (!asked && !probed && now >= probe) {
+            if (!is_reachable(path, try_socket(path)))
+                return false;
+            probed = true;
+        }
+        if (!take_events(client, path, patience_until(now, asked || probed ? end : probe), answer))
             return false;
     }
     if (*answer == NULL)
@@ -109,11 +134,8 @@ static char *ask(const char *path)
     struct strait_client_config config = {.size = sizeof(config), .socket = path};
     struct strait_client *client;
     char *answer = NULL;
-    int error = try_socket(path);
-    if (error != 0) {
-        tell_unreachable(path, error);
+    if (!is_reachable(path, look_at_socket(path)))
         return NULL;
-    }
     enum strait_status status = strait_client_open(&config, &client);
     if (status != STRAIT_OK) {
         print_error(path, "%s", strait_status_string(status));
@@ -252,12 +274,6 @@ static const struct option long_options[] = {
     {0},
 };
 
-static const char *default_socket(void)
-{
-    const char *path = getenv("STRAIT_SOCKET");
-    return path != NULL && path[0] != '\0' ? path : DEFAULT_SOCKET;
-}
-
 static bool status(const char *path, bool json)
 {
     char *answer = ask(path);
@@ -273,7 +289,8 @@ static bool status(const char *path, bool json)
 int cmd_status(int argc, char **argv)
 {
     static char name[] = "strait status";
-    const char *path = default_socket();
+    char own[SOCKET_PATH_MAX + 1];
+    const char *path = socket_to_try(own);
     bool json = false;
     int option;
     command_begin(argv, name);

@@ -54,11 +54,18 @@ static void decode_work(void *job_, void *slot_)
 
 /* ---- Giving ---------------------------------------------------------------------------------------------------- */
 
+/* That a chunk names the file's set is checked where it is read. */
+static const char *chunk_text(enum strait_status status)
+{
+    return status == STRAIT_ERR_CODEBOOK ? "it names a table that the codebook set lacks"
+                                         : strait_status_string(status);
+}
+
 static bool tell_chunk(const struct decode_job *job, const struct decode_slot *slot)
 {
     print_error(job->task->source->name,
                 "chunk %" PRIu64 " at byte %" PRIu64 ", from byte %" PRIu64 " of the original: %s", job->totals.chunks,
-                slot->file_offset, job->original.bytes, strait_status_string(slot->decoder.status));
+                slot->file_offset, job->original.bytes, chunk_text(slot->decoder.status));
     return false;
 }
 

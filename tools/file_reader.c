@@ -144,7 +144,7 @@ static bool check_info(const struct file_reader *reader, uint64_t begin, const u
         return chunk_fail(reader, begin, strait_status_string(status));
     if (!is_zero_id(info->codebook_id) &&
         memcmp(info->codebook_id, reader->header.codebook_id, STRAIT_CODEBOOK_ID_BYTES) != 0)
-        return chunk_fail(reader, begin, strait_status_string(STRAIT_ERR_CODEBOOK));
+        return chunk_fail(reader, begin, "it names another codebook set than the file's");
     return reader->chunk_count < UINT32_MAX || chunk_fail(reader, begin, "too many chunks");
 }
 

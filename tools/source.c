@@ -61,6 +61,19 @@ void source_close(struct source *source)
     buffer_fini(&source->head);
 }
 
+bool source_survives(const struct source *source, const char *output)
+{
+    struct stat in, out;
+    bool is_stdout = strcmp(output, "-") == 0;
+    int found = is_stdout ? fstat(STDOUT_FILENO, &out) : stat(output, &out);
+
+    if (found != 0 || fstat(source->fd, &in) != 0 || !S_ISREG(in.st_mode) || in.st_dev != out.st_dev ||
+        in.st_ino != out.st_ino)
+        return true;
+    print_error(is_stdout ? "stdout" : output, "is the input itself: name another file");
+    return false;
+}
+
 /* ---- Reading --------------------------------------------------------------------------------------------------- */
 
 /* read(2) until the buffer is full or the input ends. */

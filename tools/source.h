@@ -27,6 +27,10 @@ struct source {
 bool source_open(struct source *source, const char *path);
 void source_close(struct source *source);
 
+/* Whether an output of this name ("-": stdout) leaves the input as it is: it is not the same file. Else stderr is told.
+ */
+bool source_survives(const struct source *source, const char *output);
+
 /* Copies the rest of a pipe to an unnamed file in $TMPDIR, so that it can be read twice. Only before source_read. */
 bool source_spool(struct source *source);
 

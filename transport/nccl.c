@@ -100,6 +100,18 @@ static enum strait_status create_with(const struct transport_arena *arena, const
     return status;
 }
 
+/* The text alone: NCCL is loaded when a GPU is taken into use. */
+static enum strait_status nccl_check(const char *text)
+{
+    struct nccl_options options;
+    enum strait_status status = nccl_options_read(text, &options);
+    if (status != STRAIT_OK)
+        return status;
+    status = transport_check(options.carrier, options.rest);
+    free(options.rest);
+    return status;
+}
+
 static enum strait_status nccl_create(const struct transport_arena *arena, const struct transport_events *events,
                                       void *owner, const char *text, struct transport **transport)
 {
@@ -174,6 +186,7 @@ const struct transport_ops transport_nccl = {
     .receive_memory = TRANSPORT_CUDA,
     .direct = false,
     .missing = nccl_missing,
+    .check = nccl_check,
     .create = nccl_create,
     .destroy = nccl_destroy,
     .fd = nccl_fd,

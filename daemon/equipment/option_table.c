@@ -2,13 +2,14 @@
 
 #include <string.h>
 
+#include "internal/default_socket.h"
+
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
 #define TIB ((uint64_t)1 << 40)
 
-#define SOCKET_PATH_MAX 103u /* sun_path, less the suffix under which a new socket is made ready */
-#define DURATION_MAX    (24u * 3600 * 1000)
+#define DURATION_MAX (24u * 3600 * 1000)
 
 #define AT(field)     .offset = offsetof(struct node_options, field)
 #define TEXT_OF(size) .max = (size)-1
@@ -19,7 +20,7 @@ const struct option_row option_rows[] = {
      .kind = OPTION_TEXT,
      AT(socket),
      .max = SOCKET_PATH_MAX,
-     .initial = "/run/strait/straitd.sock",
+     .initial = SOCKET_OF_THE_NODE,
      .help = "Path of the unix socket for clients of this node, at most 103 bytes; empty: none. It gets mode 0660: its "
              "group may connect. For users other than root the default is $XDG_RUNTIME_DIR/strait/straitd.sock when "
              "that variable is set."},

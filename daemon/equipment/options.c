@@ -9,6 +9,7 @@
 #include "daemon/equipment/auth.h"
 #include "daemon/equipment/log.h"
 #include "daemon/equipment/option_table.h"
+#include "internal/default_socket.h"
 
 #define FILE_BYTES_MAX     ((size_t)1 << 20)
 #define CHUNK_GRANULARITY  4096u
@@ -19,13 +20,9 @@
 /* A user's own daemon cannot write to /run/strait. */
 static void default_socket(struct node_options *options)
 {
-    const char *folder = getenv("XDG_RUNTIME_DIR");
-    char path[OPTION_TEXT_MAX], why[OPTION_TEXT_MAX];
-    if (geteuid() == 0 || folder == NULL || folder[0] != '/')
-        return;
-    int size = snprintf(path, sizeof(path), "%s/strait/straitd.sock", folder);
-    if (size < (int)sizeof(path))
-        option_set(option_find("socket", 6), options, path, (size_t)size, why, sizeof(why));
+    char path[SOCKET_PATH_MAX + 1], why[OPTION_TEXT_MAX];
+    if (socket_of_user(path))
+        option_set(option_find("socket", 6), options, path, strlen(path), why, sizeof(why));
 }
 
 void options_default(struct node_options *options)

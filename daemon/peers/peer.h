@@ -97,6 +97,9 @@ struct peers_config {
  * logged and left out). On OK the caller owns *peers. ERR_INVALID, ERR_IO (address in use, ...), ERR_NO_MEMORY; `why`.
  */
 enum strait_status peers_open(const struct peers_config *config, struct peers **peers, char *why, size_t why_size);
+/* Whether at least one of the transports that options name is there; else `why` tells of each. What is named only for
+ * daemons that share a unix socket, where there is none (embedded), is not missed. */
+bool peers_can_travel(const struct peers *peers, char *why, size_t why_size);
 /* Closes everything: `down` and `quiet` for each peer that is UP (each needs its peer_quit_link), then `closed`, after
  * which *peers is freed and has no handle on the loop. A peer that lives but does not close its side of a link, being
  * stopped, is waited for as long as for a heartbeat (peer-timeout): `quiet` says nothing about the arena after that,

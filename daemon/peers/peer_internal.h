@@ -140,6 +140,8 @@ struct peers {
     uint32_t kind_count, ports;
     LIST_HEAD(, kind) gpu_kinds;
     char offered[MESSAGE_ADDRESS_MAX + 1];
+    char left_out[192]; /* of the transports named: those that cannot be had, and why */
+    bool alone;         /* shm is named, but there is no unix socket for it */
     char shm_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
     char host[MESSAGE_ADDRESS_MAX]; /* identity of this host and its namespaces */
     char address[MESSAGE_ADDRESS_MAX + 1];
@@ -196,9 +198,6 @@ void connection_settle(struct connection *c);
  */
 
 void peers_settle(struct peers *peers);
-/* Makes the transport; its options are completed by what the node's own say. */
-enum strait_status kind_open(struct peers *peers, struct kind *kind, const struct transport_arena *arena,
-                             const char *options);
 void peers_tick_start(struct peers *peers);
 void peers_turn_start(struct peers *peers); /* something is dirty: flush before blocking */
 /* The owner is called back while prepare handles run, where its own has been already: what it queues now is carried
@@ -206,6 +205,18 @@ void peers_turn_start(struct peers *peers); /* something is dirty: flush before 
 void peers_told(struct peers *peers);
 /* A line that others can cause; at most ten a second; what was left out is counted in the next one. */
 void peers_log_limited(struct peers *peers, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- peer_kind.c: transports ---------------------------------------------------------------------------------------
+ */
+
+/* The texts of options that transports are to read. ERR_INVALID: `why`. */
+enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size);
+/* Opens those that the options name, and notes which of them cannot be had. */
+void kinds_open(struct peers *peers);
+/* Makes the transport; its options are completed by what the node's own say. */
+enum strait_status kind_open(struct peers *peers, struct kind *kind, const struct transport_arena *arena,
+                             const char *options);
+void kind_release_memory(struct kind *kind);
 
 /* ---- peer_dial.c ---------------------------------------------------------------------------------------------------
  */

@@ -182,125 +182,6 @@ static void on_prepare(uv_prepare_t *prepare)
     peers->told = false;
 }
 
-/* ---- Transports ----------------------------------------------------------------------------------------------------
- */
-
-static void on_port_failed(void *owner)
-{
-    struct kind *kind = owner;
-    struct connection *c;
-    log_write(kind->peers->config.log, LOG_ERROR, "msg=\"transport broken\" transport=%s", kind->ops->name);
-    TAILQ_FOREACH(c, &kind->peers->connections, entry)
-    {
-        if (c->current != NULL && c->current->kind == kind)
-            connection_doom(c, "transport %s is broken", kind->ops->name);
-        struct gpu_link *g;
-        LIST_FOREACH(g, &c->gpu_links, entry)
-        {
-            if (g->link != NULL && g->link->kind == kind)
-                gpu_link_broken(c, g, "its transport is broken");
-        }
-    }
-}
-
-static void on_port_closed(void *owner)
-{
-    struct kind *kind = owner;
-    transport_destroy(kind->transport);
-    kind->transport = NULL;
-    kind->peers->ports--;
-    peers_settle(kind->peers);
-}
-
-static const struct port_events port_events = {.failed = on_port_failed, .closed = on_port_closed};
-
-static void kind_release_memory(struct kind *kind)
-{
-    if (kind->sends_known)
-        transport_memory_release(kind->transport, kind->send_handle);
-    kind->sends_known = false;
-}
-
-/* UCX, and NCCL's carrier, which is UCX, listen where we do, unless their options say otherwise: peers are told a
- * number, so everywhere will not do. */
-static void complete_options(const struct peers *peers, const char *name, const char *given, char *text, size_t size)
-{
-    char host[ADDRESS_HOST_MAX];
-    struct sockaddr_storage address;
-    unsigned port;
-    bool known = address_numeric(peers->address, &address) && !address_is_wildcard(&address) &&
-                 address_split(peers->address, host, &port);
-    bool told = strstr(given, "listen=") != NULL || strstr(given, "carrier=") != NULL;
-    if (known && !told)
-        snprintf(text, size, "listen=%s %s", host, given);
-    else
-        snprintf(text, size, "%s", given);
-    if (!known && peers->address[0] != 0 && !told)
-        log_write(peers->config.log, LOG_WARN, "msg=\"%s is for peers of this host only: set listen= in %s-options\"",
-                  name, name);
-}
-
-enum strait_status kind_open(struct peers *peers, struct kind *kind, const struct transport_arena *arena,
-                             const char *given)
-{
-    char options[OPTION_TEXT_MAX + ADDRESS_HOST_MAX + 16] = "";
-    const bool sends = kind->device < 0 && peers->config.send_size > 0;
-    if (given != NULL)
-        complete_options(peers, kind->ops->name, given, options, sizeof(options));
-    enum strait_status status =
-        transport_create(kind->ops, arena, &peer_transport_events, kind, options, &kind->transport);
-    if (status != STRAIT_OK)
-        return status;
-    if (sends)
-        status =
-            transport_memory(kind->transport, peers->config.send_base, peers->config.send_size, &kind->send_handle);
-    kind->sends_known = status == STRAIT_OK && sends;
-    if (status == STRAIT_OK)
-        status = port_create(peers->config.loop, kind->transport, &port_events, kind, &kind->port);
-    if (status == STRAIT_OK)
-        return STRAIT_OK;
-    kind_release_memory(kind);
-    transport_destroy(kind->transport);
-    kind->transport = NULL;
-    return status;
-}
-
-static void offer(struct peers *peers, const char *name)
-{
-    size_t used = strlen(peers->offered);
-    snprintf(peers->offered + used, sizeof(peers->offered) - used, "%s%s", used > 0 ? "," : "", name);
-}
-
-static void open_named(struct peers *peers, const char *name)
-{
-    struct kind *kind = &peers->kinds[peers->kind_count];
-    enum strait_status status = STRAIT_ERR_UNSUPPORTED;
-    if (peers->kind_count == PEER_KINDS_MAX || kind_find(peers, name, strlen(name)) != NULL)
-        return;
-    if (strcmp(name, "shm") == 0 && peers->shm_path[0] == 0)
-        return; /* without a unix socket nobody could reach it */
-    *kind = (struct kind){.peers = peers, .ops = transport_find(name), .device = -1};
-    if (kind->ops != NULL)
-        status = kind_open(peers, kind, peers->config.arena, strcmp(name, "ucx") == 0 ? peers->options.ucx : NULL);
-    if (status != STRAIT_OK) {
-        log_write(peers->config.log, LOG_WARN, "msg=\"transport left out\" transport=%s error=\"%s\"", name,
-                  kind->ops == NULL ? "not in this build" : strait_status_string(status));
-        return;
-    }
-    peers->kind_count++;
-    peers->ports++;
-    offer(peers, name);
-}
-
-static void open_kinds(struct peers *peers)
-{
-    char list[sizeof(peers->options.transports)], *rest = list, *name;
-    memcpy(list, peers->options.transports, sizeof(list));
-    while ((name = strsep(&rest, ", ")) != NULL)
-        if (name[0] != 0)
-            open_named(peers, name);
-}
-
 /* ---- This host -----------------------------------------------------------------------------------------------------
  */
 
@@ -355,16 +236,6 @@ static enum strait_status read_secret(struct peers *peers, char *why, size_t why
     return status;
 }
 
-/* A typing error shall not turn the network off behind the operator's back. */
-static enum strait_status check_options(const struct peers *peers, char *why, size_t why_size)
-{
-    const struct transport_ops *ucx = transport_find("ucx");
-    if (ucx == NULL || transport_check(ucx, peers->options.ucx) == STRAIT_OK)
-        return STRAIT_OK;
-    snprintf(why, why_size, "ucx-options: '%s' is not understood", peers->options.ucx);
-    return STRAIT_ERR_INVALID;
-}
-
 static void open_handles(struct peers *peers) /* which cannot fail */
 {
     uv_timer_init(peers->config.loop, &peers->tick);
@@ -406,7 +277,7 @@ enum strait_status peers_open(const struct peers_config *config, struct peers **
     }
     enum strait_status status = read_secret(made, why, why_size);
     if (status == STRAIT_OK)
-        status = check_options(made, why, why_size);
+        status = kinds_check(made, why, why_size);
     if (status == STRAIT_OK)
         status = listener_open(made, why, why_size);
     if (status != STRAIT_OK) {
@@ -417,7 +288,7 @@ enum strait_status peers_open(const struct peers_config *config, struct peers **
     open_handles(made);
     set_host(made);
     set_shm_path(made);
-    open_kinds(made);
+    kinds_open(made);
     *peers = made;
     return STRAIT_OK;
 }

@@ -18,7 +18,7 @@ extern "C" {
     X(ERR_TRUNCATED, -5, "input ends early")                                           \
     X(ERR_CORRUPT, -6, "input failed validation")                                      \
     X(ERR_UNSUPPORTED, -7, "not supported here: format version, mode, type or device") \
-    X(ERR_CODEBOOK, -8, "codebook set differs from the one named by the data")         \
+    X(ERR_CODEBOOK, -8, "codebook set is not the data's, or lacks a table it names")   \
     X(ERR_INTEGRITY, -9, "checksum mismatch")                                          \
     X(ERR_PAGE_ID, -10, "page id out of range")                                        \
     X(ERR_IO, -11, "input or output error")                                            \

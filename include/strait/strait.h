@@ -61,8 +61,10 @@ struct strait_transfer; /* one offer or one expectation */
 /* ---- Connection -------------------------------------------------------------------------------------------------- */
 
 struct strait_client_config {
-    size_t size;          /* sizeof(struct strait_client_config) */
-    const char *socket;   /* path of the daemon's socket; NULL: $STRAIT_SOCKET, else /run/strait/straitd.sock */
+    size_t size;        /* sizeof(struct strait_client_config) */
+    const char *socket; /* path of the daemon's socket; NULL: $STRAIT_SOCKET, else that of a daemon of this user's own,
+                           $XDG_RUNTIME_DIR/strait/straitd.sock (not for root; a socket of this user or root), if
+                           it is there, else /run/strait/straitd.sock */
     const char *embedded; /* not NULL: no socket; the daemon runs in a thread of this process, with these options, one
                              "name = value" per line ("" for none: straitd's defaults, with socket, listen and metrics
                              empty). Needs libstrait-node. Only here may regions be plain pointers. */
@@ -71,7 +73,8 @@ struct strait_client_config {
 /* Makes a client and begins to connect; it succeeds also while the daemon is away. config NULL: all defaults. On OK the
  * caller owns *client. ERR_INVALID (also a path that no socket can have), ERR_NO_MEMORY, ERR_IO (no descriptors left).
  * Embedded, it returns when the daemon runs, and its arenas are there, or did not start: ERR_INVALID (an option is
- * wrong), ERR_UNSUPPORTED (libstrait-node cannot be loaded), ERR_NO_MEMORY, ERR_IO; a line on stderr says more. */
+ * wrong), ERR_UNSUPPORTED (libstrait-node cannot be loaded), ERR_NO_MEMORY, ERR_IO (also none of the transports that
+ * the options name can be used); a line on stderr says more. */
 STRAIT_API enum strait_status strait_client_open(const struct strait_client_config *config,
                                                  struct strait_client **client);
 

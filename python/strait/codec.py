@@ -15,7 +15,7 @@ from ._views import ArrayLike, array_view, byte_view, check_dtype, check_writabl
 from .chunk import Element
 from .codebook import Codebook, codebook_handle
 from .decoder import Decoder
-from .errors import Status
+from .errors import Status, make_error
 from .pages import PageList, Request, TableLike, check_of_host, cut, table_index
 from .run import Run, Stats, codec_handle
 
@@ -131,9 +131,11 @@ def encode(
     buffer = np.empty(bound, np.uint8) if out is None else byte_view(out, "out")
     check_writable(buffer, "out")
     run = Run(request.count, codebook)
-    _abi.check(
-        lib.strait_encode(variant, params, buffer.ctypes.data, buffer.nbytes, request.struct, run.struct), "encode"
-    )
+    status = lib.strait_encode(variant, params, buffer.ctypes.data, buffer.nbytes, request.struct, run.struct)
+    if status == Status.ERR_CODEBOOK:
+        tables = 0 if codebook is None else len(codebook)
+        raise make_error(status, f"encode: a page's table is beyond the {tables} of the codebook")
+    _abi.check(status, "encode")
     run.tell(stats, request.raw_bytes, run.result.bytes)
     if run.result.status != Status.OK:
         run.raise_page_failure("encode")

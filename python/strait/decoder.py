@@ -118,6 +118,9 @@ class Decoder:
         if status == Status.OK:
             return None
         if status == Status.ERR_CODEBOOK:
+            if self._codebook is not None and self._codebook.id == self._header.codebook_id:
+                count = len(self._codebook)
+                return make_error(status, f"{what}: the chunk names a table beyond the {count} of its codebook")
             needed = (self._header.codebook_id or b"").hex()
             given = "none was given" if self._codebook is None else f"{self._codebook.id.hex()} was given"
             return make_error(status, f"{what}: the chunk needs codebook {needed}, {given}")

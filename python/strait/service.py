@@ -290,8 +290,9 @@ class Pool(_Handle):
 class Client:
     """A connection to the daemon of this node.
 
-    socket: path of its socket; None: $STRAIT_SOCKET, else /run/strait/straitd.sock. It may be away: the library
-        connects, and connects again, from poll() and wait().
+    socket: path of its socket; None: $STRAIT_SOCKET, else $XDG_RUNTIME_DIR/strait/straitd.sock if there is one of
+        this user's, else /run/strait/straitd.sock. It may be away: the library connects, and connects again, from
+        poll() and wait().
     embedded: options, one "name = value" per line: the daemon runs in a thread of this process, and any array may be
         registered.
     """

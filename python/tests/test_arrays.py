@@ -192,7 +192,7 @@ def test_bad_arguments_are_refused(codebook):
         strait.encode(values, codebook, page_bytes=33)
     with pytest.raises(strait.AlignmentError):
         strait.encode(np.zeros(101, np.uint8)[1:], codebook)
-    with pytest.raises(strait.CodebookError):
+    with pytest.raises(strait.CodebookError, match=f"table is beyond the {len(codebook)} of the codebook"):
         strait.encode(values, codebook, table=len(codebook))
     with pytest.raises(ValueError, match="needs a codebook"):
         strait.encode(values, None)

@@ -200,6 +200,14 @@ def test_another_codebook(chunk, codebook):
         assert len(stats.failed_pages) == 14
 
 
+def test_a_table_that_the_codebook_lacks(chunk, codebook):
+    bad = bytearray(chunk)
+    bad[48 + 4 : 48 + 6] = len(codebook).to_bytes(2, "little")  # of the first page
+    reseal(bad, strait.info(chunk).metadata_bytes)
+    with pytest.raises(strait.CodebookError, match=f"a table beyond the {len(codebook)} of its codebook"):
+        strait.decode(bad, codebook)
+
+
 def test_errors_can_be_pickled(chunk):
     import pickle
 

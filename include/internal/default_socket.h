@@ -1,0 +1,47 @@
+/* Where a daemon's socket is when nobody says where: one rule for straitd, which makes it, and for those who look for
+ * it. */
+#ifndef STRAIT_INTERNAL_DEFAULT_SOCKET_H
+#define STRAIT_INTERNAL_DEFAULT_SOCKET_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SOCKET_PATH_MAX    103u /* sun_path, less the suffix under which a new socket is made ready */
+#define SOCKET_OF_THE_NODE "/run/strait/straitd.sock"
+
+/* Where this user's own daemon listens. False: like root's, at the node's, as there is no folder of the user's. */
+static inline bool socket_of_user(char path[SOCKET_PATH_MAX + 1])
+{
+    const char *folder = getenv("XDG_RUNTIME_DIR");
+    if (geteuid() == 0 || folder == NULL || folder[0] != '/')
+        return false;
+    int size = snprintf(path, SOCKET_PATH_MAX + 1, "%s/strait/straitd.sock", folder);
+    return size > 0 && size <= (int)SOCKET_PATH_MAX;
+}
+
+/* A socket that somebody else has put there is not this user's daemon: it would be handed the user's memory. */
+static inline bool socket_is_ours(const char *path)
+{
+    struct stat found;
+    return lstat(path, &found) == 0 && S_ISSOCK(found.st_mode) && (found.st_uid == geteuid() || found.st_uid == 0);
+}
+
+/* What the environment tells those who look for a daemon; NULL: nothing. */
+static inline const char *socket_told(void)
+{
+    const char *path = getenv("STRAIT_SOCKET");
+    return path != NULL && path[0] != '\0' ? path : NULL;
+}
+
+/* Where to look for a daemon now: the user's own, if its socket is there, else the node's. `own`: memory for a path. */
+static inline const char *socket_to_try(char own[SOCKET_PATH_MAX + 1])
+{
+    if (socket_told() != NULL)
+        return socket_told();
+    return socket_of_user(own) && socket_is_ours(own) ? own : SOCKET_OF_THE_NODE;
+}
+
+#endif
