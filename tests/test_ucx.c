@@ -238,6 +238,33 @@ START_TEST(a_port_can_be_chosen_and_used_again)
 }
 END_TEST
 
+/* What getenv() of another thread may be walking through is neither freed nor changed. */
+START_TEST(the_environment_that_others_read_stays)
+{
+    struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
+    struct transport_events events = {0};
+    struct transport *transport = NULL;
+    char *copy[4096];
+    size_t count = 0;
+    arena.fd = make_arena(arena.size, &arena.base);
+    ck_assert_int_eq(0, unsetenv("UCX_TCP_CONN_NB"));
+    ck_assert_int_eq(0, setenv("UCX_TCP_CM_REUSEADDR", "n", 1));
+    ck_assert_int_eq(0, setenv("STRAIT_TEST", "the array is the library's own now", 1));
+    char **before = environ;
+    for (; before[count] != NULL; count++) {
+        ck_assert_uint_lt(count, 4095);
+        copy[count] = before[count];
+    }
+    copy[count] = NULL;
+    ck_assert_int_eq(STRAIT_OK, transport_create(transport_find("ucx"), &arena, &events, NULL, NULL, &transport));
+    ck_assert_str_eq("y", getenv("UCX_TCP_CONN_NB"));
+    ck_assert_str_eq("n", getenv("UCX_TCP_CM_REUSEADDR"));
+    ck_assert_mem_eq(copy, before, (count + 1) * sizeof(*copy));
+    transport_destroy(transport);
+    close(arena.fd);
+}
+END_TEST
+
 /* ---- The end -------------------------------------------------------------------------------------------------------
  */
 
@@ -324,6 +351,7 @@ static Suite *suite(void)
     tcase_add_test(tests, the_oldest_stranger_makes_room);
     tcase_add_test(tests, nobody_listening_breaks_the_link);
     tcase_add_test(tests, a_port_can_be_chosen_and_used_again);
+    tcase_add_test(tests, the_environment_that_others_read_stays);
     suite_add_tcase(all, tests);
     tests = tcase_create("the end");
     tcase_add_loop_test(tests, an_abandoned_link_closes_whatever_ucx_holds, 0, 12);

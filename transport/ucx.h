@@ -16,7 +16,8 @@
  *
  * Other settings are read from the environment, by UCX, as ever. Two are put there unless they are set, as 1.13.1 takes
  * them from nowhere else: UCX_TCP_CONN_NB=y, or it would block in connect, and UCX_TCP_CM_REUSEADDR=y, or a port could
- * not be listened on again for a while.
+ * not be listened on again for a while. Threads that read the environment meanwhile are safe, those that change it are
+ * not: their change may be lost.
  *
  * link_close forces the endpoint shut. Over tcp nothing touches the slots from then on; over RDMA that is no proof that
  * the peer's adapter has stopped writing (not tested: no such hardware was at hand).

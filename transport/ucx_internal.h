@@ -83,6 +83,9 @@ struct ucx_op {
 };
 
 /* ucx_options.c: what `text` says. The config is the caller's to release. */
+/* Sets in the environment what UCX reads there alone, unless it is set. Any thread. */
+enum strait_status ucx_environment(void);
+
 enum strait_status ucx_options_read(const char *text, struct ucx_options *options);
 
 /* ucx_cuda.c: memory of GPUs. */

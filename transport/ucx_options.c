@@ -144,12 +144,13 @@ enum strait_status ucx_options_read(const char *text, struct ucx_options *option
 {
     struct reading reading = {.options = options};
     options->eager_bytes = 0;
-    if (setenv("UCX_TCP_CONN_NB", "y", 0) != 0 || setenv("UCX_TCP_CM_REUSEADDR", "y", 0) != 0)
-        return STRAIT_ERR_NO_MEMORY;
+    enum strait_status status = ucx_environment();
+    if (status != STRAIT_OK)
+        return status;
     if (ucp_config_read(NULL, NULL, &options->config) != UCS_OK)
         return STRAIT_ERR_IO;
     read_ip(DEFAULT_LISTEN, options);
-    enum strait_status status = set_all(&reading, text);
+    status = set_all(&reading, text);
     if (status == STRAIT_OK && !set_defaults(&reading))
         status = STRAIT_ERR_IO;
     if (status != STRAIT_OK)
