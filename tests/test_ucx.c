@@ -1,5 +1,6 @@
 #include <arpa/inet.h>
 #include <check.h>
+#include <dirent.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include "transport/ucx_address.h"
 
 #define STRANGERS 40
+#define NONSENSE  16384
 
 static struct side sides[2];
 
@@ -167,6 +169,37 @@ START_TEST(strangers_do_not_keep_peers_out)
     sides[0].close_on_broken = sides[1].close_on_broken = true;
     ck_assert_int_eq(STRAIT_OK, side_send(&sides[1], 0, SLOT_BYTES));
     WAIT_UNTIL(sides, 2, sides[0].arrived == 1 && sides[1].sent == 1);
+    sides_close(sides);
+}
+END_TEST
+
+static uint32_t open_descriptors(void)
+{
+    uint32_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+/* As of a browser, or of a daemon of another kind. UCX would wait for the rest of what it takes for a message, also when
+ * they have gone, and never sleep meanwhile. */
+START_TEST(strangers_who_talk_nonsense_are_let_go)
+{
+    uint8_t nonsense[NONSENSE];
+    set_up();
+    struct sockaddr_in in = listener_of(&sides[0]);
+    uint32_t before = open_descriptors();
+    for (size_t i = 0; i < sizeof(nonsense); i++)
+        nonsense[i] = (uint8_t)"GET / HTTP/1.1\r\n"[i % 16];
+    for (int i = 0; i < STRANGERS; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&in, sizeof(in)));
+        ck_assert_int_eq(NONSENSE, (int)send(fd, nonsense, sizeof(nonsense), MSG_NOSIGNAL));
+        close(fd);
+    }
+    WAIT_UNTIL(sides, 2, open_descriptors() == before);
     sides_close(sides);
 }
 END_TEST
@@ -348,6 +381,7 @@ static Suite *suite(void)
     tcase_add_test(tests, a_link_is_reached_by_its_token_only);
     tcase_add_test(tests, links_of_one_transport_do_not_mix);
     tcase_add_test(tests, strangers_do_not_keep_peers_out);
+    tcase_add_test(tests, strangers_who_talk_nonsense_are_let_go);
     tcase_add_test(tests, the_oldest_stranger_makes_room);
     tcase_add_test(tests, nobody_listening_breaks_the_link);
     tcase_add_test(tests, a_port_can_be_chosen_and_used_again);

@@ -7,11 +7,11 @@
 
 #include "transport/ucx_internal.h"
 
-#define SETTINGS 2
+#define SETTINGS 3
 
 extern char **environ;
 
-static char settings[SETTINGS][24] = {"UCX_TCP_CONN_NB=y", "UCX_TCP_CM_REUSEADDR=y"};
+static char settings[SETTINGS][32] = {"UCX_TCP_CONN_NB=y", "UCX_TCP_CM_REUSEADDR=y", "UCX_TCP_CM_PRIV_DATA_LEN=64k"};
 
 static bool is_set(char **array, const char *setting)
 {
