@@ -11,7 +11,6 @@
 
 #define STRANGERS 6u
 #define PORTS_MAX 16u
-#define LEFT_MAX  1024u
 #define RUBBISH   4096u
 
 static bool owns(pid_t pid, unsigned long inode)
@@ -32,35 +31,22 @@ static bool owns(pid_t pid, unsigned long inode)
     return found;
 }
 
-/* As /proc/net/tcp numbers them. */
-enum socket_state { SOCKET_CLOSE_WAIT = 0x08, SOCKET_LISTEN = 0x0a };
-
-/* Local ports of the process's TCP sockets that are in a state: one entry for each socket. */
-static uint32_t ports_of(pid_t pid, enum socket_state wanted, unsigned *ports, uint32_t room)
+/* TCP ports that the process listens on. */
+static uint32_t listening(pid_t pid, unsigned ports[PORTS_MAX])
 {
     char line[512];
     uint32_t count = 0;
     FILE *file = fopen("/proc/net/tcp", "re");
-    while (file != NULL && count < room && fgets(line, sizeof(line), file) != NULL) {
+    while (file != NULL && count < PORTS_MAX && fgets(line, sizeof(line), file) != NULL) {
         unsigned port, state;
         unsigned long inode;
         if (sscanf(line, " %*u: %*x:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*u %*u %lu", &port, &state, &inode) == 3 &&
-            state == (unsigned)wanted && owns(pid, inode))
+            state == 0x0a && owns(pid, inode))
             ports[count++] = port;
     }
     if (file != NULL)
         fclose(file);
     return count;
-}
-
-/* Those that UCX listens on: whatever else than control and metrics there is. */
-static uint32_t ports_of_ucx(const struct side *s, enum socket_state wanted, unsigned *ports, uint32_t room)
-{
-    uint32_t kept = 0, count = ports_of(s->daemon, wanted, ports, room);
-    for (uint32_t i = 0; i < count; i++)
-        if (ports[i] != s->port && ports[i] != s->metrics)
-            ports[kept++] = ports[i];
-    return kept;
 }
 
 /* Half of it is noise, half begins like a length that somebody might believe. */
@@ -104,16 +90,11 @@ uint32_t attack_ucx(struct world *w, int side)
 {
     unsigned ports[PORTS_MAX];
     const struct side *s = &w->sides[side];
-    uint32_t met = 0, count = ports_of_ucx(s, SOCKET_LISTEN, ports, PORTS_MAX);
+    uint32_t met = 0, count = listening(s->daemon, ports);
     for (uint32_t i = 0; i < count; i++)
-        met += attack_port(w, ports[i]);
+        if (ports[i] != s->port && ports[i] != s->metrics)
+            met += attack_port(w, ports[i]);
     return met;
-}
-
-uint32_t attack_left(const struct side *s)
-{
-    unsigned ports[LEFT_MAX];
-    return ports_of_ucx(s, SOCKET_CLOSE_WAIT, ports, LEFT_MAX);
 }
 
 uint32_t attack_ports(struct world *w, int side)

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tests/chaos/attack.h"
 #include "tests/chaos/totals.h"
 #include "tests/chaos/world.h"
 
@@ -177,7 +176,6 @@ static void check_growth(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
     uint32_t descriptors = count_descriptors(s->daemon), kib = resident(s->daemon);
-    descriptors -= s->attacked ? attack_left(s) : 0;
     if (++s->rests == 2) {
         s->descriptors = descriptors;
         s->resident = kib;
