@@ -1,6 +1,5 @@
 #include "tests/node_harness.h"
 
-#include <arpa/inet.h>
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <ftw.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/node_harness_parts.h"
+#include "tests/port.h"
 #include "tests/run_suite.h"
 
 struct test_node nodes[NODES_MAX];
@@ -19,6 +19,8 @@ const char *const wire_names[] = {"same", "shm", "ucx"};
 static struct party *parties[PARTIES_MAX];
 static uint32_t party_count, kept_count, kept_room, descriptors;
 static void **kept;
+static int reserved[4]; /* ports */
+static uint32_t reserved_count;
 
 void *keep(size_t size)
 {
@@ -151,15 +153,13 @@ void test_node_stop(struct test_node *node)
     test_node_join(node);
 }
 
-unsigned free_port(void)
+unsigned reserve_port(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(0, bind(fd, (struct sockaddr *)&address, size));
-    ck_assert_int_eq(0, getsockname(fd, (struct sockaddr *)&address, &size));
-    close(fd);
-    return ntohs(address.sin_port);
+    ck_assert_uint_lt(reserved_count, COUNT(reserved));
+    unsigned port = port_reserve(&reserved[reserved_count]);
+    ck_assert_uint_ne(0, port);
+    reserved_count++;
+    return port;
 }
 
 static void write_codebook(char path[NODE_PATH], const char *name, const struct strait_codebook *codebook)
@@ -393,6 +393,8 @@ static void teardown(void)
         ucx |= strstr(nodes[i].options.transports, "ucx") != NULL || strcmp(nodes[i].options.gpu_wires, "peer") != 0;
     }
     pools_close();
+    while (reserved_count > 0)
+        close(reserved[--reserved_count]);
     for (uint32_t i = 0; i < kept_count; i++)
         free(kept[i]);
     free(kept);

@@ -61,7 +61,7 @@ void test_node_start(struct test_node *node);
 void test_node_ask_stop(struct test_node *node, bool drain); /* returns at once */
 void test_node_join(struct test_node *node);
 void test_node_stop(struct test_node *node); /* without drain, and waits */
-unsigned free_port(void);
+unsigned reserve_port(void); /* of loopback, for nodes that come back; until the end of the test */
 /* Gives the node a set whose exponents are ranked first, first + 1, ...; pool_fill's values have 0x7c to 0x7f. */
 void use_codebook(struct test_node *node, const char *name, uint8_t first);
 

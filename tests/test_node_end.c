@@ -333,7 +333,7 @@ START_TEST(a_node_that_stops_fails_what_runs_and_comes_back)
     bool sink_stops = _i % 2 != 0;
     pair_init(&pair, (enum wire)(_i / 2));
     for (int i = 0; i < 2; i++)
-        snprintf(nodes[i].options.listen, sizeof(nodes[i].options.listen), "127.0.0.1:%u", free_port());
+        snprintf(nodes[i].options.listen, sizeof(nodes[i].options.listen), "127.0.0.1:%u", reserve_port());
     pair_start(&pair);
     source = pool_open(pair.source, (struct geometry){.pages = 64});
     sink = pool_open(pair.sink, (struct geometry){.pages = 64});
@@ -370,7 +370,7 @@ START_TEST(requests_wait_for_a_daemon_that_is_away)
 {
     struct pair pair;
     pair_init(&pair, (enum wire)(1 + _i));
-    snprintf(nodes[0].options.listen, sizeof(nodes[0].options.listen), "127.0.0.1:%u", free_port());
+    snprintf(nodes[0].options.listen, sizeof(nodes[0].options.listen), "127.0.0.1:%u", reserve_port());
     pair_start(&pair);
     struct test_pool *source = pool_open(pair.source, (struct geometry){0}),
                      *sink = pool_open(pair.sink, (struct geometry){0});

@@ -1,6 +1,5 @@
 #include "tests/chaos/world.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/chaos/totals.h"
+#include "tests/port.h"
 
 uint64_t now_ns(void)
 {
@@ -39,20 +39,6 @@ uint32_t draw(struct world *w, uint32_t below)
 }
 
 /* ---- Daemons -------------------------------------------------------------------------------------------------- */
-
-static unsigned free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    unsigned port = 0;
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0 &&
-        getsockname(fd, (struct sockaddr *)&address, &size) == 0)
-        port = ntohs(address.sin_port);
-    if (fd >= 0)
-        close(fd);
-    return port;
-}
 
 static void close_inherited(void)
 {
@@ -323,12 +309,15 @@ static bool map_shared(struct world *w)
 
 bool world_open(struct world *w)
 {
+    int reserved[2];
     if (!map_shared(w) || !pages_use_kind(&memory_host) || !pages_use_kind(w->setting->memory))
         return false;
     for (int side = 0; side < 2; side++) {
         struct side *s = &w->sides[side];
-        s->port = free_port();
-        s->metrics = free_port();
+        s->port = port_reserve(&reserved[0]); /* as long as this process lives */
+        s->metrics = port_reserve(&reserved[1]);
+        if (s->port == 0 || s->metrics == 0)
+            return false;
         snprintf(s->socket, sizeof(s->socket), "%s/world-%u-%d.sock", w->setting->folder, w->number, side);
         unlink(s->socket);
     }

@@ -1,6 +1,5 @@
 #include "tests/soak/daemon.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,12 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/port.h"
 #include "tests/soak/report.h"
 
 #define READY_MS   20000u
 #define STOP_MS    30000u
 #define STEP_MS    2u
-#define PORT_TRIES 5
 
 void daemon_init(struct soak_daemon *daemon, const char *program, const char *folder, const char *name,
                  const struct daemon_options *options)
@@ -36,18 +35,6 @@ static void pause_ms(unsigned ms)
 }
 
 /* ---- Starting ---------------------------------------------------------------------------------------------------- */
-
-static unsigned free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof(address);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0 &&
-                 getsockname(fd, (struct sockaddr *)&address, &size) == 0;
-    if (fd >= 0)
-        close(fd);
-    return bound ? ntohs(address.sin_port) : 0;
-}
 
 /* In the child, of which all other descriptors are closed by exec. */
 static void __attribute__((noreturn)) become(const struct soak_daemon *daemon, pid_t parent, int log)
@@ -70,10 +57,12 @@ static void __attribute__((noreturn)) become(const struct soak_daemon *daemon, p
 
 bool daemon_launch(struct soak_daemon *daemon)
 {
-    int log = open(daemon->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     pid_t parent = getpid(), pid = -1;
-    if (daemon->port == 0)
-        daemon->port = free_port();
+    if (daemon->port == 0 && (daemon->port = port_reserve(&daemon->reserved)) == 0) {
+        complain("there is no port for daemon %s", daemon->name);
+        return false;
+    }
+    int log = open(daemon->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     daemon->metrics_port = 0;
     daemon->log_begin = log >= 0 ? (long)lseek(log, 0, SEEK_END) : 0;
     fflush(NULL);
@@ -151,15 +140,8 @@ bool daemon_await_ready(struct soak_daemon *daemon)
     return false;
 }
 
-/* Somebody else may have taken the port before the daemon did. */
 bool daemon_start(struct soak_daemon *daemon)
 {
-    for (int i = 1; i < PORT_TRIES; i++) {
-        if (daemon_launch(daemon) && wait_ready(daemon))
-            return true;
-        daemon_kill(daemon);
-        daemon->port = 0;
-    }
     return daemon_launch(daemon) && daemon_await_ready(daemon);
 }
 

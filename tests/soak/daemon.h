@@ -19,7 +19,8 @@ struct soak_daemon {
     char name[16];
     struct daemon_options options;
     pid_t pid;             /* 0: not running */
-    unsigned port;         /* for other daemons: the same in every life, as blobs tell it */
+    unsigned port;         /* for other daemons: the same in every life, as blobs tell it; 0: not chosen yet */
+    int reserved;          /* keeps it */
     unsigned metrics_port; /* of this life */
     long log_begin;        /* of this life */
     char socket[DAEMON_PATH_MAX], log[DAEMON_PATH_MAX];

@@ -186,8 +186,11 @@ void world_fini(struct world *world)
         for (uint32_t p = 0; p < FORMS_MAX; p++)
             pool_fini(&world->workers[i].pools[p]);
     }
-    for (uint32_t i = 0; i < world->daemon_count; i++)
+    for (uint32_t i = 0; i < world->daemon_count; i++) {
         daemon_stop(&world->daemons[i]);
+        if (world->daemons[i].port != 0)
+            close(world->daemons[i].reserved);
+    }
     if (world->folder[0] != '\0')
         remove_folder(world->folder);
 }
