@@ -68,7 +68,7 @@ static void check_orphan(struct world *w, struct orphan *orphan)
     if (!pages_check(&orphan->pages, why, sizeof(why)))
         violation(w, "%s", why);
     bool lives = is_held(w, orphan);
-    if (lives && now_ns() - orphan->since_ns < REST_MS * (uint64_t)MS)
+    if (lives && fair_ns() - orphan->since_ns < REST_MS * (uint64_t)MS)
         return;
     if (lives)
         violation(w, "the pool of a client that is gone is still mapped");
@@ -228,10 +228,10 @@ static void tell_threads(pid_t pid)
 void world_at_rest(struct world *w)
 {
     for (int side = 0; side <= daemon_of(w, SINK); side++) {
-        uint64_t until = now_ns() + REST_MS * (uint64_t)MS;
+        uint64_t until = fair_ns() + REST_MS * (uint64_t)MS;
         const char *left;
         int64_t value;
-        while ((left = left_over(w->sides[side].metrics, &value)) != NULL && now_ns() < until)
+        while ((left = left_over(w->sides[side].metrics, &value)) != NULL && fair_ns() < until)
             (void)world_pump(w, 5, NULL, NULL);
         if (left != NULL)
             violation(w, "%s of daemon %d is %lld at rest", left, side, (long long)value);

@@ -14,6 +14,7 @@
 
 #include "tests/chaos/plan.h"
 #include "tests/chaos/scenario.h"
+#include "tests/machine.h"
 
 #define CELLS (FAULTS * PHASES)
 
@@ -214,6 +215,7 @@ static int report(const struct plan *plan, const struct totals *totals)
     printf("latest verdict: sink %+.0f ms, source %+.0f ms of its deadline (%u ms allowed); slowest recovery %.0f ms\n",
            (double)atomic_load(&totals->late_ns[SINK]) * 1e-6, (double)atomic_load(&totals->late_ns[SOURCE]) * 1e-6,
            TOLERANCE_MS, (double)atomic_load(&totals->recovery_ns) * 1e-6);
+    printf("the machine kept everybody waiting for %llu ms in all\n", (unsigned long long)machine_late_ms());
     printf("daemons started %u, ended by rubbish on UCX's port %u; at rest %lld times in the longest life, with at most"
            " %lld descriptors and %+lld KiB\n",
            atomic_load(&totals->lives), atomic_load(&totals->crashes), (long long)atomic_load(&totals->rests),
@@ -235,21 +237,28 @@ static int report(const struct plan *plan, const struct totals *totals)
 
 /* ---- The program ---------------------------------------------------------------------------------------------- */
 
+static bool ended_well(pid_t pid)
+{
+    int status = 1;
+    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return pid > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 static bool run_worlds(const struct plan *plan, struct totals *totals)
 {
     bool good = true;
-    int status;
+    pid_t pids[WORLDS_MAX + 1];
     for (uint32_t i = 0; i < plan->worlds + plan->local; i++) {
-        pid_t pid = fork();
-        if (pid == 0) {
+        pids[i] = fork();
+        if (pids[i] == 0) {
             int result = run_world(plan, totals, i);
             fflush(stdout);
             _exit(result);
         }
-        good &= pid > 0;
     }
-    while (wait(&status) > 0 || errno == EINTR)
-        good &= WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    for (uint32_t i = 0; i < plan->worlds + plan->local; i++)
+        good &= ended_well(pids[i]);
     return good;
 }
 
@@ -293,6 +302,10 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGPIPE, SIG_IGN);
     pages_begin();
+    if (!machine_watch()) {
+        fprintf(stderr, "chaos: no process to watch the machine\n");
+        return 1;
+    }
     totals->began_ns = now_ns();
     totals->late_ns[SOURCE] = totals->late_ns[SINK] = INT64_MIN / 2;
     bool good = run_worlds(&plan, totals);

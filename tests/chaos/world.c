@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/chaos/totals.h"
+#include "tests/machine.h"
 #include "tests/port.h"
 
 uint64_t now_ns(void)
@@ -22,6 +23,12 @@ uint64_t now_ns(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+uint64_t fair_ns(void)
+{
+    uint64_t late = machine_late_ns();
+    return now_ns() - late;
 }
 
 void rest_ms(uint32_t ms)
@@ -162,9 +169,9 @@ void daemon_terminated(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
     int status = 0;
-    uint64_t until = now_ns() + (w->setting->memory->has_driver ? 8000ull : 3000ull) * MS;
+    uint64_t until = fair_ns() + (w->setting->memory->has_driver ? 8000ull : 3000ull) * MS;
     pid_t ended = 0;
-    while ((ended = waitpid(s->daemon, &status, WNOHANG)) == 0 && now_ns() < until)
+    while ((ended = waitpid(s->daemon, &status, WNOHANG)) == 0 && fair_ns() < until)
         (void)world_pump(w, 2, NULL, NULL);
     if (ended == 0) {
         violation(w, "daemon %d does not end on SIGTERM", side);
@@ -214,7 +221,7 @@ static void leave_orphan(struct world *w, int side)
     for (uint32_t i = 0; i < ORPHANS_MAX; i++)
         if (w->orphans[i].pages.base == NULL) {
             w->orphans[i] =
-                (struct orphan){.pages = s->pages, .daemon = w->sides[daemon_of(w, side)].daemon, .since_ns = now_ns()};
+                (struct orphan){.pages = s->pages, .daemon = w->sides[daemon_of(w, side)].daemon, .since_ns = fair_ns()};
             s->pages.base = NULL;
             return;
         }

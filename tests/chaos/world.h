@@ -30,6 +30,7 @@ struct half {
     uint32_t pages[POOL_PAGES];
     uint32_t state, reason;
     uint64_t began_ns, due_ns; /* the latter is the verdict's deadline */
+    uint64_t late_ns;          /* machine_late_ns, when it began */
 };
 
 struct transfer {
@@ -107,6 +108,7 @@ static inline uint32_t ready_ms(const struct world *w)
 }
 
 uint64_t now_ns(void);
+uint64_t fair_ns(void); /* a clock that stands still while the machine runs nobody: for limits */
 void rest_ms(uint32_t ms);
 uint32_t draw(struct world *w, uint32_t below);
 
@@ -125,7 +127,7 @@ void worker_close(struct world *w, int side); /* an orderly end */
 /* Starts what does not run and waits until transfers are possible. False, with a violation, after 5 s. */
 bool world_ready(struct world *w);
 
-/* Takes news for up to `ms`, until `until` (may be NULL) says that it is enough: true. */
+/* Takes news for `ms`, or until `until` says that it is enough: true. False, when it did not in `ms` of fair_ns. */
 bool world_pump(struct world *w, uint32_t ms, bool (*until)(struct world *w, void *arg), void *arg);
 
 void send_order(struct world *w, int side, struct order *order);
