@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/machine.h"
 #include "tests/run_suite.h"
 
 struct fake_daemon fake = {.codebook_id = {1, 2, 3}};
@@ -354,5 +355,6 @@ TCase *client_case(Suite *suite, const char *name)
 int client_main(Suite *suite)
 {
     print_conditions();
+    (void)machine_watch();
     return run_suite(suite);
 }

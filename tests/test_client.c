@@ -54,31 +54,41 @@ START_TEST(a_daemon_of_another_version_is_told_once_and_fails_what_waits)
 }
 END_TEST
 
+static void end_at_deadline(const struct strait_event *event)
+{
+    ck_assert_int_eq(STRAIT_FAILED, event->state);
+    ck_assert_int_eq(STRAIT_REASON_TIMEOUT, event->reason);
+    ck_assert(event->drained);
+    ck_assert_ptr_eq(&memory, event->context);
+    ck_assert_uint_eq(2, event->failed_count);
+    ck_assert_uint_eq(7, event->failed[0].id);
+    ck_assert_uint_eq(8, event->failed[1].id);
+}
+
 START_TEST(without_a_daemon_transfers_end_at_their_deadline_and_lease)
 {
     open_client();
     ck_assert(!strait_client_connected(client));
     struct strait_pool *pool = register_pool();
+    long began = now_ms();
     struct strait_transfer *sink = expect_pages(pool, 7, 2, 60), *source = NULL;
     struct strait_offer_params params = offer_params(NULL, 0);
     params.lease_ms = 90;
-    long began = now_ms();
     ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &source));
-    struct strait_event event;
-    ck_assert_uint_eq(1, strait_wait(client, &event, 1, PATIENCE_MS));
-    ck_assert_int_ge((int)(now_ms() - began), 55);
-    ck_assert_ptr_eq(sink, event.transfer);
-    ck_assert_int_eq(STRAIT_FAILED, event.state);
-    ck_assert_int_eq(STRAIT_REASON_TIMEOUT, event.reason);
-    ck_assert(event.drained);
-    ck_assert_ptr_eq(&memory, event.context);
-    ck_assert_uint_eq(2, event.failed_count);
-    ck_assert_uint_eq(7, event.failed[0].id);
-    ck_assert_uint_eq(8, event.failed[1].id);
-    ck_assert_uint_eq(1, strait_wait(client, &event, 1, PATIENCE_MS));
-    ck_assert_ptr_eq(source, event.transfer);
-    ck_assert_int_eq(STRAIT_REASON_LEASE_EXPIRED, event.reason);
-    ck_assert(event.drained);
+    uint32_t ended = 0;
+    for (int i = 0; i < 2; i++) { /* in either order, when both are due before anybody looks */
+        struct strait_event event;
+        ck_assert_uint_eq(1, strait_wait(client, &event, 1, PATIENCE_MS));
+        ck_assert_int_ge((int)(now_ms() - began), event.transfer == sink ? 55 : 85);
+        ended |= event.transfer == sink ? 1 : event.transfer == source ? 2 : 4;
+        if (event.transfer == sink) {
+            end_at_deadline(&event);
+        } else {
+            ck_assert_int_eq(STRAIT_REASON_LEASE_EXPIRED, event.reason);
+            ck_assert(event.drained);
+        }
+    }
+    ck_assert_uint_eq(3, ended);
     fake_listen(); /* the daemon that comes hears nothing of them */
     until(find_got(MESSAGE_HELLO, 0) != NULL);
     fake_welcome(PROTOCOL_VERSION);
@@ -92,7 +102,7 @@ START_TEST(what_was_begun_while_the_daemon_was_away_arrives_in_order_after_the_p
 {
     open_client();
     struct strait_pool *pool = register_pool();
-    struct strait_transfer *sink = expect_pages(pool, 1, 2, 5000), *source = NULL;
+    struct strait_transfer *sink = expect_pages(pool, 1, 2, 60000), *source = NULL;
     uint32_t ids[3] = {9, 8, 7};
     struct strait_page_list list = {.first = 4, .count = 3, .ids = ids};
     struct strait_offer_params offer = offer_params(&list, 1);
@@ -110,8 +120,8 @@ START_TEST(what_was_begun_while_the_daemon_was_away_arrives_in_order_after_the_p
     ck_assert_int_eq(MESSAGE_POOL_REGISTER, fake.got[1].message.type);
     const struct message_expect *expect = &fake.got[2].message.expect;
     ck_assert_int_eq(MESSAGE_EXPECT, fake.got[2].message.type);
-    ck_assert_uint_le(expect->deadline_ms, 4960);
-    ck_assert_uint_gt(expect->deadline_ms, 1000);
+    ck_assert_uint_le(expect->deadline_ms, 59960);
+    ck_assert_uint_gt(expect->deadline_ms, 50000);
     const struct message_offer *got = &fake.got[3].message.offer;
     ck_assert_int_eq(MESSAGE_OFFER, fake.got[3].message.type);
     ck_assert_uint_eq(4, got->lists[0].first);
@@ -169,12 +179,13 @@ END_TEST
 
 START_TEST(attempts_become_rarer_and_the_descriptor_wakes_for_them)
 {
+    long began = now_ms();
     open_client();
     for (int i = 0; i < 4; i++) { /* 20, 40, 80, 160 ms */
         struct pollfd fd = {.fd = strait_client_fd(client), .events = POLLIN};
-        long began = now_ms();
         ck_assert_int_eq(1, poll(&fd, 1, PATIENCE_MS));
         ck_assert_int_ge((int)(now_ms() - began), (20 << i) - 15);
+        began = now_ms(); /* not behind the call that decides when the next one is due */
         ck_assert_uint_eq(0, strait_poll(client, NULL, 0));
         ck_assert_int_eq(0, poll(&fd, 1, 0));
     }
