@@ -113,8 +113,9 @@ END_TEST
 START_TEST(of_many_that_start_at_once_one_wins)
 {
     enum { CHILDREN = 16 };
-    int go[2], won = 0, status, fd;
+    int go[2], tried[2], won = 0, status, fd;
     ck_assert_int_eq(0, pipe(go));
+    ck_assert_int_eq(0, pipe(tried));
     for (int i = 0; i < CHILDREN; i++)
         if (fork() == 0) {
             char byte;
@@ -122,16 +123,20 @@ START_TEST(of_many_that_start_at_once_one_wins)
             if (read(go[0], &byte, 1) != 0) /* all at its end */
                 _exit(2);
             enum strait_status mine = acquire(&fd);
-            usleep(500000); /* longer than the others need to try */
+            close(tried[1]);
+            if (read(tried[0], &byte, 1) != 0) /* all have, then: who won kept it for so long */
+                _exit(2);
             _exit(mine == STRAIT_OK ? 0 : mine == STRAIT_ERR_AGAIN ? 1 : 2);
         }
     close(go[0]);
     close(go[1]);
+    close(tried[1]);
     for (int i = 0; i < CHILDREN; i++) {
         ck_assert_int_gt(wait(&status), 0);
         ck_assert(WIFEXITED(status) && WEXITSTATUS(status) < 2);
         won += WEXITSTATUS(status) == 0;
     }
+    close(tried[0]);
     ck_assert_int_eq(1, won);
 }
 END_TEST
