@@ -8,7 +8,7 @@
 #include "transport/ucx.h"
 #endif
 
-#define OPTIONS "carrier=loopback timeout_ms=500"
+#define OPTIONS "carrier=loopback timeout_ms=2000"
 #define GPU_A   3u /* as either node numbers its own */
 #define GPU_B   5u
 
