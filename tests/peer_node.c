@@ -338,5 +338,6 @@ int peer_main(Suite *suite, TCase *tcase)
     tcase_add_checked_fixture(tcase, setup, teardown);
     tcase_set_timeout(tcase, 20);
     suite_add_tcase(suite, tcase);
+    (void)machine_watch();
     return run_suite(suite);
 }

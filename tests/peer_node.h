@@ -11,6 +11,7 @@
 
 #include "daemon/peers/peer.h"
 #include "daemon/peers/watch.h"
+#include "tests/machine.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define SLOT_BYTES   65536u
