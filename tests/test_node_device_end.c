@@ -16,7 +16,7 @@ enum { PAGES = 256 };
 static void scene_begin(struct scene *scene, enum wire wire, uint32_t source_gpu, uint32_t sink_gpu)
 {
     pair_open(&scene->pair, wire);
-    far_control()->delay_us = 20000;
+    far_control()->delay_us = 100000; /* there is time for what the test does next */
     struct geometry shape = {.pages = PAGES, .layers = 8, .gpu = source_gpu};
     scene->source = pool_open(scene->pair.source, shape);
     shape.gpu = sink_gpu;
@@ -188,17 +188,17 @@ START_TEST(a_node_whose_device_fails_while_it_stops_ends)
     scene_begin(&scene, SHM, 1, 2);
     scene_moves(&scene);
     struct test_node *node = _i == 0 ? scene.pair.a : scene.pair.b;
-    uint64_t began = now_ms();
+    uint64_t began = now_ms(), late = machine_late_ms();
     test_node_ask_stop(node, true);
     far_control()->fail = _i == 0 ? 1 : 2;
     test_node_join(node);
-    ck_assert_uint_lt(now_ms() - began, node->options.drain_ms / 2);
+    ck_assert_uint_lt(now_ms() - began, node->options.drain_ms / 2 + machine_late_ms() - late);
     WAIT(scene.offer->decided && scene.expectation->decided);
     ck_assert_int_eq(STRAIT_FAILED, scene.expectation->state);
 }
 END_TEST
 
-enum { STALL_MS = 1500 * SLOW, DEADLINE_MS = 400 * SLOW, LATE_MS = 200 * SLOW };
+enum { STALL_MS = SLOW == 1 ? 3000 : 6000, DEADLINE_MS = SLOW == 1 ? 1200 : 1600, LATE_MS = 200 * SLOW };
 
 /* A device that does not come back for a while: the verdict comes in time, pages are free when it has come back. */
 START_TEST(what_a_stalled_device_holds_up_fails_alone)
@@ -216,15 +216,16 @@ START_TEST(what_a_stalled_device_holds_up_fails_alone)
     pool_fill(host_source, 2);
     far_control()->stall_us[_i] = STALL_MS * 1000;
     struct flow *o = offer_as(source, "k"), *e = expect_as(sink, "k", DEADLINE_MS);
-    uint64_t began = uv_hrtime();
+    uint64_t began = uv_hrtime(), late = machine_late_ms();
     flow_start(e, source);
     WAIT(e->moved && far_control()->stall_us[_i] == 0);
-    struct flow *other = offer_as(host_source, "host"), *others = expect_as(host_sink, "host", DEADLINE_MS);
+    struct flow *other = offer_as(host_source, "host"), *others = expect_as(host_sink, "host", 0);
     flow_start(others, host_source);
     arrives(others, other);
+    ck_assert_uint_lt((others->decided_at - began) / 1000000, DEADLINE_MS + machine_late_ms() - late);
     ends_failed(e, STRAIT_REASON_TIMEOUT);
     WAIT(o->decided && o->drained);
-    ck_assert_uint_lt((e->decided_at - began) / 1000000, DEADLINE_MS + LATE_MS);
+    ck_assert_uint_lt((e->decided_at - began) / 1000000, DEADLINE_MS + LATE_MS + machine_late_ms() - late);
     ck_assert_uint_ge(((_i == 0 ? o : e)->drained_at - began) / 1000000, STALL_MS);
     undefined(e);
     ck_assert(pool_as_imagined(sink));
