@@ -166,14 +166,24 @@ if grep -q . /proc/version 2>/dev/null; then
         fail "a redirected file without a size"
     cat /proc/version | cmp - other || fail "a redirected file without a size"
 fi
+waits_with_it() { # encode has the file open, and sleeps for a while: until somebody reads what it writes
+    slept=0
+    for _ in $(seq 1200); do
+        slept=$((slept + 1))
+        ls -l /proc/$writer/fd 2>/dev/null | grep -q changing && grep -q '^State:.S' /proc/$writer/status || slept=0
+        [ $slept -lt 5 ] || return 0
+        sleep 0.05
+    done
+    fail "encode does not wait for its reader"
+}
 mkfifo slow
 for change in 'grew:printf xy >>changing' 'became shorter:truncate -s 5000 changing'; do
     cp values changing
     "$strait" encode -q --page 4K --chunk 16K changing slow 2>changing.err &
     writer=$!
-    sleep 0.5
+    waits_with_it
     eval "${change#*:}"
-    timeout 10 cat slow >other
+    timeout 60 cat slow >other
     wait $writer && fail "a file that ${change%%:*} is encoded"
     grep -q "changing: ${change%%:*} while it was read" changing.err || fail "a file that ${change%%:*}: $(cat changing.err)"
 done
