@@ -19,10 +19,13 @@ static coll_result error_of(coll_comm comm)
     return error;
 }
 
+#define SOON_MS     500
+#define PATIENCE_MS 20000 /* for what comes to its end on any machine */
+
 /* As a watchdog does it: false when it has not come to its end for a while. */
-static bool ends_soon(coll_stream stream)
+static bool ends_within(coll_stream stream, int milliseconds)
 {
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < milliseconds; i++) {
         if (fake_stream_idle(stream))
             return true;
         usleep(1000);
@@ -33,7 +36,7 @@ static bool ends_soon(coll_stream stream)
 static void await_error(coll_comm comm)
 {
     for (int i = 0; error_of(comm) == COLL_SUCCESS; i++) {
-        require(i < 20000);
+        require(i < PATIENCE_MS);
         usleep(1000);
     }
 }
@@ -61,11 +64,11 @@ static void lose(struct rank *rank)
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream)); /* behind it */
     if (rank->rank == 0 && rank->argument == NULL) {
-        require(!ends_soon(rank->stream));
+        require(!ends_within(rank->stream, SOON_MS));
         require(error_of(rank->comm) == COLL_SUCCESS);
     } else if (rank->rank == 0) {
         await_error(rank->comm);
-        require(ends_soon(rank->stream)); /* the second one too, which need not wait */
+        require(ends_within(rank->stream, PATIENCE_MS)); /* the second one too, which need not wait */
     }
     ranks_meet();
     abort_rank(rank);
@@ -102,7 +105,7 @@ static void call_alone(struct rank *rank)
     values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, 0);
     if (rank->rank == 0) {
         require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-        require(!ends_soon(rank->stream));
+        require(!ends_within(rank->stream, SOON_MS));
     }
     abort_rank(rank);
     values_free(own, COLL_BF16, 0);
