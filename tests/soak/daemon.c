@@ -16,9 +16,9 @@
 #include "tests/port.h"
 #include "tests/soak/report.h"
 
-#define READY_MS   20000u
-#define STOP_MS    30000u
-#define STEP_MS    2u
+#define READY_MS 20000u
+#define STOP_MS  30000u
+#define STEP_MS  2u
 
 void daemon_init(struct soak_daemon *daemon, const char *program, const char *folder, const char *name,
                  const struct daemon_options *options)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/machine.h"
 #include "tests/soak/report.h"
 #include "tests/soak/soak.h"
 
@@ -115,6 +116,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "soak: %s is no program\n", options.daemon);
         return 2;
     }
+    (void)machine_watch();
     run(&options);
     if (complaints() != 0)
         printf("soak: %u rules broken\n", complaints());
