@@ -190,7 +190,9 @@ static int64_t sum_of(const struct world *w, const char *metric)
 {
     int64_t sum = 0;
     for (int side = 0; side <= daemon_of(w, SINK); side++) {
-        char *text = metrics_fetch(w->sides[side].metrics);
+        char *text = NULL;
+        for (int i = 0; i < 5 && text == NULL; i++)
+            text = metrics_fetch(w->sides[side].metrics);
         sum += text != NULL ? metric_read(text, metric) : 0;
         free(text);
     }

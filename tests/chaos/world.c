@@ -303,14 +303,15 @@ bool world_ready(struct world *w)
 
 /* ---- The whole ------------------------------------------------------------------------------------------------ */
 
+/* In memory: a store to a page of a file on a disk waits for the disk when that is busy. Open as long as this process
+ * lives, for daemons that come later. */
 static bool map_shared(struct world *w)
 {
-    snprintf(w->shared_path, sizeof(w->shared_path), "%s/world-%u.shared", w->setting->folder, w->number);
-    int fd = open(w->shared_path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = memfd_create("chaos", MFD_CLOEXEC);
+    snprintf(w->shared_path, sizeof(w->shared_path), "/proc/%d/fd/%d", (int)getpid(), fd);
     if (fd < 0 || ftruncate(fd, sizeof(*w->shared)) != 0)
         return false;
     w->shared = mmap(NULL, sizeof(*w->shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
     return w->shared != MAP_FAILED;
 }
 
@@ -350,6 +351,5 @@ void world_close(struct world *w)
             kill(w->sides[side].daemon, SIGTERM);
             daemon_terminated(w, side);
         }
-    unlink(w->shared_path);
     munmap(w->shared, sizeof(*w->shared));
 }
