@@ -220,8 +220,8 @@ static void leave_orphan(struct world *w, int side)
     struct side *s = &w->sides[side];
     for (uint32_t i = 0; i < ORPHANS_MAX; i++)
         if (w->orphans[i].pages.base == NULL) {
-            w->orphans[i] =
-                (struct orphan){.pages = s->pages, .daemon = w->sides[daemon_of(w, side)].daemon, .since_ns = fair_ns()};
+            w->orphans[i] = (struct orphan){
+                .pages = s->pages, .daemon = w->sides[daemon_of(w, side)].daemon, .since_ns = fair_ns()};
             s->pages.base = NULL;
             return;
         }
