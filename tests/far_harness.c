@@ -89,6 +89,7 @@ double far_bytes(struct test_pool *source, const char *wire)
 {
     char path[64];
     snprintf(path, sizeof(path), "counters.wire_bytes_%s", wire);
+    WAIT(stat_of(source->party, "gauges.send_slots_used") == 0);
     return stat_of(source->party, path);
 }
 

@@ -25,7 +25,8 @@ void far_begin_slowly(struct test_pool *source, struct test_pool *sink, struct f
  */
 void far_fail_device(struct pair *pair, int device, struct flow *o, struct flow *e);
 
-/* Bytes that the source's node has sent by a wire: "peer", "nccl", "pinned", ... */
+/* Bytes that the source's node has sent by a wire: "peer", "nccl", "pinned", ... A chunk counts when its slot is free,
+ * which may be after its transfer is DONE: that is waited for. */
 double far_bytes(struct test_pool *source, const char *wire);
 /* Moves until some have gone by that wire, which takes a few messages. */
 void far_move_until(struct test_pool *source, struct test_pool *sink, const char *wire);

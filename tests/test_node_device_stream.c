@@ -147,7 +147,7 @@ START_TEST(a_transfer_that_fails_lets_its_streams_go_on)
     struct scene s;
     atomic_int ran = 0;
     int how = _i % ENDINGS;
-    scene_begin(&s, (enum wire)(_i / ENDINGS), how == DEADLINE ? 300 : 0);
+    scene_begin(&s, (enum wire)(_i / ENDINGS), how == DEADLINE ? 2000 : 0); /* it has to be connected by then */
     wait_on(&s, -1, s.stream);
     wait_on(&s, 1, s.stream);
     stream_mark(s.stream, &ran);

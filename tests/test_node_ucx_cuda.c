@@ -125,8 +125,8 @@ START_TEST(the_first_that_is_there_is_taken)
     double before = far_bytes(source, cases[_i].taken), sent = stat_of(source->party, "counters.wire_bytes_sent");
     for (int i = 0; i < 3; i++)
         far_move(source, sink);
-    ck_assert_double_eq(far_bytes(source, cases[_i].taken) - before,
-                        stat_of(source->party, "counters.wire_bytes_sent") - sent);
+    double taken = far_bytes(source, cases[_i].taken) - before;
+    ck_assert_double_eq(taken, stat_of(source->party, "counters.wire_bytes_sent") - sent);
 }
 END_TEST
 
