@@ -88,9 +88,12 @@ START_TEST(the_first_of_very_many_missing_pages_are_named)
         ids[i] = MANY - 1 - i;
     for (uint32_t count = MANY; count >= MANY - 1; count--) {
         struct strait_page_list list = {.count = count, .ids = count == MANY ? ids : NULL};
-        struct flow *e = flow_expect(
-            sink, (struct strait_expect_params){KEY("k"), .lists = &list, .list_count = 1, .deadline_ms = 50});
-        ends_failed(e, STRAIT_REASON_TIMEOUT);
+        struct flow *e;
+        do { /* until it is the daemon's verdict: the library gives its own when that is late */
+            e = flow_expect(
+                sink, (struct strait_expect_params){KEY("k"), .lists = &list, .list_count = 1, .deadline_ms = 50});
+            ends_failed(e, STRAIT_REASON_TIMEOUT);
+        } while (strstr(e->text, "no word from the daemon") != NULL);
         ck_assert_uint_eq(STRAIT_FAILED_PAGES_MAX, e->failed_count);
         ck_assert_int_eq(count == MANY, strlen(e->text) != 0);
         for (uint32_t i = 0; i < e->failed_count; i++)
