@@ -38,7 +38,7 @@ struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params par
     flow->sink = true;
     params.size = sizeof(params);
     params.context = flow;
-    params.deadline_ms = params.deadline_ms != 0 ? params.deadline_ms : 20000;
+    params.deadline_ms = params.deadline_ms != 0 ? params.deadline_ms : 20000 * SLOW;
     ck_assert_int_eq(STRAIT_OK, strait_expect(pool->pool, &params, &flow->transfer));
     return flow;
 }
@@ -48,7 +48,7 @@ struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params param
     struct flow *flow = new_flow(pool, params.lists, params.list_count);
     params.size = sizeof(params);
     params.context = flow;
-    params.lease_ms = params.lease_ms != 0 ? params.lease_ms : 20000;
+    params.lease_ms = params.lease_ms != 0 ? params.lease_ms : 20000 * SLOW;
     ck_assert_int_eq(STRAIT_OK, strait_offer(pool->pool, &params, &flow->transfer));
     return flow;
 }

@@ -20,11 +20,7 @@
 #include "tests/machine.h"
 #include "tests/support.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 4 }; /* what is timed may take so many times as long */
-#else
-enum { SLOW = 1 };
-#endif
+enum { SLOW = SANITIZED ? 4 : 1 }; /* what is timed may take so many times as long */
 
 /* How two parties reach each other. */
 enum wire {
@@ -140,7 +136,7 @@ struct flow {
     .lists = (const struct strait_page_list[]){__VA_ARGS__}, \
     .list_count = sizeof((struct strait_page_list[]){__VA_ARGS__}) / sizeof(struct strait_page_list)
 
-/* Sizes, contexts and times that are 0 (20 s) are filled in. */
+/* Sizes, contexts and times that are 0 are filled in: longer ones than anybody waits. */
 struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params params);
 struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params params);
 void flow_append(struct flow *flow, struct strait_append_params params);
@@ -149,7 +145,7 @@ void flow_start_as(struct flow *flow, struct test_pool *peer, const char *peer_k
 void flow_release(struct flow *flow);
 
 /* Runs the clients until the expression is true, or fails the test. */
-#define WAIT(expression) WAIT_MS(expression, 15000)
+#define WAIT(expression) WAIT_MS(expression, 15000 * SLOW)
 #define WAIT_MS(expression, ms)                                     \
     do {                                                            \
         uint64_t wait_end = wait_clock() + (uint64_t)(ms)*1000000u; \

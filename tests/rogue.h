@@ -74,14 +74,14 @@ bool rogue_untouched(const struct rogue *rogue, uint32_t near_slots, uint32_t fa
 void rogue_turn(struct rogue *rogue);
 
 /* Like WAIT, with the rogue alive. */
-#define ROGUE_WAIT(rogue, expression)                          \
-    do {                                                       \
-        uint64_t rogue_end = wait_clock() + 15000u * 1000000u; \
-        while (!(expression) && wait_clock() < rogue_end) {    \
-            rogue_turn(rogue);                                 \
-            pump(1);                                           \
-        }                                                      \
-        ck_assert_msg(expression, #expression);                \
+#define ROGUE_WAIT(rogue, expression)                                   \
+    do {                                                                \
+        uint64_t rogue_end = wait_clock() + 15000ull * SLOW * 1000000u; \
+        while (!(expression) && wait_clock() < rogue_end) {             \
+            rogue_turn(rogue);                                          \
+            pump(1);                                                    \
+        }                                                               \
+        ck_assert_msg(expression, #expression);                         \
     } while (0)
 
 #endif

@@ -28,6 +28,13 @@ enum { STRIDE = 7 };
 enum { STRIDE = 1 };
 #endif
 
+/* Some tests time what they do, or wait for it: sanitizers take theirs. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* ---- Random numbers -------------------------------------------------------------------------------------------- */
 
 /* The same on every machine; STRAIT_TEST_SEED chooses others. */

@@ -5,12 +5,6 @@
 #include <poll.h>
 #include <time.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 /* ---- Verbs ------------------------------------------------------------------------------------------------------- */
 
 START_TEST(every_field_of_a_transfer_arrives)
