@@ -216,7 +216,7 @@ START_TEST(a_slow_daemon_loses_nothing)
     fake.deaf = true;
     for (uint32_t i = 0; i < OFFERS; i++) {
         struct strait_offer_params params = offer_params(&list, 1);
-        params.lease_ms = 60000 + i * 10000;
+        params.lease_ms = 600000 + i * 10000;
         params.last = true;
         ck_assert_int_eq(STRAIT_OK, strait_offer(pool, &params, &transfers[i]));
         step();
@@ -226,7 +226,7 @@ START_TEST(a_slow_daemon_loses_nothing)
     fake.deaf = false;
     until(find_got(MESSAGE_OFFER, OFFERS - 2) != NULL);
     for (uint32_t i = 0; i < OFFERS - 1; i++)
-        ck_assert_uint_gt(find_got(MESSAGE_OFFER, i)->offer.lease_ms, 50000 + i * 10000);
+        ck_assert_uint_gt(find_got(MESSAGE_OFFER, i)->offer.lease_ms, 500000 + i * 10000);
     until(find_got(MESSAGE_STATS, 0) != NULL);
     ck_assert_int_eq(MESSAGE_STATS, fake.got[fake.count - 1].message.type);
     ck_assert_ptr_null(find_got(MESSAGE_OFFER, OFFERS - 1));
