@@ -61,6 +61,7 @@ static void begin(struct world *w, struct transfer *t, int side, uint32_t type, 
     struct order order = {.type = type, .id = t->id, .time_ms = time_ms, .start = start, .count = t->count};
     memcpy(order.pages, half->pages, t->count * sizeof(order.pages[0]));
     half->begun = true;
+    half->time_ms = time_ms;
     half->late_ns = machine_late_ns();
     half->began_ns = now_ns();
     half->due_ns = half->began_ns + (uint64_t)time_ms * MS;
@@ -162,7 +163,8 @@ static void on_verdict(struct world *w, struct transfer *t, int side, const stru
     half->reason = news->reason;
     int64_t late = (int64_t)(news->at_ns - half->due_ns);
     totals_max(&w->totals->late_ns[side], late);
-    if (late > (int64_t)(TOLERANCE_MS * MS + machine_late_ns() - half->late_ns))
+    half->kept_ns = machine_late_ns() - half->late_ns;
+    if (late > (int64_t)(TOLERANCE_MS * MS + half->kept_ns))
         violation(w, "the verdict of transfer %u at side %d came %lld ms late, %lld ms after its beginning: %s", t->id,
                   side, (long long)(late / (int64_t)MS), (long long)((news->at_ns - half->began_ns) / MS),
                   strait_reason_string((int)half->reason));

@@ -115,10 +115,12 @@ static uint32_t target_size(struct world *w, const struct scene *s)
     return 1 + draw(w, 16);
 }
 
-/* Of the time that the transfer had, a good part passed while the machine ran nobody. */
+/* Of the time that a side had, a good part passed while the machine ran nobody. */
 static bool was_kept(const struct transfer *t)
 {
-    return machine_late_ns() - t->halves[SINK].late_ns > DEADLINE_MS / 4 * (uint64_t)MS;
+    const struct half *source = &t->halves[SOURCE], *sink = &t->halves[SINK];
+    uint64_t time_ms = source->time_ms < sink->time_ms ? source->time_ms : sink->time_ms;
+    return (source->kept_ns > sink->kept_ns ? source->kept_ns : sink->kept_ns) > time_ms * MS / 4;
 }
 
 /* A transfer whose messages and chunks are kept, to come again in another one. */

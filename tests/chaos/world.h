@@ -30,7 +30,8 @@ struct half {
     uint32_t pages[POOL_PAGES];
     uint32_t state, reason;
     uint64_t began_ns, due_ns; /* the latter is the verdict's deadline */
-    uint64_t late_ns;          /* machine_late_ns, when it began */
+    uint32_t time_ms;          /* deadline or lease */
+    uint64_t late_ns, kept_ns; /* machine_late_ns, when it began; from then to its verdict */
 };
 
 struct transfer {
