@@ -93,7 +93,7 @@ void begin_transfer(struct world *w, struct transfer *t, const struct scene *s)
     bool is_target = t == s->target, pushed = is_target && s->place->setup == PUSHED;
     uint32_t how = draw(w, 3);
     bool source_starts = pushed || how != 0, sink_starts = !pushed && (how != 1 || is_target);
-    uint32_t lease = s->fault == F_LEASE && is_target ? 60 : LEASE_MS;
+    uint32_t lease = s->fault == F_LEASE && is_target ? 150 : LEASE_MS; /* enough to find each other in */
     uint32_t deadline = s->fault == F_DEADLINE && is_target ? 60 : DEADLINE_MS;
     if (draw(w, 2) == 0) {
         pair_offer(w, t, lease, source_starts);

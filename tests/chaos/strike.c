@@ -184,7 +184,7 @@ void strike(struct world *w, struct scene *s)
         break;
     case F_LEASE:
     case F_DEADLINE:
-        (void)world_pump(w, s->fault == F_LEASE ? 100 : 200, NULL, NULL);
+        (void)world_pump(w, s->fault == F_LEASE ? 220 : 200, NULL, NULL);
         let_go(w, s);
         break;
     case F_FULL:
