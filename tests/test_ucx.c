@@ -183,16 +183,17 @@ static uint32_t open_descriptors(void)
     return count;
 }
 
-/* As of a browser, or of a daemon of another kind. UCX would wait for the rest of what it takes for a message, also when
- * they have gone, and never sleep meanwhile. */
+/* As of a browser, or of a daemon of another kind. UCX would wait for the rest of what it takes for a message, also
+ * when they have gone, and never sleep meanwhile. */
 START_TEST(strangers_who_talk_nonsense_are_let_go)
 {
+    static const char request[] = "GET / HTTP/1.1\r\n";
     uint8_t nonsense[NONSENSE];
     set_up();
     struct sockaddr_in in = listener_of(&sides[0]);
     uint32_t before = open_descriptors();
     for (size_t i = 0; i < sizeof(nonsense); i++)
-        nonsense[i] = (uint8_t)"GET / HTTP/1.1\r\n"[i % 16];
+        nonsense[i] = (uint8_t)request[i % 16];
     for (int i = 0; i < STRANGERS; i++) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&in, sizeof(in)));

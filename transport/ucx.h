@@ -11,16 +11,16 @@
  *   tls=LIST           UCX_TLS; UCX's choice
  *   devices=LIST       UCX_NET_DEVICES; lo when listening on a loopback address, else UCX's choice
  *   eager=BYTES        chunks below come with their headers and are copied; others are received into their slots, after
- *                      a round trip. 262144 over TCP, where that takes longer than copying, 32768 where RDMA may be
- * used keepalive=TIME     UCX_KEEPALIVE_INTERVAL, "5s"; an idle peer that is gone is noticed after about twice that
+ *                      a round trip. 262144 over TCP, where that takes longer than copying, 32768 with RDMA
+ *   keepalive=TIME     UCX_KEEPALIVE_INTERVAL, 5s; an idle peer that is gone is noticed after about twice that
  *
  * Other settings are read from the environment, by UCX, as ever. Three are put there unless they are set, as 1.13.1
  * takes them from nowhere else: UCX_TCP_CONN_NB=y, or it would block in connect; UCX_TCP_CM_REUSEADDR=y, or a port
- * could not be listened on again for a while; UCX_TCP_CM_PRIV_DATA_LEN=64k, the room for what somebody says who connects
- * to its listener. When that is full of nonsense, UCX reads nothing from then on, neither more bytes nor the end, but is
- * woken by them: its thread takes a processor until the transport is destroyed. With 2 KiB, as UCX has it, whoever
- * mistakes the port can do that; 64 KiB have to be meant. Threads that read the environment meanwhile are safe, those
- * that change it are not: their change may be lost.
+ * could not be listened on again for a while; UCX_TCP_CM_PRIV_DATA_LEN=64k, the room for what somebody says who
+ * connects to its listener. When that is full of nonsense, UCX reads nothing from then on, neither more bytes nor the
+ * end, but is woken by them: its thread takes a processor until the transport is destroyed. With 2 KiB, as UCX has it,
+ * whoever mistakes the port can do that; 64 KiB have to be meant. Threads that read the environment meanwhile are safe,
+ * those that change it are not: their change may be lost.
  *
  * link_close forces the endpoint shut. Over tcp nothing touches the slots from then on; over RDMA that is no proof that
  * the peer's adapter has stopped writing (not tested: no such hardware was at hand).
