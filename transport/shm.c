@@ -44,15 +44,15 @@ struct message {
 struct shm_link {
     struct core_link core;
     int fd;
-    int process;     /* pidfd of the peer's; -1: it is ours, or unknown */
-    bool sees_end;   /* not unknown */
+    int process;   /* pidfd of the peer's; -1: it is ours, or unknown */
+    bool sees_end; /* not unknown */
     enum link_side side;
-    uint32_t watched; /* epoll events; 0: not watched */
-    bool shared;      /* the hello went out, and our arena with it */
-    bool greeted;     /* the peer's hello came */
-    bool finishing;   /* closing: the farewell is all that is left to be sent */
-    bool dying;       /* end of file without one: `process` is watched instead of the socket */
-    bool ended;       /* the peer stores no more */
+    uint32_t watched;          /* epoll events; 0: not watched */
+    bool shared;               /* the hello went out, and our arena with it */
+    bool greeted;              /* the peer's hello came */
+    bool finishing;            /* closing: the farewell is all that is left to be sent */
+    bool dying;                /* end of file without one: `process` is watched instead of the socket */
+    bool ended;                /* the peer stores no more */
     uint8_t last[RECORD_HEAD]; /* bytes that came, once nothing of them is taken any more */
     struct message *out_head, **out_tail;
     uint32_t out_written; /* of the first */
