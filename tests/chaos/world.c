@@ -78,6 +78,11 @@ static void put_plugin_in_front(const struct setting *setting)
     setenv(CHAOS_PLUGIN, setting->behind, 1);
 }
 
+static void log_path(const struct world *w, int side, char *path, size_t size)
+{
+    snprintf(path, size, "%s/world-%u-%s.log", w->setting->folder, w->number, side == SOURCE ? "source" : "sink");
+}
+
 static void __attribute__((noreturn)) become_daemon(const struct world *w, int side)
 {
     const struct side *s = &w->sides[side];
@@ -86,7 +91,7 @@ static void __attribute__((noreturn)) become_daemon(const struct world *w, int s
     snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", s->metrics);
     const char *folder = w->setting->folder;
     snprintf(codebook, sizeof(codebook), "%s/codebook-%u", folder, s->codebook);
-    snprintf(log, sizeof(log), "%s/world-%u-%s.log", folder, w->number, side == SOURCE ? "source" : "sink");
+    log_path(w, side, log, sizeof(log));
     snprintf(variable, sizeof(variable), "%s:%d", w->shared_path, side);
     setenv(CHAOS_VARIABLE, variable, 1);
     if (w->setting->plugin != NULL)
@@ -151,16 +156,33 @@ void daemon_reap(struct world *w, int side)
     reset_side(w, side);
 }
 
+/* The logs are gone when the test has ended. */
+static void print_last_lines(const struct world *w, int side)
+{
+    char path[256], lines[4096];
+    log_path(w, side, path, sizeof(path));
+    FILE *log = fopen(path, "re");
+    if (log == NULL)
+        return;
+    if (fseek(log, -(long)sizeof(lines), SEEK_END) != 0)
+        rewind(log);
+    size_t size = fread(lines, 1, sizeof(lines), log);
+    fclose(log);
+    printf("daemon %d of world %u said last:\n%.*s\n", side, w->number, (int)size, lines);
+}
+
 bool daemon_died(struct world *w, int side)
 {
     int status;
     struct side *s = &w->sides[side];
     if (s->daemon == 0 || waitpid(s->daemon, &status, WNOHANG) != s->daemon)
         return false;
-    if (s->attacked) /* UCX 1.13 ends its process when it reads nonsense: that is survived, not prevented */
+    if (s->attacked) { /* UCX 1.13 ends its process when it reads nonsense: that is survived, not prevented */
         atomic_fetch_add(&w->totals->crashes, 1);
-    else
-        violation(w, "daemon %d ended by itself, with status %x: see its log", side, status);
+    } else {
+        violation(w, "daemon %d ended by itself, with status %x", side, status);
+        print_last_lines(w, side);
+    }
     reset_side(w, side);
     return true;
 }
