@@ -18,7 +18,8 @@ static void connect_both(struct test_pool *source, struct test_pool *sink)
 {
     struct flow *o = flow_offer(
         source, (struct strait_offer_params){KEY("first"), LISTS({.count = 1, .first_id = 63}), .last = true});
-    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY("first"), LISTS({.count = 1, .first_id = 63})});
+    struct flow *e =
+        flow_expect(sink, (struct strait_expect_params){KEY("first"), LISTS({.count = 1, .first_id = 63})});
     flow_start(e, source);
     arrives(e, o);
 }

@@ -82,10 +82,11 @@ struct ucx_op {
     } fetch;
 };
 
-/* ucx_options.c: what `text` says. The config is the caller's to release. */
-/* Sets in the environment what UCX reads there alone, unless it is set. Any thread. */
+/* ucx_environment.c: sets in the environment what UCX reads there alone, unless it is set. Any thread. OK or
+ * ERR_NO_MEMORY. */
 enum strait_status ucx_environment(void);
 
+/* ucx_options.c: what `text` says. The config is the caller's to release. */
 enum strait_status ucx_options_read(const char *text, struct ucx_options *options);
 
 /* ucx_cuda.c: memory of GPUs. */

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ static uint32_t listening(pid_t pid, unsigned ports[PORTS_MAX])
         unsigned port, state;
         unsigned long inode;
         if (sscanf(line, " %*u: %*x:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*u %*u %lu", &port, &state, &inode) == 3 &&
-            state == 0x0a && owns(pid, inode))
+            state == TCP_LISTEN && owns(pid, inode))
             ports[count++] = port;
     }
     if (file != NULL)
