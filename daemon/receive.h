@@ -25,7 +25,7 @@ struct receive_arena {
     uint32_t index;
     int32_t device;  /* -1: the host */
     uint32_t first;  /* number of its first slot */
-    uint64_t target; /* of the host's: what a chunk is cut to */
+    uint64_t target; /* of the host's: what a chunk of its own pages is cut to */
 };
 
 struct receive {
@@ -51,8 +51,9 @@ static inline uint32_t far_slot_bytes(uint64_t chunk_bytes)
 {
     return (uint32_t)((chunk_bytes + chunk_bytes / FAR_OVERHEAD + 4095) / 4096 * 4096);
 }
-/* What chunks for such slots are cut to, of a leg that has `bytes` in all: a large one has enough of them under way to
- * keep the link busy, a small one is cut into as many as may be under way, so that its stages overlap. */
+/* What chunks that GPUs code are cut to, for slots of this size, of a leg that has `bytes` in all: a large one has
+ * enough of them under way to keep the link busy, a small one is cut into as many as may be under way, so that its
+ * stages overlap. */
 uint64_t far_target(uint32_t slot_bytes, uint64_t bytes);
 
 struct receive_arena *receive_of_device(const struct receive *receive, int32_t device); /* NULL: none */

@@ -94,6 +94,15 @@ bool sink_holds_grants(const struct sink *sink)
 
 /* ---- Granting ---------------------------------------------------------------------------------------------------- */
 
+/* The GPU that has the next units; -1: the host. */
+static int32_t next_device(const struct sink *sink, uint32_t first)
+{
+    struct piece piece;
+    if (!segments_piece(&sink->segments, first, 1, &piece))
+        return -1;
+    return sink->expectation->request.pool->pool->groups[piece.group].device;
+}
+
 /* How many units from `first` on one chunk for this arena takes. */
 static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
 {
@@ -103,18 +112,10 @@ static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, 
         most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
     if (arena->device >= 0 && count > FAR_PAGES_MAX)
         count = FAR_PAGES_MAX;
-    uint64_t target = arena->device >= 0 ? far_target(arena->slots.slot_bytes, sink->bytes) : arena->target;
+    const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
+    const uint64_t target = by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
     return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
                               most);
-}
-
-/* The GPU that has the next units; -1: the host. */
-static int32_t next_device(const struct sink *sink, uint32_t first)
-{
-    struct piece piece;
-    if (!segments_piece(&sink->segments, first, 1, &piece))
-        return -1;
-    return sink->expectation->request.pool->pool->groups[piece.group].device;
 }
 
 /* Grants one slot to this sink. False: it cannot use one, or there is none for it. */

@@ -19,13 +19,23 @@ static uint64_t near_limit(const struct source *source)
     return own < theirs ? own : theirs;
 }
 
+/* What chunks for the peer's host are cut to. The host's processors like them to fit into their caches; a GPU, whose
+ * copies over the bus each cost the same few microseconds, as few of them as keep its stages busy. */
+static uint64_t near_target(const struct source *source)
+{
+    const struct pool *pool = source->offer->request.pool->pool;
+    struct piece piece;
+    if (!segments_piece(&source->segments, 0, 1, &piece) || pool->groups[piece.group].device < 0)
+        return source->node->options.chunk_target;
+    return far_target((uint32_t)near_limit(source), source->bytes);
+}
+
 uint32_t source_first_chunk(const struct source *source, uint32_t slot, uint32_t units)
 {
-    const struct node *node = source->node;
     const struct request *request = &source->offer->request;
     const struct peer *peer = source->peer;
     const uint32_t far = reach_slot_bytes(peer, slot);
-    uint64_t target = far != 0 ? far_target(far, source->bytes) : node->options.chunk_target,
+    uint64_t target = far != 0 ? far_target(far, source->bytes) : near_target(source),
              limit = far != 0 ? far : near_limit(source);
     if (far != 0 && units > FAR_PAGES_MAX)
         units = FAR_PAGES_MAX;

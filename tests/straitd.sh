@@ -54,7 +54,7 @@ refuses 2 "listen: 0.0.0.0:0 is not a loopback address: it needs secret-file (or
 echo "coding = best" >bad.conf
 refuses 2 "bad.conf:1: coding: best is none of: auto,raw,top16,tiered" --config bad.conf
 
-own="--socket $PWD/s --listen 127.0.0.1:0 --metrics= --arena-bytes 4M --send-bytes 4M"
+own="--socket $PWD/s --listen 127.0.0.1:0 --metrics= --arena-bytes 4M --send-bytes 4M --chunk-bytes 4M"
 # shellcheck disable=SC2086
 refuses 1 "codebook: /nowhere/codebook: No such file or directory" $own --codebook /nowhere/codebook
 # All of the machine's memory and a little more. Were it taken after all, the kernel would end this shell's child first.

@@ -61,8 +61,8 @@ START_TEST(defaults_are_the_documented_ones)
     ck_assert_str_eq("", options.ucx);
     ck_assert_str_eq("info", options.log_level);
     ck_assert_uint_eq((uint64_t)256 << 20, options.arena_bytes);
-    ck_assert_uint_eq((uint64_t)64 << 20, options.send_bytes);
-    ck_assert_uint_eq((uint64_t)4 << 20, options.chunk_bytes);
+    ck_assert_uint_eq((uint64_t)128 << 20, options.send_bytes);
+    ck_assert_uint_eq((uint64_t)8 << 20, options.chunk_bytes);
     ck_assert_uint_eq((uint64_t)64 << 30, options.pool_bytes);
     ck_assert_uint_eq(0, options.workers);
     ck_assert_uint_eq(1000, options.heartbeat_ms);

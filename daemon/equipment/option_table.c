@@ -113,14 +113,14 @@ const struct option_row option_rows[] = {
      AT(send_bytes),
      .min = 64 * KIB,
      .max = TIB,
-     .initial = "64M",
+     .initial = "128M",
      .help = "Send arena, in bytes: chunks are encoded here before they travel."},
     {.name = "chunk-bytes",
      .kind = OPTION_BYTES,
      AT(chunk_bytes),
      .min = 64 * KIB,
      .max = 16 * MIB,
-     .initial = "4M",
+     .initial = "8M",
      .help = "Size of a slot of either arena, in bytes, a multiple of 4K: the largest chunk, and so the largest page."},
     {.name = "chunk-target",
      .kind = OPTION_BYTES,
@@ -129,8 +129,9 @@ const struct option_row option_rows[] = {
      .max = 16 * MIB,
      .initial = "2M",
      .help =
-         "Pages are encoded, sent and decoded in chunks of about this many bytes, or a page if that is larger. Small "
-         "ones stay in the processor's caches on their way, large ones cost fewer messages."},
+         "Pages of the host's memory are encoded, sent and decoded in chunks of about this many bytes, or a page if that "
+         "is larger. Small ones stay in the processor's caches on their way, large ones cost fewer messages. Pages of "
+         "GPUs travel in chunks of up to chunk-bytes."},
     {.name = "pool-bytes",
      .kind = OPTION_BYTES,
      AT(pool_bytes),
