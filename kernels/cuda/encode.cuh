@@ -32,7 +32,7 @@ struct encode_job {
     uint32_t stop;
     uint32_t size;       // make_size
     uint32_t values;     // when it leaves from its streams; of the later modes, the byte at which these begin
-    uint32_t from_stage; // it leaves from the stage of its input instead: raw, const, or packed there
+    uint32_t from_stage; // it leaves from the stage of its input instead: const, packed there, or raw and short
     uint32_t slot, first_slot, item;
     uint8_t *dst;
 };
@@ -169,6 +169,17 @@ template <class TEAM> DEVICE void make_const(const TEAM &team, uint32_t bytes)
     uint32_t tail = bytes % 2 != 0 ? stage[bytes - 1] : 0;
     uint32_t value = *reinterpret_cast<uint16_t *>(stage);
     *reinterpret_cast<uint4 *>(stage) = make_uint4(value | tail << 16, 0, 0, 0);
+}
+
+// A worker's part of a raw block that has all its values, to where its streams would be: they leave from there while
+// the next block comes to the stage.
+template <class TEAM> DEVICE void copy_raw(const TEAM &team, uint32_t parity, uint32_t warp, uint32_t lane)
+{
+    const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
+    uint4 *fixed = reinterpret_cast<uint4 *>(team.fixed(parity));
+#pragma unroll
+    for (uint32_t g = 0; g < 4; g++)
+        fixed[worker_vector(warp, lane, g)] = input[worker_vector(warp, lane, g)];
 }
 
 // The units of all blocks before this one in the launch, modulo 2^28: waits until they are known.

@@ -11,17 +11,17 @@ namespace strait
 // Codes of a vector some of whose values escape: bit j of the result for value j; these have code 0.
 DEVICE uint32_t escaping_codes(const uint32_t w[4], table_address table, uint32_t values, uint32_t &codes)
 {
+    static_assert(IMAGE_ESCAPE == 1u << 31, "a bit above those of all ranks");
     uint32_t escapes = 0;
     codes = 0;
-    for (uint32_t j = 0; j < values; j++) {
-        uint32_t word = j < 4 ? (j < 2 ? w[0] : w[1]) : (j < 6 ? w[2] : w[3]);
-        uint32_t rank = look_up(table, word >> (j % 2 == 0 ? 5 : 21));
-        if (rank & IMAGE_ESCAPE)
-            escapes |= 1u << j;
-        else
-            codes |= rank << (4 * j);
+#pragma unroll
+    for (int k = 3; k >= 0; k--) {
+        const uint32_t a = look_up(table, w[k] >> 21), b = look_up(table, w[k] >> 5);
+        escapes = escapes * 4 + (a >> 31) * 2 + (b >> 31);
+        codes = codes * 256 + (a & 15) * 16 + (b & 15);
     }
-    return escapes;
+    codes &= low_bits(4 * values);
+    return escapes & low_bits(values);
 }
 
 // The list after the codes: the warp's part of it, from entry `at` of `count` on. `escapes` has 8 bits for each of the
@@ -115,16 +115,21 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
     }
     const bool streams = mode >= STRAIT_BLOCK_TOP16, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
     const bool late = count != 0 || pack;
+    const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
     if (thread == 0) {
         const uint32_t size = make_size(units, mode, streams ? count : 0);
         publish_size(launch, shared.tag, block.slot, size);
         encode_job &job = shared.jobs[parity];
-        job = {0, size, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
+        job = {0, size, n, from_stage, block.slot, block.first_slot, block.item, block.dst};
         if (mode == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }
     if (streams && !late)
         warp_arrive(&shared.empty, lane);
+    if (WHOLE && mode == STRAIT_BLOCK_RAW) {
+        copy_raw(team, parity, warp, lane);
+        warp_arrive(&shared.empty, lane);
+    }
     if (streams && count != 0) {
         if (thread == 0)
             *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);

@@ -380,18 +380,23 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, con
         form = STRAIT_BLOCK_CONST;
     }
     const bool coming = form >= LATER_FORMS;
-    const uint32_t begin = rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
-    const bool late = !tiers || at.any_escapes || __any_sync(ALL_LANES, items3.count > 16);
+    const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
+    const uint32_t begin = !coming || rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
+    const bool late = !tiers || at.any_escapes || items3.crowded;
     if (thread == 0) {
         const uint32_t size = make_size(units, form, coming ? escaped : 0);
         publish_size(launch, shared.tag, block.slot, size);
         encode_job &job = shared.jobs[parity];
-        job = {0, size, begin, !coming || !WHOLE, block.slot, block.first_slot, block.item, block.dst};
+        job = {0, size, begin, from_stage, block.slot, block.first_slot, block.item, block.dst};
         if (form == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }
     if (WHOLE && coming && !late)
         warp_arrive(&shared.empty, lane);
+    if (WHOLE && form == STRAIT_BLOCK_RAW) {
+        copy_raw(team, parity, warp, lane);
+        warp_arrive(&shared.empty, lane);
+    }
     if (coming && tiers) {
         const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
         uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
