@@ -73,6 +73,7 @@ struct encode_shared {
     uint64_t tag; // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
+    uint4 keys[4]; // of the sum: they would take registers while they are not needed
     encode_block block;
     encode_job jobs[2];
     begin_state kept;
@@ -130,6 +131,12 @@ template <coder CODER> struct encode_team {
 };
 
 // ---- What both coders' workers do -----------------------------------------------------------------------------------
+
+DEVICE void load_keys(const encode_shared &shared, uint32_t lane, uint32_t keys[4])
+{
+    const uint4 k = shared.keys[lane % 4];
+    keys[0] = k.x, keys[1] = k.y, keys[2] = k.z, keys[3] = k.w;
+}
 
 // A worker's vectors of a block are those of its warp, 128 of 16 bytes, every 32nd.
 DEVICE uint32_t worker_vector(uint32_t warp, uint32_t lane, uint32_t g)

@@ -14,8 +14,6 @@ template <coder CODER, class LAUNCH> DEVICE void work(const LAUNCH &launch, cons
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     encode_shared &shared = team.shared();
-    uint32_t keys[4];
-    sum_load_keys(keys, lane);
     for (uint32_t turn = 0;; turn++) {
         barrier_wait(&shared.full, turn & 1);
         wait_unused(shared, turn);
@@ -26,9 +24,9 @@ template <coder CODER, class LAUNCH> DEVICE void work(const LAUNCH &launch, cons
             break;
         }
         if (shared.block.bytes == BLOCK_SIZE)
-            code_block<true>(launch, team, keys, turn, warp, lane);
+            code_block<true>(launch, team, turn, warp, lane);
         else
-            code_block<false>(launch, team, keys, turn, warp, lane);
+            code_block<false>(launch, team, turn, warp, lane);
     }
 }
 
@@ -61,6 +59,8 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_re
         init_team(launch, team);
     else
         wait_for_launches_before();
+    if (warp == LAST_WARP && threadIdx.x % 32 < 16)
+        reinterpret_cast<uint32_t *>(team.shared().keys)[threadIdx.x % 32] = sum_keys[threadIdx.x % 32];
     const uint32_t drawn = warp == FIRST_WARP ? draw_tickets(launch, 1, threadIdx.x % 32) : 0;
     __syncthreads();
     if (warp == FIRST_WARP)

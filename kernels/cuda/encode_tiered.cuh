@@ -15,7 +15,8 @@ struct tier3_items {
     uint32_t wanted;        // bit i: value i
     uint32_t count, escapes;
     uint32_t low, high; // the items, unless the warp is crowded
-    bool crowded;       // a lane of the warp has more than 16
+    uint32_t kept;      // likewise, the exponents in tier 4
+    bool crowded;       // a lane of the warp has more than 16, or more than 4 in tier 4
 
     DEVICE uint32_t item(uint32_t i) const
     {
@@ -47,7 +48,7 @@ struct tier3_items {
     // All lanes. A crowded warp's are only counted: its block may well be raw in the end.
     DEVICE void collect()
     {
-        low = high = escapes = 0;
+        low = high = kept = escapes = 0;
         count = popcount(wanted);
         crowded = __any_sync(ALL_LANES, count > 16);
         uint32_t left = crowded ? 0 : wanted, uncounted = wanted ^ left;
@@ -67,31 +68,40 @@ struct tier3_items {
             escapes += popcount(fifteens(look_at(eight)));
     }
 
+    // All lanes, after collect() when a lane has something in tier 4: nothing but a crowded warp's is read again then.
+    DEVICE void keep()
+    {
+        crowded = crowded || __any_sync(ALL_LANES, escapes > 4);
+        uint32_t left = wanted, items = low, later = high;
+#pragma unroll 1
+        for (uint32_t missing = crowded ? 0 : escapes; missing != 0; left &= left - 1) {
+            if ((items & 15) == 15) {
+                kept = kept >> 8 | static_cast<uint32_t>(values[lowest_bit(left)]) >> 7 << 24;
+                missing--;
+            }
+            items = shift_right(items, later, 4);
+            later >>= 4;
+        }
+        kept = shift_right(kept, 0, 32 - 8 * escapes);
+    }
+
     // Items to the stream from item number `at`, exponents to tier 4 from byte `at4`. The stream was zero.
     DEVICE void put(uint8_t *rest, uint32_t at, uint32_t at4) const
     {
-        uint32_t *words = reinterpret_cast<uint32_t *>(rest);
         if (crowded) {
             put_crowded(rest, at, at4);
             return;
         }
-        uint32_t shift = at % 8 * 4, *p = words + at / 8;
+        uint32_t shift = at % 8 * 4, *p = reinterpret_cast<uint32_t *>(rest) + at / 8;
         uint32_t next = shift_left(low, high, shift), last = shift_left(high, 0, shift);
         atomicOr(p, low << shift);
         if (next != 0)
             atomicOr(p + 1, next);
         if (last != 0)
             atomicOr(p + 2, last);
-        if (escapes == 0)
-            return;
-        uint32_t left = wanted;
 #pragma unroll 1
-        while (left != 0) {
-            uint32_t i = lowest_bit(left), four = item(i);
-            left &= left - 1;
-            if (four == 15)
-                rest[at4++] = static_cast<uint8_t>(values[i] >> 7);
-        }
+        for (uint32_t k = 0; k < escapes; k++)
+            rest[at4 + k] = static_cast<uint8_t>(kept >> (8 * k));
     }
 
     DEVICE void put_crowded(uint8_t *rest, uint32_t at, uint32_t at4) const
@@ -153,11 +163,13 @@ DEVICE tier_places place_tiers(const encode_shared &shared, uint32_t parity, uin
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, const uint32_t keys[4],
-                       uint32_t turn, uint32_t warp, uint32_t lane)
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, uint32_t turn, uint32_t warp,
+                       uint32_t lane)
 {
+    uint32_t keys[4];
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
+    load_keys(shared, lane, keys);
     const encode_block &block = shared.block; // until the warp says that the stage may be filled
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
@@ -223,6 +235,8 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     }
     warp_arrive(&shared.counted, lane);
     const uint32_t scan = warp_scan(both) - both;
+    if (escapes)
+        items3.keep();
     barrier_wait(&shared.counted, parity);
     const tier_places at = place_tiers(shared, parity, warp, lane);
     const uint32_t codes = (n + 3) / 4, used = n + codes + at.end + bytes % 2;
@@ -237,7 +251,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         mode = STRAIT_BLOCK_CONST;
     }
     const bool streams = mode == STRAIT_BLOCK_TIERED, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
-    const bool late = at.any_escapes || items3.crowded || pack;
+    const bool late = items3.crowded || pack;
     const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
     if (thread == 0) {
         const uint32_t size = make_size(units, mode, streams ? at.escapes : 0);

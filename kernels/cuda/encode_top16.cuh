@@ -24,10 +24,23 @@ DEVICE uint32_t escaping_codes(const uint32_t w[4], table_address table, uint32_
     return escapes & low_bits(values);
 }
 
-// The list after the codes: the warp's part of it, from entry `at` of `count` on. `escapes` has 8 bits for each of the
-// lane's vectors.
-DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes, uint32_t count, uint32_t at,
-                         uint32_t warp, uint32_t lane)
+// The exponents of what escapes of a lane's vectors, no more than 4, the first in the lowest byte. `escapes` has 8 bits
+// for each of the vectors.
+DEVICE uint32_t keep_escapes(const uint16_t *values, uint32_t escapes, uint32_t warp, uint32_t lane)
+{
+    uint32_t kept = 0;
+#pragma unroll 1
+    for (uint32_t left = escapes; left != 0; left &= left - 1) {
+        const uint32_t i = lowest_bit(left), exponent = values[8 * worker_vector(warp, lane, i / 8) + i % 8] >> 7;
+        kept = kept >> 8 | exponent << 24;
+    }
+    return shift_right(kept, 0, 32 - 8 * popcount(escapes));
+}
+
+// The list after the codes: the warp's part of it, from entry `at` of `count` on. CROWDED: a lane has more than 4.
+template <bool CROWDED>
+DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes, uint32_t kept, uint32_t count,
+                         uint32_t at, uint32_t warp, uint32_t lane)
 {
     uint16_t *positions = reinterpret_cast<uint16_t *>(list + 2);
     uint8_t *exponents = list + 2 + 2 * count;
@@ -41,7 +54,8 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
             uint32_t position = 8 * worker_vector(warp, lane, g) + lowest_bit(left);
             left &= left - 1;
             positions[k] = static_cast<uint16_t>(position);
-            exponents[k] = static_cast<uint8_t>(values[position] >> 7);
+            exponents[k] = static_cast<uint8_t>(CROWDED ? values[position] >> 7 : kept);
+            kept >>= 8;
             k++;
         }
         at += __shfl_sync(ALL_LANES, scan, 31);
@@ -50,11 +64,13 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, const uint32_t keys[4],
-                       uint32_t turn, uint32_t warp, uint32_t lane)
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, uint32_t turn, uint32_t warp,
+                       uint32_t lane)
 {
+    uint32_t keys[4];
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
+    load_keys(shared, lane, keys);
     const encode_block &block = shared.block; // until the warp says that the stage may be filled
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
@@ -95,6 +111,9 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         shared.sums[parity][warp] = total;
     }
     warp_arrive(&shared.counted, lane);
+    const uint16_t *values = reinterpret_cast<const uint16_t *>(input);
+    const bool crowded = of_warp > 4 && __any_sync(ALL_LANES, popcount(escapes) > 4);
+    const uint32_t kept = of_warp != 0 && !crowded ? keep_escapes(values, escapes, warp, lane) : 0;
     barrier_wait(&shared.counted, parity);
     uint32_t counts = lane < WORKER_WARPS ? shared.counts[parity][lane] : 1u << 30;
     const bool maybe_const = __all_sync(ALL_LANES, (counts & 1u << 30) != 0);
@@ -114,7 +133,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         mode = STRAIT_BLOCK_CONST;
     }
     const bool streams = mode >= STRAIT_BLOCK_TOP16, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
-    const bool late = count != 0 || pack;
+    const bool late = crowded || pack;
     const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
     if (thread == 0) {
         const uint32_t size = make_size(units, mode, streams ? count : 0);
@@ -135,8 +154,10 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
             *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
         if (thread < (16 - list_bytes % 16) % 16)
             list[list_bytes + thread] = 0;
-        if (of_warp != 0)
-            list_escapes(list, reinterpret_cast<const uint16_t *>(input), escapes, count, before, warp, lane);
+        if (crowded)
+            list_escapes<true>(list, values, escapes, kept, count, before, warp, lane);
+        else if (of_warp != 0)
+            list_escapes<false>(list, values, escapes, kept, count, before, warp, lane);
         if (late && !pack)
             warp_arrive(&shared.empty, lane);
     }

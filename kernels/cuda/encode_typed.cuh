@@ -289,13 +289,15 @@ DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, c
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
 template <bool WHOLE, coder CODER, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, const uint32_t keys[4], uint32_t turn,
-                       uint32_t warp, uint32_t lane)
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t turn, uint32_t warp,
+                       uint32_t lane)
 {
+    uint32_t keys[4];
     typedef typed_room<CODER> room;
     typedef typename room::values values;
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
+    load_keys(shared, lane, keys);
     const encode_block &block = shared.block; // until the warp says that the stage may be filled
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, m = bytes / values::BYTES;
     const bool by_base = launch.head.mode == STRAIT_MODE_BASE;
@@ -345,6 +347,8 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, con
         shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (warp_same ? COUNT_SAME : 0);
     warp_arrive(&shared.counted, lane);
     const uint32_t scan = warp_scan(both) - both;
+    if (escapes)
+        items3.keep();
     barrier_wait(&shared.counted, parity);
 
     const tier_places at = place_tiers(shared, parity, warp, lane);
@@ -382,7 +386,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, con
     const bool coming = form >= LATER_FORMS;
     const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
     const uint32_t begin = !coming || rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
-    const bool late = !tiers || at.any_escapes || items3.crowded;
+    const bool late = !tiers || items3.crowded;
     if (thread == 0) {
         const uint32_t size = make_size(units, form, coming ? escaped : 0);
         publish_size(launch, shared.tag, block.slot, size);
