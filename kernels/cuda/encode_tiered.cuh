@@ -203,7 +203,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         own[g * 32 + lane] = z[g];
         reinterpret_cast<uint2 *>(fixed)[vector] = make_uint2(sm[0], sm[1]);
     }
-    const uint64_t total = warp_sum(sum_total(sum));
+    const uint64_t lane_total = sum_total(sum);
     __syncwarp();
     const uint4 lane_z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 in a row
     z[0] = lane_z.x, z[1] = lane_z.y, z[2] = lane_z.z, z[3] = lane_z.w;
@@ -215,7 +215,6 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     part_tiers(z, tier1, tier2);
     reinterpret_cast<uint2 *>(fixed + SM_BYTES)[thread] = make_uint2(tier1[0], tier1[1]);
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
-    const uint64_t items2 = squeeze_pair(tier2, on2);
     const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
     tier3_items items3;
     items3.values = reinterpret_cast<const uint16_t *>(input) + warp * 1024 + lane * 32;
@@ -229,12 +228,9 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     if (lane == 31)
         shared.escapes[parity][warp] = scan4;
     __syncwarp();
-    if (lane == 0) {
+    if (lane == 0)
         shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (warp_same ? COUNT_SAME : 0);
-        shared.sums[parity][warp] = total;
-    }
     warp_arrive(&shared.counted, lane);
-    const uint32_t scan = warp_scan(both) - both;
     if (escapes)
         items3.keep();
     barrier_wait(&shared.counted, parity);
@@ -267,7 +263,13 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
+    // The next block is on its way from here on: what can wait has waited until now.
+    const uint64_t total = warp_sum(lane_total);
+    if (lane == 0)
+        shared.sums[parity][warp] = total;
     if (streams) {
+        const uint64_t items2 = squeeze_pair(tier2, on2);
+        const uint32_t scan = warp_scan(both) - both;
         const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
         uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
         const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);

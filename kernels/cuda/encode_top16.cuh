@@ -103,13 +103,11 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         reinterpret_cast<uint2 *>(fixed)[vector] = make_uint2(sm[0], sm[1]);
         reinterpret_cast<uint32_t *>(fixed + SM_BYTES)[vector] = codes;
     }
-    const uint64_t total = warp_sum(sum_total(sum));
+    const uint64_t lane_total = sum_total(sum);
     const uint32_t of_warp = __reduce_add_sync(ALL_LANES, popcount(escapes));
     const bool warp_same = __all_sync(ALL_LANES, same);
-    if (lane == 0) {
+    if (lane == 0)
         shared.counts[parity][warp] = of_warp | (warp_same ? 1u << 30 : 0);
-        shared.sums[parity][warp] = total;
-    }
     warp_arrive(&shared.counted, lane);
     const uint16_t *values = reinterpret_cast<const uint16_t *>(input);
     const bool crowded = of_warp > 4 && __any_sync(ALL_LANES, popcount(escapes) > 4);
@@ -149,6 +147,10 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
+    // The next block is on its way from here on: what can wait has waited until now.
+    const uint64_t total = warp_sum(lane_total);
+    if (lane == 0)
+        shared.sums[parity][warp] = total;
     if (streams && count != 0) {
         if (thread == 0)
             *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
