@@ -176,6 +176,40 @@ static void fill_runs(struct rng *rng, const uint8_t ranking[256], uint8_t *byte
     }
 }
 
+/* A block of n values, of which so many have ranks in tier 4 and in tier 3, or above 15; in any order or in this one.
+ */
+static void fill_ranks(struct rng *rng, const uint8_t ranking[256], uint8_t *bytes, size_t n, const size_t counts[2],
+                       const uint8_t first_ranks[3])
+{
+    const bool in_order = rng_below(rng, 2) == 0;
+    size_t left[2] = {counts[0], counts[1]};
+    for (size_t i = 0; i < n; i++) {
+        const size_t pick = in_order ? 0 : rng_below(rng, (uint32_t)(n - i));
+        const int kind = pick < left[0] ? 0 : pick < left[0] + left[1] ? 1 : 2;
+        const uint32_t end = kind == 0 ? 256 : first_ranks[kind - 1], begin = first_ranks[kind];
+        if (kind < 2)
+            left[kind]--;
+        put_value(bytes, i, join_value((uint8_t)rng_next(rng), ranking[begin + rng_below(rng, end - begin)]));
+    }
+}
+
+static void fill_limit(struct rng *rng, const uint8_t ranking[256], uint8_t *bytes, size_t count)
+{
+    static const uint8_t tiers[] = {21, 6, 0}, codes[] = {16, 0, 0};
+    for (size_t at = 0; at < count; at += 8192) {
+        const size_t n = count - at < 8192 ? count - at : 8192, off = rng_below(rng, 33);
+        const bool tiered = rng_below(rng, 2) == 0;
+        size_t counts[2] = {tiered ? rng_below(rng, (uint32_t)(n * 6 / 14 + 1)) : n / 6, 0};
+        size_t *last = &counts[tiered ? 1 : 0];
+        if (tiered) /* 14 bits beyond the first ten, 6 bits, of 6 that a raw block has */
+            *last = (6 * n - 14 * counts[0]) / 6;
+        *last = *last + off < 16 ? 0 : *last + off - 16;
+        if (counts[0] + counts[1] > n)
+            *last = n - (tiered ? counts[0] : 0);
+        fill_ranks(rng, ranking, bytes + 2 * at, n, counts, tiered ? tiers : codes);
+    }
+}
+
 static uint16_t fp16_value(struct rng *rng)
 {
     uint64_t bits = rng_next(rng);
@@ -208,7 +242,9 @@ void fill_pattern(struct rng *rng, enum pattern pattern, const uint8_t ranking[2
     uint32_t share = rng_below(rng, 257);
     if (pattern == PATTERN_RUNS)
         fill_runs(rng, ranking, bytes, count);
-    for (size_t i = 0; pattern != PATTERN_RUNS && i < count; i++) {
+    if (pattern == PATTERN_LIMIT)
+        fill_limit(rng, ranking, bytes, count);
+    for (size_t i = 0; pattern != PATTERN_RUNS && pattern != PATTERN_LIMIT && i < count; i++) {
         bool follows = pattern >= PATTERN_NEARLY && i > 0;
         if (pattern >= PATTERN_WIDENED && pattern <= PATTERN_SPREAD) {
             put_value(bytes, i, own_value(rng, pattern, ranking, i));

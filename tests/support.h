@@ -95,6 +95,7 @@ enum pattern {
     PATTERN_EDGES,   /* first and last ranks of all tiers */
     PATTERN_HIGH,    /* 21..255 */
     PATTERN_SHARE,   /* a share of this page's own, from none to all, of 16..255 */
+    PATTERN_LIMIT,   /* blocks that are hardly smaller than raw, or hardly not, as `top16` or as `tiered` */
     PATTERN_RUNS,    /* runs of one exponent, runs of zero */
     PATTERN_WIDENED, /* falling, every other value zero: FP32 made of BF16 */
     PATTERN_FP16,    /* as values of FP16: exponents near 12, rarely anything */

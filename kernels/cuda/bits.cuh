@@ -124,6 +124,14 @@ ANY_SIDE uint32_t low_bits(uint32_t count)
     return count >= 32 ? 0xffffffffu : (1u << count) - 1;
 }
 
+// Bit i of the lowest eight to bit 4i.
+ANY_SIDE uint32_t spread_bits(uint32_t bits)
+{
+    bits = (bits | bits << 12) & 0x000f000fu;
+    bits = (bits | bits << 6) & 0x03030303u;
+    return (bits | bits << 3) & 0x11111111u;
+}
+
 // ---- Streams of 2 and 4 bits ----------------------------------------------------------------------------------------
 
 // The even bits of a, then those of b; the odd ones are zero.

@@ -69,6 +69,7 @@ DEVICE void leave_block(decode_shared &shared, uint32_t stage, uint64_t lane_sum
 struct worker_state {
     decode_team team;
     uint32_t turn, tiered_turn, lane, warp;
+    bool stop;
 };
 
 // A block of the later modes. Their code is called: what is in registers meanwhile is in memory for all other blocks
@@ -86,32 +87,40 @@ template <uint32_t TEAMS> DEVICE void work_later(const region &of_block, worker_
     const uint2 turns = shared.turns[known.warp];
     known.turn = turns.x, known.tiered_turn = turns.y;
     leave_block(shared, known.turn % DECODE_STAGES, typed.sum, typed.found, known.warp, known.lane);
+    known.turn++;
+}
+
+// Blocks up to the last, or up to one of the later modes, which is returned. Nothing is called here, so that what all
+// blocks have in common stays in registers.
+template <class LAUNCH> DEVICE const decode_block *work_until_later(const LAUNCH &launch, worker_state &known)
+{
+    const decode_team team = known.team;
+    const uint32_t lane = known.lane, warp = known.warp;
+    decode_shared &shared = team.shared();
+    for (;; known.turn++) {
+        const uint32_t stage = known.turn % DECODE_STAGES;
+        barrier_wait(&shared.full[stage], known.turn / DECODE_STAGES & 1);
+        const decode_block &block = shared.blocks[known.turn % LOOKED_UP];
+        block_writer writer = {shared.keys, {0, 0, 0}};
+        uint32_t found = WARP_BAD;
+        known.stop = (block.what & BLOCK_STOP) != 0;
+        if (!known.stop && may_decode(launch, team, block, warp)) {
+            if (block.mode() >= STRAIT_BLOCK_BASE)
+                return &block;
+            found = work_block(launch, team, stage, block, writer, &known.tiered_turn, warp, lane);
+        }
+        leave_block(shared, stage, sum_total(writer.sum), found, warp, lane);
+        if (known.stop)
+            return nullptr;
+    }
 }
 
 template <uint32_t TEAMS, class LAUNCH> DEVICE void work_blocks(const LAUNCH &launch, const decode_team &team)
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS;
-    worker_state known = {team, 0, 0, thread % 32, thread / 32};
-    for (;; known.turn++) {
-        forget(known.lane), forget(known.warp);
-        decode_shared &shared = known.team.shared();
-        const uint32_t stage = known.turn % DECODE_STAGES;
-        barrier_wait(&shared.full[stage], known.turn / DECODE_STAGES & 1);
-        const decode_block &block = shared.blocks[known.turn % LOOKED_UP];
-        const bool stop = (block.what & BLOCK_STOP) != 0;
-        block_writer writer = {shared.keys, {0, 0, 0}};
-        uint32_t found = WARP_BAD;
-        if (!stop && may_decode(launch, known.team, block, known.warp)) {
-            if (block.mode() >= STRAIT_BLOCK_BASE) {
-                work_later<TEAMS>(find_region_of(launch, block), known);
-                continue;
-            }
-            found = work_block(launch, known.team, stage, block, writer, &known.tiered_turn, known.warp, known.lane);
-        }
-        leave_block(shared, stage, sum_total(writer.sum), found, known.warp, known.lane);
-        if (stop)
-            break;
-    }
+    worker_state known = {team, 0, 0, thread % 32, thread / 32, false};
+    while (const decode_block *later = work_until_later(launch, known))
+        work_later<TEAMS>(find_region_of(launch, *later), known);
 }
 
 DEVICE void init_team(const decode_team &team)

@@ -31,29 +31,29 @@ template <bool WHOLE> DEVICE void load_tier1(const uint8_t *input, uint32_t n, u
     tier1[1] &= values > 16 ? low_bits(2 * (values - 16)) : 0;
 }
 
+// How many items of 4 bits from number `from` up to `to` are 15. Who counts together takes each `step`-th word, the
+// `turn`-th first.
+DEVICE uint32_t count_fifteens(const uint32_t *words, uint32_t from, uint32_t to, uint32_t turn, uint32_t step)
+{
+    uint32_t count = 0;
+#pragma unroll 1
+    for (uint32_t k = from / 8 + turn; k <= to / 8; k += step) {
+        uint32_t found = fifteens(words[k]);
+        if (k == from / 8)
+            found &= ALL_LANES << (4 * (from % 8));
+        if (k == to / 8)
+            found &= (1u << (4 * (to % 8))) - 1;
+        count += popcount(found);
+    }
+    return count;
+}
+
 // Exponents of a lane's values that went on to tier 3, put where its values are.
 struct tier3_lane {
     uint32_t wanted; // bit i: value i
     uint32_t count;
     uint32_t first;     // item of the stream
     uint32_t at3, last; // of tier 3; the stage's last byte
-
-    // How many items of tier 3 before the lane's first are 15: the place of its first in tier 4.
-    DEVICE uint32_t find_tier4(const uint32_t *words) const
-    {
-        const uint32_t from = 2 * at3, to = 2 * at3 + first;
-        uint32_t rank = 0;
-#pragma unroll 1
-        for (uint32_t k = from / 8; k <= to / 8; k++) {
-            uint32_t found = fifteens(words[k]);
-            if (k == from / 8)
-                found &= ALL_LANES << (4 * (from % 8));
-            if (k == to / 8)
-                found &= (1u << (4 * (to % 8))) - 1;
-            rank += popcount(found);
-        }
-        return rank;
-    }
 
     // All lanes. Returns how many are in tier 4, and WARP_BAD when one should not be. `counts` are what all warps have.
     DEVICE uint32_t put(const uint8_t *input, const uint32_t *table, const uint32_t *counts, uint8_t *exponents) const
@@ -68,7 +68,7 @@ struct tier3_lane {
             if (count > 8)
                 escapes |= count > 16 ? 1 : fifteens(lowest_items(high, count - 8));
         }
-        if (escapes != 0)
+        if (__any_sync(ALL_LANES, escapes != 0))
             return put_escapes(input, table, counts, exponents);
 #pragma unroll 1
         while (left != 0) {
@@ -81,19 +81,28 @@ struct tier3_lane {
         return 0;
     }
 
+    // The same when a lane of the warp has something in tier 4, or more than 16 items. How many items before a lane's
+    // first are 15 is the place of its first in tier 4.
     DEVICE uint32_t put_escapes(const uint8_t *input, const uint32_t *table, const uint32_t *counts,
                                 uint8_t *exponents) const
     {
         const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
-        const uint32_t at4 = at3 + (count_all(counts) + 1) / 2;
-        uint32_t rank = find_tier4(reinterpret_cast<const uint32_t *>(input)), left = wanted, bad = 0, escapes = 0;
-        for (uint32_t k = first; left != 0; k++) {
-            const uint32_t i = lowest_bit(left), item = get_item_of<4>(input, at3, k);
+        const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
+        const uint32_t at4 = at3 + (count_all(counts) + 1) / 2, from = 2 * at3;
+        uint32_t at = from + first, left = wanted, bad = 0;
+        const uint32_t of_warp = __shfl_sync(ALL_LANES, at, 0), escapes = count_fifteens(words, at, at + count, 0, 1);
+        const uint32_t before =
+            __reduce_add_sync(ALL_LANES, count_fifteens(words, from, of_warp, threadIdx.x % 32, 32));
+        uint32_t rank = before + warp_scan(escapes) - escapes, items = words[at / 8] >> (4 * (at % 8));
+#pragma unroll 1
+        while (left != 0) {
+            const uint32_t i = lowest_bit(left), item = items & 15;
             left &= left - 1;
+            at++;
+            items = at % 8 == 0 ? words[at / 8] : items >> 4;
             uint32_t exponent = third[item];
             if (item == 15) {
                 exponent = input[min(at4 + rank++, last)];
-                escapes++;
                 if (in_tiers(table, exponent))
                     bad = WARP_BAD;
             }

@@ -32,7 +32,7 @@ struct encode_job {
     uint32_t stop;
     uint32_t size;       // make_size
     uint32_t values;     // when it leaves from its streams; of the later modes, the byte at which these begin
-    uint32_t from_stage; // it leaves from the stage of its input instead: raw, const, or packed there
+    uint32_t from_stage; // it leaves from the stage of its input instead: const, packed there, or raw and short
     uint32_t slot, first_slot, item;
     uint8_t *dst;
 };
@@ -73,6 +73,7 @@ struct encode_shared {
     uint64_t tag; // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
+    uint4 keys[4]; // of the sum: they would take registers while they are not needed
     encode_block block;
     encode_job jobs[2];
     begin_state kept;
@@ -131,6 +132,12 @@ template <coder CODER> struct encode_team {
 
 // ---- What both coders' workers do -----------------------------------------------------------------------------------
 
+DEVICE void load_keys(const encode_shared &shared, uint32_t lane, uint32_t keys[4])
+{
+    const uint4 k = shared.keys[lane % 4];
+    keys[0] = k.x, keys[1] = k.y, keys[2] = k.z, keys[3] = k.w;
+}
+
 // A worker's vectors of a block are those of its warp, 128 of 16 bytes, every 32nd.
 DEVICE uint32_t worker_vector(uint32_t warp, uint32_t lane, uint32_t g)
 {
@@ -169,6 +176,17 @@ template <class TEAM> DEVICE void make_const(const TEAM &team, uint32_t bytes)
     uint32_t tail = bytes % 2 != 0 ? stage[bytes - 1] : 0;
     uint32_t value = *reinterpret_cast<uint16_t *>(stage);
     *reinterpret_cast<uint4 *>(stage) = make_uint4(value | tail << 16, 0, 0, 0);
+}
+
+// A worker's part of a raw block that has all its values, to where its streams would be: they leave from there while
+// the next block comes to the stage.
+template <class TEAM> DEVICE void copy_raw(const TEAM &team, uint32_t parity, uint32_t warp, uint32_t lane)
+{
+    const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
+    uint4 *fixed = reinterpret_cast<uint4 *>(team.fixed(parity));
+#pragma unroll
+    for (uint32_t g = 0; g < 4; g++)
+        fixed[worker_vector(warp, lane, g)] = input[worker_vector(warp, lane, g)];
 }
 
 // The units of all blocks before this one in the launch, modulo 2^28: waits until they are known.

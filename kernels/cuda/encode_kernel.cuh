@@ -10,12 +10,29 @@
 namespace strait
 {
 
-template <coder CODER, class LAUNCH> DEVICE void work(const LAUNCH &launch, const encode_team<CODER> &team)
+// What workers want of a launch.
+struct work_launch {
+    struct {
+        uint64_t *planes[1]; // PLANE_SIZES
+        uint8_t mode, coded;
+    } head;
+};
+static_assert(PLANE_SIZES == 0, "it is the first");
+
+// The team of this thread.
+template <coder CODER, uint32_t TEAMS> DEVICE encode_team<CODER> this_team()
 {
+    extern __shared__ __align__(1024) uint8_t memory[];
+    const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS;
+    return {memory + number * encode_team<CODER>::BYTES, number};
+}
+
+// All workers. It is called: how they are compiled shall not depend on what other warps do.
+template <coder CODER, uint32_t TEAMS> __device__ __noinline__ void work(const work_launch launch)
+{
+    const encode_team<CODER> team = this_team<CODER, TEAMS>();
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     encode_shared &shared = team.shared();
-    uint32_t keys[4];
-    sum_load_keys(keys, lane);
     for (uint32_t turn = 0;; turn++) {
         barrier_wait(&shared.full, turn & 1);
         wait_unused(shared, turn);
@@ -26,9 +43,9 @@ template <coder CODER, class LAUNCH> DEVICE void work(const LAUNCH &launch, cons
             break;
         }
         if (shared.block.bytes == BLOCK_SIZE)
-            code_block<true>(launch, team, keys, turn, warp, lane);
+            code_block<true>(launch, team, turn, warp, lane);
         else
-            code_block<false>(launch, team, keys, turn, warp, lane);
+            code_block<false>(launch, team, turn, warp, lane);
     }
 }
 
@@ -54,13 +71,14 @@ template <coder CODER, uint32_t TEAMS, class LAUNCH>
 __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_resident<CODER>())
     encode_kernel(const __grid_constant__ LAUNCH launch)
 {
-    extern __shared__ __align__(1024) uint8_t memory[];
-    const uint32_t number = TEAMS == 1 ? 0 : threadIdx.x / TEAM_THREADS, warp = threadIdx.x % TEAM_THREADS / 32;
-    const encode_team<CODER> team = {memory + number * encode_team<CODER>::BYTES, number};
+    const encode_team<CODER> team = this_team<CODER, TEAMS>();
+    const uint32_t number = team.number, warp = threadIdx.x % TEAM_THREADS / 32;
     if (threadIdx.x == number * TEAM_THREADS)
         init_team(launch, team);
     else
         wait_for_launches_before();
+    if (warp == LAST_WARP && threadIdx.x % 32 < 16)
+        reinterpret_cast<uint32_t *>(team.shared().keys)[threadIdx.x % 32] = sum_keys[threadIdx.x % 32];
     const uint32_t drawn = warp == FIRST_WARP ? draw_tickets(launch, 1, threadIdx.x % 32) : 0;
     __syncthreads();
     if (warp == FIRST_WARP)
@@ -68,7 +86,7 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_re
     else if (warp == LAST_WARP)
         end_blocks(launch, team, blockIdx.x * TEAMS + number);
     else
-        work(launch, team);
+        work<CODER, TEAMS>({{{launch.head.planes[PLANE_SIZES]}, launch.head.mode, launch.head.coded}});
 }
 
 // By its teams and its parameters.

@@ -8,13 +8,15 @@
 namespace strait
 {
 
-// The exponents of a lane's 32 consecutive values that went on to tier 3.
+// The exponents of a lane's consecutive values, up to 32, that went on to tier 3.
 struct tier3_items {
     const uint16_t *values; // of the lane
     const uint8_t *table;   // by sign and exponent
     uint32_t wanted;        // bit i: value i
     uint32_t count, escapes;
-    uint32_t low, high; // the first 16 items
+    uint32_t low, high; // the items, unless the warp is crowded
+    uint32_t kept;      // likewise, the exponents in tier 4
+    bool crowded;       // a lane of the warp has more than 16, or more than 4 in tier 4
 
     DEVICE uint32_t item(uint32_t i) const
     {
@@ -29,12 +31,28 @@ struct tier3_items {
         return item(i);
     }
 
+    // Those of eight values of a crowded warp, each in its place; zeroes elsewhere.
+    DEVICE uint32_t look_at(uint32_t eight) const
+    {
+        const uint4 x = reinterpret_cast<const uint4 *>(values)[eight];
+        const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+        uint32_t items = 0;
+#pragma unroll
+        for (int k = 3; k >= 0; k--) {
+            items = items * 16 + table[w[k] >> 23];
+            items = items * 16 + table[w[k] >> 7 & 511];
+        }
+        return items & spread_bits(wanted >> (8 * eight) & 255) * 15;
+    }
+
+    // All lanes. A crowded warp's are only counted: its block may well be raw in the end.
     DEVICE void collect()
     {
-        low = high = escapes = 0;
+        low = high = kept = escapes = 0;
         count = popcount(wanted);
-        uint32_t left = wanted;
-        if (count % 2 != 0)
+        crowded = __any_sync(ALL_LANES, count > 16);
+        uint32_t left = crowded ? 0 : wanted, uncounted = wanted ^ left;
+        if (popcount(left) % 2 != 0)
             low = take(left);
 #pragma unroll 1
         while (left != 0) { // from the last to the first, two at a time: one would wait for memory as long
@@ -42,45 +60,69 @@ struct tier3_items {
             high = shift_left(low, high, 8);
             low = low * 256 + later * 16 + earlier;
         }
-        if (count > 16) { // not all of them fitted
-            left = wanted;
+        uint32_t a = fifteens(low), b = fifteens(high);
+        if ((a | b) != 0)
+            escapes = popcount(a) + popcount(b);
 #pragma unroll 1
-            while (left != 0) {
-                escapes += item(lowest_bit(left)) == 15;
-                left &= left - 1;
+        for (uint32_t eight = 0; uncounted != 0; eight++, uncounted >>= 8)
+            escapes += popcount(fifteens(look_at(eight)));
+    }
+
+    // All lanes, after collect() when a lane has something in tier 4: nothing but a crowded warp's is read again then.
+    DEVICE void keep()
+    {
+        crowded = crowded || __any_sync(ALL_LANES, escapes > 4);
+        uint32_t left = wanted, items = low, later = high;
+#pragma unroll 1
+        for (uint32_t missing = crowded ? 0 : escapes; missing != 0; left &= left - 1) {
+            if ((items & 15) == 15) {
+                kept = kept >> 8 | static_cast<uint32_t>(values[lowest_bit(left)]) >> 7 << 24;
+                missing--;
             }
-        } else {
-            uint32_t a = fifteens(low), b = fifteens(high);
-            if ((a | b) != 0)
-                escapes = popcount(a) + popcount(b);
+            items = shift_right(items, later, 4);
+            later >>= 4;
         }
+        kept = shift_right(kept, 0, 32 - 8 * escapes);
     }
 
     // Items to the stream from item number `at`, exponents to tier 4 from byte `at4`. The stream was zero.
     DEVICE void put(uint8_t *rest, uint32_t at, uint32_t at4) const
     {
-        uint32_t *words = reinterpret_cast<uint32_t *>(rest);
-        if (count <= 16) {
-            uint32_t shift = at % 8 * 4, *p = words + at / 8;
-            uint32_t next = shift_left(low, high, shift), last = shift_left(high, 0, shift);
-            atomicOr(p, low << shift);
-            if (next != 0)
-                atomicOr(p + 1, next);
-            if (last != 0)
-                atomicOr(p + 2, last);
-            if (escapes == 0)
-                return;
+        if (crowded) {
+            put_crowded(rest, at, at4);
+            return;
         }
-        uint32_t left = wanted;
+        uint32_t shift = at % 8 * 4, *p = reinterpret_cast<uint32_t *>(rest) + at / 8;
+        uint32_t next = shift_left(low, high, shift), last = shift_left(high, 0, shift);
+        atomicOr(p, low << shift);
+        if (next != 0)
+            atomicOr(p + 1, next);
+        if (last != 0)
+            atomicOr(p + 2, last);
 #pragma unroll 1
-        while (left != 0) {
-            uint32_t i = lowest_bit(left), four = item(i);
-            left &= left - 1;
-            if (count > 16 && four != 0)
-                atomicOr(words + at / 8, four << (at % 8 * 4));
-            at++;
-            if (four == 15)
-                rest[at4++] = static_cast<uint8_t>(values[i] >> 7);
+        for (uint32_t k = 0; k < escapes; k++)
+            rest[at4 + k] = static_cast<uint8_t>(kept >> (8 * k));
+    }
+
+    DEVICE void put_crowded(uint8_t *rest, uint32_t at, uint32_t at4) const
+    {
+        uint32_t *words = reinterpret_cast<uint32_t *>(rest), left = wanted;
+#pragma unroll 1
+        for (uint32_t eight = 0; left != 0; eight++, left >>= 8) {
+            const uint32_t items = look_at(eight), shift = at % 8 * 4;
+            uint32_t squeezed = 0, left4 = fifteens(items);
+#pragma unroll
+            for (int i = 7; i >= 0; i--)
+                squeezed = (left >> i & 1) != 0 ? squeezed << 4 | (items >> (4 * i) & 15) : squeezed;
+            const uint32_t next = shift_left(squeezed, 0, shift);
+            if (squeezed != 0)
+                atomicOr(words + at / 8, squeezed << shift);
+            if (next != 0)
+                atomicOr(words + at / 8 + 1, next);
+            at += popcount(left & 255);
+#pragma unroll 1
+            for (; left4 != 0; left4 &= left4 - 1)
+                rest[at4++] = static_cast<uint8_t>(values[8 * eight + lowest_bit(left4) / 4] >> 7);
         }
     }
 };
@@ -121,11 +163,13 @@ DEVICE tier_places place_tiers(const encode_shared &shared, uint32_t parity, uin
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, const uint32_t keys[4],
-                       uint32_t turn, uint32_t warp, uint32_t lane)
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, uint32_t turn, uint32_t warp,
+                       uint32_t lane)
 {
+    uint32_t keys[4];
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
+    load_keys(shared, lane, keys);
     const encode_block &block = shared.block; // until the warp says that the stage may be filled
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
@@ -159,7 +203,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         own[g * 32 + lane] = z[g];
         reinterpret_cast<uint2 *>(fixed)[vector] = make_uint2(sm[0], sm[1]);
     }
-    const uint64_t total = warp_sum(sum_total(sum));
+    const uint64_t lane_total = sum_total(sum);
     __syncwarp();
     const uint4 lane_z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 in a row
     z[0] = lane_z.x, z[1] = lane_z.y, z[2] = lane_z.z, z[3] = lane_z.w;
@@ -171,7 +215,6 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     part_tiers(z, tier1, tier2);
     reinterpret_cast<uint2 *>(fixed + SM_BYTES)[thread] = make_uint2(tier1[0], tier1[1]);
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
-    const uint64_t items2 = squeeze_pair(tier2, on2);
     const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
     tier3_items items3;
     items3.values = reinterpret_cast<const uint16_t *>(input) + warp * 1024 + lane * 32;
@@ -185,12 +228,11 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     if (lane == 31)
         shared.escapes[parity][warp] = scan4;
     __syncwarp();
-    if (lane == 0) {
+    if (lane == 0)
         shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (warp_same ? COUNT_SAME : 0);
-        shared.sums[parity][warp] = total;
-    }
     warp_arrive(&shared.counted, lane);
-    const uint32_t scan = warp_scan(both) - both;
+    if (escapes)
+        items3.keep();
     barrier_wait(&shared.counted, parity);
     const tier_places at = place_tiers(shared, parity, warp, lane);
     const uint32_t codes = (n + 3) / 4, used = n + codes + at.end + bytes % 2;
@@ -205,18 +247,29 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         mode = STRAIT_BLOCK_CONST;
     }
     const bool streams = mode == STRAIT_BLOCK_TIERED, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
-    const bool late = at.any_escapes || __any_sync(ALL_LANES, items3.count > 16) || pack;
+    const bool late = items3.crowded || pack;
+    const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
     if (thread == 0) {
         const uint32_t size = make_size(units, mode, streams ? at.escapes : 0);
         publish_size(launch, shared.tag, block.slot, size);
         encode_job &job = shared.jobs[parity];
-        job = {0, size, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
+        job = {0, size, n, from_stage, block.slot, block.first_slot, block.item, block.dst};
         if (mode == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }
     if (streams && !late)
         warp_arrive(&shared.empty, lane);
+    if (WHOLE && mode == STRAIT_BLOCK_RAW) {
+        copy_raw(team, parity, warp, lane);
+        warp_arrive(&shared.empty, lane);
+    }
+    // The next block is on its way from here on: what can wait has waited until now.
+    const uint64_t total = warp_sum(lane_total);
+    if (lane == 0)
+        shared.sums[parity][warp] = total;
     if (streams) {
+        const uint64_t items2 = squeeze_pair(tier2, on2);
+        const uint32_t scan = warp_scan(both) - both;
         const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
         uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
         const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);

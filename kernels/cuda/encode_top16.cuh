@@ -11,23 +11,36 @@ namespace strait
 // Codes of a vector some of whose values escape: bit j of the result for value j; these have code 0.
 DEVICE uint32_t escaping_codes(const uint32_t w[4], table_address table, uint32_t values, uint32_t &codes)
 {
+    static_assert(IMAGE_ESCAPE == 1u << 31, "a bit above those of all ranks");
     uint32_t escapes = 0;
     codes = 0;
-    for (uint32_t j = 0; j < values; j++) {
-        uint32_t word = j < 4 ? (j < 2 ? w[0] : w[1]) : (j < 6 ? w[2] : w[3]);
-        uint32_t rank = look_up(table, word >> (j % 2 == 0 ? 5 : 21));
-        if (rank & IMAGE_ESCAPE)
-            escapes |= 1u << j;
-        else
-            codes |= rank << (4 * j);
+#pragma unroll
+    for (int k = 3; k >= 0; k--) {
+        const uint32_t a = look_up(table, w[k] >> 21), b = look_up(table, w[k] >> 5);
+        escapes = escapes * 4 + (a >> 31) * 2 + (b >> 31);
+        codes = codes * 256 + (a & 15) * 16 + (b & 15);
     }
-    return escapes;
+    codes &= low_bits(4 * values);
+    return escapes & low_bits(values);
 }
 
-// The list after the codes: the warp's part of it, from entry `at` of `count` on. `escapes` has 8 bits for each of the
-// lane's vectors.
-DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes, uint32_t count, uint32_t at,
-                         uint32_t warp, uint32_t lane)
+// The exponents of what escapes of a lane's vectors, no more than 4, the first in the lowest byte. `escapes` has 8 bits
+// for each of the vectors.
+DEVICE uint32_t keep_escapes(const uint16_t *values, uint32_t escapes, uint32_t warp, uint32_t lane)
+{
+    uint32_t kept = 0;
+#pragma unroll 1
+    for (uint32_t left = escapes; left != 0; left &= left - 1) {
+        const uint32_t i = lowest_bit(left), exponent = values[8 * worker_vector(warp, lane, i / 8) + i % 8] >> 7;
+        kept = kept >> 8 | exponent << 24;
+    }
+    return shift_right(kept, 0, 32 - 8 * popcount(escapes));
+}
+
+// The list after the codes: the warp's part of it, from entry `at` of `count` on. CROWDED: a lane has more than 4.
+template <bool CROWDED>
+DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes, uint32_t kept, uint32_t count,
+                         uint32_t at, uint32_t warp, uint32_t lane)
 {
     uint16_t *positions = reinterpret_cast<uint16_t *>(list + 2);
     uint8_t *exponents = list + 2 + 2 * count;
@@ -41,7 +54,8 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
             uint32_t position = 8 * worker_vector(warp, lane, g) + lowest_bit(left);
             left &= left - 1;
             positions[k] = static_cast<uint16_t>(position);
-            exponents[k] = static_cast<uint8_t>(values[position] >> 7);
+            exponents[k] = static_cast<uint8_t>(CROWDED ? values[position] >> 7 : kept);
+            kept >>= 8;
             k++;
         }
         at += __shfl_sync(ALL_LANES, scan, 31);
@@ -50,11 +64,13 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
 template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, const uint32_t keys[4],
-                       uint32_t turn, uint32_t warp, uint32_t lane)
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, uint32_t turn, uint32_t warp,
+                       uint32_t lane)
 {
+    uint32_t keys[4];
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
+    load_keys(shared, lane, keys);
     const encode_block &block = shared.block; // until the warp says that the stage may be filled
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
@@ -87,14 +103,15 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         reinterpret_cast<uint2 *>(fixed)[vector] = make_uint2(sm[0], sm[1]);
         reinterpret_cast<uint32_t *>(fixed + SM_BYTES)[vector] = codes;
     }
-    const uint64_t total = warp_sum(sum_total(sum));
+    const uint64_t lane_total = sum_total(sum);
     const uint32_t of_warp = __reduce_add_sync(ALL_LANES, popcount(escapes));
     const bool warp_same = __all_sync(ALL_LANES, same);
-    if (lane == 0) {
+    if (lane == 0)
         shared.counts[parity][warp] = of_warp | (warp_same ? 1u << 30 : 0);
-        shared.sums[parity][warp] = total;
-    }
     warp_arrive(&shared.counted, lane);
+    const uint16_t *values = reinterpret_cast<const uint16_t *>(input);
+    const bool crowded = of_warp > 4 && __any_sync(ALL_LANES, popcount(escapes) > 4);
+    const uint32_t kept = of_warp != 0 && !crowded ? keep_escapes(values, escapes, warp, lane) : 0;
     barrier_wait(&shared.counted, parity);
     uint32_t counts = lane < WORKER_WARPS ? shared.counts[parity][lane] : 1u << 30;
     const bool maybe_const = __all_sync(ALL_LANES, (counts & 1u << 30) != 0);
@@ -114,24 +131,35 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         mode = STRAIT_BLOCK_CONST;
     }
     const bool streams = mode >= STRAIT_BLOCK_TOP16, pack = streams && (n % 64 != 0 || bytes % 2 != 0);
-    const bool late = count != 0 || pack;
+    const bool late = crowded || pack;
+    const bool from_stage = WHOLE ? mode == STRAIT_BLOCK_CONST : !streams || pack;
     if (thread == 0) {
         const uint32_t size = make_size(units, mode, streams ? count : 0);
         publish_size(launch, shared.tag, block.slot, size);
         encode_job &job = shared.jobs[parity];
-        job = {0, size, n, !streams || pack, block.slot, block.first_slot, block.item, block.dst};
+        job = {0, size, n, from_stage, block.slot, block.first_slot, block.item, block.dst};
         if (mode == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }
     if (streams && !late)
         warp_arrive(&shared.empty, lane);
+    if (WHOLE && mode == STRAIT_BLOCK_RAW) {
+        copy_raw(team, parity, warp, lane);
+        warp_arrive(&shared.empty, lane);
+    }
+    // The next block is on its way from here on: what can wait has waited until now.
+    const uint64_t total = warp_sum(lane_total);
+    if (lane == 0)
+        shared.sums[parity][warp] = total;
     if (streams && count != 0) {
         if (thread == 0)
             *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
         if (thread < (16 - list_bytes % 16) % 16)
             list[list_bytes + thread] = 0;
-        if (of_warp != 0)
-            list_escapes(list, reinterpret_cast<const uint16_t *>(input), escapes, count, before, warp, lane);
+        if (crowded)
+            list_escapes<true>(list, values, escapes, kept, count, before, warp, lane);
+        else if (of_warp != 0)
+            list_escapes<false>(list, values, escapes, kept, count, before, warp, lane);
         if (late && !pack)
             warp_arrive(&shared.empty, lane);
     }

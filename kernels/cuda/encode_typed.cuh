@@ -289,13 +289,15 @@ DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, c
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
 template <bool WHOLE, coder CODER, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, const uint32_t keys[4], uint32_t turn,
-                       uint32_t warp, uint32_t lane)
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t turn, uint32_t warp,
+                       uint32_t lane)
 {
+    uint32_t keys[4];
     typedef typed_room<CODER> room;
     typedef typename room::values values;
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
+    load_keys(shared, lane, keys);
     const encode_block &block = shared.block; // until the warp says that the stage may be filled
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, m = bytes / values::BYTES;
     const bool by_base = launch.head.mode == STRAIT_MODE_BASE;
@@ -345,6 +347,8 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, con
         shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (warp_same ? COUNT_SAME : 0);
     warp_arrive(&shared.counted, lane);
     const uint32_t scan = warp_scan(both) - both;
+    if (escapes)
+        items3.keep();
     barrier_wait(&shared.counted, parity);
 
     const tier_places at = place_tiers(shared, parity, warp, lane);
@@ -380,18 +384,23 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, con
         form = STRAIT_BLOCK_CONST;
     }
     const bool coming = form >= LATER_FORMS;
-    const uint32_t begin = rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
-    const bool late = !tiers || at.any_escapes || __any_sync(ALL_LANES, items3.count > 16);
+    const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
+    const uint32_t begin = !coming || rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
+    const bool late = !tiers || items3.crowded;
     if (thread == 0) {
         const uint32_t size = make_size(units, form, coming ? escaped : 0);
         publish_size(launch, shared.tag, block.slot, size);
         encode_job &job = shared.jobs[parity];
-        job = {0, size, begin, !coming || !WHOLE, block.slot, block.first_slot, block.item, block.dst};
+        job = {0, size, begin, from_stage, block.slot, block.first_slot, block.item, block.dst};
         if (form == STRAIT_BLOCK_CONST)
             make_const(team, bytes);
     }
     if (WHOLE && coming && !late)
         warp_arrive(&shared.empty, lane);
+    if (WHOLE && form == STRAIT_BLOCK_RAW) {
+        copy_raw(team, parity, warp, lane);
+        warp_arrive(&shared.empty, lane);
+    }
     if (coming && tiers) {
         const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
         uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;

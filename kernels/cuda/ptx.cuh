@@ -12,13 +12,6 @@ namespace strait
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 
-// For the compiler it is another value from here on: what follows from it is found again, not kept. There are registers
-// for what a block needs, not for what all blocks have in common besides.
-DEVICE void forget(uint32_t &x)
-{
-    asm volatile("" : "+r"(x));
-}
-
 // The number of this thread, read once more: it is not kept in a register for the sake of this.
 DEVICE uint32_t read_thread()
 {

@@ -13,10 +13,6 @@ namespace strait
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 
-DEVICE void forget(uint32_t &)
-{
-}
-
 DEVICE uint32_t read_thread()
 {
     return emulated::here->thread.x;
