@@ -55,11 +55,13 @@ struct coll_engine_ops {
     coll_result (*error)(struct coll_member *member);
     /* Ends what of ours runs on its GPU, at once. */
     void (*abort)(struct coll_member *member);
+    /* Nothing more will be asked of it: that it ends is no failure of the others'. */
+    void (*finish)(struct coll_member *member);
     /* When all that was asked for is over; after abort at once. */
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 1u
+#define COLL_ENGINE_VERSION 2u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL; NULL: why it cannot be used is in `why`. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

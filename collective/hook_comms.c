@@ -164,8 +164,12 @@ coll_result coll_hook_CommAbort(coll_comm comm)
 
 coll_result coll_hook_CommFinalize(coll_comm comm)
 {
+    struct coll_standing standing;
     coll_track_ending(comm);
-    return COLL_NCCL(CommFinalize(comm));
+    coll_result result = COLL_NCCL(CommFinalize(comm));
+    if (result == COLL_SUCCESS && coll_track_standing(comm, &standing) && standing.member != NULL)
+        coll_engine()->finish(standing.member);
+    return result;
 }
 
 coll_result coll_hook_CommRevoke(coll_comm comm, int flags)

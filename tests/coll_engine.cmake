@@ -46,5 +46,7 @@ strait_coll_test(overflow TIMEOUT 240)
 target_sources(test_coll_overflow PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/levels.c) # what is expected
 strait_coll_test(failures TIMEOUT 240)
 strait_coll_test(choices TIMEOUT 240)
+strait_coll_test(watch TIMEOUT 240)
+target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_coll_test(stress TIMEOUT 240)

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "collective/engine/watch.h"
+
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
 #define JOIN_VERSION 2u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
@@ -38,6 +40,7 @@ static void destroy(struct coll_member *member)
         (void)member->host.nccl->CommDestroy(member->repairs);
     if (gpu->enter(member->device, &before)) {
         measure_end(member);
+        watch_end(member);
         staging_end(&member->stagings, gpu);
         gpu->release(member->counters);
         if (member->stream != NULL)
@@ -70,6 +73,8 @@ static const char *why_not(struct joining *joining)
     member->counters = gpu->allocate(sizeof(uint64_t) * JOBS_MAX * ranks, false);
     if (member->levels == NULL || member->stream == NULL || joining->told == NULL || member->counters == NULL)
         return "no memory";
+    if (!watch_prepare(member))
+        return "no memory to watch ranks with";
     if (!member->forced && !measure_prepare(member))
         return "no memory to measure links with";
     return repair_begin(member) ? NULL : "no thread";
@@ -194,6 +199,16 @@ static bool wait_one(struct joining *joining)
     return joining->member->gpu->stream_wait(joining->member->stream);
 }
 
+static bool tell_watch(struct joining *joining)
+{
+    return watch_tell(joining->member);
+}
+
+static bool begin_watch(struct joining *joining)
+{
+    return watch_begin(joining->member);
+}
+
 static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     if (nccl->CommSplit == NULL)
@@ -205,6 +220,10 @@ static void exchange(struct joining *joinings, unsigned count, const struct coll
     each(joinings, count, tell);
     nccl->GroupEnd();
     each(joinings, count, agree);
+    nccl->GroupStart();
+    each(joinings, count, tell_watch);
+    nccl->GroupEnd();
+    each(joinings, count, begin_watch);
     nccl->GroupStart();
     each(joinings, count, warm_one);
     nccl->GroupEnd();
@@ -242,8 +261,10 @@ static void finish(struct joining *joining)
         return;
     }
     what->member = member;
-    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank", member->cost.start * 1e6,
-             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0);
+    char watched[64];
+    watch_describe(member, watched, sizeof(watched));
+    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s", member->cost.start * 1e6,
+             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched);
 }
 
 void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
@@ -288,9 +309,7 @@ static coll_comm take_repairs(struct coll_member *member)
 
 void member_abort(struct coll_member *member)
 {
-    for (struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE); staging != NULL;
-         staging = staging->next)
-        __atomic_store_n(&staging->mail->abort, 1, __ATOMIC_RELEASE);
+    member_give_up(member);
     coll_comm repairs = take_repairs(member);
     if (repairs != NULL)
         (void)member->host.nccl->CommAbort(repairs);
@@ -338,6 +357,7 @@ static void keep(struct coll_member *member)
 void member_leave(struct coll_member *member)
 {
     const bool over = drain(member);
+    watch_leave(member);
     repair_end(member);
     if (over)
         destroy(member);

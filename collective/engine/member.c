@@ -1,5 +1,7 @@
 #include "collective/engine/member.h"
 
+#include "collective/engine/watch.h"
+
 static unsigned type_row(coll_type type)
 {
     return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
@@ -38,8 +40,16 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
         member->host.say("communicator %p, rank %d of %d: %s", (void *)member->comm, member->rank, member->ranks, why);
 }
 
+void member_give_up(struct coll_member *member)
+{
+    struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
+    for (; staging != NULL; staging = staging->next)
+        __atomic_store_n(&staging->mail->abort, 1, __ATOMIC_RELEASE);
+}
+
 void member_look(struct coll_member *member)
 {
+    watch_look(member);
     const struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
     for (; staging != NULL; staging = staging->next) {
         const uint32_t failed = __atomic_load_n(&staging->mail->failed, __ATOMIC_ACQUIRE);

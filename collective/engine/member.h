@@ -36,6 +36,7 @@ struct coll_member {
     struct link_probe probe;
 
     struct staging_list stagings;
+    struct watch *watch; /* of the others' processes (watch.h) */
 
     pthread_mutex_t lock;     /* of the levels */
     struct level *levels;     /* by key, levels_of_member */
@@ -58,7 +59,10 @@ unsigned member_keys(const struct coll_member *member);
 /* The first failure is kept, and said on stderr. */
 void member_fail(struct coll_member *member, coll_result result, const char *why);
 
-/* What kernels found to be wrong is a failure. */
+/* What of ours waits on its GPU waits no longer. */
+void member_give_up(struct coll_member *member);
+
+/* What kernels found to be wrong is a failure, and so is a rank that is gone. */
 void member_look(struct coll_member *member);
 
 /* repair.c: the thread. warm: sends something to all others, in a group of the caller's. */

@@ -55,6 +55,10 @@ struct fake_nccl_control {
     /* That rank + 1 has another byte at differ_at of all that it and others gather by differ_size bytes; 0: none. */
     _Atomic int32_t differ;
     _Atomic uint32_t differ_at, differ_size;
+    /* What that rank + 1 gives others to gather by stand_in_size bytes arrives as these; 0: none. Set before. */
+    _Atomic int32_t stand_in;
+    uint32_t stand_in_size;
+    uint8_t stand_in_bytes[64];
     _Atomic int32_t lost; /* that rank + 1 of split communicators never moves anything; 0: none */
 };
 

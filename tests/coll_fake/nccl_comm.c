@@ -199,6 +199,18 @@ int pncclCommAbort(coll_comm comm)
 }
 ALIAS(CommAbort)
 
+/* Blocks until nothing is under way. */
+int pncclCommFinalize(coll_comm comm)
+{
+    struct world *world = comm->world;
+    pthread_mutex_lock(&world->lock);
+    while (comm->underway > 0)
+        pthread_cond_wait(&world->changed, &world->lock);
+    pthread_mutex_unlock(&world->lock);
+    return COLL_SUCCESS;
+}
+ALIAS(CommFinalize)
+
 int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
 {
     if (comm == NULL)

@@ -45,6 +45,13 @@ static void corrupt(const struct post *receive)
         receive->buffer[fake_nccl.differ_at] ^= 0x5a;
 }
 
+static void stand_in(const struct post *send, const struct post *receive)
+{
+    if (fake_nccl.stand_in == send->item->comm->rank + 1 && receive->item->kind == KIND_ALL_GATHER &&
+        receive->bytes == fake_nccl.stand_in_size)
+        memcpy(receive->buffer, fake_nccl.stand_in_bytes, receive->bytes);
+}
+
 static void copy(const struct post *send, const struct post *receive)
 {
     const bool same = is_collective(send->item) ? send->item->kind == receive->item->kind : true;
@@ -56,6 +63,7 @@ static void copy(const struct post *send, const struct post *receive)
         fake_gpu.moved += send->bytes;
         if (differs < 0 || send->item->comm->rank == differs || receive->item->comm->rank == differs)
             corrupt(receive);
+        stand_in(send, receive);
     }
     *send->pending = *receive->pending = false;
 }
