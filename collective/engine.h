@@ -26,7 +26,8 @@ struct coll_step {
     unsigned key;
     uint64_t wire; /* bytes that NCCL is handed */
     struct coll_staging *staging;
-    size_t at; /* of its part of the staging memory */
+    size_t at;       /* of its part of the staging memory */
+    unsigned number; /* of its job, among those of the staging memory */
 };
 
 struct coll_engine_host {

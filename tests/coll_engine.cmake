@@ -3,7 +3,7 @@
 set(coll_folder ${CMAKE_CURRENT_BINARY_DIR}/coll_engine)
 add_library(strait-coll-fake-gpu SHARED coll_fake/stream.c coll_fake/event.c)
 add_library(strait-coll-fake-nccl SHARED coll_fake/nccl_comm.c coll_fake/nccl_group.c coll_fake/nccl_move.c)
-add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/codec.c)
+add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/exchange.c coll_fake/codec.c)
 add_library(strait-coll-tested SHARED ${PROJECT_SOURCE_DIR}/collective/exports.c ${PROJECT_SOURCE_DIR}/kernels/status.c)
 target_link_libraries(strait-coll-fake-gpu PRIVATE strait_options Threads::Threads)
 target_link_libraries(strait-coll-fake-nccl PRIVATE strait_options strait-coll-fake-gpu strait_coll_reduce)

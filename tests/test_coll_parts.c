@@ -176,7 +176,7 @@ START_TEST(plans_place_everything_apart)
         {plan.out_at, plan.out_at + plan.out * plan.shape.encoded},
         {plan.in_at, plan.in_at + plan.in * plan.shape.message},
         {plan.scratch_at, plan.scratch_at + (plan.reduces ? plan.in * plan.raw : 0)},
-        {plan.found_at, plan.found_at + 4},
+        {plan.found_at, plan.found_at + 4 * plan.in},
         {plan.results_at,
          plan.results_at + 2 * (expected->coded_out > expected->coded_in ? expected->coded_out : expected->coded_in) *
                                sizeof(struct strait_result)},

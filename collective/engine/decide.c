@@ -2,7 +2,7 @@
 
 #include "collective/engine/plan.h"
 
-/* What the codec takes, on the safe side: launches and meetings of a step, and raw bytes a second each way. */
+/* What the codec takes, on the safe side: launches of a step, and raw bytes a second each way. */
 #define CODEC_SECONDS    80e-6
 #define CODEC_PER_SECOND 1.0e12
 /* That much less time, or it is not worth it. */
@@ -57,13 +57,9 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
         return false;
     }
     *step = (struct coll_step){.member = member, .call = *call, .key = member_key(member, call)};
-    pthread_mutex_lock(&member->lock);
-    while (member->telling)
-        pthread_cond_wait(&member->told, &member->lock);
-    member->decided++;
-    step->index = member->levels[step->key].issued++;
-    step->level = levels_at(&member->levels[step->key], step->index);
-    pthread_mutex_unlock(&member->lock);
+    const struct issued issued = kinds_issue(member, step->key);
+    step->index = issued.index;
+    step->level = issued.level;
     if (!plan_of(&plan, member, call, step->level))
         *reason = "does not shrink";
     else if (!member->forced && !pays(member, &plan))

@@ -23,7 +23,7 @@ struct level_span {
 };
 
 /* Steps depend on nothing but which operations overflowed, in what order, and what all ranks agreed then: so it is the
- * same on all of them. Only `issued` is a rank's own. */
+ * same on all of them. */
 struct level {
     uint64_t issued;            /* operations of the kind, so far */
     struct level_span now, old; /* old: for those before now.from */

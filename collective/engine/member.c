@@ -42,18 +42,15 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
 
 void member_give_up(struct coll_member *member)
 {
-    struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
-    for (; staging != NULL; staging = staging->next)
-        __atomic_store_n(&staging->mail->abort, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&member->mail->abort, 1, __ATOMIC_RELEASE);
 }
 
 void member_look(struct coll_member *member)
 {
     watch_look(member);
-    const struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
-    for (; staging != NULL; staging = staging->next) {
-        const uint32_t failed = __atomic_load_n(&staging->mail->failed, __ATOMIC_ACQUIRE);
-        if (failed != 0)
-            member_fail(member, COLL_INTERNAL_ERROR, strait_status_string((enum strait_status)failed));
-    }
+    const uint32_t failed = __atomic_load_n(&member->mail->failed, __ATOMIC_ACQUIRE);
+    if (failed == (uint32_t)STRAIT_ERR_IO)
+        member_fail(member, COLL_REMOTE_ERROR, "what did not fit could not be moved");
+    else if (failed != 0)
+        member_fail(member, COLL_INTERNAL_ERROR, strait_status_string((enum strait_status)failed));
 }

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-static size_t aligned(size_t size)
+size_t plan_aligned(size_t size)
 {
     return (size + 255) / 256 * 256;
 }
@@ -64,8 +64,13 @@ uint8_t *plan_source(const struct plan *plan, const struct coll_call *call, uint
 uint8_t *plan_target(const struct plan *plan, const struct coll_call *call, uint8_t *staging, uint32_t i)
 {
     if (plan->reduces)
-        return staging + plan->scratch_at + i * aligned(plan->raw);
+        return staging + plan->scratch_at + i * plan_aligned(plan->raw);
     return (uint8_t *)call->receive + i * plan->raw;
+}
+
+uint32_t *plan_found(const struct plan *plan, uint8_t *staging)
+{
+    return (uint32_t *)(void *)(staging + plan->found_at);
 }
 
 /* ---- For the codec ----------------------------------------------------------------------------------------------- */
@@ -143,14 +148,15 @@ bool plan_measure(struct plan *plan, const struct coll_member *member, const str
 {
     const unsigned out = coded(plan, true), in = coded(plan, false);
     plan->out_at = 0;
-    plan->in_at = aligned(plan->out_at + plan->out * plan->shape.encoded);
-    plan->scratch_at = aligned(plan->in_at + plan->in * plan->shape.message);
-    plan->found_at = aligned(plan->scratch_at + (plan->reduces ? plan->in * aligned(plan->raw) : 0));
-    plan->results_at = plan->found_at + aligned(sizeof(uint32_t));
-    plan->codec_at = aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));
+    plan->in_at = plan_aligned(plan->out_at + plan->out * plan->shape.encoded);
+    plan->scratch_at = plan_aligned(plan->in_at + plan->in * plan->shape.message);
+    plan->found_at = plan_aligned(plan->scratch_at + (plan->reduces ? plan->in * plan_aligned(plan->raw) : 0));
+    plan->results_at = plan->found_at + plan_aligned(plan->in * sizeof(uint32_t));
+    plan->codec_at =
+        plan_aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));
     if ((plan->sends && !codec_scratch(&plan->codec_size, plan, member, call, true)) ||
         (plan->receives && !codec_scratch(&plan->codec_size, plan, member, call, false)))
         return false;
-    plan->size = aligned(plan->codec_at + plan->codec_size);
+    plan->size = plan_aligned(plan->codec_at + plan->codec_size);
     return true;
 }

@@ -24,6 +24,9 @@ struct plan {
     size_t out_at, in_at, scratch_at, found_at, results_at, codec_at, codec_size, size;
 };
 
+/* Where the next part of a staging memory can begin. */
+size_t plan_aligned(size_t size);
+
 /* False: it goes raw. */
 bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned level);
 
@@ -33,6 +36,9 @@ bool plan_measure(struct plan *plan, const struct coll_member *member, const str
 /* Where the values of message `i` are, and where those that come go. */
 uint8_t *plan_source(const struct plan *plan, const struct coll_call *call, uint32_t i);
 uint8_t *plan_target(const struct plan *plan, const struct coll_call *call, uint8_t *staging, uint32_t i);
+
+/* By message that comes: whether it did not fit. */
+uint32_t *plan_found(const struct plan *plan, uint8_t *staging);
 
 /* What the codec is asked to do, for messages other than `skip`. The arrays are as long as 2 x messages. */
 struct codec_list {

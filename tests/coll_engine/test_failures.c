@@ -59,7 +59,7 @@ static void lose(struct rank *rank)
     uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
     rank_begin(rank, id_for_all);
     ranks_meet();
-    fake_nccl.lost = 2;
+    fake_gpu.lost = 1u << 1;
     values_fill(own, COLL_BF16, COUNT_OF, VALUES_NOISE, (unsigned)rank->rank);
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream)); /* behind it */
@@ -335,7 +335,7 @@ START_TEST(ranks_that_differ_stay_raw)
     fake_nccl.differ_size = 64;
     fake_nccl.differ_at = differences[_i / 3];
     ranks_run(3, require_raw, NULL);
-    require(fake_gpu.repaired == 0);
+    require(fake_gpu.taken == 0);
 }
 END_TEST
 

@@ -230,7 +230,7 @@ static void be_watched(struct rank *rank)
     uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
     rank_begin(rank, scene->id);
     ranks_meet();
-    fake_nccl.lost = 2;
+    fake_gpu.lost = 1u << 1;
     begin_waiting(rank, scene, own, all);
     if (rank->rank == 0)
         lose_peer(rank, scene);

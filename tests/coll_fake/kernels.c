@@ -2,7 +2,6 @@
 #include "tests/coll_fake/kernels.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/coll_fake/fake.h"
 
@@ -33,7 +32,7 @@ static struct verdict verdict_of(const struct gpu_seal *seal, uint32_t i)
     return is;
 }
 
-static void write_head(struct message_head *head, struct verdict is, const uint64_t row[ROW_WORDS])
+static void write_head(struct message_head *head, struct verdict is, uint64_t first, const uint64_t row[ROW_WORDS])
 {
     head->magic = MESSAGE_MAGIC;
     head->tail_status = is.tail != NULL ? (uint32_t)is.tail->status : 0;
@@ -41,6 +40,7 @@ static void write_head(struct message_head *head, struct verdict is, const uint6
     head->reserved = 0;
     head->tail_bytes = is.tail != NULL ? is.tail->bytes : 0;
     head->main_bytes = is.main->bytes;
+    head->first = first;
     memcpy(head->row, row, sizeof(head->row));
 }
 
@@ -48,21 +48,26 @@ static void run_seal(coll_stream stream, void *argument)
 {
     const struct gpu_seal *seal = argument;
     uint64_t row[ROW_WORDS] = {0};
+    bool any = false;
     (void)stream;
+    *seal->place = seal->job;
     for (uint32_t i = 0; i < seal->list.count; i++)
-        if (i != seal->list.skip && !verdict_of(seal, i).fits)
+        if (i != seal->list.skip && !verdict_of(seal, i).fits) {
             row[i / 64] |= UINT64_C(1) << i % 64;
+            any = true;
+        }
     for (uint32_t i = 0; i < seal->list.count; i++)
         if (i != seal->list.skip)
-            write_head(head_of(&seal->list, i), verdict_of(seal, i), row);
+            write_head(head_of(&seal->list, i), verdict_of(seal, i), seal->ends->next, row);
+    seal->ends->next += any ? seal->slots : 0;
 }
 
 /* ---- What did not fit -------------------------------------------------------------------------------------------- */
 
-static bool has_overflow(const struct message_head *head, bool whole)
+static bool has_overflow(const struct message_head *head)
 {
-    uint64_t any = head->row[0] & (whole ? ~UINT64_C(0) : 1);
-    for (uint32_t word = 1; word < ROW_WORDS && whole; word++)
+    uint64_t any = 0;
+    for (uint32_t word = 0; word < ROW_WORDS; word++)
         any |= head->row[word];
     return any != 0;
 }
@@ -72,51 +77,32 @@ static void say_failed(struct mail *mail, uint32_t status)
     __atomic_store_n(&mail->failed, status, __ATOMIC_RELEASE);
 }
 
+static void report(const struct gpu_check *check)
+{
+    struct mail *mail = check->mail;
+    const struct report report = {.count = ++*check->tally, .index = check->index, .key = check->key};
+    mail->reports[mail->reported % REPORTS_MAX] = report;
+    __atomic_store_n(&mail->reported, mail->reported + 1, __ATOMIC_RELEASE);
+}
+
 static void run_check(coll_stream stream, void *argument)
 {
     const struct gpu_check *check = argument;
-    bool found = check->own != NULL && has_overflow((const void *)check->own, check->whole), strange = false;
+    bool any = check->own != NULL && has_overflow((const void *)check->own), strange = false;
     (void)stream;
     for (uint32_t i = 0; i < check->list.count; i++) {
         const struct message_head *head = head_of(&check->list, i);
         if (i == check->list.skip)
             continue;
-        strange |= head->magic != MESSAGE_MAGIC;
-        found |= head->magic == MESSAGE_MAGIC && has_overflow(head, check->whole);
+        const bool good = head->magic == MESSAGE_MAGIC;
+        strange |= !good;
+        any |= good && has_overflow(head);
+        check->found[i] = good && (head->row[check->bit / 64] >> check->bit % 64 & 1) != 0;
     }
-    *check->found = found;
     if (strange)
         say_failed(check->mail, (uint32_t)STRAIT_ERR_CORRUPT);
-    if (!found || __atomic_load_n(&check->mail->abort, __ATOMIC_ACQUIRE) != 0)
-        return;
-    const uint32_t number = check->control->count++;
-    if (number < JOBS_MAX)
-        check->mail->jobs[number] = check->job;
-}
-
-static void run_meet(coll_stream stream, void *argument)
-{
-    const struct gpu_meet *meet = argument;
-    struct mail_control *control = meet->control;
-    (void)stream;
-    if (control->count == 0)
-        return;
-    const uint64_t post = ++control->posts;
-    meet->mail->count = control->count;
-    control->count = 0;
-    __atomic_store_n(&meet->mail->posted, post, __ATOMIC_RELEASE);
-    const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
-    uint64_t waited_ns = 0;
-    bool done;
-    while (!(done = __atomic_load_n(&meet->mail->done, __ATOMIC_ACQUIRE) >= post) &&
-           __atomic_load_n(&meet->mail->abort, __ATOMIC_ACQUIRE) == 0 && waited_ns < meet->patience_ns) {
-        usleep(100);
-        waited_ns += 100000 * hurry;
-    }
-    if (done)
-        return;
-    say_failed(meet->mail, (uint32_t)STRAIT_ERR_IO);
-    __atomic_store_n(&meet->mail->abort, 1, __ATOMIC_RELEASE);
+    if (any)
+        report(check);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
@@ -125,8 +111,10 @@ static void run_make_void(coll_stream stream, void *argument)
 {
     const struct gpu_void *what = argument;
     (void)stream;
-    for (uint32_t i = 0; i < what->list.count && *what->found != 0; i++) {
+    for (uint32_t i = 0; i < what->list.count; i++) {
         uint8_t *message = what->list.base + i * what->list.stride;
+        if (i == what->list.skip || what->found[i] == 0)
+            continue;
         if (what->list.tail_at != 0)
             memset(message + what->list.tail_at, 0, STRAIT_CHUNK_HEADER_BYTES);
         memset(message + what->list.main_at, 0, STRAIT_CHUNK_HEADER_BYTES);
@@ -136,10 +124,12 @@ static void run_make_void(coll_stream stream, void *argument)
 static void run_verify(coll_stream stream, void *argument)
 {
     const struct gpu_verify *verify = argument;
+    const struct strait_result *result = verify->results;
     (void)stream;
-    for (uint32_t i = 0; i < verify->count && *verify->found == 0; i++)
-        if (verify->results[i].status != STRAIT_OK)
-            say_failed(verify->mail, (uint32_t)verify->results[i].status);
+    for (uint32_t i = 0; i < verify->list.count; i++)
+        for (uint32_t part = 0; part < parts_of(&verify->list) && i != verify->list.skip; part++, result++)
+            if (verify->found[i] == 0 && result->status != STRAIT_OK)
+                say_failed(verify->mail, (uint32_t)result->status);
 }
 
 static void run_reduce(coll_stream stream, void *argument)
@@ -158,11 +148,6 @@ void kernel_seal(const struct gpu_seal *seal, coll_stream stream)
 void kernel_check(const struct gpu_check *check, coll_stream stream)
 {
     fake_queue(stream, run_check, NULL, check, sizeof(*check));
-}
-
-void kernel_meet(const struct gpu_meet *meet, coll_stream stream)
-{
-    fake_queue(stream, run_meet, NULL, meet, sizeof(*meet));
 }
 
 void kernel_make_void(const struct gpu_void *what, coll_stream stream)

@@ -30,7 +30,6 @@ struct world {
     struct world *next; /* in the making */
     coll_id id;
     int ranks, joined, references;
-    bool split; /* it was made by a split */
     /* Sends and receives, and collectives, do not match each other. */
     struct channel channels[2][WORLD_MAX][WORLD_MAX];
     struct {

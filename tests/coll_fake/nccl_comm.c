@@ -106,7 +106,6 @@ static void divide(struct world *world)
         }
         if (first == rank && color >= 0) {
             world->splitting.made[rank] = world_make(same);
-            world->splitting.made[rank]->split = true;
             world->splitting.made[rank]->references = world->splitting.made[rank]->joined = same;
         }
         world->splitting.made[rank] = color >= 0 ? world->splitting.made[first] : NULL;

@@ -278,8 +278,6 @@ void fake_nccl_launch(const struct item *items, unsigned count)
     memcpy(batch.items, items, count * sizeof(*items));
     pthread_mutex_lock(&comm->world->lock);
     comm->underway++;
-    for (unsigned i = 0; i < count; i++)
-        fake_gpu.repaired += comm->world->split && items[i].bytes >= 4096;
     pthread_mutex_unlock(&comm->world->lock);
     order_after_last(comm, items[0].stream);
     tie(items, count, true);
