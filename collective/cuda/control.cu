@@ -39,23 +39,61 @@ __device__ verdict verdict_of(const gpu_seal &seal, uint32_t i)
     return is;
 }
 
+// Of its messages, as both sides count them.
+__device__ uint64_t number_of(const gpu_seal &seal)
+{
+    const ring_ends *ends = seal.ends;
+    if (seal.job.peer < 0)
+        return ends->collectives;
+    return seal.job.sent != nullptr ? ends->peers[seal.job.peer].sends : ends->peers[seal.job.peer].receives;
+}
+
+__device__ void count_message(const gpu_seal &seal, uint64_t number)
+{
+    ring_ends *ends = seal.ends;
+    if (seal.job.peer < 0)
+        ends->collectives = number + 1;
+    else if (seal.job.sent != nullptr)
+        ends->peers[seal.job.peer].sends = number + 1;
+    else
+        ends->peers[seal.job.peer].receives = number + 1;
+}
+
+__device__ void write_record(const gpu_seal &seal, uint32_t peer, uint64_t number, uint64_t first,
+                             const unsigned long long *row)
+{
+    const uint32_t i = seal.job.sent_stride != 0 ? peer : 0;
+    const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
+    ring_flags *flags = &seal.rings.flags[ring_number(&seal.rings, seal.rings.rank, peer)];
+    volatile ring_record *record = &flags->records[seal.job.peer >= 0][number % RING_RECORDS];
+    record->first = fits ? RING_NONE : first;
+    __threadfence_system();
+    record->number = number + 1;
+}
+
 __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
 {
     __shared__ unsigned long long row[ROW_WORDS];
     bool any = false;
     if (threadIdx.x < ROW_WORDS)
         row[threadIdx.x] = 0;
-    if (threadIdx.x == 0)
-        *seal.place = seal.job;
-    const uint64_t first = seal.ends->next;
+    const uint64_t first = seal.ends->next, number = number_of(seal);
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS)
         if (!is_skipped(seal.list, i) && !verdict_of(seal, i).fits) {
             atomicOr(&row[i / 64], 1ull << i % 64);
             any = true;
         }
-    if (__syncthreads_or(any) && threadIdx.x == 0)
-        seal.ends->next = first + seal.slots;
+    const bool overflows = __syncthreads_or(any);
+    if (threadIdx.x == 0) {
+        seal.ends->next = first + (overflows ? seal.slots : 0);
+        *seal.place = seal.job;
+        seal.place->number = number;
+        count_message(seal, number);
+    }
+    for (uint32_t peer = threadIdx.x; peer < seal.rings.ranks && seal.list.count > 0; peer += THREADS)
+        if (peer != seal.rings.rank && (seal.job.peer < 0 || static_cast<uint32_t>(seal.job.peer) == peer))
+            write_record(seal, peer, number, first, row);
     for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS) {
         if (is_skipped(seal.list, i))
             continue;

@@ -148,7 +148,7 @@ __device__ void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t byt
         scatter_vector(values + 16 * i, load_host(from + i), bytes - 16 * i);
 }
 
-#define EXCHANGE_FN __device__ static inline
+#define EXCHANGE_FN __device__ static __forceinline__
 #include "collective/engine/exchange.h"
 
 // ---- The kernel -----------------------------------------------------------------------------------------------------
@@ -182,7 +182,8 @@ __device__ bool has_to_end(const gpu_exchange &call, const exchange_block &block
         __nanosleep(500);
         return false;
     }
-    give_up(call.mail);
+    if (exchange_fails(&call))
+        give_up(call.mail);
     return true;
 }
 
@@ -192,7 +193,7 @@ __global__ void __launch_bounds__(THREADS) exchange_kernel(const __grid_constant
     uint64_t since = 0; // when it began to wait; 0: it does not
     for (;;) {
         const exchange_state state = exchange_step(&call, &block);
-        if (state == EXCHANGE_DONE || (state == EXCHANGE_WAITS && call.kind == EXCHANGE_PUT))
+        if (state == EXCHANGE_DONE)
             return;
         if (state == EXCHANGE_MOVED) {
             since = 0;

@@ -2,27 +2,27 @@
  * and for tests (tests/coll_fake/exchange.c). It takes one step of one thread block at a time and never waits inside of
  * one.
  *
- * A step offers, if it can, one slot to a peer, and takes one from it. Three kernels are made of that:
- *   put       before NCCL moves the group, when it has sends: offers what there is room for.
- *   early     beside NCCL, when it has sends: offers until all is offered.
- *   exchange  behind NCCL, always: offers and takes until all of both is done.
- * What one of them has offered the others leave out. When everything fitted they read a few heads and are over.
+ * A step offers, if it can, one slot to a peer, and takes one from it. Two kernels are made of that, which leave out
+ * what the other one has done: behind NCCL, always: it knows from the heads of messages what did not fit, and moves
+ * what is left of it. beside NCCL, when a program has grouped operations: it learns the same from records, and moves
+ * all of it too. When everything fitted they read a few words and are over.
  *
  * Why nobody waits for ever, as long as the same program would not with NCCL alone:
  * - Operations of a communicator come one after another on each rank (order.h), in the order in which NCCL has them.
- * - NCCL's part of an operation waits for nothing of ours but what comes before it in that order.
- * - A message is taken once its slots are filled, and a slot is filled once what was in it is taken: numbers of a ring
- *   only go up, on both sides, so the lowest one that has not been taken always can be offered, and when it has been,
- *   be taken. It is, if a kernel that offers runs on the one side and one that takes on the other.
- * - It runs on the receiver: it has the message's head, so NCCL has moved its group. And on the sender: `early` has
- * been there since before NCCL moved, in groups with sends; other groups are alike on all ranks, so NCCL's part of all
- * of them comes to its end, and `exchange` follows. Neither needs anything to be launched by another rank that is not
- *   launched with NCCL's part.
- * - A call that waits for the GPU with the driver's lock held (cudaFree, a module that is loaded) so waits for what is
- *   on its way to an end on all ranks, whatever the other ranks' threads wait for: for NCCL's kernels and for these
- *   alike. Only if such calls come on two ranks between the launches of `early` and `exchange` of one group, and its
- *   messages have no room in the rings, they wait for each other, until patience ends it.
- * - All blocks of a kernel have to run at once only insofar as each ring has its own: no block waits for another one.
+ * - A slot is taken once it is filled, and filled once what was in it is taken. Numbers of a ring only go up and both
+ *   sides go by them, so the lowest one that has not been taken always can be offered or taken, if on both sides there
+ *   is a kernel that has its message.
+ * - There is. An operation that is not grouped: NCCL's part of it ends when it would without us, as it waits for
+ * nothing of ours, and then there is the kernel behind it. Those of a group: NCCL may be through with them only when
+ * other ranks have gone on, who first need what did not fit of some of them: the kernel beside NCCL moves it meanwhile.
+ * - It waits for records of the peers' messages, and no longer than NCCL waits for the messages: both are of the same
+ *   operations. A record is written before NCCL moves.
+ * - Nothing has to be launched, by any rank, that has not been launched with NCCL's part or that somebody could keep
+ *   from being launched: a call that waits for the GPU with the driver's lock held (cudaFree, a module that is loaded)
+ *   waits for what comes to its end by what others have on their GPUs or will have without it, as is so with NCCL's
+ *   kernels alone. One case is left: such a call from another thread, between the launches of NCCL's part of a group
+ * and of the kernel beside it, waits for NCCL, who may wait for that kernel. Then patience ends it.
+ * - Blocks wait for no other block of their kernel.
  */
 #ifndef STRAIT_COLLECTIVE_ENGINE_EXCHANGE_H
 #define STRAIT_COLLECTIVE_ENGINE_EXCHANGE_H
@@ -61,11 +61,6 @@ struct exchange_block {
 
 enum { EXCHANGE_JOB_BITS = 20 };
 
-EXCHANGE_FN uint32_t exchange_ring(const struct ring_set *rings, uint32_t from, uint32_t to)
-{
-    return from * (rings->ranks - 1) + to - (to > from);
-}
-
 EXCHANGE_FN uint8_t *exchange_slot(const struct ring_set *rings, uint32_t ring, uint64_t number)
 {
     return rings->slots + ((uint64_t)ring * RING_SLOTS + number % RING_SLOTS) * rings->slot_bytes;
@@ -73,23 +68,38 @@ EXCHANGE_FN uint8_t *exchange_slot(const struct ring_set *rings, uint32_t ring, 
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
+/* Instead of a first slot. */
+#define EXCHANGE_UNKNOWN (UINT64_MAX - 1)
+
 EXCHANGE_FN bool exchange_has_bit(const uint64_t *row, uint32_t bit)
 {
     return (row[bit / 64] >> bit % 64 & 1) != 0;
 }
 
-/* Its first slot, if the job has a message to or from the peer that did not fit, else UINT64_MAX. */
-EXCHANGE_FN uint64_t exchange_first(const struct exchange_job *job, uint32_t peer, bool sends)
+EXCHANGE_FN uint64_t exchange_recorded(const struct gpu_exchange *call, const struct exchange_job *job, uint32_t peer)
+{
+    const uint32_t ring = ring_number(&call->rings, peer, call->rings.rank);
+    const struct ring_record *record = &call->rings.flags[ring].records[job->peer >= 0][job->number % RING_RECORDS];
+    const uint64_t number = exchange_load(&record->number);
+    if (number < job->number + 1)
+        return EXCHANGE_UNKNOWN;
+    const uint64_t first = exchange_load(&record->first);
+    return number == job->number + 1 && exchange_load(&record->number) == number ? first : RING_NONE;
+}
+
+/* First slot of the job's message to or from the peer; RING_NONE: it has none, or it fits. */
+EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struct exchange_job *job, uint32_t peer,
+                                    bool sends)
 {
     const uint64_t stride = sends ? job->sent_stride : job->received_stride;
     const uint32_t i = stride != 0 ? peer : 0;
     const uint8_t *heads = sends ? job->sent : job->received;
     if ((job->peer >= 0 && (uint32_t)job->peer != peer) || heads == NULL)
-        return UINT64_MAX;
+        return RING_NONE;
+    if (!sends && call->kind == EXCHANGE_BESIDE)
+        return exchange_recorded(call, job, peer);
     const struct message_head *head = (const struct message_head *)(const void *)(heads + i * stride);
-    if (sends ? !exchange_has_bit(head->row, i) : job->found[i] == 0)
-        return UINT64_MAX;
-    return head->first;
+    return (sends ? exchange_has_bit(head->row, i) : job->found[i] != 0) ? head->first : RING_NONE;
 }
 
 EXCHANGE_FN uint64_t exchange_slots(const struct gpu_exchange *call, const struct exchange_job *job)
@@ -97,32 +107,46 @@ EXCHANGE_FN uint64_t exchange_slots(const struct gpu_exchange *call, const struc
     return (job->bytes + call->rings.slot_bytes - 1) / call->rings.slot_bytes;
 }
 
-/* The next one of the ring by its slots' numbers: on both sides the order in which they were given out. */
-EXCHANGE_FN void exchange_next(const struct gpu_exchange *call, const struct exchange_block *block,
+/* Lowest message from side->end on: its first slot and its job, or what exchange_first has instead. */
+EXCHANGE_FN uint64_t exchange_lowest(const struct gpu_exchange *call, const struct exchange_block *block,
+                                     const struct exchange_side *side, bool sends)
+{
+    uint64_t least = RING_NONE;
+    for (uint32_t i = exchange_lane(); i < call->count; i += exchange_lanes()) {
+        const uint64_t first = exchange_first(call, &call->jobs[i], block->peer, sends);
+        const uint64_t key = first < EXCHANGE_UNKNOWN ? first << EXCHANGE_JOB_BITS | i : first;
+        if (first >= side->end && key < least)
+            least = key;
+    }
+    return exchange_least(least);
+}
+
+/* The next one by its slots' numbers. One that is known has been given them before any that was looked for later and
+ * not found: so it is looked twice. */
+EXCHANGE_FN bool exchange_next(const struct gpu_exchange *call, const struct exchange_block *block,
                                struct exchange_side *side, bool sends)
 {
-    uint64_t least = UINT64_MAX;
-    for (uint32_t i = exchange_lane(); i < call->count; i += exchange_lanes()) {
-        const uint64_t first = exchange_first(&call->jobs[i], block->peer, sends);
-        if (first != UINT64_MAX && first >= side->end && (first << EXCHANGE_JOB_BITS | i) < least)
-            least = first << EXCHANGE_JOB_BITS | i;
-    }
-    least = exchange_least(least);
-    side->over = least == UINT64_MAX;
-    if (side->over)
-        return;
+    uint64_t least = exchange_lowest(call, block, side, sends);
+    if (call->kind == EXCHANGE_BESIDE && !sends && call->count > 1 && least < EXCHANGE_UNKNOWN)
+        least = exchange_lowest(call, block, side, sends);
+    side->over = least == RING_NONE;
+    if (least >= EXCHANGE_UNKNOWN)
+        return false;
     side->job = &call->jobs[least & ((1u << EXCHANGE_JOB_BITS) - 1)];
     side->first = least >> EXCHANGE_JOB_BITS;
     side->end = side->first + exchange_slots(call, side->job);
     const uint32_t teams = call->rings.teams;
     side->next = side->first + (block->team + teams - side->first % teams) % teams;
+    return true;
 }
 
+/* There is a slot to be moved. */
 EXCHANGE_FN bool exchange_find(const struct gpu_exchange *call, const struct exchange_block *block,
                                struct exchange_side *side, bool sends)
 {
     while (!side->over && (side->job == NULL || side->next >= side->end))
-        exchange_next(call, block, side, sends);
+        if (!exchange_next(call, block, side, sends))
+            return false;
     return !side->over;
 }
 
@@ -142,67 +166,57 @@ EXCHANGE_FN uint64_t exchange_bytes(const struct gpu_exchange *call, const struc
 enum { EXCHANGE_LATER, EXCHANGE_MAY, EXCHANGE_LEAVE_OUT };
 
 /* By the leader. With EXCHANGE_MAY it has the lock. */
-EXCHANGE_FN uint64_t exchange_may_offer(struct ring_end *end, struct ring_flags *flags, uint64_t number, uint32_t team)
+EXCHANGE_FN uint64_t exchange_may(const struct gpu_exchange *call, struct ring_flags *flags, struct ring_end *end,
+                                  uint64_t number, bool sends)
 {
-    const uint32_t slot = number % RING_SLOTS;
-    uint64_t used = exchange_load(&end->used[slot]);
-    if (used > number)
+    const uint32_t slot = number % RING_SLOTS, team = number % call->rings.teams;
+    const uint64_t moved = exchange_load(&end->moved[slot]);
+    if (moved > number)
         return EXCHANGE_LEAVE_OUT;
-    if (exchange_load(&flags->taken[slot].number) != used || !exchange_lock(&end->busy[team]))
+    const bool ready = sends ? exchange_load(&flags->taken[slot].number) == moved
+                             : exchange_load(&flags->full[slot].number) == number + 1;
+    if (!ready || !exchange_lock(&end->busy[team]))
         return EXCHANGE_LATER;
-    if (exchange_load(&end->used[slot]) == used)
+    if (exchange_load(&end->moved[slot]) == moved)
         return EXCHANGE_MAY;
     exchange_unlock(&end->busy[team]);
     return EXCHANGE_LATER;
 }
 
-EXCHANGE_FN enum exchange_state exchange_offer(const struct gpu_exchange *call, struct exchange_block *block)
+EXCHANGE_FN void exchange_move(const struct gpu_exchange *call, const struct exchange_block *block,
+                               const struct exchange_side *side, uint32_t ring, bool sends)
 {
-    struct exchange_side *out = &block->out;
-    if (!exchange_find(call, block, out, true))
-        return EXCHANGE_DONE;
-    const uint32_t ring = exchange_ring(&call->rings, call->rings.rank, block->peer), slot = out->next % RING_SLOTS;
+    const struct exchange_job *job = side->job;
+    const uint64_t at = exchange_at(call, side), bytes = exchange_bytes(call, side);
+    uint8_t *slot = exchange_slot(&call->rings, ring, side->next);
+    if (sends)
+        exchange_put(slot, job->send + block->peer * job->send_stride + at, bytes);
+    else
+        exchange_take(job->receive + block->peer * job->receive_stride + at, slot, bytes);
+}
+
+EXCHANGE_FN enum exchange_state exchange_try(const struct gpu_exchange *call, struct exchange_block *block,
+                                             struct exchange_side *side, bool sends)
+{
+    if (!exchange_find(call, block, side, sends))
+        return side->over ? EXCHANGE_DONE : EXCHANGE_WAITS;
+    const uint32_t me = call->rings.rank, slot = side->next % RING_SLOTS;
+    const uint32_t ring = ring_number(&call->rings, sends ? me : block->peer, sends ? block->peer : me);
     struct ring_flags *flags = &call->rings.flags[ring];
-    struct ring_end *end = &call->ends->to[block->peer];
-    uint64_t may = EXCHANGE_LATER;
-    if (exchange_leads())
-        may = exchange_may_offer(end, flags, out->next, block->team);
-    may = exchange_told(may);
+    struct ring_end *end = sends ? &call->ends->peers[block->peer].out : &call->ends->peers[block->peer].in;
+    const uint64_t may = exchange_told(exchange_leads() ? exchange_may(call, flags, end, side->next, sends) : 0);
     if (may == EXCHANGE_LATER)
         return EXCHANGE_WAITS;
     if (may == EXCHANGE_MAY) {
-        exchange_put(exchange_slot(&call->rings, ring, out->next),
-                     out->job->send + block->peer * out->job->send_stride + exchange_at(call, out),
-                     exchange_bytes(call, out));
+        exchange_move(call, block, side, ring, sends);
         (void)exchange_told(0);
         if (exchange_leads()) {
-            exchange_store(&flags->full[slot].number, out->next + 1);
-            exchange_store(&end->used[slot], out->next + 1);
+            exchange_store(sends ? &flags->full[slot].number : &flags->taken[slot].number, side->next + 1);
+            exchange_store(&end->moved[slot], side->next + 1);
             exchange_unlock(&end->busy[block->team]);
         }
     }
-    out->next += call->rings.teams;
-    return EXCHANGE_MOVED;
-}
-
-EXCHANGE_FN enum exchange_state exchange_accept(const struct gpu_exchange *call, struct exchange_block *block)
-{
-    struct exchange_side *in = &block->in;
-    if (!exchange_find(call, block, in, false))
-        return EXCHANGE_DONE;
-    const uint32_t ring = exchange_ring(&call->rings, block->peer, call->rings.rank), slot = in->next % RING_SLOTS;
-    struct ring_flags *flags = &call->rings.flags[ring];
-    uint64_t full = 0;
-    if (exchange_leads())
-        full = exchange_load(&flags->full[slot].number);
-    if (exchange_told(full) != in->next + 1)
-        return EXCHANGE_WAITS;
-    exchange_take(in->job->receive + block->peer * in->job->receive_stride + exchange_at(call, in),
-                  exchange_slot(&call->rings, ring, in->next), exchange_bytes(call, in));
-    (void)exchange_told(0);
-    if (exchange_leads())
-        exchange_store(&flags->taken[slot].number, in->next + 1);
-    in->next += call->rings.teams;
+    side->next += call->rings.teams;
     return EXCHANGE_MOVED;
 }
 
@@ -214,25 +228,32 @@ EXCHANGE_FN struct exchange_block exchange_begin(const struct gpu_exchange *call
     block.team = number % call->rings.teams;
     block.out.job = block.in.job = NULL;
     block.out.end = block.in.end = block.out.next = block.in.next = block.out.first = block.in.first = 0;
-    block.out.over = false;
-    block.in.over = call->kind != EXCHANGE_ALL;
+    block.out.over = block.in.over = false;
     return block;
 }
 
 EXCHANGE_FN enum exchange_state exchange_step(const struct gpu_exchange *call, struct exchange_block *block)
 {
-    const enum exchange_state out = exchange_offer(call, block), in = exchange_accept(call, block);
+    const enum exchange_state out = exchange_try(call, block, &block->out, true);
+    const enum exchange_state in = exchange_try(call, block, &block->in, false);
     if (out == EXCHANGE_DONE && in == EXCHANGE_DONE)
         return EXCHANGE_DONE;
     return out == EXCHANGE_MOVED || in == EXCHANGE_MOVED ? EXCHANGE_MOVED : EXCHANGE_WAITS;
 }
 
-/* How long it may wait for what it waits for now. A peer need not come to its end of a pair, as it may have other
- * things to do first, and NCCL waits for it too. */
+/* How long it may wait for what it waits for now. A peer need not come to its end of a pair, or to a group, as it may
+ * have other things to do first, and NCCL waits for it too. */
 EXCHANGE_FN uint64_t exchange_patience(const struct gpu_exchange *call, const struct exchange_block *block)
 {
     const struct exchange_side *side = !block->in.over ? &block->in : &block->out;
-    return !side->over && side->job != NULL && side->job->peer >= 0 ? call->pair_patience_ns : call->patience_ns;
+    const bool pair = !side->over && side->job != NULL && side->job->peer >= 0;
+    return pair || call->kind == EXCHANGE_BESIDE ? call->pair_patience_ns : call->patience_ns;
+}
+
+/* And then it leaves the rest to the kernel behind NCCL, or the member fails. */
+EXCHANGE_FN bool exchange_fails(const struct gpu_exchange *call)
+{
+    return call->kind == EXCHANGE_BEHIND;
 }
 
 #endif

@@ -65,13 +65,15 @@ struct exchange_job {
     uint64_t send_stride, sent_stride, receive_stride, received_stride, bytes;
     int32_t peer; /* -1: all others */
     uint32_t reserved;
+    uint64_t number; /* of its messages' records; by the kernel that takes it down */
 };
 
-/* Writes the heads of messages from the results of their encoder: of each its tail's, then its main part's. When any
- * did not fit, all get slots. And the step's job. */
+/* Writes the heads and records of messages from the results of their encoder: of each its tail's, then its main part's.
+ * When any did not fit, all get slots. And the step's job. */
 struct gpu_seal {
     struct message_list list;            /* count 0: none */
     const struct strait_result *results; /* as many as the list has parts, skipped ones left out */
+    struct ring_set rings;
     struct ring_ends *ends;
     uint64_t slots; /* that the values of a message take */
     struct exchange_job job, *place;
@@ -90,14 +92,14 @@ struct gpu_check {
 };
 
 /* exchange.h says what the kinds are. */
-enum exchange_kind { EXCHANGE_PUT, EXCHANGE_EARLY, EXCHANGE_ALL };
+enum exchange_kind { EXCHANGE_BESIDE, EXCHANGE_BEHIND };
 
 struct gpu_exchange {
     struct ring_set rings;
     struct ring_ends *ends;
     const struct exchange_job *jobs;
     struct mail *mail;
-    uint64_t patience_ns, pair_patience_ns; /* without that anything moves; then it fails and sets mail->abort */
+    uint64_t patience_ns, pair_patience_ns; /* without that anything moves */
     uint32_t count;                         /* of jobs */
     enum exchange_kind kind;
 };

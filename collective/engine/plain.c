@@ -39,25 +39,23 @@ static bool exchange(const struct coll_step *step, enum exchange_kind kind, coll
     return member->gpu->exchange(&what, stream);
 }
 
-bool plain_put(const struct coll_step *step)
+bool plain_fork(const struct coll_step *step)
 {
     const struct gpu_ops *gpu = step->member->gpu;
-    struct coll_staging *staging = step->staging;
-    return staging_side(staging, gpu) && exchange(step, EXCHANGE_PUT, step->call.stream) &&
-           gpu->event_record(staging->fork, step->call.stream);
+    return staging_side(step->staging, gpu) && gpu->event_record(step->staging->fork, step->call.stream);
 }
 
-bool plain_offer(const struct coll_step *step)
+bool plain_beside(const struct coll_step *step)
 {
     const struct gpu_ops *gpu = step->member->gpu;
-    struct coll_staging *staging = step->staging;
-    return gpu->event_follow(staging->side, staging->fork) && exchange(step, EXCHANGE_EARLY, staging->side) &&
+    const struct coll_staging *staging = step->staging;
+    return gpu->event_follow(staging->side, staging->fork) && exchange(step, EXCHANGE_BESIDE, staging->side) &&
            gpu->event_record(staging->join, staging->side);
 }
 
-bool plain_finish(const struct coll_step *step, bool beside)
+bool plain_behind(const struct coll_step *step, bool forked)
 {
     const struct gpu_ops *gpu = step->member->gpu;
-    return exchange(step, EXCHANGE_ALL, step->call.stream) &&
-           (!beside || gpu->event_follow(step->call.stream, step->staging->join));
+    return exchange(step, EXCHANGE_BEHIND, step->call.stream) &&
+           (!forked || gpu->event_follow(step->call.stream, step->staging->join));
 }

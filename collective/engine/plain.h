@@ -8,12 +8,12 @@
 /* What a seal kernel takes down. */
 struct exchange_job plain_job(const struct coll_step *step, const struct plan *plan, uint8_t *memory);
 
-/* For groups with sends: behind all seals, before NCCL moves; and when NCCL's kernels have been launched, beside them,
- * for what did not find room before. Launched behind them it is in nobody's way where streams share a queue. */
-bool plain_put(const struct coll_step *last);
-bool plain_offer(const struct coll_step *last);
+/* For what is grouped: behind all seals, before NCCL moves; and when NCCL's kernels have been launched, so that it is
+ * in nobody's way where streams share a queue. */
+bool plain_fork(const struct coll_step *last);
+bool plain_beside(const struct coll_step *last);
 
-/* Behind all checks. offered: there was plain_offer. */
-bool plain_finish(const struct coll_step *last, bool offered);
+/* Behind all checks. */
+bool plain_behind(const struct coll_step *last, bool forked);
 
 #endif

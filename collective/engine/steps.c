@@ -46,14 +46,10 @@ static bool mark(const struct coll_step *step, unsigned count)
     return count == 1 || order_mark(step->member, step->staging, step->call.stream);
 }
 
-/* Whoever sends may have in the group what waits for the receiver: then its values have to be there before NCCL is
- * through with the group. */
-static bool has_sends(const struct coll_step *steps, unsigned count, const struct coll_staging *staging)
+/* NCCL may be through with a group only when others have what did not fit of it. */
+static bool is_grouped(const struct coll_step *steps, unsigned count)
 {
-    for (unsigned i = 0; i < count; i++)
-        if (steps[i].staging == staging && steps[i].call.operation == COLL_SEND)
-            return true;
-    return false;
+    return count > 1 || steps[0].call.grouped;
 }
 
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
@@ -110,6 +106,7 @@ static uint64_t slots_of(const struct coll_step *step, const struct plan *plan)
 static bool seal(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_seal what = {.results = (void *)(memory + plan->results_at),
+                            .rings = step->member->share.rings,
                             .ends = step->member->ends,
                             .slots = slots_of(step, plan),
                             .job = plain_job(step, plan, memory),
@@ -168,8 +165,7 @@ static coll_result encode_one(const struct coll_step *steps, unsigned count, uns
     const struct coll_step *step = &steps[i];
     if (!staging_grow(step->staging, step->member->gpu))
         return failed(step, "no memory for messages");
-    if (!encode_step(step, count) ||
-        (is_last(steps, count, i) && has_sends(steps, count, step->staging) && !plain_put(step)))
+    if (!encode_step(step, count) || (is_last(steps, count, i) && is_grouped(steps, count) && !plain_fork(step)))
         return failed(step, "encoding could not be launched");
     return COLL_SUCCESS;
 }
@@ -284,16 +280,16 @@ static bool each(const struct coll_step *steps, unsigned count,
     return good;
 }
 
-static bool offer_one(const struct coll_step *steps, unsigned count, unsigned i)
+static bool move_beside(const struct coll_step *steps, unsigned count, unsigned i)
 {
-    return !is_last(steps, count, i) || !has_sends(steps, count, steps[i].staging) || plain_offer(&steps[i]);
+    return !is_last(steps, count, i) || !is_grouped(steps, count) || plain_beside(&steps[i]);
 }
 
 static bool check_one(const struct coll_step *steps, unsigned count, unsigned i)
 {
     const bool last = is_last(steps, count, i);
-    return follow(&steps[i]) && check(&steps[i]) &&
-           (!last || plain_finish(&steps[i], has_sends(steps, count, steps[i].staging))) && mark(&steps[i], count);
+    return follow(&steps[i]) && check(&steps[i]) && (!last || plain_behind(&steps[i], is_grouped(steps, count))) &&
+           mark(&steps[i], count);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
@@ -362,7 +358,7 @@ static bool decode_one(const struct coll_step *steps, unsigned count, unsigned i
 
 coll_result steps_decode(struct coll_step *steps, unsigned count)
 {
-    if (!each(steps, count, offer_one) || !each(steps, count, check_one))
+    if (!each(steps, count, move_beside) || !each(steps, count, check_one))
         return failed(&steps[0], "what did not fit could not be looked for");
     if (!each(steps, count, decode_one))
         return failed(&steps[0], "decoding could not be launched");

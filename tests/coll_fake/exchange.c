@@ -74,11 +74,11 @@ struct running {
 };
 
 /* Of one block. True: it is over. */
-static bool turn(const struct gpu_exchange *call, struct exchange_block *block, uint64_t *waited_ns)
+static bool turn(const struct gpu_exchange *call, struct exchange_block *block, bool waits, uint64_t *waited_ns)
 {
     enum exchange_state state = exchange_step(call, block);
     *waited_ns = state == EXCHANGE_MOVED ? 0 : *waited_ns;
-    return state == EXCHANGE_DONE || (state == EXCHANGE_WAITS && call->kind == EXCHANGE_PUT);
+    return state == EXCHANGE_DONE || (state == EXCHANGE_WAITS && !waits);
 }
 
 static void give_up(struct mail *mail)
@@ -90,15 +90,15 @@ static void give_up(struct mail *mail)
 /* Branches of a fake graph run one after another: there the one beside cannot wait for what comes behind it. */
 static void run_exchange(coll_stream stream, void *argument)
 {
-    struct gpu_exchange call = ((struct running *)argument)->call;
+    const struct running *running = argument;
+    const struct gpu_exchange call = running->call;
+    const bool waits = call.kind == EXCHANGE_BEHIND || stream == running->stream;
     const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
     const uint32_t count = (call.rings.ranks - 1) * call.rings.teams;
     struct exchange_block blocks[BLOCKS_MAX];
     uint64_t waited_ns[BLOCKS_MAX] = {0};
     bool over[BLOCKS_MAX] = {false};
     demand(count > 0 && count <= BLOCKS_MAX);
-    if (call.kind == EXCHANGE_EARLY && stream != ((struct running *)argument)->stream)
-        call.kind = EXCHANGE_PUT;
     if ((fake_gpu.lost >> fake_stream_device(stream) & 1) != 0)
         return;
     for (uint32_t i = 0; i < count; i++)
@@ -109,12 +109,15 @@ static void run_exchange(coll_stream stream, void *argument)
             const uint64_t before = waited_ns[i];
             if (over[i])
                 continue;
-            over[i] = turn(&call, &blocks[i], &waited_ns[i]);
+            over[i] = turn(&call, &blocks[i], waits, &waited_ns[i]);
             left -= over[i];
             waited_ns[i] += PAUSE_US * 1000 * hurry;
             moved |= over[i] || waited_ns[i] <= before;
-            if (!over[i] && waited_ns[i] >= exchange_patience(&call, &blocks[i]))
-                give_up(call.mail);
+            if (over[i] || waited_ns[i] < exchange_patience(&call, &blocks[i]))
+                continue;
+            if (!exchange_fails(&call))
+                return;
+            give_up(call.mail);
         }
         if (!moved)
             usleep(PAUSE_US);

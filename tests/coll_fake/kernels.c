@@ -44,6 +44,24 @@ static void write_head(struct message_head *head, struct verdict is, uint64_t fi
     memcpy(head->row, row, sizeof(head->row));
 }
 
+static uint64_t count_message(const struct gpu_seal *seal)
+{
+    struct ring_ends *ends = seal->ends;
+    if (seal->job.peer < 0)
+        return ends->collectives++;
+    return seal->job.sent != NULL ? ends->peers[seal->job.peer].sends++ : ends->peers[seal->job.peer].receives++;
+}
+
+static void record(const struct gpu_seal *seal, uint32_t peer, const uint64_t row[ROW_WORDS])
+{
+    const uint32_t i = seal->job.sent_stride != 0 ? peer : 0;
+    const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
+    struct ring_flags *flags = &seal->rings.flags[ring_number(&seal->rings, seal->rings.rank, peer)];
+    struct ring_record *record = &flags->records[seal->job.peer >= 0][seal->place->number % RING_RECORDS];
+    __atomic_store_n(&record->first, fits ? RING_NONE : seal->ends->next, __ATOMIC_RELEASE);
+    __atomic_store_n(&record->number, seal->place->number + 1, __ATOMIC_RELEASE);
+}
+
 static void run_seal(coll_stream stream, void *argument)
 {
     const struct gpu_seal *seal = argument;
@@ -51,6 +69,7 @@ static void run_seal(coll_stream stream, void *argument)
     bool any = false;
     (void)stream;
     *seal->place = seal->job;
+    seal->place->number = count_message(seal);
     for (uint32_t i = 0; i < seal->list.count; i++)
         if (i != seal->list.skip && !verdict_of(seal, i).fits) {
             row[i / 64] |= UINT64_C(1) << i % 64;
@@ -59,6 +78,9 @@ static void run_seal(coll_stream stream, void *argument)
     for (uint32_t i = 0; i < seal->list.count; i++)
         if (i != seal->list.skip)
             write_head(head_of(&seal->list, i), verdict_of(seal, i), seal->ends->next, row);
+    for (uint32_t peer = 0; peer < seal->rings.ranks && seal->list.count > 0; peer++)
+        if (peer != seal->rings.rank && (seal->job.peer < 0 || (uint32_t)seal->job.peer == peer))
+            record(seal, peer, row);
     seal->ends->next += any ? seal->slots : 0;
 }
 
