@@ -51,32 +51,37 @@ static void receive_from(const struct rank *rank, const struct pair_buffers *at,
     require_ok(ncclRecv(at->in, at->count, COLL_BF16, peer, rank->comm, rank->stream));
 }
 
-/* Rank 0 has both in a group; rank 1 sends only when it has what it receives. */
+/* Rank 0 has both in a group; rank 1 one after the other, in either order. */
+struct one_sided {
+    size_t count;
+    bool receives_first;
+};
+
 static void group_on_one_side(struct rank *rank)
 {
-    const size_t count = *(const size_t *)rank->argument;
+    const struct one_sided *how = rank->argument;
     for (unsigned turn = 0; turn < 2; turn++) {
-        const struct pair_buffers at = pair_begin(rank, count, turn);
-        if (rank->rank == 0) {
+        const struct pair_buffers at = pair_begin(rank, how->count, turn);
+        if (rank->rank == 0)
             require_ok(ncclGroupStart());
-            send_to(rank, &at, 1);
-            receive_from(rank, &at, 1);
-            require_ok(ncclGroupEnd());
-        } else {
-            receive_from(rank, &at, 0);
+        if (rank->rank == 0 || !how->receives_first)
+            send_to(rank, &at, 1 - rank->rank);
+        receive_from(rank, &at, 1 - rank->rank);
+        if (rank->rank == 1 && how->receives_first)
             send_to(rank, &at, 0);
-        }
+        if (rank->rank == 0)
+            require_ok(ncclGroupEnd());
         fake_stream_wait(rank->stream);
         pair_end(&at, 1 - rank->rank, turn);
     }
 }
 
-static const size_t counts[] = {SMALL, LARGE};
+static const struct one_sided one_sided[] = {{SMALL, false}, {SMALL, true}, {LARGE, false}, {LARGE, true}};
 
 START_TEST(one_side_may_group_what_the_other_does_not)
 {
     begin();
-    ranks_run(2, group_on_one_side, (void *)(uintptr_t)&counts[_i]);
+    ranks_run(2, group_on_one_side, (void *)(uintptr_t)&one_sided[_i]);
     require(fake_gpu.taken > 0);
 }
 END_TEST
@@ -149,27 +154,28 @@ START_TEST(collectives_of_a_group_go_before_its_sends)
 }
 END_TEST
 
-/* Both send before they receive, as NCCL lets them as long as it has buffers. */
-static void send_first(struct rank *rank)
+/* More messages of one group than there are records, all of which overflow. */
+static void send_many(struct rank *rank)
 {
-    enum { TIMES = 3 };
+    enum { TIMES = 300 };
     struct pair_buffers at[TIMES];
+    const int peer = 1 - rank->rank;
+    require_ok(ncclGroupStart());
     for (unsigned i = 0; i < TIMES; i++) {
         at[i] = pair_begin(rank, SMALL, i);
-        require_ok(ncclGroupStart()); /* the fake NCCL has no buffers: a group for its sake, with what is not ours */
-        send_to(rank, &at[i], 1 - rank->rank);
-        receive_from(rank, &at[i], 1 - rank->rank);
-        require_ok(ncclGroupEnd());
+        send_to(rank, &at[i], peer);
+        receive_from(rank, &at[i], peer);
     }
+    require_ok(ncclGroupEnd());
     fake_stream_wait(rank->stream);
     for (unsigned i = 0; i < TIMES; i++)
-        pair_end(&at[i], 1 - rank->rank, i);
+        pair_end(&at[i], peer, i);
 }
 
-START_TEST(groups_follow_each_other_without_waiting)
+START_TEST(more_messages_than_records_arrive)
 {
     begin();
-    ranks_run(2, send_first, NULL);
+    ranks_run(2, send_many, NULL);
 }
 END_TEST
 
@@ -195,6 +201,38 @@ START_TEST(receivers_may_come_late)
     begin();
     fake_gpu.hurry = 200; /* ten seconds are 50 ms */
     ranks_run(2, receive_late, NULL);
+}
+END_TEST
+
+/* Rank 1 never receives: what waits beside NCCL ends with the communicator. */
+static coll_id id_for_all;
+
+static void abort_beside(struct rank *rank)
+{
+    rank_begin(rank, id_for_all);
+    const struct pair_buffers at = pair_begin(rank, LARGE, 6);
+    if (rank->rank == 0) {
+        require_ok(ncclGroupStart());
+        send_to(rank, &at, 1);
+        receive_from(rank, &at, 1);
+        require_ok(ncclGroupEnd());
+        while (fake_gpu.offered == 0)
+            usleep(1000);
+    }
+    ranks_meet();
+    require_ok(ncclCommAbort(rank->comm));
+    fake_stream_wait(rank->stream);
+    fake_stream_end(rank->stream);
+    values_free(at.out, COLL_BF16, 0);
+    values_free(at.in, COLL_BF16, 0);
+}
+
+START_TEST(aborting_ends_what_waits_beside)
+{
+    begin();
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(2, abort_beside, NULL);
+    require(fake_gpu.made == 0);
 }
 END_TEST
 
@@ -334,11 +372,12 @@ END_TEST
 int main(void)
 {
     TCase *tests = tcase_create("rings");
-    tcase_add_loop_test(tests, one_side_may_group_what_the_other_does_not, 0, COUNT(counts));
+    tcase_add_loop_test(tests, one_side_may_group_what_the_other_does_not, 0, COUNT(one_sided));
     tcase_add_test(tests, sends_of_a_group_do_not_wait_for_each_other);
     tcase_add_test(tests, collectives_of_a_group_go_before_its_sends);
-    tcase_add_test(tests, groups_follow_each_other_without_waiting);
+    tcase_add_test(tests, more_messages_than_records_arrive);
     tcase_add_test(tests, receivers_may_come_late);
+    tcase_add_test(tests, aborting_ends_what_waits_beside);
     tcase_add_loop_test(tests, what_rings_do_not_hold_goes_through_them, 0, 4);
     tcase_add_loop_test(tests, graphs_and_calls_keep_their_order, 2, 4);
     tcase_add_loop_test(tests, graphs_have_pairs, 2, 4);
