@@ -35,12 +35,12 @@ if(STRAIT_HAVE_CUDA)
     target_link_libraries(gpu_collective_kill PRIVATE strait_test_support CUDA::cudart_static ${CMAKE_DL_LIBS})
     add_dependencies(gpu_collective_kill strait-coll)
     strait_add_test(gpu_collective_kill COMMAND gpu_collective_kill $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
-    # What does not fit, between two GPUs.
-    add_executable(gpu_collective_overflow gpu/collective_overflow.c)
-    target_link_libraries(gpu_collective_overflow PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
+    # What does not fit, in whatever groups, graphs and threads, between two GPUs.
+    add_executable(gpu_collective_rings gpu/collective_rings.c)
+    target_link_libraries(gpu_collective_rings PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
         ${CMAKE_DL_LIBS})
-    add_dependencies(gpu_collective_overflow strait-coll strait-coll-cuda)
-    strait_add_test(gpu_collective_overflow COMMAND gpu_collective_overflow $<TARGET_FILE:strait-coll> LABELS gpu
+    add_dependencies(gpu_collective_rings strait-coll strait-coll-cuda)
+    strait_add_test(gpu_collective_rings COMMAND gpu_collective_rings $<TARGET_FILE:strait-coll> LABELS gpu
         TIMEOUT 600)
     strait_add_test(gpu_collective_pytorch COMMAND ${PROJECT_SOURCE_DIR}/examples/collective_pytorch.sh
         $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)

@@ -1,6 +1,6 @@
 /* What does not fit, on two real GPUs: incompressible values, compressed whatever it costs.
  *
- *   collective_overflow LIBRARY [SCENE ...]
+ *   collective_rings LIBRARY [SCENE ...]
  *
  * LIBRARY is libstrait-coll, opened by its path. Two ranks, as processes, as threads, and as one thread. Every value
  * that arrives is compared. Operations in graphs keep overflowing, while others of their kind go raw after the second
@@ -480,7 +480,7 @@ int main(int argc, char **argv)
     int failed = 0, run = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc < 2) {
-        fprintf(stderr, "usage: collective_overflow LIBRARY [SCENE ...]\n");
+        fprintf(stderr, "usage: collective_rings LIBRARY [SCENE ...]\n");
         return 2;
     }
     library = argv[1];
