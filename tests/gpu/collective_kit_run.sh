@@ -114,9 +114,11 @@ kill_scenes() {
     kill_as nccl raw "$nccl" waiting &
     plain=$!
     for way in compress auto; do
-        kill_as $way $way --told "$coll" $scenes || code=1
+        kill_as $way $way --told "$coll" $scenes || code=$?
+        [ $code -ne 77 ] || break
     done
     wait $plain || echo "NCCL alone: exit status $?"
+    [ $code -ne 77 ] || return 77
     printf '%-12s scene\n' library
     for name in nccl compress auto; do
         sed "s/^/$(printf '%-12s' $name) /" "$out/kill-$name.log"
