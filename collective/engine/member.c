@@ -1,7 +1,5 @@
 #include "collective/engine/member.h"
 
-#include "collective/engine/watch.h"
-
 static unsigned type_row(coll_type type)
 {
     return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
@@ -49,7 +47,6 @@ void member_give_up(struct coll_member *member)
 
 void member_look(struct coll_member *member)
 {
-    watch_look(member);
     const struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
     for (; staging != NULL; staging = staging->next) {
         const uint32_t failed = __atomic_load_n(&staging->mail->failed, __ATOMIC_ACQUIRE);

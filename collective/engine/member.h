@@ -62,7 +62,7 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
 /* What of ours waits on its GPU waits no longer. */
 void member_give_up(struct coll_member *member);
 
-/* What kernels found to be wrong is a failure, and so is a rank that is gone. */
+/* What kernels found to be wrong is a failure. */
 void member_look(struct coll_member *member);
 
 /* repair.c: the thread. warm: sends something to all others, in a group of the caller's. */

@@ -215,11 +215,21 @@ static void begin_waiting(struct rank *rank, const struct scene *scene, uint8_t 
     require(told.compressed == (told.calls > 0 && scene->wait != PASSED_ON));
 }
 
+static bool comes_to_its_end(coll_stream stream, long milliseconds)
+{
+    const long until = now_ms() + milliseconds;
+    while (!fake_stream_idle(stream) && now_ms() < until)
+        usleep(1000);
+    return fake_stream_idle(stream);
+}
+
 static void lose_peer(struct rank *rank, struct scene *scene)
 {
     const bool told = scene->way != LEFT && scene->way != STOPPED;
     require(!is_told_within(rank->comm, 100));
     stand_in_goes(&scene->peer, scene->way);
+    if (told && scene->wait == IN_OURS) /* though nobody asks for errors */
+        require(comes_to_its_end(rank->stream, TOLD_MS));
     require(is_told_within(rank->comm, told ? TOLD_MS : UNTOLD_MS) == told);
     require(!told || error_of(rank->comm) == COLL_REMOTE_ERROR);
 }
