@@ -234,6 +234,15 @@ static void lose_peer(struct rank *rank, struct scene *scene)
     require(!told || error_of(rank->comm) == COLL_REMOTE_ERROR);
 }
 
+/* Whoever does not ask for errors learns of it by the next call, alone or in a group. */
+static void require_failing(struct rank *rank, uint8_t *own, uint8_t *all)
+{
+    require(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream) == COLL_REMOTE_ERROR);
+    require_ok(ncclGroupStart());
+    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    require(ncclGroupEnd() == COLL_REMOTE_ERROR);
+}
+
 static void be_watched(struct rank *rank)
 {
     struct scene *scene = rank->argument;
@@ -244,6 +253,8 @@ static void be_watched(struct rank *rank)
     begin_waiting(rank, scene, own, all);
     if (rank->rank == 0)
         lose_peer(rank, scene);
+    if (rank->rank == 0 && scene->wait != PASSED_ON && error_of(rank->comm) != COLL_SUCCESS)
+        require_failing(rank, own, all);
     ranks_meet();
     const long began = now_ms();
     require_ok(ncclCommAbort(rank->comm));
