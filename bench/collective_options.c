@@ -35,6 +35,7 @@ const char collective_usage[] =
     "      --env=NAME=VALUE    environment of the ranks, such as STRAIT_COLL=raw, once or more\n"
     "      --repeats=N         run everything N times in turn; 9\n"
     "      --warmups=N         calls of each row before; 3\n"
+    "      --singles=N         before all else N calls of each row, each alone: the slowest is told; 0\n"
     "      --iterations=N      calls of one repeat; as many as take 20 ms, up to 100\n"
     "      --timeout=SECONDS   for all rows of one kind of links; 300\n"
     "      --fault=flip        turn over one bit of a result: the bench has to notice\n"
@@ -128,6 +129,7 @@ enum {
     OPT_ENV,
     OPT_REPEATS,
     OPT_WARMUPS,
+    OPT_SINGLES,
     OPT_ITERATIONS,
     OPT_TIMEOUT,
     OPT_FAULT,
@@ -148,6 +150,7 @@ static const struct option long_options[] = {
     {"env", required_argument, NULL, OPT_ENV},
     {"repeats", required_argument, NULL, OPT_REPEATS},
     {"warmups", required_argument, NULL, OPT_WARMUPS},
+    {"singles", required_argument, NULL, OPT_SINGLES},
     {"iterations", required_argument, NULL, OPT_ITERATIONS},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"fault", required_argument, NULL, OPT_FAULT},
@@ -190,6 +193,8 @@ static bool set_number_option(struct collective_options *options, int option, co
         return value_number("--repeats", text, 1, REPEATS_MAX, &options->repeats);
     case OPT_WARMUPS:
         return value_number("--warmups", text, 1, REPEATS_MAX, &options->warmups);
+    case OPT_SINGLES:
+        return value_number("--singles", text, 0, REPEATS_MAX, &options->singles);
     case OPT_ITERATIONS:
         return value_number("--iterations", text, 1, REPEATS_MAX, &options->iterations);
     case OPT_TIMEOUT:

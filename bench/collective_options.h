@@ -54,6 +54,7 @@ struct collective_options {
     unsigned size_count;
     uint32_t gpus; /* 0: all */
     uint32_t repeats, warmups;
+    uint32_t singles;    /* calls of each row that are measured alone, before all others */
     uint32_t iterations; /* of a repeat; 0: as many as take some milliseconds */
     uint32_t seconds;    /* that all rows of one kind of links may take */
     const char *library, *nccl;

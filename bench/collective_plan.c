@@ -99,7 +99,7 @@ void collective_plan_fini(struct collective_plan *plan)
 static size_t result_bytes(const struct collective_plan *plan)
 {
     return sizeof(struct collective_result) +
-           (size_t)plan->options->repeats * COLLECTIVE_WAYS * plan->ranks * sizeof(uint64_t);
+           (size_t)(plan->options->repeats + plan->options->singles) * COLLECTIVE_WAYS * plan->ranks * sizeof(uint64_t);
 }
 
 static size_t shared_bytes(const struct collective_plan *plan)

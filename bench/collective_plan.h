@@ -47,7 +47,7 @@ struct collective_result {
     _Atomic uint32_t done;  /* ranks that came to its end */
     uint32_t iterations;
     struct collective_wire wire;
-    uint64_t ns[]; /* [repeat][way][rank], of one call */
+    uint64_t ns[]; /* [repeat][way][rank], of one call; single ones behind the repeats */
 };
 
 /* What a rank does, told when it comes to no end. */

@@ -7,8 +7,8 @@
 
 /* ---- Figures ----------------------------------------------------------------------------------------------------- */
 
-static double slowest(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
-                      enum collective_way way)
+double collective_slowest_ns(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
+                             enum collective_way way)
 {
     uint64_t most = 0;
 
@@ -27,13 +27,14 @@ void collective_figures_make(const struct collective_plan *plan, const struct co
 
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
         for (unsigned i = 0; i < repeats; i++)
-            samples[i] = slowest(plan, result, i, way);
+            samples[i] = collective_slowest_ns(plan, result, i, way);
         figures->ns[way] = spread_of(samples, repeats);
         figures->algbw[way] = (double)shape.bytes / figures->ns[way].p50;
         figures->busbw[way] = figures->algbw[way] * shape.bus;
     }
     for (unsigned i = 0; i < repeats; i++)
-        samples[i] = slowest(plan, result, i, COLLECTIVE_PLAIN) / slowest(plan, result, i, COLLECTIVE_STRAIT);
+        samples[i] = collective_slowest_ns(plan, result, i, COLLECTIVE_PLAIN) /
+                     collective_slowest_ns(plan, result, i, COLLECTIVE_STRAIT);
     figures->ratio =
         result->wire.bytes == 0 ? 0 : (double)(shape.moved * result->wire.compressed) / (double)result->wire.bytes;
     figures->speedup = spread_of(samples, repeats);
@@ -148,6 +149,7 @@ bool collective_report_print(const struct collective_report *report, FILE *strea
         for (unsigned i = 0; i < report->plan->row_count; i++)
             if (collective_row_is_done(report, links, i))
                 print_row(report, links, i, samples, stream);
+    collective_singles_print(report, stream);
     free(samples);
     return true;
 }

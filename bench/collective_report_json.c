@@ -22,6 +22,19 @@ static void add_times(cJSON *way, const struct collective_plan *plan, struct col
     }
 }
 
+static void add_singles(cJSON *row, const struct collective_plan *plan, struct collective_result *result)
+{
+    struct collective_singles singles;
+
+    if (!collective_singles_make(plan, result, &singles))
+        return;
+    cJSON *object = cJSON_AddObjectToObject(row, "singles");
+    cJSON_AddNumberToObject(object, "nccl_p50_ns", singles.plain);
+    cJSON_AddNumberToObject(object, "strait_p50_ns", singles.strait);
+    cJSON_AddNumberToObject(object, "strait_max_ns", singles.slowest);
+    cJSON_AddNumberToObject(object, "slowest", singles.which + 1);
+}
+
 static cJSON *make_row(const struct collective_plan *plan, enum collective_links links,
                        const struct collective_row *row, struct collective_result *result, double *samples)
 {
@@ -50,6 +63,7 @@ static cJSON *make_row(const struct collective_plan *plan, enum collective_links
     cJSON_AddNumberToObject(object, "compressed", (double)result->wire.compressed);
     cJSON_AddNumberToObject(object, "wire_bytes", (double)result->wire.bytes);
     json_add_known(object, "ratio", figures.ratio);
+    add_singles(object, plan, result);
     cJSON_AddNumberToObject(object, "wrong", (double)atomic_load(&result->wrong));
     return object;
 }

@@ -27,8 +27,21 @@ static bool keep(const struct coll_step *step)
 /* What the engine calls, NCCL or what NCCL calls in turn, is not looked at. */
 typedef coll_result part(struct coll_step *steps, unsigned count);
 
+/* What has failed fails from now on: a program that never asks for errors must not go on with what did not arrive. */
+static coll_result error_of(const struct coll_step *steps, unsigned count)
+{
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++)
+        result = coll_engine()->error(steps[i].member);
+    return result;
+}
+
 static coll_result run(part *what, struct coll_step *steps, unsigned count)
 {
+    const bool begins = what == coll_engine()->encode;
+    const coll_result failed = begins ? error_of(steps, count) : COLL_SUCCESS;
+    if (failed != COLL_SUCCESS)
+        return failed;
     coll_thread.inside++;
     return coll_left(what(steps, count));
 }

@@ -1,7 +1,5 @@
 #include "collective/engine/member.h"
 
-#include "collective/engine/watch.h"
-
 static unsigned type_row(coll_type type)
 {
     return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
@@ -47,7 +45,6 @@ void member_give_up(struct coll_member *member)
 
 void member_look(struct coll_member *member)
 {
-    watch_look(member);
     const uint32_t failed = __atomic_load_n(&member->mail->failed, __ATOMIC_ACQUIRE);
     if (failed == (uint32_t)STRAIT_ERR_IO)
         member_fail(member, COLL_REMOTE_ERROR, "what did not fit could not be moved");

@@ -67,7 +67,7 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
  * member leaves; nothing is called but memory is written. */
 void member_give_up(struct coll_member *member);
 
-/* What kernels found to be wrong is a failure, and so is a rank that is gone. */
+/* What kernels found to be wrong is a failure. */
 void member_look(struct coll_member *member);
 
 /* measure.c: makes the probe, on the member's GPU; sets `cost`, which is collective; ends the probe, made or not. */

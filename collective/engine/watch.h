@@ -1,5 +1,5 @@
 /* Ranks of one host watch each other: when the process of one ends without having left, the others' communicators fail,
- * and what of ours waits on their GPUs gives up. Without a thread: whoever looks at the member looks. */
+ * and what of ours waits on their GPUs gives up. A thread of the process looks; it calls neither CUDA nor NCCL. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_WATCH_H
 #define STRAIT_COLLECTIVE_ENGINE_WATCH_H
 
@@ -16,9 +16,7 @@ bool watch_tell(struct coll_member *member);
 bool watch_begin(struct coll_member *member);
 /* How many of the others are watched, as text. */
 void watch_describe(const struct coll_member *member, char *text, size_t size);
-/* Now and then: from any thread, as often as one likes. */
-void watch_look(struct coll_member *member);
-/* This rank asks for nothing any more: the end of its process is none of the others' business. */
+/* This rank asks for nothing any more: the end of its process is none of the others' business, nor theirs of it. */
 void watch_leave(struct coll_member *member);
 /* On the member's GPU. */
 void watch_end(struct coll_member *member);

@@ -215,13 +215,32 @@ static void begin_waiting(struct rank *rank, const struct scene *scene, uint8_t 
     require(told.compressed == (told.calls > 0 && scene->wait != PASSED_ON));
 }
 
+static bool comes_to_its_end(coll_stream stream, long milliseconds)
+{
+    const long until = now_ms() + milliseconds;
+    while (!fake_stream_idle(stream) && now_ms() < until)
+        usleep(1000);
+    return fake_stream_idle(stream);
+}
+
 static void lose_peer(struct rank *rank, struct scene *scene)
 {
     const bool told = scene->way != LEFT && scene->way != STOPPED;
     require(!is_told_within(rank->comm, 100));
     stand_in_goes(&scene->peer, scene->way);
+    if (told && scene->wait == IN_OURS) /* though nobody asks for errors */
+        require(comes_to_its_end(rank->stream, TOLD_MS));
     require(is_told_within(rank->comm, told ? TOLD_MS : UNTOLD_MS) == told);
     require(!told || error_of(rank->comm) == COLL_REMOTE_ERROR);
+}
+
+/* Whoever does not ask for errors learns of it by the next call, alone or in a group. */
+static void require_failing(struct rank *rank, uint8_t *own, uint8_t *all)
+{
+    require(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream) == COLL_REMOTE_ERROR);
+    require_ok(ncclGroupStart());
+    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    require(ncclGroupEnd() == COLL_REMOTE_ERROR);
 }
 
 static void be_watched(struct rank *rank)
@@ -234,6 +253,8 @@ static void be_watched(struct rank *rank)
     begin_waiting(rank, scene, own, all);
     if (rank->rank == 0)
         lose_peer(rank, scene);
+    if (rank->rank == 0 && scene->wait != PASSED_ON && error_of(rank->comm) != COLL_SUCCESS)
+        require_failing(rank, own, all);
     ranks_meet();
     const long began = now_ms();
     require_ok(ncclCommAbort(rank->comm));

@@ -43,7 +43,7 @@ struct world {
 struct ncclComm {
     struct world *world;
     int rank, device;
-    bool aborted;            /* under the world's lock */
+    bool aborted, revoked;   /* under the world's lock */
     unsigned underway;       /* pieces of work that may still run. Under the world's lock */
     struct CUevent_st *last; /* of what it moved before, on stream */
     coll_stream stream;

@@ -210,6 +210,17 @@ int pncclCommFinalize(coll_comm comm)
 }
 ALIAS(CommFinalize)
 
+int pncclCommRevoke(coll_comm comm, int flags)
+{
+    demand(flags == 0);
+    pthread_mutex_lock(&comm->world->lock);
+    comm->revoked = true;
+    pthread_cond_broadcast(&comm->world->changed);
+    pthread_mutex_unlock(&comm->world->lock);
+    return COLL_SUCCESS;
+}
+ALIAS(CommRevoke)
+
 int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
 {
     if (comm == NULL)

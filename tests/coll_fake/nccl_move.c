@@ -198,6 +198,12 @@ static void pass_time(coll_stream stream, const struct batch *batch)
     fake_pass_time(stream, 1e-9 * fake_gpu.link_ns[device] + 1e-15 * fake_gpu.link_fs[device] * bytes);
 }
 
+/* Under the world's lock: what it moves ends where it is. */
+static bool is_cut(coll_comm comm)
+{
+    return comm->aborted || comm->revoked;
+}
+
 static void run(coll_stream stream, void *argument)
 {
     const struct batch *batch = argument;
@@ -212,11 +218,11 @@ static void run(coll_stream stream, void *argument)
             demand(moving[i].gathered != NULL);
         }
     pthread_mutex_lock(&world->lock);
-    for (unsigned i = 0; i < batch->count && !batch->comm->aborted; i++)
+    for (unsigned i = 0; i < batch->count && !is_cut(batch->comm); i++)
         post(&moving[i], &batch->items[i], pending + i * flags);
-    while (any(pending, batch->count * flags) && !batch->comm->aborted)
+    while (any(pending, batch->count * flags) && !is_cut(batch->comm))
         pthread_cond_wait(&world->changed, &world->lock);
-    const bool aborted = batch->comm->aborted;
+    const bool aborted = is_cut(batch->comm);
     for (unsigned i = 0; i < batch->count && aborted; i++)
         withdraw_all(world, &moving[i]);
     pthread_mutex_unlock(&world->lock);
