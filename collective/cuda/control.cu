@@ -1,6 +1,8 @@
 // One thread block each, as there is little to do: a message has a head, and ranks are few.
 #include "collective/cuda/control.h"
 
+#include "collective/engine/head.h"
+
 namespace
 {
 
@@ -56,15 +58,27 @@ __device__ verdict verdict_of(const gpu_seal &seal, uint32_t i)
     return is;
 }
 
+__device__ unsigned long long need_of(const verdict &is)
+{
+    return is.main->status == STRAIT_OK ? is.main->bytes : ~0ull;
+}
+
 __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
 {
-    __shared__ unsigned long long row[ROW_WORDS];
+    __shared__ unsigned long long row[ROW_WORDS], most;
     if (threadIdx.x < ROW_WORDS)
         row[threadIdx.x] = 0;
+    if (threadIdx.x == 0)
+        most = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS)
-        if (!is_skipped(seal.list, i) && !verdict_of(seal, i).fits)
+    for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS) {
+        if (is_skipped(seal.list, i))
+            continue;
+        const verdict is = verdict_of(seal, i);
+        atomicMax(&most, need_of(is));
+        if (!is.fits)
             atomicOr(&row[i / 64], 1ull << i % 64);
+    }
     __syncthreads();
     for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS) {
         if (is_skipped(seal.list, i))
@@ -79,6 +93,8 @@ __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
         head->main_bytes = is.main->bytes;
         for (uint32_t word = 0; word < ROW_WORDS; word++)
             head->row[word] = row[word];
+        head->most = most;
+        head->sum = head_sum(head);
     }
 }
 
@@ -92,35 +108,59 @@ __device__ bool has_overflow(const message_head *head, bool whole)
     return any != 0;
 }
 
+__device__ bool is_whole(const message_head *head)
+{
+    return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
+}
+
+// The kernels of one mail run one after the other.
 __device__ void say_failed(mail *mail, uint32_t status)
 {
-    *reinterpret_cast<volatile uint32_t *>(&mail->failed) = status;
+    if (load_system(&mail->failed) == 0)
+        *reinterpret_cast<volatile uint32_t *>(&mail->failed) = status;
     __threadfence_system();
+}
+
+// Ranks may see different rows now: who waits for others might wait for nobody.
+__device__ void say_bad_head(mail *mail)
+{
+    say_failed(mail, MAIL_BAD_HEAD);
+    *reinterpret_cast<volatile uint32_t *>(&mail->abort) = 1;
 }
 
 __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
 {
+    __shared__ unsigned long long need;
     bool found = false, strange = false;
+    if (threadIdx.x == 0)
+        need = 0;
+    __syncthreads();
     for (uint32_t i = threadIdx.x; i < check.list.count; i += THREADS) {
         if (is_skipped(check.list, i))
             continue;
         const message_head *head = head_of(check.list, i);
-        strange |= head->magic != MESSAGE_MAGIC;
-        found |= head->magic == MESSAGE_MAGIC && has_overflow(head, check.whole);
+        strange |= !is_whole(head);
+        found |= has_overflow(head, check.whole);
+        atomicMax(&need, static_cast<unsigned long long>(head->most));
     }
-    if (threadIdx.x == 0 && check.own != nullptr)
-        found |= has_overflow(reinterpret_cast<const message_head *>(check.own), check.whole);
+    if (threadIdx.x == 0 && check.own != nullptr) {
+        const message_head *own = reinterpret_cast<const message_head *>(check.own);
+        found |= has_overflow(own, check.whole);
+        atomicMax(&need, static_cast<unsigned long long>(own->most));
+    }
     const bool any = __syncthreads_or(found), bad = __syncthreads_or(strange);
     if (threadIdx.x != 0)
         return;
-    *check.found = any;
+    *check.found = any || bad;
     if (bad)
-        say_failed(check.mail, static_cast<uint32_t>(STRAIT_ERR_CORRUPT));
+        say_bad_head(check.mail);
     if (!any || load_system(&check.mail->abort) != 0) // the thread may still read the jobs of a meeting that was left
         return;
     const uint32_t number = check.control->count++;
-    if (number < JOBS_MAX)
-        check.mail->jobs[number] = check.job;
+    if (number >= JOBS_MAX)
+        return;
+    check.mail->jobs[number] = check.job;
+    check.mail->jobs[number].need = need;
 }
 
 __global__ void __launch_bounds__(32) meet_kernel(const gpu_meet meet)

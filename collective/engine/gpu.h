@@ -18,17 +18,21 @@ enum {
     RANKS_MAX = 512,  /* that a head has room for; communicators of more than sums are made of stay raw */
     ROW_WORDS = RANKS_MAX / 64,
     JOBS_MAX = 1024, /* of a group */
-    MESSAGE_MAGIC = 0x53434d31,
+    MESSAGE_MAGIC = 0x53434d32,
+    MAIL_BAD_HEAD = 1, /* what a message begins with was changed on its way, or is not of this operation */
 };
 
 /* Begins every message. row: bit j: this rank's message to rank j did not fit; of a message to all, and of one to a
- * single rank, bit 0. Every rank that gets a message from every other one so knows of all. */
+ * single rank, bit 0. most: the largest main part of all of this rank's messages, UINT64_MAX when one could not be
+ * encoded. Every rank that gets a message from every other one so knows of all, and how much room there should be. */
 struct message_head {
     uint32_t magic;
     uint32_t tail_status, main_status, reserved;
     uint64_t tail_bytes, main_bytes;
     uint64_t row[ROW_WORDS];
-    uint8_t padding[HEAD_BYTES - 32 - 8 * ROW_WORDS];
+    uint64_t most;
+    uint64_t sum; /* of what is before it (head.h) */
+    uint8_t padding[HEAD_BYTES - 48 - 8 * ROW_WORDS];
 };
 
 /* What is moved again, uncompressed, when something did not fit: of a collective to and from all others, else to or
@@ -38,6 +42,7 @@ struct repair_job {
     void *receive;    /* NULL: nothing */
     uint64_t send_stride, receive_stride, bytes;
     uint64_t index;
+    uint64_t need; /* of all messages of the operation the largest main part: set by the check */
     uint32_t key;
     int32_t peer; /* -1: all */
 };
@@ -46,7 +51,7 @@ struct repair_job {
 struct mail {
     uint64_t posted, done; /* counted up: by the kernel, by the thread */
     uint32_t abort;        /* kernels give up */
-    uint32_t failed;       /* a message was not what it should have been: an enum strait_status, negative as they are */
+    uint32_t failed;       /* the first failure: an enum strait_status, negative as they are, or MAIL_BAD_HEAD */
     uint32_t count;        /* of jobs */
     uint32_t reserved;
     struct repair_job jobs[JOBS_MAX];
@@ -73,7 +78,8 @@ struct gpu_seal {
     const struct strait_result *results; /* as many as the list has parts, skipped ones left out */
 };
 
-/* Looks for messages that did not fit, and if there are any adds the job. */
+/* Looks for messages that did not fit, and if there are any adds the job. A head that is not whole is a failure, after
+ * which nothing waits any more. */
 struct gpu_check {
     struct message_list list; /* received; count 0: none */
     const uint8_t *own;       /* the head of one that was sent, or NULL */

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 2u
+#define JOIN_VERSION 3u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */

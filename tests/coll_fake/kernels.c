@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "collective/engine/head.h"
 #include "tests/coll_fake/fake.h"
 
 static struct message_head *head_of(const struct message_list *list, uint32_t i)
@@ -33,7 +34,12 @@ static struct verdict verdict_of(const struct gpu_seal *seal, uint32_t i)
     return is;
 }
 
-static void write_head(struct message_head *head, struct verdict is, const uint64_t row[ROW_WORDS])
+static uint64_t need_of(struct verdict is)
+{
+    return is.main->status == STRAIT_OK ? is.main->bytes : UINT64_MAX;
+}
+
+static void write_head(struct message_head *head, struct verdict is, const uint64_t row[ROW_WORDS], uint64_t most)
 {
     head->magic = MESSAGE_MAGIC;
     head->tail_status = is.tail != NULL ? (uint32_t)is.tail->status : 0;
@@ -42,19 +48,26 @@ static void write_head(struct message_head *head, struct verdict is, const uint6
     head->tail_bytes = is.tail != NULL ? is.tail->bytes : 0;
     head->main_bytes = is.main->bytes;
     memcpy(head->row, row, sizeof(head->row));
+    head->most = most;
+    head->sum = head_sum(head);
 }
 
 static void run_seal(coll_stream stream, void *argument)
 {
     const struct gpu_seal *seal = argument;
-    uint64_t row[ROW_WORDS] = {0};
+    uint64_t row[ROW_WORDS] = {0}, most = 0;
     (void)stream;
-    for (uint32_t i = 0; i < seal->list.count; i++)
-        if (i != seal->list.skip && !verdict_of(seal, i).fits)
+    for (uint32_t i = 0; i < seal->list.count; i++) {
+        if (i == seal->list.skip)
+            continue;
+        const struct verdict is = verdict_of(seal, i);
+        most = need_of(is) > most ? need_of(is) : most;
+        if (!is.fits)
             row[i / 64] |= UINT64_C(1) << i % 64;
+    }
     for (uint32_t i = 0; i < seal->list.count; i++)
         if (i != seal->list.skip)
-            write_head(head_of(&seal->list, i), verdict_of(seal, i), row);
+            write_head(head_of(&seal->list, i), verdict_of(seal, i), row, most);
 }
 
 /* ---- What did not fit -------------------------------------------------------------------------------------------- */
@@ -67,31 +80,55 @@ static bool has_overflow(const struct message_head *head, bool whole)
     return any != 0;
 }
 
+static bool is_whole(const struct message_head *head)
+{
+    return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
+}
+
 static void say_failed(struct mail *mail, uint32_t status)
 {
-    __atomic_store_n(&mail->failed, status, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&mail->failed, __ATOMIC_ACQUIRE) == 0)
+        __atomic_store_n(&mail->failed, status, __ATOMIC_RELEASE);
+}
+
+static void say_bad_head(struct mail *mail)
+{
+    say_failed(mail, MAIL_BAD_HEAD);
+    __atomic_store_n(&mail->abort, 1, __ATOMIC_RELEASE);
+}
+
+/* Adds a head to what is known of an operation. */
+static void take_head(const struct gpu_check *check, const struct message_head *head, bool *found, uint64_t *need)
+{
+    *found |= has_overflow(head, check->whole);
+    *need = head->most > *need ? head->most : *need;
 }
 
 static void run_check(coll_stream stream, void *argument)
 {
     const struct gpu_check *check = argument;
-    bool found = check->own != NULL && has_overflow((const void *)check->own, check->whole), strange = false;
+    bool found = false, strange = false;
+    uint64_t need = 0;
     (void)stream;
+    if (check->own != NULL)
+        take_head(check, (const void *)check->own, &found, &need);
     for (uint32_t i = 0; i < check->list.count; i++) {
         const struct message_head *head = head_of(&check->list, i);
         if (i == check->list.skip)
             continue;
-        strange |= head->magic != MESSAGE_MAGIC;
-        found |= head->magic == MESSAGE_MAGIC && has_overflow(head, check->whole);
+        strange |= !is_whole(head);
+        take_head(check, head, &found, &need);
     }
-    *check->found = found;
+    *check->found = found || strange;
     if (strange)
-        say_failed(check->mail, (uint32_t)STRAIT_ERR_CORRUPT);
+        say_bad_head(check->mail);
     if (!found || __atomic_load_n(&check->mail->abort, __ATOMIC_ACQUIRE) != 0)
         return;
     const uint32_t number = check->control->count++;
-    if (number < JOBS_MAX)
-        check->mail->jobs[number] = check->job;
+    if (number >= JOBS_MAX)
+        return;
+    check->mail->jobs[number] = check->job;
+    check->mail->jobs[number].need = need;
 }
 
 static void run_meet(coll_stream stream, void *argument)
