@@ -16,7 +16,7 @@
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, reserved;
+    uint32_t order, forced, pairs, parts;
     char release[32];
 };
 
@@ -107,6 +107,7 @@ static struct hello hello_of(const struct joining *joining)
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
                           .pairs = joining->member->host.settings.pairs,
+                          .parts = joining->member->host.settings.parts,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;

@@ -2,7 +2,7 @@
 
 unsigned phase_count(const struct coll_member *member, const struct coll_call *call)
 {
-    return call->operation == COLL_ALL_REDUCE && member->ranks > 2 ? 2 : 1;
+    return call->operation == COLL_ALL_REDUCE && (member->ranks > 2 || member->host.settings.parts) ? 2 : 1;
 }
 
 static size_t part_of(const struct coll_member *member, const struct coll_call *call)

@@ -2,7 +2,7 @@
  * own, of a simpler kind.
  *
  *   all_reduce of more than two ranks   reduce_scatter of `count / ranks` values each, then all_gather of the sums
- *   all others                          themselves
+ *   all others                          themselves; so all_reduce of two, unless parts are asked for
  *
  * Parts are all of one size, a multiple of 8 values so that they lie as well as the whole does. What is left of the
  * values behind them, less than 8 for each rank, every rank tells all others as it is in the first phase, and all of
