@@ -28,6 +28,18 @@ START_TEST(shares_of_higher_levels_are_larger_and_end_raw)
 }
 END_TEST
 
+START_TEST(levels_are_the_lowest_that_fit)
+{
+    unsigned level = 0;
+    for (; levels_share(types[_i], level) != 0; level++) {
+        ck_assert_uint_eq(levels_fitting(types[_i], levels_share(types[_i], level)), level);
+        ck_assert_uint_eq(levels_fitting(types[_i], levels_share(types[_i], level) + 1), level + 1);
+    }
+    ck_assert_uint_eq(levels_fitting(types[_i], 0), 0);
+    ck_assert_uint_eq(levels_fitting(types[_i], 1024), level);
+}
+END_TEST
+
 START_TEST(one_overflow_alone_is_no_step)
 {
     struct level level = {0};
@@ -70,7 +82,28 @@ START_TEST(steps_go_up_whatever_was_needed)
 }
 END_TEST
 
-START_TEST(rests_get_longer_while_less_room_does_not_do)
+/* Operations after a rest that have little room while it is not known whether that will do. */
+enum { EVERY = 61, TRIES = 16 };
+
+START_TEST(tries_are_few)
+{
+    struct level level = {0};
+    unsigned tried = 0;
+    ck_assert(!levels_overflowed(&level, 0, 7) && levels_overflowed(&level, 1, 7));
+    levels_step(&level, 1, 3);
+    for (uint64_t i = 3; i < 3 + 1024; i++)
+        ck_assert_uint_eq(levels_at(&level, i), 7);
+    for (uint64_t i = 0; i < TRIES * EVERY; i++) {
+        ck_assert_uint_eq(levels_at(&level, 3 + 1024 + i), i % EVERY == 0 ? 0 : 7);
+        tried += i % EVERY == 0;
+    }
+    ck_assert_uint_eq(tried, TRIES);
+    for (uint64_t i = 0; i < 100; i++)
+        ck_assert_uint_eq(levels_at(&level, 3 + 1024 + TRIES * EVERY + i), 0);
+}
+END_TEST
+
+START_TEST(rests_get_longer_while_tries_fail)
 {
     struct level level = {0};
     uint64_t from = 100, rest = 1024;
@@ -80,29 +113,43 @@ START_TEST(rests_get_longer_while_less_room_does_not_do)
         ck_assert_uint_eq(levels_at(&level, from), 7);
         ck_assert_uint_eq(levels_at(&level, from + rest - 1), 7);
         ck_assert_uint_eq(levels_at(&level, from + rest), 0);
-        const uint64_t at = from + rest + 5 * try; /* one is enough */
+        const uint64_t at = from + rest + EVERY * try; /* one is enough */
         ck_assert(levels_overflowed(&level, at, 7));
         levels_step(&level, at, at + 3);
-        ck_assert_uint_eq(levels_at(&level, at + 2), 0);
+        ck_assert_uint_eq(levels_at(&level, at + 2), 7);
+        ck_assert_uint_eq(levels_at(&level, at), 0);
         from = at + 3;
         rest = rest < 16384 ? 2 * rest : rest;
     }
 }
 END_TEST
 
-START_TEST(levels_stay_down_when_less_room_does)
+START_TEST(a_try_that_fails_goes_to_what_was_needed_lately)
 {
     struct level level = {0};
     ck_assert(!levels_overflowed(&level, 1, 7) && levels_overflowed(&level, 2, 7));
     levels_step(&level, 2, 5);
-    ck_assert(levels_overflowed(&level, 5 + 1024, 7)); /* fails once: 2048 */
-    levels_step(&level, 5 + 1024, 1030);
-    ck_assert(!levels_overflowed(&level, 1030 + 2048 + 64, 3)); /* later than a try: as at first */
-    ck_assert_uint_eq(levels_at(&level, 1030 + 2048 + 65), 0);
-    ck_assert(levels_overflowed(&level, 1030 + 2048 + 66, 2));
-    levels_step(&level, 1030 + 2048 + 66, 4000);
-    ck_assert_uint_eq(levels_at(&level, 4000 + 1023), 3);
-    ck_assert_uint_eq(levels_at(&level, 4000 + 1024), 0);
+    ck_assert(levels_overflowed(&level, 5 + 1024, 4));
+    levels_step(&level, 5 + 1024, 1040);
+    ck_assert_uint_eq(levels_at(&level, 1039), 7);
+    ck_assert_uint_eq(levels_at(&level, 1040), 4);
+}
+END_TEST
+
+START_TEST(levels_stay_down_when_tries_hold)
+{
+    struct level level = {0};
+    const uint64_t first = 5 + 1024, down = 1040 + 2048 + TRIES * EVERY;
+    ck_assert(!levels_overflowed(&level, 1, 7) && levels_overflowed(&level, 2, 7));
+    levels_step(&level, 2, 5);
+    ck_assert(levels_overflowed(&level, first, 7)); /* fails once: 2048 */
+    levels_step(&level, first, 1040);
+    ck_assert(!levels_overflowed(&level, down, 3)); /* as at first */
+    ck_assert_uint_eq(levels_at(&level, down + 1), 0);
+    ck_assert(levels_overflowed(&level, down + 2, 2));
+    levels_step(&level, down + 2, down + 10);
+    ck_assert_uint_eq(levels_at(&level, down + 10 + 1023), 3);
+    ck_assert_uint_eq(levels_at(&level, down + 10 + 1024), 0);
 }
 END_TEST
 
@@ -165,21 +212,6 @@ START_TEST(shapes_end_where_levels_do)
     struct shape shape;
     for (unsigned level = 0; level < 100; level++)
         ck_assert(shape_of(&shape, types[_i], 1 << 20, level) == (levels_share(types[_i], level) != 0));
-}
-END_TEST
-
-START_TEST(levels_are_the_lowest_with_room_for_what_is_needed)
-{
-    const coll_type type = types[_i];
-    const uint64_t count = 1000003, raw = count * (type == COLL_FP32 ? 4 : 2);
-    struct shape shape;
-    for (unsigned level = 0; shape_of(&shape, type, count, level); level++) {
-        ck_assert_uint_eq(shape_level(type, raw, shape.main_room), level);
-        ck_assert_uint_eq(shape_level(type, raw, shape.main_room + 1), level + 1);
-    }
-    ck_assert_uint_eq(shape_level(type, raw, 1), 0);
-    ck_assert_uint_eq(levels_share(type, shape_level(type, raw, raw)), 0);
-    ck_assert_uint_eq(levels_share(type, shape_level(type, raw, UINT64_MAX)), 0);
 }
 END_TEST
 
@@ -325,15 +357,17 @@ int main(void)
     Suite *suite = suite_create("coll_parts");
     TCase *tests = tcase_create("parts");
     tcase_add_loop_test(tests, shares_of_higher_levels_are_larger_and_end_raw, 0, COUNT(types));
+    tcase_add_loop_test(tests, levels_are_the_lowest_that_fit, 0, COUNT(types));
     tcase_add_test(tests, one_overflow_alone_is_no_step);
     tcase_add_test(tests, steps_go_to_what_was_needed);
     tcase_add_test(tests, steps_go_up_whatever_was_needed);
-    tcase_add_test(tests, rests_get_longer_while_less_room_does_not_do);
-    tcase_add_test(tests, levels_stay_down_when_less_room_does);
+    tcase_add_test(tests, tries_are_few);
+    tcase_add_test(tests, rests_get_longer_while_tries_fail);
+    tcase_add_test(tests, a_try_that_fails_goes_to_what_was_needed_lately);
+    tcase_add_test(tests, levels_stay_down_when_tries_hold);
     tcase_add_test(tests, every_bit_of_a_head_changes_its_sum);
     tcase_add_loop_test(tests, shapes_hold_what_the_codec_writes, 0, COUNT(types) * COUNT(counts));
     tcase_add_loop_test(tests, shapes_end_where_levels_do, 0, COUNT(types));
-    tcase_add_loop_test(tests, levels_are_the_lowest_with_room_for_what_is_needed, 0, COUNT(types));
     tcase_add_loop_test(tests, all_reduce_of_many_scatters_sums_and_gathers_them, 0, 6 * 5);
     tcase_add_loop_test(tests, plans_place_everything_apart, 0, COUNT(plans));
     tcase_add_test(tests, keys_differ_by_peer_direction_phase_and_type);

@@ -128,6 +128,12 @@ __device__ void say_bad_head(mail *mail)
     *reinterpret_cast<volatile uint32_t *>(&mail->abort) = 1;
 }
 
+// 1024ths that a main part of `need` bytes takes.
+__device__ uint32_t share_of(uint64_t need, uint64_t unit)
+{
+    return need > 1024 * unit ? 1024 : static_cast<uint32_t>((need + unit - 1) / unit);
+}
+
 __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
 {
     __shared__ unsigned long long need;
@@ -152,15 +158,19 @@ __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
     if (threadIdx.x != 0)
         return;
     *check.found = any || bad;
+    uint32_t *share = &check.control->shares[check.job.key];
     if (bad)
         say_bad_head(check.mail);
+    else
+        *share = max(*share, share_of(need, check.unit));
     if (!any || load_system(&check.mail->abort) != 0) // the thread may still read the jobs of a meeting that was left
         return;
     const uint32_t number = check.control->count++;
     if (number >= JOBS_MAX)
         return;
     check.mail->jobs[number] = check.job;
-    check.mail->jobs[number].need = need;
+    check.mail->jobs[number].share = *share;
+    *share = 0;
 }
 
 __global__ void __launch_bounds__(32) meet_kernel(const gpu_meet meet)

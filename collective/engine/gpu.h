@@ -18,6 +18,7 @@ enum {
     RANKS_MAX = 512,  /* that a head has room for; communicators of more than sums are made of stay raw */
     ROW_WORDS = RANKS_MAX / 64,
     JOBS_MAX = 1024, /* of a group */
+    KEYS_MAX = 512,  /* kinds of operations */
     MESSAGE_MAGIC = 0x53434d32,
     MAIL_BAD_HEAD = 1, /* what a message begins with was changed on its way, or is not of this operation */
 };
@@ -42,9 +43,9 @@ struct repair_job {
     void *receive;    /* NULL: nothing */
     uint64_t send_stride, receive_stride, bytes;
     uint64_t index;
-    uint64_t need; /* of all messages of the operation the largest main part: set by the check */
     uint32_t key;
-    int32_t peer; /* -1: all */
+    uint32_t share; /* 1024ths that main parts of the kind needed since the last job of it, set by the check */
+    int32_t peer;   /* -1: all */
 };
 
 /* In pinned memory, between kernels and the thread that repairs. */
@@ -62,6 +63,8 @@ struct mail_control {
     uint64_t posts;
     uint32_t count; /* of jobs that were found, until a meeting */
     uint32_t reserved;
+    uint32_t
+        shares[KEYS_MAX]; /* by key: the most that was needed since the last job of it; 1024: could not be encoded */
 };
 
 /* Where messages lie: one every `stride` bytes, all but number `skip`. */
@@ -85,6 +88,7 @@ struct gpu_check {
     const uint8_t *own;       /* the head of one that was sent, or NULL */
     bool whole;               /* any bit of the rows counts, else bit 0 */
     uint32_t *found;          /* set: whether there are any */
+    uint64_t unit;            /* bytes of values in a 1024th of a main part */
     struct mail *mail;
     struct mail_control *control;
     struct repair_job job;

@@ -17,7 +17,11 @@
  * moments and master weights in FP32 852 to 882), so steps are small: no more than 8 of 1024 is given for nothing. */
 unsigned levels_share(coll_type type, unsigned level);
 
-/* Operations `from` to `until` have `level`, those after them 0. */
+/* The lowest level that gives so many 1024ths; one that is raw when there is none. */
+unsigned levels_fitting(coll_type type, unsigned share);
+
+/* Operations `from` to `until` have `level`. Of those after them some try level 0, one by one, as a program may ask for
+ * many before it is known that one did not fit; the others keep theirs. When no try has failed, all have 0. */
 struct level_span {
     uint64_t from, until;
     unsigned level;
@@ -28,7 +32,7 @@ struct level_span {
 struct level {
     uint64_t issued;            /* operations of the kind, so far */
     struct level_span now, old; /* old: for those before now.from */
-    uint64_t rest;              /* how many are to have the last step's level; 0: there was none */
+    uint64_t rest;              /* how many were to have the last step's level; 0: there was none */
     uint64_t last;              /* that overflowed, when `seen` */
     unsigned wanted;            /* the highest level that those of the present span would have fitted in */
     bool seen;                  /* an operation of the present span overflowed */
@@ -36,7 +40,8 @@ struct level {
 
 unsigned levels_at(const struct level *level, uint64_t index);
 
-/* Operation `index` overflowed and would have fitted in level `fitting` (shape.h). True: it is time for a step. */
+/* Operation `index` overflowed; it and those since the one that overflowed before would have fitted in level `fitting`.
+ * True: it is time for a step. */
 bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting);
 
 /* From operation `from` on, which no rank has issued yet. */

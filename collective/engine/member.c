@@ -20,6 +20,8 @@ coll_type member_key_type(unsigned key)
     return types[key % MEMBER_TYPES];
 }
 
+_Static_assert(MEMBER_TYPES *(MEMBER_OPERATIONS + 2 * COLL_REDUCE_SOURCES_MAX) <= KEYS_MAX, "kinds have places");
+
 unsigned member_keys(const struct coll_member *member)
 {
     return MEMBER_OPERATIONS * MEMBER_TYPES + 2 * (unsigned)member->ranks * MEMBER_TYPES;

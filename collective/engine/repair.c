@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "collective/engine/member.h"
-#include "collective/engine/shape.h"
 
 /* How often it looks: soon after something was asked for, and while nothing is, but for graphs. */
 enum { LOOK_NS = 50 * 1000, IDLE_NS = 2 * 1000 * 1000, BUSY_LOOKS = 2000 };
@@ -135,7 +134,7 @@ static void agree(struct coll_member *member, const struct repair_job *job, cons
         if ((rank == member->rank || has_peer(member, job, rank)) && issued[rank] > most)
             most = issued[rank];
     pthread_mutex_lock(&member->lock);
-    if (levels_overflowed(level, job->index, shape_level(member_key_type(job->key), job->bytes, job->need)))
+    if (levels_overflowed(level, job->index, levels_fitting(member_key_type(job->key), job->share)))
         levels_step(level, job->index, most);
     pthread_mutex_unlock(&member->lock);
 }

@@ -31,20 +31,6 @@ static uint64_t bound_of(uint32_t page, uint32_t count)
     return strait_encode_bound(&pages);
 }
 
-/* Of a main part of so many pages. */
-static uint64_t room_of(uint64_t pages, unsigned share)
-{
-    return lines(pages * SHAPE_PAGE / 1024 * share);
-}
-
-unsigned shape_level(coll_type type, uint64_t raw, uint64_t need)
-{
-    unsigned level = 0;
-    while (levels_share(type, level) != 0 && room_of(raw / SHAPE_PAGE, levels_share(type, level)) < need)
-        level++;
-    return level;
-}
-
 bool shape_of(struct shape *shape, coll_type type, uint64_t count, unsigned level)
 {
     const uint64_t size = type == COLL_FP32 ? 4 : 2;
@@ -62,7 +48,7 @@ bool shape_of(struct shape *shape, coll_type type, uint64_t count, unsigned leve
     }
     shape->main_at = at;
     shape->main_bound = bound_of(SHAPE_PAGE, shape->pages);
-    shape->main_room = room_of(shape->pages, share);
+    shape->main_room = lines((uint64_t)shape->pages * SHAPE_PAGE / 1024 * share);
     shape->message = at + shape->main_room;
     shape->encoded = at + lines(shape->main_bound);
     return shape->main_bound > shape->main_room && shape->message < shape->raw;

@@ -29,10 +29,6 @@ struct shape {
 /* False: it cannot be compressed, or gains nothing by it. */
 bool shape_of(struct shape *shape, coll_type type, uint64_t count, unsigned level);
 
-/* The lowest level at which a main part of `need` bytes fits, of a message of `raw` bytes of values; one that is raw
- * when there is none. */
-unsigned shape_level(coll_type type, uint64_t raw, uint64_t need);
-
 /* The parts of a message as pages at `raw`: of 0 to 2, in the order of the message. */
 struct shape_part {
     struct strait_region region;

@@ -216,6 +216,7 @@ static bool check(const struct coll_step *step)
     uint8_t *memory = memory_of(step);
     struct gpu_check look = {.whole = plan.skip != UINT32_MAX,
                              .found = found_of(&plan, memory),
+                             .unit = plan.shape.pages * (uint64_t)SHAPE_PAGE / 1024,
                              .mail = step->staging->mail,
                              .control = step->staging->control,
                              .job = job_of(step, &plan, memory)};

@@ -104,6 +104,11 @@ static void take_head(const struct gpu_check *check, const struct message_head *
     *need = head->most > *need ? head->most : *need;
 }
 
+static uint32_t share_of(uint64_t need, uint64_t unit)
+{
+    return need > 1024 * unit ? 1024 : (uint32_t)((need + unit - 1) / unit);
+}
+
 static void run_check(coll_stream stream, void *argument)
 {
     const struct gpu_check *check = argument;
@@ -120,15 +125,19 @@ static void run_check(coll_stream stream, void *argument)
         take_head(check, head, &found, &need);
     }
     *check->found = found || strange;
+    uint32_t *share = &check->control->shares[check->job.key];
     if (strange)
         say_bad_head(check->mail);
+    else if (share_of(need, check->unit) > *share)
+        *share = share_of(need, check->unit);
     if (!found || __atomic_load_n(&check->mail->abort, __ATOMIC_ACQUIRE) != 0)
         return;
     const uint32_t number = check->control->count++;
     if (number >= JOBS_MAX)
         return;
     check->mail->jobs[number] = check->job;
-    check->mail->jobs[number].need = need;
+    check->mail->jobs[number].share = *share;
+    *share = 0;
 }
 
 static void run_meet(coll_stream stream, void *argument)
