@@ -34,9 +34,9 @@ struct collective_shape collective_shape_of(const struct collective_row *row, un
         .count = (row->op == COLLECTIVE_ALL_REDUCE || row->op == COLLECTIVE_SENDRECV ? whole : part) /
                  collective_type_bytes[row->type],
         .bus = bus[row->op],
-        .moved = row->op == COLLECTIVE_SENDRECV     ? whole
-                 : row->op == COLLECTIVE_ALL_REDUCE ? 2 * (whole - part)
-                                                    : whole - part,
+        .handed = row->op == COLLECTIVE_ALL_GATHER                                           ? part
+                  : row->op == COLLECTIVE_ALL_TO_ALL || row->op == COLLECTIVE_REDUCE_SCATTER ? whole - part
+                                                                                             : whole,
         .reduces = row->op == COLLECTIVE_REDUCE_SCATTER || row->op == COLLECTIVE_ALL_REDUCE,
     };
 

@@ -35,7 +35,7 @@ void collective_figures_make(const struct collective_plan *plan, const struct co
     for (unsigned i = 0; i < repeats; i++)
         samples[i] = slowest(plan, result, i, COLLECTIVE_PLAIN) / slowest(plan, result, i, COLLECTIVE_STRAIT);
     figures->ratio =
-        result->wire.bytes == 0 ? 0 : (double)(shape.moved * result->wire.compressed) / (double)result->wire.bytes;
+        result->wire.bytes == 0 ? 0 : (double)(shape.handed * result->wire.compressed) / (double)result->wire.bytes;
     figures->speedup = spread_of(samples, repeats);
 }
 

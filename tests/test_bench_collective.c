@@ -143,12 +143,12 @@ END_TEST
 START_TEST(shapes_are_those_of_nccl_tests)
 {
     static const struct {
-        uint64_t send, receive, count, moved;
+        uint64_t send, receive, count, handed;
         double bus;
-    } of[] = {{1 << 20, 4 << 20, 1 << 19, 3 << 20, 0.75},
+    } of[] = {{1 << 20, 4 << 20, 1 << 19, 1 << 20, 0.75},
               {4 << 20, 4 << 20, 1 << 19, 3 << 20, 0.75},
               {4 << 20, 1 << 20, 1 << 19, 3 << 20, 0.75},
-              {4 << 20, 4 << 20, 1 << 21, 6 << 20, 1.5},
+              {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1.5},
               {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1}};
 
     for (enum collective_op op = 0; op < COLLECTIVE_OPS; op++) {
@@ -159,7 +159,7 @@ START_TEST(shapes_are_those_of_nccl_tests)
         ck_assert_uint_eq(shape.receive_bytes, of[op].receive);
         ck_assert_uint_eq(shape.count, of[op].count);
         ck_assert(shape.bus == of[op].bus);
-        ck_assert_uint_eq(shape.moved, of[op].moved);
+        ck_assert_uint_eq(shape.handed, of[op].handed);
         ck_assert(shape.reduces == (op == COLLECTIVE_REDUCE_SCATTER || op == COLLECTIVE_ALL_REDUCE));
         ck_assert_uint_eq(shape.slots, 16);
         row.size = (uint64_t)1 << 30;
