@@ -24,9 +24,9 @@ struct collective_row {
 /* Sizes are multiples of 16 for each rank: `bytes` is what of `size` is left then, and what rates are made of. */
 struct collective_shape {
     uint64_t bytes, send_bytes, receive_bytes;
-    uint64_t moved; /* bytes that a rank has to hand to others, at least */
-    uint64_t count; /* NCCL's argument */
-    double bus;     /* bus bandwidth by algorithm bandwidth, as nccl-tests has it */
+    uint64_t handed; /* bytes that a rank hands to NCCL for others, in messages to each or one to all */
+    uint64_t count;  /* NCCL's argument */
+    double bus;      /* bus bandwidth by algorithm bandwidth, as nccl-tests has it */
     bool reduces;
     unsigned slots; /* buffers that take turns, so that small ones do not stay in the caches */
 };

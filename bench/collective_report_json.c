@@ -81,7 +81,7 @@ static void add_machine(cJSON *root, const struct collective_report *report)
     cJSON_AddNumberToObject(root, "runtime", shared->runtime);
     cJSON_AddStringToObject(root, "nccl", shared->nccl);
     cJSON_AddNumberToObject(root, "nccl_version", shared->nccl_version);
-    if (options->datas[COLLECTIVE_TENSORS])
+    if (options->sources.input_count > 0)
         cJSON_AddItemToObject(root, "inputs",
                               cJSON_CreateStringArray(options->sources.inputs, (int)options->sources.input_count));
     cJSON_AddItemToObject(root, "environment",

@@ -1,6 +1,8 @@
 // One thread block each, as there is little to do: a message has a head, and ranks are few.
 #include "collective/cuda/control.h"
 
+#include "collective/engine/head.h"
+
 namespace
 {
 
@@ -39,6 +41,11 @@ __device__ verdict verdict_of(const gpu_seal &seal, uint32_t i)
     return is;
 }
 
+__device__ unsigned long long need_of(const verdict &is)
+{
+    return is.main->status == STRAIT_OK ? is.main->bytes : ~0ull;
+}
+
 // Of its messages, as both sides count them.
 __device__ uint64_t number_of(const gpu_seal &seal)
 {
@@ -73,17 +80,24 @@ __device__ void write_record(const gpu_seal &seal, uint32_t peer, uint64_t numbe
 
 __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
 {
-    __shared__ unsigned long long row[ROW_WORDS];
+    __shared__ unsigned long long row[ROW_WORDS], most;
     bool any = false;
     if (threadIdx.x < ROW_WORDS)
         row[threadIdx.x] = 0;
+    if (threadIdx.x == 0)
+        most = 0;
     const uint64_t first = seal.ends->next, number = number_of(seal);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS)
-        if (!is_skipped(seal.list, i) && !verdict_of(seal, i).fits) {
-            atomicOr(&row[i / 64], 1ull << i % 64);
-            any = true;
-        }
+    for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS) {
+        if (is_skipped(seal.list, i))
+            continue;
+        const verdict is = verdict_of(seal, i);
+        atomicMax(&most, need_of(is));
+        if (is.fits)
+            continue;
+        atomicOr(&row[i / 64], 1ull << i % 64);
+        any = true;
+    }
     const bool overflows = __syncthreads_or(any);
     if (threadIdx.x == 0) {
         seal.ends->next = first + (overflows ? seal.slots : 0);
@@ -108,6 +122,8 @@ __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
         head->first = first;
         for (uint32_t word = 0; word < ROW_WORDS; word++)
             head->row[word] = row[word];
+        head->most = most;
+        head->sum = head_sum(head);
     }
 }
 
@@ -121,10 +137,30 @@ __device__ bool has_overflow(const message_head *head)
     return any != 0;
 }
 
+__device__ bool is_whole(const message_head *head)
+{
+    return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
+}
+
+// The kernels of one mail run one after the other.
 __device__ void say_failed(mail *mail, uint32_t status)
 {
-    *reinterpret_cast<volatile uint32_t *>(&mail->failed) = status;
+    if (*reinterpret_cast<const volatile uint32_t *>(&mail->failed) == 0)
+        *reinterpret_cast<volatile uint32_t *>(&mail->failed) = status;
     __threadfence_system();
+}
+
+// Ranks may see different rows now: who waits for others might wait for nobody.
+__device__ void say_bad_head(mail *mail)
+{
+    say_failed(mail, MAIL_BAD_HEAD);
+    *reinterpret_cast<volatile uint32_t *>(&mail->abort) = 1;
+}
+
+// 1024ths that a main part of `need` bytes takes.
+__device__ uint32_t share_of(uint64_t need, uint64_t unit)
+{
+    return need > 1024 * unit ? 1024 : static_cast<uint32_t>((need + unit - 1) / unit);
 }
 
 // Operations of a member come one after another, so nobody else writes there.
@@ -133,31 +169,47 @@ __device__ void report_overflow(const gpu_check &check)
     mail *mail = check.mail;
     const uint64_t number = mail->reported;
     volatile report *to = &mail->reports[number % REPORTS_MAX];
-    to->count = ++*check.tally;
+    to->count = ++check.tally->count;
     to->index = check.index;
     to->key = check.key;
+    to->share = check.tally->share;
+    check.tally->share = 0;
     __threadfence_system();
     *reinterpret_cast<volatile uint64_t *>(&mail->reported) = number + 1;
 }
 
 __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
 {
+    __shared__ unsigned long long need;
     bool found = false, strange = false;
+    if (threadIdx.x == 0)
+        need = 0;
+    __syncthreads();
     for (uint32_t i = threadIdx.x; i < check.list.count; i += THREADS) {
         if (is_skipped(check.list, i))
             continue;
         const message_head *head = head_of(check.list, i);
-        const bool good = head->magic == MESSAGE_MAGIC;
-        strange |= !good;
-        found |= good && has_overflow(head);
-        check.found[i] = good && (head->row[check.bit / 64] >> check.bit % 64 & 1) != 0;
+        const bool whole = is_whole(head);
+        const bool overflows = (head->row[check.bit / 64] >> check.bit % 64 & 1) != 0;
+        strange |= !whole;
+        found |= has_overflow(head);
+        check.found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
+        atomicMax(&need, static_cast<unsigned long long>(head->most));
     }
-    if (threadIdx.x == 0 && check.own != nullptr)
-        found |= has_overflow(reinterpret_cast<const message_head *>(check.own));
+    if (threadIdx.x == 0 && check.own != nullptr) {
+        const message_head *own = reinterpret_cast<const message_head *>(check.own);
+        found |= has_overflow(own);
+        atomicMax(&need, static_cast<unsigned long long>(own->most));
+    }
     const bool any = __syncthreads_or(found), bad = __syncthreads_or(strange);
-    if (threadIdx.x == 0 && bad)
-        say_failed(check.mail, static_cast<uint32_t>(STRAIT_ERR_CORRUPT));
-    if (threadIdx.x == 0 && any)
+    if (threadIdx.x != 0)
+        return;
+    if (bad) {
+        say_bad_head(check.mail);
+        return;
+    }
+    check.tally->share = max(check.tally->share, share_of(need, check.unit));
+    if (any)
         report_overflow(check);
 }
 

@@ -99,7 +99,7 @@ EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struc
     if (!sends && call->kind == EXCHANGE_BESIDE)
         return exchange_recorded(call, job, peer);
     const struct message_head *head = (const struct message_head *)(const void *)(heads + i * stride);
-    return (sends ? exchange_has_bit(head->row, i) : job->found[i] != 0) ? head->first : RING_NONE;
+    return (sends ? exchange_has_bit(head->row, i) : job->found[i] == MESSAGE_OVERFLOWS) ? head->first : RING_NONE;
 }
 
 EXCHANGE_FN uint64_t exchange_slots(const struct gpu_exchange *call, const struct exchange_job *job)

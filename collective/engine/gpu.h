@@ -19,31 +19,42 @@ enum {
     RANKS_MAX = 512,  /* that a head has room for; communicators of more than sums are made of stay raw */
     ROW_WORDS = RANKS_MAX / 64,
     REPORTS_MAX = 64,
-    MESSAGE_MAGIC = 0x53434d32,
+    MESSAGE_MAGIC = 0x53434d33,
+    MAIL_BAD_HEAD = 1, /* what a message begins with was changed on its way, or is not of this operation */
 };
 
 /* Begins every message. row: bit j: this rank's message to rank j did not fit; of a message to all, and of one to a
- * single rank, bit 0. Every rank that gets a message from every other one so knows of all. */
+ * single rank, bit 0. most: the largest main part of all of this rank's messages, UINT64_MAX when one could not be
+ * encoded. Every rank that gets a message from every other one so knows of all, and how much room there should be. */
 struct message_head {
     uint32_t magic;
     uint32_t tail_status, main_status, reserved;
     uint64_t tail_bytes, main_bytes;
     uint64_t first; /* slot of the values in the ring to who gets it, when it did not fit */
     uint64_t row[ROW_WORDS];
-    uint8_t padding[HEAD_BYTES - 40 - 8 * ROW_WORDS];
+    uint64_t most;
+    uint64_t sum; /* of what is before it (head.h) */
+    uint8_t padding[HEAD_BYTES - 56 - 8 * ROW_WORDS];
 };
 
 /* A message of some kind did not fit. */
 struct report {
     uint64_t count; /* of such operations of the kind, this one too */
     uint64_t index; /* the operation's */
-    uint32_t key, reserved;
+    uint32_t key;
+    uint32_t share; /* 1024ths that main parts of the kind needed since the report before; 1024: cannot be encoded */
+};
+
+/* Of what is to be reported, by key; in the GPU's memory, zero at first. */
+struct tally {
+    uint64_t count;
+    uint32_t share, reserved;
 };
 
 /* In pinned memory, of a member. */
 struct mail {
     uint32_t abort;    /* kernels give up; any thread may set it, and a kernel that has */
-    uint32_t failed;   /* a message was not what it should have been: an enum strait_status, negative as they are */
+    uint32_t failed;   /* the first failure: an enum strait_status, negative as they are, or MAIL_BAD_HEAD */
     uint64_t reported; /* reports so far, written behind them; the last REPORTS_MAX of them are there */
     struct report reports[REPORTS_MAX];
 };
@@ -56,12 +67,15 @@ struct message_list {
     uint64_t tail_at, main_at, main_room; /* in a message; tail_at 0: it has none, main_at 0 likewise */
 };
 
+/* What is not MESSAGE_FITS is not decoded. */
+enum message_found { MESSAGE_FITS, MESSAGE_OVERFLOWS, MESSAGE_BAD };
+
 /* Values of a step as they are, for those of its messages that do not fit: by rank, at multiples of the strides, or
  * with strides of 0 one for all or of one peer. In the GPU's memory, so that a kernel finds those of a whole group. */
 struct exchange_job {
     const uint8_t *send, *sent;  /* values, heads; NULL: nothing is sent */
     uint8_t *receive, *received; /* likewise */
-    const uint32_t *found;       /* by message that was received: it did not fit */
+    const uint32_t *found;       /* by message that was received: an enum message_found */
     uint64_t send_stride, sent_stride, receive_stride, received_stride, bytes;
     int32_t peer; /* -1: all others */
     uint32_t reserved;
@@ -79,14 +93,16 @@ struct gpu_seal {
     struct exchange_job job, *place;
 };
 
-/* Looks which of the messages did not fit, and reports it. */
+/* Looks which of the messages did not fit, and reports it. A head that is not whole is a failure, after which nothing
+ * waits any more. */
 struct gpu_check {
     struct message_list list; /* received; count 0: none */
     const uint8_t *own;       /* the head of one that was sent, or NULL */
     uint32_t bit;             /* of this rank in the rows of what it receives */
-    uint32_t *found;          /* set, by message: whether it did not fit */
+    uint32_t *found;          /* set, by message: an enum message_found */
+    uint64_t unit;            /* bytes of values in a 1024th of a main part */
     struct mail *mail;
-    uint64_t *tally; /* in the GPU's memory: of operations of the kind of which any message of any rank did not fit */
+    struct tally *tally; /* of the kind */
     uint64_t index;
     uint32_t key, reserved;
 };

@@ -11,14 +11,14 @@
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 3u
+#define JOIN_VERSION 4u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, reserved;
+    uint32_t order, forced, pairs, parts;
     char release[32];
 };
 
@@ -129,6 +129,7 @@ static struct hello hello_of(const struct joining *joining)
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
                           .pairs = joining->member->host.settings.pairs,
+                          .parts = joining->member->host.settings.parts,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;

@@ -45,7 +45,8 @@ static void consider(struct coll_member *member, const struct report *report)
     if (report->count <= kind->overflows)
         return;
     kind->overflows = report->count;
-    if (levels_overflowed(&kind->level, report->index))
+    const unsigned fitting = levels_fitting(member_key_type(report->key), report->share);
+    if (levels_overflowed(&kind->level, report->index, fitting))
         levels_step(&kind->level, report->index, kind->level.issued);
 }
 

@@ -10,7 +10,7 @@
 #include "collective/engine/share.h"
 #include "collective/engine/staging.h"
 
-enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 4 };
+enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };
 
 /* What was found of the link between ranks, the same on all of them: a message of S bytes to each other rank takes
  * `start` + S x `per_byte` seconds. */
@@ -41,7 +41,7 @@ struct coll_member {
     struct share share;
     struct mail *mail;
     struct ring_ends *ends;
-    uint64_t *tallies; /* in the GPU's memory, by key: gpu_check's */
+    struct tally *tallies; /* by key */
 
     gpu_event last; /* of all that was asked for (order.h) */
     bool captured;  /* some of it in graphs */
@@ -56,9 +56,10 @@ struct coll_member {
     struct coll_member *next; /* of those that could not be freed */
 };
 
-/* Of a call, or of what a peer sends to this rank and this rank to it. */
-unsigned member_key(const struct coll_member *member, const struct coll_call *call);
+/* Of a phase of a call; of sends and receives by peer. */
+unsigned member_key(const struct coll_member *member, const struct coll_call *call, unsigned phase);
 unsigned member_keys(const struct coll_member *member);
+coll_type member_key_type(unsigned key);
 
 /* The first failure is kept, and said on stderr. */
 void member_fail(struct coll_member *member, coll_result result, const char *why);

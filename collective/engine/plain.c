@@ -10,15 +10,15 @@ struct exchange_job plain_job(const struct coll_step *step, const struct plan *p
     struct exchange_job job = {
         .bytes = plan->raw, .found = plan_found(plan, memory), .peer = plan->skip == UINT32_MAX ? step->call.peer : -1};
     if (plan->sends) {
-        job.send = plan_source(plan, &step->call, 0);
+        job.send = plan_source(plan, 0);
         job.sent = memory + plan->out_at;
         job.send_stride = plan->out > 1 ? plan->raw : 0;
         job.sent_stride = plan->out > 1 ? plan->shape.encoded : 0;
     }
     if (plan->receives) {
-        job.receive = plan_target(plan, &step->call, memory, 0);
+        job.receive = plan_target(plan, memory, 0);
         job.received = memory + plan->in_at;
-        job.receive_stride = plan->in > 1 ? (uint64_t)(plan_target(plan, &step->call, memory, 1) - job.receive) : 0;
+        job.receive_stride = plan->in > 1 ? (uint64_t)(plan_target(plan, memory, 1) - job.receive) : 0;
         job.received_stride = plan->in > 1 ? plan->shape.message : 0;
     }
     return job;

@@ -5,10 +5,16 @@
 #include "collective/engine/order.h"
 #include "collective/engine/plain.h"
 
-/* A step's plan follows from it alone, so it is made anew by each part of the run. */
+static const struct coll_phase *phase_of(const struct coll_step *step)
+{
+    return &step->of[step->phase];
+}
+
+/* A phase's plan follows from the step alone, so it is made anew by each part of it. */
 static bool plan_again(struct plan *plan, const struct coll_step *step)
 {
-    return plan_of(plan, step->member, &step->call, step->level) && plan_measure(plan, step->member, &step->call);
+    return plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) &&
+           plan_measure(plan, step->member);
 }
 
 static uint8_t *memory_of(const struct coll_step *step)
@@ -89,7 +95,7 @@ static bool encode(const struct coll_step *step, const struct plan *plan, uint8_
     const struct strait_encode_params params = {sizeof(params), plan->shape.element, STRAIT_MODE_BASE, NULL};
     const struct strait_run run = run_of(step, plan, memory);
     struct codec_list list;
-    if (!plan_list(&list, plan, &step->call, memory, true))
+    if (!plan_list(&list, plan, memory, true))
         return false;
     bool good = strait_encode_batch(step->member->codec, &params, list.encode, list.count, &run) == STRAIT_OK;
     plan_list_free(&list);
@@ -203,7 +209,7 @@ coll_result steps_encode(struct coll_step *steps, unsigned count)
 static coll_result move_pair(const struct coll_step *step, const struct plan *plan, uint8_t *memory, int peer)
 {
     const struct coll_table *nccl = step->member->host.nccl;
-    const struct coll_call *call = &step->call;
+    const struct coll_call *call = &plan->call;
     const size_t size = plan->shape.message, out = plan->out > 1 ? (size_t)peer : 0,
                  in = plan->in > 1 ? (size_t)peer : 0;
     coll_result result = COLL_SUCCESS;
@@ -215,19 +221,24 @@ static coll_result move_pair(const struct coll_step *step, const struct plan *pl
     return result;
 }
 
+static coll_result gather(const struct coll_step *step, const void *send, void *receive, size_t size)
+{
+    return step->member->host.nccl->AllGather(send, receive, size, COLL_UINT8, step->call.comm, step->call.stream);
+}
+
 static coll_result move_step(const struct coll_step *step)
 {
-    const struct coll_call *call = &step->call;
     struct plan plan;
     if (!plan_again(&plan, step))
         return failed(step, "no plan");
     uint8_t *memory = memory_of(step);
-    if (call->operation == COLL_ALL_GATHER)
-        return step->member->host.nccl->AllGather(memory + plan.out_at, memory + plan.in_at, plan.shape.message,
-                                                  COLL_UINT8, call->comm, call->stream);
-    if (call->operation == COLL_SEND || call->operation == COLL_RECV)
-        return move_pair(step, &plan, memory, call->peer);
+    if (plan.call.operation == COLL_ALL_GATHER)
+        return gather(step, memory + plan.out_at, memory + plan.in_at, plan.shape.message);
+    if (plan.call.operation == COLL_SEND || plan.call.operation == COLL_RECV)
+        return move_pair(step, &plan, memory, plan.call.peer);
     coll_result result = COLL_SUCCESS;
+    if (plan.left > 0)
+        result = gather(step, plan.rest.send, plan_rest(&plan, memory, 0), plan.left);
     for (int peer = 0; peer < step->member->ranks && result == COLL_SUCCESS; peer++)
         if (peer != step->member->rank)
             result = move_pair(step, &plan, memory, peer);
@@ -254,9 +265,10 @@ static bool check(const struct coll_step *step)
     struct gpu_check look = {.bit = plan.everybody || is_pair(step) ? 0 : (uint32_t)member->rank,
                              .found = plan_found(&plan, memory),
                              .mail = member->mail,
-                             .tally = member->tallies + step->key,
-                             .index = step->index,
-                             .key = step->key};
+                             .tally = member->tallies + phase_of(step)->key,
+                             .unit = plan.shape.pages * (uint64_t)SHAPE_PAGE / 1024,
+                             .index = phase_of(step)->index,
+                             .key = phase_of(step)->key};
     if (plan.receives)
         look.list = received_list(&plan, memory);
     if (plan.sends)
@@ -300,7 +312,7 @@ static bool decode(const struct coll_step *step, const struct plan *plan, uint8_
     const struct strait_run run = run_of(step, plan, memory);
     const struct gpu_void no_chunks = {received_list(plan, memory), plan_found(plan, memory)};
     struct codec_list list;
-    if (!gpu->make_void(&no_chunks, step->call.stream) || !plan_list(&list, plan, &step->call, memory, false))
+    if (!gpu->make_void(&no_chunks, step->call.stream) || !plan_list(&list, plan, memory, false))
         return false;
     const struct gpu_verify verify = {received_list(plan, memory), (void *)(memory + plan->results_at),
                                       plan_found(plan, memory), step->member->mail};
@@ -313,31 +325,46 @@ static bool decode(const struct coll_step *step, const struct plan *plan, uint8_
 /* What a rank has for itself. */
 static bool copy_own(const struct coll_step *step, const struct plan *plan)
 {
-    const struct coll_call *call = &step->call;
+    const struct coll_call *call = &plan->call;
     if (call->operation != COLL_ALL_GATHER && call->operation != COLL_ALL_TO_ALL)
         return true;
-    const uint8_t *from = plan_source(plan, call, plan->skip);
-    uint8_t *to = plan_target(plan, call, NULL, plan->skip);
+    const uint8_t *from = plan_source(plan, plan->skip);
+    uint8_t *to = plan_target(plan, NULL, plan->skip);
     return from == to || step->member->gpu->copy(to, from, plan->raw, call->stream);
+}
+
+/* What all ranks have alike is added up alike on all of them, whatever the order. */
+static struct coll_reduce sum_of(const struct coll_step *step, const struct coll_call *call)
+{
+    return (struct coll_reduce){.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
+                                        : call->type == COLL_FP16 ? COLL_REDUCE_FP16
+                                                                  : COLL_REDUCE_FP32,
+                                .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
+                                .order = step->member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
+                                .sources = (uint32_t)step->member->ranks,
+                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : (uint32_t)step->member->rank,
+                                .dst = call->receive,
+                                .count = call->count};
 }
 
 static bool reduce(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
-    const struct coll_call *call = &step->call;
     if (!plan->reduces)
         return true;
-    struct coll_reduce sum = {.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
-                                      : call->type == COLL_FP16 ? COLL_REDUCE_FP16
-                                                                : COLL_REDUCE_FP32,
-                              .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
-                              .order = step->member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
-                              .sources = (uint32_t)step->member->ranks,
-                              .rank = (uint32_t)step->member->rank,
-                              .dst = call->receive,
-                              .count = call->count};
+    struct coll_reduce sum = sum_of(step, &plan->call);
     for (uint32_t i = 0; i < sum.sources; i++)
-        sum.source[i] = i == plan->skip ? plan_source(plan, call, i) : plan_target(plan, call, memory, i);
-    return step->member->gpu->reduce(&sum, call->stream);
+        sum.source[i] = i == plan->skip ? plan_source(plan, i) : plan_target(plan, memory, i);
+    return step->member->gpu->reduce(&sum, step->call.stream);
+}
+
+static bool reduce_rest(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+{
+    if (plan->left == 0)
+        return true;
+    struct coll_reduce sum = sum_of(step, &plan->rest);
+    for (uint32_t i = 0; i < sum.sources; i++)
+        sum.source[i] = plan_rest(plan, memory, i);
+    return step->member->gpu->reduce(&sum, step->call.stream);
 }
 
 static bool decode_step(const struct coll_step *step)
@@ -347,7 +374,8 @@ static bool decode_step(const struct coll_step *step)
         return false;
     uint8_t *memory = memory_of(step);
     return follow(step) && (!plan.receives || decode(step, &plan, memory)) && copy_own(step, &plan) &&
-           reduce(step, &plan, memory) && order_end(step->member, step->staging, step->call.stream);
+           reduce(step, &plan, memory) && reduce_rest(step, &plan, memory) &&
+           order_end(step->member, step->staging, step->call.stream);
 }
 
 static bool decode_one(const struct coll_step *steps, unsigned count, unsigned i)

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "collective/engine/head.h"
 #include "tests/coll_fake/fake.h"
 
 static struct message_head *head_of(const struct message_list *list, uint32_t i)
@@ -32,7 +33,13 @@ static struct verdict verdict_of(const struct gpu_seal *seal, uint32_t i)
     return is;
 }
 
-static void write_head(struct message_head *head, struct verdict is, uint64_t first, const uint64_t row[ROW_WORDS])
+static uint64_t need_of(struct verdict is)
+{
+    return is.main->status == STRAIT_OK ? is.main->bytes : UINT64_MAX;
+}
+
+static void write_head(struct message_head *head, struct verdict is, uint64_t first, const uint64_t row[ROW_WORDS],
+                       uint64_t most)
 {
     head->magic = MESSAGE_MAGIC;
     head->tail_status = is.tail != NULL ? (uint32_t)is.tail->status : 0;
@@ -42,6 +49,8 @@ static void write_head(struct message_head *head, struct verdict is, uint64_t fi
     head->main_bytes = is.main->bytes;
     head->first = first;
     memcpy(head->row, row, sizeof(head->row));
+    head->most = most;
+    head->sum = head_sum(head);
 }
 
 static uint64_t count_message(const struct gpu_seal *seal)
@@ -65,19 +74,22 @@ static void record(const struct gpu_seal *seal, uint32_t peer, const uint64_t ro
 static void run_seal(coll_stream stream, void *argument)
 {
     const struct gpu_seal *seal = argument;
-    uint64_t row[ROW_WORDS] = {0};
+    uint64_t row[ROW_WORDS] = {0}, most = 0;
     bool any = false;
     (void)stream;
     *seal->place = seal->job;
     seal->place->number = count_message(seal);
-    for (uint32_t i = 0; i < seal->list.count; i++)
-        if (i != seal->list.skip && !verdict_of(seal, i).fits) {
-            row[i / 64] |= UINT64_C(1) << i % 64;
-            any = true;
-        }
+    for (uint32_t i = 0; i < seal->list.count; i++) {
+        if (i == seal->list.skip)
+            continue;
+        const struct verdict is = verdict_of(seal, i);
+        most = need_of(is) > most ? need_of(is) : most;
+        row[i / 64] |= (uint64_t)!is.fits << i % 64;
+        any |= !is.fits;
+    }
     for (uint32_t i = 0; i < seal->list.count; i++)
         if (i != seal->list.skip)
-            write_head(head_of(&seal->list, i), verdict_of(seal, i), seal->ends->next, row);
+            write_head(head_of(&seal->list, i), verdict_of(seal, i), seal->ends->next, row, most);
     for (uint32_t peer = 0; peer < seal->rings.ranks && seal->list.count > 0; peer++)
         if (peer != seal->rings.rank && (seal->job.peer < 0 || (uint32_t)seal->job.peer == peer))
             record(seal, peer, row);
@@ -94,15 +106,41 @@ static bool has_overflow(const struct message_head *head)
     return any != 0;
 }
 
+static bool is_whole(const struct message_head *head)
+{
+    return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
+}
+
 static void say_failed(struct mail *mail, uint32_t status)
 {
-    __atomic_store_n(&mail->failed, status, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&mail->failed, __ATOMIC_ACQUIRE) == 0)
+        __atomic_store_n(&mail->failed, status, __ATOMIC_RELEASE);
+}
+
+static void say_bad_head(struct mail *mail)
+{
+    say_failed(mail, MAIL_BAD_HEAD);
+    __atomic_store_n(&mail->abort, 1, __ATOMIC_RELEASE);
+}
+
+/* Adds a head to what is known of an operation. */
+static void take_head(const struct message_head *head, bool *any, uint64_t *need)
+{
+    *any |= has_overflow(head);
+    *need = head->most > *need ? head->most : *need;
+}
+
+static uint32_t share_of(uint64_t need, uint64_t unit)
+{
+    return need > 1024 * unit ? 1024 : (uint32_t)((need + unit - 1) / unit);
 }
 
 static void report(const struct gpu_check *check)
 {
     struct mail *mail = check->mail;
-    const struct report report = {.count = ++*check->tally, .index = check->index, .key = check->key};
+    const struct report report = {
+        .count = ++check->tally->count, .index = check->index, .key = check->key, .share = check->tally->share};
+    check->tally->share = 0;
     mail->reports[mail->reported % REPORTS_MAX] = report;
     __atomic_store_n(&mail->reported, mail->reported + 1, __ATOMIC_RELEASE);
 }
@@ -110,19 +148,26 @@ static void report(const struct gpu_check *check)
 static void run_check(coll_stream stream, void *argument)
 {
     const struct gpu_check *check = argument;
-    bool any = check->own != NULL && has_overflow((const void *)check->own), strange = false;
+    bool any = false, strange = false;
+    uint64_t need = 0;
     (void)stream;
+    if (check->own != NULL)
+        take_head((const void *)check->own, &any, &need);
     for (uint32_t i = 0; i < check->list.count; i++) {
         const struct message_head *head = head_of(&check->list, i);
         if (i == check->list.skip)
             continue;
-        const bool good = head->magic == MESSAGE_MAGIC;
-        strange |= !good;
-        any |= good && has_overflow(head);
-        check->found[i] = good && (head->row[check->bit / 64] >> check->bit % 64 & 1) != 0;
+        const bool whole = is_whole(head), overflows = (head->row[check->bit / 64] >> check->bit % 64 & 1) != 0;
+        strange |= !whole;
+        check->found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
+        take_head(head, &any, &need);
     }
-    if (strange)
-        say_failed(check->mail, (uint32_t)STRAIT_ERR_CORRUPT);
+    if (strange) {
+        say_bad_head(check->mail);
+        return;
+    }
+    if (share_of(need, check->unit) > check->tally->share)
+        check->tally->share = share_of(need, check->unit);
     if (any)
         report(check);
 }
