@@ -105,7 +105,7 @@ step() {
 kill_as() {
     local name=$1 way=$2
     shift 2
-    STRAIT_COLL=$way STRAIT_COLL_NCCL=$nccl bin/gpu_collective_kill "$@" >"$out/kill-$name.log" 2>"$out/kill-$name.err"
+    STRAIT_COLL=$way STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill "$@" >"$out/kill-$name.log" 2>"$out/kill-$name.err"
 }
 
 # NCCL alone beside the library: it mostly waits, for an error that it does not tell.
@@ -122,7 +122,8 @@ kill_scenes() {
     printf '%-12s scene\n' library
     for name in nccl compress auto; do
         sed "s/^/$(printf '%-12s' $name) /" "$out/kill-$name.log"
-        grep -v '^strait-coll: communicator .* GB/s' "$out/kill-$name.err" | tail -n 8
+        grep -oE 'stays raw.*|[0-9]+ of [0-9]+ other processes watched|has ended without leaving|rank [01] of 2: [a-z].*' "$out/kill-$name.err" |
+            sort | uniq -c
     done
     echo "auto and compress: an error within 10 s, ncclCommAbort within 5: $([ $code = 0 ] && echo yes || echo NO)"
     return $code
