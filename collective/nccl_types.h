@@ -37,6 +37,12 @@ enum {
     COLL_IN_PROGRESS = 7,
 };
 
+/* Flags that are looked at, and a color. */
+enum {
+    COLL_SPLIT_NOCOLOR = -1,
+    COLL_SHRINK_ABORT = 1,
+};
+
 /* Reductions that are looked at. */
 enum {
     COLL_SUM = 0,

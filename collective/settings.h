@@ -4,6 +4,7 @@
  *                      off: calls are passed on and not looked at
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
  *   STRAIT_COLL_PAIRS  1: sends and receives too are compressed
+ *   STRAIT_COLL_PARTS  1: all_reduce of two ranks goes in parts, as that of more does
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
@@ -12,7 +13,7 @@
 #include <stdbool.h>
 
 struct coll_settings {
-    bool off, raw, forced, ring, pairs, print;
+    bool off, raw, forced, ring, pairs, parts, print;
     const char *library; /* NULL: not named */
 };
 

@@ -103,6 +103,46 @@ void fake_event_follow(coll_stream stream, struct CUevent_st *event)
         demand(graph == event->graph);
 }
 
+/* ---- Outside of graphs ------------------------------------------------------------------------------------------- */
+
+struct crossing {
+    struct CUevent_st *event;
+    bool record;
+};
+
+static void end_crossing(void *argument)
+{
+    fake_event_end(((struct crossing *)argument)->event);
+}
+
+static void cross_at_launch(coll_stream stream, const void *argument)
+{
+    const struct crossing *crossing = argument;
+    queue_mark(crossing->event, stream, crossing->record);
+}
+
+static void cross(struct CUevent_st *event, coll_stream stream, bool record)
+{
+    const struct crossing crossing = {event, record};
+    demand(event->graph == 0);
+    pthread_mutex_lock(&event->lock);
+    event->references++;
+    pthread_mutex_unlock(&event->lock);
+    fake_queue_launch(stream, cross_at_launch, end_crossing, &crossing, sizeof(crossing));
+}
+
+void fake_event_record_outside(struct CUevent_st *event, coll_stream stream)
+{
+    cross(event, stream, true);
+}
+
+void fake_event_follow_outside(coll_stream stream, struct CUevent_st *event)
+{
+    cross(event, stream, false);
+}
+
+/* ---- What is known of one ---------------------------------------------------------------------------------------- */
+
 bool fake_event_over(struct CUevent_st *event)
 {
     pthread_mutex_lock(&event->lock);
