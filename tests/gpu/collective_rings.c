@@ -218,14 +218,26 @@ static void one_sided_of(struct rank *rank, size_t count, bool receives_first, u
     require_values(rank->all, seed_of(turn, peer), count, "one side grouped");
 }
 
+/* NCCL connects two ranks when they first send to each other, and there both have to group alike. */
+static void connect_pair(struct rank *rank)
+{
+    require_nccl(nccl.GroupStart());
+    require_nccl(nccl.Send(rank->own, 1, TYPE_BFLOAT16, 1 - rank->number, rank->comm, rank->stream));
+    require_nccl(nccl.Recv(rank->all, 1, TYPE_BFLOAT16, 1 - rank->number, rank->comm, rank->stream));
+    require_nccl(nccl.GroupEnd());
+    settle(rank);
+}
+
 static void one_sided(struct rank *rank)
 {
+    connect_pair(rank);
     one_sided_of(rank, LARGE, true, 0);
     one_sided_of(rank, LARGE, false, 1);
 }
 
 static void one_sided_small(struct rank *rank)
 {
+    connect_pair(rank);
     one_sided_of(rank, SMALL, true, 0);
     one_sided_of(rank, SMALL, false, 1);
 }
