@@ -25,6 +25,7 @@ struct coll_step {
     unsigned level; /* that it was decided to have */
     unsigned key;
     uint64_t wire; /* bytes that NCCL is handed */
+    bool peer;     /* it goes by the wire `peer`: what is below is not used */
     struct coll_staging *staging;
     size_t at; /* of its part of the staging memory */
 };
@@ -59,7 +60,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 1u
+#define COLL_ENGINE_VERSION 2u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL; NULL: why it cannot be used is in `why`. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

@@ -5,6 +5,7 @@
 
 #include "collective/cuda/control.h"
 #include "collective/cuda/gpu.h"
+#include "collective/cuda/peer.h"
 #include "collective/cuda/reduce.h"
 
 static bool good(cudaError_t error)
@@ -120,12 +121,13 @@ static void release_pinned(void *memory)
 
 static coll_stream stream_make(void)
 {
+    const struct relaxed relaxed = relax();
     int least, most;
     cudaStream_t stream;
-    if (!good(cudaDeviceGetStreamPriorityRange(&least, &most)) ||
-        !good(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, most)))
-        return NULL;
-    return stream;
+    const bool made = good(cudaDeviceGetStreamPriorityRange(&least, &most)) &&
+                      good(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, most));
+    unrelax(relaxed);
+    return made ? stream : NULL;
 }
 
 static void stream_end(coll_stream stream)
@@ -265,6 +267,7 @@ const struct gpu_ops *cuda_gpu(void)
                                        .make_void = make_void,
                                        .verify = verify,
                                        .reduce = reduce,
-                                       .thread_begin = thread_begin};
+                                       .thread_begin = thread_begin,
+                                       .peer = &cuda_gpu_peer};
     return &ops;
 }

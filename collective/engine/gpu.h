@@ -10,6 +10,7 @@
 
 #include <strait/codec.h>
 
+#include "collective/engine/peer_gpu.h"
 #include "collective/nccl_types.h"
 #include "collective/reduce.h"
 
@@ -105,8 +106,6 @@ struct gpu_verify {
     struct mail *mail;
 };
 
-typedef struct CUevent_st *gpu_event;
-
 struct gpu_ops {
     /* NULL: what is launched beside kernels that wait cannot be counted on to run; why, static. */
     const char *(*trouble)(void);
@@ -138,6 +137,7 @@ struct gpu_ops {
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);
     bool (*reduce)(const struct coll_reduce *reduce, coll_stream stream);
     void (*thread_begin)(int device); /* in a thread of ours */
+    const struct gpu_peer_ops *peer;
 };
 
 #endif

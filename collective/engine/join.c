@@ -8,15 +8,17 @@
 #include <string.h>
 #include <time.h>
 
+#include "collective/engine/peer.h"
+
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 2u
+#define JOIN_VERSION 3u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, reserved;
+    uint32_t order, forced, pairs, wire;
     char release[32];
 };
 
@@ -39,6 +41,7 @@ static void destroy(struct coll_member *member)
     if (gpu->enter(member->device, &before)) {
         measure_end(member);
         staging_end(&member->stagings, gpu);
+        peer_end(member);
         gpu->release(member->counters);
         if (member->stream != NULL)
             gpu->stream_end(member->stream);
@@ -48,6 +51,12 @@ static void destroy(struct coll_member *member)
     pthread_cond_destroy(&member->told);
     free(member->levels);
     free(member);
+}
+
+/* For whichever of the two is told. */
+static size_t told_bytes(void)
+{
+    return sizeof(struct hello) > peer_offer_bytes() ? sizeof(struct hello) : peer_offer_bytes();
 }
 
 static const char *why_not(struct joining *joining)
@@ -66,7 +75,7 @@ static const char *why_not(struct joining *joining)
         return "the codec does not run on this GPU";
     member->levels = calloc(member_keys(member), sizeof(*member->levels));
     member->stream = gpu->stream_make();
-    joining->told = gpu->allocate(sizeof(struct hello) * (ranks + 1), false);
+    joining->told = gpu->allocate(told_bytes() * (ranks + 1), false);
     member->counters = gpu->allocate(sizeof(uint64_t) * JOBS_MAX * ranks, false);
     if (member->levels == NULL || member->stream == NULL || joining->told == NULL || member->counters == NULL)
         return "no memory";
@@ -107,6 +116,7 @@ static struct hello hello_of(const struct joining *joining)
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
                           .pairs = joining->member->host.settings.pairs,
+                          .wire = joining->member->host.settings.wire,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;
@@ -211,6 +221,23 @@ static void exchange(struct joining *joinings, unsigned count, const struct coll
     each(joinings, count, wait_one);
 }
 
+static void reach(struct joining *joinings, unsigned count)
+{
+    struct coll_member **members = calloc(count, sizeof(*members));
+    void **told = calloc(count, sizeof(*told));
+    unsigned able = 0;
+    for (unsigned i = 0; i < count && members != NULL && told != NULL; i++) {
+        if (!joinings[i].able || joinings[i].member->host.settings.wire == COLL_WIRE_NCCL)
+            continue;
+        told[able] = joinings[i].told;
+        members[able++] = joinings[i].member;
+    }
+    if (able > 0)
+        peer_join(members, told, able);
+    free(members);
+    free(told);
+}
+
 static void measure(struct joining *joinings, unsigned count)
 {
     struct coll_member **members = calloc(count, sizeof(*members));
@@ -242,8 +269,12 @@ static void finish(struct joining *joining)
         return;
     }
     what->member = member;
-    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank", member->cost.start * 1e6,
-             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0);
+    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank%s%.80s", member->cost.start * 1e6,
+             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0,
+             member->peer != NULL         ? ", wire peer"
+             : member->no_peer[0] != '\0' ? ", no wire peer: "
+                                          : "",
+             member->no_peer);
 }
 
 void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
@@ -261,6 +292,7 @@ void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host
         begin(&all[i], gpu, host);
     }
     exchange(all, count, host->nccl);
+    reach(all, count);
     measure(all, count);
     for (unsigned i = 0; i < count; i++)
         finish(&all[i]);
@@ -291,6 +323,7 @@ void member_abort(struct coll_member *member)
     for (struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE); staging != NULL;
          staging = staging->next)
         __atomic_store_n(&staging->mail->abort, 1, __ATOMIC_RELEASE);
+    peer_abort(member);
     coll_comm repairs = take_repairs(member);
     if (repairs != NULL)
         (void)member->host.nccl->CommAbort(repairs);
@@ -298,7 +331,7 @@ void member_abort(struct coll_member *member)
 
 static bool is_over(const struct coll_member *member)
 {
-    bool over = true;
+    bool over = peer_over(member);
     for (struct coll_staging *staging = member->stagings.first; staging != NULL; staging = staging->next)
         over &= !staging->used || staging->capture != 0 || member->gpu->event_over(staging->last);
     return over;

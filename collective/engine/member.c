@@ -1,5 +1,7 @@
 #include "collective/engine/member.h"
 
+#include "collective/engine/peer.h"
+
 static unsigned type_row(coll_type type)
 {
     return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
@@ -41,6 +43,7 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
 void member_look(struct coll_member *member)
 {
     const struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
+    peer_look(member);
     for (; staging != NULL; staging = staging->next) {
         const uint32_t failed = __atomic_load_n(&staging->mail->failed, __ATOMIC_ACQUIRE);
         if (failed != 0)

@@ -36,6 +36,8 @@ struct coll_member {
     struct link_probe probe;
 
     struct staging_list stagings;
+    struct peer_wire *peer; /* NULL: there is none; why */
+    char no_peer[112];
 
     pthread_mutex_t lock;     /* of the levels */
     struct level *levels;     /* by key, levels_of_member */

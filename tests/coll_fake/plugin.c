@@ -5,6 +5,7 @@
 #include "collective/engine/ops.h"
 #include "tests/coll_fake/fake.h"
 #include "tests/coll_fake/kernels.h"
+#include "tests/coll_fake/peer.h"
 
 /* ---- Failures that tests ask for --------------------------------------------------------------------------------- */
 
@@ -230,7 +231,62 @@ KERNEL(meet, gpu_meet)
 KERNEL(make_void, gpu_void)
 KERNEL(verify, gpu_verify)
 KERNEL(reduce, coll_reduce)
+
+/* ---- Reaching other ranks ---------------------------------------------------------------------------------------- */
+
+static bool share(void *memory, struct peer_handle *handle)
+{
+    demand(is_ours(memory));
+    *handle =
+        (struct peer_handle){.host = 1, .process = 1, .address = (uint64_t)(uintptr_t)memory, .device = fake_device()};
+    return true;
+}
+
+static void *open_memory(const struct peer_handle *handle, const char **why)
+{
+    *why = "these GPUs do not reach each other";
+    if ((fake_gpu.apart >> fake_device() & 1) != 0 && (fake_gpu.apart >> handle->device & 1) != 0)
+        return NULL;
+    demand(is_ours((void *)(uintptr_t)handle->address));
+    return can_make() ? (void *)(uintptr_t)handle->address : NULL;
+}
+
+static void close_memory(const struct peer_handle *handle, void *memory)
+{
+    demand((uint64_t)(uintptr_t)memory == handle->address);
+    unmade();
+}
+
+static bool order_record(gpu_event event, coll_stream stream)
+{
+    if (!can_work(stream))
+        return false;
+    fake_event_order(event, stream, true);
+    return true;
+}
+
+static bool order_follow(coll_stream stream, gpu_event event)
+{
+    if (!can_work(stream))
+        return false;
+    fake_event_order(event, stream, false);
+    return true;
+}
+
+KERNEL(claim, peer_claim)
+KERNEL(post, peer_post)
+KERNEL(turn, peer_turn)
 #undef KERNEL
+
+static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
+                                             .share = share,
+                                             .open = open_memory,
+                                             .close = close_memory,
+                                             .order_record = order_record,
+                                             .order_follow = order_follow,
+                                             .claim = claim,
+                                             .post = post,
+                                             .turn = turn};
 
 static const struct gpu_ops ops = {.trouble = trouble,
                                    .codec = codec,
@@ -259,7 +315,8 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .make_void = make_void,
                                    .verify = verify,
                                    .reduce = reduce,
-                                   .thread_begin = fake_device_set};
+                                   .thread_begin = fake_device_set,
+                                   .peer = &peer_ops};
 
 __attribute__((visibility("default"))) coll_engine_get strait_coll_engine;
 const struct coll_engine_ops *strait_coll_engine(char *why, size_t why_size)

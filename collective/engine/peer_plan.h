@@ -1,0 +1,59 @@
+/* How the wire `peer` cuts messages into pieces, and where these lie. A function of sizes alone, the same on all ranks.
+ */
+#ifndef STRAIT_COLLECTIVE_ENGINE_PEER_PLAN_H
+#define STRAIT_COLLECTIVE_ENGINE_PEER_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <strait/codec.h>
+
+#include "collective/call.h"
+
+enum {
+    PEER_PAGE = 32768, /* raw bytes that are coded as one */
+    PEER_DEPTH = 3,    /* slots of a sender: one is filled, one full, one is decoded */
+};
+
+/* How encoded bytes cross: a copy engine pushes as many as usually suffice, and a kernel the rest; or a kernel all. */
+enum peer_crossing { PEER_BY_ENGINE, PEER_BY_KERNEL };
+
+/* What can be tuned; the same on all ranks. */
+struct peer_tuning {
+    uint32_t crossing;
+    uint32_t piece;  /* raw bytes of a piece: a multiple of PEER_PAGE */
+    uint32_t blocks; /* of a kernel that moves */
+    uint32_t sms;    /* multiprocessors that a codec kernel may have; 0: all */
+    uint32_t trace;  /* when what was over is told on stderr at the end */
+};
+
+/* From words between commas: engine or kernel, piece=KIB, blocks=N, sms=N, trace. NULL: as it is best. False: not
+ * understood, and as it is best. Pieces are the smaller, the more ranks there are: memory is for all of them. */
+bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks);
+
+/* A message of `bytes`, at least a page, of one element type. */
+struct peer_cut {
+    enum strait_element element;
+    uint64_t bytes;
+    uint32_t pieces;
+    uint32_t pages;      /* of a piece, but for the last */
+    uint32_t last_pages; /* at least 1 */
+    uint32_t tail_bytes; /* behind the pages of the last one */
+};
+
+/* False: it is too small or too large. */
+bool peer_cut_of(struct peer_cut *cut, coll_type type, uint64_t count, const struct peer_tuning *tuning);
+
+struct peer_piece {
+    uint64_t at, bytes; /* of the message's values */
+    uint32_t pages, tail_bytes;
+    uint64_t tail_at, main_at;       /* in the slot; tail_at 0: none */
+    uint64_t tail_bound, main_bound; /* that they may become */
+    uint64_t room;                   /* of the slot's beginning, that usually has all: a multiple of 128 */
+};
+struct peer_piece peer_piece_of(const struct peer_cut *cut, uint32_t number);
+
+/* Bytes of the largest slot. */
+uint64_t peer_slot_bytes(const struct peer_tuning *tuning);
+
+#endif
