@@ -19,7 +19,7 @@ static uint64_t lines(uint64_t bytes)
 
 static uint32_t piece_for(int ranks)
 {
-    return ranks <= 2 ? 32 * MIB : ranks <= 4 ? 16 * MIB : 8 * MIB;
+    return ranks <= 4 ? 16 * MIB : 8 * MIB;
 }
 
 static bool read_number(const char *word, const char *name, uint32_t least, uint32_t most, uint32_t *number)
@@ -43,8 +43,8 @@ static bool read_word(struct peer_tuning *tuning, const char *word)
             tuning->crossing = i;
             return true;
         }
-    if (strcmp(word, "trace") == 0) {
-        tuning->trace = 1;
+    if (strcmp(word, "trace") == 0 || strcmp(word, "flat") == 0) {
+        *(word[0] == 't' ? &tuning->trace : &tuning->flat) = 1;
         return true;
     }
     uint32_t kib;
@@ -90,16 +90,34 @@ bool peer_cut_of(struct peer_cut *cut, coll_type type, uint64_t count, const str
     if (count > RAW_MAX / size || count * size < PEER_PAGE)
         return false;
     const uint64_t bytes = count * size, pages = bytes / PEER_PAGE, most = tuning->piece / PEER_PAGE;
-    const uint64_t wanted = (pages + most - 1) / most, each = (pages + wanted - 1) / wanted;
+    const uint32_t ramp = tuning->flat != 0 ? 0 : (uint32_t)most / 4;
     *cut = (struct peer_cut){.element = type == COLL_BF16   ? STRAIT_ELEMENT_BF16
                                         : type == COLL_FP16 ? STRAIT_ELEMENT_FP16
                                                             : STRAIT_ELEMENT_FP32,
-                             .bytes = bytes,
-                             .pages = (uint32_t)each,
-                             .pieces = (uint32_t)((pages + each - 1) / each),
+                             .pages = pages,
                              .tail_bytes = (uint32_t)(bytes % PEER_PAGE)};
-    cut->last_pages = (uint32_t)(pages - (cut->pieces - 1) * each);
+    if (ramp > 0 && pages > 6 * (uint64_t)ramp) {
+        cut->ramp = ramp;
+        cut->pieces = 4 + (uint32_t)((pages - 6 * (uint64_t)ramp + most - 1) / most);
+    } else {
+        const uint64_t each = ramp > 0 ? 2 * (uint64_t)ramp : most;
+        cut->pieces = (uint32_t)((pages + each - 1) / each);
+    }
     return true;
+}
+
+/* Pages before a piece. */
+static uint64_t begin_of(const struct peer_cut *cut, uint32_t number)
+{
+    const uint64_t ramp = cut->ramp;
+    const uint32_t left = cut->pieces - number;
+    if (ramp == 0)
+        return cut->pages * number / cut->pieces;
+    if (number < 2)
+        return number * ramp;
+    if (left < 2)
+        return cut->pages - left * ramp;
+    return 3 * ramp + (cut->pages - 6 * ramp) * (number - 2) / (cut->pieces - 4);
 }
 
 static uint64_t share_of(enum strait_element element)
@@ -113,8 +131,8 @@ static uint64_t share_of(enum strait_element element)
 struct peer_piece peer_piece_of(const struct peer_cut *cut, uint32_t number)
 {
     const bool last = number + 1 == cut->pieces;
-    struct peer_piece piece = {.at = (uint64_t)number * cut->pages * PEER_PAGE,
-                               .pages = last ? cut->last_pages : cut->pages,
+    struct peer_piece piece = {.at = begin_of(cut, number) * PEER_PAGE,
+                               .pages = (uint32_t)(begin_of(cut, number + 1) - begin_of(cut, number)),
                                .tail_bytes = last ? cut->tail_bytes : 0,
                                .main_at = PEER_HEAD_BYTES};
     piece.bytes = (uint64_t)piece.pages * PEER_PAGE + piece.tail_bytes;

@@ -24,20 +24,21 @@ struct peer_tuning {
     uint32_t piece;  /* raw bytes of a piece: a multiple of PEER_PAGE */
     uint32_t blocks; /* of a kernel that moves */
     uint32_t sms;    /* multiprocessors that a codec kernel may have; 0: all */
+    uint32_t flat;   /* pieces are equal from the first to the last */
     uint32_t trace;  /* when what was over is told on stderr at the end */
 };
 
-/* From words between commas: engine or kernel, piece=KIB, blocks=N, sms=N, trace. NULL: as it is best. False: not
+/* From words between commas: engine or kernel, piece=KIB, blocks=N, sms=N, flat, trace. NULL: as it is best. False: not
  * understood, and as it is best. Pieces are the smaller, the more ranks there are: memory is for all of them. */
 bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks);
 
-/* A message of `bytes`, at least a page, of one element type. */
+/* A message of one element type, of at least a page. Pieces are equal, but for the first two and the last two: these
+ * are smaller, since nothing crosses while the first one is encoded, nor while the last one is decoded. */
 struct peer_cut {
     enum strait_element element;
-    uint64_t bytes;
     uint32_t pieces;
-    uint32_t pages;      /* of a piece, but for the last */
-    uint32_t last_pages; /* at least 1 */
+    uint64_t pages;      /* whole ones, of all */
+    uint32_t ramp;       /* pages of the first piece and of the last; 0: all are equal */
     uint32_t tail_bytes; /* behind the pages of the last one */
 };
 

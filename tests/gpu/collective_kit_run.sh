@@ -7,6 +7,7 @@
 #             kill         a rank is killed in mid-collective, with NCCL alone and with the library
 #             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300; OPS and WAYS: bench/nccl_tests.sh)
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
+#             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #   KILL    scenes of gpu_collective_kill: "all_gather waiting"       TOLD=1  an error has to be told within 10 s
 #   TORCH   parts of collective_pytorch.py: all                       ITERS   of nccl-tests: 20, in passthrough 5
@@ -30,7 +31,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    passthrough | torch | kill | nccltests | gaussian | bench) ;;
+    passthrough | torch | kill | nccltests | gaussian | peer | bench) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -115,6 +116,7 @@ PYTHON
     step gaussian 150 env "$programs" "OUT=$out/gaussian" "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small \
         OPS="all_gather alltoall sendrecv" ROUNDS="${ROUNDS:-3}" SECONDS_MAX=30 SECONDS_ALL=120 \
         bench/nccl_tests.sh run bin "$coll"
+    step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
 }
 case " $steps " in
 *" bench "*)
