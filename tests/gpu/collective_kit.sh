@@ -28,7 +28,8 @@ for program in "$build/tests/gpu_collective_kill" "$build/tools/strait" "$nccl_t
 done
 copy "$nccl_tests/verifiable/libverifiable.so.0" "$kit/lib/programs"
 copy "$build/bench/libstrait-nccl-tests-data.so" "$kit/lib/programs"
-for library in "$build"/collective/libstrait-coll*.so.0; do
+for library in "$build"/collective/libstrait-coll*.so.0 "$build"/kernels/libstrait-c[ou]d*.so.0 \
+    $(needs "$build/kernels/libstrait-codec.so.0" | grep protobuf-c); do
     copy "$library" "$kit/lib"
 done
 cp "$root/bench/nccl_tests.sh" "$root/bench/nccl_tests_table.py" "$kit/bench"

@@ -4,8 +4,9 @@
 #
 #   TESTS    the folder with all_gather_perf and the others     LIBRARY  libstrait-coll.so.0
 #   DATA     libstrait-nccl-tests-data.so: values that can be compressed
-#   PARTS    right ipc times tuned trace: all                   OPS      all_gather sendrecv alltoall reduce_scatter all_reduce
+#   PARTS    right ipc trace times tuned: all                   OPS      all_gather sendrecv alltoall reduce_scatter all_reduce
 #   TUNINGS  values of STRAIT_COLL_PEER to compare              OUT      folder of the logs: peer-out
+#   ROUNDS   of times: 1
 #   SECONDS_ALL  after which nothing new is begun: 115
 #
 # Exit status: 1 something is wrong or failed.
@@ -17,7 +18,7 @@ here=$(dirname "$(realpath "$0")")
 out=${OUT:-peer-out}
 mkdir -p "$out"
 rm -f "$out"/*.log
-parts=${PARTS:-right ipc times tuned trace}
+parts=${PARTS:-right ipc trace times tuned}
 ops=${OPS:-all_gather sendrecv alltoall reduce_scatter all_reduce}
 tunings=${TUNINGS:-piece=8192 piece=32768 flat sms=120 kernel,blocks=64}
 failed=0
@@ -83,27 +84,28 @@ pair() {
         beside "$name" "$out/$name.plain.log" "$out/$name.peer.log"
 }
 
+sizes="-t 2 -b 64M -e 1G -f 2 -n 20 -w 3 -c 0"
+# shellcheck disable=SC2086 # sizes are words
 times() {
-    local op sizes="-t 2 -b 64M -e 1G -f 2 -n 20 -w 3 -c 0"
+    local op
     head_of_times
-    for round in 1 2; do
+    for round in $(seq "${ROUNDS:-1}"); do
         for op in $ops; do
-            # shellcheck disable=SC2086
             wanted times && pair "$op.$round" "$data" "" "$op" $sizes
         done
     done
-    # shellcheck disable=SC2086
     wanted times && pair all_gather.incompressible "" "" all_gather $sizes
-    # shellcheck disable=SC2086
     wanted times && pair all_gather.graph "$data" "" all_gather $sizes -G 5
 }
 
+# Beside the first all_gather.
+# shellcheck disable=SC2086
 tuned() {
     local tuning
     head_of_times
     for tuning in $tunings; do
-        # shellcheck disable=SC2086
-        wanted tuned && pair "all_gather.$tuning" "$data" "STRAIT_COLL_PEER=$tuning" all_gather -t 2 -b 256M -e 1G -f 4 -n 20 -w 3 -c 0
+        wanted tuned && once "tuned.$tuning" "$library $data" "$strait STRAIT_COLL_PEER=$tuning" all_gather $sizes &&
+            beside "all_gather $tuning" "$out/all_gather.1.plain.log" "$out/tuned.$tuning.log"
     done
 }
 
@@ -112,7 +114,7 @@ trace() {
     grep 'rank 0: .*us:' "$out/trace.log" | sed 's/.*rank 0://' | tail -n "${TRACE_LINES:-60}"
 }
 
-for part in right ipc times tuned trace; do
+for part in right ipc trace times tuned; do
     wanted $part || continue
     printf '\n--- %s\n' "$part"
     $part
