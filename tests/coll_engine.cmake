@@ -47,10 +47,14 @@ target_sources(test_coll_overflow PRIVATE ${PROJECT_SOURCE_DIR}/collective/engin
 strait_coll_test(failures TIMEOUT 240)
 strait_coll_test(choices TIMEOUT 240)
 strait_test(coll_parts USES coll_engine LABELS collective)
+strait_test(coll_peer_plan USES coll_engine LABELS collective)
+strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
 
-# By the wire `peer`, in many pieces.
-foreach(test operations groups stress)
+# By the wire `peer`, in many pieces, all of them coded, or some as they are.
+strait_add_test(coll_operations_peer COMMAND test_coll_operations LABELS collective TIMEOUT 240
+    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
+foreach(test groups stress)
     strait_add_test(coll_${test}_peer COMMAND test_coll_${test} LABELS collective TIMEOUT 240
         ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64")
 endforeach()

@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(POST_THREADS) post_kernel(const peer_post post
     if (blockIdx.x == 0 && threadIdx.x == 0)
         mark(world, PEER_CROSSED, world->counters->posted[post.push[0].receiver] + 1);
     for (uint32_t i = 0; i < post.count; i++)
-        push_rest(post.push[i]);
+        if (post.push[i].slot != nullptr)
+            push_rest(post.push[i]);
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0)
@@ -159,6 +160,8 @@ __device__ int32_t verdict_of(const peer_world *world, const peer_taken &taken, 
         return STRAIT_ERR_IO;
     if (load_now(&taken.head->magic) != PEER_MAGIC || load_now(&taken.head->number) != number)
         return STRAIT_ERR_CORRUPT;
+    if (taken.results == nullptr)
+        return STRAIT_OK;
     const int32_t main = taken.results[0].status, tail = taken.has_tail != 0 ? taken.results[1].status : STRAIT_OK;
     return main != STRAIT_OK ? main : tail;
 }

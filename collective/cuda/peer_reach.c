@@ -120,6 +120,11 @@ static bool order_follow(coll_stream stream, gpu_event event)
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
 
+static bool move(void *dst, const void *src, size_t size, coll_stream stream)
+{
+    return good(cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, stream));
+}
+
 static bool claim(const struct peer_claim *what, coll_stream stream)
 {
     return good(peer_claim_launch(what, stream));
@@ -141,6 +146,7 @@ const struct gpu_peer_ops cuda_gpu_peer = {.prepare = prepare,
                                            .close = close_memory,
                                            .order_record = order_record,
                                            .order_follow = order_follow,
+                                           .move = move,
                                            .claim = claim,
                                            .post = post,
                                            .turn = turn};

@@ -94,7 +94,7 @@ struct peer_claim {
 /* Pushes what is missing of each piece, up to what was encoded, with so many thread blocks. Then says that it is there.
  */
 struct peer_push {
-    const uint8_t *slot;                      /* here */
+    const uint8_t *slot;                      /* here; NULL: all of it is there */
     uint8_t *there;                           /* the receiver's */
     uint64_t from;                            /* bytes that are there already: a multiple of 16 */
     uint64_t main_at, main_bound, tail_bound; /* in the slot; tail_bound 0: no tail */
@@ -110,7 +110,7 @@ struct peer_post {
  * of each of `source`. */
 struct peer_taken {
     const struct peer_head *head;
-    const struct strait_result *results; /* of decoding: main, tail */
+    const struct strait_result *results; /* of decoding: main, tail; NULL: it was not encoded */
     uint32_t source, has_tail;
 };
 struct peer_turn {
@@ -148,6 +148,8 @@ struct gpu_peer_ops {
      * and waits for then. */
     bool (*order_record)(gpu_event event, coll_stream stream);
     bool (*order_follow)(coll_stream stream, gpu_event event);
+    /* Between GPUs' memory, here or there. */
+    bool (*move)(void *dst, const void *src, size_t size, coll_stream stream);
     bool (*claim)(const struct peer_claim *claim, coll_stream stream);
     bool (*post)(const struct peer_post *post, coll_stream stream);
     bool (*turn)(const struct peer_turn *turn, coll_stream stream);

@@ -9,6 +9,9 @@
 #define LINE    128u
 #define RAW_MAX (UINT64_C(1) << 40)
 #define MIB     (1u << 20)
+#define LEAST   (8 * MIB) /* of a piece */
+
+enum { PIECES = 8 }; /* of a message, or so */
 
 static uint64_t lines(uint64_t bytes)
 {
@@ -19,7 +22,7 @@ static uint64_t lines(uint64_t bytes)
 
 static uint32_t piece_for(int ranks)
 {
-    return ranks <= 4 ? 16 * MIB : 8 * MIB;
+    return ranks <= 2 ? 32 * MIB : ranks <= 4 ? 16 * MIB : 8 * MIB;
 }
 
 static bool read_number(const char *word, const char *name, uint32_t least, uint32_t most, uint32_t *number)
@@ -52,12 +55,13 @@ static bool read_word(struct peer_tuning *tuning, const char *word)
         tuning->piece = (kib * 1024 + PEER_PAGE - 1) / PEER_PAGE * PEER_PAGE;
         return true;
     }
-    return read_number(word, "blocks", 1, 512, &tuning->blocks) || read_number(word, "sms", 0, 1024, &tuning->sms);
+    return read_number(word, "blocks", 1, 512, &tuning->blocks) || read_number(word, "sms", 0, 1024, &tuning->sms) ||
+           read_number(word, "bare", 0, 1024, &tuning->bare);
 }
 
 bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks)
 {
-    const struct peer_tuning best = {.crossing = PEER_BY_ENGINE, .piece = piece_for(ranks), .blocks = 32};
+    const struct peer_tuning best = {.crossing = PEER_BY_ENGINE, .piece = piece_for(ranks), .blocks = 32, .bare = 4};
     char words[128] = "";
     *tuning = best;
     if (text == NULL)
@@ -84,23 +88,34 @@ static uint64_t bound_of(uint32_t page, uint32_t count)
     return strait_encode_bound(&pages);
 }
 
+/* Pages of a piece: some pieces to a message, but none so small that a launch is all it costs. */
+static uint64_t most_of(uint64_t pages, const struct peer_tuning *tuning)
+{
+    const uint64_t most = tuning->piece / PEER_PAGE, share = pages / PIECES, least = LEAST / PEER_PAGE;
+    const uint64_t wanted = share > least ? share : least;
+    return tuning->flat != 0 || wanted > most ? most : wanted;
+}
+
 bool peer_cut_of(struct peer_cut *cut, coll_type type, uint64_t count, const struct peer_tuning *tuning)
 {
     const uint64_t size = type == COLL_FP32 ? 4 : 2;
     if (count > RAW_MAX / size || count * size < PEER_PAGE)
         return false;
-    const uint64_t bytes = count * size, pages = bytes / PEER_PAGE, most = tuning->piece / PEER_PAGE;
-    const uint32_t ramp = tuning->flat != 0 ? 0 : (uint32_t)most / 4;
+    const uint64_t bytes = count * size, pages = bytes / PEER_PAGE, most = most_of(pages, tuning);
+    const uint64_t ramp = tuning->flat != 0 ? 0 : most / 4, front = tuning->bare == 0 ? 2 : 0;
+    const uint64_t ends = front == 0 ? 3 * ramp : 6 * ramp;
     *cut = (struct peer_cut){.element = type == COLL_BF16   ? STRAIT_ELEMENT_BF16
                                         : type == COLL_FP16 ? STRAIT_ELEMENT_FP16
                                                             : STRAIT_ELEMENT_FP32,
                              .pages = pages,
+                             .bare = tuning->bare,
                              .tail_bytes = (uint32_t)(bytes % PEER_PAGE)};
-    if (ramp > 0 && pages > 6 * (uint64_t)ramp) {
-        cut->ramp = ramp;
-        cut->pieces = 4 + (uint32_t)((pages - 6 * (uint64_t)ramp + most - 1) / most);
+    if (ramp > 0 && pages > ends) {
+        cut->ramp = (uint32_t)ramp;
+        cut->front = (uint32_t)front;
+        cut->pieces = (uint32_t)(front + (pages - ends + most - 1) / most + 2);
     } else {
-        const uint64_t each = ramp > 0 ? 2 * (uint64_t)ramp : most;
+        const uint64_t each = ramp > 0 ? 2 * ramp : most;
         cut->pieces = (uint32_t)((pages + each - 1) / each);
     }
     return true;
@@ -109,15 +124,20 @@ bool peer_cut_of(struct peer_cut *cut, coll_type type, uint64_t count, const str
 /* Pages before a piece. */
 static uint64_t begin_of(const struct peer_cut *cut, uint32_t number)
 {
-    const uint64_t ramp = cut->ramp;
+    const uint64_t ramp = cut->ramp, front = cut->front == 0 ? 0 : 3 * ramp;
     const uint32_t left = cut->pieces - number;
     if (ramp == 0)
         return cut->pages * number / cut->pieces;
-    if (number < 2)
+    if (number < cut->front)
         return number * ramp;
     if (left < 2)
         return cut->pages - left * ramp;
-    return 3 * ramp + (cut->pages - 6 * ramp) * (number - 2) / (cut->pieces - 4);
+    return front + (cut->pages - front - 3 * ramp) * (number - cut->front) / (cut->pieces - 2 - cut->front);
+}
+
+static bool is_bare(const struct peer_cut *cut, uint32_t number)
+{
+    return cut->bare > 0 && (number % cut->bare == 0 || number + 1 == cut->pieces);
 }
 
 static uint64_t share_of(enum strait_element element)
@@ -136,6 +156,11 @@ struct peer_piece peer_piece_of(const struct peer_cut *cut, uint32_t number)
                                .tail_bytes = last ? cut->tail_bytes : 0,
                                .main_at = PEER_HEAD_BYTES};
     piece.bytes = (uint64_t)piece.pages * PEER_PAGE + piece.tail_bytes;
+    piece.bare = is_bare(cut, number);
+    if (piece.bare) {
+        piece.room = PEER_HEAD_BYTES + lines(piece.bytes);
+        return piece;
+    }
     if (piece.tail_bytes > 0) {
         piece.tail_at = PEER_HEAD_BYTES;
         piece.tail_bound = lines(bound_of(piece.tail_bytes, 1));

@@ -106,7 +106,7 @@ static bool encode_type(const struct run *run, const struct peer_round *round, e
     for (uint32_t i = 0; i < round->count; i++) {
         const struct peer_piece *piece = &round->piece[i];
         struct peer_head *head = (void *)outgoing(run, i);
-        if (round->flow[i]->cut.element != element)
+        if (piece->bare || round->flow[i]->cut.element != element)
             continue;
         const uint32_t parts = regions_of(piece, round->flow[i]->values + piece->at, &region[count]);
         for (uint32_t part = 0; part < parts; part++, count++)
@@ -137,7 +137,7 @@ static struct peer_post pushes_of(const struct run *run, const struct peer_round
         const uint32_t more = receivers_of(run, round, i, receivers);
         for (uint32_t j = 0; j < more; j++)
             post.push[post.count++] = (struct peer_push){
-                .slot = outgoing(run, i),
+                .slot = piece->bare ? NULL : outgoing(run, i),
                 .there = peer_slot(wire, receivers[j], run->member->rank, round->number[i]),
                 .from = wire->tuning.crossing == PEER_BY_ENGINE ? piece->room : 0,
                 .main_at = piece->main_at,
@@ -149,21 +149,33 @@ static struct peer_post pushes_of(const struct run *run, const struct peer_round
     return post;
 }
 
-/* What is encoded crosses. */
+/* What a copy engine does of it. */
+static bool push(const struct run *run, const struct peer_push *to, const struct peer_flow *flow,
+                 const struct peer_piece *piece)
+{
+    const struct gpu_peer_ops *peer = run->member->gpu->peer;
+    const coll_stream stream = run->lane->stream[PEER_CROSSING];
+    if (piece->bare)
+        return peer->move(to->there + PEER_HEAD_BYTES, flow->values + piece->at, piece->bytes, stream);
+    return to->from == 0 || peer->move(to->there, to->slot, to->from, stream);
+}
+
 static bool cross(const struct run *run, const struct peer_round *round)
 {
     const struct gpu_ops *gpu = run->member->gpu;
     struct peer_lane *lane = run->lane;
-    const coll_stream crossing = lane->stream[PEER_CROSSING], posting = lane->stream[PEER_POSTING];
-    const bool by_engine = run->member->peer->tuning.crossing == PEER_BY_ENGINE;
     const struct peer_post post = pushes_of(run, round);
     bool good = gpu->event_record(lane->encoded, lane->stream[PEER_ENCODING]) &&
-                gpu->event_follow(by_engine ? crossing : posting, lane->encoded);
-    for (uint32_t i = 0; i < post.count && by_engine && good; i++)
-        good = gpu->copy(post.push[i].there, post.push[i].slot, post.push[i].from, crossing);
-    if (good && by_engine)
-        good = gpu->event_record(lane->crossed, crossing) && gpu->event_follow(posting, lane->crossed);
-    return good && gpu->peer->post(&post, posting) && gpu->event_record(lane->posted[run->sent % PEER_DEPTH], posting);
+                gpu->event_follow(lane->stream[PEER_CROSSING], lane->encoded);
+    for (uint32_t i = 0, at = 0; i < round->count; i++) {
+        uint8_t receivers[PEER_RANKS_MAX];
+        for (uint32_t end = at + receivers_of(run, round, i, receivers); at < end && good; at++)
+            good = push(run, &post.push[at], round->flow[i], &round->piece[i]);
+    }
+    return good && gpu->event_record(lane->crossed, lane->stream[PEER_CROSSING]) &&
+           gpu->event_follow(lane->stream[PEER_POSTING], lane->crossed) &&
+           gpu->peer->post(&post, lane->stream[PEER_POSTING]) &&
+           gpu->event_record(lane->posted[run->sent % PEER_DEPTH], lane->stream[PEER_POSTING]);
 }
 
 static bool send_round(struct run *run)
@@ -179,12 +191,21 @@ static bool send_round(struct run *run)
 
 /* ---- Receiving --------------------------------------------------------------------------------------------------- */
 
+static uint8_t *slot_of(const struct run *run, const struct peer_round *round, uint32_t i)
+{
+    const struct coll_member *member = run->member;
+    return peer_slot(member->peer, member->rank, round->flow[i]->rank, round->number[i]);
+}
+
+/* Where the values of a piece are in the end. What is to be added up may stay where it has come. */
 static uint8_t *values_of(const struct run *run, const struct peer_round *round, uint32_t i)
 {
     const struct peer_wire *wire = run->member->peer;
     const struct peer_flow *flow = round->flow[i];
     if (flow->values != NULL)
         return flow->values + round->piece[i].at;
+    if (round->piece[i].bare)
+        return slot_of(run, round, i) + PEER_HEAD_BYTES;
     return wire->sums + (uint64_t)flow->rank * peer_sums_stride(wire);
 }
 
@@ -193,27 +214,37 @@ static struct strait_result *results_of(const struct run *run, uint32_t i)
     return run->member->peer->results + 2 * i;
 }
 
-static bool decode(const struct run *run, const struct peer_round *round)
+static bool decode_coded(const struct run *run, const struct peer_round *round)
 {
-    const struct coll_member *member = run->member;
     const struct strait_run how = codec_run(run, false);
     struct strait_region region[2 * PEER_RANKS_MAX];
     struct strait_decode_item item[2 * PEER_RANKS_MAX];
     uint32_t count = 0;
     for (uint32_t i = 0; i < round->count; i++) {
         const struct peer_piece *piece = &round->piece[i];
-        const uint8_t *slot = peer_slot(member->peer, member->rank, round->flow[i]->rank, round->number[i]);
+        if (piece->bare)
+            continue;
         const uint32_t parts = regions_of(piece, values_of(run, round, i), &region[count]);
         for (uint32_t part = 0; part < parts; part++, count++)
             item[count] = (struct strait_decode_item){
                 .dst = pages_of(&region[count]),
-                .src = slot + (part == 0 ? piece->main_at : piece->tail_at),
+                .src = slot_of(run, round, i) + (part == 0 ? piece->main_at : piece->tail_at),
                 .src_size = part == 0 ? piece->main_bound : piece->tail_bound,
                 .result = results_of(run, i) + part,
                 .flags = STRAIT_DECODE_AT_MOST,
             };
     }
-    return strait_decode_batch(member->codec, NULL, item, count, &how) == STRAIT_OK;
+    return count == 0 || strait_decode_batch(run->member->codec, NULL, item, count, &how) == STRAIT_OK;
+}
+
+static bool decode(const struct run *run, const struct peer_round *round)
+{
+    bool good = decode_coded(run, round);
+    for (uint32_t i = 0; i < round->count && good; i++)
+        if (round->piece[i].bare && round->flow[i]->values != NULL)
+            good = run->member->gpu->peer->move(values_of(run, round, i), slot_of(run, round, i) + PEER_HEAD_BYTES,
+                                                round->piece[i].bytes, run->lane->stream[PEER_DECODING]);
+    return good;
 }
 
 static bool add_up(const struct run *run, const struct peer_round *round)
@@ -246,8 +277,8 @@ static bool turn(const struct run *run, const struct peer_round *done, const str
     struct peer_turn turn = {.world = member->peer->world, .takes = done->count, .waits = next->count};
     for (uint32_t i = 0; i < done->count; i++)
         turn.taken[i] = (struct peer_taken){
-            .head = (void *)peer_slot(member->peer, member->rank, done->flow[i]->rank, done->number[i]),
-            .results = results_of(run, i),
+            .head = (void *)slot_of(run, done, i),
+            .results = done->piece[i].bare ? NULL : results_of(run, i),
             .source = (uint32_t)done->flow[i]->rank,
             .has_tail = done->piece[i].tail_bytes > 0,
         };
@@ -390,9 +421,23 @@ static unsigned split(struct coll_step *steps, unsigned count, struct run *runs)
     return members;
 }
 
-static coll_result failed(struct coll_member *member)
+/* What is queued goes on: the streams of the program wait for it, if they still can. */
+static bool give_up(struct run *run)
 {
-    peer_abort(member); /* the others learn of it from what is queued already */
+    const struct gpu_ops *gpu = run->member->gpu;
+    const coll_stream theirs = run->steps[0].call.stream;
+    for (int i = 0; run->lane != NULL && i < PEER_STREAMS; i++)
+        if (gpu->stream_capture(run->lane->stream[i]) == gpu->stream_capture(theirs))
+            (void)join_stream(run, run->lane->stream[i]);
+    return gpu->peer->order_record(run->member->peer->last, theirs);
+}
+
+static coll_result failed(struct run *runs, unsigned members, struct coll_member *member)
+{
+    for (unsigned i = 0; i < members; i++) {
+        peer_abort(runs[i].member); /* the others learn of it from what is queued already */
+        (void)on_gpu(&runs[i], give_up);
+    }
     member_fail(member, COLL_UNHANDLED_CUDA_ERROR, "an operation of the wire peer could not be launched");
     return COLL_UNHANDLED_CUDA_ERROR;
 }
@@ -404,20 +449,20 @@ static coll_result run_all(struct run *runs, unsigned members)
     bool more = true;
     for (unsigned i = 0; i < members; i++)
         if (!on_gpu(&runs[i], begin_run))
-            return failed(runs[i].member);
+            return failed(runs, members, runs[i].member);
     while (more) {
         more = false;
         for (unsigned i = 0; i < members; i++) {
             if (runs[i].current == runs[i].segments.count)
                 continue;
             if (!on_gpu(&runs[i], one_round))
-                return failed(runs[i].member);
+                return failed(runs, members, runs[i].member);
             more = true;
         }
     }
     for (unsigned i = 0; i < members; i++)
         if (!on_gpu(&runs[i], join_streams))
-            return failed(runs[i].member);
+            return failed(runs, members, runs[i].member);
     return COLL_SUCCESS;
 }
 

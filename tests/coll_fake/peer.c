@@ -85,7 +85,8 @@ static void run_post(coll_stream stream, void *argument)
     const struct peer_post *post = argument;
     (void)stream;
     for (uint32_t i = 0; i < post->count; i++)
-        push_rest(&post->push[i]);
+        if (post->push[i].slot != NULL)
+            push_rest(&post->push[i]);
     for (uint32_t i = 0; i < post->count && !is_broken(post->world); i++)
         say_ready(post->world, &post->push[i]);
 }
@@ -98,6 +99,8 @@ static int32_t verdict_of(const struct peer_world *world, const struct peer_take
         return STRAIT_ERR_IO;
     if (taken->head->magic != PEER_MAGIC || taken->head->number != number)
         return STRAIT_ERR_CORRUPT;
+    if (taken->results == NULL)
+        return STRAIT_OK;
     const int32_t main = taken->results[0].status;
     return main == STRAIT_OK && taken->has_tail != 0 ? taken->results[1].status : main;
 }

@@ -273,6 +273,15 @@ static bool order_follow(coll_stream stream, gpu_event event)
     return true;
 }
 
+static bool move(void *dst, const void *src, size_t size, coll_stream stream)
+{
+    const struct copying what = {dst, src, size};
+    if (!can_work(stream))
+        return false;
+    fake_queue(stream, run_copy, NULL, &what, sizeof(what));
+    return true;
+}
+
 KERNEL(claim, peer_claim)
 KERNEL(post, peer_post)
 KERNEL(turn, peer_turn)
@@ -284,6 +293,7 @@ static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
                                              .close = close_memory,
                                              .order_record = order_record,
                                              .order_follow = order_follow,
+                                             .move = move,
                                              .claim = claim,
                                              .post = post,
                                              .turn = turn};

@@ -20,7 +20,7 @@ mkdir -p "$out"
 rm -f "$out"/*.log
 parts=${PARTS:-right ipc trace times tuned}
 ops=${OPS:-all_gather sendrecv alltoall reduce_scatter all_reduce}
-tunings=${TUNINGS:-piece=8192 piece=32768 flat sms=120 kernel,blocks=64}
+tunings=${TUNINGS:-bare=0 bare=1 bare=3 bare=5 piece=65536 piece=16384,bare=3 kernel,bare=3,blocks=64}
 failed=0
 export NCCL_NVLS_ENABLE=0 CUDA_MODULE_LOADING=EAGER
 strait="STRAIT_COLL=compress STRAIT_COLL_WIRE=peer STRAIT_COLL_PAIRS=1 STRAIT_COLL_PRINT=1"
