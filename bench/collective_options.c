@@ -13,7 +13,8 @@
 
 const char *const collective_op_names[] = {"all_gather", "all_to_all", "reduce_scatter", "all_reduce", "sendrecv"};
 const char *const collective_type_names[] = {"bf16", "fp16", "fp32", "fp32-bf16"};
-const char *const collective_data_names[] = {"tensors", "random"};
+const char *const collective_data_names[] = {"weights", "gradients", "activations", "moments",
+                                             "squares", "other",     "tensors",     "random"};
 const char *const collective_links_names[] = {"as-is", "shm", "socket"};
 
 const char collective_usage[] =
@@ -23,7 +24,11 @@ const char collective_usage[] =
     "\n"
     "      --ops=LIST          of all_gather, all_to_all, reduce_scatter, all_reduce, sendrecv; all\n"
     "      --types=LIST        of bf16, fp16, fp32, and fp32-bf16: FP32 that carries BF16; bf16,fp32-bf16\n"
-    "      --data=LIST         of tensors, random (bits that cannot be compressed); tensors\n"
+    "      --data=LIST         of weights, gradients, activations, moments, squares (of moments), other: tensors of "
+    "that\n"
+    "                          kind, as their names tell; tensors: all, one behind the other; random: bits that "
+    "cannot\n"
+    "                          be compressed; each kind that the files have, by itself\n"
     "      --links=LIST        of as-is, shm (with NCCL_P2P_DISABLE=1), socket (and NCCL_SHM_DISABLE=1): what NCCL "
     "may\n"
     "                          use between the GPUs; as-is\n"
@@ -35,6 +40,7 @@ const char collective_usage[] =
     "      --env=NAME=VALUE    environment of the ranks, such as STRAIT_COLL=raw, once or more\n"
     "      --repeats=N         run everything N times in turn; 9\n"
     "      --warmups=N         calls of each row before; 3\n"
+    "      --singles=N         before all else N calls of each row, each alone: the slowest is told; 0\n"
     "      --iterations=N      calls of one repeat; as many as take 20 ms, up to 100\n"
     "      --timeout=SECONDS   for all rows of one kind of links; 300\n"
     "      --fault=flip        turn over one bit of a result: the bench has to notice\n"
@@ -128,6 +134,7 @@ enum {
     OPT_ENV,
     OPT_REPEATS,
     OPT_WARMUPS,
+    OPT_SINGLES,
     OPT_ITERATIONS,
     OPT_TIMEOUT,
     OPT_FAULT,
@@ -148,6 +155,7 @@ static const struct option long_options[] = {
     {"env", required_argument, NULL, OPT_ENV},
     {"repeats", required_argument, NULL, OPT_REPEATS},
     {"warmups", required_argument, NULL, OPT_WARMUPS},
+    {"singles", required_argument, NULL, OPT_SINGLES},
     {"iterations", required_argument, NULL, OPT_ITERATIONS},
     {"timeout", required_argument, NULL, OPT_TIMEOUT},
     {"fault", required_argument, NULL, OPT_FAULT},
@@ -190,6 +198,8 @@ static bool set_number_option(struct collective_options *options, int option, co
         return value_number("--repeats", text, 1, REPEATS_MAX, &options->repeats);
     case OPT_WARMUPS:
         return value_number("--warmups", text, 1, REPEATS_MAX, &options->warmups);
+    case OPT_SINGLES:
+        return value_number("--singles", text, 0, REPEATS_MAX, &options->singles);
     case OPT_ITERATIONS:
         return value_number("--iterations", text, 1, REPEATS_MAX, &options->iterations);
     case OPT_TIMEOUT:
@@ -237,15 +247,16 @@ static bool set_defaults(struct collective_options *options)
         memset(options->ops, true, sizeof(options->ops));
     if (!any(options->types, COLLECTIVE_TYPES))
         options->types[COLLECTIVE_BF16] = options->types[COLLECTIVE_FP32_BF16] = true;
-    if (!any(options->datas, COLLECTIVE_DATAS))
-        options->datas[COLLECTIVE_TENSORS] = true;
+    options->kinds = !any(options->datas, COLLECTIVE_DATAS);
+    if (options->kinds)
+        memset(options->datas, true, COLLECTIVE_TENSORS * sizeof(options->datas[0]));
     if (!any(options->links, COLLECTIVE_LINKS))
         options->links[COLLECTIVE_AS_IS] = true;
     if (options->size_count == 0) {
         memcpy(options->sizes, sizes, sizeof(sizes));
         options->size_count = sizeof(sizes) / sizeof(sizes[0]);
     }
-    return !options->datas[COLLECTIVE_TENSORS] || sources_complete(&options->sources);
+    return !any(options->datas, COLLECTIVE_RANDOM) || sources_complete(&options->sources);
 }
 
 bool collective_options_init(struct collective_options *options, int argc, char **argv)

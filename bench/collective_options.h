@@ -28,9 +28,16 @@ enum collective_type {
     COLLECTIVE_TYPES,
 };
 
+/* Tensors of one kind, told by their names; all of them; or none. */
 enum collective_data {
-    COLLECTIVE_TENSORS,
-    COLLECTIVE_RANDOM, /* bits without order, but for one that keeps sums finite */
+    COLLECTIVE_WEIGHTS,
+    COLLECTIVE_GRADIENTS,
+    COLLECTIVE_ACTIVATIONS,
+    COLLECTIVE_MOMENTS, /* means of gradients, as optimizers have them */
+    COLLECTIVE_SQUARES, /* and of their squares */
+    COLLECTIVE_OTHER,
+    COLLECTIVE_TENSORS, /* one behind the other, whatever they are */
+    COLLECTIVE_RANDOM,  /* bits without order, but for one that keeps sums finite */
     COLLECTIVE_DATAS,
 };
 
@@ -49,11 +56,13 @@ extern const char *const collective_links_names[COLLECTIVE_LINKS];
 
 struct collective_options {
     struct sources sources; /* inputs alone */
+    bool kinds;             /* no data was asked for: the kinds that the files have */
     bool ops[COLLECTIVE_OPS], types[COLLECTIVE_TYPES], datas[COLLECTIVE_DATAS], links[COLLECTIVE_LINKS];
     uint64_t sizes[COLLECTIVE_SIZES_MAX];
     unsigned size_count;
     uint32_t gpus; /* 0: all */
     uint32_t repeats, warmups;
+    uint32_t singles;    /* calls of each row that are measured alone, before all others */
     uint32_t iterations; /* of a repeat; 0: as many as take some milliseconds */
     uint32_t seconds;    /* that all rows of one kind of links may take */
     const char *library, *nccl;

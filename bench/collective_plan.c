@@ -34,9 +34,9 @@ struct collective_shape collective_shape_of(const struct collective_row *row, un
         .count = (row->op == COLLECTIVE_ALL_REDUCE || row->op == COLLECTIVE_SENDRECV ? whole : part) /
                  collective_type_bytes[row->type],
         .bus = bus[row->op],
-        .moved = row->op == COLLECTIVE_SENDRECV     ? whole
-                 : row->op == COLLECTIVE_ALL_REDUCE ? 2 * (whole - part)
-                                                    : whole - part,
+        .handed = row->op == COLLECTIVE_ALL_GATHER                                           ? part
+                  : row->op == COLLECTIVE_ALL_TO_ALL || row->op == COLLECTIVE_REDUCE_SCATTER ? whole - part
+                                                                                             : whole,
         .reduces = row->op == COLLECTIVE_REDUCE_SCATTER || row->op == COLLECTIVE_ALL_REDUCE,
     };
 
@@ -65,6 +65,41 @@ static void add_rows(struct collective_plan *plan, enum collective_data data, en
             add_row(plan, (struct collective_row){data, type, op, options->sizes[i]});
 }
 
+static bool has_data(const struct collective_plan *plan, enum collective_data data)
+{
+    bool found = false;
+
+    for (enum collective_type type = 0; type < COLLECTIVE_TYPES; type++)
+        found |= plan->values[data][type].bytes != NULL;
+    if (!found)
+        print_error(NULL, "--input: no values for %s of the types that are wanted", collective_data_names[data]);
+    return found;
+}
+
+static bool has_type(const struct collective_plan *plan, enum collective_type type)
+{
+    bool found = false;
+
+    for (enum collective_data data = 0; data < COLLECTIVE_DATAS; data++)
+        found |= plan->values[data][type].bytes != NULL;
+    if (!found)
+        print_error(NULL, "--input: no values for type %s", collective_type_names[type]);
+    return found;
+}
+
+/* What was asked for has rows. */
+static bool has_all(const struct collective_plan *plan)
+{
+    const struct collective_options *options = plan->options;
+    bool all = true;
+
+    for (enum collective_type type = 0; all && type < COLLECTIVE_TYPES; type++)
+        all = !options->types[type] || has_type(plan, type);
+    for (enum collective_data data = 0; all && data < COLLECTIVE_DATAS; data++)
+        all = options->kinds || !options->datas[data] || has_data(plan, data);
+    return all;
+}
+
 bool collective_plan_init(struct collective_plan *plan, const struct collective_options *options, unsigned ranks)
 {
     *plan = (struct collective_plan){.options = options, .ranks = ranks};
@@ -80,9 +115,10 @@ bool collective_plan_init(struct collective_plan *plan, const struct collective_
                 continue;
             if (!collective_values_init(&plan->values[data][type], data, type, &options->sources))
                 return false;
-            add_rows(plan, data, type);
+            if (plan->values[data][type].bytes != NULL)
+                add_rows(plan, data, type);
         }
-    return true;
+    return has_all(plan);
 }
 
 void collective_plan_fini(struct collective_plan *plan)
@@ -99,7 +135,7 @@ void collective_plan_fini(struct collective_plan *plan)
 static size_t result_bytes(const struct collective_plan *plan)
 {
     return sizeof(struct collective_result) +
-           (size_t)plan->options->repeats * COLLECTIVE_WAYS * plan->ranks * sizeof(uint64_t);
+           (size_t)(plan->options->repeats + plan->options->singles) * COLLECTIVE_WAYS * plan->ranks * sizeof(uint64_t);
 }
 
 static size_t shared_bytes(const struct collective_plan *plan)

@@ -24,9 +24,9 @@ struct collective_row {
 /* Sizes are multiples of 16 for each rank: `bytes` is what of `size` is left then, and what rates are made of. */
 struct collective_shape {
     uint64_t bytes, send_bytes, receive_bytes;
-    uint64_t moved; /* bytes that a rank has to hand to others, at least */
-    uint64_t count; /* NCCL's argument */
-    double bus;     /* bus bandwidth by algorithm bandwidth, as nccl-tests has it */
+    uint64_t handed; /* bytes that a rank hands to NCCL for others, in messages to each or one to all */
+    uint64_t count;  /* NCCL's argument */
+    double bus;      /* bus bandwidth by algorithm bandwidth, as nccl-tests has it */
     bool reduces;
     unsigned slots; /* buffers that take turns, so that small ones do not stay in the caches */
 };
@@ -47,7 +47,7 @@ struct collective_result {
     _Atomic uint32_t done;  /* ranks that came to its end */
     uint32_t iterations;
     struct collective_wire wire;
-    uint64_t ns[]; /* [repeat][way][rank], of one call */
+    uint64_t ns[]; /* [repeat][way][rank], of one call; single ones behind the repeats */
 };
 
 /* What a rank does, told when it comes to no end. */

@@ -242,6 +242,36 @@ static bool run_repeat(struct turn *turn, uint32_t repeat)
     return check(turn, repeat);
 }
 
+/* Zeros connect the ranks, which takes long and has nothing to do with values; then every call counts from the first
+ * on, which may be the one that does not fit. */
+static bool run_singles(struct turn *turn)
+{
+    const struct collective_options *options = turn->rank->plan->options;
+    struct rank *rank = turn->rank;
+    uint64_t ns;
+
+    if (options->singles == 0)
+        return true;
+    if (!gpu_fill(&rank->send, 0, turn->shape.slots * turn->shape.send_bytes, 0))
+        return false;
+    for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
+        note(rank, COLLECTIVE_WARMING, way);
+        if (!run_calls(turn, way, options->warmups, &ns))
+            return false;
+    }
+    if (!fill(turn))
+        return false;
+    for (uint32_t i = 0; i < options->singles * COLLECTIVE_WAYS; i++) {
+        enum collective_way way = i % COLLECTIVE_WAYS;
+        note(rank, COLLECTIVE_MEASURING, way);
+        if (!run_calls(
+                turn, way, 1,
+                collective_ns_of(rank->plan, turn->result, options->repeats + i / COLLECTIVE_WAYS, way, rank->number)))
+            return false;
+    }
+    return true;
+}
+
 static void read_wire(const struct turn *turn, struct collective_wire *wire)
 {
     collective_wire_read(&turn->rank->libraries[COLLECTIVE_STRAIT], turn->rank->comms[COLLECTIVE_STRAIT], turn->row->op,
@@ -260,10 +290,10 @@ static bool run_row(struct rank *rank, unsigned index)
     struct collective_wire before;
     uint64_t ns;
 
-    if (!fill(&turn))
-        return false;
     read_wire(&turn, &before);
     atomic_store(&rank->shared->places[rank->number].row, index);
+    if (!run_singles(&turn) || !fill(&turn))
+        return false;
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
         note(rank, COLLECTIVE_WARMING, way);
         if (!run_calls(&turn, way, plan->options->warmups, &ns))

@@ -7,8 +7,8 @@
 
 /* ---- Figures ----------------------------------------------------------------------------------------------------- */
 
-static double slowest(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
-                      enum collective_way way)
+double collective_slowest_ns(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
+                             enum collective_way way)
 {
     uint64_t most = 0;
 
@@ -27,15 +27,16 @@ void collective_figures_make(const struct collective_plan *plan, const struct co
 
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
         for (unsigned i = 0; i < repeats; i++)
-            samples[i] = slowest(plan, result, i, way);
+            samples[i] = collective_slowest_ns(plan, result, i, way);
         figures->ns[way] = spread_of(samples, repeats);
         figures->algbw[way] = (double)shape.bytes / figures->ns[way].p50;
         figures->busbw[way] = figures->algbw[way] * shape.bus;
     }
     for (unsigned i = 0; i < repeats; i++)
-        samples[i] = slowest(plan, result, i, COLLECTIVE_PLAIN) / slowest(plan, result, i, COLLECTIVE_STRAIT);
+        samples[i] = collective_slowest_ns(plan, result, i, COLLECTIVE_PLAIN) /
+                     collective_slowest_ns(plan, result, i, COLLECTIVE_STRAIT);
     figures->ratio =
-        result->wire.bytes == 0 ? 0 : (double)(shape.moved * result->wire.compressed) / (double)result->wire.bytes;
+        result->wire.bytes == 0 ? 0 : (double)(shape.handed * result->wire.compressed) / (double)result->wire.bytes;
     figures->speedup = spread_of(samples, repeats);
 }
 
@@ -74,7 +75,7 @@ static void print_head(const struct collective_report *report, FILE *stream)
     head_print(report->machine, report->line, stream);
     fprintf(stream, "devices   %u of %s, driver %d, runtime %d; NCCL %d, %s\n", report->plan->ranks, shared->gpu,
             shared->driver, shared->runtime, shared->nccl_version, shared->nccl);
-    if (options->datas[COLLECTIVE_TENSORS]) {
+    if (options->sources.input_count > 0) {
         fprintf(stream, "values    repeated from ");
         names_print(options->sources.inputs, options->sources.input_count, stream);
         fputc('\n', stream);
@@ -109,7 +110,7 @@ static void print_row(const struct collective_report *report, enum collective_li
     struct collective_figures figures;
 
     collective_figures_make(report->plan, row, result, samples, &figures);
-    fprintf(stream, "%-6s %-7s %-9s %-14s", collective_links_names[links], collective_data_names[row->data],
+    fprintf(stream, "%-6s %-11s %-9s %-14s", collective_links_names[links], collective_data_names[row->data],
             collective_type_names[row->type], collective_op_names[row->op]);
     print_size(row->size, stream);
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
@@ -141,13 +142,14 @@ bool collective_report_print(const struct collective_report *report, FILE *strea
     if (samples == NULL)
         return false;
     print_head(report, stream);
-    fprintf(stream, "\n%-6s %-7s %-9s %-14s %6s %10s %8s %8s %10s %8s %8s %6s %6s %6s %6s  check  way\n", "links",
+    fprintf(stream, "\n%-6s %-11s %-9s %-14s %6s %10s %8s %8s %10s %8s %8s %6s %6s %6s %6s  check  way\n", "links",
             "data", "type", "operation", "size", "NCCL us", "algbw", "busbw", "strait us", "algbw", "busbw", "x", "min",
             "max", "ratio");
     for (enum collective_links links = 0; links < COLLECTIVE_LINKS; links++)
         for (unsigned i = 0; i < report->plan->row_count; i++)
             if (collective_row_is_done(report, links, i))
                 print_row(report, links, i, samples, stream);
+    collective_singles_print(report, stream);
     free(samples);
     return true;
 }

@@ -23,6 +23,20 @@ struct collective_figures {
     struct spread speedup; /* time of plain by time of strait, of each repeat: above 1 strait is faster */
 };
 
+/* Of calls that were measured alone: of NCCL the median, of libstrait-coll that and the slowest. */
+struct collective_singles {
+    double plain, strait, slowest;
+    unsigned which; /* the slowest, from 0 */
+};
+
+/* The slowest rank's time of one call of a repeat; single ones are behind the repeats. */
+double collective_slowest_ns(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
+                             enum collective_way way);
+/* False: none were measured, or there is no memory. */
+bool collective_singles_make(const struct collective_plan *plan, struct collective_result *result,
+                             struct collective_singles *singles);
+void collective_singles_print(const struct collective_report *report, FILE *stream);
+
 /* `samples` has room for a number of each repeat. */
 void collective_figures_make(const struct collective_plan *plan, const struct collective_row *row,
                              struct collective_result *result, double *samples, struct collective_figures *figures);

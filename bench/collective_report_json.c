@@ -22,6 +22,19 @@ static void add_times(cJSON *way, const struct collective_plan *plan, struct col
     }
 }
 
+static void add_singles(cJSON *row, const struct collective_plan *plan, struct collective_result *result)
+{
+    struct collective_singles singles;
+
+    if (!collective_singles_make(plan, result, &singles))
+        return;
+    cJSON *object = cJSON_AddObjectToObject(row, "singles");
+    cJSON_AddNumberToObject(object, "nccl_p50_ns", singles.plain);
+    cJSON_AddNumberToObject(object, "strait_p50_ns", singles.strait);
+    cJSON_AddNumberToObject(object, "strait_max_ns", singles.slowest);
+    cJSON_AddNumberToObject(object, "slowest", singles.which + 1);
+}
+
 static cJSON *make_row(const struct collective_plan *plan, enum collective_links links,
                        const struct collective_row *row, struct collective_result *result, double *samples)
 {
@@ -50,6 +63,7 @@ static cJSON *make_row(const struct collective_plan *plan, enum collective_links
     cJSON_AddNumberToObject(object, "compressed", (double)result->wire.compressed);
     cJSON_AddNumberToObject(object, "wire_bytes", (double)result->wire.bytes);
     json_add_known(object, "ratio", figures.ratio);
+    add_singles(object, plan, result);
     cJSON_AddNumberToObject(object, "wrong", (double)atomic_load(&result->wrong));
     return object;
 }
@@ -67,7 +81,7 @@ static void add_machine(cJSON *root, const struct collective_report *report)
     cJSON_AddNumberToObject(root, "runtime", shared->runtime);
     cJSON_AddStringToObject(root, "nccl", shared->nccl);
     cJSON_AddNumberToObject(root, "nccl_version", shared->nccl_version);
-    if (options->datas[COLLECTIVE_TENSORS])
+    if (options->sources.input_count > 0)
         cJSON_AddItemToObject(root, "inputs",
                               cJSON_CreateStringArray(options->sources.inputs, (int)options->sources.input_count));
     cJSON_AddItemToObject(root, "environment",

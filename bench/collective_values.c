@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/collective_kinds.h"
 #include "bench/random.h"
 #include "internal/bytes.h"
 #include "tools/tensors.h"
@@ -92,14 +93,6 @@ static bool fill_random(struct collective_values *values, enum collective_type t
     return complete(values);
 }
 
-static bool has_only(const struct tensors *tensors, enum strait_element element)
-{
-    for (size_t i = 0; i < tensors->spans.count; i++)
-        if (tensors->spans.list[i].element != element)
-            return false;
-    return tensors->spans.count > 0;
-}
-
 /* The values of a span in the type that is wanted, behind what is there; returns their end. */
 static uint8_t *append(uint8_t *dst, const struct span *span, enum collective_type type)
 {
@@ -137,42 +130,42 @@ static bool take(struct collective_values *values, enum collective_type type, co
     return complete(values);
 }
 
-/* -1: failed, which stderr has been told; 0: there are none. */
-static int take_element(struct collective_values *values, enum collective_type type, enum strait_element element,
-                        const struct sources *sources)
+static bool is_wanted(const char *name, int data)
 {
-    struct class_rules *rules = class_rules_create();
-    struct tensors tensors = {0};
-    int taken = -1;
+    return data == COLLECTIVE_TENSORS || collective_kind_of(name) == (enum collective_data)data;
+}
 
-    if (rules == NULL)
-        print_error(NULL, "out of memory");
-    else if (tensors_open(&tensors, sources->inputs, sources->input_count, tensors_take_safetensors, rules,
-                          1u << element))
-        taken = !has_only(&tensors, element) ? 0 : take(values, type, &tensors) ? 1 : -1;
+/* Nothing, where the files have none. */
+static bool take_element(struct collective_values *values, enum collective_data data, enum collective_type type,
+                         enum strait_element element, const struct sources *sources)
+{
+    struct tensors tensors;
+    bool taken;
+
+    if (!tensors_open_wanted(&tensors, sources->inputs, sources->input_count, 1u << element, is_wanted, (int)data))
+        return false;
+    taken = tensors.spans.count == 0 || take(values, type, &tensors);
     tensors_close(&tensors);
-    class_rules_destroy(rules);
     return taken;
 }
 
-static bool fill_tensors(struct collective_values *values, enum collective_type type, const struct sources *sources)
+static bool fill_tensors(struct collective_values *values, enum collective_data data, enum collective_type type,
+                         const struct sources *sources)
 {
     static const enum strait_element first[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16, STRAIT_ELEMENT_FP32,
                                                 STRAIT_ELEMENT_BF16};
-    int taken = take_element(values, type, first[type], sources);
 
-    if (taken == 0 && type == COLLECTIVE_FP16)
-        taken = take_element(values, type, STRAIT_ELEMENT_BF16, sources);
-    if (taken == 0)
-        print_error(NULL, "--input: no values for type %s", collective_type_names[type]);
-    return taken > 0;
+    if (!take_element(values, data, type, first[type], sources))
+        return false;
+    return values->bytes != NULL || type != COLLECTIVE_FP16 ||
+           take_element(values, data, type, STRAIT_ELEMENT_BF16, sources);
 }
 
 bool collective_values_init(struct collective_values *values, enum collective_data data, enum collective_type type,
                             const struct sources *sources)
 {
     *values = (struct collective_values){0};
-    return data == COLLECTIVE_RANDOM ? fill_random(values, type) : fill_tensors(values, type, sources);
+    return data == COLLECTIVE_RANDOM ? fill_random(values, type) : fill_tensors(values, data, type, sources);
 }
 
 void collective_values_fini(struct collective_values *values)

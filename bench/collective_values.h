@@ -15,9 +15,10 @@ struct collective_values {
 
 extern const unsigned collective_type_bytes[COLLECTIVE_TYPES];
 
-/* Of tensors: those of the type, back to back. FP32_BF16 is made of BF16, and so is FP16 where the files have none: the
- * nearest, without infinities. False, which stderr has been told: none of them is there, or no memory. The caller must
- * collective_values_fini() it. */
+/* Of tensors: those of the kind and type, back to back; `bytes` stays NULL when the files have none. FP32_BF16 is made
+ * of BF16, and so is FP16 where the files have none: the nearest, without infinities. False, which stderr has been
+ * told: a file cannot be read, has too few values, or no memory. The caller must collective_values_fini() it either
+ * way. */
 bool collective_values_init(struct collective_values *values, enum collective_data data, enum collective_type type,
                             const struct sources *sources);
 void collective_values_fini(struct collective_values *values); /* safe on zeroes */

@@ -6,10 +6,13 @@
 #   nccl_tests.sh run TESTS LIBRARY   TESTS: the folder with all_gather_perf and the others, CHECKOUT/build;
 #                                     LIBRARY: libstrait-coll.so.0
 #
-#   MATRIX    small: BF16, two threads with a GPU each. full: more layouts, CUDA graphs, other types: small
+#   MATRIX    small: BF16, a thread for each GPU. full: more layouts, CUDA graphs, other types. show: BF16 in full with
+#             NCCL alone and some way in turn, all else (graphs, all types) for its results alone: small
 #   OPS       of those below: all             ROUNDS  that each is run with and without, in turn: 1
 #   GPUS      2                               ITERS   of nccl-tests, -n: 20
-#   WAYS      strait: with the library alone, where only results matter: "plain strait"
+#   CYCLES    of all sizes in each run: 1     BYTES   the largest size: 512M
+#   WAYS      plain: NCCL alone; strait: with the library, set as the environment says; auto, compress, raw: with this
+#             STRAIT_COLL. Of compress one round is enough: "plain strait"
 #   DATA      libstrait-nccl-tests-data.so: values that can be compressed in all_gather, alltoall and sendrecv, where
 #             nccl-tests has some that cannot, and the same ones in every round; none: those of nccl-tests
 #   OUT       folder of the logs: nccl-tests-out
@@ -45,10 +48,14 @@ failed=0
 
 # once OP CASE WAY ROUND OPTION...: one program; its output is $out/OP.CASE.WAY.ROUND.log, its errors .err beside it.
 once() {
-    local op=$1 name=$1.$2.$3.$4 preload=${DATA:-} code
+    local op=$1 name=$1.$2.$3.$4 preload=${DATA:-} set_way code
     [ "$3" = plain ] || preload=$library${DATA:+ $DATA}
+    case $3 in
+    plain | strait) set_way=STRAIT_COLL_PRINT=1 ;;
+    *) set_way=STRAIT_COLL=$3 ;;
+    esac
     shift 4
-    timeout --foreground -k 5 "${SECONDS_MAX:-120}" env ${preload:+"LD_PRELOAD=$preload"} STRAIT_COLL_PRINT=1 \
+    timeout --foreground -k 5 "${SECONDS_MAX:-120}" env ${preload:+"LD_PRELOAD=$preload"} STRAIT_COLL_PRINT=1 "$set_way" \
         "$tests/${op}_perf" "$@" >"$out/$name.log" 2>"$out/$name.err"
     code=$?
     echo "exit $code: ${op}_perf $*" >>"$out/$name.log"
@@ -68,23 +75,44 @@ both() {
     esac
     for round in $(seq "${ROUNDS:-1}"); do
         for way in $ways; do
+            # Nothing that is slow on purpose is measured again and again.
+            if [ "$way" = compress ] && [ "$ways" != compress ] && [ "$round" -gt 1 ]; then continue; fi
             if [ $SECONDS -ge "${SECONDS_ALL:-3600}" ]; then
                 echo "$op.$name.$way.$round" >>"$out/left-out"
             else
-                once "$op" "$name" $way "$round" "$@"
+                once "$op" "$name" "$way" "$round" "$@"
             fi
         done
     done
 }
 
 matrix() {
-    local every="-b 4 -e 512M -f 8" ragged="-b 1 -e 512M -f 8" five="-b 64K -e 256M -f 8"
+    local most=${BYTES:-512M} every ragged five="-b 64K -e 256M -f 8"
     local threads="-t $gpus -g 1" iters="-n ${ITERS:-20} -w 2 -c 1"
+    every="-b 4 -e $most -f 8" ragged="-b 1 -e $most -f 8"
     for op in $all_ops; do
         # shellcheck disable=SC2086
-        both "$op" bfloat16-threads -d bfloat16 $threads $every $iters
+        both "$op" bfloat16-threads -d bfloat16 $threads $every $iters -N "${CYCLES:-1}"
     done
-    [ "${MATRIX:-small}" = full ] || return 0
+    case ${MATRIX:-small} in
+    show) show ;;
+    full) full ;;
+    esac
+}
+
+# One process for all types, and one for graphs: each costs seconds to begin with.
+show() {
+    local ways=${ways#plain } ROUNDS=1
+    for op in $all_ops; do
+        # shellcheck disable=SC2086
+        {
+            both "$op" all-types -d all $threads $five -n 3 -w 1 -c 1
+            both "$op" bfloat16-graph -d bfloat16 $threads $ragged -n 5 -w 1 -c 1 -G 2
+        }
+    done
+}
+
+full() {
     for op in $all_ops; do
         # shellcheck disable=SC2086
         {
@@ -107,13 +135,16 @@ run() { # TESTS LIBRARY
     tests=$(realpath "$1") library=$(realpath "$2") ops=${OPS:-$all_ops} ways=${WAYS:-plain strait} gpus=${GPUS:-2} out=${OUT:-nccl-tests-out}
     [ -f "$library" ] || fail "no library $2"
     case ${MATRIX:-small} in
-    small | full) ;;
-    *) fail "MATRIX=$MATRIX is neither small nor full" ;;
+    small | full | show) ;;
+    *) fail "MATRIX=$MATRIX is none of small, full, show" ;;
     esac
-    case $ways in
-    "plain strait" | strait) ;;
-    *) fail "WAYS='$ways' is neither 'plain strait' nor strait" ;;
-    esac
+    for way in $ways; do
+        case $way in
+        plain | strait | raw | auto | compress) ;;
+        *) fail "WAYS: '$way' is none of plain, strait, raw, auto, compress" ;;
+        esac
+    done
+    [ "${ways#plain}" != "" ] || fail "WAYS: NCCL alone is nothing to compare with"
     for op in $ops; do
         case " $all_ops " in
         *" $op "*) ;;

@@ -14,20 +14,30 @@ struct coll_joining {
     coll_comm comm;
     int rank, ranks;
     struct coll_member *member; /* result: NULL when it stays raw */
-    char why[160];              /* result: why it does, or what was found of it */
+    char why[320];              /* result: why it does, or what was found of it */
 };
 
-/* One operation on its way. What is below `call` belongs to the plugin. */
+enum { COLL_PHASES_MAX = 2 };
+
+/* What was decided for a phase of an operation. */
+struct coll_phase {
+    uint64_t index; /* among those of its kind */
+    unsigned level;
+    unsigned key;
+};
+
+/* One operation on its way. What is below `wire` belongs to the plugin. */
 struct coll_step {
     struct coll_member *member;
     struct coll_call call;
-    uint64_t index; /* among those of its kind */
-    unsigned level; /* that it was decided to have */
-    unsigned key;
-    uint64_t wire; /* bytes that NCCL is handed */
-    bool peer;     /* it goes by the wire `peer`: what is below is not used */
+    unsigned phases; /* how often it is encoded, moved and decoded */
+    unsigned phase;  /* which of them is next, from 0 on */
+    uint64_t wire;   /* bytes that NCCL is handed */
+    struct coll_phase of[COLL_PHASES_MAX];
+    bool peer; /* it goes by the wire `peer`, in one phase: what is below is not used */
     struct coll_staging *staging;
-    size_t at; /* of its part of the staging memory */
+    size_t at;       /* of its part of the staging memory */
+    unsigned number; /* of its job, among those of the staging memory */
 };
 
 struct coll_engine_host {
@@ -47,8 +57,9 @@ struct coll_engine_ops {
      * what all ranks hold: all decide alike. `step` is to be run when it is. */
     bool (*decide)(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason);
-    /* The three parts of a run, for all steps of a group at once: encoding; what NCCL moves, in a group that is open;
-     * decoding, when that group has ended. Nothing waits. A failure leaves the communicator as one of NCCL's would. */
+    /* The three parts of a phase, for all steps of a group at once: encoding; what NCCL moves, in a group that is open;
+     * decoding, when that group has ended. Then come those steps that have another phase, together. Nothing waits. A
+     * failure leaves the communicator as one of NCCL's would. */
     coll_result (*encode)(struct coll_step *steps, unsigned count);
     coll_result (*move)(struct coll_step *steps, unsigned count);
     coll_result (*decode)(struct coll_step *steps, unsigned count);
@@ -56,11 +67,13 @@ struct coll_engine_ops {
     coll_result (*error)(struct coll_member *member);
     /* Ends what of ours runs on its GPU, at once. */
     void (*abort)(struct coll_member *member);
+    /* Nothing more will be asked of it: that it ends is no failure of the others'. */
+    void (*finish)(struct coll_member *member);
     /* When all that was asked for is over; after abort at once. */
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 2u
+#define COLL_ENGINE_VERSION 3u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL; NULL: why it cannot be used is in `why`. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

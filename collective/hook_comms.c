@@ -99,9 +99,23 @@ coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *m
     return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1);
 }
 
+/* What is under way on it is to end, and nothing of ours may go on waiting behind it. */
+static void give_up(coll_comm comm)
+{
+    struct coll_standing standing;
+    coll_track_ending(comm);
+    if (!coll_track_standing(comm, &standing) || standing.member == NULL)
+        return;
+    coll_thread.inside++;
+    coll_engine()->abort(standing.member);
+    coll_thread.inside--;
+}
+
 coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_count, coll_comm *made,
                                  coll_config *config, int flags)
 {
+    if ((flags & COLL_SHRINK_ABORT) != 0)
+        give_up(comm);
     return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1);
 }
 
@@ -116,7 +130,7 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
         ask(comm, &standing.rank, &standing.ranks);
         coll_track_ranks(comm, standing.rank, standing.ranks);
     }
-    if (standing.member != NULL)
+    if (standing.member != NULL && !standing.ending)
         *error = coll_engine()->error(standing.member);
     return result;
 }
@@ -164,13 +178,17 @@ coll_result coll_hook_CommAbort(coll_comm comm)
 
 coll_result coll_hook_CommFinalize(coll_comm comm)
 {
+    struct coll_standing standing;
     coll_track_ending(comm);
-    return COLL_NCCL(CommFinalize(comm));
+    coll_result result = COLL_NCCL(CommFinalize(comm));
+    if (result == COLL_SUCCESS && coll_track_standing(comm, &standing) && standing.member != NULL)
+        coll_engine()->finish(standing.member);
+    return result;
 }
 
 coll_result coll_hook_CommRevoke(coll_comm comm, int flags)
 {
-    coll_track_ending(comm);
+    give_up(comm);
     return COLL_NCCL(CommRevoke(comm, flags));
 }
 

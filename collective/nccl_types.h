@@ -37,6 +37,11 @@ enum {
     COLL_IN_PROGRESS = 7,
 };
 
+/* Flags that are looked at. */
+enum {
+    COLL_SHRINK_ABORT = 1,
+};
+
 /* Reductions that are looked at. */
 enum {
     COLL_SUM = 0,

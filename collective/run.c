@@ -27,27 +27,66 @@ static bool keep(const struct coll_step *step)
 /* What the engine calls, NCCL or what NCCL calls in turn, is not looked at. */
 typedef coll_result part(struct coll_step *steps, unsigned count);
 
+/* What has failed fails from now on: a program that never asks for errors must not go on with what did not arrive. */
+static coll_result error_of(const struct coll_step *steps, unsigned count)
+{
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++)
+        result = coll_engine()->error(steps[i].member);
+    return result;
+}
+
 static coll_result run(part *what, struct coll_step *steps, unsigned count)
 {
+    const bool begins = what == coll_engine()->encode;
+    const coll_result failed = begins ? error_of(steps, count) : COLL_SUCCESS;
+    if (failed != COLL_SUCCESS)
+        return failed;
     coll_thread.inside++;
     return coll_left(what(steps, count));
 }
 
-coll_result coll_run(const struct coll_step *step)
+static coll_result run_phase(struct coll_step *steps, unsigned count)
 {
     const struct coll_engine_ops *engine = coll_engine();
-    struct coll_step own = *step;
-    if (coll_thread.depth > 0)
-        return keep(step) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
-    coll_result result = run(engine->encode, &own, 1);
+    coll_result result = run(engine->encode, steps, count);
     if (result == COLL_SUCCESS)
         result = COLL_NCCL(GroupStart());
     if (result != COLL_SUCCESS)
         return result;
-    result = run(engine->move, &own, 1);
+    result = run(engine->move, steps, count);
     coll_result ended = COLL_NCCL(GroupEnd());
     result = result == COLL_SUCCESS ? ended : result;
-    return result == COLL_SUCCESS ? run(engine->decode, &own, 1) : result;
+    return result == COLL_SUCCESS ? run(engine->decode, steps, count) : result;
+}
+
+/* Those that have another phase, in their order; how many. */
+static unsigned next_phase(struct coll_step *steps, unsigned count)
+{
+    unsigned left = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (steps[i].phase + 1 < steps[i].phases) {
+            steps[left] = steps[i];
+            steps[left++].phase++;
+        }
+    return left;
+}
+
+static coll_result run_later_phases(struct coll_step *steps, unsigned count)
+{
+    coll_result result = COLL_SUCCESS;
+    while (result == COLL_SUCCESS && (count = next_phase(steps, count)) > 0)
+        result = run_phase(steps, count);
+    return result;
+}
+
+coll_result coll_run(const struct coll_step *step)
+{
+    struct coll_step own = *step;
+    if (coll_thread.depth > 0)
+        return keep(step) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
+    const coll_result result = run_phase(&own, 1);
+    return result == COLL_SUCCESS ? run_later_phases(&own, 1) : result;
 }
 
 void coll_run_forget(void)
@@ -70,6 +109,8 @@ coll_result coll_run_after_end(coll_result ended)
 {
     if (ended == COLL_SUCCESS && kept.count > 0)
         ended = run(coll_engine()->decode, kept.items, kept.count);
+    if (ended == COLL_SUCCESS)
+        ended = run_later_phases(kept.items, kept.count);
     coll_run_forget();
     return ended;
 }

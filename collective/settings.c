@@ -77,6 +77,7 @@ struct coll_settings coll_settings_read(void)
         .off = mode == 3,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .pairs = choice("STRAIT_COLL_PAIRS", switches, 2) == 1,
+        .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),
         .peer = setting("STRAIT_COLL_PEER"),

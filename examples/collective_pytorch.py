@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch over NCCL, unchanged, with or without libstrait-coll: FSDP2, DDP, all-to-all, and an all-gather in a CUDA graph.
+"""PyTorch over NCCL, unchanged, with or without libstrait-coll: FSDP2, DDP, all-to-all, all-reduce, CUDA graphs.
 
   LD_PRELOAD=libstrait-coll.so.0 torchrun --nproc-per-node=2 collective_pytorch.py [PART ...]
 
@@ -186,6 +186,61 @@ def run_all_to_all_uneven(device):
     say("all-to-all-uneven", f"sha256 {digest.text()}")
 
 
+def sums_of(values, dtype):
+    """Of two ranks every order gives this."""
+    return (values[0].float() + values[1].float()).to(dtype)
+
+
+def run_sums(device, kinds):
+    """In place, of odd counts too. Kinds are types of the values, and of what they are sent as."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for name, values_dtype, dtype in kinds:
+        digest = Digest()
+        for turn, count in enumerate((1, 1000, 4096 * 127 + 5, 1 << 22, (1 << 22) + 8191, 1 << 22)):
+            sent = [values_of(r, count, device, values_dtype, turn).to(dtype) for r in range(ranks)]
+            got = sent[rank].clone()
+            dist.all_reduce(got)
+            if ranks == 2:
+                require_same(f"all_reduce {name}, {count} values", got, sums_of(sent, dtype))
+            digest.add_tensor(got)
+        say(f"all-reduce-{name}", f"sha256 {digest.text()}")
+
+
+def run_all_reduce(device):
+    """BF16, and FP32 that carries it, as gradients do."""
+    run_sums(device, (("bf16", torch.bfloat16, torch.bfloat16), ("fp32-bf16", torch.bfloat16, torch.float32)))
+
+
+def run_all_reduce_full(device):
+    """Values with mantissas that need more room."""
+    run_sums(device, (("fp16", torch.float16, torch.float16), ("fp32", torch.float32, torch.float32)))
+
+
+def run_graph_sum(device):
+    """An all-reduce that is captured once and replayed, with other values each time."""
+    rank, ranks, count = dist.get_rank(), dist.get_world_size(), (1 << 21) + 9
+    values = torch.zeros(count, dtype=torch.bfloat16, device=device)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        dist.all_reduce(values)  # connects the ranks
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        dist.all_reduce(values)
+    digest = Digest()
+    for turn in range(REPLAYS):
+        sent = [values_of(r, count, device, turn=turn) for r in range(ranks)]
+        values.copy_(sent[rank])
+        graph.replay()
+        torch.cuda.synchronize()
+        if ranks == 2:
+            require_same(f"graph-sum, replay {turn}", values, sums_of(sent, torch.bfloat16))
+        digest.hash.update(struct.pack("<q", values.view(torch.int16).long().sum().item()))
+    say("graph-sum", f"{REPLAYS} replays sha256 {digest.text()}")
+
+
 def run_graph(device):
     """An all-gather that is captured once and replayed, with other values each time."""
     rank, ranks, count = dist.get_rank(), dist.get_world_size(), 1 << 21
@@ -221,7 +276,10 @@ PARTS = {
     "ddp-bf16": run_ddp_bf16,
     "all-to-all": run_all_to_all,
     "all-to-all-uneven": run_all_to_all_uneven,
+    "all-reduce": run_all_reduce,
+    "all-reduce-full": run_all_reduce_full,
     "graph": run_graph,
+    "graph-sum": run_graph_sum,
 }
 
 

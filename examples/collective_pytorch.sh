@@ -2,6 +2,7 @@
 # collective_pytorch.sh LIBSTRAIT_COLL [PART ...]: collective_pytorch.py on RANKS (2) GPUs, first as it is, then with the
 # library preloaded, and compares what the ranks printed: losses, parameters and all that arrived, bit for bit.
 #
+#   WAYS         with the library once for each of these, as STRAIT_COLL: what the environment says, else raw
 #   OUT          folder of the logs: a temporary one, which goes        SECONDS_MAX   that one run may take: 120
 #   RANKS_START  how to start the ranks: "torchrun --nproc-per-node=$RANKS"; one: each by itself, which is quicker
 #
@@ -12,6 +13,7 @@ set -uo pipefail
 library=$(realpath "$1")
 program=$(realpath "$(dirname "$0")")/collective_pytorch.py
 shift
+parts=("$@")
 ranks=${RANKS:-2}
 if [ -n "${OUT:-}" ]; then
     mkdir -p "$OUT"
@@ -77,14 +79,32 @@ run() { # NAME ENVIRONMENT... -- PART...
 }
 
 python3 -c 'import torch' 2>/dev/null || { echo "skipped: no PyTorch"; exit 77; }
-run plain -- "$@"
-run preloaded "LD_PRELOAD=$library" STRAIT_COLL_PRINT=1 -- "$@"
+run plain -- "${parts[@]}"
 grep '^rank ' "$out/plain.out" | sort >"$out/plain.lines"
-grep '^rank ' "$out/preloaded.out" | sort >"$out/preloaded.lines"
-cat "$out/preloaded.lines"
-grep -E -A40 '^strait-coll .* process' "$out/preloaded.err" | grep -vE '^(W|E|I|\[)[0-9]{4}' | tail -n 16
-if [ ! -s "$out/plain.lines" ] || ! diff "$out/plain.lines" "$out/preloaded.lines"; then
-    echo "they differ: without libstrait-coll (<) and with it (>)"
-    exit 1
-fi
-echo "the same with libstrait-coll and without: $(wc -l <"$out/plain.lines") lines"
+cat "$out/plain.lines"
+[ -s "$out/plain.lines" ] || exit 1
+
+# is_compressed LOG: does a report in it count any call that was?
+is_compressed() {
+    awk '$1 ~ /^(all_gather|all_to_all|reduce_scatter|all_reduce)$/ && $8 > 0 { found = 1 } END { exit !found }' "$1"
+}
+
+# compare WAY: with the library that way, and what it says of itself.
+compare() {
+    run "$1" "LD_PRELOAD=$library" "STRAIT_COLL=$1" STRAIT_COLL_PRINT=1 -- "${parts[@]}"
+    grep '^rank ' "$out/$1.out" | sort >"$out/$1.lines"
+    grep -E -A40 '^strait-coll .* process' "$out/$1.err" | grep -vE '^(W|E|I|\[)[0-9]{4}' | tail -n 16
+    if ! diff "$out/plain.lines" "$out/$1.lines"; then
+        echo "they differ: without libstrait-coll (<) and with it as $1 (>)"
+        exit 1
+    fi
+    if [ "$1" = compress ] && [ ${#parts[@]} -eq 0 ] && ! is_compressed "$out/$1.err"; then
+        echo "compress: nothing was compressed: $(grep -m 1 'stays raw' "$out/$1.err")"
+        exit 1
+    fi
+}
+
+for way in ${WAYS:-${STRAIT_COLL:-raw}}; do
+    compare "$way"
+done
+echo "the same with libstrait-coll (${WAYS:-${STRAIT_COLL:-raw}}) and without: $(wc -l <"$out/plain.lines") lines"

@@ -3,7 +3,7 @@
 # between an NCCL that moves bytes there and libstrait-coll in front of it. SCRATCH is overwritten.
 set -eu
 program=$(realpath "$1") coll=$(realpath "$2") nccl=$(realpath "$3")
-slice=$(realpath "$(dirname "$0")/data/kv-slice.safetensors")
+kv=$(realpath "$(dirname "$0")/data/kv-slice.safetensors") slice=$kv
 rm -rf "$4"
 mkdir -p "$4"
 cd "$4"
@@ -51,10 +51,40 @@ done
 bench --size 64K --types fp16,fp32 --data random --ops all_gather,sendrecv
 rows 2 '^as-is +random +fp16 '
 rows 2 '^as-is +random +fp32 '
-bench --size 64K --types fp16 --ops all_to_all # of BF16 tensors, rounded
-rows 1 '^as-is +tensors +fp16 '
+bench --size 64K --types fp16 --ops all_to_all --data other # of BF16 tensors, rounded
+rows 1 '^as-is +other +fp16 '
 FAKE_GPUS=3 bench --size 100000 --types bf16,fp32-bf16 # not divided by three; sums in the order of the ranks
-rows 10 '^as-is +tensors '
+rows 10 '^as-is +other '
+
+# Kinds are told from names; each that there is has rows of its own, and no values of others.
+python3 - kinds.safetensors <<MAKE
+import json, struct, sys
+header, data, at = {}, b"", 0
+for name, dtype, bits in (("layers.0.input_layernorm.weight", "BF16", 0x3f80), ("layers.0.q_proj.weight.grad", "BF16", 0x3a01),
+                          ("layers.0.mlp_input", "BF16", 0x4002), ("q_proj.exp_avg", "F32", 0x3903), ("q_proj.exp_avg_sq", "F32", 0x3804)):
+    values = struct.pack("<H", bits) * 4096 if dtype == "BF16" else struct.pack("<I", bits << 16) * 4096
+    header[name] = {"dtype": dtype, "shape": [4096], "data_offsets": [at, at + len(values)]}
+    data, at = data + values, at + len(values)
+text = json.dumps(header).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(text)) + text + data)
+MAKE
+slice=kinds.safetensors
+bench --size 64K --types bf16,fp32,fp32-bf16 --ops all_gather,reduce_scatter
+for data in weights gradients activations; do
+    rows 2 "^as-is +$data +bf16 "
+    rows 2 "^as-is +$data +fp32-bf16 "
+    rows 0 "^as-is +$data +fp32 "
+done
+rows 2 '^as-is +moments +fp32 '
+rows 2 '^as-is +squares +fp32 '
+rows 16 '^as-is '
+bench --size 64K --types bf16,fp32 --data moments,tensors --ops all_gather
+rows 1 '^as-is +moments +fp32 '
+rows 2 '^as-is +tensors '
+rows 3 '^as-is '
+refused 1 'no values for moments' --size 64K --types bf16 --data moments,weights
+refused 1 'no values for type fp32' --size 64K --types bf16,fp32 --data weights
+slice=$kv
 FAKE_GPUS=3 bench --size 64K --types bf16 --ops all_gather --gpus 2
 grep -q '^devices   2 of ' out || fail "--gpus: $(cat out)"
 
@@ -66,6 +96,18 @@ rows 2 '^socket '
 [ "$(grep -cE '(all_gather|sendrecv) .* ok +raw: ' out)" -eq 6 ] || fail "no way: $(cat out)"
 bench --size 64K --types bf16 --ops all_gather --env STRAIT_COLL=off
 grep -qE 'all_gather .* ok +-$' out || fail "a way that nobody told: $(cat out)"
+
+# Calls alone: of a row of one, the median is the slowest.
+bench --size 64K --types bf16 --ops all_gather --singles 1 --data tensors,random
+[ "$(sed -n '/^single calls/,$p' out | grep -cE '^as-is +(tensors|random) +bf16 +all_gather +0.1 MiB( +[0-9.]+){2} +[0-9.]+ +1 ')" -eq 2 ] ||
+    fail "no single calls: $(cat out)"
+sed -n '/^single calls/,$p' out | awk '/^as-is/ && $8 != $9 { exit 1 }' || fail "of one call, another is the slowest: $(cat out)"
+bench --size 64K --types bf16 --ops all_gather --singles 5 --json
+python3 - <<CHECK || fail "single calls as JSON: $(cat out)"
+import json
+singles = json.load(open("out"))["rows"][0]["singles"]
+assert 0 < singles["strait_p50_ns"] <= singles["strait_max_ns"] and 1 <= singles["slowest"] <= 5, singles
+CHECK
 
 # ---- For machines ----------------------------------------------------------------------------------------------------
 
@@ -100,9 +142,9 @@ MOVING_SPOIL=12 refused 1 'not as it has to be' --size 64K --types bf16 --ops al
 MOVING_DIE=9 refused 1 'rank 1 ended with exit status 3' --size 64K --types bf16 --ops all_gather
 # NCCL's calls of a row: 3 and 3 to begin with, 3 in each of two repeats. The 14th is in the second row.
 MOVING_HANG=14 refused 1 'did not end within 3 s' --size 64K,1M --types bf16 --ops all_gather --timeout 3
-grep -qE 'rank 1 warms up by NCCL alone: all_gather of tensors bf16, 1048576 bytes$' err ||
+grep -qE 'rank 1 warms up by NCCL alone: all_gather of other bf16, 1048576 bytes$' err ||
     fail "nobody knows where it hangs: $(cat err)"
-rows 1 '^as-is +tensors +bf16 +all_gather +64K '
+rows 1 '^as-is +other +bf16 +all_gather +64K '
 [ "$(grep -c " all_gather  " out)" -eq 1 ] || fail "rows that were not measured are shown: $(cat out)"
 refused 1 'moving: cannot' --size 64K --types fp16 --data random --ops all_reduce
 refused 1 'no values for type fp32' --types fp32

@@ -3,7 +3,8 @@
 set(coll_folder ${CMAKE_CURRENT_BINARY_DIR}/coll_engine)
 add_library(strait-coll-fake-gpu SHARED coll_fake/stream.c coll_fake/event.c)
 add_library(strait-coll-fake-nccl SHARED coll_fake/nccl_comm.c coll_fake/nccl_group.c coll_fake/nccl_move.c)
-add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/codec.c coll_fake/peer.c)
+add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/exchange.c coll_fake/peer.c
+    coll_fake/codec.c)
 add_library(strait-coll-tested SHARED ${PROJECT_SOURCE_DIR}/collective/exports.c ${PROJECT_SOURCE_DIR}/kernels/status.c)
 target_link_libraries(strait-coll-fake-gpu PRIVATE strait_options Threads::Threads)
 target_link_libraries(strait-coll-fake-nccl PRIVATE strait_options strait-coll-fake-gpu strait_coll_reduce)
@@ -42,10 +43,14 @@ if(NOT CMAKE_CROSSCOMPILING) # an emulator is in the way of what is preloaded
     add_dependencies(test_coll_preloaded strait-coll-tested strait-coll-fake-plugin)
 endif()
 strait_coll_test(groups TIMEOUT 240)
+strait_coll_test(sums TIMEOUT 240)
 strait_coll_test(overflow TIMEOUT 240)
 target_sources(test_coll_overflow PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/levels.c) # what is expected
+strait_coll_test(rings TIMEOUT 240)
 strait_coll_test(failures TIMEOUT 240)
 strait_coll_test(choices TIMEOUT 240)
+strait_coll_test(watch TIMEOUT 240)
+target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_peer_plan USES coll_engine LABELS collective)
 strait_coll_test(peer TIMEOUT 240)

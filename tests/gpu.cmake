@@ -31,10 +31,35 @@ if(STRAIT_HAVE_CUDA)
     strait_add_test(gpu_nccl COMMAND gpu_nccl LABELS gpu TIMEOUT 600)
 
     # A rank that dies: NCCL alone need not tell, but lets go; so has libstrait-coll.
-    add_executable(gpu_collective_kill gpu/collective_kill.c)
+    add_executable(gpu_collective_kill gpu/collective_kill.c gpu/collective_nccl.c)
     target_link_libraries(gpu_collective_kill PRIVATE strait_test_support CUDA::cudart_static ${CMAKE_DL_LIBS})
     add_dependencies(gpu_collective_kill strait-coll)
     strait_add_test(gpu_collective_kill COMMAND gpu_collective_kill $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
+    # What does not fit, in whatever groups, graphs and threads, between two GPUs.
+    add_executable(gpu_collective_rings gpu/collective_rings.c)
+    target_link_libraries(gpu_collective_rings PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
+        ${CMAKE_DL_LIBS})
+    add_dependencies(gpu_collective_rings strait-coll strait-coll-cuda)
+    strait_add_test(gpu_collective_rings COMMAND gpu_collective_rings $<TARGET_FILE:strait-coll> LABELS gpu
+        TIMEOUT 600)
+
+    # What does not fit. The same program is tried on fake GPUs, with ranks that are threads.
+    set(overflow_sources gpu/collective_overflow.c gpu/collective_world.c gpu/collective_nccl.c coll_engine/values.c)
+    add_executable(gpu_collective_overflow ${overflow_sources})
+    target_link_libraries(gpu_collective_overflow PRIVATE strait_test_support strait_coll_reduce CUDA::cudart_static
+        ${CMAKE_DL_LIBS})
+    add_dependencies(gpu_collective_overflow strait-coll)
+    strait_add_test(gpu_collective_overflow COMMAND gpu_collective_overflow $<TARGET_FILE:strait-coll> LABELS gpu
+        TIMEOUT 300 ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_PAIRS=1")
+    add_executable(fake_collective_overflow ${overflow_sources} coll_engine/cudart.c)
+    target_include_directories(fake_collective_overflow PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(fake_collective_overflow PRIVATE strait_test_support strait_coll_reduce strait-coll-fake-gpu
+        Threads::Threads ${CMAKE_DL_LIBS})
+    add_dependencies(fake_collective_overflow strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
+    strait_add_test(coll_overflow_program COMMAND fake_collective_overflow --threads $<TARGET_FILE:strait-coll-tested>
+        LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_PAIRS=1;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+
     strait_add_test(gpu_collective_pytorch COMMAND ${PROJECT_SOURCE_DIR}/examples/collective_pytorch.sh
         $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
 endif()

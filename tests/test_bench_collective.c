@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/collective_kinds.h"
 #include "bench/collective_plan.h"
 #include "bench/collective_report.h"
 #include "internal/bytes.h"
@@ -63,6 +64,30 @@ END_TEST
 
 static const struct sources no_sources;
 
+START_TEST(names_tell_what_tensors_are_of)
+{
+    static const struct {
+        const char *name;
+        enum collective_data kind;
+    } names[] = {
+        {"model.layers.3.input_layernorm.weight", COLLECTIVE_WEIGHTS},
+        {"layers.1.mlp.down_proj.weight_fp32", COLLECTIVE_WEIGHTS},
+        {"q_proj.bias", COLLECTIVE_WEIGHTS},
+        {"layers.1.mlp.down_proj.grad_bf16", COLLECTIVE_GRADIENTS},
+        {"lm_head.weight.grad", COLLECTIVE_GRADIENTS},
+        {"layers.1.mlp_input_bf16", COLLECTIVE_ACTIVATIONS},
+        {"hidden_states.4", COLLECTIVE_ACTIVATIONS},
+        {"lm_head.weight.exp_avg", COLLECTIVE_MOMENTS},
+        {"lm_head.weight.exp_avg_sq", COLLECTIVE_SQUARES},
+        {"layers.3.k", COLLECTIVE_OTHER},
+        {"", COLLECTIVE_OTHER},
+    };
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        ck_assert_msg(collective_kind_of(names[i].name) == names[i].kind, "%s", names[i].name);
+}
+END_TEST
+
 START_TEST(random_values_are_finite_and_widened_ones_have_no_low_bits)
 {
     static const uint64_t masks[] = {0xBFFFBFFFBFFFBFFF, 0xBFFFBFFFBFFFBFFF, 0xBFFFFFFFBFFFFFFF, 0xBFFF0000BFFF0000};
@@ -118,12 +143,12 @@ END_TEST
 START_TEST(shapes_are_those_of_nccl_tests)
 {
     static const struct {
-        uint64_t send, receive, count, moved;
+        uint64_t send, receive, count, handed;
         double bus;
-    } of[] = {{1 << 20, 4 << 20, 1 << 19, 3 << 20, 0.75},
+    } of[] = {{1 << 20, 4 << 20, 1 << 19, 1 << 20, 0.75},
               {4 << 20, 4 << 20, 1 << 19, 3 << 20, 0.75},
               {4 << 20, 1 << 20, 1 << 19, 3 << 20, 0.75},
-              {4 << 20, 4 << 20, 1 << 21, 6 << 20, 1.5},
+              {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1.5},
               {4 << 20, 4 << 20, 1 << 21, 4 << 20, 1}};
 
     for (enum collective_op op = 0; op < COLLECTIVE_OPS; op++) {
@@ -134,7 +159,7 @@ START_TEST(shapes_are_those_of_nccl_tests)
         ck_assert_uint_eq(shape.receive_bytes, of[op].receive);
         ck_assert_uint_eq(shape.count, of[op].count);
         ck_assert(shape.bus == of[op].bus);
-        ck_assert_uint_eq(shape.moved, of[op].moved);
+        ck_assert_uint_eq(shape.handed, of[op].handed);
         ck_assert(shape.reduces == (op == COLLECTIVE_REDUCE_SCATTER || op == COLLECTIVE_ALL_REDUCE));
         ck_assert_uint_eq(shape.slots, 16);
         row.size = (uint64_t)1 << 30;
@@ -218,6 +243,7 @@ int main(void)
     tcase_add_test(tcase, every_fp16_number_comes_back);
     tcase_add_test(tcase, fp16_is_rounded_to_the_nearest_and_ties_to_even);
     tcase_add_test(tcase, bf16_is_rounded_to_the_nearest_and_ties_to_even);
+    tcase_add_test(tcase, names_tell_what_tensors_are_of);
     tcase_add_test(tcase, random_values_are_finite_and_widened_ones_have_no_low_bits);
     tcase_add_test(tcase, sums_are_made_in_fp32_and_rounded_once);
     tcase_add_test(tcase, ranks_and_slots_send_different_parts_of_the_pattern);

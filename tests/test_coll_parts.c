@@ -2,7 +2,9 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "collective/engine/head.h"
 #include "collective/engine/levels.h"
+#include "collective/engine/phase.h"
 #include "collective/engine/plan.h"
 #include "collective/engine/shape.h"
 
@@ -16,58 +18,155 @@ START_TEST(shares_of_higher_levels_are_larger_and_end_raw)
 {
     unsigned before = levels_share(types[_i], 0);
     ck_assert_uint_gt(before, 0);
-    for (unsigned level = 1; level < 10; level++) {
+    for (unsigned level = 1; level < 100; level++) {
         const unsigned share = levels_share(types[_i], level);
         ck_assert_uint_lt(share, 1024);
-        ck_assert(share == 0 || (before != 0 && share > before));
+        ck_assert(share == 0 || (before != 0 && share > before && share - before <= 8));
         before = share;
     }
     ck_assert_uint_eq(before, 0);
 }
 END_TEST
 
-START_TEST(one_overflow_alone_is_no_step)
+START_TEST(levels_are_the_lowest_that_fit)
 {
-    struct level level = {0};
-    ck_assert(!levels_overflowed(&level, 10));
-    ck_assert(!levels_overflowed(&level, 75)); /* 65 later */
-    ck_assert(levels_overflowed(&level, 139)); /* 64 later */
+    unsigned level = 0;
+    for (; levels_share(types[_i], level) != 0; level++) {
+        ck_assert_uint_eq(levels_fitting(types[_i], levels_share(types[_i], level)), level);
+        ck_assert_uint_eq(levels_fitting(types[_i], levels_share(types[_i], level) + 1), level + 1);
+    }
+    ck_assert_uint_eq(levels_fitting(types[_i], 0), 0);
+    ck_assert_uint_eq(levels_fitting(types[_i], 1024), level);
 }
 END_TEST
 
-START_TEST(steps_begin_where_agreed_and_rest_longer_each_time)
+START_TEST(one_overflow_alone_is_no_step)
 {
     struct level level = {0};
-    uint64_t from = 100, rest = 1024;
-    for (unsigned step = 0; step < 14; step++) {
-        ck_assert(!levels_overflowed(&level, from - 20));
-        ck_assert(levels_overflowed(&level, from - 10));
-        const unsigned before = levels_at(&level, from - 1);
-        levels_step(&level, from - 10, from);
-        ck_assert_uint_eq(levels_at(&level, from - 1), before);
-        ck_assert_uint_eq(levels_at(&level, from), before + 1);
-        ck_assert_uint_eq(levels_at(&level, from + rest - 1), before + 1);
-        ck_assert_uint_eq(levels_at(&level, from + rest), 0);
-        /* Those under way since before the step change nothing. */
-        ck_assert(!levels_overflowed(&level, from - 1));
-        ck_assert(!levels_overflowed(&level, from - 1));
-        from += rest + 100;
-        rest = rest < 1 << 20 ? 2 * rest : rest;
+    ck_assert(!levels_overflowed(&level, 10, 9));
+    ck_assert(!levels_overflowed(&level, 75, 3)); /* 65 later */
+    ck_assert(levels_overflowed(&level, 139, 2)); /* 64 later */
+    levels_step(&level, 139, 150);
+    ck_assert_uint_eq(levels_at(&level, 150), 3); /* not of the first, which was alone */
+}
+END_TEST
+
+START_TEST(steps_go_to_what_was_needed)
+{
+    struct level level = {0};
+    ck_assert(!levels_overflowed(&level, 1, 4) && levels_overflowed(&level, 2, 3));
+    levels_step(&level, 2, 5);
+    ck_assert_uint_eq(levels_at(&level, 4), 0); /* as far back as it matters */
+    ck_assert_uint_eq(levels_at(&level, 5), 4);
+    /* Those under way since before the step change nothing. */
+    ck_assert(!levels_overflowed(&level, 3, 20) && !levels_overflowed(&level, 4, 20));
+    ck_assert(!levels_overflowed(&level, 6, 6) && levels_overflowed(&level, 7, 6));
+    levels_step(&level, 7, 9);
+    ck_assert_uint_eq(levels_at(&level, 8), 4);
+    ck_assert_uint_eq(levels_at(&level, 9), 6);
+    ck_assert_uint_eq(levels_at(&level, 9 + 1023), 6);
+    ck_assert_uint_eq(levels_at(&level, 9 + 1024), 0);
+}
+END_TEST
+
+/* Of operations of different sizes what fits in one may be no room in another. */
+START_TEST(steps_go_up_whatever_was_needed)
+{
+    struct level level = {0};
+    for (unsigned step = 1; step < 50; step++) {
+        const uint64_t at = 10 * step;
+        ck_assert(!levels_overflowed(&level, at, 0) && levels_overflowed(&level, at + 1, 1));
+        levels_step(&level, at + 1, at + 2);
+        ck_assert_uint_eq(levels_at(&level, at + 2), step);
     }
 }
 END_TEST
 
-START_TEST(steps_within_a_span_go_up)
+/* Operations after a rest that have little room while it is not known whether that will do. */
+enum { EVERY = 61, TRIES = 16 };
+
+START_TEST(tries_are_few)
 {
     struct level level = {0};
-    ck_assert(!levels_overflowed(&level, 1) && levels_overflowed(&level, 2));
+    unsigned tried = 0;
+    ck_assert(!levels_overflowed(&level, 0, 7) && levels_overflowed(&level, 1, 7));
+    levels_step(&level, 1, 3);
+    for (uint64_t i = 3; i < 3 + 1024; i++)
+        ck_assert_uint_eq(levels_at(&level, i), 7);
+    for (uint64_t i = 0; i < TRIES * EVERY; i++) {
+        ck_assert_uint_eq(levels_at(&level, 3 + 1024 + i), i % EVERY == 0 ? 0 : 7);
+        tried += i % EVERY == 0;
+    }
+    ck_assert_uint_eq(tried, TRIES);
+    for (uint64_t i = 0; i < 100; i++)
+        ck_assert_uint_eq(levels_at(&level, 3 + 1024 + TRIES * EVERY + i), 0);
+}
+END_TEST
+
+START_TEST(rests_get_longer_while_tries_fail)
+{
+    struct level level = {0};
+    uint64_t from = 100, rest = 1024;
+    ck_assert(!levels_overflowed(&level, from - 20, 7) && levels_overflowed(&level, from - 10, 7));
+    levels_step(&level, from - 10, from);
+    for (unsigned try = 0; try < 10; try++) {
+        ck_assert_uint_eq(levels_at(&level, from), 7);
+        ck_assert_uint_eq(levels_at(&level, from + rest - 1), 7);
+        ck_assert_uint_eq(levels_at(&level, from + rest), 0);
+        const uint64_t at = from + rest + EVERY * try; /* one is enough */
+        ck_assert(levels_overflowed(&level, at, 7));
+        levels_step(&level, at, at + 3);
+        ck_assert_uint_eq(levels_at(&level, at + 2), 7);
+        ck_assert_uint_eq(levels_at(&level, at), 0);
+        from = at + 3;
+        rest = rest < 16384 ? 2 * rest : rest;
+    }
+}
+END_TEST
+
+START_TEST(a_try_that_fails_goes_to_what_was_needed_lately)
+{
+    struct level level = {0};
+    ck_assert(!levels_overflowed(&level, 1, 7) && levels_overflowed(&level, 2, 7));
     levels_step(&level, 2, 5);
-    ck_assert(!levels_overflowed(&level, 6) && levels_overflowed(&level, 7));
-    levels_step(&level, 7, 9);
-    ck_assert_uint_eq(levels_at(&level, 4), 0); /* as far back as it matters */
-    ck_assert_uint_eq(levels_at(&level, 8), 1);
-    ck_assert_uint_eq(levels_at(&level, 9), 2);
-    ck_assert_uint_eq(levels_at(&level, 9 + 2048), 0);
+    ck_assert(levels_overflowed(&level, 5 + 1024, 4));
+    levels_step(&level, 5 + 1024, 1040);
+    ck_assert_uint_eq(levels_at(&level, 1039), 7);
+    ck_assert_uint_eq(levels_at(&level, 1040), 4);
+}
+END_TEST
+
+START_TEST(levels_stay_down_when_tries_hold)
+{
+    struct level level = {0};
+    const uint64_t first = 5 + 1024, down = 1040 + 2048 + TRIES * EVERY;
+    ck_assert(!levels_overflowed(&level, 1, 7) && levels_overflowed(&level, 2, 7));
+    levels_step(&level, 2, 5);
+    ck_assert(levels_overflowed(&level, first, 7)); /* fails once: 2048 */
+    levels_step(&level, first, 1040);
+    ck_assert(!levels_overflowed(&level, down, 3)); /* as at first */
+    ck_assert_uint_eq(levels_at(&level, down + 1), 0);
+    ck_assert(levels_overflowed(&level, down + 2, 2));
+    levels_step(&level, down + 2, down + 10);
+    ck_assert_uint_eq(levels_at(&level, down + 10 + 1023), 3);
+    ck_assert_uint_eq(levels_at(&level, down + 10 + 1024), 0);
+}
+END_TEST
+
+/* ---- Heads ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(every_bit_of_a_head_changes_its_sum)
+{
+    struct message_head head = {.magic = MESSAGE_MAGIC, .main_bytes = 123456, .row = {5}, .most = 200000};
+    const uint64_t sum = head_sum(&head);
+    ck_assert_uint_eq(sizeof(head), HEAD_BYTES);
+    for (size_t bit = 0; bit < 8 * offsetof(struct message_head, sum); bit++) {
+        uint8_t *byte = (uint8_t *)&head + bit / 8;
+        *byte ^= (uint8_t)(1u << bit % 8);
+        ck_assert_uint_ne(head_sum(&head), sum);
+        *byte ^= (uint8_t)(1u << bit % 8);
+    }
+    ck_assert_uint_eq(head_sum(&head), sum);
 }
 END_TEST
 
@@ -111,23 +210,57 @@ END_TEST
 START_TEST(shapes_end_where_levels_do)
 {
     struct shape shape;
-    for (unsigned level = 0; level < 5; level++)
+    for (unsigned level = 0; level < 100; level++)
         ck_assert(shape_of(&shape, types[_i], 1 << 20, level) == (levels_share(types[_i], level) != 0));
+}
+END_TEST
+
+/* ---- Phases ------------------------------------------------------------------------------------------------------ */
+
+START_TEST(all_reduce_of_many_scatters_sums_and_gathers_them)
+{
+    static const uint64_t sizes[] = {100, 32768, 131072, 131073, 1000003};
+    static uint8_t send[1], receive[1];
+    const int ranks = 3 + _i / COUNT(sizes);
+    struct coll_call call = {.operation = COLL_ALL_REDUCE, .send = send, .receive = receive, .type = COLL_BF16};
+    size_t seen = 0;
+    call.count = sizes[_i % COUNT(sizes)];
+    for (int rank = 0; rank < ranks; rank++) {
+        const struct coll_member member = {.rank = rank, .ranks = ranks};
+        ck_assert_uint_eq(phase_count(&member, &call), 2);
+        const struct coll_call first = phase_call(&member, &call, 0), second = phase_call(&member, &call, 1);
+        const struct coll_call rest = phase_rest(&member, &call, 0);
+        ck_assert(first.operation == COLL_REDUCE_SCATTER && second.operation == COLL_ALL_GATHER);
+        ck_assert(first.send == send && (uint8_t *)first.receive == receive + 2 * seen);
+        ck_assert(second.send == first.receive && second.receive == receive && second.count == first.count);
+        ck_assert_uint_eq(2 * seen % 16, 0);
+        seen += first.count;
+        ck_assert((uint8_t *)rest.receive == receive + 2 * (size_t)ranks * first.count);
+        ck_assert((const uint8_t *)rest.send == send + 2 * (size_t)ranks * first.count);
+        ck_assert_uint_eq((size_t)ranks * first.count + rest.count, call.count);
+        ck_assert_uint_lt(rest.count, 8 * (size_t)ranks);
+        ck_assert_uint_eq(phase_rest(&member, &call, 1).count, 0);
+    }
 }
 END_TEST
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* By operation, of four ranks of which this one is the third: messages out and in, and of these coded. */
+/* By operation and phase, of four ranks, or of two, of which this one is the last but one or the last: messages out and
+ * in, and of these coded. */
 struct expected {
     enum coll_operation operation;
+    int ranks;
+    unsigned phase;
     uint32_t out, in, coded_out, coded_in;
     bool reduces;
 };
 
 static const struct expected plans[] = {
-    {COLL_ALL_GATHER, 1, 4, 1, 3, false}, {COLL_ALL_TO_ALL, 4, 4, 3, 3, false}, {COLL_REDUCE_SCATTER, 4, 4, 3, 3, true},
-    {COLL_ALL_REDUCE, 1, 4, 1, 3, true},  {COLL_SEND, 1, 0, 1, 0, false},       {COLL_RECV, 0, 1, 0, 1, false},
+    {COLL_ALL_GATHER, 4, 0, 1, 4, 1, 3, false},    {COLL_ALL_TO_ALL, 4, 0, 4, 4, 3, 3, false},
+    {COLL_REDUCE_SCATTER, 4, 0, 4, 4, 3, 3, true}, {COLL_ALL_REDUCE, 2, 0, 1, 2, 1, 1, true},
+    {COLL_ALL_REDUCE, 4, 0, 4, 4, 3, 3, true},     {COLL_ALL_REDUCE, 4, 1, 1, 4, 1, 3, false},
+    {COLL_SEND, 4, 0, 1, 0, 1, 0, false},          {COLL_RECV, 4, 0, 0, 1, 0, 1, false},
 };
 
 static struct coll_call call_of(const struct expected *expected, uint8_t *send, uint8_t *receive)
@@ -135,7 +268,7 @@ static struct coll_call call_of(const struct expected *expected, uint8_t *send, 
     return (struct coll_call){.operation = expected->operation,
                               .send = send,
                               .receive = receive,
-                              .count = 50001, /* pages and a tail */
+                              .count = expected->operation == COLL_ALL_REDUCE ? 200005 : 50001, /* pages and a tail */
                               .type = COLL_BF16,
                               .peer = 1};
 }
@@ -144,11 +277,11 @@ struct span {
     size_t from, to;
 };
 
-static void check_list(const struct plan *plan, const struct coll_call *call, uint32_t coded, bool encoding)
+static void check_list(const struct plan *plan, uint32_t coded, bool encoding)
 {
     static uint8_t staging[1];
     struct codec_list list;
-    ck_assert(plan_list(&list, plan, call, staging, encoding));
+    ck_assert(plan_list(&list, plan, staging, encoding));
     ck_assert_uint_eq(list.count, 2 * coded);
     for (unsigned i = 0; i < list.count; i++) {
         const uint8_t *chunk = encoding ? (const uint8_t *)list.encode[i].dst : list.decode[i].src;
@@ -165,18 +298,20 @@ static void check_list(const struct plan *plan, const struct coll_call *call, ui
 START_TEST(plans_place_everything_apart)
 {
     const struct expected *expected = &plans[_i];
-    const struct coll_member member = {.codec = strait_codec_get("scalar"), .rank = 2, .ranks = 4};
+    const struct coll_member member = {
+        .codec = strait_codec_get("scalar"), .rank = expected->ranks / 2, .ranks = expected->ranks};
     static uint8_t send[8], receive[8];
     const struct coll_call call = call_of(expected, send, receive);
     struct plan plan;
-    ck_assert(plan_of(&plan, &member, &call, 0) && plan_measure(&plan, &member, &call));
+    ck_assert(plan_of(&plan, &member, &call, expected->phase, 0) && plan_measure(&plan, &member));
     ck_assert(plan.out == expected->out && plan.in == expected->in && plan.reduces == expected->reduces);
     ck_assert(plan.sends == (expected->out > 0) && plan.receives == (expected->in > 0));
     const struct span parts[] = {
         {plan.out_at, plan.out_at + plan.out * plan.shape.encoded},
         {plan.in_at, plan.in_at + plan.in * plan.shape.message},
         {plan.scratch_at, plan.scratch_at + (plan.reduces ? plan.in * plan.raw : 0)},
-        {plan.found_at, plan.found_at + 4},
+        {plan.rest_at, plan.rest_at + 4 * 2 * plan.rest.count},
+        {plan.found_at, plan.found_at + 4 * plan.in},
         {plan.results_at,
          plan.results_at + 2 * (expected->coded_out > expected->coded_in ? expected->coded_out : expected->coded_in) *
                                sizeof(struct strait_result)},
@@ -188,13 +323,13 @@ START_TEST(plans_place_everything_apart)
         ck_assert_uint_eq(parts[i].from % 256, 0);
     }
     if (plan.sends)
-        check_list(&plan, &call, expected->coded_out, true);
+        check_list(&plan, expected->coded_out, true);
     if (plan.receives)
-        check_list(&plan, &call, expected->coded_in, false);
+        check_list(&plan, expected->coded_in, false);
 }
 END_TEST
 
-START_TEST(keys_of_a_pair_differ_by_peer_direction_and_type)
+START_TEST(keys_differ_by_peer_direction_phase_and_type)
 {
     enum { RANKS = 5, MOST = 64 };
     const struct coll_member member = {.ranks = RANKS};
@@ -205,9 +340,10 @@ START_TEST(keys_of_a_pair_differ_by_peer_direction_and_type)
         if (!pair && operation != COLL_ALL_GATHER && operation != COLL_ALL_REDUCE && operation != COLL_ALL_TO_ALL &&
             operation != COLL_REDUCE_SCATTER)
             continue;
-        for (int i = 0; i < (pair ? RANKS : 1) * 3; i++) {
+        for (int i = 0; i < (pair ? RANKS : operation == COLL_ALL_REDUCE ? 2 : 1) * 3; i++) {
             const struct coll_call call = {.operation = operation, .type = types[i % 3], .peer = i / 3};
-            const unsigned key = member_key(&member, &call);
+            const unsigned key = member_key(&member, &call, pair ? 0 : (unsigned)i / 3);
+            ck_assert_int_eq(member_key_type(key), types[i % 3]);
             ck_assert_uint_lt(key, member_keys(&member));
             ck_assert(!seen[key]);
             seen[key] = true;
@@ -221,13 +357,20 @@ int main(void)
     Suite *suite = suite_create("coll_parts");
     TCase *tests = tcase_create("parts");
     tcase_add_loop_test(tests, shares_of_higher_levels_are_larger_and_end_raw, 0, COUNT(types));
+    tcase_add_loop_test(tests, levels_are_the_lowest_that_fit, 0, COUNT(types));
     tcase_add_test(tests, one_overflow_alone_is_no_step);
-    tcase_add_test(tests, steps_begin_where_agreed_and_rest_longer_each_time);
-    tcase_add_test(tests, steps_within_a_span_go_up);
+    tcase_add_test(tests, steps_go_to_what_was_needed);
+    tcase_add_test(tests, steps_go_up_whatever_was_needed);
+    tcase_add_test(tests, tries_are_few);
+    tcase_add_test(tests, rests_get_longer_while_tries_fail);
+    tcase_add_test(tests, a_try_that_fails_goes_to_what_was_needed_lately);
+    tcase_add_test(tests, levels_stay_down_when_tries_hold);
+    tcase_add_test(tests, every_bit_of_a_head_changes_its_sum);
     tcase_add_loop_test(tests, shapes_hold_what_the_codec_writes, 0, COUNT(types) * COUNT(counts));
     tcase_add_loop_test(tests, shapes_end_where_levels_do, 0, COUNT(types));
+    tcase_add_loop_test(tests, all_reduce_of_many_scatters_sums_and_gathers_them, 0, 6 * 5);
     tcase_add_loop_test(tests, plans_place_everything_apart, 0, COUNT(plans));
-    tcase_add_test(tests, keys_of_a_pair_differ_by_peer_direction_and_type);
+    tcase_add_test(tests, keys_differ_by_peer_direction_phase_and_type);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

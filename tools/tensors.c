@@ -20,6 +20,16 @@ static bool add_values(struct tensors *tensors, const struct input *input, struc
     return spans_add(&tensors->spans, class, element, input->data + begin, values) || out_of_memory(input->path);
 }
 
+static bool is_wanted(const struct tensors *tensors, const char *name)
+{
+    return tensors->wanted == NULL || tensors->wanted(name, tensors->kind);
+}
+
+static struct strait_class class_by(const struct class_rules *rules, const char *name)
+{
+    return rules != NULL ? class_of(rules, name) : (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
+}
+
 static bool take_list(struct tensors *tensors, const struct input *input, const struct safetensors *list,
                       const struct class_rules *rules)
 {
@@ -28,9 +38,9 @@ static bool take_list(struct tensors *tensors, const struct input *input, const 
 
         enum strait_element element = safetensors_element(tensor->dtype);
 
-        if ((tensors->elements >> element & 1) == 0)
+        if ((tensors->elements >> element & 1) == 0 || !is_wanted(tensors, tensor->name))
             tensors->skipped++;
-        else if (!add_values(tensors, input, class_of(rules, tensor->name), element, tensor->begin, tensor->end))
+        else if (!add_values(tensors, input, class_by(rules, tensor->name), element, tensor->begin, tensor->end))
             return false;
     }
     return true;
@@ -88,16 +98,28 @@ static bool take_files(struct tensors *tensors, const char *const *paths, unsign
     return true;
 }
 
-bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
-                  const struct class_rules *rules, uint32_t elements)
+static bool take_or_close(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                          const struct class_rules *rules)
 {
-    bool taken;
+    const bool taken = take_files(tensors, paths, count, take, rules);
 
-    *tensors = (struct tensors){.elements = elements};
-    taken = take_files(tensors, paths, count, take, rules);
     if (!taken)
         tensors_close(tensors);
     return taken;
+}
+
+bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                  const struct class_rules *rules, uint32_t elements)
+{
+    *tensors = (struct tensors){.elements = elements};
+    return take_or_close(tensors, paths, count, take, rules);
+}
+
+bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsigned count, uint32_t elements,
+                         bool (*wanted)(const char *name, int kind), int kind)
+{
+    *tensors = (struct tensors){.elements = elements, .wanted = wanted, .kind = kind};
+    return take_or_close(tensors, paths, count, tensors_take_safetensors, NULL);
 }
 
 void tensors_close(struct tensors *tensors)

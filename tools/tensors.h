@@ -12,10 +12,12 @@
 struct tensors {
     struct input *inputs;
     unsigned input_count;
-    struct spans spans; /* their data lies in the inputs */
-    uint64_t bytes;     /* of all spans */
-    uint64_t skipped;   /* tensors that are of no type that is wanted */
-    uint32_t elements;  /* the types that are: bit e for enum strait_element e */
+    struct spans spans;                         /* their data lies in the inputs */
+    uint64_t bytes;                             /* of all spans */
+    uint64_t skipped;                           /* tensors that are of no type that is wanted */
+    uint32_t elements;                          /* the types that are: bit e for enum strait_element e */
+    bool (*wanted)(const char *name, int kind); /* NULL: all names are */
+    int kind;
 };
 
 /* Adds what a file holds. Like everything here: false when that failed, which stderr has been told. */
@@ -31,6 +33,9 @@ tensors_take tensors_take_raw;
  * caller must tensors_close() it. */
 bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
                   const struct class_rules *rules, uint32_t elements);
+/* Of safetensors files those tensors whose names are wanted, as of no layer. */
+bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsigned count, uint32_t elements,
+                         bool (*wanted)(const char *name, int kind), int kind);
 /* Safe on zeroes. */
 void tensors_close(struct tensors *tensors);
 

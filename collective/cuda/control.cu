@@ -1,6 +1,8 @@
 // One thread block each, as there is little to do: a message has a head, and ranks are few.
 #include "collective/cuda/control.h"
 
+#include "collective/engine/head.h"
+
 namespace
 {
 
@@ -21,23 +23,6 @@ __device__ message_head *head_of(const message_list &list, uint32_t i)
     return reinterpret_cast<message_head *>(list.base + i * list.stride);
 }
 
-__device__ uint64_t load_system(const uint64_t *word)
-{
-    return *reinterpret_cast<const volatile uint64_t *>(word);
-}
-
-__device__ uint32_t load_system(const uint32_t *word)
-{
-    return *reinterpret_cast<const volatile uint32_t *>(word);
-}
-
-__device__ uint64_t now_ns()
-{
-    uint64_t ns;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-    return ns;
-}
-
 // ---- Heads ----------------------------------------------------------------------------------------------------------
 
 struct verdict {
@@ -56,16 +41,73 @@ __device__ verdict verdict_of(const gpu_seal &seal, uint32_t i)
     return is;
 }
 
+__device__ unsigned long long need_of(const verdict &is)
+{
+    return is.main->status == STRAIT_OK ? is.main->bytes : ~0ull;
+}
+
+// Of its messages, as both sides count them.
+__device__ uint64_t number_of(const gpu_seal &seal)
+{
+    const ring_ends *ends = seal.ends;
+    if (seal.job.peer < 0)
+        return ends->collectives;
+    return seal.job.sent != nullptr ? ends->peers[seal.job.peer].sends : ends->peers[seal.job.peer].receives;
+}
+
+__device__ void count_message(const gpu_seal &seal, uint64_t number)
+{
+    ring_ends *ends = seal.ends;
+    if (seal.job.peer < 0)
+        ends->collectives = number + 1;
+    else if (seal.job.sent != nullptr)
+        ends->peers[seal.job.peer].sends = number + 1;
+    else
+        ends->peers[seal.job.peer].receives = number + 1;
+}
+
+__device__ void write_record(const gpu_seal &seal, uint32_t peer, uint64_t number, uint64_t first,
+                             const unsigned long long *row)
+{
+    const uint32_t i = seal.job.sent_stride != 0 ? peer : 0;
+    const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
+    ring_flags *flags = &seal.rings.flags[ring_number(&seal.rings, seal.rings.rank, peer)];
+    volatile ring_record *record = &flags->records[seal.job.peer >= 0][number % RING_RECORDS];
+    record->first = fits ? RING_NONE : first;
+    __threadfence_system();
+    record->number = number + 1;
+}
+
 __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
 {
-    __shared__ unsigned long long row[ROW_WORDS];
+    __shared__ unsigned long long row[ROW_WORDS], most;
+    bool any = false;
     if (threadIdx.x < ROW_WORDS)
         row[threadIdx.x] = 0;
+    if (threadIdx.x == 0)
+        most = 0;
+    const uint64_t first = seal.ends->next, number = number_of(seal);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS)
-        if (!is_skipped(seal.list, i) && !verdict_of(seal, i).fits)
-            atomicOr(&row[i / 64], 1ull << i % 64);
-    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS) {
+        if (is_skipped(seal.list, i))
+            continue;
+        const verdict is = verdict_of(seal, i);
+        atomicMax(&most, need_of(is));
+        if (is.fits)
+            continue;
+        atomicOr(&row[i / 64], 1ull << i % 64);
+        any = true;
+    }
+    const bool overflows = __syncthreads_or(any);
+    if (threadIdx.x == 0) {
+        seal.ends->next = first + (overflows ? seal.slots : 0);
+        *seal.place = seal.job;
+        seal.place->number = number;
+        count_message(seal, number);
+    }
+    for (uint32_t peer = threadIdx.x; peer < seal.rings.ranks && seal.list.count > 0; peer += THREADS)
+        if (peer != seal.rings.rank && (seal.job.peer < 0 || static_cast<uint32_t>(seal.job.peer) == peer))
+            write_record(seal, peer, number, first, row);
     for (uint32_t i = threadIdx.x; i < seal.list.count; i += THREADS) {
         if (is_skipped(seal.list, i))
             continue;
@@ -77,71 +119,98 @@ __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
         head->reserved = 0;
         head->tail_bytes = is.tail != nullptr ? is.tail->bytes : 0;
         head->main_bytes = is.main->bytes;
+        head->first = first;
         for (uint32_t word = 0; word < ROW_WORDS; word++)
             head->row[word] = row[word];
+        head->most = most;
+        head->sum = head_sum(head);
     }
 }
 
 // ---- What did not fit -----------------------------------------------------------------------------------------------
 
-__device__ bool has_overflow(const message_head *head, bool whole)
+__device__ bool has_overflow(const message_head *head)
 {
-    uint64_t any = head->row[0] & (whole ? ~0ull : 1ull);
-    for (uint32_t word = 1; word < ROW_WORDS && whole; word++)
+    uint64_t any = 0;
+    for (uint32_t word = 0; word < ROW_WORDS; word++)
         any |= head->row[word];
     return any != 0;
 }
 
+__device__ bool is_whole(const message_head *head)
+{
+    return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
+}
+
+// The kernels of one mail run one after the other.
 __device__ void say_failed(mail *mail, uint32_t status)
 {
-    *reinterpret_cast<volatile uint32_t *>(&mail->failed) = status;
+    if (*reinterpret_cast<const volatile uint32_t *>(&mail->failed) == 0)
+        *reinterpret_cast<volatile uint32_t *>(&mail->failed) = status;
     __threadfence_system();
+}
+
+// Ranks may see different rows now: who waits for others might wait for nobody.
+__device__ void say_bad_head(mail *mail)
+{
+    say_failed(mail, MAIL_BAD_HEAD);
+    *reinterpret_cast<volatile uint32_t *>(&mail->abort) = 1;
+}
+
+// 1024ths that a main part of `need` bytes takes.
+__device__ uint32_t share_of(uint64_t need, uint64_t unit)
+{
+    return need > 1024 * unit ? 1024 : static_cast<uint32_t>((need + unit - 1) / unit);
+}
+
+// Operations of a member come one after another, so nobody else writes there.
+__device__ void report_overflow(const gpu_check &check)
+{
+    mail *mail = check.mail;
+    const uint64_t number = mail->reported;
+    volatile report *to = &mail->reports[number % REPORTS_MAX];
+    to->count = ++check.tally->count;
+    to->index = check.index;
+    to->key = check.key;
+    to->share = check.tally->share;
+    check.tally->share = 0;
+    __threadfence_system();
+    *reinterpret_cast<volatile uint64_t *>(&mail->reported) = number + 1;
 }
 
 __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
 {
+    __shared__ unsigned long long need;
     bool found = false, strange = false;
+    if (threadIdx.x == 0)
+        need = 0;
+    __syncthreads();
     for (uint32_t i = threadIdx.x; i < check.list.count; i += THREADS) {
         if (is_skipped(check.list, i))
             continue;
         const message_head *head = head_of(check.list, i);
-        strange |= head->magic != MESSAGE_MAGIC;
-        found |= head->magic == MESSAGE_MAGIC && has_overflow(head, check.whole);
+        const bool whole = is_whole(head);
+        const bool overflows = (head->row[check.bit / 64] >> check.bit % 64 & 1) != 0;
+        strange |= !whole;
+        found |= has_overflow(head);
+        check.found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
+        atomicMax(&need, static_cast<unsigned long long>(head->most));
     }
-    if (threadIdx.x == 0 && check.own != nullptr)
-        found |= has_overflow(reinterpret_cast<const message_head *>(check.own), check.whole);
+    if (threadIdx.x == 0 && check.own != nullptr) {
+        const message_head *own = reinterpret_cast<const message_head *>(check.own);
+        found |= has_overflow(own);
+        atomicMax(&need, static_cast<unsigned long long>(own->most));
+    }
     const bool any = __syncthreads_or(found), bad = __syncthreads_or(strange);
     if (threadIdx.x != 0)
         return;
-    *check.found = any;
-    if (bad)
-        say_failed(check.mail, static_cast<uint32_t>(STRAIT_ERR_CORRUPT));
-    if (!any || load_system(&check.mail->abort) != 0) // the thread may still read the jobs of a meeting that was left
+    if (bad) {
+        say_bad_head(check.mail);
         return;
-    const uint32_t number = check.control->count++;
-    if (number < JOBS_MAX)
-        check.mail->jobs[number] = check.job;
-}
-
-__global__ void __launch_bounds__(32) meet_kernel(const gpu_meet meet)
-{
-    mail_control *control = meet.control;
-    if (threadIdx.x != 0 || control->count == 0)
-        return;
-    const uint64_t post = ++control->posts;
-    *reinterpret_cast<volatile uint32_t *>(&meet.mail->count) = control->count;
-    control->count = 0;
-    __threadfence_system();
-    *reinterpret_cast<volatile uint64_t *>(&meet.mail->posted) = post;
-    const uint64_t until = now_ns() + meet.patience_ns;
-    bool done;
-    while (!(done = load_system(&meet.mail->done) >= post) && load_system(&meet.mail->abort) == 0 && now_ns() < until)
-        __nanosleep(2000);
-    if (!done) { // and what comes later does not wait as long again, nor touch what the thread may still read
-        say_failed(meet.mail, static_cast<uint32_t>(STRAIT_ERR_IO));
-        *reinterpret_cast<volatile uint32_t *>(&meet.mail->abort) = 1;
     }
-    __threadfence_system();
+    check.tally->share = max(check.tally->share, share_of(need, check.unit));
+    if (any)
+        report_overflow(check);
 }
 
 // ---- Decoding -------------------------------------------------------------------------------------------------------
@@ -154,9 +223,9 @@ __device__ void clear_header(uint8_t *chunk)
 
 __global__ void __launch_bounds__(THREADS) void_kernel(const gpu_void what)
 {
-    if (*what.found == 0)
-        return;
     for (uint32_t i = threadIdx.x; i < what.list.count; i += THREADS) {
+        if (is_skipped(what.list, i) || what.found[i] == 0)
+            continue;
         uint8_t *message = what.list.base + i * what.list.stride;
         if (what.list.tail_at != 0)
             clear_header(message + what.list.tail_at);
@@ -166,19 +235,20 @@ __global__ void __launch_bounds__(THREADS) void_kernel(const gpu_void what)
 
 __global__ void __launch_bounds__(THREADS) verify_kernel(const gpu_verify verify)
 {
-    if (*verify.found != 0)
-        return;
-    for (uint32_t i = threadIdx.x; i < verify.count; i += THREADS)
-        if (verify.results[i].status != STRAIT_OK)
+    const uint32_t parts = parts_of(verify.list), skipped = verify.list.skip < verify.list.count;
+    for (uint32_t i = threadIdx.x; i < (verify.list.count - skipped) * parts; i += THREADS) {
+        const uint32_t message = i / parts + (i / parts >= verify.list.skip);
+        if (verify.found[message] == 0 && verify.results[i].status != STRAIT_OK)
             say_failed(verify.mail, static_cast<uint32_t>(verify.results[i].status));
+    }
 }
 
 } // namespace
 
 cudaError_t control_prepare(void)
 {
-    const void *const kernels[] = {(const void *)seal_kernel, (const void *)check_kernel, (const void *)meet_kernel,
-                                   (const void *)void_kernel, (const void *)verify_kernel};
+    const void *const kernels[] = {(const void *)seal_kernel, (const void *)check_kernel, (const void *)void_kernel,
+                                   (const void *)verify_kernel};
     cudaError_t error = cudaSuccess;
     cudaFuncAttributes attributes;
     for (const void *kernel : kernels)
@@ -196,12 +266,6 @@ cudaError_t control_seal(const struct gpu_seal *seal, cudaStream_t stream)
 cudaError_t control_check(const struct gpu_check *check, cudaStream_t stream)
 {
     check_kernel<<<1, THREADS, 0, stream>>>(*check);
-    return cudaGetLastError();
-}
-
-cudaError_t control_meet(const struct gpu_meet *meet, cudaStream_t stream)
-{
-    meet_kernel<<<1, 32, 0, stream>>>(*meet);
     return cudaGetLastError();
 }
 

@@ -1,9 +1,9 @@
 /* collective/engine/gpu.h by the CUDA runtime. */
-#include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "collective/cuda/control.h"
+#include "collective/cuda/exchange.h"
 #include "collective/cuda/gpu.h"
 #include "collective/cuda/peer.h"
 #include "collective/cuda/reduce.h"
@@ -39,24 +39,14 @@ static const struct strait_codec *codec(void)
 
 static bool prepare(void)
 {
-    return good(control_prepare()) && good(coll_reduce_prepare());
+    return good(control_prepare()) && good(exchange_prepare()) && good(coll_reduce_prepare());
 }
 
-/* A kernel that is loaded with its first launch may have to wait for those that run, and one of ours waits for a thread
- * that has to launch something: neither would ever go on. */
+/* Kernels that wait for those of other ranks are launched before kernels that these wait for in turn. */
 static const char *trouble(void)
 {
-    enum cudaDriverEntryPointQueryResult found;
-    void *entry = NULL;
-    CUresult (*loading)(CUmoduleLoadingMode *) = NULL;
-    CUmoduleLoadingMode mode;
-    if (!good(cudaGetDriverEntryPointByVersion("cuModuleGetLoadingMode", &entry, 11070, cudaEnableDefault, &found)) ||
-        entry == NULL)
-        return "the driver is too old";
-    memcpy(&loading, &entry, sizeof(loading));
-    if (loading(&mode) == CUDA_SUCCESS && mode == CU_MODULE_EAGER_LOADING)
-        return NULL;
-    return "CUDA loads kernels when they are first launched: CUDA_MODULE_LOADING=EAGER is needed";
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    return blocking != NULL && atoi(blocking) != 0 ? "CUDA_LAUNCH_BLOCKING lets each kernel end before the next" : NULL;
 }
 
 static bool enter(int device, int *before)
@@ -117,13 +107,29 @@ static void release_pinned(void *memory)
     (void)good(cudaFreeHost(memory));
 }
 
+static void *share(void *memory, size_t size)
+{
+    void *reached = NULL;
+    if (!good(cudaHostRegister(memory, size, cudaHostRegisterMapped | cudaHostRegisterPortable)))
+        return NULL;
+    if (good(cudaHostGetDevicePointer(&reached, memory, 0)))
+        return reached;
+    (void)good(cudaHostUnregister(memory));
+    return NULL;
+}
+
+static void end_share(void *memory)
+{
+    (void)good(cudaHostUnregister(memory));
+}
+
 /* ---- Order ------------------------------------------------------------------------------------------------------- */
 
 static coll_stream stream_make(void)
 {
     const struct relaxed relaxed = relax();
     int least, most;
-    cudaStream_t stream;
+    cudaStream_t stream = NULL;
     const bool made = good(cudaDeviceGetStreamPriorityRange(&least, &most)) &&
                       good(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, most));
     unrelax(relaxed);
@@ -176,6 +182,16 @@ static bool event_follow(coll_stream stream, gpu_event event)
     return good(cudaStreamWaitEvent(stream, event, 0));
 }
 
+static bool event_record_outside(gpu_event event, coll_stream stream)
+{
+    return good(cudaEventRecordWithFlags(event, stream, cudaEventRecordExternal));
+}
+
+static bool event_follow_outside(coll_stream stream, gpu_event event)
+{
+    return good(cudaStreamWaitEvent(stream, event, cudaEventWaitExternal));
+}
+
 static bool event_over(gpu_event event)
 {
     cudaError_t error = cudaEventQuery(event);
@@ -212,9 +228,9 @@ static bool check(const struct gpu_check *what, coll_stream stream)
     return good(control_check(what, stream));
 }
 
-static bool meet(const struct gpu_meet *what, coll_stream stream)
+static bool exchange(const struct gpu_exchange *what, coll_stream stream)
 {
-    return good(control_meet(what, stream));
+    return good(exchange_launch(what, stream));
 }
 
 static bool make_void(const struct gpu_void *what, coll_stream stream)
@@ -232,12 +248,6 @@ static bool reduce(const struct coll_reduce *what, coll_stream stream)
     return good(coll_reduce_launch(what, 0, stream));
 }
 
-static void thread_begin(int device)
-{
-    (void)good(cudaSetDevice(device));
-    (void)relax();
-}
-
 const struct gpu_ops *cuda_gpu(void)
 {
     static const struct gpu_ops ops = {.trouble = trouble,
@@ -249,6 +259,8 @@ const struct gpu_ops *cuda_gpu(void)
                                        .release = release,
                                        .allocate_pinned = allocate_pinned,
                                        .release_pinned = release_pinned,
+                                       .share = share,
+                                       .unshare = end_share,
                                        .stream_make = stream_make,
                                        .stream_end = stream_end,
                                        .stream_wait = stream_wait,
@@ -257,17 +269,18 @@ const struct gpu_ops *cuda_gpu(void)
                                        .event_end = event_end,
                                        .event_record = event_record,
                                        .event_follow = event_follow,
+                                       .event_record_outside = event_record_outside,
+                                       .event_follow_outside = event_follow_outside,
                                        .event_over = event_over,
                                        .event_seconds = event_seconds,
                                        .zero = zero,
                                        .copy = copy,
                                        .seal = seal,
                                        .check = check,
-                                       .meet = meet,
+                                       .exchange = exchange,
                                        .make_void = make_void,
                                        .verify = verify,
                                        .reduce = reduce,
-                                       .thread_begin = thread_begin,
                                        .peer = &cuda_gpu_peer};
     return &ops;
 }

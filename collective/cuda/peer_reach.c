@@ -99,25 +99,6 @@ static void close_memory(const struct peer_handle *handle, void *memory)
         (void)good(cudaIpcCloseMemHandle(memory));
 }
 
-/* ---- Order ------------------------------------------------------------------------------------------------------- */
-
-static bool is_captured(coll_stream stream)
-{
-    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return good(cudaStreamIsCapturing(stream, &status)) && status == cudaStreamCaptureStatusActive;
-}
-
-static bool order_record(gpu_event event, coll_stream stream)
-{
-    return good(cudaEventRecordWithFlags(event, stream,
-                                         is_captured(stream) ? cudaEventRecordExternal : cudaEventRecordDefault));
-}
-
-static bool order_follow(coll_stream stream, gpu_event event)
-{
-    return good(cudaStreamWaitEvent(stream, event, is_captured(stream) ? cudaEventWaitExternal : cudaEventWaitDefault));
-}
-
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
 
 static bool move(void *dst, const void *src, size_t size, coll_stream stream)
@@ -144,8 +125,6 @@ const struct gpu_peer_ops cuda_gpu_peer = {.prepare = prepare,
                                            .share = share,
                                            .open = open_memory,
                                            .close = close_memory,
-                                           .order_record = order_record,
-                                           .order_follow = order_follow,
                                            .move = move,
                                            .claim = claim,
                                            .post = post,

@@ -1,22 +1,36 @@
 #include "collective/engine/decide.h"
 
 #include "collective/engine/peer.h"
+#include "collective/engine/phase.h"
 #include "collective/engine/plan.h"
 
-/* What the codec takes, on the safe side: launches and meetings of a step, and raw bytes a second each way. */
+/* What the codec takes, on the safe side: launches of a step, and raw bytes a second each way. */
 #define CODEC_SECONDS    80e-6
 #define CODEC_PER_SECOND 1.0e12
 /* That much less time, or it is not worth it. */
 #define GAIN 0.97
 
-/* Of the link as it was measured, the same on all ranks. */
-static bool pays(const struct coll_member *member, const struct plan *plan)
+/* Of the link as it was measured, the same on all ranks: a phase's own time, and what NCCL takes for as much. */
+static double seconds_coded(const struct coll_member *member, const struct plan *plan)
 {
     const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : member->ranks - 1;
-    const double plain = member->cost.start + raw * member->cost.per_byte;
-    const double coded = member->cost.start + (double)plan->shape.message * member->cost.per_byte + CODEC_SECONDS +
-                         2 * others * raw / CODEC_PER_SECOND;
-    return coded < GAIN * plain;
+    return member->cost.start + (double)plan->shape.message * member->cost.per_byte + CODEC_SECONDS +
+           2 * others * raw / CODEC_PER_SECOND;
+}
+
+/* Why not; NULL: it is compressed. Adds what NCCL is handed. */
+static const char *weigh(const struct coll_member *member, struct coll_step *step)
+{
+    double coded = 0, plain = member->cost.start;
+    for (unsigned phase = 0; phase < step->phases; phase++) {
+        struct plan plan;
+        if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level))
+            return "does not shrink";
+        coded += seconds_coded(member, &plan);
+        plain += (double)plan.raw * member->cost.per_byte;
+        step->wire += plan_wire(&plan);
+    }
+    return member->forced || coded < GAIN * plain ? NULL : "the link is fast";
 }
 
 static bool takes_part(const struct coll_member *member, const struct coll_call *call, const char **reason)
@@ -34,9 +48,6 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
             *reason = "sends and receives are not asked for";
         break;
     case COLL_ALL_REDUCE:
-        if (member->ranks > 2)
-            *reason = "all_reduce of more than two ranks";
-        /* fall through */
     case COLL_REDUCE_SCATTER:
         if (call->reduction != COLL_SUM && call->reduction != COLL_AVG)
             *reason = "neither sum nor average";
@@ -45,6 +56,16 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
         *reason = "operation is not compressed";
     }
     return *reason == NULL;
+}
+
+/* The step counts as one of its kind from now on. */
+static void issue(struct coll_member *member, struct coll_step *step)
+{
+    for (unsigned phase = 0; phase < step->phases; phase++) {
+        const unsigned key = member_key(member, &step->call, phase);
+        const struct issued issued = kinds_issue(member, key);
+        step->of[phase] = (struct coll_phase){.index = issued.index, .level = issued.level, .key = key};
+    }
 }
 
 bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
@@ -56,23 +77,12 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
         return true;
     if (!takes_part(member, call, reason))
         return false;
-    if (!plan_of(&plan, member, call, 0)) {
+    if (!plan_of(&plan, member, call, 0, 0)) {
         *reason = "too small or too large";
         return false;
     }
-    *step = (struct coll_step){.member = member, .call = *call, .key = member_key(member, call)};
-    pthread_mutex_lock(&member->lock);
-    while (member->telling)
-        pthread_cond_wait(&member->told, &member->lock);
-    member->decided++;
-    step->index = member->levels[step->key].issued++;
-    step->level = levels_at(&member->levels[step->key], step->index);
-    pthread_mutex_unlock(&member->lock);
-    if (!plan_of(&plan, member, call, step->level))
-        *reason = "does not shrink";
-    else if (!member->forced && !pays(member, &plan))
-        *reason = "the link is fast";
-    else
-        step->wire = plan.sends ? plan.shape.message * (plan.out > 1 ? plan.out - 1 : 1) : 0;
+    *step = (struct coll_step){.member = member, .call = *call, .phases = phase_count(member, call)};
+    issue(member, step);
+    *reason = weigh(member, step);
     return *reason == NULL;
 }

@@ -9,16 +9,18 @@
 #include <time.h>
 
 #include "collective/engine/peer.h"
+#include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 3u
+#define JOIN_VERSION 5u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, wire;
+    uint32_t order, forced, pairs;
+    uint16_t parts, wire;
     char release[32];
 };
 
@@ -26,6 +28,7 @@ struct joining {
     struct coll_joining *what;
     struct coll_member *member; /* NULL: no memory even for that */
     struct hello *told;         /* in the GPU's memory: of all ranks, then of this one */
+    coll_comm voted;            /* of those that are able */
     bool able;
 };
 
@@ -35,22 +38,37 @@ static void destroy(struct coll_member *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     int before;
-    repair_end(member);
-    if (member->repairs != NULL)
-        (void)member->host.nccl->CommDestroy(member->repairs);
     if (gpu->enter(member->device, &before)) {
         measure_end(member);
+        watch_end(member);
         staging_end(&member->stagings, gpu);
         peer_end(member);
-        gpu->release(member->counters);
+        share_end(member);
+        gpu->release(member->ends);
+        gpu->release(member->tallies);
+        gpu->release_pinned(member->mail);
+        if (member->last != NULL)
+            gpu->event_end(member->last);
         if (member->stream != NULL)
             gpu->stream_end(member->stream);
         gpu->leave(before);
     }
     pthread_mutex_destroy(&member->lock);
-    pthread_cond_destroy(&member->told);
-    free(member->levels);
+    free(member->issued);
     free(member);
+}
+
+static bool make_own(struct coll_member *member)
+{
+    const struct gpu_ops *gpu = member->gpu;
+    const size_t keys = member_keys(member);
+    member->issued = calloc(keys, sizeof(*member->issued));
+    member->mail = gpu->allocate_pinned(sizeof(*member->mail));
+    member->ends = gpu->allocate(ring_ends_size((uint32_t)member->ranks), true);
+    member->tallies = gpu->allocate(keys * sizeof(*member->tallies), true);
+    member->last = gpu->event_make(false);
+    return member->issued != NULL && member->mail != NULL && member->ends != NULL && member->tallies != NULL &&
+           member->last != NULL;
 }
 
 /* For whichever of the two is told. */
@@ -64,6 +82,8 @@ static const char *why_not(struct joining *joining)
     struct coll_member *member = joining->member;
     const struct gpu_ops *gpu = member->gpu;
     const size_t ranks = (size_t)member->ranks;
+    if (member->ranks < 2)
+        return "there is no other rank";
     if (member->ranks > COLL_REDUCE_SOURCES_MAX)
         return "more ranks than sums are made of";
     if (member->host.nccl->CommSplit == NULL)
@@ -73,15 +93,17 @@ static const char *why_not(struct joining *joining)
         return trouble;
     if ((member->codec = gpu->codec()) == NULL || strait_codec_prepare(member->codec) != STRAIT_OK || !gpu->prepare())
         return "the codec does not run on this GPU";
-    member->levels = calloc(member_keys(member), sizeof(*member->levels));
     member->stream = gpu->stream_make();
     joining->told = gpu->allocate(told_bytes() * (ranks + 1), false);
-    member->counters = gpu->allocate(sizeof(uint64_t) * JOBS_MAX * ranks, false);
-    if (member->levels == NULL || member->stream == NULL || joining->told == NULL || member->counters == NULL)
+    if (member->stream == NULL || joining->told == NULL || !make_own(member))
         return "no memory";
+    if (!share_prepare(member))
+        return "no memory that ranks could share";
+    if (!watch_prepare(member))
+        return "no memory to watch ranks with";
     if (!member->forced && !measure_prepare(member))
         return "no memory to measure links with";
-    return repair_begin(member) ? NULL : "no thread";
+    return NULL;
 }
 
 static void begin(struct joining *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
@@ -97,8 +119,8 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
     member->rank = what->rank;
     member->ranks = what->ranks;
     member->forced = host->settings.forced;
+    member->share.segment.file = -1;
     pthread_mutex_init(&member->lock, NULL);
-    pthread_cond_init(&member->told, NULL);
     if (host->nccl->CommCuDevice(what->comm, &member->device) != COLL_SUCCESS || !gpu->enter(member->device, &before))
         return;
     const char *why = why_not(joining);
@@ -117,6 +139,7 @@ static struct hello hello_of(const struct joining *joining)
                           .order = joining->member->host.settings.ring,
                           .pairs = joining->member->host.settings.pairs,
                           .wire = joining->member->host.settings.wire,
+                          .parts = joining->member->host.settings.parts,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;
@@ -166,7 +189,7 @@ static void each(struct joining *joinings, unsigned count, bool (*what)(struct j
     }
 }
 
-/* Those that are able get a communicator for repairs. */
+/* Those that are able get a communicator, which is of no other use. */
 static void split(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     nccl->GroupStart();
@@ -174,7 +197,7 @@ static void split(struct joining *joinings, unsigned count, const struct coll_ta
         struct joining *joining = &joinings[i];
         const struct coll_joining *what = joining->what;
         static _Thread_local coll_comm none;
-        coll_comm *made = joining->able ? &joining->member->repairs : &none;
+        coll_comm *made = joining->able ? &joining->voted : &none;
         const coll_result result = nccl->CommSplit(what->comm, joining->able ? 0 : LEFT_OUT, what->rank, made, NULL);
         joining->able &= result == COLL_SUCCESS;
     }
@@ -185,23 +208,63 @@ static bool is_whole(struct joining *joining)
 {
     const struct coll_member *member = joining->member;
     int ranks = 0;
-    const bool whole = member->repairs != NULL &&
-                       member->host.nccl->CommCount(member->repairs, &ranks) == COLL_SUCCESS && ranks == member->ranks;
+    const bool whole = joining->voted != NULL && member->host.nccl->CommCount(joining->voted, &ranks) == COLL_SUCCESS &&
+                       ranks == member->ranks;
     if (!whole)
         snprintf(joining->what->why, sizeof(joining->what->why), "%d of the ranks are not able", member->ranks - ranks);
     return whole;
 }
 
-/* What the thread that repairs will need is made and loaded now: both may wait for what runs on the GPU, and then that
- * waits for the thread. */
-static bool warm_one(struct joining *joining)
+static bool tell_share(struct joining *joining)
 {
-    return repair_warm(joining->member);
+    return share_tell(joining->member);
 }
 
-static bool wait_one(struct joining *joining)
+static bool open_share(struct joining *joining)
 {
-    return joining->member->gpu->stream_wait(joining->member->stream);
+    return share_open(joining->member);
+}
+
+static bool tell_opened(struct joining *joining)
+{
+    return share_tell_opened(joining->member);
+}
+
+static bool settle_share(struct joining *joining)
+{
+    const bool shared = share_settle(joining->member);
+    if (!shared)
+        snprintf(joining->what->why, sizeof(joining->what->why),
+                 "not all ranks reach one memory of the host: they are on several hosts, or may not see each other");
+    return shared;
+}
+
+static bool tell_watch(struct joining *joining)
+{
+    return watch_tell(joining->member);
+}
+
+static bool begin_watch(struct joining *joining)
+{
+    return watch_begin(joining->member);
+}
+
+/* What all tell each other, and what each makes of it. */
+static void together(struct joining *joinings, unsigned count, const struct coll_table *nccl,
+                     bool (*say)(struct joining *), bool (*hear)(struct joining *))
+{
+    nccl->GroupStart();
+    each(joinings, count, say);
+    nccl->GroupEnd();
+    each(joinings, count, hear);
+}
+
+/* The vote is over. */
+static void forget_votes(struct joining *joinings, unsigned count, const struct coll_table *nccl)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (joinings[i].voted != NULL)
+            (void)nccl->CommDestroy(joinings[i].voted);
 }
 
 static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
@@ -210,15 +273,12 @@ static void exchange(struct joining *joinings, unsigned count, const struct coll
         return;
     split(joinings, count, nccl);
     each(joinings, count, is_whole);
+    forget_votes(joinings, count, nccl);
     /* From here on all ranks of a communicator are able, or none is. */
-    nccl->GroupStart();
-    each(joinings, count, tell);
-    nccl->GroupEnd();
-    each(joinings, count, agree);
-    nccl->GroupStart();
-    each(joinings, count, warm_one);
-    nccl->GroupEnd();
-    each(joinings, count, wait_one);
+    together(joinings, count, nccl, tell, agree);
+    together(joinings, count, nccl, tell_watch, begin_watch);
+    together(joinings, count, nccl, tell_share, open_share);
+    together(joinings, count, nccl, tell_opened, settle_share);
 }
 
 static void reach(struct joining *joinings, unsigned count)
@@ -269,8 +329,10 @@ static void finish(struct joining *joining)
         return;
     }
     what->member = member;
-    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank%s%.80s", member->cost.start * 1e6,
-             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0,
+    char watched[64];
+    watch_describe(member, watched, sizeof(watched));
+    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s%s%.60s",
+             member->cost.start * 1e6, member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched,
              member->peer != NULL         ? ", wire peer"
              : member->no_peer[0] != '\0' ? ", no wire peer: "
                                           : "",
@@ -301,40 +363,15 @@ void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-/* The thread's calls for `repairs` are short, unless they wait for ranks to connect: then NCCL's abort is what ends
- * them. */
-static coll_comm take_repairs(struct coll_member *member)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
-    pthread_mutex_lock(&member->lock);
-    member->aborted = true;
-    while (member->calling && pthread_cond_timedwait(&member->told, &member->lock, &until) == 0)
-        ;
-    coll_comm repairs = member->repairs;
-    member->repairs = NULL;
-    pthread_mutex_unlock(&member->lock);
-    return repairs;
-}
-
 void member_abort(struct coll_member *member)
 {
-    for (struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE); staging != NULL;
-         staging = staging->next)
-        __atomic_store_n(&staging->mail->abort, 1, __ATOMIC_RELEASE);
-    peer_abort(member);
-    coll_comm repairs = take_repairs(member);
-    if (repairs != NULL)
-        (void)member->host.nccl->CommAbort(repairs);
+    member->aborted = true;
+    member_give_up(member);
 }
 
 static bool is_over(const struct coll_member *member)
 {
-    bool over = peer_over(member);
-    for (struct coll_staging *staging = member->stagings.first; staging != NULL; staging = staging->next)
-        over &= !staging->used || staging->capture != 0 || member->gpu->event_over(staging->last);
-    return over;
+    return member->gpu->event_over(member->last) && peer_over(member);
 }
 
 /* What was asked for may still run. After an abort it ends soon, but for what stands behind something else on its
@@ -371,7 +408,7 @@ static void keep(struct coll_member *member)
 void member_leave(struct coll_member *member)
 {
     const bool over = drain(member);
-    repair_end(member);
+    watch_leave(member);
     if (over)
         destroy(member);
     else

@@ -1,39 +1,70 @@
 #include "collective/engine/levels.h"
 
-/* One overflow alone may be chance; two of them, the second not long after the first, are what the data is like. */
-enum { NEAR = 64, REST_SHORTEST = 1024, REST_LONGEST = 1 << 20 };
+/* One overflow alone may be chance; two of them, the second not long after the first, are what the data is like. So is
+ * one of a try: the data is what it was before. */
+enum { NEAR = 64, REST_SHORTEST = 1024, REST_LONGEST = 16384 };
 
-static const uint16_t bf16[] = {700, 768, 0}, fp16[] = {896, 0}, fp32[] = {369, 896, 0};
+/* A prime number, so that tries come to all of the layers that a program goes through again and again. */
+enum { TRY_EVERY = 61, TRIES_UNTIL = 16 * TRY_EVERY };
+
+/* Above 952 of 1024, less than 7 % less, coding costs more than is gained. */
+enum { STEP = 8, SHARE_MAX = 952 };
 
 unsigned levels_share(coll_type type, unsigned level)
 {
-    const uint16_t *share = type == COLL_BF16 ? bf16 : type == COLL_FP16 ? fp16 : fp32;
-    for (; level > 0 && *share != 0; level--)
-        share++;
-    return *share;
+    const unsigned first = type == COLL_BF16 ? 700 : type == COLL_FP16 ? 896 : 360;
+    return level <= (SHARE_MAX - first) / STEP ? first + STEP * level : 0;
+}
+
+unsigned levels_fitting(coll_type type, unsigned share)
+{
+    unsigned level = 0;
+    while (levels_share(type, level) != 0 && levels_share(type, level) < share)
+        level++;
+    return level;
+}
+
+static bool is_try(const struct level_span *span, uint64_t index)
+{
+    return span->until > span->from && index >= span->until && index - span->until < TRIES_UNTIL &&
+           (index - span->until) % TRY_EVERY == 0;
 }
 
 unsigned levels_at(const struct level *level, uint64_t index)
 {
     const struct level_span *span = index >= level->now.from ? &level->now : &level->old;
-    return index >= span->from && index < span->until ? span->level : 0;
+    if (index < span->from || index >= span->until + TRIES_UNTIL || is_try(span, index))
+        return 0;
+    return span->level;
 }
 
-bool levels_overflowed(struct level *level, uint64_t index)
+bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting)
 {
     if (index < level->now.from) /* on its way when the step was agreed */
         return false;
-    bool again = level->seen && index - level->last <= NEAR;
+    const bool again = is_try(&level->now, index) || (level->seen && index - level->last <= NEAR);
     level->seen = true;
     level->last = index;
+    if (!again || fitting > level->wanted)
+        level->wanted = fitting;
     return again;
+}
+
+/* Each try that fails doubles the rest before the next one. */
+static uint64_t rest_after(const struct level *level, uint64_t overflowed)
+{
+    if (level->rest == 0 || overflowed >= level->now.until + TRIES_UNTIL)
+        return REST_SHORTEST;
+    return is_try(&level->now, overflowed) && level->rest < REST_LONGEST ? 2 * level->rest : level->rest;
 }
 
 void levels_step(struct level *level, uint64_t overflowed, uint64_t from)
 {
-    unsigned next = levels_at(level, overflowed) + 1;
-    level->rest = level->rest == 0 ? REST_SHORTEST : level->rest < REST_LONGEST ? 2 * level->rest : level->rest;
+    const unsigned above = levels_at(level, overflowed) + 1;
+    const unsigned next = level->wanted > above ? level->wanted : above;
+    level->rest = rest_after(level, overflowed);
     level->old = level->now;
     level->now = (struct level_span){.from = from, .until = from + level->rest, .level = next};
+    level->wanted = 0;
     level->seen = false;
 }

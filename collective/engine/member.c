@@ -7,12 +7,19 @@ static unsigned type_row(coll_type type)
     return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
 }
 
-static unsigned operation_row(enum coll_operation operation)
+/* Sums need other room than what they are made of. */
+static unsigned operation_row(enum coll_operation operation, unsigned phase)
 {
     return operation == COLL_ALL_GATHER       ? 0
            : operation == COLL_ALL_TO_ALL     ? 1
            : operation == COLL_REDUCE_SCATTER ? 2
-                                              : 3;
+                                              : 3 + phase;
+}
+
+coll_type member_key_type(unsigned key)
+{
+    static const coll_type types[MEMBER_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32};
+    return types[key % MEMBER_TYPES];
 }
 
 unsigned member_keys(const struct coll_member *member)
@@ -20,11 +27,11 @@ unsigned member_keys(const struct coll_member *member)
     return MEMBER_OPERATIONS * MEMBER_TYPES + 2 * (unsigned)member->ranks * MEMBER_TYPES;
 }
 
-unsigned member_key(const struct coll_member *member, const struct coll_call *call)
+unsigned member_key(const struct coll_member *member, const struct coll_call *call, unsigned phase)
 {
     const unsigned type = type_row(call->type);
     if (call->operation != COLL_SEND && call->operation != COLL_RECV)
-        return operation_row(call->operation) * MEMBER_TYPES + type;
+        return operation_row(call->operation, phase) * MEMBER_TYPES + type;
     const unsigned row = (call->operation == COLL_RECV ? (unsigned)member->ranks : 0) + (unsigned)call->peer;
     return MEMBER_OPERATIONS * MEMBER_TYPES + row * MEMBER_TYPES + type;
 }
@@ -40,13 +47,24 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
         member->host.say("communicator %p, rank %d of %d: %s", (void *)member->comm, member->rank, member->ranks, why);
 }
 
+void member_give_up(struct coll_member *member)
+{
+    __atomic_store_n(&member->mail->abort, 1, __ATOMIC_RELEASE);
+    peer_abort(member);
+}
+
+static const char *text_of(uint32_t failed)
+{
+    return failed == MAIL_BAD_HEAD ? "a message's head was changed on its way: it is not known what did not fit"
+           : failed == (uint32_t)STRAIT_ERR_IO ? "what did not fit could not be moved"
+                                               : strait_status_string((enum strait_status)failed);
+}
+
 void member_look(struct coll_member *member)
 {
-    const struct coll_staging *staging = __atomic_load_n(&member->stagings.first, __ATOMIC_ACQUIRE);
     peer_look(member);
-    for (; staging != NULL; staging = staging->next) {
-        const uint32_t failed = __atomic_load_n(&staging->mail->failed, __ATOMIC_ACQUIRE);
-        if (failed != 0)
-            member_fail(member, COLL_INTERNAL_ERROR, strait_status_string((enum strait_status)failed));
-    }
+    const uint32_t failed = __atomic_load_n(&member->mail->failed, __ATOMIC_ACQUIRE);
+    if (failed != 0)
+        member_fail(member, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR,
+                    text_of(failed));
 }

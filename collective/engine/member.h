@@ -7,10 +7,10 @@
 
 #include "collective/engine.h"
 #include "collective/engine/gpu.h"
-#include "collective/engine/levels.h"
+#include "collective/engine/share.h"
 #include "collective/engine/staging.h"
 
-enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 4 };
+enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };
 
 /* What was found of the link between ranks, the same on all of them: a message of S bytes to each other rank takes
  * `start` + S x `per_byte` seconds. */
@@ -29,7 +29,7 @@ struct coll_member {
     struct coll_engine_host host;
     const struct gpu_ops *gpu;
     const struct strait_codec *codec;
-    coll_comm comm, repairs; /* repairs: another one of the same ranks, for what did not fit */
+    coll_comm comm;
     int rank, ranks, device;
     bool forced; /* compressed whatever it costs */
     struct link_cost cost;
@@ -38,35 +38,40 @@ struct coll_member {
     struct staging_list stagings;
     struct peer_wire *peer; /* NULL: there is none; why */
     char no_peer[112];
+    struct watch *watch; /* of the others' processes (watch.h) */
 
-    pthread_mutex_t lock;     /* of the levels */
-    struct level *levels;     /* by key, levels_of_member */
-    pthread_t thread;         /* that repairs */
-    bool running, ending;     /* ending: of the thread; under the lock */
-    bool calling, aborted;    /* the thread calls NCCL for `repairs`; it may no longer. Under the lock */
-    uint64_t decided;         /* operations, so that the thread knows when to look often. Under the lock */
-    int failed;               /* a coll_result. Under the lock */
-    coll_stream stream;       /* of the thread, of the beginning */
-    uint64_t *counters;       /* in the GPU's memory: of each job what each rank has issued of its kind */
-    bool telling;             /* the thread asks the others: nothing is issued meanwhile. Under the lock */
-    pthread_cond_t told;      /* telling or calling is over */
+    struct share share;
+    struct mail *mail;
+    struct ring_ends *ends;
+    struct tally *tallies; /* by key */
+
+    gpu_event last; /* of all that was asked for (order.h) */
+    bool captured;  /* some of it in graphs */
+
+    uint64_t *issued; /* operations, by key. Under the lock of share.kinds, as is `heard` */
+    uint64_t heard;   /* reports of the mail that were read */
+
+    pthread_mutex_t lock; /* of `failed` */
+    int failed;           /* a coll_result */
+    bool aborted;
+    coll_stream stream;       /* of the beginning */
     struct coll_member *next; /* of those that could not be freed */
 };
 
-/* Of a call, or of what a peer sends to this rank and this rank to it. */
-unsigned member_key(const struct coll_member *member, const struct coll_call *call);
+/* Of a phase of a call; of sends and receives by peer. */
+unsigned member_key(const struct coll_member *member, const struct coll_call *call, unsigned phase);
 unsigned member_keys(const struct coll_member *member);
+coll_type member_key_type(unsigned key);
 
 /* The first failure is kept, and said on stderr. */
 void member_fail(struct coll_member *member, coll_result result, const char *why);
 
+/* What of ours waits on its GPU waits no longer: within a moment, and for good. Any thread, at any time until the
+ * member leaves; nothing is called but memory is written. */
+void member_give_up(struct coll_member *member);
+
 /* What kernels found to be wrong is a failure. */
 void member_look(struct coll_member *member);
-
-/* repair.c: the thread. warm: sends something to all others, in a group of the caller's. */
-bool repair_warm(struct coll_member *member);
-bool repair_begin(struct coll_member *member);
-void repair_end(struct coll_member *member);
 
 /* measure.c: makes the probe, on the member's GPU; sets `cost`, which is collective; ends the probe, made or not. */
 bool measure_prepare(struct coll_member *member);

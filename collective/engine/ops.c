@@ -6,6 +6,7 @@
 #include "collective/engine/join.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/steps.h"
+#include "collective/engine/watch.h"
 
 static const struct gpu_ops *gpus;
 
@@ -66,6 +67,7 @@ static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .decode = decode,
                                            .error = error_of,
                                            .abort = member_abort,
+                                           .finish = watch_leave,
                                            .leave = member_leave};
 
 const struct coll_engine_ops *engine_ops(const struct gpu_ops *gpu)

@@ -25,7 +25,7 @@ static bool messages_of(const struct coll_member *member, const struct coll_call
     case COLL_ALL_REDUCE: /* blocks of others, then the sum of its own */
         *count = last.at < call->count ? last.count : 0;
         *messages = (unsigned)member->ranks;
-        return is_sum(call);
+        return is_sum(call) && (member->ranks == 2 || !member->host.settings.ring); /* phase.h has its blocks */
     case COLL_SEND:
     case COLL_RECV:
         *messages = call->operation == COLL_SEND;
@@ -52,7 +52,7 @@ bool peer_decide(struct coll_member *member, const struct coll_call *call, struc
     if (member->peer == NULL || !messages_of(member, call, &count, &messages) ||
         !peer_cut_of(&cut, call->type, count, &member->peer->tuning))
         return false;
-    *step = (struct coll_step){.member = member, .call = *call, .peer = true};
+    *step = (struct coll_step){.member = member, .call = *call, .phases = 1, .peer = true};
     step->wire = messages * message_bytes(&cut);
     return true;
 }

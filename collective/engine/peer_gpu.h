@@ -144,10 +144,6 @@ struct gpu_peer_ops {
     /* Memory of another rank, for the current device; NULL: it cannot be reached, and why, static. */
     void *(*open)(const struct peer_handle *handle, const char **why);
     void (*close)(const struct peer_handle *handle, void *memory);
-    /* Of one event, in the order in which programs launch, also by graphs: what a graph records when it is launched,
-     * and waits for then. */
-    bool (*order_record)(gpu_event event, coll_stream stream);
-    bool (*order_follow)(coll_stream stream, gpu_event event);
     /* Between GPUs' memory, here or there. */
     bool (*move)(void *dst, const void *src, size_t size, coll_stream stream);
     bool (*claim)(const struct peer_claim *claim, coll_stream stream);

@@ -314,8 +314,9 @@ void peer_end(struct coll_member *member)
 
 void peer_abort(struct coll_member *member)
 {
-    if (member->peer != NULL)
-        __atomic_store_n(&member->peer->mail->abort, 1, __ATOMIC_RELEASE);
+    const struct peer_wire *wire = __atomic_load_n(&member->peer, __ATOMIC_ACQUIRE);
+    if (wire != NULL)
+        __atomic_store_n(&wire->mail->abort, 1, __ATOMIC_RELEASE);
 }
 
 bool peer_over(const struct coll_member *member)

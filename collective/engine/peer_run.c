@@ -345,12 +345,29 @@ static bool copy_own(const struct coll_step *step)
     return from == to || step->member->gpu->copy(to, from, bytes, call->stream);
 }
 
+/* Operations come one after another, those in graphs when these are launched. */
+static bool follow_last(const struct run *run)
+{
+    const struct gpu_ops *gpu = run->member->gpu;
+    const coll_stream stream = run->steps[0].call.stream;
+    const gpu_event last = run->member->peer->last;
+    return run->lane->capture != 0 ? gpu->event_follow_outside(stream, last) : gpu->event_follow(stream, last);
+}
+
+static bool mark_last(const struct run *run)
+{
+    const struct gpu_ops *gpu = run->member->gpu;
+    const coll_stream stream = run->steps[0].call.stream;
+    const gpu_event last = run->member->peer->last;
+    return run->lane->capture != 0 ? gpu->event_record_outside(last, stream) : gpu->event_record(last, stream);
+}
+
 /* After what is before on the streams of the steps, and after the operation before. */
 static bool fork_streams(struct run *run)
 {
     const struct gpu_ops *gpu = run->member->gpu;
     struct peer_lane *lane = run->lane;
-    bool good = gpu->peer->order_follow(run->steps[0].call.stream, run->member->peer->last);
+    bool good = follow_last(run);
     for (unsigned i = 0; i < run->count && good; i++)
         good = gpu->event_record(lane->begun, run->steps[i].call.stream) &&
                (!run->sends || gpu->event_follow(lane->stream[PEER_ENCODING], lane->begun)) &&
@@ -371,8 +388,7 @@ static bool join_stream(const struct run *run, coll_stream stream)
 static bool join_streams(struct run *run)
 {
     return (!run->sends || join_stream(run, run->lane->stream[PEER_POSTING])) &&
-           (!run->receives || join_stream(run, run->lane->stream[PEER_DECODING])) &&
-           run->member->gpu->peer->order_record(run->member->peer->last, run->steps[0].call.stream);
+           (!run->receives || join_stream(run, run->lane->stream[PEER_DECODING])) && mark_last(run);
 }
 
 static bool begin_run(struct run *run)
@@ -429,7 +445,7 @@ static bool give_up(struct run *run)
     for (int i = 0; run->lane != NULL && i < PEER_STREAMS; i++)
         if (gpu->stream_capture(run->lane->stream[i]) == gpu->stream_capture(theirs))
             (void)join_stream(run, run->lane->stream[i]);
-    return gpu->peer->order_record(run->member->peer->last, theirs);
+    return run->lane == NULL || mark_last(run);
 }
 
 static coll_result failed(struct run *runs, unsigned members, struct coll_member *member)

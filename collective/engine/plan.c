@@ -2,7 +2,9 @@
 
 #include <stdlib.h>
 
-static size_t aligned(size_t size)
+#include "collective/engine/phase.h"
+
+size_t plan_aligned(size_t size)
 {
     return (size + 255) / 256 * 256;
 }
@@ -27,14 +29,21 @@ static void fill(struct plan *plan, const struct coll_member *member, enum coll_
     plan->skip = (uint32_t)member->rank;
 }
 
-bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned level)
+bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned phase,
+             unsigned level)
 {
-    *plan = (struct plan){0};
-    if (!shape_of(&plan->shape, call->type, call->count, level))
+    *plan = (struct plan){.call = phase_call(member, call, phase), .rest = phase_rest(member, call, phase)};
+    if (!shape_of(&plan->shape, call->type, plan->call.count, level))
         return false;
-    fill(plan, member, call->operation);
+    fill(plan, member, plan->call.operation);
     plan->raw = plan->shape.raw;
+    plan->left = plan->rest.count * (plan->raw / plan->call.count);
     return true;
+}
+
+uint64_t plan_wire(const struct plan *plan)
+{
+    return plan->sends ? plan->shape.message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left : 0;
 }
 
 /* A single message is number 0 and belongs to no rank. */
@@ -56,16 +65,26 @@ static unsigned parts_of(const struct plan *plan)
 
 /* ---- Where it is ------------------------------------------------------------------------------------------------- */
 
-uint8_t *plan_source(const struct plan *plan, const struct coll_call *call, uint32_t i)
+uint8_t *plan_source(const struct plan *plan, uint32_t i)
 {
-    return (uint8_t *)(uintptr_t)call->send + (plan->everybody ? 0 : i * plan->raw);
+    return (uint8_t *)(uintptr_t)plan->call.send + (plan->everybody ? 0 : i * plan->raw);
 }
 
-uint8_t *plan_target(const struct plan *plan, const struct coll_call *call, uint8_t *staging, uint32_t i)
+uint8_t *plan_target(const struct plan *plan, uint8_t *staging, uint32_t i)
 {
     if (plan->reduces)
-        return staging + plan->scratch_at + i * aligned(plan->raw);
-    return (uint8_t *)call->receive + i * plan->raw;
+        return staging + plan->scratch_at + i * plan_aligned(plan->raw);
+    return (uint8_t *)plan->call.receive + i * plan->raw;
+}
+
+uint8_t *plan_rest(const struct plan *plan, uint8_t *staging, uint32_t rank)
+{
+    return staging + plan->rest_at + rank * plan->left;
+}
+
+uint32_t *plan_found(const struct plan *plan, uint8_t *staging)
+{
+    return (uint32_t *)(void *)(staging + plan->found_at);
 }
 
 /* ---- For the codec ----------------------------------------------------------------------------------------------- */
@@ -89,8 +108,7 @@ static void add(struct codec_list *list, const struct plan *plan, uint8_t *raw, 
     }
 }
 
-bool plan_list(struct codec_list *list, const struct plan *plan, const struct coll_call *call, uint8_t *staging,
-               bool encoding)
+bool plan_list(struct codec_list *list, const struct plan *plan, uint8_t *staging, bool encoding)
 {
     const uint32_t messages = encoding ? plan->out : plan->in;
     const size_t most = 2 * (size_t)messages;
@@ -105,10 +123,10 @@ bool plan_list(struct codec_list *list, const struct plan *plan, const struct co
         if (i == skip_of(plan, encoding))
             continue;
         if (encoding)
-            add(list, plan, plan_source(plan, call, i), staging + plan->out_at + i * plan->shape.encoded,
+            add(list, plan, plan_source(plan, i), staging + plan->out_at + i * plan->shape.encoded,
                 staging + plan->results_at, true);
         else
-            add(list, plan, plan_target(plan, call, staging, i), staging + plan->in_at + i * plan->shape.message,
+            add(list, plan, plan_target(plan, staging, i), staging + plan->in_at + i * plan->shape.message,
                 staging + plan->results_at, false);
     }
     return true;
@@ -121,15 +139,14 @@ void plan_list_free(struct codec_list *list)
     free(list->decode);
 }
 
-static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_member *member,
-                          const struct coll_call *call, bool encoding)
+static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_member *member, bool encoding)
 {
     struct codec_list list;
     /* Sizes alone matter, but addresses have to be there. */
     static uint64_t somewhere;
-    struct coll_call sized = *call;
-    sized.send = sized.receive = &somewhere;
-    if (!plan_list(&list, plan, &sized, (uint8_t *)&somewhere, encoding))
+    struct plan sized = *plan;
+    sized.call.send = sized.call.receive = &somewhere;
+    if (!plan_list(&list, &sized, (uint8_t *)&somewhere, encoding))
         return false;
     uint64_t size = encoding ? strait_encode_scratch_size(member->codec, list.encode, list.count)
                              : strait_decode_scratch_size(member->codec, list.decode, list.count);
@@ -139,18 +156,20 @@ static bool codec_scratch(size_t *most, const struct plan *plan, const struct co
     return size > 0 || list.count == 0;
 }
 
-bool plan_measure(struct plan *plan, const struct coll_member *member, const struct coll_call *call)
+bool plan_measure(struct plan *plan, const struct coll_member *member)
 {
     const unsigned out = coded(plan, true), in = coded(plan, false);
     plan->out_at = 0;
-    plan->in_at = aligned(plan->out_at + plan->out * plan->shape.encoded);
-    plan->scratch_at = aligned(plan->in_at + plan->in * plan->shape.message);
-    plan->found_at = aligned(plan->scratch_at + (plan->reduces ? plan->in * aligned(plan->raw) : 0));
-    plan->results_at = plan->found_at + aligned(sizeof(uint32_t));
-    plan->codec_at = aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));
-    if ((plan->sends && !codec_scratch(&plan->codec_size, plan, member, call, true)) ||
-        (plan->receives && !codec_scratch(&plan->codec_size, plan, member, call, false)))
+    plan->in_at = plan_aligned(plan->out_at + plan->out * plan->shape.encoded);
+    plan->scratch_at = plan_aligned(plan->in_at + plan->in * plan->shape.message);
+    plan->rest_at = plan_aligned(plan->scratch_at + (plan->reduces ? plan->in * plan_aligned(plan->raw) : 0));
+    plan->found_at = plan_aligned(plan->rest_at + plan->in * plan->left);
+    plan->results_at = plan->found_at + plan_aligned(plan->in * sizeof(uint32_t));
+    plan->codec_at =
+        plan_aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));
+    if ((plan->sends && !codec_scratch(&plan->codec_size, plan, member, true)) ||
+        (plan->receives && !codec_scratch(&plan->codec_size, plan, member, false)))
         return false;
-    plan->size = aligned(plan->codec_at + plan->codec_size);
+    plan->size = plan_aligned(plan->codec_at + plan->codec_size);
     return true;
 }

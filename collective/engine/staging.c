@@ -7,10 +7,12 @@ static void destroy(struct coll_staging *staging, const struct gpu_ops *gpu)
     for (unsigned i = 0; i < staging->outgrown_count; i++)
         gpu->release(staging->outgrown[i]);
     gpu->release(staging->memory);
-    gpu->release(staging->control);
-    gpu->release_pinned(staging->mail);
-    if (staging->last != NULL)
-        gpu->event_end(staging->last);
+    gpu_event const events[] = {staging->last, staging->fork, staging->join};
+    for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+        if (events[i] != NULL)
+            gpu->event_end(events[i]);
+    if (staging->side != NULL)
+        gpu->stream_end(staging->side);
     free(staging->outgrown);
     free(staging);
 }
@@ -21,10 +23,8 @@ static struct coll_staging *make(const struct gpu_ops *gpu, uint64_t capture)
     if (made == NULL)
         return NULL;
     made->capture = capture;
-    made->mail = gpu->allocate_pinned(sizeof(*made->mail));
-    made->control = gpu->allocate(sizeof(*made->control), true);
     made->last = gpu->event_make(false);
-    if (made->mail != NULL && made->control != NULL && made->last != NULL)
+    if (made->last != NULL)
         return made;
     destroy(made, gpu);
     return NULL;
@@ -42,6 +42,17 @@ struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops
     made->next = list->first;
     __atomic_store_n(&list->first, made, __ATOMIC_RELEASE);
     return made;
+}
+
+bool staging_side(struct coll_staging *staging, const struct gpu_ops *gpu)
+{
+    if (staging->side == NULL)
+        staging->side = gpu->stream_make();
+    if (staging->fork == NULL)
+        staging->fork = gpu->event_make(false);
+    if (staging->join == NULL)
+        staging->join = gpu->event_make(false);
+    return staging->side != NULL && staging->fork != NULL && staging->join != NULL;
 }
 
 /* By powers of two, so what was outgrown is no more than what there is. */

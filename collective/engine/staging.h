@@ -17,12 +17,15 @@ struct coll_staging {
     size_t size;
     void **outgrown; /* memory that was too small: what runs may still use it */
     unsigned outgrown_count;
-    struct mail *mail;
-    struct mail_control *control;
-    gpu_event last; /* of what was asked for before, when `used` */
+    gpu_event last; /* of what was asked for before on `stream`, when `used`; of a graph */
     coll_stream stream;
     bool used;
-    size_t reserved; /* for the group that is being made ready */
+    /* Beside `stream`, for groups with sends. */
+    coll_stream side;
+    gpu_event fork, join;
+    /* Of the group that is being made ready: steps, and memory, which begins with their jobs. */
+    uint32_t steps;
+    size_t reserved;
 };
 
 struct staging_list {
@@ -31,6 +34,9 @@ struct staging_list {
 
 /* That of the stream; NULL: no memory. */
 struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops *gpu, coll_stream stream);
+
+/* Makes what is beside its stream, once. False: no memory. */
+bool staging_side(struct coll_staging *staging, const struct gpu_ops *gpu);
 
 /* Makes it as large as `reserved`. */
 bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu);

@@ -2,16 +2,19 @@
 
 #include <string.h>
 
-#include "collective/engine/plan.h"
+#include "collective/engine/order.h"
+#include "collective/engine/plain.h"
 
-/* Other ranks come to a meeting as soon as the operation is over for them too, so one that waits longer has lost them.
- */
-#define MEET_PATIENCE_NS UINT64_C(10000000000)
+static const struct coll_phase *phase_of(const struct coll_step *step)
+{
+    return &step->of[step->phase];
+}
 
-/* A step's plan follows from it alone, so it is made anew by each part of the run. */
+/* A phase's plan follows from the step alone, so it is made anew by each part of it. */
 static bool plan_again(struct plan *plan, const struct coll_step *step)
 {
-    return plan_of(plan, step->member, &step->call, step->level) && plan_measure(plan, step->member, &step->call);
+    return plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) &&
+           plan_measure(plan, step->member);
 }
 
 static uint8_t *memory_of(const struct coll_step *step)
@@ -19,15 +22,40 @@ static uint8_t *memory_of(const struct coll_step *step)
     return step->staging->memory + step->at;
 }
 
-static uint32_t *found_of(const struct plan *plan, uint8_t *memory)
-{
-    return (void *)(memory + plan->found_at);
-}
-
 static coll_result failed(const struct coll_step *step, const char *why)
 {
     member_fail(step->member, COLL_UNHANDLED_CUDA_ERROR, why);
     return COLL_UNHANDLED_CUDA_ERROR;
+}
+
+static bool is_pair(const struct coll_step *step)
+{
+    return step->call.operation == COLL_SEND || step->call.operation == COLL_RECV;
+}
+
+static bool is_last(const struct coll_step *steps, unsigned count, unsigned i)
+{
+    for (unsigned later = i + 1; later < count; later++)
+        if (steps[later].staging == steps[i].staging)
+            return false;
+    return true;
+}
+
+static bool follow(const struct coll_step *step)
+{
+    return order_follow(step->member, step->staging, step->call.stream);
+}
+
+/* Steps of a group may be on several streams. */
+static bool mark(const struct coll_step *step, unsigned count)
+{
+    return count == 1 || order_mark(step->member, step->staging, step->call.stream);
+}
+
+/* NCCL may be through with a group only when others have what did not fit of it. */
+static bool is_grouped(const struct coll_step *steps, unsigned count)
+{
+    return count > 1 || steps[0].call.grouped;
 }
 
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
@@ -67,47 +95,66 @@ static bool encode(const struct coll_step *step, const struct plan *plan, uint8_
     const struct strait_encode_params params = {sizeof(params), plan->shape.element, STRAIT_MODE_BASE, NULL};
     const struct strait_run run = run_of(step, plan, memory);
     struct codec_list list;
-    if (!plan_list(&list, plan, &step->call, memory, true))
+    if (!plan_list(&list, plan, memory, true))
         return false;
     bool good = strait_encode_batch(step->member->codec, &params, list.encode, list.count, &run) == STRAIT_OK;
     plan_list_free(&list);
     return good;
 }
 
-static bool encode_step(const struct coll_step *step)
+static uint64_t slots_of(const struct coll_step *step, const struct plan *plan)
+{
+    const uint32_t slot = step->member->share.rings.slot_bytes;
+    return (plan->raw + slot - 1) / slot;
+}
+
+/* Also of a step that sends nothing: its job is taken down. */
+static bool seal(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+{
+    struct gpu_seal what = {.results = (void *)(memory + plan->results_at),
+                            .rings = step->member->share.rings,
+                            .ends = step->member->ends,
+                            .slots = slots_of(step, plan),
+                            .job = plain_job(step, plan, memory),
+                            .place = (struct exchange_job *)(void *)step->staging->memory + step->number};
+    if (plan->sends)
+        what.list = sent_list(plan, memory);
+    return step->member->gpu->seal(&what, step->call.stream);
+}
+
+static bool encode_step(const struct coll_step *step, unsigned count)
 {
     const struct gpu_ops *gpu = step->member->gpu;
-    struct coll_staging *staging = step->staging;
-    coll_stream stream = step->call.stream;
     struct plan plan;
     if (!plan_again(&plan, step))
         return false;
     uint8_t *memory = memory_of(step);
-    if (staging->used && staging->stream != stream && !gpu->event_follow(stream, staging->last))
-        return false;
-    if (!gpu->zero(memory + plan.codec_at, plan.codec_size, stream))
-        return false;
-    if (!plan.sends)
-        return true;
-    const struct gpu_seal seal = {sent_list(&plan, memory), (void *)(memory + plan.results_at)};
-    return encode(step, &plan, memory) && gpu->seal(&seal, stream);
+    return follow(step) && gpu->zero(memory + plan.codec_at, plan.codec_size, step->call.stream) &&
+           (!plan.sends || encode(step, &plan, memory)) && seal(step, &plan, memory) && mark(step, count);
 }
 
-/* All steps of a group are under way at once, so each has a place of its own. */
+/* All steps of a group are under way at once, so each has a place of its own, behind their jobs. */
+static bool reserve_one(struct coll_step *step)
+{
+    struct coll_member *member = step->member;
+    int before;
+    if (!member->gpu->enter(member->device, &before))
+        return false;
+    step->staging = staging_get(&member->stagings, member->gpu, step->call.stream);
+    member->gpu->leave(before);
+    return step->staging != NULL;
+}
+
 static coll_result reserve(struct coll_step *steps, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        struct coll_step *step = &steps[i];
-        struct coll_member *member = step->member;
-        struct plan plan;
-        int before;
-        if (!plan_again(&plan, step) || !member->gpu->enter(member->device, &before))
-            return failed(step, "no plan, or no GPU");
-        step->staging = staging_get(&member->stagings, member->gpu, step->call.stream);
-        member->gpu->leave(before);
-        if (step->staging == NULL)
-            return failed(step, "no memory");
-        step->staging->reserved = 0;
+        if (!reserve_one(&steps[i]))
+            return failed(&steps[i], "no memory");
+        steps[i].staging->steps = 0;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        steps[i].number = steps[i].staging->steps++;
+        steps[i].staging->reserved = plan_aligned(steps[i].staging->steps * sizeof(struct exchange_job));
     }
     for (unsigned i = 0; i < count; i++) {
         struct plan plan;
@@ -119,19 +166,39 @@ static coll_result reserve(struct coll_step *steps, unsigned count)
     return COLL_SUCCESS;
 }
 
+static coll_result encode_one(const struct coll_step *steps, unsigned count, unsigned i)
+{
+    const struct coll_step *step = &steps[i];
+    if (!staging_grow(step->staging, step->member->gpu))
+        return failed(step, "no memory for messages");
+    if (!encode_step(step, count) || (is_last(steps, count, i) && is_grouped(steps, count) && !plain_fork(step)))
+        return failed(step, "encoding could not be launched");
+    return COLL_SUCCESS;
+}
+
+/* Who has a collective before a send in a group meets others that have not grouped them, but never the other way round:
+ * NCCL moves the collectives of a group first. */
+static void put_collectives_first(struct coll_step *steps, unsigned count)
+{
+    for (unsigned i = 0, first = 0; i < count; i++) {
+        if (is_pair(&steps[i]))
+            continue;
+        const struct coll_step step = steps[i];
+        memmove(&steps[first + 1], &steps[first], (i - first) * sizeof(*steps));
+        steps[first++] = step;
+    }
+}
+
 coll_result steps_encode(struct coll_step *steps, unsigned count)
 {
+    put_collectives_first(steps, count);
     coll_result result = reserve(steps, count);
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++) {
-        const struct coll_step *step = &steps[i];
-        const struct gpu_ops *gpu = step->member->gpu;
+        const struct gpu_ops *gpu = steps[i].member->gpu;
         int before;
-        if (!gpu->enter(step->member->device, &before))
-            return failed(step, "no GPU");
-        if (!staging_grow(step->staging, gpu))
-            result = failed(step, "no memory for messages");
-        else if (!encode_step(step))
-            result = failed(step, "encoding could not be launched");
+        if (!gpu->enter(steps[i].member->device, &before))
+            return failed(&steps[i], "no GPU");
+        result = encode_one(steps, count, i);
         gpu->leave(before);
     }
     return result;
@@ -142,7 +209,7 @@ coll_result steps_encode(struct coll_step *steps, unsigned count)
 static coll_result move_pair(const struct coll_step *step, const struct plan *plan, uint8_t *memory, int peer)
 {
     const struct coll_table *nccl = step->member->host.nccl;
-    const struct coll_call *call = &step->call;
+    const struct coll_call *call = &plan->call;
     const size_t size = plan->shape.message, out = plan->out > 1 ? (size_t)peer : 0,
                  in = plan->in > 1 ? (size_t)peer : 0;
     coll_result result = COLL_SUCCESS;
@@ -154,19 +221,24 @@ static coll_result move_pair(const struct coll_step *step, const struct plan *pl
     return result;
 }
 
+static coll_result gather(const struct coll_step *step, const void *send, void *receive, size_t size)
+{
+    return step->member->host.nccl->AllGather(send, receive, size, COLL_UINT8, step->call.comm, step->call.stream);
+}
+
 static coll_result move_step(const struct coll_step *step)
 {
-    const struct coll_call *call = &step->call;
     struct plan plan;
     if (!plan_again(&plan, step))
         return failed(step, "no plan");
     uint8_t *memory = memory_of(step);
-    if (call->operation == COLL_ALL_GATHER)
-        return step->member->host.nccl->AllGather(memory + plan.out_at, memory + plan.in_at, plan.shape.message,
-                                                  COLL_UINT8, call->comm, call->stream);
-    if (call->operation == COLL_SEND || call->operation == COLL_RECV)
-        return move_pair(step, &plan, memory, call->peer);
+    if (plan.call.operation == COLL_ALL_GATHER)
+        return gather(step, memory + plan.out_at, memory + plan.in_at, plan.shape.message);
+    if (plan.call.operation == COLL_SEND || plan.call.operation == COLL_RECV)
+        return move_pair(step, &plan, memory, plan.call.peer);
     coll_result result = COLL_SUCCESS;
+    if (plan.left > 0)
+        result = gather(step, plan.rest.send, plan_rest(&plan, memory, 0), plan.left);
     for (int peer = 0; peer < step->member->ranks && result == COLL_SUCCESS; peer++)
         if (peer != step->member->rank)
             result = move_pair(step, &plan, memory, peer);
@@ -183,81 +255,53 @@ coll_result steps_move(struct coll_step *steps, unsigned count)
 
 /* ---- What did not fit -------------------------------------------------------------------------------------------- */
 
-static struct repair_job job_of(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
-{
-    const bool pair = plan->skip == UINT32_MAX;
-    const uint64_t stride =
-        plan->in > 1 ? (uint64_t)(plan_target(plan, &step->call, memory, 1) - plan_target(plan, &step->call, memory, 0))
-                     : 0;
-    return (struct repair_job){.send = plan->sends ? plan_source(plan, &step->call, 0) : NULL,
-                               .receive = plan->receives ? plan_target(plan, &step->call, memory, 0) : NULL,
-                               .send_stride = plan->everybody ? 0 : plan->raw,
-                               .receive_stride = stride,
-                               .bytes = plan->raw,
-                               .index = step->index,
-                               .key = step->key,
-                               .peer = pair ? step->call.peer : -1};
-}
-
 static bool check(const struct coll_step *step)
 {
     struct plan plan;
     if (!plan_again(&plan, step))
         return false;
     uint8_t *memory = memory_of(step);
-    struct gpu_check look = {.whole = plan.skip != UINT32_MAX,
-                             .found = found_of(&plan, memory),
-                             .mail = step->staging->mail,
-                             .control = step->staging->control,
-                             .job = job_of(step, &plan, memory)};
+    struct coll_member *member = step->member;
+    struct gpu_check look = {.bit = plan.everybody || is_pair(step) ? 0 : (uint32_t)member->rank,
+                             .found = plan_found(&plan, memory),
+                             .mail = member->mail,
+                             .tally = member->tallies + phase_of(step)->key,
+                             .unit = plan.shape.pages * (uint64_t)SHAPE_PAGE / 1024,
+                             .index = phase_of(step)->index,
+                             .key = phase_of(step)->key};
     if (plan.receives)
         look.list = received_list(&plan, memory);
     if (plan.sends)
         look.own = memory + plan.out_at + (plan.out > 1 && plan.skip == 0 ? plan.shape.encoded : 0);
-    return step->member->gpu->check(&look, step->call.stream);
+    return member->gpu->check(&look, step->call.stream);
 }
 
-/* What of one staging memory comes before goes before, whatever streams it is on. */
-static bool follow(const struct coll_step *step)
+/* `what`, on the GPU of each step. */
+static bool each(const struct coll_step *steps, unsigned count,
+                 bool (*what)(const struct coll_step *steps, unsigned count, unsigned i))
 {
-    const struct coll_staging *staging = step->staging;
-    return !staging->used || staging->stream == step->call.stream ||
-           step->member->gpu->event_follow(step->call.stream, staging->last);
-}
-
-static bool mark(const struct coll_step *step)
-{
-    struct coll_staging *staging = step->staging;
-    staging->used = true;
-    staging->stream = step->call.stream;
-    return step->member->gpu->event_record(staging->last, step->call.stream);
-}
-
-/* One meeting for all steps of a staging memory: two ranks that each wait for the other in a meeting of its own would
- * wait for ever. It comes after the last step's check. */
-static bool meets_here(const struct coll_step *steps, unsigned count, unsigned i)
-{
-    for (unsigned later = i + 1; later < count; later++)
-        if (steps[later].staging == steps[i].staging)
-            return false;
-    return true;
-}
-
-static bool check_all(const struct coll_step *steps, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++) {
+    bool good = true;
+    for (unsigned i = 0; i < count && good; i++) {
         const struct gpu_ops *gpu = steps[i].member->gpu;
-        const struct gpu_meet meet = {steps[i].staging->mail, steps[i].staging->control, MEET_PATIENCE_NS};
         int before;
         if (!gpu->enter(steps[i].member->device, &before))
             return false;
-        bool good = follow(&steps[i]) && check(&steps[i]) &&
-                    (!meets_here(steps, count, i) || gpu->meet(&meet, steps[i].call.stream)) && mark(&steps[i]);
+        good = what(steps, count, i);
         gpu->leave(before);
-        if (!good)
-            return false;
     }
-    return true;
+    return good;
+}
+
+static bool move_beside(const struct coll_step *steps, unsigned count, unsigned i)
+{
+    return !is_last(steps, count, i) || !is_grouped(steps, count) || plain_beside(&steps[i]);
+}
+
+static bool check_one(const struct coll_step *steps, unsigned count, unsigned i)
+{
+    const bool last = is_last(steps, count, i);
+    return follow(&steps[i]) && check(&steps[i]) && (!last || plain_behind(&steps[i], is_grouped(steps, count))) &&
+           mark(&steps[i], count);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
@@ -266,12 +310,12 @@ static bool decode(const struct coll_step *step, const struct plan *plan, uint8_
 {
     const struct gpu_ops *gpu = step->member->gpu;
     const struct strait_run run = run_of(step, plan, memory);
-    const struct gpu_void no_chunks = {received_list(plan, memory), found_of(plan, memory)};
+    const struct gpu_void no_chunks = {received_list(plan, memory), plan_found(plan, memory)};
     struct codec_list list;
-    if (!gpu->make_void(&no_chunks, step->call.stream) || !plan_list(&list, plan, &step->call, memory, false))
+    if (!gpu->make_void(&no_chunks, step->call.stream) || !plan_list(&list, plan, memory, false))
         return false;
-    const struct gpu_verify verify = {(void *)(memory + plan->results_at), list.count, found_of(plan, memory),
-                                      step->staging->mail};
+    const struct gpu_verify verify = {received_list(plan, memory), (void *)(memory + plan->results_at),
+                                      plan_found(plan, memory), step->member->mail};
     bool good = strait_decode_batch(step->member->codec, NULL, list.decode, list.count, &run) == STRAIT_OK &&
                 gpu->verify(&verify, step->call.stream);
     plan_list_free(&list);
@@ -281,31 +325,46 @@ static bool decode(const struct coll_step *step, const struct plan *plan, uint8_
 /* What a rank has for itself. */
 static bool copy_own(const struct coll_step *step, const struct plan *plan)
 {
-    const struct coll_call *call = &step->call;
+    const struct coll_call *call = &plan->call;
     if (call->operation != COLL_ALL_GATHER && call->operation != COLL_ALL_TO_ALL)
         return true;
-    const uint8_t *from = plan_source(plan, call, plan->skip);
-    uint8_t *to = plan_target(plan, call, NULL, plan->skip);
+    const uint8_t *from = plan_source(plan, plan->skip);
+    uint8_t *to = plan_target(plan, NULL, plan->skip);
     return from == to || step->member->gpu->copy(to, from, plan->raw, call->stream);
+}
+
+/* What all ranks have alike is added up alike on all of them, whatever the order. */
+static struct coll_reduce sum_of(const struct coll_step *step, const struct coll_call *call)
+{
+    return (struct coll_reduce){.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
+                                        : call->type == COLL_FP16 ? COLL_REDUCE_FP16
+                                                                  : COLL_REDUCE_FP32,
+                                .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
+                                .order = step->member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
+                                .sources = (uint32_t)step->member->ranks,
+                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : (uint32_t)step->member->rank,
+                                .dst = call->receive,
+                                .count = call->count};
 }
 
 static bool reduce(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
-    const struct coll_call *call = &step->call;
     if (!plan->reduces)
         return true;
-    struct coll_reduce sum = {.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
-                                      : call->type == COLL_FP16 ? COLL_REDUCE_FP16
-                                                                : COLL_REDUCE_FP32,
-                              .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
-                              .order = step->member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
-                              .sources = (uint32_t)step->member->ranks,
-                              .rank = (uint32_t)step->member->rank,
-                              .dst = call->receive,
-                              .count = call->count};
+    struct coll_reduce sum = sum_of(step, &plan->call);
     for (uint32_t i = 0; i < sum.sources; i++)
-        sum.source[i] = i == plan->skip ? plan_source(plan, call, i) : plan_target(plan, call, memory, i);
-    return step->member->gpu->reduce(&sum, call->stream);
+        sum.source[i] = i == plan->skip ? plan_source(plan, i) : plan_target(plan, memory, i);
+    return step->member->gpu->reduce(&sum, step->call.stream);
+}
+
+static bool reduce_rest(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+{
+    if (plan->left == 0)
+        return true;
+    struct coll_reduce sum = sum_of(step, &plan->rest);
+    for (uint32_t i = 0; i < sum.sources; i++)
+        sum.source[i] = plan_rest(plan, memory, i);
+    return step->member->gpu->reduce(&sum, step->call.stream);
 }
 
 static bool decode_step(const struct coll_step *step)
@@ -315,22 +374,21 @@ static bool decode_step(const struct coll_step *step)
         return false;
     uint8_t *memory = memory_of(step);
     return follow(step) && (!plan.receives || decode(step, &plan, memory)) && copy_own(step, &plan) &&
-           reduce(step, &plan, memory) && mark(step);
+           reduce(step, &plan, memory) && reduce_rest(step, &plan, memory) &&
+           order_end(step->member, step->staging, step->call.stream);
+}
+
+static bool decode_one(const struct coll_step *steps, unsigned count, unsigned i)
+{
+    (void)count;
+    return decode_step(&steps[i]);
 }
 
 coll_result steps_decode(struct coll_step *steps, unsigned count)
 {
-    if (!check_all(steps, count))
-        return failed(&steps[0], "a check could not be launched");
-    for (unsigned i = 0; i < count; i++) {
-        const struct gpu_ops *gpu = steps[i].member->gpu;
-        int before;
-        if (!gpu->enter(steps[i].member->device, &before))
-            return failed(&steps[i], "no GPU");
-        bool good = decode_step(&steps[i]);
-        gpu->leave(before);
-        if (!good)
-            return failed(&steps[i], "decoding could not be launched");
-    }
+    if (!each(steps, count, move_beside) || !each(steps, count, check_one))
+        return failed(&steps[0], "what did not fit could not be looked for");
+    if (!each(steps, count, decode_one))
+        return failed(&steps[0], "decoding could not be launched");
     return COLL_SUCCESS;
 }

@@ -19,8 +19,10 @@ static coll_result error_of(coll_comm comm)
     return error;
 }
 
-#define SOON_MS     500
-#define PATIENCE_MS 20000 /* for what comes to its end on any machine */
+#define SOON_MS       500
+#define IMPATIENCE_MS 5000  /* half of what kernels wait for others */
+#define PATIENCE_MS   20000 /* for what comes to its end on any machine */
+#define REVOKED_MS    6000  /* of 10000 that it would wait */
 
 /* As a watchdog does it: false when it has not come to its end for a while. */
 static bool ends_within(coll_stream stream, int milliseconds)
@@ -59,7 +61,7 @@ static void lose(struct rank *rank)
     uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
     rank_begin(rank, id_for_all);
     ranks_meet();
-    fake_nccl.lost = 2;
+    fake_gpu.lost = 1u << 1;
     values_fill(own, COLL_BF16, COUNT_OF, VALUES_NOISE, (unsigned)rank->rank);
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
     require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream)); /* behind it */
@@ -121,6 +123,40 @@ START_TEST(aborting_ends_waiting_for_messages)
 }
 END_TEST
 
+/* Rank 0 waits for what did not fit, and revokes: its stream ends long before patience does, which is told as no error;
+ * from then on nothing is compressed. */
+static void revoke_waiting(struct rank *rank)
+{
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
+    rank_begin(rank, id_for_all);
+    ranks_meet();
+    fake_gpu.lost = 1u << 1;
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NOISE, (unsigned)rank->rank);
+    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    if (rank->rank == 0) {
+        require(!ends_within(rank->stream, SOON_MS));
+        require_ok(ncclCommRevoke(rank->comm, 0));
+        require(ends_within(rank->stream, REVOKED_MS));
+    }
+    ranks_meet();
+    require(rank->rank == 1 || error_of(rank->comm) == COLL_SUCCESS);
+    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    const struct told told = told_of(rank->comm, "all_gather", "bf16");
+    require(told.calls == 2 && told.compressed == (rank->rank == 0 ? 1 : 2));
+    abort_rank(rank);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(revoking_ends_waiting_for_what_did_not_fit)
+{
+    compress();
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(2, revoke_waiting, NULL);
+    require(fake_gpu.made == 0);
+}
+END_TEST
+
 /* The stream of rank 0 stands still for a reason of its own, and goes on after the abort. */
 static atomic_bool gate;
 
@@ -161,8 +197,9 @@ END_TEST
 /* ---- Bytes that change on their way -------------------------------------------------------------------------------
  */
 
-/* In a message: what begins its head, its chunk's header, its tables, its blocks. */
-static const uint32_t bad_bytes[] = {0, 3, 128, 129, 140, 1000, 5000};
+/* In a message: its head (what it begins with, its row, what is needed, its sum), its chunk's header, its tables, its
+ * blocks. */
+static const uint32_t bad_bytes[] = {0, 3, 12, 16, 32, 33, 95, 96, 104, 128, 129, 140, 1000, 5000};
 
 static void receive_bad(struct rank *rank)
 {
@@ -178,7 +215,7 @@ static void receive_bad(struct rank *rank)
     } else {
         require_ok(ncclRecv(in, COUNT_OF, COLL_BF16, 0, rank->comm, rank->stream));
     }
-    fake_stream_wait(rank->stream);
+    require(ends_within(rank->stream, IMPATIENCE_MS)); /* and waits for nobody */
     if (rank->rank == 1)
         await_error(rank->comm);
     else
@@ -326,7 +363,7 @@ static void require_raw(struct rank *rank)
 }
 
 /* Of what ranks tell each other: the format, its version, settings, the release. */
-static const uint32_t differences[] = {0, 8, 16, 20, 24, 32, 36};
+static const uint32_t differences[] = {0, 8, 16, 20, 24, 28, 32, 36};
 
 START_TEST(ranks_that_differ_stay_raw)
 {
@@ -335,7 +372,7 @@ START_TEST(ranks_that_differ_stay_raw)
     fake_nccl.differ_size = 64;
     fake_nccl.differ_at = differences[_i / 3];
     ranks_run(3, require_raw, NULL);
-    require(fake_gpu.repaired == 0);
+    require(fake_gpu.taken == 0);
 }
 END_TEST
 
@@ -362,6 +399,7 @@ int main(void)
     tcase_add_test(tests, waiting_for_what_did_not_fit_ends_as_an_error);
     tcase_add_test(tests, aborting_ends_waiting_for_messages);
     tcase_add_test(tests, aborting_waits_for_no_other_work);
+    tcase_add_test(tests, revoking_ends_waiting_for_what_did_not_fit);
     tcase_add_loop_test(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));
     tcase_add_loop_test(tests, what_cannot_be_made_is_an_error_or_stays_raw, 0, 3);
     tcase_add_test(tests, work_that_cannot_be_asked_for_is_an_error);

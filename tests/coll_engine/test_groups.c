@@ -201,6 +201,7 @@ START_TEST(one_thread_can_be_several_ranks)
     coll_comm comms[RANKS];
     coll_stream streams[RANKS];
     uint8_t *own[RANKS], *all[RANKS];
+    float *sums[RANKS];
     const enum values kind = _i == 1 ? VALUES_NOISE : VALUES_NORMAL;
     begin();
     require_ok(ncclCommInitAll(comms, RANKS, NULL));
@@ -209,6 +210,7 @@ START_TEST(one_thread_can_be_several_ranks)
         streams[rank] = fake_stream_make();
         own[rank] = values_new(COLL_BF16, COUNT_OF, 0);
         all[rank] = values_new(COLL_BF16, COUNT_OF * RANKS, 0);
+        sums[rank] = values_new(COLL_FP32, COUNT_OF, 0);
     }
     fake_device_set(5); /* whichever: every call finds its own */
     for (unsigned turn = 0; turn < TIMES; turn++) {
@@ -216,11 +218,16 @@ START_TEST(one_thread_can_be_several_ranks)
         for (int rank = 0; rank < RANKS; rank++) {
             values_fill(own[rank], COLL_BF16, COUNT_OF, kind, seed_of(turn, rank, 0));
             require_ok(ncclAllGather(own[rank], all[rank], COUNT_OF, COLL_BF16, comms[rank], streams[rank]));
+            values_fill_whole(sums[rank], COUNT_OF, true, seed_of(turn, 0, 1) + (unsigned)rank);
+            require_ok(
+                ncclAllReduce(sums[rank], sums[rank], COUNT_OF, COLL_FP32, COLL_SUM, comms[rank], streams[rank]));
         }
         require_ok(ncclGroupEnd());
         require(fake_device() == 5);
         for (int rank = 0; rank < RANKS; rank++)
             fake_stream_wait(streams[rank]);
+        for (int rank = 0; rank < RANKS; rank++)
+            require(values_are_sums(sums[rank], COUNT_OF, RANKS, true, seed_of(turn, 0, 1)));
         for (int rank = 0; rank < RANKS; rank++)
             for (int from = 0; from < RANKS; from++)
                 require(values_are(all[rank] + (size_t)from * COUNT_OF * 2, COLL_BF16, COUNT_OF, kind,
@@ -228,11 +235,13 @@ START_TEST(one_thread_can_be_several_ranks)
     }
     for (int rank = 0; rank < RANKS; rank++) {
         require(told_of(comms[rank], "all_gather", "bf16").compressed >= 2);
+        require(told_of(comms[rank], "all_reduce", "fp32").compressed == TIMES);
         require_ok(ncclCommDestroy(comms[rank]));
         fake_device_set(rank);
         fake_stream_end(streams[rank]);
         values_free(own[rank], COLL_BF16, 0);
         values_free(all[rank], COLL_BF16, 0);
+        values_free(sums[rank], COLL_FP32, 0);
     }
     require(fake_gpu.made == 0);
 }

@@ -149,7 +149,8 @@ static enum coll_reduce_order order = COLL_REDUCE_IN_FP32;
 
 /* What `rank` of all has: the sum that the reduction is specified by. Values of rank r for block d: seed_of(turn, r,
  * d). */
-static void sum_of(const struct kind *kind, int ranks, int block, bool same, int reduction, unsigned turn, void *sum)
+static void sum_of(const struct kind *kind, size_t count, int ranks, int block, bool same, int reduction, unsigned turn,
+                   void *sum)
 {
     struct coll_reduce reduce = {.type = kind->type == COLL_BF16   ? COLL_REDUCE_BF16
                                          : kind->type == COLL_FP16 ? COLL_REDUCE_FP16
@@ -159,11 +160,11 @@ static void sum_of(const struct kind *kind, int ranks, int block, bool same, int
                                  .sources = (uint32_t)ranks,
                                  .rank = (uint32_t)block,
                                  .dst = sum,
-                                 .count = kind->count};
+                                 .count = count};
     void *values[8];
     for (int from = 0; from < ranks; from++) {
-        reduce.source[from] = values[from] = values_new(kind->type, kind->count, 0);
-        values_fill(values[from], kind->type, kind->count, kind->values, seed_of(turn, from, same ? 0 : block));
+        reduce.source[from] = values[from] = values_new(kind->type, count, 0);
+        values_fill(values[from], kind->type, count, kind->values, seed_of(turn, from, same ? 0 : block));
     }
     require(coll_reduce_scalar(&reduce) == STRAIT_OK);
     for (int from = 0; from < ranks; from++)
@@ -186,7 +187,7 @@ static void scatter_sums(struct rank *rank)
             values_fill(out + (size_t)to * bytes, kind->type, count, kind->values, seed_of(turn, rank->rank, to));
         require_ok(ncclReduceScatter(out, in, count, kind->type, reduction_of(turn), rank->comm, rank->stream));
         fake_stream_wait(rank->stream);
-        sum_of(kind, rank->ranks, rank->rank, false, reduction_of(turn), turn, sum);
+        sum_of(kind, count, rank->ranks, rank->rank, false, reduction_of(turn), turn, sum);
         require(memcmp(in, sum, bytes) == 0);
     }
     require_compressed(rank, "reduce_scatter", TIMES, (size_t)(rank->ranks - 1) * bytes);
@@ -210,17 +211,25 @@ START_TEST(sums_can_be_those_of_the_ring_of_nccl)
 }
 END_TEST
 
+/* Of more than two ranks every part is a message, and some values are left behind them. */
+static bool in_parts;
+
+static size_t count_of_all(const struct kind *kind, int ranks)
+{
+    return ranks == 2 && !in_parts ? kind->count : kind->count * (size_t)ranks + 8 * (size_t)ranks - 1;
+}
+
 static void sum_all(struct rank *rank)
 {
     const struct kind *kind = rank->argument;
-    const size_t count = kind->count, bytes = count * element_bytes(kind->type);
+    const size_t count = count_of_all(kind, rank->ranks), bytes = count * element_bytes(kind->type);
     uint8_t *out = values_new(kind->type, count, kind->shift), *sum = values_new(kind->type, count, 0);
     uint8_t *in = kind->in_place ? out : values_new(kind->type, count, kind->shift);
     for (unsigned turn = 0; turn < TIMES; turn++) {
         values_fill(out, kind->type, count, kind->values, seed_of(turn, rank->rank, 0));
         require_ok(ncclAllReduce(out, in, count, kind->type, reduction_of(turn), rank->comm, rank->stream));
         fake_stream_wait(rank->stream);
-        sum_of(kind, rank->ranks, 0, true, reduction_of(turn), turn, sum);
+        sum_of(kind, count, rank->ranks, 0, true, reduction_of(turn), turn, sum);
         require(memcmp(in, sum, bytes) == 0);
     }
     require_compressed(rank, "all_reduce", TIMES, bytes);
@@ -230,21 +239,66 @@ static void sum_all(struct rank *rank)
     values_free(sum, kind->type, 0);
 }
 
-START_TEST(all_reduce_of_two_gives_both_the_sum)
+START_TEST(all_reduce_gives_every_rank_the_sum)
 {
     run(_i, sum_all);
 }
 END_TEST
 
+START_TEST(all_reduce_of_two_can_go_in_parts)
+{
+    in_parts = true;
+    setenv("STRAIT_COLL_PARTS", "1", 1);
+    run(_i, sum_all);
+}
+END_TEST
+
+START_TEST(all_reduce_of_eight_gives_every_rank_the_sum)
+{
+    fake_gpu.jitter_us = 100;
+    setenv("STRAIT_COLL", "compress", 1);
+    ranks_run(8, sum_all, (void *)(uintptr_t)&kinds[_i]);
+}
+END_TEST
+
+/* In the ring's order parts differ in whose values come first; what is left behind them is added up as rank 0's. */
+static void sum_around(struct rank *rank)
+{
+    const struct kind *kind = rank->argument;
+    const size_t size = element_bytes(kind->type), ranks = (size_t)rank->ranks;
+    const size_t count = count_of_all(kind, rank->ranks), part = count / ranks / 8 * 8;
+    uint8_t *own = values_new(kind->type, count, 0), *sum = values_new(kind->type, count, 0);
+    values_fill(own, kind->type, count, kind->values, seed_of(0, rank->rank, 0));
+    require_ok(ncclAllReduce(own, own, count, kind->type, COLL_SUM, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    for (size_t block = 0; block <= ranks; block++) {
+        const size_t at = block * part * size, end = block < ranks ? at + part * size : count * size;
+        sum_of(kind, count, rank->ranks, (int)(block % ranks), true, COLL_SUM, 0, sum);
+        require(memcmp(own + at, sum + at, end - at) == 0);
+    }
+    values_free(own, kind->type, 0);
+    values_free(sum, kind->type, 0);
+}
+
+START_TEST(parts_of_all_reduce_can_be_added_in_the_order_of_the_ring)
+{
+    order = COLL_REDUCE_NCCL_RING;
+    setenv("STRAIT_COLL_ORDER", "nccl-ring", 1);
+    fake_gpu.jitter_us = 100;
+    setenv("STRAIT_COLL", "compress", 1);
+    ranks_run(3 + _i, sum_around, (void *)(uintptr_t)&kinds[1]);
+}
+END_TEST
+
 /* ---- What stays as it was ---------------------------------------------------------------------------------------- */
 
-/* By NCCL itself, and counted as that: of three ranks, of other types, reductions and operations, of little. */
+/* By NCCL itself, and counted as that: of other types, reductions and operations, of little. */
 static void pass(struct rank *rank)
 {
     enum { COUNT_OF = 40000 };
     float *out = values_new(COLL_FP32, COUNT_OF, 0), *in = values_new(COLL_FP32, COUNT_OF * 3, 0);
     values_fill(out, COLL_FP32, COUNT_OF, VALUES_WIDENED, (unsigned)rank->rank);
-    require_ok(ncclAllReduce(out, in, COUNT_OF, COLL_FP32, COLL_SUM, rank->comm, rank->stream));
+    require_ok(ncclAllReduce(out, in, 3 * 8191, COLL_FP32, COLL_SUM, rank->comm, rank->stream)); /* parts are small */
     require_ok(ncclBroadcast(out, in, COUNT_OF, COLL_FP32, 1, rank->comm, rank->stream));
     fake_stream_wait(rank->stream);
     require(values_are(in, COLL_FP32, COUNT_OF, VALUES_WIDENED, 1));
@@ -255,7 +309,7 @@ static void pass(struct rank *rank)
         require(values_are(in + from * COUNT_OF, COLL_FP32, COUNT_OF, VALUES_WIDENED, from));
     const struct told reduced = told_of(rank->comm, "all_reduce", "fp32");
     require(reduced.calls == 1 && reduced.compressed == 0);
-    require(strcmp(reduced.reason, "raw: all_reduce of more than two ranks") == 0);
+    require(strcmp(reduced.reason, "raw: too small or too large") == 0);
     require(strcmp(told_of(rank->comm, "broadcast", "fp32").reason, "raw: operation is not compressed") == 0);
     require(strcmp(told_of(rank->comm, "all_gather", "fp32").reason, "raw: too small or too large") == 0);
     require(strcmp(told_of(rank->comm, "all_gather", "int32").reason, "raw: type is not compressed") == 0);
@@ -280,7 +334,10 @@ int main(void)
     tcase_add_loop_test(tests, sends_arrive_around_a_ring, 0, all);
     tcase_add_loop_test(tests, reduce_scatter_gives_every_rank_its_sum, 0, all);
     tcase_add_loop_test(tests, sums_can_be_those_of_the_ring_of_nccl, 0, all);
-    tcase_add_loop_test(tests, all_reduce_of_two_gives_both_the_sum, 0, COUNT(kinds));
+    tcase_add_loop_test(tests, all_reduce_gives_every_rank_the_sum, 0, all);
+    tcase_add_loop_test(tests, all_reduce_of_two_can_go_in_parts, 0, COUNT(kinds));
+    tcase_add_loop_test(tests, all_reduce_of_eight_gives_every_rank_the_sum, 3, 6);
+    tcase_add_loop_test(tests, parts_of_all_reduce_can_be_added_in_the_order_of_the_ring, 0, 2);
     tcase_add_test(tests, what_is_not_compressed_is_done_by_nccl);
     return suite_run("operations", tests);
 }

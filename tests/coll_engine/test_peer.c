@@ -50,7 +50,7 @@ START_TEST(copy_engines_move_what_can_be_compressed)
     enum values kind = VALUES_NORMAL;
     begin("piece=128");
     ranks_run(2 + _i, gather_kind, &kind);
-    require(fake_gpu.pushed == 0 && fake_gpu.repaired == 0);
+    require(fake_gpu.pushed == 0 && fake_gpu.offered == 0);
 }
 END_TEST
 
@@ -59,7 +59,7 @@ START_TEST(kernels_push_what_is_longer)
     enum values kind = VALUES_NOISE;
     begin("piece=128");
     ranks_run(2 + _i, gather_kind, &kind);
-    require(fake_gpu.pushed > 0 && fake_gpu.repaired == 0);
+    require(fake_gpu.pushed > 0 && fake_gpu.offered == 0);
 }
 END_TEST
 

@@ -70,3 +70,28 @@ bool values_are(const void *values, int type, size_t count, enum values kind, ui
     }
     return true;
 }
+
+void values_fill_whole(float *values, size_t count, bool fits, uint64_t seed)
+{
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t random = draw(&seed);
+        values[i] = (float)(int)(random & 255) - 128;
+        if (!fits)
+            values[i] += (float)(random >> 40) * 0x1p-24f;
+    }
+}
+
+bool values_are_sums(const float *sums, size_t count, int ranks, bool fits, uint64_t seed)
+{
+    float *expected = calloc(2 * count, sizeof(*expected)), *one = expected + count;
+    if (expected == NULL)
+        return false;
+    for (int from = 0; from < ranks; from++) {
+        values_fill_whole(one, count, fits || from > 0, seed + (uint64_t)from);
+        for (size_t i = 0; i < count; i++)
+            expected[i] += one[i];
+    }
+    const bool same = memcmp(sums, expected, count * sizeof(*sums)) == 0;
+    free(expected);
+    return same;
+}

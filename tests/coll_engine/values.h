@@ -19,4 +19,11 @@ void values_fill(void *values, int type, size_t count, enum values kind, uint64_
 /* Whether they are those; says where they are not. */
 bool values_are(const void *values, int type, size_t count, enum values kind, uint64_t seed);
 
+/* FP32 of whole numbers, whose sums are exact in whatever order; `fits` false: with all bits of their mantissas, added
+ * up from rank 0 on. Seeds of ranks follow each other. */
+void values_fill_whole(float *values, size_t count, bool fits, uint64_t seed);
+
+/* Whether they are the sums of what all ranks have; `fits` false: that rank 0's do not. */
+bool values_are_sums(const float *sums, size_t count, int ranks, bool fits, uint64_t seed);
+
 #endif

@@ -114,34 +114,45 @@ void fake_event_follow(coll_stream stream, struct CUevent_st *event)
         demand(graph == event->graph);
 }
 
-struct order {
+/* ---- Outside of graphs ------------------------------------------------------------------------------------------- */
+
+struct crossing {
     struct CUevent_st *event;
     bool record;
 };
 
-static void order_again(coll_stream stream, const void *argument)
+static void end_crossing(void *argument)
 {
-    const struct order *order = argument;
-    queue_mark(order->event, stream, order->record);
+    fake_event_end(((struct crossing *)argument)->event);
 }
 
-static void end_order(void *argument)
+static void cross_at_launch(coll_stream stream, const void *argument)
 {
-    fake_event_end(((struct order *)argument)->event);
+    const struct crossing *crossing = argument;
+    queue_mark(crossing->event, stream, crossing->record);
 }
 
-void fake_event_order(struct CUevent_st *event, coll_stream stream, bool record)
+static void cross(struct CUevent_st *event, coll_stream stream, bool record)
 {
-    const struct order order = {event, record};
-    if (fake_capture(stream) == 0) {
-        queue_mark(event, stream, record);
-        return;
-    }
+    const struct crossing crossing = {event, record};
+    demand(event->graph == 0);
     pthread_mutex_lock(&event->lock);
     event->references++;
     pthread_mutex_unlock(&event->lock);
-    fake_queue_again(stream, order_again, end_order, &order, sizeof(order));
+    fake_queue_launch(stream, cross_at_launch, end_crossing, &crossing, sizeof(crossing));
 }
+
+void fake_event_record_outside(struct CUevent_st *event, coll_stream stream)
+{
+    cross(event, stream, true);
+}
+
+void fake_event_follow_outside(coll_stream stream, struct CUevent_st *event)
+{
+    cross(event, stream, false);
+}
+
+/* ---- What is known of one ---------------------------------------------------------------------------------------- */
 
 bool fake_event_over(struct CUevent_st *event)
 {

@@ -36,6 +36,7 @@ struct fake_gpu_control {
     _Atomic int32_t fail_work;
     _Atomic uint32_t no_codec; /* bits: devices that have none */
     _Atomic uint32_t hurry;    /* patience is so many times shorter; 0: as it is */
+    _Atomic uint32_t lost;     /* bits: devices that neither offer nor take what did not fit */
     _Atomic uint32_t troubled; /* bits: devices where what is launched cannot be counted on to run */
     /* How long what NCCL moves takes, in the time that events tell: of a device, nanoseconds and femtoseconds a byte.
      */
@@ -45,11 +46,11 @@ struct fake_gpu_control {
     _Atomic int32_t spoil;
     _Atomic uint32_t spoil_at;
     /* Counted. */
-    _Atomic uint64_t pushed;   /* bytes of pieces that no copy engine moved */
-    _Atomic int64_t made;      /* what an engine made and has not given back */
-    _Atomic uint64_t makings;  /* all that it ever made */
-    _Atomic uint64_t moved;    /* bytes from rank to rank */
-    _Atomic uint64_t repaired; /* messages, but small ones, of communicators that a split made: as those for repairs */
+    _Atomic uint64_t pushed;         /* bytes of pieces that no copy engine moved */
+    _Atomic int64_t made;            /* what an engine made and has not given back */
+    _Atomic uint64_t makings;        /* all that it ever made */
+    _Atomic uint64_t moved;          /* bytes from rank to rank */
+    _Atomic uint64_t offered, taken; /* slots of values that did not fit */
 };
 
 struct fake_nccl_control {
@@ -60,7 +61,10 @@ struct fake_nccl_control {
     /* That rank + 1 has another byte at differ_at of all that it and others gather by differ_size bytes; 0: none. */
     _Atomic int32_t differ;
     _Atomic uint32_t differ_at, differ_size;
-    _Atomic int32_t lost; /* that rank + 1 of split communicators never moves anything; 0: none */
+    /* What that rank + 1 gives others to gather by stand_in_size bytes arrives as these; 0: none. Set before. */
+    _Atomic int32_t stand_in;
+    uint32_t stand_in_size;
+    uint8_t stand_in_bytes[64];
 };
 
 #pragma GCC visibility push(default)
@@ -94,8 +98,8 @@ struct CUevent_st *fake_event_make(void);
 void fake_event_end(struct CUevent_st *event);
 void fake_event_record(struct CUevent_st *event, coll_stream stream);
 void fake_event_follow(coll_stream stream, struct CUevent_st *event);
-/* Of an event whose recording and following are part of graphs, and done anew whenever these are launched. */
-void fake_event_order(struct CUevent_st *event, coll_stream stream, bool record);
+void fake_event_record_outside(struct CUevent_st *event, coll_stream stream);
+void fake_event_follow_outside(coll_stream stream, struct CUevent_st *event);
 bool fake_event_over(struct CUevent_st *event);
 double fake_event_seconds(struct CUevent_st *from, struct CUevent_st *to);
 

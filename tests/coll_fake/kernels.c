@@ -2,8 +2,8 @@
 #include "tests/coll_fake/kernels.h"
 
 #include <string.h>
-#include <unistd.h>
 
+#include "collective/engine/head.h"
 #include "tests/coll_fake/fake.h"
 
 static struct message_head *head_of(const struct message_list *list, uint32_t i)
@@ -33,7 +33,13 @@ static struct verdict verdict_of(const struct gpu_seal *seal, uint32_t i)
     return is;
 }
 
-static void write_head(struct message_head *head, struct verdict is, const uint64_t row[ROW_WORDS])
+static uint64_t need_of(struct verdict is)
+{
+    return is.main->status == STRAIT_OK ? is.main->bytes : UINT64_MAX;
+}
+
+static void write_head(struct message_head *head, struct verdict is, uint64_t first, const uint64_t row[ROW_WORDS],
+                       uint64_t most)
 {
     head->magic = MESSAGE_MAGIC;
     head->tail_status = is.tail != NULL ? (uint32_t)is.tail->status : 0;
@@ -41,82 +47,129 @@ static void write_head(struct message_head *head, struct verdict is, const uint6
     head->reserved = 0;
     head->tail_bytes = is.tail != NULL ? is.tail->bytes : 0;
     head->main_bytes = is.main->bytes;
+    head->first = first;
     memcpy(head->row, row, sizeof(head->row));
+    head->most = most;
+    head->sum = head_sum(head);
+}
+
+static uint64_t count_message(const struct gpu_seal *seal)
+{
+    struct ring_ends *ends = seal->ends;
+    if (seal->job.peer < 0)
+        return ends->collectives++;
+    return seal->job.sent != NULL ? ends->peers[seal->job.peer].sends++ : ends->peers[seal->job.peer].receives++;
+}
+
+static void record(const struct gpu_seal *seal, uint32_t peer, const uint64_t row[ROW_WORDS])
+{
+    const uint32_t i = seal->job.sent_stride != 0 ? peer : 0;
+    const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
+    struct ring_flags *flags = &seal->rings.flags[ring_number(&seal->rings, seal->rings.rank, peer)];
+    struct ring_record *record = &flags->records[seal->job.peer >= 0][seal->place->number % RING_RECORDS];
+    __atomic_store_n(&record->first, fits ? RING_NONE : seal->ends->next, __ATOMIC_RELEASE);
+    __atomic_store_n(&record->number, seal->place->number + 1, __ATOMIC_RELEASE);
 }
 
 static void run_seal(coll_stream stream, void *argument)
 {
     const struct gpu_seal *seal = argument;
-    uint64_t row[ROW_WORDS] = {0};
+    uint64_t row[ROW_WORDS] = {0}, most = 0;
+    bool any = false;
     (void)stream;
-    for (uint32_t i = 0; i < seal->list.count; i++)
-        if (i != seal->list.skip && !verdict_of(seal, i).fits)
-            row[i / 64] |= UINT64_C(1) << i % 64;
+    *seal->place = seal->job;
+    seal->place->number = count_message(seal);
+    for (uint32_t i = 0; i < seal->list.count; i++) {
+        if (i == seal->list.skip)
+            continue;
+        const struct verdict is = verdict_of(seal, i);
+        most = need_of(is) > most ? need_of(is) : most;
+        row[i / 64] |= (uint64_t)!is.fits << i % 64;
+        any |= !is.fits;
+    }
     for (uint32_t i = 0; i < seal->list.count; i++)
         if (i != seal->list.skip)
-            write_head(head_of(&seal->list, i), verdict_of(seal, i), row);
+            write_head(head_of(&seal->list, i), verdict_of(seal, i), seal->ends->next, row, most);
+    for (uint32_t peer = 0; peer < seal->rings.ranks && seal->list.count > 0; peer++)
+        if (peer != seal->rings.rank && (seal->job.peer < 0 || (uint32_t)seal->job.peer == peer))
+            record(seal, peer, row);
+    seal->ends->next += any ? seal->slots : 0;
 }
 
 /* ---- What did not fit -------------------------------------------------------------------------------------------- */
 
-static bool has_overflow(const struct message_head *head, bool whole)
+static bool has_overflow(const struct message_head *head)
 {
-    uint64_t any = head->row[0] & (whole ? ~UINT64_C(0) : 1);
-    for (uint32_t word = 1; word < ROW_WORDS && whole; word++)
+    uint64_t any = 0;
+    for (uint32_t word = 0; word < ROW_WORDS; word++)
         any |= head->row[word];
     return any != 0;
 }
 
+static bool is_whole(const struct message_head *head)
+{
+    return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
+}
+
 static void say_failed(struct mail *mail, uint32_t status)
 {
-    __atomic_store_n(&mail->failed, status, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&mail->failed, __ATOMIC_ACQUIRE) == 0)
+        __atomic_store_n(&mail->failed, status, __ATOMIC_RELEASE);
+}
+
+static void say_bad_head(struct mail *mail)
+{
+    say_failed(mail, MAIL_BAD_HEAD);
+    __atomic_store_n(&mail->abort, 1, __ATOMIC_RELEASE);
+}
+
+/* Adds a head to what is known of an operation. */
+static void take_head(const struct message_head *head, bool *any, uint64_t *need)
+{
+    *any |= has_overflow(head);
+    *need = head->most > *need ? head->most : *need;
+}
+
+static uint32_t share_of(uint64_t need, uint64_t unit)
+{
+    return need > 1024 * unit ? 1024 : (uint32_t)((need + unit - 1) / unit);
+}
+
+static void report(const struct gpu_check *check)
+{
+    struct mail *mail = check->mail;
+    const struct report report = {
+        .count = ++check->tally->count, .index = check->index, .key = check->key, .share = check->tally->share};
+    check->tally->share = 0;
+    mail->reports[mail->reported % REPORTS_MAX] = report;
+    __atomic_store_n(&mail->reported, mail->reported + 1, __ATOMIC_RELEASE);
 }
 
 static void run_check(coll_stream stream, void *argument)
 {
     const struct gpu_check *check = argument;
-    bool found = check->own != NULL && has_overflow((const void *)check->own, check->whole), strange = false;
+    bool any = false, strange = false;
+    uint64_t need = 0;
     (void)stream;
+    if (check->own != NULL)
+        take_head((const void *)check->own, &any, &need);
     for (uint32_t i = 0; i < check->list.count; i++) {
         const struct message_head *head = head_of(&check->list, i);
         if (i == check->list.skip)
             continue;
-        strange |= head->magic != MESSAGE_MAGIC;
-        found |= head->magic == MESSAGE_MAGIC && has_overflow(head, check->whole);
+        const bool whole = is_whole(head), overflows = (head->row[check->bit / 64] >> check->bit % 64 & 1) != 0;
+        strange |= !whole;
+        check->found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
+        take_head(head, &any, &need);
     }
-    *check->found = found;
-    if (strange)
-        say_failed(check->mail, (uint32_t)STRAIT_ERR_CORRUPT);
-    if (!found || __atomic_load_n(&check->mail->abort, __ATOMIC_ACQUIRE) != 0)
+    if (strange) {
+        say_bad_head(check->mail);
         return;
-    const uint32_t number = check->control->count++;
-    if (number < JOBS_MAX)
-        check->mail->jobs[number] = check->job;
-}
-
-static void run_meet(coll_stream stream, void *argument)
-{
-    const struct gpu_meet *meet = argument;
-    struct mail_control *control = meet->control;
-    (void)stream;
-    if (control->count == 0)
-        return;
-    const uint64_t post = ++control->posts;
-    meet->mail->count = control->count;
-    control->count = 0;
-    __atomic_store_n(&meet->mail->posted, post, __ATOMIC_RELEASE);
-    const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
-    uint64_t waited_ns = 0;
-    bool done;
-    while (!(done = __atomic_load_n(&meet->mail->done, __ATOMIC_ACQUIRE) >= post) &&
-           __atomic_load_n(&meet->mail->abort, __ATOMIC_ACQUIRE) == 0 && waited_ns < meet->patience_ns) {
-        usleep(100);
-        waited_ns += 100000 * hurry;
     }
-    if (done)
-        return;
-    say_failed(meet->mail, (uint32_t)STRAIT_ERR_IO);
-    __atomic_store_n(&meet->mail->abort, 1, __ATOMIC_RELEASE);
+    if (share_of(need, check->unit) > check->tally->share)
+        check->tally->share = share_of(need, check->unit);
+    if (any)
+        report(check);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
@@ -125,8 +178,10 @@ static void run_make_void(coll_stream stream, void *argument)
 {
     const struct gpu_void *what = argument;
     (void)stream;
-    for (uint32_t i = 0; i < what->list.count && *what->found != 0; i++) {
+    for (uint32_t i = 0; i < what->list.count; i++) {
         uint8_t *message = what->list.base + i * what->list.stride;
+        if (i == what->list.skip || what->found[i] == 0)
+            continue;
         if (what->list.tail_at != 0)
             memset(message + what->list.tail_at, 0, STRAIT_CHUNK_HEADER_BYTES);
         memset(message + what->list.main_at, 0, STRAIT_CHUNK_HEADER_BYTES);
@@ -136,10 +191,12 @@ static void run_make_void(coll_stream stream, void *argument)
 static void run_verify(coll_stream stream, void *argument)
 {
     const struct gpu_verify *verify = argument;
+    const struct strait_result *result = verify->results;
     (void)stream;
-    for (uint32_t i = 0; i < verify->count && *verify->found == 0; i++)
-        if (verify->results[i].status != STRAIT_OK)
-            say_failed(verify->mail, (uint32_t)verify->results[i].status);
+    for (uint32_t i = 0; i < verify->list.count; i++)
+        for (uint32_t part = 0; part < parts_of(&verify->list) && i != verify->list.skip; part++, result++)
+            if (verify->found[i] == 0 && result->status != STRAIT_OK)
+                say_failed(verify->mail, (uint32_t)result->status);
 }
 
 static void run_reduce(coll_stream stream, void *argument)
@@ -158,11 +215,6 @@ void kernel_seal(const struct gpu_seal *seal, coll_stream stream)
 void kernel_check(const struct gpu_check *check, coll_stream stream)
 {
     fake_queue(stream, run_check, NULL, check, sizeof(*check));
-}
-
-void kernel_meet(const struct gpu_meet *meet, coll_stream stream)
-{
-    fake_queue(stream, run_meet, NULL, meet, sizeof(*meet));
 }
 
 void kernel_make_void(const struct gpu_void *what, coll_stream stream)

@@ -7,7 +7,7 @@
 /* All arguments are copied. */
 void kernel_seal(const struct gpu_seal *seal, coll_stream stream);
 void kernel_check(const struct gpu_check *check, coll_stream stream);
-void kernel_meet(const struct gpu_meet *meet, coll_stream stream);
+void kernel_exchange(const struct gpu_exchange *exchange, coll_stream stream); /* exchange.c */
 void kernel_make_void(const struct gpu_void *what, coll_stream stream);
 void kernel_verify(const struct gpu_verify *verify, coll_stream stream);
 void kernel_reduce(const struct coll_reduce *reduce, coll_stream stream);

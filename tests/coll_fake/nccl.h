@@ -30,7 +30,6 @@ struct world {
     struct world *next; /* in the making */
     coll_id id;
     int ranks, joined, references;
-    bool split; /* it was made by a split */
     /* Sends and receives, and collectives, do not match each other. */
     struct channel channels[2][WORLD_MAX][WORLD_MAX];
     struct {
@@ -44,7 +43,7 @@ struct world {
 struct ncclComm {
     struct world *world;
     int rank, device;
-    bool aborted;            /* under the world's lock */
+    bool aborted, revoked;   /* under the world's lock */
     unsigned underway;       /* pieces of work that may still run. Under the world's lock */
     struct CUevent_st *last; /* of what it moved before, on stream */
     coll_stream stream;

@@ -106,7 +106,6 @@ static void divide(struct world *world)
         }
         if (first == rank && color >= 0) {
             world->splitting.made[rank] = world_make(same);
-            world->splitting.made[rank]->split = true;
             world->splitting.made[rank]->references = world->splitting.made[rank]->joined = same;
         }
         world->splitting.made[rank] = color >= 0 ? world->splitting.made[first] : NULL;
@@ -198,6 +197,29 @@ int pncclCommAbort(coll_comm comm)
     return COLL_SUCCESS;
 }
 ALIAS(CommAbort)
+
+/* Blocks until nothing is under way. */
+int pncclCommFinalize(coll_comm comm)
+{
+    struct world *world = comm->world;
+    pthread_mutex_lock(&world->lock);
+    while (comm->underway > 0)
+        pthread_cond_wait(&world->changed, &world->lock);
+    pthread_mutex_unlock(&world->lock);
+    return COLL_SUCCESS;
+}
+ALIAS(CommFinalize)
+
+int pncclCommRevoke(coll_comm comm, int flags)
+{
+    demand(flags == 0);
+    pthread_mutex_lock(&comm->world->lock);
+    comm->revoked = true;
+    pthread_cond_broadcast(&comm->world->changed);
+    pthread_mutex_unlock(&comm->world->lock);
+    return COLL_SUCCESS;
+}
+ALIAS(CommRevoke)
 
 int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
 {

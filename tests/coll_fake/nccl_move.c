@@ -45,6 +45,13 @@ static void corrupt(const struct post *receive)
         receive->buffer[fake_nccl.differ_at] ^= 0x5a;
 }
 
+static void stand_in(const struct post *send, const struct post *receive)
+{
+    if (fake_nccl.stand_in == send->item->comm->rank + 1 && receive->item->kind == KIND_ALL_GATHER &&
+        receive->bytes == fake_nccl.stand_in_size)
+        memcpy(receive->buffer, fake_nccl.stand_in_bytes, receive->bytes);
+}
+
 static void copy(const struct post *send, const struct post *receive)
 {
     const bool same = is_collective(send->item) ? send->item->kind == receive->item->kind : true;
@@ -56,6 +63,7 @@ static void copy(const struct post *send, const struct post *receive)
         fake_gpu.moved += send->bytes;
         if (differs < 0 || send->item->comm->rank == differs || receive->item->comm->rank == differs)
             corrupt(receive);
+        stand_in(send, receive);
     }
     *send->pending = *receive->pending = false;
 }
@@ -190,6 +198,12 @@ static void pass_time(coll_stream stream, const struct batch *batch)
     fake_pass_time(stream, 1e-9 * fake_gpu.link_ns[device] + 1e-15 * fake_gpu.link_fs[device] * bytes);
 }
 
+/* Under the world's lock: what it moves ends where it is. */
+static bool is_cut(coll_comm comm)
+{
+    return comm->aborted || comm->revoked;
+}
+
 static void run(coll_stream stream, void *argument)
 {
     const struct batch *batch = argument;
@@ -204,11 +218,11 @@ static void run(coll_stream stream, void *argument)
             demand(moving[i].gathered != NULL);
         }
     pthread_mutex_lock(&world->lock);
-    for (unsigned i = 0; i < batch->count && !batch->comm->aborted; i++)
+    for (unsigned i = 0; i < batch->count && !is_cut(batch->comm); i++)
         post(&moving[i], &batch->items[i], pending + i * flags);
-    while (any(pending, batch->count * flags) && !batch->comm->aborted)
+    while (any(pending, batch->count * flags) && !is_cut(batch->comm))
         pthread_cond_wait(&world->changed, &world->lock);
-    const bool aborted = batch->comm->aborted;
+    const bool aborted = is_cut(batch->comm);
     for (unsigned i = 0; i < batch->count && aborted; i++)
         withdraw_all(world, &moving[i]);
     pthread_mutex_unlock(&world->lock);
@@ -270,8 +284,6 @@ void fake_nccl_launch(const struct item *items, unsigned count)
     memcpy(batch.items, items, count * sizeof(*items));
     pthread_mutex_lock(&comm->world->lock);
     comm->underway++;
-    for (unsigned i = 0; i < count; i++)
-        fake_gpu.repaired += comm->world->split && items[i].bytes >= 4096;
     pthread_mutex_unlock(&comm->world->lock);
     order_after_last(comm, items[0].stream);
     tie(items, count, true);

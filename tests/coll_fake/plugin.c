@@ -121,6 +121,19 @@ static void *allocate_pinned(size_t size)
     return allocate(size, true);
 }
 
+/* The fake GPUs reach all memory. */
+static void *share_memory(void *memory, size_t size)
+{
+    (void)size;
+    return can_make() ? memory : NULL;
+}
+
+static void unshare_memory(void *memory)
+{
+    (void)memory;
+    unmade();
+}
+
 /* ---- Order ------------------------------------------------------------------------------------------------------- */
 
 static coll_stream stream_make(void)
@@ -165,6 +178,22 @@ static bool event_follow(coll_stream stream, gpu_event event)
     if (!can_work(stream))
         return false;
     fake_event_follow(stream, event);
+    return true;
+}
+
+static bool event_record_outside(gpu_event event, coll_stream stream)
+{
+    if (!can_work(stream))
+        return false;
+    fake_event_record_outside(event, stream);
+    return true;
+}
+
+static bool event_follow_outside(coll_stream stream, gpu_event event)
+{
+    if (!can_work(stream))
+        return false;
+    fake_event_follow_outside(stream, event);
     return true;
 }
 
@@ -227,7 +256,7 @@ static bool copy(void *dst, const void *src, size_t size, coll_stream stream)
     }
 KERNEL(seal, gpu_seal)
 KERNEL(check, gpu_check)
-KERNEL(meet, gpu_meet)
+KERNEL(exchange, gpu_exchange)
 KERNEL(make_void, gpu_void)
 KERNEL(verify, gpu_verify)
 KERNEL(reduce, coll_reduce)
@@ -257,22 +286,6 @@ static void close_memory(const struct peer_handle *handle, void *memory)
     unmade();
 }
 
-static bool order_record(gpu_event event, coll_stream stream)
-{
-    if (!can_work(stream))
-        return false;
-    fake_event_order(event, stream, true);
-    return true;
-}
-
-static bool order_follow(coll_stream stream, gpu_event event)
-{
-    if (!can_work(stream))
-        return false;
-    fake_event_order(event, stream, false);
-    return true;
-}
-
 static bool move(void *dst, const void *src, size_t size, coll_stream stream)
 {
     const struct copying what = {dst, src, size};
@@ -291,8 +304,6 @@ static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
                                              .share = share,
                                              .open = open_memory,
                                              .close = close_memory,
-                                             .order_record = order_record,
-                                             .order_follow = order_follow,
                                              .move = move,
                                              .claim = claim,
                                              .post = post,
@@ -307,6 +318,8 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .release = release,
                                    .allocate_pinned = allocate_pinned,
                                    .release_pinned = release,
+                                   .share = share_memory,
+                                   .unshare = unshare_memory,
                                    .stream_make = stream_make,
                                    .stream_end = stream_end,
                                    .stream_wait = stream_wait,
@@ -315,17 +328,18 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .event_end = event_end,
                                    .event_record = event_record,
                                    .event_follow = event_follow,
+                                   .event_record_outside = event_record_outside,
+                                   .event_follow_outside = event_follow_outside,
                                    .event_over = fake_event_over,
                                    .event_seconds = fake_event_seconds,
                                    .zero = zero,
                                    .copy = copy,
                                    .seal = seal,
                                    .check = check,
-                                   .meet = meet,
+                                   .exchange = exchange,
                                    .make_void = make_void,
                                    .verify = verify,
                                    .reduce = reduce,
-                                   .thread_begin = fake_device_set,
                                    .peer = &peer_ops};
 
 __attribute__((visibility("default"))) coll_engine_get strait_coll_engine;

@@ -28,8 +28,8 @@ void fake_device_set(int to)
 
 /* Held by a place in a queue, or by a graph and its places in queues. */
 struct work {
-    fake_run *run;
-    fake_again *again; /* instead: it queues something */
+    fake_run *run; /* NULL: `launch`, when the graph that it is part of is launched */
+    fake_launch *launch;
     fake_end *end;
     void *argument;
     atomic_uint references;
@@ -212,30 +212,27 @@ static void push(coll_stream stream, struct work *work)
     pthread_mutex_unlock(&stream->lock);
 }
 
-static struct work *make(fake_run *what, fake_again *again, fake_end *end, const void *argument, size_t size)
-{
-    struct work *work = calloc(1, sizeof(*work));
-    demand(work != NULL);
-    *work = (struct work){what, again, end, malloc(size), 0};
-    demand(work->argument != NULL);
-    memcpy(work->argument, argument, size);
-    return work;
-}
-
 void fake_queue(coll_stream stream, fake_run *what, fake_end *end, const void *argument, size_t size)
 {
-    demand(stream != NULL);
-    struct work *work = make(what, NULL, end, argument, size);
+    struct work *work = calloc(1, sizeof(*work));
+    demand(stream != NULL && work != NULL);
+    *work = (struct work){what, NULL, end, malloc(size), 0};
+    demand(work->argument != NULL);
+    memcpy(work->argument, argument, size);
     if (stream->capture != NULL)
         append(&stream->capture->list, work);
     else
         push(stream, work);
 }
 
-void fake_queue_again(coll_stream stream, fake_again *again, fake_end *end, const void *argument, size_t size)
+void fake_queue_launch(coll_stream stream, fake_launch *launch, fake_end *end, const void *argument, size_t size)
 {
-    demand(stream->capture != NULL);
-    append(&stream->capture->list, make(NULL, again, end, argument, size));
+    struct work *work = calloc(1, sizeof(*work));
+    demand(work != NULL && stream->capture != NULL);
+    *work = (struct work){NULL, launch, end, malloc(size), 0};
+    demand(work->argument != NULL);
+    memcpy(work->argument, argument, size);
+    append(&stream->capture->list, work);
 }
 
 void fake_pass_time(coll_stream stream, double seconds)
@@ -289,8 +286,8 @@ void fake_graph_launch(struct fake_graph *graph, coll_stream stream)
 {
     demand(stream->capture == NULL && stream->device == graph->origin->device);
     for (struct place *place = graph->list.first; place != NULL; place = place->next)
-        if (place->work->again != NULL)
-            place->work->again(stream, place->work->argument);
+        if (place->work->launch != NULL)
+            place->work->launch(stream, place->work->argument);
         else
             push(stream, place->work);
 }

@@ -4,10 +4,10 @@
  *
  * LIBRARY is NCCL's or libstrait-coll, opened by its path. The rank that is left has to get ncclCommAbort back within 5
  * s, its stream and its GPU have to work afterwards, and with --told ncclCommGetAsyncError has to tell of an error
- * within 10 s; without, it is printed whether and when it does: NCCL alone may never notice. Exit status 77: no two
- * GPUs. */
-#include <dlfcn.h>
-#include <poll.h>
+ * within 10 s; without, it is printed whether and when it does: NCCL alone may never notice. In the scene "repair"
+ * nothing fits any more (it is about libstrait-coll with STRAIT_COLL=compress); in "stopped" the other one is stopped
+ * for a while and nothing may be told. Exit status 77: no two GPUs. */
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/nccl_types.h"
+#include "tests/gpu/collective_nccl.h"
 #include "tests/gpu/device.h"
 
 #define SKIPPED       77
@@ -26,6 +26,7 @@
 #define ABORT_MAX_MS  5000u
 #define VALUES        ((size_t)16 << 20) /* of a rank, BF16: 32 MiB */
 #define UNDER_WAY_MAX 4u
+#define STOPPED_MS    3000u
 #define ALONE_MS      1000u /* that both work before one is killed */
 
 enum { TYPE_BFLOAT16 = 9, SUM = 0 };
@@ -42,53 +43,6 @@ static void sleep_ms(long ms)
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
-/* ---- NCCL -------------------------------------------------------------------------------------------------------- */
-
-struct nccl {
-    coll_result (*GetUniqueId)(coll_id *id);
-    coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
-    coll_result (*CommAbort)(coll_comm comm);
-    coll_result (*CommGetAsyncError)(coll_comm comm, coll_result *error);
-    coll_result (*AllGather)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
-                             coll_stream stream);
-    coll_result (*AlltoAll)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
-                            coll_stream stream);
-    coll_result (*ReduceScatter)(const void *send, void *receive, size_t count, coll_type type,
-                                 coll_reduction reduction, coll_comm comm, coll_stream stream);
-    coll_result (*AllReduce)(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
-                             coll_comm comm, coll_stream stream);
-    coll_result (*Send)(const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream);
-    coll_result (*Recv)(void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream);
-    coll_result (*GroupStart)(void);
-    coll_result (*GroupEnd)(void);
-    const char *(*GetErrorString)(coll_result result);
-};
-
-static struct nccl nccl;
-
-static void open_library(const char *path)
-{
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (handle == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
-#define FIND(name) require((*(void **)&nccl.name = dlsym(handle, "nccl" #name)) != NULL)
-    FIND(GetUniqueId);
-    FIND(CommInitRank);
-    FIND(CommAbort);
-    FIND(CommGetAsyncError);
-    FIND(AllGather);
-    FIND(AlltoAll);
-    FIND(ReduceScatter);
-    FIND(AllReduce);
-    FIND(Send);
-    FIND(Recv);
-    FIND(GroupStart);
-    FIND(GroupEnd);
-    FIND(GetErrorString);
-}
-
 /* ---- A rank ------------------------------------------------------------------------------------------------------ */
 
 struct rank {
@@ -96,20 +50,14 @@ struct rank {
     bool told;           /* an error has to be told */
     coll_comm comm;
     cudaStream_t stream;
+    cudaGraphExec_t graph; /* of scenes that replay one */
     cudaEvent_t done[UNDER_WAY_MAX];
     char *send, *receive;
     uint64_t begun;
 };
 
-static void require_nccl(coll_result result)
-{
-    if (result != COLL_SUCCESS && result != COLL_IN_PROGRESS)
-        fprintf(stderr, "NCCL: %s\n", nccl.GetErrorString(result));
-    require(result == COLL_SUCCESS || result == COLL_IN_PROGRESS);
-}
-
-/* Values like those of weights: compressible, and not alike. */
-static void fill(struct rank *rank)
+/* Values like those of weights: compressible, and not alike; or any bits. */
+static void fill(struct rank *rank, bool noisy)
 {
     uint16_t *values = malloc(RANKS * VALUES * sizeof(values[0]));
     uint64_t state = 88172645463325252u + (uint64_t)rank->number;
@@ -118,7 +66,8 @@ static void fill(struct rank *rank)
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        values[i] = (uint16_t)((state & 0x807f) | (0x3c80u - (((unsigned)(state >> 32) % 5) << 7)));
+        values[i] =
+            noisy ? (uint16_t)state : (uint16_t)((state & 0x807f) | (0x3c80u - (((unsigned)(state >> 32) % 5) << 7)));
     }
     require_cuda(cudaMemcpy(rank->send, values, RANKS * VALUES * sizeof(values[0]), cudaMemcpyHostToDevice));
     free(values);
@@ -140,7 +89,7 @@ static void rank_open(struct rank *rank)
         require_cuda(cudaEventCreateWithFlags(&rank->done[i], cudaEventDisableTiming));
     require_cuda(cudaMalloc((void **)&rank->send, RANKS * VALUES * 2));
     require_cuda(cudaMalloc((void **)&rank->receive, RANKS * VALUES * 2));
-    fill(rank);
+    fill(rank, false);
 }
 
 static void meet(struct rank *rank)
@@ -179,10 +128,34 @@ static coll_result swap(struct rank *rank)
     return nccl.GroupEnd();
 }
 
+static coll_result replay(struct rank *rank)
+{
+    require_cuda(cudaGraphLaunch(rank->graph, rank->stream));
+    return COLL_SUCCESS;
+}
+
+/* What was captured stays compressed, though from now on nothing of it fits: each replay moves it again, which takes
+ * most of its time. */
+static void capture_noise(struct rank *rank)
+{
+    cudaGraph_t graph;
+    require_nccl(gather(rank)); /* connects the ranks, which a capture cannot */
+    require_cuda(cudaStreamSynchronize(rank->stream));
+    require_cuda(cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal));
+    require_nccl(gather(rank));
+    require_cuda(cudaStreamEndCapture(rank->stream, &graph));
+    require_cuda(cudaGraphInstantiateWithFlags(&rank->graph, graph, 0));
+    require_cuda(cudaGraphDestroy(graph));
+    meet(rank);
+    fill(rank, true);
+}
+
 struct scene {
     const char *name;
     coll_result (*operate)(struct rank *rank);
-    bool late; /* killed between two operations: the other waits for one that never begins */
+    void (*prepare)(struct rank *rank); /* NULL: nothing */
+    bool late;                          /* killed between two operations: the other waits for one that never begins */
+    bool stopped;                       /* and not killed at all, but stopped for a while */
 };
 
 /* Begins as much as may be under way; never waits. */
@@ -237,21 +210,78 @@ static void use_gpu(struct rank *rank)
     require(last == 0x5a);
 }
 
+/* A row of the table: what was told and when, how long ncclCommAbort took. */
+static void print_row(const struct scene *scene, uint64_t told_ms, coll_result error, uint64_t abort_ms,
+                      coll_result aborted)
+{
+    const bool told = error != COLL_SUCCESS && error != COLL_IN_PROGRESS;
+    printf("%-15s %-6s %6llu ms   abort %6llu ms %s%s%s\n", scene->name, told ? "told" : "untold",
+           (unsigned long long)told_ms, (unsigned long long)abort_ms, abort_ms > ABORT_MAX_MS ? "TOO LONG, " : "",
+           told ? nccl.GetErrorString(error) : "no error",
+           aborted != COLL_SUCCESS ? ", and an error of ncclCommAbort" : "");
+}
+
+/* NCCL's abort waits until no graph knows the communicator, and a graph that runs is gone when the abort has ended it.
+ */
+static void *drop_graph(void *argument)
+{
+    struct rank *rank = argument;
+    require_cuda(cudaSetDevice(rank->number));
+    require_cuda(cudaGraphExecDestroy(rank->graph));
+    return NULL;
+}
+
+static coll_result abort_comm(struct rank *rank)
+{
+    pthread_t dropping;
+    if (rank->graph == NULL)
+        return nccl.CommAbort(rank->comm);
+    require(pthread_create(&dropping, NULL, drop_graph, rank) == 0);
+    coll_result result = nccl.CommAbort(rank->comm);
+    require(pthread_join(dropping, NULL) == 0);
+    return result;
+}
+
 static int be_left(struct rank *rank, const struct scene *scene)
 {
     coll_result error;
     uint64_t since = now_ms();
     bool told = await_error(rank, scene, since, &error);
     uint64_t told_ms = now_ms() - since, abort_since = now_ms();
-    coll_result result = nccl.CommAbort(rank->comm);
+    coll_result result = abort_comm(rank);
     uint64_t abort_ms = now_ms() - abort_since;
     use_gpu(rank);
-    printf("%-15s %s%s after %llu ms; ncclCommAbort: %s after %llu ms; its GPU works on\n", scene->name,
-           told ? "error: " : "no error", told ? nccl.GetErrorString(error) : "", (unsigned long long)told_ms,
-           nccl.GetErrorString(result), (unsigned long long)abort_ms);
-    if (abort_ms > ABORT_MAX_MS)
-        printf("%-15s ncclCommAbort took more than %u ms\n", scene->name, ABORT_MAX_MS);
+    print_row(scene, told_ms, error, abort_ms, result);
     return abort_ms > ABORT_MAX_MS || (rank->told && !told);
+}
+
+/* Who is stopped is not dead: nothing is told, and all goes on when it does. */
+static int wait_for_stopped(struct rank *rank, const struct scene *scene, pid_t peer)
+{
+    coll_result error = COLL_SUCCESS;
+    uint64_t since = now_ms();
+    char byte = 0;
+    require(kill(peer, SIGSTOP) == 0);
+    require_nccl(scene->operate(rank));
+    while (now_ms() - since < STOPPED_MS && error == COLL_SUCCESS) {
+        require(nccl.CommGetAsyncError(rank->comm, &error) == COLL_SUCCESS);
+        sleep_ms(1);
+    }
+    const uint64_t told_ms = now_ms() - since;
+    require(kill(peer, SIGCONT) == 0 && write(rank->control, &byte, 1) == 1);
+    if (error == COLL_SUCCESS)
+        require_cuda(cudaStreamSynchronize(rank->stream));
+    print_row(scene, told_ms, error, 0, COLL_SUCCESS);
+    return error != COLL_SUCCESS;
+}
+
+static int come_late(struct rank *rank, const struct scene *scene)
+{
+    char byte;
+    require(read(rank->control, &byte, 1) == 1);
+    require_nccl(scene->operate(rank));
+    for (;;)
+        pause();
 }
 
 /* Rank 1 is killed by rank 0, which so knows when. */
@@ -259,11 +289,15 @@ static int run_rank(struct rank *rank, const struct scene *scene, const char *li
 {
     pid_t self = getpid(), peer;
     alarm(SECONDS_MAX);
-    open_library(library);
+    nccl_open(library);
     require(write(rank->control, &self, sizeof(self)) == sizeof(self));
     require(read(rank->control, &peer, sizeof(peer)) == sizeof(peer));
     rank_open(rank);
+    if (scene->prepare != NULL)
+        scene->prepare(rank);
     work_times(rank, scene, 3);
+    if (scene->stopped)
+        return rank->number == 1 ? come_late(rank, scene) : wait_for_stopped(rank, scene, peer);
     if (rank->number == 1) {
         for (;;)
             if (scene->late)
@@ -282,8 +316,14 @@ static int run_rank(struct rank *rank, const struct scene *scene, const char *li
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
 
 static const struct scene scenes[] = {
-    {"all_gather", gather, false}, {"all_to_all", exchange, false}, {"reduce_scatter", scatter, false},
-    {"all_reduce", reduce, false}, {"send_recv", swap, false},      {"waiting", gather, true},
+    {.name = "all_gather", .operate = gather},
+    {.name = "all_to_all", .operate = exchange},
+    {.name = "reduce_scatter", .operate = scatter},
+    {.name = "all_reduce", .operate = reduce},
+    {.name = "send_recv", .operate = swap},
+    {.name = "waiting", .operate = gather, .late = true},
+    {.name = "repair", .operate = replay, .prepare = capture_noise},
+    {.name = "stopped", .operate = gather, .stopped = true},
 };
 
 static pid_t start_rank(const struct scene *scene, int number, bool told, const int control[2], const char *library)

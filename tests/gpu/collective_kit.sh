@@ -1,7 +1,8 @@
 #!/bin/sh
 # collective_kit.sh BUILD NCCL_TESTS DIR [DATA]: gathers in DIR what a machine with two GPUs, their driver, NCCL and
-# PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the scenes of ranks that die, the bench,
-# and run.sh. NCCL_TESTS: what `bench/nccl_tests.sh build` built. DATA: a safetensors file for the bench.
+# PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the scenes of ranks that die and of what
+# does not fit, the bench, and run.sh. NCCL_TESTS: what `bench/nccl_tests.sh build` built. DATA: a safetensors file for the
+# bench.
 set -eu
 usage="usage: collective_kit.sh BUILD NCCL_TESTS DIR [DATA]"
 build=${1:?$usage} nccl_tests=${2:?$usage} kit=${3:?$usage} data=${4:-}
@@ -22,7 +23,7 @@ needs() {
         grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libnccl)\.so' || true
 }
 
-for program in "$build/tests/gpu_collective_kill" "$build/tools/strait" "$nccl_tests"/*_perf; do
+for program in "$build/tests/gpu_collective_kill" "$build/tests/gpu_collective_overflow" "$build/tests/gpu_collective_rings" "$build/tools/strait" "$nccl_tests"/*_perf; do
     copy "$program" "$kit/bin"
     for library in $(needs "$program"); do copy "$library" "$kit/lib/programs"; done
 done

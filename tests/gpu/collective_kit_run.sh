@@ -1,16 +1,24 @@
 #!/usr/bin/env bash
-# run.sh: libstrait-coll between programs and NCCL on two GPUs. Made by tests/gpu/collective_kit.sh.
+# run.sh: libstrait-coll between programs and NCCL on GPUs. Made by tests/gpu/collective_kit.sh.
 #
-#   STEPS   of these, in this order; without it the first three, in less than 120 s:
+#   STEPS   of these, in this order; without it the first five, in less than 150 s:
+#             kill         a rank is killed in mid-collective: NCCL alone, compressed, passed on by auto
+#             overflow     what does not fit, bits compared: straight, in a graph, in groups, on two communicators
+#             rings        the same between two GPUs, more than the rings hold: beside cudaFree, grouped on one side only
+#             random       values that cannot be compressed: 0.95 of NCCL in the long run, no call below 0.5
+#             torch        FSDP2, DDP, all-to-all and a CUDA graph of PyTorch, without the library, with auto and with
+#                          compress, compared bit for bit
+#             show         nccl-tests with NCCL alone, auto and compress; about 4 minutes (SHOW_SECONDS: 260)
+#             sockets      nccl-tests by TCP alone: all_gather, alltoall
 #             passthrough  nccl-tests with and without the library, a small matrix
-#             torch        FSDP2, DDP, all-to-all and a CUDA graph of PyTorch, with and without it, compared bit for bit
-#             kill         a rank is killed in mid-collective, with NCCL alone and with the library
 #             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300; OPS and WAYS: bench/nccl_tests.sh)
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
 #             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
-#   KILL    scenes of gpu_collective_kill: "all_gather waiting"       TOLD=1  an error has to be told within 10 s
-#   TORCH   parts of collective_pytorch.py: all                       ITERS   of nccl-tests: 20, in passthrough 5
+#   GPUS    so many: all that there are, at most 4
+#   RINGS   scenes of gpu_collective_rings: all
+#   KILL    scenes of gpu_collective_kill: "waiting repair all_gather stopped"
+#   TORCH   parts of collective_pytorch.py: all       ITERS   of nccl-tests: 20, in passthrough 5
 #   OUT     folder of the logs: out
 #
 # lib/ has the library; a plugin that it opens by name is looked for there too. lib/programs is for programs of the kit
@@ -18,11 +26,30 @@
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 kit=$PWD
-steps=${STEPS:-passthrough torch kill}
+steps=${STEPS:-rings kill overflow random torch}
 out=$(mkdir -p "${OUT:-out}" && cd "${OUT:-out}" && pwd)
 coll=$kit/lib/libstrait-coll.so.0
+
+find_nccl() {
+    local found
+    found=$(ldconfig -p 2>/dev/null | awk '/libnccl\.so\.2/ { print $NF; exit }')
+    if [ -z "$found" ]; then
+        found=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null)
+    fi
+    echo "${found:-libnccl.so.2}"
+}
+
+count_gpus() {
+    local found
+    found=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+    echo $((found > 4 ? 4 : found < 2 ? 2 : found))
+}
+
+nccl=$(find_nccl)
+gpus=${GPUS:-$(count_gpus)}
 export LD_LIBRARY_PATH=$kit/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 programs=LD_LIBRARY_PATH=$kit/lib:$kit/lib/programs:$LD_LIBRARY_PATH
+[ "$nccl" = libnccl.so.2 ] || programs=$programs:$(dirname "$nccl")
 # Multicast over NVLink can put GPUs that others share out of service.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 rows=() failed=0 running='' ended=''
@@ -31,7 +58,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    passthrough | torch | kill | nccltests | gaussian | peer | bench) ;;
+    rings | kill | overflow | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | bench) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -70,31 +97,76 @@ step() {
     tail -n "${LINES_MAX:-90}" "$out/$name.log" | cut -c1-200
 }
 
-find_nccl() {
-    local found
-    found=$(ldconfig -p 2>/dev/null | awk '/libnccl\.so\.2/ { print $NF; exit }')
-    if [ -z "$found" ]; then
-        found=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null)
-    fi
-    echo "${found:-libnccl.so.2}"
+# shellcheck disable=SC2317,SC2086 # they run in a shell of their own, by bash -c; scenes are words
+{
+# kill_as NAME WAY [--told] LIBRARY SCENE...
+kill_as() {
+    local name=$1 way=$2
+    shift 2
+    STRAIT_COLL=$way STRAIT_COLL_NCCL=$nccl bin/gpu_collective_kill "$@" >"$out/kill-$name.log" 2>"$out/kill-$name.err"
 }
 
-# NCCL alone and ours beside it: they mostly wait.
+# NCCL alone beside the library: it mostly waits, for an error that it does not tell.
 kill_scenes() {
-    local scenes=${KILL:-all_gather waiting} nccl plain code=0
-    nccl=$(find_nccl)
-    # shellcheck disable=SC2086
-    bin/gpu_collective_kill "$nccl" $scenes >"$out/kill-plain.log" 2>&1 &
+    local scenes=${KILL:-waiting repair all_gather stopped} plain code=0
+    kill_as nccl raw "$nccl" waiting &
     plain=$!
-    # shellcheck disable=SC2086
-    STRAIT_COLL_NCCL=$nccl bin/gpu_collective_kill ${TOLD:+--told} "$coll" $scenes || code=$?
+    for way in compress auto; do
+        kill_as $way $way --told "$coll" $scenes || code=$?
+        [ $code -ne 77 ] || break
+    done
     wait $plain || echo "NCCL alone: exit status $?"
-    echo "NCCL alone, $nccl:"
-    cat "$out/kill-plain.log"
+    [ $code -ne 77 ] || return 77
+    printf '%-12s scene\n' library
+    for name in nccl compress auto; do
+        sed "s/^/$(printf '%-12s' $name) /" "$out/kill-$name.log"
+        grep -v '^strait-coll: communicator .* GB/s' "$out/kill-$name.err" | tail -n 8
+    done
+    echo "auto and compress: an error within 10 s, ncclCommAbort within 5: $([ $code = 0 ] && echo yes || echo NO)"
     return $code
 }
-export -f kill_scenes find_nccl
-export out coll KILL TOLD
+
+overflow_scenes() {
+    local code=0
+    export STRAIT_COLL=compress STRAIT_COLL_PAIRS=1 STRAIT_COLL_NCCL=$nccl
+    echo "processes, $gpus GPUs"
+    bin/gpu_collective_overflow --ranks="$gpus" "$coll" || code=$?
+    [ $code -ne 77 ] || return 77
+    echo "threads"
+    bin/gpu_collective_overflow --threads --ranks="$gpus" "$coll" straight graph two || code=1
+    echo "auto"
+    STRAIT_COLL=auto bin/gpu_collective_overflow --ranks="$gpus" "$coll" straight || code=1
+    return $code
+}
+
+random_rows() {
+    local code=0
+    for way in auto compress; do
+        echo "STRAIT_COLL=$way"
+        bin/strait bench collective --timeout 40 --library "$coll" --nccl "$nccl" --gpus "$gpus" --data random --types bf16 \
+            --size "${RANDOM_SIZES:-1M,16M,256M}" --repeats 5 --singles 20 --env STRAIT_COLL=$way --env STRAIT_COLL_PAIRS=1 \
+            --save "$out/random-$way.json" || code=1
+    done
+    env -u LD_LIBRARY_PATH python3 - "$out" <<'PYTHON' || code=1
+import json, sys
+missed = []
+for way in ("auto", "compress"):
+    for row in json.load(open(f"{sys.argv[1]}/random-{way}.json"))["rows"]:
+        worst = row["singles"]["nccl_p50_ns"] / row["singles"]["strait_max_ns"]
+        if row["x"] < 0.95 or worst < 0.5:
+            missed.append(f"{way} {row['operation']} {row['bytes']}: x {row['x']:.3f}, worst call {worst:.3f}")
+print("\n".join(missed))
+print(f"below 0.95 in the long run, or a call below 0.5: {len(missed)} rows")
+sys.exit(1 if missed else 0)
+PYTHON
+    return $code
+}
+}
+rings_scenes() {
+    STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings "$coll" ${RINGS:-}
+}
+export -f rings_scenes kill_as kill_scenes overflow_scenes random_rows
+export out coll nccl gpus KILL RINGS
 
 unpack() {
     python3 - "$1" <<'PYTHON'
@@ -104,20 +176,28 @@ for packed in pathlib.Path("data").glob("*.xz"):
 PYTHON
 }
 
-# shellcheck disable=SC2016
-{
-    step passthrough 70 env "$programs" "OUT=$out/passthrough" MATRIX=small ITERS="${ITERS:-5}" SECONDS_MAX=30 SECONDS_ALL=60 \
+tests() { # SECONDS NAME SETTING...: nccl-tests
+    local seconds=$1 name=$2
+    shift 2
+    step "$name" $((seconds + 20)) env "$programs" "OUT=$out/$name" GPUS="$gpus" SECONDS_MAX=60 SECONDS_ALL="$seconds" "$@" \
         bench/nccl_tests.sh run bin "$coll"
-    # shellcheck disable=SC2086
-    step torch 100 env "OUT=$out/torch" RANKS_START=one SECONDS_MAX=45 examples/collective_pytorch.sh "$coll" ${TORCH:-}
-    step kill 75 bash -c kill_scenes
-    step nccltests "$((${NCCLTESTS_SECONDS:-300} + 30))" env "$programs" "OUT=$out/nccltests" MATRIX=full SECONDS_MAX=60 \
-        SECONDS_ALL="${NCCLTESTS_SECONDS:-300}" bench/nccl_tests.sh run bin "$coll"
-    step gaussian 150 env "$programs" "OUT=$out/gaussian" "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small \
-        OPS="all_gather alltoall sendrecv" ROUNDS="${ROUNDS:-3}" SECONDS_MAX=30 SECONDS_ALL=120 \
-        bench/nccl_tests.sh run bin "$coll"
-    step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
 }
+
+step rings 100 env "$programs" bash -c rings_scenes
+step kill 100 env "$programs" bash -c kill_scenes
+step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
+step overflow 100 env "$programs" bash -c overflow_scenes
+step random 90 env "$programs" bash -c random_rows
+# shellcheck disable=SC2086
+step torch 120 env "OUT=$out/torch" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 "WAYS=${TORCH_WAYS:-auto compress}" \
+    examples/collective_pytorch.sh "$coll" ${TORCH:-}
+tests "${SHOW_SECONDS:-260}" show MATRIX=show "WAYS=plain auto compress" ROUNDS="${ROUNDS:-3}" CYCLES=2 STRAIT_COLL_PAIRS=1
+tests 90 sockets MATRIX=small "WAYS=plain auto compress" OPS="all_gather alltoall" BYTES=32M ITERS=3 CYCLES=2 ROUNDS=2 \
+    NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_NET=Socket
+tests 60 passthrough MATRIX=small ITERS="${ITERS:-5}"
+tests "${NCCLTESTS_SECONDS:-300}" nccltests MATRIX=full
+tests 120 gaussian "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small OPS="all_gather alltoall sendrecv" \
+    ROUNDS="${ROUNDS:-3}"
 case " $steps " in
 *" bench "*)
     scratch=$(mktemp -d)
@@ -128,7 +208,7 @@ case " $steps " in
         [ -f "$file" ] && inputs+=(--input "$file")
     done
     # shellcheck disable=SC2086
-    step bench "${BENCH_SECONDS:=90}" env "$programs" bin/strait bench collective --timeout "$((BENCH_SECONDS - 10))" --library "$coll" --nccl "$(find_nccl)" \
+    step bench "${BENCH_SECONDS:=90}" env "$programs" bin/strait bench collective --timeout "$((BENCH_SECONDS - 10))" --library "$coll" --nccl "$nccl" \
         --save "$out/collective.json" "${inputs[@]}" ${BENCH:-}
     ;;
 esac

@@ -1,0 +1,221 @@
+// The kernels of collective/engine/exchange.h: one thread block for each team of each ring.
+//
+// Memory of the host is read and written by 16 bytes, as volatile or behind fences for the whole system: what is in it
+// changes while a kernel runs, and a cache may have what was there before. All threads of a block store, then meet, and
+// one thread fences and sets the flag; the other way round one thread reads the flag and fences, all meet, and all
+// load.
+#include "collective/cuda/exchange.h"
+
+namespace
+{
+
+constexpr uint32_t THREADS = 512;
+constexpr uint32_t AHEAD = 8; // vectors that a thread has on their way from the host
+
+__device__ __forceinline__ bool exchange_leads()
+{
+    return threadIdx.x == 0;
+}
+
+__device__ __forceinline__ uint32_t exchange_lane()
+{
+    return threadIdx.x;
+}
+
+__device__ __forceinline__ uint32_t exchange_lanes()
+{
+    return THREADS;
+}
+
+__device__ uint64_t exchange_told(uint64_t x)
+{
+    __shared__ uint64_t told;
+    if (exchange_leads())
+        told = x;
+    __syncthreads();
+    x = told;
+    __syncthreads();
+    return x;
+}
+
+__device__ uint64_t exchange_least(uint64_t x)
+{
+    __shared__ unsigned long long least;
+    if (exchange_leads())
+        least = ~0ull;
+    __syncthreads();
+    if (x != UINT64_MAX)
+        atomicMin(&least, static_cast<unsigned long long>(x));
+    __syncthreads();
+    x = least;
+    __syncthreads();
+    return x;
+}
+
+__device__ uint64_t exchange_load(const uint64_t *word)
+{
+    const uint64_t x = *reinterpret_cast<const volatile uint64_t *>(word);
+    __threadfence_system();
+    return x;
+}
+
+__device__ void exchange_store(uint64_t *word, uint64_t x)
+{
+    __threadfence_system();
+    *reinterpret_cast<volatile uint64_t *>(word) = x;
+}
+
+__device__ bool exchange_lock(uint32_t *busy)
+{
+    const bool got = atomicExch(busy, 1u) == 0;
+    __threadfence();
+    return got;
+}
+
+__device__ void exchange_unlock(uint32_t *busy)
+{
+    __threadfence();
+    atomicExch(busy, 0u);
+}
+
+__device__ __forceinline__ uint4 load_host(const uint4 *from)
+{
+    uint4 x;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from)
+                 : "memory");
+    return x;
+}
+
+__device__ __forceinline__ bool is_aligned(const void *at)
+{
+    return reinterpret_cast<uintptr_t>(at) % 16 == 0;
+}
+
+// What is aligned to two bytes alone, or ends within a vector.
+__device__ uint4 gather_vector(const uint8_t *values, uint64_t bytes)
+{
+    union {
+        uint4 vector;
+        uint16_t halves[8];
+    } x;
+    x.vector = make_uint4(0, 0, 0, 0);
+    for (uint32_t i = 0; i < 8; i++)
+        if (2 * i < bytes)
+            x.halves[i] = reinterpret_cast<const uint16_t *>(values)[i];
+    return x.vector;
+}
+
+__device__ void scatter_vector(uint8_t *values, uint4 vector, uint64_t bytes)
+{
+    union {
+        uint4 vector;
+        uint16_t halves[8];
+    } x;
+    x.vector = vector;
+    for (uint32_t i = 0; i < 8; i++)
+        if (2 * i < bytes)
+            reinterpret_cast<uint16_t *>(values)[i] = x.halves[i];
+}
+
+__device__ void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
+{
+    const uint64_t vectors = (bytes + 15) / 16, whole = is_aligned(values) ? bytes / 16 : 0;
+    uint4 *to = reinterpret_cast<uint4 *>(slot);
+    for (uint64_t i = threadIdx.x; i < whole; i += THREADS)
+        to[i] = reinterpret_cast<const uint4 *>(values)[i];
+    for (uint64_t i = whole + threadIdx.x; i < vectors; i += THREADS)
+        to[i] = gather_vector(values + 16 * i, bytes - 16 * i);
+}
+
+__device__ void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t bytes)
+{
+    const uint64_t vectors = (bytes + 15) / 16, whole = is_aligned(values) ? bytes / 16 : 0;
+    const uint4 *from = reinterpret_cast<const uint4 *>(slot);
+    uint4 *to = reinterpret_cast<uint4 *>(values);
+    uint64_t i = threadIdx.x;
+    for (; i + (AHEAD - 1) * THREADS < whole; i += AHEAD * THREADS) {
+        uint4 x[AHEAD];
+        for (uint32_t k = 0; k < AHEAD; k++)
+            x[k] = load_host(from + i + k * THREADS);
+        for (uint32_t k = 0; k < AHEAD; k++)
+            to[i + k * THREADS] = x[k];
+    }
+    for (; i < whole; i += THREADS)
+        to[i] = load_host(from + i);
+    for (i = whole + threadIdx.x; i < vectors; i += THREADS)
+        scatter_vector(values + 16 * i, load_host(from + i), bytes - 16 * i);
+}
+
+#define EXCHANGE_FN __device__ static __forceinline__
+#include "collective/engine/exchange.h"
+
+// ---- The kernel -----------------------------------------------------------------------------------------------------
+
+__device__ uint64_t now_ns()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+__device__ bool is_aborted(const mail *mail)
+{
+    return *reinterpret_cast<const volatile uint32_t *>(&mail->abort) != 0;
+}
+
+__device__ void give_up(mail *mail)
+{
+    *reinterpret_cast<volatile uint32_t *>(&mail->failed) = static_cast<uint32_t>(STRAIT_ERR_IO);
+    __threadfence_system();
+    *reinterpret_cast<volatile uint32_t *>(&mail->abort) = 1;
+    __threadfence_system();
+}
+
+// By the leader, between steps without success.
+__device__ bool has_to_end(const gpu_exchange &call, const exchange_block &block, uint64_t since)
+{
+    if (is_aborted(call.mail))
+        return true;
+    if (now_ns() - since < exchange_patience(&call, &block)) {
+        __nanosleep(500);
+        return false;
+    }
+    if (exchange_fails(&call))
+        give_up(call.mail);
+    return true;
+}
+
+__global__ void __launch_bounds__(THREADS) exchange_kernel(const __grid_constant__ gpu_exchange call)
+{
+    exchange_block block = exchange_begin(&call, blockIdx.x);
+    uint64_t since = 0; // when it began to wait; 0: it does not
+    for (;;) {
+        const exchange_state state = exchange_step(&call, &block);
+        if (state == EXCHANGE_DONE)
+            return;
+        if (state == EXCHANGE_MOVED) {
+            since = 0;
+            continue;
+        }
+        if (since == 0)
+            since = now_ns();
+        if (exchange_told(exchange_leads() && has_to_end(call, block, since)) != 0)
+            return;
+    }
+}
+
+} // namespace
+
+cudaError_t exchange_prepare(void)
+{
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, (const void *)exchange_kernel);
+}
+
+cudaError_t exchange_launch(const struct gpu_exchange *exchange, cudaStream_t stream)
+{
+    exchange_kernel<<<(exchange->rings.ranks - 1) * exchange->rings.teams, THREADS, 0, stream>>>(*exchange);
+    return cudaGetLastError();
+}

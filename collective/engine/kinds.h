@@ -1,0 +1,40 @@
+/* At which level operations are: one copy in memory that all ranks share, under one lock, so whoever asks for the level
+ * of an operation gets what every other rank got for it, or will: what changes it takes effect from an operation on
+ * that no rank has asked for. Nobody waits for what another rank does, nor for a GPU. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_KINDS_H
+#define STRAIT_COLLECTIVE_ENGINE_KINDS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collective/engine/levels.h"
+
+struct coll_member;
+
+/* A collective and a type; who sends to whom and a type. level.issued: by the rank that has issued most. */
+struct kind {
+    struct level level;
+    uint64_t overflows; /* that have been considered. Every rank sees the same ones in the same order */
+};
+
+/* In the shared memory. */
+struct kinds {
+    uint64_t token;       /* of the segment */
+    pthread_mutex_t lock; /* robust: a process may end while it holds it */
+    struct kind kinds[];
+};
+
+size_t kinds_size(int ranks);
+bool kinds_begin(struct kinds *kinds); /* once, on zeros */
+
+/* Counts an operation that this rank issues, by key (member_key). What did not fit so far, as its own GPU has reported
+ * it, is considered before. */
+struct issued {
+    uint64_t index;
+    unsigned level;
+};
+struct issued kinds_issue(struct coll_member *member, unsigned key);
+
+#endif

@@ -1,0 +1,119 @@
+#include "collective/engine/life.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What the file has in it. */
+struct sign {
+    uint64_t nonce, left;
+};
+
+static uint64_t draw(void)
+{
+    uint64_t drawn;
+    return getrandom(&drawn, sizeof(drawn), 0) == sizeof(drawn) ? drawn : 0;
+}
+
+/* ---- One's own --------------------------------------------------------------------------------------------------- */
+
+/* What is forked is another process. */
+static uint64_t self(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static uint64_t drawn;
+    static pid_t process;
+    pthread_mutex_lock(&lock);
+    if (process != getpid()) {
+        drawn = draw();
+        process = getpid();
+    }
+    const uint64_t now = drawn;
+    pthread_mutex_unlock(&lock);
+    return now;
+}
+
+/* A lock of the process, not of the description: that is what children do not inherit. */
+static bool lock_whole(int file)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(file, F_SETLK, &whole) == 0;
+}
+
+bool life_begin(struct life *life, struct life_card *card)
+{
+    const struct sign sign = {draw(), 0};
+    struct stat status;
+    *card = (struct life_card){.self = self()};
+    *life = (struct life){memfd_create("strait-coll-rank", MFD_CLOEXEC), getpid()};
+    if (life->file < 0)
+        return false;
+    if (sign.nonce != 0 && card->self != 0 && lock_whole(life->file) && fstat(life->file, &status) == 0 &&
+        pwrite(life->file, &sign, sizeof(sign), 0) == sizeof(sign)) {
+        *card = (struct life_card){card->self, sign.nonce, status.st_ino, life->process, life->file};
+        return true;
+    }
+    close(life->file);
+    life->file = -1;
+    return false;
+}
+
+void life_leave(struct life *life)
+{
+    const uint64_t left = 1;
+    if (life->file >= 0 && life->process == getpid())
+        (void)!pwrite(life->file, &left, sizeof(left), offsetof(struct sign, left));
+}
+
+void life_end(struct life *life)
+{
+    if (life->file >= 0)
+        close(life->file);
+    life->file = -1;
+}
+
+/* ---- Others ------------------------------------------------------------------------------------------------------ */
+
+bool life_is_own(const struct life_card *card)
+{
+    return card->self != 0 && card->self == self();
+}
+
+/* Files in memory have a device of their own, and numbers on it that are not used again: what has this one is opened
+ * without doing anything to what it is. */
+static bool is_it(const char *path, const struct life *own, const struct life_card *card)
+{
+    struct stat mine, its;
+    return own->file >= 0 && fstat(own->file, &mine) == 0 && stat(path, &its) == 0 && its.st_dev == mine.st_dev &&
+           its.st_ino == card->inode && its.st_ino != mine.st_ino;
+}
+
+int life_find(const struct life *own, const struct life_card *card)
+{
+    char path[64];
+    struct sign sign;
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", card->process, card->file);
+    if (card->nonce == 0 || life_is_own(card) || !is_it(path, own, card))
+        return -1;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return -1;
+    if (pread(file, &sign, sizeof(sign), 0) == sizeof(sign) && sign.nonce == card->nonce)
+        return file;
+    close(file);
+    return -1;
+}
+
+enum life_state life_look(int found)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct sign sign = {0};
+    if (fcntl(found, F_GETLK, &whole) != 0 || whole.l_type != F_UNLCK)
+        return LIFE_GOES_ON;
+    return pread(found, &sign, sizeof(sign), 0) == sizeof(sign) && sign.left != 0 ? LIFE_LEFT : LIFE_ENDED;
+}

@@ -1,0 +1,36 @@
+#include "collective/engine/order.h"
+
+#include "collective/engine/member.h"
+
+/* A graph waits, when it runs, for what was marked last outside of it, and what comes after it waits for the graph. */
+static bool follow_in_graph(struct coll_member *member, const struct coll_staging *staging, coll_stream stream)
+{
+    if (!staging->used)
+        return member->gpu->event_follow_outside(stream, member->last);
+    return staging->stream == stream || member->gpu->event_follow(stream, staging->last);
+}
+
+bool order_follow(struct coll_member *member, const struct coll_staging *staging, coll_stream stream)
+{
+    if (staging->capture != 0)
+        return follow_in_graph(member, staging, stream);
+    const bool behind = staging->used && staging->stream == stream && !member->captured;
+    return behind || (!staging->used && !member->captured) || member->gpu->event_follow(stream, member->last);
+}
+
+bool order_mark(struct coll_member *member, struct coll_staging *staging, coll_stream stream)
+{
+    staging->used = true;
+    staging->stream = stream;
+    return member->gpu->event_record(staging->capture == 0 ? member->last : staging->last, stream);
+}
+
+bool order_end(struct coll_member *member, struct coll_staging *staging, coll_stream stream)
+{
+    if (!order_mark(member, staging, stream))
+        return false;
+    if (staging->capture == 0)
+        return true;
+    member->captured = true;
+    return member->gpu->event_record_outside(member->last, stream);
+}

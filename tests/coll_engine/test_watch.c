@@ -1,0 +1,343 @@
+/* Processes of one host see each other end (collective/engine/life.h), and ranks tell of it. Ranks here are threads, so
+ * what others hear of rank 1 is the card of a process that stands in for it. */
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collective/engine/life.h"
+#include "tests/coll_engine/harness.h"
+
+enum { COUNT_OF = 40001, PATIENCE_MS = 20000, TOLD_MS = 10000, ABORT_MS = 5000, UNTOLD_MS = 500 };
+
+/* ---- A process that stands in -------------------------------------------------------------------------------------
+ */
+
+enum way { KILLED, ENDED, BECAME_ANOTHER, KILLED_WITH_A_CHILD, LEFT, STOPPED, WAYS };
+
+struct stand_in {
+    pid_t process;
+    int control;
+    struct life_card card;
+};
+
+static void await_end(int control)
+{
+    char byte;
+    while (read(control, &byte, 1) > 0)
+        ;
+    _exit(0);
+}
+
+static void go(enum way way, struct life *life, int control)
+{
+    switch (way) {
+    case ENDED:
+        _exit(0);
+    case BECAME_ANOTHER:
+        execl("/bin/sleep", "sleep", "60", (char *)NULL);
+        _exit(1);
+    case KILLED_WITH_A_CHILD:
+        if (fork() == 0)
+            await_end(control);
+        raise(SIGKILL);
+        break;
+    case LEFT:
+        life_leave(life);
+        life_end(life);
+        _exit(0);
+    case STOPPED:
+        raise(SIGSTOP);
+        break;
+    default:
+        raise(SIGKILL);
+    }
+}
+
+static struct stand_in stand_in_start(void)
+{
+    struct stand_in made;
+    int control[2];
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) == 0);
+    made.process = fork();
+    require(made.process >= 0);
+    if (made.process == 0) {
+        struct life life;
+        char way;
+        close(control[0]);
+        require(life_begin(&life, &made.card) && write(control[1], &made.card, sizeof(made.card)) == sizeof(made.card));
+        if (read(control[1], &way, 1) == 1)
+            go((enum way)way, &life, control[1]);
+        await_end(control[1]);
+    }
+    close(control[1]);
+    made.control = control[0];
+    require(read(made.control, &made.card, sizeof(made.card)) == sizeof(made.card));
+    return made;
+}
+
+static void stand_in_goes(const struct stand_in *stand_in, enum way way)
+{
+    const char byte = (char)way;
+    require(write(stand_in->control, &byte, 1) == 1);
+}
+
+/* Others must see it though nobody has waited for it, as far as the kernel goes. */
+static void stand_in_end(const struct stand_in *stand_in)
+{
+    kill(stand_in->process, SIGKILL);
+    require(waitpid(stand_in->process, NULL, 0) == stand_in->process);
+    close(stand_in->control);
+}
+
+/* ---- Signs of life ------------------------------------------------------------------------------------------------
+ */
+
+static const enum life_state ends_as[WAYS] = {LIFE_ENDED, LIFE_ENDED, LIFE_ENDED, LIFE_ENDED, LIFE_LEFT, LIFE_GOES_ON};
+
+static enum life_state await_change(int found, int milliseconds)
+{
+    enum life_state state;
+    while ((state = life_look(found)) == LIFE_GOES_ON && milliseconds-- > 0)
+        usleep(1000);
+    return state;
+}
+
+START_TEST(others_see_how_a_process_goes)
+{
+    struct life own;
+    struct life_card card;
+    struct stand_in other = stand_in_start();
+    require(life_begin(&own, &card));
+    const int found = life_find(&own, &other.card);
+    require(found >= 0 && life_look(found) == LIFE_GOES_ON);
+    stand_in_goes(&other, (enum way)_i);
+    if (_i == STOPPED) {
+        siginfo_t stopped;
+        require(waitid(P_PID, (id_t)other.process, &stopped, WSTOPPED) == 0);
+    }
+    require(await_change(found, _i == STOPPED ? UNTOLD_MS : PATIENCE_MS) == ends_as[_i]);
+    stand_in_end(&other);
+    if (_i == STOPPED)
+        require(life_look(found) == LIFE_ENDED);
+    close(found);
+    life_end(&own);
+}
+END_TEST
+
+/* A number of a process may mean another one here, or none, or this one; what is not it is not opened. */
+START_TEST(what_is_not_it_is_not_found)
+{
+    struct life own, second;
+    struct life_card card, second_card;
+    struct stand_in other = stand_in_start(), third = stand_in_start();
+    require(life_begin(&own, &card) && life_begin(&second, &second_card));
+    struct life_card wrong[] = {other.card, other.card, other.card, other.card, other.card, second_card, {0}, {0}};
+    wrong[0].process = getpid();
+    wrong[1].process = third.process; /* which may have it under the same number */
+    wrong[2].file = 0;
+    wrong[3].inode++;
+    wrong[4].nonce ^= 1;
+    wrong[7] = (struct life_card){.self = other.card.self}; /* of one that has no file to be had */
+    for (int i = 0; i < COUNT(wrong); i++)
+        require(life_find(&own, &wrong[i]) < 0);
+    require(life_is_own(&second_card) && !life_is_own(&other.card) && !life_is_own(&wrong[6]));
+    stand_in_end(&third);
+    stand_in_end(&other);
+    life_end(&second);
+    life_end(&own);
+}
+END_TEST
+
+START_TEST(a_forked_child_is_not_its_parent)
+{
+    struct life own;
+    struct life_card card;
+    int status;
+    require(life_begin(&own, &card));
+    pid_t child = fork();
+    if (child == 0) {
+        life_leave(&own);
+        _exit(life_is_own(&card));
+    }
+    require(waitpid(child, &status, 0) == child && status == 0);
+    uint64_t sign[2] = {0};
+    require(pread(own.file, sign, sizeof(sign), 0) == sizeof(sign) && sign[0] == card.nonce && sign[1] == 0);
+    life_end(&own);
+}
+END_TEST
+
+/* ---- Ranks --------------------------------------------------------------------------------------------------------
+ */
+
+/* What rank 0 waits in when its peer goes. */
+enum wait { IN_NCCL, IN_OURS, PASSED_ON, IDLE, WAITS };
+
+struct scene {
+    enum wait wait;
+    enum way way;
+    struct stand_in peer;
+    coll_id id;
+};
+
+static coll_result error_of(coll_comm comm)
+{
+    coll_result error;
+    require_ok(ncclCommGetAsyncError(comm, &error));
+    return error;
+}
+
+static long now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static bool is_told_within(coll_comm comm, long milliseconds)
+{
+    const long until = now_ms() + milliseconds;
+    while (error_of(comm) == COLL_SUCCESS && now_ms() < until)
+        usleep(1000);
+    return error_of(comm) != COLL_SUCCESS;
+}
+
+static void begin_waiting(struct rank *rank, const struct scene *scene, uint8_t *own, uint8_t *all)
+{
+    const bool together = scene->wait == IN_OURS;
+    values_fill(own, COLL_BF16, COUNT_OF, together ? VALUES_NOISE : VALUES_NORMAL, (unsigned)rank->rank);
+    if (scene->wait != IDLE && (rank->rank == 0 || together))
+        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    const struct told told = told_of(rank->comm, "all_gather", "bf16");
+    require(told.compressed == (told.calls > 0 && scene->wait != PASSED_ON));
+}
+
+static bool comes_to_its_end(coll_stream stream, long milliseconds)
+{
+    const long until = now_ms() + milliseconds;
+    while (!fake_stream_idle(stream) && now_ms() < until)
+        usleep(1000);
+    return fake_stream_idle(stream);
+}
+
+static void lose_peer(struct rank *rank, struct scene *scene)
+{
+    const bool told = scene->way != LEFT && scene->way != STOPPED;
+    require(!is_told_within(rank->comm, 100));
+    stand_in_goes(&scene->peer, scene->way);
+    if (told && scene->wait == IN_OURS) /* though nobody asks for errors */
+        require(comes_to_its_end(rank->stream, TOLD_MS));
+    require(is_told_within(rank->comm, told ? TOLD_MS : UNTOLD_MS) == told);
+    require(!told || error_of(rank->comm) == COLL_REMOTE_ERROR);
+}
+
+/* Whoever does not ask for errors learns of it by the next call, alone or in a group. */
+static void require_failing(struct rank *rank, uint8_t *own, uint8_t *all)
+{
+    require(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream) == COLL_REMOTE_ERROR);
+    require_ok(ncclGroupStart());
+    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    require(ncclGroupEnd() == COLL_REMOTE_ERROR);
+}
+
+static void be_watched(struct rank *rank)
+{
+    struct scene *scene = rank->argument;
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
+    rank_begin(rank, scene->id);
+    ranks_meet();
+    fake_gpu.lost = 1u << 1;
+    begin_waiting(rank, scene, own, all);
+    if (rank->rank == 0)
+        lose_peer(rank, scene);
+    if (rank->rank == 0 && scene->wait != PASSED_ON && error_of(rank->comm) != COLL_SUCCESS)
+        require_failing(rank, own, all);
+    ranks_meet();
+    const long began = now_ms();
+    require_ok(ncclCommAbort(rank->comm));
+    fake_stream_wait(rank->stream);
+    require(now_ms() - began < ABORT_MS);
+    fake_stream_end(rank->stream);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+static void play(enum wait wait, enum way way)
+{
+    struct scene scene = {.wait = wait, .way = way, .peer = stand_in_start()};
+    setenv("STRAIT_COLL", wait == PASSED_ON ? "auto" : "compress", 1);
+    memcpy(fake_nccl.stand_in_bytes, &scene.peer.card, sizeof(scene.peer.card));
+    fake_nccl.stand_in_size = sizeof(scene.peer.card);
+    fake_nccl.stand_in = 2;
+    require_ok(ncclGetUniqueId(&scene.id));
+    ranks_start(2, be_watched, &scene);
+    require(fake_gpu.made == 0);
+    stand_in_end(&scene.peer);
+}
+
+START_TEST(a_rank_that_is_killed_is_told)
+{
+    play((enum wait)_i, KILLED);
+}
+END_TEST
+
+START_TEST(how_a_rank_goes_decides)
+{
+    play(IDLE, (enum way)_i);
+}
+END_TEST
+
+/* Signs of life of this process that say that their rank has left; -1: there are not so many at all. */
+static int count_left(int ranks)
+{
+    int found = 0, left = 0;
+    for (int file = 0; file < 1024; file++) {
+        char path[32], name[64] = "";
+        uint64_t sign[2] = {0};
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+        if (readlink(path, name, sizeof(name) - 1) < 0 || strstr(name, "strait-coll-rank") == NULL)
+            continue;
+        found++;
+        require(pread(file, sign, sizeof(sign), 0) == sizeof(sign));
+        left += sign[1] != 0;
+    }
+    return found == ranks ? left : -1;
+}
+
+static void finalize(struct rank *rank)
+{
+    rank_begin(rank, *(coll_id *)rank->argument);
+    ranks_meet();
+    require(count_left(rank->ranks) == 0 && error_of(rank->comm) == COLL_SUCCESS);
+    ranks_meet();
+    require_ok(ncclCommFinalize(rank->comm));
+    ranks_meet();
+    require(count_left(rank->ranks) == rank->ranks);
+    rank_end(rank);
+}
+
+START_TEST(who_has_finalized_has_left)
+{
+    coll_id id;
+    setenv("STRAIT_COLL", "compress", 1);
+    require_ok(ncclGetUniqueId(&id));
+    ranks_start(3, finalize, &id);
+    require(fake_gpu.made == 0 && count_left(0) == 0);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("watch");
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, others_see_how_a_process_goes, 0, WAYS);
+    tcase_add_test(tests, what_is_not_it_is_not_found);
+    tcase_add_test(tests, a_forked_child_is_not_its_parent);
+    tcase_add_loop_test(tests, a_rank_that_is_killed_is_told, 0, WAITS);
+    tcase_add_loop_test(tests, how_a_rank_goes_decides, 0, WAYS);
+    tcase_add_test(tests, who_has_finalized_has_left);
+    return suite_run("watch", tests);
+}

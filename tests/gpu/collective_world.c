@@ -1,0 +1,122 @@
+#include "tests/gpu/collective_world.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+struct start {
+    const struct world *world;
+    struct rank rank;
+};
+
+void world_meet(struct rank *rank)
+{
+    (void)pthread_barrier_wait(&rank->shared->barrier);
+}
+
+/* ---- A rank ------------------------------------------------------------------------------------------------------ */
+
+static void open_rank(struct rank *rank, size_t bytes)
+{
+    const size_t size = (size_t)rank->ranks * bytes;
+    require_cuda(cudaSetDevice(rank->number));
+    require((rank->host = malloc(size)) != NULL);
+    for (unsigned slot = 0; slot < WORLD_SLOTS; slot++) {
+        if (rank->number == 0)
+            require_nccl(nccl.GetUniqueId(&rank->shared->ids[slot]));
+        world_meet(rank);
+        require_nccl(nccl.CommInitRank(&rank->comm[slot], rank->ranks, rank->shared->ids[slot], rank->number));
+        require_cuda(cudaStreamCreateWithFlags(&rank->stream[slot], cudaStreamNonBlocking));
+        require_cuda(cudaMalloc((void **)&rank->send[slot], size));
+        require_cuda(cudaMalloc((void **)&rank->receive[slot], size));
+    }
+}
+
+static void close_rank(struct rank *rank)
+{
+    world_meet(rank);
+    for (unsigned slot = 0; slot < WORLD_SLOTS; slot++) {
+        require_nccl(nccl.CommDestroy(rank->comm[slot]));
+        require_cuda(cudaStreamDestroy(rank->stream[slot]));
+        require_cuda(cudaFree(rank->send[slot]));
+        require_cuda(cudaFree(rank->receive[slot]));
+    }
+    free(rank->host);
+}
+
+static void *run_rank(void *argument)
+{
+    struct start *start = argument;
+    open_rank(&start->rank, start->world->bytes);
+    start->world->play(&start->rank, start->world->argument);
+    close_rank(&start->rank);
+    return NULL;
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
+
+static void *run_threads(void *argument)
+{
+    struct start *starts = argument;
+    const int ranks = starts[0].world->ranks;
+    pthread_t threads[WORLD_RANKS_MAX];
+    for (int i = 0; i < ranks; i++)
+        require(pthread_create(&threads[i], NULL, run_rank, &starts[i]) == 0);
+    for (int i = 0; i < ranks; i++)
+        require(pthread_join(threads[i], NULL) == 0);
+    return NULL;
+}
+
+/* Of threads, too: whoever forks must not have started the driver. */
+static pid_t start_process(void *(*run)(void *), void *argument, const char *library)
+{
+    pid_t pid = fork();
+    require(pid >= 0);
+    if (pid > 0)
+        return pid;
+    alarm(WORLD_SECONDS_MAX);
+    nccl_open(library);
+    (void)run(argument);
+    fflush(stdout);
+    _exit(0);
+}
+
+/* The first that fails ends the others, which would wait for it. */
+static bool await_all(const pid_t *pids, int count)
+{
+    bool good = true;
+    for (int left = count; left > 0; left--) {
+        int status;
+        require(wait(&status) > 0);
+        for (int i = 0; i < count && good && status != 0; i++)
+            kill(pids[i], SIGKILL);
+        good &= status == 0;
+    }
+    return good;
+}
+
+static bool run_starts(struct start *starts, const struct world *world)
+{
+    pid_t pids[WORLD_RANKS_MAX];
+    const int processes = world->threads ? 1 : world->ranks;
+    for (int i = 0; i < processes; i++)
+        pids[i] = start_process(world->threads ? run_threads : run_rank, &starts[i], world->library);
+    return await_all(pids, processes);
+}
+
+bool world_run(const struct world *world)
+{
+    struct start starts[WORLD_RANKS_MAX];
+    pthread_barrierattr_t attributes;
+    struct world_shared *shared =
+        mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    require(shared != MAP_FAILED && world->ranks <= WORLD_RANKS_MAX && pthread_barrierattr_init(&attributes) == 0);
+    require(pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0);
+    require(pthread_barrier_init(&shared->barrier, &attributes, (unsigned)world->ranks) == 0);
+    for (int i = 0; i < world->ranks; i++)
+        starts[i] = (struct start){world, {.number = i, .ranks = world->ranks, .shared = shared}};
+    fflush(stdout);
+    const bool good = run_starts(starts, world);
+    require(munmap(shared, sizeof(*shared)) == 0);
+    return good;
+}
