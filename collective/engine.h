@@ -14,7 +14,7 @@ struct coll_joining {
     coll_comm comm;
     int rank, ranks;
     struct coll_member *member; /* result: NULL when it stays raw */
-    char why[160];              /* result: why it does, or what was found of it */
+    char why[320];              /* result: why it does, or what was found of it */
 };
 
 enum { COLL_PHASES_MAX = 2 };
@@ -34,6 +34,7 @@ struct coll_step {
     unsigned phase;  /* which of them is next, from 0 on */
     uint64_t wire;   /* bytes that NCCL is handed */
     struct coll_phase of[COLL_PHASES_MAX];
+    bool peer; /* it goes by the wire `peer`, in one phase: what is below is not used */
     struct coll_staging *staging;
     size_t at;       /* of its part of the staging memory */
     unsigned number; /* of its job, among those of the staging memory */
@@ -72,7 +73,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 2u
+#define COLL_ENGINE_VERSION 3u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL; NULL: why it cannot be used is in `why`. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

@@ -69,6 +69,7 @@ struct coll_settings coll_settings_read(void)
     static const char *const modes[] = {"raw", "auto", "compress", "off"};
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"};
+    static const char *const wires[] = {"nccl", "peer", "auto"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
         .raw = mode == 0,
@@ -78,6 +79,8 @@ struct coll_settings coll_settings_read(void)
         .pairs = choice("STRAIT_COLL_PAIRS", switches, 2) == 1,
         .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
+        .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),
+        .peer = setting("STRAIT_COLL_PEER"),
         .library = setting("STRAIT_COLL_NCCL"),
     };
     tell_unknown();

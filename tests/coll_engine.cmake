@@ -3,7 +3,8 @@
 set(coll_folder ${CMAKE_CURRENT_BINARY_DIR}/coll_engine)
 add_library(strait-coll-fake-gpu SHARED coll_fake/stream.c coll_fake/event.c)
 add_library(strait-coll-fake-nccl SHARED coll_fake/nccl_comm.c coll_fake/nccl_group.c coll_fake/nccl_move.c)
-add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/exchange.c coll_fake/codec.c)
+add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/exchange.c coll_fake/peer.c
+    coll_fake/codec.c)
 add_library(strait-coll-tested SHARED ${PROJECT_SOURCE_DIR}/collective/exports.c ${PROJECT_SOURCE_DIR}/kernels/status.c)
 target_link_libraries(strait-coll-fake-gpu PRIVATE strait_options Threads::Threads)
 target_link_libraries(strait-coll-fake-nccl PRIVATE strait_options strait-coll-fake-gpu strait_coll_reduce)
@@ -52,4 +53,14 @@ strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
+strait_test(coll_peer_plan USES coll_engine LABELS collective)
+strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
+
+# By the wire `peer`, in many pieces, all of them coded, or some as they are.
+strait_add_test(coll_operations_peer COMMAND test_coll_operations LABELS collective TIMEOUT 240
+    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
+foreach(test groups stress)
+    strait_add_test(coll_${test}_peer COMMAND test_coll_${test} LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64")
+endforeach()

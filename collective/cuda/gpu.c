@@ -5,6 +5,7 @@
 #include "collective/cuda/control.h"
 #include "collective/cuda/exchange.h"
 #include "collective/cuda/gpu.h"
+#include "collective/cuda/peer.h"
 #include "collective/cuda/reduce.h"
 
 static bool good(cudaError_t error)
@@ -279,6 +280,7 @@ const struct gpu_ops *cuda_gpu(void)
                                        .exchange = exchange,
                                        .make_void = make_void,
                                        .verify = verify,
-                                       .reduce = reduce};
+                                       .reduce = reduce,
+                                       .peer = &cuda_gpu_peer};
     return &ops;
 }

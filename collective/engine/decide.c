@@ -1,5 +1,6 @@
 #include "collective/engine/decide.h"
 
+#include "collective/engine/peer.h"
 #include "collective/engine/phase.h"
 #include "collective/engine/plan.h"
 
@@ -71,6 +72,9 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
                    const char **reason)
 {
     struct plan plan;
+    *reason = NULL;
+    if (peer_decide(member, call, step))
+        return true;
     if (!takes_part(member, call, reason))
         return false;
     if (!plan_of(&plan, member, call, 0, 0)) {

@@ -10,6 +10,7 @@
 
 #include <strait/codec.h>
 
+#include "collective/engine/peer_gpu.h"
 #include "collective/engine/rings.h"
 #include "collective/nccl_types.h"
 #include "collective/reduce.h"
@@ -134,8 +135,6 @@ struct gpu_verify {
     struct mail *mail;
 };
 
-typedef struct CUevent_st *gpu_event;
-
 struct gpu_ops {
     /* NULL: kernels that wait for those of other ranks run as they have to; else why not, static. */
     const char *(*trouble)(void);
@@ -171,6 +170,7 @@ struct gpu_ops {
     bool (*make_void)(const struct gpu_void *what, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);
     bool (*reduce)(const struct coll_reduce *reduce, coll_stream stream);
+    const struct gpu_peer_ops *peer;
 };
 
 #endif

@@ -8,17 +8,19 @@
 #include <string.h>
 #include <time.h>
 
+#include "collective/engine/peer.h"
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 4u
+#define JOIN_VERSION 5u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, parts;
+    uint32_t order, forced, pairs;
+    uint16_t parts, wire;
     char release[32];
 };
 
@@ -40,6 +42,7 @@ static void destroy(struct coll_member *member)
         measure_end(member);
         watch_end(member);
         staging_end(&member->stagings, gpu);
+        peer_end(member);
         share_end(member);
         gpu->release(member->ends);
         gpu->release(member->tallies);
@@ -68,6 +71,12 @@ static bool make_own(struct coll_member *member)
            member->last != NULL;
 }
 
+/* For whichever of the two is told. */
+static size_t told_bytes(void)
+{
+    return sizeof(struct hello) > peer_offer_bytes() ? sizeof(struct hello) : peer_offer_bytes();
+}
+
 static const char *why_not(struct joining *joining)
 {
     struct coll_member *member = joining->member;
@@ -85,7 +94,7 @@ static const char *why_not(struct joining *joining)
     if ((member->codec = gpu->codec()) == NULL || strait_codec_prepare(member->codec) != STRAIT_OK || !gpu->prepare())
         return "the codec does not run on this GPU";
     member->stream = gpu->stream_make();
-    joining->told = gpu->allocate(sizeof(struct hello) * (ranks + 1), false);
+    joining->told = gpu->allocate(told_bytes() * (ranks + 1), false);
     if (member->stream == NULL || joining->told == NULL || !make_own(member))
         return "no memory";
     if (!share_prepare(member))
@@ -129,6 +138,7 @@ static struct hello hello_of(const struct joining *joining)
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
                           .pairs = joining->member->host.settings.pairs,
+                          .wire = joining->member->host.settings.wire,
                           .parts = joining->member->host.settings.parts,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
@@ -271,6 +281,23 @@ static void exchange(struct joining *joinings, unsigned count, const struct coll
     together(joinings, count, nccl, tell_opened, settle_share);
 }
 
+static void reach(struct joining *joinings, unsigned count)
+{
+    struct coll_member **members = calloc(count, sizeof(*members));
+    void **told = calloc(count, sizeof(*told));
+    unsigned able = 0;
+    for (unsigned i = 0; i < count && members != NULL && told != NULL; i++) {
+        if (!joinings[i].able || joinings[i].member->host.settings.wire == COLL_WIRE_NCCL)
+            continue;
+        told[able] = joinings[i].told;
+        members[able++] = joinings[i].member;
+    }
+    if (able > 0)
+        peer_join(members, told, able);
+    free(members);
+    free(told);
+}
+
 static void measure(struct joining *joinings, unsigned count)
 {
     struct coll_member **members = calloc(count, sizeof(*members));
@@ -304,8 +331,12 @@ static void finish(struct joining *joining)
     what->member = member;
     char watched[64];
     watch_describe(member, watched, sizeof(watched));
-    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s", member->cost.start * 1e6,
-             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched);
+    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s%s%.60s",
+             member->cost.start * 1e6, member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched,
+             member->peer != NULL         ? ", wire peer"
+             : member->no_peer[0] != '\0' ? ", no wire peer: "
+                                          : "",
+             member->no_peer);
 }
 
 void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
@@ -323,6 +354,7 @@ void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host
         begin(&all[i], gpu, host);
     }
     exchange(all, count, host->nccl);
+    reach(all, count);
     measure(all, count);
     for (unsigned i = 0; i < count; i++)
         finish(&all[i]);
@@ -339,7 +371,7 @@ void member_abort(struct coll_member *member)
 
 static bool is_over(const struct coll_member *member)
 {
-    return member->gpu->event_over(member->last);
+    return member->gpu->event_over(member->last) && peer_over(member);
 }
 
 /* What was asked for may still run. After an abort it ends soon, but for what stands behind something else on its

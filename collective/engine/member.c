@@ -1,5 +1,7 @@
 #include "collective/engine/member.h"
 
+#include "collective/engine/peer.h"
+
 static unsigned type_row(coll_type type)
 {
     return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
@@ -48,6 +50,7 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
 void member_give_up(struct coll_member *member)
 {
     __atomic_store_n(&member->mail->abort, 1, __ATOMIC_RELEASE);
+    peer_abort(member);
 }
 
 static const char *text_of(uint32_t failed)
@@ -59,6 +62,7 @@ static const char *text_of(uint32_t failed)
 
 void member_look(struct coll_member *member)
 {
+    peer_look(member);
     const uint32_t failed = __atomic_load_n(&member->mail->failed, __ATOMIC_ACQUIRE);
     if (failed != 0)
         member_fail(member, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR,

@@ -36,6 +36,8 @@ struct coll_member {
     struct link_probe probe;
 
     struct staging_list stagings;
+    struct peer_wire *peer; /* NULL: there is none; why */
+    char no_peer[112];
     struct watch *watch; /* of the others' processes (watch.h) */
 
     struct share share;

@@ -1,7 +1,10 @@
 #include "collective/engine/ops.h"
 
+#include <string.h>
+
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
+#include "collective/engine/peer.h"
 #include "collective/engine/steps.h"
 #include "collective/engine/watch.h"
 
@@ -22,12 +25,46 @@ static coll_result error_of(struct coll_member *member)
     return failed;
 }
 
+/* ---- By wire ----------------------------------------------------------------------------------------------------- */
+
+/* Steps of NCCL's wire first, else in their order. How many of them there are. */
+static unsigned sort_by_wire(struct coll_step *steps, unsigned count)
+{
+    unsigned by_nccl = 0;
+    for (unsigned i = 0; i < count; i++) {
+        const struct coll_step step = steps[i];
+        if (step.peer)
+            continue;
+        memmove(&steps[by_nccl + 1], &steps[by_nccl], (i - by_nccl) * sizeof(step));
+        steps[by_nccl++] = step;
+    }
+    return by_nccl;
+}
+
+static coll_result encode(struct coll_step *steps, unsigned count)
+{
+    const unsigned by_nccl = sort_by_wire(steps, count);
+    return by_nccl > 0 ? steps_encode(steps, by_nccl) : COLL_SUCCESS;
+}
+
+static coll_result move(struct coll_step *steps, unsigned count)
+{
+    return steps_move(steps, sort_by_wire(steps, count));
+}
+
+static coll_result decode(struct coll_step *steps, unsigned count)
+{
+    const unsigned by_nccl = sort_by_wire(steps, count);
+    const coll_result result = by_nccl > 0 ? steps_decode(steps, by_nccl) : COLL_SUCCESS;
+    return result == COLL_SUCCESS && by_nccl < count ? peer_run(steps + by_nccl, count - by_nccl) : result;
+}
+
 static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .join = join,
                                            .decide = member_decide,
-                                           .encode = steps_encode,
-                                           .move = steps_move,
-                                           .decode = steps_decode,
+                                           .encode = encode,
+                                           .move = move,
+                                           .decode = decode,
                                            .error = error_of,
                                            .abort = member_abort,
                                            .finish = watch_leave,

@@ -4,10 +4,14 @@
 
 #include "tests/coll_fake/stream.h"
 
+/* Recordings on several streams are reached in any order: `over` is the last one before which all are, and those beyond
+ * it are in `ahead`, each at its number's place. */
+enum { AHEAD = 4096 };
+
 struct CUevent_st {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t recorded, over;
+    uint64_t recorded, over, ahead[AHEAD];
     unsigned references;
     double clock;
     coll_stream origin; /* that was captured, by that number, when it was recorded */
@@ -51,11 +55,18 @@ static void reach(coll_stream stream, void *argument)
     const struct mark *mark = argument;
     struct CUevent_st *event = mark->event;
     pthread_mutex_lock(&event->lock);
-    if (event->over < mark->number)
-        event->over = mark->number;
+    demand(mark->number > event->over && mark->number - event->over < AHEAD);
+    event->ahead[mark->number % AHEAD] = mark->number;
+    while (event->ahead[(event->over + 1) % AHEAD] == event->over + 1)
+        event->over++;
     event->clock = fake_stream_clock(stream);
     pthread_cond_broadcast(&event->changed);
     pthread_mutex_unlock(&event->lock);
+}
+
+static bool is_reached(const struct CUevent_st *event, uint64_t number)
+{
+    return event->over >= number || event->ahead[number % AHEAD] == number;
 }
 
 static void await(coll_stream stream, void *argument)
@@ -64,7 +75,7 @@ static void await(coll_stream stream, void *argument)
     struct CUevent_st *event = mark->event;
     (void)stream;
     pthread_mutex_lock(&event->lock);
-    while (event->over < mark->number)
+    while (!is_reached(event, mark->number))
         pthread_cond_wait(&event->changed, &event->lock);
     pthread_mutex_unlock(&event->lock);
 }

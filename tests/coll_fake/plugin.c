@@ -5,6 +5,7 @@
 #include "collective/engine/ops.h"
 #include "tests/coll_fake/fake.h"
 #include "tests/coll_fake/kernels.h"
+#include "tests/coll_fake/peer.h"
 
 /* ---- Failures that tests ask for --------------------------------------------------------------------------------- */
 
@@ -259,7 +260,54 @@ KERNEL(exchange, gpu_exchange)
 KERNEL(make_void, gpu_void)
 KERNEL(verify, gpu_verify)
 KERNEL(reduce, coll_reduce)
+
+/* ---- Reaching other ranks ---------------------------------------------------------------------------------------- */
+
+static bool share(void *memory, struct peer_handle *handle)
+{
+    demand(is_ours(memory));
+    *handle =
+        (struct peer_handle){.host = 1, .process = 1, .address = (uint64_t)(uintptr_t)memory, .device = fake_device()};
+    return true;
+}
+
+static void *open_memory(const struct peer_handle *handle, const char **why)
+{
+    *why = "these GPUs do not reach each other";
+    if ((fake_gpu.apart >> fake_device() & 1) != 0 && (fake_gpu.apart >> handle->device & 1) != 0)
+        return NULL;
+    demand(is_ours((void *)(uintptr_t)handle->address));
+    return can_make() ? (void *)(uintptr_t)handle->address : NULL;
+}
+
+static void close_memory(const struct peer_handle *handle, void *memory)
+{
+    demand((uint64_t)(uintptr_t)memory == handle->address);
+    unmade();
+}
+
+static bool move(void *dst, const void *src, size_t size, coll_stream stream)
+{
+    const struct copying what = {dst, src, size};
+    if (!can_work(stream))
+        return false;
+    fake_queue(stream, run_copy, NULL, &what, sizeof(what));
+    return true;
+}
+
+KERNEL(claim, peer_claim)
+KERNEL(post, peer_post)
+KERNEL(turn, peer_turn)
 #undef KERNEL
+
+static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
+                                             .share = share,
+                                             .open = open_memory,
+                                             .close = close_memory,
+                                             .move = move,
+                                             .claim = claim,
+                                             .post = post,
+                                             .turn = turn};
 
 static const struct gpu_ops ops = {.trouble = trouble,
                                    .codec = codec,
@@ -291,7 +339,8 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .exchange = exchange,
                                    .make_void = make_void,
                                    .verify = verify,
-                                   .reduce = reduce};
+                                   .reduce = reduce,
+                                   .peer = &peer_ops};
 
 __attribute__((visibility("default"))) coll_engine_get strait_coll_engine;
 const struct coll_engine_ops *strait_coll_engine(char *why, size_t why_size)

@@ -13,6 +13,7 @@
 #             passthrough  nccl-tests with and without the library, a small matrix
 #             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300; OPS and WAYS: bench/nccl_tests.sh)
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
+#             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #   GPUS    so many: all that there are, at most 4
 #   RINGS   scenes of gpu_collective_rings: all
@@ -57,7 +58,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | random | torch | show | sockets | passthrough | nccltests | gaussian | bench) ;;
+    rings | kill | overflow | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | bench) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -188,6 +189,7 @@ tests() { # SECONDS NAME SETTING...: nccl-tests
 
 step rings 100 env "$programs" bash -c rings_scenes
 step kill 100 env "$programs" bash -c kill_scenes
+step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
 step overflow 100 env "$programs" bash -c overflow_scenes
 step random 90 env "$programs" bash -c random_rows
 # shellcheck disable=SC2086

@@ -1,0 +1,226 @@
+// Flags between ranks, and what a copy engine has left of a piece. Memory of another GPU is only ever written: its own
+// kernels read it. Every flag is written with release and read with acquire, at the scope of the system: what a rank
+// has pushed before, by whatever means, is there when its flag is.
+#include "collective/cuda/peer.h"
+
+namespace
+{
+
+constexpr uint32_t WARP = 32, POST_THREADS = 256, POLLS = 512;
+
+__device__ uint64_t load_acquire(const uint64_t *word)
+{
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
+__device__ void store_release(uint64_t *word, uint64_t value)
+{
+    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
+
+template <class T> __device__ T load_now(const T *word)
+{
+    return *const_cast<const volatile T *>(word);
+}
+
+__device__ uint64_t now_ns()
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+__device__ void mark(const peer_world *world, peer_point point, uint64_t number)
+{
+    if (world->trace == 0)
+        return;
+    const uint32_t i = atomicAdd_system(&world->mail->marks, 1u);
+    if (i < PEER_TRACE_MAX)
+        world->mail->mark[i] = {now_ns(), static_cast<uint32_t>(point), static_cast<uint32_t>(number)};
+}
+
+// ---- Giving up ------------------------------------------------------------------------------------------------------
+
+__device__ bool is_broken(const peer_world *world)
+{
+    return load_now(&world->counters->broken) != 0;
+}
+
+// What is queued goes on, so the others have to know before.
+__device__ void give_up(const peer_world *world, int32_t status)
+{
+    if (atomicExch(&world->counters->broken, 1u) != 0)
+        return;
+    *const_cast<volatile uint32_t *>(&world->mail->failed) = static_cast<uint32_t>(status);
+    for (uint32_t rank = 0; rank < world->ranks; rank++)
+        if (rank != world->rank)
+            store_release(&world->flags[rank]->broken[world->rank], 1);
+    __threadfence_system();
+}
+
+__device__ bool has_given_up(const peer_world *world, uint32_t rank)
+{
+    return load_acquire(&world->flags[world->rank]->broken[rank]) != 0;
+}
+
+// The host is asked rarely, as it is far.
+__device__ bool is_in_vain(const peer_world *world, uint32_t rank, uint32_t poll, uint64_t until)
+{
+    if (is_broken(world) || has_given_up(world, rank))
+        return true;
+    return poll % POLLS == POLLS - 1 && (load_now(&world->mail->abort) != 0 || (until != 0 && now_ns() > until));
+}
+
+// Until a flag that `rank` writes has come so far.
+__device__ void await(const peer_world *world, const uint64_t *flag, uint64_t number, uint32_t rank,
+                      uint64_t patience_ns)
+{
+    const uint64_t until = patience_ns != 0 ? now_ns() + patience_ns : 0;
+    for (uint32_t poll = 0; load_acquire(flag) < number; poll++) {
+        if (is_in_vain(world, rank, poll, until)) {
+            give_up(world, STRAIT_ERR_IO);
+            return;
+        }
+        __nanosleep(poll < POLLS ? 20 : 200);
+    }
+}
+
+// ---- Sending --------------------------------------------------------------------------------------------------------
+
+// A lane for each receiver.
+__global__ void __launch_bounds__(WARP) claim_kernel(const peer_claim claim)
+{
+    const peer_world *world = claim.world;
+    if (threadIdx.x >= claim.count)
+        return;
+    const uint32_t rank = claim.receiver[threadIdx.x];
+    const uint64_t claimed = world->counters->claimed[rank], lag = claim.lag[threadIdx.x];
+    mark(world, PEER_ENCODED, claimed);
+    await(world, &world->flags[world->rank]->freed[rank], claimed > lag ? claimed - lag : 0, rank, claim.patience_ns);
+    world->counters->claimed[rank] = claimed + 1;
+    mark(world, PEER_CLAIMED, claimed + 1);
+}
+
+__device__ uint64_t used_of(const peer_push &push)
+{
+    const uint64_t bytes = reinterpret_cast<const peer_head *>(push.slot)->main.bytes;
+    return push.main_at + (bytes < push.main_bound ? bytes : push.main_bound);
+}
+
+__device__ void push_rest(const peer_push &push)
+{
+    const uint4 *from = reinterpret_cast<const uint4 *>(push.slot);
+    uint4 *to = reinterpret_cast<uint4 *>(push.there);
+    const uint64_t end = (used_of(push) + 15) / 16, threads = static_cast<uint64_t>(gridDim.x) * POST_THREADS;
+    for (uint64_t i = push.from / 16 + blockIdx.x * POST_THREADS + threadIdx.x; i < end; i += threads)
+        to[i] = from[i];
+}
+
+__device__ void say_ready(const peer_world *world, const peer_push &push)
+{
+    const uint64_t number = ++world->counters->posted[push.receiver];
+    volatile peer_head *head = reinterpret_cast<volatile peer_head *>(push.there);
+    head->magic = PEER_MAGIC;
+    head->number = number;
+    store_release(&world->flags[push.receiver]->ready[world->rank], number);
+    mark(world, PEER_POSTED, number);
+}
+
+// The block that ends last speaks for all.
+__global__ void __launch_bounds__(POST_THREADS) post_kernel(const peer_post post)
+{
+    const peer_world *world = post.world;
+    __shared__ bool last;
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        mark(world, PEER_CROSSED, world->counters->posted[post.push[0].receiver] + 1);
+    for (uint32_t i = 0; i < post.count; i++)
+        if (post.push[i].slot != nullptr)
+            push_rest(post.push[i]);
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(&world->counters->blocks, 1u) == gridDim.x - 1;
+    __syncthreads();
+    if (!last || threadIdx.x != 0)
+        return;
+    __threadfence_system();
+    world->counters->blocks = 0;
+    for (uint32_t i = 0; i < post.count && !is_broken(world); i++)
+        say_ready(world, post.push[i]);
+}
+
+// ---- Receiving ------------------------------------------------------------------------------------------------------
+
+// Of a piece that was decoded: what its sender wrote last, then what came of it, then whether the sender kept its word.
+__device__ int32_t verdict_of(const peer_world *world, const peer_taken &taken, uint64_t number)
+{
+    if (has_given_up(world, taken.source))
+        return STRAIT_ERR_IO;
+    if (load_now(&taken.head->magic) != PEER_MAGIC || load_now(&taken.head->number) != number)
+        return STRAIT_ERR_CORRUPT;
+    if (taken.results == nullptr)
+        return STRAIT_OK;
+    const int32_t main = taken.results[0].status, tail = taken.has_tail != 0 ? taken.results[1].status : STRAIT_OK;
+    return main != STRAIT_OK ? main : tail;
+}
+
+__device__ void take(const peer_world *world, const peer_taken &taken)
+{
+    const uint64_t number = world->counters->taken[taken.source] + 1;
+    mark(world, PEER_DECODED, number);
+    const int32_t status = verdict_of(world, taken, number);
+    if (status != STRAIT_OK)
+        give_up(world, status);
+    if (is_broken(world)) // what is not freed is not written over
+        return;
+    world->counters->taken[taken.source] = number;
+    store_release(&world->flags[taken.source]->freed[world->rank], number);
+}
+
+__global__ void __launch_bounds__(WARP) turn_kernel(const peer_turn turn)
+{
+    const peer_world *world = turn.world;
+    if (threadIdx.x < turn.takes)
+        take(world, turn.taken[threadIdx.x]);
+    __syncwarp();
+    if (threadIdx.x >= turn.waits)
+        return;
+    const uint32_t rank = turn.source[threadIdx.x];
+    const uint64_t number = world->counters->awaited[rank] + 1;
+    await(world, &world->flags[world->rank]->ready[rank], number, rank, turn.patience_ns);
+    world->counters->awaited[rank] = number;
+    mark(world, PEER_ARRIVED, number);
+}
+
+} // namespace
+
+cudaError_t peer_kernels_prepare(void)
+{
+    const void *const kernels[] = {(const void *)claim_kernel, (const void *)post_kernel, (const void *)turn_kernel};
+    cudaError_t error = cudaSuccess;
+    cudaFuncAttributes attributes;
+    for (const void *kernel : kernels)
+        if (error == cudaSuccess)
+            error = cudaFuncGetAttributes(&attributes, kernel);
+    return error;
+}
+
+cudaError_t peer_claim_launch(const struct peer_claim *claim, cudaStream_t stream)
+{
+    claim_kernel<<<1, WARP, 0, stream>>>(*claim);
+    return cudaGetLastError();
+}
+
+cudaError_t peer_post_launch(const struct peer_post *post, cudaStream_t stream)
+{
+    post_kernel<<<post->blocks, POST_THREADS, 0, stream>>>(*post);
+    return cudaGetLastError();
+}
+
+cudaError_t peer_turn_launch(const struct peer_turn *turn, cudaStream_t stream)
+{
+    turn_kernel<<<1, WARP, 0, stream>>>(*turn);
+    return cudaGetLastError();
+}

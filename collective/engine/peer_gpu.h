@@ -1,0 +1,154 @@
+/* What the wire `peer` has in the memory of GPUs, and needs of them. Ranks of one host reach each other's memory: a
+ * message is encoded piece by piece where it is, pushed into slots of the receiver's arena, and decoded there.
+ *
+ *   arena of a rank: flags | by rank that sends: slots: head, chunk of what is behind whole pages, chunk of whole pages
+ *
+ * From each rank to each other one there is one sequence of pieces, which is counted and only ever grows: the sender
+ * writes into the receiver's flags how many are ready, the receiver into the sender's how many of its slots it has
+ * freed. Counters are advanced by kernels, so that a graph can be launched as often as one likes.
+ *
+ * A rank that gives up says so in the flags of the others before it does anything else. What it has queued goes on, and
+ * may write over what others still read; who has decoded a piece looks there, and at the piece's number, afterwards. So
+ * that is a failure, never wrong values. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_PEER_GPU_H
+#define STRAIT_COLLECTIVE_ENGINE_PEER_GPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <strait/codec.h>
+
+#include "collective/nccl_types.h"
+
+enum {
+    PEER_RANKS_MAX = 16,
+    PEER_HEAD_BYTES = 256,
+    PEER_TRACE_MAX = 1024, /* marks */
+    PEER_MAGIC = 0x53505231,
+};
+
+/* At the beginning of an arena, zero at first. The other ranks write here, each at its own place; this one reads. */
+struct peer_flags {
+    uint64_t ready[PEER_RANKS_MAX];  /* pieces that have come from that rank */
+    uint64_t freed[PEER_RANKS_MAX];  /* pieces from here that it has read */
+    uint64_t broken[PEER_RANKS_MAX]; /* not 0: it has given up */
+};
+
+/* Of this rank's kernels alone, zero at first. By the other rank. */
+struct peer_counters {
+    uint64_t claimed[PEER_RANKS_MAX]; /* slots there, that pieces may be pushed into */
+    uint64_t posted[PEER_RANKS_MAX];  /* pieces that are there */
+    uint64_t awaited[PEER_RANKS_MAX]; /* pieces that have come */
+    uint64_t taken[PEER_RANKS_MAX];   /* of these, that are decoded */
+    uint32_t broken;
+    uint32_t blocks; /* of a kernel, that have ended */
+};
+
+/* Begins every slot. Results are the encoder's, the rest is written when all of the piece is there. */
+struct peer_head {
+    uint32_t magic, reserved;
+    uint64_t number; /* of the piece, from 1 */
+    uint8_t padding[PEER_HEAD_BYTES - 16 - 2 * sizeof(struct strait_result)];
+    struct strait_result main, tail; /* tail: only of a piece that has one */
+};
+
+/* For tuning: when something was over. */
+enum peer_point { PEER_CLAIMED, PEER_ENCODED, PEER_CROSSED, PEER_POSTED, PEER_ARRIVED, PEER_DECODED, PEER_POINTS };
+struct peer_mark {
+    uint64_t ns;
+    uint32_t point, number; /* number: of the piece */
+};
+
+/* In pinned memory. */
+struct peer_mail {
+    uint32_t abort;  /* set by the host: kernels give up */
+    uint32_t failed; /* set by kernels: an enum strait_status, negative as they are */
+    uint32_t marks;  /* that there are */
+    uint32_t reserved;
+    struct peer_mark mark[PEER_TRACE_MAX];
+};
+
+/* In the GPU's memory: what all kernels of a member know. */
+struct peer_world {
+    uint32_t rank, ranks;
+    struct peer_flags *flags[PEER_RANKS_MAX]; /* by rank, this one's too */
+    struct peer_counters *counters;
+    struct peer_mail *mail;
+    uint32_t trace, reserved; /* marks are wanted */
+};
+
+/* ---- Kernels --------------------------------------------------------------------------------------------------------
+ *
+ * Whatever waits is one warp. It ends when what it waits for has come; when the member is aborted, another rank has
+ * given up or, if patience_ns is not 0, so long has passed: then this rank gives up too, which is a failure. */
+
+/* Waits for a slot of each receiver: until no more than `lag` of the pieces before are still to be read. */
+struct peer_claim {
+    const struct peer_world *world;
+    uint64_t patience_ns;
+    uint32_t count;
+    uint8_t receiver[PEER_RANKS_MAX], lag[PEER_RANKS_MAX];
+};
+
+/* Pushes what is missing of each piece, up to what was encoded, with so many thread blocks. Then says that it is there.
+ */
+struct peer_push {
+    const uint8_t *slot;                      /* here; NULL: all of it is there */
+    uint8_t *there;                           /* the receiver's */
+    uint64_t from;                            /* bytes that are there already: a multiple of 16 */
+    uint64_t main_at, main_bound, tail_bound; /* in the slot; tail_bound 0: no tail */
+    uint32_t receiver, reserved;
+};
+struct peer_post {
+    const struct peer_world *world;
+    uint32_t count, blocks;
+    struct peer_push push[PEER_RANKS_MAX];
+};
+
+/* Of pieces that have been decoded: looks whether that went well, and frees their slots. Then waits for the next piece
+ * of each of `source`. */
+struct peer_taken {
+    const struct peer_head *head;
+    const struct strait_result *results; /* of decoding: main, tail; NULL: it was not encoded */
+    uint32_t source, has_tail;
+};
+struct peer_turn {
+    const struct peer_world *world;
+    uint64_t patience_ns;
+    uint32_t takes, waits;
+    struct peer_taken taken[PEER_RANKS_MAX];
+    uint8_t source[PEER_RANKS_MAX];
+};
+
+/* ---- Means ------------------------------------------------------------------------------------------------------- */
+
+enum { PEER_HANDLE_BYTES = 64 };
+
+/* How another rank finds memory. */
+struct peer_handle {
+    uint64_t host;    /* the same on one host, and not on others */
+    uint64_t process; /* the same in one process */
+    uint64_t address;
+    int32_t device; /* in its process */
+    uint32_t reserved;
+    uint8_t bytes[PEER_HANDLE_BYTES];
+};
+
+typedef struct CUevent_st *gpu_event;
+
+struct gpu_peer_ops {
+    bool (*prepare)(void); /* loads what is launched on the current device */
+    /* Of memory that `allocate` gave, of the current device. False: it cannot be told of. */
+    bool (*share)(void *memory, struct peer_handle *handle);
+    /* Memory of another rank, for the current device; NULL: it cannot be reached, and why, static. */
+    void *(*open)(const struct peer_handle *handle, const char **why);
+    void (*close)(const struct peer_handle *handle, void *memory);
+    /* Between GPUs' memory, here or there. */
+    bool (*move)(void *dst, const void *src, size_t size, coll_stream stream);
+    bool (*claim)(const struct peer_claim *claim, coll_stream stream);
+    bool (*post)(const struct peer_post *post, coll_stream stream);
+    bool (*turn)(const struct peer_turn *turn, coll_stream stream);
+};
+
+#endif

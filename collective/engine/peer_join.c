@@ -1,0 +1,333 @@
+/* The wire `peer` is made when a communicator is: every rank says where its arena is, and tries to reach those of
+ * others. One that cannot, and none of them uses it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "collective/engine/peer.h"
+
+enum { CLOSE_PATIENCE_NS = 1000 * 1000 * 1000 };
+
+/* What a rank tells the others. */
+struct offer {
+    struct peer_handle handle;
+    struct peer_tuning tuning; /* the same on all */
+    uint32_t able;
+    char why[96];
+};
+
+struct entry {
+    struct coll_member *member;
+    struct peer_wire *wire; /* the member's when all have it: a thread of it looks there */
+    struct offer own;
+    struct offer *told; /* in the GPU's memory: of all ranks, then of this one */
+};
+
+/* ---- Alone ------------------------------------------------------------------------------------------------------- */
+
+static bool refuse(struct entry *entry, const char *why)
+{
+    entry->own.able = 0;
+    if (entry->own.why[0] == '\0')
+        snprintf(entry->own.why, sizeof(entry->own.why), "%s", why);
+    return false;
+}
+
+/* The most that a call of the codec can be about: a piece with a tail of each other rank. */
+static bool scratch_sizes(struct peer_wire *wire, const struct coll_member *member)
+{
+    static uint64_t somewhere;
+    struct strait_region region[2] = {{.base = &somewhere,
+                                       .page_stride = PEER_PAGE,
+                                       .row_stride = PEER_PAGE,
+                                       .page_count = wire->tuning.piece / PEER_PAGE,
+                                       .rows = 1,
+                                       .row_bytes = PEER_PAGE}};
+    struct strait_encode_item encode[2 * PEER_RANKS_MAX] = {0};
+    struct strait_decode_item decode[2 * PEER_RANKS_MAX] = {0};
+    const uint32_t count = 2 * (uint32_t)(member->ranks - 1);
+    region[1] = region[0];
+    region[1].page_count = 1;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct strait_pages pages = {
+            .regions = &region[i % 2], .region_count = 1, .id_count = region[i % 2].page_count};
+        encode[i].src = decode[i].dst = pages;
+        decode[i].src_size = wire->slot;
+    }
+    wire->scratch_size[0] = strait_encode_scratch_size(member->codec, encode, count);
+    wire->scratch_size[1] = strait_decode_scratch_size(member->codec, decode, count);
+    return wire->scratch_size[0] > 0 && wire->scratch_size[1] > 0;
+}
+
+static bool make_memory(struct peer_wire *wire, const struct coll_member *member)
+{
+    const struct gpu_ops *gpu = member->gpu;
+    const int ranks = member->ranks;
+    if (!scratch_sizes(wire, member))
+        return false;
+    wire->arena = gpu->allocate(peer_arena_bytes(wire, ranks), true);
+    wire->outgoing = gpu->allocate(peer_outgoing_bytes(wire, ranks), true);
+    wire->counters = gpu->allocate(sizeof(*wire->counters), true);
+    wire->world = gpu->allocate(sizeof(*wire->world), true);
+    wire->results = gpu->allocate(2 * sizeof(*wire->results) * (size_t)ranks, true);
+    wire->scratch[0] = gpu->allocate(wire->scratch_size[0], true);
+    wire->scratch[1] = gpu->allocate(wire->scratch_size[1], true);
+    wire->mail = gpu->allocate_pinned(sizeof(*wire->mail));
+    wire->last = gpu->event_make(false);
+    return wire->arena != NULL && wire->outgoing != NULL && wire->counters != NULL && wire->world != NULL &&
+           wire->results != NULL && wire->scratch[0] != NULL && wire->scratch[1] != NULL && wire->mail != NULL &&
+           wire->last != NULL;
+}
+
+static void free_memory(struct peer_wire *wire, const struct gpu_ops *gpu, bool arena)
+{
+    if (arena)
+        gpu->release(wire->arena);
+    gpu->release(wire->outgoing);
+    gpu->release(wire->counters);
+    gpu->release(wire->world);
+    gpu->release(wire->results);
+    gpu->release(wire->scratch[0]);
+    gpu->release(wire->scratch[1]);
+    gpu->release(wire->sums);
+    gpu->release_pinned(wire->mail);
+    if (wire->last != NULL)
+        gpu->event_end(wire->last);
+}
+
+static bool prepare(struct entry *entry)
+{
+    struct coll_member *member = entry->member;
+    const struct gpu_ops *gpu = member->gpu;
+    if (member->ranks > PEER_RANKS_MAX)
+        return refuse(entry, "more ranks than a host has");
+    const char *disabled = getenv("NCCL_P2P_DISABLE");
+    if (disabled != NULL && strcmp(disabled, "1") == 0)
+        return refuse(entry, "NCCL_P2P_DISABLE=1");
+    struct peer_wire *wire = entry->wire = calloc(1, sizeof(*wire));
+    if (wire == NULL)
+        return refuse(entry, "no memory");
+    if (!peer_tuning_of(&wire->tuning, member->host.settings.peer, member->ranks))
+        member->host.say("STRAIT_COLL_PEER=%s is not understood: not used", member->host.settings.peer);
+    entry->own.tuning = wire->tuning;
+    wire->slot = peer_slot_bytes(&wire->tuning);
+    if (!make_memory(wire, member))
+        return refuse(entry, "no memory for slots");
+    if (!gpu->peer->prepare())
+        return refuse(entry, "its kernels do not run on this GPU");
+    if (!gpu->peer->share(wire->arena, &entry->own.handle))
+        return refuse(entry, "memory cannot be told of");
+    wire->reached[member->rank] = wire->arena;
+    return true;
+}
+
+/* ---- Together ---------------------------------------------------------------------------------------------------- */
+
+static bool tell(struct entry *entry)
+{
+    struct coll_member *member = entry->member;
+    struct offer *own = entry->told + member->ranks;
+    return member->gpu->copy(own, &entry->own, sizeof(*own), member->stream) &&
+           member->host.nccl->AllGather(own, entry->told, sizeof(*own), COLL_UINT8, member->comm, member->stream) ==
+               COLL_SUCCESS;
+}
+
+static bool hear(struct entry *entry, struct offer *all)
+{
+    const struct coll_member *member = entry->member;
+    return member->gpu->copy(all, entry->told, sizeof(*all) * (size_t)member->ranks, member->stream) &&
+           member->gpu->stream_wait(member->stream);
+}
+
+/* False: one of them is not able; why. */
+static bool are_able(struct entry *entry, const struct offer *all)
+{
+    struct coll_member *member = entry->member;
+    for (int rank = 0; rank < member->ranks; rank++) {
+        const char *why = NULL;
+        if (all[rank].able == 0)
+            why = all[rank].why;
+        else if (all[rank].handle.host != entry->own.handle.host)
+            why = "on another host";
+        else if (memcmp(&all[rank].tuning, &entry->own.tuning, sizeof(all->tuning)) != 0)
+            why = "other settings";
+        if (why == NULL)
+            continue;
+        snprintf(member->no_peer, sizeof(member->no_peer), "rank %d: %.90s", rank, why);
+        return false;
+    }
+    return true;
+}
+
+static bool reach(struct entry *entry, const struct offer *all)
+{
+    struct coll_member *member = entry->member;
+    struct peer_wire *wire = entry->wire;
+    for (int rank = 0; rank < member->ranks; rank++) {
+        const char *why = "cannot be reached";
+        if (rank == member->rank)
+            continue;
+        wire->handle[rank] = all[rank].handle;
+        if ((wire->reached[rank] = member->gpu->peer->open(&all[rank].handle, &why)) == NULL)
+            return refuse(entry, why);
+    }
+    struct peer_world world = {.rank = (uint32_t)member->rank,
+                               .ranks = (uint32_t)member->ranks,
+                               .counters = wire->counters,
+                               .mail = wire->mail,
+                               .trace = wire->tuning.trace};
+    for (int rank = 0; rank < member->ranks; rank++)
+        world.flags[rank] = (void *)wire->reached[rank];
+    return (member->gpu->copy(wire->world, &world, sizeof(world), member->stream) &&
+            member->gpu->stream_wait(member->stream)) ||
+           refuse(entry, "the GPU failed");
+}
+
+/* First whether all can try, then whether all have succeeded. */
+static bool try_to_reach(struct entry *entry)
+{
+    struct offer *all = calloc((size_t)entry->member->ranks, sizeof(*all));
+    bool good = all != NULL && hear(entry, all);
+    if (!good || !are_able(entry, all) || !reach(entry, all))
+        entry->own.able = 0;
+    free(all);
+    return good;
+}
+
+/* ---- The end of it ----------------------------------------------------------------------------------------------- */
+
+/* What was pushed here is no concern any more, but what others have still to read here is none of theirs either: they
+ * read their own arenas. Only what they write can still come: that they have freed slots. */
+static bool is_quiet(const struct coll_member *member, const struct peer_wire *wire)
+{
+    const struct gpu_ops *gpu = member->gpu;
+    struct peer_claim claim = {.world = wire->world, .patience_ns = CLOSE_PATIENCE_NS};
+    for (int rank = 0; rank < member->ranks; rank++)
+        if (rank != member->rank)
+            claim.receiver[claim.count++] = (uint8_t)rank;
+    return gpu->peer->claim(&claim, member->stream) && gpu->stream_wait(member->stream) &&
+           __atomic_load_n(&wire->mail->failed, __ATOMIC_ACQUIRE) == 0;
+}
+
+static void tell_trace(const struct coll_member *member, const struct peer_mail *mail)
+{
+    static const char *const names[PEER_POINTS] = {"claimed", "encoded", "crossed", "posted", "arrived", "decoded"};
+    const uint32_t count = mail->marks < PEER_TRACE_MAX ? mail->marks : PEER_TRACE_MAX;
+    for (uint32_t i = 0; i < count; i++)
+        member->host.say("rank %d: %8.1f us: %s %u", member->rank, (double)(mail->mark[i].ns - mail->mark[0].ns) / 1e3,
+                         names[mail->mark[i].point % PEER_POINTS], mail->mark[i].number);
+}
+
+static void end(const struct coll_member *member, struct peer_wire *wire)
+{
+    const struct gpu_ops *gpu = member->gpu;
+    bool reached = true;
+    for (int rank = 0; rank < member->ranks; rank++)
+        reached &= wire->reached[rank] != NULL;
+    const bool aborted = wire->mail != NULL && __atomic_load_n(&wire->mail->abort, __ATOMIC_ACQUIRE) != 0;
+    const bool quiet = !reached || (!aborted && is_quiet(member, wire));
+    if (!quiet)
+        member->host.say("communicator %p, rank %d of %d: others may still write into its memory, which is not freed",
+                         (void *)member->comm, member->rank, member->ranks);
+    if (wire->tuning.trace != 0 && reached)
+        tell_trace(member, wire->mail);
+    for (int rank = 0; rank < member->ranks; rank++)
+        if (rank != member->rank && wire->reached[rank] != NULL)
+            gpu->peer->close(&wire->handle[rank], wire->reached[rank]);
+    peer_lanes_end(wire, gpu);
+    free_memory(wire, gpu, quiet);
+    free(wire);
+}
+
+/* ---- All of this process ----------------------------------------------------------------------------------------- */
+
+static bool settle(struct entry *entry)
+{
+    struct coll_member *member = entry->member;
+    struct offer *all = calloc((size_t)member->ranks, sizeof(*all));
+    const bool good = all != NULL && hear(entry, all);
+    const bool able = good && are_able(entry, all);
+    if (able)
+        __atomic_store_n(&member->peer, entry->wire, __ATOMIC_RELEASE);
+    else if (entry->wire != NULL)
+        end(member, entry->wire);
+    free(all);
+    return good;
+}
+
+static bool each(struct entry *entries, unsigned count, bool (*what)(struct entry *))
+{
+    bool all = true;
+    for (unsigned i = 0; i < count; i++) {
+        struct coll_member *member = entries[i].member;
+        int before;
+        bool good = member->gpu->enter(member->device, &before);
+        if (good) {
+            good = what(&entries[i]);
+            member->gpu->leave(before);
+        }
+        all &= good;
+    }
+    return all;
+}
+
+static bool grouped(struct entry *entries, unsigned count, bool (*what)(struct entry *))
+{
+    const struct coll_table *nccl = entries[0].member->host.nccl;
+    const bool good = nccl->GroupStart() == COLL_SUCCESS && each(entries, count, what);
+    return nccl->GroupEnd() == COLL_SUCCESS && good;
+}
+
+size_t peer_offer_bytes(void)
+{
+    return sizeof(struct offer);
+}
+
+void peer_join(struct coll_member *const members[], void *const told[], unsigned count)
+{
+    struct entry *entries = calloc(count, sizeof(*entries));
+    bool good = entries != NULL;
+    for (unsigned i = 0; i < count && good; i++) {
+        entries[i].member = members[i];
+        entries[i].told = told[i];
+        entries[i].own.able = 1;
+    }
+    if (good) {
+        (void)each(entries, count, prepare);
+        good = grouped(entries, count, tell) && each(entries, count, try_to_reach) && grouped(entries, count, tell) &&
+               each(entries, count, settle);
+    }
+    for (unsigned i = 0; i < count && !good; i++)
+        member_fail(members[i], COLL_INTERNAL_ERROR, "the ranks could not tell each other of their memory");
+    free(entries);
+}
+
+/* ---- Of one that has it ------------------------------------------------------------------------------------------ */
+
+void peer_end(struct coll_member *member)
+{
+    if (member->peer != NULL)
+        end(member, member->peer);
+    member->peer = NULL;
+}
+
+void peer_abort(struct coll_member *member)
+{
+    const struct peer_wire *wire = __atomic_load_n(&member->peer, __ATOMIC_ACQUIRE);
+    if (wire != NULL)
+        __atomic_store_n(&wire->mail->abort, 1, __ATOMIC_RELEASE);
+}
+
+bool peer_over(const struct coll_member *member)
+{
+    return member->peer == NULL || member->gpu->event_over(member->peer->last);
+}
+
+void peer_look(struct coll_member *member)
+{
+    const struct peer_wire *wire = __atomic_load_n(&member->peer, __ATOMIC_ACQUIRE);
+    const uint32_t failed = wire != NULL ? __atomic_load_n(&wire->mail->failed, __ATOMIC_ACQUIRE) : 0;
+    if (failed != 0)
+        member_fail(member, COLL_INTERNAL_ERROR, strait_status_string((enum strait_status)(int32_t)failed));
+}

@@ -1,0 +1,40 @@
+#include "collective/engine/peer.h"
+
+static uint64_t flags_bytes(void)
+{
+    return (sizeof(struct peer_flags) + 4095) / 4096 * 4096;
+}
+
+uint64_t peer_arena_bytes(const struct peer_wire *wire, int ranks)
+{
+    return flags_bytes() + (uint64_t)(ranks - 1) * PEER_DEPTH * wire->slot;
+}
+
+uint64_t peer_outgoing_bytes(const struct peer_wire *wire, int ranks)
+{
+    return (uint64_t)(ranks - 1) * PEER_DEPTH * wire->slot;
+}
+
+uint8_t *peer_slot(const struct peer_wire *wire, int owner, int sender, uint32_t piece)
+{
+    const uint64_t place = (uint64_t)(sender - (sender > owner));
+    return wire->reached[owner] + flags_bytes() + (place * PEER_DEPTH + piece % PEER_DEPTH) * wire->slot;
+}
+
+uint8_t *peer_outgoing(const struct peer_wire *wire, int ranks, uint32_t place, uint32_t round)
+{
+    return wire->outgoing + ((uint64_t)(ranks - 1) * (round % PEER_DEPTH) + place) * wire->slot;
+}
+
+uint64_t peer_sums_stride(const struct peer_wire *wire)
+{
+    return wire->tuning.piece + PEER_PAGE;
+}
+
+bool peer_sums_prepare(struct coll_member *member)
+{
+    struct peer_wire *wire = member->peer;
+    if (wire->sums == NULL)
+        wire->sums = member->gpu->allocate(peer_sums_stride(wire) * (uint64_t)member->ranks, false);
+    return wire->sums != NULL;
+}

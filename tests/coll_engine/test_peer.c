@@ -1,0 +1,323 @@
+/* The wire `peer`: what crosses, in which order, and what happens when it does not. That operations give what they give
+ * without it, test_operations, test_groups and test_stress tell when it is asked for. */
+#include <string.h>
+#include <unistd.h>
+
+#include "collective/engine/peer_gpu.h"
+#include "collective/reduce.h"
+#include "tests/coll_engine/harness.h"
+
+enum { COUNT_OF = 500001, BYTES = COUNT_OF * 2, LEAST_MS = 500, PATIENCE_MS = 20000 };
+
+static void begin(const char *tuning)
+{
+    fake_gpu.jitter_us = 200;
+    setenv("STRAIT_COLL", "compress", 1);
+    setenv("STRAIT_COLL_WIRE", "peer", 1);
+    setenv("STRAIT_COLL_PEER", tuning, 1);
+}
+
+static void require_by(const struct rank *rank, const char *operation, const char *reason)
+{
+    const struct told told = told_of(rank->comm, operation, "bf16");
+    require(told.calls > 0 && strcmp(told.reason, reason) == 0);
+}
+
+/* ---- What crosses ------------------------------------------------------------------------------------------------ */
+
+static void gather(struct rank *rank, unsigned turns, enum values kind)
+{
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * (size_t)rank->ranks, 0);
+    for (unsigned turn = 0; turn < turns; turn++) {
+        values_fill(own, COLL_BF16, COUNT_OF, kind, 100 * turn + (unsigned)rank->rank);
+        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        for (unsigned from = 0; from < (unsigned)rank->ranks; from++)
+            require(values_are(all + (size_t)from * BYTES, COLL_BF16, COUNT_OF, kind, 100 * turn + from));
+    }
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+static void gather_kind(struct rank *rank)
+{
+    gather(rank, 3, *(const enum values *)rank->argument);
+    require_by(rank, "all_gather", "the last: compressed, wire peer");
+}
+
+START_TEST(copy_engines_move_what_can_be_compressed)
+{
+    enum values kind = VALUES_NORMAL;
+    begin("piece=128");
+    ranks_run(2 + _i, gather_kind, &kind);
+    require(fake_gpu.pushed == 0 && fake_gpu.offered == 0);
+}
+END_TEST
+
+START_TEST(kernels_push_what_is_longer)
+{
+    enum values kind = VALUES_NOISE;
+    begin("piece=128");
+    ranks_run(2 + _i, gather_kind, &kind);
+    require(fake_gpu.pushed > 0 && fake_gpu.offered == 0);
+}
+END_TEST
+
+START_TEST(kernels_can_push_all)
+{
+    enum values kind = VALUES_NORMAL;
+    begin("kernel,piece=64,bare=0,flat");
+    ranks_run(2, gather_kind, &kind);
+    require(fake_gpu.pushed > 3 * BYTES);
+}
+END_TEST
+
+/* Sums of any number of ranks are those that are specified, the same on all. */
+static void sum_all(struct rank *rank)
+{
+    const bool in_place = rank->ranks % 2 == 1;
+    uint8_t *out = values_new(COLL_BF16, COUNT_OF, 0), *sum = values_new(COLL_BF16, COUNT_OF, 0);
+    uint8_t *in = in_place ? out : values_new(COLL_BF16, COUNT_OF, 0);
+    for (unsigned turn = 0; turn < 3; turn++) {
+        struct coll_reduce reduce = {.type = COLL_REDUCE_BF16,
+                                     .operation = turn == 1 ? COLL_REDUCE_AVG : COLL_REDUCE_SUM,
+                                     .sources = (uint32_t)rank->ranks,
+                                     .dst = sum,
+                                     .count = COUNT_OF};
+        void *from[8];
+        for (int i = 0; i < rank->ranks; i++) {
+            reduce.source[i] = from[i] = values_new(COLL_BF16, COUNT_OF, 0);
+            values_fill(from[i], COLL_BF16, COUNT_OF, VALUES_NORMAL, 100 * turn + (unsigned)i);
+        }
+        memcpy(out, from[rank->rank], BYTES);
+        require(coll_reduce_scalar(&reduce) == STRAIT_OK);
+        require_ok(
+            ncclAllReduce(out, in, COUNT_OF, COLL_BF16, turn == 1 ? COLL_AVG : COLL_SUM, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        require(memcmp(in, sum, BYTES) == 0);
+        for (int i = 0; i < rank->ranks; i++)
+            values_free(from[i], COLL_BF16, 0);
+    }
+    require_by(rank, "all_reduce", "the last: compressed, wire peer");
+    if (!in_place)
+        values_free(in, COLL_BF16, 0);
+    values_free(out, COLL_BF16, 0);
+    values_free(sum, COLL_BF16, 0);
+}
+
+START_TEST(sums_are_those_that_are_specified)
+{
+    begin("piece=64");
+    ranks_run(2 + _i, sum_all, NULL);
+}
+END_TEST
+
+/* ---- Order ------------------------------------------------------------------------------------------------------- */
+
+/* Straight operations on one stream and a graph on another one, which is launched again and again, take turns as they
+ * are launched: on all ranks the same order, whatever each of them is slow at. */
+static void take_turns(struct rank *rank)
+{
+    enum { TURNS = 12 };
+    const coll_stream beside = fake_stream_make();
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, 2 * COUNT_OF, 0);
+    uint8_t *graph_own = values_new(COLL_BF16, COUNT_OF, 0), *graph_all = values_new(COLL_BF16, 2 * COUNT_OF, 0);
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)rank->rank);
+    values_fill(graph_own, COLL_BF16, COUNT_OF, VALUES_NOISE, 10 + (unsigned)rank->rank);
+    fake_capture_begin(beside);
+    require_ok(ncclAllGather(graph_own, graph_all, COUNT_OF, COLL_BF16, rank->comm, beside));
+    require_ok(ncclAllGather(graph_own, graph_all, COUNT_OF, COLL_BF16, rank->comm, beside));
+    struct fake_graph *graph = fake_capture_end(beside);
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+        fake_graph_launch(graph, beside);
+    }
+    fake_stream_wait(rank->stream);
+    fake_stream_wait(beside);
+    for (unsigned from = 0; from < 2; from++) {
+        require(values_are(all + (size_t)from * BYTES, COLL_BF16, COUNT_OF, VALUES_NORMAL, from));
+        require(values_are(graph_all + (size_t)from * BYTES, COLL_BF16, COUNT_OF, VALUES_NOISE, 10 + from));
+    }
+    fake_graph_end(graph);
+    fake_stream_end(beside);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+    values_free(graph_own, COLL_BF16, 0);
+    values_free(graph_all, COLL_BF16, 0);
+}
+
+START_TEST(graphs_and_straight_operations_take_turns)
+{
+    begin("piece=256");
+    ranks_run(2, take_turns, NULL);
+}
+END_TEST
+
+/* ---- Where it cannot be ------------------------------------------------------------------------------------------ */
+
+static void gather_by_nccl(struct rank *rank)
+{
+    gather(rank, 1, VALUES_NORMAL);
+    require_by(rank, "all_gather", "the last: compressed");
+}
+
+START_TEST(without_access_the_wire_of_nccl_stays)
+{
+    begin("piece=128");
+    if (_i == 0)
+        fake_gpu.apart = 5; /* 0 and 2 */
+    else
+        setenv("NCCL_P2P_DISABLE", "1", 1);
+    ranks_run(3, gather_by_nccl, NULL);
+    require(fake_gpu.pushed == 0);
+}
+END_TEST
+
+/* ---- What goes wrong --------------------------------------------------------------------------------------------- */
+
+static coll_id id_for_all;
+
+static bool ends(coll_stream stream, int milliseconds)
+{
+    for (int i = 0; i < milliseconds; i++) {
+        if (fake_stream_idle(stream))
+            return true;
+        usleep(1000);
+    }
+    return false;
+}
+
+static coll_result error_of(coll_comm comm)
+{
+    coll_result error;
+    require_ok(ncclCommGetAsyncError(comm, &error));
+    return error;
+}
+
+static void await_error(coll_comm comm)
+{
+    for (int i = 0; error_of(comm) == COLL_SUCCESS; i++) {
+        require(i < PATIENCE_MS);
+        usleep(1000);
+    }
+}
+
+static void abort_rank(struct rank *rank)
+{
+    require_ok(ncclCommAbort(rank->comm));
+    fake_stream_wait(rank->stream);
+    fake_stream_end(rank->stream);
+}
+
+/* Bytes of a slot: magic, number, results, chunk header, tables, blocks. */
+static const uint32_t bad_bytes[] = {
+    0, 8, PEER_HEAD_BYTES, PEER_HEAD_BYTES + 9, PEER_HEAD_BYTES + 60, PEER_HEAD_BYTES + 9000};
+
+/* The one who reads it says so, and with it the one who sent it, though nothing is wrong with what that one got. */
+static void read_nonsense(struct rank *rank)
+{
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, 2 * COUNT_OF, 0);
+    rank_begin(rank, id_for_all);
+    ranks_meet();
+    fake_gpu.spoil_at = bad_bytes[*(const int *)rank->argument];
+    if (rank->rank == 0)
+        fake_gpu.spoil = 5;
+    ranks_meet();
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)rank->rank);
+    for (unsigned turn = 0; turn < 3; turn++) /* those behind it end too */
+        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    await_error(rank->comm);
+    require(ends(rank->stream, PATIENCE_MS));
+    ranks_meet();
+    abort_rank(rank);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(nonsense_in_a_slot_is_an_error)
+{
+    begin("piece=128,bare=0"); /* who has nothing to decode cannot tell */
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(2, read_nonsense, &_i);
+}
+END_TEST
+
+/* Rank 1 has one operation less, and stays. */
+static void wait_for_the_other(struct rank *rank)
+{
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, 2 * COUNT_OF, 0);
+    rank_begin(rank, id_for_all);
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)rank->rank);
+    for (int turn = rank->rank; turn < 2; turn++)
+        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    if (rank->rank == 0) {
+        require(!ends(rank->stream, LEAST_MS));
+        require(error_of(rank->comm) == COLL_SUCCESS); /* it may come yet */
+        abort_rank(rank);
+    }
+    ranks_meet();
+    if (rank->rank == 1)
+        abort_rank(rank);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(aborting_ends_waiting_for_a_rank)
+{
+    begin("piece=128");
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(2, wait_for_the_other, NULL);
+}
+END_TEST
+
+/* The n-th thing that is asked for cannot be: an error, of which the other rank learns. */
+static _Atomic int failures;
+
+static void fail_at(struct rank *rank)
+{
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, 2 * COUNT_OF, 0);
+    rank_begin(rank, id_for_all);
+    ranks_meet();
+    if (rank->rank == 0)
+        fake_gpu.fail_work = *(const int *)rank->argument;
+    ranks_meet();
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)rank->rank);
+    if (ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream) != COLL_SUCCESS)
+        failures++;
+    ranks_meet();
+    if (failures > 0)
+        abort_rank(rank);
+    else
+        rank_end(rank);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(what_cannot_be_launched_is_an_error)
+{
+    int n = 1;
+    begin("piece=512");
+    for (failures = 1; failures > 0; n++) {
+        require(n < 1000);
+        failures = 0;
+        require_ok(ncclGetUniqueId(&id_for_all));
+        ranks_start(2, fail_at, &n);
+    }
+    require(n > 20);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("peer");
+    tcase_add_loop_test(tests, copy_engines_move_what_can_be_compressed, 0, 3);
+    tcase_add_loop_test(tests, kernels_push_what_is_longer, 0, 3);
+    tcase_add_test(tests, kernels_can_push_all);
+    tcase_add_loop_test(tests, sums_are_those_that_are_specified, 0, 3);
+    tcase_add_test(tests, graphs_and_straight_operations_take_turns);
+    tcase_add_loop_test(tests, without_access_the_wire_of_nccl_stays, 0, 2);
+    tcase_add_loop_test(tests, nonsense_in_a_slot_is_an_error, 0, COUNT(bad_bytes));
+    tcase_add_test(tests, aborting_ends_waiting_for_a_rank);
+    tcase_add_test(tests, what_cannot_be_launched_is_an_error);
+    return suite_run("peer", tests);
+}

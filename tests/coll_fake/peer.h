@@ -1,0 +1,12 @@
+/* What the wire `peer` needs, of the fake GPUs: all ranks are threads of one process, so memory is where it is. */
+#ifndef STRAIT_TESTS_COLL_FAKE_PEER_H
+#define STRAIT_TESTS_COLL_FAKE_PEER_H
+
+#include "collective/engine/peer_gpu.h"
+
+/* The kernels of collective/cuda/peer.cu, by one thread, as work of streams. Arguments are copied. */
+void kernel_claim(const struct peer_claim *claim, coll_stream stream);
+void kernel_post(const struct peer_post *post, coll_stream stream);
+void kernel_turn(const struct peer_turn *turn, coll_stream stream);
+
+#endif
