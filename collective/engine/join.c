@@ -65,7 +65,7 @@ static bool make_own(struct coll_member *member)
     member->tallies = gpu->allocate(keys * sizeof(*member->tallies), true);
     member->last = gpu->event_make(false);
     return member->issued != NULL && member->mail != NULL && member->ends != NULL && member->tallies != NULL &&
-           member->last != NULL;
+           member->last != NULL && gpu->event_record(member->last, member->stream);
 }
 
 static const char *why_not(struct joining *joining)
