@@ -18,7 +18,7 @@
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, parts;
+    uint32_t order, forced, pairs, parts; /* parts: and pieces, twice */
     char release[32];
 };
 
@@ -129,7 +129,7 @@ static struct hello hello_of(const struct joining *joining)
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
                           .pairs = joining->member->host.settings.pairs,
-                          .parts = joining->member->host.settings.parts,
+                          .parts = joining->member->host.settings.parts + 2 * joining->member->host.settings.pieces,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;

@@ -2,6 +2,7 @@
 
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
+#include "collective/engine/pieces.h"
 #include "collective/engine/steps.h"
 #include "collective/engine/watch.h"
 
@@ -28,6 +29,7 @@ static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .encode = steps_encode,
                                            .move = steps_move,
                                            .decode = steps_decode,
+                                           .pass = pieces_run,
                                            .error = error_of,
                                            .abort = member_abort,
                                            .finish = watch_leave,
