@@ -7,6 +7,7 @@
  *   STRAIT_COLL_PARTS  1: all_reduce of two ranks goes in parts, as that of more does
  *   STRAIT_COLL_WIRE   nccl (the default), peer: ranks that can reach each other's memory do that, auto: what is faster
  *   STRAIT_COLL_PEER   how they do it, for measuring (engine/peer_plan.h)
+ *   STRAIT_COLL_PIECES  1 (the default) to 8: into so many messages are cut that are in no group
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
@@ -20,6 +21,7 @@ struct coll_settings {
     bool off, raw, forced, ring, pairs, parts, print;
     enum coll_wire wire;
     const char *peer;    /* tuning of that wire; NULL: as it is */
+    unsigned pieces;
     const char *library; /* NULL: not named */
 };
 
