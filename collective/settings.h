@@ -20,7 +20,7 @@ enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_PEER, COLL_WIRE_AUTO };
 struct coll_settings {
     bool off, raw, forced, ring, pairs, parts, print;
     enum coll_wire wire;
-    const char *peer;    /* tuning of that wire; NULL: as it is */
+    const char *peer; /* tuning of that wire; NULL: as it is */
     unsigned pieces;
     const char *library; /* NULL: not named */
 };

@@ -133,15 +133,15 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 
 static struct hello hello_of(const struct joining *joining)
 {
-    struct hello hello = {.magic = JOIN_MAGIC,
-                          .version = JOIN_VERSION,
-                          .ranks = (uint32_t)joining->member->ranks,
-                          .order = joining->member->host.settings.ring,
-                          .pairs = joining->member->host.settings.pairs,
-                          .wire = (uint16_t)joining->member->host.settings.wire,
-                          .parts = (uint16_t)(joining->member->host.settings.parts +
-                                              2 * joining->member->host.settings.pieces),
-                          .forced = joining->member->forced};
+    struct hello hello = {
+        .magic = JOIN_MAGIC,
+        .version = JOIN_VERSION,
+        .ranks = (uint32_t)joining->member->ranks,
+        .order = joining->member->host.settings.ring,
+        .pairs = joining->member->host.settings.pairs,
+        .wire = (uint16_t)joining->member->host.settings.wire,
+        .parts = (uint16_t)(joining->member->host.settings.parts + 2 * joining->member->host.settings.pieces),
+        .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;
 }
