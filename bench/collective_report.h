@@ -23,10 +23,10 @@ struct collective_figures {
     struct spread speedup; /* time of plain by time of strait, of each repeat: above 1 strait is faster */
 };
 
-/* Of calls that were measured alone: of NCCL the median, of libstrait-coll that and the slowest. */
+/* Of calls that were measured alone: medians, and the slowest. */
 struct collective_singles {
-    double plain, strait, slowest;
-    unsigned which; /* the slowest, from 0 */
+    double p50[COLLECTIVE_WAYS], slowest[COLLECTIVE_WAYS];
+    unsigned which; /* of libstrait-coll's the slowest, from 0 */
 };
 
 /* The slowest rank's time of one call of a repeat; single ones are behind the repeats. */

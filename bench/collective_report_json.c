@@ -29,9 +29,10 @@ static void add_singles(cJSON *row, const struct collective_plan *plan, struct c
     if (!collective_singles_make(plan, result, &singles))
         return;
     cJSON *object = cJSON_AddObjectToObject(row, "singles");
-    cJSON_AddNumberToObject(object, "nccl_p50_ns", singles.plain);
-    cJSON_AddNumberToObject(object, "strait_p50_ns", singles.strait);
-    cJSON_AddNumberToObject(object, "strait_max_ns", singles.slowest);
+    cJSON_AddNumberToObject(object, "nccl_p50_ns", singles.p50[COLLECTIVE_PLAIN]);
+    cJSON_AddNumberToObject(object, "nccl_max_ns", singles.slowest[COLLECTIVE_PLAIN]);
+    cJSON_AddNumberToObject(object, "strait_p50_ns", singles.p50[COLLECTIVE_STRAIT]);
+    cJSON_AddNumberToObject(object, "strait_max_ns", singles.slowest[COLLECTIVE_STRAIT]);
     cJSON_AddNumberToObject(object, "slowest", singles.which + 1);
 }
 

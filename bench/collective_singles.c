@@ -4,12 +4,21 @@
 #include "bench/collective_report.h"
 #include "tools/util.h"
 
-static double median_of(const struct collective_plan *plan, struct collective_result *result, enum collective_way way,
-                        double *samples)
+/* Which of them is the slowest. */
+static unsigned make_way(const struct collective_plan *plan, struct collective_result *result, enum collective_way way,
+                         double *samples, struct collective_singles *singles)
 {
-    for (unsigned i = 0; i < plan->options->singles; i++)
+    unsigned which = 0;
+
+    for (unsigned i = 0; i < plan->options->singles; i++) {
         samples[i] = collective_slowest_ns(plan, result, plan->options->repeats + i, way);
-    return spread_of(samples, plan->options->singles).p50;
+        if (samples[i] <= singles->slowest[way])
+            continue;
+        singles->slowest[way] = samples[i];
+        which = i;
+    }
+    singles->p50[way] = spread_of(samples, plan->options->singles).p50; /* sorts them */
+    return which;
 }
 
 bool collective_singles_make(const struct collective_plan *plan, struct collective_result *result,
@@ -21,15 +30,8 @@ bool collective_singles_make(const struct collective_plan *plan, struct collecti
     *singles = (struct collective_singles){0};
     if (samples == NULL)
         return false;
-    singles->plain = median_of(plan, result, COLLECTIVE_PLAIN, samples);
-    singles->strait = median_of(plan, result, COLLECTIVE_STRAIT, samples);
-    for (unsigned i = 0; i < count; i++) {
-        double ns = collective_slowest_ns(plan, result, plan->options->repeats + i, COLLECTIVE_STRAIT);
-        if (ns <= singles->slowest)
-            continue;
-        singles->slowest = ns;
-        singles->which = i;
-    }
+    (void)make_way(plan, result, COLLECTIVE_PLAIN, samples, singles);
+    singles->which = make_way(plan, result, COLLECTIVE_STRAIT, samples, singles);
     free(samples);
     return true;
 }
@@ -37,11 +39,14 @@ bool collective_singles_make(const struct collective_plan *plan, struct collecti
 static void print_row(const struct collective_row *row, enum collective_links links,
                       const struct collective_singles *singles, FILE *stream)
 {
-    fprintf(stream, "%-6s %-11s %-9s %-14s %10.1f MiB %10.1f %10.1f %10.1f %6u %6.3f %6.3f\n",
+    const double plain = singles->p50[COLLECTIVE_PLAIN], strait = singles->p50[COLLECTIVE_STRAIT],
+                 slowest = singles->slowest[COLLECTIVE_STRAIT];
+
+    fprintf(stream, "%-6s %-11s %-9s %-14s %10.1f MiB %10.1f %10.1f %10.1f %10.1f %6u %6.3f %6.3f\n",
             collective_links_names[links], collective_data_names[row->data], collective_type_names[row->type],
-            collective_op_names[row->op], (double)row->size / (1 << 20), singles->plain / 1e3, singles->strait / 1e3,
-            singles->slowest / 1e3, singles->which + 1, singles->plain / singles->strait,
-            singles->plain / singles->slowest);
+            collective_op_names[row->op], (double)row->size / (1 << 20), plain / 1e3,
+            singles->slowest[COLLECTIVE_PLAIN] / 1e3, strait / 1e3, slowest / 1e3, singles->which + 1, plain / strait,
+            plain / slowest);
 }
 
 void collective_singles_print(const struct collective_report *report, FILE *stream)
@@ -51,8 +56,8 @@ void collective_singles_print(const struct collective_report *report, FILE *stre
     if (report->plan->options->singles == 0)
         return;
     fprintf(stream, "\nsingle calls, from the first on that has these values; medians and the slowest\n");
-    fprintf(stream, "%-6s %-11s %-9s %-14s %14s %10s %10s %10s %6s %6s %6s\n", "links", "data", "type", "operation",
-            "size", "NCCL us", "strait us", "slowest", "number", "x", "worst");
+    fprintf(stream, "%-6s %-11s %-9s %-14s %14s %10s %10s %10s %10s %6s %6s %6s\n", "links", "data", "type",
+            "operation", "size", "NCCL us", "slowest", "strait us", "slowest", "number", "x", "worst");
     for (enum collective_links links = 0; links < COLLECTIVE_LINKS; links++)
         for (unsigned i = 0; i < report->plan->row_count; i++)
             if (collective_row_is_done(report, links, i) &&

@@ -193,7 +193,8 @@ def write_table(folder, cases):
 def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
-    cases = read_cases(sys.argv[1], (sys.argv[2] if len(sys.argv) == 3 else "plain strait").split())
+    ways = (sys.argv[2] if len(sys.argv) == 3 else "plain strait").split()
+    cases = read_cases(sys.argv[1], ways)
     if not cases:
         print(f"{sys.argv[1]}: no logs")
         return 1
@@ -201,8 +202,8 @@ def main():
     print(HEAD)
     for key, case in cases.items():
         for row in case.keys():
-            shown = row[1] >= SHOWN_FROM and any(case.values("plain", row, place) for place in range(len(PLACES)))
-            if shown or case.wrong("plain", row) + case.wrong(key[2], row) > 0:
+            paired = "plain" not in ways or any(case.values("plain", row, place) for place in range(len(PLACES)))
+            if row[1] >= SHOWN_FROM and paired or case.wrong("plain", row) + case.wrong(key[2], row) > 0:
                 print(row_of(key, case, row))
     print(f"\n{SUMMARY_HEAD}")
     for key, case in cases.items():

@@ -37,8 +37,9 @@ enum {
     COLL_IN_PROGRESS = 7,
 };
 
-/* Flags that are looked at. */
+/* Flags that are looked at, and a color. */
 enum {
+    COLL_SPLIT_NOCOLOR = -1,
     COLL_SHRINK_ABORT = 1,
 };
 

@@ -122,6 +122,20 @@ static void enter(void)
     coll_thread.inside++;
 }
 
+/* The ranks that have an engine ask who is able, by a split (engine/join.h), and would wait for this one. */
+static void be_left_out(const struct coll_table *nccl, const struct coll_joining *joinings, unsigned count)
+{
+    coll_comm none = NULL;
+    if (nccl->CommSplit == NULL)
+        return;
+    coll_thread.inside++;
+    (void)nccl->GroupStart();
+    for (unsigned i = 0; i < count; i++)
+        (void)nccl->CommSplit(joinings[i].comm, COLL_SPLIT_NOCOLOR, joinings[i].rank, &none, NULL);
+    (void)nccl->GroupEnd();
+    coll_thread.inside--;
+}
+
 void coll_run_join(struct coll_joining *joinings, unsigned count)
 {
     const struct coll_library *library = coll_library();
@@ -132,6 +146,7 @@ void coll_run_join(struct coll_joining *joinings, unsigned count)
     if (coll_engine() == NULL) {
         if (library->settings.forced)
             coll_say("nothing is compressed: %s", coll_engine_why());
+        be_left_out(host.nccl, joinings, count);
         for (unsigned i = 0; i < count; i++)
             coll_track_member(joinings[i].comm, NULL, coll_engine_why());
         return;

@@ -54,6 +54,7 @@ target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/l
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_peer_plan USES coll_engine LABELS collective)
 strait_coll_test(peer TIMEOUT 240)
+strait_test(coll_share USES coll_engine LABELS collective)
 strait_coll_test(stress TIMEOUT 240)
 
 # By the wire `peer`, in many pieces, all of them coded, or some as they are.

@@ -24,8 +24,9 @@ case "${LD_PRELOAD:-}" in
 *strait-coll*)
     busbw=12.50 wrong=${FAKE_WRONG:-0}
     [ -z "${FAKE_SLEEP:-}" ] || sleep "$FAKE_SLEEP"
-    echo "operation      type         calls            bytes  in groups   captured  failed  way" >&2
-    echo "all_gather     bf16           320      21474836480          0        320       0  raw: a reason" >&2
+    [ -z "${FAKE_NO_SUCH_WAY:-}" ] || [ "${STRAIT_COLL:-}" = "$FAKE_NO_SUCH_WAY" ] || exit 4
+    echo "operation      type         calls            bytes  in groups   captured  failed compressed      their bytes  way" >&2
+    echo "all_gather     bf16           320      21474836480          0        320       0        ${FAKE_COMPRESSED:-0}      10  raw: a reason" >&2
     ;;
 esac
 echo "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong"
@@ -50,11 +51,11 @@ ends() {
     grep -qE -- "$text" out || fail "no '$text' with $*: $(cat out)"
 }
 
-ends 0 '^all_gather +bfloat16-threads +134217728 +10.00 +12.50 +1.250 +20.00 +20.00 +1.000 +0 +0$' OUT=small ROUNDS=3
-[ "$(grep -cE ' ok +(raw: a reason|not reported)$' out)" -eq 6 ] || fail "not six operations: $(cat out)"
-grep -qE '^all_gather .* 1.125 +ok +raw: a reason$' out || fail "no way: $(cat out)"
+ends 0 '^all_gather +bfloat16-threads +strait +bfloat16 +134217728 +10.00 +12.50 +1.250 +20.00 +20.00 +1.000 +0 +0$' OUT=small ROUNDS=3
+[ "$(grep -cE ' ok +(raw: a reason .*|not reported)$' out)" -eq 6 ] || fail "not six operations: $(cat out)"
+grep -qE '^all_gather .* 3 +1.125 +1.000 +1048576 bfloat16 in +ok +raw: a reason .0 of 320 calls compressed.$' out || fail "no way: $(cat out)"
 [ "$(ls small/*.log | wc -l)" -eq 36 ] || fail "not 36 runs: $(ls small)"
-grep -qE '^all_gather +bfloat16-threads +0 ' small/table.txt || fail "the table lacks rows: $(cat small/table.txt)"
+grep -qE '^all_gather +bfloat16-threads +strait +bfloat16 +0 ' small/table.txt || fail "the table lacks rows: $(cat small/table.txt)"
 ends 0 '^all_reduce +bfloat16-max .* ok ' OUT=full MATRIX=full
 [ "$(grep -c ' ok ' out)" -eq 52 ] || fail "not 52 cases: $(cat out)"
 ends 1 '^all_gather .* WRONG ' OPS=all_gather FAKE_WRONG=2
@@ -62,13 +63,22 @@ ends 1 'FAILED all_gather.bfloat16-threads.plain.1: exit status 3' OPS=all_gathe
 ends 1 '^all_gather .* FAILED ' OPS=all_gather FAKE_SHORT=1 # rows that only one of them has
 ends 1 'exit status 124' OPS=all_gather SECONDS_MAX=1 FAKE_SLEEP=3
 ends 1 'no time for 2 runs' OPS=all_gather SECONDS_ALL=0
-ends 0 '^all_gather +bfloat16-threads +134217728 +- +12.50 +- +- +20.00 +- +0 +0$' OUT=one WAYS=strait OPS=all_gather
+ends 0 '^all_gather +bfloat16-threads +strait +bfloat16 +134217728 +- +12.50 +- +- +20.00 +- +0 +0$' OUT=one WAYS=strait OPS=all_gather
 [ "$(ls one/*.log | wc -l)" -eq 1 ] || fail "not one run: $(ls one)"
 ends 1 '^all_gather .* WRONG ' WAYS=strait OPS=all_gather FAKE_WRONG=1
-ends 2 'neither' WAYS=plain
+# Ways that are set here; of compress one round, and something has to be compressed.
+ends 0 '^all_gather +bfloat16-threads +auto +bfloat16 +134217728 +10.00 +12.50 ' OUT=ways "WAYS=plain auto compress" ROUNDS=2 \
+    OPS=all_gather FAKE_COMPRESSED=7
+[ "$(ls ways/*.log | wc -l)" -eq 5 ] || fail "not five runs: $(ls ways)"
+ends 1 '^all_gather .* compress .* RAW ' "WAYS=plain compress" OPS=all_gather
+ends 0 ' ok ' OPS=all_gather WAYS=auto FAKE_NO_SUCH_WAY=auto
+ends 0 '^all_gather +all-types +auto +1 ' OUT=show MATRIX=show "WAYS=plain auto" OPS=all_gather ROUNDS=2
+[ "$(ls show/*.log | wc -l)" -eq 6 ] || fail "not six runs: $(ls show)"
+ends 2 'nothing to compare with' WAYS=plain
+ends 2 'is none of plain' WAYS=fast
 ends 77 '4 GPUs are needed, there are 2' GPUS=4
 ends 2 'is none of' OPS=all_sing
-ends 2 'neither small nor full' MATRIX=large
+ends 2 'none of small, full, show' MATRIX=large
 rm build/broadcast_perf
 ends 2 'no .*broadcast_perf' OUT=none
 "$script" build build >out 2>&1 && fail "something was built"

@@ -1,6 +1,10 @@
 /* At which level operations are: one copy in memory that all ranks share, under one lock, so whoever asks for the level
  * of an operation gets what every other rank got for it, or will: what changes it takes effect from an operation on
- * that no rank has asked for. Nobody waits for what another rank does, nor for a GPU. */
+ * that no rank has asked for. Nobody waits for what another rank does, nor for a GPU.
+ *
+ * A level remembers what it was before its last change, which is enough: what did not fit is known when the operation
+ * is over, so all ranks have asked for it by then; and it only leads to a change if it came after the last one. So when
+ * a second change is made all ranks are past the first. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_KINDS_H
 #define STRAIT_COLLECTIVE_ENGINE_KINDS_H
 

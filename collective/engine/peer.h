@@ -39,6 +39,7 @@ struct peer_wire {
     uint64_t scratch_size[2];
     struct peer_lane *lanes;
     gpu_event last; /* the order of operations, of graphs too */
+    struct link_cost plain, own; /* of NCCL and of this wire, when they were measured */
 };
 
 /* Collective, of members of this process that are able: `peer` is made, or why there is none is in their `no_peer`.

@@ -57,8 +57,11 @@ def main():
     comm = ctypes.c_void_p()
     fake.fake_take()
     assert nccl.ncclCommInitRank(ctypes.byref(comm), 4, unique, 2) == 0 and comm.value
-    line = fake.fake_take().decode()
-    assert bytes(unique).hex() in line and line.endswith(" 2\n"), line
+    lines = fake.fake_take().decode().splitlines()
+    assert bytes(unique).hex() in lines[0] and lines[0].endswith(" 2"), lines
+    # There is no plugin here: ranks that have one are told so by a split that this one is left out of.
+    assert [line.split()[0] for line in lines[1:]] == ["GroupStart", "CommSplit", "GroupEnd"], lines
+    assert lines[2].startswith(f"CommSplit {hex(comm.value)} -1 2 "), lines
 
     assert nccl.ncclAllReduce(0x1000, 0x2000, 1 << 33, BF16, SUM, comm, 0x3000) == 0
     expected = f"AllReduce 0x1000 0x2000 {1 << 33} {BF16} {SUM} {hex(comm.value)} 0x3000\n"

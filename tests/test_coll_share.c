@@ -1,0 +1,449 @@
+/* What ranks of one host share, by processes: the memory, the levels in it, and values that go through its rings. */
+#include <check.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "collective/engine/member.h"
+#include "tests/support.h"
+
+#define EXCHANGE_FN static inline
+
+EXCHANGE_FN bool exchange_leads(void)
+{
+    return true;
+}
+
+EXCHANGE_FN uint32_t exchange_lane(void)
+{
+    return 0;
+}
+
+EXCHANGE_FN uint32_t exchange_lanes(void)
+{
+    return 1;
+}
+
+EXCHANGE_FN uint64_t exchange_told(uint64_t x)
+{
+    return x;
+}
+
+EXCHANGE_FN uint64_t exchange_least(uint64_t x)
+{
+    return x;
+}
+
+EXCHANGE_FN uint64_t exchange_load(const uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+EXCHANGE_FN void exchange_store(uint64_t *word, uint64_t x)
+{
+    __atomic_store_n(word, x, __ATOMIC_RELEASE);
+}
+
+EXCHANGE_FN bool exchange_lock(uint32_t *busy)
+{
+    return __atomic_exchange_n(busy, 1, __ATOMIC_ACQUIRE) == 0;
+}
+
+EXCHANGE_FN void exchange_unlock(uint32_t *busy)
+{
+    __atomic_store_n(busy, 0, __ATOMIC_RELEASE);
+}
+
+EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
+{
+    memcpy(slot, values, bytes);
+}
+
+EXCHANGE_FN void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t bytes)
+{
+    memcpy(values, slot, bytes);
+}
+
+#include "collective/engine/exchange.h"
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+enum { SIZE = 1 << 20 };
+
+static int end_of(pid_t pid)
+{
+    int status;
+    require(waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+START_TEST(other_processes_find_the_memory)
+{
+    struct segment made, found;
+    struct segment_card card;
+    ck_assert(segment_make(&made, SIZE, &card));
+    pid_t pid = fork();
+    if (pid == 0) {
+        segment_close(&made);
+        if (!segment_open(&found, SIZE, &card))
+            _exit(1);
+        found.memory[SIZE - 1] = 7;
+        _exit(0);
+    }
+    ck_assert_int_eq(end_of(pid), 0);
+    ck_assert_int_eq(made.memory[SIZE - 1], 7);
+    segment_close(&made);
+}
+END_TEST
+
+START_TEST(what_is_not_the_memory_is_not_taken_for_it)
+{
+    struct segment made, other, found;
+    struct segment_card card, another;
+    ck_assert(segment_make(&made, SIZE, &card) && segment_make(&other, SIZE, &another));
+    ck_assert(segment_open(&found, SIZE, &card)); /* several ranks of one process */
+    segment_close(&found);
+    struct segment_card wrong[] = {card, card, card, card};
+    wrong[0].token++;
+    wrong[1].file = another.file;
+    wrong[2].file = 0; /* whatever that is */
+    wrong[3].process = 0;
+    for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+        ck_assert(!segment_open(&found, SIZE, &wrong[i]));
+    ck_assert(!segment_open(&found, 2 * SIZE, &card));
+    segment_settle(&made);
+    ck_assert(!segment_open(&found, SIZE, &card));
+    segment_close(&made);
+    segment_close(&other);
+}
+END_TEST
+
+/* ---- Levels ------------------------------------------------------------------------------------------------------ */
+
+enum { RANKS = 3, ISSUED = 20000, KEY = 0 };
+
+struct common {
+    _Atomic int ready;
+    _Atomic uint64_t issued[RANKS];
+    unsigned char levels[RANKS][ISSUED];
+    struct kinds kinds; /* the last */
+};
+
+static struct common *common_make(void)
+{
+    const size_t size = sizeof(struct common) + kinds_size(RANKS);
+    struct common *common = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    require(common != MAP_FAILED && kinds_begin(&common->kinds));
+    return common;
+}
+
+static struct coll_member *member_make(struct common *common, int rank)
+{
+    struct coll_member *member = calloc(1, sizeof(*member));
+    require(member != NULL);
+    member->rank = rank;
+    member->ranks = RANKS;
+    member->share.kinds = &common->kinds;
+    member->issued = calloc(member_keys(member), sizeof(*member->issued));
+    member->mail = calloc(1, sizeof(*member->mail));
+    require(member->issued != NULL && member->mail != NULL);
+    return member;
+}
+
+static void member_free(struct coll_member *member)
+{
+    free(member->issued);
+    free(member->mail);
+    free(member);
+}
+
+static void report(struct mail *mail, uint64_t index, uint32_t share)
+{
+    const struct report made = {.count = mail->reported + 1, .index = index, .key = KEY, .share = share};
+    mail->reports[mail->reported % REPORTS_MAX] = made;
+    mail->reported++;
+}
+
+static uint64_t issued_by_all(struct common *common)
+{
+    uint64_t least = UINT64_MAX;
+    for (int rank = 0; rank < RANKS; rank++)
+        least = common->issued[rank] < least ? common->issued[rank] : least;
+    return least;
+}
+
+/* What did not fit is the same for all, each of which hears of it at a time of its own, but not before all of them have
+ * issued it: nothing is over before. */
+static void issue_all(struct common *common, int rank)
+{
+    struct coll_member *member = member_make(common, rank);
+    unsigned speed = (unsigned)rank + 1;
+    uint64_t told = 0;
+    common->ready++;
+    while (common->ready < RANKS)
+        usleep(100);
+    for (uint64_t i = 0; i < ISSUED; i++) {
+        const struct issued issued = kinds_issue(member, KEY);
+        require(issued.index == i);
+        common->levels[rank][i] = (unsigned char)issued.level;
+        common->issued[rank] = i + 1;
+        for (const uint64_t all = issued_by_all(common); told < all && rand_r(&speed) % 100 > 0; told++)
+            if (told % 700 < 3)
+                report(member->mail, told, 750 + (uint32_t)(told % 100));
+        if (rand_r(&speed) % 64 == 0)
+            usleep((useconds_t)rand_r(&speed) % 200);
+    }
+    member_free(member);
+}
+
+START_TEST(ranks_get_the_same_level_for_an_operation)
+{
+    struct common *common = common_make();
+    pid_t pids[RANKS];
+    unsigned raised = 0;
+    for (int rank = 0; rank < RANKS; rank++)
+        if ((pids[rank] = fork()) == 0) {
+            issue_all(common, rank);
+            _exit(0);
+        }
+    for (int rank = 0; rank < RANKS; rank++)
+        ck_assert_int_eq(end_of(pids[rank]), 0);
+    for (int rank = 1; rank < RANKS; rank++)
+        ck_assert_mem_eq(common->levels[rank], common->levels[0], ISSUED);
+    for (unsigned i = 0; i < ISSUED; i++)
+        raised += common->levels[0][i] > 0;
+    ck_assert_uint_gt(raised, 0);
+}
+END_TEST
+
+START_TEST(a_process_may_end_with_the_lock_held)
+{
+    struct common *common = common_make();
+    pid_t pid = fork();
+    if (pid == 0) {
+        pthread_mutex_lock(&common->kinds.lock);
+        raise(SIGKILL);
+    }
+    ck_assert_int_eq(end_of(pid), 256 + SIGKILL);
+    struct coll_member *member = member_make(common, 0);
+    for (uint64_t i = 0; i < 3; i++)
+        ck_assert_uint_eq(kinds_issue(member, KEY).index, i);
+    member_free(member);
+}
+END_TEST
+
+/* ---- Rings ------------------------------------------------------------------------------------------------------- */
+
+enum { TURNS = 40, STEPS = 3, BYTES_MAX = 9 << 20, BLOCKS_MAX = 64 };
+
+struct side {
+    struct ring_set rings;
+    struct ring_ends *ends;
+    unsigned rank;
+};
+
+static uint8_t value_of(unsigned turn, unsigned step, unsigned from, unsigned to, uint64_t at)
+{
+    return (uint8_t)(turn * 7 + step * 31 + from * 57 + to * 91 + at * 13 + (at >> 12));
+}
+
+/* Everybody draws the same: how long messages are, and which of them do not fit. */
+struct drawn {
+    uint64_t bytes;
+    bool overflows[RANKS][RANKS];
+};
+
+static struct drawn draw(struct rng *rng)
+{
+    struct drawn drawn = {.bytes = 1 + rng_next(rng) % (rng_next(rng) % 4 == 0 ? BYTES_MAX : 300000)};
+    for (unsigned from = 0; from < RANKS; from++)
+        for (unsigned to = 0; to < RANKS; to++)
+            drawn.overflows[from][to] = from != to && rng_next(rng) % 2 == 0;
+    return drawn;
+}
+
+struct step {
+    struct drawn drawn;
+    struct message_head sent[RANKS], received[RANKS];
+    uint32_t found[RANKS];
+    uint8_t *out, *in;
+};
+
+static void fill(struct step *step, unsigned turn, unsigned number, unsigned me)
+{
+    step->out = malloc(step->drawn.bytes * RANKS);
+    step->in = calloc(RANKS, step->drawn.bytes);
+    require(step->out != NULL && step->in != NULL);
+    for (unsigned to = 0; to < RANKS; to++)
+        for (uint64_t at = 0; at < step->drawn.bytes; at++)
+            step->out[to * step->drawn.bytes + at] = value_of(turn, number, me, to, at);
+}
+
+/* Heads come by NCCL; here by what everybody knows. `next`: of every rank. */
+static void seal(struct step *step, const struct side *side, uint64_t next[RANKS])
+{
+    const uint64_t slots = (step->drawn.bytes + side->rings.slot_bytes - 1) / side->rings.slot_bytes;
+    for (unsigned from = 0; from < RANKS; from++) {
+        bool any = false;
+        for (unsigned to = 0; to < RANKS; to++) {
+            const bool overflows = step->drawn.overflows[from][to];
+            any |= overflows;
+            if (from == side->rank) {
+                step->sent[to].first = next[from];
+                for (unsigned i = 0; i < RANKS; i++)
+                    step->sent[i].row[0] |= (uint64_t)overflows << to;
+            } else if (to == side->rank) {
+                step->received[from].first = next[from];
+                step->found[from] = overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
+            }
+        }
+        next[from] += any ? slots : 0;
+    }
+}
+
+static struct exchange_job job_of(struct step *step)
+{
+    return (struct exchange_job){.send = step->out,
+                                 .sent = (void *)step->sent,
+                                 .receive = step->in,
+                                 .received = (void *)step->received,
+                                 .found = step->found,
+                                 .send_stride = step->drawn.bytes,
+                                 .sent_stride = sizeof(struct message_head),
+                                 .receive_stride = step->drawn.bytes,
+                                 .received_stride = sizeof(struct message_head),
+                                 .bytes = step->drawn.bytes,
+                                 .peer = -1};
+}
+
+static void run(const struct gpu_exchange *call)
+{
+    struct exchange_block blocks[BLOCKS_MAX];
+    const uint32_t count = (RANKS - 1) * call->rings.teams;
+    bool over[BLOCKS_MAX] = {false};
+    for (uint32_t i = 0; i < count; i++)
+        blocks[i] = exchange_begin(call, i);
+    for (uint32_t left = count; left > 0;) {
+        bool moved = false;
+        for (uint32_t i = 0; i < count; i++) {
+            if (over[i])
+                continue;
+            const enum exchange_state state = exchange_step(call, &blocks[i]);
+            over[i] = state == EXCHANGE_DONE;
+            left -= over[i];
+            moved |= state == EXCHANGE_MOVED;
+        }
+        if (!moved)
+            usleep(50);
+    }
+}
+
+static void check(const struct step *step, unsigned turn, unsigned number, unsigned me)
+{
+    for (unsigned from = 0; from < RANKS; from++)
+        for (uint64_t at = 0; at < step->drawn.bytes; at++) {
+            const uint8_t expected =
+                step->drawn.overflows[from][me] ? value_of(turn, number, from, me, at) : (uint8_t)0;
+            require(step->in[from * step->drawn.bytes + at] == expected);
+        }
+}
+
+static void exchange_all(struct side *side)
+{
+    struct rng rng = rng_init(5);
+    uint64_t next[RANKS] = {0};
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        struct step steps[STEPS] = {0};
+        struct exchange_job jobs[STEPS];
+        const unsigned count = 1 + turn % STEPS;
+        for (unsigned i = 0; i < count; i++) {
+            steps[i].drawn = draw(&rng);
+            fill(&steps[i], turn, i, side->rank);
+            seal(&steps[i], side, next);
+        }
+        for (unsigned i = 0; i < count; i++) /* in any order of jobs */
+            jobs[i] = job_of(&steps[(i + side->rank) % count]);
+        const struct gpu_exchange call = {
+            .rings = side->rings, .ends = side->ends, .jobs = jobs, .count = count, .kind = EXCHANGE_BEHIND};
+        run(&call);
+        for (unsigned i = 0; i < count; i++) {
+            check(&steps[i], turn, i, side->rank);
+            free(steps[i].out);
+            free(steps[i].in);
+        }
+    }
+}
+
+static void be_side(const struct segment_card *card, size_t size, unsigned rank)
+{
+    struct segment segment;
+    require(segment_open(&segment, size, card));
+    struct side side = {.rank = rank, .ends = calloc(1, ring_ends_size(RANKS))};
+    require(side.ends != NULL);
+    side.rings = (struct ring_set){.flags = (struct ring_flags *)(void *)(segment.memory + 4096),
+                                   .slots = segment.memory + 4096 + ring_flags_size(RANKS),
+                                   .rank = rank,
+                                   .ranks = RANKS,
+                                   .teams = ring_teams(RANKS),
+                                   .slot_bytes = ring_slot_bytes(RANKS)};
+    exchange_all(&side);
+    free(side.ends);
+    segment_close(&segment);
+}
+
+START_TEST(values_go_from_process_to_process)
+{
+    const size_t size = 4096 + ring_flags_size(RANKS) + ring_slots_size(RANKS);
+    struct segment made;
+    struct segment_card card;
+    pid_t pids[RANKS];
+    ck_assert(segment_make(&made, size, &card));
+    for (unsigned rank = 0; rank < RANKS; rank++)
+        if ((pids[rank] = fork()) == 0) {
+            be_side(&card, size, rank);
+            _exit(0);
+        }
+    for (int rank = 0; rank < RANKS; rank++)
+        ck_assert_int_eq(end_of(pids[rank]), 0);
+    segment_close(&made);
+}
+END_TEST
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(rings_are_cut_alike_for_any_number_of_ranks)
+{
+    for (uint32_t ranks = 2; ranks <= 64; ranks++) {
+        const uint32_t slot = ring_slot_bytes(ranks), teams = ring_teams(ranks);
+        ck_assert(slot >= RING_SLOT_UNIT && slot % RING_SLOT_UNIT == 0 && slot <= RING_BYTES / ranks);
+        ck_assert(RING_SLOTS % teams == 0 && teams >= 1 && teams * (ranks - 1) <= 63);
+        const struct ring_set rings = {.ranks = ranks};
+        for (uint32_t from = 0; from < ranks; from++)
+            for (uint32_t to = 0, seen = from * (ranks - 1); to < ranks; to++)
+                if (to != from)
+                    ck_assert_uint_eq(ring_number(&rings, from, to), seen++);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll_share");
+    TCase *tests = tcase_create("share");
+    tcase_set_timeout(tests, 120);
+    tcase_add_test(tests, other_processes_find_the_memory);
+    tcase_add_test(tests, what_is_not_the_memory_is_not_taken_for_it);
+    tcase_add_test(tests, ranks_get_the_same_level_for_an_operation);
+    tcase_add_test(tests, a_process_may_end_with_the_lock_held);
+    tcase_add_test(tests, values_go_from_process_to_process);
+    tcase_add_test(tests, rings_are_cut_alike_for_any_number_of_ranks);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
