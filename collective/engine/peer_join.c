@@ -331,6 +331,8 @@ void peer_look(struct coll_member *member)
 {
     const struct peer_wire *wire = __atomic_load_n(&member->peer, __ATOMIC_ACQUIRE);
     const uint32_t failed = wire != NULL ? __atomic_load_n(&wire->mail->failed, __ATOMIC_ACQUIRE) : 0;
-    if (failed != 0)
+    if (failed == (uint32_t)STRAIT_ERR_IO)
+        member_fail(member, COLL_REMOTE_ERROR, "a rank has given up, or did not come");
+    else if (failed != 0)
         member_fail(member, COLL_INTERNAL_ERROR, strait_status_string((enum strait_status)(int32_t)failed));
 }
