@@ -54,6 +54,9 @@ void peer_abort(struct coll_member *member);
 bool peer_over(const struct coll_member *member); /* what was asked for straight */
 void peer_look(struct coll_member *member);       /* what kernels found to be wrong is a failure */
 
+/* What became of it, as text that goes on. */
+void peer_describe(const struct coll_member *member, char *text, size_t size);
+
 /* Whether the call goes this way; then `step` is complete. */
 bool peer_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step);
 

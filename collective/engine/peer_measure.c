@@ -1,5 +1,6 @@
 /* What this wire and NCCL take to gather values that can be compressed, when a communicator is made: the same numbers
  * on all ranks, NCCL's from the rank where it was fastest, this wire's from the one where it was slowest. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "collective/engine/peer_entry.h"
@@ -173,4 +174,21 @@ bool peer_measure(struct peer_entry *entries, unsigned count)
         for (int i = 0; i < 2 * TURNS && good; i++)
             good = turn(entries, count, size, i % 2 == 1);
     return good && peer_grouped(entries, count, tell) && peer_each(entries, count, settle);
+}
+
+static double rate_of(const struct link_cost *cost)
+{
+    return cost->per_byte > 0 ? 1e-9 / cost->per_byte : 0;
+}
+
+void peer_describe(const struct coll_member *member, char *text, size_t size)
+{
+    const struct peer_wire *wire = member->peer;
+    if (wire == NULL)
+        snprintf(text, size, "%s%s", member->no_peer[0] != '\0' ? ", no wire peer: " : "", member->no_peer);
+    else if (!peer_measured(member))
+        snprintf(text, size, ", wire peer");
+    else
+        snprintf(text, size, ", wire peer: %.1f us and %.1f GB/s, where NCCL has %.1f us and %.1f GB/s",
+                 wire->own.start * 1e6, rate_of(&wire->own), wire->plain.start * 1e6, rate_of(&wire->plain));
 }
