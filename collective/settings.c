@@ -69,7 +69,7 @@ struct coll_settings coll_settings_read(void)
     static const char *const modes[] = {"raw", "auto", "compress", "off"};
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"};
-    static const char *const wires[] = {"nccl", "peer", "auto"};
+    static const char *const wires[] = {"nccl", "auto", "peer"};
     static const char *const counts[] = {"1", "2", "3", "4", "5", "6", "7", "8"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {

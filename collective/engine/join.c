@@ -330,14 +330,11 @@ static void finish(struct joining *joining)
         return;
     }
     what->member = member;
-    char watched[64];
+    char watched[64], peer[160];
     watch_describe(member, watched, sizeof(watched));
-    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s%s%.60s",
-             member->cost.start * 1e6, member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched,
-             member->peer != NULL         ? ", wire peer"
-             : member->no_peer[0] != '\0' ? ", no wire peer: "
-                                          : "",
-             member->no_peer);
+    peer_describe(member, peer, sizeof(peer));
+    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s%s", member->cost.start * 1e6,
+             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched, peer);
 }
 
 void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,

@@ -39,6 +39,7 @@ struct peer_wire {
     uint64_t scratch_size[2];
     struct peer_lane *lanes;
     gpu_event last; /* the order of operations, of graphs too */
+    struct link_cost plain, own; /* of NCCL and of this wire, when they were measured */
 };
 
 /* Collective, of members of this process that are able: `peer` is made, or why there is none is in their `no_peer`.
@@ -52,6 +53,9 @@ void peer_end(struct coll_member *member);
 void peer_abort(struct coll_member *member);
 bool peer_over(const struct coll_member *member); /* what was asked for straight */
 void peer_look(struct coll_member *member);       /* what kernels found to be wrong is a failure */
+
+/* What became of it, as text that goes on. */
+void peer_describe(const struct coll_member *member, char *text, size_t size);
 
 /* Whether the call goes this way; then `step` is complete. */
 bool peer_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step);

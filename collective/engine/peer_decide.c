@@ -1,4 +1,5 @@
 /* What goes by the wire `peer`. */
+#include "collective/engine/peer_entry.h"
 #include "collective/engine/peer_flows.h"
 
 static bool is_sum(const struct coll_call *call)
@@ -36,6 +37,16 @@ static bool messages_of(const struct coll_member *member, const struct coll_call
     }
 }
 
+/* As measured of all_gather. NCCL's is the slowest of its operations: others have to gain more, by what was seen of
+ * them on two GPUs (bench/RESULTS.md, "Collectives"). */
+static bool pays(const struct coll_member *member, const struct coll_call *call, const struct peer_cut *cut)
+{
+    const struct link_cost *own = &member->peer->own, *plain = &member->peer->plain;
+    const double bytes = (double)cut->pages * PEER_PAGE + cut->tail_bytes;
+    const double gain = call->operation == COLL_ALL_GATHER ? 0.97 : call->operation == COLL_ALL_REDUCE ? 0.78 : 0.85;
+    return own->start + bytes * own->per_byte < gain * (plain->start + bytes * plain->per_byte);
+}
+
 static uint64_t message_bytes(const struct peer_cut *cut)
 {
     uint64_t bytes = 0;
@@ -51,6 +62,8 @@ bool peer_decide(struct coll_member *member, const struct coll_call *call, struc
     struct peer_cut cut;
     if (member->peer == NULL || !messages_of(member, call, &count, &messages) ||
         !peer_cut_of(&cut, call->type, count, &member->peer->tuning))
+        return false;
+    if (peer_measured(member) && !pays(member, call, &cut))
         return false;
     *step = (struct coll_step){.member = member, .call = *call, .phases = 1, .peer = true};
     step->wire = messages * message_bytes(&cut);

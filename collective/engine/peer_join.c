@@ -5,28 +5,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "collective/engine/peer.h"
+#include "collective/engine/peer_entry.h"
 
 enum { CLOSE_PATIENCE_NS = 1000 * 1000 * 1000 };
 
-/* What a rank tells the others. */
-struct offer {
-    struct peer_handle handle;
-    struct peer_tuning tuning; /* the same on all */
-    uint32_t able;
-    char why[96];
-};
-
-struct entry {
-    struct coll_member *member;
-    struct peer_wire *wire; /* the member's when all have it: a thread of it looks there */
-    struct offer own;
-    struct offer *told; /* in the GPU's memory: of all ranks, then of this one */
-};
-
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */
 
-static bool refuse(struct entry *entry, const char *why)
+static bool refuse(struct peer_entry *entry, const char *why)
 {
     entry->own.able = 0;
     if (entry->own.why[0] == '\0')
@@ -96,7 +81,7 @@ static void free_memory(struct peer_wire *wire, const struct gpu_ops *gpu, bool 
         gpu->event_end(wire->last);
 }
 
-static bool prepare(struct entry *entry)
+static bool prepare(struct peer_entry *entry)
 {
     struct coll_member *member = entry->member;
     const struct gpu_ops *gpu = member->gpu;
@@ -114,6 +99,8 @@ static bool prepare(struct entry *entry)
     wire->slot = peer_slot_bytes(&wire->tuning);
     if (!make_memory(wire, member))
         return refuse(entry, "no memory for slots");
+    if (peer_measured(member) && !peer_measure_prepare(entry))
+        return refuse(entry, "no memory to measure it with");
     if (!gpu->peer->prepare())
         return refuse(entry, "its kernels do not run on this GPU");
     if (!gpu->peer->share(wire->arena, &entry->own.handle))
@@ -124,16 +111,16 @@ static bool prepare(struct entry *entry)
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-static bool tell(struct entry *entry)
+static bool tell(struct peer_entry *entry)
 {
     struct coll_member *member = entry->member;
-    struct offer *own = entry->told + member->ranks;
+    struct peer_offer *own = entry->told + member->ranks;
     return member->gpu->copy(own, &entry->own, sizeof(*own), member->stream) &&
            member->host.nccl->AllGather(own, entry->told, sizeof(*own), COLL_UINT8, member->comm, member->stream) ==
                COLL_SUCCESS;
 }
 
-static bool hear(struct entry *entry, struct offer *all)
+static bool hear(struct peer_entry *entry, struct peer_offer *all)
 {
     const struct coll_member *member = entry->member;
     return member->gpu->copy(all, entry->told, sizeof(*all) * (size_t)member->ranks, member->stream) &&
@@ -141,7 +128,7 @@ static bool hear(struct entry *entry, struct offer *all)
 }
 
 /* False: one of them is not able; why. */
-static bool are_able(struct entry *entry, const struct offer *all)
+static bool are_able(struct peer_entry *entry, const struct peer_offer *all)
 {
     struct coll_member *member = entry->member;
     for (int rank = 0; rank < member->ranks; rank++) {
@@ -160,7 +147,7 @@ static bool are_able(struct entry *entry, const struct offer *all)
     return true;
 }
 
-static bool reach(struct entry *entry, const struct offer *all)
+static bool reach(struct peer_entry *entry, const struct peer_offer *all)
 {
     struct coll_member *member = entry->member;
     struct peer_wire *wire = entry->wire;
@@ -185,9 +172,9 @@ static bool reach(struct entry *entry, const struct offer *all)
 }
 
 /* First whether all can try, then whether all have succeeded. */
-static bool try_to_reach(struct entry *entry)
+static bool try_to_reach(struct peer_entry *entry)
 {
-    struct offer *all = calloc((size_t)entry->member->ranks, sizeof(*all));
+    struct peer_offer *all = calloc((size_t)entry->member->ranks, sizeof(*all));
     bool good = all != NULL && hear(entry, all);
     if (!good || !are_able(entry, all) || !reach(entry, all))
         entry->own.able = 0;
@@ -242,10 +229,10 @@ static void end(const struct coll_member *member, struct peer_wire *wire)
 
 /* ---- All of this process ----------------------------------------------------------------------------------------- */
 
-static bool settle(struct entry *entry)
+static bool settle(struct peer_entry *entry)
 {
     struct coll_member *member = entry->member;
-    struct offer *all = calloc((size_t)member->ranks, sizeof(*all));
+    struct peer_offer *all = calloc((size_t)member->ranks, sizeof(*all));
     const bool good = all != NULL && hear(entry, all);
     const bool able = good && are_able(entry, all);
     if (able)
@@ -256,7 +243,7 @@ static bool settle(struct entry *entry)
     return good;
 }
 
-static bool each(struct entry *entries, unsigned count, bool (*what)(struct entry *))
+bool peer_each(struct peer_entry *entries, unsigned count, peer_part *what)
 {
     bool all = true;
     for (unsigned i = 0; i < count; i++) {
@@ -272,21 +259,34 @@ static bool each(struct entry *entries, unsigned count, bool (*what)(struct entr
     return all;
 }
 
-static bool grouped(struct entry *entries, unsigned count, bool (*what)(struct entry *))
+bool peer_grouped(struct peer_entry *entries, unsigned count, peer_part *what)
 {
     const struct coll_table *nccl = entries[0].member->host.nccl;
-    const bool good = nccl->GroupStart() == COLL_SUCCESS && each(entries, count, what);
+    const bool good = nccl->GroupStart() == COLL_SUCCESS && peer_each(entries, count, what);
     return nccl->GroupEnd() == COLL_SUCCESS && good;
+}
+
+/* Those that have the wire now, in front of the others: how many are to be measured. */
+static unsigned sort_measured(struct peer_entry *entries, unsigned count)
+{
+    unsigned measured = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (entries[i].member->peer != NULL && peer_measured(entries[i].member)) {
+            const struct peer_entry entry = entries[i];
+            entries[i] = entries[measured];
+            entries[measured++] = entry;
+        }
+    return measured;
 }
 
 size_t peer_offer_bytes(void)
 {
-    return sizeof(struct offer);
+    return sizeof(struct peer_offer);
 }
 
 void peer_join(struct coll_member *const members[], void *const told[], unsigned count)
 {
-    struct entry *entries = calloc(count, sizeof(*entries));
+    struct peer_entry *entries = calloc(count, sizeof(*entries));
     bool good = entries != NULL;
     for (unsigned i = 0; i < count && good; i++) {
         entries[i].member = members[i];
@@ -294,12 +294,15 @@ void peer_join(struct coll_member *const members[], void *const told[], unsigned
         entries[i].own.able = 1;
     }
     if (good) {
-        (void)each(entries, count, prepare);
-        good = grouped(entries, count, tell) && each(entries, count, try_to_reach) && grouped(entries, count, tell) &&
-               each(entries, count, settle);
+        (void)peer_each(entries, count, prepare);
+        good = peer_grouped(entries, count, tell) && peer_each(entries, count, try_to_reach) &&
+               peer_grouped(entries, count, tell) && peer_each(entries, count, settle);
+        const unsigned measured = good ? sort_measured(entries, count) : 0;
+        good = good && (measured == 0 || peer_measure(entries, measured));
+        (void)peer_each(entries, count, peer_measure_end);
     }
     for (unsigned i = 0; i < count && !good; i++)
-        member_fail(members[i], COLL_INTERNAL_ERROR, "the ranks could not tell each other of their memory");
+        member_fail(members[i], COLL_INTERNAL_ERROR, "the wire peer could not be tried");
     free(entries);
 }
 
@@ -328,6 +331,8 @@ void peer_look(struct coll_member *member)
 {
     const struct peer_wire *wire = __atomic_load_n(&member->peer, __ATOMIC_ACQUIRE);
     const uint32_t failed = wire != NULL ? __atomic_load_n(&wire->mail->failed, __ATOMIC_ACQUIRE) : 0;
-    if (failed != 0)
+    if (failed == (uint32_t)STRAIT_ERR_IO)
+        member_fail(member, COLL_REMOTE_ERROR, "a rank has given up, or did not come");
+    else if (failed != 0)
         member_fail(member, COLL_INTERNAL_ERROR, strait_status_string((enum strait_status)(int32_t)failed));
 }

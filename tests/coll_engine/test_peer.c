@@ -173,6 +173,41 @@ START_TEST(without_access_the_wire_of_nccl_stays)
 }
 END_TEST
 
+/* ---- Which is faster --------------------------------------------------------------------------------------------- */
+
+struct speeds {
+    uint32_t plain[2], own; /* femtoseconds a byte: NCCL by rank, what is pushed */
+    const char *reason;
+};
+
+/* What is pushed are three quarters of the values, or so. */
+static const struct speeds speeds[] = {
+    {{2700, 2700}, 2800, "the last: compressed, wire peer"},
+    {{2700, 2700}, 4500, "raw: the link is fast"},
+    {{2700, 9000}, 4500, "raw: the link is fast"}, /* the fastest rank counts for all */
+    {{9000, 9000}, 4500, "the last: compressed, wire peer"},
+};
+
+static void gather_the_faster_way(struct rank *rank)
+{
+    gather(rank, 1, VALUES_NORMAL);
+    require_by(rank, "all_gather", ((const struct speeds *)rank->argument)->reason);
+}
+
+START_TEST(auto_takes_what_was_measured_to_be_faster)
+{
+    const struct speeds *speed = &speeds[_i];
+    begin("piece=1024");
+    setenv("STRAIT_COLL", "auto", 1);
+    setenv("STRAIT_COLL_WIRE", "auto", 1);
+    fake_gpu.jitter_us = 0;
+    fake_gpu.push_fs = speed->own;
+    for (int rank = 0; rank < 2; rank++)
+        fake_gpu.link_fs[rank] = speed->plain[rank];
+    ranks_run(2, gather_the_faster_way, (void *)(uintptr_t)speed);
+}
+END_TEST
+
 /* ---- What goes wrong --------------------------------------------------------------------------------------------- */
 
 static coll_id id_for_all;
@@ -316,6 +351,7 @@ int main(void)
     tcase_add_loop_test(tests, sums_are_those_that_are_specified, 0, 3);
     tcase_add_test(tests, graphs_and_straight_operations_take_turns);
     tcase_add_loop_test(tests, without_access_the_wire_of_nccl_stays, 0, 2);
+    tcase_add_loop_test(tests, auto_takes_what_was_measured_to_be_faster, 0, COUNT(speeds));
     tcase_add_loop_test(tests, nonsense_in_a_slot_is_an_error, 0, COUNT(bad_bytes));
     tcase_add_test(tests, aborting_ends_waiting_for_a_rank);
     tcase_add_test(tests, what_cannot_be_launched_is_an_error);

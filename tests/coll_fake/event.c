@@ -73,11 +73,13 @@ static void await(coll_stream stream, void *argument)
 {
     const struct mark *mark = argument;
     struct CUevent_st *event = mark->event;
-    (void)stream;
     pthread_mutex_lock(&event->lock);
     while (!is_reached(event, mark->number))
         pthread_cond_wait(&event->changed, &event->lock);
+    const double behind = event->clock - fake_stream_clock(stream);
     pthread_mutex_unlock(&event->lock);
+    if (behind > 0)
+        fake_pass_time(stream, behind);
 }
 
 static void queue_mark(struct CUevent_st *event, coll_stream stream, bool record)

@@ -286,12 +286,19 @@ static void close_memory(const struct peer_handle *handle, void *memory)
     unmade();
 }
 
+static void run_move(coll_stream stream, void *argument)
+{
+    const struct copying *copy = argument;
+    fake_pass_time(stream, (double)fake_gpu.push_fs * 1e-15 * (double)copy->size);
+    run_copy(stream, argument);
+}
+
 static bool move(void *dst, const void *src, size_t size, coll_stream stream)
 {
     const struct copying what = {dst, src, size};
     if (!can_work(stream))
         return false;
-    fake_queue(stream, run_copy, NULL, &what, sizeof(what));
+    fake_queue(stream, run_move, NULL, &what, sizeof(what));
     return true;
 }
 

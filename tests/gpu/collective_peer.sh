@@ -95,6 +95,11 @@ times() {
         done
     done
     wanted times && pair all_gather.incompressible "" "" all_gather $sizes
+    # What was measured when communicators were made, and what came of it: NCCL where it is faster.
+    for op in all_gather sendrecv; do
+        wanted times && pair "$op.auto" "$data" "STRAIT_COLL=auto STRAIT_COLL_WIRE=auto" "$op" $sizes &&
+            grep -hE 'where NCCL has|^(all_gather|send) ' "$out/$op.auto.peer.log" | sort -u | cut -c1-190
+    done
     wanted times && pair all_gather.graph "$data" "" all_gather $sizes -G 5
 }
 

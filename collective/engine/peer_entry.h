@@ -1,0 +1,44 @@
+/* Members of this process whose wire `peer` is being made, together with those of others. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_PEER_ENTRY_H
+#define STRAIT_COLLECTIVE_ENGINE_PEER_ENTRY_H
+
+#include "collective/engine/peer.h"
+
+/* What a rank tells the others. */
+struct peer_offer {
+    struct peer_handle handle;
+    struct peer_tuning tuning; /* the same on all */
+    uint32_t able;
+    char why[96];
+};
+
+enum { PEER_SIZES = 2 };
+
+/* What it took to gather, in seconds, by size: with NCCL, by this wire. */
+struct peer_times {
+    double plain[PEER_SIZES], own[PEER_SIZES];
+};
+
+struct peer_entry {
+    struct coll_member *member;
+    struct peer_wire *wire; /* the member's when all have it: a thread of it looks there */
+    struct peer_offer own;
+    struct peer_offer *told; /* in the GPU's memory: of all ranks, then of this one */
+    uint8_t *probe;          /* of the largest message, then of all ranks'; NULL: nothing is measured */
+    gpu_event begin, end;
+    struct peer_times times;
+};
+
+typedef bool peer_part(struct peer_entry *entry);
+
+/* On the GPU of each; in a group of NCCL. False: one of them failed. */
+bool peer_each(struct peer_entry *entries, unsigned count, peer_part *what);
+bool peer_grouped(struct peer_entry *entries, unsigned count, peer_part *what);
+
+/* peer_measure.c: whether it has to be; what it needs, before ranks tell whether they are able; all of it. */
+bool peer_measured(const struct coll_member *member);
+bool peer_measure_prepare(struct peer_entry *entry);
+bool peer_measure(struct peer_entry *entries, unsigned count);
+bool peer_measure_end(struct peer_entry *entry);
+
+#endif

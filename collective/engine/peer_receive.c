@@ -1,0 +1,108 @@
+/* The receiving half of a round. */
+#include "collective/engine/peer_rounds.h"
+
+static uint8_t *slot_of(const struct peer_operation *operation, const struct peer_round *round, uint32_t i)
+{
+    const struct coll_member *member = operation->member;
+    return peer_slot(member->peer, member->rank, round->flow[i]->rank, round->number[i]);
+}
+
+/* Where the values of a piece are in the end. What is to be added up may stay where it has come. */
+static uint8_t *values_of(const struct peer_operation *operation, const struct peer_round *round, uint32_t i)
+{
+    const struct peer_wire *wire = operation->member->peer;
+    const struct peer_flow *flow = round->flow[i];
+    if (flow->values != NULL)
+        return flow->values + round->piece[i].at;
+    if (round->piece[i].bare)
+        return slot_of(operation, round, i) + PEER_HEAD_BYTES;
+    return wire->sums + (uint64_t)flow->rank * peer_sums_stride(wire);
+}
+
+static struct strait_result *results_of(const struct peer_operation *operation, uint32_t i)
+{
+    return operation->member->peer->results + 2 * i;
+}
+
+static bool decode_coded(const struct peer_operation *operation, const struct peer_round *round)
+{
+    const struct strait_run how = peer_codec_run(operation, false);
+    struct strait_region region[2 * PEER_RANKS_MAX];
+    struct strait_decode_item item[2 * PEER_RANKS_MAX];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < round->count; i++) {
+        const struct peer_piece *piece = &round->piece[i];
+        if (piece->bare)
+            continue;
+        const uint32_t parts = peer_regions(piece, values_of(operation, round, i), &region[count]);
+        for (uint32_t part = 0; part < parts; part++, count++)
+            item[count] = (struct strait_decode_item){
+                .dst = peer_pages(&region[count]),
+                .src = slot_of(operation, round, i) + (part == 0 ? piece->main_at : piece->tail_at),
+                .src_size = part == 0 ? piece->main_bound : piece->tail_bound,
+                .result = results_of(operation, i) + part,
+                .flags = STRAIT_DECODE_AT_MOST,
+            };
+    }
+    return count == 0 || strait_decode_batch(operation->member->codec, NULL, item, count, &how) == STRAIT_OK;
+}
+
+static bool decode(const struct peer_operation *operation, const struct peer_round *round)
+{
+    bool good = decode_coded(operation, round);
+    for (uint32_t i = 0; i < round->count && good; i++)
+        if (round->piece[i].bare && round->flow[i]->values != NULL)
+            good = operation->member->gpu->peer->move(values_of(operation, round, i),
+                                                      slot_of(operation, round, i) + PEER_HEAD_BYTES,
+                                                      round->piece[i].bytes, operation->lane->stream[PEER_DECODING]);
+    return good;
+}
+
+static bool add_up(const struct peer_operation *operation, const struct peer_round *round)
+{
+    const struct peer_segment *segment = &operation->segments.segment[operation->current];
+    const struct coll_member *member = operation->member;
+    const struct coll_call *call = &segment->step->call;
+    const struct peer_piece *piece = &round->piece[0]; /* of all the same */
+    if (!segment->sums)
+        return true;
+    struct coll_reduce sum = {.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
+                                      : call->type == COLL_FP16 ? COLL_REDUCE_FP16
+                                                                : COLL_REDUCE_FP32,
+                              .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
+                              .order = member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
+                              .sources = (uint32_t)member->ranks,
+                              .rank = (uint32_t)member->rank,
+                              .dst = segment->sum + piece->at,
+                              .count = piece->bytes / (call->type == COLL_FP32 ? 4 : 2)};
+    for (uint32_t i = 0; i < round->count; i++)
+        sum.source[round->flow[i]->rank] = values_of(operation, round, i);
+    sum.source[member->rank] = segment->own + piece->at;
+    return member->gpu->reduce(&sum, operation->lane->stream[PEER_DECODING]);
+}
+
+bool peer_receive(const struct peer_operation *operation, const struct peer_round *round)
+{
+    return decode(operation, round) && add_up(operation, round);
+}
+
+bool peer_turn(const struct peer_operation *operation, const struct peer_round *done, const struct peer_round *next)
+{
+    const struct coll_member *member = operation->member;
+    struct peer_turn turn = {.world = member->peer->world, .takes = done->count, .waits = next->count};
+    for (uint32_t i = 0; i < done->count; i++)
+        turn.taken[i] = (struct peer_taken){
+            .head = (void *)slot_of(operation, done, i),
+            .results = done->piece[i].bare ? NULL : results_of(operation, i),
+            .source = (uint32_t)done->flow[i]->rank,
+            .has_tail = done->piece[i].tail_bytes > 0,
+        };
+    turn.patience_ns = PEER_PATIENCE_NS;
+    for (uint32_t i = 0; i < next->count; i++) {
+        turn.source[i] = (uint8_t)next->flow[i]->rank;
+        if (next->number[i] == 0)
+            turn.patience_ns = 0;
+    }
+    return (turn.takes == 0 && turn.waits == 0) ||
+           member->gpu->peer->turn(&turn, operation->lane->stream[PEER_DECODING]);
+}
