@@ -485,7 +485,6 @@ int main(int argc, char **argv)
     }
     library = argv[1];
     setenv("STRAIT_COLL", "compress", 1);
-    setenv("STRAIT_COLL_PAIRS", "1", 1);
     if (count_devices() < RANKS) {
         printf("skipped: two GPUs are needed\n");
         return SKIPPED;
