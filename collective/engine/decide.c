@@ -55,8 +55,8 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
     case COLL_RECV:
         if (call->peer == member->rank || call->peer < 0 || call->peer >= member->ranks)
             *reason = "to itself";
-        else if (!member->host.settings.pairs) /* docs/collectives.md: both sides have to group alike */
-            *reason = "sends and receives are not asked for";
+        else if (!member->host.settings.pairs)
+            *reason = "sends and receives are to go raw";
         break;
     case COLL_ALL_REDUCE:
     case COLL_REDUCE_SCATTER:
