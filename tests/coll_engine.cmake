@@ -58,10 +58,10 @@ strait_test(coll_peer_plan USES coll_engine LABELS collective)
 strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
 
-# By the wire `peer`, in many pieces, all of them coded, or some as they are.
-strait_add_test(coll_operations_peer COMMAND test_coll_operations LABELS collective TIMEOUT 240
-    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
-foreach(test groups stress)
+# By the wire `peer`, in many pieces: all of them coded, and some as they are.
+foreach(test operations stress)
     strait_add_test(coll_${test}_peer COMMAND test_coll_${test} LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64")
+        ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
 endforeach()
+strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIMEOUT 240
+    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64")
