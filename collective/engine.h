@@ -17,7 +17,7 @@ struct coll_joining {
     char why[320];              /* result: why it does, or what was found of it */
 };
 
-enum { COLL_PHASES_MAX = 2 };
+enum { COLL_PHASES_MAX = 2, COLL_PIECES_MAX = 8 };
 
 /* What was decided for a phase of an operation. */
 struct coll_phase {
@@ -32,9 +32,11 @@ struct coll_step {
     struct coll_call call;
     unsigned phases; /* how often it is encoded, moved and decoded */
     unsigned phase;  /* which of them is next, from 0 on */
+    unsigned pieces; /* of its messages; 1: they are not cut */
     uint64_t wire;   /* bytes that NCCL is handed */
     struct coll_phase of[COLL_PHASES_MAX];
     bool peer; /* it goes by the wire `peer`, in one phase: what is below is not used */
+    unsigned piece;
     struct coll_staging *staging;
     size_t at;       /* of its part of the staging memory */
     unsigned number; /* of its job, among those of the staging memory */
@@ -63,6 +65,8 @@ struct coll_engine_ops {
     coll_result (*encode)(struct coll_step *steps, unsigned count);
     coll_result (*move)(struct coll_step *steps, unsigned count);
     coll_result (*decode)(struct coll_step *steps, unsigned count);
+    /* All three of them at once, of a step that has pieces and is alone. */
+    coll_result (*pass)(struct coll_step *steps, unsigned count);
     /* COLL_SUCCESS, or what went wrong with it since. */
     coll_result (*error)(struct coll_member *member);
     /* Ends what of ours runs on its GPU, at once. */

@@ -49,6 +49,8 @@ static coll_result run(part *what, struct coll_step *steps, unsigned count)
 static coll_result run_phase(struct coll_step *steps, unsigned count)
 {
     const struct coll_engine_ops *engine = coll_engine();
+    if (steps[0].pieces > 1) /* which those of groups have not */
+        return run(engine->pass, steps, 1);
     coll_result result = run(engine->encode, steps, count);
     if (result == COLL_SUCCESS)
         result = COLL_NCCL(GroupStart());

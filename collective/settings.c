@@ -68,7 +68,8 @@ struct coll_settings coll_settings_read(void)
 {
     static const char *const modes[] = {"raw", "auto", "compress", "off"};
     static const char *const orders[] = {"fp32", "nccl-ring"};
-    static const char *const switches[] = {"0", "1"};
+    static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
+    static const char *const counts[] = {"1", "2", "3", "4", "5", "6", "7", "8"};
     static const char *const wires[] = {"nccl", "auto", "peer"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
@@ -76,7 +77,8 @@ struct coll_settings coll_settings_read(void)
         .forced = mode == 2,
         .off = mode == 3,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
-        .pairs = choice("STRAIT_COLL_PAIRS", switches, 2) == 1,
+        .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
+        .pieces = 1 + choice("STRAIT_COLL_PIECES", counts, 8),
         .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),

@@ -3,8 +3,9 @@
  *   STRAIT_COLL        raw (the default): nothing is compressed, auto: what is faster so, compress: all that can be,
  *                      off: calls are passed on and not looked at
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
- *   STRAIT_COLL_PAIRS  1: sends and receives too are compressed
+ *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
  *   STRAIT_COLL_PARTS  1: all_reduce of two ranks goes in parts, as that of more does
+ *   STRAIT_COLL_PIECES  1 (the default) to 8: into so many messages are cut that are in no group
  *   STRAIT_COLL_WIRE   nccl (the default), peer: ranks that can reach each other's memory do that, auto: where it is
  *                      faster
  *   STRAIT_COLL_PEER   how they do it, for measuring (engine/peer_plan.h)
@@ -19,6 +20,7 @@ enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_AUTO, COLL_WIRE_PEER };
 
 struct coll_settings {
     bool off, raw, forced, ring, pairs, parts, print;
+    unsigned pieces;
     enum coll_wire wire;
     const char *peer;    /* tuning of that wire; NULL: as it is */
     const char *library; /* NULL: not named */

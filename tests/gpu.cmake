@@ -50,7 +50,7 @@ if(STRAIT_HAVE_CUDA)
         ${CMAKE_DL_LIBS})
     add_dependencies(gpu_collective_overflow strait-coll)
     strait_add_test(gpu_collective_overflow COMMAND gpu_collective_overflow $<TARGET_FILE:strait-coll> LABELS gpu
-        TIMEOUT 300 ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_PAIRS=1")
+        TIMEOUT 300 ENVIRONMENT "STRAIT_COLL=compress")
     add_executable(fake_collective_overflow ${overflow_sources} coll_engine/cudart.c)
     target_include_directories(fake_collective_overflow PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(fake_collective_overflow PRIVATE strait_test_support strait_coll_reduce strait-coll-fake-gpu
@@ -58,7 +58,7 @@ if(STRAIT_HAVE_CUDA)
     add_dependencies(fake_collective_overflow strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
     strait_add_test(coll_overflow_program COMMAND fake_collective_overflow --threads $<TARGET_FILE:strait-coll-tested>
         LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_PAIRS=1;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+        ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
 
     strait_add_test(gpu_collective_pytorch COMMAND ${PROJECT_SOURCE_DIR}/examples/collective_pytorch.sh
         $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)

@@ -73,6 +73,8 @@ __device__ void write_record(const gpu_seal &seal, uint32_t peer, uint64_t numbe
     const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
     ring_flags *flags = &seal.rings.flags[ring_number(&seal.rings, seal.rings.rank, peer)];
     volatile ring_record *record = &flags->records[seal.job.peer >= 0][number % RING_RECORDS];
+    record->number = 0; // who reads what was there before sees that it is going
+    __threadfence_system();
     record->first = fits ? RING_NONE : first;
     __threadfence_system();
     record->number = number + 1;

@@ -18,17 +18,28 @@ static double seconds_coded(const struct coll_member *member, const struct plan 
            2 * others * raw / CODEC_PER_SECOND;
 }
 
+/* False: a piece goes raw. */
+static bool add_wire(const struct plan *whole, struct coll_step *step, unsigned phase)
+{
+    for (unsigned piece = 0; piece < step->pieces; piece++) {
+        struct plan plan = *whole;
+        if (!plan_cut(&plan, piece, step->pieces, step->of[phase].level))
+            return false;
+        step->wire += plan_wire(&plan);
+    }
+    return true;
+}
+
 /* Why not; NULL: it is compressed. Adds what NCCL is handed. */
 static const char *weigh(const struct coll_member *member, struct coll_step *step)
 {
     double coded = 0, plain = member->cost.start;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         struct plan plan;
-        if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level))
+        if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level) || !add_wire(&plan, step, phase))
             return "does not shrink";
         coded += seconds_coded(member, &plan);
         plain += (double)plan.raw * member->cost.per_byte;
-        step->wire += plan_wire(&plan);
     }
     return member->forced || coded < GAIN * plain ? NULL : "the link is fast";
 }
@@ -44,8 +55,8 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
     case COLL_RECV:
         if (call->peer == member->rank || call->peer < 0 || call->peer >= member->ranks)
             *reason = "to itself";
-        else if (!member->host.settings.pairs) /* docs/collectives.md: both sides have to group alike */
-            *reason = "sends and receives are not asked for";
+        else if (!member->host.settings.pairs)
+            *reason = "sends and receives are to go raw";
         break;
     case COLL_ALL_REDUCE:
     case COLL_REDUCE_SCATTER:
@@ -68,6 +79,13 @@ static void issue(struct coll_member *member, struct coll_step *step)
     }
 }
 
+/* Those of a group are under way together anyway. Parts of an all_reduce are as large in both phases. */
+static unsigned pieces_of(const struct coll_member *member, const struct plan *plan)
+{
+    const unsigned most = member->host.settings.pieces, pages = plan->shape.pages;
+    return plan->call.grouped || plan->skip == UINT32_MAX ? 1 : most < pages ? most : pages;
+}
+
 bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason)
 {
@@ -81,7 +99,8 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
         *reason = "too small or too large";
         return false;
     }
-    *step = (struct coll_step){.member = member, .call = *call, .phases = phase_count(member, call)};
+    *step = (struct coll_step){
+        .member = member, .call = *call, .phases = phase_count(member, call), .pieces = pieces_of(member, &plan)};
     issue(member, step);
     *reason = weigh(member, step);
     return *reason == NULL;

@@ -29,16 +29,21 @@
 
 #include "collective/engine/gpu.h"
 
-/* The includer has these, for all threads of a block that call together, and says what functions are declared with.
+/* The includer says what functions are declared with, and has these. All threads of a block call together:
  *
- *   bool exchange_leads(void)                        one thread of the block
- *   uint32_t exchange_lane(void), exchange_lanes(void)
- *   uint64_t exchange_told(uint64_t x)               the leader's x, for all; what any of them did before is seen by
- * all uint64_t exchange_least(uint64_t x) uint64_t exchange_load(const uint64_t *word)     by the leader; what another
- * GPU stored before is seen void exchange_store(uint64_t *word, uint64_t x)  by the leader; what all did before
- * exchange_told is seen before bool exchange_lock(uint32_t *busy), void exchange_unlock(uint32_t *busy)       by the
- * leader; of the same GPU void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)        slots are
- * aligned, values to their void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t bytes)       size
+ *   uint64_t exchange_told(x)             the leader's x; what any of them did before is seen by all
+ *   uint64_t exchange_least(x)            of all of them
+ *   bool exchange_leads()                 this is the leader
+ *   uint32_t exchange_lane(), _lanes()    which of them, of how many
+ *   exchange_put(slot, values, bytes)     slots are aligned, values to their size; bytes are even
+ *   exchange_take(values, slot, bytes)
+ *
+ * Any of them alone, and in general the leader:
+ *
+ *   uint64_t exchange_load(word)          what another GPU did before it stored this is seen from now on
+ *   exchange_store(word, x)               what the block did before exchange_told is seen by who sees this
+ *   bool exchange_lock(busy)              by one of the kernels on the same GPU; false: it is held
+ *   exchange_unlock(busy)
  */
 #ifndef EXCHANGE_FN
 #error "EXCHANGE_FN is not defined"

@@ -20,7 +20,7 @@ struct hello {
     uint64_t magic;
     uint32_t version, ranks;
     uint32_t order, forced, pairs;
-    uint16_t parts, wire;
+    uint16_t parts, wire; /* parts: and pieces, twice */
     char release[32];
 };
 
@@ -68,7 +68,7 @@ static bool make_own(struct coll_member *member)
     member->tallies = gpu->allocate(keys * sizeof(*member->tallies), true);
     member->last = gpu->event_make(false);
     return member->issued != NULL && member->mail != NULL && member->ends != NULL && member->tallies != NULL &&
-           member->last != NULL;
+           member->last != NULL && gpu->event_record(member->last, member->stream);
 }
 
 /* For whichever of the two is told. */
@@ -133,14 +133,15 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 
 static struct hello hello_of(const struct joining *joining)
 {
-    struct hello hello = {.magic = JOIN_MAGIC,
-                          .version = JOIN_VERSION,
-                          .ranks = (uint32_t)joining->member->ranks,
-                          .order = joining->member->host.settings.ring,
-                          .pairs = joining->member->host.settings.pairs,
-                          .wire = joining->member->host.settings.wire,
-                          .parts = joining->member->host.settings.parts,
-                          .forced = joining->member->forced};
+    struct hello hello = {
+        .magic = JOIN_MAGIC,
+        .version = JOIN_VERSION,
+        .ranks = (uint32_t)joining->member->ranks,
+        .order = joining->member->host.settings.ring,
+        .pairs = joining->member->host.settings.pairs,
+        .wire = (uint16_t)joining->member->host.settings.wire,
+        .parts = (uint16_t)(joining->member->host.settings.parts + 2 * joining->member->host.settings.pieces),
+        .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;
 }

@@ -42,10 +42,11 @@ bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting)
 {
     if (index < level->now.from) /* on its way when the step was agreed */
         return false;
-    const bool again = is_try(&level->now, index) || (level->seen && index - level->last <= NEAR);
+    const bool same = level->seen && index == level->last; /* another piece of it, or a graph that runs again */
+    const bool again = is_try(&level->now, index) || (level->seen && !same && index - level->last <= NEAR);
     level->seen = true;
     level->last = index;
-    if (!again || fitting > level->wanted)
+    if ((!again && !same) || fitting > level->wanted)
         level->wanted = fitting;
     return again;
 }

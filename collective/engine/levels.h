@@ -40,8 +40,8 @@ struct level {
 
 unsigned levels_at(const struct level *level, uint64_t index);
 
-/* Operation `index` overflowed; it and those since the one that overflowed before would have fitted in level `fitting`.
- * True: it is time for a step. */
+/* Operation `index`, or a piece of it, overflowed; it and those since the one that overflowed before would have fitted
+ * in level `fitting`. True: it is time for a step. */
 bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting);
 
 /* From operation `from` on, which no rank has issued yet. */

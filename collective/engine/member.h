@@ -46,7 +46,6 @@ struct coll_member {
     struct tally *tallies; /* by key */
 
     gpu_event last; /* of all that was asked for (order.h) */
-    bool captured;  /* some of it in graphs */
 
     uint64_t *issued; /* operations, by key. Under the lock of share.kinds, as is `heard` */
     uint64_t heard;   /* reports of the mail that were read */

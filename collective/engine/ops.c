@@ -5,6 +5,7 @@
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
 #include "collective/engine/peer.h"
+#include "collective/engine/pieces.h"
 #include "collective/engine/steps.h"
 #include "collective/engine/watch.h"
 
@@ -65,6 +66,7 @@ static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .encode = encode,
                                            .move = move,
                                            .decode = decode,
+                                           .pass = pieces_run,
                                            .error = error_of,
                                            .abort = member_abort,
                                            .finish = watch_leave,

@@ -14,8 +14,7 @@ bool order_follow(struct coll_member *member, const struct coll_staging *staging
 {
     if (staging->capture != 0)
         return follow_in_graph(member, staging, stream);
-    const bool behind = staging->used && staging->stream == stream && !member->captured;
-    return behind || (!staging->used && !member->captured) || member->gpu->event_follow(stream, member->last);
+    return member->gpu->event_follow(stream, member->last); /* a stream's name alone does not say which one it is */
 }
 
 bool order_mark(struct coll_member *member, struct coll_staging *staging, coll_stream stream)
@@ -29,8 +28,5 @@ bool order_end(struct coll_member *member, struct coll_staging *staging, coll_st
 {
     if (!order_mark(member, staging, stream))
         return false;
-    if (staging->capture == 0)
-        return true;
-    member->captured = true;
-    return member->gpu->event_record_outside(member->last, stream);
+    return staging->capture == 0 || member->gpu->event_record_outside(member->last, stream);
 }

@@ -15,8 +15,7 @@ static uint64_t element_bytes(const struct coll_call *call)
     return call->type == COLL_FP32 ? 4 : 2;
 }
 
-/* The same of `count` values from number `at` on. */
-static struct coll_call cut(const struct coll_call *call, size_t at, size_t count)
+struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count)
 {
     struct coll_call part = *call;
     part.send = (const uint8_t *)call->send + at * element_bytes(call);
@@ -30,7 +29,7 @@ struct coll_call phase_call(const struct coll_member *member, const struct coll_
     if (phase_count(member, call) == 1)
         return *call;
     const size_t part = part_of(member, call);
-    struct coll_call own = cut(call, (size_t)member->rank * part, part);
+    struct coll_call own = phase_cut(call, (size_t)member->rank * part, part);
     if (phase == 0) {
         own.operation = COLL_REDUCE_SCATTER;
         own.send = call->send;
@@ -45,7 +44,7 @@ struct coll_call phase_call(const struct coll_member *member, const struct coll_
 struct coll_call phase_rest(const struct coll_member *member, const struct coll_call *call, unsigned phase)
 {
     if (phase > 0 || phase_count(member, call) == 1)
-        return cut(call, 0, 0);
+        return phase_cut(call, 0, 0);
     const size_t parts = part_of(member, call) * (size_t)member->ranks;
-    return cut(call, parts, call->count - parts);
+    return phase_cut(call, parts, call->count - parts);
 }

@@ -15,6 +15,9 @@
 unsigned phase_count(const struct coll_member *member, const struct coll_call *call);
 struct coll_call phase_call(const struct coll_member *member, const struct coll_call *call, unsigned phase);
 
+/* The same of `count` values from number `at` on. */
+struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count);
+
 /* What is left behind the parts, in this phase; count 0: nothing. */
 struct coll_call phase_rest(const struct coll_member *member, const struct coll_call *call, unsigned phase);
 

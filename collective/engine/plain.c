@@ -12,7 +12,7 @@ struct exchange_job plain_job(const struct coll_step *step, const struct plan *p
     if (plan->sends) {
         job.send = plan_source(plan, 0);
         job.sent = memory + plan->out_at;
-        job.send_stride = plan->out > 1 ? plan->raw : 0;
+        job.send_stride = plan->out > 1 ? plan->stride : 0;
         job.sent_stride = plan->out > 1 ? plan->shape.encoded : 0;
     }
     if (plan->receives) {

@@ -36,8 +36,24 @@ bool plan_of(struct plan *plan, const struct coll_member *member, const struct c
     if (!shape_of(&plan->shape, call->type, plan->call.count, level))
         return false;
     fill(plan, member, plan->call.operation);
-    plan->raw = plan->shape.raw;
+    plan->raw = plan->stride = plan->shape.raw;
     plan->left = plan->rest.count * (plan->raw / plan->call.count);
+    return true;
+}
+
+bool plan_cut(struct plan *plan, unsigned piece, unsigned pieces, unsigned level)
+{
+    if (pieces == 1)
+        return true;
+    const uint64_t page = SHAPE_PAGE / (plan->raw / plan->call.count), pages = plan->shape.pages;
+    const uint64_t from = pages * piece / pieces * page;
+    const uint64_t until = piece + 1 == pieces ? plan->call.count : pages * (piece + 1) / pieces * page;
+    plan->call = phase_cut(&plan->call, from, until - from);
+    if (piece > 0)
+        plan->rest.count = plan->left = 0;
+    if (!shape_of(&plan->shape, plan->call.type, plan->call.count, level))
+        return false;
+    plan->raw = plan->shape.raw;
     return true;
 }
 
@@ -67,14 +83,14 @@ static unsigned parts_of(const struct plan *plan)
 
 uint8_t *plan_source(const struct plan *plan, uint32_t i)
 {
-    return (uint8_t *)(uintptr_t)plan->call.send + (plan->everybody ? 0 : i * plan->raw);
+    return (uint8_t *)(uintptr_t)plan->call.send + (plan->everybody ? 0 : i * plan->stride);
 }
 
 uint8_t *plan_target(const struct plan *plan, uint8_t *staging, uint32_t i)
 {
     if (plan->reduces)
         return staging + plan->scratch_at + i * plan_aligned(plan->raw);
-    return (uint8_t *)plan->call.receive + i * plan->raw;
+    return (uint8_t *)plan->call.receive + i * plan->stride;
 }
 
 uint8_t *plan_rest(const struct plan *plan, uint8_t *staging, uint32_t rank)

@@ -22,7 +22,9 @@ struct plan {
     uint32_t out, in; /* messages: by rank, or one */
     uint32_t skip;    /* the rank's own, which is not coded */
     uint64_t raw;     /* bytes of a message's values */
-    uint64_t left;    /* of the rest, of each rank */
+    uint64_t
+        stride;    /* from one message's values to the next one's, of those that are by rank in the program's memory */
+    uint64_t left; /* of the rest, of each rank */
     /* Parts of the staging memory, from the step's place in it. */
     size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
 };
@@ -33,6 +35,9 @@ size_t plan_aligned(size_t size);
 /* False: it goes raw. */
 bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned phase,
              unsigned level);
+
+/* Of that many pieces the one with this number; there are no more than pages. False: it goes raw. */
+bool plan_cut(struct plan *plan, unsigned piece, unsigned pieces, unsigned level);
 
 /* Adds the codec's scratch, by asking it; then the whole is known. False: no memory. */
 bool plan_measure(struct plan *plan, const struct coll_member *member);

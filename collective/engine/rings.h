@@ -33,7 +33,7 @@ struct ring_flag {
 };
 
 struct ring_record {
-    uint64_t number; /* of the message, counted from 1; written behind `first` */
+    uint64_t number; /* of the message, counted from 1; 0 while `first` is written */
     uint64_t first;  /* slot; RING_NONE: it fits */
 };
 #define RING_NONE UINT64_MAX

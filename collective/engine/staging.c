@@ -7,7 +7,7 @@ static void destroy(struct coll_staging *staging, const struct gpu_ops *gpu)
     for (unsigned i = 0; i < staging->outgrown_count; i++)
         gpu->release(staging->outgrown[i]);
     gpu->release(staging->memory);
-    gpu_event const events[] = {staging->last, staging->fork, staging->join};
+    gpu_event const events[] = {staging->last, staging->fork, staging->join, staging->turn};
     for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
         if (events[i] != NULL)
             gpu->event_end(events[i]);
@@ -52,7 +52,9 @@ bool staging_side(struct coll_staging *staging, const struct gpu_ops *gpu)
         staging->fork = gpu->event_make(false);
     if (staging->join == NULL)
         staging->join = gpu->event_make(false);
-    return staging->side != NULL && staging->fork != NULL && staging->join != NULL;
+    if (staging->turn == NULL)
+        staging->turn = gpu->event_make(false);
+    return staging->side != NULL && staging->fork != NULL && staging->join != NULL && staging->turn != NULL;
 }
 
 /* By powers of two, so what was outgrown is no more than what there is. */

@@ -20,9 +20,9 @@ struct coll_staging {
     gpu_event last; /* of what was asked for before on `stream`, when `used`; of a graph */
     coll_stream stream;
     bool used;
-    /* Beside `stream`, for groups with sends. */
+    /* Beside `stream`, for pieces and groups with sends. */
     coll_stream side;
-    gpu_event fork, join;
+    gpu_event fork, join, turn;
     /* Of the group that is being made ready: steps, and memory, which begins with their jobs. */
     uint32_t steps;
     size_t reserved;

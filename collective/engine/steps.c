@@ -2,36 +2,9 @@
 
 #include <string.h>
 
+#include "collective/engine/launch.h"
 #include "collective/engine/order.h"
 #include "collective/engine/plain.h"
-
-static const struct coll_phase *phase_of(const struct coll_step *step)
-{
-    return &step->of[step->phase];
-}
-
-/* A phase's plan follows from the step alone, so it is made anew by each part of it. */
-static bool plan_again(struct plan *plan, const struct coll_step *step)
-{
-    return plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) &&
-           plan_measure(plan, step->member);
-}
-
-static uint8_t *memory_of(const struct coll_step *step)
-{
-    return step->staging->memory + step->at;
-}
-
-static coll_result failed(const struct coll_step *step, const char *why)
-{
-    member_fail(step->member, COLL_UNHANDLED_CUDA_ERROR, why);
-    return COLL_UNHANDLED_CUDA_ERROR;
-}
-
-static bool is_pair(const struct coll_step *step)
-{
-    return step->call.operation == COLL_SEND || step->call.operation == COLL_RECV;
-}
 
 static bool is_last(const struct coll_step *steps, unsigned count, unsigned i)
 {
@@ -60,79 +33,6 @@ static bool is_grouped(const struct coll_step *steps, unsigned count)
 
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
 
-static struct message_list sent_list(const struct plan *plan, uint8_t *memory)
-{
-    return (struct message_list){.base = memory + plan->out_at,
-                                 .stride = plan->shape.encoded,
-                                 .count = plan->out,
-                                 .skip = plan->everybody ? UINT32_MAX : plan->skip,
-                                 .tail_at = plan->shape.tail_at,
-                                 .main_at = plan->shape.main_at,
-                                 .main_room = plan->shape.main_room};
-}
-
-static struct message_list received_list(const struct plan *plan, uint8_t *memory)
-{
-    return (struct message_list){.base = memory + plan->in_at,
-                                 .stride = plan->shape.message,
-                                 .count = plan->in,
-                                 .skip = plan->skip,
-                                 .tail_at = plan->shape.tail_at,
-                                 .main_at = plan->shape.main_at,
-                                 .main_room = plan->shape.main_room};
-}
-
-static struct strait_run run_of(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
-{
-    return (struct strait_run){.size = sizeof(struct strait_run),
-                               .scratch = memory + plan->codec_at,
-                               .scratch_size = plan->codec_size,
-                               .stream = step->call.stream};
-}
-
-static bool encode(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
-{
-    const struct strait_encode_params params = {sizeof(params), plan->shape.element, STRAIT_MODE_BASE, NULL};
-    const struct strait_run run = run_of(step, plan, memory);
-    struct codec_list list;
-    if (!plan_list(&list, plan, memory, true))
-        return false;
-    bool good = strait_encode_batch(step->member->codec, &params, list.encode, list.count, &run) == STRAIT_OK;
-    plan_list_free(&list);
-    return good;
-}
-
-static uint64_t slots_of(const struct coll_step *step, const struct plan *plan)
-{
-    const uint32_t slot = step->member->share.rings.slot_bytes;
-    return (plan->raw + slot - 1) / slot;
-}
-
-/* Also of a step that sends nothing: its job is taken down. */
-static bool seal(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
-{
-    struct gpu_seal what = {.results = (void *)(memory + plan->results_at),
-                            .rings = step->member->share.rings,
-                            .ends = step->member->ends,
-                            .slots = slots_of(step, plan),
-                            .job = plain_job(step, plan, memory),
-                            .place = (struct exchange_job *)(void *)step->staging->memory + step->number};
-    if (plan->sends)
-        what.list = sent_list(plan, memory);
-    return step->member->gpu->seal(&what, step->call.stream);
-}
-
-static bool encode_step(const struct coll_step *step, unsigned count)
-{
-    const struct gpu_ops *gpu = step->member->gpu;
-    struct plan plan;
-    if (!plan_again(&plan, step))
-        return false;
-    uint8_t *memory = memory_of(step);
-    return follow(step) && gpu->zero(memory + plan.codec_at, plan.codec_size, step->call.stream) &&
-           (!plan.sends || encode(step, &plan, memory)) && seal(step, &plan, memory) && mark(step, count);
-}
-
 /* All steps of a group are under way at once, so each has a place of its own, behind their jobs. */
 static bool reserve_one(struct coll_step *step)
 {
@@ -145,11 +45,11 @@ static bool reserve_one(struct coll_step *step)
     return step->staging != NULL;
 }
 
-static coll_result reserve(struct coll_step *steps, unsigned count)
+coll_result steps_reserve(struct coll_step *steps, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         if (!reserve_one(&steps[i]))
-            return failed(&steps[i], "no memory");
+            return launch_failed(&steps[i], "no memory");
         steps[i].staging->steps = 0;
     }
     for (unsigned i = 0; i < count; i++) {
@@ -158,21 +58,26 @@ static coll_result reserve(struct coll_step *steps, unsigned count)
     }
     for (unsigned i = 0; i < count; i++) {
         struct plan plan;
-        if (!plan_again(&plan, &steps[i]))
-            return failed(&steps[i], "no plan");
+        if (!launch_plan(&plan, &steps[i]))
+            return launch_failed(&steps[i], "no plan");
         steps[i].at = steps[i].staging->reserved;
         steps[i].staging->reserved += plan.size;
     }
     return COLL_SUCCESS;
 }
 
+static bool encode_step(const struct coll_step *step, unsigned count)
+{
+    return follow(step) && launch_encode(step) && mark(step, count);
+}
+
 static coll_result encode_one(const struct coll_step *steps, unsigned count, unsigned i)
 {
     const struct coll_step *step = &steps[i];
     if (!staging_grow(step->staging, step->member->gpu))
-        return failed(step, "no memory for messages");
+        return launch_failed(step, "no memory for messages");
     if (!encode_step(step, count) || (is_last(steps, count, i) && is_grouped(steps, count) && !plain_fork(step)))
-        return failed(step, "encoding could not be launched");
+        return launch_failed(step, "encoding could not be launched");
     return COLL_SUCCESS;
 }
 
@@ -181,7 +86,7 @@ static coll_result encode_one(const struct coll_step *steps, unsigned count, uns
 static void put_collectives_first(struct coll_step *steps, unsigned count)
 {
     for (unsigned i = 0, first = 0; i < count; i++) {
-        if (is_pair(&steps[i]))
+        if (launch_is_pair(&steps[i]))
             continue;
         const struct coll_step step = steps[i];
         memmove(&steps[first + 1], &steps[first], (i - first) * sizeof(*steps));
@@ -192,56 +97,15 @@ static void put_collectives_first(struct coll_step *steps, unsigned count)
 coll_result steps_encode(struct coll_step *steps, unsigned count)
 {
     put_collectives_first(steps, count);
-    coll_result result = reserve(steps, count);
+    coll_result result = steps_reserve(steps, count);
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++) {
         const struct gpu_ops *gpu = steps[i].member->gpu;
         int before;
         if (!gpu->enter(steps[i].member->device, &before))
-            return failed(&steps[i], "no GPU");
+            return launch_failed(&steps[i], "no GPU");
         result = encode_one(steps, count, i);
         gpu->leave(before);
     }
-    return result;
-}
-
-/* ---- Moving ------------------------------------------------------------------------------------------------------ */
-
-static coll_result move_pair(const struct coll_step *step, const struct plan *plan, uint8_t *memory, int peer)
-{
-    const struct coll_table *nccl = step->member->host.nccl;
-    const struct coll_call *call = &plan->call;
-    const size_t size = plan->shape.message, out = plan->out > 1 ? (size_t)peer : 0,
-                 in = plan->in > 1 ? (size_t)peer : 0;
-    coll_result result = COLL_SUCCESS;
-    if (plan->sends)
-        result = nccl->Send(memory + plan->out_at + out * plan->shape.encoded, size, COLL_UINT8, peer, call->comm,
-                            call->stream);
-    if (plan->receives && result == COLL_SUCCESS)
-        result = nccl->Recv(memory + plan->in_at + in * size, size, COLL_UINT8, peer, call->comm, call->stream);
-    return result;
-}
-
-static coll_result gather(const struct coll_step *step, const void *send, void *receive, size_t size)
-{
-    return step->member->host.nccl->AllGather(send, receive, size, COLL_UINT8, step->call.comm, step->call.stream);
-}
-
-static coll_result move_step(const struct coll_step *step)
-{
-    struct plan plan;
-    if (!plan_again(&plan, step))
-        return failed(step, "no plan");
-    uint8_t *memory = memory_of(step);
-    if (plan.call.operation == COLL_ALL_GATHER)
-        return gather(step, memory + plan.out_at, memory + plan.in_at, plan.shape.message);
-    if (plan.call.operation == COLL_SEND || plan.call.operation == COLL_RECV)
-        return move_pair(step, &plan, memory, plan.call.peer);
-    coll_result result = COLL_SUCCESS;
-    if (plan.left > 0)
-        result = gather(step, plan.rest.send, plan_rest(&plan, memory, 0), plan.left);
-    for (int peer = 0; peer < step->member->ranks && result == COLL_SUCCESS; peer++)
-        if (peer != step->member->rank)
-            result = move_pair(step, &plan, memory, peer);
     return result;
 }
 
@@ -249,32 +113,11 @@ coll_result steps_move(struct coll_step *steps, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++)
-        result = move_step(&steps[i]);
+        result = launch_move(&steps[i], steps[i].call.stream);
     return result;
 }
 
 /* ---- What did not fit -------------------------------------------------------------------------------------------- */
-
-static bool check(const struct coll_step *step)
-{
-    struct plan plan;
-    if (!plan_again(&plan, step))
-        return false;
-    uint8_t *memory = memory_of(step);
-    struct coll_member *member = step->member;
-    struct gpu_check look = {.bit = plan.everybody || is_pair(step) ? 0 : (uint32_t)member->rank,
-                             .found = plan_found(&plan, memory),
-                             .mail = member->mail,
-                             .tally = member->tallies + phase_of(step)->key,
-                             .unit = plan.shape.pages * (uint64_t)SHAPE_PAGE / 1024,
-                             .index = phase_of(step)->index,
-                             .key = phase_of(step)->key};
-    if (plan.receives)
-        look.list = received_list(&plan, memory);
-    if (plan.sends)
-        look.own = memory + plan.out_at + (plan.out > 1 && plan.skip == 0 ? plan.shape.encoded : 0);
-    return member->gpu->check(&look, step->call.stream);
-}
 
 /* `what`, on the GPU of each step. */
 static bool each(const struct coll_step *steps, unsigned count,
@@ -300,95 +143,25 @@ static bool move_beside(const struct coll_step *steps, unsigned count, unsigned 
 static bool check_one(const struct coll_step *steps, unsigned count, unsigned i)
 {
     const bool last = is_last(steps, count, i);
-    return follow(&steps[i]) && check(&steps[i]) && (!last || plain_behind(&steps[i], is_grouped(steps, count))) &&
-           mark(&steps[i], count);
+    return follow(&steps[i]) && launch_check(&steps[i]) &&
+           (!last || plain_behind(&steps[i], is_grouped(steps, count))) && mark(&steps[i], count);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
-static bool decode(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
-{
-    const struct gpu_ops *gpu = step->member->gpu;
-    const struct strait_run run = run_of(step, plan, memory);
-    const struct gpu_void no_chunks = {received_list(plan, memory), plan_found(plan, memory)};
-    struct codec_list list;
-    if (!gpu->make_void(&no_chunks, step->call.stream) || !plan_list(&list, plan, memory, false))
-        return false;
-    const struct gpu_verify verify = {received_list(plan, memory), (void *)(memory + plan->results_at),
-                                      plan_found(plan, memory), step->member->mail};
-    bool good = strait_decode_batch(step->member->codec, NULL, list.decode, list.count, &run) == STRAIT_OK &&
-                gpu->verify(&verify, step->call.stream);
-    plan_list_free(&list);
-    return good;
-}
-
-/* What a rank has for itself. */
-static bool copy_own(const struct coll_step *step, const struct plan *plan)
-{
-    const struct coll_call *call = &plan->call;
-    if (call->operation != COLL_ALL_GATHER && call->operation != COLL_ALL_TO_ALL)
-        return true;
-    const uint8_t *from = plan_source(plan, plan->skip);
-    uint8_t *to = plan_target(plan, NULL, plan->skip);
-    return from == to || step->member->gpu->copy(to, from, plan->raw, call->stream);
-}
-
-/* What all ranks have alike is added up alike on all of them, whatever the order. */
-static struct coll_reduce sum_of(const struct coll_step *step, const struct coll_call *call)
-{
-    return (struct coll_reduce){.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
-                                        : call->type == COLL_FP16 ? COLL_REDUCE_FP16
-                                                                  : COLL_REDUCE_FP32,
-                                .operation = call->reduction == COLL_SUM ? COLL_REDUCE_SUM : COLL_REDUCE_AVG,
-                                .order = step->member->host.settings.ring ? COLL_REDUCE_NCCL_RING : COLL_REDUCE_IN_FP32,
-                                .sources = (uint32_t)step->member->ranks,
-                                .rank = call->operation == COLL_ALL_REDUCE ? 0 : (uint32_t)step->member->rank,
-                                .dst = call->receive,
-                                .count = call->count};
-}
-
-static bool reduce(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
-{
-    if (!plan->reduces)
-        return true;
-    struct coll_reduce sum = sum_of(step, &plan->call);
-    for (uint32_t i = 0; i < sum.sources; i++)
-        sum.source[i] = i == plan->skip ? plan_source(plan, i) : plan_target(plan, memory, i);
-    return step->member->gpu->reduce(&sum, step->call.stream);
-}
-
-static bool reduce_rest(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
-{
-    if (plan->left == 0)
-        return true;
-    struct coll_reduce sum = sum_of(step, &plan->rest);
-    for (uint32_t i = 0; i < sum.sources; i++)
-        sum.source[i] = plan_rest(plan, memory, i);
-    return step->member->gpu->reduce(&sum, step->call.stream);
-}
-
-static bool decode_step(const struct coll_step *step)
-{
-    struct plan plan;
-    if (!plan_again(&plan, step))
-        return false;
-    uint8_t *memory = memory_of(step);
-    return follow(step) && (!plan.receives || decode(step, &plan, memory)) && copy_own(step, &plan) &&
-           reduce(step, &plan, memory) && reduce_rest(step, &plan, memory) &&
-           order_end(step->member, step->staging, step->call.stream);
-}
-
 static bool decode_one(const struct coll_step *steps, unsigned count, unsigned i)
 {
+    const struct coll_step *step = &steps[i];
     (void)count;
-    return decode_step(&steps[i]);
+    return follow(step) && launch_decode(step) && launch_finish(step) &&
+           order_end(step->member, step->staging, step->call.stream);
 }
 
 coll_result steps_decode(struct coll_step *steps, unsigned count)
 {
     if (!each(steps, count, move_beside) || !each(steps, count, check_one))
-        return failed(&steps[0], "what did not fit could not be looked for");
+        return launch_failed(&steps[0], "what did not fit could not be looked for");
     if (!each(steps, count, decode_one))
-        return failed(&steps[0], "decoding could not be launched");
+        return launch_failed(&steps[0], "decoding could not be launched");
     return COLL_SUCCESS;
 }

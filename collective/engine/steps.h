@@ -4,6 +4,9 @@
 
 #include "collective/engine/member.h"
 
+/* Gives each a place of its own in the staging memory of its stream, which has to grow then. */
+coll_result steps_reserve(struct coll_step *steps, unsigned count);
+
 coll_result steps_encode(struct coll_step *steps, unsigned count);
 coll_result steps_move(struct coll_step *steps, unsigned count);
 coll_result steps_decode(struct coll_step *steps, unsigned count);

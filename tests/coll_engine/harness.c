@@ -71,12 +71,6 @@ static void start_all(int ranks, void *(*run)(void *), void (*body)(struct rank 
     pthread_barrier_destroy(&barrier);
 }
 
-/* Before anything reads it; a test may have another opinion. */
-__attribute__((constructor)) static void ask_for_pairs(void)
-{
-    setenv("STRAIT_COLL_PAIRS", "1", 0);
-}
-
 void ranks_run(int ranks, void (*body)(struct rank *), void *argument)
 {
     start_all(ranks, run_whole, body, argument);

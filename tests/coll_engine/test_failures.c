@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "collective/engine/segment.h"
 #include "tests/coll_engine/harness.h"
 
 enum { COUNT_OF = 40001, BYTES = COUNT_OF * 2 };
@@ -376,6 +377,19 @@ START_TEST(ranks_that_differ_stay_raw)
 }
 END_TEST
 
+/* As one of another host, or one that may not look at the process that made the memory. */
+START_TEST(a_rank_that_does_not_reach_the_memory_keeps_all_raw)
+{
+    static const uint32_t parts[] = {0, 8, 16, 20}; /* of a segment's card */
+    compress();
+    fake_nccl.differ = 1 + _i % 3;
+    fake_nccl.differ_size = sizeof(struct segment_card);
+    fake_nccl.differ_at = parts[_i / 3];
+    ranks_run(3, require_raw, NULL);
+    require(fake_gpu.offered == 0);
+}
+END_TEST
+
 START_TEST(a_rank_without_the_codec_keeps_all_raw)
 {
     compress();
@@ -404,6 +418,7 @@ int main(void)
     tcase_add_loop_test(tests, what_cannot_be_made_is_an_error_or_stays_raw, 0, 3);
     tcase_add_test(tests, work_that_cannot_be_asked_for_is_an_error);
     tcase_add_loop_test(tests, ranks_that_differ_stay_raw, 0, 3 * COUNT(differences));
+    tcase_add_loop_test(tests, a_rank_that_does_not_reach_the_memory_keeps_all_raw, 0, 12);
     tcase_add_loop_test(tests, a_rank_without_the_codec_keeps_all_raw, 0, 3);
     tcase_add_loop_test(tests, a_rank_that_cannot_count_on_launches_keeps_all_raw, 0, 3);
     return suite_run("failures", tests);

@@ -67,6 +67,7 @@ static void record(const struct gpu_seal *seal, uint32_t peer, const uint64_t ro
     const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
     struct ring_flags *flags = &seal->rings.flags[ring_number(&seal->rings, seal->rings.rank, peer)];
     struct ring_record *record = &flags->records[seal->job.peer >= 0][seal->place->number % RING_RECORDS];
+    __atomic_store_n(&record->number, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&record->first, fits ? RING_NONE : seal->ends->next, __ATOMIC_RELEASE);
     __atomic_store_n(&record->number, seal->place->number + 1, __ATOMIC_RELEASE);
 }

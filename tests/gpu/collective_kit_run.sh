@@ -129,7 +129,7 @@ kill_scenes() {
 
 overflow_scenes() {
     local code=0
-    export STRAIT_COLL=compress STRAIT_COLL_PAIRS=1 STRAIT_COLL_NCCL=$nccl
+    export STRAIT_COLL=compress STRAIT_COLL_NCCL=$nccl
     echo "processes, $gpus GPUs"
     bin/gpu_collective_overflow --ranks="$gpus" "$coll" || code=$?
     [ $code -ne 77 ] || return 77
@@ -145,7 +145,7 @@ random_rows() {
     for way in auto compress; do
         echo "STRAIT_COLL=$way"
         bin/strait bench collective --timeout 40 --library "$coll" --nccl "$nccl" --gpus "$gpus" --data random --types bf16 \
-            --size "${RANDOM_SIZES:-1M,16M,256M}" --repeats 5 --singles 20 --env STRAIT_COLL=$way --env STRAIT_COLL_PAIRS=1 \
+            --size "${RANDOM_SIZES:-1M,16M,256M}" --repeats 5 --singles 20 --env STRAIT_COLL=$way \
             --save "$out/random-$way.json" || code=1
     done
     env -u LD_LIBRARY_PATH python3 - "$out" <<'PYTHON' || code=1
@@ -196,7 +196,7 @@ step random 90 env "$programs" bash -c random_rows
 step torch 120 env "OUT=$out/torch" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 "WAYS=${TORCH_WAYS:-auto compress}" \
     examples/collective_pytorch.sh "$coll" ${TORCH:-}
 # Starting a program takes most of its time, so repeats are cycles of it too: six of each row.
-tests "${SHOW_SECONDS:-260}" show MATRIX=show "WAYS=plain auto compress" ROUNDS="${ROUNDS:-2}" CYCLES=3 STRAIT_COLL_PAIRS=1
+tests "${SHOW_SECONDS:-260}" show MATRIX=show "WAYS=plain auto compress" ROUNDS="${ROUNDS:-2}" CYCLES=3
 tests 90 sockets MATRIX=small "WAYS=plain auto compress" OPS="all_gather alltoall" BYTES=32M ITERS=3 CYCLES=2 ROUNDS=2 \
     NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_NET=Socket
 tests 60 passthrough MATRIX=small ITERS="${ITERS:-5}"
