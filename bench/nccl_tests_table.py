@@ -37,12 +37,13 @@ def places_of(text):
 
 
 def read_log(path):
-    """{(type, size): [(out of place, in place) of each cycle]} and whether the program ended well."""
+    """{(type, size): [(out of place, in place) of each cycle]} and whether the program ended well. Rows that move nothing
+    are left out: of several small sizes a cycle has one each."""
     rows, ended = collections.defaultdict(list), False
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             match = ROW.match(line)
-            if match:
+            if match and int(match.group(1)) > 0:
                 rows[match.group(3), int(match.group(1))].append(places_of(match.group(6)))
             ended = ended or line.startswith("exit 0:")
     return rows, ended

@@ -5,10 +5,10 @@
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
  *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
  *   STRAIT_COLL_PARTS  1: all_reduce of two ranks goes in parts, as that of more does
+ *   STRAIT_COLL_PIECES  1 (the default) to 8: into so many messages are cut that are in no group
  *   STRAIT_COLL_WIRE   nccl (the default), peer: ranks that can reach each other's memory do that, auto: where it is
  *                      faster
  *   STRAIT_COLL_PEER   how they do it, for measuring (engine/peer_plan.h)
- *   STRAIT_COLL_PIECES  1 (the default) to 8: into so many messages are cut that are in no group
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
@@ -20,9 +20,9 @@ enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_AUTO, COLL_WIRE_PEER };
 
 struct coll_settings {
     bool off, raw, forced, ring, pairs, parts, print;
-    enum coll_wire wire;
-    const char *peer; /* tuning of that wire; NULL: as it is */
     unsigned pieces;
+    enum coll_wire wire;
+    const char *peer;    /* tuning of that wire; NULL: as it is */
     const char *library; /* NULL: not named */
 };
 

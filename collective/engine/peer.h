@@ -38,7 +38,7 @@ struct peer_wire {
     uint8_t *scratch[2];           /* of the codec: encoding, decoding */
     uint64_t scratch_size[2];
     struct peer_lane *lanes;
-    gpu_event last; /* the order of operations, of graphs too */
+    gpu_event last;              /* the order of operations, of graphs too */
     struct link_cost plain, own; /* of NCCL and of this wire, when they were measured */
 };
 

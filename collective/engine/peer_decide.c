@@ -65,7 +65,7 @@ bool peer_decide(struct coll_member *member, const struct coll_call *call, struc
         return false;
     if (peer_measured(member) && !pays(member, call, &cut))
         return false;
-    *step = (struct coll_step){.member = member, .call = *call, .phases = 1, .peer = true};
+    *step = (struct coll_step){.member = member, .call = *call, .phases = 1, .pieces = 1, .peer = true};
     step->wire = messages * message_bytes(&cut);
     return true;
 }

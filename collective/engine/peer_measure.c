@@ -96,7 +96,7 @@ static struct coll_step step_of(const struct peer_entry *entry, size_t size)
                                    .type = COLL_BF16,
                                    .comm = entry->member->comm,
                                    .stream = entry->member->stream};
-    return (struct coll_step){.member = entry->member, .call = call, .phases = 1, .peer = true};
+    return (struct coll_step){.member = entry->member, .call = call, .phases = 1, .pieces = 1, .peer = true};
 }
 
 static bool gather_own(struct peer_entry *entries, unsigned count, size_t size)
