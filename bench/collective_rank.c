@@ -250,10 +250,8 @@ static bool run_singles(struct turn *turn)
     struct rank *rank = turn->rank;
     uint64_t ns;
 
-    if (options->singles == 0)
-        return true;
-    if (!gpu_fill(&rank->send, 0, turn->shape.slots * turn->shape.send_bytes, 0))
-        return false;
+    if (options->singles == 0 || !gpu_fill(&rank->send, 0, turn->shape.slots * turn->shape.send_bytes, 0))
+        return options->singles == 0;
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
         note(rank, COLLECTIVE_WARMING, way);
         if (!run_calls(turn, way, options->warmups, &ns))

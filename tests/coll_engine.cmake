@@ -49,6 +49,7 @@ target_sources(test_coll_overflow PRIVATE ${PROJECT_SOURCE_DIR}/collective/engin
 strait_coll_test(rings TIMEOUT 240)
 strait_coll_test(failures TIMEOUT 240)
 strait_coll_test(choices TIMEOUT 240)
+strait_coll_test(revoke TIMEOUT 240)
 strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_parts USES coll_engine LABELS collective)

@@ -42,6 +42,13 @@ if(STRAIT_HAVE_CUDA)
     add_dependencies(gpu_collective_rings strait-coll strait-coll-cuda)
     strait_add_test(gpu_collective_rings COMMAND gpu_collective_rings $<TARGET_FILE:strait-coll> LABELS gpu
         TIMEOUT 600)
+    add_executable(fake_collective_rings gpu/collective_rings.c coll_engine/cudart.c)
+    target_include_directories(fake_collective_rings PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(fake_collective_rings PRIVATE strait_test_support strait-coll-fake-gpu Threads::Threads
+        ${CMAKE_DL_LIBS})
+    add_dependencies(fake_collective_rings strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
+    strait_add_test(coll_rings_program COMMAND fake_collective_rings --threads $<TARGET_FILE:strait-coll-tested>
+        LABELS collective TIMEOUT 240 ENVIRONMENT "STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
 
     # What does not fit. The same program is tried on fake GPUs, with ranks that are threads.
     set(overflow_sources gpu/collective_overflow.c gpu/collective_world.c gpu/collective_nccl.c coll_engine/values.c)

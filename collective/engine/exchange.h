@@ -2,26 +2,27 @@
  * and for tests (tests/coll_fake/exchange.c). It takes one step of one thread block at a time and never waits inside of
  * one.
  *
- * A step offers, if it can, one slot to a peer, and takes one from it. Two kernels are made of that, which leave out
- * what the other one has done: behind NCCL, always: it knows from the heads of messages what did not fit, and moves
- * what is left of it. beside NCCL, when a program has grouped operations: it learns the same from records, and moves
- * all of it too. When everything fitted they read a few words and are over.
+ * A step offers, if it can, one slot to a peer, and takes one from it. Two kernels are made of that, each of which
+ * leaves out what the other one has done. When everything fitted they read a few words and are over.
+ * - Behind NCCL, always: it knows from the heads of messages what did not fit, and moves what is left of it.
+ * - Beside NCCL, for what a program has grouped: it learns the same from records, and moves all of it.
  *
  * Why nobody waits for ever, as long as the same program would not with NCCL alone:
- * - Operations of a communicator come one after another on each rank (order.h), in the order in which NCCL has them.
- * - A slot is taken once it is filled, and filled once what was in it is taken. Numbers of a ring only go up and both
- *   sides go by them, so the lowest one that has not been taken always can be offered or taken, if on both sides there
- *   is a kernel that has its message.
- * - There is. An operation that is not grouped: NCCL's part of it ends when it would without us, as it waits for
- * nothing of ours, and then there is the kernel behind it. Those of a group: NCCL may be through with them only when
- * other ranks have gone on, who first need what did not fit of some of them: the kernel beside NCCL moves it meanwhile.
- * - It waits for records of the peers' messages, and no longer than NCCL waits for the messages: both are of the same
- *   operations. A record is written before NCCL moves.
- * - Nothing has to be launched, by any rank, that has not been launched with NCCL's part or that somebody could keep
- *   from being launched: a call that waits for the GPU with the driver's lock held (cudaFree, a module that is loaded)
- *   waits for what comes to its end by what others have on their GPUs or will have without it, as is so with NCCL's
- *   kernels alone. One case is left: such a call from another thread, between the launches of NCCL's part of a group
- * and of the kernel beside it, waits for NCCL, who may wait for that kernel. Then patience ends it.
+ * - Operations of a communicator come one after another on each rank (order.h), in NCCL's order.
+ * - A slot is taken once it is filled, and filled once what was in it is taken. Numbers of a ring only go up, and both
+ *   sides go by them: the lowest one that has not been taken always can be offered or taken, if on both sides there is
+ *   a kernel that has its message.
+ * - There is. NCCL's part of an operation that is in no group ends when it would without us, as it waits for nothing
+ *   of ours; then comes the kernel behind it. NCCL may be through with a group only when other ranks have gone on, who
+ *   first need what did not fit of some of it: that is what the kernel beside it moves meanwhile.
+ * - That one waits for records of the peers' messages no longer than NCCL waits for the messages: a record is written
+ *   before NCCL moves. Only of a group with more than RING_RECORDS messages from one peer some may be missed; these
+ *   come behind NCCL.
+ * - Nothing has to be launched but by who launches NCCL's part. A call that waits for the GPU with the driver's lock
+ *   held (cudaFree, a module that is loaded) keeps others of its process from launching; but what it waits for ends by
+ *   what other ranks have on their GPUs, or will have, as is so with NCCL's kernels alone. One case is left: such a
+ *   call from another thread, between the launches of NCCL's part of a group and of the kernel beside it, waits for
+ *   NCCL, who may wait for that kernel. Patience ends it.
  * - Blocks wait for no other block of their kernel.
  */
 #ifndef STRAIT_COLLECTIVE_ENGINE_EXCHANGE_H

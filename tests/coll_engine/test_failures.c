@@ -124,40 +124,6 @@ START_TEST(aborting_ends_waiting_for_messages)
 }
 END_TEST
 
-/* Rank 0 waits for what did not fit, and revokes: its stream ends long before patience does, which is told as no error;
- * from then on nothing is compressed. */
-static void revoke_waiting(struct rank *rank)
-{
-    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
-    rank_begin(rank, id_for_all);
-    ranks_meet();
-    fake_gpu.lost = 1u << 1;
-    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NOISE, (unsigned)rank->rank);
-    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-    if (rank->rank == 0) {
-        require(!ends_within(rank->stream, SOON_MS));
-        require_ok(ncclCommRevoke(rank->comm, 0));
-        require(ends_within(rank->stream, REVOKED_MS));
-    }
-    ranks_meet();
-    require(rank->rank == 1 || error_of(rank->comm) == COLL_SUCCESS);
-    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-    const struct told told = told_of(rank->comm, "all_gather", "bf16");
-    require(told.calls == 2 && told.compressed == (rank->rank == 0 ? 1 : 2));
-    abort_rank(rank);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
-}
-
-START_TEST(revoking_ends_waiting_for_what_did_not_fit)
-{
-    compress();
-    require_ok(ncclGetUniqueId(&id_for_all));
-    ranks_start(2, revoke_waiting, NULL);
-    require(fake_gpu.made == 0);
-}
-END_TEST
-
 /* The stream of rank 0 stands still for a reason of its own, and goes on after the abort. */
 static atomic_bool gate;
 
@@ -413,7 +379,6 @@ int main(void)
     tcase_add_test(tests, waiting_for_what_did_not_fit_ends_as_an_error);
     tcase_add_test(tests, aborting_ends_waiting_for_messages);
     tcase_add_test(tests, aborting_waits_for_no_other_work);
-    tcase_add_test(tests, revoking_ends_waiting_for_what_did_not_fit);
     tcase_add_loop_test(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));
     tcase_add_loop_test(tests, what_cannot_be_made_is_an_error_or_stays_raw, 0, 3);
     tcase_add_test(tests, work_that_cannot_be_asked_for_is_an_error);

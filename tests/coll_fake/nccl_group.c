@@ -145,6 +145,15 @@ int pncclCommSplit(coll_comm comm, int color, int key, coll_comm *child, void *c
 }
 ALIAS(CommSplit)
 
+/* Of nobody: what is cut for it is what tests are about. */
+int pncclCommShrink(coll_comm comm, int *list, int count, coll_comm *child, void *config, int flags)
+{
+    demand(list == NULL && count == 0 && flags == COLL_SHRINK_ABORT);
+    (void)pncclCommRevoke(comm, 0);
+    return pncclCommSplit(comm, 0, comm->rank, child, config);
+}
+ALIAS(CommShrink)
+
 int pncclSend(const void *send, size_t count, int type, int peer, COLLECTIVE_TAIL)
 {
     return add_item((struct item){

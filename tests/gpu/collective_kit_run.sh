@@ -127,6 +127,10 @@ kill_scenes() {
     return $code
 }
 
+rings_scenes() {
+    STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings "$coll" ${RINGS:-}
+}
+
 overflow_scenes() {
     local code=0
     export STRAIT_COLL=compress STRAIT_COLL_NCCL=$nccl
@@ -165,9 +169,6 @@ sys.exit(1 if missed else 0)
 PYTHON
     return $code
 }
-}
-rings_scenes() {
-    STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings "$coll" ${RINGS:-}
 }
 export -f rings_scenes kill_as kill_scenes overflow_scenes random_rows
 export out coll nccl gpus KILL RINGS

@@ -1,10 +1,11 @@
 /* What does not fit, on two real GPUs: incompressible values, compressed whatever it costs.
  *
- *   collective_rings LIBRARY [SCENE ...]
+ *   collective_rings [--threads] LIBRARY [SCENE ...]
  *
- * LIBRARY is libstrait-coll, opened by its path. Two ranks, as processes, as threads, and as one thread. Every value
- * that arrives is compared. Operations in graphs keep overflowing, while others of their kind go raw after the second
- * time. A scene that does not end within 25 seconds has failed. Exit status 77: no two GPUs. */
+ * LIBRARY is libstrait-coll, opened by its path. Two ranks, as processes, as threads, and as one thread; with --threads
+ * not as processes. Every value that arrives is compared. Operations in graphs keep overflowing, while others of their
+ * kind go raw after the second time. A scene that does not end within 25 seconds has failed. Exit status 77: no two
+ * GPUs. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -230,23 +231,32 @@ static void one_sided_small(struct rank *rank)
     one_sided_of(rank, SMALL, false, 1);
 }
 
-static cudaGraphExec_t capture(struct rank *rank)
-{
+struct graph {
     cudaGraph_t graph;
     cudaGraphExec_t made;
+};
+
+static struct graph capture(struct rank *rank)
+{
+    struct graph graph;
     require_cuda(cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal));
     gather(rank, rank->stream);
-    require_cuda(cudaStreamEndCapture(rank->stream, &graph));
-    require_cuda(cudaGraphInstantiate(&made, graph, 0));
-    require_cuda(cudaGraphDestroy(graph));
-    return made;
+    require_cuda(cudaStreamEndCapture(rank->stream, &graph.graph));
+    require_cuda(cudaGraphInstantiateWithFlags(&graph.made, graph.graph, 0));
+    return graph;
 }
 
-static void replay(struct rank *rank, cudaGraphExec_t graph, const char *name)
+static void drop(struct graph graph)
+{
+    require_cuda(cudaGraphExecDestroy(graph.made));
+    require_cuda(cudaGraphDestroy(graph.graph));
+}
+
+static void replay(struct rank *rank, struct graph graph, const char *name)
 {
     const uint64_t began = now_us();
     for (unsigned i = 0; i < REPLAYS; i++)
-        require_cuda(cudaGraphLaunch(graph, rank->stream));
+        require_cuda(cudaGraphLaunch(graph.made, rank->stream));
     require_cuda(cudaStreamSynchronize(rank->stream));
     if (rank->number == 0)
         printf("    %s: %llu us for each all_gather of %u MiB, none of which fits\n", name,
@@ -255,7 +265,7 @@ static void replay(struct rank *rank, cudaGraphExec_t graph, const char *name)
 
 static void graphs(struct rank *rank)
 {
-    cudaGraphExec_t graph = capture(rank);
+    struct graph graph = capture(rank);
     for (unsigned turn = 0; turn < 2; turn++) {
         fill(rank->own, seed_of(turn, rank->number), LARGE);
         require_cuda(cudaMemset(rank->all, 0, (size_t)LARGE * 2 * RANKS));
@@ -264,26 +274,26 @@ static void graphs(struct rank *rank)
         settle(rank);
         require_gathered(rank, turn);
     }
-    require_cuda(cudaGraphExecDestroy(graph));
+    drop(graph);
 }
 
 /* Graphs and calls on streams of their own, nobody waiting in between. */
 static void interleaved(struct rank *rank)
 {
     struct rank other = *rank;
-    cudaGraphExec_t graph = capture(rank);
+    struct graph graph = capture(rank);
     make_buffers(&other);
     fill(rank->own, seed_of(0, rank->number), LARGE);
     fill(other.own, seed_of(1, rank->number), LARGE);
     for (unsigned i = 0; i < REPLAYS; i++) {
-        require_cuda(cudaGraphLaunch(graph, rank->stream));
+        require_cuda(cudaGraphLaunch(graph.made, rank->stream));
         gather(&other, other.stream);
     }
     require_cuda(cudaStreamSynchronize(other.stream));
     settle(rank);
     require_gathered(rank, 0);
     require_gathered(&other, 1);
-    require_cuda(cudaGraphExecDestroy(graph));
+    drop(graph);
 }
 
 /* Another thread calls what waits for the GPU with the driver's lock held. */
@@ -305,7 +315,7 @@ static void driver_calls(struct rank *rank)
 {
     pthread_t thread;
     storm_over = false;
-    cudaGraphExec_t graph = capture(rank);
+    struct graph graph = capture(rank);
     meet(rank);
     require(pthread_create(&thread, NULL, storm, rank) == 0);
     fill(rank->own, seed_of(0, rank->number), LARGE);
@@ -319,7 +329,7 @@ static void driver_calls(struct rank *rank)
     storm_over = true;
     require(pthread_join(thread, NULL) == 0);
     require_gathered(rank, 0);
-    require_cuda(cudaGraphExecDestroy(graph));
+    drop(graph);
 }
 
 /* On streams of their own at once; of the second one ranks are the other way round. */
@@ -330,18 +340,18 @@ static void two_communicators(struct rank *rank)
     make_buffers(&other);
     fill(rank->own, seed_of(0, rank->number), LARGE);
     fill(other.own, seed_of(0, 1 - rank->number), LARGE);
-    cudaGraphExec_t first = capture(rank), second = capture(&other);
+    struct graph first = capture(rank), second = capture(&other);
     for (unsigned i = 0; i < REPLAYS; i++) {
-        require_cuda(cudaGraphLaunch(first, rank->stream));
-        require_cuda(cudaGraphLaunch(second, other.stream));
+        require_cuda(cudaGraphLaunch(first.made, rank->stream));
+        require_cuda(cudaGraphLaunch(second.made, other.stream));
     }
     require_cuda(cudaStreamSynchronize(other.stream));
     settle(rank);
     require_gathered(rank, 0);
     require_gathered(&other, 0);
+    drop(first); /* destroying a communicator waits for the end of its graphs */
+    drop(second);
     require_nccl(nccl.CommDestroy(other.comm));
-    require_cuda(cudaGraphExecDestroy(first));
-    require_cuda(cudaGraphExecDestroy(second));
 }
 
 static const struct scene {
@@ -359,6 +369,7 @@ static const struct scene {
 /* ---- Ranks as processes and threads ------------------------------------------------------------------------------ */
 
 static const char *library;
+static bool only_threads;
 
 static void play(struct rank *rank, const struct scene *scene)
 {
@@ -396,7 +407,7 @@ static pid_t start_process(const struct scene *scene, int number, const int cont
     require(pid >= 0);
     if (pid > 0)
         return pid;
-    alarm(SECONDS_MAX);
+    alarm(only_threads ? 0 : SECONDS_MAX);
     open_library(library);
     if (threads)
         play_threads(scene, control);
@@ -466,7 +477,7 @@ static int run_one_thread(void)
     pid_t pid = fork();
     require(pid >= 0);
     if (pid == 0) {
-        alarm(SECONDS_MAX);
+        alarm(only_threads ? 0 : SECONDS_MAX);
         open_library(library);
         play_one_thread();
         _exit(0);
@@ -480,8 +491,11 @@ int main(int argc, char **argv)
 {
     int failed = 0, run = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
+    only_threads = argc > 1 && strcmp(argv[1], "--threads") == 0;
+    argc -= only_threads;
+    argv += only_threads;
     if (argc < 2) {
-        fprintf(stderr, "usage: collective_rings LIBRARY [SCENE ...]\n");
+        fprintf(stderr, "usage: collective_rings [--threads] LIBRARY [SCENE ...]\n");
         return 2;
     }
     library = argv[1];
@@ -491,7 +505,7 @@ int main(int argc, char **argv)
         return SKIPPED;
     }
     for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
-        for (int threads = 0; threads <= scenes[i].threads; threads++)
+        for (int threads = only_threads; threads <= (scenes[i].threads || only_threads); threads++)
             if (is_named(scenes[i].name, argc - 2, argv + 2)) {
                 failed += run_scene(&scenes[i], threads == 1);
                 run++;
