@@ -37,14 +37,17 @@ def places_of(text):
 
 
 def read_log(path):
-    """{(type, size): [(out of place, in place) of each cycle]} and whether the program ended well. Rows that move nothing
-    are left out: of several small sizes a cycle has one each."""
-    rows, ended = collections.defaultdict(list), False
+    """{(type, size): [(out of place, in place) of each cycle]} and whether the program ended well. Several small sizes may
+    all come to none, one row behind the other: they are one."""
+    rows, ended, last = collections.defaultdict(list), False, None
     with open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             match = ROW.match(line)
-            if match and int(match.group(1)) > 0:
-                rows[match.group(3), int(match.group(1))].append(places_of(match.group(6)))
+            if match:
+                key = match.group(3), int(match.group(1))
+                if key != last or key[1] > 0:
+                    rows[key].append(places_of(match.group(6)))
+                last = key
             ended = ended or line.startswith("exit 0:")
     return rows, ended
 
