@@ -129,7 +129,8 @@ const struct option_row option_rows[] = {
      .max = 16 * MIB,
      .initial = "2M",
      .help =
-         "Pages of the host's memory are encoded, sent and decoded in chunks of about this many bytes, or a page if that "
+         "Pages of the host's memory are encoded, sent and decoded in chunks of about this many bytes, or a page if "
+         "that "
          "is larger. Small ones stay in the processor's caches on their way, large ones cost fewer messages. Pages of "
          "GPUs travel in chunks of up to chunk-bytes."},
     {.name = "pool-bytes",
