@@ -8,54 +8,8 @@
 #include <unistd.h>
 
 #include "collective/engine/member.h"
+#include "tests/coll_fake/exchange_thread.h"
 #include "tests/support.h"
-
-#define EXCHANGE_FN static inline
-
-EXCHANGE_FN bool exchange_leads(void)
-{
-    return true;
-}
-
-EXCHANGE_FN uint32_t exchange_lane(void)
-{
-    return 0;
-}
-
-EXCHANGE_FN uint32_t exchange_lanes(void)
-{
-    return 1;
-}
-
-EXCHANGE_FN uint64_t exchange_told(uint64_t x)
-{
-    return x;
-}
-
-EXCHANGE_FN uint64_t exchange_least(uint64_t x)
-{
-    return x;
-}
-
-EXCHANGE_FN uint64_t exchange_load(const uint64_t *word)
-{
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
-EXCHANGE_FN void exchange_store(uint64_t *word, uint64_t x)
-{
-    __atomic_store_n(word, x, __ATOMIC_RELEASE);
-}
-
-EXCHANGE_FN bool exchange_lock(uint32_t *busy)
-{
-    return __atomic_exchange_n(busy, 1, __ATOMIC_ACQUIRE) == 0;
-}
-
-EXCHANGE_FN void exchange_unlock(uint32_t *busy)
-{
-    __atomic_store_n(busy, 0, __ATOMIC_RELEASE);
-}
 
 EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
 {

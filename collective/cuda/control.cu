@@ -1,6 +1,8 @@
 // One thread block each, as there is little to do: a message has a head, and ranks are few.
 #include "collective/cuda/control.h"
 
+#include "collective/cuda/load.cuh"
+
 #include "collective/engine/head.h"
 
 namespace
@@ -251,12 +253,7 @@ cudaError_t control_prepare(void)
 {
     const void *const kernels[] = {(const void *)seal_kernel, (const void *)check_kernel, (const void *)void_kernel,
                                    (const void *)verify_kernel};
-    cudaError_t error = cudaSuccess;
-    cudaFuncAttributes attributes;
-    for (const void *kernel : kernels)
-        if (error == cudaSuccess)
-            error = cudaFuncGetAttributes(&attributes, kernel);
-    return error;
+    return load_kernels(kernels);
 }
 
 cudaError_t control_seal(const struct gpu_seal *seal, cudaStream_t stream)

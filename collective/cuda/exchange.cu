@@ -6,6 +6,8 @@
 // load.
 #include "collective/cuda/exchange.h"
 
+#include "collective/cuda/load.cuh"
+
 namespace
 {
 
@@ -210,8 +212,8 @@ __global__ void __launch_bounds__(THREADS) exchange_kernel(const __grid_constant
 
 cudaError_t exchange_prepare(void)
 {
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, (const void *)exchange_kernel);
+    const void *const kernels[] = {(const void *)exchange_kernel};
+    return load_kernels(kernels);
 }
 
 cudaError_t exchange_launch(const struct gpu_exchange *exchange, cudaStream_t stream)

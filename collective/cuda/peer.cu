@@ -3,6 +3,8 @@
 // has pushed before, by whatever means, is there when its flag is.
 #include "collective/cuda/peer.h"
 
+#include "collective/cuda/load.cuh"
+
 namespace
 {
 
@@ -199,12 +201,7 @@ __global__ void __launch_bounds__(WARP) turn_kernel(const peer_turn turn)
 cudaError_t peer_kernels_prepare(void)
 {
     const void *const kernels[] = {(const void *)claim_kernel, (const void *)post_kernel, (const void *)turn_kernel};
-    cudaError_t error = cudaSuccess;
-    cudaFuncAttributes attributes;
-    for (const void *kernel : kernels)
-        if (error == cudaSuccess)
-            error = cudaFuncGetAttributes(&attributes, kernel);
-    return error;
+    return load_kernels(kernels);
 }
 
 cudaError_t peer_claim_launch(const struct peer_claim *claim, cudaStream_t stream)
