@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 enum { RANKS_MAX = 8 };
 
@@ -91,6 +92,20 @@ static size_t report(coll_comm comm, char *dst, size_t dst_capacity)
     *(void **)&found = dlsym(RTLD_DEFAULT, "strait_coll_report");
     require(found != NULL);
     return found(comm, dst, dst_capacity);
+}
+
+coll_result error_of(coll_comm comm)
+{
+    coll_result error;
+    require_ok(ncclCommGetAsyncError(comm, &error));
+    return error;
+}
+
+long now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 struct told told_of(coll_comm comm, const char *operation, const char *type)

@@ -30,6 +30,9 @@ void rank_end(struct rank *rank);
 /* All of them, at this point. */
 void ranks_meet(void);
 
+coll_result error_of(coll_comm comm); /* as ncclCommGetAsyncError tells */
+long now_ms(void);                    /* of a clock that only goes on */
+
 #define require_ok(call) require((call) == COLL_SUCCESS)
 
 /* What the report tells of an operation and a type: calls, and those that were compressed, and bytes for these. */

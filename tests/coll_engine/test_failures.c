@@ -13,13 +13,6 @@ static void compress(void)
     setenv("STRAIT_COLL", "compress", 1);
 }
 
-static coll_result error_of(coll_comm comm)
-{
-    coll_result error;
-    require_ok(ncclCommGetAsyncError(comm, &error));
-    return error;
-}
-
 #define SOON_MS       500
 #define IMPATIENCE_MS 5000  /* half of what kernels wait for others */
 #define PATIENCE_MS   20000 /* for what comes to its end on any machine */

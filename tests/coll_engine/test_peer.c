@@ -224,13 +224,6 @@ static bool ends(coll_stream stream, int milliseconds)
     return false;
 }
 
-static coll_result error_of(coll_comm comm)
-{
-    coll_result error;
-    require_ok(ncclCommGetAsyncError(comm, &error));
-    return error;
-}
-
 static void await_error(coll_comm comm)
 {
     for (int i = 0; error_of(comm) == COLL_SUCCESS; i++) {

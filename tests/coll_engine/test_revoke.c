@@ -1,5 +1,4 @@
 /* What is revoked, or shrunk with abort, ends: kernels of ours do not go on waiting behind what NCCL has cut. */
-#include <time.h>
 #include <unistd.h>
 
 #include "tests/coll_engine/harness.h"
@@ -7,20 +6,6 @@
 enum { COUNT_OF = 40001, ALL_OF = 2 * COUNT_OF, SOON_MS = 300, CUT_MS = 6000 /* of 10000 that it would wait */ };
 
 static coll_id id_for_all;
-
-static coll_result error_of(coll_comm comm)
-{
-    coll_result error;
-    require_ok(ncclCommGetAsyncError(comm, &error));
-    return error;
-}
-
-static long now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static bool ends_within(coll_stream stream, int milliseconds)
 {

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "collective/engine/life.h"
@@ -182,20 +181,6 @@ struct scene {
     struct stand_in peer;
     coll_id id;
 };
-
-static coll_result error_of(coll_comm comm)
-{
-    coll_result error;
-    require_ok(ncclCommGetAsyncError(comm, &error));
-    return error;
-}
-
-static long now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static bool is_told_within(coll_comm comm, long milliseconds)
 {
