@@ -301,12 +301,23 @@ static void settle(struct world *w)
     transfers_forget(w);
 }
 
+/* The fault of a GPU misses for ever where the pool is the host's, as it is now and then: another one is made. */
+static void leave_host(struct world *w, enum fault fault)
+{
+    if (fault != F_SOURCE_DEVICE && fault != F_SINK_DEVICE)
+        return;
+    const int side = fault == F_SINK_DEVICE;
+    if (w->sides[side].client != 0 && w->sides[side].pages.device < 0)
+        worker_close(w, side);
+}
+
 bool scenario_run(struct world *w, enum fault fault, enum phase phase)
 {
     struct scene s = {.fault = fault, .place = place_choose(w, phase)};
     snprintf(w->scene, sizeof(w->scene), "%s in %s, %s at the %s", fault_names[fault], phase_names[phase],
              point_names[s.place->at], s.place->side == SOURCE ? "source" : "sink");
     atomic_fetch_add(&w->totals->scenarios, 1);
+    leave_host(w, fault);
     if (!world_ready(w))
         return false;
     if (fault == F_REPLAY && !record_one(w, &s)) {
