@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { RANKS_MAX = 8 };
 
@@ -106,6 +107,24 @@ long now_ms(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+bool ends_within(coll_stream stream, int milliseconds)
+{
+    for (int i = 0; i < milliseconds; i++) {
+        if (fake_stream_idle(stream))
+            return true;
+        usleep(1000);
+    }
+    return false;
+}
+
+void await_error(coll_comm comm)
+{
+    for (int i = 0; error_of(comm) == COLL_SUCCESS; i++) {
+        require(i < 20000);
+        usleep(1000);
+    }
 }
 
 struct told told_of(coll_comm comm, const char *operation, const char *type)

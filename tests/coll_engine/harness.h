@@ -30,8 +30,10 @@ void rank_end(struct rank *rank);
 /* All of them, at this point. */
 void ranks_meet(void);
 
-coll_result error_of(coll_comm comm); /* as ncclCommGetAsyncError tells */
-long now_ms(void);                    /* of a clock that only goes on */
+coll_result error_of(coll_comm comm);                   /* as ncclCommGetAsyncError tells */
+long now_ms(void);                                      /* of a clock that only goes on */
+bool ends_within(coll_stream stream, int milliseconds); /* as a watchdog looks: it does not wait for it */
+void await_error(coll_comm comm);                       /* for 20 s at most */
 
 #define require_ok(call) require((call) == COLL_SUCCESS)
 

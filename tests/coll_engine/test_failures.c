@@ -18,25 +18,6 @@ static void compress(void)
 #define PATIENCE_MS   20000 /* for what comes to its end on any machine */
 #define REVOKED_MS    6000  /* of 10000 that it would wait */
 
-/* As a watchdog does it: false when it has not come to its end for a while. */
-static bool ends_within(coll_stream stream, int milliseconds)
-{
-    for (int i = 0; i < milliseconds; i++) {
-        if (fake_stream_idle(stream))
-            return true;
-        usleep(1000);
-    }
-    return false;
-}
-
-static void await_error(coll_comm comm)
-{
-    for (int i = 0; error_of(comm) == COLL_SUCCESS; i++) {
-        require(i < PATIENCE_MS);
-        usleep(1000);
-    }
-}
-
 static coll_id id_for_all;
 
 static void abort_rank(struct rank *rank)

@@ -214,24 +214,6 @@ END_TEST
 
 static coll_id id_for_all;
 
-static bool ends(coll_stream stream, int milliseconds)
-{
-    for (int i = 0; i < milliseconds; i++) {
-        if (fake_stream_idle(stream))
-            return true;
-        usleep(1000);
-    }
-    return false;
-}
-
-static void await_error(coll_comm comm)
-{
-    for (int i = 0; error_of(comm) == COLL_SUCCESS; i++) {
-        require(i < PATIENCE_MS);
-        usleep(1000);
-    }
-}
-
 static void abort_rank(struct rank *rank)
 {
     require_ok(ncclCommAbort(rank->comm));
@@ -257,7 +239,7 @@ static void read_nonsense(struct rank *rank)
     for (unsigned turn = 0; turn < 3; turn++) /* those behind it end too */
         require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
     await_error(rank->comm);
-    require(ends(rank->stream, PATIENCE_MS));
+    require(ends_within(rank->stream, PATIENCE_MS));
     ranks_meet();
     abort_rank(rank);
     values_free(own, COLL_BF16, 0);
@@ -281,7 +263,7 @@ static void wait_for_the_other(struct rank *rank)
     for (int turn = rank->rank; turn < 2; turn++)
         require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
     if (rank->rank == 0) {
-        require(!ends(rank->stream, LEAST_MS));
+        require(!ends_within(rank->stream, LEAST_MS));
         require(error_of(rank->comm) == COLL_SUCCESS); /* it may come yet */
         abort_rank(rank);
     }

@@ -7,13 +7,6 @@ enum { COUNT_OF = 40001, ALL_OF = 2 * COUNT_OF, SOON_MS = 300, CUT_MS = 6000 /* 
 
 static coll_id id_for_all;
 
-static bool ends_within(coll_stream stream, int milliseconds)
-{
-    while (!fake_stream_idle(stream) && milliseconds-- > 0)
-        usleep(1000);
-    return fake_stream_idle(stream);
-}
-
 struct values_of_rank {
     uint8_t *own, *all;
 };
