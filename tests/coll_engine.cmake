@@ -65,3 +65,12 @@ foreach(test operations stress)
 endforeach()
 strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIMEOUT 240
     ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64")
+
+# Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
+strait_coll_test(hosts TIMEOUT 240)
+foreach(neighbours 1 2)
+    foreach(test operations groups rings failures stress)
+        strait_add_test(coll_${test}_hosts${neighbours} COMMAND test_coll_${test} LABELS collective TIMEOUT 240
+            ENVIRONMENT "STRAIT_TEST_HOSTS=${neighbours};NCCL_SOCKET_IFNAME=lo")
+    endforeach()
+endforeach()
