@@ -184,7 +184,7 @@ hosts_scenes() {
     local code=0
     export STRAIT_TEST_HOSTS=1 STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 NCCL_NET=Socket
     echo "what does not fit"
-    STRAIT_COLL=compress timeout 40 bin/gpu_collective_overflow --ranks=2 "$coll" 2>"$out/hosts-overflow.err" || code=$?
+    env STRAIT_COLL=compress timeout 40 bin/gpu_collective_overflow --ranks=2 "$coll" 2>"$out/hosts-overflow.err" || code=$?
     [ $code -ne 77 ] || return 77
     timeout 40 bin/gpu_collective_rings "$coll" ${RINGS:-} 2>"$out/hosts-rings.err" || code=1
     kill_as hosts compress --told "$coll" ${KILL:-waiting repair all_gather} || code=1
