@@ -70,6 +70,7 @@ strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIME
 
 # Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
 strait_coll_test(hosts TIMEOUT 240)
+strait_coll_test(spaces TIMEOUT 240)
 foreach(neighbours 1 2)
     foreach(test operations groups rings failures stress)
         strait_add_test(coll_${test}_hosts${neighbours} COMMAND test_coll_${test} LABELS collective TIMEOUT 240

@@ -152,7 +152,7 @@ bool carrier_drop(struct link *link, bool (*done)(const struct link *link))
     if (!link->carried || !carrier_is_ours())
         return true;
     pthread_mutex_lock(&carrier.lock);
-    const bool drops = done == NULL || done(link);
+    const bool drops = done == NULL || carrier.over || done(link);
     for (struct link **at = &carrier.first; *at != NULL && drops; at = &(*at)->next)
         if (*at == link) {
             *at = link->next;

@@ -178,8 +178,10 @@ bool share_settle(struct coll_member *member)
         return true;
     if (!all_are_good(member))
         return false;
-    if (!link_await(member, &share->greet[member->rank]) || !link_begin(member))
+    if (!link_await(member, &share->greet[member->rank]) || !link_begin(member)) {
         member_fail(member, COLL_REMOTE_ERROR, "a rank on another host has gone");
+        member_give_up(member);
+    }
     return true;
 }
 
