@@ -99,6 +99,27 @@ ANY_SIDE uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b)
 #endif
 }
 
+// Of each half word: a + b, but no more than c; no less than c.
+ANY_SIDE uint32_t add_min_halves(uint32_t a, uint32_t b, uint32_t c)
+{
+#ifdef __CUDA_ARCH__
+    return __viaddmin_u16x2(a, b, c);
+#else
+    const uint32_t low = (a + b) & 0xffff, high = ((a >> 16) + (b >> 16)) & 0xffff;
+    return (low < (c & 0xffff) ? low : c & 0xffff) | (high < c >> 16 ? high : c >> 16) << 16;
+#endif
+}
+
+ANY_SIDE uint32_t add_max_halves(uint32_t a, uint32_t b, uint32_t c)
+{
+#ifdef __CUDA_ARCH__
+    return __viaddmax_u16x2(a, b, c);
+#else
+    const uint32_t low = (a + b) & 0xffff, high = ((a >> 16) + (b >> 16)) & 0xffff;
+    return (low > (c & 0xffff) ? low : c & 0xffff) | (high > c >> 16 ? high : c >> 16) << 16;
+#endif
+}
+
 // Whether one of the four bytes of x is `byte`.
 ANY_SIDE bool holds_byte(uint32_t x, uint32_t byte)
 {
