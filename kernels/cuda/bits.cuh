@@ -308,14 +308,22 @@ ANY_SIDE uint32_t top16_codes(const uint32_t w[4], table_address table, uint32_t
     return z;
 }
 
-// Values from eight ranks, as merge_tiers gives them. `first` are the exponents of ranks 0..5, and zeroes; `rest` are
-// those of values that went on to tier 3, each in its place, and zeroes.
+// Exponents from eight ranks, as merge_tiers gives them. `first` are the exponents of ranks 0..5, and zeroes; `rest`
+// are those of values that went on to tier 3, each in its place, and zeroes.
+ANY_SIDE void rank_exponents(uint32_t z, const uint32_t rest[2], const uint32_t first[2], uint32_t exponents[2])
+{
+    uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
+    exponents[0] = permute(a, b, 0x5140) | rest[0];
+    exponents[1] = permute(a, b, 0x7362) | rest[1];
+}
+
+// Values from them.
 ANY_SIDE void join_ranks(uint32_t z, const uint32_t sign_mantissa[2], const uint32_t rest[2], const uint32_t first[2],
                          uint32_t w[4])
 {
-    uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
-    uint32_t e[2] = {permute(a, b, 0x5140) | rest[0], permute(a, b, 0x7362) | rest[1]};
-    join_values(sign_mantissa, e, w);
+    uint32_t exponents[2];
+    rank_exponents(z, rest, first, exponents);
+    join_values(sign_mantissa, exponents, w);
 }
 
 // Eight exponents from 4-bit codes.

@@ -229,7 +229,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
             keep_bytes(w, count * values::BYTES);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            greatest = max(greatest, TYPE == TYPE_FP32 ? exponent_order(w[j]) : greater_exponent(w[j]));
+            greatest = TYPE == TYPE_FP32 ? max(greatest, exponent_order(w[j])) : greatest_halves(greatest, w[j]);
             rests |= TYPE == TYPE_FP32 ? w[j] & 0xffff : 0;
         }
         if (TYPE == TYPE_FP16)
@@ -260,9 +260,11 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
             w[j] |= from % 16 / 4 == j ? halves.tail << (from % 4 * 8) : 0;
     }
 
-    // All lanes: whether words are all the same.
+    // All lanes: whether words are all the same. Of BF16 values the last warp sees it by the streams.
     DEVICE void compare(uint32_t g, uint32_t vector, const uint32_t w[4])
     {
+        if (TYPE == TYPE_BF16)
+            return;
         if (g == 0)
             word = (__shfl_sync(ALL_LANES, w[0], 0) & 0xffff) * 0x10001u;
         uint32_t x[4] = {w[0] ^ word, w[1] ^ word, w[2] ^ word, w[3] ^ word};
@@ -276,7 +278,8 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     // All lanes.
     DEVICE void end_part()
     {
-        least = min(least, base_order(__reduce_max_sync(ALL_LANES, greatest)));
+        const uint32_t of_lane = TYPE == TYPE_FP32 ? greatest : greatest_of_halves(greatest);
+        least = min(least, base_order(__reduce_max_sync(ALL_LANES, of_lane)));
         greatest = 0;
     }
 

@@ -71,7 +71,7 @@ struct encode_shared {
     // phases ahead waits for ever. And of the block that will be so many turns from now: it is on its way.
     uint64_t full, empty, counted, ready[2], unused[2], begun[ENCODE_AHEAD];
     uint64_t told_all; // of the later modes: the warps have told what gives the base
-    uint64_t tag; // of the launch
+    uint64_t tag;      // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
     uint4 keys[4]; // of the sum: they would take registers while they are not needed

@@ -59,6 +59,29 @@ ANY_SIDE uint32_t greater_exponent(uint32_t pair)
     return a > b ? a : b;
 }
 
+// The same in half words: the greatest of a part, with two values in half words more, or with eight by their exponents.
+// Of these the bytes in between do not matter.
+ANY_SIDE uint32_t greatest_halves(uint32_t greatest, uint32_t pair)
+{
+    return add_max_halves(pair << 1, 0x01000100u, greatest);
+}
+ANY_SIDE uint32_t greatest_exponents(uint32_t greatest, const uint32_t exponents[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        greatest = add_max_halves(exponents[i], 0x01000100u, greatest);
+        greatest = add_max_halves(exponents[i] << 8, 0x01000100u, greatest);
+    }
+    return greatest;
+}
+
+// And to one that base_order takes.
+ANY_SIDE uint32_t greatest_of_halves(uint32_t greatest)
+{
+    const uint32_t low = greatest << 16;
+    return greatest > low ? greatest : low;
+}
+
 // From the greatest of a part to a number whose least is that of the base: the exponent less 1, NO_BASE when it is 0.
 constexpr uint32_t NO_BASE = 255;
 ANY_SIDE uint32_t base_order(uint32_t greatest)
