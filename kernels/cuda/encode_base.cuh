@@ -54,7 +54,8 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
     const uint64_t total = warp_sum(sum_total(sum));
     if (lane == 0)
         shared.sums[parity][warp] = total;
-    typed_halves block = {bytes, 0, true, false, false, __all_sync(ALL_LANES, same)};
+    typed_halves block = {bytes, 0, true, false, false, false};
+    block.warp_same = __all_sync(ALL_LANES, same);
     barrier_wait(&shared.told_all, parity);
     block.base = base_of(__reduce_min_sync(ALL_LANES, lane < WORKER_WARPS ? shared.told[lane] : NO_BASE));
     block.new_base = put_ranking(team, block.base, thread);
