@@ -255,16 +255,19 @@ ANY_SIDE void split_values(const uint32_t w[4], uint32_t sign_mantissa[2])
     }
 }
 
-// And back, with eight bytes of exponents.
+// And back, with bytes of exponents; four values, or eight.
+ANY_SIDE void join_four(uint32_t sign_mantissa, uint32_t exponents, uint32_t w[2])
+{
+    uint32_t high = select_bits(0x80808080u, sign_mantissa, exponents >> 1);
+    uint32_t low = select_bits(0x7f7f7f7fu, sign_mantissa, exponents << 7);
+    w[0] = permute(low, high, 0x5140);
+    w[1] = permute(low, high, 0x7362);
+}
+
 ANY_SIDE void join_values(const uint32_t sign_mantissa[2], const uint32_t exponents[2], uint32_t w[4])
 {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t high = select_bits(0x80808080u, sign_mantissa[i], exponents[i] >> 1);
-        uint32_t low = select_bits(0x7f7f7f7fu, sign_mantissa[i], exponents[i] << 7);
-        w[2 * i] = permute(low, high, 0x5140);
-        w[2 * i + 1] = permute(low, high, 0x7362);
-    }
+    join_four(sign_mantissa[0], exponents[0], w);
+    join_four(sign_mantissa[1], exponents[1], w + 2);
 }
 
 // A look-up table by exponent, at a multiple of 1024 bytes of shared memory; on the host a pointer.
@@ -315,6 +318,13 @@ ANY_SIDE void rank_exponents(uint32_t z, const uint32_t rest[2], const uint32_t 
     uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
     exponents[0] = permute(a, b, 0x5140) | rest[0];
     exponents[1] = permute(a, b, 0x7362) | rest[1];
+}
+
+// The same of the four lower ranks, or of the upper ones.
+ANY_SIDE uint32_t four_exponents(uint32_t z, bool upper, uint32_t rest, const uint32_t first[2])
+{
+    uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
+    return permute(a, b, upper ? 0x7362 : 0x5140) | rest;
 }
 
 // Values from them.

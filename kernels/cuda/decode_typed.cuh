@@ -181,23 +181,48 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         return __all_sync(ALL_LANES, good) ? 0 : WARP_BAD;
     }
 
-    DEVICE void load_halves(uint32_t eight, uint32_t h[4]) const
+    // Of halves: words of a stream, where they are aligned or may not be.
+    DEVICE uint32_t load_stream(uint32_t from) const
     {
-        const uint32_t from = at.rests + 8 * eight;
-        const uint32_t sm[2] = {load_word(at.input, from), load_word(at.input, from + 4)};
-        if (at.tiers()) {
-            const uint2 e = reinterpret_cast<const uint2 *>(team.exponents())[eight];
-            const uint32_t first[2] = {table[0], table[1]}, rest[2] = {e.x, e.y};
-            join_ranks(team.items()[eight], sm, rest, first, h);
-            return;
-        }
+        return WHOLE ? *reinterpret_cast<const uint32_t *>(at.input + from) : load_word(at.input, from);
+    }
+
+    // Exponents of eight halves, by codes of four bits.
+    DEVICE void load_codes(uint32_t eight, uint32_t exponents[2]) const
+    {
         const uint32_t ranks[4] = {table[8], table[9], table[10], table[11]};
-        uint32_t exponents[2];
-        top16_exponents(load_word(at.input, at.at_codes() + 4 * eight), ranks, exponents);
+        top16_exponents(load_stream(at.at_codes() + 4 * eight), ranks, exponents);
         if (at.coder == TYPED_BASE_LISTED)
             use_listed(exponents, team.exponents() + 8 * eight,
                        reinterpret_cast<uint8_t *>(team.items())[list_byte<32 * EACH>(eight)]);
+    }
+
+    // `first`: exponents of the first ranks.
+    DEVICE void load_eight(uint32_t eight, const uint32_t first[2], uint32_t h[4]) const
+    {
+        const uint32_t from = at.rests + 8 * eight, sm[2] = {load_stream(from), load_stream(from + 4)};
+        uint32_t exponents[2];
+        if (at.tiers()) {
+            const uint2 e = reinterpret_cast<const uint2 *>(team.exponents())[eight];
+            const uint32_t rest[2] = {e.x, e.y};
+            rank_exponents(team.items()[eight], rest, first, exponents);
+        } else {
+            load_codes(eight, exponents);
+        }
         join_values(sm, exponents, h);
+    }
+
+    DEVICE void load_four(uint32_t four, const uint32_t first[2], uint32_t h[2]) const
+    {
+        const uint32_t sm = load_stream(at.rests + 4 * four);
+        if (at.tiers()) {
+            const uint32_t rest = reinterpret_cast<const uint32_t *>(team.exponents())[four];
+            join_four(sm, four_exponents(team.items()[four / 2], four % 2 != 0, rest, first), h);
+        } else {
+            uint32_t exponents[2];
+            load_codes(four / 2, exponents);
+            join_four(sm, four % 2 != 0 ? exponents[1] : exponents[0], h);
+        }
     }
 };
 
@@ -208,7 +233,8 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     typedef typed_values<TYPE> values;
     const typed_worker<TYPE, WHOLE> &halves;
     const decode_block &block;
-    uint32_t greatest, least; // as the encoder's
+    uint32_t first[2];        // exponents of the first ranks
+    uint32_t greatest, least; // of a part, in halves; as the encoder's
     uint32_t rests, misfits;  // nonzero: one is not zero; a half is of no value
     uint32_t word, differs;   // the warp's first word of 16 bits, twice; nonzero: another differs
 
@@ -216,22 +242,23 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     {
         const typed_layout &at = halves.at;
         if (TYPE == TYPE_FP32) {
-            uint32_t h[4];
-            halves.load_halves(vector / 2, h);
-            const uint32_t a = vector % 2 == 0 ? h[0] : h[2], b = vector % 2 == 0 ? h[1] : h[3];
+            uint32_t h[2];
+            halves.load_four(vector, first, h);
             const uint2 r = at.rests != 0 ? reinterpret_cast<const uint2 *>(at.input)[vector] : make_uint2(0, 0);
-            w[0] = permute(r.x, a, 0x5410), w[1] = permute(r.x, a, 0x7632);
-            w[2] = permute(r.y, b, 0x5410), w[3] = permute(r.y, b, 0x7632);
+            w[0] = permute(r.x, h[0], 0x5410), w[1] = permute(r.x, h[0], 0x7632);
+            w[2] = permute(r.y, h[1], 0x5410), w[3] = permute(r.y, h[1], 0x7632);
         } else {
-            halves.load_halves(vector, w);
+            halves.load_eight(vector, first, w);
         }
         if (!WHOLE)
             keep_bytes(w, count * values::BYTES);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            greatest = TYPE == TYPE_FP32 ? max(greatest, exponent_order(w[j])) : greatest_halves(greatest, w[j]);
-            rests |= TYPE == TYPE_FP32 ? w[j] & 0xffff : 0;
+        for (int j = 0; j < 4; j += values::STEPS) {
+            const uint32_t pair = TYPE == TYPE_FP32 ? permute(w[j], w[(j + 1) % 4], 0x7632) : w[j];
+            greatest = greatest_halves(greatest, pair);
         }
+        if (TYPE == TYPE_FP32)
+            rests |= (w[0] | w[1] | w[2] | w[3]) & 0xffff;
         if (TYPE == TYPE_FP16)
             make_fp16(vector, count, w);
     }
@@ -278,8 +305,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     // All lanes.
     DEVICE void end_part()
     {
-        const uint32_t of_lane = TYPE == TYPE_FP32 ? greatest : greatest_of_halves(greatest);
-        least = min(least, base_order(__reduce_max_sync(ALL_LANES, of_lane)));
+        least = min(least, base_order(__reduce_max_sync(ALL_LANES, greatest_of_halves(greatest))));
         greatest = 0;
     }
 
@@ -312,6 +338,7 @@ DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHO
                           partial_sum &sum)
 {
     typedef typed_values<TYPE> values;
+    constexpr uint32_t TOGETHER = WHOLE ? PUT_TOGETHER : 1;
     decode_shared &shared = halves.team.shared();
     const uint4 k = shared.keys[halves.lane % 4];
     const uint32_t keys[4] = {k.x, k.y, k.z, k.w}, first = halves.warp * 128 + halves.lane;
@@ -319,22 +346,30 @@ DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHO
     const bool direct = WHOLE || (block.what & BLOCK_DIRECT) != 0;
     const uint32_t last = halves.at.tail == 0 ? 0 : halves.tail >> (8 * (halves.at.tail - 1));
     uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset);
-    typed_maker<TYPE, WHOLE> maker = {halves, block, 0, NO_BASE, 0, 0, 0, 0};
+    typed_maker<TYPE, WHOLE> maker = {halves, block, {halves.table[0], halves.table[1]}, 0, NO_BASE, 0, 0, 0, 0};
 #pragma unroll 1
-    for (uint32_t g = 0; g < 4; g++) {
-        const uint32_t vector = first + 32 * g, before = vector * values::VECTOR;
-        uint32_t w[4];
-        maker.make(vector, WHOLE ? values::VECTOR : m - min(m, before), w);
-        if (!WHOLE)
-            maker.add_tail(vector, w);
-        maker.compare(g, vector, w);
-        if ((g + 1) % values::STEPS == 0)
-            maker.end_part();
-        if (!direct) {
-            put_any(launch, block, sum, keys, vector, w, last);
-        } else if (WHOLE || vector < block.bytes / 16) {
-            sum_vector(sum, w, keys, (step + 8 * g) * SUM_STEP_EVEN, (step + 8 * g) * SUM_STEP_ODD);
-            store_streaming(dst + vector, w);
+    for (uint32_t g = 0; g < 4; g += TOGETHER) {
+        uint32_t w[TOGETHER][4];
+#pragma unroll
+        for (uint32_t i = 0; i < TOGETHER; i++) {
+            const uint32_t vector = first + 32 * (g + i), before = vector * values::VECTOR;
+            maker.make(vector, WHOLE ? values::VECTOR : m - min(m, before), w[i]);
+            if (!WHOLE)
+                maker.add_tail(vector, w[i]);
+            maker.compare(g + i, vector, w[i]);
+            if ((g + i + 1) % values::STEPS == 0)
+                maker.end_part();
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < TOGETHER; i++) {
+            const uint32_t vector = first + 32 * (g + i);
+            if (!direct) {
+                put_any(launch, block, sum, keys, vector, w[i], last);
+            } else if (WHOLE || vector < block.bytes / 16) {
+                const uint32_t at_step = step + 8 * (g + i);
+                sum_vector(sum, w[i], keys, at_step * SUM_STEP_EVEN, at_step * SUM_STEP_ODD);
+                store_streaming(dst + vector, w[i]);
+            }
         }
     }
     return maker.tell(shared);
