@@ -2,7 +2,7 @@
 //
 //   first warp   draws a ticket, fetches the block and its table to shared memory     (encode_begin.cuh)
 //   workers      code it; one of them publishes how many units it takes               (encode_tiered.cuh,
-//                                                                encode_top16.cuh, encode_typed.cuh)
+//                                              encode_top16.cuh, encode_base.cuh, encode_typed.cuh)
 //   some warp    of another team turns all sizes into places, in order                (encode_places.cuh)
 //   last warp    notes size and sum, learns the place, sends the block there          (encode_end.cuh)
 //   first warps  write the metadata of a chunk from notes and places, and its result  (encode_close.cuh)
