@@ -98,8 +98,16 @@ static void check_greatest(uint32_t a, uint32_t b)
         least = least_inverted(least, inverted_exponents(w[j]));
         greatest = greatest_halves(greatest, w[j]);
     }
-    const uint32_t either = (least & 0xffff) < least >> 16 ? least & 0xffff : least >> 16;
-    require(base_order(order_of_inverted(either)) == base_order(order));
+    // Beside a part that has nothing, and one that has the other exponent alone.
+    const uint32_t of_w = base_order(order), of_b = base_order(exponent_order(b << 23));
+    const uint32_t least_w = least_of_halves(least), greatest_w = greatest_of_halves(greatest);
+    const uint32_t least_b = least_of_halves(least_inverted(NO_INVERTED, inverted_exponents(b << 7)));
+    const uint32_t greatest_b = greatest_of_halves(greatest_halves(0, b << 7));
+    const uint32_t inverted = count_part(count_part(0, least_of_halves(NO_INVERTED)), least_w);
+    const uint32_t parts = least_part(least_part(NO_PART, 0), greatest_w);
+    require(order_of_inverted(inverted) == of_w && order_of_parts(parts) == of_w);
+    require(order_of_inverted(count_part(inverted, least_b)) == (of_b < of_w ? of_b : of_w));
+    require(order_of_parts(least_part(parts, greatest_b)) == (of_b < of_w ? of_b : of_w));
     require(base_order(greatest_of_halves(greatest)) == base_order(order));
     require(base_order(greatest_of_halves(greatest_exponents(0, exponents))) == base_order(order));
 }

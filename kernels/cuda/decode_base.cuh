@@ -22,10 +22,10 @@ DEVICE bool is_plain_base(const decode_team &team, uint32_t turn)
     return input[block.units * UNIT - TYPED_END_BYTES] == TYPED_BASE_TIERS;
 }
 
-// Its ranking, and what the base is by the values of a warp: as base_order has it, the least of the parts.
+// Its ranking, and what the base is by the parts of a warp.
 struct base_ranking {
     uint32_t *table; // to be made
-    uint32_t base, least;
+    uint32_t base, parts;
 
     // Nobody looks at it before the warps have counted once more.
     DEVICE void make(uint32_t warp, uint32_t lane) const
@@ -36,7 +36,7 @@ struct base_ranking {
     DEVICE void see(const uint32_t exponents[2])
     {
         const uint32_t greatest = greatest_of_halves(greatest_exponents(0, exponents));
-        least = min(least, base_order(__reduce_max_sync(ALL_LANES, greatest)));
+        parts = least_part(parts, __reduce_max_sync(ALL_LANES, greatest));
     }
 };
 
@@ -60,12 +60,12 @@ template <uint32_t TEAMS> __device__ __noinline__ uint2 work_bases(uint32_t turn
         const uint32_t stage = turn % DECODE_STAGES;
         const decode_block &block = shared.blocks[turn % LOOKED_UP];
         const uint32_t base = team.lines(stage)[block.before + block.units * UNIT - 1];
-        base_ranking ranking = {shared.base_images[stage], base, NO_BASE};
+        base_ranking ranking = {shared.base_images[stage], base, NO_PART};
         block_writer writer = {shared.keys, {0, 0, 0}};
         const uint32_t found =
             work_tiered<true>(no_launch(), team, stage, block, writer, ranking, tiered_turn, warp, lane);
         if (lane == 0)
-            shared.orders[stage][warp] = ranking.least;
+            shared.orders[stage][warp] = order_of_parts(ranking.parts);
         leave_block(shared, stage, sum_total(writer.sum), found, warp, lane);
         turn++, tiered_turn++;
         barrier_wait(&shared.full[turn % DECODE_STAGES], turn / DECODE_STAGES & 1);

@@ -14,7 +14,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     const typed_worker<TYPE, WHOLE> &halves;
     const decode_block &block;
     uint32_t first[2];        // exponents of the first ranks
-    uint32_t greatest, least; // of a part, in halves; as the encoder's
+    uint32_t greatest, parts; // of a part, in halves; of all
     uint32_t rests, misfits;  // nonzero: one is not zero; a half is of no value
     uint32_t word, differs;   // the warp's first word of 16 bits, twice; nonzero: another differs
 
@@ -85,7 +85,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     // All lanes.
     DEVICE void end_part()
     {
-        least = min(least, base_order(__reduce_max_sync(ALL_LANES, greatest_of_halves(greatest))));
+        parts = least_part(parts, __reduce_max_sync(ALL_LANES, greatest_of_halves(greatest)));
         greatest = 0;
     }
 
@@ -95,7 +95,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
         const uint32_t stage = halves.stage, warp = halves.warp;
         const bool any_rests = __any_sync(ALL_LANES, rests != 0), differ = __any_sync(ALL_LANES, differs != 0);
         if (halves.lane == 0) {
-            shared.orders[stage][warp] = least | (any_rests ? ORDER_RESTS : 0);
+            shared.orders[stage][warp] = order_of_parts(parts) | (any_rests ? ORDER_RESTS : 0);
             shared.firsts[stage][warp] =
                 1024 * warp < block.bytes / 2 ? (word & 0xffff) | (differ ? FIRST_DIFFERS : 0) : FIRST_NONE;
         }
@@ -126,7 +126,7 @@ DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHO
     const bool direct = WHOLE || (block.what & BLOCK_DIRECT) != 0;
     const uint32_t last = halves.at.tail == 0 ? 0 : halves.tail >> (8 * (halves.at.tail - 1));
     uint4 *dst = reinterpret_cast<uint4 *>(block.page + block.offset);
-    typed_maker<TYPE, WHOLE> maker = {halves, block, {halves.table[0], halves.table[1]}, 0, NO_BASE, 0, 0, 0, 0};
+    typed_maker<TYPE, WHOLE> maker = {halves, block, {halves.table[0], halves.table[1]}, 0, NO_PART, 0, 0, 0, 0};
 #pragma unroll 1
     for (uint32_t g = 0; g < 4; g += TOGETHER) {
         uint32_t w[TOGETHER][4];

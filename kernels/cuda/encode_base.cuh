@@ -24,7 +24,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
     const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
     uint8_t *streams = team.fixed(parity);
     partial_sum sum = {0, 0, 0};
-    uint32_t least = NO_BASE;
+    uint32_t parts = 0;
     bool same = true;
 #pragma unroll
     for (uint32_t g = 0; g < 4; g++) { // each time 256 values of the warp, which are a part
@@ -45,11 +45,10 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
             inverted[g][j] = inverted_exponents(w[j]);
             of_part = least_inverted(of_part, inverted[g][j]);
         }
-        const uint32_t either = min(of_part & 0xffff, of_part >> 16);
-        least = min(least, base_order(order_of_inverted(__reduce_min_sync(ALL_LANES, either))));
+        parts = count_part(parts, __reduce_min_sync(ALL_LANES, least_of_halves(of_part)));
     }
     if (lane == 0)
-        shared.told[warp] = least;
+        shared.told[warp] = order_of_inverted(parts);
     warp_arrive(&shared.told_all, lane);
     const uint64_t total = warp_sum(sum_total(sum));
     if (lane == 0)

@@ -12,7 +12,7 @@ namespace strait
 template <coder CODER> struct value_taker {
     typedef typed_room<CODER> room;
     uint8_t *streams, *halves;
-    uint32_t inverted, least; // the least exponents of a part, inverted; what base_order makes of those of parts
+    uint32_t inverted, parts; // the least exponents of a part, inverted; those of parts
     uint32_t rests;           // nonzero when one is; of FP32 values
 
     DEVICE void put_sign_mantissa(const uint32_t w[4], uint32_t vector)
@@ -64,8 +64,7 @@ template <coder CODER> struct value_taker {
 
     DEVICE void end_part()
     {
-        const uint32_t either = min(inverted & 0xffff, inverted >> 16);
-        least = min(least, base_order(order_of_inverted(__reduce_min_sync(ALL_LANES, either))));
+        parts = count_part(parts, __reduce_min_sync(ALL_LANES, least_of_halves(inverted)));
         inverted = NO_INVERTED;
     }
 };
@@ -157,11 +156,11 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uin
     uint8_t *streams = team.fixed(parity), *rest = streams + room::TIERS;
 
     partial_sum sum = {0, 0, 0};
-    value_taker<CODER> taker = {streams, team.halves(), NO_INVERTED, NO_BASE, 0};
+    value_taker<CODER> taker = {streams, team.halves(), NO_INVERTED, 0, 0};
     const bool warp_same = take_block<WHOLE>(team, taker, keys, sum, warp, lane);
     const bool warp_rests = __any_sync(ALL_LANES, taker.rests != 0);
     if (lane == 0)
-        shared.told[warp] = taker.least | (warp_rests ? 256 : 0);
+        shared.told[warp] = order_of_inverted(taker.parts) | (warp_rests ? 256 : 0);
     warp_arrive(&shared.told_all, lane);
     const uint64_t total = warp_sum(sum_total(sum));
     if (lane == 0)

@@ -90,6 +90,18 @@ ANY_SIDE uint32_t base_order(uint32_t greatest)
     return next < 2 ? NO_BASE : next - 2;
 }
 
+// The same for parts one after another: the least of their greatest that are exponents, and in the end its order.
+constexpr uint32_t NO_PART = 0xffffffffu;
+ANY_SIDE uint32_t least_part(uint32_t parts, uint32_t greatest)
+{
+    const uint32_t next = greatest - 0x02000000u; // beyond all others when there is none
+    return next < parts ? next : parts;
+}
+ANY_SIDE uint32_t order_of_parts(uint32_t parts)
+{
+    return parts >= 0xfe000000u ? NO_BASE : parts >> 24;
+}
+
 ANY_SIDE uint32_t base_of(uint32_t least)
 {
     return (least + 1) & 255;
@@ -172,10 +184,21 @@ ANY_SIDE uint32_t least_inverted(uint32_t least, uint32_t inverted)
     return add_min_halves(inverted, 0xff00ff00u, least);
 }
 
-// And to what base_order takes.
-ANY_SIDE uint32_t order_of_inverted(uint32_t least)
+// Of both halves, in the lower one.
+ANY_SIDE uint32_t least_of_halves(uint32_t least)
 {
-    return ~(least << 16);
+    return add_min_halves(least >> 16, 0, least);
+}
+
+// From those of parts to the greatest of them, which has the base; parts that have no exponent count least. And to what
+// base_order makes of it.
+ANY_SIDE uint32_t count_part(uint32_t parts, uint32_t least)
+{
+    return add_max_halves(least, 0x0200, parts);
+}
+ANY_SIDE uint32_t order_of_inverted(uint32_t parts)
+{
+    return parts < 0x0200 ? NO_BASE : 255 - (parts >> 8);
 }
 
 // What base_codes has to know of the base.
