@@ -108,6 +108,9 @@ static bool add_codec(struct device_bench *bench, struct device_pool *pool, cons
     return true;
 }
 
+static const enum strait_mode modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED, STRAIT_MODE_BASE};
+enum { MODES = sizeof(modes) / sizeof(modes[0]) };
+
 /* ---- One graph ------------------------------------------------------------------------------------------------- */
 
 enum { GRAPH_POOLS = 24, GRAPH_TURNS = 240 };
@@ -181,8 +184,9 @@ static bool add_graphs(struct device_bench *bench, uint64_t bytes, uint64_t page
     bool ok = true;
     for (; ok && params.number < count; params.number++)
         ok = device_pool_init(&graphs.pools[params.number], &params);
-    ok = ok && device_use_scratch(bench, &graphs.pools[0]) && time_graphs(bench, &graphs, &params, STRAIT_MODE_TOP16) &&
-         time_graphs(bench, &graphs, &params, STRAIT_MODE_TIERED);
+    ok = ok && device_use_scratch(bench, &graphs.pools[0]);
+    for (int m = 0; ok && m < MODES; m++)
+        ok = time_graphs(bench, &graphs, &params, modes[m]);
     for (unsigned k = 0; k < count; k++)
         device_pool_fini(&graphs.pools[k]);
     return ok;
@@ -190,15 +194,13 @@ static bool add_graphs(struct device_bench *bench, uint64_t bytes, uint64_t page
 
 /* ---- The run --------------------------------------------------------------------------------------------------- */
 
-static const enum strait_mode modes[] = {STRAIT_MODE_TOP16, STRAIT_MODE_TIERED};
-
 static bool add_pool(struct device_bench *bench, struct device_pool_params params, bool copies)
 {
     struct device_pool pool;
     bool ok = device_pool_init(&pool, &params) && device_use_scratch(bench, &pool);
     if (ok && copies)
         ok = add_copies(bench, &pool);
-    for (int m = 0; ok && m < 2; m++)
+    for (int m = 0; ok && m < MODES; m++)
         ok = add_codec(bench, &pool, &params, modes[m], 0);
     device_pool_fini(&pool);
     return ok;
@@ -210,7 +212,7 @@ static bool add_limited(struct device_bench *bench, struct device_pool_params pa
     struct device_pool pool;
     bool ok = device_pool_init(&pool, &params) && device_use_scratch(bench, &pool);
     for (int b = 0; ok && b < 4; b++)
-        for (int m = 0; ok && m < 2; m++)
+        for (int m = 0; ok && m < MODES; m++)
             ok = add_codec(bench, &pool, &params, modes[m], budgets[b]);
     device_pool_fini(&pool);
     return ok;

@@ -155,7 +155,7 @@ static void time_mode(const struct times *times, const struct timed *what)
            (double)times->bytes / (double)size, encoding, decoding);
 }
 
-static void time_size(const struct device *device, uint64_t bytes)
+static void time_size(const struct device *device, uint64_t bytes, const char *named)
 {
     struct times times = {.device = device, .bytes = bytes};
     require_cuda(cudaMalloc((void **)&times.source, bytes));
@@ -175,7 +175,8 @@ static void time_size(const struct device *device, uint64_t bytes)
                                     .scratch_size = device->scratch_size,
                                     .tables = device->tables};
     for (int i = 0; i < COUNT(timed); i++)
-        time_mode(&times, &timed[i]);
+        if (strstr(timed[i].name, named) != NULL)
+            time_mode(&times, &timed[i]);
     cudaFree(times.source);
     cudaFree(times.target);
     cudaFree(times.chunk);
@@ -184,8 +185,8 @@ static void time_size(const struct device *device, uint64_t bytes)
     cudaEventDestroy(times.end);
 }
 
-void time_modes(const struct device *device)
+void time_modes(const struct device *device, const char *named)
 {
-    time_size(device, (uint64_t)256 << 20);
-    time_size(device, (uint64_t)1 << 30);
+    time_size(device, (uint64_t)256 << 20, named);
+    time_size(device, (uint64_t)1 << 30, named);
 }

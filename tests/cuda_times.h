@@ -4,7 +4,7 @@
 
 #include "tests/cuda_support.h"
 
-/* Prints a line for each mode and size; "-" where the plugin refuses. */
-void time_modes(const struct device *device);
+/* Prints a line for each mode whose name has `named` in it, and each size; "-" where the plugin refuses. */
+void time_modes(const struct device *device, const char *named);
 
 #endif

@@ -6,7 +6,8 @@
  *   test_cuda --trials N   N random ones
  *   test_cuda --many       only many blocks in one launch
  *   test_cuda --mixed N    only N batches of chunks with blocks of many modes
- *   test_cuda --times      only how fast that is, in all modes: for a comparison of plugins */
+ *   test_cuda --times      only how fast that is, in all modes: for a comparison of plugins
+ *   test_cuda --times NAME only in those whose names have this in them */
 #include <string.h>
 
 #include "internal/bytes.h"
@@ -461,7 +462,7 @@ static void check_many(void)
 int main(int argc, char **argv)
 {
     bool chosen = argc >= 2 && strcmp(argv[1], "--chosen") == 0, many = argc == 2 && strcmp(argv[1], "--many") == 0;
-    bool times = argc == 2 && strcmp(argv[1], "--times") == 0, mixed = argc == 3 && strcmp(argv[1], "--mixed") == 0;
+    bool times = argc >= 2 && strcmp(argv[1], "--times") == 0, mixed = argc == 3 && strcmp(argv[1], "--mixed") == 0;
     unsigned trials = argc == 3 && strcmp(argv[1], "--trials") == 0 ? (unsigned)strtoul(argv[2], NULL, 0) : 10000;
     if (chosen && argc == 3 && (one_in = (unsigned)strtoul(argv[2], NULL, 0)) == 0)
         one_in = 1;
@@ -471,7 +472,7 @@ int main(int argc, char **argv)
     if (!device_init(&device, codebook))
         return 77;
     if (times)
-        time_modes(&device);
+        time_modes(&device, argc == 3 ? argv[2] : "");
     else if (!many && !mixed)
         check_device(chosen ? 0 : trials, chosen || argc == 1);
     if (mixed || argc == 1)

@@ -58,6 +58,60 @@ static void check_base(uint32_t a, uint32_t b)
     require(base_of(first < second ? first : second) == values_scalar.find_base(values, 2 * BASE_PART));
 }
 
+// Codes without a table, of 16 values with all kinds of exponents: as the ranks by the base say.
+static void check_codes(uint32_t base, uint32_t from)
+{
+    uint32_t w[8], z[2], tier1, tier2, expected1 = 0, expected2 = 0;
+    for (uint32_t i = 0; i < 16; i++) {
+        // Neighbours of the base, exponents far from it, any mantissas and signs.
+        const uint32_t any = (from + i) * 2654435761u,
+                       exponent = (i % 3 == 0 ? any >> 8 : base + 3 - (any >> 5) % 12) & 255;
+        const uint32_t value = exponent << 7 | (any & 0x807f), rank = base_rank(exponent, base);
+        const uint32_t tiers = tiers_of_rank(rank);
+        w[i / 2] = i % 2 == 0 ? value : w[i / 2] | value << 16;
+        expected1 |= (tiers & 3) << (2 * i);
+        expected2 |= (tiers >> 16) << (2 * i);
+    }
+    for (uint32_t k = 0; k < 2; k++) {
+        uint32_t inverted[4];
+        for (uint32_t j = 0; j < 4; j++)
+            inverted[j] = inverted_exponents(w[4 * k + j]);
+        z[k] = base_codes(inverted, base_to_add(base));
+    }
+    part_base_codes(z[0], z[1], tier1, tier2);
+    require(tier1 == expected1 && tier2 == expected2);
+}
+
+// The greatest exponent of eight values, in the three ways that there are.
+static void check_greatest(uint32_t a, uint32_t b)
+{
+    uint32_t w[4], exponents[2] = {0, 0}, order = 0, least = NO_INVERTED, greatest = 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        const uint32_t exponent = i == a % 7 ? a : i == 7 ? b : (a * i + b) % 3 == 0 ? b : 0;
+        const uint32_t value = exponent << 7 | (i * 0x9e37u & 0x807fu);
+        w[i / 2] = i % 2 == 0 ? value : w[i / 2] | value << 16;
+        exponents[i / 4] |= exponent << (8 * (i % 4));
+        const uint32_t one = exponent_order(value << 16);
+        order = one > order ? one : order;
+    }
+    for (uint32_t j = 0; j < 4; j++) {
+        least = least_inverted(least, inverted_exponents(w[j]));
+        greatest = greatest_halves(greatest, w[j]);
+    }
+    // Beside a part that has nothing, and one that has the other exponent alone.
+    const uint32_t of_w = base_order(order), of_b = base_order(exponent_order(b << 23));
+    const uint32_t least_w = least_of_halves(least), greatest_w = greatest_of_halves(greatest);
+    const uint32_t least_b = least_of_halves(least_inverted(NO_INVERTED, inverted_exponents(b << 7)));
+    const uint32_t greatest_b = greatest_of_halves(greatest_halves(0, b << 7));
+    const uint32_t inverted = count_part(count_part(0, least_of_halves(NO_INVERTED)), least_w);
+    const uint32_t parts = least_part(least_part(NO_PART, 0), greatest_w);
+    require(order_of_inverted(inverted) == of_w && order_of_parts(parts) == of_w);
+    require(order_of_inverted(count_part(inverted, least_b)) == (of_b < of_w ? of_b : of_w));
+    require(order_of_parts(least_part(parts, greatest_b)) == (of_b < of_w ? of_b : of_w));
+    require(base_order(greatest_of_halves(greatest)) == base_order(order));
+    require(base_order(greatest_of_halves(greatest_exponents(0, exponents))) == base_order(order));
+}
+
 // Eight values from each possible one on.
 static void check_fp16(uint32_t from)
 {
@@ -111,12 +165,15 @@ static void check_forms()
 
 int main()
 {
-    for (uint32_t base = 0; base < 255; base++)
+    for (uint32_t base = 0; base < 255; base++) {
         check_ranking(base);
+        for (uint32_t i = 0; i < 64; i++)
+            check_codes(base, base * 977 + i * 16);
+    }
     check_ranking(255); // a hostile chunk may say so
     for (uint32_t a = 0; a < 256; a++)
         for (uint32_t b = 0; b < 256; b++)
-            check_base(a, b);
+            check_base(a, b), check_greatest(a, b);
     for (uint32_t i = 0; i < 65536; i++) {
         check_fp16(i);
         check_misfits(i);

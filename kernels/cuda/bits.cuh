@@ -99,6 +99,27 @@ ANY_SIDE uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b)
 #endif
 }
 
+// Of each half word: a + b, but no more than c; no less than c.
+ANY_SIDE uint32_t add_min_halves(uint32_t a, uint32_t b, uint32_t c)
+{
+#ifdef __CUDA_ARCH__
+    return __viaddmin_u16x2(a, b, c);
+#else
+    const uint32_t low = (a + b) & 0xffff, high = ((a >> 16) + (b >> 16)) & 0xffff;
+    return (low < (c & 0xffff) ? low : c & 0xffff) | (high < c >> 16 ? high : c >> 16) << 16;
+#endif
+}
+
+ANY_SIDE uint32_t add_max_halves(uint32_t a, uint32_t b, uint32_t c)
+{
+#ifdef __CUDA_ARCH__
+    return __viaddmax_u16x2(a, b, c);
+#else
+    const uint32_t low = (a + b) & 0xffff, high = ((a >> 16) + (b >> 16)) & 0xffff;
+    return (low > (c & 0xffff) ? low : c & 0xffff) | (high > c >> 16 ? high : c >> 16) << 16;
+#endif
+}
+
 // Whether one of the four bytes of x is `byte`.
 ANY_SIDE bool holds_byte(uint32_t x, uint32_t byte)
 {
@@ -234,16 +255,19 @@ ANY_SIDE void split_values(const uint32_t w[4], uint32_t sign_mantissa[2])
     }
 }
 
-// And back, with eight bytes of exponents.
+// And back, with bytes of exponents; four values, or eight.
+ANY_SIDE void join_four(uint32_t sign_mantissa, uint32_t exponents, uint32_t w[2])
+{
+    uint32_t high = select_bits(0x80808080u, sign_mantissa, exponents >> 1);
+    uint32_t low = select_bits(0x7f7f7f7fu, sign_mantissa, exponents << 7);
+    w[0] = permute(low, high, 0x5140);
+    w[1] = permute(low, high, 0x7362);
+}
+
 ANY_SIDE void join_values(const uint32_t sign_mantissa[2], const uint32_t exponents[2], uint32_t w[4])
 {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t high = select_bits(0x80808080u, sign_mantissa[i], exponents[i] >> 1);
-        uint32_t low = select_bits(0x7f7f7f7fu, sign_mantissa[i], exponents[i] << 7);
-        w[2 * i] = permute(low, high, 0x5140);
-        w[2 * i + 1] = permute(low, high, 0x7362);
-    }
+    join_four(sign_mantissa[0], exponents[0], w);
+    join_four(sign_mantissa[1], exponents[1], w + 2);
 }
 
 // A look-up table by exponent, at a multiple of 1024 bytes of shared memory; on the host a pointer.
@@ -287,14 +311,29 @@ ANY_SIDE uint32_t top16_codes(const uint32_t w[4], table_address table, uint32_t
     return z;
 }
 
-// Values from eight ranks, as merge_tiers gives them. `first` are the exponents of ranks 0..5, and zeroes; `rest` are
-// those of values that went on to tier 3, each in its place, and zeroes.
+// Exponents from eight ranks, as merge_tiers gives them. `first` are the exponents of ranks 0..5, and zeroes; `rest`
+// are those of values that went on to tier 3, each in its place, and zeroes.
+ANY_SIDE void rank_exponents(uint32_t z, const uint32_t rest[2], const uint32_t first[2], uint32_t exponents[2])
+{
+    uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
+    exponents[0] = permute(a, b, 0x5140) | rest[0];
+    exponents[1] = permute(a, b, 0x7362) | rest[1];
+}
+
+// The same of the four lower ranks, or of the upper ones.
+ANY_SIDE uint32_t four_exponents(uint32_t z, bool upper, uint32_t rest, const uint32_t first[2])
+{
+    uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
+    return permute(a, b, upper ? 0x7362 : 0x5140) | rest;
+}
+
+// Values from them.
 ANY_SIDE void join_ranks(uint32_t z, const uint32_t sign_mantissa[2], const uint32_t rest[2], const uint32_t first[2],
                          uint32_t w[4])
 {
-    uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
-    uint32_t e[2] = {permute(a, b, 0x5140) | rest[0], permute(a, b, 0x7362) | rest[1]};
-    join_values(sign_mantissa, e, w);
+    uint32_t exponents[2];
+    rank_exponents(z, rest, first, exponents);
+    join_values(sign_mantissa, exponents, w);
 }
 
 // Eight exponents from 4-bit codes.

@@ -1,4 +1,5 @@
 // The decoder's kernel, one launch for many chunks: see decode.cuh.
+#include "kernels/cuda/decode_base.cuh"
 #include "kernels/cuda/decode_begin.cuh"
 #include "kernels/cuda/decode_end.cuh"
 #include "kernels/cuda/decode_tiered.cuh"
@@ -18,9 +19,10 @@ DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32
     switch (block.mode()) {
     case STRAIT_BLOCK_TIERED: {
         const uint32_t turn = (*tiered_turn)++;
+        const table_ranking ranking = {team.table(stage)};
         if (whole)
-            return work_tiered<true>(launch, team, stage, block, writer, turn, warp, lane);
-        return work_tiered<false>(launch, team, stage, block, writer, turn, warp, lane);
+            return work_tiered<true>(launch, team, stage, block, writer, ranking, turn, warp, lane);
+        return work_tiered<false>(launch, team, stage, block, writer, ranking, turn, warp, lane);
     }
     case STRAIT_BLOCK_RAW:
         work_raw(launch, block, writer, team.lines(stage) + block.before, warp, lane);
@@ -53,18 +55,6 @@ template <class LAUNCH> DEVICE const region &find_region_of(const LAUNCH &launch
     return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[block.region];
 }
 
-// What a warp of workers leaves of a block for the last warp.
-DEVICE void leave_block(decode_shared &shared, uint32_t stage, uint64_t lane_sum, uint32_t found, uint32_t warp,
-                        uint32_t lane)
-{
-    const uint64_t sum = warp_sum(lane_sum);
-    if (lane == 0) {
-        shared.sums[stage][warp] = sum;
-        shared.escapes[stage][warp] = found;
-    }
-    warp_arrive(&shared.done[stage], lane);
-}
-
 // What a warp of workers knows from one block to the next.
 struct worker_state {
     decode_team team;
@@ -72,17 +62,28 @@ struct worker_state {
     bool stop;
 };
 
-// A block of the later modes. Their code is called: what is in registers meanwhile is in memory for all other blocks
-// too, so the warp forgets what it knows.
+template <uint32_t TEAMS> DEVICE void remember_team(worker_state &known)
+{
+    const uint32_t number = read_thread(), thread = number % TEAM_THREADS;
+    known.team = this_team<TEAMS>(number);
+    known.lane = thread % 32, known.warp = thread / 32;
+}
+
+// Blocks of the later modes: full ones by tiers of the base as many as follow each other, else one. Their code is
+// called: what is in registers meanwhile is in memory for all other blocks too, so the warp forgets what it knows.
 template <uint32_t TEAMS> DEVICE void work_later(const region &of_block, worker_state &known)
 {
+    if (is_plain_base(known.team, known.turn)) {
+        const uint2 turns = work_bases<TEAMS>(known.turn, known.tiered_turn);
+        known.turn = turns.x, known.tiered_turn = turns.y;
+        remember_team<TEAMS>(known);
+        return;
+    }
     if (known.lane == 0)
         known.team.shared().turns[known.warp] = make_uint2(known.turn, known.tiered_turn);
     __syncwarp();
     const typed_found typed = work_typed<TEAMS>(of_block, known.turn);
-    const uint32_t number = read_thread(), thread = number % TEAM_THREADS;
-    known.team = this_team<TEAMS>(number);
-    known.lane = thread % 32, known.warp = thread / 32;
+    remember_team<TEAMS>(known);
     decode_shared &shared = known.team.shared();
     const uint2 turns = shared.turns[known.warp];
     known.turn = turns.x, known.tiered_turn = turns.y;

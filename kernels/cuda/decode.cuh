@@ -3,7 +3,7 @@
 //   first warps  check the metadata of a chunk in parts; the last part gives the verdict     (decode_check.cuh)
 //   first warp   draws a ticket, looks the block up, fetches it to shared memory             (decode_begin.cuh)
 //   workers      decode it; nothing is written before the verdict is there                   (decode_work.cuh,
-//                                                     decode_tiered.cuh, decode_top16.cuh, decode_typed.cuh)
+//                                   decode_tiered.cuh, decode_top16.cuh, decode_base.cuh, decode_typed.cuh)
 //   last warp    looks at what workers did not: counts, padding, ends; notes sum and status  (decode_end.cuh,
 //                                                                                             decode_typed_end.cuh)
 //   first warps  compare the sums of pages once all blocks are done                          (decode_close.cuh)

@@ -112,10 +112,23 @@ struct tier3_lane {
     }
 };
 
+// Where a block's ranking is. One of another kind is made by one warp while it waits for the others, and sees all
+// exponents of a vector of 8 values, by all lanes.
+struct table_ranking {
+    const uint32_t *table;
+
+    DEVICE void make(uint32_t, uint32_t) const
+    {
+    }
+    DEVICE void see(const uint32_t[2]) const
+    {
+    }
+};
+
 // All workers; `turn` counts the tiered blocks of the team. Returns what the warp leaves for the last warp.
-template <bool WHOLE, class LAUNCH>
+template <bool WHOLE, class LAUNCH, class RANKING>
 DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
-                            block_writer &writer, uint32_t turn, uint32_t warp, uint32_t lane)
+                            block_writer &writer, RANKING &ranking, uint32_t turn, uint32_t warp, uint32_t lane)
 {
     decode_shared &shared = team.shared();
     const uint8_t *input = team.lines(stage) + block.before;
@@ -130,6 +143,7 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     if (lane == 0)
         shared.counts2[stage][warp] = warp2;
     warp_arrive(&shared.counted2, lane);
+    ranking.make(warp, lane);
     const uint32_t scan2 = warp_scan(count2) - count2;
     barrier_wait(&shared.counted2, parity);
     const uint32_t of_warp2 = lane < WORKER_WARPS ? shared.counts2[stage][lane] : 0;
@@ -156,7 +170,7 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     tier3.first = __reduce_add_sync(ALL_LANES, lane < warp ? counts3[lane] : 0) + scan3;
     tier3.at3 = at2 + (all2 + 3) / 4;
     tier3.last = BLOCK_SIZE + DECODE_SLACK - 1;
-    const uint32_t found = tier3.put(input, team.table(stage), counts3, team.exponents() + 32 * thread);
+    const uint32_t found = tier3.put(input, ranking.table, counts3, team.exponents() + 32 * thread);
     uint32_t escapes = 0; // of the warp
     if (__any_sync(ALL_LANES, found != 0)) {
         const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);
@@ -171,14 +185,17 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
         tail = input[min(tier3.at3 + (count_all(counts3) + 1) / 2 + all4, tier3.last)];
         named_sync(team.among(), WORKERS);
     }
-    const uint32_t first[2] = {team.table(stage)[0], team.table(stage)[1]};
+    const uint32_t first[2] = {ranking.table[0], ranking.table[1]};
     __syncwarp();
     const uint8_t *exponents = team.exponents();
     put_block<WHOLE>(launch, block, writer, tail, warp, lane, [&](uint32_t vector, uint32_t w[4]) {
         const uint2 s = reinterpret_cast<const uint2 *>(input)[vector];
         const uint2 e = reinterpret_cast<const uint2 *>(exponents)[vector];
         const uint32_t sm[2] = {s.x, s.y}, rest[2] = {e.x, e.y};
-        join_ranks(items[vector], sm, rest, first, w);
+        uint32_t all[2];
+        rank_exponents(items[vector], rest, first, all);
+        ranking.see(all);
+        join_values(sm, all, w);
     });
     __syncwarp();
     return escapes;

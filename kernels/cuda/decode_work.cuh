@@ -130,6 +130,18 @@ DEVICE void work_const(const LAUNCH &launch, const decode_block &block, block_wr
                      [&](uint32_t, uint32_t w[4]) { w[0] = w[1] = w[2] = w[3] = value; });
 }
 
+// What a warp of workers leaves of a block for the last warp.
+DEVICE void leave_block(decode_shared &shared, uint32_t stage, uint64_t lane_sum, uint32_t found, uint32_t warp,
+                        uint32_t lane)
+{
+    const uint64_t sum = warp_sum(lane_sum);
+    if (lane == 0) {
+        shared.sums[stage][warp] = sum;
+        shared.escapes[stage][warp] = found;
+    }
+    warp_arrive(&shared.done[stage], lane);
+}
+
 // Ranks of exponents, as far as the table in shared memory knows them: asking global memory would hold up the block.
 DEVICE bool in_top16(const uint32_t *table, uint32_t exponent)
 {

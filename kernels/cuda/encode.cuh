@@ -2,7 +2,7 @@
 //
 //   first warp   draws a ticket, fetches the block and its table to shared memory     (encode_begin.cuh)
 //   workers      code it; one of them publishes how many units it takes               (encode_tiered.cuh,
-//                                                                encode_top16.cuh, encode_typed.cuh)
+//                                              encode_top16.cuh, encode_base.cuh, encode_typed.cuh)
 //   some warp    of another team turns all sizes into places, in order                (encode_places.cuh)
 //   last warp    notes size and sum, learns the place, sends the block there          (encode_end.cuh)
 //   first warps  write the metadata of a chunk from notes and places, and its result  (encode_close.cuh)
@@ -70,7 +70,8 @@ struct encode_shared {
     // left. The last two are two each: workers are up to two blocks ahead, and who waits for a barrier that is two
     // phases ahead waits for ever. And of the block that will be so many turns from now: it is on its way.
     uint64_t full, empty, counted, ready[2], unused[2], begun[ENCODE_AHEAD];
-    uint64_t tag; // of the launch
+    uint64_t told_all; // of the later modes: the warps have told what gives the base
+    uint64_t tag;      // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
     uint4 keys[4]; // of the sum: they would take registers while they are not needed

@@ -55,6 +55,7 @@ template <coder CODER, class LAUNCH> DEVICE void init_team(const LAUNCH &launch,
     barrier_init(&shared.full, WARP_ARRIVALS);
     barrier_init(&shared.empty, WORKER_WARPS * WARP_ARRIVALS);
     barrier_init(&shared.counted, WORKER_WARPS * WARP_ARRIVALS);
+    barrier_init(&shared.told_all, WORKER_WARPS * WARP_ARRIVALS);
     for (uint32_t parity = 0; parity < 2; parity++) {
         barrier_init(&shared.ready[parity], WORKER_WARPS * WARP_ARRIVALS);
         barrier_init(&shared.unused[parity], WARP_ARRIVALS);

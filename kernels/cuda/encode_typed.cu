@@ -1,4 +1,5 @@
 // The encoder's kernels for the later modes: BF16 values by their bases, FP16 and FP32 ones.
+#include "kernels/cuda/encode_base.cuh"
 #include "kernels/cuda/encode_typed.cuh"
 
 #include "kernels/cuda/encode_kernel.cuh"

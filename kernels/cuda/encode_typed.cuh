@@ -3,29 +3,16 @@
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_TYPED_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_TYPED_CUH
 
-#include "kernels/cuda/encode_tiered.cuh"
-#include "kernels/cuda/typed.cuh"
+#include "kernels/cuda/encode_streams.cuh"
 
 namespace strait
 {
-
-// Where streams lie in the room of a team: where those of a full block do. Shorter ones are packed at the end.
-template <coder CODER> struct typed_room {
-    static constexpr typed_type TYPE = CODER == CODER_FP32 ? TYPE_FP32 : CODER == CODER_FP16 ? TYPE_FP16 : TYPE_BF16;
-    typedef typed_values<TYPE> values;
-    static constexpr uint32_t ONES = values::HALVES / 4; // after the rests' two bits
-    static constexpr uint32_t SM = rest_bytes<TYPE>(values::HALVES);
-    static constexpr uint32_t CODES = SM + values::HALVES;
-    static constexpr uint32_t TIERS = CODES + values::HALVES / 4, LIST = CODES + values::HALVES / 2;
-    static constexpr uint32_t RANKS = IMAGE_TIERS_BYTES; // in the place of the table: by exponent, the rank
-};
-static_assert(IMAGE_TIERS_BYTES + 256 <= LUT_BYTES, "room for ranks");
 
 // A worker's values of a block: sums them, and takes them apart.
 template <coder CODER> struct value_taker {
     typedef typed_room<CODER> room;
     uint8_t *streams, *halves;
-    uint32_t greatest, least; // of the exponents of a part; what base_order makes of those of parts
+    uint32_t inverted, parts; // the least exponents of a part, inverted; those of parts
     uint32_t rests;           // nonzero when one is; of FP32 values
 
     DEVICE void put_sign_mantissa(const uint32_t w[4], uint32_t vector)
@@ -35,7 +22,7 @@ template <coder CODER> struct value_taker {
         reinterpret_cast<uint2 *>(streams + room::SM)[vector] = make_uint2(sm[0], sm[1]);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            greatest = max(greatest, greater_exponent(w[j]));
+            inverted = least_inverted(inverted, inverted_exponents(w[j]));
     }
 
     DEVICE void take_fp16(const uint32_t w[4], uint32_t vector)
@@ -61,8 +48,8 @@ template <coder CODER> struct value_taker {
         reinterpret_cast<uint32_t *>(streams + room::SM)[vector] = sm[0];
         rests |= (w[0] | w[1] | w[2] | w[3]) & 0xffff;
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            greatest = max(greatest, exponent_order(w[j]));
+        for (int j = 0; j < 2; j++)
+            inverted = least_inverted(inverted, inverted_exponents(h[j]));
     }
 
     DEVICE void take(const uint32_t w[4], uint32_t vector)
@@ -77,8 +64,8 @@ template <coder CODER> struct value_taker {
 
     DEVICE void end_part()
     {
-        least = min(least, base_order(__reduce_max_sync(ALL_LANES, greatest)));
-        greatest = 0;
+        parts = count_part(parts, __reduce_min_sync(ALL_LANES, least_of_halves(inverted)));
+        inverted = NO_INVERTED;
     }
 };
 
@@ -115,176 +102,41 @@ DEVICE bool take_block(const encode_team<CODER> &team, value_taker<CODER> &taker
     return __all_sync(ALL_LANES, same);
 }
 
-// All workers: the ranking of the base in the place of the table. Nobody reads that any more.
-template <coder CODER> DEVICE void use_base(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
-{
-    encode_shared &shared = team.shared();
-    if (shared.base == base)
-        return;
-    const uint32_t rank = base_rank(thread, base);
-    uint8_t *tier3 = team.table() + 1024;
-    reinterpret_cast<uint32_t *>(team.table())[thread] = tiers_of_rank(rank);
-    tier3[thread] = tier3[256 + thread] = static_cast<uint8_t>(tier3_of_rank(rank));
-    team.table()[typed_room<CODER>::RANKS + thread] = static_cast<uint8_t>(rank);
-    named_sync(team.among(), WORKERS);
-    if (thread == 0)
-        shared.base = base;
-}
-
 // Tiers 1 and 2 of the lane's halves, which follow each other.
-template <coder CODER>
-DEVICE void code_lane(const encode_team<CODER> &team, uint32_t left, uint32_t thread, uint32_t tier1[2],
-                      uint32_t tier2[2])
+template <coder CODER> DEVICE void code_lane(const encode_team<CODER> &team, typed_halves &block, uint32_t thread)
 {
-    constexpr uint32_t EACH = typed_room<CODER>::values::EACH;
-    const uint4 *halves = reinterpret_cast<const uint4 *>(team.halves()) + thread * (EACH / 8);
+    constexpr uint32_t VECTORS = typed_room<CODER>::values::EACH / 8;
+    const uint4 *halves = reinterpret_cast<const uint4 *>(team.halves()) + thread * VECTORS;
     const table_address table = shared_address(team.table());
-    const uint32_t turn = EACH == 32 ? thread / 2 % 4 : 0; // lanes begin at different vectors, in different banks
+    const uint32_t turn = VECTORS == 4 ? thread / 2 % 4 : 0; // lanes begin at different vectors, in different banks
+    const uint32_t to_add = base_to_add(block.base);
     uint32_t z[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (uint32_t k = 0; k < EACH / 8; k++) {
+    for (uint32_t k = 0; k < VECTORS; k++) {
         const uint4 x = halves[k ^ turn];
         const uint32_t w[4] = {x.x, x.y, x.z, x.w};
-        z[k] = tier_codes(w, table);
+        if (block.by_base) {
+            uint32_t inverted[4];
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                inverted[j] = inverted_exponents(w[j]);
+            z[k] = base_codes(inverted, to_add);
+        } else {
+            z[k] = tier_codes(w, table);
+        }
     }
-    if (EACH == 32) {
+    if (VECTORS == 4) {
         const bool odd = (turn & 1) != 0, upper = (turn & 2) != 0;
         const uint32_t a = odd ? z[1] : z[0], b = odd ? z[0] : z[1], c = odd ? z[3] : z[2], d = odd ? z[2] : z[3];
         z[0] = upper ? c : a, z[1] = upper ? d : b, z[2] = upper ? a : c, z[3] = upper ? b : d;
     }
-    part_tiers(z, tier1, tier2);
-    const uint32_t kept[2] = {low_bits(2 * left), left > 16 ? low_bits(2 * (left - 16)) : 0};
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        tier1[i] &= kept[i], tier2[i] &= kept[i];
-}
-
-// Codes of four bits for the lane's halves.
-template <coder CODER> struct four_bits {
-    typedef typed_room<CODER> room;
-    static constexpr uint32_t EACH = room::values::EACH;
-    const uint16_t *values; // of the lane
-    const uint8_t *ranks;
-    uint32_t left, escapes; // of the lane
-    uint32_t before, count; // of the block
-
-    DEVICE uint32_t rank(uint32_t i) const
-    {
-        return ranks[values[i] >> 7 & 255];
-    }
-
-    // All workers.
-    DEVICE void count_escapes(const encode_team<CODER> &team, uint32_t warp, uint32_t lane)
-    {
-        escapes = 0;
-#pragma unroll 4
-        for (uint32_t i = 0; i < EACH; i++)
-            escapes |= rank(i) < TOP16_RANKS ? 0 : 1u << i;
-        escapes &= low_bits(left);
-        const uint32_t mine = popcount(escapes), scan = warp_scan(mine);
-        uint32_t *told = team.shared().told;
-        if (lane == 31)
-            told[warp] = scan;
-        named_sync(team.among(), WORKERS);
-        const uint32_t of_warp = lane < WORKER_WARPS ? told[lane] : 0;
-        before = __reduce_add_sync(ALL_LANES, lane < warp ? of_warp : 0) + scan - mine;
-        count = __reduce_add_sync(ALL_LANES, of_warp);
-    }
-
-    DEVICE uint32_t list_bytes() const
-    {
-        return count == 0 ? 0 : 2 + 3 * count;
-    }
-
-    DEVICE void put(uint8_t *streams, uint32_t thread) const
-    {
-        uint32_t *codes = reinterpret_cast<uint32_t *>(streams + room::CODES) + thread * (EACH / 8);
-#pragma unroll 1
-        for (uint32_t v = 0; v < EACH / 8; v++) {
-            uint32_t word = 0;
-#pragma unroll
-            for (uint32_t j = 0; j < 8; j++) {
-                const uint32_t r = rank(8 * v + j);
-                word |= r < TOP16_RANKS && 8 * v + j < left ? r << (4 * j) : 0;
-            }
-            codes[v] = word;
-        }
-        if (count == 0)
-            return;
-        uint8_t *list = streams + room::LIST;
-        uint16_t *positions = reinterpret_cast<uint16_t *>(list + 2);
-        uint8_t *exponents = list + 2 + 2 * count;
-        if (thread == 0)
-            *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
-        uint32_t todo = escapes;
-#pragma unroll 1
-        for (uint32_t k = before; todo != 0; k++) {
-            const uint32_t i = lowest_bit(todo);
-            todo &= todo - 1;
-            positions[k] = static_cast<uint16_t>(thread * EACH + i);
-            exponents[k] = static_cast<uint8_t>(values[i] >> 7);
-        }
-    }
-};
-
-// What became of a block.
-struct typed_block {
-    uint32_t m, tail;            // values and what is left
-    uint32_t rests, codes, rest; // bytes of the rests, of tier 1 or of codes, of what follows these
-    uint32_t coder, base;
-
-    DEVICE uint32_t used() const
-    {
-        return rests + m + codes + rest + tail;
-    }
-    DEVICE uint32_t units() const
-    {
-        return units_of(used() + TYPED_END_BYTES);
-    }
-    DEVICE uint32_t counted() const
-    {
-        return coder == TYPED_BASE_CODES    ? STRAIT_BLOCK_TOP16
-               : coder == TYPED_BASE_LISTED ? STRAIT_BLOCK_TOP16_ESCAPES
-                                            : STRAIT_BLOCK_TIERED;
-    }
-};
-
-DEVICE uint8_t *copy_stream(uint8_t *dst, const uint8_t *stream, uint32_t bytes, uint32_t thread)
-{
-#pragma unroll 1
-    for (uint32_t i = thread; i < bytes; i += WORKERS)
-        dst[i] = stream[i];
-    return dst + bytes;
-}
-
-// All workers: the streams of a short block, one after another, and its end, to the stage.
-template <coder CODER>
-DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, const typed_block &block, uint32_t bytes,
-                       uint32_t thread)
-{
-    typedef typed_room<CODER> room;
-    uint8_t *stage = team.input(), *at = stage, *end = stage + block.units() * UNIT - TYPED_END_BYTES;
-    const uint8_t tail = thread < block.tail ? stage[bytes - block.tail + thread] : 0;
-    const bool tiers = block.coder <= TYPED_BASE_TIERS;
-    named_sync(team.among(), WORKERS);
-    if (room::TYPE == TYPE_FP16) {
-        at = copy_stream(at, streams, (block.m + 3) / 4, thread);
-        at = copy_stream(at, streams + room::ONES, (block.m + 7) / 8, thread);
+    if (block.by_base) {
+        part_base_codes(z[0], z[1], block.tier1[0], block.tier2[0]);
+        part_base_codes(z[2], z[3], block.tier1[1], block.tier2[1]);
     } else {
-        at = copy_stream(at, streams, block.rests, thread);
+        part_tiers(z, block.tier1, block.tier2);
     }
-    at = copy_stream(at, streams + room::SM, block.m, thread);
-    at = copy_stream(at, streams + room::CODES, block.codes, thread);
-    at = copy_stream(at, streams + (tiers ? room::TIERS : room::LIST), block.rest, thread);
-    if (thread < block.tail)
-        at[thread] = tail;
-    at += block.tail;
-    if (at + thread < end) // less than a unit
-        at[thread] = 0;
-    if (thread == 0) {
-        end[0] = static_cast<uint8_t>(block.coder);
-        end[1] = static_cast<uint8_t>(block.base);
-    }
+    block.cut();
 }
 
 // All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
@@ -298,133 +150,36 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uin
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
-    const encode_block &block = shared.block; // until the warp says that the stage may be filled
-    const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, m = bytes / values::BYTES;
+    const uint32_t bytes = WHOLE ? BLOCK_SIZE : shared.block.bytes, m = bytes / values::BYTES;
+    const uint32_t first = thread * values::EACH;
     const bool by_base = launch.head.mode == STRAIT_MODE_BASE;
     uint8_t *streams = team.fixed(parity), *rest = streams + room::TIERS;
+
+    partial_sum sum = {0, 0, 0};
+    value_taker<CODER> taker = {streams, team.halves(), NO_INVERTED, 0, 0};
+    const bool warp_same = take_block<WHOLE>(team, taker, keys, sum, warp, lane);
+    const bool warp_rests = __any_sync(ALL_LANES, taker.rests != 0);
+    if (lane == 0)
+        shared.told[warp] = order_of_inverted(taker.parts) | (warp_rests ? 256 : 0);
+    warp_arrive(&shared.told_all, lane);
+    const uint64_t total = warp_sum(sum_total(sum));
+    if (lane == 0)
+        shared.sums[parity][warp] = total;
 #pragma unroll 1
     for (uint32_t i = thread; i < (encode_team<CODER>::STREAMS - room::TIERS) / 16; i += WORKERS)
         reinterpret_cast<uint4 *>(rest)[i] = make_uint4(0, 0, 0, 0);
-
-    partial_sum sum = {0, 0, 0};
-    value_taker<CODER> taker = {streams, team.halves(), 0, NO_BASE, 0};
-    const bool warp_same = take_block<WHOLE>(team, taker, keys, sum, warp, lane);
-    const uint64_t total = warp_sum(sum_total(sum));
-    const bool warp_rests = __any_sync(ALL_LANES, taker.rests != 0);
-    if (lane == 0) {
-        shared.told[warp] = taker.least | (warp_rests ? 256 : 0);
-        shared.sums[parity][warp] = total;
-    }
-    named_sync(team.among(), WORKERS);
+    barrier_wait(&shared.told_all, parity);
     const uint32_t told = lane < WORKER_WARPS ? shared.told[lane] : NO_BASE;
-    const bool rests = room::TYPE == TYPE_FP16 || __any_sync(ALL_LANES, (told & 256) != 0);
-    const uint32_t base = by_base ? base_of(__reduce_min_sync(ALL_LANES, told & 255)) : 0;
-    if (by_base)
-        use_base(team, base, thread);
-
-    const uint32_t first = thread * values::EACH, left = WHOLE ? values::EACH : min(m - min(m, first), values::EACH);
-    uint32_t tier1[2], tier2[2];
-    code_lane(team, left, thread, tier1, tier2);
-    if (values::EACH == 32)
-        reinterpret_cast<uint2 *>(streams + room::CODES)[thread] = make_uint2(tier1[0], tier1[1]);
-    else
-        reinterpret_cast<uint32_t *>(streams + room::CODES)[thread] = tier1[0];
-    const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
-    const uint64_t items2 = squeeze_pair(tier2, on2);
-    const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
-    tier3_items items3;
-    items3.values = reinterpret_cast<const uint16_t *>(team.halves()) + first;
-    items3.table = team.table() + 1024;
-    items3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
-    items3.collect();
-    const uint32_t both = count2 | items3.count << 16, of_warp = __reduce_add_sync(ALL_LANES, both);
-    const bool escapes = __any_sync(ALL_LANES, items3.escapes != 0);
-    const uint32_t scan4 = escapes ? warp_scan(items3.escapes) : 0;
-    if (lane == 31)
-        shared.escapes[parity][warp] = scan4;
-    __syncwarp();
-    if (lane == 0)
-        shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (warp_same ? COUNT_SAME : 0);
-    warp_arrive(&shared.counted, lane);
-    const uint32_t scan = warp_scan(both) - both;
-    if (escapes)
-        items3.keep();
-    barrier_wait(&shared.counted, parity);
-
-    const tier_places at = place_tiers(shared, parity, warp, lane);
-    const uint32_t coder_of_tiers = by_base ? TYPED_BASE_TIERS : TYPED_TABLE_TIERS;
-    typed_block coded = {
-        m, bytes % values::BYTES, rests ? rest_bytes<room::TYPE>(m) : 0, (m + 3) / 4, at.end, coder_of_tiers, base};
-    four_bits<CODER> codes = {items3.values, team.table() + room::RANKS, left, 0, 0, 0};
-    uint32_t escaped = at.escapes;
-    typed_block other = coded;
-    other.codes = (m + 1) / 2, other.rest = 0;
-    if (by_base && coded.units() > other.units()) {
-        codes.count_escapes(team, warp, lane);
-        other.rest = codes.list_bytes();
-        if (coded.units() > other.units()) {
-            coded = other;
-            coded.coder = codes.count == 0 ? TYPED_BASE_CODES : TYPED_BASE_LISTED;
-            escaped = codes.count;
-        }
+    typed_halves block = {bytes, 0, by_base, true, false, warp_same};
+    if (room::TYPE != TYPE_FP16)
+        block.rests = __any_sync(ALL_LANES, (told & 256) != 0);
+    if (by_base) {
+        block.base = base_of(__reduce_min_sync(ALL_LANES, told & 255));
+        block.new_base = put_ranking(team, block.base, thread);
     }
-    const bool tiers = coded.coder <= TYPED_BASE_TIERS;
-    const uint32_t raw_units = units_of(bytes);
-    uint32_t units = coded.units();
-    uint32_t form = make_form(room::TYPE == TYPE_BF16 ? STRAIT_BLOCK_BASE
-                              : rests                 ? STRAIT_BLOCK_SPLIT
-                                                      : STRAIT_BLOCK_FP32Z,
-                              coded.counted());
-    if (units >= raw_units) {
-        units = raw_units;
-        form = STRAIT_BLOCK_RAW;
-    }
-    if (at.maybe_const && raw_units > 1 && is_const(team, bytes / 2, warp, lane)) {
-        units = 1;
-        form = STRAIT_BLOCK_CONST;
-    }
-    const bool coming = form >= LATER_FORMS;
-    const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
-    const uint32_t begin = !coming || rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
-    const bool late = !tiers || items3.crowded;
-    if (thread == 0) {
-        const uint32_t size = make_size(units, form, coming ? escaped : 0);
-        publish_size(launch, shared.tag, block.slot, size);
-        encode_job &job = shared.jobs[parity];
-        job = {0, size, begin, from_stage, block.slot, block.first_slot, block.item, block.dst};
-        if (form == STRAIT_BLOCK_CONST)
-            make_const(team, bytes);
-    }
-    if (WHOLE && coming && !late)
-        warp_arrive(&shared.empty, lane);
-    if (WHOLE && form == STRAIT_BLOCK_RAW) {
-        copy_raw(team, parity, warp, lane);
-        warp_arrive(&shared.empty, lane);
-    }
-    if (coming && tiers) {
-        const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
-        uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
-        const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);
-        const uint32_t last = shift_left(high, 0, shift);
-        atomicOr(p, low << shift);
-        atomicOr(p + 1, shift_left(low, high, shift));
-        if (last != 0)
-            atomicOr(p + 2, last);
-        if (items3.count != 0)
-            items3.put(rest, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
-    } else if (coming) {
-        codes.put(streams, thread);
-    }
-    if (WHOLE && coming && thread == 0) { // what follows the streams is zero
-        uint32_t *end = reinterpret_cast<uint32_t *>(streams + begin + units * UNIT) - 1;
-        atomicOr(end, (coded.coder | base << 8) << 16);
-    }
-    if (WHOLE && coming && late)
-        warp_arrive(&shared.empty, lane);
-    if (!WHOLE && coming)
-        pack_typed(team, streams, coded, bytes, thread);
-    fence_bulk();
-    warp_arrive(&shared.ready[parity], lane);
+    block.left = WHOLE ? values::EACH : min(m - min(m, first), values::EACH);
+    code_lane(team, block, thread);
+    code_halves<WHOLE>(launch, team, block, parity, warp, lane);
 }
 
 } // namespace strait

@@ -11,7 +11,7 @@ namespace strait
 constexpr int DECODE_RESIDENT = 3;
 template <coder CODER> constexpr int encode_resident()
 {
-    return is_later(CODER) ? 3 : 4;
+    return CODER == CODER_FP16 || CODER == CODER_FP32 ? 3 : 4;
 }
 
 // Kernels for a launch: FULL_TEAMS to a thread block or one, with large parameters or small ones.

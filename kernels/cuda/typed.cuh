@@ -59,12 +59,47 @@ ANY_SIDE uint32_t greater_exponent(uint32_t pair)
     return a > b ? a : b;
 }
 
+// The same in half words: the greatest of a part, with two values in half words more, or with eight by their exponents.
+// Of these the bytes in between do not matter.
+ANY_SIDE uint32_t greatest_halves(uint32_t greatest, uint32_t pair)
+{
+    return add_max_halves(pair << 1, 0x01000100u, greatest);
+}
+ANY_SIDE uint32_t greatest_exponents(uint32_t greatest, const uint32_t exponents[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        greatest = add_max_halves(exponents[i], 0x01000100u, greatest);
+        greatest = add_max_halves(exponents[i] << 8, 0x01000100u, greatest);
+    }
+    return greatest;
+}
+
+// And to one that base_order takes.
+ANY_SIDE uint32_t greatest_of_halves(uint32_t greatest)
+{
+    const uint32_t low = greatest << 16;
+    return greatest > low ? greatest : low;
+}
+
 // From the greatest of a part to a number whose least is that of the base: the exponent less 1, NO_BASE when it is 0.
 constexpr uint32_t NO_BASE = 255;
 ANY_SIDE uint32_t base_order(uint32_t greatest)
 {
     const uint32_t next = greatest >> 24;
     return next < 2 ? NO_BASE : next - 2;
+}
+
+// The same for parts one after another: the least of their greatest that are exponents, and in the end its order.
+constexpr uint32_t NO_PART = 0xffffffffu;
+ANY_SIDE uint32_t least_part(uint32_t parts, uint32_t greatest)
+{
+    const uint32_t next = greatest - 0x02000000u; // beyond all others when there is none
+    return next < parts ? next : parts;
+}
+ANY_SIDE uint32_t order_of_parts(uint32_t parts)
+{
+    return parts >= 0xfe000000u ? NO_BASE : parts >> 24;
 }
 
 ANY_SIDE uint32_t base_of(uint32_t least)
@@ -96,19 +131,20 @@ ANY_SIDE uint32_t base_rank(uint32_t exponent, uint32_t base)
 // How far below the base the exponent of a rank up to 20 lies, modulo 256.
 ANY_SIDE uint32_t distance_of_rank(uint32_t rank)
 {
-    if (rank < 7)
-        return rank < 3 ? rank + 1 : rank == 3 ? 0 : rank;
-    if (rank < 13)
-        return rank % 2 != 0 ? 0u - (rank - 5) / 2 : rank / 2 + 3;
-    return rank < 19 ? rank - 3 : 15 - rank;
+    const uint32_t of_four = rank < 8    ? (rank < 4 ? 0x00030201u : 0xff060504u)
+                             : rank < 16 ? (rank < 12 ? 0xfd08fe07u : 0x0c0b0a09u)
+                                         : (rank < 20 ? 0xfc0f0e0du : 0xfbu);
+    return of_four >> (rank % 4 * 8) & 255;
 }
 
-// The exponent of a rank up to 20.
+// The exponent of a rank up to 20. That of exponent 0 is above 15 unless it is one of 0 to 12, 253 to 255 from the
+// base.
 ANY_SIDE uint32_t base_exponent(uint32_t rank, uint32_t base)
 {
-    const uint32_t of_zero = rank_of_distance(base);
-    const uint32_t from = of_zero <= 15 ? rank : rank == 15 ? of_zero : rank == of_zero ? 15 : rank;
-    return rank == 15 && of_zero > 15 ? 0 : (base - distance_of_rank(from)) & 255;
+    const uint32_t exponent = (base - distance_of_rank(rank)) & 255;
+    if (base - 13 >= 240)
+        return exponent;
+    return rank == 15 ? 0 : exponent == 0 ? (base - distance_of_rank(15)) & 255 : exponent;
 }
 
 // Byte i of what decoders want of the ranking: the last 64 bytes of a table_image but for its ranks.
@@ -130,6 +166,68 @@ ANY_SIDE uint32_t tiers_of_rank(uint32_t rank)
 ANY_SIDE uint32_t tier3_of_rank(uint32_t rank)
 {
     return rank < TIER3_RANK ? 0 : rank < TIER4_RANK ? rank - TIER3_RANK : 15;
+}
+
+// ---- Codes by the base ----------------------------------------------------------------------------------------------
+
+// Two values as the next ones want them: in each half word the exponent above, inverted; what is below does not matter.
+ANY_SIDE uint32_t inverted_exponents(uint32_t pair)
+{
+    return ~(pair << 1);
+}
+
+// The least of these of a part, in halves, with those of two values more: as exponent_order has it, that of infinities
+// is the greatest of all.
+constexpr uint32_t NO_INVERTED = 0xffffffffu;
+ANY_SIDE uint32_t least_inverted(uint32_t least, uint32_t inverted)
+{
+    return add_min_halves(inverted, 0xff00ff00u, least);
+}
+
+// Of both halves, in the lower one.
+ANY_SIDE uint32_t least_of_halves(uint32_t least)
+{
+    return add_min_halves(least >> 16, 0, least);
+}
+
+// From those of parts to the greatest of them, which has the base; parts that have no exponent count least. And to what
+// base_order makes of it.
+ANY_SIDE uint32_t count_part(uint32_t parts, uint32_t least)
+{
+    return add_max_halves(least, 0x0200, parts);
+}
+ANY_SIDE uint32_t order_of_inverted(uint32_t parts)
+{
+    return parts < 0x0200 ? NO_BASE : 255 - (parts >> 8);
+}
+
+// What base_codes has to know of the base.
+ANY_SIDE uint32_t base_to_add(uint32_t base)
+{
+    return (base + 1) * 0x01000100u;
+}
+
+// Tiers 1 and 2 of eight values, from their inverted exponents, without a table: both depend on how far below the base
+// an exponent lies, 0 to 5 or beyond. In each byte tier 1 of two values, then tier 2; values 0 and 1, 4 and 5, 2 and 3,
+// 6 and 7.
+ANY_SIDE uint32_t base_codes(const uint32_t inverted[4], uint32_t to_add)
+{
+    constexpr uint32_t CODES = 0x02010003u, FURTHER = 0x00332313u; // by distance, tier 2 in the upper half of a byte
+    uint32_t d[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        d[j] = add_min_halves(inverted[j], to_add, 0x06ff06ffu);
+    const uint32_t a = select_bits(0xf000f000u, d[2] << 4, d[0]), b = select_bits(0xf000f000u, d[3] << 4, d[1]);
+    const uint32_t distances = permute(a, b, 0x7351);
+    return permute(CODES, FURTHER, distances) + 4 * permute(CODES, FURTHER, distances >> 16);
+}
+
+// Results of base_codes for 16 values in a row to items of tiers 1 and 2.
+ANY_SIDE void part_base_codes(uint32_t first, uint32_t second, uint32_t &tier1, uint32_t &tier2)
+{
+    const uint32_t a = permute(first, second, 0x5410), b = permute(first, second, 0x7632);
+    tier1 = select_bits(0x0f0f0f0fu, a, b << 4);
+    tier2 = select_bits(0x0f0f0f0fu, a >> 4, b);
 }
 
 // ---- Halves and rests -----------------------------------------------------------------------------------------------

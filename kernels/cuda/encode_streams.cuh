@@ -1,0 +1,309 @@
+// Workers of a team that codes blocks of the later modes, FORMAT.md section 3.2: from tiers 1 and 2 of the halves on.
+#ifndef STRAIT_KERNELS_CUDA_ENCODE_STREAMS_CUH
+#define STRAIT_KERNELS_CUDA_ENCODE_STREAMS_CUH
+
+#include "kernels/cuda/encode_tiered.cuh"
+#include "kernels/cuda/typed.cuh"
+
+namespace strait
+{
+
+// Where streams lie in the room of a team: where those of a full block do. Shorter ones are packed at the end.
+template <coder CODER> struct typed_room {
+    static constexpr typed_type TYPE = CODER == CODER_FP32 ? TYPE_FP32 : CODER == CODER_FP16 ? TYPE_FP16 : TYPE_BF16;
+    typedef typed_values<TYPE> values;
+    static constexpr uint32_t ONES = values::HALVES / 4; // after the rests' two bits
+    static constexpr uint32_t SM = rest_bytes<TYPE>(values::HALVES);
+    static constexpr uint32_t CODES = SM + values::HALVES;
+    static constexpr uint32_t TIERS = CODES + values::HALVES / 4, LIST = CODES + values::HALVES / 2;
+    static constexpr uint32_t RANKS = IMAGE_TIERS_BYTES; // in the place of the table: by exponent, the rank
+};
+static_assert(IMAGE_TIERS_BYTES + 256 <= LUT_BYTES, "room for ranks");
+
+// What all workers know of a block when its base is known, and what a lane has of it: halves in a row.
+struct typed_halves {
+    uint32_t bytes, base;
+    bool by_base, rests; // the ranking is that of the base; a rest is not zero
+    bool new_base;       // the ranking has just been written, by put_ranking
+    bool warp_same;      // the warp's first values are the block's first one
+    uint32_t left;       // of the lane
+    uint32_t tier1[2], tier2[2];
+
+    // Zeroes past the block's last half.
+    DEVICE void cut()
+    {
+        const uint32_t kept[2] = {low_bits(2 * left), left > 16 ? low_bits(2 * (left - 16)) : 0};
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            tier1[i] &= kept[i], tier2[i] &= kept[i];
+    }
+};
+
+// All workers, when all have come to the block: what is looked up by exponent is made that of the base, in the place of
+// the table, unless it is already. Who looks it up waits for all before, in see_ranking.
+template <coder CODER> DEVICE bool put_ranking(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
+{
+    if (team.shared().base == base)
+        return false;
+    const uint32_t rank = base_rank(thread, base);
+    uint8_t *tier3 = team.table() + 1024;
+    tier3[thread] = tier3[256 + thread] = static_cast<uint8_t>(tier3_of_rank(rank));
+    team.table()[typed_room<CODER>::RANKS + thread] = static_cast<uint8_t>(rank);
+    return true;
+}
+
+template <coder CODER> DEVICE void see_ranking(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
+{
+    named_sync(team.among(), WORKERS);
+    if (thread == 0)
+        team.shared().base = base;
+}
+
+// Codes of four bits for the lane's halves.
+template <coder CODER> struct four_bits {
+    typedef typed_room<CODER> room;
+    static constexpr uint32_t EACH = room::values::EACH;
+    const uint16_t *values; // of the lane
+    const uint8_t *ranks;
+    uint32_t left, escapes; // of the lane
+    uint32_t before, count; // of the block
+
+    DEVICE uint32_t rank(uint32_t i) const
+    {
+        return ranks[values[i] >> 7 & 255];
+    }
+
+    // All workers.
+    DEVICE void count_escapes(const encode_team<CODER> &team, uint32_t warp, uint32_t lane)
+    {
+        escapes = 0;
+#pragma unroll 4
+        for (uint32_t i = 0; i < EACH; i++)
+            escapes |= rank(i) < TOP16_RANKS ? 0 : 1u << i;
+        escapes &= low_bits(left);
+        const uint32_t mine = popcount(escapes), scan = warp_scan(mine);
+        uint32_t *told = team.shared().told;
+        if (lane == 31)
+            told[warp] = scan;
+        named_sync(team.among(), WORKERS);
+        const uint32_t of_warp = lane < WORKER_WARPS ? told[lane] : 0;
+        before = __reduce_add_sync(ALL_LANES, lane < warp ? of_warp : 0) + scan - mine;
+        count = __reduce_add_sync(ALL_LANES, of_warp);
+    }
+
+    DEVICE uint32_t list_bytes() const
+    {
+        return count == 0 ? 0 : 2 + 3 * count;
+    }
+
+    DEVICE void put(uint8_t *streams, uint32_t thread) const
+    {
+        uint32_t *codes = reinterpret_cast<uint32_t *>(streams + room::CODES) + thread * (EACH / 8);
+#pragma unroll 1
+        for (uint32_t v = 0; v < EACH / 8; v++) {
+            uint32_t word = 0;
+#pragma unroll
+            for (uint32_t j = 0; j < 8; j++) {
+                const uint32_t r = rank(8 * v + j);
+                word |= r < TOP16_RANKS && 8 * v + j < left ? r << (4 * j) : 0;
+            }
+            codes[v] = word;
+        }
+        if (count == 0)
+            return;
+        uint8_t *list = streams + room::LIST;
+        uint16_t *positions = reinterpret_cast<uint16_t *>(list + 2);
+        uint8_t *exponents = list + 2 + 2 * count;
+        if (thread == 0)
+            *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
+        uint32_t todo = escapes;
+#pragma unroll 1
+        for (uint32_t k = before; todo != 0; k++) {
+            const uint32_t i = lowest_bit(todo);
+            todo &= todo - 1;
+            positions[k] = static_cast<uint16_t>(thread * EACH + i);
+            exponents[k] = static_cast<uint8_t>(values[i] >> 7);
+        }
+    }
+};
+
+// What became of a block.
+struct typed_block {
+    uint32_t m, tail;            // values and what is left
+    uint32_t rests, codes, rest; // bytes of the rests, of tier 1 or of codes, of what follows these
+    uint32_t coder, base;
+
+    DEVICE uint32_t used() const
+    {
+        return rests + m + codes + rest + tail;
+    }
+    DEVICE uint32_t units() const
+    {
+        return units_of(used() + TYPED_END_BYTES);
+    }
+    DEVICE uint32_t counted() const
+    {
+        return coder == TYPED_BASE_CODES    ? STRAIT_BLOCK_TOP16
+               : coder == TYPED_BASE_LISTED ? STRAIT_BLOCK_TOP16_ESCAPES
+                                            : STRAIT_BLOCK_TIERED;
+    }
+};
+
+DEVICE uint8_t *copy_stream(uint8_t *dst, const uint8_t *stream, uint32_t bytes, uint32_t thread)
+{
+#pragma unroll 1
+    for (uint32_t i = thread; i < bytes; i += WORKERS)
+        dst[i] = stream[i];
+    return dst + bytes;
+}
+
+// All workers: the streams of a short block, one after another, and its end, to the stage.
+template <coder CODER>
+DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, const typed_block &block, uint32_t bytes,
+                       uint32_t thread)
+{
+    typedef typed_room<CODER> room;
+    uint8_t *stage = team.input(), *at = stage, *end = stage + block.units() * UNIT - TYPED_END_BYTES;
+    const uint8_t tail = thread < block.tail ? stage[bytes - block.tail + thread] : 0;
+    const bool tiers = block.coder <= TYPED_BASE_TIERS;
+    named_sync(team.among(), WORKERS);
+    if (room::TYPE == TYPE_FP16) {
+        at = copy_stream(at, streams, (block.m + 3) / 4, thread);
+        at = copy_stream(at, streams + room::ONES, (block.m + 7) / 8, thread);
+    } else {
+        at = copy_stream(at, streams, block.rests, thread);
+    }
+    at = copy_stream(at, streams + room::SM, block.m, thread);
+    at = copy_stream(at, streams + room::CODES, block.codes, thread);
+    at = copy_stream(at, streams + (tiers ? room::TIERS : room::LIST), block.rest, thread);
+    if (thread < block.tail)
+        at[thread] = tail;
+    at += block.tail;
+    if (at + thread < end) // less than a unit
+        at[thread] = 0;
+    if (thread == 0) {
+        end[0] = static_cast<uint8_t>(block.coder);
+        end[1] = static_cast<uint8_t>(block.base);
+    }
+}
+
+// All workers: the rest of what is to be done for the team's `turn`-th block. A WHOLE one has all its values.
+template <bool WHOLE, coder CODER, class LAUNCH>
+DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, const typed_halves &halves,
+                        uint32_t parity, uint32_t warp, uint32_t lane)
+{
+    typedef typed_room<CODER> room;
+    typedef typename room::values values;
+    encode_shared &shared = team.shared();
+    const encode_block &block = shared.block; // until the warp says that the stage may be filled
+    const uint32_t thread = warp * 32 + lane, first = thread * values::EACH, base = halves.base;
+    const uint32_t bytes = halves.bytes, m = bytes / values::BYTES;
+    const uint32_t *tier1 = halves.tier1, *tier2 = halves.tier2;
+    const bool rests = halves.rests;
+    uint8_t *streams = team.fixed(parity), *rest = streams + room::TIERS;
+    if (values::EACH == 32)
+        reinterpret_cast<uint2 *>(streams + room::CODES)[thread] = make_uint2(tier1[0], tier1[1]);
+    else
+        reinterpret_cast<uint32_t *>(streams + room::CODES)[thread] = tier1[0];
+    const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
+    const uint64_t items2 = squeeze_pair(tier2, on2);
+    const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
+    tier3_items items3;
+    items3.values = reinterpret_cast<const uint16_t *>(team.halves()) + first;
+    items3.table = team.table() + 1024;
+    items3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
+    if (halves.new_base)
+        see_ranking(team, base, thread);
+    items3.collect();
+    const uint32_t both = count2 | items3.count << 16, of_warp = __reduce_add_sync(ALL_LANES, both);
+    const bool escapes = __any_sync(ALL_LANES, items3.escapes != 0);
+    const uint32_t scan4 = escapes ? warp_scan(items3.escapes) : 0;
+    if (lane == 31)
+        shared.escapes[parity][warp] = scan4;
+    __syncwarp();
+    if (lane == 0)
+        shared.counts[parity][warp] = of_warp | (escapes ? COUNT_ESCAPES : 0) | (halves.warp_same ? COUNT_SAME : 0);
+    warp_arrive(&shared.counted, lane);
+    const uint32_t scan = warp_scan(both) - both;
+    if (escapes)
+        items3.keep();
+    barrier_wait(&shared.counted, parity);
+
+    const tier_places at = place_tiers(shared, parity, warp, lane);
+    const uint32_t coder_of_tiers = halves.by_base ? TYPED_BASE_TIERS : TYPED_TABLE_TIERS;
+    typed_block coded = {
+        m, bytes % values::BYTES, rests ? rest_bytes<room::TYPE>(m) : 0, (m + 3) / 4, at.end, coder_of_tiers, base};
+    four_bits<CODER> codes = {items3.values, team.table() + room::RANKS, halves.left, 0, 0, 0};
+    uint32_t escaped = at.escapes;
+    typed_block other = coded;
+    other.codes = (m + 1) / 2, other.rest = 0;
+    if (halves.by_base && coded.units() > other.units()) {
+        codes.count_escapes(team, warp, lane);
+        other.rest = codes.list_bytes();
+        if (coded.units() > other.units()) {
+            coded = other;
+            coded.coder = codes.count == 0 ? TYPED_BASE_CODES : TYPED_BASE_LISTED;
+            escaped = codes.count;
+        }
+    }
+    const bool tiers = coded.coder <= TYPED_BASE_TIERS;
+    const uint32_t raw_units = units_of(bytes);
+    uint32_t units = coded.units();
+    uint32_t form = make_form(room::TYPE == TYPE_BF16 ? STRAIT_BLOCK_BASE
+                              : rests                 ? STRAIT_BLOCK_SPLIT
+                                                      : STRAIT_BLOCK_FP32Z,
+                              coded.counted());
+    if (units >= raw_units) {
+        units = raw_units;
+        form = STRAIT_BLOCK_RAW;
+    }
+    if (at.maybe_const && raw_units > 1 && is_const(team, bytes / 2, warp, lane)) {
+        units = 1;
+        form = STRAIT_BLOCK_CONST;
+    }
+    const bool coming = form >= LATER_FORMS;
+    const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
+    const uint32_t begin = !coming || rests || room::TYPE == TYPE_BF16 ? 0 : room::SM;
+    const bool late = !tiers || items3.crowded;
+    if (thread == 0) {
+        const uint32_t size = make_size(units, form, coming ? escaped : 0);
+        publish_size(launch, shared.tag, block.slot, size);
+        encode_job &job = shared.jobs[parity];
+        job = {0, size, begin, from_stage, block.slot, block.first_slot, block.item, block.dst};
+        if (form == STRAIT_BLOCK_CONST)
+            make_const(team, bytes);
+    }
+    if (WHOLE && coming && !late)
+        warp_arrive(&shared.empty, lane);
+    if (WHOLE && form == STRAIT_BLOCK_RAW) {
+        copy_raw(team, parity, warp, lane);
+        warp_arrive(&shared.empty, lane);
+    }
+    if (coming && tiers) {
+        const uint32_t item = at.before2 + (scan & 0xffff), shift = item % 16 * 2;
+        uint32_t *p = reinterpret_cast<uint32_t *>(rest) + item / 16;
+        const uint32_t low = static_cast<uint32_t>(items2), high = static_cast<uint32_t>(items2 >> 32);
+        const uint32_t last = shift_left(high, 0, shift);
+        atomicOr(p, low << shift);
+        atomicOr(p + 1, shift_left(low, high, shift));
+        if (last != 0)
+            atomicOr(p + 2, last);
+        if (items3.count != 0)
+            items3.put(rest, 2 * at.at3 + at.before3 + (scan >> 16), at.at4 + at.before4 + scan4 - items3.escapes);
+    } else if (coming) {
+        codes.put(streams, thread);
+    }
+    if (WHOLE && coming && thread == 0) { // what follows the streams is zero
+        uint32_t *end = reinterpret_cast<uint32_t *>(streams + begin + units * UNIT) - 1;
+        atomicOr(end, (coded.coder | base << 8) << 16);
+    }
+    if (WHOLE && coming && late)
+        warp_arrive(&shared.empty, lane);
+    if (!WHOLE && coming)
+        pack_typed(team, streams, coded, bytes, thread);
+    fence_bulk();
+    warp_arrive(&shared.ready[parity], lane);
+}
+
+} // namespace strait
+#endif
