@@ -30,10 +30,11 @@ static bool add_wire(const struct plan *whole, struct coll_step *step, unsigned 
     return true;
 }
 
-/* Why not; NULL: it is compressed. Adds what NCCL is handed. */
+/* Why not; NULL: it is compressed. Says what NCCL is handed. */
 static const char *weigh(const struct coll_member *member, struct coll_step *step)
 {
     double coded = 0, plain = member->cost.start;
+    step->wire = 0;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         struct plan plan;
         if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level) || !add_wire(&plan, step, phase))
@@ -86,6 +87,8 @@ static unsigned pieces_of(const struct coll_member *member, const struct plan *p
     return plan->call.grouped || plan->skip == UINT32_MAX ? 1 : most < pages ? most : pages;
 }
 
+/* What would not pay as tightly packed as can be pays at no level: such a call, as all are where the link is fast, is
+ * none of its kind, and takes no lock that other processes have. */
 bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason)
 {
@@ -101,6 +104,9 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
     }
     *step = (struct coll_step){
         .member = member, .call = *call, .phases = phase_count(member, call), .pieces = pieces_of(member, &plan)};
+    *reason = weigh(member, step);
+    if (*reason != NULL)
+        return false;
     issue(member, step);
     *reason = weigh(member, step);
     return *reason == NULL;
