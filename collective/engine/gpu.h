@@ -139,6 +139,7 @@ struct gpu_ops {
     /* NULL: kernels that wait for those of other ranks run as they have to; else why not, static. */
     const char *(*trouble)(void);
     const struct strait_codec *(*codec)(void); /* of the current device; NULL: it has none */
+    unsigned (*multiprocessors)(void);         /* of the current device; 0: that is not known */
     bool (*prepare)(void);                     /* loads what is launched on the current device, the codec's apart */
     bool (*enter)(int device, int *before);
     void (*leave)(int before);
@@ -164,6 +165,9 @@ struct gpu_ops {
     double (*event_seconds)(gpu_event from, gpu_event to); /* of two that are over; < 0: an error */
     bool (*zero)(void *memory, size_t size, coll_stream stream);
     bool (*copy)(void *dst, const void *src, size_t size, coll_stream stream);
+    /* `rows` of `size` bytes each, at multiples of the strides. */
+    bool (*copy_rows)(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t size, size_t rows,
+                      coll_stream stream);
     bool (*seal)(const struct gpu_seal *seal, coll_stream stream);
     bool (*check)(const struct gpu_check *check, coll_stream stream);
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);

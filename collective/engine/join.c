@@ -12,7 +12,7 @@
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 5u
+#define JOIN_VERSION 6u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
@@ -20,7 +20,8 @@ struct hello {
     uint64_t magic;
     uint32_t version, ranks;
     uint32_t order, forced, pairs;
-    uint16_t parts, wire; /* parts: and pieces, twice */
+    uint16_t parts, wire;
+    struct coll_pieces pieces;
     char release[32];
 };
 
@@ -123,6 +124,7 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
     pthread_mutex_init(&member->lock, NULL);
     if (host->nccl->CommCuDevice(what->comm, &member->device) != COLL_SUCCESS || !gpu->enter(member->device, &before))
         return;
+    member->multiprocessors = gpu->multiprocessors();
     const char *why = why_not(joining);
     joining->able = why == NULL;
     snprintf(what->why, sizeof(what->why), "%s", why != NULL ? why : "");
@@ -133,15 +135,15 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 
 static struct hello hello_of(const struct joining *joining)
 {
-    struct hello hello = {
-        .magic = JOIN_MAGIC,
-        .version = JOIN_VERSION,
-        .ranks = (uint32_t)joining->member->ranks,
-        .order = joining->member->host.settings.ring,
-        .pairs = joining->member->host.settings.pairs,
-        .wire = (uint16_t)joining->member->host.settings.wire,
-        .parts = (uint16_t)(joining->member->host.settings.parts + 2 * joining->member->host.settings.pieces),
-        .forced = joining->member->forced};
+    struct hello hello = {.magic = JOIN_MAGIC,
+                          .version = JOIN_VERSION,
+                          .ranks = (uint32_t)joining->member->ranks,
+                          .order = joining->member->host.settings.ring,
+                          .pairs = joining->member->host.settings.pairs,
+                          .wire = (uint16_t)joining->member->host.settings.wire,
+                          .parts = joining->member->host.settings.parts,
+                          .pieces = joining->member->host.settings.pieces,
+                          .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;
 }

@@ -81,7 +81,16 @@ static void lock(struct kinds *kinds)
         (void)pthread_mutex_consistent(&kinds->lock);
 }
 
-struct issued kinds_issue(struct coll_member *member, unsigned key)
+static void count_alone(const struct coll_member *member, struct kind *kind, uint64_t index)
+{
+    if (index >= KINDS_ALONE)
+        return;
+    kind->alone++;
+    if (kind->alone == (uint64_t)KINDS_ALONE * (uint64_t)member->ranks)
+        kind->cut_from = kind->level.issued;
+}
+
+struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped)
 {
     struct kinds *kinds = member->share.kinds;
     struct kind *kind = kind_of(member, key);
@@ -90,7 +99,10 @@ struct issued kinds_issue(struct coll_member *member, unsigned key)
     const uint64_t index = member->issued[key]++;
     if (kind->level.issued < member->issued[key])
         kind->level.issued = member->issued[key];
-    const struct issued issued = {index, levels_at(&kind->level, index)};
+    const struct issued issued = {index, levels_at(&kind->level, index),
+                                  !grouped && kind->cut_from > 0 && index >= kind->cut_from};
+    if (!grouped)
+        count_alone(member, kind, index);
     pthread_mutex_unlock(&kinds->lock);
     return issued;
 }

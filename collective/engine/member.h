@@ -31,6 +31,7 @@ struct coll_member {
     const struct strait_codec *codec;
     coll_comm comm;
     int rank, ranks, device;
+    unsigned multiprocessors;
     bool forced; /* compressed whatever it costs */
     struct link_cost cost;
     struct link_probe probe;
