@@ -214,7 +214,7 @@ END_TEST
 
 /* ---- Rings ------------------------------------------------------------------------------------------------------- */
 
-enum { TURNS = 40, STEPS = 3, BYTES_MAX = 9 << 20, BLOCKS_MAX = 64 };
+enum { TURNS = 40, STEPS = 3, BYTES_MAX = 9 << 20, BLOCKS_MAX = 128 };
 
 struct side {
     struct ring_set rings;
@@ -262,7 +262,7 @@ static void fill(struct step *step, unsigned turn, unsigned number, unsigned me)
 /* Heads come by NCCL; here by what everybody knows. `next`: of every rank. */
 static void seal(struct step *step, const struct side *side, uint64_t next[RANKS])
 {
-    const uint64_t slots = (step->drawn.bytes + side->rings.slot_bytes - 1) / side->rings.slot_bytes;
+    const uint64_t slots = ring_slots(&side->rings, step->drawn.bytes);
     for (unsigned from = 0; from < RANKS; from++) {
         bool any = false;
         for (unsigned to = 0; to < RANKS; to++) {
@@ -299,7 +299,7 @@ static struct exchange_job job_of(struct step *step)
 static void run(const struct gpu_exchange *call)
 {
     struct exchange_block blocks[BLOCKS_MAX];
-    const uint32_t count = (RANKS - 1) * call->rings.teams;
+    const uint32_t count = ring_blocks(&call->rings);
     bool over[BLOCKS_MAX] = {false};
     for (uint32_t i = 0; i < count; i++)
         blocks[i] = exchange_begin(call, i);

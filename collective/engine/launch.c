@@ -76,19 +76,13 @@ static bool encode(const struct coll_step *step, const struct plan *plan, uint8_
     return good;
 }
 
-static uint64_t slots_of(const struct coll_step *step, const struct plan *plan)
-{
-    const uint32_t slot = step->member->share.rings.slot_bytes;
-    return (plan->raw + slot - 1) / slot;
-}
-
 /* Also of a step that sends nothing: its job is taken down. */
 static bool seal(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_seal what = {.results = (void *)(memory + plan->results_at),
                             .rings = step->member->share.rings,
                             .ends = step->member->ends,
-                            .slots = slots_of(step, plan),
+                            .slots = ring_slots(&step->member->share.rings, plan->raw),
                             .job = plain_job(step, plan, memory),
                             .place = (struct exchange_job *)(void *)step->staging->memory + step->number};
     if (plan->sends)

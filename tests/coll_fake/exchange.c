@@ -20,7 +20,7 @@ EXCHANGE_FN void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t by
 
 #include "collective/engine/exchange.h"
 
-enum { BLOCKS_MAX = 64, PAUSE_US = 100 };
+enum { BLOCKS_MAX = 128, PAUSE_US = 100 };
 
 struct running {
     struct gpu_exchange call;
@@ -48,7 +48,7 @@ static void run_exchange(coll_stream stream, void *argument)
     const struct gpu_exchange call = running->call;
     const bool waits = call.kind == EXCHANGE_BEHIND || stream == running->stream;
     const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
-    const uint32_t count = (call.rings.ranks - 1) * call.rings.teams;
+    const uint32_t count = ring_blocks(&call.rings);
     struct exchange_block blocks[BLOCKS_MAX];
     uint64_t waited_ns[BLOCKS_MAX] = {0};
     bool over[BLOCKS_MAX] = {false};
