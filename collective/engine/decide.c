@@ -10,8 +10,9 @@
 #define CODEC_PER_SECOND 1.0e12
 /* Another operation of NCCL's behind one on the same stream. */
 #define NCCL_SECONDS 15e-6
-/* That much less time, or it is not worth it. */
+/* That much less time, or it is not worth it; and what does not fit may take that much more. */
 #define GAIN 0.97
+#define MOST 2.0
 
 /* What of it is not covered by what moves as it is, which takes NCCL some launches more. */
 static double seconds_coding(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
@@ -45,7 +46,7 @@ static bool add_wire(const struct plan *whole, struct coll_step *step, unsigned 
 /* Why not; NULL: it is compressed. Says what NCCL is handed. */
 static const char *weigh(const struct coll_member *member, struct coll_step *step)
 {
-    double coded = 0, plain = member->cost.start;
+    double coded = 0, plain = member->cost.start, repair = 0;
     step->wire = 0;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         struct plan plan;
@@ -55,8 +56,13 @@ static const char *weigh(const struct coll_member *member, struct coll_step *ste
         if (step->pieces == 1 && !plan_cut(&plan, step, step->of[phase].level))
             return "does not shrink";
         coded += seconds_coded(member, step, &plan);
+        repair += (double)plan.raw * member->cost.repair;
     }
-    return member->forced || coded < GAIN * plain ? NULL : "the link is fast";
+    if (member->forced)
+        return NULL;
+    return coded >= GAIN * plain           ? "the link is fast"
+           : coded + repair > MOST * plain ? "what does not fit would take too long"
+                                           : NULL;
 }
 
 static bool takes_part(const struct coll_member *member, const struct coll_call *call, const char **reason)

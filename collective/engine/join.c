@@ -314,6 +314,12 @@ static void measure(struct joining *joinings, unsigned count)
     free(members);
 }
 
+/* GB/s */
+static double rate_of(double per_byte)
+{
+    return per_byte > 0 ? 1e-9 / per_byte : 0;
+}
+
 static void finish(struct joining *joining)
 {
     struct coll_member *member = joining->member;
@@ -335,8 +341,9 @@ static void finish(struct joining *joining)
     char watched[64], peer[160];
     watch_describe(member, watched, sizeof(watched));
     peer_describe(member, peer, sizeof(peer));
-    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s%s", member->cost.start * 1e6,
-             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched, peer);
+    snprintf(what->why, sizeof(what->why),
+             "%.1f us and %.2f GB/s to each other rank, %.2f GB/s of what does not fit, %s%s", member->cost.start * 1e6,
+             rate_of(member->cost.per_byte), rate_of(member->cost.repair), watched, peer);
 }
 
 void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,

@@ -9,15 +9,19 @@ enum { MOST = 4 << 20 };
 struct link {
     uint32_t fs[3]; /* a byte, of each rank */
     size_t count;
+    uint32_t ring_fs; /* of what does not fit */
     const char *reason;
 };
 
 static const struct link links[] = {
-    {{400000, 400000, 400000}, 1 << 20, "the last: compressed"}, /* 2.5 GB/s */
-    {{400000, 400000, 400000}, 40000, "raw: the link is fast"},  /* too little for what the codec's launches take */
-    {{2700, 2700, 2700}, MOST, "raw: the link is fast"},         /* NVLink */
-    {{400000, 400000, 2700}, MOST, "raw: the link is fast"},     /* the fastest counts for all */
-    {{4000000, 400000, 1000000}, MOST, "the last: compressed"},  {{0, 0, 0}, MOST, "raw: the link is fast"},
+    {{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, /* 2.5 GB/s */
+    {{400000, 400000, 400000}, 40000, 0, "raw: the link is fast"},  /* too little for what the codec's launches take */
+    {{2700, 2700, 2700}, MOST, 0, "raw: the link is fast"},         /* NVLink */
+    {{400000, 400000, 2700}, MOST, 0, "raw: the link is fast"},     /* the fastest counts for all */
+    {{4000000, 400000, 1000000}, MOST, 0, "the last: compressed"},
+    {{0, 0, 0}, MOST, 0, "raw: the link is fast"},
+    {{400000, 400000, 400000}, 1 << 20, 200000, "the last: compressed"}, /* of two other ranks */
+    {{400000, 400000, 400000}, 1 << 20, 1000000, "raw: what does not fit would take too long"},
 };
 
 static void gather(struct rank *rank)
@@ -38,6 +42,7 @@ static void gather(struct rank *rank)
 START_TEST(the_link_decides)
 {
     setenv("STRAIT_COLL", "auto", 1);
+    fake_gpu.ring_fs = links[_i].ring_fs;
     for (int rank = 0; rank < 3; rank++) {
         fake_gpu.link_ns[rank] = 10000;
         fake_gpu.link_fs[rank] = links[_i].fs[rank];
