@@ -10,6 +10,8 @@
 #define CODEC_PER_SECOND 1.0e12
 /* Another operation of NCCL's behind one on the same stream. */
 #define NCCL_SECONDS 15e-6
+/* Of what NCCL takes, where messages are shortest (FP32 that was BF16). */
+#define SAVED_MOST 0.65
 /* That much less time, or it is not worth it; and what does not fit may take that much more. */
 #define GAIN 0.97
 #define MOST 2.0
@@ -27,6 +29,14 @@ static double seconds_coded(const struct coll_member *member, const struct coll_
 {
     const uint64_t bytes = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
     return member->cost.start + (double)bytes * member->cost.per_byte + seconds_coding(member, step, plan);
+}
+
+/* Not even without a coder at all would it pay: so are nearly all calls where links are fast, and of a small one a
+ * plan alone takes a percent of its time. */
+static bool is_short(const struct coll_member *member, const struct coll_call *call)
+{
+    const double bytes = (double)call->count * (call->type == COLL_FP32 ? 4 : 2);
+    return !member->forced && SAVED_MOST * bytes * member->cost.per_byte < 2 * NCCL_SECONDS;
 }
 
 /* False: a piece goes raw. */
@@ -128,6 +138,10 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
         return true;
     if (!takes_part(member, call, reason))
         return false;
+    if (is_short(member, call)) {
+        *reason = "the link is fast";
+        return false;
+    }
     if (!plan_of(&plan, member, call, 0, 0)) {
         *reason = "too small or too large";
         return false;
