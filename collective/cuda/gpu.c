@@ -247,11 +247,6 @@ static bool exchange(const struct gpu_exchange *what, coll_stream stream)
     return good(exchange_launch(what, stream));
 }
 
-static bool make_void(const struct gpu_void *what, coll_stream stream)
-{
-    return good(control_void(what, stream));
-}
-
 static bool verify(const struct gpu_verify *what, coll_stream stream)
 {
     return good(control_verify(what, stream));
@@ -294,7 +289,6 @@ const struct gpu_ops *cuda_gpu(void)
                                        .seal = seal,
                                        .check = check,
                                        .exchange = exchange,
-                                       .make_void = make_void,
                                        .verify = verify,
                                        .reduce = reduce,
                                        .peer = &cuda_gpu_peer};

@@ -94,8 +94,8 @@ struct gpu_seal {
     struct exchange_job job, *place;
 };
 
-/* Looks which of the messages did not fit, and reports it. A head that is not whole is a failure, after which nothing
- * waits any more. */
+/* Looks which of the messages did not fit, and reports it: these are no chunks from now on, so that they are not
+ * decoded. A head that is not whole is a failure, after which nothing waits any more. */
 struct gpu_check {
     struct message_list list; /* received; count 0: none */
     const uint8_t *own;       /* the head of one that was sent, or NULL */
@@ -119,12 +119,6 @@ struct gpu_exchange {
     uint64_t patience_ns, pair_patience_ns; /* without that anything moves */
     uint32_t count;                         /* of jobs */
     enum exchange_kind kind;
-};
-
-/* Before decoding: what was moved as it is is no chunk any more, so that it is not decoded. */
-struct gpu_void {
-    struct message_list list;
-    const uint32_t *found;
 };
 
 /* After decoding: what was not moved as it is has to be right. */
@@ -171,7 +165,6 @@ struct gpu_ops {
     bool (*seal)(const struct gpu_seal *seal, coll_stream stream);
     bool (*check)(const struct gpu_check *check, coll_stream stream);
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);
-    bool (*make_void)(const struct gpu_void *what, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);
     bool (*reduce)(const struct coll_reduce *reduce, coll_stream stream);
     const struct gpu_peer_ops *peer;

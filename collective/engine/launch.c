@@ -172,9 +172,8 @@ static bool decode(const struct coll_step *step, const struct plan *plan, uint8_
 {
     const struct gpu_ops *gpu = step->member->gpu;
     const struct strait_run run = run_of(step, plan, memory, step->tail);
-    const struct gpu_void no_chunks = {received_list(plan, memory), plan_found(plan, memory)};
     struct codec_list list;
-    if (!gpu->make_void(&no_chunks, step->call.stream) || !plan_list(&list, plan, memory, false))
+    if (!plan_list(&list, plan, memory, false))
         return false;
     const struct gpu_verify verify = {received_list(plan, memory), (void *)(memory + plan->results_at),
                                       plan_found(plan, memory), step->member->mail};

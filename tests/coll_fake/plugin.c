@@ -276,7 +276,6 @@ static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_
 KERNEL(seal, gpu_seal)
 KERNEL(check, gpu_check)
 KERNEL(exchange, gpu_exchange)
-KERNEL(make_void, gpu_void)
 KERNEL(verify, gpu_verify)
 KERNEL(reduce, coll_reduce)
 
@@ -365,7 +364,6 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .seal = seal,
                                    .check = check,
                                    .exchange = exchange,
-                                   .make_void = make_void,
                                    .verify = verify,
                                    .reduce = reduce,
                                    .peer = &peer_ops};
