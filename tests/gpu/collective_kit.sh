@@ -29,13 +29,13 @@ for program in "$build/tests/gpu_collective_calls" "$build/tests/gpu_collective_
 done
 copy "$nccl_tests/verifiable/libverifiable.so.0" "$kit/lib/programs"
 copy "$build/bench/libstrait-nccl-tests-data.so" "$kit/lib/programs"
-for library in "$build"/collective/libstrait-coll*.so.0 "$build"/kernels/libstrait-c[ou]d*.so.0 \
+for library in "$build"/collective/libstrait-coll*.so.0 "$build"/kernels/libstrait-codec.so.0 "$build"/kernels/libstrait-cuda.so.0 \
     $(needs "$build/kernels/libstrait-codec.so.0" | grep protobuf-c); do
     copy "$library" "$kit/lib"
 done
 if [ -n "$before" ]; then
     mkdir -p "$kit/before"
-    for library in "$before"/collective/libstrait-coll*.so.0 "$before"/kernels/libstrait-c[ou]d*.so.0; do
+    for library in "$before"/collective/libstrait-coll*.so.0 "$before"/kernels/libstrait-codec.so.0 "$before"/kernels/libstrait-cuda.so.0; do
         copy "$library" "$kit/before"
     done
 fi
