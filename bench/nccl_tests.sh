@@ -10,8 +10,8 @@
 #             NCCL alone and some way in turn, all else (graphs, all types) for its results alone: small
 #   OPS       of those below: all             ROUNDS  that each is run with and without, in turn: 1
 #   GPUS      2                               ITERS   of nccl-tests, -n: 20
-#   CYCLES    of all sizes in each run: 1     BYTES   the largest size: 512M
-#   WAYS      plain: NCCL alone; strait: with the library, set as the environment says; auto, compress, raw: with this
+#   CYCLES    of all sizes in each run: 1     BYTES   the largest size: 512M; FIRST, the smallest: 4
+#   WAYS      plain: NCCL alone; again: the same, to see what is noise; strait: with the library, set as the environment says; auto, compress, raw: with this
 #             STRAIT_COLL. Of compress one round is enough: "plain strait"
 #   DATA      libstrait-nccl-tests-data.so: values that can be compressed in all_gather, alltoall and sendrecv, where
 #             nccl-tests has some that cannot, and the same ones in every round; none: those of nccl-tests
@@ -49,9 +49,12 @@ failed=0
 # once OP CASE WAY ROUND OPTION...: one program; its output is $out/OP.CASE.WAY.ROUND.log, its errors .err beside it.
 once() {
     local op=$1 name=$1.$2.$3.$4 preload=${DATA:-} set_way code
-    [ "$3" = plain ] || preload=$library${DATA:+ $DATA}
     case $3 in
-    plain | strait) set_way=STRAIT_COLL_PRINT=1 ;;
+    plain | again) ;;
+    *) preload=$library${DATA:+ $DATA} ;;
+    esac
+    case $3 in
+    plain | again | strait) set_way=STRAIT_COLL_PRINT=1 ;;
     *) set_way=STRAIT_COLL=$3 ;;
     esac
     shift 4
@@ -89,7 +92,7 @@ both() {
 matrix() {
     local most=${BYTES:-512M} every ragged five="-b 64K -e 256M -f 8"
     local threads="-t $gpus -g 1" iters="-n ${ITERS:-20} -w 2 -c 1"
-    every="-b 4 -e $most -f 8" ragged="-b 1 -e $most -f 8"
+    every="-b ${FIRST:-4} -e $most -f 8" ragged="-b 1 -e $most -f 8"
     for op in $all_ops; do
         # shellcheck disable=SC2086
         both "$op" bfloat16-threads -d bfloat16 $threads $every $iters -N "${CYCLES:-1}"
@@ -140,8 +143,8 @@ run() { # TESTS LIBRARY
     esac
     for way in $ways; do
         case $way in
-        plain | strait | raw | auto | compress) ;;
-        *) fail "WAYS: '$way' is none of plain, strait, raw, auto, compress" ;;
+        plain | again | strait | raw | auto | compress) ;;
+        *) fail "WAYS: '$way' is none of plain, again, strait, raw, auto, compress" ;;
         esac
     done
     [ "${ways#plain}" != "" ] || fail "WAYS: NCCL alone is nothing to compare with"

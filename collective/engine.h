@@ -30,10 +30,11 @@ struct coll_phase {
 struct coll_step {
     struct coll_member *member;
     struct coll_call call;
-    unsigned phases; /* how often it is encoded, moved and decoded */
-    unsigned phase;  /* which of them is next, from 0 on */
-    unsigned pieces; /* of its messages; 1: they are not cut */
-    uint64_t wire;   /* bytes that NCCL is handed */
+    unsigned phases;     /* how often it is encoded, moved and decoded */
+    unsigned phase;      /* which of them is next, from 0 on */
+    unsigned pieces;     /* of its messages; 1: they are not cut */
+    uint32_t head, tail; /* pages that are left as they are before and behind what is coded; then it is one piece */
+    uint64_t wire;       /* bytes that NCCL is handed */
     struct coll_phase of[COLL_PHASES_MAX];
     bool peer; /* it goes by the wire `peer`, in one phase: what is below is not used */
     unsigned piece;
@@ -65,7 +66,7 @@ struct coll_engine_ops {
     coll_result (*encode)(struct coll_step *steps, unsigned count);
     coll_result (*move)(struct coll_step *steps, unsigned count);
     coll_result (*decode)(struct coll_step *steps, unsigned count);
-    /* All three of them at once, of a step that has pieces and is alone. */
+    /* All three of them at once, of a step that is alone and has pieces, a head or a tail. */
     coll_result (*pass)(struct coll_step *steps, unsigned count);
     /* COLL_SUCCESS, or what went wrong with it since. */
     coll_result (*error)(struct coll_member *member);
@@ -77,7 +78,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 3u
+#define COLL_ENGINE_VERSION 4u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL; NULL: why it cannot be used is in `why`. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

@@ -43,7 +43,9 @@ static void settle_all(coll_result result)
 {
     struct coll_pending made;
     const size_t most = coll_pending_count();
-    struct coll_joining *joinings = calloc(most > 0 ? most : 1, sizeof(*joinings));
+    if (most == 0) /* of most groups */
+        return;
+    struct coll_joining *joinings = calloc(most, sizeof(*joinings));
     unsigned count = 0;
     while (coll_pending_take(&made))
         if (is_good(result) && joinings != NULL && settle(made, result, &joinings[count]))

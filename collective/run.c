@@ -46,10 +46,16 @@ static coll_result run(part *what, struct coll_step *steps, unsigned count)
     return coll_left(what(steps, count));
 }
 
+/* Its coding and moving overlap; those of groups have nothing of the kind. */
+static bool is_cut(const struct coll_step *step)
+{
+    return step->pieces > 1 || step->head > 0 || step->tail > 0;
+}
+
 static coll_result run_phase(struct coll_step *steps, unsigned count)
 {
     const struct coll_engine_ops *engine = coll_engine();
-    if (steps[0].pieces > 1) /* which those of groups have not */
+    if (is_cut(&steps[0]))
         return run(engine->pass, steps, 1);
     coll_result result = run(engine->encode, steps, count);
     if (result == COLL_SUCCESS)

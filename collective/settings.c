@@ -44,6 +44,27 @@ static unsigned choice(const char *name, const char *const words[], unsigned cou
     return 0;
 }
 
+/* A number, HEAD+TAIL, or the word. */
+static struct coll_pieces pieces_of(const char *name)
+{
+    enum { MOST = 8, LARGEST = 1 << 20 };
+    const char *value = setting(name);
+    struct coll_pieces pieces = {0};
+    int end = 0;
+    if (value == NULL || strcmp(value, "auto") == 0)
+        return pieces;
+    if (sscanf(value, "%9u+%9u%n", &pieces.head, &pieces.tail, &end) == 2 && value[end] == '\0' &&
+        pieces.head <= LARGEST && pieces.tail <= LARGEST) {
+        pieces.given = 1;
+        return pieces;
+    }
+    if (sscanf(value, "%9u%n", &pieces.count, &end) == 1 && value[end] == '\0' && pieces.count >= 1 &&
+        pieces.count <= MOST)
+        return (struct coll_pieces){.count = pieces.count};
+    coll_say("%s=%s is not understood: taken as auto", name, value);
+    return (struct coll_pieces){0};
+}
+
 static bool is_known(const char *variable, size_t size)
 {
     for (unsigned i = 0; i < name_count; i++)
@@ -70,7 +91,6 @@ struct coll_settings coll_settings_read(void)
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
     static const char *const wires[] = {"nccl", "auto", "peer"};
-    static const char *const counts[] = {"1", "2", "3", "4", "5", "6", "7", "8"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
         .raw = mode == 0,
@@ -78,7 +98,7 @@ struct coll_settings coll_settings_read(void)
         .off = mode == 3,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
-        .pieces = 1 + choice("STRAIT_COLL_PIECES", counts, 8),
+        .pieces = pieces_of("STRAIT_COLL_PIECES"),
         .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),

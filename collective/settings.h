@@ -5,7 +5,9 @@
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
  *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
  *   STRAIT_COLL_PARTS  1: all_reduce of two ranks goes in parts, as that of more does
- *   STRAIT_COLL_PIECES  1 (the default) to 8: into so many messages are cut that are in no group
+ *   STRAIT_COLL_PIECES  how operations that are in no group overlap coding with moving. auto (the default): large ones
+ *                      have a head and a tail that are left as they are, HEAD+TAIL: all have, of so many KiB; 2 to 8:
+ *                      so many messages, 1: not at all
  *   STRAIT_COLL_WIRE   nccl (the default), peer: ranks that can reach each other's memory do that, auto: where it is
  *                      faster
  *   STRAIT_COLL_PEER   how they do it, for measuring (engine/peer_plan.h)
@@ -15,12 +17,19 @@
 #define STRAIT_COLLECTIVE_SETTINGS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_AUTO, COLL_WIRE_PEER };
 
+struct coll_pieces {
+    uint32_t count; /* of messages; 0: one, and what is before and behind it is left as it is */
+    uint32_t given; /* not 0: that is `head` and `tail`, KiB; else it follows from the size */
+    uint32_t head, tail;
+};
+
 struct coll_settings {
     bool off, raw, forced, ring, pairs, parts, print;
-    unsigned pieces;
+    struct coll_pieces pieces;
     enum coll_wire wire;
     const char *peer;    /* tuning of that wire; NULL: as it is */
     const char *library; /* NULL: not named */

@@ -13,7 +13,8 @@ struct tracked {
     struct coll_counts counts;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Threads that drive a GPU each call at the same time: who would sleep is woken too late for a call of microseconds. */
+static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static struct tracked *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;

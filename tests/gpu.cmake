@@ -67,6 +67,19 @@ if(STRAIT_HAVE_CUDA)
         LABELS collective TIMEOUT 240
         ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
 
+    # What calls cost that are passed on. On fake GPUs only to see that it runs.
+    add_executable(gpu_collective_calls gpu/collective_calls.c gpu/collective_nccl.c)
+    target_link_libraries(gpu_collective_calls PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
+        ${CMAKE_DL_LIBS})
+    add_executable(fake_collective_calls gpu/collective_calls.c gpu/collective_nccl.c coll_engine/cudart.c)
+    target_include_directories(fake_collective_calls PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(fake_collective_calls PRIVATE strait_test_support strait-coll-fake-gpu Threads::Threads
+        ${CMAKE_DL_LIBS})
+    add_dependencies(fake_collective_calls strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
+    strait_add_test(coll_calls_program COMMAND fake_collective_calls $<TARGET_FILE:strait-coll-tested>
+        $<TARGET_FILE:strait-coll-fake-nccl> 1 2 LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_COLL=auto;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+
     strait_add_test(gpu_collective_pytorch COMMAND ${PROJECT_SOURCE_DIR}/examples/collective_pytorch.sh
         $<TARGET_FILE:strait-coll> LABELS gpu TIMEOUT 300)
 endif()

@@ -350,7 +350,8 @@ START_TEST(pieces_are_all_of_it)
     uint64_t seen = 0;
     for (unsigned piece = 0; piece < pieces; piece++) {
         struct plan plan;
-        ck_assert(plan_of(&plan, &member, &call, 0, 0) && plan_cut(&plan, piece, pieces, 0));
+        const struct coll_step step = {.pieces = pieces, .piece = piece};
+        ck_assert(plan_of(&plan, &member, &call, 0, 0) && plan_cut(&plan, &step, 0));
         for (uint32_t i = 0; i < 3; i++) {
             ck_assert(plan_source(&plan, i) == send + 2 * (i * call.count + seen));
             ck_assert(plan_target(&plan, NULL, i) == receive + 2 * (i * call.count + seen));
@@ -360,6 +361,39 @@ START_TEST(pieces_are_all_of_it)
         seen += plan.call.count;
     }
     ck_assert_uint_eq(seen, call.count);
+}
+END_TEST
+
+/* Pages of a head and of a tail; a last page that is not whole belongs to the tail, if there is one. */
+START_TEST(heads_and_tails_are_what_is_not_coded)
+{
+    static const uint32_t ends[][2] = {{1, 2}, {3, 0}, {0, 1}, {5, 1}};
+    enum { PAGE = 16384, REST = 5 };
+    const struct coll_member member = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
+    static uint8_t send[1], receive[1];
+    const struct coll_call call = {.operation = COLL_REDUCE_SCATTER,
+                                   .send = send,
+                                   .receive = receive,
+                                   .count = PAGE * 7 + REST,
+                                   .type = COLL_BF16};
+    const struct coll_step step = {.pieces = 1, .head = ends[_i][0], .tail = ends[_i][1]};
+    struct plan plan, whole;
+    ck_assert(plan_of(&plan, &member, &call, 0, 0));
+    whole = plan;
+    ck_assert(plan_cut(&plan, &step, 0) && plan_measure(&plan, &member));
+    const struct plan_bare *head = &plan.bare[PLAN_HEAD], *tail = &plan.bare[PLAN_TAIL];
+    ck_assert_uint_eq(head->count, step.head * PAGE);
+    ck_assert_uint_eq(tail->count, step.tail > 0 ? step.tail * PAGE + REST : 0);
+    ck_assert_uint_eq(head->count + plan.call.count + tail->count, call.count);
+    ck_assert(head->from == 0 && tail->from == call.count - tail->count);
+    ck_assert(plan_source(&plan, 2) == send + 2 * (2 * call.count + head->count));
+    ck_assert((plan.shape.tail_at != 0) == (step.tail == 0));
+    ck_assert_uint_eq(plan_wire(&plan), 2 * (plan.shape.message + head->bytes + tail->bytes));
+    ck_assert_uint_gt(plan_wire(&plan), plan_wire(&whole));
+    /* What comes of them has a place of its own. */
+    ck_assert(head->at >= plan.rest_at && tail->at >= head->at + 3 * head->stride &&
+              plan.found_at >= tail->at + 3 * tail->stride);
+    ck_assert(head->stride >= head->bytes && tail->stride >= tail->bytes);
 }
 END_TEST
 
@@ -406,6 +440,7 @@ int main(void)
     tcase_add_loop_test(tests, all_reduce_of_many_scatters_sums_and_gathers_them, 0, 6 * 5);
     tcase_add_loop_test(tests, plans_place_everything_apart, 0, COUNT(plans));
     tcase_add_loop_test(tests, pieces_are_all_of_it, 0, 7);
+    tcase_add_loop_test(tests, heads_and_tails_are_what_is_not_coded, 0, 4);
     tcase_add_test(tests, keys_differ_by_peer_direction_phase_and_type);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);

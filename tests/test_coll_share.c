@@ -82,8 +82,8 @@ enum { RANKS = 3, ISSUED = 20000, KEY = 0 };
 struct common {
     _Atomic int ready;
     _Atomic uint64_t issued[RANKS];
-    unsigned char levels[RANKS][ISSUED];
-    struct kinds kinds; /* the last */
+    unsigned char levels[RANKS][ISSUED]; /* and whether it is cut */
+    struct kinds kinds;                  /* the last */
 };
 
 static struct common *common_make(void)
@@ -140,9 +140,9 @@ static void issue_all(struct common *common, int rank)
     while (common->ready < RANKS)
         usleep(100);
     for (uint64_t i = 0; i < ISSUED; i++) {
-        const struct issued issued = kinds_issue(member, KEY);
+        const struct issued issued = kinds_issue(member, KEY, false);
         require(issued.index == i);
-        common->levels[rank][i] = (unsigned char)issued.level;
+        common->levels[rank][i] = (unsigned char)(2 * issued.level + issued.cut);
         common->issued[rank] = i + 1;
         for (const uint64_t all = issued_by_all(common); told < all && rand_r(&speed) % 100 > 0; told++)
             if (told % 700 < 3)
@@ -168,8 +168,31 @@ START_TEST(ranks_get_the_same_level_for_an_operation)
     for (int rank = 1; rank < RANKS; rank++)
         ck_assert_mem_eq(common->levels[rank], common->levels[0], ISSUED);
     for (unsigned i = 0; i < ISSUED; i++)
-        raised += common->levels[0][i] > 0;
+        raised += common->levels[0][i] > 1;
     ck_assert_uint_gt(raised, 0);
+    ck_assert_uint_eq(common->levels[0][KINDS_ALONE - 1] % 2, 0);
+    ck_assert_uint_eq(common->levels[0][ISSUED - 1] % 2, 1);
+}
+END_TEST
+
+/* The last rank has one of its first operations in a group, or is late with them. */
+START_TEST(what_a_rank_begins_in_groups_is_not_cut)
+{
+    struct common *common = common_make();
+    struct coll_member *first = member_make(common, 0), *second = member_make(common, 1),
+                       *last = member_make(common, 2);
+    for (int i = 0; i < 2 * KINDS_ALONE; i++) {
+        ck_assert(!kinds_issue(first, KEY, false).cut);
+        ck_assert(!kinds_issue(second, KEY, false).cut);
+    }
+    for (int i = 0; i < 2 * KINDS_ALONE; i++)
+        ck_assert(!kinds_issue(last, KEY, _i == 1 && i == KINDS_ALONE - 1).cut);
+    ck_assert(kinds_issue(first, KEY, false).cut == (_i == 0));
+    ck_assert(kinds_issue(last, KEY, false).cut == (_i == 0));
+    ck_assert(!kinds_issue(second, KEY, true).cut); /* it knows of itself */
+    member_free(first);
+    member_free(second);
+    member_free(last);
 }
 END_TEST
 
@@ -184,14 +207,14 @@ START_TEST(a_process_may_end_with_the_lock_held)
     ck_assert_int_eq(end_of(pid), 256 + SIGKILL);
     struct coll_member *member = member_make(common, 0);
     for (uint64_t i = 0; i < 3; i++)
-        ck_assert_uint_eq(kinds_issue(member, KEY).index, i);
+        ck_assert_uint_eq(kinds_issue(member, KEY, false).index, i);
     member_free(member);
 }
 END_TEST
 
 /* ---- Rings ------------------------------------------------------------------------------------------------------- */
 
-enum { TURNS = 40, STEPS = 3, BYTES_MAX = 9 << 20, BLOCKS_MAX = 64 };
+enum { TURNS = 40, STEPS = 3, BYTES_MAX = 9 << 20, BLOCKS_MAX = 128 };
 
 struct side {
     struct ring_set rings;
@@ -239,7 +262,7 @@ static void fill(struct step *step, unsigned turn, unsigned number, unsigned me)
 /* Heads come by NCCL; here by what everybody knows. `next`: of every rank. */
 static void seal(struct step *step, const struct side *side, uint64_t next[RANKS])
 {
-    const uint64_t slots = (step->drawn.bytes + side->rings.slot_bytes - 1) / side->rings.slot_bytes;
+    const uint64_t slots = ring_slots(&side->rings, step->drawn.bytes);
     for (unsigned from = 0; from < RANKS; from++) {
         bool any = false;
         for (unsigned to = 0; to < RANKS; to++) {
@@ -276,7 +299,7 @@ static struct exchange_job job_of(struct step *step)
 static void run(const struct gpu_exchange *call)
 {
     struct exchange_block blocks[BLOCKS_MAX];
-    const uint32_t count = (RANKS - 1) * call->rings.teams;
+    const uint32_t count = ring_blocks(&call->rings);
     bool over[BLOCKS_MAX] = {false};
     for (uint32_t i = 0; i < count; i++)
         blocks[i] = exchange_begin(call, i);
@@ -391,6 +414,7 @@ int main(void)
     tcase_add_test(tests, other_processes_find_the_memory);
     tcase_add_test(tests, what_is_not_the_memory_is_not_taken_for_it);
     tcase_add_test(tests, ranks_get_the_same_level_for_an_operation);
+    tcase_add_loop_test(tests, what_a_rank_begins_in_groups_is_not_cut, 0, 2);
     tcase_add_test(tests, a_process_may_end_with_the_lock_held);
     tcase_add_test(tests, values_go_from_process_to_process);
     tcase_add_test(tests, rings_are_cut_alike_for_any_number_of_ranks);

@@ -182,6 +182,20 @@ __device__ void report_overflow(const gpu_check &check)
     *reinterpret_cast<volatile uint64_t *>(&mail->reported) = number + 1;
 }
 
+__device__ void clear_header(uint8_t *chunk)
+{
+    for (uint32_t i = 0; i < STRAIT_CHUNK_HEADER_BYTES / 16; i++)
+        reinterpret_cast<uint4 *>(chunk)[i] = make_uint4(0, 0, 0, 0);
+}
+
+__device__ void clear_chunks(const message_list &list, uint32_t i)
+{
+    uint8_t *message = list.base + i * list.stride;
+    if (list.tail_at != 0)
+        clear_header(message + list.tail_at);
+    clear_header(message + list.main_at);
+}
+
 __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
 {
     __shared__ unsigned long long need;
@@ -199,6 +213,8 @@ __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
         found |= has_overflow(head);
         check.found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
         atomicMax(&need, static_cast<unsigned long long>(head->most));
+        if (check.found[i] != MESSAGE_FITS)
+            clear_chunks(check.list, i);
     }
     if (threadIdx.x == 0 && check.own != nullptr) {
         const message_head *own = reinterpret_cast<const message_head *>(check.own);
@@ -219,24 +235,6 @@ __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
 
 // ---- Decoding -------------------------------------------------------------------------------------------------------
 
-__device__ void clear_header(uint8_t *chunk)
-{
-    for (uint32_t i = 0; i < STRAIT_CHUNK_HEADER_BYTES / 16; i++)
-        reinterpret_cast<uint4 *>(chunk)[i] = make_uint4(0, 0, 0, 0);
-}
-
-__global__ void __launch_bounds__(THREADS) void_kernel(const gpu_void what)
-{
-    for (uint32_t i = threadIdx.x; i < what.list.count; i += THREADS) {
-        if (is_skipped(what.list, i) || what.found[i] == 0)
-            continue;
-        uint8_t *message = what.list.base + i * what.list.stride;
-        if (what.list.tail_at != 0)
-            clear_header(message + what.list.tail_at);
-        clear_header(message + what.list.main_at);
-    }
-}
-
 __global__ void __launch_bounds__(THREADS) verify_kernel(const gpu_verify verify)
 {
     const uint32_t parts = parts_of(verify.list), skipped = verify.list.skip < verify.list.count;
@@ -251,8 +249,7 @@ __global__ void __launch_bounds__(THREADS) verify_kernel(const gpu_verify verify
 
 cudaError_t control_prepare(void)
 {
-    const void *const kernels[] = {(const void *)seal_kernel, (const void *)check_kernel, (const void *)void_kernel,
-                                   (const void *)verify_kernel};
+    const void *const kernels[] = {(const void *)seal_kernel, (const void *)check_kernel, (const void *)verify_kernel};
     return load_kernels(kernels);
 }
 
@@ -265,12 +262,6 @@ cudaError_t control_seal(const struct gpu_seal *seal, cudaStream_t stream)
 cudaError_t control_check(const struct gpu_check *check, cudaStream_t stream)
 {
     check_kernel<<<1, THREADS, 0, stream>>>(*check);
-    return cudaGetLastError();
-}
-
-cudaError_t control_void(const struct gpu_void *what, cudaStream_t stream)
-{
-    void_kernel<<<1, THREADS, 0, stream>>>(*what);
     return cudaGetLastError();
 }
 

@@ -14,7 +14,6 @@ extern "C" {
 cudaError_t control_prepare(void);
 cudaError_t control_seal(const struct gpu_seal *seal, cudaStream_t stream);
 cudaError_t control_check(const struct gpu_check *check, cudaStream_t stream);
-cudaError_t control_void(const struct gpu_void *what, cudaStream_t stream);
 cudaError_t control_verify(const struct gpu_verify *verify, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// The kernels of collective/engine/exchange.h: one thread block for each team of each ring.
+// The kernels of collective/engine/exchange.h: one thread block for each team at each end of a ring.
 //
 // Memory of the host is read and written by 16 bytes, as volatile or behind fences for the whole system: what is in it
 // changes while a kernel runs, and a cache may have what was there before. All threads of a block store, then meet, and
@@ -218,6 +218,6 @@ cudaError_t exchange_prepare(void)
 
 cudaError_t exchange_launch(const struct gpu_exchange *exchange, cudaStream_t stream)
 {
-    exchange_kernel<<<(exchange->rings.ranks - 1) * exchange->rings.teams, THREADS, 0, stream>>>(*exchange);
+    exchange_kernel<<<ring_blocks(&exchange->rings), THREADS, 0, stream>>>(*exchange);
     return cudaGetLastError();
 }

@@ -37,6 +37,14 @@ static const struct strait_codec *codec(void)
     return strait_codec_get("cuda");
 }
 
+static unsigned multiprocessors(void)
+{
+    int device, count = 0;
+    return good(cudaGetDevice(&device)) && good(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device))
+               ? (unsigned)count
+               : 0;
+}
+
 static bool prepare(void)
 {
     return good(control_prepare()) && good(exchange_prepare()) && good(coll_reduce_prepare());
@@ -230,6 +238,12 @@ static bool copy(void *dst, const void *src, size_t size, coll_stream stream)
     return good(cudaMemcpyAsync(dst, src, size, cudaMemcpyDefault, stream));
 }
 
+static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t size, size_t rows,
+                      coll_stream stream)
+{
+    return good(cudaMemcpy2DAsync(dst, dst_stride, src, src_stride, size, rows, cudaMemcpyDefault, stream));
+}
+
 static bool seal(const struct gpu_seal *what, coll_stream stream)
 {
     return good(control_seal(what, stream));
@@ -243,11 +257,6 @@ static bool check(const struct gpu_check *what, coll_stream stream)
 static bool exchange(const struct gpu_exchange *what, coll_stream stream)
 {
     return good(exchange_launch(what, stream));
-}
-
-static bool make_void(const struct gpu_void *what, coll_stream stream)
-{
-    return good(control_void(what, stream));
 }
 
 static bool verify(const struct gpu_verify *what, coll_stream stream)
@@ -265,6 +274,7 @@ const struct gpu_ops *cuda_gpu(void)
     static const struct gpu_ops ops = {.trouble = trouble,
                                        .host = host,
                                        .codec = codec,
+                                       .multiprocessors = multiprocessors,
                                        .prepare = prepare,
                                        .enter = enter,
                                        .leave = leave,
@@ -288,10 +298,10 @@ const struct gpu_ops *cuda_gpu(void)
                                        .event_seconds = event_seconds,
                                        .zero = zero,
                                        .copy = copy,
+                                       .copy_rows = copy_rows,
                                        .seal = seal,
                                        .check = check,
                                        .exchange = exchange,
-                                       .make_void = make_void,
                                        .verify = verify,
                                        .reduce = reduce,
                                        .peer = &cuda_gpu_peer};

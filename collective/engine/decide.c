@@ -1,5 +1,6 @@
 #include "collective/engine/decide.h"
 
+#include "collective/engine/bare.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/phase.h"
 #include "collective/engine/plan.h"
@@ -7,15 +8,35 @@
 /* What the codec takes, on the safe side: launches of a step, and raw bytes a second each way. */
 #define CODEC_SECONDS    80e-6
 #define CODEC_PER_SECOND 1.0e12
-/* That much less time, or it is not worth it. */
+/* Another operation of NCCL's behind one on the same stream. */
+#define NCCL_SECONDS 15e-6
+/* Of what NCCL takes, where messages are shortest (FP32 that was BF16). */
+#define SAVED_MOST 0.65
+/* That much less time, or it is not worth it; and what does not fit may take that much more. */
 #define GAIN 0.97
+#define MOST 2.0
 
-/* Of the link as it was measured, the same on all ranks: a phase's own time, and what NCCL takes for as much. */
-static double seconds_coded(const struct coll_member *member, const struct plan *plan)
+/* What of it is not covered by what moves as it is, which takes NCCL some launches more. */
+static double seconds_coding(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
 {
     const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : member->ranks - 1;
-    return member->cost.start + (double)plan->shape.message * member->cost.per_byte + CODEC_SECONDS +
-           2 * others * raw / CODEC_PER_SECOND;
+    const double each = CODEC_SECONDS / 2 + others * raw / CODEC_PER_SECOND;
+    return (step->head > 0 ? NCCL_SECONDS : each) + (step->tail > 0 ? NCCL_SECONDS : each);
+}
+
+/* Of the link as it was measured, the same on all ranks: a phase's own time, and what NCCL takes for as much. */
+static double seconds_coded(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
+{
+    const uint64_t bytes = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
+    return member->cost.start + (double)bytes * member->cost.per_byte + seconds_coding(member, step, plan);
+}
+
+/* Not even without a coder at all would it pay: so are nearly all calls where links are fast, and of a small one a
+ * plan alone takes a percent of its time. */
+static bool is_short(const struct coll_member *member, const struct coll_call *call)
+{
+    const double bytes = (double)call->count * (call->type == COLL_FP32 ? 4 : 2);
+    return !member->forced && SAVED_MOST * bytes * member->cost.per_byte < 2 * NCCL_SECONDS;
 }
 
 /* False: a piece goes raw. */
@@ -23,25 +44,35 @@ static bool add_wire(const struct plan *whole, struct coll_step *step, unsigned 
 {
     for (unsigned piece = 0; piece < step->pieces; piece++) {
         struct plan plan = *whole;
-        if (!plan_cut(&plan, piece, step->pieces, step->of[phase].level))
+        struct coll_step part = *step;
+        part.piece = piece;
+        if (!plan_cut(&plan, &part, step->of[phase].level))
             return false;
         step->wire += plan_wire(&plan);
     }
     return true;
 }
 
-/* Why not; NULL: it is compressed. Adds what NCCL is handed. */
+/* Why not; NULL: it is compressed. Says what NCCL is handed. */
 static const char *weigh(const struct coll_member *member, struct coll_step *step)
 {
-    double coded = 0, plain = member->cost.start;
+    double coded = 0, plain = member->cost.start, repair = 0;
+    step->wire = 0;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         struct plan plan;
         if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level) || !add_wire(&plan, step, phase))
             return "does not shrink";
-        coded += seconds_coded(member, &plan);
         plain += (double)plan.raw * member->cost.per_byte;
+        if (step->pieces == 1 && !plan_cut(&plan, step, step->of[phase].level))
+            return "does not shrink";
+        coded += seconds_coded(member, step, &plan);
+        repair += (double)plan.raw * member->cost.repair;
     }
-    return member->forced || coded < GAIN * plain ? NULL : "the link is fast";
+    if (member->forced)
+        return NULL;
+    return coded >= GAIN * plain           ? "the link is fast"
+           : coded + repair > MOST * plain ? "what does not fit would take too long"
+                                           : NULL;
 }
 
 static bool takes_part(const struct coll_member *member, const struct coll_call *call, const char **reason)
@@ -69,23 +100,35 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
     return *reason == NULL;
 }
 
-/* The step counts as one of its kind from now on. */
+/* The step counts as one of its kind from now on. What is given by hand is for those who know how their ranks group. */
 static void issue(struct coll_member *member, struct coll_step *step)
 {
+    bool cut = member->host.settings.pieces.given != 0;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         const unsigned key = member_key(member, &step->call, phase);
-        const struct issued issued = kinds_issue(member, key);
+        const struct issued issued = kinds_issue(member, key, step->call.grouped);
         step->of[phase] = (struct coll_phase){.index = issued.index, .level = issued.level, .key = key};
+        cut |= issued.cut && phase == 0;
     }
+    if (!cut)
+        step->head = step->tail = 0;
 }
 
 /* Those of a group are under way together anyway. Parts of an all_reduce are as large in both phases. */
-static unsigned pieces_of(const struct coll_member *member, const struct plan *plan)
+static void cut(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
 {
-    const unsigned most = member->host.settings.pieces, pages = plan->shape.pages;
-    return plan->call.grouped || plan->skip == UINT32_MAX ? 1 : most < pages ? most : pages;
+    const unsigned most = member->host.settings.pieces.count, pages = plan->shape.pages;
+    step->pieces = 1;
+    if (plan->call.grouped || plan->skip == UINT32_MAX)
+        return;
+    if (most == 0)
+        bare_cut(member, plan, step);
+    else
+        step->pieces = most < pages ? most : pages;
 }
 
+/* What would not pay as tightly packed as can be pays at no level: such a call, as all are where the link is fast, is
+ * none of its kind, and takes no lock that other processes have. */
 bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason)
 {
@@ -95,12 +138,19 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
         return true;
     if (!takes_part(member, call, reason))
         return false;
+    if (is_short(member, call)) {
+        *reason = "the link is fast";
+        return false;
+    }
     if (!plan_of(&plan, member, call, 0, 0)) {
         *reason = "too small or too large";
         return false;
     }
-    *step = (struct coll_step){
-        .member = member, .call = *call, .phases = phase_count(member, call), .pieces = pieces_of(member, &plan)};
+    *step = (struct coll_step){.member = member, .call = *call, .phases = phase_count(member, call)};
+    cut(member, &plan, step);
+    *reason = weigh(member, step);
+    if (*reason != NULL)
+        return false;
     issue(member, step);
     *reason = weigh(member, step);
     return *reason == NULL;

@@ -2,8 +2,9 @@
  * and for tests (tests/coll_fake/exchange.c). It takes one step of one thread block at a time and never waits inside of
  * one.
  *
- * A step offers, if it can, one slot to a peer, and takes one from it. Two kernels are made of that, each of which
- * leaves out what the other one has done. When everything fitted they read a few words and are over.
+ * A block is at one end of a ring, with others of its team's slots: it offers slots to a peer or takes some from it,
+ * one in each step. So both directions go at once. Two kernels are made of that, each of which leaves out what the
+ * other one has done. When everything fitted they read a few words and are over.
  * - Behind NCCL, always: it knows from the heads of messages what did not fit, and moves what is left of it.
  * - Beside NCCL, for what a program has grouped: it learns the same from records, and moves all of it.
  *
@@ -108,11 +109,6 @@ EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struc
     return (sends ? exchange_has_bit(head->row, i) : job->found[i] == MESSAGE_OVERFLOWS) ? head->first : RING_NONE;
 }
 
-EXCHANGE_FN uint64_t exchange_slots(const struct gpu_exchange *call, const struct exchange_job *job)
-{
-    return (job->bytes + call->rings.slot_bytes - 1) / call->rings.slot_bytes;
-}
-
 /* Lowest message from side->end on: its first slot and its job, or what exchange_first has instead. */
 EXCHANGE_FN uint64_t exchange_lowest(const struct gpu_exchange *call, const struct exchange_block *block,
                                      const struct exchange_side *side, bool sends)
@@ -140,7 +136,7 @@ EXCHANGE_FN bool exchange_next(const struct gpu_exchange *call, const struct exc
         return false;
     side->job = &call->jobs[least & ((1u << EXCHANGE_JOB_BITS) - 1)];
     side->first = least >> EXCHANGE_JOB_BITS;
-    side->end = side->first + exchange_slots(call, side->job);
+    side->end = side->first + ring_slots(&call->rings, side->job->bytes);
     const uint32_t teams = call->rings.teams;
     side->next = side->first + (block->team + teams - side->first % teams) % teams;
     return true;
@@ -158,13 +154,13 @@ EXCHANGE_FN bool exchange_find(const struct gpu_exchange *call, const struct exc
 
 EXCHANGE_FN uint64_t exchange_at(const struct gpu_exchange *call, const struct exchange_side *side)
 {
-    return (side->next - side->first) * call->rings.slot_bytes;
+    return (side->next - side->first) * ring_cut(&call->rings, side->job->bytes);
 }
 
 EXCHANGE_FN uint64_t exchange_bytes(const struct gpu_exchange *call, const struct exchange_side *side)
 {
-    const uint64_t left = side->job->bytes - exchange_at(call, side);
-    return left < call->rings.slot_bytes ? left : call->rings.slot_bytes;
+    const uint64_t left = side->job->bytes - exchange_at(call, side), cut = ring_cut(&call->rings, side->job->bytes);
+    return left < cut ? left : cut;
 }
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
@@ -231,12 +227,14 @@ EXCHANGE_FN enum exchange_state exchange_try(const struct gpu_exchange *call, st
 EXCHANGE_FN struct exchange_block exchange_begin(const struct gpu_exchange *call, uint32_t number)
 {
     struct exchange_block block;
-    block.peer = number / call->rings.teams;
+    const uint32_t ends = ring_blocks(&call->rings) / 2, end = number % ends;
+    block.peer = end / call->rings.teams;
     block.peer += block.peer >= call->rings.rank;
-    block.team = number % call->rings.teams;
+    block.team = end % call->rings.teams;
     block.out.job = block.in.job = NULL;
     block.out.end = block.in.end = block.out.next = block.in.next = block.out.first = block.in.first = 0;
-    block.out.over = block.in.over = false;
+    block.out.over = number >= ends;
+    block.in.over = number < ends;
     return block;
 }
 

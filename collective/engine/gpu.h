@@ -94,8 +94,8 @@ struct gpu_seal {
     struct exchange_job job, *place;
 };
 
-/* Looks which of the messages did not fit, and reports it. A head that is not whole is a failure, after which nothing
- * waits any more. */
+/* Looks which of the messages did not fit, and reports it: these are no chunks from now on, so that they are not
+ * decoded. A head that is not whole is a failure, after which nothing waits any more. */
 struct gpu_check {
     struct message_list list; /* received; count 0: none */
     const uint8_t *own;       /* the head of one that was sent, or NULL */
@@ -121,12 +121,6 @@ struct gpu_exchange {
     enum exchange_kind kind;
 };
 
-/* Before decoding: what was moved as it is is no chunk any more, so that it is not decoded. */
-struct gpu_void {
-    struct message_list list;
-    const uint32_t *found;
-};
-
 /* After decoding: what was not moved as it is has to be right. */
 struct gpu_verify {
     struct message_list list;            /* count and skip say which messages the results are of */
@@ -142,6 +136,7 @@ struct gpu_ops {
      */
     uint64_t (*host)(void);
     const struct strait_codec *(*codec)(void); /* of the current device; NULL: it has none */
+    unsigned (*multiprocessors)(void);         /* of the current device; 0: that is not known */
     bool (*prepare)(void);                     /* loads what is launched on the current device, the codec's apart */
     bool (*enter)(int device, int *before);
     void (*leave)(int before);
@@ -167,10 +162,12 @@ struct gpu_ops {
     double (*event_seconds)(gpu_event from, gpu_event to); /* of two that are over; < 0: an error */
     bool (*zero)(void *memory, size_t size, coll_stream stream);
     bool (*copy)(void *dst, const void *src, size_t size, coll_stream stream);
+    /* `rows` of `size` bytes each, at multiples of the strides. */
+    bool (*copy_rows)(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t size, size_t rows,
+                      coll_stream stream);
     bool (*seal)(const struct gpu_seal *seal, coll_stream stream);
     bool (*check)(const struct gpu_check *check, coll_stream stream);
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);
-    bool (*make_void)(const struct gpu_void *what, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);
     bool (*reduce)(const struct coll_reduce *reduce, coll_stream stream);
     const struct gpu_peer_ops *peer;

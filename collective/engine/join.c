@@ -13,7 +13,7 @@
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 6u
+#define JOIN_VERSION 7u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
@@ -21,7 +21,8 @@ struct hello {
     uint64_t magic;
     uint32_t version, ranks;
     uint32_t order, forced, pairs;
-    uint16_t parts, wire; /* parts: and pieces, twice */
+    uint16_t parts, wire;
+    struct coll_pieces pieces;
     char release[32];
 };
 
@@ -124,6 +125,7 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
     pthread_mutex_init(&member->lock, NULL);
     if (host->nccl->CommCuDevice(what->comm, &member->device) != COLL_SUCCESS || !gpu->enter(member->device, &before))
         return;
+    member->multiprocessors = gpu->multiprocessors();
     const char *why = why_not(joining);
     joining->able = why == NULL;
     snprintf(what->why, sizeof(what->why), "%s", why != NULL ? why : "");
@@ -134,15 +136,15 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 
 static struct hello hello_of(const struct joining *joining)
 {
-    struct hello hello = {
-        .magic = JOIN_MAGIC,
-        .version = JOIN_VERSION,
-        .ranks = (uint32_t)joining->member->ranks,
-        .order = joining->member->host.settings.ring,
-        .pairs = joining->member->host.settings.pairs,
-        .wire = (uint16_t)joining->member->host.settings.wire,
-        .parts = (uint16_t)(joining->member->host.settings.parts + 2 * joining->member->host.settings.pieces),
-        .forced = joining->member->forced};
+    struct hello hello = {.magic = JOIN_MAGIC,
+                          .version = JOIN_VERSION,
+                          .ranks = (uint32_t)joining->member->ranks,
+                          .order = joining->member->host.settings.ring,
+                          .pairs = joining->member->host.settings.pairs,
+                          .wire = (uint16_t)joining->member->host.settings.wire,
+                          .parts = joining->member->host.settings.parts,
+                          .pieces = joining->member->host.settings.pieces,
+                          .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;
 }
@@ -338,6 +340,12 @@ static void measure(struct joining *joinings, unsigned count)
     free(members);
 }
 
+/* GB/s */
+static double rate_of(double per_byte)
+{
+    return per_byte > 0 ? 1e-9 / per_byte : 0;
+}
+
 static void finish(struct joining *joining)
 {
     struct coll_member *member = joining->member;
@@ -360,8 +368,9 @@ static void finish(struct joining *joining)
     link_describe(member, linked, sizeof(linked));
     watch_describe(member, watched, sizeof(watched));
     peer_describe(member, peer, sizeof(peer));
-    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s%s%s", member->cost.start * 1e6,
-             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, linked, watched, peer);
+    snprintf(what->why, sizeof(what->why),
+             "%.1f us and %.2f GB/s to each other rank, %.2f GB/s of what does not fit, %s%s%s", member->cost.start * 1e6,
+             rate_of(member->cost.per_byte), rate_of(member->cost.repair), linked, watched, peer);
 }
 
 void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,

@@ -106,13 +106,25 @@ static void listen(struct coll_member *member)
         consider(member, &mail->reports[member->heard % REPORTS_MAX]);
 }
 
+/* It is held for less time than it takes to sleep and be woken, and ranks come at the same time. */
+static int lock_soon(struct kinds *kinds)
+{
+    enum { TURNS = 1000 };
+    for (int i = 0; i < TURNS; i++) {
+        const int error = pthread_mutex_trylock(&kinds->lock);
+        if (error != EBUSY)
+            return error;
+    }
+    return pthread_mutex_lock(&kinds->lock);
+}
+
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 /* A process that ended with the lock held has left what it protects whole enough: numbers, of which any are in order.
  */
 void kinds_lock(struct kinds *kinds)
 {
-    if (pthread_mutex_lock(&kinds->lock) == EOWNERDEAD)
+    if (lock_soon(kinds) == EOWNERDEAD)
         (void)pthread_mutex_consistent(&kinds->lock);
 }
 
@@ -138,7 +150,16 @@ static void await_step(struct coll_member *member, const struct kind *kind, uint
     }
 }
 
-struct issued kinds_issue(struct coll_member *member, unsigned key)
+static void count_alone(const struct coll_member *member, struct kind *kind, uint64_t index)
+{
+    if (index >= KINDS_ALONE)
+        return;
+    kind->alone++;
+    if (kind->alone == (uint64_t)KINDS_ALONE * (uint64_t)member->ranks)
+        kind->cut_from = kind->level.issued;
+}
+
+struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped)
 {
     struct kinds *kinds = member->share.kinds;
     struct kind *kind = &kinds->kinds[number_of(member, key)];
@@ -148,7 +169,10 @@ struct issued kinds_issue(struct coll_member *member, unsigned key)
     await_step(member, kind, index);
     if (kind->level.issued < index + 1)
         kind->level.issued = index + 1;
-    const struct issued issued = {index, levels_at(&kind->level, index)};
+    const struct issued issued = {index, levels_at(&kind->level, index),
+                                  !grouped && kind->cut_from > 0 && index >= kind->cut_from};
+    if (!grouped)
+        count_alone(member, kind, index);
     kinds_unlock(kinds);
     return issued;
 }

@@ -20,12 +20,19 @@
 
 struct coll_member;
 
+/* What is cut in several messages has to be so on all ranks, but those of a group are not, and a rank does not know
+ * whether another one has put its call into a group. NCCL asks only for the same calls. So ranks look at how each of
+ * them begins. */
+enum { KINDS_ALONE = 16 };
+
 /* A collective and a type; who sends to whom and a type. level.issued: by the rank that has issued most. */
 struct kind {
     struct level level;
     uint64_t overflows; /* that have been considered. Every rank sees the same ones in the same order */
     uint64_t limit;     /* no operation from this one on is begun before a step has come; 0: none is awaited */
     uint64_t overflow;  /* the operation that asks for it, in the copy that decides */
+    uint64_t alone;     /* of the first KINDS_ALONE operations of each rank, those that are in no group */
+    uint64_t cut_from;  /* when all of these are: the first operation after that; else 0 */
 };
 
 /* In the shared memory. */
@@ -56,7 +63,8 @@ bool kinds_asked(const struct coll_member *member, uint32_t number, int rank);
 struct issued {
     uint64_t index;
     unsigned level;
+    bool cut; /* every rank has it in no group, as far as can be told */
 };
-struct issued kinds_issue(struct coll_member *member, unsigned key);
+struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped);
 
 #endif

@@ -11,10 +11,10 @@ static const struct coll_phase *phase_of(const struct coll_step *step)
 bool launch_plan(struct plan *plan, const struct coll_step *step)
 {
     return plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) &&
-           plan_cut(plan, step->piece, step->pieces, phase_of(step)->level) && plan_measure(plan, step->member);
+           plan_cut(plan, step, phase_of(step)->level) && plan_measure(plan, step->member);
 }
 
-static uint8_t *memory_of(const struct coll_step *step)
+uint8_t *launch_memory(const struct coll_step *step)
 {
     return step->staging->memory + step->at;
 }
@@ -54,18 +54,20 @@ static struct message_list received_list(const struct plan *plan, uint8_t *memor
                                  .main_room = plan->shape.main_room};
 }
 
-static struct strait_run run_of(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+/* What NCCL moves meanwhile needs some of the multiprocessors, and at once. */
+static struct strait_run run_of(const struct coll_step *step, const struct plan *plan, uint8_t *memory, uint32_t beside)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
                                .scratch = memory + plan->codec_at,
                                .scratch_size = plan->codec_size,
-                               .stream = step->call.stream};
+                               .stream = step->call.stream,
+                               .sm_budget = beside > 0 ? step->member->multiprocessors * 3 / 4 : 0};
 }
 
 static bool encode(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
     const struct strait_encode_params params = {sizeof(params), plan->shape.element, STRAIT_MODE_BASE, NULL};
-    const struct strait_run run = run_of(step, plan, memory);
+    const struct strait_run run = run_of(step, plan, memory, step->head);
     struct codec_list list;
     if (!plan_list(&list, plan, memory, true))
         return false;
@@ -74,19 +76,13 @@ static bool encode(const struct coll_step *step, const struct plan *plan, uint8_
     return good;
 }
 
-static uint64_t slots_of(const struct coll_step *step, const struct plan *plan)
-{
-    const uint32_t slot = step->member->share.rings.slot_bytes;
-    return (plan->raw + slot - 1) / slot;
-}
-
 /* Also of a step that sends nothing: its job is taken down. */
 static bool seal(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_seal what = {.results = (void *)(memory + plan->results_at),
                             .rings = step->member->share.rings,
                             .ends = step->member->ends,
-                            .slots = slots_of(step, plan),
+                            .slots = ring_slots(&step->member->share.rings, plan->raw),
                             .job = plain_job(step, plan, memory),
                             .place = (struct exchange_job *)(void *)step->staging->memory + step->number};
     if (plan->sends)
@@ -99,7 +95,7 @@ bool launch_encode(const struct coll_step *step)
     struct plan plan;
     if (!launch_plan(&plan, step))
         return false;
-    uint8_t *memory = memory_of(step);
+    uint8_t *memory = launch_memory(step);
     return step->member->gpu->zero(memory + plan.codec_at, plan.codec_size, step->call.stream) &&
            (!plan.sends || encode(step, &plan, memory)) && seal(step, &plan, memory);
 }
@@ -133,7 +129,7 @@ coll_result launch_move(const struct coll_step *step, coll_stream stream)
     struct plan plan;
     if (!launch_plan(&plan, step))
         return launch_failed(step, "no plan");
-    uint8_t *memory = memory_of(step);
+    uint8_t *memory = launch_memory(step);
     if (plan.call.operation == COLL_ALL_GATHER)
         return gather(step, memory + plan.out_at, memory + plan.in_at, plan.shape.message, stream);
     if (plan.call.operation == COLL_SEND || plan.call.operation == COLL_RECV)
@@ -154,7 +150,7 @@ bool launch_check(const struct coll_step *step)
     struct plan plan;
     if (!launch_plan(&plan, step))
         return false;
-    uint8_t *memory = memory_of(step);
+    uint8_t *memory = launch_memory(step);
     struct coll_member *member = step->member;
     struct gpu_check look = {.bit = plan.everybody || launch_is_pair(step) ? 0 : (uint32_t)member->rank,
                              .found = plan_found(&plan, memory),
@@ -175,10 +171,9 @@ bool launch_check(const struct coll_step *step)
 static bool decode(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
     const struct gpu_ops *gpu = step->member->gpu;
-    const struct strait_run run = run_of(step, plan, memory);
-    const struct gpu_void no_chunks = {received_list(plan, memory), plan_found(plan, memory)};
+    const struct strait_run run = run_of(step, plan, memory, step->tail);
     struct codec_list list;
-    if (!gpu->make_void(&no_chunks, step->call.stream) || !plan_list(&list, plan, memory, false))
+    if (!plan_list(&list, plan, memory, false))
         return false;
     const struct gpu_verify verify = {received_list(plan, memory), (void *)(memory + plan->results_at),
                                       plan_found(plan, memory), step->member->mail};
@@ -188,19 +183,21 @@ static bool decode(const struct coll_step *step, const struct plan *plan, uint8_
     return good;
 }
 
-/* What a rank has for itself. */
-static bool copy_own(const struct coll_step *step, const struct plan *plan)
+bool launch_own(const struct coll_step *step)
 {
-    const struct coll_call *call = &plan->call;
-    if (call->operation != COLL_ALL_GATHER && call->operation != COLL_ALL_TO_ALL)
+    struct plan plan;
+    const struct coll_phase *phase = phase_of(step);
+    if (!plan_of(&plan, step->member, &step->call, step->phase, phase->level))
+        return false;
+    if (plan.whole.operation != COLL_ALL_GATHER && plan.whole.operation != COLL_ALL_TO_ALL)
         return true;
-    const uint8_t *from = plan_source(plan, plan->skip);
-    uint8_t *to = plan_target(plan, NULL, plan->skip);
-    return from == to || step->member->gpu->copy(to, from, plan->raw, call->stream);
+    const uint8_t *from = plan_source(&plan, plan.skip);
+    uint8_t *to = plan_target(&plan, NULL, plan.skip);
+    return from == to || step->member->gpu->copy(to, from, plan.raw, step->call.stream);
 }
 
 /* What all ranks have alike is added up alike on all of them, whatever the order. */
-static struct coll_reduce sum_of(const struct coll_step *step, const struct coll_call *call)
+struct coll_reduce launch_sum_of(const struct coll_step *step, const struct coll_call *call)
 {
     return (struct coll_reduce){.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
                                         : call->type == COLL_FP16 ? COLL_REDUCE_FP16
@@ -217,7 +214,7 @@ static bool reduce(const struct coll_step *step, const struct plan *plan, uint8_
 {
     if (!plan->reduces)
         return true;
-    struct coll_reduce sum = sum_of(step, &plan->call);
+    struct coll_reduce sum = launch_sum_of(step, &plan->call);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = i == plan->skip ? plan_source(plan, i) : plan_target(plan, memory, i);
     return step->member->gpu->reduce(&sum, step->call.stream);
@@ -227,7 +224,7 @@ static bool reduce_rest(const struct coll_step *step, const struct plan *plan, u
 {
     if (plan->left == 0)
         return true;
-    struct coll_reduce sum = sum_of(step, &plan->rest);
+    struct coll_reduce sum = launch_sum_of(step, &plan->rest);
     for (uint32_t i = 0; i < sum.sources; i++)
         sum.source[i] = plan_rest(plan, memory, i);
     return step->member->gpu->reduce(&sum, step->call.stream);
@@ -236,14 +233,14 @@ static bool reduce_rest(const struct coll_step *step, const struct plan *plan, u
 bool launch_decode(const struct coll_step *step)
 {
     struct plan plan;
-    return launch_plan(&plan, step) && (!plan.receives || decode(step, &plan, memory_of(step)));
+    return launch_plan(&plan, step) && (!plan.receives || decode(step, &plan, launch_memory(step)));
 }
 
-bool launch_finish(const struct coll_step *step)
+bool launch_sums(const struct coll_step *step)
 {
     struct plan plan;
     if (!launch_plan(&plan, step))
         return false;
-    uint8_t *memory = memory_of(step);
-    return copy_own(step, &plan) && reduce(step, &plan, memory) && reduce_rest(step, &plan, memory);
+    uint8_t *memory = launch_memory(step);
+    return reduce(step, &plan, memory) && reduce_rest(step, &plan, memory);
 }

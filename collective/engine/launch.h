@@ -16,8 +16,14 @@ coll_result launch_move(const struct coll_step *step, coll_stream stream);
 bool launch_check(const struct coll_step *step);
 /* Decodes what did. */
 bool launch_decode(const struct coll_step *step);
-/* When all has arrived: what is the rank's own, and sums. */
-bool launch_finish(const struct coll_step *step);
+/* What the rank has for itself of all of the phase, piece or not; at any time. */
+bool launch_own(const struct coll_step *step);
+/* When all has arrived that is added up. */
+bool launch_sums(const struct coll_step *step);
+
+/* The step's part of the staging memory; how values of this call are added up, all but their sources. */
+uint8_t *launch_memory(const struct coll_step *step);
+struct coll_reduce launch_sum_of(const struct coll_step *step, const struct coll_call *call);
 
 bool launch_is_pair(const struct coll_step *step);
 

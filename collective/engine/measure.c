@@ -5,12 +5,17 @@
 
 #include "collective/engine/member.h"
 
-enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, TURNS = 4 };
+enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, TURNS = 4, PROBES = 3 };
+
+size_t measure_large(const struct coll_member *member)
+{
+    const size_t share = (size_t)LARGE_ALL / (size_t)member->ranks;
+    return share < LARGE_MAX ? share / 128 * 128 : LARGE_MAX;
+}
 
 static size_t size_of(const struct coll_member *member, int large)
 {
-    const size_t share = (size_t)LARGE_ALL / (size_t)member->ranks;
-    return !large ? SMALL : share < LARGE_MAX ? share / 128 * 128 : LARGE_MAX;
+    return large ? measure_large(member) : SMALL;
 }
 
 /* ---- One member, whose GPU is current ---------------------------------------------------------------------------- */
@@ -61,15 +66,15 @@ static bool record(struct coll_member *member)
     return member->gpu->event_record(member->probe.end, member->stream);
 }
 
-static bool read_time(struct coll_member *member, int large)
+static bool read_time(struct coll_member *member, int which)
 {
     const struct gpu_ops *gpu = member->gpu;
     struct link_probe *probe = &member->probe;
     if (!gpu->stream_wait(member->stream))
         return false;
     const double seconds = gpu->event_seconds(probe->begin, probe->end);
-    if (seconds > 0 && (probe->seconds[large] <= 0 || seconds < probe->seconds[large]))
-        probe->seconds[large] = seconds;
+    if (seconds > 0 && (probe->seconds[which] <= 0 || seconds < probe->seconds[which]))
+        probe->seconds[which] = seconds;
     return seconds >= 0;
 }
 
@@ -83,11 +88,16 @@ static bool read_large(struct coll_member *member)
     return read_time(member, 1);
 }
 
+static bool read_repair(struct coll_member *member)
+{
+    return read_time(member, 2);
+}
+
 /* By now nothing else can differ between ranks: they take what the fastest one saw. */
 static bool tell(struct coll_member *member)
 {
     const struct link_probe *probe = &member->probe;
-    double *own = (double *)(void *)probe->memory, *all = own + 2;
+    double *own = (double *)(void *)probe->memory, *all = own + PROBES;
     return member->gpu->copy(own, probe->seconds, sizeof(probe->seconds), member->stream) &&
            member->host.nccl->AllGather(own, all, sizeof(probe->seconds), COLL_UINT8, member->comm, member->stream) ==
                COLL_SUCCESS;
@@ -100,14 +110,14 @@ static bool settle(struct coll_member *member)
     double *all = calloc(ranks, size);
     bool good = all != NULL && member->gpu->copy(all, probe->memory + size, ranks * size, member->stream) &&
                 member->gpu->stream_wait(member->stream);
-    double small = 0, large = 0;
-    for (size_t rank = 0; rank < ranks && good; rank++) {
-        small = rank == 0 || all[2 * rank] < small ? all[2 * rank] : small;
-        large = rank == 0 || all[2 * rank + 1] < large ? all[2 * rank + 1] : large;
-    }
+    double least[PROBES] = {0};
+    for (size_t i = 0; i < ranks * PROBES && good; i++)
+        least[i % PROBES] = i < PROBES || all[i] < least[i % PROBES] ? all[i] : least[i % PROBES];
+    const double small = least[0], large = least[1];
     const double bytes = (double)(size_of(member, 1) - size_of(member, 0));
     member->cost.per_byte = large > small ? (large - small) / bytes : 0;
     member->cost.start = small;
+    member->cost.repair = least[2] / (double)measure_repaired(member);
     free(all);
     return good;
 }
@@ -146,8 +156,37 @@ static bool turn(struct coll_member *const members[], unsigned count, bool (*wha
     return good;
 }
 
+/* All of them begin when NCCL has moved something between them. */
+static bool turn_repair(struct coll_member *const members[], unsigned count, unsigned number)
+{
+    bool good = grouped(members, count, gather_small);
+    for (unsigned i = 0; i < count && good; i++) {
+        struct coll_member *member = members[i];
+        int before;
+        good = member->gpu->enter(member->device, &before);
+        if (!good)
+            break;
+        good = measure_repair(member, number);
+        member->gpu->leave(before);
+    }
+    return good && each(members, count, read_repair);
+}
+
+static bool end_repair(struct coll_member *member)
+{
+    return measure_repair_end(member, TURNS);
+}
+
+static bool turns_of_repair(struct coll_member *const members[], unsigned count)
+{
+    bool good = true;
+    for (unsigned i = 0; i < TURNS && good; i++)
+        good = turn_repair(members, count, i);
+    return good && each(members, count, end_repair);
+}
+
 bool measure_links(struct coll_member *const members[], unsigned count)
 {
     return turn(members, count, gather_small, read_small) && turn(members, count, gather_large, read_large) &&
-           grouped(members, count, tell) && each(members, count, settle);
+           turns_of_repair(members, count) && grouped(members, count, tell) && each(members, count, settle);
 }

@@ -13,16 +13,16 @@
 enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };
 
 /* What was found of the link between ranks, the same on all of them: a message of S bytes to each other rank takes
- * `start` + S x `per_byte` seconds. */
+ * `start` + S x `per_byte` seconds; one that does not fit S x `repair` more. */
 struct link_cost {
-    double start, per_byte;
+    double start, per_byte, repair;
 };
 
 /* With what it is found; made before ranks tell each other whether they are able. */
 struct link_probe {
     uint8_t *memory; /* a message, and one of each rank */
     gpu_event begin, end;
-    double seconds[2]; /* of a small message and a large one */
+    double seconds[3]; /* of a small message, a large one, and one that does not fit */
 };
 
 struct coll_member {
@@ -31,6 +31,7 @@ struct coll_member {
     const struct strait_codec *codec;
     coll_comm comm;
     int rank, ranks, device;
+    unsigned multiprocessors;
     bool forced; /* compressed whatever it costs */
     struct link_cost cost;
     struct link_probe probe;
@@ -75,6 +76,15 @@ void member_look(struct coll_member *member);
 /* measure.c: makes the probe, on the member's GPU; sets `cost`, which is collective; ends the probe, made or not. */
 bool measure_prepare(struct coll_member *member);
 bool measure_links(struct coll_member *const members[], unsigned count);
+/* Bytes of its large messages. */
+size_t measure_large(const struct coll_member *member);
+
+/* measure_rings.c, on the member's GPU: moves a message of so many bytes from each rank to each other one as what does
+ * not fit is moved, between the probe's events; for the n-th time, from 0 on. When that was done so many times, slots
+ * are counted on from there; false: it went wrong. */
+size_t measure_repaired(const struct coll_member *member);
+bool measure_repair(struct coll_member *member, unsigned turn);
+bool measure_repair_end(struct coll_member *member, unsigned turns);
 void measure_end(struct coll_member *member);
 
 #endif

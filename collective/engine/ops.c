@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "collective/engine/bare.h"
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
 #include "collective/engine/link.h"
@@ -68,13 +69,18 @@ static coll_result decode(struct coll_step *steps, unsigned count)
     return result == COLL_SUCCESS && by_nccl < count ? peer_run(steps + by_nccl, count - by_nccl) : result;
 }
 
+static coll_result pass(struct coll_step *steps, unsigned count)
+{
+    return steps[0].pieces > 1 ? pieces_run(steps, count) : bare_run(&steps[0]);
+}
+
 static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .join = join,
                                            .decide = member_decide,
                                            .encode = encode,
                                            .move = move,
                                            .decode = decode,
-                                           .pass = pieces_run,
+                                           .pass = pass,
                                            .error = error_of,
                                            .abort = member_abort,
                                            .finish = finish,

@@ -60,9 +60,9 @@ static coll_result pass_all(const struct coll_step *pieces, unsigned count)
 static bool finish_all(const struct coll_step *pieces, unsigned count)
 {
     const struct coll_step *last = &pieces[count - 1];
-    bool good = decode(last) && plain_behind(last, false);
+    bool good = decode(last) && plain_behind(last, false) && launch_own(last);
     for (unsigned i = 0; i < count && good; i++)
-        good = launch_finish(&pieces[i]);
+        good = launch_sums(&pieces[i]);
     return good && order_end(last->member, last->staging, last->call.stream);
 }
 

@@ -32,7 +32,8 @@ static void fill(struct plan *plan, const struct coll_member *member, enum coll_
 bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned phase,
              unsigned level)
 {
-    *plan = (struct plan){.call = phase_call(member, call, phase), .rest = phase_rest(member, call, phase)};
+    *plan = (struct plan){.whole = phase_call(member, call, phase), .rest = phase_rest(member, call, phase)};
+    plan->call = plan->whole;
     if (!shape_of(&plan->shape, call->type, plan->call.count, level))
         return false;
     fill(plan, member, plan->call.operation);
@@ -41,25 +42,42 @@ bool plan_of(struct plan *plan, const struct coll_member *member, const struct c
     return true;
 }
 
-bool plan_cut(struct plan *plan, unsigned piece, unsigned pieces, unsigned level)
+static bool take(struct plan *plan, uint64_t from, uint64_t until, unsigned level)
 {
-    if (pieces == 1)
-        return true;
-    const uint64_t page = SHAPE_PAGE / (plan->raw / plan->call.count), pages = plan->shape.pages;
-    const uint64_t from = pages * piece / pieces * page;
-    const uint64_t until = piece + 1 == pieces ? plan->call.count : pages * (piece + 1) / pieces * page;
-    plan->call = phase_cut(&plan->call, from, until - from);
-    if (piece > 0)
-        plan->rest.count = plan->left = 0;
+    plan->call = phase_cut(&plan->whole, from, until - from);
     if (!shape_of(&plan->shape, plan->call.type, plan->call.count, level))
         return false;
     plan->raw = plan->shape.raw;
     return true;
 }
 
+static struct plan_bare bare_of(const struct plan *plan, uint64_t from, uint64_t until)
+{
+    const uint64_t bytes = (until - from) * (plan->stride / plan->whole.count);
+    return (struct plan_bare){
+        .from = from, .count = until - from, .bytes = bytes, .stride = plan->reduces ? plan_aligned(bytes) : bytes};
+}
+
+bool plan_cut(struct plan *plan, const struct coll_step *step, unsigned level)
+{
+    const uint64_t page = SHAPE_PAGE / (plan->stride / plan->whole.count), pages = plan->shape.pages;
+    const uint64_t piece = step->piece, pieces = step->pieces, all = plan->whole.count;
+    if (step->head > 0 || step->tail > 0) {
+        const uint64_t from = step->head * page, until = step->tail > 0 ? (pages - step->tail) * page : all;
+        plan->bare[PLAN_HEAD] = bare_of(plan, 0, from);
+        plan->bare[PLAN_TAIL] = bare_of(plan, until, all);
+        return take(plan, from, until, level);
+    }
+    if (piece > 0)
+        plan->rest.count = plan->left = 0;
+    return pieces == 1 || take(plan, pages * piece / pieces * page,
+                               piece + 1 == pieces ? all : pages * (piece + 1) / pieces * page, level);
+}
+
 uint64_t plan_wire(const struct plan *plan)
 {
-    return plan->sends ? plan->shape.message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left : 0;
+    const uint64_t message = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
+    return plan->sends ? message * (plan->out > 1 ? plan->out - 1 : 1) + plan->left : 0;
 }
 
 /* A single message is number 0 and belongs to no rank. */
@@ -172,6 +190,17 @@ static bool codec_scratch(size_t *most, const struct plan *plan, const struct co
     return size > 0 || list.count == 0;
 }
 
+/* Gathered in the order of ranks, or to be added up; else they come where they belong. */
+static size_t place_bare(struct plan *plan, size_t at)
+{
+    const bool kept = plan->reduces || plan->whole.operation == COLL_ALL_GATHER;
+    for (unsigned end = PLAN_HEAD; end <= PLAN_TAIL && kept; end++) {
+        plan->bare[end].at = at;
+        at = plan_aligned(at + plan->in * plan->bare[end].stride);
+    }
+    return at;
+}
+
 bool plan_measure(struct plan *plan, const struct coll_member *member)
 {
     const unsigned out = coded(plan, true), in = coded(plan, false);
@@ -179,7 +208,7 @@ bool plan_measure(struct plan *plan, const struct coll_member *member)
     plan->in_at = plan_aligned(plan->out_at + plan->out * plan->shape.encoded);
     plan->scratch_at = plan_aligned(plan->in_at + plan->in * plan->shape.message);
     plan->rest_at = plan_aligned(plan->scratch_at + (plan->reduces ? plan->in * plan_aligned(plan->raw) : 0));
-    plan->found_at = plan_aligned(plan->rest_at + plan->in * plan->left);
+    plan->found_at = place_bare(plan, plan_aligned(plan->rest_at + plan->in * plan->left));
     plan->results_at = plan->found_at + plan_aligned(plan->in * sizeof(uint32_t));
     plan->codec_at =
         plan_aligned(plan->results_at + (out > in ? out : in) * parts_of(plan) * sizeof(struct strait_result));

@@ -5,6 +5,15 @@
 #include "collective/engine/member.h"
 #include "collective/engine/shape.h"
 
+/* Values before and behind what is coded that are left as they are (bare.h), of each message; count 0: none. `at`:
+ * where those of all ranks come in the staging memory, one every `stride` bytes, if they are not for the program at
+ * once. */
+enum plan_end { PLAN_HEAD, PLAN_TAIL };
+struct plan_bare {
+    uint64_t from, count, bytes, stride;
+    size_t at;
+};
+
 /*
  *                 sent, each to             received into
  *   all_gather    all of it      everybody  receive, by rank
@@ -14,8 +23,9 @@
  *   send, recv    all of it      the peer   receive
  */
 struct plan {
-    struct coll_call call; /* the phase's */
-    struct coll_call rest; /* moved as it is, besides; count 0: nothing */
+    struct coll_call whole; /* the phase's */
+    struct coll_call call;  /* what of it is coded */
+    struct coll_call rest;  /* moved as it is, besides; count 0: nothing */
     struct shape shape;
     bool sends, receives, everybody; /* everybody: one message, for all */
     bool reduces;
@@ -25,6 +35,7 @@ struct plan {
     uint64_t
         stride;    /* from one message's values to the next one's, of those that are by rank in the program's memory */
     uint64_t left; /* of the rest, of each rank */
+    struct plan_bare bare[2];
     /* Parts of the staging memory, from the step's place in it. */
     size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
 };
@@ -36,8 +47,8 @@ size_t plan_aligned(size_t size);
 bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned phase,
              unsigned level);
 
-/* Of that many pieces the one with this number; there are no more than pages. False: it goes raw. */
-bool plan_cut(struct plan *plan, unsigned piece, unsigned pieces, unsigned level);
+/* The step's piece, or what it leaves between head and tail; there are more pages than that. False: it goes raw. */
+bool plan_cut(struct plan *plan, const struct coll_step *step, unsigned level);
 
 /* Adds the codec's scratch, by asking it; then the whole is known. False: no memory. */
 bool plan_measure(struct plan *plan, const struct coll_member *member);

@@ -19,11 +19,11 @@
 #endif
 
 enum {
-    RING_SLOTS = 16,
+    RING_SLOTS = 64,
     RING_RECORDS = 256,
-    RING_TEAMS_MAX = 8,       /* thread blocks of a ring: slot s is of team s % teams, so teams divide slots */
-    RING_BLOCKS = 8,          /* about so many on each GPU: they all have to run at once */
-    RING_BYTES = 1 << 20,     /* of one slot, divided by the ranks */
+    RING_TEAMS_MAX = 8, /* thread blocks at each end of a ring: slot s is of team s % teams, so teams divide slots */
+    RING_BLOCKS = 8,    /* about so many on each GPU for each direction: they all have to run at once */
+    RING_BYTES = 256 << 10,   /* of one slot, divided by the ranks */
     RING_SLOT_UNIT = 4 << 10, /* slots are multiples of it */
 };
 
@@ -79,6 +79,27 @@ static inline uint32_t ring_teams(uint32_t ranks)
     while (teams > 1 && teams * (ranks - 1) > RING_BLOCKS)
         teams /= 2;
     return teams;
+}
+
+/* Of a message of so many bytes that much goes into each of its slots: all teams have to do with a short one, and the
+ * other side begins with what the first slot has. */
+RING_FN uint32_t ring_cut(const struct ring_set *rings, uint64_t bytes)
+{
+    const uint64_t each = (bytes / rings->teams + RING_SLOT_UNIT - 1) / RING_SLOT_UNIT * RING_SLOT_UNIT;
+    return each == 0 ? RING_SLOT_UNIT : each < rings->slot_bytes ? (uint32_t)each : rings->slot_bytes;
+}
+
+/* How many slots it takes. */
+RING_FN uint64_t ring_slots(const struct ring_set *rings, uint64_t bytes)
+{
+    const uint32_t cut = ring_cut(rings, bytes);
+    return (bytes + cut - 1) / cut;
+}
+
+/* Thread blocks of a kernel that moves what did not fit: the second half of them takes. */
+RING_FN uint32_t ring_blocks(const struct ring_set *rings)
+{
+    return 2 * (rings->ranks - 1) * rings->teams;
 }
 
 /* The ring from one rank to another. */

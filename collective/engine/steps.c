@@ -153,7 +153,7 @@ static bool decode_one(const struct coll_step *steps, unsigned count, unsigned i
 {
     const struct coll_step *step = &steps[i];
     (void)count;
-    return follow(step) && launch_decode(step) && launch_finish(step) &&
+    return follow(step) && launch_decode(step) && launch_own(step) && launch_sums(step) &&
            order_end(step->member, step->staging, step->call.stream);
 }
 

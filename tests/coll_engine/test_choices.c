@@ -9,15 +9,19 @@ enum { MOST = 4 << 20 };
 struct link {
     uint32_t fs[3]; /* a byte, of each rank */
     size_t count;
+    uint32_t ring_fs; /* of what does not fit */
     const char *reason;
 };
 
 static const struct link links[] = {
-    {{400000, 400000, 400000}, 1 << 20, "the last: compressed"}, /* 2.5 GB/s */
-    {{400000, 400000, 400000}, 40000, "raw: the link is fast"},  /* too little for what the codec's launches take */
-    {{2700, 2700, 2700}, MOST, "raw: the link is fast"},         /* NVLink */
-    {{400000, 400000, 2700}, MOST, "raw: the link is fast"},     /* the fastest counts for all */
-    {{4000000, 400000, 1000000}, MOST, "the last: compressed"},  {{0, 0, 0}, MOST, "raw: the link is fast"},
+    {{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, /* 2.5 GB/s */
+    {{400000, 400000, 400000}, 40000, 0, "raw: the link is fast"},  /* too little for what the codec's launches take */
+    {{2700, 2700, 2700}, MOST, 0, "raw: the link is fast"},         /* NVLink */
+    {{400000, 400000, 2700}, MOST, 0, "raw: the link is fast"},     /* the fastest counts for all */
+    {{4000000, 400000, 1000000}, MOST, 0, "the last: compressed"},
+    {{0, 0, 0}, MOST, 0, "raw: the link is fast"},
+    {{400000, 400000, 400000}, 1 << 20, 200000, "the last: compressed"}, /* of two other ranks */
+    {{400000, 400000, 400000}, 1 << 20, 1000000, "raw: what does not fit would take too long"},
 };
 
 static void gather(struct rank *rank)
@@ -38,11 +42,51 @@ static void gather(struct rank *rank)
 START_TEST(the_link_decides)
 {
     setenv("STRAIT_COLL", "auto", 1);
+    fake_gpu.ring_fs = links[_i].ring_fs;
     for (int rank = 0; rank < 3; rank++) {
         fake_gpu.link_ns[rank] = 10000;
         fake_gpu.link_fs[rank] = links[_i].fs[rank];
     }
     ranks_run(3, gather, (void *)(uintptr_t)&links[_i]);
+}
+END_TEST
+
+/* When every rank has asked for some of them and none was in a group, large ones have ends that are left as they are:
+ * more bytes, and the same values. */
+static void gather_many(struct rank *rank)
+{
+    enum { TIMES = 20, ALONE = 16, COUNT_OF = 1 << 20 };
+    const bool groups = rank->argument != NULL && rank->rank == 1;
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, COUNT_OF * 2, 0);
+    unsigned long long wire[TIMES + 1] = {0};
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        const bool grouped = groups && turn == 3;
+        if (grouped)
+            require_ok(ncclGroupStart());
+        values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, 2 * turn + (unsigned)rank->rank);
+        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+        if (grouped)
+            require_ok(ncclGroupEnd());
+        fake_stream_wait(rank->stream);
+        for (unsigned from = 0; from < 2; from++)
+            require(values_are(all + from * COUNT_OF * 2, COLL_BF16, COUNT_OF, VALUES_NORMAL, 2 * turn + from));
+        ranks_meet();
+        wire[turn + 1] = told_of(rank->comm, "all_gather", "bf16").wire;
+    }
+    require(wire[ALONE] == ALONE * wire[1]);
+    require((wire[TIMES] > TIMES * wire[1]) == (rank->argument == NULL));
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(what_is_alone_everywhere_overlaps_coding_with_moving)
+{
+    setenv("STRAIT_COLL", "auto", 1);
+    for (int rank = 0; rank < 2; rank++) {
+        fake_gpu.link_ns[rank] = 10000;
+        fake_gpu.link_fs[rank] = 400000;
+    }
+    ranks_run(2, gather_many, _i == 0 ? NULL : (void *)(uintptr_t)&links[0]);
 }
 END_TEST
 
@@ -105,6 +149,7 @@ int main(void)
 {
     TCase *tests = tcase_create("choices");
     tcase_add_loop_test(tests, the_link_decides, 0, COUNT(links));
+    tcase_add_loop_test(tests, what_is_alone_everywhere_overlaps_coding_with_moving, 0, 2);
     tcase_add_test(tests, pairs_decide_alike_by_size);
     tcase_add_test(tests, pairs_can_be_left_raw);
     return suite_run("choices", tests);

@@ -326,8 +326,9 @@ static void replay(struct rank *rank)
 
 START_TEST(graphs_are_launched_again_and_again)
 {
+    static const char *const pieces[] = {"1", "3", "32+32"};
     begin();
-    setenv("STRAIT_COLL_PIECES", _i < 2 ? "1" : "3", 1);
+    setenv("STRAIT_COLL_PIECES", pieces[_i / 2], 1);
     ranks_run(2 + _i % 2, replay, NULL);
 }
 END_TEST
@@ -340,6 +341,6 @@ int main(void)
     tcase_add_loop_test(tests, streams_of_one_communicator_take_turns, 2, 4);
     tcase_add_loop_test(tests, two_communicators_work_at_once, 0, 2);
     tcase_add_loop_test(tests, one_thread_can_be_several_ranks, 0, 2);
-    tcase_add_loop_test(tests, graphs_are_launched_again_and_again, 0, 4);
+    tcase_add_loop_test(tests, graphs_are_launched_again_and_again, 0, 6);
     return suite_run("groups", tests);
 }

@@ -262,7 +262,7 @@ START_TEST(what_rings_do_not_hold_goes_through_them)
     const bool all = _i % 2 != 0;
     begin();
     ranks_run(2 + _i / 2, exchange_large, (void *)(uintptr_t)&all);
-    const uint64_t slot = ((uint64_t)1 << 20) / (2 + (unsigned)_i / 2) / 4096 * 4096;
+    const uint64_t slot = ((uint64_t)1 << 18) / (2 + (unsigned)_i / 2) / 4096 * 4096;
     const uint64_t messages = all ? (2 + (unsigned)_i / 2) * (1 + (unsigned)_i / 2) : 1;
     require(fake_gpu.taken == messages * ((2 * (uint64_t)LARGE + slot - 1) / slot)); /* and nothing that fits */
     require(fake_gpu.offered == fake_gpu.taken);

@@ -6,6 +6,8 @@
 #include "tests/coll_fake/fake.h"
 #include "tests/coll_fake/kernels.h"
 
+static _Thread_local uint64_t bytes_taken; /* by the kernel that runs */
+
 EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
 {
     atomic_fetch_add(&fake_gpu.offered, 1);
@@ -15,12 +17,13 @@ EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t byt
 EXCHANGE_FN void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t bytes)
 {
     atomic_fetch_add(&fake_gpu.taken, 1);
+    bytes_taken += bytes;
     memcpy(values, slot, bytes);
 }
 
 #include "collective/engine/exchange.h"
 
-enum { BLOCKS_MAX = 64, PAUSE_US = 100 };
+enum { BLOCKS_MAX = 128, PAUSE_US = 100 };
 
 struct running {
     struct gpu_exchange call;
@@ -42,13 +45,12 @@ static void give_up(struct mail *mail)
 }
 
 /* Branches of a fake graph run one after another: there the one beside cannot wait for what comes behind it. */
-static void run_exchange(coll_stream stream, void *argument)
+static void move_all(coll_stream stream, const struct running *running)
 {
-    const struct running *running = argument;
     const struct gpu_exchange call = running->call;
     const bool waits = call.kind == EXCHANGE_BEHIND || stream == running->stream;
     const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
-    const uint32_t count = (call.rings.ranks - 1) * call.rings.teams;
+    const uint32_t count = ring_blocks(&call.rings);
     struct exchange_block blocks[BLOCKS_MAX];
     uint64_t waited_ns[BLOCKS_MAX] = {0};
     bool over[BLOCKS_MAX] = {false};
@@ -76,6 +78,13 @@ static void run_exchange(coll_stream stream, void *argument)
         if (!moved)
             usleep(PAUSE_US);
     }
+}
+
+static void run_exchange(coll_stream stream, void *argument)
+{
+    bytes_taken = 0;
+    move_all(stream, argument);
+    fake_pass_time(stream, (double)fake_gpu.ring_fs * 1e-15 * (double)bytes_taken);
 }
 
 void kernel_exchange(const struct gpu_exchange *exchange, coll_stream stream)

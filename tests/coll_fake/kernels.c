@@ -146,6 +146,14 @@ static void report(const struct gpu_check *check)
     __atomic_store_n(&mail->reported, mail->reported + 1, __ATOMIC_RELEASE);
 }
 
+static void clear_chunks(const struct message_list *list, uint32_t i)
+{
+    uint8_t *message = list->base + i * list->stride;
+    if (list->tail_at != 0)
+        memset(message + list->tail_at, 0, STRAIT_CHUNK_HEADER_BYTES);
+    memset(message + list->main_at, 0, STRAIT_CHUNK_HEADER_BYTES);
+}
+
 static void run_check(coll_stream stream, void *argument)
 {
     const struct gpu_check *check = argument;
@@ -162,6 +170,8 @@ static void run_check(coll_stream stream, void *argument)
         strange |= !whole;
         check->found[i] = !whole ? MESSAGE_BAD : overflows ? MESSAGE_OVERFLOWS : MESSAGE_FITS;
         take_head(head, &any, &need);
+        if (check->found[i] != MESSAGE_FITS)
+            clear_chunks(&check->list, i);
     }
     if (strange) {
         say_bad_head(check->mail);
@@ -174,20 +184,6 @@ static void run_check(coll_stream stream, void *argument)
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
-
-static void run_make_void(coll_stream stream, void *argument)
-{
-    const struct gpu_void *what = argument;
-    (void)stream;
-    for (uint32_t i = 0; i < what->list.count; i++) {
-        uint8_t *message = what->list.base + i * what->list.stride;
-        if (i == what->list.skip || what->found[i] == 0)
-            continue;
-        if (what->list.tail_at != 0)
-            memset(message + what->list.tail_at, 0, STRAIT_CHUNK_HEADER_BYTES);
-        memset(message + what->list.main_at, 0, STRAIT_CHUNK_HEADER_BYTES);
-    }
-}
 
 static void run_verify(coll_stream stream, void *argument)
 {
@@ -216,11 +212,6 @@ void kernel_seal(const struct gpu_seal *seal, coll_stream stream)
 void kernel_check(const struct gpu_check *check, coll_stream stream)
 {
     fake_queue(stream, run_check, NULL, check, sizeof(*check));
-}
-
-void kernel_make_void(const struct gpu_void *what, coll_stream stream)
-{
-    fake_queue(stream, run_make_void, NULL, what, sizeof(*what));
 }
 
 void kernel_verify(const struct gpu_verify *verify, coll_stream stream)

@@ -8,7 +8,6 @@
 void kernel_seal(const struct gpu_seal *seal, coll_stream stream);
 void kernel_check(const struct gpu_check *check, coll_stream stream);
 void kernel_exchange(const struct gpu_exchange *exchange, coll_stream stream); /* exchange.c */
-void kernel_make_void(const struct gpu_void *what, coll_stream stream);
 void kernel_verify(const struct gpu_verify *verify, coll_stream stream);
 void kernel_reduce(const struct coll_reduce *reduce, coll_stream stream);
 

@@ -52,6 +52,11 @@ static uint64_t host(void)
     return fake_gpu.hosts[fake_device()];
 }
 
+static unsigned multiprocessors(void)
+{
+    return 132;
+}
+
 static bool prepare(void)
 {
     return true;
@@ -251,6 +256,20 @@ static bool copy(void *dst, const void *src, size_t size, coll_stream stream)
     return true;
 }
 
+/* Of the GPU's memory to the GPU's. */
+static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t size, size_t rows,
+                      coll_stream stream)
+{
+    demand(size <= dst_stride && size <= src_stride);
+    for (size_t row = 0; row < rows; row++) {
+        const struct copying what = {(uint8_t *)dst + row * dst_stride, (const uint8_t *)src + row * src_stride, size};
+        if (!can_work(stream))
+            return false;
+        fake_queue(stream, run_copy, NULL, &what, sizeof(what));
+    }
+    return true;
+}
+
 #define KERNEL(name, type)                                            \
     static bool name(const struct type *argument, coll_stream stream) \
     {                                                                 \
@@ -262,7 +281,6 @@ static bool copy(void *dst, const void *src, size_t size, coll_stream stream)
 KERNEL(seal, gpu_seal)
 KERNEL(check, gpu_check)
 KERNEL(exchange, gpu_exchange)
-KERNEL(make_void, gpu_void)
 KERNEL(verify, gpu_verify)
 KERNEL(reduce, coll_reduce)
 
@@ -324,6 +342,7 @@ static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
 static const struct gpu_ops ops = {.trouble = trouble,
                                    .host = host,
                                    .codec = codec,
+                                   .multiprocessors = multiprocessors,
                                    .prepare = prepare,
                                    .enter = enter,
                                    .leave = leave,
@@ -347,10 +366,10 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .event_seconds = fake_event_seconds,
                                    .zero = zero,
                                    .copy = copy,
+                                   .copy_rows = copy_rows,
                                    .seal = seal,
                                    .check = check,
                                    .exchange = exchange,
-                                   .make_void = make_void,
                                    .verify = verify,
                                    .reduce = reduce,
                                    .peer = &peer_ops};

@@ -1,11 +1,11 @@
 #!/bin/sh
-# collective_kit.sh BUILD NCCL_TESTS DIR [DATA]: gathers in DIR what a machine with two GPUs, their driver, NCCL and
+# collective_kit.sh BUILD NCCL_TESTS DIR [DATA [BEFORE]]: gathers in DIR what a machine with two GPUs, their driver, NCCL and
 # PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the scenes of ranks that die and of what
 # does not fit, the bench, and run.sh. NCCL_TESTS: what `bench/nccl_tests.sh build` built. DATA: a safetensors file for the
-# bench.
+# bench. BEFORE: another build, whose library is measured beside this one's.
 set -eu
-usage="usage: collective_kit.sh BUILD NCCL_TESTS DIR [DATA]"
-build=${1:?$usage} nccl_tests=${2:?$usage} kit=${3:?$usage} data=${4:-}
+usage="usage: collective_kit.sh BUILD NCCL_TESTS DIR [DATA [BEFORE]]"
+build=${1:?$usage} nccl_tests=${2:?$usage} kit=${3:?$usage} data=${4:-} before=${5:-}
 here=$(dirname "$0")
 root=$here/../..
 # lib has what is tried alone: python is not to find anything else there.
@@ -23,16 +23,22 @@ needs() {
         grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libnccl)\.so' || true
 }
 
-for program in "$build/tests/gpu_collective_kill" "$build/tests/gpu_collective_overflow" "$build/tests/gpu_collective_rings" "$build/tools/strait" "$nccl_tests"/*_perf; do
+for program in "$build/tests/gpu_collective_calls" "$build/tests/gpu_collective_kill" "$build/tests/gpu_collective_overflow" "$build/tests/gpu_collective_rings" "$build/tools/strait" "$nccl_tests"/*_perf; do
     copy "$program" "$kit/bin"
     for library in $(needs "$program"); do copy "$library" "$kit/lib/programs"; done
 done
 copy "$nccl_tests/verifiable/libverifiable.so.0" "$kit/lib/programs"
 copy "$build/bench/libstrait-nccl-tests-data.so" "$kit/lib/programs"
-for library in "$build"/collective/libstrait-coll*.so.0 "$build"/kernels/libstrait-c[ou]d*.so.0 \
+for library in "$build"/collective/libstrait-coll*.so.0 "$build"/kernels/libstrait-codec.so.0 "$build"/kernels/libstrait-cuda.so.0 \
     $(needs "$build/kernels/libstrait-codec.so.0" | grep protobuf-c); do
     copy "$library" "$kit/lib"
 done
+if [ -n "$before" ]; then
+    mkdir -p "$kit/before"
+    for library in "$before"/collective/libstrait-coll*.so.0 "$before"/kernels/libstrait-codec.so.0 "$before"/kernels/libstrait-cuda.so.0; do
+        copy "$library" "$kit/before"
+    done
+fi
 cp "$root/bench/nccl_tests.sh" "$root/bench/nccl_tests_table.py" "$kit/bench"
 cp "$root/examples/collective_pytorch.sh" "$root/examples/collective_pytorch.py" "$kit/examples"
 [ -z "$data" ] || xz -9c "$data" >"$kit/data/$(basename "$data").xz"
