@@ -8,7 +8,8 @@
 namespace
 {
 
-constexpr uint32_t WARP = 32, POST_THREADS = 256, POLLS = 512;
+constexpr uint32_t WARP = 32, POST_THREADS = 256, TURN_THREADS = 256, POLLS = 512,
+                   AT_ONCE = 4; // vectors that a thread reads before it writes any
 
 __device__ uint64_t load_acquire(const uint64_t *word)
 {
@@ -172,7 +173,7 @@ __device__ void take(const peer_world *world, const peer_taken &taken)
 {
     const uint64_t number = world->counters->taken[taken.source] + 1;
     mark(world, PEER_DECODED, number);
-    const int32_t status = verdict_of(world, taken, number);
+    const int32_t status = is_broken(world) ? STRAIT_OK : verdict_of(world, taken, number);
     if (status != STRAIT_OK)
         give_up(world, status);
     if (is_broken(world)) // what is not freed is not written over
@@ -181,7 +182,29 @@ __device__ void take(const peer_world *world, const peer_taken &taken)
     store_release(&world->flags[taken.source]->freed[world->rank], number);
 }
 
-__global__ void __launch_bounds__(WARP) turn_kernel(const peer_turn turn)
+// What is checked of the beginning is what is copied: each thread looks for itself, and the first one writes what it
+// saw.
+__device__ void set_aside(const peer_aside &aside, bool come)
+{
+    const uint4 *from = reinterpret_cast<const uint4 *>(aside.from), none = make_uint4(0, 0, 0, 0);
+    uint4 *to = reinterpret_cast<uint4 *>(aside.to);
+    const uint4 first = come ? from[0] : none;
+    const bool good = first.x == aside.begins[0] && first.y == aside.begins[1] && first.z == aside.begins[2] &&
+                      first.w == aside.begins[3];
+    for (uint32_t i = threadIdx.x; i < aside.vectors; i += AT_ONCE * TURN_THREADS) {
+        uint4 vector[AT_ONCE];
+#pragma unroll
+        for (uint32_t k = 0, j = i; k < AT_ONCE; k++, j += TURN_THREADS)
+            vector[k] = j == 0 ? first : j < aside.vectors ? from[j] : none;
+#pragma unroll
+        for (uint32_t k = 0, j = i; k < AT_ONCE; k++, j += TURN_THREADS)
+            if (j < aside.vectors)
+                to[j] = good ? vector[k] : none;
+    }
+}
+
+// One warp.
+__device__ void take_and_wait(const peer_turn &turn)
 {
     const peer_world *world = turn.world;
     if (threadIdx.x < turn.takes)
@@ -194,6 +217,16 @@ __global__ void __launch_bounds__(WARP) turn_kernel(const peer_turn turn)
     await(world, &world->flags[world->rank]->ready[rank], number, rank, turn.patience_ns);
     world->counters->awaited[rank] = number;
     mark(world, PEER_ARRIVED, number);
+}
+
+__global__ void __launch_bounds__(TURN_THREADS) turn_kernel(const __grid_constant__ peer_turn turn)
+{
+    if (threadIdx.x < WARP)
+        take_and_wait(turn);
+    __syncthreads();
+    const bool come = turn.asides > 0 && !is_broken(turn.world);
+    for (uint32_t i = 0; i < turn.asides; i++)
+        set_aside(turn.aside[i], come);
 }
 
 } // namespace
@@ -218,6 +251,7 @@ cudaError_t peer_post_launch(const struct peer_post *post, cudaStream_t stream)
 
 cudaError_t peer_turn_launch(const struct peer_turn *turn, cudaStream_t stream)
 {
-    turn_kernel<<<1, WARP, 0, stream>>>(*turn);
+    const uint32_t threads = turn->asides > 0 ? TURN_THREADS : WARP;
+    turn_kernel<<<1, threads, 0, stream>>>(*turn);
     return cudaGetLastError();
 }

@@ -35,6 +35,7 @@ struct peer_wire {
     struct peer_world *world; /* in the GPU's memory */
     struct peer_mail *mail;
     struct strait_result *results; /* of decoding: main and tail by rank */
+    uint8_t *asides;               /* metadata of what is decoded: likewise */
     uint8_t *scratch[2];           /* of the codec: encoding, decoding */
     uint64_t scratch_size[2];
     struct peer_lane *lanes;
@@ -70,6 +71,9 @@ uint64_t peer_outgoing_bytes(const struct peer_wire *wire, int ranks);
 uint8_t *peer_slot(const struct peer_wire *wire, int owner, int sender, uint32_t piece);
 /* For what is sent in a round: place 0 to ranks - 2. */
 uint8_t *peer_outgoing(const struct peer_wire *wire, int ranks, uint32_t place, uint32_t round);
+/* Metadata of the chunk in place `i` of a round: of a tail, or of whole pages. */
+uint64_t peer_asides_bytes(const struct peer_wire *wire, int ranks);
+uint8_t *peer_aside(const struct peer_wire *wire, uint32_t i, bool tail);
 uint64_t peer_sums_stride(const struct peer_wire *wire); /* from one rank's to the next one's */
 bool peer_sums_prepare(struct coll_member *member);      /* room for them; false: no memory */
 

@@ -8,8 +8,9 @@
  * freed. Counters are advanced by kernels, so that a graph can be launched as often as one likes.
  *
  * A rank that gives up says so in the flags of the others before it does anything else. What it has queued goes on, and
- * may write over what others still read; who has decoded a piece looks there, and at the piece's number, afterwards. So
- * that is a failure, never wrong values. */
+ * may write over what others still read. So metadata of chunks is copied aside before it is believed, as strait_decode
+ * asks for; and who has decoded a piece looks at these flags, and at the piece's number, afterwards: that is a failure,
+ * never wrong values. What a rank reads after it has given up itself may not have come: it does not decode it. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_PEER_GPU_H
 #define STRAIT_COLLECTIVE_ENGINE_PEER_GPU_H
 
@@ -80,8 +81,9 @@ struct peer_world {
 
 /* ---- Kernels --------------------------------------------------------------------------------------------------------
  *
- * Whatever waits is one warp. It ends when what it waits for has come; when the member is aborted, another rank has
- * given up or, if patience_ns is not 0, so long has passed: then this rank gives up too, which is a failure. */
+ * Whatever waits is one warp; others of its block sleep at a barrier. It ends when what it waits for has come; when the
+ * member is aborted, another rank has given up or, if patience_ns is not 0, so long has passed: then this rank gives up
+ * too, which is a failure. */
 
 /* Waits for a slot of each receiver: until no more than `lag` of the pieces before are still to be read. */
 struct peer_claim {
@@ -106,8 +108,17 @@ struct peer_post {
     struct peer_push push[PEER_RANKS_MAX];
 };
 
+/* Metadata of a chunk that comes, and where it is copied to. Zeros go there instead when the chunk begins otherwise,
+ * since its metadata could be longer then, and when this rank has given up. */
+struct peer_aside {
+    const uint8_t *from;
+    uint8_t *to;
+    uint32_t begins[4];
+    uint32_t vectors, reserved; /* of 16 bytes */
+};
+
 /* Of pieces that have been decoded: looks whether that went well, and frees their slots. Then waits for the next piece
- * of each of `source`. */
+ * of each of `source`, and copies their metadata aside. */
 struct peer_taken {
     const struct peer_head *head;
     const struct strait_result *results; /* of decoding: main, tail; NULL: it was not encoded */
@@ -116,9 +127,10 @@ struct peer_taken {
 struct peer_turn {
     const struct peer_world *world;
     uint64_t patience_ns;
-    uint32_t takes, waits;
+    uint32_t takes, waits, asides, reserved;
     struct peer_taken taken[PEER_RANKS_MAX];
     uint8_t source[PEER_RANKS_MAX];
+    struct peer_aside aside[2 * PEER_RANKS_MAX];
 };
 
 /* ---- Means ------------------------------------------------------------------------------------------------------- */

@@ -56,13 +56,14 @@ static bool make_memory(struct peer_wire *wire, const struct coll_member *member
     wire->counters = gpu->allocate(sizeof(*wire->counters), true);
     wire->world = gpu->allocate(sizeof(*wire->world), true);
     wire->results = gpu->allocate(2 * sizeof(*wire->results) * (size_t)ranks, true);
+    wire->asides = gpu->allocate(peer_asides_bytes(wire, ranks), true);
     wire->scratch[0] = gpu->allocate(wire->scratch_size[0], true);
     wire->scratch[1] = gpu->allocate(wire->scratch_size[1], true);
     wire->mail = gpu->allocate_pinned(sizeof(*wire->mail));
     wire->last = gpu->event_make(false);
     return wire->arena != NULL && wire->outgoing != NULL && wire->counters != NULL && wire->world != NULL &&
-           wire->results != NULL && wire->scratch[0] != NULL && wire->scratch[1] != NULL && wire->mail != NULL &&
-           wire->last != NULL;
+           wire->results != NULL && wire->asides != NULL && wire->scratch[0] != NULL && wire->scratch[1] != NULL &&
+           wire->mail != NULL && wire->last != NULL;
 }
 
 static void free_memory(struct peer_wire *wire, const struct gpu_ops *gpu, bool arena)
@@ -73,6 +74,7 @@ static void free_memory(struct peer_wire *wire, const struct gpu_ops *gpu, bool 
     gpu->release(wire->counters);
     gpu->release(wire->world);
     gpu->release(wire->results);
+    gpu->release(wire->asides);
     gpu->release(wire->scratch[0]);
     gpu->release(wire->scratch[1]);
     gpu->release(wire->sums);

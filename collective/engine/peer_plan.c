@@ -5,6 +5,8 @@
 
 #include "collective/engine/levels.h"
 #include "collective/engine/peer_gpu.h"
+#include "internal/bytes.h"
+#include "kernels/chunk_layout.h"
 
 #define LINE    128u
 #define RAW_MAX (UINT64_C(1) << 40)
@@ -171,6 +173,21 @@ struct peer_piece peer_piece_of(const struct peer_cut *cut, uint32_t number)
     if (piece.room > piece.main_at + piece.main_bound)
         piece.room = piece.main_at + piece.main_bound;
     return piece;
+}
+
+/* Its header tells, but for what the encoder finds out. */
+struct peer_chunk peer_chunk_of(enum strait_element element, uint32_t pages, uint32_t page_bytes)
+{
+    uint8_t header[STRAIT_CHUNK_HEADER_BYTES] = {'S', 'T', 'R', 'C', CHUNK_VERSION, (uint8_t)element};
+    struct strait_chunk_info info = {0};
+    struct peer_chunk chunk;
+    store_le32(header + 8, pages);
+    store_le32(header + 12, page_bytes);
+    store_le32(header + 16, UINT32_MAX / CHUNK_UNIT * CHUNK_UNIT);
+    (void)strait_chunk_info(header, sizeof(header), &info);
+    memcpy(chunk.begins, header, sizeof(chunk.begins));
+    chunk.metadata_bytes = (uint32_t)info.metadata_bytes;
+    return chunk;
 }
 
 uint64_t peer_slot_bytes(const struct peer_tuning *tuning)

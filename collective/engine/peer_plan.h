@@ -62,6 +62,13 @@ struct peer_piece {
 };
 struct peer_piece peer_piece_of(const struct peer_cut *cut, uint32_t number);
 
+/* The chunk of such pages: how it begins, and the bytes of its metadata, a multiple of 16 (kernels/FORMAT.md). */
+struct peer_chunk {
+    uint32_t begins[4];
+    uint32_t metadata_bytes;
+};
+struct peer_chunk peer_chunk_of(enum strait_element element, uint32_t pages, uint32_t page_bytes);
+
 /* Bytes of the largest slot. */
 uint64_t peer_slot_bytes(const struct peer_tuning *tuning);
 

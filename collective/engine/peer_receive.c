@@ -1,4 +1,6 @@
 /* The receiving half of a round. */
+#include <string.h>
+
 #include "collective/engine/peer_rounds.h"
 
 static uint8_t *slot_of(const struct peer_operation *operation, const struct peer_round *round, uint32_t i)
@@ -40,6 +42,7 @@ static bool decode_coded(const struct peer_operation *operation, const struct pe
                 .dst = peer_pages(&region[count]),
                 .src = slot_of(operation, round, i) + (part == 0 ? piece->main_at : piece->tail_at),
                 .src_size = part == 0 ? piece->main_bound : piece->tail_bound,
+                .metadata = peer_aside(operation->member->peer, i, part == 1),
                 .result = results_of(operation, i) + part,
                 .flags = STRAIT_DECODE_AT_MOST,
             };
@@ -86,6 +89,24 @@ bool peer_receive(const struct peer_operation *operation, const struct peer_roun
     return decode(operation, round) && add_up(operation, round);
 }
 
+/* Metadata of what will have come. */
+static void set_aside(const struct peer_operation *operation, const struct peer_round *round, struct peer_turn *turn)
+{
+    for (uint32_t i = 0; i < round->count; i++) {
+        const struct peer_piece *piece = &round->piece[i];
+        const uint8_t *slot = slot_of(operation, round, i);
+        for (int tail = 0; tail <= (piece->tail_bytes > 0) && !piece->bare; tail++) {
+            const struct peer_chunk chunk = peer_chunk_of(round->flow[i]->cut.element, tail ? 1 : piece->pages,
+                                                          tail ? piece->tail_bytes : PEER_PAGE);
+            struct peer_aside *aside = &turn->aside[turn->asides++];
+            *aside = (struct peer_aside){.from = slot + (tail ? piece->tail_at : piece->main_at),
+                                         .to = peer_aside(operation->member->peer, i, tail),
+                                         .vectors = chunk.metadata_bytes / 16};
+            memcpy(aside->begins, chunk.begins, sizeof(aside->begins));
+        }
+    }
+}
+
 bool peer_turn(const struct peer_operation *operation, const struct peer_round *done, const struct peer_round *next)
 {
     const struct coll_member *member = operation->member;
@@ -103,6 +124,7 @@ bool peer_turn(const struct peer_operation *operation, const struct peer_round *
         if (next->number[i] == 0)
             turn.patience_ns = 0;
     }
+    set_aside(operation, next, &turn);
     return (turn.takes == 0 && turn.waits == 0) ||
            member->gpu->peer->turn(&turn, operation->lane->stream[PEER_DECODING]);
 }

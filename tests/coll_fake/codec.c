@@ -65,19 +65,6 @@ static void hold_scratch(const struct launch *launch, uint8_t expected, uint8_t 
 
 /* ---- Running ----------------------------------------------------------------------------------------------------- */
 
-/* Kernels look at a chunk's metadata again whenever they use it, so that it may change meanwhile, as it does when a
- * rank has given up that others still read from; the processor's variants ask for a copy. */
-static enum strait_status decode_copy(const struct strait_codec *best, struct strait_decode_item item,
-                                      const struct strait_run *how)
-{
-    void *copy = malloc(item.src_size);
-    demand(copy != NULL);
-    item.src = memcpy(copy, item.src, item.src_size);
-    const enum strait_status status = strait_decode_batch(best, NULL, &item, 1, how);
-    free(copy);
-    return status;
-}
-
 static void run(coll_stream stream, void *argument)
 {
     const struct launch *launch = argument;
@@ -89,7 +76,7 @@ static void run(coll_stream stream, void *argument)
         struct item *item = &launch->items[i];
         item->encode.src.regions = item->decode.dst.regions = &item->region;
         demand((launch->is_encode ? strait_encode_batch(best, &launch->params, &item->encode, 1, &how)
-                                  : decode_copy(best, item->decode, &how)) == STRAIT_OK);
+                                  : strait_decode_batch(best, NULL, &item->decode, 1, &how)) == STRAIT_OK);
     }
     hold_scratch(launch, 1, 0);
 }

@@ -290,7 +290,10 @@ static void run_move(coll_stream stream, void *argument)
 {
     const struct copying *copy = argument;
     fake_pass_time(stream, (double)fake_gpu.push_fs * 1e-15 * (double)copy->size);
-    run_copy(stream, argument);
+    if (fake_has_given_up(fake_stream_device(stream)))
+        fake_move_racy(copy->dst, copy->src, copy->size);
+    else
+        run_copy(stream, argument);
 }
 
 static bool move(void *dst, const void *src, size_t size, coll_stream stream)
