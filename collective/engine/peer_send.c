@@ -66,9 +66,7 @@ static bool claim(const struct peer_operation *operation, const struct peer_roun
         if (number == 0)
             claim.patience_ns = 0;
     }
-    return (operation->sent < PEER_DEPTH ||
-            gpu->event_follow(stream, operation->lane->posted[operation->sent % PEER_DEPTH])) &&
-           gpu->peer->claim(&claim, stream);
+    return gpu->peer->claim(&claim, stream);
 }
 
 static uint8_t *outgoing(const struct peer_operation *operation, uint32_t place)
@@ -102,8 +100,14 @@ static bool encode_type(const struct peer_operation *operation, const struct pee
     return count == 0 || strait_encode_batch(operation->member->codec, &params, item, count, &how) == STRAIT_OK;
 }
 
+/* When what was encoded there before has crossed. */
 static bool encode(const struct peer_operation *operation, const struct peer_round *round)
 {
+    const struct gpu_ops *gpu = operation->member->gpu;
+    const struct peer_lane *lane = operation->lane;
+    if (operation->sent >= PEER_DEPTH &&
+        !gpu->event_follow(lane->stream[PEER_ENCODING], lane->posted[operation->sent % PEER_DEPTH]))
+        return false;
     return encode_type(operation, round, STRAIT_ELEMENT_BF16) && encode_type(operation, round, STRAIT_ELEMENT_FP16) &&
            encode_type(operation, round, STRAIT_ELEMENT_FP32);
 }
@@ -162,7 +166,7 @@ static bool cross(const struct peer_operation *operation, const struct peer_roun
 
 bool peer_send(struct peer_operation *operation, const struct peer_round *round)
 {
-    const bool good = claim(operation, round) && encode(operation, round) && cross(operation, round);
+    const bool good = encode(operation, round) && claim(operation, round) && cross(operation, round);
     operation->sent++;
     return good;
 }
