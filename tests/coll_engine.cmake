@@ -64,4 +64,4 @@ foreach(test operations stress)
         ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
 endforeach()
 strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIMEOUT 240
-    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64")
+    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=4,cross=2")

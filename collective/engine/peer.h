@@ -14,7 +14,7 @@
 #include "collective/engine/peer_plan.h"
 
 /* Streams of an operation, and what orders them. Those of a graph that is being captured are part of it until then. */
-enum peer_stream { PEER_ENCODING, PEER_CROSSING, PEER_POSTING, PEER_DECODING, PEER_STREAMS };
+enum peer_stream { PEER_ENCODING, PEER_CROSSING, PEER_CROSSING_TOO, PEER_POSTING, PEER_DECODING, PEER_STREAMS };
 struct peer_lane {
     struct peer_lane *next;
     uint64_t capture; /* that it was last used in; 0: none */

@@ -101,7 +101,7 @@ static bool prepare(struct peer_entry *entry)
     wire->slot = peer_slot_bytes(&wire->tuning);
     if (!make_memory(wire, member))
         return refuse(entry, "no memory for slots");
-    if (peer_measured(member) && !peer_measure_prepare(entry))
+    if (peer_measured(member, wire) && !peer_measure_prepare(entry))
         return refuse(entry, "no memory to measure it with");
     if (!gpu->peer->prepare())
         return refuse(entry, "its kernels do not run on this GPU");
@@ -273,7 +273,7 @@ static unsigned sort_measured(struct peer_entry *entries, unsigned count)
 {
     unsigned measured = 0;
     for (unsigned i = 0; i < count; i++)
-        if (entries[i].member->peer != NULL && peer_measured(entries[i].member)) {
+        if (entries[i].member->peer != NULL && peer_measured(entries[i].member, entries[i].wire)) {
             const struct peer_entry entry = entries[i];
             entries[i] = entries[measured];
             entries[measured++] = entry;

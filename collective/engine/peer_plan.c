@@ -57,13 +57,17 @@ static bool read_word(struct peer_tuning *tuning, const char *word)
         tuning->piece = (kib * 1024 + PEER_PAGE - 1) / PEER_PAGE * PEER_PAGE;
         return true;
     }
-    return read_number(word, "blocks", 1, 512, &tuning->blocks) || read_number(word, "sms", 0, 1024, &tuning->sms) ||
-           read_number(word, "bare", 0, 1024, &tuning->bare);
+    if (read_number(word, "bare", 0, 1024, &tuning->bare) || read_number(word, "cross", 1, 2, &tuning->cross)) {
+        tuning->open = 0;
+        return true;
+    }
+    return read_number(word, "blocks", 1, 512, &tuning->blocks) || read_number(word, "sms", 0, 1024, &tuning->sms);
 }
 
 bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks)
 {
-    const struct peer_tuning best = {.crossing = PEER_BY_ENGINE, .piece = piece_for(ranks), .blocks = 32, .bare = 4};
+    const struct peer_tuning best = {
+        .crossing = PEER_BY_ENGINE, .piece = piece_for(ranks), .blocks = 32, .bare = 4, .cross = 1, .open = 1};
     char words[128] = "";
     *tuning = best;
     if (text == NULL)

@@ -25,11 +25,14 @@ struct peer_tuning {
     uint32_t blocks; /* of a kernel that moves */
     uint32_t sms;    /* multiprocessors that a codec kernel may have; 0: all */
     uint32_t bare;   /* every so manieth piece, the first and the last go as they are; 0: none, 1: all */
+    uint32_t cross;  /* streams on which pieces cross in turn: 1 or 2 */
+    uint32_t open;   /* bare and cross are what was measured to be fastest (peer_entry.h) */
     uint32_t flat;   /* pieces are equal from the first to the last */
     uint32_t trace;  /* when what was over is told on stderr at the end */
 };
 
-/* From words between commas: engine or kernel, piece=KIB, blocks=N, sms=N, bare=N, flat, trace. NULL: as it is best.
+/* From words between commas: engine or kernel, piece=KIB, blocks=N, sms=N, bare=N, cross=N, flat, trace. NULL: as it is
+ * best. Without bare and cross they are open.
  * False: not understood, and as it is best. Pieces are the smaller, the more ranks there are: memory is for all of
  * them. */
 bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks);

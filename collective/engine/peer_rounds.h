@@ -1,7 +1,7 @@
 /* Rounds of an operation on the wire `peer`: of round n
  *
  *   encoding   encode, claim slots of the receivers: the next piece is encoded while these may still be full
- *   crossing     after that, copy engine: what usually suffices, or values as they are
+ *   crossing     after that, on one or two streams, copy engine: what usually suffices, or values as they are
  *   posting        after that, kernel: what is missing, and that it is there
  *   decoding   decode what has come from others, add up; free its slots and wait for round n + 1
  *

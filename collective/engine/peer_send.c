@@ -135,12 +135,19 @@ static struct peer_post pushes_of(const struct peer_operation *operation, const 
     return post;
 }
 
+/* On two streams a piece begins to cross before the one before it has ended. */
+static coll_stream crossing(const struct peer_operation *operation)
+{
+    const bool other = operation->sent % operation->member->peer->tuning.cross == 1;
+    return operation->lane->stream[other ? PEER_CROSSING_TOO : PEER_CROSSING];
+}
+
 /* What a copy engine does of it. */
 static bool push(const struct peer_operation *operation, const struct peer_push *to, const struct peer_flow *flow,
                  const struct peer_piece *piece)
 {
     const struct gpu_peer_ops *peer = operation->member->gpu->peer;
-    const coll_stream stream = operation->lane->stream[PEER_CROSSING];
+    const coll_stream stream = crossing(operation);
     if (piece->bare)
         return peer->move(to->there + PEER_HEAD_BYTES, flow->values + piece->at, piece->bytes, stream);
     return to->from == 0 || peer->move(to->there, to->slot, to->from, stream);
@@ -152,13 +159,13 @@ static bool cross(const struct peer_operation *operation, const struct peer_roun
     struct peer_lane *lane = operation->lane;
     const struct peer_post post = pushes_of(operation, round);
     bool good = gpu->event_record(lane->encoded, lane->stream[PEER_ENCODING]) &&
-                gpu->event_follow(lane->stream[PEER_CROSSING], lane->encoded);
+                gpu->event_follow(crossing(operation), lane->encoded);
     for (uint32_t i = 0, at = 0; i < round->count; i++) {
         uint8_t receivers[PEER_RANKS_MAX];
         for (uint32_t end = at + receivers_of(operation, round, i, receivers); at < end && good; at++)
             good = push(operation, &post.push[at], round->flow[i], &round->piece[i]);
     }
-    return good && gpu->event_record(lane->crossed, lane->stream[PEER_CROSSING]) &&
+    return good && gpu->event_record(lane->crossed, crossing(operation)) &&
            gpu->event_follow(lane->stream[PEER_POSTING], lane->crossed) &&
            gpu->peer->post(&post, lane->stream[PEER_POSTING]) &&
            gpu->event_record(lane->posted[operation->sent % PEER_DEPTH], lane->stream[PEER_POSTING]);

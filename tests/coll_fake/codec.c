@@ -70,10 +70,10 @@ static void run(coll_stream stream, void *argument)
     const struct launch *launch = argument;
     const struct strait_codec *best = strait_codec_get(NULL);
     const struct strait_run how = {.size = sizeof(how)};
-    (void)stream;
     hold_scratch(launch, 0, 1);
     for (uint32_t i = 0; i < launch->count; i++) {
         struct item *item = &launch->items[i];
+        fake_pass_time(stream, 1e-15 * fake_gpu.code_fs * item->region.page_count * item->region.row_bytes);
         item->encode.src.regions = item->decode.dst.regions = &item->region;
         demand((launch->is_encode ? strait_encode_batch(best, &launch->params, &item->encode, 1, &how)
                                   : strait_decode_batch(best, NULL, &item->decode, 1, &how)) == STRAIT_OK);
