@@ -122,9 +122,9 @@ tuned() {
 # Of each of the last pieces: when it was encoded, or left as it is; how long after the one before it had crossed; from
 # when it had come, and the one before was decoded, until it was decoded or copied out of its slot.
 trace() {
-    once trace "$library $data" "$strait STRAIT_COLL_PEER=trace,${TRACE:-bare=2}" all_gather -t 2 -b 256M -e 256M -n 1 -w 2 -c 0
+    once trace "$library $data" "$strait STRAIT_COLL_PEER=trace,${TRACE:-bare=2}" all_gather -t 2 -b 256M -e 256M -n 1 -w 2 -c 0 || return
     awk -v most="${TRACE_PIECES:-12}" '/rank 0: .*us: / { sub(/.*rank 0: */, ""); at[$3, $4] = $1 + 0; if ($4 > last) last = $4 }
-        END { for (i = last - most + 1; i <= last; i++)
+        END { for (i = last > most ? last - most + 1 : 1; i <= last; i++)
                   printf "piece %3d: encoded at %8.1f us, claimed %8.1f, crossed %8.1f (+%5.1f), there %8.1f; came %8.1f, done +%5.1f\n", i, at["encoded", i],
                       at["claimed", i], at["crossed", i], at["crossed", i] - at["crossed", i - 1], at["posted", i], at["arrived", i],
                       at["decoded", i] - at["arrived", i] }' "$out/trace.log"
