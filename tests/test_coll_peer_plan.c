@@ -14,6 +14,7 @@ static const char *const tunings[] = {NULL,
                                       "piece=256,flat",
                                       "piece=64,bare=0",
                                       "bare=1",
+                                      "direct,piece=1024",
                                       "piece=256,flat,bare=0"};
 
 static void check_pieces(const struct peer_cut *cut, uint64_t bytes, const struct peer_tuning *tuning)
@@ -64,7 +65,8 @@ END_TEST
 
 START_TEST(what_is_not_understood_changes_nothing)
 {
-    static const char *const bad[] = {"fast", "piece", "piece=", "piece=0", "piece=64x", "kernel,blocks=0", "engine,,"};
+    static const char *const bad[] = {"fast",      "piece",           "piece=",   "piece=0",
+                                      "piece=64x", "kernel,blocks=0", "engine,,", "direct,encoders=4"};
     struct peer_tuning best, tuning;
     ck_assert(peer_tuning_of(&best, NULL, 2));
     ck_assert(!peer_tuning_of(&tuning, bad[_i], 2));
@@ -106,7 +108,7 @@ int main(void)
     TCase *tests = add_case(suite, "peer plan");
     tcase_add_loop_test(tests, pieces_cover_a_message, 0, COUNT(tunings));
     tcase_add_test(tests, less_than_a_page_is_no_message);
-    tcase_add_loop_test(tests, what_is_not_understood_changes_nothing, 0, 7);
+    tcase_add_loop_test(tests, what_is_not_understood_changes_nothing, 0, 8);
     tcase_add_loop_test(tests, chunks_begin_as_is_foreseen, 0, 15);
     return run_suite(suite);
 }

@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(WARP) claim_kernel(const peer_claim claim)
         return;
     const uint32_t rank = claim.receiver[threadIdx.x];
     const uint64_t claimed = world->counters->claimed[rank], lag = claim.lag[threadIdx.x];
-    mark(world, PEER_ENCODED, claimed + 1);
+    if (claim.ahead == 0)
+        mark(world, PEER_ENCODED, claimed + 1);
     await(world, &world->flags[world->rank]->freed[rank], claimed > lag ? claimed - lag : 0, rank, claim.patience_ns);
     world->counters->claimed[rank] = claimed + 1;
     mark(world, PEER_CLAIMED, claimed + 1);

@@ -13,7 +13,7 @@ struct peer_offer {
 };
 
 /* What is tried: by NCCL and by this wire a small message and a large one, this one in several ways. */
-enum peer_trial { PEER_PLAIN_SMALL, PEER_PLAIN, PEER_OWN_SMALL, PEER_OWN, PEER_TRIALS = PEER_OWN + 6 };
+enum peer_trial { PEER_PLAIN_SMALL, PEER_PLAIN, PEER_OWN_SMALL, PEER_OWN, PEER_TRIALS = PEER_OWN + 7 };
 
 /* What each took, in seconds; 0: it was not tried. */
 struct peer_times {

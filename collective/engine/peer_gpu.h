@@ -7,6 +7,8 @@
  * writes into the receiver's flags how many are ready, the receiver into the sender's how many of its slots it has
  * freed. Counters are advanced by kernels, so that a graph can be launched as often as one likes.
  *
+ * It may also be encoded into the receiver's slot at once.
+ *
  * A rank that gives up says so in the flags of the others before it does anything else. What it has queued goes on, and
  * may write over what others still read. So metadata of chunks is copied aside before it is believed, as strait_decode
  * asks for; and who has decoded a piece looks at these flags, and at the piece's number, afterwards: that is a failure,
@@ -89,7 +91,7 @@ struct peer_world {
 struct peer_claim {
     const struct peer_world *world;
     uint64_t patience_ns;
-    uint32_t count;
+    uint32_t count, ahead; /* ahead: of encoding */
     uint8_t receiver[PEER_RANKS_MAX], lag[PEER_RANKS_MAX];
 };
 

@@ -2,7 +2,8 @@
  * on all ranks, NCCL's from the rank where it was fastest, this wire's from the one where it was slowest.
  *
  * How many pieces best stay as they are follows from how fast the codec is beside how fast bytes cross, and how much of
- * both the launches between them leave: so it is tried, and all ranks take what was fastest. */
+ * both the launches between them leave; and whether encoders fill the link themselves, from which link it is: so it is
+ * tried, and all ranks take what was fastest. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,8 +13,8 @@ enum { TILE = PEER_PAGE, TURNS = 4 };
 
 /* The first one is the one for small messages. */
 static const struct way {
-    uint32_t bare, cross;
-} ways[PEER_TRIALS - PEER_OWN] = {{4, 1}, {4, 2}, {2, 1}, {2, 2}, {0, 2}, {1, 2}};
+    uint32_t direct, bare, cross;
+} ways[PEER_TRIALS - PEER_OWN] = {{0, 4, 1}, {0, 4, 2}, {0, 2, 1}, {0, 2, 2}, {0, 0, 2}, {0, 1, 2}, {1, 0, 1}};
 
 /* ---- One member, whose GPU is current ---------------------------------------------------------------------------- */
 
@@ -47,7 +48,7 @@ static bool is_own(int trial)
 static bool is_tried(const struct coll_member *member, const struct peer_wire *wire, int trial)
 {
     if (trial > PEER_OWN)
-        return wire->tuning.open != 0;
+        return (wire->tuning.open & (ways[trial - PEER_OWN].direct ? PEER_OPEN_DIRECT : PEER_OPEN_SHARE)) != 0;
     return trial == PEER_OWN || peer_compared(member);
 }
 
@@ -142,8 +143,10 @@ static void take_way(struct peer_wire *wire, int trial)
 {
     if (wire->tuning.open == 0)
         return;
-    wire->tuning.bare = ways[trial > PEER_OWN ? trial - PEER_OWN : 0].bare;
-    wire->tuning.cross = ways[trial > PEER_OWN ? trial - PEER_OWN : 0].cross;
+    const struct way *way = &ways[trial > PEER_OWN ? trial - PEER_OWN : 0];
+    wire->tuning.direct = way->direct;
+    wire->tuning.bare = way->bare;
+    wire->tuning.cross = way->cross;
 }
 
 static bool gather_own(struct peer_entry *entries, unsigned count, int trial)
@@ -211,7 +214,7 @@ static int fastest_way(const struct peer_wire *wire, const struct peer_times *ti
 {
     int best = PEER_OWN;
     for (int trial = PEER_OWN; trial < PEER_TRIALS && wire->tuning.open != 0; trial++)
-        if (times->of[trial] < times->of[best])
+        if (times->of[trial] > 0 && times->of[trial] < times->of[best])
             best = trial;
     return best;
 }
@@ -257,7 +260,8 @@ void peer_describe(const struct coll_member *member, char *text, size_t size)
         snprintf(text, size, "%s%s", member->no_peer[0] != '\0' ? ", no wire peer: " : "", member->no_peer);
         return;
     }
-    const int used = snprintf(text, size, ", wire peer (bare=%u,cross=%u)", wire->tuning.bare, wire->tuning.cross);
+    const int used = snprintf(text, size, ", wire peer (%sbare=%u,cross=%u)", wire->tuning.direct != 0 ? "direct," : "",
+                              wire->tuning.bare, wire->tuning.cross);
     if (peer_compared(member) && used > 0 && (size_t)used < size)
         snprintf(text + used, size - (size_t)used, ": %.1f us and %.1f GB/s, where NCCL has %.1f us and %.1f GB/s",
                  wire->own.start * 1e6, rate_of(&wire->own), wire->plain.start * 1e6, rate_of(&wire->plain));

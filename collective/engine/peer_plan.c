@@ -46,8 +46,14 @@ static bool read_word(struct peer_tuning *tuning, const char *word)
     for (uint32_t i = 0; i < 2; i++)
         if (strcmp(word, crossings[i]) == 0) {
             tuning->crossing = i;
+            tuning->open &= ~(uint32_t)PEER_OPEN_DIRECT;
             return true;
         }
+    if (strcmp(word, "direct") == 0) {
+        tuning->direct = 1;
+        tuning->bare = tuning->open = 0;
+        return true;
+    }
     if (strcmp(word, "trace") == 0 || strcmp(word, "flat") == 0) {
         *(word[0] == 't' ? &tuning->trace : &tuning->flat) = 1;
         return true;
@@ -61,13 +67,25 @@ static bool read_word(struct peer_tuning *tuning, const char *word)
         tuning->open = 0;
         return true;
     }
-    return read_number(word, "blocks", 1, 512, &tuning->blocks) || read_number(word, "sms", 0, 1024, &tuning->sms);
+    return read_number(word, "blocks", 1, 512, &tuning->blocks) || read_number(word, "sms", 0, 1024, &tuning->sms) ||
+           read_number(word, "encoders", 1, PEER_ENCODERS_MAX, &tuning->encoders) ||
+           read_number(word, "decoders", 1, PEER_DECODERS_MAX, &tuning->decoders) ||
+           read_number(word, "encoder_sms", 0, 1024, &tuning->encoder_sms) ||
+           read_number(word, "decoder_sms", 0, 1024, &tuning->decoder_sms);
 }
 
 bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks)
 {
-    const struct peer_tuning best = {
-        .crossing = PEER_BY_ENGINE, .piece = piece_for(ranks), .blocks = 32, .bare = 4, .cross = 1, .open = 1};
+    const struct peer_tuning best = {.crossing = PEER_BY_ENGINE,
+                                     .piece = piece_for(ranks),
+                                     .blocks = 32,
+                                     .encoders = 2,
+                                     .encoder_sms = 56,
+                                     .decoders = 2,
+                                     .decoder_sms = 72,
+                                     .bare = 4,
+                                     .cross = 1,
+                                     .open = PEER_OPEN_SHARE | PEER_OPEN_DIRECT};
     char words[128] = "";
     *tuning = best;
     if (text == NULL)

@@ -73,6 +73,44 @@ START_TEST(kernels_can_push_all)
 }
 END_TEST
 
+/* What one rank gets its encoder has stored there, but for what is the same for several. */
+START_TEST(encoders_store_what_one_rank_gets)
+{
+    enum values kind = _i % 2 == 0 ? VALUES_NORMAL : VALUES_NOISE;
+    begin("direct,piece=64,encoders=3");
+    ranks_run(2 + _i / 2, gather_kind, &kind);
+    require((fake_gpu.stored > 3 * BYTES) == (_i / 2 == 0) && fake_gpu.offered == 0);
+}
+END_TEST
+
+/* To and from all others, block by block. */
+static void exchange_blocks(struct rank *rank)
+{
+    const size_t ranks = (size_t)rank->ranks;
+    uint8_t *out = values_new(COLL_BF16, COUNT_OF * ranks, 0), *in = values_new(COLL_BF16, COUNT_OF * ranks, 0);
+    for (size_t to = 0; to < ranks; to++)
+        values_fill(out + to * BYTES, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)(100 * rank->rank) + (unsigned)to);
+    for (unsigned turn = 0; turn < 3; turn++) {
+        memset(in, 0, COUNT_OF * ranks * 2);
+        require_ok(ncclAlltoAll(out, in, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        for (unsigned from = 0; from < ranks; from++)
+            require(
+                values_are(in + from * BYTES, COLL_BF16, COUNT_OF, VALUES_NORMAL, 100 * from + (unsigned)rank->rank));
+    }
+    require_by(rank, "all_to_all", "the last: compressed, wire peer");
+    values_free(out, COLL_BF16, 0);
+    values_free(in, COLL_BF16, 0);
+}
+
+START_TEST(encoders_store_what_each_rank_gets)
+{
+    begin("direct,piece=64");
+    ranks_run(2 + _i, exchange_blocks, NULL);
+    require(fake_gpu.stored > 2 * BYTES && fake_gpu.pushed == 0);
+}
+END_TEST
+
 /* Sums of any number of ranks are those that are specified, the same on all. */
 static void sum_all(struct rank *rank)
 {
@@ -108,8 +146,8 @@ static void sum_all(struct rank *rank)
 
 START_TEST(sums_are_those_that_are_specified)
 {
-    begin("piece=64,bare=4,cross=2");
-    ranks_run(2 + _i, sum_all, NULL);
+    begin(_i / 3 == 0 ? "piece=64,bare=4,cross=2" : "direct,piece=64");
+    ranks_run(2 + _i % 3, sum_all, NULL);
 }
 END_TEST
 
@@ -149,7 +187,7 @@ static void take_turns(struct rank *rank)
 
 START_TEST(graphs_and_straight_operations_take_turns)
 {
-    begin("piece=256,cross=2");
+    begin(_i == 0 ? "piece=256,cross=2" : "direct,piece=64");
     ranks_run(2, take_turns, NULL);
 }
 END_TEST
@@ -256,7 +294,7 @@ static void read_nonsense(struct rank *rank)
     uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, 2 * COUNT_OF, 0);
     rank_begin(rank, id_for_all);
     ranks_meet();
-    fake_gpu.spoil_at = bad_bytes[*(const int *)rank->argument];
+    fake_gpu.spoil_at = bad_bytes[*(const int *)rank->argument % (int)COUNT(bad_bytes)];
     if (rank->rank == 0)
         fake_gpu.spoil = 5;
     ranks_meet();
@@ -274,7 +312,8 @@ static void read_nonsense(struct rank *rank)
 
 START_TEST(nonsense_in_a_slot_is_an_error)
 {
-    begin("piece=128,bare=0"); /* who has nothing to decode cannot tell */
+    begin(_i < (int)COUNT(bad_bytes) ? "piece=128,bare=0"
+                                     : "piece=128,direct"); /* who has nothing to decode cannot tell */
     require_ok(ncclGetUniqueId(&id_for_all));
     ranks_start(2, read_nonsense, &_i);
 }
@@ -302,7 +341,7 @@ static void wait_for_the_other(struct rank *rank)
 
 START_TEST(aborting_ends_waiting_for_a_rank)
 {
-    begin("piece=128,bare=4");
+    begin(_i == 0 ? "piece=128,bare=4" : "piece=128,direct");
     require_ok(ncclGetUniqueId(&id_for_all));
     ranks_start(2, wait_for_the_other, NULL);
 }
@@ -334,7 +373,7 @@ static void fail_at(struct rank *rank)
 START_TEST(what_cannot_be_launched_is_an_error)
 {
     int n = 1;
-    begin("piece=512,cross=2");
+    begin(_i == 0 ? "piece=512,cross=2" : "piece=512,direct");
     for (failures = 1; failures > 0; n++) {
         require(n < 1000);
         failures = 0;
@@ -351,13 +390,15 @@ int main(void)
     tcase_add_loop_test(tests, copy_engines_move_what_can_be_compressed, 0, 3);
     tcase_add_loop_test(tests, kernels_push_what_is_longer, 0, 3);
     tcase_add_test(tests, kernels_can_push_all);
-    tcase_add_loop_test(tests, sums_are_those_that_are_specified, 0, 3);
-    tcase_add_test(tests, graphs_and_straight_operations_take_turns);
+    tcase_add_loop_test(tests, encoders_store_what_one_rank_gets, 0, 4);
+    tcase_add_loop_test(tests, encoders_store_what_each_rank_gets, 0, 3);
+    tcase_add_loop_test(tests, sums_are_those_that_are_specified, 0, 6);
+    tcase_add_loop_test(tests, graphs_and_straight_operations_take_turns, 0, 2);
     tcase_add_loop_test(tests, without_access_the_wire_of_nccl_stays, 0, 2);
     tcase_add_loop_test(tests, auto_takes_what_was_measured_to_be_faster, 0, COUNT(speeds));
     tcase_add_loop_test(tests, so_much_stays_as_it_is_as_was_measured_to_be_fastest, 0, COUNT(balances));
-    tcase_add_loop_test(tests, nonsense_in_a_slot_is_an_error, 0, COUNT(bad_bytes));
-    tcase_add_test(tests, aborting_ends_waiting_for_a_rank);
-    tcase_add_test(tests, what_cannot_be_launched_is_an_error);
+    tcase_add_loop_test(tests, nonsense_in_a_slot_is_an_error, 0, 2 * COUNT(bad_bytes));
+    tcase_add_loop_test(tests, aborting_ends_waiting_for_a_rank, 0, 2);
+    tcase_add_loop_test(tests, what_cannot_be_launched_is_an_error, 0, 2);
     return suite_run("peer", tests);
 }

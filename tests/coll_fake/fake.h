@@ -49,6 +49,7 @@ struct fake_gpu_control {
     _Atomic uint32_t spoil_at;
     /* Counted. */
     _Atomic uint64_t pushed;         /* bytes of pieces that no copy engine moved */
+    _Atomic uint64_t stored;         /* bytes that encoders stored into memory of another rank */
     _Atomic int64_t made;            /* what an engine made and has not given back */
     _Atomic uint64_t makings;        /* all that it ever made */
     _Atomic uint64_t moved;          /* bytes from rank to rank */

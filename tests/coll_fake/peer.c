@@ -74,7 +74,7 @@ static void run_claim(coll_stream stream, void *argument)
     }
 }
 
-static void move(void *dst, const void *src, size_t size)
+void fake_move(void *dst, const void *src, size_t size)
 {
     memcpy(dst, src, size);
 }
@@ -86,7 +86,8 @@ static void push_rest(const struct peer_world *world, const struct peer_push *pu
     const uint64_t end = (used + 15) / 16 * 16;
     if (end > push->from) {
         atomic_fetch_add(&fake_gpu.pushed, end - push->from);
-        (is_broken(world) ? fake_move_racy : move)(push->there + push->from, push->slot + push->from, end - push->from);
+        (is_broken(world) ? fake_move_racy : fake_move)(push->there + push->from, push->slot + push->from,
+                                                        end - push->from);
     }
 }
 

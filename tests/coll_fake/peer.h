@@ -12,6 +12,7 @@ void kernel_turn(const struct peer_turn *turn, coll_stream stream);
 /* Whether kernels of that device have given up. From then on others may read where its streams write, or write where
  * they read: peer_gpu.h says why that does no harm. ThreadSanitizer does not see what fake_move_racy does. */
 bool fake_has_given_up(int device);
+void fake_move(void *dst, const void *src, size_t size);
 void fake_move_racy(void *dst, const void *src, size_t size);
 
 #endif

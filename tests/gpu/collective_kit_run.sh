@@ -178,14 +178,14 @@ for number, tuning in enumerate(tunings, 1):
     if not os.path.exists(f"{out}/wires-{number}.json"):
         continue
     log = open(f"{out}/wires-{number}.log").read()
-    taken = set(re.findall(r"wire peer \((bare=\d+,cross=\d+)", log))
+    taken = set(re.findall(r"wire peer \(([^)]*)\)", log))
     cells = []
     for row in json.load(open(f"{out}/wires-{number}.json"))["rows"]:
         bad = row["wrong"] > 0 or row["way"].find("wire peer") < 0
         wrong += bad
         cells.append(f"{row['operation']} {row['bytes'] >> 20}M {row['nccl']['p50_ns'] / 1e3:.0f}/{row['strait']['p50_ns'] / 1e3:.0f} "
                      f"{row['x']:.3f}{' NOT BY PEER OR WRONG' if bad else ''}")
-    print(f"{tuning:<22} {' '.join(sorted(taken)):<15} {'  '.join(cells)}")
+    print(f"{tuning:<40} {' '.join(sorted(taken)):<22} {'  '.join(cells)}")
 print(f"tuning, taken; us of NCCL/ours and NCCL's by ours. Rows that are wrong: {wrong}")
 sys.exit(1 if wrong else 0)
 PYTHON
