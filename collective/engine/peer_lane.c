@@ -23,12 +23,19 @@ static void destroy(struct peer_lane *lane, const struct gpu_ops *gpu)
     free(lane);
 }
 
+/* What codes takes all of a GPU. Others wait for what says that a piece is there, which takes nothing. */
+static coll_stream make_stream(const struct gpu_ops *gpu, int which)
+{
+    const bool codes = which == PEER_ENCODING || which == PEER_DECODING;
+    return (codes ? gpu->peer->stream_make_below : gpu->stream_make)();
+}
+
 static struct peer_lane *make(const struct gpu_ops *gpu)
 {
     struct peer_lane *lane = calloc(1, sizeof(*lane));
     bool good = lane != NULL;
     for (int i = 0; i < PEER_STREAMS && good; i++)
-        good = (lane->stream[i] = gpu->stream_make()) != NULL;
+        good = (lane->stream[i] = make_stream(gpu, i)) != NULL;
     for (unsigned i = 0; i < EVENTS && good; i++)
         good = (*event_at(lane, i) = gpu->event_make(false)) != NULL;
     if (good)
