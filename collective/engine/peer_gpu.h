@@ -153,6 +153,9 @@ typedef struct CUevent_st *gpu_event;
 
 struct gpu_peer_ops {
     bool (*prepare)(void); /* loads what is launched on the current device */
+    /* A stream whose kernels give way to those of stream_make's: while all multiprocessors are busy, what waits to be
+     * begun there goes before. */
+    coll_stream (*stream_make_below)(void);
     /* Of memory that `allocate` gave, of the current device. False: it cannot be told of. */
     bool (*share)(void *memory, struct peer_handle *handle);
     /* Memory of another rank, for the current device; NULL: it cannot be reached, and why, static. */

@@ -27,6 +27,22 @@ static void destroy(struct peer_lane *lane, const struct gpu_ops *gpu)
     free(lane);
 }
 
+static bool is_encoding(int stream)
+{
+    return stream >= PEER_ENCODING && stream < PEER_ENCODING + PEER_ENCODERS_MAX;
+}
+
+static bool is_decoding(int stream)
+{
+    return stream >= PEER_DECODING && stream < PEER_DECODING + PEER_DECODERS_MAX;
+}
+
+/* What codes takes all of a GPU. Others wait for what says that a piece is there, which takes nothing. */
+static coll_stream make_stream(const struct gpu_ops *gpu, int which)
+{
+    return (is_encoding(which) || is_decoding(which) ? gpu->peer->stream_make_below : gpu->stream_make)();
+}
+
 static struct peer_lane *make(const struct gpu_ops *gpu)
 {
     struct peer_lane *lane = calloc(1, sizeof(*lane));
@@ -50,11 +66,10 @@ static bool is_captured(const struct peer_lane *lane, const struct gpu_ops *gpu)
 
 static bool is_needed(const struct peer_tuning *tuning, int stream)
 {
-    const int encoder = stream - PEER_ENCODING, decoder = stream - PEER_DECODING;
-    if (encoder >= 0 && encoder < PEER_ENCODERS_MAX)
-        return encoder == 0 || (tuning->direct != 0 && encoder < (int)tuning->encoders);
-    if (decoder >= 0 && decoder < PEER_DECODERS_MAX)
-        return decoder == 0 || (tuning->direct != 0 && decoder < (int)tuning->decoders);
+    if (is_encoding(stream))
+        return stream < PEER_ENCODING + (tuning->direct != 0 ? (int)tuning->encoders : 1);
+    if (is_decoding(stream))
+        return stream < PEER_DECODING + (tuning->direct != 0 ? (int)tuning->decoders : 1);
     if (stream == PEER_CLAIMING || stream == PEER_WAITING || stream == PEER_FREEING)
         return tuning->direct != 0;
     return stream != PEER_CROSSING_TOO || tuning->cross == 2;
@@ -66,7 +81,7 @@ static bool make_streams(struct peer_lane *lane, const struct coll_member *membe
     bool good = true;
     for (int i = 0; i < PEER_STREAMS && good; i++)
         if (lane->stream[i] == NULL && is_needed(&member->peer->tuning, i))
-            good = (lane->stream[i] = member->gpu->stream_make()) != NULL;
+            good = (lane->stream[i] = make_stream(member->gpu, i)) != NULL;
     return good;
 }
 

@@ -322,6 +322,7 @@ KERNEL(turn, peer_turn)
 #undef KERNEL
 
 static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
+                                             .stream_make_below = stream_make,
                                              .share = share,
                                              .open = open_memory,
                                              .close = close_memory,
