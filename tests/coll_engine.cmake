@@ -65,8 +65,12 @@ foreach(test operations stress)
     strait_add_test(coll_${test}_peer COMMAND test_coll_${test} LABELS collective TIMEOUT 240
         ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
 endforeach()
+foreach(test operations groups stress)
+    strait_add_test(coll_${test}_peer_direct COMMAND test_coll_${test} LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,direct")
+endforeach()
 strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIMEOUT 240
-    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64")
+    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=4,cross=2")
 
 # Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
 strait_coll_test(hosts TIMEOUT 240)

@@ -49,6 +49,9 @@ if(STRAIT_HAVE_CUDA)
     add_dependencies(fake_collective_rings strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
     strait_add_test(coll_rings_program COMMAND fake_collective_rings --threads $<TARGET_FILE:strait-coll-tested>
         LABELS collective TIMEOUT 240 ENVIRONMENT "STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+    strait_add_test(coll_rings_program_peer COMMAND fake_collective_rings --threads $<TARGET_FILE:strait-coll-tested>
+        LABELS collective TIMEOUT 240 ENVIRONMENT
+        "STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>;STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=1024")
 
     # What does not fit. The same program is tried on fake GPUs, with ranks that are threads.
     set(overflow_sources gpu/collective_overflow.c gpu/collective_world.c gpu/collective_nccl.c coll_engine/values.c)

@@ -8,7 +8,11 @@
 namespace
 {
 
-constexpr uint32_t WARP = 32, POST_THREADS = 256, POLLS = 512;
+// What others wait for has to run beside the codec, whose thread blocks leave 4096 registers of a multiprocessor. With
+// more threads a kernel here would begin when one of the codec ends, and other ranks would wait for that.
+constexpr uint32_t WARP = 32, THREADS = 64, REGISTERS = 4096 / THREADS, POLLS = 512;
+constexpr uint32_t AT_ONCE = 4; // vectors that a thread reads before it writes any
+constexpr uint32_t RESIDENT = 65536 / (THREADS * REGISTERS);
 
 __device__ uint64_t load_acquire(const uint64_t *word)
 {
@@ -41,6 +45,22 @@ __device__ void mark(const peer_world *world, peer_point point, uint64_t number)
     const uint32_t i = atomicAdd_system(&world->mail->marks, 1u);
     if (i < PEER_TRACE_MAX)
         world->mail->mark[i] = {now_ns(), static_cast<uint32_t>(point), static_cast<uint32_t>(number)};
+}
+
+// By so many threads, of which this one begins at `first`.
+__device__ void copy_vectors(uint4 *to, const uint4 *from, uint64_t first, uint64_t end, uint64_t threads)
+{
+    for (uint64_t i = first; i < end; i += AT_ONCE * threads) {
+        uint4 vector[AT_ONCE];
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++)
+            if (i + k * threads < end)
+                vector[k] = from[i + k * threads];
+#pragma unroll
+        for (uint32_t k = 0; k < AT_ONCE; k++)
+            if (i + k * threads < end)
+                to[i + k * threads] = vector[k];
+    }
 }
 
 // ---- Giving up ------------------------------------------------------------------------------------------------------
@@ -99,7 +119,8 @@ __global__ void __launch_bounds__(WARP) claim_kernel(const peer_claim claim)
         return;
     const uint32_t rank = claim.receiver[threadIdx.x];
     const uint64_t claimed = world->counters->claimed[rank], lag = claim.lag[threadIdx.x];
-    mark(world, PEER_ENCODED, claimed);
+    if (claim.ahead == 0)
+        mark(world, PEER_ENCODED, claimed + 1);
     await(world, &world->flags[world->rank]->freed[rank], claimed > lag ? claimed - lag : 0, rank, claim.patience_ns);
     world->counters->claimed[rank] = claimed + 1;
     mark(world, PEER_CLAIMED, claimed + 1);
@@ -113,11 +134,9 @@ __device__ uint64_t used_of(const peer_push &push)
 
 __device__ void push_rest(const peer_push &push)
 {
-    const uint4 *from = reinterpret_cast<const uint4 *>(push.slot);
-    uint4 *to = reinterpret_cast<uint4 *>(push.there);
-    const uint64_t end = (used_of(push) + 15) / 16, threads = static_cast<uint64_t>(gridDim.x) * POST_THREADS;
-    for (uint64_t i = push.from / 16 + blockIdx.x * POST_THREADS + threadIdx.x; i < end; i += threads)
-        to[i] = from[i];
+    const uint64_t first = push.from / 16 + blockIdx.x * THREADS + threadIdx.x;
+    copy_vectors(reinterpret_cast<uint4 *>(push.there), reinterpret_cast<const uint4 *>(push.slot), first,
+                 (used_of(push) + 15) / 16, static_cast<uint64_t>(gridDim.x) * THREADS);
 }
 
 __device__ void say_ready(const peer_world *world, const peer_push &push)
@@ -131,7 +150,7 @@ __device__ void say_ready(const peer_world *world, const peer_push &push)
 }
 
 // The block that ends last speaks for all.
-__global__ void __launch_bounds__(POST_THREADS) post_kernel(const peer_post post)
+__global__ void __launch_bounds__(THREADS, RESIDENT) post_kernel(const peer_post post)
 {
     const peer_world *world = post.world;
     __shared__ bool last;
@@ -172,7 +191,7 @@ __device__ void take(const peer_world *world, const peer_taken &taken)
 {
     const uint64_t number = world->counters->taken[taken.source] + 1;
     mark(world, PEER_DECODED, number);
-    const int32_t status = verdict_of(world, taken, number);
+    const int32_t status = is_broken(world) ? STRAIT_OK : verdict_of(world, taken, number);
     if (status != STRAIT_OK)
         give_up(world, status);
     if (is_broken(world)) // what is not freed is not written over
@@ -181,7 +200,25 @@ __device__ void take(const peer_world *world, const peer_taken &taken)
     store_release(&world->flags[taken.source]->freed[world->rank], number);
 }
 
-__global__ void __launch_bounds__(WARP) turn_kernel(const peer_turn turn)
+// What is checked of the beginning is what is copied: each thread looks for itself, and the first one writes what it
+// saw.
+__device__ void set_aside(const peer_aside &aside, bool come)
+{
+    const uint4 *from = reinterpret_cast<const uint4 *>(aside.from), none = make_uint4(0, 0, 0, 0);
+    uint4 *to = reinterpret_cast<uint4 *>(aside.to);
+    const uint4 first = come ? from[0] : none;
+    const bool good = first.x == aside.begins[0] && first.y == aside.begins[1] && first.z == aside.begins[2] &&
+                      first.w == aside.begins[3];
+    if (threadIdx.x == 0)
+        to[0] = good ? first : none;
+    if (good)
+        copy_vectors(to, from, 1 + threadIdx.x, aside.vectors, THREADS);
+    for (uint32_t i = 1 + threadIdx.x; i < aside.vectors && !good; i += THREADS)
+        to[i] = none;
+}
+
+// One warp.
+__device__ void take_and_wait(const peer_turn &turn)
 {
     const peer_world *world = turn.world;
     if (threadIdx.x < turn.takes)
@@ -194,6 +231,16 @@ __global__ void __launch_bounds__(WARP) turn_kernel(const peer_turn turn)
     await(world, &world->flags[world->rank]->ready[rank], number, rank, turn.patience_ns);
     world->counters->awaited[rank] = number;
     mark(world, PEER_ARRIVED, number);
+}
+
+__global__ void __launch_bounds__(THREADS, RESIDENT) turn_kernel(const __grid_constant__ peer_turn turn)
+{
+    if (threadIdx.x < WARP)
+        take_and_wait(turn);
+    __syncthreads();
+    const bool come = turn.asides > 0 && !is_broken(turn.world);
+    for (uint32_t i = 0; i < turn.asides; i++)
+        set_aside(turn.aside[i], come);
 }
 
 } // namespace
@@ -212,12 +259,13 @@ cudaError_t peer_claim_launch(const struct peer_claim *claim, cudaStream_t strea
 
 cudaError_t peer_post_launch(const struct peer_post *post, cudaStream_t stream)
 {
-    post_kernel<<<post->blocks, POST_THREADS, 0, stream>>>(*post);
+    post_kernel<<<post->blocks, THREADS, 0, stream>>>(*post);
     return cudaGetLastError();
 }
 
 cudaError_t peer_turn_launch(const struct peer_turn *turn, cudaStream_t stream)
 {
-    turn_kernel<<<1, WARP, 0, stream>>>(*turn);
+    const uint32_t threads = turn->asides > 0 ? THREADS : WARP;
+    turn_kernel<<<1, threads, 0, stream>>>(*turn);
     return cudaGetLastError();
 }

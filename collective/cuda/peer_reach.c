@@ -99,6 +99,20 @@ static void close_memory(const struct peer_handle *handle, void *memory)
         (void)good(cudaIpcCloseMemHandle(memory));
 }
 
+/* Still before those of the program, where there are levels enough. */
+static coll_stream stream_make_below(void)
+{
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    int least, most;
+    cudaStream_t stream = NULL;
+    (void)cudaThreadExchangeStreamCaptureMode(&mode); /* as gpu.c has it */
+    const bool made =
+        good(cudaDeviceGetStreamPriorityRange(&least, &most)) &&
+        good(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, most < least ? most + 1 : most));
+    (void)cudaThreadExchangeStreamCaptureMode(&mode);
+    return made ? stream : NULL;
+}
+
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
 
 static bool move(void *dst, const void *src, size_t size, coll_stream stream)
@@ -122,6 +136,7 @@ static bool turn(const struct peer_turn *what, coll_stream stream)
 }
 
 const struct gpu_peer_ops cuda_gpu_peer = {.prepare = prepare,
+                                           .stream_make_below = stream_make_below,
                                            .share = share,
                                            .open = open_memory,
                                            .close = close_memory,

@@ -14,29 +14,45 @@
 #include "collective/engine/peer_plan.h"
 
 /* Streams of an operation, and what orders them. Those of a graph that is being captured are part of it until then. */
-enum peer_stream { PEER_ENCODING, PEER_CROSSING, PEER_POSTING, PEER_DECODING, PEER_STREAMS };
+enum peer_stream {
+    PEER_CLAIMING,
+    PEER_ENCODING, /* as many as encode in turn; likewise below */
+    PEER_CROSSING = PEER_ENCODING + PEER_ENCODERS_MAX,
+    PEER_CROSSING_TOO,
+    PEER_POSTING,
+    PEER_WAITING,
+    PEER_DECODING,
+    PEER_FREEING = PEER_DECODING + PEER_DECODERS_MAX,
+    PEER_STREAMS
+};
 struct peer_lane {
     struct peer_lane *next;
     uint64_t capture; /* that it was last used in; 0: none */
     coll_stream stream[PEER_STREAMS];
-    gpu_event begun, encoded, crossed, summed, ended;
-    gpu_event posted[PEER_DEPTH];
+    gpu_event begun, claimed, encoded, crossed, come, decoded, summed, ended;
+    gpu_event posted[PEER_OUTGOING], freed[PEER_DECODERS_MAX];
+};
+
+/* What a codec kernel leaves to the next one on its stream. */
+struct peer_scratch {
+    uint8_t *memory;
+    uint64_t size;
 };
 
 struct peer_wire {
     struct peer_tuning tuning;
     uint64_t slot;                    /* bytes */
     uint8_t *arena;                   /* of this rank; others write there */
-    uint8_t *outgoing;                /* what is encoded: a slot for each other rank, PEER_DEPTH times */
+    uint8_t *outgoing;                /* what is encoded: a slot for each other rank, PEER_OUTGOING times */
     uint8_t *sums;                    /* raw pieces of other ranks that are to be added up; NULL: not needed so far */
     uint8_t *reached[PEER_RANKS_MAX]; /* arenas by rank, the own one too */
     struct peer_handle handle[PEER_RANKS_MAX];
     struct peer_counters *counters;
     struct peer_world *world; /* in the GPU's memory */
     struct peer_mail *mail;
-    struct strait_result *results; /* of decoding: main and tail by rank */
-    uint8_t *scratch[2];           /* of the codec: encoding, decoding */
-    uint64_t scratch_size[2];
+    struct strait_result *results; /* of decoding: by stream, main and tail by rank */
+    uint8_t *asides;               /* metadata of what is decoded: likewise */
+    struct peer_scratch encoding[PEER_ENCODERS_MAX], decoding[PEER_DECODERS_MAX];
     struct peer_lane *lanes;
     gpu_event last;              /* the order of operations, of graphs too */
     struct link_cost plain, own; /* of NCCL and of this wire, when they were measured */
@@ -70,6 +86,11 @@ uint64_t peer_outgoing_bytes(const struct peer_wire *wire, int ranks);
 uint8_t *peer_slot(const struct peer_wire *wire, int owner, int sender, uint32_t piece);
 /* For what is sent in a round: place 0 to ranks - 2. */
 uint8_t *peer_outgoing(const struct peer_wire *wire, int ranks, uint32_t place, uint32_t round);
+/* Of what is decoded on a stream, by place in the round: metadata of a tail, or of whole pages; results. */
+uint64_t peer_asides_bytes(const struct peer_wire *wire, int ranks);
+uint8_t *peer_aside(const struct peer_wire *wire, int ranks, uint32_t decoder, uint32_t i, bool tail);
+uint64_t peer_results_bytes(int ranks);
+struct strait_result *peer_results(const struct peer_wire *wire, int ranks, uint32_t decoder, uint32_t i);
 uint64_t peer_sums_stride(const struct peer_wire *wire); /* from one rank's to the next one's */
 bool peer_sums_prepare(struct coll_member *member);      /* room for them; false: no memory */
 

@@ -63,7 +63,7 @@ bool peer_decide(struct coll_member *member, const struct coll_call *call, struc
     if (member->peer == NULL || !messages_of(member, call, &count, &messages) ||
         !peer_cut_of(&cut, call->type, count, &member->peer->tuning))
         return false;
-    if (peer_measured(member) && !pays(member, call, &cut))
+    if (peer_compared(member) && !pays(member, call, &cut))
         return false;
     *step = (struct coll_step){.member = member, .call = *call, .phases = 1, .pieces = 1, .peer = true};
     step->wire = messages * message_bytes(&cut);

@@ -12,11 +12,12 @@ struct peer_offer {
     char why[96];
 };
 
-enum { PEER_SIZES = 2 };
+/* What is tried: by NCCL and by this wire a small message and a large one, this one in several ways. */
+enum peer_trial { PEER_PLAIN_SMALL, PEER_PLAIN, PEER_OWN_SMALL, PEER_OWN, PEER_TRIALS = PEER_OWN + 7 };
 
-/* What it took to gather, in seconds, by size: with NCCL, by this wire. */
+/* What each took, in seconds; 0: it was not tried. */
 struct peer_times {
-    double plain[PEER_SIZES], own[PEER_SIZES];
+    double of[PEER_TRIALS];
 };
 
 struct peer_entry {
@@ -24,7 +25,7 @@ struct peer_entry {
     struct peer_wire *wire; /* the member's when all have it: a thread of it looks there */
     struct peer_offer own;
     struct peer_offer *told; /* in the GPU's memory: of all ranks, then of this one */
-    uint8_t *probe;          /* of the largest message, then of all ranks'; NULL: nothing is measured */
+    uint8_t *probe;          /* large messages of all ranks; NULL: nothing is measured */
     gpu_event begin, end;
     struct peer_times times;
 };
@@ -35,8 +36,10 @@ typedef bool peer_part(struct peer_entry *entry);
 bool peer_each(struct peer_entry *entries, unsigned count, peer_part *what);
 bool peer_grouped(struct peer_entry *entries, unsigned count, peer_part *what);
 
-/* peer_measure.c: whether it has to be; what it needs, before ranks tell whether they are able; all of it. */
-bool peer_measured(const struct coll_member *member);
+/* peer_measure.c: whether NCCL is measured, to be compared; whether anything is. What that needs, before ranks tell
+ * whether they are able; all of it. */
+bool peer_compared(const struct coll_member *member);
+bool peer_measured(const struct coll_member *member, const struct peer_wire *wire);
 bool peer_measure_prepare(struct peer_entry *entry);
 bool peer_measure(struct peer_entry *entries, unsigned count);
 bool peer_measure_end(struct peer_entry *entry);

@@ -7,9 +7,12 @@
  * writes into the receiver's flags how many are ready, the receiver into the sender's how many of its slots it has
  * freed. Counters are advanced by kernels, so that a graph can be launched as often as one likes.
  *
+ * It may also be encoded into the receiver's slot at once.
+ *
  * A rank that gives up says so in the flags of the others before it does anything else. What it has queued goes on, and
- * may write over what others still read; who has decoded a piece looks there, and at the piece's number, afterwards. So
- * that is a failure, never wrong values. */
+ * may write over what others still read. So metadata of chunks is copied aside before it is believed, as strait_decode
+ * asks for; and who has decoded a piece looks at these flags, and at the piece's number, afterwards: that is a failure,
+ * never wrong values. What a rank reads after it has given up itself may not have come: it does not decode it. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_PEER_GPU_H
 #define STRAIT_COLLECTIVE_ENGINE_PEER_GPU_H
 
@@ -80,14 +83,15 @@ struct peer_world {
 
 /* ---- Kernels --------------------------------------------------------------------------------------------------------
  *
- * Whatever waits is one warp. It ends when what it waits for has come; when the member is aborted, another rank has
- * given up or, if patience_ns is not 0, so long has passed: then this rank gives up too, which is a failure. */
+ * Whatever waits is one warp; others of its block sleep at a barrier. It ends when what it waits for has come; when the
+ * member is aborted, another rank has given up or, if patience_ns is not 0, so long has passed: then this rank gives up
+ * too, which is a failure. */
 
 /* Waits for a slot of each receiver: until no more than `lag` of the pieces before are still to be read. */
 struct peer_claim {
     const struct peer_world *world;
     uint64_t patience_ns;
-    uint32_t count;
+    uint32_t count, ahead; /* ahead: of encoding */
     uint8_t receiver[PEER_RANKS_MAX], lag[PEER_RANKS_MAX];
 };
 
@@ -106,8 +110,17 @@ struct peer_post {
     struct peer_push push[PEER_RANKS_MAX];
 };
 
+/* Metadata of a chunk that comes, and where it is copied to. Zeros go there instead when the chunk begins otherwise,
+ * since its metadata could be longer then, and when this rank has given up. */
+struct peer_aside {
+    const uint8_t *from;
+    uint8_t *to;
+    uint32_t begins[4];
+    uint32_t vectors, reserved; /* of 16 bytes */
+};
+
 /* Of pieces that have been decoded: looks whether that went well, and frees their slots. Then waits for the next piece
- * of each of `source`. */
+ * of each of `source`, and copies their metadata aside. */
 struct peer_taken {
     const struct peer_head *head;
     const struct strait_result *results; /* of decoding: main, tail; NULL: it was not encoded */
@@ -116,9 +129,10 @@ struct peer_taken {
 struct peer_turn {
     const struct peer_world *world;
     uint64_t patience_ns;
-    uint32_t takes, waits;
+    uint32_t takes, waits, asides, reserved;
     struct peer_taken taken[PEER_RANKS_MAX];
     uint8_t source[PEER_RANKS_MAX];
+    struct peer_aside aside[2 * PEER_RANKS_MAX];
 };
 
 /* ---- Means ------------------------------------------------------------------------------------------------------- */
@@ -139,6 +153,9 @@ typedef struct CUevent_st *gpu_event;
 
 struct gpu_peer_ops {
     bool (*prepare)(void); /* loads what is launched on the current device */
+    /* A stream whose kernels give way to those of stream_make's: while all multiprocessors are busy, what waits to be
+     * begun there goes before. */
+    coll_stream (*stream_make_below)(void);
     /* Of memory that `allocate` gave, of the current device. False: it cannot be told of. */
     bool (*share)(void *memory, struct peer_handle *handle);
     /* Memory of another rank, for the current device; NULL: it cannot be reached, and why, static. */

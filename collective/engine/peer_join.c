@@ -40,9 +40,25 @@ static bool scratch_sizes(struct peer_wire *wire, const struct coll_member *memb
         encode[i].src = decode[i].dst = pages;
         decode[i].src_size = wire->slot;
     }
-    wire->scratch_size[0] = strait_encode_scratch_size(member->codec, encode, count);
-    wire->scratch_size[1] = strait_decode_scratch_size(member->codec, decode, count);
-    return wire->scratch_size[0] > 0 && wire->scratch_size[1] > 0;
+    for (uint32_t i = 0; i < PEER_ENCODERS_MAX; i++)
+        wire->encoding[i].size = strait_encode_scratch_size(member->codec, encode, count);
+    for (uint32_t i = 0; i < PEER_DECODERS_MAX; i++)
+        wire->decoding[i].size = strait_decode_scratch_size(member->codec, decode, count);
+    return wire->encoding[0].size > 0 && wire->decoding[0].size > 0;
+}
+
+static bool make_scratch(struct peer_scratch *scratch, unsigned count, const struct gpu_ops *gpu)
+{
+    bool good = true;
+    for (unsigned i = 0; i < count && good; i++)
+        good = (scratch[i].memory = gpu->allocate(scratch[i].size, true)) != NULL;
+    return good;
+}
+
+static void free_scratch(const struct peer_scratch *scratch, unsigned count, const struct gpu_ops *gpu)
+{
+    for (unsigned i = 0; i < count; i++)
+        gpu->release(scratch[i].memory);
 }
 
 static bool make_memory(struct peer_wire *wire, const struct coll_member *member)
@@ -55,14 +71,13 @@ static bool make_memory(struct peer_wire *wire, const struct coll_member *member
     wire->outgoing = gpu->allocate(peer_outgoing_bytes(wire, ranks), true);
     wire->counters = gpu->allocate(sizeof(*wire->counters), true);
     wire->world = gpu->allocate(sizeof(*wire->world), true);
-    wire->results = gpu->allocate(2 * sizeof(*wire->results) * (size_t)ranks, true);
-    wire->scratch[0] = gpu->allocate(wire->scratch_size[0], true);
-    wire->scratch[1] = gpu->allocate(wire->scratch_size[1], true);
+    wire->results = gpu->allocate(peer_results_bytes(ranks), true);
+    wire->asides = gpu->allocate(peer_asides_bytes(wire, ranks), true);
     wire->mail = gpu->allocate_pinned(sizeof(*wire->mail));
     wire->last = gpu->event_make(false);
     return wire->arena != NULL && wire->outgoing != NULL && wire->counters != NULL && wire->world != NULL &&
-           wire->results != NULL && wire->scratch[0] != NULL && wire->scratch[1] != NULL && wire->mail != NULL &&
-           wire->last != NULL;
+           wire->results != NULL && wire->asides != NULL && wire->mail != NULL && wire->last != NULL &&
+           make_scratch(wire->encoding, PEER_ENCODERS_MAX, gpu) && make_scratch(wire->decoding, PEER_DECODERS_MAX, gpu);
 }
 
 static void free_memory(struct peer_wire *wire, const struct gpu_ops *gpu, bool arena)
@@ -73,8 +88,9 @@ static void free_memory(struct peer_wire *wire, const struct gpu_ops *gpu, bool 
     gpu->release(wire->counters);
     gpu->release(wire->world);
     gpu->release(wire->results);
-    gpu->release(wire->scratch[0]);
-    gpu->release(wire->scratch[1]);
+    gpu->release(wire->asides);
+    free_scratch(wire->encoding, PEER_ENCODERS_MAX, gpu);
+    free_scratch(wire->decoding, PEER_DECODERS_MAX, gpu);
     gpu->release(wire->sums);
     gpu->release_pinned(wire->mail);
     if (wire->last != NULL)
@@ -99,7 +115,7 @@ static bool prepare(struct peer_entry *entry)
     wire->slot = peer_slot_bytes(&wire->tuning);
     if (!make_memory(wire, member))
         return refuse(entry, "no memory for slots");
-    if (peer_measured(member) && !peer_measure_prepare(entry))
+    if (peer_measured(member, wire) && !peer_measure_prepare(entry))
         return refuse(entry, "no memory to measure it with");
     if (!gpu->peer->prepare())
         return refuse(entry, "its kernels do not run on this GPU");
@@ -271,7 +287,7 @@ static unsigned sort_measured(struct peer_entry *entries, unsigned count)
 {
     unsigned measured = 0;
     for (unsigned i = 0; i < count; i++)
-        if (entries[i].member->peer != NULL && peer_measured(entries[i].member)) {
+        if (entries[i].member->peer != NULL && peer_measured(entries[i].member, entries[i].wire)) {
             const struct peer_entry entry = entries[i];
             entries[i] = entries[measured];
             entries[measured++] = entry;

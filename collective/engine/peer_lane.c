@@ -4,12 +4,16 @@
 
 #include "collective/engine/peer.h"
 
-enum { PLAIN_EVENTS = 5, EVENTS = PLAIN_EVENTS + PEER_DEPTH };
+enum { PLAIN_EVENTS = 8, EVENTS = PLAIN_EVENTS + PEER_OUTGOING + PEER_DECODERS_MAX };
 
 static gpu_event *event_at(struct peer_lane *lane, unsigned i)
 {
-    gpu_event *const plain[PLAIN_EVENTS] = {&lane->begun, &lane->encoded, &lane->crossed, &lane->summed, &lane->ended};
-    return i < PLAIN_EVENTS ? plain[i] : &lane->posted[i - PLAIN_EVENTS];
+    gpu_event *const plain[PLAIN_EVENTS] = {&lane->begun, &lane->claimed, &lane->encoded, &lane->crossed,
+                                            &lane->come,  &lane->decoded, &lane->summed,  &lane->ended};
+    if (i < PLAIN_EVENTS)
+        return plain[i];
+    i -= PLAIN_EVENTS;
+    return i < PEER_OUTGOING ? &lane->posted[i] : &lane->freed[i - PEER_OUTGOING];
 }
 
 static void destroy(struct peer_lane *lane, const struct gpu_ops *gpu)
@@ -23,12 +27,26 @@ static void destroy(struct peer_lane *lane, const struct gpu_ops *gpu)
     free(lane);
 }
 
+static bool is_encoding(int stream)
+{
+    return stream >= PEER_ENCODING && stream < PEER_ENCODING + PEER_ENCODERS_MAX;
+}
+
+static bool is_decoding(int stream)
+{
+    return stream >= PEER_DECODING && stream < PEER_DECODING + PEER_DECODERS_MAX;
+}
+
+/* What codes takes all of a GPU. Others wait for what says that a piece is there, which takes nothing. */
+static coll_stream make_stream(const struct gpu_ops *gpu, int which)
+{
+    return (is_encoding(which) || is_decoding(which) ? gpu->peer->stream_make_below : gpu->stream_make)();
+}
+
 static struct peer_lane *make(const struct gpu_ops *gpu)
 {
     struct peer_lane *lane = calloc(1, sizeof(*lane));
     bool good = lane != NULL;
-    for (int i = 0; i < PEER_STREAMS && good; i++)
-        good = (lane->stream[i] = gpu->stream_make()) != NULL;
     for (unsigned i = 0; i < EVENTS && good; i++)
         good = (*event_at(lane, i) = gpu->event_make(false)) != NULL;
     if (good)
@@ -36,6 +54,35 @@ static struct peer_lane *make(const struct gpu_ops *gpu)
     if (lane != NULL)
         destroy(lane, gpu);
     return NULL;
+}
+
+static bool is_captured(const struct peer_lane *lane, const struct gpu_ops *gpu)
+{
+    bool captured = false;
+    for (int i = 0; i < PEER_STREAMS && !captured; i++)
+        captured = lane->stream[i] != NULL && gpu->stream_capture(lane->stream[i]) != 0;
+    return captured;
+}
+
+static bool is_needed(const struct peer_tuning *tuning, int stream)
+{
+    if (is_encoding(stream))
+        return stream < PEER_ENCODING + (tuning->direct != 0 ? (int)tuning->encoders : 1);
+    if (is_decoding(stream))
+        return stream < PEER_DECODING + (tuning->direct != 0 ? (int)tuning->decoders : 1);
+    if (stream == PEER_CLAIMING || stream == PEER_WAITING || stream == PEER_FREEING)
+        return tuning->direct != 0;
+    return stream != PEER_CROSSING_TOO || tuning->cross == 2;
+}
+
+/* Streams share the queues of the hardware, so there are none that nothing is put on. */
+static bool make_streams(struct peer_lane *lane, const struct coll_member *member)
+{
+    bool good = true;
+    for (int i = 0; i < PEER_STREAMS && good; i++)
+        if (lane->stream[i] == NULL && is_needed(&member->peer->tuning, i))
+            good = (lane->stream[i] = make_stream(member->gpu, i)) != NULL;
+    return good;
 }
 
 struct peer_lane *peer_lane_of(struct coll_member *member, coll_stream stream)
@@ -47,8 +94,7 @@ struct peer_lane *peer_lane_of(struct coll_member *member, coll_stream stream)
         lane = lane->next;
     if (lane == NULL && capture != 0) {
         lane = member->peer->lanes;
-        while (lane != NULL && (lane->capture == 0 || gpu->stream_capture(lane->stream[PEER_ENCODING]) != 0 ||
-                                gpu->stream_capture(lane->stream[PEER_DECODING]) != 0))
+        while (lane != NULL && (lane->capture == 0 || is_captured(lane, gpu)))
             lane = lane->next;
     }
     if (lane == NULL && (lane = make(gpu)) != NULL) {
@@ -57,7 +103,7 @@ struct peer_lane *peer_lane_of(struct coll_member *member, coll_stream stream)
     }
     if (lane != NULL)
         lane->capture = capture;
-    return lane;
+    return lane != NULL && make_streams(lane, member) ? lane : NULL;
 }
 
 void peer_lanes_end(struct peer_wire *wire, const struct gpu_ops *gpu)

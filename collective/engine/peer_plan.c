@@ -5,6 +5,8 @@
 
 #include "collective/engine/levels.h"
 #include "collective/engine/peer_gpu.h"
+#include "internal/bytes.h"
+#include "kernels/chunk_layout.h"
 
 #define LINE    128u
 #define RAW_MAX (UINT64_C(1) << 40)
@@ -44,8 +46,14 @@ static bool read_word(struct peer_tuning *tuning, const char *word)
     for (uint32_t i = 0; i < 2; i++)
         if (strcmp(word, crossings[i]) == 0) {
             tuning->crossing = i;
+            tuning->open &= ~(uint32_t)PEER_OPEN_DIRECT;
             return true;
         }
+    if (strcmp(word, "direct") == 0) {
+        tuning->direct = 1;
+        tuning->bare = tuning->open = 0;
+        return true;
+    }
     if (strcmp(word, "trace") == 0 || strcmp(word, "flat") == 0) {
         *(word[0] == 't' ? &tuning->trace : &tuning->flat) = 1;
         return true;
@@ -55,13 +63,29 @@ static bool read_word(struct peer_tuning *tuning, const char *word)
         tuning->piece = (kib * 1024 + PEER_PAGE - 1) / PEER_PAGE * PEER_PAGE;
         return true;
     }
+    if (read_number(word, "bare", 0, 1024, &tuning->bare) || read_number(word, "cross", 1, 2, &tuning->cross)) {
+        tuning->open = 0;
+        return true;
+    }
     return read_number(word, "blocks", 1, 512, &tuning->blocks) || read_number(word, "sms", 0, 1024, &tuning->sms) ||
-           read_number(word, "bare", 0, 1024, &tuning->bare);
+           read_number(word, "encoders", 1, PEER_ENCODERS_MAX, &tuning->encoders) ||
+           read_number(word, "decoders", 1, PEER_DECODERS_MAX, &tuning->decoders) ||
+           read_number(word, "encoder_sms", 0, 1024, &tuning->encoder_sms) ||
+           read_number(word, "decoder_sms", 0, 1024, &tuning->decoder_sms);
 }
 
 bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks)
 {
-    const struct peer_tuning best = {.crossing = PEER_BY_ENGINE, .piece = piece_for(ranks), .blocks = 32, .bare = 4};
+    const struct peer_tuning best = {.crossing = PEER_BY_ENGINE,
+                                     .piece = piece_for(ranks),
+                                     .blocks = 32,
+                                     .encoders = 2,
+                                     .encoder_sms = 56,
+                                     .decoders = 2,
+                                     .decoder_sms = 72,
+                                     .bare = 4,
+                                     .cross = 1,
+                                     .open = PEER_OPEN_SHARE | PEER_OPEN_DIRECT};
     char words[128] = "";
     *tuning = best;
     if (text == NULL)
@@ -171,6 +195,21 @@ struct peer_piece peer_piece_of(const struct peer_cut *cut, uint32_t number)
     if (piece.room > piece.main_at + piece.main_bound)
         piece.room = piece.main_at + piece.main_bound;
     return piece;
+}
+
+/* Its header tells, but for what the encoder finds out. */
+struct peer_chunk peer_chunk_of(enum strait_element element, uint32_t pages, uint32_t page_bytes)
+{
+    uint8_t header[STRAIT_CHUNK_HEADER_BYTES] = {'S', 'T', 'R', 'C', CHUNK_VERSION, (uint8_t)element};
+    struct strait_chunk_info info = {0};
+    struct peer_chunk chunk;
+    store_le32(header + 8, pages);
+    store_le32(header + 12, page_bytes);
+    store_le32(header + 16, UINT32_MAX / CHUNK_UNIT * CHUNK_UNIT);
+    (void)strait_chunk_info(header, sizeof(header), &info);
+    memcpy(chunk.begins, header, sizeof(chunk.begins));
+    chunk.metadata_bytes = (uint32_t)info.metadata_bytes;
+    return chunk;
 }
 
 uint64_t peer_slot_bytes(const struct peer_tuning *tuning)

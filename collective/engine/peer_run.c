@@ -15,16 +15,15 @@ static bool send_round(struct peer_operation *run)
 
 static bool begin_segment(struct peer_operation *run)
 {
-    static const struct peer_round none;
     const struct gpu_ops *gpu = run->member->gpu;
     struct peer_segment *segment = &run->segments.segment[run->current];
     struct peer_lane *lane = run->lane;
-    if (segment->follows && (!gpu->event_record(lane->summed, lane->stream[PEER_DECODING]) ||
-                             !gpu->event_follow(lane->stream[PEER_ENCODING], lane->summed)))
+    if (segment->follows &&
+        (!gpu->event_record(lane->summed, peer_received(run)) || !gpu->event_follow(peer_sending(run), lane->summed)))
         return false;
     run->begun = true;
     run->in = peer_round_next(segment->in, segment->ins);
-    return send_round(run) && send_round(run) && peer_turn(run, &none, &run->in);
+    return send_round(run) && send_round(run) && peer_await(run, &run->in);
 }
 
 /* What has come is decoded; the next one is waited for when this rank has queued what others will wait for then. */
@@ -32,7 +31,7 @@ static bool receive_round(struct peer_operation *run)
 {
     struct peer_segment *segment = &run->segments.segment[run->current];
     const struct peer_round next = peer_round_next(segment->in, segment->ins);
-    const bool good = run->in.count == 0 || (peer_receive(run, &run->in) && peer_turn(run, &run->in, &next));
+    const bool good = run->in.count == 0 || peer_receive(run, &run->in, &next);
     run->in = next;
     return good;
 }
@@ -89,9 +88,8 @@ static bool fork_streams(struct peer_operation *run)
     bool good = follow_last(run);
     for (unsigned i = 0; i < run->count && good; i++)
         good = gpu->event_record(lane->begun, run->steps[i].call.stream) &&
-               (!run->sends || gpu->event_follow(lane->stream[PEER_ENCODING], lane->begun)) &&
-               (!run->receives || gpu->event_follow(lane->stream[PEER_DECODING], lane->begun)) &&
-               copy_own(&run->steps[i]);
+               (!run->sends || gpu->event_follow(peer_sending(run), lane->begun)) &&
+               (!run->receives || gpu->event_follow(peer_receiving(run), lane->begun)) && copy_own(&run->steps[i]);
     return good;
 }
 
@@ -107,7 +105,7 @@ static bool join_stream(const struct peer_operation *run, coll_stream stream)
 static bool join_streams(struct peer_operation *run)
 {
     return (!run->sends || join_stream(run, run->lane->stream[PEER_POSTING])) &&
-           (!run->receives || join_stream(run, run->lane->stream[PEER_DECODING])) && mark_last(run);
+           (!run->receives || join_stream(run, peer_received(run))) && mark_last(run);
 }
 
 static bool begin_run(struct peer_operation *run)
@@ -121,6 +119,7 @@ static bool begin_run(struct peer_operation *run)
         run->receives |= run->segments.segment[i].ins > 0;
         sums |= run->segments.segment[i].sums;
     }
+    run->decoders = run->member->peer->tuning.direct != 0 && !sums ? run->member->peer->tuning.decoders : 1;
     return (!sums || peer_sums_prepare(run->member)) && fork_streams(run);
 }
 
@@ -162,7 +161,7 @@ static bool give_up(struct peer_operation *run)
     const struct gpu_ops *gpu = run->member->gpu;
     const coll_stream theirs = run->steps[0].call.stream;
     for (int i = 0; run->lane != NULL && i < PEER_STREAMS; i++)
-        if (gpu->stream_capture(run->lane->stream[i]) == gpu->stream_capture(theirs))
+        if (run->lane->stream[i] != NULL && gpu->stream_capture(run->lane->stream[i]) == gpu->stream_capture(theirs))
             (void)join_stream(run, run->lane->stream[i]);
     return run->lane == NULL || mark_last(run);
 }

@@ -13,9 +13,9 @@ struct CUevent_st {
     pthread_cond_t changed;
     uint64_t recorded, over, ahead[AHEAD];
     unsigned references;
-    double clock;
-    coll_stream origin; /* that was captured, by that number, when it was recorded */
-    uint64_t graph;     /* 0: none */
+    double clock, clocks[AHEAD]; /* of the latest record, and of those in `ahead` */
+    coll_stream origin;          /* that was captured, by that number, when it was recorded */
+    uint64_t graph;              /* 0: none */
 };
 
 struct mark {
@@ -59,7 +59,7 @@ static void reach(coll_stream stream, void *argument)
     event->ahead[mark->number % AHEAD] = mark->number;
     while (event->ahead[(event->over + 1) % AHEAD] == event->over + 1)
         event->over++;
-    event->clock = fake_stream_clock(stream);
+    event->clock = event->clocks[mark->number % AHEAD] = fake_stream_clock(stream);
     pthread_cond_broadcast(&event->changed);
     pthread_mutex_unlock(&event->lock);
 }
@@ -76,7 +76,9 @@ static void await(coll_stream stream, void *argument)
     pthread_mutex_lock(&event->lock);
     while (!is_reached(event, mark->number))
         pthread_cond_wait(&event->changed, &event->lock);
-    const double behind = event->clock - fake_stream_clock(stream);
+    const bool latest = event->ahead[mark->number % AHEAD] != mark->number;
+    const double clock = latest ? event->clock : event->clocks[mark->number % AHEAD];
+    const double behind = clock - fake_stream_clock(stream);
     pthread_mutex_unlock(&event->lock);
     if (behind > 0)
         fake_pass_time(stream, behind);

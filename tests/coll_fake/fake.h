@@ -43,6 +43,7 @@ struct fake_gpu_control {
     _Atomic uint32_t link_ns[FAKE_DEVICES], link_fs[FAKE_DEVICES];
     _Atomic uint32_t ring_fs;             /* the same of what does not fit, femtoseconds a byte */
     _Atomic uint32_t push_fs;             /* what ranks push themselves, femtoseconds a byte */
+    _Atomic uint32_t code_fs;             /* what the codec does, femtoseconds a byte of the values */
     _Atomic uint32_t hosts[FAKE_DEVICES]; /* which one each device is in, as NCCL_HOSTID may say */
     _Atomic uint32_t apart;               /* bits: devices that do not reach each other's memory */
     /* The n-th piece that is pushed to another rank from now on arrives with the byte at spoil_at inverted; 0: none. */
@@ -50,6 +51,7 @@ struct fake_gpu_control {
     _Atomic uint32_t spoil_at;
     /* Counted. */
     _Atomic uint64_t pushed;         /* bytes of pieces that no copy engine moved */
+    _Atomic uint64_t stored;         /* bytes that encoders stored into memory of another rank */
     _Atomic int64_t made;            /* what an engine made and has not given back */
     _Atomic uint64_t makings;        /* all that it ever made */
     _Atomic uint64_t moved;          /* bytes from rank to rank */

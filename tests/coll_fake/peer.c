@@ -7,6 +7,21 @@
 
 /* ---- Giving up --------------------------------------------------------------------------------------------------- */
 
+static atomic_bool given_up[FAKE_DEVICES];
+
+bool fake_has_given_up(int device)
+{
+    return atomic_load(&given_up[device]);
+}
+
+__attribute__((no_sanitize("thread"))) void fake_move_racy(void *dst, const void *src, size_t size)
+{
+    volatile uint8_t *to = dst;
+    const volatile uint8_t *from = src;
+    for (size_t i = 0; i < size; i++)
+        to[i] = from[i];
+}
+
 static bool is_broken(const struct peer_world *world)
 {
     return __atomic_load_n(&world->counters->broken, __ATOMIC_ACQUIRE) != 0;
@@ -16,6 +31,7 @@ static void give_up(const struct peer_world *world, int32_t status)
 {
     if (__atomic_exchange_n(&world->counters->broken, 1, __ATOMIC_ACQ_REL) != 0)
         return;
+    atomic_store(&given_up[fake_device()], true);
     __atomic_store_n(&world->mail->failed, (uint32_t)status, __ATOMIC_RELEASE);
     for (uint32_t rank = 0; rank < world->ranks; rank++)
         if (rank != world->rank)
@@ -58,14 +74,20 @@ static void run_claim(coll_stream stream, void *argument)
     }
 }
 
-static void push_rest(const struct peer_push *push)
+void fake_move(void *dst, const void *src, size_t size)
+{
+    memcpy(dst, src, size);
+}
+
+static void push_rest(const struct peer_world *world, const struct peer_push *push)
 {
     const uint64_t bytes = ((const struct peer_head *)(const void *)push->slot)->main.bytes;
     const uint64_t used = push->main_at + (bytes < push->main_bound ? bytes : push->main_bound);
     const uint64_t end = (used + 15) / 16 * 16;
     if (end > push->from) {
         atomic_fetch_add(&fake_gpu.pushed, end - push->from);
-        memcpy(push->there + push->from, push->slot + push->from, end - push->from);
+        (is_broken(world) ? fake_move_racy : fake_move)(push->there + push->from, push->slot + push->from,
+                                                        end - push->from);
     }
 }
 
@@ -86,7 +108,7 @@ static void run_post(coll_stream stream, void *argument)
     (void)stream;
     for (uint32_t i = 0; i < post->count; i++)
         if (post->push[i].slot != NULL)
-            push_rest(&post->push[i]);
+            push_rest(post->world, &post->push[i]);
     for (uint32_t i = 0; i < post->count && !is_broken(post->world); i++)
         say_ready(post->world, &post->push[i]);
 }
@@ -108,13 +130,21 @@ static int32_t verdict_of(const struct peer_world *world, const struct peer_take
 static void take(const struct peer_world *world, const struct peer_taken *taken)
 {
     const uint64_t number = world->counters->taken[taken->source] + 1;
-    const int32_t status = verdict_of(world, taken, number);
+    const int32_t status = is_broken(world) ? STRAIT_OK : verdict_of(world, taken, number);
     if (status != STRAIT_OK)
         give_up(world, status);
     if (is_broken(world))
         return;
     world->counters->taken[taken->source] = number;
     __atomic_store_n(&world->flags[taken->source]->freed[world->rank], number, __ATOMIC_RELEASE);
+}
+
+static void set_aside(const struct peer_aside *aside, bool come)
+{
+    const bool good = come && memcmp(aside->from, aside->begins, sizeof(aside->begins)) == 0;
+    memset(aside->to, 0, (size_t)aside->vectors * 16);
+    if (good)
+        memcpy(aside->to, aside->from, (size_t)aside->vectors * 16);
 }
 
 static void run_turn(coll_stream stream, void *argument)
@@ -130,6 +160,8 @@ static void run_turn(coll_stream stream, void *argument)
         await(world, &world->flags[world->rank]->ready[rank], number, rank, turn->patience_ns);
         world->counters->awaited[rank] = number;
     }
+    for (uint32_t i = 0; i < turn->asides; i++)
+        set_aside(&turn->aside[i], !is_broken(world));
 }
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */

@@ -9,4 +9,10 @@ void kernel_claim(const struct peer_claim *claim, coll_stream stream);
 void kernel_post(const struct peer_post *post, coll_stream stream);
 void kernel_turn(const struct peer_turn *turn, coll_stream stream);
 
+/* Whether kernels of that device have given up. From then on others may read where its streams write, or write where
+ * they read: peer_gpu.h says why that does no harm. ThreadSanitizer does not see what fake_move_racy does. */
+bool fake_has_given_up(int device);
+void fake_move(void *dst, const void *src, size_t size);
+void fake_move_racy(void *dst, const void *src, size_t size);
+
 #endif

@@ -92,10 +92,12 @@ struct CUstream_st {
 static struct CUstream_st *streams;
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 
+enum { JOINED_MAX = 16 };
+
 struct fake_graph {
     uint64_t number;
     struct list list;
-    coll_stream origin, joined[8];
+    coll_stream origin, joined[JOINED_MAX];
     unsigned joined_count;
 };
 
@@ -267,7 +269,7 @@ uint64_t fake_capture(coll_stream stream)
 void fake_capture_join(coll_stream stream, coll_stream captured)
 {
     struct fake_graph *graph = captured->capture;
-    demand(stream->capture == NULL && graph->joined_count < 8);
+    demand(stream->capture == NULL && graph->joined_count < JOINED_MAX);
     stream->capture = graph;
     graph->joined[graph->joined_count++] = stream;
 }

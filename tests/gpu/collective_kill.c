@@ -159,14 +159,22 @@ struct scene {
 };
 
 /* Begins as much as may be under way; never waits. */
-static void go_on(struct rank *rank, const struct scene *scene)
+static coll_result try_on(struct rank *rank, const struct scene *scene)
 {
     cudaEvent_t done = rank->done[rank->begun % UNDER_WAY_MAX];
     if (rank->begun >= UNDER_WAY_MAX && cudaEventQuery(done) == cudaErrorNotReady)
-        return;
-    require_nccl(scene->operate(rank));
+        return COLL_SUCCESS;
+    const coll_result result = scene->operate(rank);
+    if (result != COLL_SUCCESS)
+        return result;
     require_cuda(cudaEventRecord(done, rank->stream));
     rank->begun++;
+    return COLL_SUCCESS;
+}
+
+static void go_on(struct rank *rank, const struct scene *scene)
+{
+    require_nccl(try_on(rank, scene));
 }
 
 static void work_for(struct rank *rank, const struct scene *scene, uint64_t ms)
@@ -194,7 +202,7 @@ static bool await_error(struct rank *rank, const struct scene *scene, uint64_t s
         if (*error != COLL_SUCCESS && *error != COLL_IN_PROGRESS)
             return true;
         if (!scene->late && rank->begun > 0 && cudaEventQuery(rank->done[(rank->begun - 1) % UNDER_WAY_MAX]) == 0)
-            go_on(rank, scene);
+            (void)try_on(rank, scene); /* an error is told above, next time */
         sleep_ms(1);
     }
     return false;

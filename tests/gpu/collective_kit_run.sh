@@ -17,14 +17,18 @@
 #             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
 #             hosts        ranks on hosts of their own, as NCCL is told, so that all goes by TCP: what does not fit, a rank
 #                          that is killed, and NCCL beside compress and auto on real tensors (HOSTS_DATA), in 120 s
+#             wires        strait bench collective by the wire peer, several tunings of it side by side
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
 #             pieces       by memory of the host, 60 s: how coding overlaps with moving (PIECES: settings of STRAIT_COLL_PIECES),
 #                          and the library before, if the kit has one (SIZES: 64M,256M)
 #             small        nccl-tests of 1 to 8 MiB, NCCL alone twice, raw and auto (ROUNDS: 2), 80 s
 #   GPUS    so many: all that there are, at most 4
-#   RINGS   scenes of gpu_collective_rings: all
+#   RINGS   scenes of gpu_collective_rings: all       RINGS_WIRE  STRAIT_COLL_WIRE of them: nccl
 #   KILL    scenes of gpu_collective_kill: "waiting repair all_gather stopped"
+#   KILL_WAYS  "nccl compress auto": NCCL alone, and ways of the library; peer is compress by that wire
+#   TUNINGS values of STRAIT_COLL_PEER for wires; "-": none, "before": none, with BEFORE, another libstrait-coll.so.0
+#   WIRES   options of strait bench collective for wires      WIRES_SECONDS  110, after which no tuning is begun
 #   TORCH   parts of collective_pytorch.py: all       ITERS   of nccl-tests: 20, in passthrough 5
 #   OUT     folder of the logs: out
 #
@@ -65,7 +69,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | hosts | bench | calls | pieces | small) ;;
+    rings | kill | overflow | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | bench | calls | pieces | small) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -106,36 +110,93 @@ step() {
 
 # shellcheck disable=SC2317,SC2086 # they run in a shell of their own, by bash -c; scenes are words
 {
-# kill_as NAME WAY [--told] LIBRARY SCENE...
+# kill_as WAY [--told] LIBRARY SCENE...
 kill_as() {
-    local name=$1 way=$2
-    shift 2
-    STRAIT_COLL=$way STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill "$@" >"$out/kill-$name.log" 2>"$out/kill-$name.err"
+    local name=$1 way=$1 wire=nccl
+    shift
+    case $name in
+    nccl) way=raw ;;
+    peer) way=compress wire=peer ;;
+    esac
+    STRAIT_COLL=$way STRAIT_COLL_WIRE=$wire STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill "$@" \
+        >"$out/kill-$name.log" 2>"$out/kill-$name.err"
 }
 
 # NCCL alone beside the library: it mostly waits, for an error that it does not tell.
 kill_scenes() {
-    local scenes=${KILL:-waiting repair all_gather stopped} plain code=0
-    kill_as nccl raw "$nccl" waiting &
-    plain=$!
-    for way in compress auto; do
-        kill_as $way $way --told "$coll" $scenes || code=$?
+    local scenes=${KILL:-waiting repair all_gather stopped} ways=${KILL_WAYS:-nccl compress auto} plain='' code=0
+    for way in $ways; do
         [ $code -ne 77 ] || break
+        if [ $way = nccl ]; then
+            kill_as nccl "$nccl" waiting &
+            plain=$!
+        else
+            kill_as $way --told "$coll" $scenes || code=$?
+        fi
     done
-    wait $plain || echo "NCCL alone: exit status $?"
+    [ -z "$plain" ] || wait $plain || echo "NCCL alone: exit status $?"
     [ $code -ne 77 ] || return 77
     printf '%-12s scene\n' library
-    for name in nccl compress auto; do
+    for name in $ways; do
         sed "s/^/$(printf '%-12s' $name) /" "$out/kill-$name.log"
-        grep -oE 'stays raw.*|[0-9]+ of [0-9]+ other processes watched|has ended without leaving|rank [01] of 2: [a-z].*' "$out/kill-$name.err" |
+        grep -oE 'stays raw.*|[0-9]+ of [0-9]+ other processes watched|no wire peer.*|compressed, wire peer|has ended without leaving|rank [01] of 2: [a-z].*' "$out/kill-$name.err" |
             sort | uniq -c
     done
-    echo "auto and compress: an error within 10 s, ncclCommAbort within 5: $([ $code = 0 ] && echo yes || echo NO)"
+    case " $ways " in
+    *" peer "*) grep -q 'compressed, wire peer' "$out/kill-peer.err" || { code=1 && echo "peer: nothing went by it"; } ;;
+    esac
+    echo "of the library: an error within 10 s, ncclCommAbort within 5: $([ $code = 0 ] && echo yes || echo NO)"
     return $code
 }
 
 rings_scenes() {
-    STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings "$coll" ${RINGS:-}
+    STRAIT_COLL_WIRE=${RINGS_WIRE:-nccl} STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings "$coll" ${RINGS:-}
+}
+
+# wires_once NUMBER TUNING OPTION...: which way was taken is in the log.
+wires_once() {
+    local number=$1 tuning=$2 library=$coll settings=()
+    shift 2
+    case $tuning in
+    before) library=$BEFORE ;;
+    -) ;;
+    *) settings=(--env "STRAIT_COLL_PEER=$tuning") ;;
+    esac
+    bin/strait bench collective --timeout 40 --library "$library" --nccl "$nccl" --gpus "$gpus" --env STRAIT_COLL=compress \
+        --env STRAIT_COLL_WIRE=peer --env STRAIT_COLL_PAIRS=1 --env STRAIT_COLL_PRINT=1 "${settings[@]}" \
+        --save "$out/wires-$number.json" "$@" >"$out/wires-$number.log" 2>&1 && return
+    echo "FAILED $tuning: $(tail -n 1 "$out/wires-$number.log" | cut -c1-150)"
+    return 1
+}
+
+wires_rows() {
+    local code=0 number=0 begin=$SECONDS
+    rm -f "$out"/wires-*
+    for tuning in ${TUNINGS:--}; do
+        [ $((SECONDS - begin)) -lt "${WIRES_SECONDS:-110}" ] || break
+        number=$((number + 1))
+        wires_once $number "$tuning" ${WIRES:---ops all_gather,sendrecv --size 256M,512M --types bf16 --data weights --repeats 5} "$@" || code=1
+    done
+    env -u LD_LIBRARY_PATH python3 - "$out" ${TUNINGS:--} <<'PYTHON' || code=1
+import json, os, re, sys
+out, tunings = sys.argv[1], sys.argv[2:]
+wrong = 0
+for number, tuning in enumerate(tunings, 1):
+    if not os.path.exists(f"{out}/wires-{number}.json"):
+        continue
+    log = open(f"{out}/wires-{number}.log").read()
+    taken = set(re.findall(r"wire peer \(([^)]*)\)", log))
+    cells = []
+    for row in json.load(open(f"{out}/wires-{number}.json"))["rows"]:
+        bad = row["wrong"] > 0 or row["way"].find("wire peer") < 0
+        wrong += bad
+        cells.append(f"{row['operation']} {row['bytes'] >> 20}M {row['nccl']['p50_ns'] / 1e3:.0f}/{row['strait']['p50_ns'] / 1e3:.0f} "
+                     f"{row['x']:.3f}{' NOT BY PEER OR WRONG' if bad else ''}")
+    print(f"{tuning:<40} {' '.join(sorted(taken)):<22} {'  '.join(cells)}")
+print(f"tuning, taken; us of NCCL/ours and NCCL's by ours. Rows that are wrong: {wrong}")
+sys.exit(1 if wrong else 0)
+PYTHON
+    return $code
 }
 
 overflow_scenes() {
@@ -278,8 +339,8 @@ PYTHON
     return $code
 }
 }
-export -f rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes
-export out coll nccl gpus KILL RINGS
+export -f rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes
+export out coll nccl gpus KILL KILL_WAYS RINGS RINGS_WIRE TUNINGS BEFORE WIRES WIRES_SECONDS
 
 unpack() {
     python3 - "$1" <<'PYTHON'
@@ -317,7 +378,7 @@ tests "${NCCLTESTS_SECONDS:-300}" nccltests MATRIX=full
 tests 120 gaussian "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small OPS="all_gather alltoall sendrecv" \
     ROUNDS="${ROUNDS:-3}"
 case " $steps " in
-*" bench "* | *" hosts "*)
+*" bench "* | *" hosts "* | *" wires "*)
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     unpack "$scratch" || failed=1
@@ -326,6 +387,7 @@ case " $steps " in
         [ -f "$file" ] && inputs+=(--input "$file")
     done
     step hosts 150 env "$programs" "inputs=${inputs[*]}" bash -c hosts_scenes
+    step wires $((${WIRES_SECONDS:=110} + 45)) env "$programs" bash -c 'wires_rows "$@"' wires "${inputs[@]}"
     # shellcheck disable=SC2086
     step bench "${BENCH_SECONDS:=90}" env "$programs" bin/strait bench collective --timeout "$((BENCH_SECONDS - 10))" --library "$coll" --nccl "$nccl" \
         --save "$out/collective.json" "${inputs[@]}" ${BENCH:-}

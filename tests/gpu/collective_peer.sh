@@ -4,7 +4,7 @@
 #
 #   TESTS    the folder with all_gather_perf and the others     LIBRARY  libstrait-coll.so.0
 #   DATA     libstrait-nccl-tests-data.so: values that can be compressed
-#   PARTS    right ipc trace times tuned: all                   OPS      all_gather sendrecv alltoall reduce_scatter all_reduce
+#   PARTS    right ipc trace auto times tuned: all                   OPS      all_gather sendrecv alltoall reduce_scatter all_reduce
 #   TUNINGS  values of STRAIT_COLL_PEER to compare              OUT      folder of the logs: peer-out
 #   ROUNDS   of times: 1
 #   SECONDS_ALL  after which nothing new is begun: 115
@@ -18,9 +18,9 @@ here=$(dirname "$(realpath "$0")")
 out=${OUT:-peer-out}
 mkdir -p "$out"
 rm -f "$out"/*.log
-parts=${PARTS:-right ipc trace times tuned}
+parts=${PARTS:-right ipc trace auto times tuned}
 ops=${OPS:-all_gather sendrecv alltoall reduce_scatter all_reduce}
-tunings=${TUNINGS:-bare=0 bare=1 bare=3 bare=5 piece=65536 piece=16384,bare=3 kernel,bare=3,blocks=64}
+tunings=${TUNINGS:-bare=0 bare=1 bare=2 bare=3 bare=4 bare=2,cross=2 bare=4,cross=2 piece=16384,bare=3 kernel,bare=3,blocks=64}
 failed=0
 export NCCL_NVLS_ENABLE=0 CUDA_MODULE_LOADING=EAGER
 strait="STRAIT_COLL=compress STRAIT_COLL_WIRE=peer STRAIT_COLL_PAIRS=1 STRAIT_COLL_PRINT=1"
@@ -95,12 +95,17 @@ times() {
         done
     done
     wanted times && pair all_gather.incompressible "" "" all_gather $sizes
-    # What was measured when communicators were made, and what came of it: NCCL where it is faster.
+    wanted times && pair all_gather.graph "$data" "" all_gather $sizes -G 5
+}
+
+# What was measured when communicators were made, and what came of it: NCCL where it is faster.
+# shellcheck disable=SC2086
+auto() {
+    head_of_times
     for op in all_gather sendrecv; do
-        wanted times && pair "$op.auto" "$data" "STRAIT_COLL=auto STRAIT_COLL_WIRE=auto" "$op" $sizes &&
+        pair "$op.auto" "$data" "STRAIT_COLL=auto STRAIT_COLL_WIRE=auto" "$op" $sizes &&
             grep -hE 'where NCCL has|^(all_gather|send) ' "$out/$op.auto.peer.log" | sort -u | cut -c1-190
     done
-    wanted times && pair all_gather.graph "$data" "" all_gather $sizes -G 5
 }
 
 # Beside the first all_gather.
@@ -114,12 +119,18 @@ tuned() {
     done
 }
 
+# Of each of the last pieces: when it was encoded, or left as it is; how long after the one before it had crossed; from
+# when it had come, and the one before was decoded, until it was decoded or copied out of its slot.
 trace() {
-    once trace "$library $data" "$strait STRAIT_COLL_PEER=trace" all_gather -t 2 -b 256M -e 256M -n 1 -w 2 -c 0
-    grep 'rank 0: .*us:' "$out/trace.log" | sed 's/.*rank 0://' | tail -n "${TRACE_LINES:-60}"
+    once trace "$library $data" "$strait STRAIT_COLL_PEER=trace,${TRACE:-bare=2}" all_gather -t 2 -b 256M -e 256M -n 1 -w 2 -c 0 || return
+    awk -v most="${TRACE_PIECES:-12}" '/rank 0: .*us: / { sub(/.*rank 0: */, ""); at[$3, $4] = $1 + 0; if ($4 > last) last = $4 }
+        END { for (i = last > most ? last - most + 1 : 1; i <= last; i++)
+                  printf "piece %3d: encoded at %8.1f us, claimed %8.1f, crossed %8.1f (+%5.1f), there %8.1f; came %8.1f, done +%5.1f\n", i, at["encoded", i],
+                      at["claimed", i], at["crossed", i], at["crossed", i] - at["crossed", i - 1], at["posted", i], at["arrived", i],
+                      at["decoded", i] - at["arrived", i] }' "$out/trace.log"
 }
 
-for part in right ipc trace times tuned; do
+for part in right ipc trace auto times tuned; do
     wanted $part || continue
     printf '\n--- %s\n' "$part"
     $part
