@@ -54,7 +54,7 @@ strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
-strait_test(coll_peer_plan USES coll_engine LABELS collective)
+strait_test(coll_peer_plan USES coll_engine LABELS collective TIMEOUT 120)
 strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
 
