@@ -86,6 +86,15 @@ uint64_t far_target(uint32_t slot_bytes, uint64_t bytes)
     return part < slot_bytes ? part : slot_bytes;
 }
 
+#define FAR_TAIL (4u << 20) /* a launch for less takes as long */
+
+uint64_t far_tail(uint64_t target, uint64_t left)
+{
+    while (left <= target && target / 2 >= FAR_TAIL)
+        target /= 2;
+    return target;
+}
+
 uint32_t receive_take(struct receive *receive, struct receive_arena *arena)
 {
     uint32_t slot = arena_take(&arena->slots);

@@ -55,6 +55,9 @@ static inline uint32_t far_slot_bytes(uint64_t chunk_bytes)
  * enough of them under way to keep the link busy, a small one is cut into as many as may be under way, so that its
  * stages overlap. */
 uint64_t far_target(uint32_t slot_bytes, uint64_t bytes);
+/* The same when only `left` of them are, and no more come: the last chunks are smaller, since when one is decoded
+ * nothing is under way any more. */
+uint64_t far_tail(uint64_t target, uint64_t left);
 
 struct receive_arena *receive_of_device(const struct receive *receive, int32_t device); /* NULL: none */
 

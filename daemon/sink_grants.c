@@ -113,7 +113,9 @@ static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, 
     if (arena->device >= 0 && count > FAR_PAGES_MAX)
         count = FAR_PAGES_MAX;
     const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
-    const uint64_t target = by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
+    uint64_t target = by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
+    if (arena->device >= 0 && sink->leg.last && sink->leg.ready > 0)
+        target = far_tail(target, sink->bytes / sink->leg.ready * count);
     return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
                               most);
 }

@@ -65,7 +65,9 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
 {
     struct peer *peer = source->peer;
     const bool far = grant->slot >= peer->slot_count;
-    struct job_chunk chunk = {.far = far, .size = far ? reach_slot_bytes(peer, grant->slot) : near_limit(source)};
+    struct job_chunk chunk = {.far = far,
+                              .away = flight->wire == WIRE_PEER,
+                              .size = far ? reach_slot_bytes(peer, grant->slot) : near_limit(source)};
     flight->from = memory_for(source->node, flight->wire, device);
     if (flight->wire == WIRE_PEER)
         chunk.bytes = reach_slot(peer, device, grant->slot);

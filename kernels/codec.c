@@ -126,7 +126,7 @@ uint64_t strait_encode_bound(const struct strait_pages *pages)
 bool run_passes_caches(const struct strait_run *run, uint64_t chunk_bytes)
 {
     if (run->size >= RUN_SIZE_CACHING && run->caching != STRAIT_CACHING_AUTO)
-        return run->caching == STRAIT_CACHING_PASS;
+        return run->caching >= STRAIT_CACHING_PASS;
     return chunk_bytes >= STREAM_BYTES;
 }
 
@@ -135,7 +135,7 @@ static enum strait_status check_means(const struct strait_codec *codec, const st
 {
     if (run == NULL || run->size < RUN_SIZE_FIRST)
         return STRAIT_ERR_INVALID;
-    if (run->size >= RUN_SIZE_CACHING && run->caching > STRAIT_CACHING_PASS)
+    if (run->size >= RUN_SIZE_CACHING && run->caching > STRAIT_CACHING_LINK)
         return STRAIT_ERR_INVALID;
     if (run->scratch == NULL)
         return codec->device == NULL ? STRAIT_OK : STRAIT_ERR_NO_SPACE;

@@ -123,17 +123,18 @@ void many_blocks(const struct device *device)
                  {STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP16, STRAIT_MODE_BASE},
                  {STRAIT_ELEMENT_FP32, STRAIT_MODE_BASE},  {STRAIT_ELEMENT_FP32, STRAIT_MODE_SPLIT}};
     struct pool *pool = make_pool();
-    const struct strait_run run = {.size = sizeof(run),
-                                   .stream = device->stream,
-                                   .scratch = device->scratch,
-                                   .scratch_size = device->scratch_size,
-                                   .tables = device->tables};
+    struct strait_run run = {.size = sizeof(run),
+                             .stream = device->stream,
+                             .scratch = device->scratch,
+                             .scratch_size = device->scratch_size,
+                             .tables = device->tables};
     for (int m = 0; m < COUNT(modes); m++) {
         const struct strait_encode_params params = {sizeof(params), modes[m].element, modes[m].mode, device->codebook};
         for (int turn = 0; turn < TURNS; turn++) {
             require_cuda(cudaMemset(pool->chunks, CANARY, CHUNKS * pool->room));
             require_cuda(cudaMemset(pool->target, CANARY, POOL_BYTES));
             device_filled();
+            run.caching = turn % 2 == 0 ? STRAIT_CACHING_AUTO : STRAIT_CACHING_LINK;
             require(strait_encode_batch(device->codec, &params, pool->encode, CHUNKS, &run) == STRAIT_OK);
             device_wait(device);
             for (uint32_t c = 0; c < CHUNKS; c++) {

@@ -111,7 +111,7 @@ unsigned mixed_blocks(const struct device *device, unsigned batches)
         struct trial trials[BATCH_MAX];
         for (int t = 0; t < BATCH_MAX; t++)
             mixed_trial(&rng, device, &elements[t % COUNT(elements)], &trials[t]);
-        compare_decoding(device, trials, BATCH_MAX, budgets[i % COUNT(budgets)]);
+        compare_decoding(device, trials, BATCH_MAX, (struct manner){.sm_budget = budgets[i % COUNT(budgets)]});
         for (int t = 0; t < BATCH_MAX; t++) {
             require(trials[t].decoded.result.status == STRAIT_OK);
             free(trials[t].chunk);

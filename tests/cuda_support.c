@@ -156,7 +156,7 @@ static void require_stats(const struct trial *trials, uint32_t count, bool encod
     }
 }
 
-static struct strait_run make_run(const struct device *device, struct strait_class_stats *stats, uint32_t sm_budget)
+static struct strait_run make_run(const struct device *device, struct strait_class_stats *stats, struct manner manner)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
                                .scratch = device->scratch,
@@ -164,7 +164,8 @@ static struct strait_run make_run(const struct device *device, struct strait_cla
                                .stream = device->stream,
                                .class_stats = stats,
                                .class_count = TEST_TABLES,
-                               .sm_budget = sm_budget,
+                               .caching = manner.caching,
+                               .sm_budget = manner.sm_budget,
                                .tables = device->tables};
 }
 
@@ -203,7 +204,7 @@ static void compare_chunk(const struct trial *trial, const struct mirror *mirror
     free(chunk);
 }
 
-void compare_encoding(const struct device *device, struct trial *trials, uint32_t count, uint32_t sm_budget)
+void compare_encoding(const struct device *device, struct trial *trials, uint32_t count, struct manner manner)
 {
     struct mirror mirrors[BATCH_MAX];
     struct strait_encode_item items[BATCH_MAX];
@@ -211,7 +212,7 @@ void compare_encoding(const struct device *device, struct trial *trials, uint32_
     struct strait_encode_params params = {
         .size = sizeof(params), .element = asked->element, .mode = asked->mode, .codebook = asked->codebook};
     struct strait_class_stats *stats = make_stats();
-    struct strait_run run = make_run(device, stats, sm_budget);
+    struct strait_run run = make_run(device, stats, manner);
     for (uint32_t i = 0; i < count; i++) {
         struct trial *trial = &trials[i];
         struct mirror *m = &mirrors[i];
@@ -299,12 +300,12 @@ static void decode_on_host(struct trial *trial, const uint8_t *bytes)
     require(strait_decode_batch(variant(0), trial->asked.codebook, &item, 1, &run) == STRAIT_OK);
 }
 
-void compare_decoding(const struct device *device, struct trial *trials, uint32_t count, uint32_t sm_budget)
+void compare_decoding(const struct device *device, struct trial *trials, uint32_t count, struct manner manner)
 {
     struct mirror mirrors[BATCH_MAX];
     struct strait_decode_item items[BATCH_MAX];
     struct strait_class_stats *stats = make_stats();
-    struct strait_run run = make_run(device, stats, sm_budget);
+    struct strait_run run = make_run(device, stats, manner);
     for (uint32_t i = 0; i < count; i++) {
         struct trial *trial = &trials[i];
         struct mirror *m = &mirrors[i];

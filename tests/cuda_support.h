@@ -46,9 +46,15 @@ struct trial {
     struct verdict encoded, decoded; /* of the scalar variant */
 };
 
+/* How a call runs; chunks and pages do not depend on it. */
+struct manner {
+    uint32_t sm_budget;
+    enum strait_caching caching;
+};
+
 /* Both run all trials and require that nothing differs: chunks, verdicts, pages that are OK, bytes around pages. The
  * trials of an encoding batch are alike in `asked`. */
-void compare_encoding(const struct device *device, struct trial *trials, uint32_t count, uint32_t sm_budget);
-void compare_decoding(const struct device *device, struct trial *trials, uint32_t count, uint32_t sm_budget);
+void compare_encoding(const struct device *device, struct trial *trials, uint32_t count, struct manner manner);
+void compare_decoding(const struct device *device, struct trial *trials, uint32_t count, struct manner manner);
 
 #endif

@@ -115,7 +115,7 @@ static void run_too_small(void)
 }
 static void caching_unknown(void)
 {
-    call.run.caching = STRAIT_CACHING_PASS + 1;
+    call.run.caching = STRAIT_CACHING_LINK + 1;
 }
 static void statuses_of_no_count(void)
 {

@@ -66,8 +66,8 @@ START_TEST(caching_changes_no_byte)
     for (int mode = STRAIT_MODE_RAW; mode <= STRAIT_MODE_TIERED; mode++) {
         const struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, mode, codebook};
         uint64_t bytes = 0;
-        for (uint32_t caching = 0; caching <= STRAIT_CACHING_PASS + 1; caching++) {
-            bool old = caching > STRAIT_CACHING_PASS;
+        for (uint32_t caching = 0; caching <= STRAIT_CACHING_LINK + 1; caching++) {
+            bool old = caching > STRAIT_CACHING_LINK;
             struct strait_result result;
             struct strait_run run = {.size = old ? offsetof(struct strait_run, caching) : sizeof(run),
                                      .result = &result,

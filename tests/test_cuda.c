@@ -230,7 +230,9 @@ static void choose_room(struct rng *rng, struct trial *trial)
 
 /* ---- Random batches -------------------------------------------------------------------------------------------- */
 
-static const uint32_t budgets[] = {0, 0, 1, 2, 5};
+static const struct manner manners[] = {{0, STRAIT_CACHING_AUTO}, {0, STRAIT_CACHING_LINK}, {1, STRAIT_CACHING_AUTO},
+                                        {2, STRAIT_CACHING_LINK}, {5, STRAIT_CACHING_AUTO}, {0, STRAIT_CACHING_AUTO},
+                                        {1, STRAIT_CACHING_LINK}};
 
 static void random_batch(struct rng *rng)
 {
@@ -239,7 +241,7 @@ static void random_batch(struct rng *rng)
     const struct asked asked = random_asked(rng);
     for (uint32_t i = 0; i < count; i++)
         random_trial(rng, &trials[i], &asked);
-    compare_encoding(&device, trials, count, budgets[rng_below(rng, COUNT(budgets))]);
+    compare_encoding(&device, trials, count, manners[rng_below(rng, COUNT(manners))]);
     for (uint32_t i = 0; i < count; i++) { /* those that became chunks */
         if (trials[i].chunk == NULL) {
             trial_fini(&trials[i]);
@@ -258,7 +260,7 @@ static void random_batch(struct rng *rng)
         decoded++;
     }
     if (decoded > 0)
-        compare_decoding(&device, trials, decoded, budgets[rng_below(rng, COUNT(budgets))]);
+        compare_decoding(&device, trials, decoded, manners[rng_below(rng, COUNT(manners))]);
     for (uint32_t i = 0; i < decoded; i++)
         trial_fini(&trials[i]);
     done += count;
@@ -275,9 +277,9 @@ static void chosen_trial_in(struct rng *rng, const struct asked *asked, const st
         return;
     trial_layout(&trial, shape, 1, shape->page_count);
     layout_fill(&trial.src, rng, pattern, codebook);
-    compare_encoding(&device, &trial, 1, budgets[done % COUNT(budgets)]);
+    compare_encoding(&device, &trial, 1, manners[done % COUNT(manners)]);
     make_hostile(rng, &trial, how);
-    compare_decoding(&device, &trial, 1, budgets[done % COUNT(budgets)]);
+    compare_decoding(&device, &trial, 1, manners[done % COUNT(manners)]);
     trial_fini(&trial);
     done++;
 }

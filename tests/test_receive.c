@@ -197,6 +197,22 @@ START_TEST(a_leg_is_eight_chunks_or_chunks_as_large_as_slots)
 }
 END_TEST
 
+/* 48 MiB in chunks of 16: the last 16 become 8, 4 and 4. What is cut to less than 8 stays as it is. */
+START_TEST(the_last_chunks_are_smaller)
+{
+    static const uint64_t expected[] = {16, 16, 8, 4, 4};
+    uint64_t left = 48 * MIB;
+    for (int i = 0; i < COUNT(expected); i++) {
+        uint64_t target = far_tail(16 * MIB, left);
+        ck_assert_uint_eq(expected[i] * MIB, target);
+        left -= target;
+    }
+    ck_assert_uint_eq(0, left);
+    ck_assert_uint_eq(2 * MIB, far_tail(2 * MIB, MIB));
+    ck_assert_uint_eq(4 * MIB, far_tail(8 * MIB, 1));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("receive");
@@ -213,6 +229,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_target_is_within_its_slot_and_grows_with_the_leg, 0, COUNT(chunk_bytes));
     tcase_add_loop_test(tcase, a_chunk_of_so_many_bytes_fits_its_slot, 0, COUNT(page_bytes));
     tcase_add_loop_test(tcase, a_leg_is_eight_chunks_or_chunks_as_large_as_slots, 0, COUNT(page_bytes));
+    tcase_add_test(tcase, the_last_chunks_are_smaller);
     suite_add_tcase(suite, tcase);
     return run_suite(suite);
 }

@@ -41,6 +41,7 @@ struct device_task {
     enum strait_element element; /* encode */
     enum strait_mode mode;       /* encode */
     bool far;                    /* the chunk is in a GPU's arena: encode: any; decode: this device's own */
+    bool away;                   /* encode, far: another GPU's, so that the chunk crosses a link while it is encoded */
     void *dst;                   /* encode: in memory that is pinned; far: in what was reached, or in the arena */
     const void *src;             /* decode: likewise; far: in the arena */
     uint64_t size;               /* of dst or src */
@@ -166,7 +167,7 @@ struct device_ops {
 };
 
 /* Grows with every change of what is above. */
-#define DEVICE_VERSION 4u
+#define DEVICE_VERSION 5u
 
 /* The plugin, and what it exports. */
 #define DEVICE_PLUGIN        "libstrait-node-cuda.so.0"

@@ -38,7 +38,8 @@ uint32_t jobs_running(const struct jobs *jobs);
 struct job_chunk {
     void *bytes;
     uint64_t size;
-    bool far; /* in memory of a GPU, as the pages are: device.h tells which memory that may be */
+    bool far;  /* in memory of a GPU, as the pages are: device.h tells which memory that may be */
+    bool away; /* encode, far: of another GPU than the pages' */
 };
 
 /* The pages of `piece`, in `pool`, their ids copied by the call; encoded to one chunk of at most chunk->size. With a

@@ -28,6 +28,7 @@ static enum strait_status begin(struct job *job, const struct job_chunk *chunk)
 {
     job->size = chunk->size;
     job->far = chunk->far;
+    job->away = chunk->away;
     if (job->far && job->device < 0) {
         job_drop(job);
         return STRAIT_ERR_INVALID;

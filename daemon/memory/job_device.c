@@ -66,6 +66,7 @@ static enum strait_status describe(struct job *job)
                                      .element = job->element,
                                      .mode = job->mode,
                                      .far = job->far,
+                                     .away = job->away,
                                      .dst = job->dst,
                                      .src = job->src,
                                      .size = job->size};

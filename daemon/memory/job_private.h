@@ -46,7 +46,7 @@ struct job {
     void *dst;                     /* encode */
     const void *src;               /* decode */
     uint64_t size;                 /* encode: of dst; decode: of src */
-    bool far;                      /* that is a GPU's memory */
+    bool far, away;                /* that is a GPU's memory; another one's */
     struct strait_pages src_pages; /* copy */
     struct strait_class_stats *stats;
     uint32_t stats_count;

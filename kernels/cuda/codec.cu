@@ -255,6 +255,7 @@ static strait_status encode(const device_encode *call)
     head.element = static_cast<uint8_t>(call->element);
     head.mode = static_cast<uint8_t>(mode);
     head.coded = coded;
+    head.far = run.caching == STRAIT_CACHING_LINK;
     const demand all = measure_items<encode_item>(call->items, call->count);
     const means with = {run, device, find_coder(call, mode, coded)};
     return launch_all<encode_item>(with, head, call->items, call->count, all.blocks, all.far_regions);

@@ -1,4 +1,4 @@
-// The last warp of an encoding team: blocks leave, as bulk copies of whole lines, and are counted.
+// The last warp of an encoding team: blocks leave, and are counted.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_END_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_END_CUH
 
@@ -7,37 +7,68 @@
 namespace strait
 {
 
-// Streams of values that are a multiple of 64 end at multiples of 16 bytes: they leave from where they are.
-template <coder CODER>
-DEVICE void store_streams(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst)
+// The pieces that a block leaves as: put(offset in the block, where it is, bytes). Streams of values that are a
+// multiple of 64 end at multiples of 16 bytes: they leave from where they are.
+template <coder CODER, class PUT>
+DEVICE void put_pieces(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, PUT put)
 {
+    if (job.from_stage) {
+        put(0, team.input(), size_units(job.size) * UNIT);
+        return;
+    }
     if (is_later(CODER)) {
-        bulk_store(dst, team.fixed(parity) + job.values, size_units(job.size) * UNIT);
+        put(0, team.fixed(parity) + job.values, size_units(job.size) * UNIT);
         return;
     }
     const uint32_t n = job.values, codes = CODER == CODER_TIERED ? n / 4 : n / 2;
     const uint32_t rest = size_units(job.size) * UNIT - n - codes;
     if (n == BLOCK_VALUES) { // they are one piece
-        bulk_store(dst, team.fixed(parity), size_units(job.size) * UNIT);
+        put(0, team.fixed(parity), size_units(job.size) * UNIT);
         return;
     }
-    bulk_store(dst, team.fixed(parity), n);
-    bulk_store(dst + n, team.fixed(parity) + SM_BYTES, codes);
+    put(0, team.fixed(parity), n);
+    put(n, team.fixed(parity) + SM_BYTES, codes);
     if (rest > 0)
-        bulk_store(dst + n + codes, team.rest(parity), rest);
+        put(n + codes, team.rest(parity), rest);
 }
 
-// One lane: a block to its place. Returns when it has left shared memory.
-template <coder CODER>
-DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst)
+// All lanes: whole units, of which each store of the warp covers four whole lines, but for the first and the last. A
+// bulk copy that begins in the middle of a line crosses a link as two parts of each line.
+DEVICE void store_lines(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint32_t lane)
 {
-    if (job.from_stage)
-        bulk_store(dst, team.input(), size_units(job.size) * UNIT);
-    else
-        store_streams(team, job, parity, dst);
-    bulk_commit();
-    bulk_wait_read();
-    if (job.from_stage)
+    uint4 *to = reinterpret_cast<uint4 *>(dst);
+    const uint4 *from = reinterpret_cast<const uint4 *>(src);
+    const int32_t units = static_cast<int32_t>(bytes / UNIT);
+    int32_t i = static_cast<int32_t>(lane) - static_cast<int32_t>(reinterpret_cast<uintptr_t>(dst) / UNIT % 32);
+    if (i >= 0 && i < units)
+        to[i] = from[i];
+    i += 32;
+#pragma unroll 1
+    for (; i + 96 < units; i += 128) {
+        const uint4 a = from[i], b = from[i + 32], c = from[i + 64], d = from[i + 96];
+        to[i] = a, to[i + 32] = b, to[i + 64] = c, to[i + 96] = d;
+    }
+#pragma unroll 1
+    for (; i < units; i += 32)
+        to[i] = from[i];
+}
+
+// All lanes: a block to its place. Returns when it has left shared memory; of a far one, when all lanes have.
+template <coder CODER>
+DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst, bool far,
+                        uint32_t lane)
+{
+    if (far) {
+        put_pieces(team, job, parity,
+                   [&](uint32_t at, const uint8_t *from, uint32_t bytes) { store_lines(dst + at, from, bytes, lane); });
+        __syncwarp();
+    } else if (lane == 0) {
+        put_pieces(team, job, parity,
+                   [&](uint32_t at, const uint8_t *from, uint32_t bytes) { bulk_store(dst + at, from, bytes); });
+        bulk_commit();
+        bulk_wait_read();
+    }
+    if (lane == 0 && job.from_stage)
         barrier_arrive(&team.shared().empty, WORKER_WARPS * WARP_ARRIVALS);
 }
 
@@ -53,13 +84,14 @@ DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uin
     const uint32_t lane = threadIdx.x % 32;
     encode_shared &shared = team.shared();
     const uint64_t tag = shared.tag;
+    const bool far = launch.head.far != 0;
     uint32_t known_first = 0xffffffffu, first_start = 0;
     done_list done = {0, 0};
     if (lane == 0)
         prefetch_first(launch, number);
     __syncwarp();
     auto tell = [&] {
-        if (lane == 0) {
+        if (!far && lane == 0) {
             bulk_wait();
             fence_bulk_global();
         }
@@ -67,21 +99,25 @@ DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uin
     };
     for (uint32_t turn = 0;; turn++) {
         const uint32_t parity = turn & 1;
-        // A block that is on its way will be done whatever others do. If there is none, somebody may be waiting.
-        if (done.is_full() || (done.count > 0 && !is_underway(shared, turn)))
+        // A block that is on its way will be done whatever others do. If there is none, somebody may be waiting. Over a
+        // link there is time to tell of each, and whoever waits for a chunk to have arrived has it sooner.
+        if (done.is_full() || (done.count > 0 && (far || !is_underway(shared, turn))))
             tell();
         barrier_wait(&shared.ready[parity], turn / 2 & 1);
         const encode_job job = shared.jobs[parity];
         if (job.stop)
             break;
         const uint64_t sum = warp_sum(lane < WORKER_WARPS ? shared.sums[parity][lane] : 0);
+        uint32_t start = 0;
         if (lane == 0) {
             note_block(launch, tag, job.slot, job.size, sum);
             if (job.first_slot != known_first)
                 first_start = wait_start(launch, tag, known_first = job.first_slot);
-            const uint32_t start = (wait_start(launch, tag, job.slot) - first_start) & TAG_MASK;
-            store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT);
+            start = (wait_start(launch, tag, job.slot) - first_start) & TAG_MASK;
         }
+        if (far)
+            start = __shfl_sync(ALL_LANES, start, 0);
+        store_block(team, job, parity, job.dst + static_cast<uint64_t>(start) * UNIT, far, lane);
         warp_arrive(&shared.unused[parity], lane);
         done.add(job.item, lane);
     }

@@ -177,7 +177,7 @@ struct launch_head {
     uint32_t ends_from, reserved_too;           // from this ticket on there are only ends of chunks
     uint32_t items_at, segments_at, regions_at; // in launch.bytes
     uint32_t item_count;                        // there
-    uint8_t element, mode, coded, reserved;     // coded: there are tables to code with
+    uint8_t element, mode, coded, far;          // coded: there are tables to code with; far: chunks lie behind a link
     uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES];
 };
 

@@ -7,6 +7,14 @@ namespace strait
 // Teams hold some tickets at once, and count what they have done even later: that is half of it when there are 400.
 constexpr uint32_t CLOSE_LAG = 16384;
 
+// Of chunks behind a link, whose blocks are counted one by one, so many are under way; and they take their time.
+constexpr uint32_t FAR_CLOSE_LAG = 512;
+
+static uint32_t close_lag(const launch_head &head)
+{
+    return head.far ? FAR_CLOSE_LAG : CLOSE_LAG;
+}
+
 // A check is drawn so many blocks before the chunk's first: then the verdict is there when it is needed.
 constexpr uint64_t CHECK_LEAD = 16384;
 
@@ -211,7 +219,7 @@ template <class ITEM> static void order_work(large_launch &launch, const ITEM *i
         check_chunks(order, items, count, i);
         order.add(i, KIND_BLOCKS, items[i].block_count);
         order.ends[i] = order.tickets;
-        close_chunks(order, items, i, CLOSE_LAG);
+        close_chunks(order, items, i, close_lag(launch.head));
     }
     launch.head.ends_from = order.tickets;
     close_chunks(order, items, count, 0);
@@ -278,10 +286,10 @@ static uint32_t close_size(const decode_item &item)
 }
 
 // How the ends of chunks are parted; `slots` are those of all.
-template <class ITEM> static void part_ends(ITEM *items, uint32_t count, uint32_t slots)
+template <class ITEM> static void part_ends(ITEM *items, uint32_t count, uint32_t slots, uint32_t lag)
 {
     for (uint32_t i = 0; i < count; i++) {
-        const bool last = slots - items[i].first_slot - items[i].block_count < CLOSE_LAG;
+        const bool last = slots - items[i].first_slot - items[i].block_count < lag;
         items[i].close_each = last ? CLOSE_FEW : CLOSE_MANY;
         items[i].closings = (close_size(items[i]) + items[i].close_each - 1) / items[i].close_each;
     }
@@ -313,7 +321,7 @@ static void fill(large_launch &launch, const share &part, const ARGUMENT *from, 
         }
     }
     launch.head.slots = slots;
-    part_ends(items, part.items, slots);
+    part_ends(items, part.items, slots, close_lag(launch.head));
     order_work(launch, items, part.items, first_ticket);
 }
 

@@ -15,6 +15,8 @@
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
 #             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
 #             wires        strait bench collective by the wire peer, several tunings of it side by side
+#             hosts        ranks on hosts of their own, as NCCL is told, so that all goes by TCP: what does not fit, a rank
+#                          that is killed, and NCCL beside compress and auto on real tensors (HOSTS_DATA), in 120 s
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #   GPUS    so many: all that there are, at most 4
 #   RINGS   scenes of gpu_collective_rings: all       RINGS_WIRE  STRAIT_COLL_WIRE of them: nccl
@@ -62,7 +64,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | bench) ;;
+    rings | kill | overflow | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | bench) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -110,6 +112,7 @@ kill_as() {
     case $name in
     nccl) way=raw ;;
     peer) way=compress wire=peer ;;
+    hosts) way="compress" ;;
     esac
     STRAIT_COLL=$way STRAIT_COLL_WIRE=$wire STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill "$@" \
         >"$out/kill-$name.log" 2>"$out/kill-$name.err"
@@ -230,8 +233,34 @@ sys.exit(1 if missed else 0)
 PYTHON
     return $code
 }
+
+# hosts_bench WAY SECONDS
+hosts_bench() {
+    bin/strait bench collective --timeout "$2" --library "$coll" --nccl "$nccl" --gpus 2 --links socket ${inputs:-} \
+        --data "${HOSTS_DATA:-weights,gradients}" --types bf16 --ops all_gather,all_to_all,reduce_scatter --size "${HOSTS_SIZES:-64M,256M}" \
+        --repeats 3 --warmups 3 --iterations 2 --env STRAIT_COLL="$1" --env NCCL_HOSTID=host%r --save "$out/hosts-$1.json"
 }
-export -f rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes random_rows
+
+hosts_scenes() {
+    local code=0
+    export STRAIT_TEST_HOSTS=1 STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 NCCL_NET=Socket
+    echo "what does not fit"
+    env STRAIT_COLL=compress timeout 40 bin/gpu_collective_overflow --ranks=2 "$coll" 2>"$out/hosts-overflow.err" || code=$?
+    [ $code -ne 77 ] || return 77
+    timeout 40 bin/gpu_collective_rings "$coll" ${RINGS:-} 2>"$out/hosts-rings.err" || code=1
+    kill_as hosts --told "$coll" ${KILL:-waiting repair all_gather} || code=1
+    cat "$out/kill-hosts.log"
+    grep -ohE '[0-9]+ ranks on other hosts by TCP|stays raw.*|on another host,.*' "$out"/hosts-*.err "$out/kill-hosts.err" | sort | uniq -c
+    grep -qh 'ranks on other hosts by TCP' "$out/hosts-overflow.err" || { echo "not by TCP"; code=1; }
+    unset STRAIT_TEST_HOSTS STRAIT_COLL_PRINT
+    for way in compress auto; do
+        echo "STRAIT_COLL=$way"
+        hosts_bench $way 40 || code=1
+    done
+    return $code
+}
+}
+export -f rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes random_rows hosts_bench hosts_scenes
 export out coll nccl gpus KILL KILL_WAYS RINGS RINGS_WIRE TUNINGS BEFORE WIRES WIRES_SECONDS
 
 unpack() {
@@ -266,7 +295,7 @@ tests "${NCCLTESTS_SECONDS:-300}" nccltests MATRIX=full
 tests 120 gaussian "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small OPS="all_gather alltoall sendrecv" \
     ROUNDS="${ROUNDS:-3}"
 case " $steps " in
-*" bench "* | *" wires "*)
+*" bench "* | *" wires "* | *" hosts "*)
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     unpack "$scratch" || failed=1
@@ -275,6 +304,7 @@ case " $steps " in
         [ -f "$file" ] && inputs+=(--input "$file")
     done
     step wires $((${WIRES_SECONDS:=110} + 45)) env "$programs" bash -c 'wires_rows "$@"' wires "${inputs[@]}"
+    step hosts 150 env "$programs" "inputs=${inputs[*]}" bash -c hosts_scenes
     # shellcheck disable=SC2086
     step bench "${BENCH_SECONDS:=90}" env "$programs" bin/strait bench collective --timeout "$((BENCH_SECONDS - 10))" --library "$coll" --nccl "$nccl" \
         --save "$out/collective.json" "${inputs[@]}" ${BENCH:-}

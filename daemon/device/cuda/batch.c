@@ -6,7 +6,10 @@
 #define SCRATCH_FIXED (1u << 20)
 #define BATCH_BYTES   (4u << 20) /* of pages: so much keeps the bus busy, and more would keep its first chunk waiting */
 #define FAR_BYTES     (64u << 20) /* the same of what another GPU sent: nothing waits for the first of them */
-#define AWAY_BYTES    (17u << 20) /* and of what goes there: the first one's copy does, and launches are short */
+#define AWAY_BYTES                                                                                                   \
+    (128u << 20)               /* and of what is stored there: results come one by one, and it takes the link's time \
+                                */
+#define LINK_BYTES (17u << 20) /* and of what another library is to send there: it waits for the first */
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
@@ -22,6 +25,17 @@ static cudaError_t batch_init(struct device *device, struct batch *batch)
     return error;
 }
 
+/* Decoders go first: who encodes for a link takes the link's time anyway. */
+static cudaError_t make_stream(const struct device *device, struct lane *lane)
+{
+    const bool decodes = lane >= device->lanes + ENCODE_LANES;
+    int least = 0, greatest = 0;
+    cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    return error != cudaSuccess
+               ? error
+               : cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking, decodes ? greatest : least);
+}
+
 /* Every block costs 40 bytes of scratch, and a page at least 20 bytes of its chunk: twice a slot is enough for one. Of
  * a far one there are fewer: FAR_PAGES_MAX, and one for every 8 KiB. */
 cudaError_t lane_init(struct device *device, struct lane *lane)
@@ -29,7 +43,7 @@ cudaError_t lane_init(struct device *device, struct lane *lane)
     lane->waiting_end = &lane->waiting;
     lane->scratch_size = 2 * (size_t)device->setup.slot_bytes + FAR_PAGES_MAX * 64u +
                          (size_t)device->setup.far_bytes / 128 + SCRATCH_FIXED;
-    cudaError_t error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+    cudaError_t error = make_stream(device, lane);
     if (error == cudaSuccess)
         error = cudaMalloc((void **)&lane->scratch, lane->scratch_size);
     if (error == cudaSuccess)
@@ -88,7 +102,8 @@ void lane_add(struct device *device, struct lane *lane, struct device_task *task
 
 static bool is_alike(const struct device_task *a, const struct device_task *b)
 {
-    return a->far == b->far && (a->work == DEVICE_DECODE || (a->element == b->element && a->mode == b->mode));
+    return a->far == b->far && a->away == b->away &&
+           (a->work == DEVICE_DECODE || (a->element == b->element && a->mode == b->mode));
 }
 
 static bool is_coded(const struct device_task *task)
@@ -96,19 +111,21 @@ static bool is_coded(const struct device_task *task)
     return task->mode != STRAIT_MODE_RAW && task->element == STRAIT_ELEMENT_BF16;
 }
 
-/* Where its chunk is while it is coded; NULL: where it lies. */
+/* Where its chunk is while it is coded; NULL: where it lies, or is to. */
 static struct stage *stage_of(struct device *device, const struct device_task *task)
 {
-    if (task->work == DEVICE_ENCODE)
-        return &device->out;
-    return task->far ? NULL : &device->in;
+    if (task->far)
+        return NULL;
+    return task->work == DEVICE_ENCODE ? &device->out : &device->in;
 }
 
 static uint64_t most_bytes(const struct device_task *task)
 {
     if (!task->far)
         return BATCH_BYTES;
-    return task->work == DEVICE_ENCODE ? AWAY_BYTES : FAR_BYTES;
+    if (task->work == DEVICE_DECODE)
+        return FAR_BYTES;
+    return task->away ? AWAY_BYTES : LINK_BYTES;
 }
 
 /* Moves tasks that can be launched together from what waits to the batch, in order. */
@@ -159,11 +176,15 @@ static void *stage(struct batch *batch, size_t *used, const void *bytes, size_t 
     return there;
 }
 
-/* Pages as the device finds them. Neighbours with equal regions share them: they then cost one launch little. */
+/* Pages as the device finds them. Neighbours with equal regions share them: they then cost one launch little. Who
+ * encodes for a link has the time to read ids in the host's memory, and begins sooner. */
 static struct strait_pages place(struct batch *batch, uint32_t i, const struct strait_pages *before, size_t *used)
 {
+    const bool away = batch->tasks[i]->away;
     struct strait_pages pages = batch->tasks[i]->pages;
-    pages.ids = stage(batch, used, pages.ids, pages.id_count * sizeof(uint32_t));
+    const uint8_t *host = batch->staged + *used,
+                  *there = stage(batch, used, pages.ids, pages.id_count * sizeof(uint32_t));
+    pages.ids = (const uint32_t *)(away ? host : there);
     if (before != NULL && before->region_count == pages.region_count &&
         memcmp(before->regions, pages.regions, pages.region_count * sizeof(pages.regions[0])) == 0)
         pages.regions = before->regions;
@@ -173,6 +194,7 @@ static struct strait_pages place(struct batch *batch, uint32_t i, const struct s
 static struct strait_run run_of(struct device *device, struct lane *lane, const struct batch *batch)
 {
     bool counts = lane->escapes.counters != NULL && batch->tasks[0]->work == DEVICE_ENCODE && is_coded(batch->tasks[0]);
+    const bool away = batch->tasks[0]->away;
     lane->escapes.counted |= counts;
     return (struct strait_run){.size = sizeof(struct strait_run),
                                .scratch = lane->scratch,
@@ -180,7 +202,8 @@ static struct strait_run run_of(struct device *device, struct lane *lane, const 
                                .stream = lane->stream,
                                .class_stats = counts ? lane->escapes.counters : NULL,
                                .class_count = counts ? device->table_count : 0,
-                               .sm_budget = device->setup.multiprocessors,
+                               .caching = away ? STRAIT_CACHING_LINK : STRAIT_CACHING_AUTO,
+                               .sm_budget = away ? device->away_multiprocessors : device->setup.multiprocessors,
                                .tables = device->tables};
 }
 
@@ -195,11 +218,14 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
     const struct device_codec *codec = device->setup.codec;
     struct strait_encode_item items[BATCH_TASKS];
     size_t used = 0;
-    for (uint32_t i = 0; i < batch->count; i++)
+    for (uint32_t i = 0; i < batch->count; i++) {
+        const struct device_task *task = batch->tasks[i];
         items[i] = (struct strait_encode_item){.src = place(batch, i, i > 0 ? &items[i - 1].src : NULL, &used),
-                                               .dst = batch->slots[i]->memory,
-                                               .dst_capacity = least(batch->tasks[i]->size, device->out.slot_bytes),
+                                               .dst = task->far ? task->dst : batch->slots[i]->memory,
+                                               .dst_capacity =
+                                                   task->far ? task->size : least(task->size, device->out.slot_bytes),
                                                .result = &batch->results[i]};
+    }
     while (batch->count > 1 && codec->encode_scratch(device->codec, items, batch->count) > lane->scratch_size)
         put_back(device, lane, batch, batch->count / 2);
     const struct device_task *first = batch->tasks[0];
@@ -209,7 +235,8 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
                                                 .codebook = is_coded(first) ? device->setup.codebook : NULL};
     const struct strait_run run = run_of(device, lane, batch);
     const struct prepare prepare = prepare_staged(batch, used);
-    *error = prepare_launch(&prepare, lane->stream);
+    if (!first->away)
+        *error = prepare_launch(&prepare, lane->stream);
     return *error != cudaSuccess ? STRAIT_ERR_DEVICE : codec->encode(device->codec, &params, items, batch->count, &run);
 }
 

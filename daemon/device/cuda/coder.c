@@ -8,21 +8,30 @@
 #define SPIN_NS  200000u /* chunks take some tens of microseconds: for so long it looks all the time, */
 #define PAUSE_NS 20000u  /* then after pauses */
 
-/* The one of the task's direction that has less to do. */
+/* The one of the task's direction that has least to do. */
 static struct lane *lane_of(struct device *device, const struct device_task *task)
 {
-    struct lane *one = &device->lanes[task->work == DEVICE_ENCODE ? 0 : 1], *other = one + 2;
-    return lane_load(other) < lane_load(one) ? other : one;
+    const bool encodes = task->work == DEVICE_ENCODE;
+    struct lane *first = &device->lanes[encodes ? 0 : ENCODE_LANES], *least = first;
+    for (uint32_t i = 1; i < (encodes ? ENCODE_LANES : DECODE_LANES); i++)
+        if (lane_load(first + i) < lane_load(least))
+            least = first + i;
+    return least;
 }
 
+/* What comes together for a link goes into one lane, and over the link in order: sooner there than all at once. */
 static void take_submitted(struct device *device)
 {
     struct device_task *task = device->submitted, *next;
+    struct lane *away = NULL;
     device->submitted = NULL;
     device->submitted_end = &device->submitted;
     for (; task != NULL; task = next) {
         next = task->next;
-        lane_add(device, lane_of(device, task), task);
+        struct lane *lane = task->away && away != NULL ? away : lane_of(device, task);
+        if (task->away)
+            away = lane;
+        lane_add(device, lane, task);
     }
 }
 

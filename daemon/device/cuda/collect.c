@@ -68,7 +68,7 @@ static uint64_t take_escapes(struct device *device, struct lane *lane)
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
-/* A task may be gone once it was told. What is encoded has to leave first. */
+/* A task may be gone once it was told. What is encoded in a stage has to leave first. */
 static void tell(struct device *device, struct lane *lane, struct batch *batch, uint32_t i)
 {
     struct device_task *task = batch->tasks[i];
@@ -83,7 +83,7 @@ static void tell(struct device *device, struct lane *lane, struct batch *batch, 
     task->nanoseconds = now - from;
     if (task->work == DEVICE_ENCODE) {
         task->escapes = take_escapes(device, lane);
-        if (task->result.status == STRAIT_OK) {
+        if (task->result.status == STRAIT_OK && slot != NULL) {
             stage_send(device, slot, task, batch->began);
             return;
         }

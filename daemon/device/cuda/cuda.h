@@ -17,7 +17,11 @@
 extern "C" {
 #endif
 
-#define LANES        4u    /* two of each direction: one's batch begins and ends while the other's is on the bus */
+/* Of each direction so many run at once: one's batch begins and ends while others' are on the bus. Over a link between
+ * GPUs two do not fill it, as chunks come one at a time when a transfer goes on. */
+#define ENCODE_LANES 4u
+#define DECODE_LANES 4u
+#define LANES        (ENCODE_LANES + DECODE_LANES)
 #define LANE_BATCHES 3u    /* one runs, others wait for it on the device */
 #define BATCH_TASKS  64u   /* of a batch */
 #define TABLES_MAX   4096u /* of a codebook whose escapes are counted */
@@ -45,7 +49,7 @@ struct stage {
 /* What is launched together, and where it reports. */
 struct batch {
     struct device_task *tasks[BATCH_TASKS]; /* NULL: told of already, or leaving */
-    struct stage_slot *slots[BATCH_TASKS];  /* of each; NULL: it is decoded where it lies */
+    struct stage_slot *slots[BATCH_TASKS];  /* of each; NULL: it is coded where it lies, or is to */
     uint32_t count, told;
     cudaEvent_t over;
     uint8_t *staged, *staging;     /* ids and metadata: in pinned memory, and as the device has them */
@@ -92,7 +96,8 @@ struct device {
     void *tables; /* of the codebook, on the device; NULL: none */
     uint32_t table_count;
     size_t staging_size;
-    struct lane lanes[LANES]; /* for encoding, then for decoding, in turn */
+    uint32_t away_multiprocessors; /* for encoders that store to other GPUs */
+    struct lane lanes[LANES]; /* those that encode, then those that decode */
     struct stage out, in;
     struct copier copier;
 

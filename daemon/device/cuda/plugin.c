@@ -104,15 +104,27 @@ static size_t staging_size(const struct device_setup *setup)
     return near > far ? near : far;
 }
 
+/* Half of them keep a link busy. The others are for decoders, which would wait for as long as chunks take to cross. */
+static cudaError_t count_multiprocessors(struct device *device)
+{
+    int all = (int)device->setup.multiprocessors;
+    cudaError_t error =
+        all > 0 ? cudaSuccess : cudaDeviceGetAttribute(&all, cudaDevAttrMultiProcessorCount, device->number);
+    device->away_multiprocessors = all > 1 ? (uint32_t)all / 2 : 1;
+    return error;
+}
+
 static enum strait_status prepare(struct device *device, const struct device_why *why)
 {
-    const size_t near = (size_t)device->setup.slot_bytes, far = (size_t)device->setup.far_bytes;
+    const size_t near = (size_t)device->setup.slot_bytes;
     device->staging_size = staging_size(&device->setup);
-    cudaError_t error = upload_tables(device);
+    cudaError_t error = count_multiprocessors(device);
+    if (error == cudaSuccess)
+        error = upload_tables(device);
     for (uint32_t i = 0; i < LANES && error == cudaSuccess; i++)
         error = lane_init(device, &device->lanes[i]);
     if (error == cudaSuccess)
-        error = stage_init(&device->out, near > far ? near : far);
+        error = stage_init(&device->out, near);
     if (error == cudaSuccess)
         error = stage_init(&device->in, near);
     if (error == cudaSuccess)

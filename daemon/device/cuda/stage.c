@@ -1,9 +1,6 @@
-/* Chunks on their way between the device's memory and another: the host's, or another GPU's. Coding kernels work on
- * slots in the device's own memory, and copy engines carry the chunks. A kernel could store to the other memory itself,
- * and read from there, but was measured to reach half to three quarters of what either link carries (bench/RESULTS.md):
- * blocks back to back begin in the middle of lines, and stores that wait for the link keep the multiprocessor from
- * loading what it is to code next. A copy behind the kernel is faster, and multiprocessors are occupied for a fraction
- * of the time. */
+/* Chunks on their way between the device's memory and the host's. Coding kernels work on slots in the device's own
+ * memory, and copy engines carry the chunks: they fill the bus, and multiprocessors are occupied for a fraction of the
+ * time that stores and loads of a kernel would take (bench/RESULTS.md). */
 #include "daemon/device/cuda/cuda.h"
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
