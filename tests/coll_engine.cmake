@@ -56,7 +56,7 @@ strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
 strait_test(coll_carry USES coll_engine LABELS collective)
 strait_test(coll_link USES coll_engine LABELS collective TIMEOUT 120)
-strait_test(coll_peer_plan USES coll_engine LABELS collective)
+strait_test(coll_peer_plan USES coll_engine LABELS collective TIMEOUT 120)
 strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
 

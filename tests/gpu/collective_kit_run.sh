@@ -117,6 +117,7 @@ kill_as() {
     case $name in
     nccl) way=raw ;;
     peer) way=compress wire=peer ;;
+    hosts) way="compress" ;;
     esac
     STRAIT_COLL=$way STRAIT_COLL_WIRE=$wire STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill "$@" \
         >"$out/kill-$name.log" 2>"$out/kill-$name.err"
@@ -281,7 +282,7 @@ hosts_scenes() {
     env STRAIT_COLL=compress timeout 40 bin/gpu_collective_overflow --ranks=2 "$coll" 2>"$out/hosts-overflow.err" || code=$?
     [ $code -ne 77 ] || return 77
     timeout 40 bin/gpu_collective_rings "$coll" ${RINGS:-} 2>"$out/hosts-rings.err" || code=1
-    kill_as hosts compress --told "$coll" ${KILL:-waiting repair all_gather} || code=1
+    kill_as hosts --told "$coll" ${KILL:-waiting repair all_gather} || code=1
     cat "$out/kill-hosts.log"
     grep -ohE '[0-9]+ ranks on other hosts by TCP|stays raw.*|on another host,.*' "$out"/hosts-*.err "$out/kill-hosts.err" | sort | uniq -c
     grep -qh 'ranks on other hosts by TCP' "$out/hosts-overflow.err" || { echo "not by TCP"; code=1; }
