@@ -82,7 +82,7 @@ bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks)
                                      .encoders = 2,
                                      .encoder_sms = 56,
                                      .decoders = 2,
-                                     .decoder_sms = 72,
+                                     .decoder_sms = 144,
                                      .bare = 4,
                                      .cross = 1,
                                      .open = PEER_OPEN_SHARE | PEER_OPEN_DIRECT};
