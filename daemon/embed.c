@@ -87,7 +87,7 @@ static void join_ended(void)
     }
 }
 
-#define LEAVE_SECONDS 2 /* for jobs that are running */
+#define LEAVE_SECONDS 10 /* for jobs that are running, and for GPUs that others keep busy to let go of memory */
 
 /* Does somebody still run? Then it is told to leave. With the lock. */
 static bool tell_to_leave(void)

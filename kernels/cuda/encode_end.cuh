@@ -61,15 +61,15 @@ DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, u
     if (far) {
         put_pieces(team, job, parity,
                    [&](uint32_t at, const uint8_t *from, uint32_t bytes) { store_lines(dst + at, from, bytes, lane); });
-        __syncwarp();
     } else if (lane == 0) {
         put_pieces(team, job, parity,
                    [&](uint32_t at, const uint8_t *from, uint32_t bytes) { bulk_store(dst + at, from, bytes); });
         bulk_commit();
         bulk_wait_read();
     }
-    if (lane == 0 && job.from_stage)
-        barrier_arrive(&team.shared().empty, WORKER_WARPS * WARP_ARRIVALS);
+    __syncwarp();
+    if (job.from_stage && lane < WARP_ARRIVALS)
+        barrier_arrive(&team.shared().empty, WORKER_WARPS);
 }
 
 // All lanes, of which each may look at another moment: they go on as one.
