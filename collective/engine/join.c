@@ -369,8 +369,9 @@ static void finish(struct joining *joining)
     watch_describe(member, watched, sizeof(watched));
     peer_describe(member, peer, sizeof(peer));
     snprintf(what->why, sizeof(what->why),
-             "%.1f us and %.2f GB/s to each other rank, %.2f GB/s of what does not fit, %s%s%s", member->cost.start * 1e6,
-             rate_of(member->cost.per_byte), rate_of(member->cost.repair), linked, watched, peer);
+             "%.1f us and %.2f GB/s to each other rank, %.2f GB/s of what does not fit, %s%s%s",
+             member->cost.start * 1e6, rate_of(member->cost.per_byte), rate_of(member->cost.repair), linked, watched,
+             peer);
 }
 
 void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
