@@ -70,7 +70,8 @@ static bool make_own(struct coll_member *member)
     member->tallies = gpu->allocate(keys * sizeof(*member->tallies), true);
     member->last = gpu->event_make(false);
     return member->issued != NULL && member->mail != NULL && member->ends != NULL && member->tallies != NULL &&
-           member->last != NULL && gpu->event_record(member->last, member->stream);
+           member->last != NULL && gpu->event_record(member->last, member->stream) &&
+           staging_get(&member->stagings, gpu, member->stream) != NULL;
 }
 
 /* For whichever of the two is told. */
@@ -354,6 +355,8 @@ static void finish(struct joining *joining)
     if (member != NULL && member->gpu->enter(member->device, &before)) {
         member->gpu->release(joining->told);
         measure_end(member);
+        if (joining->able && member->peer != NULL)
+            (void)peer_lane_of(member, member->stream); /* if it cannot be had, the first call tries again */
         member->gpu->leave(before);
     }
     if (!joining->able) {

@@ -34,6 +34,7 @@ struct fake_gpu_control {
     _Atomic int32_t fail_making, fail_device;
     /* The n-th piece of work that it asks for from now on cannot be asked for. */
     _Atomic int32_t fail_work;
+    _Atomic bool no_streams;   /* making one ends the program, as it might wait for work of other ranks */
     _Atomic uint32_t no_codec; /* bits: devices that have none */
     _Atomic uint32_t hurry;    /* patience is so many times shorter; 0: as it is */
     _Atomic uint32_t lost;     /* bits: devices that neither offer nor take what did not fit */
