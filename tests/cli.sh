@@ -281,10 +281,13 @@ for command in "" encode decode inspect calibrate; do
     "$strait" $command --help | grep -q 'usage: strait' || fail "help of '$command'"
 done
 sed 's/\\-/-/g' "$manual" >manual
-for command in encode decode inspect calibrate "bench codec"; do
-    # shellcheck disable=SC2086 # split into two
-    for option in $("$strait" $command --help | grep -o -e '--[a-z]*'); do
-        grep -q -e "$option\>" manual || fail "$option of $command is not in the manual"
+for command in encode decode inspect calibrate "bench codec" "bench transfer" "bench transfer --device" \
+    "bench collective" demo status; do
+    # shellcheck disable=SC2086 # split into words
+    "$strait" $command --help >help.out
+    options=$(grep -o -e '--[a-z][a-z-]*' help.out) || fail "no options in the help of $command"
+    for option in $options; do
+        grep -qE -e "$option([^a-z-]|\$)" manual || fail "$option of $command is not in the manual"
     done
 done
 "$strait" --version | grep -q '^strait [0-9]' || fail "the version"

@@ -1,8 +1,10 @@
 #!/bin/sh
 # straitd.sh STRAITD SCRATCH: the daemon's command line: what is wrong with it is told in one line, and it does not
-# start. SCRATCH is overwritten. HAS_UCX=1: this build has that transport.
+# start; and its manual names every option with its default. SCRATCH is overwritten.
+# HAS_UCX=1: this build has that transport.
 set -eu
 straitd=$(realpath "$1")
+page=$(realpath "$(dirname "$0")/../docs/straitd.8")
 rm -rf "$2"
 mkdir -p "$2"
 cd "$2"
@@ -40,6 +42,18 @@ echo "clients = 8" >good.conf
 prints "clients = 8" --config good.conf --print-config
 prints "clients = 8" --config=good.conf --print-config
 prints "clients = 9" --config good.conf --clients 9 --print-config
+
+"$straitd" --sample-config >sample.conf
+sed 's/\\-/-/g' "$page" >manual
+sed -n 's/^#\([a-z-]*\) = \?/\1 /p' sample.conf >defaults
+[ "$(wc -l <defaults)" -gt 20 ] || fail "few options: $(cat defaults)"
+while read -r name default; do # a paragraph of the manual has a line of names, then the text
+    awk -v name="$name" -v default="$default" '
+        /^\.TP/ { in_tag = 1; next }
+        in_tag { about = (" " $0 " ") ~ ("[ \"]" name "[ \"]"); in_tag = 0; named += about; next }
+        about && index($0, default) { told = 1 }
+        END { exit !(named == 1 && (told || default == "")) }' manual || fail "$name = $default is not in straitd.8"
+done <defaults
 
 refuses 2 "--config: needs a file" --config
 refuses 2 "--config: needs a file" --config=

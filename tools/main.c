@@ -20,7 +20,7 @@ static const struct command commands[] = {
     {"decode", cmd_decode, "restore, or only check, what encode made"},
     {"inspect", cmd_inspect, "tell what is in a compressed file, a chunk or a codebook set"},
     {"calibrate", cmd_calibrate, "make a codebook set of tensors"},
-    {"bench", cmd_bench, "measure the codec"},
+    {"bench", cmd_bench, "measure the codec, transfers and collectives"},
     {"demo", cmd_demo, "two straitd on this machine move a real KV cache; every page is checked"},
     {"status", cmd_status, "how the straitd of this node is, and whom it reaches"},
 };

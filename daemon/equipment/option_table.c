@@ -6,7 +6,6 @@
 
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
-#define GIB ((uint64_t)1 << 30)
 #define TIB ((uint64_t)1 << 40)
 
 #define DURATION_MAX (24u * 3600 * 1000)
@@ -145,7 +144,7 @@ const struct option_row option_rows[] = {
      AT(workers),
      .max = 1024,
      .initial = "0",
-     .help = "Threads that copy, encode and decode; 0: as many as there are processors."},
+     .help = "Threads that copy, encode and decode, at least 2; 0: as many as there are processors."},
     {.name = "gpu-multiprocessors",
      .kind = OPTION_COUNT,
      AT(gpu_multiprocessors),
