@@ -21,7 +21,7 @@ bool tables_open(struct tensors *tensors, const char *const *paths, unsigned cou
     return opened;
 }
 
-struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threads)
+static struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threads)
 {
     struct strait_codebook *codebook = NULL;
     struct histograms histograms = {0};

@@ -14,11 +14,9 @@
  * caller must tensors_close() it. */
 bool tables_open(struct tensors *tensors, const char *const *paths, unsigned count);
 
-/* A table for each class of the tensors and a fallback made of all, as `strait calibrate` makes them. NULL when it
- * failed, which stderr has been told. The caller owns the codebook. Reorders the spans. */
-struct strait_codebook *tables_calibrate(struct tensors *tensors, unsigned threads);
-
-/* The set of that name, or one calibrated on files, or, where neither is given, on the tensors themselves. As above. */
+/* The set of that name, or one calibrated on files, or, where neither is given, on the tensors themselves, as `strait
+ * calibrate` makes it: a table for each class and a fallback made of all. NULL when it failed, which stderr has been
+ * told. The caller owns the codebook. Reorders the spans. */
 struct strait_codebook *tables_choose(struct tensors *tensors, const char *codebook, const char *const *calibs,
                                       unsigned calib_count, unsigned threads);
 

@@ -7,7 +7,6 @@
 #include "tools/util.h"
 
 #define SIZE_TEXT_BYTES 24
-#define LABEL_BYTES     96
 
 /* "32K", or plain bytes when it is no round number. */
 static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes)

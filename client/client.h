@@ -220,8 +220,6 @@ void pool_destroy(struct strait_pool *pool);
 
 /* ---- peer.c ------------------------------------------------------------------------------------------------------ */
 
-/* Own pool as its peers see it; points into pool and client. */
-struct pool_blob pool_describe(const struct strait_pool *pool);
 void peer_destroy(struct strait_peer *peer);
 
 /* ---- table.c ----------------------------------------------------------------------------------------------------- */

@@ -6,7 +6,8 @@
 /* ---- Own pools -----------------------------------------------------------------------------------------------------
  */
 
-struct pool_blob pool_describe(const struct strait_pool *pool)
+/* Own pool as its peers see it; points into pool and client. */
+static struct pool_blob pool_describe(const struct strait_pool *pool)
 {
     const struct strait_client *client = pool->client;
     struct pool_blob blob = {

@@ -18,18 +18,12 @@ static inline bool is_padded(const uint8_t *stream, uint32_t items, unsigned wid
 /* The escape list of a `top16` block, read in order. */
 struct listed_escapes {
     const uint8_t *positions, *exponents;
-    uint32_t count, at;
+    uint32_t count;
 };
 
 static inline uint32_t listed_at(const struct listed_escapes *list, uint32_t k)
 {
     return load_le16(list->positions + 2 * k);
-}
-
-/* Position of the next escape; past every block when there is none. */
-static inline uint32_t listed_position(const struct listed_escapes *list)
-{
-    return list->at < list->count ? listed_at(list, list->at) : UINT32_MAX;
 }
 
 /* Opens the list at src and checks all of it but the codes at its positions. Returns its bytes, 0 when no encoder would

@@ -76,7 +76,8 @@ static enum strait_status view_check(const struct field *field, const struct vie
     }
 }
 
-size_t text_cut(const uint8_t *text, size_t size)
+/* Length up to which a text for people goes out: at most MESSAGE_TEXT_MAX, whole UTF-8 sequences. */
+static size_t text_cut(const uint8_t *text, size_t size)
 {
     if (size <= MESSAGE_TEXT_MAX)
         return size;

@@ -60,12 +60,7 @@ void fields_keep_unknown(ProtobufCMessage *to, const ProtobufCMessage *from);
 /* What protobuf-c is to allocate with. */
 ProtobufCAllocator fields_allocator(struct bump *bump);
 
-/* Length up to which a text for people goes out: at most MESSAGE_TEXT_MAX, whole UTF-8 sequences. */
-size_t text_cut(const uint8_t *text, size_t size);
-
 /* ---- Checks that several messages share ------------------------------------------------------------------------- */
-
-enum strait_status page_lists_check(const struct wire_page_list *lists, uint32_t count);
 
 /* True when first .. first + count are numbers of 32 bits. */
 static inline bool range_fits(uint32_t first, uint32_t count)

@@ -24,7 +24,7 @@ static const struct field page_list_fields[] = {
 const struct layout page_list_layout = LAYOUT(PAGE_LIST, page_list, page_list_fields, page_list_check);
 
 /* At most 4096 lists of at most 4 Mi pages: 64 bits hold the sums. */
-enum strait_status page_lists_check(const struct wire_page_list *lists, uint32_t count)
+static enum strait_status page_lists_check(const struct wire_page_list *lists, uint32_t count)
 {
     uint64_t pages = 0, ids = 0;
     for (uint32_t i = 0; i < count; i++) {

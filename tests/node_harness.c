@@ -14,7 +14,7 @@
 
 struct test_node nodes[NODES_MAX];
 char folder[64];
-const char *const wire_names[] = {"same", "shm", "ucx"};
+static const char *const wire_names[] = {"same", "shm", "ucx"};
 
 static struct party *parties[PARTIES_MAX];
 static uint32_t party_count, kept_count, kept_room, descriptors;
@@ -113,7 +113,7 @@ static void *run_node(void *arg)
     return NULL;
 }
 
-enum strait_status test_node_try(struct test_node *node)
+static enum strait_status test_node_try(struct test_node *node)
 {
     node->started = node->drain = false;
     ck_assert_int_eq(0, pthread_create(&node->thread, NULL, run_node, node));

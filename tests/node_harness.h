@@ -53,7 +53,6 @@ struct test_node {
 
 /* Options of small arenas and short times, with a socket in the test's folder. */
 void test_node_init(struct test_node *node, const char *name, const char *transports);
-enum strait_status test_node_try(struct test_node *node);
 void test_node_start(struct test_node *node);
 void test_node_ask_stop(struct test_node *node, bool drain); /* returns at once */
 void test_node_join(struct test_node *node);
@@ -176,7 +175,6 @@ struct pair {
 
 extern struct test_node nodes[NODES_MAX];
 extern char folder[64];
-extern const char *const wire_names[];
 
 void pair_init(struct pair *pair, enum wire wire); /* nodes are not started: options may be changed */
 void pair_start(struct pair *pair);

@@ -31,7 +31,8 @@ double ratio_of(uint64_t a, uint64_t b)
     return b == 0 ? 0.0 : (double)a / (double)b;
 }
 
-double totals_escape_rate(const struct totals *totals)
+/* Share of coded values that needed the escape stream or the last tier; 0 when none were coded. */
+static double totals_escape_rate(const struct totals *totals)
 {
     return ratio_of(totals->coded.escapes, totals->coded.values);
 }

@@ -21,9 +21,6 @@ struct totals {
 void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
                 struct strait_class_stats *stats, uint32_t table_count);
 
-/* Share of coded values that needed the escape stream or the last tier; 0 when none were coded. */
-double totals_escape_rate(const struct totals *totals);
-
 /* "top16", "tiered", ...: index enum strait_block_mode. */
 extern const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL];
 

@@ -95,8 +95,3 @@ void port_close(struct port *port)
     uv_close((uv_handle_t *)&port->prepare, on_handle_closed);
     uv_close((uv_handle_t *)&port->spin, on_handle_closed);
 }
-
-bool port_is_busy(const struct port *port)
-{
-    return uv_is_active((const uv_handle_t *)&port->spin);
-}

@@ -24,7 +24,4 @@ enum strait_status port_create(struct uv_loop_s *loop, struct transport *transpo
  * callback of the transport. */
 void port_close(struct port *port);
 
-/* Had it more to do in its last turn than fits? Then the loop does not block, but others get their turns. */
-bool port_is_busy(const struct port *port);
-
 #endif

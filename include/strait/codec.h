@@ -127,19 +127,20 @@ STRAIT_API enum strait_status strait_codebook_create(const uint8_t (*rankings)[2
 /* Releases a set; NULL is allowed. No call may be using it. */
 STRAIT_API void strait_codebook_destroy(struct strait_codebook *codebook);
 
-/* Reads and writes the protobuf form of a set (kernels/codebook.proto); see strait_codebook_create for ownership.
+/* Reads the protobuf form of a set (kernels/codebook.proto). On success the caller owns *codebook. ERR_INVALID (NULL),
  * ERR_CORRUPT, ERR_UNSUPPORTED (newer version), ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_codebook_parse(const void *src, size_t src_size,
                                                     struct strait_codebook **codebook);
 
 /* Bytes that strait_codebook_serialize writes. */
 STRAIT_API size_t strait_codebook_serialized_size(const struct strait_codebook *codebook);
-/* ERR_NO_SPACE when dst_capacity is smaller than strait_codebook_serialized_size; ERR_NO_MEMORY. */
+/* Writes that form. ERR_INVALID (NULL); ERR_NO_SPACE when dst_capacity is smaller than that. */
 STRAIT_API enum strait_status strait_codebook_serialize(const struct strait_codebook *codebook, void *dst,
                                                         size_t dst_capacity);
 
 /* The set's name: 16 bytes, borrowed. Equal ids mean equal tables; what classes they are for is not part of it. */
 STRAIT_API const uint8_t *strait_codebook_id(const struct strait_codebook *codebook);
+/* Number of its tables. */
 STRAIT_API uint32_t strait_codebook_count(const struct strait_codebook *codebook);
 /* Ranking of a table, 256 bytes, borrowed; NULL when table is out of range. */
 STRAIT_API const uint8_t *strait_codebook_ranking(const struct strait_codebook *codebook, uint32_t table);
@@ -237,6 +238,7 @@ struct strait_codec; /* a variant of the codec: "scalar", "avx2", "avx512", "cud
  * "cuda" is a plugin, libstrait-cuda.so, which the first request for it looks for as for any shared library. NULL when
  * there is none, or no driver, or when the current device is none of compute capability 9.0 or later. */
 STRAIT_API const struct strait_codec *strait_codec_get(const char *name);
+/* Name of a variant that strait_codec_get returned, static; not of NULL. */
 STRAIT_API const char *strait_codec_name(const struct strait_codec *codec);
 /* Names of the variants for host memory in this build, best first, whether or not the processor can run them; NULL past
  * the last. */

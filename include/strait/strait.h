@@ -23,8 +23,8 @@
  * in flight fails with LOCAL; the library reconnects from strait_poll and registers its pools again.
  *
  * Threads: none are started, no signal handler is installed. Calls on one client, and on what was made from it, must
- * not overlap; different clients are independent. Only strait_fd's descriptor may be polled elsewhere meanwhile. After
- * fork the child must not use the client.
+ * not overlap; different clients are independent. Only strait_client_fd's descriptor may be polled elsewhere meanwhile.
+ * After fork the child must not use the client.
  *
  * Errors: the return value tells bad arguments, and ERR_NO_MEMORY; outputs are set on OK only.
  */
@@ -67,7 +67,9 @@ struct strait_client_config {
                            it is there, else /run/strait/straitd.sock */
     const char *embedded; /* not NULL: no socket; the daemon runs in a thread of this process, with these options, one
                              "name = value" per line ("" for none: straitd's defaults, with socket, listen and metrics
-                             empty). Needs libstrait-node. Only here may regions be plain pointers. */
+                             empty). Needs libstrait-node. Only here may regions be plain pointers. The option workers
+                             does nothing here: jobs run in libuv's pool, whose size is UV_THREADPOOL_SIZE in the
+                             environment, 4 without it. */
 };
 
 /* Makes a client and begins to connect; it succeeds also while the daemon is away. config NULL: all defaults. On OK the
@@ -170,8 +172,8 @@ STRAIT_API void strait_pool_remove(struct strait_pool *pool);
 STRAIT_API const uint8_t *strait_pool_id(const struct strait_pool *pool);
 
 /* Writes what another worker needs to name this pool to dst, and its length to *size (also with ERR_NO_SPACE; dst may
- * then be NULL). Opaque bytes for the framework's own channel; they stay valid when daemons restart. ERR_AGAIN until
- * the daemon has answered once: its address is part of it. */
+ * be NULL when dst_capacity is 0). Opaque bytes for the framework's own channel; they stay valid when daemons restart.
+ * ERR_AGAIN until the daemon has answered once: its address is part of it. ERR_INVALID (NULL), ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_pool_export(const struct strait_pool *pool, void *dst, size_t dst_capacity,
                                                  size_t *size);
 
@@ -250,8 +252,8 @@ struct strait_offer_params {
     void *context;
 };
 
-/* Source: these pages hold this request. They may be in several offers, in no live expectation. ERR_UNSUPPORTED: an
- * event, and all of the pool is in host memory. */
+/* Source: these pages hold this request. They may be in several offers, in no live expectation. On OK the client owns
+ * *transfer. ERR_INVALID, ERR_NO_MEMORY. ERR_UNSUPPORTED: an event, and all of the pool is in host memory. */
 STRAIT_API enum strait_status strait_offer(struct strait_pool *pool, const struct strait_offer_params *params,
                                            struct strait_transfer **transfer);
 
@@ -384,7 +386,7 @@ struct strait_event {
  * What an event points to is valid until the next call of strait_poll, strait_wait or strait_client_close. */
 STRAIT_API uint32_t strait_poll(struct strait_client *client, struct strait_event *events, uint32_t capacity);
 
-/* Like strait_poll, but waits up to timeout_ms (-1: for ever) for the first event. */
+/* Like strait_poll, but waits up to timeout_ms (-1: for ever) for the first event; 0: none came in that time. */
 STRAIT_API uint32_t strait_wait(struct strait_client *client, struct strait_event *events, uint32_t capacity,
                                 int timeout_ms);
 
@@ -424,7 +426,8 @@ STRAIT_API enum strait_status strait_wait_stream(struct strait_transfer *transfe
 STRAIT_API enum strait_status strait_notify(const struct strait_peer *peer, const void *key, size_t key_size,
                                             const void *data, size_t data_size);
 
-/* Asks the daemon for its statistics: an event STATS follows. ERR_AGAIN while it is away. */
+/* Asks the daemon for its statistics: an event STATS follows. ERR_INVALID (NULL), ERR_AGAIN while it is away,
+ * ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_stats(struct strait_client *client);
 
 /* How a pool's pages are coded on the way, from this side as the source; AUTO until strait_set_policy has said another

@@ -223,7 +223,7 @@ static void make_pages(struct world *w, int side)
     w->next_tag += POOL_PAGES;
 }
 
-void worker_start(struct world *w, int side)
+static void worker_start(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
     if (s->pages.base == NULL)

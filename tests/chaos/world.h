@@ -121,7 +121,6 @@ void daemon_start(struct world *w, int side);
 void daemon_reap(struct world *w, int side);       /* after a kill: waits for its end */
 bool daemon_died(struct world *w, int side);       /* by itself, which is a violation unless it was attacked */
 void daemon_terminated(struct world *w, int side); /* after SIGTERM: waits for an orderly end */
-void worker_start(struct world *w, int side);
 void worker_kill(struct world *w, int side);
 void worker_close(struct world *w, int side); /* an orderly end */
 

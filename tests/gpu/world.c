@@ -95,7 +95,7 @@ static void write_image(const struct gpu_pool *pool)
         require_cuda(cudaMemcpy(pool->memory, pool->image, pool->size, cudaMemcpyHostToDevice));
 }
 
-void pool_read(const struct gpu_pool *pool, uint8_t *bytes)
+static void pool_read(const struct gpu_pool *pool, uint8_t *bytes)
 {
     use_device(pool);
     if (pool->shape.device < 0)

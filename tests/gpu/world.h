@@ -70,7 +70,6 @@ const char *client_stats(struct strait_client *client);    /* JSON, until the ne
 struct gpu_pool *pool_try(struct strait_client *client, struct pool_shape shape, uint64_t claim_more, int claim_device);
 struct gpu_pool *pool_make(struct strait_client *client, struct pool_shape shape);
 void pool_fill(struct gpu_pool *pool, uint64_t seed); /* with values like those of a KV cache */
-void pool_read(const struct gpu_pool *pool, uint8_t *bytes);
 uint8_t *pool_page(const struct gpu_pool *pool, uint8_t *base, uint32_t region, uint32_t id);
 /* All of the memory is as the image tells. */
 void pool_check(const struct gpu_pool *pool);
