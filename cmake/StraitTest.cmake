@@ -1,4 +1,5 @@
-# One line per test. Labels: unit, collective, fuzz, cli, python, layering. A test that exits with 77 was skipped and says why.
+# One line per test. Labels: unit, service, collective, fuzz, cli, python, chaos, soak, gpu, layering. A test that exits with
+# 77 was skipped and says why.
 set(STRAIT_TEST_SECONDS 30)
 if(STRAIT_SANITIZE)
     set(STRAIT_TEST_SLOWER 6) # sanitizers take their time
