@@ -31,8 +31,7 @@ static void watch_output(struct strait_client *client)
         client->want_out = want;
 }
 
-/* ---- The end of a connection ---------------------------------------------------------------------------------------
- */
+/* ---- The end of a connection ------------------------------------------------------------------------------------- */
 
 /* Waits before the next attempt, longer each time. */
 static void back_off(struct strait_client *client)

@@ -3,8 +3,7 @@
 
 #include "client/client.h"
 
-/* ---- A block that things are put into, one after another -----------------------------------------------------------
- */
+/* ---- A block that things are put into, one after another --------------------------------------------------------- */
 
 struct block {
     uint8_t *at;
@@ -67,8 +66,7 @@ struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t
     return copy;
 }
 
-/* ---- Messages ------------------------------------------------------------------------------------------------------
- */
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
 /* What a message of the client points to. */
 struct parts {

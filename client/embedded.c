@@ -52,8 +52,7 @@ static void *load(void)
     return library;
 }
 
-/* ---- Starting ------------------------------------------------------------------------------------------------------
- */
+/* ---- Starting ---------------------------------------------------------------------------------------------------- */
 
 /* A status cannot say which of many options is wrong, and no client is there yet to ask. */
 static void say(const char *why)

@@ -87,8 +87,7 @@ static void node_done(struct event_node *node)
         transfer_destroy(transfer);
 }
 
-/* ---- Handing out ---------------------------------------------------------------------------------------------------
- */
+/* ---- Handing out ------------------------------------------------------------------------------------------------- */
 
 void events_recycle(struct strait_client *client)
 {

@@ -38,8 +38,7 @@ enum strait_status lists_check(const struct strait_pool *pool, const struct stra
     return STRAIT_OK;
 }
 
-/* ---- Splitting ------------------------------------------------------------------------------------------------------
- */
+/* ---- Splitting --------------------------------------------------------------------------------------------------- */
 
 /* Where in the lists the next message begins. */
 struct cursor {

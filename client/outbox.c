@@ -19,8 +19,7 @@ void outbox_init(struct outbox *outbox)
     *outbox = (struct outbox){.end = &outbox->first};
 }
 
-/* ---- Sending now ---------------------------------------------------------------------------------------------------
- */
+/* ---- Sending now ------------------------------------------------------------------------------------------------- */
 
 static uint32_t time_left(const struct strait_transfer *transfer)
 {
@@ -63,8 +62,7 @@ static bool can_send(const struct strait_client *client)
     return client->state == READY && !client->write_failed && client->outbox.first == NULL;
 }
 
-/* ---- Sending later -------------------------------------------------------------------------------------------------
- */
+/* ---- Sending later ----------------------------------------------------------------------------------------------- */
 
 static void entry_destroy(struct outbox_entry *entry)
 {
@@ -126,8 +124,7 @@ void outbox_send_always(struct strait_client *client, const struct message *mess
     event_signal(client);
 }
 
-/* ---- Draining ------------------------------------------------------------------------------------------------------
- */
+/* ---- Draining ---------------------------------------------------------------------------------------------------- */
 
 static struct outbox_entry *take_first(struct outbox *outbox)
 {
@@ -158,8 +155,7 @@ void outbox_drain(struct strait_client *client)
     }
 }
 
-/* ---- Dropping ------------------------------------------------------------------------------------------------------
- */
+/* ---- Dropping ---------------------------------------------------------------------------------------------------- */
 
 static void drop(struct strait_client *client, const struct strait_transfer *transfer, const struct strait_pool *pool)
 {

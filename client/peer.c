@@ -3,8 +3,7 @@
 
 #include "client/client.h"
 
-/* ---- Own pools -----------------------------------------------------------------------------------------------------
- */
+/* ---- Own pools --------------------------------------------------------------------------------------------------- */
 
 /* Own pool as its peers see it; points into pool and client. */
 static struct pool_blob pool_describe(const struct strait_pool *pool)
@@ -32,8 +31,7 @@ enum strait_status strait_pool_export(const struct strait_pool *pool, void *dst,
     return blob_pack(&blob, dst, dst_capacity, size);
 }
 
-/* ---- Others' -------------------------------------------------------------------------------------------------------
- */
+/* ---- Others' ----------------------------------------------------------------------------------------------------- */
 
 enum strait_status strait_peer_import(struct strait_client *client, const void *src, size_t src_size,
                                       struct strait_peer **peer)

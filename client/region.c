@@ -101,8 +101,7 @@ static bool region_valid(const struct strait_pool_region *region, bool embedded)
            memory_valid(&checked, end, embedded);
 }
 
-/* ---- All of them ---------------------------------------------------------------------------------------------------
- */
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 /* Groups are counted from 0 without gaps, and each is of one element type. */
 static bool groups_valid(const struct strait_pool_region *regions, uint32_t count)

@@ -3,8 +3,7 @@
 
 #include "client/client.h"
 
-/* ---- Events of a transfer ------------------------------------------------------------------------------------------
- */
+/* ---- Events of a transfer ---------------------------------------------------------------------------------------- */
 
 /* Each node is used once: states only move up. */
 static struct event_node *prepare(struct strait_transfer *transfer, int which, enum strait_event_type type)
@@ -80,8 +79,7 @@ void transfer_drained(struct strait_transfer *transfer)
     event_push(transfer->client, prepare(transfer, NODE_DRAINED, STRAIT_EVENT_DRAINED));
 }
 
-/* ---- Verdicts of the library ---------------------------------------------------------------------------------------
- */
+/* ---- Verdicts of the library ------------------------------------------------------------------------------------- */
 
 static uint32_t fill_failed(struct strait_failed_page *failed, const struct wire_page_list *list)
 {

@@ -206,8 +206,7 @@ struct exchange {
     uint64_t redialled_at; /* loop's clock */
 };
 
-/* ---- exchange.c: begin, turn, end ----------------------------------------------------------------------------------
- */
+/* ---- exchange.c: begin, turn, end -------------------------------------------------------------------------------- */
 
 void exchange_tick(struct node *node);       /* deadlines, leases, redials; every 10 ms while something lives */
 void exchange_redial(struct node *node);     /* whoever waits for a peer asks again */
@@ -278,8 +277,7 @@ void tombstone_add(struct node *node, const struct request *request);
 void tombstone_remove(struct node *node, const struct name *name, bool is_offer);
 void tombstone_free(struct node *node, struct tombstone *stone);
 
-/* ---- request.c ------------------------------------------------------------------------------------------------------
- */
+/* ---- request.c --------------------------------------------------------------------------------------------------- */
 
 /* Accounts for memory taken for a request: false when its client has used up its share. */
 bool request_charge(struct request *request, uint64_t bytes);

@@ -109,8 +109,7 @@ bool expectation_announced(struct expectation *e, const struct name *source, str
     return true;
 }
 
-/* ---- The verdict ----------------------------------------------------------------------------------------------------
- */
+/* ---- The verdict ------------------------------------------------------------------------------------------------- */
 
 static void trace(const struct expectation *e)
 {

@@ -146,9 +146,7 @@ static void stop_listening(struct node *node)
     node->listen_fd = node->lock_fd = -1;
 }
 
-/* ---- Parts
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
 static char *http_metrics(void *owner, size_t *size)
 {
@@ -370,9 +368,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     return status;
 }
 
-/* ---- Stopping
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Stopping ---------------------------------------------------------------------------------------------------- */
 
 static void on_handle_closed(uv_handle_t *handle)
 {

@@ -20,8 +20,7 @@ struct wait {
     struct wait *next; /* of the expectation */
 };
 
-/* ---- The words ----------------------------------------------------------------------------------------------------
- */
+/* ---- The words --------------------------------------------------------------------------------------------------- */
 
 /* Of whole pages that are there as long as the file is, which cannot shrink. */
 static bool is_usable(int fd, size_t size)
@@ -60,8 +59,7 @@ static void raise_word(struct session *session, uint32_t word, uint32_t value)
             return;
 }
 
-/* ---- Waits --------------------------------------------------------------------------------------------------------
- */
+/* ---- Waits ------------------------------------------------------------------------------------------------------- */
 
 static bool keep(struct expectation *e, const struct message_wait *message)
 {

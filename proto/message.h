@@ -97,8 +97,7 @@ struct view {
     size_t size;
 };
 
-/* ---- Client and daemon --------------------------------------------------------------------------------------------
- */
+/* ---- Client and daemon ------------------------------------------------------------------------------------------- */
 
 struct message_hello {
     uint32_t version, version_min; /* protocol versions spoken */
@@ -253,8 +252,7 @@ struct message_text { /* STATS_TEXT */
     struct view text;
 };
 
-/* ---- Daemon and daemon --------------------------------------------------------------------------------------------
- */
+/* ---- Daemon and daemon ------------------------------------------------------------------------------------------- */
 
 /* First message of either side, and all that is parsed before PEER_PROOF. */
 struct message_peer_hello {
@@ -410,8 +408,7 @@ struct message_shm_hello {
     uint32_t slot_bytes, slot_count;
 };
 
-/* ---- All of them ---------------------------------------------------------------------------------------------------
- */
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
 
 struct message {
     enum message_type type;

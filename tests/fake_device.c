@@ -38,8 +38,7 @@ static uint64_t now(void)
     return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* ---- Memory that may be touched ------------------------------------------------------------------------------------
- */
+/* ---- Memory that may be touched ---------------------------------------------------------------------------------- */
 
 struct range {
     uint8_t *base;

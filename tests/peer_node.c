@@ -137,8 +137,7 @@ static const struct peers_events events = {
     .closed = on_peers_closed,
 };
 
-/* ---- Its unix socket: only SHM_HELLO comes here --------------------------------------------------------------------
- */
+/* ---- Its unix socket: only SHM_HELLO comes here ------------------------------------------------------------------ */
 
 static void on_shm_dialled(void *owner, uint32_t what)
 {
@@ -174,8 +173,7 @@ static void shm_listen(struct node *node)
     watch_for(node->shm_watch, WATCH_READ);
 }
 
-/* ---- Beginning and end of a node -----------------------------------------------------------------------------------
- */
+/* ---- Beginning and end of a node --------------------------------------------------------------------------------- */
 
 static void arena_make(struct node *node)
 {
@@ -248,8 +246,7 @@ void node_open(struct node *node)
         shm_listen(node);
 }
 
-/* ---- Time ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Time -------------------------------------------------------------------------------------------------------- */
 
 static void on_pulse(uv_timer_t *timer)
 {

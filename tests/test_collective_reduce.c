@@ -8,8 +8,7 @@
 
 enum { ALL = 65536, RANKS = 7, PARTNERS = 96 };
 
-/* ---- The reference -------------------------------------------------------------------------------------------------
- */
+/* ---- The reference ----------------------------------------------------------------------------------------------- */
 
 /* Finite values of a type of 16 bits that are not negative, ascending; one more, where infinity would follow. */
 static struct list {
@@ -74,8 +73,7 @@ static double add_exactly(double a, double b)
     return a + b;
 }
 
-/* ---- Calls ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
 static uint8_t values[RANKS][4 * ALL], sums[4 * ALL];
 
@@ -117,8 +115,7 @@ static uint32_t of_two(enum coll_reduce_type type, enum coll_reduce_operation op
     return of(ask(type, operation, 2), bits);
 }
 
-/* ---- Numbers -------------------------------------------------------------------------------------------------------
- */
+/* ---- Numbers ----------------------------------------------------------------------------------------------------- */
 
 START_TEST(every_value_of_16_bits_plus_others_is_rounded_once_in_both_orders)
 {
@@ -237,8 +234,7 @@ START_TEST(order_matters)
 }
 END_TEST
 
-/* ---- What is no ordinary number ------------------------------------------------------------------------------------
- */
+/* ---- What is no ordinary number ---------------------------------------------------------------------------------- */
 
 START_TEST(signs_of_zero_infinities_and_subnormals_are_kept)
 {
@@ -311,8 +307,7 @@ START_TEST(means_of_two_are_halves_of_sums_in_both_orders_where_halves_are_exact
 }
 END_TEST
 
-/* ---- Where it is ---------------------------------------------------------------------------------------------------
- */
+/* ---- Where it is ------------------------------------------------------------------------------------------------- */
 
 START_TEST(it_may_be_in_place_and_anywhere_that_elements_may_be)
 {

@@ -18,8 +18,7 @@ static cudaStream_t stream;
 static bool exact; /* every buffer is an allocation of just its size */
 static unsigned done;
 
-/* ---- A trial: buffers here and the same there ----------------------------------------------------------------------
- */
+/* ---- A trial: buffers here and the same there -------------------------------------------------------------------- */
 
 struct trial {
     struct coll_reduce reduce; /* addresses of the host */
@@ -119,8 +118,7 @@ static void run_trial(struct trial *trial, struct rng *rng)
     done++;
 }
 
-/* ---- Chosen and random ---------------------------------------------------------------------------------------------
- */
+/* ---- Chosen and random ------------------------------------------------------------------------------------------- */
 
 static const unsigned budgets[] = {0, 0, 1, 3, 1000};
 
@@ -188,8 +186,7 @@ static void random_trials(unsigned count)
     printf("%u random trials agree\n", done);
 }
 
-/* ---- Every value ---------------------------------------------------------------------------------------------------
- */
+/* ---- Every value ------------------------------------------------------------------------------------------------- */
 
 /* Each of 65536 with a few dozen others. */
 static void every_value(enum coll_reduce_type type)
@@ -222,8 +219,7 @@ static void every_value(enum coll_reduce_type type)
     }
 }
 
-/* ---- Graphs and errors ---------------------------------------------------------------------------------------------
- */
+/* ---- Graphs and errors ------------------------------------------------------------------------------------------- */
 
 /* Captured once, launched with other values each time. */
 static void in_a_graph(void)

@@ -235,8 +235,7 @@ START_TEST(too_large_an_expectation_is_refused)
 }
 END_TEST
 
-/* ---- A byte for each unit knows better ----------------------------------------------------------------------------
- */
+/* ---- A byte for each unit knows better --------------------------------------------------------------------------- */
 
 enum { PAGES = 200 };
 

@@ -247,8 +247,7 @@ START_TEST(grants_to_a_request_that_is_over_are_released)
 }
 END_TEST
 
-/* ---- Grants that come with the request ----------------------------------------------------------------------------
- */
+/* ---- Grants that come with the request --------------------------------------------------------------------------- */
 
 START_TEST(an_open_grant_is_cut_to_its_slot)
 {
@@ -290,8 +289,7 @@ START_TEST(an_open_grant_behind_the_arena_ends_the_connection)
 }
 END_TEST
 
-/* ---- Arenas that are not as they are said to be -------------------------------------------------------------------
- */
+/* ---- Arenas that are not as they are said to be ------------------------------------------------------------------ */
 
 /* One slot of all memory: a chunk that fills it is larger than what this node's GPU codes in. */
 START_TEST(slots_larger_than_ours_are_filled_to_our_size)

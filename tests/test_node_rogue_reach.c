@@ -62,8 +62,7 @@ static void settle(struct scene *s)
     ROGUE_WAIT(&s->rogue, s->rogue.went_down || s->rogue.heard.released_count > before);
 }
 
-/* ---- ARENA that cannot be used ------------------------------------------------------------------------------------
- */
+/* ---- ARENA that cannot be used ----------------------------------------------------------------------------------- */
 
 static void no_such_descriptor(struct scene *s, struct message *arena)
 {
@@ -161,8 +160,7 @@ START_TEST(an_arena_that_cannot_be_reached_is_not_used)
 }
 END_TEST
 
-/* ---- ARENA that breaks the protocol -------------------------------------------------------------------------------
- */
+/* ---- ARENA that breaks the protocol ------------------------------------------------------------------------------ */
 
 static const struct {
     uint32_t device, first, count;
@@ -240,8 +238,7 @@ START_TEST(a_daemon_may_have_many_gpus)
 }
 END_TEST
 
-/* ---- Memory of others ---------------------------------------------------------------------------------------------
- */
+/* ---- Memory of others -------------------------------------------------------------------------------------------- */
 
 /* Who was told of an arena can pass its handle on. What is then stored there is no chunk to its owner. */
 START_TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
@@ -269,8 +266,7 @@ START_TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
 }
 END_TEST
 
-/* ---- The end ------------------------------------------------------------------------------------------------------
- */
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* After the farewell of its link, which takes another way than what it says. */
 START_TEST(an_arena_after_the_farewell_is_let_go_of)
@@ -309,8 +305,7 @@ START_TEST(a_peer_that_leaves_at_once_is_let_go_of)
 }
 END_TEST
 
-/* ---- REACH --------------------------------------------------------------------------------------------------------
- */
+/* ---- REACH ------------------------------------------------------------------------------------------------------- */
 
 START_TEST(pools_that_nobody_asks_for_cost_little)
 {

@@ -16,8 +16,7 @@
 static const int taken_by_ucx[] = {SIGHUP, SIGILL, SIGBUS, SIGFPE, SIGSEGV};
 #define TAKEN (int)(sizeof(taken_by_ucx) / sizeof(taken_by_ucx[0]))
 
-/* ---- A node inside this process -------------------------------------------------------------------------------------
- */
+/* ---- A node inside this process ---------------------------------------------------------------------------------- */
 
 static void own(int number)
 {
@@ -69,8 +68,7 @@ START_TEST(an_embedded_node_leaves_its_hosts_signals)
 }
 END_TEST
 
-/* ---- The daemon ----------------------------------------------------------------------------------------------------
- */
+/* ---- The daemon -------------------------------------------------------------------------------------------------- */
 
 static char folder[64];
 

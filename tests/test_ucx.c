@@ -299,8 +299,7 @@ START_TEST(the_environment_that_others_read_stays)
 }
 END_TEST
 
-/* ---- The end -------------------------------------------------------------------------------------------------------
- */
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* What UCX has not let go of is told as failed, and nothing of it comes later. */
 START_TEST(an_abandoned_link_closes_whatever_ucx_holds)

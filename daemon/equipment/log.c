@@ -91,8 +91,7 @@ static size_t print_line(char line[LINE_BYTES], enum log_level level, const char
     return end_line(line, size);
 }
 
-/* ---- The queue; the mutex is held ----------------------------------------------------------------------------------
- */
+/* ---- The queue; the mutex is held -------------------------------------------------------------------------------- */
 
 static bool push(struct log *log, const char *line, size_t size)
 {

@@ -8,8 +8,7 @@
 
 #include "daemon/equipment/fault.h"
 
-/* ---- Making and freeing --------------------------------------------------------------------------------------------
- */
+/* ---- Making and freeing ------------------------------------------------------------------------------------------ */
 
 struct connection *connection_create(struct peers *peers, const char *address, bool dialled)
 {
@@ -53,8 +52,7 @@ void connection_settle(struct connection *c)
     connection_free(c);
 }
 
-/* ---- The end -------------------------------------------------------------------------------------------------------
- */
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 void connection_dirty(struct connection *c)
 {
@@ -165,8 +163,7 @@ static void connection_end(struct connection *c)
     connection_settle(c);
 }
 
-/* ---- Control messages ----------------------------------------------------------------------------------------------
- */
+/* ---- Control messages -------------------------------------------------------------------------------------------- */
 
 static void deliver(struct connection *c, const struct message *message)
 {
@@ -319,8 +316,7 @@ void connection_flush(struct connection *c)
         watch_again(c);
 }
 
-/* ---- Up ------------------------------------------------------------------------------------------------------------
- */
+/* ---- Up ---------------------------------------------------------------------------------------------------------- */
 
 static void log_up(const struct connection *c)
 {
@@ -368,8 +364,7 @@ void connection_up(struct connection *c)
     take_all(c);
 }
 
-/* ---- What the user calls -------------------------------------------------------------------------------------------
- */
+/* ---- What the user calls ----------------------------------------------------------------------------------------- */
 
 bool peers_address_ok(const char *address)
 {

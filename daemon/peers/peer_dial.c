@@ -17,8 +17,7 @@ void socket_prepare(int fd)
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 }
 
-/* ---- One address after the other -----------------------------------------------------------------------------------
- */
+/* ---- One address after the other --------------------------------------------------------------------------------- */
 
 static void try_next(struct connection *c);
 
@@ -86,8 +85,7 @@ static void try_next(struct connection *c)
     watch_for(c->watch, WATCH_WRITE);
 }
 
-/* ---- Names ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
 
 static void found(struct connection *c, int error, const char *text)
 {
@@ -157,8 +155,7 @@ void connection_dial(struct connection *c)
         found(c, error, gai_strerror(error));
 }
 
-/* ---- Time and end --------------------------------------------------------------------------------------------------
- */
+/* ---- Time and end ------------------------------------------------------------------------------------------------ */
 
 void connection_dial_tick(struct connection *c)
 {

@@ -176,8 +176,7 @@ static inline uint64_t peers_now(const struct peers *peers)
     return uv_now(peers->config.loop);
 }
 
-/* ---- peer.c: connections -------------------------------------------------------------------------------------------
- */
+/* ---- peer.c: connections ----------------------------------------------------------------------------------------- */
 
 struct connection *connection_create(struct peers *peers, const char *address, bool dialled);
 void connection_dirty(struct connection *c);
@@ -194,8 +193,7 @@ void connection_flush(struct connection *c);
 /* Frees it when it is CLOSING and nothing of it is left. */
 void connection_settle(struct connection *c);
 
-/* ---- peers.c: all of them ------------------------------------------------------------------------------------------
- */
+/* ---- peers.c: all of them ---------------------------------------------------------------------------------------- */
 
 void peers_settle(struct peers *peers);
 void peers_tick_start(struct peers *peers);
@@ -206,8 +204,7 @@ void peers_told(struct peers *peers);
 /* A line that others can cause; at most ten a second; what was left out is counted in the next one. */
 void peers_log_limited(struct peers *peers, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- peer_kind.c: transports ---------------------------------------------------------------------------------------
- */
+/* ---- peer_kind.c: transports ------------------------------------------------------------------------------------- */
 
 /* The texts of options that transports are to read. ERR_INVALID: `why`. */
 enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size);
@@ -218,30 +215,26 @@ enum strait_status kind_open(struct peers *peers, struct kind *kind, const struc
                              const char *options);
 void kind_release_memory(struct kind *kind);
 
-/* ---- peer_dial.c ---------------------------------------------------------------------------------------------------
- */
+/* ---- peer_dial.c ------------------------------------------------------------------------------------------------- */
 
 void connection_dial(struct connection *c);
 void connection_dial_tick(struct connection *c);
 void connection_dial_end(struct connection *c);
 void socket_prepare(int fd); /* what every connection's socket is set to */
 
-/* ---- peer_listen.c -------------------------------------------------------------------------------------------------
- */
+/* ---- peer_listen.c ----------------------------------------------------------------------------------------------- */
 
 enum strait_status listener_open(struct peers *peers, char *why, size_t why_size);
 void listener_close(struct peers *peers);
 void listener_tick(struct peers *peers);
 
-/* ---- peer_hello.c: each returns after connection_doom when the message is not what is due -------------------------
- */
+/* ---- peer_hello.c: each returns after connection_doom when the message is not what is due ------------------------ */
 
 void hello_send(struct connection *c);
 void hello_take(struct connection *c, struct message *message); /* takes it */
 void proof_take(struct connection *c, const struct message_peer_proof *proof);
 
-/* ---- peer_link.c ---------------------------------------------------------------------------------------------------
- */
+/* ---- peer_link.c ------------------------------------------------------------------------------------------------- */
 
 extern const struct transport_events peer_transport_events; /* owner: the kind */
 struct kind *kind_find(struct peers *peers, const char *name, size_t size);
@@ -252,8 +245,7 @@ void links_tick(struct connection *c);
 enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **link);
 void link_end(struct peer_link *link);
 
-/* ---- peer_gpu.c ----------------------------------------------------------------------------------------------------
- */
+/* ---- peer_gpu.c -------------------------------------------------------------------------------------------------- */
 
 void gpu_link_take(struct connection *c, const struct message_gpu_link *message);
 void gpu_links_tick(struct connection *c);
@@ -262,8 +254,7 @@ void gpu_link_connected(struct connection *c, struct gpu_link *g);
 void gpu_link_broken(struct connection *c, struct gpu_link *g, const char *why);
 void gpu_link_closed(struct gpu_link *g);
 
-/* ---- peer_beat.c ---------------------------------------------------------------------------------------------------
- */
+/* ---- peer_beat.c ------------------------------------------------------------------------------------------------- */
 
 void beat_take(struct connection *c, const struct message_heartbeat *beat);
 void beat_tick(struct connection *c);

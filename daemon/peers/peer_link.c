@@ -10,8 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- Links ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Links ------------------------------------------------------------------------------------------------------- */
 
 enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **made)
 {
@@ -83,8 +82,7 @@ static bool is_offered(const struct connection *c, const char *name)
     return false;
 }
 
-/* ---- What is told --------------------------------------------------------------------------------------------------
- */
+/* ---- What is told ------------------------------------------------------------------------------------------------ */
 
 static void send_links(struct connection *c, const char *transport, const void *address, size_t address_size)
 {
@@ -123,8 +121,7 @@ static bool send_address(struct connection *c)
     return true;
 }
 
-/* ---- The dialling side ---------------------------------------------------------------------------------------------
- */
+/* ---- The dialling side ------------------------------------------------------------------------------------------- */
 
 /* Why a better one is not used, or in the end why none is. */
 static void note(struct connection *c, const char *name, const char *why)
@@ -239,8 +236,7 @@ static void take_answer(struct connection *c, const struct message_peer_links *l
         attempt_failed(c, "the peer's address is of no use");
 }
 
-/* ---- The accepting side --------------------------------------------------------------------------------------------
- */
+/* ---- The accepting side ------------------------------------------------------------------------------------------ */
 
 static bool answer_choice(struct connection *c, struct kind *kind, const struct message_peer_links *links)
 {
@@ -304,8 +300,7 @@ void peers_accept_shm(struct peers *peers, struct channel *channel, const struct
         peers_log_limited(peers, "msg=\"shm link refused\" error=\"%s\"", why);
 }
 
-/* ---- Both ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Both -------------------------------------------------------------------------------------------------------- */
 
 static void copy_text(char *dst, size_t capacity, struct view text)
 {
@@ -386,8 +381,7 @@ void links_tick(struct connection *c)
         shm_again(c);
 }
 
-/* ---- What the transports tell --------------------------------------------------------------------------------------
- */
+/* ---- What the transports tell ------------------------------------------------------------------------------------ */
 
 static void on_connected(void *owner, struct link *base)
 {

@@ -12,8 +12,7 @@
 #define BACKLOG        1024
 #define LISTEN_REST_MS 100u /* without descriptors accepting would fail again at once */
 
-/* ---- Accepting -----------------------------------------------------------------------------------------------------
- */
+/* ---- Accepting --------------------------------------------------------------------------------------------------- */
 
 static bool is_half_open(const struct connection *c)
 {
@@ -109,8 +108,7 @@ void listener_tick(struct peers *peers)
     watch_for(peers->listener, WATCH_READ);
 }
 
-/* ---- The socket ----------------------------------------------------------------------------------------------------
- */
+/* ---- The socket -------------------------------------------------------------------------------------------------- */
 
 static int bind_first(const struct addrinfo *address)
 {

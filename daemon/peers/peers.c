@@ -10,8 +10,7 @@
 
 #define LOG_LINES_PER_SECOND 10u
 
-/* ---- Lines that others can cause -----------------------------------------------------------------------------------
- */
+/* ---- Lines that others can cause --------------------------------------------------------------------------------- */
 
 void peers_log_limited(struct peers *peers, const char *format, ...)
 {
@@ -35,8 +34,7 @@ void peers_log_limited(struct peers *peers, const char *format, ...)
     limit->suppressed = 0;
 }
 
-/* ---- Time ----------------------------------------------------------------------------------------------------------
- */
+/* ---- Time -------------------------------------------------------------------------------------------------------- */
 
 /* False: it was freed. */
 static bool tick_idle(struct connection *c, uint64_t now)
@@ -148,8 +146,7 @@ void peers_tick_start(struct peers *peers)
     uv_timer_start(&peers->tick, on_tick, peers->tick_ms, peers->tick_ms);
 }
 
-/* ---- The end of a turn ---------------------------------------------------------------------------------------------
- */
+/* ---- The end of a turn ------------------------------------------------------------------------------------------- */
 
 static void on_turn(uv_idle_t *idle)
 {
@@ -182,8 +179,7 @@ static void on_prepare(uv_prepare_t *prepare)
     peers->told = false;
 }
 
-/* ---- This host -----------------------------------------------------------------------------------------------------
- */
+/* ---- This host --------------------------------------------------------------------------------------------------- */
 
 static void add_namespace(char *dst, size_t capacity, const char *path)
 {
@@ -223,8 +219,7 @@ static void set_shm_path(struct peers *peers)
         memcpy(peers->shm_path, path, (size_t)size + 1);
 }
 
-/* ---- Opening -------------------------------------------------------------------------------------------------------
- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 static enum strait_status read_secret(struct peers *peers, char *why, size_t why_size)
 {
@@ -298,8 +293,7 @@ const char *peers_address(const struct peers *peers)
     return peers->address;
 }
 
-/* ---- Closing: connections, then transports, then our own handles ---------------------------------------------------
- */
+/* ---- Closing: connections, then transports, then our own handles ------------------------------------------------- */
 
 static void on_handle_closed(uv_handle_t *handle)
 {

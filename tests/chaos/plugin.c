@@ -32,8 +32,7 @@ static struct station *station_of(const struct device *device)
     abort();
 }
 
-/* ---- Tasks that wait ----------------------------------------------------------------------------------------------
- */
+/* ---- Tasks that wait --------------------------------------------------------------------------------------------- */
 
 /* What has to happen to a task before it goes on, on a thread of its own: others go on meanwhile. */
 struct detour {
@@ -89,8 +88,7 @@ static bool detain(struct station *station, struct device_task *task, bool over)
     return true;
 }
 
-/* ---- In between ---------------------------------------------------------------------------------------------------
- */
+/* ---- In between -------------------------------------------------------------------------------------------------- */
 
 static void on_done(void *owner, struct device_task *task)
 {
@@ -153,8 +151,7 @@ static enum strait_status front_copy(struct device *to_device, const struct stra
     return status;
 }
 
-/* ---- What is done to devices --------------------------------------------------------------------------------------
- */
+/* ---- What is done to devices ------------------------------------------------------------------------------------- */
 
 static void each_device(uint32_t bits, bool broken)
 {
@@ -185,8 +182,7 @@ static void begin(void)
         pthread_detach(watcher);
 }
 
-/* ---- The interface ------------------------------------------------------------------------------------------------
- */
+/* ---- The interface ----------------------------------------------------------------------------------------------- */
 
 static bool find_behind(void)
 {
