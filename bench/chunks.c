@@ -6,18 +6,10 @@
 
 #define SLOT_ALIGNMENT 64u
 
-static uint32_t count_pages(const struct cut *cut, uint64_t page_bytes)
-{
-    uint64_t pages = 0;
-    for (uint32_t i = 0; i < cut->run_count; i++)
-        pages += (cut->runs[i].bytes + page_bytes - 1) / page_bytes;
-    return (uint32_t)pages; /* cutter_next keeps to STRAIT_CHUNK_PAGES_MAX */
-}
-
 /* The caller frees the regions through pages->regions. */
 static bool list_pages(struct strait_pages *pages, const struct cut *cut, uint8_t *bytes, uint64_t page_bytes)
 {
-    uint32_t count = count_pages(cut, page_bytes);
+    uint32_t count = cut_pages(cut, page_bytes);
     struct strait_region *region = calloc(count, sizeof(*region));
 
     *pages = (struct strait_pages){.regions = region, .region_count = count, .id_count = 1};

@@ -6,21 +6,9 @@
 #include "bench/figures.h"
 #include "bench/head.h"
 #include "bench/rivals.h"
+#include "bench/size_text.h"
 
-#define SIZE_TEXT_BYTES 24
-#define PROCESSORS_MIN  0.9 /* of its threads that an undisturbed row keeps busy */
-
-/* "32K", or plain bytes when it is no round number. */
-static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes)
-{
-    static const char *const units[] = {"", "K", "M", "G", "T"};
-    unsigned unit = 0;
-
-    for (; unit < 4 && bytes > 0 && bytes % 1024 == 0; unit++)
-        bytes /= 1024;
-    snprintf(text, SIZE_TEXT_BYTES, "%" PRIu64 "%s", bytes, units[unit]);
-    return text;
-}
+#define PROCESSORS_MIN 0.9 /* of its threads that an undisturbed row keeps busy */
 
 /* ---- Above the table ------------------------------------------------------------------------------------------- */
 

@@ -3,27 +3,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "bench/size_text.h"
 #include "bench/transfer_figures.h"
 #include "tools/util.h"
-
-#define SIZE_TEXT_BYTES 24
-
-/* "32K", or plain bytes when it is no round number. */
-static const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes)
-{
-    static const char *const units[] = {"", "K", "M", "G", "T"};
-    unsigned unit = 0;
-
-    for (; unit < 4 && bytes > 0 && bytes % 1024 == 0; unit++)
-        bytes /= 1024;
-    snprintf(text, SIZE_TEXT_BYTES, "%" PRIu64 "%s", bytes, units[unit]);
-    return text;
-}
-
-static bool is_transfer(const struct row *row)
-{
-    return row->kind == ROW_REQUESTS || row->kind == ROW_LAYERS;
-}
 
 /* ---- Above the tables -------------------------------------------------------------------------------------------- */
 
@@ -71,8 +53,8 @@ static void print_label(const struct transfer_bench *bench, const struct row *ro
         snprintf(rate, sizeof(rate), "%g", row->rate);
     fprintf(stream, "%-13s %-5s %5s %-6s %-4s", row_name(bench, row),
             row->kind == ROW_COPY ? "-" : path_names[row->path], rate,
-            is_transfer(row) && row->path != PATH_LOCAL ? coding_names[row->coding] : "-",
-            !is_transfer(row)               ? "-"
+            row_is_transfer(row) && row->path != PATH_LOCAL ? coding_names[row->coding] : "-",
+            !row_is_transfer(row)           ? "-"
             : row->direction == STRAIT_PUSH ? "push"
                                             : "pull");
 }
@@ -120,9 +102,9 @@ static bool print_row(const struct transfer_bench *bench, const struct row *row,
     print_number(figures.goodput.max, 7, stream);
     print_number(figures.by_base, 6, stream);
     fprintf(stream, " %-10s %s\n", transfer_base_name(bench, row),
-            row->wrong > 0                              ? "WRONG"
-            : is_transfer(row) || row->kind == ROW_COPY ? "ok"
-                                                        : "-");
+            row->wrong > 0                                  ? "WRONG"
+            : row_is_transfer(row) || row->kind == ROW_COPY ? "ok"
+                                                            : "-");
     return true;
 }
 
@@ -165,7 +147,7 @@ static bool print_stages(const struct transfer_bench *bench, FILE *stream)
     for (unsigned i = 0; i < bench->rows.count; i++) {
         const struct row *row = &bench->rows.list[i];
         char page[SIZE_TEXT_BYTES];
-        if (!is_transfer(row) || row->count == 0)
+        if (!row_is_transfer(row) || row->count == 0)
             continue;
         if (!transfer_figures_make(bench, row, &figures))
             return false;

@@ -6,11 +6,6 @@
 #include "bench/transfer_figures.h"
 #include "tools/json.h"
 
-static bool is_transfer(const struct row *row)
-{
-    return row->kind == ROW_REQUESTS || row->kind == ROW_LAYERS;
-}
-
 static void add_data(cJSON *root, const struct transfer_bench *bench)
 {
     const struct transfer_options *options = bench->options;
@@ -107,7 +102,7 @@ static bool add_figures(cJSON *row, const struct transfer_bench *bench, const st
         add_times(row, "p99_ns", one->request_ns, one->count);
     else
         add_times(row, "request_ns", one->request_ns, (size_t)one->count * row_requests(bench, one));
-    if (is_transfer(one))
+    if (row_is_transfer(one))
         add_stages(row, one, &figures);
     cJSON_AddNumberToObject(row, "wrong_pages", (double)one->wrong);
     return one->kind != ROW_LAYERS || add_layers(row, bench, one);
@@ -122,11 +117,11 @@ static bool add_row(cJSON *rows, const struct transfer_bench *bench, const struc
     cJSON_AddStringToObject(row, "path", path_names[one->path]);
     if (one->rate > 0)
         cJSON_AddNumberToObject(row, "gigabits", one->rate);
-    if (is_transfer(one)) {
+    if (row_is_transfer(one)) {
         cJSON_AddStringToObject(row, "coding", coding_names[one->coding]);
         cJSON_AddStringToObject(row, "direction", one->direction == STRAIT_PUSH ? "push" : "pull");
     }
-    if (is_transfer(one) || one->kind == ROW_COPY)
+    if (row_is_transfer(one) || one->kind == ROW_COPY)
         add_shape(row, &bench->shapes[one->shape]);
     if (one->skipped[0] != '\0' || one->count == 0) {
         cJSON_AddStringToObject(row, "skipped", one->skipped);

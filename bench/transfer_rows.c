@@ -110,17 +110,12 @@ static bool sample(struct transfer_bench *bench, struct row *row)
 
 /* ---- Counters ---------------------------------------------------------------------------------------------------- */
 
-static bool is_transfer(const struct row *row)
-{
-    return row->kind == ROW_REQUESTS || row->kind == ROW_LAYERS;
-}
-
 static bool count_figures(struct transfer_bench *bench, struct row *row, uint64_t sign)
 {
     struct bench_path *path = &bench->paths[row->path];
     struct node_figures source, sink;
 
-    if (!is_transfer(row))
+    if (!row_is_transfer(row))
         return true;
     if (!bench_path_figures(path, &source, &sink))
         return false;
@@ -152,7 +147,7 @@ static bool run_turn(struct transfer_bench *bench, struct row *row)
 {
     if (row->skipped[0] != '\0')
         return true;
-    return run_samples(bench, row) || (!is_transfer(row) && row->skipped[0] != '\0' && !interrupted());
+    return run_samples(bench, row) || (!row_is_transfer(row) && row->skipped[0] != '\0' && !interrupted());
 }
 
 /* One sample, which is forgotten, but for pages that were wrong: it brings in the memory and finds the peer. */

@@ -45,6 +45,12 @@ struct row {
     struct node_figures used;   /* counted by both daemons together during all samples; texts: of the source's */
 };
 
+/* Not one of those that it is compared with. */
+static inline bool row_is_transfer(const struct row *row)
+{
+    return row->kind == ROW_REQUESTS || row->kind == ROW_LAYERS;
+}
+
 struct row_list {
     struct row *list;
     unsigned count, capacity;

@@ -15,6 +15,15 @@ static inline bool is_padded(const uint8_t *stream, uint32_t items, unsigned wid
     return used == 0 || stream[items / (8 / width)] >> used == 0;
 }
 
+/* What lies behind the streams is zero. */
+static inline bool all_zero(const uint8_t *src, size_t size)
+{
+    uint8_t any = 0;
+    for (size_t i = 0; i < size; i++)
+        any |= src[i];
+    return any == 0;
+}
+
 /* The escape list of a `top16` block, read in order. */
 struct listed_escapes {
     const uint8_t *positions, *exponents;

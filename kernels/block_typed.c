@@ -189,14 +189,6 @@ static bool join_values(const struct value_ops *values, struct block_bytes *bloc
     return !values->are_halves(block->bytes, count); /* it would be fp32z */
 }
 
-static bool all_zero(const uint8_t *src, size_t size)
-{
-    uint8_t any = 0;
-    for (size_t i = 0; i < size; i++)
-        any |= src[i];
-    return any == 0;
-}
-
 bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t *src, size_t size,
                   enum strait_block_mode mode, enum strait_element element, const struct table *table,
                   uint32_t *escapes)

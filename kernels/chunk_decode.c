@@ -3,6 +3,7 @@
 
 #include "internal/bytes.h"
 #include "internal/element.h"
+#include "kernels/block_check.h"
 #include "kernels/chunk_layout.h"
 #include "kernels/codec.h"
 #include "kernels/pages.h"
@@ -16,14 +17,6 @@ struct decoder {
     struct chunk chunk;
     bool stream;
 };
-
-static bool all_zero(const uint8_t *src, size_t size)
-{
-    uint8_t any = 0;
-    for (size_t i = 0; i < size; i++)
-        any |= src[i];
-    return any == 0;
-}
 
 static size_t decode_const(const struct decoder *d, struct block_bytes *out, const uint8_t *src)
 {

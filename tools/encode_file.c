@@ -123,18 +123,10 @@ static struct strait_region *add_pages(struct strait_region *region, const struc
     return region;
 }
 
-static uint32_t count_pages(const struct cut *cut, uint64_t page_bytes)
-{
-    uint64_t pages = 0;
-    for (uint32_t i = 0; i < cut->run_count; i++)
-        pages += (cut->runs[i].bytes + page_bytes - 1) / page_bytes;
-    return (uint32_t)pages; /* cutter_next keeps to STRAIT_CHUNK_PAGES_MAX */
-}
-
 /* One region per page, so that pages of different lengths and tables share a chunk. */
 static bool list_pages(struct encode_slot *slot, uint64_t page_bytes, struct strait_pages *pages)
 {
-    uint32_t count = count_pages(&slot->cut, page_bytes);
+    uint32_t count = cut_pages(&slot->cut, page_bytes);
     struct strait_region *region;
     uint8_t *base = slot->raw.data;
 
@@ -210,7 +202,7 @@ static uint64_t add_original(struct file_writer *writer, const struct encode_slo
 static bool give_chunk(struct encode_job *job, struct encode_slot *slot)
 {
     const struct encode_task *task = job->task;
-    uint32_t pages = count_pages(&slot->cut, task->page_bytes);
+    uint32_t pages = cut_pages(&slot->cut, task->page_bytes);
     uint64_t raw_bytes;
 
     if (slot->io_failed)

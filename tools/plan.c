@@ -175,3 +175,11 @@ uint32_t plan_number_tables(struct plan *plan)
     free(numbering.shared);
     return numbering.count;
 }
+
+uint32_t cut_pages(const struct cut *cut, uint64_t page_bytes)
+{
+    uint64_t pages = 0;
+    for (uint32_t i = 0; i < cut->run_count; i++)
+        pages += (cut->runs[i].bytes + page_bytes - 1) / page_bytes;
+    return (uint32_t)pages; /* cutter_next has kept to STRAIT_CHUNK_PAGES_MAX */
+}

@@ -89,6 +89,8 @@ enum cut_result { CUT_OK, CUT_END, CUT_NO_MEMORY };
 
 /* Cuts the next chunk off the plan. Its rows of blocks take at most 1/64 of what it holds and 4 KiB. */
 enum cut_result cutter_next(struct cutter *cutter, struct cut *cut);
+/* Pages of a cut, at most STRAIT_CHUNK_PAGES_MAX. */
+uint32_t cut_pages(const struct cut *cut, uint64_t page_bytes);
 void cut_fini(struct cut *cut);
 
 #endif

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "internal/bytes.h"
+#include "transport/clock.h"
 #include "transport/core.h"
 #include "transport/options.h"
 
@@ -72,13 +72,6 @@ static struct loopback *loopback_of(const struct loopback_link *link)
 }
 
 /* ---- Time ------------------------------------------------------------------------------------------------------ */
-
-static int64_t nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
 
 /* A time in the past, such as 1, makes the timer readable at once; 0 stops it. */
 static bool set_timer(struct loopback *loopback, int64_t at)

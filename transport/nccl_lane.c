@@ -3,20 +3,14 @@
 
 #include <sched.h>
 #include <sys/prctl.h>
-#include <time.h>
+
+#include "transport/clock.h"
 
 #define SPIN_NS    100000u  /* an operation takes some tens of microseconds: for so long it looks all the time, */
 #define PAUSE_NS   20000u   /* then after pauses, */
 #define PATIENT_NS 5000000  /* after so long, */
 #define LONG_NS    200000u  /* after longer ones */
 #define SETUP_NS   1000000u /* connecting and draining take milliseconds */
-
-static int64_t nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
-}
 
 static void pause_for(uint32_t ns)
 {

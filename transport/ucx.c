@@ -1,8 +1,8 @@
 #include "transport/ucx.h"
 
 #include <stdlib.h>
-#include <time.h>
 
+#include "transport/clock.h"
 #include "transport/ucx_internal.h"
 
 /* One call of progress: as long as there is something to do, but not longer than this. */
@@ -188,13 +188,6 @@ static void ucx_destroy(struct transport *transport)
 static int ucx_fd(const struct transport *transport)
 {
     return ((const struct ucx *)transport)->fd;
-}
-
-static int64_t nanoseconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
 /* Callbacks of UCX run in here and only fill the queue, but for `arriving`, which needs its answer at once. */

@@ -1,9 +1,8 @@
 /* make_carry_corpus FOLDER: writes the seeds of the target carry to FOLDER/carry/. The same bytes on every machine. */
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "collective/engine/frame.h"
+#include "tests/fuzz/seed.h"
 #include "tests/support.h"
 
 static const char *folder;
@@ -12,7 +11,6 @@ static const char *folder;
 static void write_seed(const char *name, const struct frame *frames, unsigned count, size_t missing)
 {
     static uint8_t bytes[4096];
-    char path[4096];
     size_t size = 0;
     for (unsigned i = 0; i < count; i++) {
         frame_put(bytes + size, &frames[i]);
@@ -22,12 +20,7 @@ static void write_seed(const char *name, const struct frame *frames, unsigned co
             size += frames[i].small;
         }
     }
-    require(snprintf(path, sizeof(path), "%s/carry", folder) < (int)sizeof(path));
-    require(mkdir(path, 0777) == 0 || errno == EEXIST);
-    require(snprintf(path, sizeof(path), "%s/carry/%s", folder, name) < (int)sizeof(path));
-    FILE *file = fopen(path, "wb");
-    require(file != NULL && fwrite(bytes, 1, size - missing, file) == size - missing);
-    require(fclose(file) == 0);
+    seed_write(folder, "carry", name, bytes, size - missing);
 }
 
 int main(int argc, char **argv)

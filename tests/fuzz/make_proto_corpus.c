@@ -1,25 +1,18 @@
 /* make_proto_corpus FOLDER: writes the seeds of the targets of proto/ to FOLDER/TARGET/. The same bytes on every
  * machine. */
-#include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "proto/blob.h"
 #include "proto/channel.h"
 #include "tests/message_samples.h"
+#include "tests/fuzz/seed.h"
 #include "tests/support.h"
 
 static const char *folder;
 
 static void write_seed(const char *target, const char *name, const void *bytes, size_t size)
 {
-    char path[4096];
-    require(snprintf(path, sizeof(path), "%s/%s", folder, target) < (int)sizeof(path));
-    require(mkdir(path, 0777) == 0 || errno == EEXIST);
-    require(snprintf(path, sizeof(path), "%s/%s/%s", folder, target, name) < (int)sizeof(path));
-    FILE *file = fopen(path, "wb");
-    require(file != NULL && fwrite(bytes, 1, size, file) == size);
-    require(fclose(file) == 0);
+    seed_write(folder, target, name, bytes, size);
 }
 
 static size_t frame_of(const struct message *message, uint8_t *bytes, size_t capacity)
