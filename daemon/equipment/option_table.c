@@ -79,7 +79,8 @@ const struct option_row option_rows[] = {
      TEXT_OF(sizeof(((struct node_options *)0)->coding)),
      .initial = "auto",
      .choices = "auto,raw,top16,tiered",
-     .help = "How pages are coded on the way: auto takes what the link makes worth while, the others pin it.",
+     .help = "How pages are coded on the way: auto chooses by what the link and the codec are measured to do, the "
+             "others pin it.",
      .danger = "A pinned coding is used even where it is slower than sending raw."},
     {.name = "transports",
      .kind = OPTION_LIST,
@@ -105,7 +106,7 @@ const struct option_row option_rows[] = {
      .min = 64 * KIB,
      .max = TIB,
      .initial = "256M",
-     .help = "Receive arena, in bytes: chunks land here before they are checked. It bounds what is under way to this "
+     .help = "Receive arena, in bytes: chunks land here before they are checked. It bounds what is in flight to this "
              "node."},
     {.name = "send-bytes",
      .kind = OPTION_BYTES,
@@ -160,28 +161,30 @@ const struct option_row option_rows[] = {
      .min = 0,
      .max = 10000,
      .initial = "5ms",
-     .help = "For so long after the latest step of a transfer of a GPU's pages, in ms or s, the daemon looks for the "
-             "next one without sleeping, with two threads: to be woken takes longer than many a chunk travels. With "
-             "fewer than 4 processors it always sleeps.",
-     .danger = "Meanwhile two processors are busy."},
+     .help =
+         "How long, in ms or s, two threads go on polling after the latest step of a transfer of GPU pages, instead "
+         "of sleeping: waking up takes longer than many chunks travel. With fewer than 4 processors the daemon "
+         "always sleeps.",
+     .danger = "Two processors are busy for that time."},
     {.name = "gpu-failure",
      .kind = OPTION_ONE_OF,
      AT(gpu_failure),
      TEXT_OF(sizeof(((struct node_options *)0)->gpu_failure)),
      .initial = "stay",
      .choices = "stay,exit",
-     .help = "When a GPU has failed, none can be used by this process any more. stay: all requests on GPUs fail, and "
-             "pools in the host's memory go on until somebody starts the daemon again. exit: those fail too, what "
-             "moves may end within a second, and the daemon ends with exit status 3, for a service manager to start "
-             "it again; workers reconnect by themselves. In embedded mode it is always stay.",
-     .danger = "exit without a service manager that starts it again leaves the node without a daemon."},
+     .help = "When a GPU has failed, this process cannot use any GPU any more. stay: all requests on GPUs fail, and "
+             "pools in host memory go on; GPUs work again when the daemon has been restarted. exit: requests on GPUs "
+             "fail, transfers between host pools that are moving have a second to end, and the daemon ends with exit "
+             "status 3, for a service manager to restart it; workers reconnect by themselves. In embedded mode it is "
+             "always stay.",
+     .danger = "exit without a service manager that restarts it leaves the node without a daemon."},
     {.name = "gpu-peer",
      .kind = OPTION_SWITCH,
      AT(gpu_peer),
      .initial = "yes",
      .help = "Between daemons of one host, GPUs that can (NVLink, or peer to peer over PCIe) store straight into each "
-             "other's memory; no: pages cross the host's memory. NCCL_P2P_DISABLE=1 in the environment means no; and "
-             "straitd sets it for NCCL then."},
+             "other's memory; no: pages go through host memory. NCCL_P2P_DISABLE=1 in the environment means no; with "
+             "no, straitd sets that variable for NCCL."},
     {.name = "gpu-wires",
      .kind = OPTION_LIST,
      AT(gpu_wires),
@@ -192,10 +195,9 @@ const struct option_row option_rows[] = {
          "How chunks go between GPUs of two daemons, best first: peer, straight into the other GPU's memory (see "
          "gpu-peer); nccl, by NCCL, on one host or between hosts, when both daemons name it and have "
          "libstrait-transport-nccl.so.0 and libnccl.so.2; ucx, by UCX, likewise, when both name it and have a UCX that "
-         "was built with CUDA; pinned, by way of the host's memory, which is what is left when nothing else goes. "
-         "auto, "
-         "by itself: peer, else what was measured to be the fastest of the others. nccl or ucx alone force it wherever "
-         "it can be had. Either takes as much memory of each GPU again as gpu-arena-bytes, and NCCL its own.",
+         "was built with CUDA; pinned, through host memory, which is used when nothing else works. auto, alone: peer, "
+         "else what was measured to be the fastest of the others. nccl or ucx alone force it wherever it is available. "
+         "Either takes as much memory of each GPU again as gpu-arena-bytes, and NCCL some of its own.",
      .danger = "NCCL and UCX listen on ports of their own, which have no authentication: keep them on a trusted "
                "network."},
     {.name = "nccl-options",
@@ -212,7 +214,7 @@ const struct option_row option_rows[] = {
      .max = TIB,
      .initial = "256M",
      .help = "Receive arena in the memory of each GPU in use, in bytes, where chunks from other GPUs land; 0: none, as "
-             "with gpu-peer = no. It bounds what is under way between two GPUs."},
+             "with gpu-peer = no. It bounds what is in flight between two GPUs."},
     {.name = "gpu-chunk-bytes",
      .kind = OPTION_BYTES,
      AT(gpu_chunk_bytes),

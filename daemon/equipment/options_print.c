@@ -83,15 +83,16 @@ static void sample_row(FILE *out, const struct option_row *row)
 
 void options_sample(FILE *out)
 {
-    fputs("# straitd.conf: options of straitd, each with its default. Remove the # in front of a name to change it.\n"
-          "#\n"
-          "# A line is \"name = value\"; the value goes on to the end of the line. Sizes are bytes and may end in K, "
-          "M, G or\n"
-          "# T (powers of 1024); times end in ms or s. The environment (STRAITD_CHUNK_BYTES=1M) goes before this file, "
-          "and\n"
-          "# flags (--chunk-bytes 1M) before both. A name or value that straitd does not know stops it from starting;\n"
-          "# \"straitd --print-config\" shows what would apply.\n",
-          out);
+    fputs(
+        "# straitd.conf: options of straitd, each with its default. Remove the # in front of a name to change it.\n"
+        "#\n"
+        "# A line is \"name = value\"; the value goes on to the end of the line. Sizes are bytes and may end in K, "
+        "M, G or\n"
+        "# T (powers of 1024); times end in ms or s. The environment (STRAITD_CHUNK_BYTES=1M) overrides this file, "
+        "and\n"
+        "# flags (--chunk-bytes 1M) override both. A name or value that straitd does not know stops it from starting;\n"
+        "# \"straitd --print-config\" shows what would apply.\n",
+        out);
     for (size_t i = 0; i < option_row_count; i++)
         sample_row(out, &option_rows[i]);
 }
