@@ -48,11 +48,11 @@ sed 's/\\-/-/g' "$page" >manual
 sed -n 's/^#\([a-z-]*\) = \?/\1 /p' sample.conf >defaults
 [ "$(wc -l <defaults)" -gt 20 ] || fail "few options: $(cat defaults)"
 while read -r name default; do # a paragraph of the manual has a line of names, then the text
-    awk -v name="$name" -v default="$default" '
+    awk -v name="$name" -v value="$default" '
         /^\.TP/ { in_tag = 1; next }
         in_tag { about = (" " $0 " ") ~ ("[ \"]" name "[ \"]"); in_tag = 0; named += about; next }
-        about && index($0, default) { told = 1 }
-        END { exit !(named == 1 && (told || default == "")) }' manual || fail "$name = $default is not in straitd.8"
+        about && index($0, value) { told = 1 }
+        END { exit !(named == 1 && (told || value == "")) }' manual || fail "$name = $default is not in straitd.8"
 done <defaults
 
 refuses 2 "--config: needs a file" --config
