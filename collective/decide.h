@@ -10,6 +10,7 @@ enum coll_way {
 };
 
 struct coll_member;
+struct coll_tracked;
 
 /* What is known of a communicator, the same on all of its ranks. */
 struct coll_standing {
@@ -19,6 +20,7 @@ struct coll_standing {
     bool ending;                /* finalized or revoked */
     struct coll_member *member; /* NULL: it stays raw */
     const char *why;            /* it does; static */
+    struct coll_tracked *held;  /* of coll_track_hold */
 };
 
 struct coll_decision {

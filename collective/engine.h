@@ -8,6 +8,7 @@
 
 /* A communicator that is to be compressed: what a plugin made of it. */
 struct coll_member;
+struct coll_tracked;
 
 /* One to be joined, made by NCCL and ready. */
 struct coll_joining {
@@ -38,8 +39,9 @@ struct coll_step {
     bool peer; /* it goes by the wire `peer`, in one phase: what is below is not used */
     unsigned piece;
     struct coll_staging *staging;
-    size_t at;       /* of its part of the staging memory */
-    unsigned number; /* of its job, among those of the staging memory */
+    size_t at;                 /* of its part of the staging memory */
+    unsigned number;           /* of its job, among those of the staging memory */
+    struct coll_tracked *held; /* the library's: what keeps `member` until the step is over */
 };
 
 struct coll_engine_host {
@@ -73,7 +75,7 @@ struct coll_engine_ops {
     void (*abort)(struct coll_member *member);
     /* Nothing more will be asked of it: that it ends is no failure of the others'. */
     void (*finish)(struct coll_member *member);
-    /* When all that was asked for is over; after abort at once. */
+    /* When all that was asked for is over; after abort at once. By the last thread that has to do with it. */
     void (*leave)(struct coll_member *member);
 };
 

@@ -104,11 +104,13 @@ static void give_up(coll_comm comm)
 {
     struct coll_standing standing;
     coll_track_ending(comm);
-    if (!coll_track_standing(comm, &standing) || standing.member == NULL)
+    coll_track_hold(comm, &standing);
+    if (standing.member == NULL)
         return;
     coll_thread.inside++;
     coll_engine()->abort(standing.member);
     coll_thread.inside--;
+    coll_run_release(standing.held);
 }
 
 coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_count, coll_comm *made,
@@ -124,55 +126,47 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_standing standing;
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
-    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_standing(comm, &standing))
+    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS)
         return result;
+    coll_track_hold(comm, &standing);
     if (standing.ranks < 0) {
         ask(comm, &standing.rank, &standing.ranks);
         coll_track_ranks(comm, standing.rank, standing.ranks);
     }
     if (standing.member != NULL && !standing.ending)
         *error = coll_engine()->error(standing.member);
+    coll_run_release(standing.held);
     return result;
 }
 
 /* ---- Ended ---------------------------------------------------------------------------------------------------------
  */
 
-/* Before NCCL ends it: as soon as it has, another may be made at its address. */
-static struct coll_member *note_gone(coll_comm comm)
+/* Before NCCL ends it: as soon as it has, another may be made at its address. Other threads may have calls under way
+ * on it: the last one out leaves. */
+static struct coll_tracked *note_gone(coll_comm comm)
 {
-    struct coll_standing standing;
     coll_report_ended(comm);
-    (void)coll_track_standing(comm, &standing);
-    coll_track_gone(comm);
-    return standing.member;
-}
-
-static void leave(struct coll_member *member)
-{
-    if (member == NULL)
-        return;
-    coll_thread.inside++;
-    coll_engine()->leave(member);
-    coll_thread.inside--;
+    return coll_track_end(comm);
 }
 
 coll_result coll_hook_CommDestroy(coll_comm comm)
 {
-    leave(note_gone(comm));
+    coll_run_release(note_gone(comm));
     return COLL_NCCL(CommDestroy(comm));
 }
 
 coll_result coll_hook_CommAbort(coll_comm comm)
 {
-    struct coll_member *member = note_gone(comm);
+    struct coll_tracked *gone = note_gone(comm);
+    struct coll_member *member = coll_track_member_of(gone);
     if (member != NULL) {
         coll_thread.inside++;
         coll_engine()->abort(member);
         coll_thread.inside--;
     }
     coll_result result = COLL_NCCL(CommAbort(comm));
-    leave(member);
+    coll_run_release(gone);
     return result;
 }
 
@@ -181,8 +175,10 @@ coll_result coll_hook_CommFinalize(coll_comm comm)
     struct coll_standing standing;
     coll_track_ending(comm);
     coll_result result = COLL_NCCL(CommFinalize(comm));
-    if (result == COLL_SUCCESS && coll_track_standing(comm, &standing) && standing.member != NULL)
+    coll_track_hold(comm, &standing);
+    if (result == COLL_SUCCESS && standing.member != NULL)
         coll_engine()->finish(standing.member);
+    coll_run_release(standing.held);
     return result;
 }
 

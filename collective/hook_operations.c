@@ -6,13 +6,17 @@
 #include "collective/thread.h"
 #include "collective/track.h"
 
+/* A step that is to be run holds its communicator until it is over. */
 static struct coll_decision begin(struct coll_call *call, struct coll_step *step)
 {
     struct coll_standing standing;
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
-    (void)coll_track_standing(call->comm, &standing);
-    return coll_decide(&standing, call, step);
+    coll_track_hold(call->comm, &standing);
+    const struct coll_decision decision = coll_decide(&standing, call, step);
+    if (decision.way == COLL_PASS)
+        coll_run_release(standing.held);
+    return decision;
 }
 
 static coll_result end(const struct coll_call *call, const struct coll_decision *decision, coll_result result)

@@ -36,9 +36,20 @@ static coll_result error_of(const struct coll_step *steps, unsigned count)
     return result;
 }
 
+/* Another thread has aborted one of them: NCCL may not be asked for it any more. */
+static bool any_gone(const struct coll_step *steps, unsigned count)
+{
+    bool gone = false;
+    for (unsigned i = 0; i < count; i++)
+        gone |= coll_track_has_gone(steps[i].held);
+    return gone;
+}
+
 static coll_result run(part *what, struct coll_step *steps, unsigned count)
 {
     const bool begins = what == coll_engine()->encode;
+    if (any_gone(steps, count))
+        return COLL_INVALID_USAGE;
     const coll_result failed = begins ? error_of(steps, count) : COLL_SUCCESS;
     if (failed != COLL_SUCCESS)
         return failed;
@@ -52,6 +63,8 @@ static coll_result run_phase(struct coll_step *steps, unsigned count)
     if (steps[0].pieces > 1) /* which those of groups have not */
         return run(engine->pass, steps, 1);
     coll_result result = run(engine->encode, steps, count);
+    if (result == COLL_SUCCESS && any_gone(steps, count))
+        result = COLL_INVALID_USAGE;
     if (result == COLL_SUCCESS)
         result = COLL_NCCL(GroupStart());
     if (result != COLL_SUCCESS)
@@ -62,13 +75,15 @@ static coll_result run_phase(struct coll_step *steps, unsigned count)
     return result == COLL_SUCCESS ? run(engine->decode, steps, count) : result;
 }
 
-/* Those that have another phase, in their order; how many. */
+/* Those that have another phase, in their order, come before the others; how many. */
 static unsigned next_phase(struct coll_step *steps, unsigned count)
 {
     unsigned left = 0;
     for (unsigned i = 0; i < count; i++)
         if (steps[i].phase + 1 < steps[i].phases) {
-            steps[left] = steps[i];
+            const struct coll_step step = steps[i];
+            steps[i] = steps[left];
+            steps[left] = step;
             steps[left++].phase++;
         }
     return left;
@@ -85,14 +100,29 @@ static coll_result run_later_phases(struct coll_step *steps, unsigned count)
 coll_result coll_run(const struct coll_step *step)
 {
     struct coll_step own = *step;
-    if (coll_thread.depth > 0)
-        return keep(step) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
-    const coll_result result = run_phase(&own, 1);
-    return result == COLL_SUCCESS ? run_later_phases(&own, 1) : result;
+    if (coll_thread.depth > 0 && keep(step))
+        return COLL_SUCCESS;
+    coll_result result = coll_thread.depth > 0 ? COLL_SYSTEM_ERROR : run_phase(&own, 1);
+    if (result == COLL_SUCCESS)
+        result = run_later_phases(&own, 1);
+    coll_run_release(step->held);
+    return result;
+}
+
+void coll_run_release(struct coll_tracked *held)
+{
+    struct coll_member *member = coll_track_release(held);
+    if (member == NULL)
+        return;
+    coll_thread.inside++;
+    coll_engine()->leave(member);
+    coll_thread.inside--;
 }
 
 void coll_run_forget(void)
 {
+    for (unsigned i = 0; i < kept.count; i++)
+        coll_run_release(kept.items[i].held);
     free(kept.items);
     kept.items = NULL;
     kept.count = kept.capacity = 0;

@@ -23,8 +23,18 @@ struct coll_counts {
 void coll_track_made(coll_comm comm, int rank, int ranks);
 /* It ends: its address may be another one's from now on. */
 void coll_track_gone(coll_comm comm);
+/* The same for who has still to do with it: held by the caller; NULL: it was not known. */
+struct coll_tracked *coll_track_end(coll_comm comm);
 /* False, and *standing as of one that nothing is known of: it is not known here. */
 bool coll_track_standing(coll_comm comm, struct coll_standing *standing);
+
+/* The same, for a call that is going to use its member: what `standing->held` has then does not go with the
+ * communicator, which another thread may abort meanwhile. NULL: there is none, and nothing to release. */
+void coll_track_hold(coll_comm comm, struct coll_standing *standing);
+/* The last one out, when the communicator has gone, gets the member, which is to leave; else NULL. */
+struct coll_member *coll_track_release(struct coll_tracked *held);
+struct coll_member *coll_track_member_of(const struct coll_tracked *held); /* NULL, too, of NULL */
+bool coll_track_has_gone(const struct coll_tracked *held);
 /* Of what is not known these do nothing. */
 void coll_track_ranks(coll_comm comm, int rank, int ranks);
 void coll_track_ending(coll_comm comm);

@@ -50,6 +50,7 @@ strait_coll_test(rings TIMEOUT 240)
 strait_coll_test(failures TIMEOUT 240)
 strait_coll_test(choices TIMEOUT 240)
 strait_coll_test(revoke TIMEOUT 240)
+strait_coll_test(abort TIMEOUT 240)
 strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_parts USES coll_engine LABELS collective)

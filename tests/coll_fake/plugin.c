@@ -1,6 +1,7 @@
 /* collective/engine/gpu.h by the fake GPUs, as the plugin that libstrait-coll loads. */
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "collective/engine/ops.h"
 #include "tests/coll_fake/fake.h"
@@ -28,10 +29,20 @@ static void unmade(void)
     atomic_fetch_sub(&fake_gpu.made, 1);
 }
 
+static void halt(void)
+{
+    fake_gpu.halted++;
+    while ((fake_gpu.halt >> fake_device() & 1) != 0)
+        usleep(200);
+    fake_gpu.halted--;
+}
+
 /* What CUDA demands of all that is put on a stream. */
 static bool can_work(coll_stream stream)
 {
     demand(stream != NULL && fake_stream_device(stream) == fake_device());
+    if ((fake_gpu.halt >> fake_device() & 1) != 0)
+        halt();
     return !comes_up(&fake_gpu.fail_work);
 }
 
