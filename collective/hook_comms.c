@@ -3,6 +3,8 @@
 
 #include "collective/capture.h"
 #include "collective/hooks.h"
+#include "collective/join.h"
+#include "collective/late.h"
 #include "collective/report.h"
 #include "collective/run.h"
 #include "collective/thread.h"
@@ -13,27 +15,23 @@ static bool is_good(coll_result result)
     return result == COLL_SUCCESS || result == COLL_IN_PROGRESS;
 }
 
+enum way { WAY_SPLIT = 1, WAY_SHRINK };
+
 /* ---- Made ----------------------------------------------------------------------------------------------------------
  */
 
-/* NCCL may be asked only when the communicator is ready. */
-static void ask(coll_comm comm, int *rank, int *ranks)
-{
-    const struct coll_table *nccl = coll_thread.nccl;
-    if (nccl->CommCount == NULL || nccl->CommUserRank == NULL || COLL_NCCL(CommCount(comm, ranks)) != COLL_SUCCESS ||
-        COLL_NCCL(CommUserRank(comm, rank)) != COLL_SUCCESS)
-        *rank = *ranks = -1;
-}
-
-/* False: there is nothing, or it is not ready: those that do not block stay as NCCL has them. */
+/* False: there is nothing to join, or it is not ready, and joins later. */
 static bool settle(struct coll_pending made, coll_result result, struct coll_joining *joining)
 {
     coll_comm comm = *made.slot;
     if (comm == NULL) /* a rank that a split or shrink leaves out */
         return false;
     if (made.ranks < 0 && result == COLL_SUCCESS)
-        ask(comm, &made.rank, &made.ranks);
+        coll_ask_ranks(comm, &made.rank, &made.ranks);
     coll_track_made(comm, made.rank, made.ranks);
+    coll_track_key(comm, &made.key);
+    if (result == COLL_IN_PROGRESS)
+        coll_late_begin(comm, &made.key);
     *joining = (struct coll_joining){.comm = comm, .rank = made.rank, .ranks = made.ranks};
     return result == COLL_SUCCESS && made.ranks > 1;
 }
@@ -42,24 +40,28 @@ static bool settle(struct coll_pending made, coll_result result, struct coll_joi
 static void settle_all(coll_result result)
 {
     struct coll_pending made;
-    const size_t most = coll_pending_count();
-    struct coll_joining *joinings = calloc(most > 0 ? most : 1, sizeof(*joinings));
+    const size_t most = coll_pending_count() > 0 ? coll_pending_count() : 1;
+    struct coll_joining *joinings = calloc(most, sizeof(*joinings));
+    struct coll_key *keys = calloc(most, sizeof(*keys));
     unsigned count = 0;
-    while (coll_pending_take(&made))
-        if (is_good(result) && joinings != NULL && settle(made, result, &joinings[count]))
-            count++;
-    if (joinings != NULL)
-        coll_run_join(joinings, count);
+    while (coll_pending_take(&made)) {
+        if (!is_good(result) || joinings == NULL || keys == NULL || !settle(made, result, &joinings[count]))
+            continue;
+        keys[count++] = made.key;
+    }
+    if (joinings != NULL && keys != NULL)
+        coll_join(joinings, keys, count);
     free(joinings);
+    free(keys);
 }
 
 /* In a group it is there when the group has ended. */
-static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks)
+static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
 {
     if (!is_good(result) || slot == NULL)
         return result;
     coll_capture_prepare();
-    coll_pending_add((struct coll_pending){slot, rank, ranks});
+    coll_pending_add((struct coll_pending){slot, rank, ranks, key});
     if (coll_thread.depth == 0)
         settle_all(result);
     return result;
@@ -67,18 +69,21 @@ static coll_result note_made(coll_result result, coll_comm *slot, int rank, int 
 
 coll_result coll_hook_CommInitRank(coll_comm *made, int ranks, coll_id id, int rank)
 {
-    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks);
+    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks, coll_key_of(&id, sizeof(id)));
 }
 
 coll_result coll_hook_CommInitRankConfig(coll_comm *made, int ranks, coll_id id, int rank, coll_config *config)
 {
-    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks);
+    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks,
+                     coll_key_of(&id, sizeof(id)));
 }
 
 coll_result coll_hook_CommInitRankScalable(coll_comm *made, int ranks, int rank, int id_count, coll_id *ids,
                                            coll_config *config)
 {
-    return note_made(COLL_NCCL(CommInitRankScalable(made, ranks, rank, id_count, ids, config)), made, rank, ranks);
+    const coll_result result = COLL_NCCL(CommInitRankScalable(made, ranks, rank, id_count, ids, config));
+    const size_t size = ids != NULL && id_count > 0 ? (size_t)id_count * sizeof(*ids) : 0;
+    return note_made(result, made, rank, ranks, coll_key_of(ids, size));
 }
 
 coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices)
@@ -87,8 +92,9 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
     if (!is_good(result) || made == NULL)
         return result;
     coll_capture_prepare();
+    const struct coll_key key = coll_key_draw();
     for (int i = 0; i < count; i++)
-        coll_pending_add((struct coll_pending){&made[i], i, count});
+        coll_pending_add((struct coll_pending){&made[i], i, count, key});
     if (coll_thread.depth == 0)
         settle_all(result);
     return result;
@@ -96,7 +102,8 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
 
 coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *made, coll_config *config)
 {
-    return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1);
+    const struct coll_key child = coll_track_child(comm, WAY_SPLIT, color);
+    return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
 }
 
 /* What is under way on it is to end, and nothing of ours may go on waiting behind it. */
@@ -118,7 +125,8 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
 {
     if ((flags & COLL_SHRINK_ABORT) != 0)
         give_up(comm);
-    return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1);
+    const struct coll_key child = coll_track_child(comm, WAY_SHRINK, 0);
+    return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1, child);
 }
 
 /* Where a program learns that a communicator which does not block is ready. */
@@ -130,9 +138,11 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
         return result;
     coll_track_hold(comm, &standing);
     if (standing.ranks < 0) {
-        ask(comm, &standing.rank, &standing.ranks);
+        coll_ask_ranks(comm, &standing.rank, &standing.ranks);
         coll_track_ranks(comm, standing.rank, standing.ranks);
     }
+    if (standing.late != NULL)
+        coll_late_ready(comm);
     if (standing.member != NULL && !standing.ending)
         *error = coll_engine()->error(standing.member);
     coll_run_release(standing.held);
@@ -176,7 +186,7 @@ coll_result coll_hook_CommFinalize(coll_comm comm)
     coll_track_ending(comm);
     coll_result result = COLL_NCCL(CommFinalize(comm));
     coll_track_hold(comm, &standing);
-    if (result == COLL_SUCCESS && standing.member != NULL)
+    if (is_good(result) && standing.member != NULL)
         coll_engine()->finish(standing.member);
     coll_run_release(standing.held);
     return result;

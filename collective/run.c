@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "collective/patient.h"
 #include "collective/thread.h"
 #include "collective/track.h"
 
@@ -57,6 +58,12 @@ static coll_result run(part *what, struct coll_step *steps, unsigned count)
     return coll_left(what(steps, count));
 }
 
+static coll_result group(coll_result (*what)(void))
+{
+    coll_thread.inside++;
+    return coll_left(what());
+}
+
 static coll_result run_phase(struct coll_step *steps, unsigned count)
 {
     const struct coll_engine_ops *engine = coll_engine();
@@ -66,11 +73,11 @@ static coll_result run_phase(struct coll_step *steps, unsigned count)
     if (result == COLL_SUCCESS && any_gone(steps, count))
         result = COLL_INVALID_USAGE;
     if (result == COLL_SUCCESS)
-        result = COLL_NCCL(GroupStart());
+        result = group(coll_patient()->GroupStart);
     if (result != COLL_SUCCESS)
         return result;
     result = run(engine->move, steps, count);
-    coll_result ended = COLL_NCCL(GroupEnd());
+    coll_result ended = group(coll_patient()->GroupEnd);
     result = result == COLL_SUCCESS ? ended : result;
     return result == COLL_SUCCESS ? run(engine->decode, steps, count) : result;
 }
@@ -137,59 +144,25 @@ coll_result coll_run_before_end(void)
     return result == COLL_SUCCESS ? run(engine->move, kept.items, kept.count) : result;
 }
 
+/* What has been moved can be decoded only behind it. */
+static coll_result await_kept(coll_result ended)
+{
+    coll_result result = ended;
+    coll_thread.inside++;
+    for (unsigned i = 0; i < kept.count && ended == COLL_IN_PROGRESS; i++) {
+        const coll_result came = coll_patient_await(kept.items[i].call.comm, ended);
+        result = result == COLL_SUCCESS || result == COLL_IN_PROGRESS ? came : result;
+    }
+    return coll_left(result);
+}
+
 coll_result coll_run_after_end(coll_result ended)
 {
-    if (ended == COLL_SUCCESS && kept.count > 0)
-        ended = run(coll_engine()->decode, kept.items, kept.count);
-    if (ended == COLL_SUCCESS)
-        ended = run_later_phases(kept.items, kept.count);
+    coll_result result = await_kept(ended);
+    if (result == COLL_SUCCESS && kept.count > 0)
+        result = run(coll_engine()->decode, kept.items, kept.count);
+    if (result == COLL_SUCCESS)
+        result = run_later_phases(kept.items, kept.count);
     coll_run_forget();
-    return ended;
-}
-
-/* ---- Communicators ----------------------------------------------------------------------------------------------- */
-
-static void enter(void)
-{
-    coll_thread.inside++;
-}
-
-/* The ranks that have an engine ask who is able, by a split (engine/join.h), and would wait for this one. */
-static void be_left_out(const struct coll_table *nccl, const struct coll_joining *joinings, unsigned count)
-{
-    coll_comm none = NULL;
-    if (nccl->CommSplit == NULL)
-        return;
-    coll_thread.inside++;
-    (void)nccl->GroupStart();
-    for (unsigned i = 0; i < count; i++)
-        (void)nccl->CommSplit(joinings[i].comm, COLL_SPLIT_NOCOLOR, joinings[i].rank, &none, NULL);
-    (void)nccl->GroupEnd();
-    coll_thread.inside--;
-}
-
-void coll_run_join(struct coll_joining *joinings, unsigned count)
-{
-    const struct coll_library *library = coll_library();
-    const struct coll_engine_host host = {
-        .nccl = &library->pnccl, .settings = library->settings, .enter = enter, .say = coll_say};
-    if (library->settings.raw || count == 0)
-        return;
-    if (coll_engine() == NULL) {
-        if (library->settings.forced)
-            coll_say("nothing is compressed: %s", coll_engine_why());
-        be_left_out(host.nccl, joinings, count);
-        for (unsigned i = 0; i < count; i++)
-            coll_track_member(joinings[i].comm, NULL, coll_engine_why());
-        return;
-    }
-    coll_thread.inside++;
-    coll_engine()->join(&host, joinings, count);
-    coll_thread.inside--;
-    for (unsigned i = 0; i < count; i++) {
-        coll_track_member(joinings[i].comm, joinings[i].member, "the ranks could not agree");
-        if (joinings[i].member == NULL || library->settings.print)
-            coll_say("communicator %p, rank %d of %d: %s%s", (void *)joinings[i].comm, joinings[i].rank,
-                     joinings[i].ranks, joinings[i].member == NULL ? "stays raw: " : "", joinings[i].why);
-    }
+    return result == COLL_SUCCESS ? ended : result;
 }

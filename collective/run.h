@@ -16,7 +16,4 @@ void coll_run_forget(void);
 /* A call has no more to do with it (coll_track_hold; may be NULL). */
 void coll_run_release(struct coll_tracked *held);
 
-/* Communicators that were just made and are ready, of all that end with one group. */
-void coll_run_join(struct coll_joining *joinings, unsigned count);
-
 #endif

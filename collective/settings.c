@@ -44,6 +44,18 @@ static unsigned choice(const char *name, const char *const words[], unsigned cou
     return 0;
 }
 
+/* Of 1 to `most`. */
+static unsigned number(const char *name, unsigned usual, unsigned most)
+{
+    const char *value = setting(name);
+    char *end = NULL;
+    const unsigned long found = value != NULL ? strtoul(value, &end, 10) : usual;
+    if (found >= 1 && found <= most && (value == NULL || *end == '\0'))
+        return (unsigned)found;
+    coll_say("%s=%s is not understood: taken as %u", name, value, usual);
+    return usual;
+}
+
 static bool is_known(const char *variable, size_t size)
 {
     for (unsigned i = 0; i < name_count; i++)
@@ -70,6 +82,7 @@ struct coll_settings coll_settings_read(void)
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
     static const char *const wires[] = {"nccl", "auto", "peer"};
+    static const char *const meets[] = {"host", "nccl"};
     static const char *const counts[] = {"1", "2", "3", "4", "5", "6", "7", "8"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
@@ -80,6 +93,8 @@ struct coll_settings coll_settings_read(void)
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
         .pieces = 1 + choice("STRAIT_COLL_PIECES", counts, 8),
         .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
+        .by_nccl = choice("STRAIT_COLL_MEET", meets, 2) == 1,
+        .wait_ms = 1000 * number("STRAIT_COLL_WAIT", 5, 3600),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),
         .peer = setting("STRAIT_COLL_PEER"),

@@ -10,6 +10,8 @@
  *                      faster
  *   STRAIT_COLL_PEER   how they do it, for measuring (engine/peer_plan.h)
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
+ *   STRAIT_COLL_WAIT   seconds that ranks wait for the others of a new communicator to say that they compress: 5
+ *   STRAIT_COLL_MEET   host (the default): where they say it is the host's memory, nccl: they vote by NCCL
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
 #define STRAIT_COLLECTIVE_SETTINGS_H
@@ -19,8 +21,8 @@
 enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_AUTO, COLL_WIRE_PEER };
 
 struct coll_settings {
-    bool off, raw, forced, ring, pairs, parts, print;
-    unsigned pieces;
+    bool off, raw, forced, ring, pairs, parts, print, by_nccl;
+    unsigned pieces, wait_ms;
     enum coll_wire wire;
     const char *peer;    /* tuning of that wire; NULL: as it is */
     const char *library; /* NULL: not named */

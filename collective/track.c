@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collective/late.h"
+
 enum { BUCKETS = 64 };
 
 struct coll_tracked {
@@ -12,6 +14,9 @@ struct coll_tracked {
     coll_comm comm;
     unsigned holders;
     atomic_bool gone; /* no longer found by its address */
+    struct coll_late *late;
+    struct coll_key key;
+    uint64_t children;
     struct coll_standing standing;
     struct coll_counts counts;
 };
@@ -127,7 +132,7 @@ void coll_track_hold(coll_comm comm, struct coll_standing *standing)
     coll_track_lock();
     struct coll_tracked *tracked = *place_of(comm);
     *standing = standing_of(tracked);
-    if (standing->member != NULL) {
+    if (standing->member != NULL || standing->late != NULL) {
         standing->held = tracked;
         tracked->holders++;
     }
@@ -144,6 +149,7 @@ struct coll_member *coll_track_release(struct coll_tracked *held)
     if (!last)
         return NULL;
     struct coll_member *member = held->standing.member;
+    coll_late_end(held->late);
     free(held);
     return member;
 }
@@ -196,6 +202,50 @@ void coll_track_member(coll_comm comm, struct coll_member *member, const char *w
         tracked->standing.why = why;
     }
     coll_track_unlock();
+}
+
+void coll_track_joined(struct coll_tracked *held, struct coll_member *member, const char *why)
+{
+    coll_track_lock();
+    held->standing.member = member;
+    held->standing.why = why;
+    held->standing.late = NULL;
+    coll_track_unlock();
+}
+
+void coll_track_late(coll_comm comm, struct coll_late *late, const char *why)
+{
+    coll_track_lock();
+    struct coll_tracked *tracked = *place_of(comm);
+    if (tracked != NULL) {
+        tracked->late = tracked->standing.late = late;
+        tracked->standing.why = why;
+    }
+    coll_track_unlock();
+    if (tracked == NULL)
+        coll_late_end(late);
+}
+
+void coll_track_key(coll_comm comm, const struct coll_key *key)
+{
+    coll_track_lock();
+    struct coll_tracked *tracked = *place_of(comm);
+    if (tracked != NULL) {
+        tracked->key = *key;
+        tracked->children = 0;
+    }
+    coll_track_unlock();
+}
+
+struct coll_key coll_track_child(coll_comm comm, uint64_t way, int64_t color)
+{
+    struct coll_key key = {{0, 0}};
+    coll_track_lock();
+    struct coll_tracked *tracked = *place_of(comm);
+    if (tracked != NULL)
+        key = coll_key_child(&tracked->key, way, tracked->children++, color);
+    coll_track_unlock();
+    return key;
 }
 
 bool coll_track_pin(coll_comm comm, bool raw)

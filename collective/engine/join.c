@@ -1,6 +1,7 @@
-/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. First by
- * a split, which needs nothing of a GPU, so that a rank that is not able, even for want of memory, can say so: it is
- * left out, and the others see that they are fewer. What comes then all of them can do. */
+/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. Whether
+ * all are able is agreed on before, in memory of the host (collective/meeting.h), or else by a split, which needs
+ * nothing of a GPU, so that a rank that is not able, even for want of memory, can say so: it is left out, and the
+ * others see that they are fewer. What comes then all of them can do. */
 #include "collective/engine/join.h"
 
 #include <stdio.h>
@@ -24,7 +25,7 @@ struct hello {
     char release[32];
 };
 
-struct joining {
+struct coll_candidate {
     struct coll_joining *what;
     struct coll_member *member; /* NULL: no memory even for that */
     struct hello *told;         /* in the GPU's memory: of all ranks, then of this one */
@@ -77,7 +78,7 @@ static size_t told_bytes(void)
     return sizeof(struct hello) > peer_offer_bytes() ? sizeof(struct hello) : peer_offer_bytes();
 }
 
-static const char *why_not(struct joining *joining)
+static const char *why_not(struct coll_candidate *joining)
 {
     struct coll_member *member = joining->member;
     const struct gpu_ops *gpu = member->gpu;
@@ -86,7 +87,7 @@ static const char *why_not(struct joining *joining)
         return "there is no other rank";
     if (member->ranks > COLL_REDUCE_SOURCES_MAX)
         return "more ranks than sums are made of";
-    if (member->host.nccl->CommSplit == NULL)
+    if (member->host.settings.by_nccl && member->host.nccl->CommSplit == NULL)
         return "this NCCL is too old";
     const char *trouble = gpu->trouble();
     if (trouble != NULL)
@@ -106,7 +107,7 @@ static const char *why_not(struct joining *joining)
     return NULL;
 }
 
-static void begin(struct joining *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
+static void begin(struct coll_candidate *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
 {
     struct coll_joining *what = joining->what;
     struct coll_member *member = joining->member = calloc(1, sizeof(*member));
@@ -131,7 +132,7 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-static struct hello hello_of(const struct joining *joining)
+static struct hello hello_of(const struct coll_candidate *joining)
 {
     struct hello hello = {
         .magic = JOIN_MAGIC,
@@ -146,7 +147,7 @@ static struct hello hello_of(const struct joining *joining)
     return hello;
 }
 
-static bool tell(struct joining *joining)
+static bool tell(struct coll_candidate *joining)
 {
     const struct coll_member *member = joining->member;
     const struct hello hello = hello_of(joining);
@@ -156,7 +157,7 @@ static bool tell(struct joining *joining)
                COLL_SUCCESS;
 }
 
-static bool agree(struct joining *joining)
+static bool agree(struct coll_candidate *joining)
 {
     struct coll_member *member = joining->member;
     const struct hello mine = hello_of(joining);
@@ -175,7 +176,7 @@ static bool agree(struct joining *joining)
 }
 
 /* On all that are able; the GPU of each is current meanwhile. */
-static void each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
+static void each(struct coll_candidate *joinings, unsigned count, bool (*what)(struct coll_candidate *))
 {
     for (unsigned i = 0; i < count; i++) {
         struct coll_member *member = joinings[i].member;
@@ -191,11 +192,11 @@ static void each(struct joining *joinings, unsigned count, bool (*what)(struct j
 }
 
 /* Those that are able get a communicator, which is of no other use. */
-static void split(struct joining *joinings, unsigned count, const struct coll_table *nccl)
+static void split(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl)
 {
     nccl->GroupStart();
     for (unsigned i = 0; i < count; i++) {
-        struct joining *joining = &joinings[i];
+        struct coll_candidate *joining = &joinings[i];
         const struct coll_joining *what = joining->what;
         static _Thread_local coll_comm none;
         coll_comm *made = joining->able ? &joining->voted : &none;
@@ -205,7 +206,7 @@ static void split(struct joining *joinings, unsigned count, const struct coll_ta
     nccl->GroupEnd();
 }
 
-static bool is_whole(struct joining *joining)
+static bool is_whole(struct coll_candidate *joining)
 {
     const struct coll_member *member = joining->member;
     int ranks = 0;
@@ -216,22 +217,22 @@ static bool is_whole(struct joining *joining)
     return whole;
 }
 
-static bool tell_share(struct joining *joining)
+static bool tell_share(struct coll_candidate *joining)
 {
     return share_tell(joining->member);
 }
 
-static bool open_share(struct joining *joining)
+static bool open_share(struct coll_candidate *joining)
 {
     return share_open(joining->member);
 }
 
-static bool tell_opened(struct joining *joining)
+static bool tell_opened(struct coll_candidate *joining)
 {
     return share_tell_opened(joining->member);
 }
 
-static bool settle_share(struct joining *joining)
+static bool settle_share(struct coll_candidate *joining)
 {
     const bool shared = share_settle(joining->member);
     if (!shared)
@@ -240,19 +241,19 @@ static bool settle_share(struct joining *joining)
     return shared;
 }
 
-static bool tell_watch(struct joining *joining)
+static bool tell_watch(struct coll_candidate *joining)
 {
     return watch_tell(joining->member);
 }
 
-static bool begin_watch(struct joining *joining)
+static bool begin_watch(struct coll_candidate *joining)
 {
     return watch_begin(joining->member);
 }
 
 /* What all tell each other, and what each makes of it. */
-static void together(struct joining *joinings, unsigned count, const struct coll_table *nccl,
-                     bool (*say)(struct joining *), bool (*hear)(struct joining *))
+static void together(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl,
+                     bool (*say)(struct coll_candidate *), bool (*hear)(struct coll_candidate *))
 {
     nccl->GroupStart();
     each(joinings, count, say);
@@ -261,20 +262,24 @@ static void together(struct joining *joinings, unsigned count, const struct coll
 }
 
 /* The vote is over. */
-static void forget_votes(struct joining *joinings, unsigned count, const struct coll_table *nccl)
+static void forget_votes(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl)
 {
     for (unsigned i = 0; i < count; i++)
         if (joinings[i].voted != NULL)
             (void)nccl->CommDestroy(joinings[i].voted);
 }
 
-static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
+static void vote(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl)
 {
     if (nccl->CommSplit == NULL)
         return;
     split(joinings, count, nccl);
     each(joinings, count, is_whole);
     forget_votes(joinings, count, nccl);
+}
+
+static void exchange(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl)
+{
     /* From here on all ranks of a communicator are able, or none is. */
     together(joinings, count, nccl, tell, agree);
     together(joinings, count, nccl, tell_watch, begin_watch);
@@ -282,7 +287,7 @@ static void exchange(struct joining *joinings, unsigned count, const struct coll
     together(joinings, count, nccl, tell_opened, settle_share);
 }
 
-static void reach(struct joining *joinings, unsigned count)
+static void reach(struct coll_candidate *joinings, unsigned count)
 {
     struct coll_member **members = calloc(count, sizeof(*members));
     void **told = calloc(count, sizeof(*told));
@@ -299,7 +304,7 @@ static void reach(struct joining *joinings, unsigned count)
     free(told);
 }
 
-static void measure(struct joining *joinings, unsigned count)
+static void measure(struct coll_candidate *joinings, unsigned count)
 {
     struct coll_member **members = calloc(count, sizeof(*members));
     unsigned able = 0;
@@ -312,7 +317,7 @@ static void measure(struct joining *joinings, unsigned count)
     free(members);
 }
 
-static void finish(struct joining *joining)
+static void finish(struct coll_candidate *joining)
 {
     struct coll_member *member = joining->member;
     struct coll_joining *what = joining->what;
@@ -337,20 +342,48 @@ static void finish(struct joining *joining)
              member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched, peer);
 }
 
-void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
-                  unsigned count)
+void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
+                     unsigned count)
 {
-    struct joining *all = calloc(count, sizeof(*all));
     for (unsigned i = 0; i < count; i++) {
-        joinings[i].member = NULL;
-        joinings[i].why[0] = '\0';
+        struct coll_joining *what = &joinings[i];
+        what->able = false;
+        what->member = NULL;
+        what->why[0] = '\0';
+        what->candidate = calloc(1, sizeof(*what->candidate));
+        if (what->candidate == NULL)
+            continue;
+        what->candidate->what = what;
+        begin(what->candidate, gpu, host);
+        what->able = what->candidate->able;
     }
+}
+
+/* They are one array from now on. */
+static struct coll_candidate *gather_candidates(struct coll_joining *joinings, unsigned count)
+{
+    struct coll_candidate *all = calloc(count, sizeof(*all));
+    for (unsigned i = 0; i < count && all != NULL; i++) {
+        struct coll_joining *what = &joinings[i];
+        if (what->candidate != NULL)
+            all[i] = *what->candidate;
+        free(what->candidate);
+        what->candidate = NULL;
+        all[i].what = what;
+        all[i].able = what->able;
+        if (all[i].member != NULL && what->paired)
+            all[i].member->host.settings.pairs = false;
+    }
+    return all;
+}
+
+void members_join(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted)
+{
+    struct coll_candidate *all = gather_candidates(joinings, count);
     if (all == NULL)
         return;
-    for (unsigned i = 0; i < count; i++) {
-        all[i].what = &joinings[i];
-        begin(&all[i], gpu, host);
-    }
+    if (!voted)
+        vote(all, count, host->nccl);
     exchange(all, count, host->nccl);
     reach(all, count);
     measure(all, count);

@@ -4,8 +4,9 @@
 
 #include "collective/engine/member.h"
 
-void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
-                  unsigned count);
+void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
+                     unsigned count);
+void members_join(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted);
 void member_abort(struct coll_member *member);
 void member_leave(struct coll_member *member);
 

@@ -68,6 +68,17 @@ struct fake_nccl_control {
     _Atomic int32_t stand_in;
     uint32_t stand_in_size;
     uint8_t stand_in_bytes[64];
+    /* That rank + 1 comes back so much later from having its communicator made; 0: none. */
+    _Atomic int32_t slow;
+    _Atomic uint32_t slow_ms;
+};
+
+/* What ncclConfig_t begins with. blocks 0: calls may come back before they are done, and are done while
+ * ncclCommGetAsyncError is asked. */
+struct fake_config {
+    size_t size;
+    unsigned magic, version;
+    int blocks;
 };
 
 #pragma GCC visibility push(default)
