@@ -247,10 +247,16 @@ static void nap(int64_t ms)
     nanosleep(&(struct timespec){.tv_nsec = ms < 20 ? 20000 : 1000000}, NULL);
 }
 
-/* Those that have still to come find what is decided, as long as it has its name. */
-static bool is_over(struct coll_meeting *meeting, enum coll_round round)
+/* What is decided those that have still to come find under the name: they are not far, or have to wait in vain. */
+enum { LEAVE_MS = 100 };
+
+static bool is_over(struct coll_meeting *meeting, enum coll_round round, int64_t ms, int64_t *decided_ms)
 {
-    return coll_meeting_hear(meeting, round) != COLL_VERDICT_OPEN && have_all_said(meeting, COLL_ROUND_PRESENT);
+    if (coll_meeting_hear(meeting, round) == COLL_VERDICT_OPEN)
+        return false;
+    if (*decided_ms < 0)
+        *decided_ms = ms;
+    return have_all_said(meeting, COLL_ROUND_PRESENT) || ms - *decided_ms > LEAVE_MS;
 }
 
 enum coll_verdict coll_meeting_wait(struct coll_meeting *meeting, enum coll_round round,
@@ -258,15 +264,13 @@ enum coll_verdict coll_meeting_wait(struct coll_meeting *meeting, enum coll_roun
                                     void *argument)
 {
     const int64_t begin = now_ms();
-    while (!is_over(meeting, round)) {
-        const int64_t ms = now_ms() - begin;
-        if (!go_on(meeting, ms, argument)) {
-            decide(meeting, round, about(ABSENT, 0));
-            take_name_away(meeting);
-            break;
-        }
+    int64_t ms = 0, decided_ms = -1;
+    while (!is_over(meeting, round, ms, &decided_ms) && go_on(meeting, ms, argument)) {
         nap(ms);
+        ms = now_ms() - begin;
     }
+    decide(meeting, round, about(ABSENT, 0));
+    take_name_away(meeting);
     return coll_meeting_hear(meeting, round);
 }
 

@@ -43,8 +43,8 @@ struct coll_meeting *coll_meeting_come(const struct coll_key *key, int rank, int
 /* At most once for each round, in their order. Waits for nobody. */
 void coll_meeting_say(struct coll_meeting *meeting, enum coll_round round, const struct coll_word *word);
 enum coll_verdict coll_meeting_hear(struct coll_meeting *meeting, enum coll_round round);
-/* Until it is not open, and all have come to find out; as long as that lasts, `go_on` is asked with the milliseconds so
- * far. When that says no, nobody has to wait any more: what is open then becomes raw. */
+/* Until it is not open, and all have come to find out, or had some time to; as long as that lasts, `go_on` is asked
+ * with the milliseconds so far. When that says no, nobody has to wait any more: what is open then becomes raw. */
 enum coll_verdict coll_meeting_wait(struct coll_meeting *meeting, enum coll_round round,
                                     bool (*go_on)(struct coll_meeting *meeting, int64_t ms, void *argument),
                                     void *argument);
