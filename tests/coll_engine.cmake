@@ -53,6 +53,7 @@ strait_coll_test(choices TIMEOUT 240)
 strait_coll_test(revoke TIMEOUT 240)
 strait_coll_test(abort TIMEOUT 240)
 strait_coll_test(late TIMEOUT 240)
+strait_coll_test(memory TIMEOUT 240)
 strait_coll_test(absent TIMEOUT 240)
 strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's

@@ -55,7 +55,7 @@ if(STRAIT_HAVE_CUDA)
     target_link_libraries(gpu_collective_join PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
         ${CMAKE_DL_LIBS})
     add_dependencies(gpu_collective_join strait-coll strait-coll-cuda)
-    strait_add_test(gpu_collective_join COMMAND gpu_collective_join $<TARGET_FILE:strait-coll> late bare beside LABELS gpu
+    strait_add_test(gpu_collective_join COMMAND gpu_collective_join $<TARGET_FILE:strait-coll> late bare full beside LABELS gpu
         TIMEOUT 240 ENVIRONMENT "STRAIT_COLL=compress")
     add_executable(fake_collective_join gpu/collective_join.c gpu/collective_nccl.c coll_engine/cudart.c)
     target_include_directories(fake_collective_join PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
@@ -63,7 +63,7 @@ if(STRAIT_HAVE_CUDA)
         ${CMAKE_DL_LIBS})
     add_dependencies(fake_collective_join strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
     strait_add_test(coll_join_program COMMAND fake_collective_join --threads $<TARGET_FILE:strait-coll-tested> times late
-        beside LABELS collective TIMEOUT 240
+        full beside LABELS collective TIMEOUT 240
         ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
 
     # What does not fit. The same program is tried on fake GPUs, with ranks that are threads.

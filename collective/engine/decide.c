@@ -69,14 +69,17 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
     return *reason == NULL;
 }
 
-/* The step counts as one of its kind from now on. */
-static void issue(struct coll_member *member, struct coll_step *step)
+/* The step counts as one of its kind from now on. False: it goes raw, as a rank has no memory for it. */
+static bool issue(struct coll_member *member, struct coll_step *step)
 {
+    bool good = true;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         const unsigned key = member_key(member, &step->call, phase);
         const struct issued issued = kinds_issue(member, key);
         step->of[phase] = (struct coll_phase){.index = issued.index, .level = issued.level, .key = key};
+        good &= !issued.stopped;
     }
+    return good;
 }
 
 /* Those of a group are under way together anyway. Parts of an all_reduce are as large in both phases. */
@@ -101,7 +104,6 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
     }
     *step = (struct coll_step){
         .member = member, .call = *call, .phases = phase_count(member, call), .pieces = pieces_of(member, &plan)};
-    issue(member, step);
-    *reason = weigh(member, step);
+    *reason = issue(member, step) ? weigh(member, step) : "a rank has no memory for messages";
     return *reason == NULL;
 }

@@ -78,7 +78,18 @@ struct issued kinds_issue(struct coll_member *member, unsigned key)
     const uint64_t index = member->issued[key]++;
     if (kind->level.issued < member->issued[key])
         kind->level.issued = member->issued[key];
-    const struct issued issued = {index, levels_at(&kind->level, index)};
+    const struct issued issued = {index, levels_at(&kind->level, index), kinds->stopped != 0 && index >= kind->stop};
     pthread_mutex_unlock(&kinds->lock);
     return issued;
+}
+
+void kinds_stop(struct coll_member *member)
+{
+    const size_t ranks = (size_t)member->ranks;
+    struct kinds *kinds = member->share.kinds;
+    lock(kinds);
+    for (size_t i = 0; i < COLLECTIVES + ranks * ranks * MEMBER_TYPES && kinds->stopped == 0; i++)
+        kinds->kinds[i].stop = kinds->kinds[i].level.issued;
+    kinds->stopped = 1;
+    pthread_mutex_unlock(&kinds->lock);
 }

@@ -20,6 +20,7 @@ struct coll_member;
 /* A collective and a type; who sends to whom and a type. level.issued: by the rank that has issued most. */
 struct kind {
     struct level level;
+    uint64_t stop;      /* operations from this one on go raw, when stopped */
     uint64_t overflows; /* that have been considered. Every rank sees the same ones in the same order */
 };
 
@@ -27,6 +28,7 @@ struct kind {
 struct kinds {
     uint64_t token;       /* of the segment */
     pthread_mutex_t lock; /* robust: a process may end while it holds it */
+    uint64_t stopped;     /* 1: a rank has no memory for messages */
     struct kind kinds[];
 };
 
@@ -38,7 +40,11 @@ bool kinds_begin(struct kinds *kinds); /* once, on zeros */
 struct issued {
     uint64_t index;
     unsigned level;
+    bool stopped; /* it goes raw */
 };
 struct issued kinds_issue(struct coll_member *member, unsigned key);
+
+/* This rank has no memory for more: from those operations on that no rank has issued yet, all of all kinds go raw. */
+void kinds_stop(struct coll_member *member);
 
 #endif

@@ -32,6 +32,7 @@ struct fake_gpu_control {
     /* The n-th thing that a communicator's engine makes from now on (memory, events, streams) cannot be made; 0: all
      * can. Of that device, or of all when < 0. */
     _Atomic int32_t fail_making, fail_device;
+    _Atomic uint32_t full; /* bits: devices whose memory has no room */
     /* The n-th piece of work that it asks for from now on cannot be asked for. */
     _Atomic int32_t fail_work;
     /* Bits: devices that are asked for work whose caller is kept until the bit is cleared; how many are kept. */

@@ -95,7 +95,7 @@ static bool is_ours(const void *memory)
     return found;
 }
 
-static void *allocate(size_t size, bool zero)
+static void *allocate_any(size_t size, bool zero)
 {
     void *memory = NULL;
     if (!can_make())
@@ -127,9 +127,14 @@ static void release(void *memory)
     free(block);
 }
 
+static void *allocate(size_t size, bool zero)
+{
+    return (fake_gpu.full >> fake_device() & 1) == 0 ? allocate_any(size, zero) : NULL;
+}
+
 static void *allocate_pinned(size_t size)
 {
-    return allocate(size, true);
+    return allocate_any(size, true);
 }
 
 /* The fake GPUs reach all memory. */

@@ -5,6 +5,7 @@
  *   times   what ncclCommInitRank takes: the first time, and then
  *   late    communicators that do not block: they join with their first collective; values are compared
  *   bare    rank 1 has STRAIT_COLL=raw: the others find out, stay raw and go on (processes only)
+ *   full    rank 1 has no memory for messages: no error, and soon all is raw
  *   beside  a thread aborts a communicator whose first collective waits for the other rank, and one that has a group
  *           open; again and again
  *
@@ -24,7 +25,7 @@
 #include "tests/gpu/collective_nccl.h"
 #include "tests/gpu/device.h"
 
-enum { SKIPPED = 77, RANKS = 2, SECONDS_MAX = 60, IDS = 24, BYTES = 8 << 20, COUNT_OF = BYTES / 2, BF16 = 9 };
+enum { SKIPPED = 77, RANKS = 2, SECONDS_MAX = 60, IDS = 24, BYTES = 16 << 20, COUNT_OF = BYTES / 2, BF16 = 9 };
 
 /* What ncclConfig_t began with in 2.14. */
 struct config {
@@ -204,6 +205,46 @@ static bool bare(struct rank *rank)
     return good && took < 1e3 * 20;
 }
 
+/* ---- No memory --------------------------------------------------------------------------------------------------- */
+
+enum { CHUNKS_MAX = 512, LEFT_BYTES = 48 << 20 };
+
+/* All but a little, which is less than a message needs. */
+static unsigned take_memory(void *chunks[CHUNKS_MAX])
+{
+    unsigned count = 0;
+    for (size_t size = (size_t)1 << 30; size >= 1 << 20; size /= 2) {
+        size_t left = 0, all;
+        while (count < CHUNKS_MAX && cudaMemGetInfo(&left, &all) == cudaSuccess && left > size + LEFT_BYTES &&
+               cudaMalloc(&chunks[count], size) == cudaSuccess)
+            count++;
+        (void)cudaGetLastError();
+    }
+    return count;
+}
+
+/* Of rank 1: what it has begun goes on by the host's memory, and what comes next is raw on both. */
+static bool full(struct rank *rank)
+{
+    void *chunks[CHUNKS_MAX];
+    coll_comm comm = make(rank, 0);
+    const unsigned count = rank->number == 1 ? take_memory(chunks) : 0;
+    meet(rank);
+    double begin = now_ms();
+    bool good = gather(rank, comm, 1);
+    const double hosted = now_ms() - begin;
+    good = gather(rank, comm, 2) && good;
+    const unsigned long long compressed = nccl_compressed(comm, "all_gather");
+    if (rank->number == 1)
+        printf("%u pieces of memory taken: all_gather took %.1f ms; %llu of 2 compressed\n", count, hosted, compressed);
+    good = good && (compressed == 1 || rank->number == 0 || count == 0);
+    for (unsigned i = 0; i < count; i++)
+        require_cuda(cudaFree(chunks[i]));
+    meet(rank);
+    require_nccl(nccl.CommDestroy(comm));
+    return good;
+}
+
 /* ---- Aborts beside calls ----------------------------------------------------------------------------------------- */
 
 struct watchdog {
@@ -364,7 +405,7 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         bool (*scene)(struct rank *rank);
-    } scenes[] = {{"times", times}, {"late", late}, {"bare", bare}, {"beside", beside}};
+    } scenes[] = {{"times", times}, {"late", late}, {"bare", bare}, {"full", full}, {"beside", beside}};
     const bool threads = argc > 1 && strcmp(argv[1], "--threads") == 0;
     const int at = threads ? 2 : 1;
     bool good = true;

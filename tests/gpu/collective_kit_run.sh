@@ -6,7 +6,7 @@
 #             overflow     what does not fit, bits compared: straight, in a graph, in groups, on two communicators
 #             rings        the same between two GPUs, more than the rings hold: beside cudaFree, grouped on one side only
 #             join         how communicators join: what it adds to ncclCommInitRank, those that do not block, a rank that is
-#                          raw, aborts beside calls
+#                          raw, one without memory, aborts beside calls
 #             late         PyTorch with communicators that do not block, as torch below
 #             random       values that cannot be compressed: from 8 MiB on 0.95 of NCCL in the long run, no call below 0.5
 #             torch        FSDP2, DDP, all-to-all and a CUDA graph of PyTorch, without the library, with auto and with
@@ -174,8 +174,8 @@ join_scenes() {
     for ranks in "" --threads; do
         echo "ranks are ${ranks:-processes}"
         # shellcheck disable=SC2086
-        timeout 60 bin/gpu_collective_join $ranks "$coll" late bare beside 2>"$out/join$ranks.err" || code=1
-        grep -hE 'not true|ended|stays raw' "$out/join$ranks.err" | sed -E 's/communicator 0x[0-9a-f]+, //' | sort | uniq -c | head -n 12
+        timeout 60 bin/gpu_collective_join $ranks "$coll" late bare full beside 2>"$out/join$ranks.err" || code=1
+        grep -hE 'not true|ended|stays raw|no memory' "$out/join$ranks.err" | sed -E 's/communicator 0x[0-9a-f]+, //' | sort | uniq -c | head -n 12
     done
     ls /dev/shm/strait-coll-* 2>/dev/null && code=1 # no name is left
     return $code
