@@ -13,7 +13,7 @@
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 5u
+#define JOIN_VERSION 6u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
