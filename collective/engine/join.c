@@ -25,12 +25,17 @@ struct hello {
     char release[32];
 };
 
-struct coll_candidate {
+struct joining {
     struct coll_joining *what;
     struct coll_member *member; /* NULL: no memory even for that */
     struct hello *told;         /* in the GPU's memory: of all ranks, then of this one */
     coll_comm voted;            /* of those that are able */
     bool able;
+};
+
+/* Until all ranks have said that they are able. */
+struct coll_candidate {
+    struct joining joining;
 };
 
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */
@@ -78,7 +83,7 @@ static size_t told_bytes(void)
     return sizeof(struct hello) > peer_offer_bytes() ? sizeof(struct hello) : peer_offer_bytes();
 }
 
-static const char *why_not(struct coll_candidate *joining)
+static const char *why_not(struct joining *joining)
 {
     struct coll_member *member = joining->member;
     const struct gpu_ops *gpu = member->gpu;
@@ -107,7 +112,7 @@ static const char *why_not(struct coll_candidate *joining)
     return NULL;
 }
 
-static void begin(struct coll_candidate *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
+static void begin(struct joining *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
 {
     struct coll_joining *what = joining->what;
     struct coll_member *member = joining->member = calloc(1, sizeof(*member));
@@ -132,7 +137,7 @@ static void begin(struct coll_candidate *joining, const struct gpu_ops *gpu, con
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-static struct hello hello_of(const struct coll_candidate *joining)
+static struct hello hello_of(const struct joining *joining)
 {
     struct hello hello = {
         .magic = JOIN_MAGIC,
@@ -147,7 +152,7 @@ static struct hello hello_of(const struct coll_candidate *joining)
     return hello;
 }
 
-static bool tell(struct coll_candidate *joining)
+static bool tell(struct joining *joining)
 {
     const struct coll_member *member = joining->member;
     const struct hello hello = hello_of(joining);
@@ -157,7 +162,7 @@ static bool tell(struct coll_candidate *joining)
                COLL_SUCCESS;
 }
 
-static bool agree(struct coll_candidate *joining)
+static bool agree(struct joining *joining)
 {
     struct coll_member *member = joining->member;
     const struct hello mine = hello_of(joining);
@@ -176,7 +181,7 @@ static bool agree(struct coll_candidate *joining)
 }
 
 /* On all that are able; the GPU of each is current meanwhile. */
-static void each(struct coll_candidate *joinings, unsigned count, bool (*what)(struct coll_candidate *))
+static void each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
 {
     for (unsigned i = 0; i < count; i++) {
         struct coll_member *member = joinings[i].member;
@@ -192,11 +197,11 @@ static void each(struct coll_candidate *joinings, unsigned count, bool (*what)(s
 }
 
 /* Those that are able get a communicator, which is of no other use. */
-static void split(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl)
+static void split(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     nccl->GroupStart();
     for (unsigned i = 0; i < count; i++) {
-        struct coll_candidate *joining = &joinings[i];
+        struct joining *joining = &joinings[i];
         const struct coll_joining *what = joining->what;
         static _Thread_local coll_comm none;
         coll_comm *made = joining->able ? &joining->voted : &none;
@@ -206,7 +211,7 @@ static void split(struct coll_candidate *joinings, unsigned count, const struct 
     nccl->GroupEnd();
 }
 
-static bool is_whole(struct coll_candidate *joining)
+static bool is_whole(struct joining *joining)
 {
     const struct coll_member *member = joining->member;
     int ranks = 0;
@@ -217,22 +222,22 @@ static bool is_whole(struct coll_candidate *joining)
     return whole;
 }
 
-static bool tell_share(struct coll_candidate *joining)
+static bool tell_share(struct joining *joining)
 {
     return share_tell(joining->member);
 }
 
-static bool open_share(struct coll_candidate *joining)
+static bool open_share(struct joining *joining)
 {
     return share_open(joining->member);
 }
 
-static bool tell_opened(struct coll_candidate *joining)
+static bool tell_opened(struct joining *joining)
 {
     return share_tell_opened(joining->member);
 }
 
-static bool settle_share(struct coll_candidate *joining)
+static bool settle_share(struct joining *joining)
 {
     const bool shared = share_settle(joining->member);
     if (!shared)
@@ -241,19 +246,19 @@ static bool settle_share(struct coll_candidate *joining)
     return shared;
 }
 
-static bool tell_watch(struct coll_candidate *joining)
+static bool tell_watch(struct joining *joining)
 {
     return watch_tell(joining->member);
 }
 
-static bool begin_watch(struct coll_candidate *joining)
+static bool begin_watch(struct joining *joining)
 {
     return watch_begin(joining->member);
 }
 
 /* What all tell each other, and what each makes of it. */
-static void together(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl,
-                     bool (*say)(struct coll_candidate *), bool (*hear)(struct coll_candidate *))
+static void together(struct joining *joinings, unsigned count, const struct coll_table *nccl,
+                     bool (*say)(struct joining *), bool (*hear)(struct joining *))
 {
     nccl->GroupStart();
     each(joinings, count, say);
@@ -262,14 +267,14 @@ static void together(struct coll_candidate *joinings, unsigned count, const stru
 }
 
 /* The vote is over. */
-static void forget_votes(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl)
+static void forget_votes(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     for (unsigned i = 0; i < count; i++)
         if (joinings[i].voted != NULL)
             (void)nccl->CommDestroy(joinings[i].voted);
 }
 
-static void vote(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl)
+static void vote(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     if (nccl->CommSplit == NULL)
         return;
@@ -278,7 +283,7 @@ static void vote(struct coll_candidate *joinings, unsigned count, const struct c
     forget_votes(joinings, count, nccl);
 }
 
-static void exchange(struct coll_candidate *joinings, unsigned count, const struct coll_table *nccl)
+static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     /* From here on all ranks of a communicator are able, or none is. */
     together(joinings, count, nccl, tell, agree);
@@ -287,7 +292,7 @@ static void exchange(struct coll_candidate *joinings, unsigned count, const stru
     together(joinings, count, nccl, tell_opened, settle_share);
 }
 
-static void reach(struct coll_candidate *joinings, unsigned count)
+static void reach(struct joining *joinings, unsigned count)
 {
     struct coll_member **members = calloc(count, sizeof(*members));
     void **told = calloc(count, sizeof(*told));
@@ -304,7 +309,7 @@ static void reach(struct coll_candidate *joinings, unsigned count)
     free(told);
 }
 
-static void measure(struct coll_candidate *joinings, unsigned count)
+static void measure(struct joining *joinings, unsigned count)
 {
     struct coll_member **members = calloc(count, sizeof(*members));
     unsigned able = 0;
@@ -317,7 +322,7 @@ static void measure(struct coll_candidate *joinings, unsigned count)
     free(members);
 }
 
-static void finish(struct coll_candidate *joining)
+static void finish(struct joining *joining)
 {
     struct coll_member *member = joining->member;
     struct coll_joining *what = joining->what;
@@ -353,20 +358,20 @@ void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *h
         what->candidate = calloc(1, sizeof(*what->candidate));
         if (what->candidate == NULL)
             continue;
-        what->candidate->what = what;
-        begin(what->candidate, gpu, host);
-        what->able = what->candidate->able;
+        what->candidate->joining.what = what;
+        begin(&what->candidate->joining, gpu, host);
+        what->able = what->candidate->joining.able;
     }
 }
 
 /* They are one array from now on. */
-static struct coll_candidate *gather_candidates(struct coll_joining *joinings, unsigned count)
+static struct joining *gather_candidates(struct coll_joining *joinings, unsigned count)
 {
-    struct coll_candidate *all = calloc(count, sizeof(*all));
+    struct joining *all = calloc(count, sizeof(*all));
     for (unsigned i = 0; i < count && all != NULL; i++) {
         struct coll_joining *what = &joinings[i];
         if (what->candidate != NULL)
-            all[i] = *what->candidate;
+            all[i] = what->candidate->joining;
         free(what->candidate);
         what->candidate = NULL;
         all[i].what = what;
@@ -379,7 +384,7 @@ static struct coll_candidate *gather_candidates(struct coll_joining *joinings, u
 
 void members_join(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted)
 {
-    struct coll_candidate *all = gather_candidates(joinings, count);
+    struct joining *all = gather_candidates(joinings, count);
     if (all == NULL)
         return;
     if (!voted)
