@@ -56,7 +56,20 @@ unsigned collective_count_gpus(char *why, size_t size)
 
 /* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
-static void set_environment(const struct collective_options *options, enum collective_links links)
+/* `%r` is the rank's number. */
+static void set_one(const char *name, const char *value, unsigned number)
+{
+    const char *at = strstr(value, "%r");
+    char text[256];
+
+    if (at != NULL) {
+        snprintf(text, sizeof(text), "%.*s%u%s", (int)(at - value), value, number, at + 2);
+        value = text;
+    }
+    setenv(name, value, 1);
+}
+
+static void set_environment(const struct collective_options *options, enum collective_links links, unsigned number)
 {
     if (links != COLLECTIVE_AS_IS)
         setenv("NCCL_P2P_DISABLE", "1", 1);
@@ -68,7 +81,7 @@ static void set_environment(const struct collective_options *options, enum colle
         if (value == NULL)
             continue;
         *value = '\0';
-        setenv(text, value + 1, 1);
+        set_one(text, value + 1, number);
         free(text);
     }
 }
@@ -88,7 +101,7 @@ static pid_t start(const struct collective_plan *plan, enum collective_links lin
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
-    set_environment(plan->options, links);
+    set_environment(plan->options, links, number);
     bool good = collective_rank_run(plan, shared, number);
     fflush(NULL);
     _exit(good ? 0 : 1);

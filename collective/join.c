@@ -185,7 +185,7 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
 {
     struct coll_joining *what = entry->what;
     if (what->ranks > gpus_here()) {
-        snprintf(what->why, sizeof(what->why), "more ranks than this host has GPUs: they are on several");
+        snprintf(what->why, sizeof(what->why), "more ranks than this host has GPUs, and STRAIT_COLL_MEET is not nccl");
         return;
     }
     entry->meeting = coll_meeting_come(key, what->rank, what->ranks);

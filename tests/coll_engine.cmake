@@ -60,6 +60,8 @@ target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/l
 strait_test(coll_meeting USES collective LABELS collective)
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
+strait_test(coll_carry USES coll_engine LABELS collective)
+strait_test(coll_link USES coll_engine LABELS collective TIMEOUT 120)
 strait_test(coll_peer_plan USES coll_engine LABELS collective)
 strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
@@ -75,3 +77,13 @@ foreach(test operations stress)
 endforeach()
 strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIMEOUT 240
     ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64")
+
+# Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
+strait_coll_test(hosts TIMEOUT 240)
+strait_coll_test(spaces TIMEOUT 240)
+foreach(neighbours 1 2)
+    foreach(test operations groups rings failures stress)
+        strait_add_test(coll_${test}_hosts${neighbours} COMMAND test_coll_${test} LABELS collective TIMEOUT 240
+            ENVIRONMENT "STRAIT_TEST_HOSTS=${neighbours};NCCL_SOCKET_IFNAME=lo")
+    endforeach()
+endforeach()

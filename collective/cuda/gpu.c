@@ -49,6 +49,18 @@ static const char *trouble(void)
     return blocking != NULL && atoi(blocking) != 0 ? "CUDA_LAUNCH_BLOCKING lets each kernel end before the next" : NULL;
 }
 
+/* FNV-1a. */
+static uint64_t host(void)
+{
+    const char *told = getenv("NCCL_HOSTID");
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    if (told == NULL || *told == '\0')
+        return 0;
+    for (; *told != '\0'; told++)
+        hash = (hash ^ (uint8_t)*told) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 static bool enter(int device, int *before)
 {
     return good(cudaGetDevice(before)) && (*before == device || good(cudaSetDevice(device)));
@@ -251,6 +263,7 @@ static bool reduce(const struct coll_reduce *what, coll_stream stream)
 const struct gpu_ops *cuda_gpu(void)
 {
     static const struct gpu_ops ops = {.trouble = trouble,
+                                       .host = host,
                                        .codec = codec,
                                        .prepare = prepare,
                                        .enter = enter,

@@ -217,6 +217,8 @@ EXCHANGE_FN enum exchange_state exchange_try(const struct gpu_exchange *call, st
         exchange_move(call, block, side, ring, sends);
         (void)exchange_told(0);
         if (exchange_leads()) {
+            if (sends)
+                exchange_store(&flags->full[slot].bytes, exchange_bytes(call, side));
             exchange_store(sends ? &flags->full[slot].number : &flags->taken[slot].number, side->next + 1);
             exchange_store(&end->moved[slot], side->next + 1);
             exchange_unlock(&end->busy[block->team]);

@@ -138,6 +138,9 @@ struct gpu_verify {
 struct gpu_ops {
     /* NULL: kernels that wait for those of other ranks run as they have to; else why not, static. */
     const char *(*trouble)(void);
+    /* What NCCL was told of the host that the current device is in; of two that differ nothing is shared. 0: nothing.
+     */
+    uint64_t (*host)(void);
     const struct strait_codec *(*codec)(void); /* of the current device; NULL: it has none */
     bool (*prepare)(void);                     /* loads what is launched on the current device, the codec's apart */
     bool (*enter)(int device, int *before);

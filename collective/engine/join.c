@@ -9,11 +9,12 @@
 #include <string.h>
 #include <time.h>
 
+#include "collective/engine/link.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 6u
+#define JOIN_VERSION 7u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
@@ -222,6 +223,16 @@ static bool is_whole(struct joining *joining)
     return whole;
 }
 
+static bool tell_seen(struct joining *joining)
+{
+    return share_tell_seen(joining->member);
+}
+
+static bool divide_hosts(struct joining *joining)
+{
+    return share_divide(joining->member);
+}
+
 static bool tell_share(struct joining *joining)
 {
     return share_tell(joining->member);
@@ -237,13 +248,26 @@ static bool tell_opened(struct joining *joining)
     return share_tell_opened(joining->member);
 }
 
-static bool settle_share(struct joining *joining)
+static bool accept_share(struct joining *joining)
 {
-    const bool shared = share_settle(joining->member);
+    const bool shared = share_accept(joining->member);
     if (!shared)
         snprintf(joining->what->why, sizeof(joining->what->why),
-                 "not all ranks reach one memory of the host: they are on several hosts, or may not see each other");
+                 "not all ranks reach the memory of their host, or those of others by TCP");
     return shared;
+}
+
+static bool tell_accepted(struct joining *joining)
+{
+    return share_tell_accepted(joining->member);
+}
+
+static bool settle_share(struct joining *joining)
+{
+    const bool settled = share_settle(joining->member);
+    if (!settled)
+        snprintf(joining->what->why, sizeof(joining->what->why), "not all ranks on other hosts could connect");
+    return settled;
 }
 
 static bool tell_watch(struct joining *joining)
@@ -288,8 +312,10 @@ static void exchange(struct joining *joinings, unsigned count, const struct coll
     /* From here on all ranks of a communicator are able, or none is. */
     together(joinings, count, nccl, tell, agree);
     together(joinings, count, nccl, tell_watch, begin_watch);
+    together(joinings, count, nccl, tell_seen, divide_hosts);
     together(joinings, count, nccl, tell_share, open_share);
-    together(joinings, count, nccl, tell_opened, settle_share);
+    together(joinings, count, nccl, tell_opened, accept_share);
+    together(joinings, count, nccl, tell_accepted, settle_share);
 }
 
 static void reach(struct joining *joinings, unsigned count)
@@ -340,11 +366,12 @@ static void finish(struct joining *joining)
         return;
     }
     what->member = member;
-    char watched[64], peer[160];
+    char linked[40], watched[40], peer[160];
+    link_describe(member, linked, sizeof(linked));
     watch_describe(member, watched, sizeof(watched));
     peer_describe(member, peer, sizeof(peer));
-    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s%s", member->cost.start * 1e6,
-             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, watched, peer);
+    snprintf(what->why, sizeof(what->why), "%.1f us and %.2f GB/s to each other rank, %s%s%s", member->cost.start * 1e6,
+             member->cost.per_byte > 0 ? 1e-9 / member->cost.per_byte : 0.0, linked, watched, peer);
 }
 
 void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
@@ -444,6 +471,7 @@ static void keep(struct coll_member *member)
 void member_leave(struct coll_member *member)
 {
     const bool over = drain(member);
+    link_leave(member);
     watch_leave(member);
     if (over)
         destroy(member);

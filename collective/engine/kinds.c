@@ -1,10 +1,14 @@
 #include "collective/engine/kinds.h"
 
 #include <errno.h>
+#include <time.h>
 
 #include "collective/engine/member.h"
 
 enum { COLLECTIVES = MEMBER_OPERATIONS * MEMBER_TYPES };
+
+/* How long a step may be awaited, which takes no longer than to ask and to answer: no GPU has to do with it. */
+enum { LOOK_NS = 20000, LOOKS_MAX = 500000 };
 
 size_t kinds_size(int ranks)
 {
@@ -25,15 +29,48 @@ bool kinds_begin(struct kinds *kinds)
 }
 
 /* Keys of a pair are each side's own. */
-static struct kind *kind_of(const struct coll_member *member, unsigned key)
+static uint32_t number_of(const struct coll_member *member, unsigned key)
 {
-    struct kind *kinds = member->share.kinds->kinds;
     if (key < COLLECTIVES)
-        return &kinds[key];
+        return key;
     const unsigned ranks = (unsigned)member->ranks, me = (unsigned)member->rank;
     const unsigned row = (key - COLLECTIVES) / MEMBER_TYPES, type = (key - COLLECTIVES) % MEMBER_TYPES;
     const unsigned from = row < ranks ? me : row - ranks, to = row < ranks ? row : me;
-    return &kinds[COLLECTIVES + (from * ranks + to) * MEMBER_TYPES + type];
+    return COLLECTIVES + (from * ranks + to) * MEMBER_TYPES + type;
+}
+
+/* ---- On several hosts -------------------------------------------------------------------------------------------- */
+
+uint32_t kinds_count(const struct coll_member *member)
+{
+    return COLLECTIVES + (uint32_t)member->ranks * (uint32_t)member->ranks * MEMBER_TYPES;
+}
+
+int kinds_decider(const struct coll_member *member, uint32_t number)
+{
+    const struct division *hosts = &member->share.division;
+    if (number < COLLECTIVES)
+        return member->share.apart ? 0 : -1;
+    const int pair = (int)((number - COLLECTIVES) / MEMBER_TYPES);
+    const int from = pair / member->ranks, to = pair % member->ranks;
+    return !member->share.apart || divide_near(hosts, from, to) ? -1 : from;
+}
+
+bool kinds_asked(const struct coll_member *member, uint32_t number, int rank)
+{
+    if (number < COLLECTIVES)
+        return rank != 0 && member->share.division.leader[rank] == rank;
+    return rank == (int)((number - COLLECTIVES) / MEMBER_TYPES) % member->ranks;
+}
+
+/* ---- What did not fit -------------------------------------------------------------------------------------------- */
+
+/* A step that others take over begins when all of them have promised. */
+static void want(struct kinds *kinds, struct kind *kind, uint64_t overflow)
+{
+    kind->overflow = overflow;
+    kind->limit = kind->level.issued + KINDS_AHEAD;
+    __atomic_fetch_add(&kinds->wanted, 1, __ATOMIC_RELEASE);
 }
 
 /* Whoever hears of it first considers it, for all. */
@@ -41,12 +78,20 @@ static void consider(struct coll_member *member, const struct report *report)
 {
     if (report->key >= member_keys(member))
         return;
-    struct kind *kind = kind_of(member, report->key);
-    if (report->count <= kind->overflows)
+    struct kinds *kinds = member->share.kinds;
+    const uint32_t number = number_of(member, report->key);
+    struct kind *kind = &kinds->kinds[number];
+    const int decider = kinds_decider(member, number);
+    if (report->count <= kind->overflows ||
+        (decider >= 0 && !divide_near(&member->share.division, decider, member->rank)))
         return;
     kind->overflows = report->count;
     const unsigned fitting = levels_fitting(member_key_type(report->key), report->share);
-    if (levels_overflowed(&kind->level, report->index, fitting))
+    if (!levels_overflowed(&kind->level, report->index, fitting) || kind->limit != 0)
+        return;
+    if (decider >= 0)
+        want(kinds, kind, report->index);
+    else
         levels_step(&kind->level, report->index, kind->level.issued);
 }
 
@@ -61,35 +106,62 @@ static void listen(struct coll_member *member)
         consider(member, &mail->reports[member->heard % REPORTS_MAX]);
 }
 
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
 /* A process that ended with the lock held has left what it protects whole enough: numbers, of which any are in order.
  */
-static void lock(struct kinds *kinds)
+void kinds_lock(struct kinds *kinds)
 {
     if (pthread_mutex_lock(&kinds->lock) == EOWNERDEAD)
         (void)pthread_mutex_consistent(&kinds->lock);
 }
 
+void kinds_unlock(struct kinds *kinds)
+{
+    pthread_mutex_unlock(&kinds->lock);
+}
+
+/* Threads that answer each other decide, whatever those who call do meanwhile. */
+static void await_step(struct coll_member *member, const struct kind *kind, uint64_t index)
+{
+    struct kinds *kinds = member->share.kinds;
+    int looks = 0;
+    while (kind->limit != 0 && index >= kind->limit && __atomic_load_n(&member->mail->abort, __ATOMIC_ACQUIRE) == 0) {
+        kinds_unlock(kinds);
+        if (looks++ == LOOKS_MAX) {
+            member_fail(member, COLL_REMOTE_ERROR, "another host has not answered");
+            member_give_up(member);
+        } else {
+            nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        }
+        kinds_lock(kinds);
+    }
+}
+
 struct issued kinds_issue(struct coll_member *member, unsigned key)
 {
     struct kinds *kinds = member->share.kinds;
-    struct kind *kind = kind_of(member, key);
-    lock(kinds);
+    struct kind *kind = &kinds->kinds[number_of(member, key)];
+    kinds_lock(kinds);
     listen(member);
     const uint64_t index = member->issued[key]++;
-    if (kind->level.issued < member->issued[key])
-        kind->level.issued = member->issued[key];
-    const struct issued issued = {index, levels_at(&kind->level, index), kinds->stopped != 0 && index >= kind->stop};
-    pthread_mutex_unlock(&kinds->lock);
+    await_step(member, kind, index);
+    if (kind->level.issued < index + 1)
+        kind->level.issued = index + 1;
+    const bool stopped = kinds->stopped != 0 && index >= kind->stop;
+    const struct issued issued = {index, levels_at(&kind->level, index), stopped};
+    kinds_unlock(kinds);
     return issued;
 }
 
 void kinds_stop(struct coll_member *member)
 {
-    const size_t ranks = (size_t)member->ranks;
     struct kinds *kinds = member->share.kinds;
-    lock(kinds);
-    for (size_t i = 0; i < COLLECTIVES + ranks * ranks * MEMBER_TYPES && kinds->stopped == 0; i++)
+    if (member->share.apart)
+        return;
+    kinds_lock(kinds);
+    for (uint32_t i = 0; i < kinds_count(member) && kinds->stopped == 0; i++)
         kinds->kinds[i].stop = kinds->kinds[i].level.issued;
     kinds->stopped = 1;
-    pthread_mutex_unlock(&kinds->lock);
+    kinds_unlock(kinds);
 }

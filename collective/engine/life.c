@@ -55,7 +55,7 @@ bool life_begin(struct life *life, struct life_card *card)
         return false;
     if (sign.nonce != 0 && card->self != 0 && lock_whole(life->file) && fstat(life->file, &status) == 0 &&
         pwrite(life->file, &sign, sizeof(sign), 0) == sizeof(sign)) {
-        *card = (struct life_card){card->self, sign.nonce, status.st_ino, life->process, life->file};
+        *card = (struct life_card){card->self, sign.nonce, status.st_ino, life->process, life->file, 0};
         return true;
     }
     close(life->file);

@@ -22,6 +22,7 @@ struct life_card {
     uint64_t nonce; /* of the file, which begins with it */
     uint64_t inode;
     int32_t process, file;
+    uint64_t host; /* gpu.h: others' is not looked for */
 };
 
 enum life_state { LIFE_GOES_ON, LIFE_LEFT, LIFE_ENDED };

@@ -4,6 +4,7 @@
 
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
+#include "collective/engine/link.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/pieces.h"
 #include "collective/engine/steps.h"
@@ -24,6 +25,13 @@ static coll_result error_of(struct coll_member *member)
     const int failed = member->failed;
     pthread_mutex_unlock(&member->lock);
     return failed;
+}
+
+/* Its end is no failure of the others'. */
+static void finish(struct coll_member *member)
+{
+    link_finish(member);
+    watch_leave(member);
 }
 
 /* ---- By wire ----------------------------------------------------------------------------------------------------- */
@@ -70,7 +78,7 @@ static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .pass = pieces_run,
                                            .error = error_of,
                                            .abort = member_abort,
-                                           .finish = watch_leave,
+                                           .finish = finish,
                                            .leave = member_leave};
 
 const struct coll_engine_ops *engine_ops(const struct gpu_ops *gpu)

@@ -1,7 +1,7 @@
-/* Memory of the host by which kernels of the ranks of one host move what did not fit: from each rank to each other one
- * a ring of slots. A message takes slots with numbers that follow one another, n of them lies in slot n % RING_SLOTS of
- * the ring, and its head says what its first one is. Each slot has two flags, each written by one side alone: the
- * number
+/* Memory of the host by which kernels of ranks move what did not fit: from each rank to each other one a ring of slots.
+ * Ranks of one host have it in common, others each their own, which a connection keeps alike (carry.h). A message takes
+ * slots with numbers that follow one another, n of them lies in slot n % RING_SLOTS of the ring, and its head says what
+ * its first one is. Each slot has two flags, each written by one side alone: the number
  * + 1 of what is in it, and of what was taken out of it last.
  *
  * The same is in a record, before NCCL has moved the head: of the last RING_RECORDS messages of the ring, as both sides
@@ -29,7 +29,8 @@ enum {
 
 struct ring_flag {
     uint64_t number;
-    uint8_t padding[120]; /* a line of its own: the other flag's writer is another GPU */
+    uint64_t bytes;       /* of `full`: values in the slot, written before the number */
+    uint8_t padding[112]; /* a line of its own: the other flag's writer is another GPU */
 };
 
 struct ring_record {

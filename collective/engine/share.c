@@ -2,7 +2,9 @@
 
 #include <stdlib.h>
 
+#include "collective/engine/link.h"
 #include "collective/engine/member.h"
+#include "collective/engine/watch.h"
 
 #define PAGE ((size_t)64 << 10) /* of any machine */
 
@@ -20,14 +22,12 @@ static size_t rings_size(const struct coll_member *member)
 bool share_prepare(struct coll_member *member)
 {
     struct share *share = &member->share;
-    const size_t size = rings_at(member) + rings_size(member);
     share->segment.file = -1;
     share->told = member->gpu->allocate(sizeof(share->card) * ((size_t)member->ranks + 1), false);
-    if (share->told == NULL)
-        return false;
-    return member->rank != 0 || (segment_make(&share->segment, size, &share->card) &&
-                                 kinds_begin((struct kinds *)(void *)share->segment.memory));
+    return share->told != NULL;
 }
+
+/* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
 
 /* A word or a card of each rank, by the same memory. */
 static bool tell(struct coll_member *member, const void *what, size_t size)
@@ -35,6 +35,61 @@ static bool tell(struct coll_member *member, const void *what, size_t size)
     uint8_t *told = (uint8_t *)member->share.told, *own = told + size * (size_t)member->ranks;
     return member->gpu->copy(own, what, size, member->stream) &&
            member->host.nccl->AllGather(own, told, size, COLL_UINT8, member->comm, member->stream) == COLL_SUCCESS;
+}
+
+/* To be freed; NULL: there is no memory, or the GPU failed. */
+static void *hear(struct coll_member *member, size_t size)
+{
+    void *all = calloc((size_t)member->ranks, size);
+    if (all != NULL && member->gpu->copy(all, member->share.told, size * (size_t)member->ranks, member->stream) &&
+        member->gpu->stream_wait(member->stream))
+        return all;
+    free(all);
+    return NULL;
+}
+
+static bool tell_good(struct coll_member *member)
+{
+    const uint64_t good = member->share.good;
+    return tell(member, &good, sizeof(good));
+}
+
+static bool all_are_good(struct coll_member *member)
+{
+    uint64_t *good = hear(member, sizeof(*good));
+    bool all = good != NULL;
+    for (int rank = 0; rank < member->ranks && all; rank++)
+        all = good[rank] == 1;
+    free(good);
+    return all;
+}
+
+/* ---- Who shares what --------------------------------------------------------------------------------------------- */
+
+bool share_tell_seen(struct coll_member *member)
+{
+    uint64_t sees = UINT64_C(1) << member->rank;
+    for (int rank = 0; rank < member->ranks; rank++)
+        sees |= (uint64_t)watch_sees(member, rank) << rank;
+    return tell(member, &sees, sizeof(sees));
+}
+
+bool share_divide(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    uint64_t *sees = hear(member, sizeof(*sees));
+    if (sees == NULL)
+        return false;
+    divide(&share->division, sees, member->ranks);
+    free(sees);
+    for (int rank = 0; rank < member->ranks; rank++)
+        share->apart |= !divide_near(&share->division, rank, 0);
+    const size_t size = rings_at(member) + rings_size(member);
+    share->good = share->division.leader[member->rank] != member->rank ||
+                  (segment_make(&share->segment, size, &share->card.segment) &&
+                   kinds_begin((struct kinds *)(void *)share->segment.memory));
+    share->good &= !share->apart || link_prepare(member, &share->card.greet);
+    return true;
 }
 
 bool share_tell(struct coll_member *member)
@@ -61,41 +116,80 @@ static bool reach(struct coll_member *member)
     return true;
 }
 
+/* ---- Reaching it ------------------------------------------------------------------------------------------------- */
+
+static struct greet_card *greet_cards(const struct share_card *cards, int ranks)
+{
+    struct greet_card *greet = calloc((size_t)ranks, sizeof(*greet));
+    for (int rank = 0; rank < ranks && greet != NULL; rank++)
+        greet[rank] = cards[rank].greet;
+    return greet;
+}
+
+static bool open_all(struct coll_member *member, const struct share_card *cards)
+{
+    struct share *share = &member->share;
+    const int leader = share->division.leader[member->rank];
+    const size_t size = rings_at(member) + rings_size(member);
+    if ((leader != member->rank && !segment_open(&share->segment, size, &cards[leader].segment)) || !reach(member))
+        return false;
+    if (!share->apart)
+        return true;
+    share->greet = greet_cards(cards, member->ranks);
+    return share->greet != NULL && link_connect(member, share->greet);
+}
+
 bool share_open(struct coll_member *member)
 {
     struct share *share = &member->share;
-    struct segment_card card;
-    if (!member->gpu->copy(&card, share->told, sizeof(card), member->stream) ||
-        !member->gpu->stream_wait(member->stream))
+    struct share_card *cards = hear(member, sizeof(*cards));
+    if (cards == NULL)
         return false;
-    const size_t size = rings_at(member) + rings_size(member);
-    share->good = (member->rank == 0 || segment_open(&share->segment, size, &card)) && reach(member);
+    share->good = share->good && open_all(member, cards);
+    free(cards);
     return true;
 }
 
 bool share_tell_opened(struct coll_member *member)
 {
-    const uint64_t good = member->share.good;
-    return tell(member, &good, sizeof(good));
+    return tell_good(member);
 }
 
+bool share_accept(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    const bool all = all_are_good(member);
+    segment_settle(&share->segment);
+    if (all && share->apart)
+        share->good = link_accept(member, share->greet);
+    return all;
+}
+
+bool share_tell_accepted(struct coll_member *member)
+{
+    return !member->share.apart || tell_good(member);
+}
+
+/* Once all have accepted, it is too late to stay raw. */
 bool share_settle(struct coll_member *member)
 {
-    const size_t ranks = (size_t)member->ranks;
-    uint64_t *opened = calloc(ranks, sizeof(*opened));
-    bool all = opened != NULL &&
-               member->gpu->copy(opened, member->share.told, ranks * sizeof(*opened), member->stream) &&
-               member->gpu->stream_wait(member->stream);
-    for (size_t rank = 0; rank < ranks && all; rank++)
-        all = opened[rank] == 1;
-    free(opened);
-    segment_settle(&member->share.segment);
-    return all;
+    struct share *share = &member->share;
+    if (!share->apart)
+        return true;
+    if (!all_are_good(member))
+        return false;
+    if (!link_await(member, &share->greet[member->rank]) || !link_begin(member)) {
+        member_fail(member, COLL_REMOTE_ERROR, "a rank on another host has gone");
+        member_give_up(member);
+    }
+    return true;
 }
 
 void share_end(struct coll_member *member)
 {
     struct share *share = &member->share;
+    link_end(member);
+    free(share->greet);
     if (share->pinned != NULL)
         member->gpu->unshare(share->pinned);
     member->gpu->release(share->told);

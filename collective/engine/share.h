@@ -1,34 +1,52 @@
-/* What the ranks of a communicator share when they are all on one host: kinds.h, and the rings of rings.h, which their
- * GPUs reach. */
+/* What the ranks of a communicator share on a host: kinds.h, and the rings of rings.h, which their GPUs reach. Those of
+ * one host have one memory, which the lowest of them makes (divide.h); between hosts there is a link (link.h). */
 #ifndef STRAIT_COLLECTIVE_ENGINE_SHARE_H
 #define STRAIT_COLLECTIVE_ENGINE_SHARE_H
 
 #include <stdbool.h>
 
+#include "collective/engine/divide.h"
+#include "collective/engine/greet.h"
 #include "collective/engine/kinds.h"
 #include "collective/engine/rings.h"
 #include "collective/engine/segment.h"
 
 struct coll_member;
 
+/* What a rank tells the others: what it made, when it leads, and how it is reached when they are on several hosts. */
+struct share_card {
+    struct segment_card segment;
+    struct greet_card greet;
+};
+
 struct share {
+    struct division division;
+    bool apart; /* they are on several hosts */
     struct segment segment;
-    struct segment_card card;  /* rank 0's own: what it made */
-    struct segment_card *told; /* in the GPU's memory: of all ranks, then of this one */
+    struct share_card card;  /* its own */
+    struct share_card *told; /* in the GPU's memory: of all ranks, then of this one */
     struct kinds *kinds;
     void *pinned; /* the part with the rings */
     struct ring_set rings;
-    bool good;
+    struct link *link;        /* NULL: they are on one host */
+    struct greet_card *greet; /* by rank; likewise */
+    bool good;                /* so far */
 };
 
 /* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
 bool share_prepare(struct coll_member *member);
-/* All ranks, one after the other, on their GPUs; the first and the third in a group of the caller's. False: the GPU or
- * NCCL failed; of the last one, also that a rank cannot reach the memory. */
+
+/* All ranks, one after the other, on their GPUs; each `tell` in a group of the caller's. False: the GPU or NCCL failed;
+ * of `accept` and `settle` also that a rank cannot reach the memory or another rank: all find that alike. */
+bool share_tell_seen(struct coll_member *member);
+bool share_divide(struct coll_member *member);
 bool share_tell(struct coll_member *member);
 bool share_open(struct coll_member *member);
 bool share_tell_opened(struct coll_member *member);
+bool share_accept(struct coll_member *member);
+bool share_tell_accepted(struct coll_member *member);
 bool share_settle(struct coll_member *member);
+
 /* On the member's GPU, when nothing of ours runs on it. */
 void share_end(struct coll_member *member);
 

@@ -23,6 +23,7 @@ struct watch {
     struct {
         int file; /* of life_find, or -1 */
         int32_t process;
+        bool seen;
     } ranks[];
 };
 
@@ -151,6 +152,7 @@ bool watch_prepare(struct coll_member *member)
     for (size_t i = 0; i < ranks; i++)
         watch->ranks[i].file = -1;
     (void)life_begin(&watch->own, &watch->card);
+    watch->card.host = member->gpu->host();
     watch->told = member->gpu->allocate(sizeof(watch->card) * (ranks + 1), false);
     return watch->told != NULL;
 }
@@ -166,12 +168,21 @@ bool watch_tell(struct coll_member *member)
 
 static void follow(struct watch *watch, int rank, const struct life_card *card)
 {
+    if (card->host != watch->card.host)
+        return;
+    watch->ranks[rank].seen = true;
     if (life_is_own(card)) {
         watch->here++;
         return;
     }
     watch->ranks[rank].file = life_find(&watch->own, card);
+    watch->ranks[rank].seen = watch->ranks[rank].file >= 0;
     watch->ranks[rank].process = card->process;
+}
+
+bool watch_sees(const struct coll_member *member, int rank)
+{
+    return member->watch->ranks[rank].seen;
 }
 
 static int watched(const struct watch *watch)

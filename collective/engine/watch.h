@@ -14,6 +14,8 @@ bool watch_prepare(struct coll_member *member);
 /* On its GPU, in a group of the caller's and then after it, all ranks. False: the GPU or NCCL failed. */
 bool watch_tell(struct coll_member *member);
 bool watch_begin(struct coll_member *member);
+/* It is one of this process, or one whose process can be looked at: it is on this host. */
+bool watch_sees(const struct coll_member *member, int rank);
 /* How many of the others are watched, as text. */
 void watch_describe(const struct coll_member *member, char *text, size_t size);
 /* This rank asks for nothing any more: the end of its process is none of the others' business, nor theirs of it. */

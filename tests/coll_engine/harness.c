@@ -57,11 +57,21 @@ void ranks_meet(void)
     (void)pthread_barrier_wait(&barrier);
 }
 
+/* STRAIT_TEST_HOSTS=N: so many neighbours are on one host, and others on others. */
+static void set_hosts(int ranks)
+{
+    const char *told = getenv("STRAIT_TEST_HOSTS");
+    const int neighbours = told != NULL ? atoi(told) : 0;
+    for (int i = 0; i < ranks && neighbours > 0; i++)
+        fake_gpu.hosts[i] = 1 + (uint32_t)(i / neighbours);
+}
+
 static void start_all(int ranks, void *(*run)(void *), void (*body)(struct rank *), void *argument)
 {
     struct start starts[RANKS_MAX];
     pthread_t threads[RANKS_MAX];
     coll_id id;
+    set_hosts(ranks);
     require_ok(ncclGetUniqueId(&id));
     require(pthread_barrier_init(&barrier, NULL, (unsigned)ranks) == 0);
     for (int i = 0; i < ranks; i++) {

@@ -44,8 +44,9 @@ struct fake_gpu_control {
     /* How long what NCCL moves takes, in the time that events tell: of a device, nanoseconds and femtoseconds a byte.
      */
     _Atomic uint32_t link_ns[FAKE_DEVICES], link_fs[FAKE_DEVICES];
-    _Atomic uint32_t push_fs; /* what ranks push themselves, femtoseconds a byte */
-    _Atomic uint32_t apart;   /* bits: devices that do not reach each other's memory */
+    _Atomic uint32_t push_fs;             /* what ranks push themselves, femtoseconds a byte */
+    _Atomic uint32_t hosts[FAKE_DEVICES]; /* which one each device is in, as NCCL_HOSTID may say */
+    _Atomic uint32_t apart;               /* bits: devices that do not reach each other's memory */
     /* The n-th piece that is pushed to another rank from now on arrives with the byte at spoil_at inverted; 0: none. */
     _Atomic int32_t spoil;
     _Atomic uint32_t spoil_at;

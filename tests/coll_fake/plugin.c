@@ -58,6 +58,11 @@ static const char *trouble(void)
     return (fake_gpu.troubled >> fake_device() & 1) != 0 ? "this GPU is not to be counted on" : NULL;
 }
 
+static uint64_t host(void)
+{
+    return fake_gpu.hosts[fake_device()];
+}
+
 static bool prepare(void)
 {
     return true;
@@ -333,6 +338,7 @@ static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
                                              .turn = turn};
 
 static const struct gpu_ops ops = {.trouble = trouble,
+                                   .host = host,
                                    .codec = codec,
                                    .prepare = prepare,
                                    .enter = enter,

@@ -334,6 +334,7 @@ static pid_t start_rank(const struct scene *scene, int number, bool told, const 
         return pid;
     struct rank rank = {.number = number, .control = control[number], .told = told};
     close(control[!number]);
+    tell_host(number);
     int status = run_rank(&rank, scene, library);
     fflush(stdout);
     _exit(status); /* what NCCL and CUDA would do at exit is not looked at here */

@@ -17,6 +17,8 @@
 #             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300; OPS and WAYS: bench/nccl_tests.sh)
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
 #             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
+#             hosts        ranks on hosts of their own, as NCCL is told, so that all goes by TCP: what does not fit, a rank
+#                          that is killed, and NCCL beside compress and auto on real tensors (HOSTS_DATA), in 120 s
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #   GPUS    so many: all that there are, at most 4
 #   RINGS   scenes of gpu_collective_rings: all
@@ -61,7 +63,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | bench) ;;
+    rings | kill | overflow | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | hosts | bench) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -207,7 +209,33 @@ PYTHON
     return $code
 }
 }
-export -f join_time join_scenes rings_scenes kill_as kill_scenes overflow_scenes random_rows
+
+# hosts_bench WAY SECONDS
+hosts_bench() {
+    bin/strait bench collective --timeout "$2" --library "$coll" --nccl "$nccl" --gpus 2 --links socket ${inputs:-} \
+        --data "${HOSTS_DATA:-weights,gradients}" --types bf16 --ops all_gather,all_to_all,reduce_scatter --size "${HOSTS_SIZES:-64M,256M}" \
+        --repeats 3 --warmups 3 --iterations 2 --env STRAIT_COLL="$1" --env NCCL_HOSTID=host%r --save "$out/hosts-$1.json"
+}
+
+hosts_scenes() {
+    local code=0
+    export STRAIT_TEST_HOSTS=1 STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 NCCL_NET=Socket
+    echo "what does not fit"
+    env STRAIT_COLL=compress timeout 40 bin/gpu_collective_overflow --ranks=2 "$coll" 2>"$out/hosts-overflow.err" || code=$?
+    [ $code -ne 77 ] || return 77
+    timeout 40 bin/gpu_collective_rings "$coll" ${RINGS:-} 2>"$out/hosts-rings.err" || code=1
+    kill_as hosts compress --told "$coll" ${KILL:-waiting repair all_gather} || code=1
+    cat "$out/kill-hosts.log"
+    grep -ohE '[0-9]+ ranks on other hosts by TCP|stays raw.*|on another host,.*' "$out"/hosts-*.err "$out/kill-hosts.err" | sort | uniq -c
+    grep -qh 'ranks on other hosts by TCP' "$out/hosts-overflow.err" || { echo "not by TCP"; code=1; }
+    unset STRAIT_TEST_HOSTS STRAIT_COLL_PRINT
+    for way in compress auto; do
+        echo "STRAIT_COLL=$way"
+        hosts_bench $way 40 || code=1
+    done
+    return $code
+}
+export -f join_time join_scenes rings_scenes kill_as kill_scenes overflow_scenes random_rows hosts_bench hosts_scenes
 export out coll nccl gpus KILL RINGS
 
 unpack() {
@@ -246,7 +274,7 @@ tests "${NCCLTESTS_SECONDS:-300}" nccltests MATRIX=full
 tests 120 gaussian "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small OPS="all_gather alltoall sendrecv" \
     ROUNDS="${ROUNDS:-3}"
 case " $steps " in
-*" bench "*)
+*" bench "* | *" hosts "*)
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     unpack "$scratch" || failed=1
@@ -254,6 +282,7 @@ case " $steps " in
     for file in "$scratch"/*.safetensors; do
         [ -f "$file" ] && inputs+=(--input "$file")
     done
+    step hosts 150 env "$programs" "inputs=${inputs[*]}" bash -c hosts_scenes
     # shellcheck disable=SC2086
     step bench "${BENCH_SECONDS:=90}" env "$programs" bin/strait bench collective --timeout "$((BENCH_SECONDS - 10))" --library "$coll" --nccl "$nccl" \
         --save "$out/collective.json" "${inputs[@]}" ${BENCH:-}

@@ -420,6 +420,7 @@ static pid_t start_process(const struct scene *scene, int number, const int cont
     if (pid > 0)
         return pid;
     alarm(only_threads ? 0 : SECONDS_MAX);
+    tell_host(number);
     open_library(library);
     if (threads)
         play_threads(scene, control);

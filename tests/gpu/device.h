@@ -2,6 +2,8 @@
 #ifndef STRAIT_TESTS_GPU_DEVICE_H
 #define STRAIT_TESTS_GPU_DEVICE_H
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +34,17 @@ static inline int count_devices(void)
     }
     require(waitpid(pid, &status, 0) == pid);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+/* In a process that is this rank alone, before NCCL is opened: with STRAIT_TEST_HOSTS=1 each is on a host of its own,
+ * as far as NCCL and libstrait-coll are told. */
+static inline void tell_host(int rank)
+{
+    char host[32];
+    const char *apart = getenv("STRAIT_TEST_HOSTS");
+    snprintf(host, sizeof(host), "host %d", rank);
+    if (apart != NULL && atoi(apart) == 1)
+        require(setenv("NCCL_HOSTID", host, 1) == 0);
 }
 
 /* Is this scene among those that were asked for: all, when none is named? */

@@ -1,0 +1,47 @@
+/* What ranks on different hosts say to each other on a connection: frames of a head of 32 bytes, little-endian, and for
+ * one kind of them a slot's values. Foreign bytes: what is not in order ends the connection. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_FRAME_H
+#define STRAIT_COLLECTIVE_ENGINE_FRAME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "internal/bytes.h"
+
+enum { FRAME_BYTES = 32 };
+
+enum frame_type {
+    FRAME_SLOT = 1, /* number of a slot; `small` bytes of values follow */
+    FRAME_TAKEN,    /* number + 1 of what was taken out of its slot */
+    FRAME_RECORD,   /* number, first slot; small: of pairs */
+    FRAME_ASK,      /* small: a kind, of which a step is wanted (agree.h) */
+    FRAME_PROMISE,  /* small: a kind; no operation from this one on is begun before the step comes */
+    FRAME_STEP,     /* small: a kind; from, until, level */
+    FRAME_LEAVE,    /* that this connection ends is no failure from now on */
+    FRAME_TYPES
+};
+
+struct frame {
+    uint32_t type, small;
+    uint64_t a, b, c;
+};
+
+static inline void frame_put(uint8_t *bytes, const struct frame *frame)
+{
+    store_le32(bytes, frame->type);
+    store_le32(bytes + 4, frame->small);
+    store_le64(bytes + 8, frame->a);
+    store_le64(bytes + 16, frame->b);
+    store_le64(bytes + 24, frame->c);
+}
+
+static inline struct frame frame_get(const uint8_t *bytes)
+{
+    return (struct frame){.type = load_le32(bytes),
+                          .small = load_le32(bytes + 4),
+                          .a = load_le64(bytes + 8),
+                          .b = load_le64(bytes + 16),
+                          .c = load_le64(bytes + 24)};
+}
+
+#endif

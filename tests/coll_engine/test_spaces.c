@@ -1,0 +1,130 @@
+/* Two hosts with a network of their own each, and a cable between them: network namespaces of threads, which end with
+ * them. Two ranks are on each. Needs root; else it is skipped. */
+#include <fcntl.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tests/coll_engine/harness.h"
+
+enum { RANKS = 4, HOSTS = 2, COUNT_OF = 1 << 20, TURNS = 3, SKIPPED = 77 };
+
+static pid_t threads[HOSTS]; /* of the first rank of each host, whose network it is */
+
+__attribute__((format(printf, 1, 2))) static void command(const char *format, ...)
+{
+    char text[256];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    require(system(text) == 0);
+}
+
+static void enter(pid_t thread)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/self/task/%d/ns/net", thread);
+    const int space = open(path, O_RDONLY | O_CLOEXEC);
+    require(space >= 0 && setns(space, CLONE_NEWNET) == 0);
+    close(space);
+}
+
+static void plug_in(const struct rank *rank)
+{
+    const int host = rank->rank / HOSTS;
+    const bool first = rank->rank % HOSTS == 0;
+    if (first) {
+        require(unshare(CLONE_NEWNET) == 0);
+        threads[host] = (pid_t)syscall(SYS_gettid);
+    }
+    ranks_meet();
+    if (rank->rank == 0)
+        command("ip link add name cable type veth peer name cable netns %d", threads[1]);
+    ranks_meet();
+    if (first)
+        command("ip link set lo up && ip addr add 10.77.0.%d/24 dev cable && ip link set cable up", host + 1);
+    else
+        enter(threads[host]);
+    ranks_meet();
+}
+
+static void gather(struct rank *rank, unsigned turn)
+{
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, (size_t)RANKS * COUNT_OF, 0);
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NOISE, 10 * turn + (unsigned)rank->rank);
+    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    for (unsigned from = 0; from < RANKS; from++)
+        require(values_are(all + (size_t)from * COUNT_OF * 2, COLL_BF16, COUNT_OF, VALUES_NOISE, 10 * turn + from));
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+static void work(struct rank *rank)
+{
+    plug_in(rank);
+    rank_begin(rank, *(coll_id *)rank->argument);
+    for (unsigned turn = 0; turn < TURNS; turn++)
+        gather(rank, turn);
+    require(told_of(rank->comm, "all_gather", "bf16").compressed >= 2);
+    rank_end(rank);
+}
+
+static void begin(coll_id *id)
+{
+    setenv("STRAIT_COLL", "compress", 1);
+    setenv("STRAIT_TEST_HOSTS", "2", 1);
+    unsetenv("NCCL_SOCKET_IFNAME");
+    require_ok(ncclGetUniqueId(id));
+}
+
+START_TEST(values_go_by_the_cable)
+{
+    coll_id id;
+    begin(&id);
+    ranks_start(RANKS, work, &id);
+    require(fake_gpu.made == 0 && fake_gpu.taken > 0);
+}
+END_TEST
+
+/* Nobody says anything any more, so it takes as long as a host may be silent. */
+static void lose_the_cable(struct rank *rank)
+{
+    plug_in(rank);
+    rank_begin(rank, *(coll_id *)rank->argument);
+    gather(rank, 0);
+    ranks_meet();
+    if (rank->rank == 0)
+        command("ip link set cable down");
+    for (long began = now_ms(); error_of(rank->comm) == COLL_SUCCESS; usleep(10000))
+        require(now_ms() - began < 60000);
+    require(error_of(rank->comm) == COLL_REMOTE_ERROR);
+    ranks_meet();
+    require_ok(ncclCommAbort(rank->comm));
+    fake_stream_end(rank->stream);
+}
+
+START_TEST(a_host_that_is_silent_is_given_up)
+{
+    coll_id id;
+    begin(&id);
+    ranks_start(RANKS, lose_the_cable, &id);
+    require(fake_gpu.made == 0);
+}
+END_TEST
+
+int main(void)
+{
+    if (system("unshare -n ip link add name cable type veth peer name other >/dev/null 2>&1") != 0) {
+        printf("skipped: networks cannot be made here: that needs root, unshare and ip\n");
+        return SKIPPED;
+    }
+    TCase *tests = tcase_create("spaces");
+    tcase_set_timeout(tests, 90);
+    tcase_add_test(tests, values_go_by_the_cable);
+    tcase_add_test(tests, a_host_that_is_silent_is_given_up);
+    return suite_run("spaces", tests);
+}

@@ -1,0 +1,254 @@
+/* Ranks on different hosts, as processes of this one: what is carried between their rings, and how the end of one is
+ * seen. */
+#include <check.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "collective/engine/link.h"
+#include "collective/engine/member.h"
+#include "tests/support.h"
+
+enum { RANKS = 3, SLOTS_ALL = 200 };
+
+struct common {
+    pthread_barrier_t barrier;
+    struct greet_card cards[RANKS];
+};
+
+static void say(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vfprintf(stderr, format, list);
+    fputc('\n', stderr);
+    va_end(list);
+}
+
+static struct common *common_make(void)
+{
+    struct common *common = mmap(NULL, sizeof(*common), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_barrierattr_t attributes;
+    require(common != MAP_FAILED && pthread_barrierattr_init(&attributes) == 0);
+    require(pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0);
+    require(pthread_barrier_init(&common->barrier, &attributes, RANKS) == 0);
+    return common;
+}
+
+static struct coll_member *member_make(int rank)
+{
+    struct coll_member *member = calloc(1, sizeof(*member));
+    const size_t flags = ring_flags_size(RANKS);
+    require(member != NULL);
+    member->rank = rank;
+    member->ranks = RANKS;
+    member->host.say = say;
+    pthread_mutex_init(&member->lock, NULL);
+    member->mail = calloc(1, sizeof(*member->mail));
+    for (int i = 0; i < RANKS; i++)
+        member->share.division.leader[i] = (uint8_t)i;
+    member->share.apart = true;
+    member->share.kinds = calloc(1, kinds_size(RANKS));
+    member->share.pinned = calloc(1, flags + ring_slots_size(RANKS));
+    require(member->mail != NULL && member->share.kinds != NULL && member->share.pinned != NULL);
+    require(kinds_begin(member->share.kinds));
+    member->share.rings = (struct ring_set){.flags = member->share.pinned,
+                                            .slots = (uint8_t *)member->share.pinned + flags,
+                                            .rank = (uint32_t)rank,
+                                            .ranks = RANKS,
+                                            .slot_bytes = ring_slot_bytes(RANKS)};
+    return member;
+}
+
+static void join(struct coll_member *member, struct common *common)
+{
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    require(link_prepare(member, &common->cards[member->rank]));
+    pthread_barrier_wait(&common->barrier);
+    require(link_connect(member, common->cards));
+    pthread_barrier_wait(&common->barrier);
+    require(link_accept(member, common->cards));
+    require(link_await(member, &common->cards[member->rank]) && link_begin(member));
+}
+
+static void part(struct coll_member *member)
+{
+    link_leave(member);
+    link_end(member);
+    free(member->share.pinned);
+    free(member->share.kinds);
+    free(member->mail);
+    pthread_mutex_destroy(&member->lock);
+    free(member);
+}
+
+/* Numbers that are not all used, and any lengths. */
+static uint64_t number_at(unsigned i)
+{
+    return 3 * (uint64_t)i + i / 7;
+}
+
+static uint32_t bytes_at(unsigned i, uint32_t most)
+{
+    return i % 5 == 0 ? most : 2 + 2 * (i * 7919 % (most / 2));
+}
+
+static uint8_t value_at(unsigned i, int from, int to)
+{
+    return (uint8_t)(i * 31 + (unsigned)from * 7 + (unsigned)to);
+}
+
+struct end {
+    struct ring_flags *flags;
+    uint8_t *slots;
+    unsigned next;
+    uint64_t moved[RING_SLOTS];
+};
+
+static struct end end_of(const struct coll_member *member, int from, int to)
+{
+    const struct ring_set *rings = &member->share.rings;
+    const uint32_t ring = ring_number(rings, (uint32_t)from, (uint32_t)to);
+    return (struct end){.flags = rings->flags + ring,
+                        .slots = rings->slots + (size_t)ring * RING_SLOTS * rings->slot_bytes};
+}
+
+static bool offer(struct end *end, const struct coll_member *member, int to)
+{
+    const uint32_t most = member->share.rings.slot_bytes;
+    const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
+    if (end->next == SLOTS_ALL ||
+        __atomic_load_n(&end->flags->taken[slot].number, __ATOMIC_ACQUIRE) != end->moved[slot])
+        return false;
+    memset(end->slots + slot * most, value_at(end->next, member->rank, to), bytes_at(end->next, most));
+    end->flags->full[slot].bytes = bytes_at(end->next, most);
+    __atomic_store_n(&end->flags->full[slot].number, number + 1, __ATOMIC_RELEASE);
+    end->moved[slot] = number + 1;
+    end->next++;
+    return true;
+}
+
+static bool take(struct end *end, const struct coll_member *member, int from)
+{
+    const uint32_t most = member->share.rings.slot_bytes;
+    const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
+    if (end->next == SLOTS_ALL || __atomic_load_n(&end->flags->full[slot].number, __ATOMIC_ACQUIRE) != number + 1)
+        return false;
+    require(end->flags->full[slot].bytes == bytes_at(end->next, most));
+    for (uint32_t i = 0; i < bytes_at(end->next, most); i++)
+        require(end->slots[slot * most + i] == value_at(end->next, from, member->rank));
+    __atomic_store_n(&end->flags->taken[slot].number, number + 1, __ATOMIC_RELEASE);
+    end->next++;
+    return true;
+}
+
+/* All ranks with all others, until all has come. */
+static void move_slots(struct coll_member *member)
+{
+    struct end out[RANKS], in[RANKS];
+    for (int peer = 0; peer < RANKS; peer++)
+        if (peer != member->rank) {
+            out[peer] = end_of(member, member->rank, peer);
+            in[peer] = end_of(member, peer, member->rank);
+        }
+    for (unsigned left = 2 * (RANKS - 1) * SLOTS_ALL, moved = 1; left > 0; left -= moved) {
+        if (moved == 0)
+            usleep(50);
+        moved = 0;
+        for (int peer = 0; peer < RANKS; peer++)
+            if (peer != member->rank)
+                moved += (unsigned)offer(&out[peer], member, peer) + (unsigned)take(&in[peer], member, peer);
+    }
+}
+
+static int exit_of(pid_t pid)
+{
+    int status;
+    require(waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+static void be_host(struct common *common, int rank)
+{
+    struct coll_member *member = member_make(rank);
+    join(member, common);
+    move_slots(member);
+    require(member->failed == COLL_SUCCESS);
+    part(member);
+    _exit(0);
+}
+
+START_TEST(slots_go_from_host_to_host)
+{
+    struct common *common = common_make();
+    pid_t pids[RANKS];
+    for (int rank = 0; rank < RANKS; rank++)
+        if ((pids[rank] = fork()) == 0)
+            be_host(common, rank);
+    for (int rank = 0; rank < RANKS; rank++)
+        ck_assert_int_eq(exit_of(pids[rank]), 0);
+}
+END_TEST
+
+/* Rank 1 ends in one way or another; a child that it has forked goes on. */
+enum { KILLED, LEFT, ENDS };
+
+static void end_in_a_way(struct coll_member *member, int way)
+{
+    if (way == KILLED && fork() == 0) {
+        sleep(20);
+        _exit(0);
+    }
+    if (way == LEFT)
+        part(member);
+    raise(SIGKILL);
+}
+
+static void see_end(struct common *common, int rank, int way)
+{
+    struct coll_member *member = member_make(rank);
+    join(member, common);
+    pthread_barrier_wait(&common->barrier);
+    if (rank == 1)
+        end_in_a_way(member, way);
+    for (int i = 0; i < 5000 && __atomic_load_n(&member->mail->abort, __ATOMIC_ACQUIRE) == 0; i++)
+        usleep(way == KILLED ? 1000 : 100);
+    pthread_mutex_lock(&member->lock);
+    const int failed = member->failed;
+    pthread_mutex_unlock(&member->lock);
+    require(failed == (way == KILLED ? COLL_REMOTE_ERROR : COLL_SUCCESS));
+    part(member);
+    _exit(0);
+}
+
+START_TEST(the_end_of_a_process_is_seen)
+{
+    struct common *common = common_make();
+    pid_t pids[RANKS];
+    for (int rank = 0; rank < RANKS; rank++)
+        if ((pids[rank] = fork()) == 0)
+            see_end(common, rank, _i);
+    ck_assert_int_eq(exit_of(pids[1]), 256 + SIGKILL);
+    ck_assert_int_eq(exit_of(pids[0]), 0);
+    ck_assert_int_eq(exit_of(pids[2]), 0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("coll_link");
+    TCase *tests = tcase_create("link");
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, slots_go_from_host_to_host);
+    tcase_add_loop_test(tests, the_end_of_a_process_is_seen, 0, ENDS);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
