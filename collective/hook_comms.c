@@ -40,7 +40,9 @@ static bool settle(struct coll_pending made, coll_result result, struct coll_joi
 static void settle_all(coll_result result)
 {
     struct coll_pending made;
-    const size_t most = coll_pending_count() > 0 ? coll_pending_count() : 1;
+    const size_t most = coll_pending_count();
+    if (most == 0) /* of most groups */
+        return;
     struct coll_joining *joinings = calloc(most, sizeof(*joinings));
     struct coll_key *keys = calloc(most, sizeof(*keys));
     unsigned count = 0;

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "collective/engine/link.h"
 #include "collective/engine/peer.h"
@@ -40,30 +39,6 @@ struct coll_candidate {
 };
 
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */
-
-static void destroy(struct coll_member *member)
-{
-    const struct gpu_ops *gpu = member->gpu;
-    int before;
-    if (gpu->enter(member->device, &before)) {
-        measure_end(member);
-        watch_end(member);
-        staging_end(&member->stagings, gpu);
-        peer_end(member);
-        share_end(member);
-        gpu->release(member->ends);
-        gpu->release(member->tallies);
-        gpu->release_pinned(member->mail);
-        if (member->last != NULL)
-            gpu->event_end(member->last);
-        if (member->stream != NULL)
-            gpu->stream_end(member->stream);
-        gpu->leave(before);
-    }
-    pthread_mutex_destroy(&member->lock);
-    free(member->issued);
-    free(member);
-}
 
 static bool make_own(struct coll_member *member)
 {
@@ -362,7 +337,7 @@ static void finish(struct joining *joining)
         if (what->why[0] == '\0')
             snprintf(what->why, sizeof(what->why), "the ranks could not agree");
         if (member != NULL)
-            destroy(member);
+            member_destroy(member);
         return;
     }
     what->member = member;
@@ -422,59 +397,4 @@ void members_join(const struct coll_engine_host *host, struct coll_joining *join
     for (unsigned i = 0; i < count; i++)
         finish(&all[i]);
     free(all);
-}
-
-/* ---- The end ----------------------------------------------------------------------------------------------------- */
-
-void member_abort(struct coll_member *member)
-{
-    member->aborted = true;
-    member_give_up(member);
-}
-
-static bool is_over(const struct coll_member *member)
-{
-    return member->gpu->event_over(member->last) && peer_over(member);
-}
-
-/* What was asked for may still run. After an abort it ends soon, but for what stands behind something else on its
- * stream, for which nobody may be made to wait. */
-static bool drain(struct coll_member *member)
-{
-    enum { LOOK_NS = 100 * 1000, LOOKS_MAX = 10000 };
-    int before;
-    bool over = false;
-    if (!member->gpu->enter(member->device, &before))
-        return true;
-    for (int i = 0; !over && (!member->aborted || i < LOOKS_MAX); i++) {
-        if (i > 0)
-            nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        over = is_over(member);
-    }
-    member->gpu->leave(before);
-    return over;
-}
-
-/* Its memory is still in use, and to free any would wait for that. */
-static void keep(struct coll_member *member)
-{
-    static struct coll_member *kept;
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    member->host.say("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
-                     (void *)member->comm, member->rank, member->ranks);
-    pthread_mutex_lock(&lock);
-    member->next = kept;
-    kept = member;
-    pthread_mutex_unlock(&lock);
-}
-
-void member_leave(struct coll_member *member)
-{
-    const bool over = drain(member);
-    link_leave(member);
-    watch_leave(member);
-    if (over)
-        destroy(member);
-    else
-        keep(member);
 }
