@@ -12,6 +12,8 @@
  *                      faster
  *   STRAIT_COLL_PEER   how they do it, for measuring (engine/peer_plan.h)
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
+ *   STRAIT_COLL_WAIT   seconds that ranks wait for the others of a new communicator to say that they compress: 5
+ *   STRAIT_COLL_MEET   host (the default): where they say it is the host's memory, nccl: they vote by NCCL
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
 #define STRAIT_COLLECTIVE_SETTINGS_H
@@ -28,7 +30,8 @@ struct coll_pieces {
 };
 
 struct coll_settings {
-    bool off, raw, forced, ring, pairs, parts, print;
+    bool off, raw, forced, ring, pairs, parts, print, by_nccl;
+    unsigned wait_ms;
     struct coll_pieces pieces;
     enum coll_wire wire;
     const char *peer;    /* tuning of that wire; NULL: as it is */

@@ -32,8 +32,11 @@ struct fake_gpu_control {
     /* The n-th thing that a communicator's engine makes from now on (memory, events, streams) cannot be made; 0: all
      * can. Of that device, or of all when < 0. */
     _Atomic int32_t fail_making, fail_device;
+    _Atomic uint32_t full; /* bits: devices whose memory has no room */
     /* The n-th piece of work that it asks for from now on cannot be asked for. */
     _Atomic int32_t fail_work;
+    /* Bits: devices that are asked for work whose caller is kept until the bit is cleared; how many are kept. */
+    _Atomic uint32_t halt, halted;
     _Atomic uint32_t no_codec; /* bits: devices that have none */
     _Atomic uint32_t hurry;    /* patience is so many times shorter; 0: as it is */
     _Atomic uint32_t lost;     /* bits: devices that neither offer nor take what did not fit */
@@ -70,6 +73,17 @@ struct fake_nccl_control {
     _Atomic int32_t stand_in;
     uint32_t stand_in_size;
     uint8_t stand_in_bytes[64];
+    /* That rank + 1 comes back so much later from having its communicator made; 0: none. */
+    _Atomic int32_t slow;
+    _Atomic uint32_t slow_ms;
+};
+
+/* What ncclConfig_t begins with. blocks 0: calls may come back before they are done, and are done while
+ * ncclCommGetAsyncError is asked. */
+struct fake_config {
+    size_t size;
+    unsigned magic, version;
+    int blocks;
 };
 
 #pragma GCC visibility push(default)
