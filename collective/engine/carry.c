@@ -244,8 +244,12 @@ static bool hear(struct carry *carry, const struct frame *frame)
     case FRAME_LEAVE:
         carry->left = true;
         return true;
+    case FRAME_ASK:
+    case FRAME_PROMISE:
+    case FRAME_STEP:
+        return carry->hear(carry->hearer, carry->peer, frame);
     default:
-        return frame->type < FRAME_TYPES && carry->hear(carry->hearer, carry->peer, frame);
+        return false;
     }
 }
 

@@ -51,7 +51,8 @@ static bool make_own(struct coll_member *member)
     member->tallies = gpu->allocate(keys * sizeof(*member->tallies), true);
     member->last = gpu->event_make(false);
     return member->issued != NULL && member->mail != NULL && member->ends != NULL && member->tallies != NULL &&
-           member->last != NULL && gpu->event_record(member->last, member->stream);
+           member->last != NULL && gpu->event_record(member->last, member->stream) &&
+           staging_get(&member->stagings, gpu, member->stream) != NULL;
 }
 
 /* For whichever of the two is told. */
@@ -339,6 +340,8 @@ static void finish(struct joining *joining)
     if (member != NULL && member->gpu->enter(member->device, &before)) {
         member->gpu->release(joining->told);
         measure_end(member);
+        if (joining->able && member->peer != NULL)
+            (void)peer_lane_of(member, member->stream); /* if it cannot be had, the first call tries again */
         member->gpu->leave(before);
     }
     if (!joining->able) {
@@ -354,8 +357,9 @@ static void finish(struct joining *joining)
     watch_describe(member, watched, sizeof(watched));
     peer_describe(member, peer, sizeof(peer));
     snprintf(what->why, sizeof(what->why),
-             "%.1f us and %.2f GB/s to each other rank, %.2f GB/s of what does not fit, %s%s%s", member->cost.start * 1e6,
-             rate_of(member->cost.per_byte), rate_of(member->cost.repair), linked, watched, peer);
+             "%.1f us and %.2f GB/s to each other rank, %.2f GB/s of what does not fit, %s%s%s",
+             member->cost.start * 1e6, rate_of(member->cost.per_byte), rate_of(member->cost.repair), linked, watched,
+             peer);
 }
 
 void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,

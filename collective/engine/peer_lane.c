@@ -1,5 +1,6 @@
-/* Streams of operations: one set for all that is called straight, one for each graph that is being captured; when a
- * capture has ended, its set serves the next one. */
+/* Streams of operations: one set for all that is called straight, made when a communicator is joined as that of
+ * collective/engine/staging.h is, one for each graph that is being captured; when a capture has ended, its set serves
+ * the next one. */
 #include <stdlib.h>
 
 #include "collective/engine/peer.h"

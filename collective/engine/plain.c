@@ -41,8 +41,7 @@ static bool exchange(const struct coll_step *step, enum exchange_kind kind, coll
 
 bool plain_fork(const struct coll_step *step)
 {
-    const struct gpu_ops *gpu = step->member->gpu;
-    return staging_side(step->staging, gpu) && gpu->event_record(step->staging->fork, step->call.stream);
+    return step->member->gpu->event_record(step->staging->fork, step->call.stream);
 }
 
 bool plain_beside(const struct coll_step *step)

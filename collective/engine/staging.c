@@ -31,8 +31,12 @@ static struct coll_staging *make(const struct gpu_ops *gpu, uint64_t capture)
     if (made == NULL)
         return NULL;
     made->capture = capture;
-    made->last = gpu->event_make(false);
-    if (made->last != NULL)
+    made->side = gpu->stream_make();
+    gpu_event *const events[] = {&made->last, &made->fork, &made->join, &made->turn};
+    bool good = made->side != NULL;
+    for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]) && good; i++)
+        good = (*events[i] = gpu->event_make(false)) != NULL;
+    if (good)
         return made;
     destroy(made, gpu);
     return NULL;
@@ -50,19 +54,6 @@ struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops
     made->next = list->first;
     __atomic_store_n(&list->first, made, __ATOMIC_RELEASE);
     return made;
-}
-
-bool staging_side(struct coll_staging *staging, const struct gpu_ops *gpu)
-{
-    if (staging->side == NULL)
-        staging->side = gpu->stream_make();
-    if (staging->fork == NULL)
-        staging->fork = gpu->event_make(false);
-    if (staging->join == NULL)
-        staging->join = gpu->event_make(false);
-    if (staging->turn == NULL)
-        staging->turn = gpu->event_make(false);
-    return staging->side != NULL && staging->fork != NULL && staging->join != NULL && staging->turn != NULL;
 }
 
 /* By powers of two, so what was outgrown is no more than what there is. */

@@ -36,11 +36,9 @@ struct staging_list {
     struct coll_staging *first; /* a reader without the lock sees whole ones: members are only put in front */
 };
 
-/* That of the stream; NULL: no memory. */
+/* That of the stream; NULL: no memory. What is called straight has its own from the start: the driver may hold up who
+ * makes a stream while another thread waits for a GPU, which may be waiting for this very rank. */
 struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops *gpu, coll_stream stream);
-
-/* Makes what is beside its stream, once. False: no memory. */
-bool staging_side(struct coll_staging *staging, const struct gpu_ops *gpu);
 
 /* Makes it as large as `reserved`: in the GPU's memory, or when that has no room in the host's, which is slow. False:
  * no memory at all. */

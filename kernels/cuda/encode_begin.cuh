@@ -129,8 +129,8 @@ DEVICE uint32_t end_chunk(const LAUNCH &launch, encode_shared &shared, begin_sta
 }
 
 // Who draws a ticket keeps all later blocks waiting for their places. So the next one is drawn when the block before it
-// has arrived: what it takes to look it up then passes while that one is coded. Over a link blocks leave far more slowly
-// than they are coded, so there it waits for what they will be written to besides.
+// has arrived: what it takes to look it up then passes while that one is coded. Over a link blocks leave far more
+// slowly than they are coded, so there it waits for what they will be written to besides.
 template <class LAUNCH>
 DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_t turn, uint32_t lane)
 {

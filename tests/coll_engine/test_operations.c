@@ -293,6 +293,16 @@ END_TEST
 /* ---- In pieces, and with heads and tails that are left as they are ------------------------------------------------
  */
 
+static void (*in_pieces)(struct rank *);
+
+/* Another thread of the process may wait for a GPU meanwhile, and hold up who makes a stream. */
+static void make_no_streams(struct rank *rank)
+{
+    ranks_meet();
+    fake_gpu.no_streams = true;
+    in_pieces(rank);
+}
+
 START_TEST(pieces_make_the_same)
 {
     static void (*const bodies[])(struct rank *) = {gather, exchange, scatter_sums, sum_all};
@@ -301,7 +311,8 @@ START_TEST(pieces_make_the_same)
     in_parts = true;
     setenv("STRAIT_COLL_PARTS", "1", 1);
     const int turn = _i / COUNT(bodies), kind = turn / COUNT(how);
-    run(kind + COUNT(kinds) * (turn % COUNT(ranks_of)), bodies[_i % COUNT(bodies)]);
+    in_pieces = bodies[_i % COUNT(bodies)];
+    run(kind + COUNT(kinds) * (turn % COUNT(ranks_of)), make_no_streams);
 }
 END_TEST
 

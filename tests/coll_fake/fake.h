@@ -37,6 +37,7 @@ struct fake_gpu_control {
     _Atomic int32_t fail_work;
     /* Bits: devices that are asked for work whose caller is kept until the bit is cleared; how many are kept. */
     _Atomic uint32_t halt, halted;
+    _Atomic bool no_streams;   /* making one ends the program, as it might wait for work of other ranks */
     _Atomic uint32_t no_codec; /* bits: devices that have none */
     _Atomic uint32_t hurry;    /* patience is so many times shorter; 0: as it is */
     _Atomic uint32_t lost;     /* bits: devices that neither offer nor take what did not fit */

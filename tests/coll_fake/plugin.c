@@ -171,6 +171,7 @@ static void unshare_memory(void *memory)
 
 static coll_stream stream_make(void)
 {
+    demand(!fake_gpu.no_streams);
     return can_make() ? fake_stream_make() : NULL;
 }
 

@@ -97,7 +97,7 @@ struct device {
     uint32_t table_count;
     size_t staging_size;
     uint32_t away_multiprocessors; /* for encoders that store to other GPUs */
-    struct lane lanes[LANES]; /* those that encode, then those that decode */
+    struct lane lanes[LANES];      /* those that encode, then those that decode */
     struct stage out, in;
     struct copier copier;
 
