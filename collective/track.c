@@ -85,17 +85,6 @@ void coll_track_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-void coll_track_made(coll_comm comm, int rank, int ranks)
-{
-    coll_track_lock();
-    struct coll_tracked *tracked = place_for(comm);
-    if (tracked != NULL) {
-        memset(&tracked->counts, 0, sizeof(tracked->counts));
-        tracked->standing = (struct coll_standing){.rank = rank, .ranks = ranks, .pinned = pin_all};
-    }
-    coll_track_unlock();
-}
-
 struct coll_tracked *coll_track_end(coll_comm comm)
 {
     coll_track_lock();
@@ -107,11 +96,6 @@ struct coll_tracked *coll_track_end(coll_comm comm)
     }
     coll_track_unlock();
     return gone;
-}
-
-void coll_track_gone(coll_comm comm)
-{
-    (void)coll_track_release(coll_track_end(comm));
 }
 
 static struct coll_standing standing_of(const struct coll_tracked *tracked)
@@ -153,6 +137,22 @@ struct coll_member *coll_track_release(struct coll_tracked *held)
     coll_late_end(held->late);
     free(held);
     return member;
+}
+
+void coll_track_gone(coll_comm comm)
+{
+    (void)coll_track_release(coll_track_end(comm));
+}
+
+/* One that was at the same address has ended without a call that is known here, and so has its member. */
+void coll_track_made(coll_comm comm, int rank, int ranks)
+{
+    coll_track_gone(comm);
+    coll_track_lock();
+    struct coll_tracked *tracked = place_for(comm);
+    if (tracked != NULL)
+        tracked->standing = (struct coll_standing){.rank = rank, .ranks = ranks, .pinned = pin_all};
+    coll_track_unlock();
 }
 
 struct coll_member *coll_track_member_of(const struct coll_tracked *held)
