@@ -153,6 +153,26 @@ START_TEST(they_join_with_the_first_collective)
 }
 END_TEST
 
+/* What is cut is several operations of NCCL, one right behind the other. */
+static void gather_in_pieces(struct rank *rank)
+{
+    begin(rank);
+    gather(rank);
+    gather(rank);
+    add_up(rank);
+    require_told(rank, "all_gather", 2, 2);
+    require_told(rank, "all_reduce", 1, 1);
+    end(rank);
+}
+
+START_TEST(what_is_cut_is_moved_piece_by_piece)
+{
+    static const char *const pieces[] = {"32+32", "32+0", "0+32", "3"};
+    setenv("STRAIT_COLL_PIECES", pieces[_i / 2], 1);
+    run_all(2 + _i % 2, gather_in_pieces, NULL);
+}
+END_TEST
+
 /* Rank 0 has found its own ready before rank 1 looks. */
 static void look_one_by_one(struct rank *rank)
 {
@@ -340,6 +360,7 @@ int main(void)
     TCase *tests = tcase_create("late");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, they_join_with_the_first_collective, 2, 5);
+    tcase_add_loop_test(tests, what_is_cut_is_moved_piece_by_piece, 0, 8);
     tcase_add_test(tests, finding_one_ready_waits_for_nobody);
     tcase_add_test(tests, what_comes_before_is_raw_and_so_are_sends_then);
     tcase_add_test(tests, one_that_has_no_collective_stays_raw);
