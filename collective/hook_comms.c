@@ -113,11 +113,10 @@ static void give_up(coll_comm comm)
 {
     struct coll_standing standing;
     coll_track_ending(comm);
-    coll_track_hold(comm, &standing);
-    if (standing.member == NULL)
-        return;
+    (void)coll_track_hold(comm, &standing);
     coll_thread.inside++;
-    coll_engine()->abort(standing.member);
+    if (standing.member != NULL)
+        coll_engine()->abort(standing.member);
     coll_thread.inside--;
     coll_run_release(standing.held);
 }
@@ -136,9 +135,8 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_standing standing;
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
-    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS)
+    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_hold(comm, &standing))
         return result;
-    coll_track_hold(comm, &standing);
     if (standing.ranks < 0) {
         coll_ask_ranks(comm, &standing.rank, &standing.ranks);
         coll_track_ranks(comm, standing.rank, standing.ranks);
@@ -187,7 +185,7 @@ coll_result coll_hook_CommFinalize(coll_comm comm)
     struct coll_standing standing;
     coll_track_ending(comm);
     coll_result result = COLL_NCCL(CommFinalize(comm));
-    coll_track_hold(comm, &standing);
+    (void)coll_track_hold(comm, &standing);
     if (is_good(result) && standing.member != NULL)
         coll_engine()->finish(standing.member);
     coll_run_release(standing.held);

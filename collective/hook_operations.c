@@ -13,7 +13,7 @@ static struct coll_decision begin(struct coll_call *call, struct coll_step *step
     struct coll_standing standing;
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
-    coll_track_hold(call->comm, &standing);
+    (void)coll_track_hold(call->comm, &standing);
     if (standing.late != NULL && !coll_late_call(call, &standing))
         return (struct coll_decision){COLL_REFUSE, "aborted", 0};
     const struct coll_decision decision = coll_decide(&standing, call, step);

@@ -23,9 +23,9 @@ static struct coll_engine_host host_of(void)
         .nccl = coll_patient(), .settings = library->settings, .enter = coll_thread_enter, .say = coll_say};
 }
 
-static bool has_gone(const struct coll_entry *entry)
+static bool is_over(const struct coll_entry *entry)
 {
-    return entry->held != NULL && coll_track_has_gone(entry->held);
+    return entry->held != NULL && coll_track_is_over(entry->held);
 }
 
 /* ---- The two questions ------------------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ static void say(struct coll_entry *entry, enum coll_round round, bool able)
 static bool wait_for_presence(struct coll_meeting *meeting, int64_t ms, void *argument)
 {
     (void)meeting;
-    return ms < settings()->wait_ms && !has_gone(argument);
+    return ms < settings()->wait_ms && !is_over(argument);
 }
 
 /* All of them have the library, and will come: with their next collective. They may have something else to do first,
@@ -71,7 +71,7 @@ static bool wait_for_others(struct coll_meeting *meeting, int64_t ms, void *argu
             (void *)what->comm, what->rank, what->ranks, (int)(ms / 1000), absent);
         waiting->say_ms *= 4;
     }
-    return ms < COME_MS && !has_gone(waiting->entry);
+    return ms < COME_MS && !is_over(waiting->entry);
 }
 
 /* Nothing was asked of the GPU before, which may wait for a rank that is not so far. */

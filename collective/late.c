@@ -86,7 +86,7 @@ static void learn_ranks(coll_comm comm, struct coll_standing *standing)
 void coll_late_ready(coll_comm comm)
 {
     struct coll_standing standing;
-    coll_track_hold(comm, &standing);
+    (void)coll_track_hold(comm, &standing);
     struct coll_late *late = standing.late;
     if (late != NULL && pthread_mutex_trylock(&late->lock) == 0) { /* else somebody is at it */
         learn_ranks(comm, &standing);
@@ -143,7 +143,7 @@ bool coll_late_call(const struct coll_call *call, struct coll_standing *standing
     if (gone && member != NULL) /* which whoever ended it did not know of */
         coll_engine()->abort(member);
     if (!gone)
-        coll_track_hold(call->comm, standing);
+        (void)coll_track_hold(call->comm, standing);
     coll_run_release(held);
     return !gone;
 }

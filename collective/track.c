@@ -112,7 +112,7 @@ bool coll_track_standing(coll_comm comm, struct coll_standing *standing)
     return tracked != NULL;
 }
 
-void coll_track_hold(coll_comm comm, struct coll_standing *standing)
+bool coll_track_hold(coll_comm comm, struct coll_standing *standing)
 {
     coll_track_lock();
     struct coll_tracked *tracked = *place_of(comm);
@@ -122,6 +122,7 @@ void coll_track_hold(coll_comm comm, struct coll_standing *standing)
         tracked->holders++;
     }
     coll_track_unlock();
+    return tracked != NULL;
 }
 
 struct coll_member *coll_track_release(struct coll_tracked *held)
@@ -157,7 +158,18 @@ void coll_track_made(coll_comm comm, int rank, int ranks)
 
 struct coll_member *coll_track_member_of(const struct coll_tracked *held)
 {
-    return held != NULL ? held->standing.member : NULL;
+    coll_track_lock();
+    struct coll_member *member = held != NULL ? held->standing.member : NULL;
+    coll_track_unlock();
+    return member;
+}
+
+bool coll_track_is_over(const struct coll_tracked *held)
+{
+    coll_track_lock();
+    const bool over = held->gone || held->standing.ending;
+    coll_track_unlock();
+    return over;
 }
 
 bool coll_track_has_gone(const struct coll_tracked *held)

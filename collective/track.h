@@ -31,11 +31,12 @@ bool coll_track_standing(coll_comm comm, struct coll_standing *standing);
 
 /* The same, for a call that is going to use its member, or to join: what `standing->held` has then does not go with
  * the communicator, which another thread may abort meanwhile. NULL: there is none, and nothing to release. */
-void coll_track_hold(coll_comm comm, struct coll_standing *standing);
+bool coll_track_hold(coll_comm comm, struct coll_standing *standing);
 /* The last one out, when the communicator has gone, gets the member, which is to leave; else NULL. */
 struct coll_member *coll_track_release(struct coll_tracked *held);
 struct coll_member *coll_track_member_of(const struct coll_tracked *held); /* NULL, too, of NULL */
 bool coll_track_has_gone(const struct coll_tracked *held);
+bool coll_track_is_over(const struct coll_tracked *held); /* gone, finalized or revoked */
 /* Of what is not known these do nothing. */
 void coll_track_ranks(coll_comm comm, int rank, int ranks);
 void coll_track_ending(coll_comm comm);

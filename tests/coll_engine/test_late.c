@@ -308,39 +308,51 @@ END_TEST
 struct watchdog {
     pthread_t thread;
     coll_comm comm;
+    bool revokes;
     coll_result result;
 };
 
-static void *abort_soon(void *argument)
+static void *end_soon(void *argument)
 {
     struct watchdog *watchdog = argument;
     usleep(100000);
-    watchdog->result = ncclCommAbort(watchdog->comm);
+    watchdog->result = watchdog->revokes ? ncclCommRevoke(watchdog->comm, 0) : ncclCommAbort(watchdog->comm);
     return NULL;
 }
 
-/* Rank 0 waits in its first collective for rank 1, which aborts, or for nobody any more. */
+enum ending { OWN_ABORT, OWN_REVOKE, ABORT, REVOKE, ENDINGS };
+
+/* Beside the call that waits. */
+static coll_result gather_watched(struct rank *rank, const struct buffers *buffers, bool revokes)
+{
+    struct watchdog watchdog = {.comm = rank->comm, .revokes = revokes};
+    require(pthread_create(&watchdog.thread, NULL, end_soon, &watchdog) == 0);
+    const coll_result result = ask_gather(rank, buffers);
+    require(pthread_join(watchdog.thread, NULL) == 0 && watchdog.result == COLL_SUCCESS);
+    return result;
+}
+
+/* Rank 0 waits in its first collective for rank 1, which is ended, or for nobody any more. */
 static void give_up(struct rank *rank)
 {
-    const bool own = *(const int *)rank->argument == 0;
+    const enum ending ending = *(const enum ending *)rank->argument;
+    const bool own = ending == OWN_ABORT || ending == OWN_REVOKE;
     begin(rank);
     ranks_meet();
     if (rank->rank == 0) {
-        struct watchdog watchdog = {.comm = rank->comm};
         struct buffers buffers = buffers_of(rank);
-        if (own)
-            require(pthread_create(&watchdog.thread, NULL, abort_soon, &watchdog) == 0);
-        const coll_result result = ask_gather(rank, &buffers);
-        require(own ? result == COLL_INVALID_USAGE : result == COLL_IN_PROGRESS);
-        if (own)
-            require(pthread_join(watchdog.thread, NULL) == 0 && watchdog.result == COLL_SUCCESS);
-        else
+        const coll_result result =
+            own ? gather_watched(rank, &buffers, ending == OWN_REVOKE) : ask_gather(rank, &buffers);
+        require(result == (ending == OWN_ABORT ? COLL_INVALID_USAGE : COLL_IN_PROGRESS));
+        if (ending != OWN_ABORT)
             require_ok(ncclCommAbort(rank->comm));
         fake_stream_wait(rank->stream);
         values_free(buffers.own, COLL_BF16, 0);
         values_free(buffers.all, COLL_BF16, 0);
     } else if (!own) {
         usleep(100000);
+        if (ending == REVOKE)
+            require_ok(ncclCommRevoke(rank->comm, 0));
         require_ok(ncclCommAbort(rank->comm));
     }
     ranks_meet();
@@ -349,9 +361,11 @@ static void give_up(struct rank *rank)
     fake_stream_end(rank->stream);
 }
 
-START_TEST(who_waits_for_the_first_collective_can_be_aborted)
+START_TEST(who_waits_for_the_first_collective_can_be_ended)
 {
-    run_all(2, give_up, &_i);
+    static enum ending ending;
+    ending = (enum ending)_i;
+    run_all(2, give_up, &ending);
 }
 END_TEST
 
@@ -367,6 +381,6 @@ int main(void)
     tcase_add_loop_test(tests, ranks_that_are_not_equally_far_stay_raw, 0, 3);
     tcase_add_test(tests, one_rank_that_blocks_keeps_all_raw);
     tcase_add_test(tests, two_ranks_of_one_thread_stay_raw_at_once);
-    tcase_add_loop_test(tests, who_waits_for_the_first_collective_can_be_aborted, 0, 2);
+    tcase_add_loop_test(tests, who_waits_for_the_first_collective_can_be_ended, 0, ENDINGS);
     return suite_run("late", tests);
 }
