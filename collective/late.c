@@ -114,7 +114,14 @@ static bool is_pair(const struct coll_call *call)
     return call->operation == COLL_SEND || call->operation == COLL_RECV;
 }
 
-/* What does not join is counted: ranks that are not equally far do not join. */
+/* What does not join is counted: ranks that are not equally far do not join. Others may be waiting already. */
+static void pass(struct coll_late *late)
+{
+    late->begun++;
+    if (late->meeting != NULL)
+        coll_meeting_pass(late->meeting, late->begun);
+}
+
 static void look_at(struct coll_late *late, const struct coll_call *call, struct coll_standing *standing)
 {
     if (late->meeting == NULL && !late->over && is_ready(call->comm)) {
@@ -126,7 +133,7 @@ static void look_at(struct coll_late *late, const struct coll_call *call, struct
     if (is_pair(call))
         late->paired = true;
     else if (late->meeting == NULL || call->grouped || call->captured || standing->pinned || standing->ending)
-        late->begun++;
+        pass(late);
     else
         join(late, call->comm, standing);
 }

@@ -18,6 +18,7 @@ enum ending { OPEN, GO, ABSENT, ENDED, UNABLE, DIFFERS, ONE_THREAD, LEFT, ENDING
 struct place {
     struct coll_word words[COLL_ROUNDS];
     _Atomic uint32_t said[COLL_ROUNDS]; /* the word is there */
+    _Atomic uint32_t passed;            /* operations that it has begun without the others */
 };
 
 struct board {
@@ -195,6 +196,16 @@ static enum ending look_at(const struct coll_meeting *meeting, int rank, enum co
     return word->blocks == 0 && shares_thread(meeting, rank, round) ? ONE_THREAD : GO;
 }
 
+/* It has passed the operation that another one waits with, and may wait for that one's in turn. */
+static bool is_ahead(const struct coll_meeting *meeting, int rank, enum coll_round round)
+{
+    const uint32_t passed = atomic_load(&meeting->board->places[rank].passed);
+    bool ahead = false;
+    for (int other = 0; other < meeting->ranks && passed > 0; other++)
+        ahead |= has_said(meeting, other, round) && meeting->board->places[other].words[round].index < passed;
+    return ahead;
+}
+
 /* What can be told by now. */
 static uint32_t judge(const struct coll_meeting *meeting, enum coll_round round)
 {
@@ -205,6 +216,8 @@ static uint32_t judge(const struct coll_meeting *meeting, enum coll_round round)
             return about(UNABLE, rank);
         if ((said || has_said(meeting, rank, COLL_ROUND_PRESENT)) && !is_there(meeting, rank))
             return about(ENDED, rank);
+        if (round == COLL_ROUND_REACHED && is_ahead(meeting, rank, round))
+            return about(DIFFERS, rank);
     }
     for (int rank = 0; rank < meeting->ranks && all; rank++) {
         const enum ending ending = look_at(meeting, rank, round);
@@ -222,6 +235,11 @@ void coll_meeting_say(struct coll_meeting *meeting, enum coll_round round, const
     (void)coll_meeting_hear(meeting, round);
     if (have_all_said(meeting, COLL_ROUND_PRESENT))
         take_name_away(meeting);
+}
+
+void coll_meeting_pass(struct coll_meeting *meeting, uint32_t begun)
+{
+    atomic_store(&meeting->board->places[meeting->rank].passed, begun);
 }
 
 enum coll_verdict coll_meeting_hear(struct coll_meeting *meeting, enum coll_round round)

@@ -42,6 +42,8 @@ struct coll_meeting;
 struct coll_meeting *coll_meeting_come(const struct coll_key *key, int rank, int ranks);
 /* At most once for each round, in their order. Waits for nobody. */
 void coll_meeting_say(struct coll_meeting *meeting, enum coll_round round, const struct coll_word *word);
+/* So many operations have begun without COLL_ROUND_REACHED: who says that it is at an earlier one waits for nobody. */
+void coll_meeting_pass(struct coll_meeting *meeting, uint32_t begun);
 enum coll_verdict coll_meeting_hear(struct coll_meeting *meeting, enum coll_round round);
 /* Until it is not open, and all have come to find out, or had some time to; as long as that lasts, `go_on` is asked
  * with the milliseconds so far. When that says no, nobody has to wait any more: what is open then becomes raw. */

@@ -227,17 +227,13 @@ END_TEST
 
 /* ---- Ranks that differ ------------------------------------------------------------------------------------------- */
 
-/* One has its first collective in a group, the others not. */
+/* One has its first collective in a group, the others not, and is over with it before it goes on. */
 static void be_ahead(struct rank *rank)
 {
     begin(rank);
     if (rank->rank == *(const int *)rank->argument) {
-        struct buffers buffers = buffers_of(rank);
-        require_ok(ncclGroupStart());
-        (void)ask_gather(rank, &buffers);
-        settle(rank->comm, ncclGroupEnd());
+        gather_grouped(rank);
         gather(rank);
-        check_gathered(rank, &buffers);
     } else {
         gather(rank);
         gather(rank);
