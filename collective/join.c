@@ -147,7 +147,7 @@ static void prepare_and_join(struct coll_entry *entries, unsigned count)
     for (unsigned i = 0; i < count && joinings != NULL; i++)
         *entries[i].what = joinings[i];
     for (unsigned i = 0; i < count; i++)
-        say(&entries[i], COLL_ROUND_ABLE, entries[i].what->able);
+        say(&entries[i], COLL_ROUND_ABLE, entries[i].what->able && !is_over(&entries[i]));
     for (unsigned i = 0; i < count; i++)
         hear_ability(&entries[i]);
     for (unsigned i = 0; i < count && joinings != NULL; i++)

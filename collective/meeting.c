@@ -1,5 +1,6 @@
 #include "collective/meeting.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -97,11 +98,20 @@ static bool is_there(const struct coll_meeting *meeting, int rank)
     return rank == meeting->rank || fcntl(meeting->file, F_OFD_GETLK, &place) != 0 || place.l_type != F_UNLCK;
 }
 
+/* Signals may come: a profiler's. */
+static bool make_room(int file, size_t size)
+{
+    int error;
+    while ((error = posix_fallocate(file, 0, (off_t)size)) == EINTR)
+        ;
+    return error == 0;
+}
+
 /* Nobody else's, and as large as it has to be: what is mapped beyond the end of a file cannot be touched. */
 static bool is_good(int file, size_t size)
 {
     struct stat status;
-    return posix_fallocate(file, 0, (off_t)size) == 0 && fstat(file, &status) == 0 && status.st_uid == geteuid() &&
+    return make_room(file, size) && fstat(file, &status) == 0 && status.st_uid == geteuid() &&
            (status.st_mode & 077) == 0 && status.st_size == (off_t)size;
 }
 

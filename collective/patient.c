@@ -94,7 +94,8 @@ static coll_result group_end(void)
 
 /* ---- What is in them --------------------------------------------------------------------------------------------- */
 
-/* In a group of the program's own (depth 0 here) it is the program's business to wait, or run.c's. */
+/* In a group of the program's own (depth 0 here) it is the program's business to wait, or run.c's. What another thread
+ * has ended meanwhile NCCL is not asked for any more. */
 static coll_result asked_for(coll_comm comm, coll_result result)
 {
     if (result != COLL_IN_PROGRESS && result != COLL_SUCCESS)
@@ -107,17 +108,18 @@ static coll_result asked_for(coll_comm comm, coll_result result)
 static coll_result all_gather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
                               coll_stream stream)
 {
-    return asked_for(comm, nccl()->AllGather(send, receive, count, type, comm, stream));
+    return is_known(comm) ? asked_for(comm, nccl()->AllGather(send, receive, count, type, comm, stream))
+                          : COLL_INVALID_USAGE;
 }
 
 static coll_result send(const void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
 {
-    return asked_for(comm, nccl()->Send(values, count, type, peer, comm, stream));
+    return is_known(comm) ? asked_for(comm, nccl()->Send(values, count, type, peer, comm, stream)) : COLL_INVALID_USAGE;
 }
 
 static coll_result receive(void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
 {
-    return asked_for(comm, nccl()->Recv(values, count, type, peer, comm, stream));
+    return is_known(comm) ? asked_for(comm, nccl()->Recv(values, count, type, peer, comm, stream)) : COLL_INVALID_USAGE;
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */

@@ -258,14 +258,20 @@ static bool begin_watch(struct joining *joining)
     return watch_begin(joining->member);
 }
 
+/* An abort from another thread may have come between. */
+static bool lose(struct joining *joining)
+{
+    snprintf(joining->what->why, sizeof(joining->what->why), "NCCL has not moved what ranks tell each other");
+    return false;
+}
+
 /* What all tell each other, and what each makes of it. */
 static void together(struct joining *joinings, unsigned count, const struct coll_table *nccl,
                      bool (*say)(struct joining *), bool (*hear)(struct joining *))
 {
     nccl->GroupStart();
     each(joinings, count, say);
-    nccl->GroupEnd();
-    each(joinings, count, hear);
+    each(joinings, count, nccl->GroupEnd() == COLL_SUCCESS ? hear : lose);
 }
 
 /* The vote is over. */

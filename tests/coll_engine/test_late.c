@@ -365,6 +365,47 @@ START_TEST(who_waits_for_the_first_collective_can_be_ended)
 }
 END_TEST
 
+static void *abort_what_is_halted(void *argument)
+{
+    struct watchdog *watchdog = argument;
+    for (int i = 0; fake_gpu.halted == 0; i++) {
+        require(i < LONG_MS);
+        usleep(1000);
+    }
+    watchdog->result = ncclCommAbort(watchdog->comm);
+    fake_gpu.halt = 0;
+    return NULL;
+}
+
+/* Rank 0 is aborted while it makes ready what joining takes: others need not wait for it. */
+static void be_aborted_as_it_joins(struct rank *rank)
+{
+    struct buffers buffers = buffers_of(rank);
+    struct watchdog watchdog = {0};
+    begin(rank);
+    watchdog.comm = rank->comm;
+    if (rank->rank == 0) {
+        fake_gpu.halt = 1;
+        require(pthread_create(&watchdog.thread, NULL, abort_what_is_halted, &watchdog) == 0);
+    }
+    ranks_meet();
+    require(ask_gather(rank, &buffers) == (rank->rank == 0 ? COLL_INVALID_USAGE : COLL_IN_PROGRESS));
+    if (rank->rank == 0)
+        require(pthread_join(watchdog.thread, NULL) == 0 && watchdog.result == COLL_SUCCESS);
+    else
+        require_ok(ncclCommAbort(rank->comm));
+    fake_stream_wait(rank->stream);
+    values_free(buffers.own, COLL_BF16, 0);
+    values_free(buffers.all, COLL_BF16, 0);
+    fake_stream_end(rank->stream);
+}
+
+START_TEST(who_joins_can_be_aborted)
+{
+    run_all(3, be_aborted_as_it_joins, NULL);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("late");
@@ -378,5 +419,6 @@ int main(void)
     tcase_add_test(tests, one_rank_that_blocks_keeps_all_raw);
     tcase_add_test(tests, two_ranks_of_one_thread_stay_raw_at_once);
     tcase_add_loop_test(tests, who_waits_for_the_first_collective_can_be_ended, 0, ENDINGS);
+    tcase_add_test(tests, who_joins_can_be_aborted);
     return suite_run("late", tests);
 }
