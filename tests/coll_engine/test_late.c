@@ -225,6 +225,33 @@ START_TEST(one_that_has_no_collective_stays_raw)
 }
 END_TEST
 
+/* NCCL does not say where they are before they are ready, and nobody tells when that is. */
+static void split(struct rank *rank)
+{
+    struct rank child = *rank;
+    begin(rank);
+    child.stream = rank->stream;
+    require_ok(ncclCommSplit(rank->comm, 0, rank->rank, &child.comm, NULL));
+    settle(rank->comm, COLL_IN_PROGRESS);
+    require(child.comm != NULL);
+    ranks_meet();
+    const uint64_t counted = fake_nccl.counted;
+    ranks_meet();
+    settle(child.comm, COLL_IN_PROGRESS);
+    gather(&child);
+    ranks_meet();
+    require(fake_nccl.counted == counted); /* a watchdog looks at it while another thread calls */
+    require_told(&child, "all_gather", 0, 0);
+    require_ok(ncclCommDestroy(child.comm));
+    end(rank);
+}
+
+START_TEST(children_stay_raw)
+{
+    run_all(2, split, NULL);
+}
+END_TEST
+
 /* ---- Ranks that differ ------------------------------------------------------------------------------------------- */
 
 /* One has its first collective in a group, the others not, and is over with it before it goes on. */
@@ -415,6 +442,7 @@ int main(void)
     tcase_add_test(tests, finding_one_ready_waits_for_nobody);
     tcase_add_test(tests, what_comes_before_is_raw_and_so_are_sends_then);
     tcase_add_test(tests, one_that_has_no_collective_stays_raw);
+    tcase_add_test(tests, children_stay_raw);
     tcase_add_loop_test(tests, ranks_that_are_not_equally_far_stay_raw, 0, 3);
     tcase_add_test(tests, one_rank_that_blocks_keeps_all_raw);
     tcase_add_test(tests, two_ranks_of_one_thread_stay_raw_at_once);

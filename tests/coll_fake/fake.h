@@ -77,6 +77,8 @@ struct fake_nccl_control {
     /* That rank + 1 comes back so much later from having its communicator made; 0: none. */
     _Atomic int32_t slow;
     _Atomic uint32_t slow_ms;
+    /* Counted. */
+    _Atomic uint64_t counted; /* questions how many ranks there are */
 };
 
 /* What ncclConfig_t begins with. blocks 0: calls may come back before they are done, and are done while

@@ -21,6 +21,16 @@ void fake_busy_make(coll_comm comm)
     pthread_mutex_unlock(&lock);
 }
 
+/* Until it is over nobody has the child. */
+void fake_busy_split(coll_comm comm, coll_comm *child)
+{
+    pthread_mutex_lock(&lock);
+    *child = NULL;
+    comm->child = child;
+    comm->questions = QUESTIONS;
+    pthread_mutex_unlock(&lock);
+}
+
 void fake_busy_launch(const struct item *items, unsigned count)
 {
     struct deferred *deferred = calloc(1, sizeof(*deferred));
@@ -45,14 +55,26 @@ static void end_deferred(coll_comm comm, bool launch)
     }
 }
 
+static void end_split(coll_comm comm)
+{
+    if (comm->child == NULL)
+        return;
+    coll_comm made = fake_split_finish(comm);
+    if (made != NULL)
+        made->patient = true;
+    *comm->child = made;
+    comm->child = NULL;
+}
+
 /* A question goes by. */
 static bool is_busy(coll_comm comm)
 {
-    if (comm->making && !fake_comm_is_whole(comm))
+    if ((comm->making && !fake_comm_is_whole(comm)) || (comm->child != NULL && !fake_split_is_told(comm)))
         return true;
     if (comm->questions > 0 && --comm->questions > 0)
         return true;
     comm->making = false;
+    end_split(comm);
     end_deferred(comm, true);
     return false;
 }

@@ -133,6 +133,14 @@ void fake_split_begin(coll_comm comm, int color, int key)
     pthread_mutex_unlock(&world->lock);
 }
 
+bool fake_split_is_told(coll_comm comm)
+{
+    pthread_mutex_lock(&comm->world->lock);
+    const bool told = comm->world->splitting.told == comm->world->ranks;
+    pthread_mutex_unlock(&comm->world->lock);
+    return told;
+}
+
 coll_comm fake_split_finish(coll_comm comm)
 {
     struct world *world = comm->world;
@@ -231,6 +239,7 @@ ALIAS(CommRevoke)
 int pncclCommCount(coll_comm comm, int *count)
 {
     demand(!fake_busy_is(comm));
+    fake_nccl.counted++;
     *count = comm->world->ranks;
     return COLL_SUCCESS;
 }

@@ -38,6 +38,11 @@ static bool make_all(void)
     }
     for (unsigned i = 0; i < here.make_count; i++) {
         struct make *make = &here.makes[i];
+        if (make->parent != NULL && make->patient) {
+            fake_busy_split(make->parent, make->slot);
+            busy = true;
+            continue;
+        }
         if (make->parent != NULL)
             make->made = fake_split_finish(make->parent);
         else if (make->patient)
@@ -167,7 +172,9 @@ int pncclCommSplit(coll_comm comm, int color, int key, coll_comm *child, void *c
     (void)config;
     if (comm == NULL)
         return INVALID_ARGUMENT;
-    return add_make((struct make){.slot = child, .parent = comm, .color = color, .key = key});
+    demand(!fake_busy_is(comm));
+    (void)add_make((struct make){.slot = child, .parent = comm, .color = color, .key = key, .patient = comm->patient});
+    return COLL_SUCCESS; /* also what is in progress: it is the parent that tells */
 }
 ALIAS(CommSplit)
 
