@@ -108,7 +108,7 @@ static void hear_ability(struct coll_entry *entry)
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-static void tell(const struct coll_joining *what, struct coll_tracked *held)
+void coll_join_tell(const struct coll_joining *what, struct coll_tracked *held)
 {
     const char *why = coll_engine() != NULL ? "the ranks could not agree" : coll_engine_why();
     if (held != NULL)
@@ -166,7 +166,7 @@ void coll_join_meet(struct coll_entry *entries, unsigned count)
     if (present > 0)
         prepare_and_join(entries, present);
     for (unsigned i = 0; i < count; i++)
-        tell(entries[i].what, entries[i].held);
+        coll_join_tell(entries[i].what, entries[i].held);
 }
 
 /* Nobody has to wait for what cannot come. Read where the driver says so; else as many as one likes. */
@@ -222,7 +222,7 @@ static void join_by_nccl(struct coll_joining *joinings, unsigned count)
         coll_engine()->join(&host, joinings, count, false);
     coll_thread.inside--;
     for (unsigned i = 0; i < count; i++)
-        tell(&joinings[i], NULL);
+        coll_join_tell(&joinings[i], NULL);
 }
 
 static void join_by_meeting(struct coll_joining *joinings, const struct coll_key *keys, unsigned count)

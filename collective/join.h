@@ -22,4 +22,7 @@ void coll_join(struct coll_joining *joinings, const struct coll_key *keys, unsig
 void coll_join_come(struct coll_entry *entry, const struct coll_key *key);
 void coll_join_meet(struct coll_entry *entries, unsigned count);
 
+/* What became of it is known from now on; `held` of one that does not block, else NULL. */
+void coll_join_tell(const struct coll_joining *what, struct coll_tracked *held);
+
 #endif

@@ -11,7 +11,7 @@
 struct coll_late {
     pthread_mutex_t lock; /* of all below; also while it joins */
     struct coll_key key;
-    struct coll_meeting *meeting; /* NULL: it has not been found ready */
+    struct coll_meeting *meeting; /* NULL: its ranks are not known yet */
     uint32_t begun;               /* collectives that were raw */
     bool paired, over;
 };
@@ -22,19 +22,6 @@ void coll_ask_ranks(coll_comm comm, int *rank, int *ranks)
     if (nccl->CommCount == NULL || nccl->CommUserRank == NULL || COLL_NCCL(CommCount(comm, ranks)) != COLL_SUCCESS ||
         COLL_NCCL(CommUserRank(comm, rank)) != COLL_SUCCESS)
         *rank = *ranks = -1;
-}
-
-void coll_late_begin(coll_comm comm, const struct coll_key *key)
-{
-    const struct coll_settings *settings = &coll_library()->settings;
-    if (settings->raw)
-        return;
-    struct coll_late *late = settings->by_nccl ? NULL : calloc(1, sizeof(*late));
-    if (late != NULL) {
-        pthread_mutex_init(&late->lock, NULL);
-        late->key = *key;
-    }
-    coll_track_late(comm, late, "it does not block, and has not joined yet");
 }
 
 void coll_late_end(struct coll_late *late)
@@ -60,8 +47,7 @@ static struct coll_entry entry_of(struct coll_late *late, struct coll_joining *w
         .what = what, .meeting = late->meeting, .held = held, .index = late->begun, .paired = late->paired};
 }
 
-/* Ranks are known by now. One that is alone has nobody to join, and one that finds no place leaves the others waiting
- * for a moment. */
+/* One that is alone has nobody to join, and one that finds no place leaves the others waiting for a moment. */
 static void come(struct coll_late *late, coll_comm comm, struct coll_standing *standing)
 {
     struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
@@ -69,10 +55,11 @@ static void come(struct coll_late *late, coll_comm comm, struct coll_standing *s
     if (what.ranks > 1)
         coll_join_come(&entry, &late->key);
     late->meeting = entry.meeting;
-    if (late->meeting != NULL)
-        return;
-    late->over = true;
-    coll_track_joined(standing->held, NULL, what.ranks > 1 ? "there is no memory of the host to meet in" : NULL);
+    late->over = late->meeting == NULL;
+    if (late->over && what.ranks > 1)
+        coll_join_tell(&what, standing->held);
+    else if (late->over)
+        coll_track_joined(standing->held, NULL, NULL);
 }
 
 static void learn_ranks(coll_comm comm, struct coll_standing *standing)
@@ -83,18 +70,39 @@ static void learn_ranks(coll_comm comm, struct coll_standing *standing)
     coll_track_ranks(comm, standing->rank, standing->ranks);
 }
 
-void coll_late_ready(coll_comm comm)
+/* NCCL may be asked only when it is ready. */
+static void be_there(coll_comm comm, bool ready)
 {
     struct coll_standing standing;
     (void)coll_track_hold(comm, &standing);
     struct coll_late *late = standing.late;
     if (late != NULL && pthread_mutex_trylock(&late->lock) == 0) { /* else somebody is at it */
-        learn_ranks(comm, &standing);
-        if (late->meeting == NULL && !late->over)
+        if (ready)
+            learn_ranks(comm, &standing);
+        if (late->meeting == NULL && !late->over && standing.ranks >= 0)
             come(late, comm, &standing);
         pthread_mutex_unlock(&late->lock);
     }
     coll_run_release(standing.held);
+}
+
+void coll_late_begin(coll_comm comm, const struct coll_key *key)
+{
+    const struct coll_settings *settings = &coll_library()->settings;
+    if (settings->raw)
+        return;
+    struct coll_late *late = settings->by_nccl ? NULL : calloc(1, sizeof(*late));
+    if (late != NULL) {
+        pthread_mutex_init(&late->lock, NULL);
+        late->key = *key;
+    }
+    coll_track_late(comm, late, "it does not block, and has not joined yet");
+    be_there(comm, false);
+}
+
+void coll_late_ready(coll_comm comm)
+{
+    be_there(comm, true);
 }
 
 /* ---- The first collective ---------------------------------------------------------------------------------------- */
@@ -122,20 +130,22 @@ static void pass(struct coll_late *late)
         coll_meeting_pass(late->meeting, late->begun);
 }
 
+static bool can_join(const struct coll_late *late, const struct coll_call *call, const struct coll_standing *standing)
+{
+    return late->meeting != NULL && !call->grouped && !call->captured && !standing->pinned && !standing->ending &&
+           is_ready(call->comm);
+}
+
 static void look_at(struct coll_late *late, const struct coll_call *call, struct coll_standing *standing)
 {
-    if (late->meeting == NULL && !late->over && is_ready(call->comm)) {
-        learn_ranks(call->comm, standing);
-        come(late, call->comm, standing);
-    }
     if (late->over)
         return;
     if (is_pair(call))
         late->paired = true;
-    else if (late->meeting == NULL || call->grouped || call->captured || standing->pinned || standing->ending)
-        pass(late);
-    else
+    else if (can_join(late, call, standing))
         join(late, call->comm, standing);
+    else
+        pass(late);
 }
 
 bool coll_late_call(const struct coll_call *call, struct coll_standing *standing)

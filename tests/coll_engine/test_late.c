@@ -173,6 +173,26 @@ START_TEST(what_is_cut_is_moved_piece_by_piece)
 }
 END_TEST
 
+/* One has something else to do before it looks whether its own is ready, for longer than is waited. */
+static void look_late(struct rank *rank)
+{
+    make(rank);
+    ranks_meet();
+    if (rank->rank == 1)
+        sleep(3);
+    settle(rank->comm, COLL_IN_PROGRESS);
+    gather(rank);
+    require_told(rank, "all_gather", 1, 1);
+    end(rank);
+}
+
+START_TEST(who_looks_late_is_there)
+{
+    setenv("STRAIT_COLL_WAIT", "1", 1);
+    run_all(3, look_late, NULL);
+}
+END_TEST
+
 /* Rank 0 has found its own ready before rank 1 looks. */
 static void look_one_by_one(struct rank *rank)
 {
@@ -442,6 +462,7 @@ int main(void)
     tcase_add_test(tests, finding_one_ready_waits_for_nobody);
     tcase_add_test(tests, what_comes_before_is_raw_and_so_are_sends_then);
     tcase_add_test(tests, one_that_has_no_collective_stays_raw);
+    tcase_add_test(tests, who_looks_late_is_there);
     tcase_add_test(tests, children_stay_raw);
     tcase_add_loop_test(tests, ranks_that_are_not_equally_far_stay_raw, 0, 3);
     tcase_add_test(tests, one_rank_that_blocks_keeps_all_raw);
