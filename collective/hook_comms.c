@@ -5,6 +5,7 @@
 #include "collective/hooks.h"
 #include "collective/join.h"
 #include "collective/late.h"
+#include "collective/patient.h"
 #include "collective/report.h"
 #include "collective/run.h"
 #include "collective/thread.h"
@@ -134,7 +135,9 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_standing standing;
+    coll_patient_lock();
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
+    coll_patient_unlock();
     if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_hold(comm, &standing))
         return result;
     if (standing.ranks < 0) {
@@ -153,11 +156,14 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
  */
 
 /* Before NCCL ends it: as soon as it has, another may be made at its address. Other threads may have calls under way
- * on it: the last one out leaves. */
+ * on it: the last one out leaves. Who asks NCCL what became of them just now is through then. */
 static struct coll_tracked *note_gone(coll_comm comm)
 {
     coll_report_ended(comm);
-    return coll_track_end(comm);
+    struct coll_tracked *gone = coll_track_end(comm);
+    coll_patient_lock();
+    coll_patient_unlock();
+    return gone;
 }
 
 coll_result coll_hook_CommDestroy(coll_comm comm)

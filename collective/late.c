@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "collective/join.h"
+#include "collective/patient.h"
 #include "collective/run.h"
 #include "collective/thread.h"
 #include "collective/track.h"
@@ -38,7 +39,10 @@ void coll_late_end(struct coll_late *late)
 static bool is_ready(coll_comm comm)
 {
     coll_result error = COLL_SUCCESS;
-    return COLL_NCCL(CommGetAsyncError(comm, &error)) == COLL_SUCCESS && error == COLL_SUCCESS;
+    coll_patient_lock();
+    const coll_result asked = COLL_NCCL(CommGetAsyncError(comm, &error));
+    coll_patient_unlock();
+    return asked == COLL_SUCCESS && error == COLL_SUCCESS;
 }
 
 static struct coll_entry entry_of(struct coll_late *late, struct coll_joining *what, struct coll_tracked *held)

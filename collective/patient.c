@@ -18,18 +18,37 @@ static const struct coll_table *nccl(void)
     return &coll_library()->pnccl;
 }
 
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+
+void coll_patient_lock(void)
+{
+    pthread_mutex_lock(&asking);
+}
+
+void coll_patient_unlock(void)
+{
+    pthread_mutex_unlock(&asking);
+}
+
 static bool is_known(coll_comm comm)
 {
     struct coll_standing standing;
     return coll_track_standing(comm, &standing);
 }
 
+/* Under the lock, so who has made it unknown and has had the lock since may end it. */
+static coll_result ask(coll_comm comm, coll_result *result)
+{
+    coll_patient_lock();
+    const coll_result asked = is_known(comm) ? nccl()->CommGetAsyncError(comm, result) : COLL_INVALID_USAGE;
+    coll_patient_unlock();
+    return asked;
+}
+
 coll_result coll_patient_await(coll_comm comm, coll_result result)
 {
     while (result == COLL_IN_PROGRESS) {
-        if (!is_known(comm))
-            return COLL_INVALID_USAGE;
-        const coll_result asked = nccl()->CommGetAsyncError(comm, &result);
+        const coll_result asked = ask(comm, &result);
         if (asked != COLL_SUCCESS)
             return asked;
         if (result == COLL_IN_PROGRESS)

@@ -9,6 +9,11 @@
 /* By the names pncclX. Any thread. */
 const struct coll_table *coll_patient(void);
 
+/* Around ncclCommGetAsyncError, wherever it is called: it ends what was in progress, and NCCL is not made for two
+ * threads that do so at once, as a watchdog and who waits may. Held for no longer than that. */
+void coll_patient_lock(void);
+void coll_patient_unlock(void);
+
 /* `result`, or when that is in progress what became of it on `comm`. An error, too, when another thread has ended it
  * meanwhile. */
 coll_result coll_patient_await(coll_comm comm, coll_result result);

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 
 #include "collective/load.h"
+#include "collective/patient.h"
 #include "collective/report.h"
 #include "collective/track.h"
 
@@ -12,12 +13,14 @@ static bool is_child;
 static void before_fork(void)
 {
     coll_library_lock();
+    coll_patient_lock();
     coll_track_lock();
 }
 
 static void in_parent(void)
 {
     coll_track_unlock();
+    coll_patient_unlock();
     coll_library_unlock();
 }
 
@@ -26,6 +29,7 @@ static void in_child(void)
     coll_track_clear();
     is_child = true;
     coll_track_unlock();
+    coll_patient_unlock();
     coll_library_unlock_in_child();
 }
 

@@ -30,7 +30,8 @@ struct coll_tracked *coll_track_end(coll_comm comm);
 bool coll_track_standing(coll_comm comm, struct coll_standing *standing);
 
 /* The same, for a call that is going to use its member, or to join: what `standing->held` has then does not go with
- * the communicator, which another thread may abort meanwhile. NULL: there is none, and nothing to release. */
+ * the communicator, which another thread may abort meanwhile. NULL: there is none, and nothing to release. False, as
+ * above. */
 bool coll_track_hold(coll_comm comm, struct coll_standing *standing);
 /* The last one out, when the communicator has gone, gets the member, which is to leave; else NULL. */
 struct coll_member *coll_track_release(struct coll_tracked *held);

@@ -352,6 +352,7 @@ struct watchdog {
     pthread_t thread;
     coll_comm comm;
     bool revokes;
+    atomic_bool over;
     coll_result result;
 };
 
@@ -412,6 +413,40 @@ START_TEST(who_waits_for_the_first_collective_can_be_ended)
 }
 END_TEST
 
+static void *look_again_and_again(void *argument)
+{
+    struct watchdog *watchdog = argument;
+    while (!watchdog->over)
+        (void)error_of(watchdog->comm);
+    return NULL;
+}
+
+/* A watchdog looks for errors while calls wait until NCCL has put them on the stream. */
+static void be_watched(struct rank *rank)
+{
+    enum { CALLS = 200 };
+    struct watchdog watchdog = {0};
+    begin(rank);
+    gather(rank);
+    watchdog.comm = rank->comm;
+    require(pthread_create(&watchdog.thread, NULL, look_again_and_again, &watchdog) == 0);
+    for (int i = 0; i < CALLS; i++) {
+        struct buffers buffers = buffers_of(rank);
+        require_ok(ask_gather(rank, &buffers));
+        check_gathered(rank, &buffers);
+    }
+    watchdog.over = true;
+    require(pthread_join(watchdog.thread, NULL) == 0);
+    require_told(rank, "all_gather", CALLS + 1, CALLS + 1);
+    end(rank);
+}
+
+START_TEST(one_thread_at_a_time_asks_what_is_in_progress)
+{
+    run_all(2, be_watched, NULL);
+}
+END_TEST
+
 static void *abort_what_is_halted(void *argument)
 {
     struct watchdog *watchdog = argument;
@@ -468,6 +503,7 @@ int main(void)
     tcase_add_test(tests, one_rank_that_blocks_keeps_all_raw);
     tcase_add_test(tests, two_ranks_of_one_thread_stay_raw_at_once);
     tcase_add_loop_test(tests, who_waits_for_the_first_collective_can_be_ended, 0, ENDINGS);
+    tcase_add_test(tests, one_thread_at_a_time_asks_what_is_in_progress);
     tcase_add_test(tests, who_joins_can_be_aborted);
     return suite_run("late", tests);
 }

@@ -52,6 +52,7 @@ struct ncclComm {
     unsigned questions;        /* that are answered with COLL_IN_PROGRESS */
     struct deferred *deferred; /* what is launched then */
     coll_comm *child;          /* where what is split from it comes to be, NULL: nothing is split */
+    atomic_bool asked;         /* by ncclCommGetAsyncError, just now: under no lock */
 };
 
 /* One call of an operation. */

@@ -1,4 +1,5 @@
 /* Communicators that do not block: what was asked for is done by and by, while the program asks whether it is. */
+#include <sched.h>
 #include <string.h>
 
 #include "tests/coll_fake/nccl.h"
@@ -99,9 +100,12 @@ int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
 {
     if (comm == NULL)
         return INVALID_ARGUMENT;
+    demand(!atomic_exchange(&comm->asked, true) || !comm->patient); /* NCCL frees twice what was in progress */
+    sched_yield();
     pthread_mutex_lock(&lock);
     *error = is_busy(comm) ? COLL_IN_PROGRESS : COLL_SUCCESS;
     pthread_mutex_unlock(&lock);
+    comm->asked = false;
     return COLL_SUCCESS;
 }
 ALIAS(CommGetAsyncError)
