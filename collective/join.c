@@ -4,8 +4,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "collective/patient.h"
 #include "collective/thread.h"
@@ -30,11 +28,22 @@ static bool is_over(const struct coll_entry *entry)
 
 /* ---- The two questions ------------------------------------------------------------------------------------------- */
 
+/* Numbers of processes and threads are those of a container, which may share the host's memory with others. */
+static uint64_t this_thread(void)
+{
+    static _Thread_local uint64_t drawn;
+    if (drawn == 0)
+        drawn = coll_key_draw().words[0];
+    return drawn;
+}
+
 static struct coll_word word_of(const struct coll_entry *entry, bool able)
 {
-    const uint64_t thread = (uint64_t)getpid() << 32 | (uint32_t)syscall(SYS_gettid);
-    return (struct coll_word){
-        .able = able, .blocks = entry->held == NULL, .index = entry->index, .paired = entry->paired, .thread = thread};
+    return (struct coll_word){.able = able,
+                              .blocks = entry->held == NULL,
+                              .index = entry->index,
+                              .paired = entry->paired,
+                              .thread = this_thread()};
 }
 
 static void say(struct coll_entry *entry, enum coll_round round, bool able)
