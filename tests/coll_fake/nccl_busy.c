@@ -101,7 +101,8 @@ int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
     if (comm == NULL)
         return INVALID_ARGUMENT;
     demand(!atomic_exchange(&comm->asked, true) || !comm->patient); /* NCCL frees twice what was in progress */
-    sched_yield();
+    if (comm->patient)
+        sched_yield();
     pthread_mutex_lock(&lock);
     *error = is_busy(comm) ? COLL_IN_PROGRESS : COLL_SUCCESS;
     pthread_mutex_unlock(&lock);
