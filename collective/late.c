@@ -29,7 +29,7 @@ void coll_late_begin(coll_comm comm, const struct coll_key *key)
     const struct coll_settings *settings = &coll_library()->settings;
     if (settings->raw)
         return;
-    struct coll_late *late = settings->by_nccl ? NULL : calloc(1, sizeof(*late));
+    struct coll_late *late = settings->meet == COLL_MEET_NCCL ? NULL : calloc(1, sizeof(*late));
     if (late != NULL) {
         pthread_mutex_init(&late->lock, NULL);
         late->key = *key;
@@ -72,7 +72,7 @@ static void come(struct coll_late *late, coll_comm comm, struct coll_standing *s
     if (late->meeting != NULL)
         return;
     late->over = true;
-    coll_track_joined(standing->held, NULL, what.ranks > 1 ? "there is no memory of the host to meet in" : NULL);
+    coll_track_joined(standing->held, NULL, what.ranks > 1 ? "there is no place to meet at" : NULL);
 }
 
 static void learn_ranks(coll_comm comm, struct coll_standing *standing)
