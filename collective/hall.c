@@ -84,19 +84,23 @@ static void tune(int socket)
     (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &unheard, sizeof(unheard));
 }
 
-static void let_in(struct hall *hall)
+void hall_take(struct hall *hall, int socket)
 {
-    const int socket = accept4(hall->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (socket < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-        hall->deaf_until_ms = now_ms() + DEAF_MS;
-    if (socket < 0)
-        return;
     if (hall->count >= hall->most && !make_room(hall)) {
         (void)close(socket);
         return;
     }
     tune(socket);
     hall->guests[hall->count++] = (struct guest){.socket = socket, .since_ms = now_ms()};
+}
+
+static void let_in(struct hall *hall)
+{
+    const int socket = accept4(hall->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket >= 0)
+        hall_take(hall, socket);
+    else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+        hall->deaf_until_ms = now_ms() + DEAF_MS;
 }
 
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */

@@ -14,6 +14,8 @@ struct hall *hall_open(struct coll_place *place);
 void hall_await(struct hall *hall, int milliseconds);
 /* What there was to do then. */
 void hall_serve(struct hall *hall);
+/* A connection that was made otherwise: closed here. */
+void hall_take(struct hall *hall, int socket);
 /* Closes what a process has of it, which may be the child of the one that goes on with it. */
 void hall_close(struct hall *hall);
 

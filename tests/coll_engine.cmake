@@ -96,6 +96,10 @@ strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIME
 # Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
 strait_coll_test(hosts TIMEOUT 240)
 strait_coll_test(spaces TIMEOUT 240)
+foreach(test absent late)
+    strait_add_test(coll_${test}_hosts COMMAND test_coll_${test} LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_TEST_HOSTS=1;NCCL_SOCKET_IFNAME=lo")
+endforeach()
 foreach(neighbours ${neighbours_tried})
     foreach(test ${hosts_tests})
         strait_add_test(coll_${test}_hosts${neighbours} COMMAND test_coll_${test} LABELS collective TIMEOUT 240
