@@ -16,9 +16,9 @@ enum coll_verdict { COLL_VERDICT_OPEN, COLL_VERDICT_GO, COLL_VERDICT_RAW };
 
 struct coll_meeting;
 
-/* NULL: the place is not reached, or does not take it; or there is no such memory to be had. */
+/* NULL: the place is not reached within seconds, or does not take it; or there is no such memory to be had. */
 struct coll_meeting *coll_meeting_come(const struct coll_key *key, int rank, int ranks);
-/* At most once for each round, in their order. Waits for no other rank. */
+/* At most once for each round, in their order. Waits for no other rank: for the place's answer at most. */
 void coll_meeting_say(struct coll_meeting *meeting, enum coll_round round, const struct coll_word *word);
 /* Of a rank that cannot ask any more: COLL_VERDICT_RAW. To the others it has ended; what they have been told before is
  * the same for all, but an answer that was on its way to a rank when its connection broke is known to the others
