@@ -8,8 +8,10 @@
 #define STRAIT_COLLECTIVE_HALL_TABLE_H
 
 #include "collective/meeting_frame.h"
+#include "collective/reduce.h"
 
-enum { HALL_TABLES_MAX = 256, HALL_RANKS_MAX = 64 };
+/* Of more ranks none join. */
+enum { HALL_TABLES_MAX = 256, HALL_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
 
 struct hall_tables {
     struct hall_table *newest;

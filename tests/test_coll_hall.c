@@ -209,6 +209,30 @@ START_TEST(strangers_make_room_for_ranks)
 }
 END_TEST
 
+/* Who calls then is heard when there are some again. */
+START_TEST(without_descriptors_nobody_is_lost)
+{
+    enum { MOST = 256 };
+    const struct meet_hello hello = hello_of(8, 0, 2);
+    struct rlimit files = {MOST, MOST};
+    int taken[MOST], count = 0;
+    const int first = call();
+    require(setrlimit(RLIMIT_NOFILE, &files) == 0);
+    while ((taken[count] = dup(first)) >= 0)
+        count++;
+    for (unsigned i = 0; i < 5; i++)
+        turn();
+    unsigned guests, tables;
+    hall_count(hall, &guests, &tables);
+    ck_assert_uint_eq(guests, 0);
+    while (count > 0)
+        close(taken[--count]);
+    ck_assert(say_hello(first, &hello));
+    require_good(8, first);
+    require_count(0, 0);
+}
+END_TEST
+
 /* ---- Ranks that break rules -------------------------------------------------------------------------------------- */
 
 START_TEST(a_rank_that_is_there_comes_no_second_time)
@@ -314,6 +338,7 @@ int main(void)
     tcase_add_test(tests, who_speaks_otherwise_is_hung_up_on);
     tcase_add_test(tests, half_a_frame_keeps_nobody_waiting);
     tcase_add_test(tests, strangers_make_room_for_ranks);
+    tcase_add_test(tests, without_descriptors_nobody_is_lost);
     tcase_add_test(tests, a_rank_that_is_there_comes_no_second_time);
     tcase_add_test(tests, how_many_ranks_there_are_the_first_says);
     tcase_add_test(tests, nobody_says_a_second_word);
