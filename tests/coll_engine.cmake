@@ -60,6 +60,12 @@ strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_meeting USES collective LABELS collective)
 strait_test(coll_hall USES collective LABELS collective)
+add_executable(collective_apart collective/apart.c)
+target_link_libraries(collective_apart PRIVATE strait_collective strait_test_support)
+if(NOT CMAKE_CROSSCOMPILING)
+    strait_add_test(coll_apart LABELS collective TIMEOUT 60
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/collective/apart.sh $<TARGET_FILE:collective_apart>)
+endif()
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
 strait_test(coll_carry USES coll_engine LABELS collective)
