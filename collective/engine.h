@@ -87,7 +87,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 5u
+#define COLL_ENGINE_VERSION 6u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL; NULL: why it cannot be used is in `why`. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

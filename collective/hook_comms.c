@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "collective/capture.h"
+#include "collective/card.h"
 #include "collective/hooks.h"
 #include "collective/join.h"
 #include "collective/late.h"
@@ -70,23 +71,47 @@ static coll_result note_made(coll_result result, coll_comm *slot, int rank, int 
     return result;
 }
 
+/* ---- By a unique id ------------------------------------------------------------------------------------------------
+ */
+
+static bool uses_cards(void)
+{
+    const struct coll_settings *settings = &coll_library()->settings;
+    return !settings->raw && settings->meet == COLL_MEET_AUTO;
+}
+
+coll_result coll_hook_GetUniqueId(coll_id *id)
+{
+    const coll_result result = COLL_NCCL(GetUniqueId(id));
+    if (result == COLL_SUCCESS && id != NULL && uses_cards())
+        coll_card_put(id);
+    return result;
+}
+
+/* Of several ids the first one's card counts. */
+static struct coll_key key_of(const coll_id *ids, size_t count)
+{
+    struct coll_key key = coll_key_of(ids, count * sizeof(*ids));
+    if (count > 0 && uses_cards())
+        coll_card_read(ids, &key.place);
+    return key;
+}
+
 coll_result coll_hook_CommInitRank(coll_comm *made, int ranks, coll_id id, int rank)
 {
-    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks, coll_key_of(&id, sizeof(id)));
+    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks, key_of(&id, 1));
 }
 
 coll_result coll_hook_CommInitRankConfig(coll_comm *made, int ranks, coll_id id, int rank, coll_config *config)
 {
-    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks,
-                     coll_key_of(&id, sizeof(id)));
+    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks, key_of(&id, 1));
 }
 
 coll_result coll_hook_CommInitRankScalable(coll_comm *made, int ranks, int rank, int id_count, coll_id *ids,
                                            coll_config *config)
 {
     const coll_result result = COLL_NCCL(CommInitRankScalable(made, ranks, rank, id_count, ids, config));
-    const size_t size = ids != NULL && id_count > 0 ? (size_t)id_count * sizeof(*ids) : 0;
-    return note_made(result, made, rank, ranks, coll_key_of(ids, size));
+    return note_made(result, made, rank, ranks, key_of(ids, ids != NULL && id_count > 0 ? (size_t)id_count : 0));
 }
 
 coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "collective/patient.h"
+#include "collective/reduce.h"
 #include "collective/thread.h"
 #include "collective/track.h"
 
@@ -190,18 +191,42 @@ static int gpus_here(void)
     return count > 0 ? count : INT_MAX;
 }
 
+static struct coll_meeting *come_here(const struct coll_key *key, struct coll_joining *what)
+{
+    const struct coll_key here = {.words = {key->words[0], key->words[1]}};
+    if (what->ranks > gpus_here()) {
+        snprintf(what->why, sizeof(what->why), "more ranks than this host has GPUs, and no other place to meet at");
+        return NULL;
+    }
+    struct coll_meeting *meeting = coll_meeting_come(&here, what->rank, what->ranks);
+    if (meeting == NULL)
+        snprintf(what->why, sizeof(what->why), "there is no memory of the host to meet in (/dev/shm)");
+    return meeting;
+}
+
+/* Who does not reach the place goes on in the host's memory: there, too, all of them come or none goes on, so it does
+ * no harm that others may have reached it. */
+static struct coll_meeting *come(const struct coll_key *key, struct coll_joining *what)
+{
+    struct coll_meeting *there = coll_key_has_place(key) ? coll_meeting_come(key, what->rank, what->ranks) : NULL;
+    if (there != NULL)
+        return there;
+    if (coll_key_has_place(key))
+        coll_say("communicator %p, rank %d of %d: the process that made the unique id is not reached",
+                 (void *)what->comm, what->rank, what->ranks);
+    return come_here(key, what);
+}
+
 void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
 {
     struct coll_joining *what = entry->what;
-    if (what->ranks > gpus_here()) {
-        snprintf(what->why, sizeof(what->why), "more ranks than this host has GPUs, and STRAIT_COLL_MEET is not nccl");
+    if (what->ranks > COLL_REDUCE_SOURCES_MAX) {
+        snprintf(what->why, sizeof(what->why), "more ranks than sums are made of");
         return;
     }
-    entry->meeting = coll_meeting_come(key, what->rank, what->ranks);
+    entry->meeting = come(key, what);
     if (entry->meeting != NULL)
         say(entry, COLL_ROUND_PRESENT, coll_engine() != NULL);
-    else
-        snprintf(what->why, sizeof(what->why), "there is no memory of the host to meet in (/dev/shm)");
 }
 
 /* ---- Those that block -------------------------------------------------------------------------------------------- */
@@ -254,7 +279,7 @@ void coll_join(struct coll_joining *joinings, const struct coll_key *keys, unsig
         return;
     if (coll_engine() == NULL && settings()->forced)
         coll_say("nothing is compressed: %s", coll_engine_why());
-    if (settings()->by_nccl)
+    if (settings()->meet == COLL_MEET_NCCL)
         join_by_nccl(joinings, count);
     else
         join_by_meeting(joinings, keys, count);

@@ -17,7 +17,7 @@ struct coll_entry {
 /* Communicators that were just made and are ready, of all that end with one group; `keys` are theirs. */
 void coll_join(struct coll_joining *joinings, const struct coll_key *keys, unsigned count);
 
-/* The parts of it: says that this rank is there, which waits for nobody; then all that comes. Who has come leaves the
+/* The parts of it: says that this rank is there, which waits for no other; then all that comes. Who has come leaves the
  * meeting. */
 void coll_join_come(struct coll_entry *entry, const struct coll_key *key);
 void coll_join_meet(struct coll_entry *entries, unsigned count);

@@ -1,6 +1,7 @@
 #include "collective/late.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "collective/join.h"
@@ -95,7 +96,7 @@ void coll_late_begin(coll_comm comm, const struct coll_key *key)
     const struct coll_settings *settings = &coll_library()->settings;
     if (settings->raw)
         return;
-    struct coll_late *late = settings->by_nccl ? NULL : calloc(1, sizeof(*late));
+    struct coll_late *late = settings->meet == COLL_MEET_NCCL ? NULL : calloc(1, sizeof(*late));
     if (late != NULL) {
         pthread_mutex_init(&late->lock, NULL);
         late->key = *key;
@@ -126,12 +127,26 @@ static bool is_pair(const struct coll_call *call)
     return call->operation == COLL_SEND || call->operation == COLL_RECV;
 }
 
-/* What does not join is counted: ranks that are not equally far do not join. Others may be waiting already. */
-static void pass(struct coll_late *late)
+static void stay_raw(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
 {
+    struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
+    snprintf(what.why, sizeof(what.why), "its first %u collectives were in groups and graphs", late->begun);
+    coll_join_tell(&what, standing->held);
+    coll_meeting_leave(late->meeting);
+    late->meeting = NULL;
+    late->over = true;
+}
+
+/* What does not join is counted: ranks that are not equally far do not join. Others may be waiting already. To tell
+ * them costs some microseconds, which who always groups should not pay for ever. */
+static void pass(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
+{
+    enum { PASSED_MAX = 1024 };
     late->begun++;
     if (late->meeting != NULL)
         coll_meeting_pass(late->meeting, late->begun);
+    if (late->begun == PASSED_MAX)
+        stay_raw(late, comm, standing);
 }
 
 static bool can_join(const struct coll_late *late, const struct coll_call *call, const struct coll_standing *standing)
@@ -149,7 +164,7 @@ static void look_at(struct coll_late *late, const struct coll_call *call, struct
     else if (can_join(late, call, standing))
         join(late, call->comm, standing);
     else
-        pass(late);
+        pass(late, call->comm, standing);
 }
 
 bool coll_late_call(const struct coll_call *call, struct coll_standing *standing)

@@ -1,8 +1,8 @@
 /* Communicators that do not block: NCCL makes them while the program goes on, and asks for what they are doing
  * (ncclCommGetAsyncError) until they are ready. They say that they are there as they are being made, which waits for
- * nobody: so all have said it when NCCL has made them, however long a rank has something else to do then. They join
- * with their first collective that is in no group and not captured: what all ranks come to, and where NCCL waits for
- * them, too. Until then they are raw; ranks compare how far they are by then. */
+ * no other rank: so all have said it when NCCL has made them, however long a rank has something else to do then. They
+ * join with their first collective that is in no group and not captured: what all ranks come to, and where NCCL waits
+ * for them, too. Until then they are raw; ranks compare how far they are by then. */
 #ifndef STRAIT_COLLECTIVE_LATE_H
 #define STRAIT_COLLECTIVE_LATE_H
 

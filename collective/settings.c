@@ -103,7 +103,7 @@ struct coll_settings coll_settings_read(void)
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
     static const char *const wires[] = {"nccl", "auto", "peer"};
-    static const char *const meets[] = {"host", "nccl"};
+    static const char *const meets[] = {"auto", "host", "nccl"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
         .raw = mode == 0,
@@ -113,7 +113,7 @@ struct coll_settings coll_settings_read(void)
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
         .pieces = pieces_of("STRAIT_COLL_PIECES"),
         .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
-        .by_nccl = choice("STRAIT_COLL_MEET", meets, 2) == 1,
+        .meet = (enum coll_meet)choice("STRAIT_COLL_MEET", meets, 3),
         .wait_ms = 1000 * number("STRAIT_COLL_WAIT", 5, 3600),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
+#include "collective/key.h"
 #include "collective/load.h"
-#include "collective/meeting.h"
 
 struct coll_thread {
     unsigned depth;                /* of ncclGroupStart */

@@ -252,7 +252,7 @@ void coll_track_key(coll_comm comm, const struct coll_key *key)
 
 struct coll_key coll_track_child(coll_comm comm, uint64_t way, int64_t color)
 {
-    struct coll_key key = {{0, 0}};
+    struct coll_key key = {0};
     coll_track_lock();
     struct coll_tracked *tracked = *place_of(comm);
     if (tracked != NULL)

@@ -5,7 +5,7 @@
 
 #include "collective/call.h"
 #include "collective/decide.h"
-#include "collective/meeting.h"
+#include "collective/key.h"
 
 struct coll_count {
     uint64_t calls, bytes;              /* that NCCL took */

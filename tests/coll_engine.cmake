@@ -55,9 +55,17 @@ strait_coll_test(abort TIMEOUT 240)
 strait_coll_test(late TIMEOUT 240)
 strait_coll_test(memory TIMEOUT 240)
 strait_coll_test(absent TIMEOUT 240)
+strait_coll_test(places TIMEOUT 240)
 strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_meeting USES collective LABELS collective)
+strait_test(coll_hall USES collective LABELS collective)
+add_executable(collective_apart collective/apart.c)
+target_link_libraries(collective_apart PRIVATE strait_collective strait_test_support)
+if(NOT CMAKE_CROSSCOMPILING)
+    strait_add_test(coll_apart LABELS collective TIMEOUT 60
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/collective/apart.sh $<TARGET_FILE:collective_apart>)
+endif()
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
 strait_test(coll_carry USES coll_engine LABELS collective)
@@ -94,6 +102,10 @@ strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIME
 # Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
 strait_coll_test(hosts TIMEOUT 240)
 strait_coll_test(spaces TIMEOUT 240)
+foreach(test absent late)
+    strait_add_test(coll_${test}_hosts COMMAND test_coll_${test} LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_TEST_HOSTS=1;NCCL_SOCKET_IFNAME=lo")
+endforeach()
 foreach(neighbours ${neighbours_tried})
     foreach(test ${hosts_tests})
         strait_add_test(coll_${test}_hosts${neighbours} COMMAND test_coll_${test} LABELS collective TIMEOUT 240

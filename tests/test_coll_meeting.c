@@ -1,4 +1,5 @@
-/* Where ranks meet: whoever comes, and whenever, all of them decide alike, and no name is left. */
+/* Where ranks meet, in the host's memory and at a process that is asked: whoever comes, and whenever, all of them
+ * decide alike, and no name is left. */
 #include <check.h>
 #include <dirent.h>
 #include <pthread.h>
@@ -8,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "collective/card.h"
 #include "collective/meeting.h"
 #include "tests/support.h"
 
@@ -22,6 +24,31 @@ static bool until_limit(struct coll_meeting *meeting, int64_t ms, void *argument
 {
     (void)meeting;
     return ms < *(const int *)argument;
+}
+
+/* ---- Places ------------------------------------------------------------------------------------------------------ */
+
+static struct coll_place place; /* none: the host's memory */
+
+static void meet_here(void)
+{
+    memset(&place, 0, sizeof(place));
+}
+
+static void meet_there(void)
+{
+    coll_id id = {{0}};
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    coll_card_put(&id);
+    coll_card_read(&id, &place);
+    require(place.address.family != 0);
+}
+
+static struct coll_key draw(void)
+{
+    struct coll_key key = coll_key_draw();
+    key.place = place;
+    return key;
 }
 
 /* Names of the key's, as others see them. */
@@ -58,7 +85,7 @@ static void *visit(void *argument)
 /* What all of them decide. */
 static enum coll_verdict visit_all(struct visitor *visitors)
 {
-    const struct coll_key key = coll_key_draw();
+    const struct coll_key key = draw();
     for (int rank = 0; rank < RANKS; rank++) {
         visitors[rank].key = key;
         visitors[rank].rank = rank;
@@ -165,7 +192,7 @@ START_TEST(a_rank_that_has_ended_is_not_counted_on)
 {
     static int limit_ms = 60000;
     char why[160];
-    const struct coll_key key = coll_key_draw();
+    const struct coll_key key = draw();
     const struct coll_word word = word_of(0);
     struct coll_meeting *before = _i == 0 ? coll_meeting_come(&key, 0, 2) : NULL;
     come_and_end(&key);
@@ -186,7 +213,7 @@ START_TEST(who_does_not_come_is_named)
 {
     static int limit_ms = 1;
     char why[200];
-    const struct coll_key key = coll_key_draw();
+    const struct coll_key key = draw();
     const struct coll_word word = word_of(1);
     struct coll_meeting *meeting = coll_meeting_come(&key, 1, 4);
     ck_assert_ptr_nonnull(meeting);
@@ -200,7 +227,7 @@ END_TEST
 
 START_TEST(keys_differ_with_what_they_are_of)
 {
-    const struct coll_key parent = coll_key_of("abc", 3), other = coll_key_of("abd", 3), none = {{0, 0}};
+    const struct coll_key parent = coll_key_of("abc", 3), other = coll_key_of("abd", 3), none = {0};
     const struct coll_key same = coll_key_of("abc", 3);
     ck_assert_mem_eq(&parent, &same, sizeof(parent));
     const struct coll_key keys[] = {parent,
@@ -218,10 +245,11 @@ START_TEST(keys_differ_with_what_they_are_of)
 }
 END_TEST
 
-int main(void)
+static TCase *meetings(const char *name, void (*choose_place)(void))
 {
-    TCase *tests = tcase_create("meeting");
+    TCase *tests = tcase_create(name);
     tcase_set_timeout(tests, 60);
+    tcase_add_checked_fixture(tests, choose_place, NULL);
     tcase_add_test(tests, ranks_that_all_come_go);
     tcase_add_loop_test(tests, a_rank_that_does_not_come_keeps_all_raw, 0, RANKS);
     tcase_add_test(tests, a_rank_that_comes_late_decides_as_the_others);
@@ -229,9 +257,17 @@ int main(void)
     tcase_add_loop_test(tests, only_what_blocks_may_have_two_ranks_in_a_thread, 0, 2);
     tcase_add_loop_test(tests, a_rank_that_has_ended_is_not_counted_on, 0, 2);
     tcase_add_test(tests, who_does_not_come_is_named);
-    tcase_add_test(tests, keys_differ_with_what_they_are_of);
+    return tests;
+}
+
+int main(void)
+{
+    TCase *keys = tcase_create("keys");
+    tcase_add_test(keys, keys_differ_with_what_they_are_of);
     Suite *suite = suite_create("meeting");
-    suite_add_tcase(suite, tests);
+    suite_add_tcase(suite, meetings("here", meet_here));
+    suite_add_tcase(suite, meetings("there", meet_there));
+    suite_add_tcase(suite, keys);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
     const int failed = srunner_ntests_failed(runner);

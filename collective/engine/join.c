@@ -70,7 +70,7 @@ static const char *why_not(struct joining *joining)
         return "there is no other rank";
     if (member->ranks > COLL_REDUCE_SOURCES_MAX)
         return "more ranks than sums are made of";
-    if (member->host.settings.by_nccl && member->host.nccl->CommSplit == NULL)
+    if (member->host.settings.meet == COLL_MEET_NCCL && member->host.nccl->CommSplit == NULL)
         return "this NCCL is too old";
     const char *trouble = gpu->trouble();
     if (trouble != NULL)

@@ -1,5 +1,4 @@
 /* Ranks that do not compress: the others find out, stay raw, and go on. */
-#include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -7,27 +6,7 @@
 
 enum { COUNT_OF = 40001, LONG_MS = 20000 };
 
-/* Of NCCL itself, as a rank without the library calls it. */
-struct bare {
-    coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
-    coll_result (*CommDestroy)(coll_comm comm);
-    coll_result (*AllGather)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
-                             coll_stream stream);
-};
-
 static coll_id id_for_all;
-
-static struct bare bare_nccl(void)
-{
-    struct bare bare;
-    void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
-    require(nccl != NULL);
-    *(void **)&bare.CommInitRank = dlsym(nccl, "pncclCommInitRank");
-    *(void **)&bare.CommDestroy = dlsym(nccl, "pncclCommDestroy");
-    *(void **)&bare.AllGather = dlsym(nccl, "pncclAllGather");
-    require(bare.CommInitRank != NULL && bare.CommDestroy != NULL && bare.AllGather != NULL);
-    return bare;
-}
 
 static void fill(const struct rank *rank, uint8_t **own, uint8_t **all)
 {

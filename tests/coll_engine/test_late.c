@@ -231,6 +231,30 @@ START_TEST(what_comes_before_is_raw_and_so_are_sends_then)
 }
 END_TEST
 
+/* All alike, as often as they are asked for. */
+static void group_always(struct rank *rank)
+{
+    enum { GROUPS = 16, EACH = 64 };
+    struct buffers buffers = buffers_of(rank);
+    begin(rank);
+    for (unsigned group = 0; group < GROUPS; group++) {
+        require_ok(ncclGroupStart());
+        for (unsigned i = 0; i < EACH; i++)
+            (void)ask_gather(rank, &buffers);
+        settle(rank->comm, ncclGroupEnd());
+    }
+    check_gathered(rank, &buffers);
+    gather(rank);
+    require_told(rank, "all_gather", GROUPS * EACH + 1, 0);
+    end(rank);
+}
+
+START_TEST(who_always_groups_stays_raw)
+{
+    run_all(2, group_always, NULL);
+}
+END_TEST
+
 static void never_collective(struct rank *rank)
 {
     begin(rank);
@@ -496,6 +520,7 @@ int main(void)
     tcase_add_loop_test(tests, what_is_cut_is_moved_piece_by_piece, 0, 8);
     tcase_add_test(tests, finding_one_ready_waits_for_nobody);
     tcase_add_test(tests, what_comes_before_is_raw_and_so_are_sends_then);
+    tcase_add_test(tests, who_always_groups_stays_raw);
     tcase_add_test(tests, one_that_has_no_collective_stays_raw);
     tcase_add_test(tests, who_looks_late_is_there);
     tcase_add_test(tests, children_stay_raw);

@@ -236,6 +236,7 @@ join_scenes() {
     [ $code -ne 77 ] || return 77
     join_time raw STRAIT_COLL=raw "$coll" || code=1
     join_time auto STRAIT_COLL=auto "$coll" || code=1
+    join_time "auto, by memory" STRAIT_COLL=auto STRAIT_COLL_MEET=host "$coll" || code=1
     join_time "auto, voting by NCCL" STRAIT_COLL=auto STRAIT_COLL_MEET=nccl "$coll" || code=1
     join_time compress STRAIT_COLL=compress "$coll" || code=1
     join_time "compress, by NCCL" STRAIT_COLL=compress STRAIT_COLL_MEET=nccl "$coll" || code=1
