@@ -20,7 +20,7 @@
     X(RESULT, MemAlloc, (void **pointer, size_t size), (pointer, size), FORWARD) \
     X(RESULT, MemFree, (void *pointer), (pointer), FORWARD) \
     X(RESULT, GetVersion, (int *version), (version), FORWARD) \
-    X(RESULT, GetUniqueId, (coll_id *id), (id), FORWARD) \
+    X(RESULT, GetUniqueId, (coll_id *id), (id), HOOK) \
     X(TEXT, GetErrorString, (coll_result result), (result), FORWARD) \
     X(TEXT, GetLastError, (coll_comm comm), (comm), FORWARD) \
     X(NOTHING, ResetDebugInit, (void), (), FORWARD) \

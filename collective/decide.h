@@ -7,9 +7,12 @@
 enum coll_way {
     COLL_PASS,     /* NCCL does it, with the arguments as they are */
     COLL_COMPRESS, /* NCCL moves what a step (engine.h) has made of it */
+    COLL_REFUSE,   /* another thread has ended its communicator meanwhile */
 };
 
 struct coll_member;
+struct coll_tracked;
+struct coll_late;
 
 /* What is known of a communicator, the same on all of its ranks. */
 struct coll_standing {
@@ -19,6 +22,8 @@ struct coll_standing {
     bool ending;                /* finalized or revoked */
     struct coll_member *member; /* NULL: it stays raw */
     const char *why;            /* it does; static */
+    struct coll_late *late;     /* NULL, unless it does not block and has not joined yet */
+    struct coll_tracked *held;  /* of coll_track_hold */
 };
 
 struct coll_decision {

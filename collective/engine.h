@@ -8,13 +8,18 @@
 
 /* A communicator that is to be compressed: what a plugin made of it. */
 struct coll_member;
+struct coll_tracked;
 
 /* One to be joined, made by NCCL and ready. */
+struct coll_candidate; /* what a plugin has made ready for one */
 struct coll_joining {
     coll_comm comm;
     int rank, ranks;
-    struct coll_member *member; /* result: NULL when it stays raw */
-    char why[320];              /* result: why it does, or what was found of it */
+    bool able;                        /* this rank is; when ranks have voted, all of them are */
+    bool paired;                      /* some have sent or received before, so that goes on as it is */
+    struct coll_candidate *candidate; /* NULL: there was no memory even for that */
+    struct coll_member *member;       /* result: NULL when it stays raw */
+    char why[320];                    /* result: why it does, or what was found of it */
 };
 
 enum { COLL_PHASES_MAX = 2, COLL_PIECES_MAX = 8 };
@@ -39,8 +44,9 @@ struct coll_step {
     bool peer; /* it goes by the wire `peer`, in one phase: what is below is not used */
     unsigned piece;
     struct coll_staging *staging;
-    size_t at;       /* of its part of the staging memory */
-    unsigned number; /* of its job, among those of the staging memory */
+    size_t at;                 /* of its part of the staging memory */
+    unsigned number;           /* of its job, among those of the staging memory */
+    struct coll_tracked *held; /* the library's: what keeps `member` until the step is over */
 };
 
 struct coll_engine_host {
@@ -54,8 +60,11 @@ struct coll_engine_host {
 
 struct coll_engine_ops {
     uint32_t version; /* COLL_ENGINE_VERSION */
-    /* Collective: every rank of every one of them joins at the same time, in any order within one call. */
-    void (*join)(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count);
+    /* Alone: what joining takes. Sets `able`, or else `why`; a call of join with the same ones has to follow. */
+    void (*prepare)(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count);
+    /* Collective, for those that are able: every rank of every one of them joins at the same time, in any order within
+     * one call. Those that are not are given up, unless ranks have not voted: then they do that now, by NCCL. */
+    void (*join)(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted);
     /* Whether this call is to be compressed; it counts as one of its kind then. A function of its arguments and of
      * what all ranks hold: all decide alike. `step` is to be run when it is. */
     bool (*decide)(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
@@ -74,11 +83,11 @@ struct coll_engine_ops {
     void (*abort)(struct coll_member *member);
     /* Nothing more will be asked of it: that it ends is no failure of the others'. */
     void (*finish)(struct coll_member *member);
-    /* When all that was asked for is over; after abort at once. */
+    /* When all that was asked for is over; after abort at once. By the last thread that has to do with it. */
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 4u
+#define COLL_ENGINE_VERSION 6u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL; NULL: why it cannot be used is in `why`. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

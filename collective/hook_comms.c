@@ -2,7 +2,11 @@
 #include <stdlib.h>
 
 #include "collective/capture.h"
+#include "collective/card.h"
 #include "collective/hooks.h"
+#include "collective/join.h"
+#include "collective/late.h"
+#include "collective/patient.h"
 #include "collective/report.h"
 #include "collective/run.h"
 #include "collective/thread.h"
@@ -13,27 +17,23 @@ static bool is_good(coll_result result)
     return result == COLL_SUCCESS || result == COLL_IN_PROGRESS;
 }
 
+enum way { WAY_SPLIT = 1, WAY_SHRINK };
+
 /* ---- Made ----------------------------------------------------------------------------------------------------------
  */
 
-/* NCCL may be asked only when the communicator is ready. */
-static void ask(coll_comm comm, int *rank, int *ranks)
-{
-    const struct coll_table *nccl = coll_thread.nccl;
-    if (nccl->CommCount == NULL || nccl->CommUserRank == NULL || COLL_NCCL(CommCount(comm, ranks)) != COLL_SUCCESS ||
-        COLL_NCCL(CommUserRank(comm, rank)) != COLL_SUCCESS)
-        *rank = *ranks = -1;
-}
-
-/* False: there is nothing, or it is not ready: those that do not block stay as NCCL has them. */
+/* False: there is nothing to join, or it is not ready, and joins later. */
 static bool settle(struct coll_pending made, coll_result result, struct coll_joining *joining)
 {
     coll_comm comm = *made.slot;
     if (comm == NULL) /* a rank that a split or shrink leaves out */
         return false;
     if (made.ranks < 0 && result == COLL_SUCCESS)
-        ask(comm, &made.rank, &made.ranks);
+        coll_ask_ranks(comm, &made.rank, &made.ranks);
     coll_track_made(comm, made.rank, made.ranks);
+    coll_track_key(comm, &made.key);
+    if (result == COLL_IN_PROGRESS)
+        coll_late_begin(comm, &made.key);
     *joining = (struct coll_joining){.comm = comm, .rank = made.rank, .ranks = made.ranks};
     return result == COLL_SUCCESS && made.ranks > 1;
 }
@@ -46,41 +46,72 @@ static void settle_all(coll_result result)
     if (most == 0) /* of most groups */
         return;
     struct coll_joining *joinings = calloc(most, sizeof(*joinings));
+    struct coll_key *keys = calloc(most, sizeof(*keys));
     unsigned count = 0;
-    while (coll_pending_take(&made))
-        if (is_good(result) && joinings != NULL && settle(made, result, &joinings[count]))
-            count++;
-    if (joinings != NULL)
-        coll_run_join(joinings, count);
+    while (coll_pending_take(&made)) {
+        if (!is_good(result) || joinings == NULL || keys == NULL || !settle(made, result, &joinings[count]))
+            continue;
+        keys[count++] = made.key;
+    }
+    if (joinings != NULL && keys != NULL)
+        coll_join(joinings, keys, count);
     free(joinings);
+    free(keys);
 }
 
 /* In a group it is there when the group has ended. */
-static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks)
+static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
 {
     if (!is_good(result) || slot == NULL)
         return result;
     coll_capture_prepare();
-    coll_pending_add((struct coll_pending){slot, rank, ranks});
+    coll_pending_add((struct coll_pending){slot, rank, ranks, key});
     if (coll_thread.depth == 0)
         settle_all(result);
     return result;
 }
 
+/* ---- By a unique id ------------------------------------------------------------------------------------------------
+ */
+
+static bool uses_cards(void)
+{
+    const struct coll_settings *settings = &coll_library()->settings;
+    return !settings->raw && settings->meet == COLL_MEET_AUTO;
+}
+
+coll_result coll_hook_GetUniqueId(coll_id *id)
+{
+    const coll_result result = COLL_NCCL(GetUniqueId(id));
+    if (result == COLL_SUCCESS && id != NULL && uses_cards())
+        coll_card_put(id);
+    return result;
+}
+
+/* Of several ids the first one's card counts. */
+static struct coll_key key_of(const coll_id *ids, size_t count)
+{
+    struct coll_key key = coll_key_of(ids, count * sizeof(*ids));
+    if (count > 0 && uses_cards())
+        coll_card_read(ids, &key.place);
+    return key;
+}
+
 coll_result coll_hook_CommInitRank(coll_comm *made, int ranks, coll_id id, int rank)
 {
-    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks);
+    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks, key_of(&id, 1));
 }
 
 coll_result coll_hook_CommInitRankConfig(coll_comm *made, int ranks, coll_id id, int rank, coll_config *config)
 {
-    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks);
+    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks, key_of(&id, 1));
 }
 
 coll_result coll_hook_CommInitRankScalable(coll_comm *made, int ranks, int rank, int id_count, coll_id *ids,
                                            coll_config *config)
 {
-    return note_made(COLL_NCCL(CommInitRankScalable(made, ranks, rank, id_count, ids, config)), made, rank, ranks);
+    const coll_result result = COLL_NCCL(CommInitRankScalable(made, ranks, rank, id_count, ids, config));
+    return note_made(result, made, rank, ranks, key_of(ids, ids != NULL && id_count > 0 ? (size_t)id_count : 0));
 }
 
 coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices)
@@ -89,8 +120,9 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
     if (!is_good(result) || made == NULL)
         return result;
     coll_capture_prepare();
+    const struct coll_key key = coll_key_draw();
     for (int i = 0; i < count; i++)
-        coll_pending_add((struct coll_pending){&made[i], i, count});
+        coll_pending_add((struct coll_pending){&made[i], i, count, key});
     if (coll_thread.depth == 0)
         settle_all(result);
     return result;
@@ -98,7 +130,8 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
 
 coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *made, coll_config *config)
 {
-    return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1);
+    const struct coll_key child = coll_track_child(comm, WAY_SPLIT, color);
+    return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
 }
 
 /* What is under way on it is to end, and nothing of ours may go on waiting behind it. */
@@ -106,11 +139,12 @@ static void give_up(coll_comm comm)
 {
     struct coll_standing standing;
     coll_track_ending(comm);
-    if (!coll_track_standing(comm, &standing) || standing.member == NULL)
-        return;
+    (void)coll_track_hold(comm, &standing);
     coll_thread.inside++;
-    coll_engine()->abort(standing.member);
+    if (standing.member != NULL)
+        coll_engine()->abort(standing.member);
     coll_thread.inside--;
+    coll_run_release(standing.held);
 }
 
 coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_count, coll_comm *made,
@@ -118,63 +152,62 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
 {
     if ((flags & COLL_SHRINK_ABORT) != 0)
         give_up(comm);
-    return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1);
+    const struct coll_key child = coll_track_child(comm, WAY_SHRINK, 0);
+    return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1, child);
 }
 
 /* Where a program learns that a communicator which does not block is ready. */
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_standing standing;
+    coll_patient_lock();
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
-    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_standing(comm, &standing))
+    coll_patient_unlock();
+    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_hold(comm, &standing))
         return result;
     if (standing.ranks < 0) {
-        ask(comm, &standing.rank, &standing.ranks);
+        coll_ask_ranks(comm, &standing.rank, &standing.ranks);
         coll_track_ranks(comm, standing.rank, standing.ranks);
     }
+    if (standing.late != NULL)
+        coll_late_ready(comm);
     if (standing.member != NULL && !standing.ending)
         *error = coll_engine()->error(standing.member);
+    coll_run_release(standing.held);
     return result;
 }
 
 /* ---- Ended ---------------------------------------------------------------------------------------------------------
  */
 
-/* Before NCCL ends it: as soon as it has, another may be made at its address. */
-static struct coll_member *note_gone(coll_comm comm)
+/* Before NCCL ends it: as soon as it has, another may be made at its address. Other threads may have calls under way
+ * on it: the last one out leaves. Who asks NCCL what became of them just now is through then. */
+static struct coll_tracked *note_gone(coll_comm comm)
 {
-    struct coll_standing standing;
     coll_report_ended(comm);
-    (void)coll_track_standing(comm, &standing);
-    coll_track_gone(comm);
-    return standing.member;
-}
-
-static void leave(struct coll_member *member)
-{
-    if (member == NULL)
-        return;
-    coll_thread.inside++;
-    coll_engine()->leave(member);
-    coll_thread.inside--;
+    struct coll_tracked *gone = coll_track_end(comm);
+    coll_patient_lock();
+    coll_patient_unlock();
+    return gone;
 }
 
 coll_result coll_hook_CommDestroy(coll_comm comm)
 {
-    leave(note_gone(comm));
+    coll_run_release(note_gone(comm));
     return COLL_NCCL(CommDestroy(comm));
 }
 
 coll_result coll_hook_CommAbort(coll_comm comm)
 {
-    struct coll_member *member = note_gone(comm);
+    struct coll_tracked *gone = note_gone(comm);
+    struct coll_member *member = coll_track_member_of(gone);
     if (member != NULL) {
         coll_thread.inside++;
         coll_engine()->abort(member);
         coll_thread.inside--;
     }
     coll_result result = COLL_NCCL(CommAbort(comm));
-    leave(member);
+    coll_run_release(gone);
     return result;
 }
 
@@ -183,8 +216,10 @@ coll_result coll_hook_CommFinalize(coll_comm comm)
     struct coll_standing standing;
     coll_track_ending(comm);
     coll_result result = COLL_NCCL(CommFinalize(comm));
-    if (result == COLL_SUCCESS && coll_track_standing(comm, &standing) && standing.member != NULL)
+    (void)coll_track_hold(comm, &standing);
+    if (is_good(result) && standing.member != NULL)
         coll_engine()->finish(standing.member);
+    coll_run_release(standing.held);
     return result;
 }
 

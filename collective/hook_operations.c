@@ -2,17 +2,24 @@
 #include "collective/capture.h"
 #include "collective/decide.h"
 #include "collective/hooks.h"
+#include "collective/late.h"
 #include "collective/run.h"
 #include "collective/thread.h"
 #include "collective/track.h"
 
+/* A step that is to be run holds its communicator until it is over. */
 static struct coll_decision begin(struct coll_call *call, struct coll_step *step)
 {
     struct coll_standing standing;
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
-    (void)coll_track_standing(call->comm, &standing);
-    return coll_decide(&standing, call, step);
+    (void)coll_track_hold(call->comm, &standing);
+    if (standing.late != NULL && !coll_late_call(call, &standing))
+        return (struct coll_decision){COLL_REFUSE, "aborted", 0};
+    const struct coll_decision decision = coll_decide(&standing, call, step);
+    if (decision.way == COLL_PASS)
+        coll_run_release(standing.held);
+    return decision;
 }
 
 static coll_result end(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
@@ -28,6 +35,8 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
         const struct coll_decision decision = begin(&(call), &step); \
         if (decision.way == COLL_COMPRESS)                           \
             return end(&(call), &decision, coll_run(&step));         \
+        if (decision.way == COLL_REFUSE)                             \
+            return end(&(call), &decision, COLL_INVALID_USAGE);      \
         return end(&(call), &decision, COLL_NCCL(invocation));       \
     } while (0)
 

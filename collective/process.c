@@ -2,7 +2,9 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "collective/card.h"
 #include "collective/load.h"
+#include "collective/patient.h"
 #include "collective/report.h"
 #include "collective/track.h"
 
@@ -12,20 +14,27 @@ static bool is_child;
 static void before_fork(void)
 {
     coll_library_lock();
+    coll_patient_lock();
     coll_track_lock();
+    coll_card_lock();
 }
 
 static void in_parent(void)
 {
+    coll_card_unlock();
     coll_track_unlock();
+    coll_patient_unlock();
     coll_library_unlock();
 }
 
 static void in_child(void)
 {
     coll_track_clear();
+    coll_card_clear();
     is_child = true;
+    coll_card_unlock();
     coll_track_unlock();
+    coll_patient_unlock();
     coll_library_unlock_in_child();
 }
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "collective/patient.h"
 #include "collective/thread.h"
 #include "collective/track.h"
 
@@ -36,9 +37,20 @@ static coll_result error_of(const struct coll_step *steps, unsigned count)
     return result;
 }
 
+/* Another thread has aborted one of them: NCCL may not be asked for it any more. */
+static bool any_gone(const struct coll_step *steps, unsigned count)
+{
+    bool gone = false;
+    for (unsigned i = 0; i < count; i++)
+        gone |= coll_track_has_gone(steps[i].held);
+    return gone;
+}
+
 static coll_result run(part *what, struct coll_step *steps, unsigned count)
 {
     const bool begins = what == coll_engine()->encode;
+    if (any_gone(steps, count))
+        return COLL_INVALID_USAGE;
     const coll_result failed = begins ? error_of(steps, count) : COLL_SUCCESS;
     if (failed != COLL_SUCCESS)
         return failed;
@@ -52,29 +64,39 @@ static bool is_cut(const struct coll_step *step)
     return step->pieces > 1 || step->head > 0 || step->tail > 0;
 }
 
+static coll_result group(coll_result (*what)(void))
+{
+    coll_thread.inside++;
+    return coll_left(what());
+}
+
 static coll_result run_phase(struct coll_step *steps, unsigned count)
 {
     const struct coll_engine_ops *engine = coll_engine();
     if (is_cut(&steps[0]))
         return run(engine->pass, steps, 1);
     coll_result result = run(engine->encode, steps, count);
+    if (result == COLL_SUCCESS && any_gone(steps, count))
+        result = COLL_INVALID_USAGE;
     if (result == COLL_SUCCESS)
-        result = COLL_NCCL(GroupStart());
+        result = group(coll_patient()->GroupStart);
     if (result != COLL_SUCCESS)
         return result;
     result = run(engine->move, steps, count);
-    coll_result ended = COLL_NCCL(GroupEnd());
+    coll_result ended = group(coll_patient()->GroupEnd);
     result = result == COLL_SUCCESS ? ended : result;
     return result == COLL_SUCCESS ? run(engine->decode, steps, count) : result;
 }
 
-/* Those that have another phase, in their order; how many. */
+/* Those that have another phase, in their order, come before the others; how many. */
 static unsigned next_phase(struct coll_step *steps, unsigned count)
 {
     unsigned left = 0;
     for (unsigned i = 0; i < count; i++)
         if (steps[i].phase + 1 < steps[i].phases) {
-            steps[left] = steps[i];
+            const struct coll_step step = steps[i];
+            steps[i] = steps[left];
+            steps[left] = step;
             steps[left++].phase++;
         }
     return left;
@@ -91,14 +113,29 @@ static coll_result run_later_phases(struct coll_step *steps, unsigned count)
 coll_result coll_run(const struct coll_step *step)
 {
     struct coll_step own = *step;
-    if (coll_thread.depth > 0)
-        return keep(step) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
-    const coll_result result = run_phase(&own, 1);
-    return result == COLL_SUCCESS ? run_later_phases(&own, 1) : result;
+    if (coll_thread.depth > 0 && keep(step))
+        return COLL_SUCCESS;
+    coll_result result = coll_thread.depth > 0 ? COLL_SYSTEM_ERROR : run_phase(&own, 1);
+    if (result == COLL_SUCCESS)
+        result = run_later_phases(&own, 1);
+    coll_run_release(step->held);
+    return result;
+}
+
+void coll_run_release(struct coll_tracked *held)
+{
+    struct coll_member *member = coll_track_release(held);
+    if (member == NULL)
+        return;
+    coll_thread.inside++;
+    coll_engine()->leave(member);
+    coll_thread.inside--;
 }
 
 void coll_run_forget(void)
 {
+    for (unsigned i = 0; i < kept.count; i++)
+        coll_run_release(kept.items[i].held);
     free(kept.items);
     kept.items = NULL;
     kept.count = kept.capacity = 0;
@@ -113,59 +150,25 @@ coll_result coll_run_before_end(void)
     return result == COLL_SUCCESS ? run(engine->move, kept.items, kept.count) : result;
 }
 
+/* What has been moved can be decoded only behind it. */
+static coll_result await_kept(coll_result ended)
+{
+    coll_result result = ended;
+    coll_thread.inside++;
+    for (unsigned i = 0; i < kept.count && ended == COLL_IN_PROGRESS; i++) {
+        const coll_result came = coll_patient_await(kept.items[i].call.comm, ended);
+        result = result == COLL_SUCCESS || result == COLL_IN_PROGRESS ? came : result;
+    }
+    return coll_left(result);
+}
+
 coll_result coll_run_after_end(coll_result ended)
 {
-    if (ended == COLL_SUCCESS && kept.count > 0)
-        ended = run(coll_engine()->decode, kept.items, kept.count);
-    if (ended == COLL_SUCCESS)
-        ended = run_later_phases(kept.items, kept.count);
+    coll_result result = await_kept(ended);
+    if (result == COLL_SUCCESS && kept.count > 0)
+        result = run(coll_engine()->decode, kept.items, kept.count);
+    if (result == COLL_SUCCESS)
+        result = run_later_phases(kept.items, kept.count);
     coll_run_forget();
-    return ended;
-}
-
-/* ---- Communicators ----------------------------------------------------------------------------------------------- */
-
-static void enter(void)
-{
-    coll_thread.inside++;
-}
-
-/* The ranks that have an engine ask who is able, by a split (engine/join.h), and would wait for this one. */
-static void be_left_out(const struct coll_table *nccl, const struct coll_joining *joinings, unsigned count)
-{
-    coll_comm none = NULL;
-    if (nccl->CommSplit == NULL)
-        return;
-    coll_thread.inside++;
-    (void)nccl->GroupStart();
-    for (unsigned i = 0; i < count; i++)
-        (void)nccl->CommSplit(joinings[i].comm, COLL_SPLIT_NOCOLOR, joinings[i].rank, &none, NULL);
-    (void)nccl->GroupEnd();
-    coll_thread.inside--;
-}
-
-void coll_run_join(struct coll_joining *joinings, unsigned count)
-{
-    const struct coll_library *library = coll_library();
-    const struct coll_engine_host host = {
-        .nccl = &library->pnccl, .settings = library->settings, .enter = enter, .say = coll_say};
-    if (library->settings.raw || count == 0)
-        return;
-    if (coll_engine() == NULL) {
-        if (library->settings.forced)
-            coll_say("nothing is compressed: %s", coll_engine_why());
-        be_left_out(host.nccl, joinings, count);
-        for (unsigned i = 0; i < count; i++)
-            coll_track_member(joinings[i].comm, NULL, coll_engine_why());
-        return;
-    }
-    coll_thread.inside++;
-    coll_engine()->join(&host, joinings, count);
-    coll_thread.inside--;
-    for (unsigned i = 0; i < count; i++) {
-        coll_track_member(joinings[i].comm, joinings[i].member, "the ranks could not agree");
-        if (joinings[i].member == NULL || library->settings.print)
-            coll_say("communicator %p, rank %d of %d: %s%s", (void *)joinings[i].comm, joinings[i].rank,
-                     joinings[i].ranks, joinings[i].member == NULL ? "stays raw: " : "", joinings[i].why);
-    }
+    return result == COLL_SUCCESS ? ended : result;
 }

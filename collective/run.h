@@ -4,7 +4,7 @@
 
 #include "collective/engine.h"
 
-/* Outside of groups runs it, else keeps it. */
+/* Outside of groups runs it, else keeps it; releases what it holds when it is over. */
 coll_result coll_run(const struct coll_step *step);
 
 /* Before NCCL ends the outermost group of this thread, and after; `ended` is what that returned. What was kept is
@@ -13,7 +13,7 @@ coll_result coll_run_before_end(void);
 coll_result coll_run_after_end(coll_result ended);
 void coll_run_forget(void);
 
-/* Communicators that were just made and are ready, of all that end with one group. */
-void coll_run_join(struct coll_joining *joinings, unsigned count);
+/* A call has no more to do with it (coll_track_hold; may be NULL). */
+void coll_run_release(struct coll_tracked *held);
 
 #endif

@@ -65,6 +65,18 @@ static struct coll_pieces pieces_of(const char *name)
     return (struct coll_pieces){0};
 }
 
+/* Of 1 to `most`. */
+static unsigned number(const char *name, unsigned usual, unsigned most)
+{
+    const char *value = setting(name);
+    char *end = NULL;
+    const unsigned long found = value != NULL ? strtoul(value, &end, 10) : usual;
+    if (found >= 1 && found <= most && (value == NULL || *end == '\0'))
+        return (unsigned)found;
+    coll_say("%s=%s is not understood: taken as %u", name, value, usual);
+    return usual;
+}
+
 static bool is_known(const char *variable, size_t size)
 {
     for (unsigned i = 0; i < name_count; i++)
@@ -91,6 +103,7 @@ struct coll_settings coll_settings_read(void)
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
     static const char *const wires[] = {"nccl", "auto", "peer"};
+    static const char *const meets[] = {"auto", "host", "nccl"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
         .raw = mode == 0,
@@ -100,6 +113,8 @@ struct coll_settings coll_settings_read(void)
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
         .pieces = pieces_of("STRAIT_COLL_PIECES"),
         .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
+        .meet = (enum coll_meet)choice("STRAIT_COLL_MEET", meets, 3),
+        .wait_ms = 1000 * number("STRAIT_COLL_WAIT", 5, 3600),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),
         .peer = setting("STRAIT_COLL_PEER"),

@@ -12,6 +12,10 @@
  *                      faster
  *   STRAIT_COLL_PEER   how they do it, for measuring (engine/peer_plan.h)
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
+ *   STRAIT_COLL_WAIT   seconds that ranks wait for the others of a new communicator to say that they compress: 5
+ *   STRAIT_COLL_MEET   where they say it. auto (the default): at the process that the communicator's id is of, by TCP,
+ *                      when it has something to listen on, else in the host's memory; host: there, nccl: they vote by
+ *                      NCCL
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
 #define STRAIT_COLLECTIVE_SETTINGS_H
@@ -21,6 +25,8 @@
 
 enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_AUTO, COLL_WIRE_PEER };
 
+enum coll_meet { COLL_MEET_AUTO, COLL_MEET_HOST, COLL_MEET_NCCL };
+
 struct coll_pieces {
     uint32_t count; /* of messages; 0: one, and what is before and behind it is left as it is */
     uint32_t given; /* not 0: that is `head` and `tail`, KiB; else it follows from the size */
@@ -29,8 +35,10 @@ struct coll_pieces {
 
 struct coll_settings {
     bool off, raw, forced, ring, pairs, parts, print;
+    unsigned wait_ms;
     struct coll_pieces pieces;
     enum coll_wire wire;
+    enum coll_meet meet;
     const char *peer;    /* tuning of that wire; NULL: as it is */
     const char *library; /* NULL: not named */
 };

@@ -4,6 +4,11 @@
 
 _Thread_local struct coll_thread coll_thread;
 
+void coll_thread_enter(void)
+{
+    coll_thread.inside++;
+}
+
 static _Thread_local struct {
     struct coll_pending *items;
     size_t count, capacity;

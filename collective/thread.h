@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "collective/key.h"
 #include "collective/load.h"
 
 struct coll_thread {
@@ -24,10 +25,14 @@ static inline coll_result coll_left(coll_result result)
     return result;
 }
 
+/* What a thread of ours calls once: NCCL is called by nobody else there. */
+void coll_thread_enter(void);
+
 /* A communicator that will be at *slot when the outermost group ends. */
 struct coll_pending {
     coll_comm *slot;
     int rank, ranks; /* -1: to be asked */
+    struct coll_key key;
 };
 
 /* Without memory it is not remembered: its communicator is then one that nothing is known of. */

@@ -2,7 +2,8 @@
 # their own, since the plugin is looked for beside the library; GPUs and NCCL are fakes that move bytes.
 set(coll_folder ${CMAKE_CURRENT_BINARY_DIR}/coll_engine)
 add_library(strait-coll-fake-gpu SHARED coll_fake/stream.c coll_fake/event.c)
-add_library(strait-coll-fake-nccl SHARED coll_fake/nccl_comm.c coll_fake/nccl_group.c coll_fake/nccl_move.c)
+add_library(strait-coll-fake-nccl SHARED coll_fake/nccl_comm.c coll_fake/nccl_group.c coll_fake/nccl_busy.c
+    coll_fake/nccl_move.c)
 add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/exchange.c coll_fake/peer.c
     coll_fake/codec.c)
 add_library(strait-coll-tested SHARED ${PROJECT_SOURCE_DIR}/collective/exports.c ${PROJECT_SOURCE_DIR}/kernels/status.c)
@@ -50,8 +51,21 @@ strait_coll_test(rings TIMEOUT 240)
 strait_coll_test(failures TIMEOUT 240)
 strait_coll_test(choices TIMEOUT 240)
 strait_coll_test(revoke TIMEOUT 240)
+strait_coll_test(abort TIMEOUT 240)
+strait_coll_test(late TIMEOUT 240)
+strait_coll_test(memory TIMEOUT 240)
+strait_coll_test(absent TIMEOUT 240)
+strait_coll_test(places TIMEOUT 240)
 strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
+strait_test(coll_meeting USES collective LABELS collective)
+strait_test(coll_hall USES collective LABELS collective)
+add_executable(collective_apart collective/apart.c)
+target_link_libraries(collective_apart PRIVATE strait_collective strait_test_support)
+if(NOT CMAKE_CROSSCOMPILING)
+    strait_add_test(coll_apart LABELS collective TIMEOUT 60
+        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/collective/apart.sh $<TARGET_FILE:collective_apart>)
+endif()
 strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
 strait_test(coll_carry USES coll_engine LABELS collective)
@@ -59,6 +73,10 @@ strait_test(coll_link USES coll_engine LABELS collective TIMEOUT 120)
 strait_test(coll_peer_plan USES coll_engine LABELS collective TIMEOUT 120)
 strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
+
+# What ranks vote by NCCL, as before they met.
+strait_add_test(coll_failures_vote COMMAND test_coll_failures LABELS collective TIMEOUT 240
+    ENVIRONMENT "STRAIT_COLL_MEET=nccl")
 
 # By the wire `peer`, in many pieces: all of them coded, and some as they are.
 foreach(test operations stress)
@@ -84,6 +102,10 @@ strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIME
 # Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
 strait_coll_test(hosts TIMEOUT 240)
 strait_coll_test(spaces TIMEOUT 240)
+foreach(test absent late)
+    strait_add_test(coll_${test}_hosts COMMAND test_coll_${test} LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_TEST_HOSTS=1;NCCL_SOCKET_IFNAME=lo")
+endforeach()
 foreach(neighbours ${neighbours_tried})
     foreach(test ${hosts_tests})
         strait_add_test(coll_${test}_hosts${neighbours} COMMAND test_coll_${test} LABELS collective TIMEOUT 240

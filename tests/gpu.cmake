@@ -53,6 +53,22 @@ if(STRAIT_HAVE_CUDA)
         LABELS collective TIMEOUT 240 ENVIRONMENT
         "STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>;STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=1024")
 
+    # How communicators join and end.
+    add_executable(gpu_collective_join gpu/collective_join.c gpu/collective_nccl.c)
+    target_link_libraries(gpu_collective_join PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
+        ${CMAKE_DL_LIBS})
+    add_dependencies(gpu_collective_join strait-coll strait-coll-cuda)
+    strait_add_test(gpu_collective_join COMMAND gpu_collective_join $<TARGET_FILE:strait-coll> late bare full beside LABELS gpu
+        TIMEOUT 240 ENVIRONMENT "STRAIT_COLL=compress")
+    add_executable(fake_collective_join gpu/collective_join.c gpu/collective_nccl.c coll_engine/cudart.c)
+    target_include_directories(fake_collective_join PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(fake_collective_join PRIVATE strait_test_support strait-coll-fake-gpu Threads::Threads
+        ${CMAKE_DL_LIBS})
+    add_dependencies(fake_collective_join strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
+    strait_add_test(coll_join_program COMMAND fake_collective_join --threads $<TARGET_FILE:strait-coll-tested> times late
+        full beside LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+
     # What does not fit. The same program is tried on fake GPUs, with ranks that are threads.
     set(overflow_sources gpu/collective_overflow.c gpu/collective_world.c gpu/collective_nccl.c coll_engine/values.c)
     add_executable(gpu_collective_overflow ${overflow_sources})

@@ -90,16 +90,20 @@ static coll_result exchange(const struct coll_step *step, const struct plan *pla
     return result;
 }
 
+static coll_result gather(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+{
+    return step->member->host.nccl->AllGather(source_of(plan, bare, 0), launch_memory(step) + bare->at, bare->bytes,
+                                              COLL_UINT8, step->call.comm, step->call.stream);
+}
+
+/* In a group also what is one call: when that has ended it is on the stream (patient.h), so what comes next may be. */
 static coll_result move_all(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
 {
     const struct coll_table *nccl = step->member->host.nccl;
-    if (plan->whole.operation == COLL_ALL_GATHER)
-        return nccl->AllGather(source_of(plan, bare, 0), launch_memory(step) + bare->at, bare->bytes, COLL_UINT8,
-                               step->call.comm, step->call.stream);
     coll_result result = nccl->GroupStart();
     if (result != COLL_SUCCESS)
         return result;
-    result = exchange(step, plan, bare);
+    result = plan->whole.operation == COLL_ALL_GATHER ? gather(step, plan, bare) : exchange(step, plan, bare);
     const coll_result ended = nccl->GroupEnd();
     return result == COLL_SUCCESS ? ended : result;
 }

@@ -69,7 +69,7 @@ static coll_result run(const struct coll_step *step)
 {
     const struct gpu_ops *gpu = step->member->gpu;
     struct coll_staging *staging = step->staging;
-    if (!staging_grow(staging, gpu))
+    if (!steps_grow(step))
         return launch_failed(step, "no memory for messages");
     if (!order_follow(step->member, staging, step->call.stream) || !gpu->event_record(staging->fork, step->call.stream))
         return launch_failed(step, "encoding could not be launched");

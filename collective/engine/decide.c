@@ -100,18 +100,21 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
     return *reason == NULL;
 }
 
-/* The step counts as one of its kind from now on. What is given by hand is for those who know how their ranks group. */
-static void issue(struct coll_member *member, struct coll_step *step)
+/* The step counts as one of its kind from now on. False: it goes raw, as a rank has no memory for it. What is given by
+ * hand is for those who know how their ranks group. */
+static bool issue(struct coll_member *member, struct coll_step *step)
 {
-    bool cut = member->host.settings.pieces.given != 0;
+    bool good = true, cut = member->host.settings.pieces.given != 0;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         const unsigned key = member_key(member, &step->call, phase);
         const struct issued issued = kinds_issue(member, key, step->call.grouped);
         step->of[phase] = (struct coll_phase){.index = issued.index, .level = issued.level, .key = key};
         cut |= issued.cut && phase == 0;
+        good &= !issued.stopped;
     }
     if (!cut)
         step->head = step->tail = 0;
+    return good;
 }
 
 /* Those of a group are under way together anyway. Parts of an all_reduce are as large in both phases. */
@@ -151,7 +154,6 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
     *reason = weigh(member, step);
     if (*reason != NULL)
         return false;
-    issue(member, step);
-    *reason = weigh(member, step);
+    *reason = issue(member, step) ? weigh(member, step) : "a rank has no memory for messages";
     return *reason == NULL;
 }

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "collective/engine/address.h"
+#include "collective/address.h"
 
 enum { GREET_SECRET = 16, GREET_MILLISECONDS = 10000 };
 

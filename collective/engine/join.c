@@ -1,19 +1,19 @@
-/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. First by
- * a split, which needs nothing of a GPU, so that a rank that is not able, even for want of memory, can say so: it is
- * left out, and the others see that they are fewer. What comes then all of them can do. */
+/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. Whether
+ * all are able is agreed on before, in memory of the host (collective/meeting.h), or else by a split, which needs
+ * nothing of a GPU, so that a rank that is not able, even for want of memory, can say so: it is left out, and the
+ * others see that they are fewer. What comes then all of them can do. */
 #include "collective/engine/join.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "collective/engine/link.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 7u
+#define JOIN_VERSION 8u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* What a rank tells the others, and has to be the same on all. */
@@ -34,31 +34,12 @@ struct joining {
     bool able;
 };
 
-/* ---- Alone ------------------------------------------------------------------------------------------------------- */
+/* Until all ranks have said that they are able. */
+struct coll_candidate {
+    struct joining joining;
+};
 
-static void destroy(struct coll_member *member)
-{
-    const struct gpu_ops *gpu = member->gpu;
-    int before;
-    if (gpu->enter(member->device, &before)) {
-        measure_end(member);
-        watch_end(member);
-        staging_end(&member->stagings, gpu);
-        peer_end(member);
-        share_end(member);
-        gpu->release(member->ends);
-        gpu->release(member->tallies);
-        gpu->release_pinned(member->mail);
-        if (member->last != NULL)
-            gpu->event_end(member->last);
-        if (member->stream != NULL)
-            gpu->stream_end(member->stream);
-        gpu->leave(before);
-    }
-    pthread_mutex_destroy(&member->lock);
-    free(member->issued);
-    free(member);
-}
+/* ---- Alone ------------------------------------------------------------------------------------------------------- */
 
 static bool make_own(struct coll_member *member)
 {
@@ -89,7 +70,7 @@ static const char *why_not(struct joining *joining)
         return "there is no other rank";
     if (member->ranks > COLL_REDUCE_SOURCES_MAX)
         return "more ranks than sums are made of";
-    if (member->host.nccl->CommSplit == NULL)
+    if (member->host.settings.meet == COLL_MEET_NCCL && member->host.nccl->CommSplit == NULL)
         return "this NCCL is too old";
     const char *trouble = gpu->trouble();
     if (trouble != NULL)
@@ -277,14 +258,20 @@ static bool begin_watch(struct joining *joining)
     return watch_begin(joining->member);
 }
 
+/* An abort from another thread may have come between. */
+static bool lose(struct joining *joining)
+{
+    snprintf(joining->what->why, sizeof(joining->what->why), "NCCL has not moved what ranks tell each other");
+    return false;
+}
+
 /* What all tell each other, and what each makes of it. */
 static void together(struct joining *joinings, unsigned count, const struct coll_table *nccl,
                      bool (*say)(struct joining *), bool (*hear)(struct joining *))
 {
     nccl->GroupStart();
     each(joinings, count, say);
-    nccl->GroupEnd();
-    each(joinings, count, hear);
+    each(joinings, count, nccl->GroupEnd() == COLL_SUCCESS ? hear : lose);
 }
 
 /* The vote is over. */
@@ -295,13 +282,17 @@ static void forget_votes(struct joining *joinings, unsigned count, const struct 
             (void)nccl->CommDestroy(joinings[i].voted);
 }
 
-static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
+static void vote(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     if (nccl->CommSplit == NULL)
         return;
     split(joinings, count, nccl);
     each(joinings, count, is_whole);
     forget_votes(joinings, count, nccl);
+}
+
+static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
+{
     /* From here on all ranks of a communicator are able, or none is. */
     together(joinings, count, nccl, tell, agree);
     together(joinings, count, nccl, tell_watch, begin_watch);
@@ -363,7 +354,7 @@ static void finish(struct joining *joining)
         if (what->why[0] == '\0')
             snprintf(what->why, sizeof(what->why), "the ranks could not agree");
         if (member != NULL)
-            destroy(member);
+            member_destroy(member);
         return;
     }
     what->member = member;
@@ -377,79 +368,52 @@ static void finish(struct joining *joining)
              peer);
 }
 
-void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
-                  unsigned count)
+void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
+                     unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        struct coll_joining *what = &joinings[i];
+        what->able = false;
+        what->member = NULL;
+        what->why[0] = '\0';
+        what->candidate = calloc(1, sizeof(*what->candidate));
+        if (what->candidate == NULL)
+            continue;
+        what->candidate->joining.what = what;
+        begin(&what->candidate->joining, gpu, host);
+        what->able = what->candidate->joining.able;
+    }
+}
+
+/* They are one array from now on. */
+static struct joining *gather_candidates(struct coll_joining *joinings, unsigned count)
 {
     struct joining *all = calloc(count, sizeof(*all));
-    for (unsigned i = 0; i < count; i++) {
-        joinings[i].member = NULL;
-        joinings[i].why[0] = '\0';
+    for (unsigned i = 0; i < count && all != NULL; i++) {
+        struct coll_joining *what = &joinings[i];
+        if (what->candidate != NULL)
+            all[i] = what->candidate->joining;
+        free(what->candidate);
+        what->candidate = NULL;
+        all[i].what = what;
+        all[i].able = what->able;
+        if (all[i].member != NULL && what->paired)
+            all[i].member->host.settings.pairs = false;
     }
+    return all;
+}
+
+void members_join(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted)
+{
+    struct joining *all = gather_candidates(joinings, count);
     if (all == NULL)
         return;
-    for (unsigned i = 0; i < count; i++) {
-        all[i].what = &joinings[i];
-        begin(&all[i], gpu, host);
-    }
+    if (!voted)
+        vote(all, count, host->nccl);
     exchange(all, count, host->nccl);
     reach(all, count);
     measure(all, count);
     for (unsigned i = 0; i < count; i++)
         finish(&all[i]);
     free(all);
-}
-
-/* ---- The end ----------------------------------------------------------------------------------------------------- */
-
-void member_abort(struct coll_member *member)
-{
-    member->aborted = true;
-    member_give_up(member);
-}
-
-static bool is_over(const struct coll_member *member)
-{
-    return member->gpu->event_over(member->last) && peer_over(member);
-}
-
-/* What was asked for may still run. After an abort it ends soon, but for what stands behind something else on its
- * stream, for which nobody may be made to wait. */
-static bool drain(struct coll_member *member)
-{
-    enum { LOOK_NS = 100 * 1000, LOOKS_MAX = 10000 };
-    int before;
-    bool over = false;
-    if (!member->gpu->enter(member->device, &before))
-        return true;
-    for (int i = 0; !over && (!member->aborted || i < LOOKS_MAX); i++) {
-        if (i > 0)
-            nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
-        over = is_over(member);
-    }
-    member->gpu->leave(before);
-    return over;
-}
-
-/* Its memory is still in use, and to free any would wait for that. */
-static void keep(struct coll_member *member)
-{
-    static struct coll_member *kept;
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    member->host.say("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
-                     (void *)member->comm, member->rank, member->ranks);
-    pthread_mutex_lock(&lock);
-    member->next = kept;
-    kept = member;
-    pthread_mutex_unlock(&lock);
-}
-
-void member_leave(struct coll_member *member)
-{
-    const bool over = drain(member);
-    link_leave(member);
-    watch_leave(member);
-    if (over)
-        destroy(member);
-    else
-        keep(member);
 }

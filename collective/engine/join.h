@@ -4,8 +4,11 @@
 
 #include "collective/engine/member.h"
 
-void members_join(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
-                  unsigned count);
+void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
+                     unsigned count);
+void members_join(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted);
+/* leave.c; destroy: nothing of it runs. */
+void member_destroy(struct coll_member *member);
 void member_abort(struct coll_member *member);
 void member_leave(struct coll_member *member);
 

@@ -169,10 +169,23 @@ struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped
     await_step(member, kind, index);
     if (kind->level.issued < index + 1)
         kind->level.issued = index + 1;
+    const bool stopped = kinds->stopped != 0 && index >= kind->stop;
     const struct issued issued = {index, levels_at(&kind->level, index),
-                                  !grouped && kind->cut_from > 0 && index >= kind->cut_from};
+                                  !grouped && kind->cut_from > 0 && index >= kind->cut_from, stopped};
     if (!grouped)
         count_alone(member, kind, index);
     kinds_unlock(kinds);
     return issued;
+}
+
+void kinds_stop(struct coll_member *member)
+{
+    struct kinds *kinds = member->share.kinds;
+    if (member->share.apart)
+        return;
+    kinds_lock(kinds);
+    for (uint32_t i = 0; i < kinds_count(member) && kinds->stopped == 0; i++)
+        kinds->kinds[i].stop = kinds->kinds[i].level.issued;
+    kinds->stopped = 1;
+    kinds_unlock(kinds);
 }

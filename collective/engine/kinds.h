@@ -28,6 +28,7 @@ enum { KINDS_ALONE = 16 };
 /* A collective and a type; who sends to whom and a type. level.issued: by the rank that has issued most. */
 struct kind {
     struct level level;
+    uint64_t stop;      /* operations from this one on go raw, when stopped */
     uint64_t overflows; /* that have been considered. Every rank sees the same ones in the same order */
     uint64_t limit;     /* no operation from this one on is begun before a step has come; 0: none is awaited */
     uint64_t overflow;  /* the operation that asks for it, in the copy that decides */
@@ -39,6 +40,7 @@ struct kind {
 struct kinds {
     uint64_t token;       /* of the segment */
     pthread_mutex_t lock; /* robust: a process may end while it holds it */
+    uint64_t stopped;     /* 1: a rank has no memory for messages */
     uint64_t wanted;      /* steps that other hosts have to know of, so far */
     struct kind kinds[];
 };
@@ -63,8 +65,12 @@ bool kinds_asked(const struct coll_member *member, uint32_t number, int rank);
 struct issued {
     uint64_t index;
     unsigned level;
-    bool cut; /* every rank has it in no group, as far as can be told */
+    bool cut;     /* every rank has it in no group, as far as can be told */
+    bool stopped; /* it goes raw */
 };
 struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped);
+
+/* This rank has no memory for more: from those operations on that no rank has issued yet, all of all kinds go raw. */
+void kinds_stop(struct coll_member *member);
 
 #endif

@@ -13,9 +13,9 @@
 
 static const struct gpu_ops *gpus;
 
-static void join(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count)
+static void prepare(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count)
 {
-    members_join(gpus, host, joinings, count);
+    members_prepare(gpus, host, joinings, count);
 }
 
 /* The thread may be waiting for other ranks, for what has failed since. */
@@ -75,7 +75,8 @@ static coll_result pass(struct coll_step *steps, unsigned count)
 }
 
 static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
-                                           .join = join,
+                                           .prepare = prepare,
+                                           .join = members_join,
                                            .decide = member_decide,
                                            .encode = encode,
                                            .move = move,

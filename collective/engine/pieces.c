@@ -68,9 +68,8 @@ static bool finish_all(const struct coll_step *pieces, unsigned count)
 
 static coll_result run_all(const struct coll_step *pieces, unsigned count)
 {
-    const struct gpu_ops *gpu = pieces->member->gpu;
     struct coll_staging *staging = pieces->staging;
-    if (!staging_grow(staging, gpu))
+    if (!steps_grow(pieces))
         return launch_failed(pieces, "no memory for messages");
     if (!order_follow(pieces->member, staging, pieces->call.stream))
         return launch_failed(pieces, "encoding could not be launched");

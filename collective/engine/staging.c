@@ -2,11 +2,19 @@
 
 #include <stdlib.h>
 
+static void release(const struct gpu_ops *gpu, void *memory, bool hosted)
+{
+    if (hosted)
+        gpu->release_pinned(memory);
+    else
+        gpu->release(memory);
+}
+
 static void destroy(struct coll_staging *staging, const struct gpu_ops *gpu)
 {
     for (unsigned i = 0; i < staging->outgrown_count; i++)
-        gpu->release(staging->outgrown[i]);
-    gpu->release(staging->memory);
+        release(gpu, staging->outgrown[i].memory, staging->outgrown[i].hosted);
+    release(gpu, staging->memory, staging->hosted);
     gpu_event const events[] = {staging->last, staging->fork, staging->join, staging->turn};
     for (unsigned i = 0; i < sizeof(events) / sizeof(events[0]); i++)
         if (events[i] != NULL)
@@ -57,15 +65,18 @@ bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu)
     if (size == staging->size)
         return true;
     if (staging->memory != NULL) {
-        void **outgrown = realloc(staging->outgrown, (staging->outgrown_count + 1) * sizeof(*outgrown));
+        struct outgrown *outgrown = realloc(staging->outgrown, (staging->outgrown_count + 1) * sizeof(*outgrown));
         if (outgrown == NULL)
             return false;
         staging->outgrown = outgrown;
-        outgrown[staging->outgrown_count++] = staging->memory;
+        outgrown[staging->outgrown_count++] = (struct outgrown){staging->memory, staging->hosted};
         staging->memory = NULL;
         staging->size = 0;
     }
     staging->memory = gpu->allocate(size, false);
+    staging->hosted = staging->memory == NULL;
+    if (staging->hosted)
+        staging->memory = gpu->allocate_pinned(size);
     staging->size = staging->memory != NULL ? size : 0;
     return staging->memory != NULL;
 }

@@ -15,7 +15,11 @@ struct coll_staging {
     uint64_t capture; /* 0: what is called straight */
     uint8_t *memory;
     size_t size;
-    void **outgrown; /* memory that was too small: what runs may still use it */
+    bool hosted; /* `memory` is the host's, pinned, as the GPU had none */
+    struct outgrown {
+        void *memory;
+        bool hosted;
+    } * outgrown; /* memory that was too small: what runs may still use it */
     unsigned outgrown_count;
     gpu_event last; /* of what was asked for before on `stream`, when `used`; of a graph */
     coll_stream stream;
@@ -36,7 +40,8 @@ struct staging_list {
  * makes a stream while another thread waits for a GPU, which may be waiting for this very rank. */
 struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops *gpu, coll_stream stream);
 
-/* Makes it as large as `reserved`. */
+/* Makes it as large as `reserved`: in the GPU's memory, or when that has no room in the host's, which is slow. False:
+ * no memory at all. */
 bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu);
 
 void staging_end(struct staging_list *list, const struct gpu_ops *gpu);

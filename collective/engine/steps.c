@@ -66,6 +66,23 @@ coll_result steps_reserve(struct coll_step *steps, unsigned count)
     return COLL_SUCCESS;
 }
 
+/* The others are already at this operation, or will be, so it has to be compressed. The next ones need not. */
+bool steps_grow(const struct coll_step *step)
+{
+    struct coll_member *member = step->member;
+    const bool hosted = step->staging->hosted;
+    if (!staging_grow(step->staging, member->gpu))
+        return false;
+    if (!step->staging->hosted || hosted)
+        return true;
+    kinds_stop(member);
+    member->host.say(
+        "communicator %p, rank %d of %d: no memory of the GPU for messages: the host's has to do, and what "
+        "comes next is raw on all ranks",
+        (void *)member->comm, member->rank, member->ranks);
+    return true;
+}
+
 static bool encode_step(const struct coll_step *step, unsigned count)
 {
     return follow(step) && launch_encode(step) && mark(step, count);
@@ -74,7 +91,7 @@ static bool encode_step(const struct coll_step *step, unsigned count)
 static coll_result encode_one(const struct coll_step *steps, unsigned count, unsigned i)
 {
     const struct coll_step *step = &steps[i];
-    if (!staging_grow(step->staging, step->member->gpu))
+    if (!steps_grow(step))
         return launch_failed(step, "no memory for messages");
     if (!encode_step(step, count) || (is_last(steps, count, i) && is_grouped(steps, count) && !plain_fork(step)))
         return launch_failed(step, "encoding could not be launched");

@@ -94,6 +94,20 @@ void ranks_start(int ranks, void (*body)(struct rank *), void *argument)
     start_all(ranks, run_plain, body, argument);
 }
 
+/* ---- Without the library ----------------------------------------------------------------------------------------- */
+
+struct bare bare_nccl(void)
+{
+    struct bare bare;
+    void *nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+    require(nccl != NULL);
+    *(void **)&bare.CommInitRank = dlsym(nccl, "pncclCommInitRank");
+    *(void **)&bare.CommDestroy = dlsym(nccl, "pncclCommDestroy");
+    *(void **)&bare.AllGather = dlsym(nccl, "pncclAllGather");
+    require(bare.CommInitRank != NULL && bare.CommDestroy != NULL && bare.AllGather != NULL);
+    return bare;
+}
+
 /* ---- The report -------------------------------------------------------------------------------------------------- */
 
 /* By name, as the library may have been preloaded. */

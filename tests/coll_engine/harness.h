@@ -30,6 +30,15 @@ void rank_end(struct rank *rank);
 /* All of them, at this point. */
 void ranks_meet(void);
 
+/* Of NCCL itself, as a rank without the library calls it. */
+struct bare {
+    coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
+    coll_result (*CommDestroy)(coll_comm comm);
+    coll_result (*AllGather)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                             coll_stream stream);
+};
+struct bare bare_nccl(void);
+
 coll_result error_of(coll_comm comm);                   /* as ncclCommGetAsyncError tells */
 long now_ms(void);                                      /* of a clock that only goes on */
 bool ends_within(coll_stream stream, int milliseconds); /* as a watchdog looks: it does not wait for it */

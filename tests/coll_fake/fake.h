@@ -32,8 +32,11 @@ struct fake_gpu_control {
     /* The n-th thing that a communicator's engine makes from now on (memory, events, streams) cannot be made; 0: all
      * can. Of that device, or of all when < 0. */
     _Atomic int32_t fail_making, fail_device;
+    _Atomic uint32_t full; /* bits: devices whose memory has no room */
     /* The n-th piece of work that it asks for from now on cannot be asked for. */
     _Atomic int32_t fail_work;
+    /* Bits: devices that are asked for work whose caller is kept until the bit is cleared; how many are kept. */
+    _Atomic uint32_t halt, halted;
     _Atomic bool no_streams;   /* making one ends the program, as it might wait for work of other ranks */
     _Atomic uint32_t no_codec; /* bits: devices that have none */
     _Atomic uint32_t hurry;    /* patience is so many times shorter; 0: as it is */
@@ -71,6 +74,19 @@ struct fake_nccl_control {
     _Atomic int32_t stand_in;
     uint32_t stand_in_size;
     uint8_t stand_in_bytes[64];
+    /* That rank + 1 comes back so much later from having its communicator made; 0: none. */
+    _Atomic int32_t slow;
+    _Atomic uint32_t slow_ms;
+    /* Counted. */
+    _Atomic uint64_t counted; /* questions how many ranks there are */
+};
+
+/* What ncclConfig_t begins with. blocks 0: calls may come back before they are done, and are done while
+ * ncclCommGetAsyncError is asked. */
+struct fake_config {
+    size_t size;
+    unsigned magic, version;
+    int blocks;
 };
 
 #pragma GCC visibility push(default)

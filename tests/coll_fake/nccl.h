@@ -47,6 +47,12 @@ struct ncclComm {
     unsigned underway;       /* pieces of work that may still run. Under the world's lock */
     struct CUevent_st *last; /* of what it moved before, on stream */
     coll_stream stream;
+    /* Of one that does not block; all under the lock of nccl_busy.c. */
+    bool patient, making;
+    unsigned questions;        /* that are answered with COLL_IN_PROGRESS */
+    struct deferred *deferred; /* what is launched then */
+    coll_comm *child;          /* where what is split from it comes to be, NULL: nothing is split */
+    atomic_bool asked;         /* by ncclCommGetAsyncError, just now: under no lock */
 };
 
 /* One call of an operation. */
@@ -72,16 +78,24 @@ struct item {
 
 /* nccl_group.c: now, or with the end of the group. */
 coll_result fake_nccl_ask(const struct item *item);
-coll_result fake_nccl_make(coll_comm *slot, int ranks, const coll_id *id, int rank, int device);
-coll_result fake_nccl_split(coll_comm comm, int color, int key, coll_comm *slot);
 
 /* nccl_comm.c: both wait for all ranks in the second part. */
 coll_comm fake_comm_begin(int ranks, const coll_id *id, int rank, int device);
 void fake_comm_finish(coll_comm comm);
 void fake_split_begin(coll_comm comm, int color, int key);
+bool fake_split_is_told(coll_comm comm);     /* by all ranks: the second part waits for nobody */
 coll_comm fake_split_finish(coll_comm comm); /* NULL: it is left out */
 
 void fake_comm_work_over(coll_comm comm);
+
+bool fake_comm_is_whole(coll_comm comm); /* all ranks have begun */
+
+/* nccl_busy.c: communicators that do not block. They may be used when they are asked for and have answered. */
+void fake_busy_make(coll_comm comm);
+void fake_busy_split(coll_comm comm, coll_comm *child);
+void fake_busy_launch(const struct item *items, unsigned count);
+bool fake_busy_is(coll_comm comm);
+void fake_busy_end(coll_comm comm);
 
 /* nccl_move.c: puts all operations of one communicator on its streams, as one. */
 void fake_nccl_launch(const struct item *items, unsigned count);

@@ -1,5 +1,6 @@
 /* Communicators of the fake NCCL: made by all ranks together, which are threads. */
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/coll_fake/nccl.h"
 
@@ -74,6 +75,11 @@ static bool is_complete(const struct world *world)
     return complete;
 }
 
+bool fake_comm_is_whole(coll_comm comm)
+{
+    return is_complete(comm->world);
+}
+
 void fake_comm_finish(coll_comm comm)
 {
     struct world *world = comm->world;
@@ -127,6 +133,14 @@ void fake_split_begin(coll_comm comm, int color, int key)
     pthread_mutex_unlock(&world->lock);
 }
 
+bool fake_split_is_told(coll_comm comm)
+{
+    pthread_mutex_lock(&comm->world->lock);
+    const bool told = comm->world->splitting.told == comm->world->ranks;
+    pthread_mutex_unlock(&comm->world->lock);
+    return told;
+}
+
 coll_comm fake_split_finish(coll_comm comm)
 {
     struct world *world = comm->world;
@@ -147,6 +161,7 @@ coll_comm fake_split_finish(coll_comm comm)
 static void release(coll_comm comm)
 {
     struct world *world = comm->world;
+    fake_busy_end(comm);
     if (comm->last != NULL)
         fake_event_end(comm->last);
     free(comm);
@@ -221,17 +236,10 @@ int pncclCommRevoke(coll_comm comm, int flags)
 }
 ALIAS(CommRevoke)
 
-int pncclCommGetAsyncError(coll_comm comm, coll_result *error)
-{
-    if (comm == NULL)
-        return INVALID_ARGUMENT;
-    *error = COLL_SUCCESS;
-    return COLL_SUCCESS;
-}
-ALIAS(CommGetAsyncError)
-
 int pncclCommCount(coll_comm comm, int *count)
 {
+    demand(!fake_busy_is(comm));
+    fake_nccl.counted++;
     *count = comm->world->ranks;
     return COLL_SUCCESS;
 }
@@ -239,6 +247,7 @@ ALIAS(CommCount)
 
 int pncclCommUserRank(coll_comm comm, int *rank)
 {
+    demand(!fake_busy_is(comm));
     *rank = comm->rank;
     return COLL_SUCCESS;
 }
@@ -262,7 +271,7 @@ int pncclGetUniqueId(coll_id *id)
 {
     static atomic_int number;
     memset(id, 0, sizeof(*id));
-    snprintf(id->bytes, sizeof(id->bytes), "fake %d", atomic_fetch_add(&number, 1));
+    snprintf(id->bytes, sizeof(id->bytes), "fake %d of %d", atomic_fetch_add(&number, 1), getpid());
     return COLL_SUCCESS;
 }
 ALIAS(GetUniqueId)

@@ -1,5 +1,6 @@
 /* The fake NCCL's functions that can be in groups. */
 #include <string.h>
+#include <unistd.h>
 
 #include "collective/call.h"
 #include "tests/coll_fake/nccl.h"
@@ -8,6 +9,7 @@
 struct make {
     coll_comm *slot, parent; /* parent: of a split */
     int ranks, rank, device, color, key;
+    bool patient;
     coll_id id;
     coll_comm made;
 };
@@ -24,8 +26,9 @@ static _Thread_local struct {
 /* ---- The end of a group -------------------------------------------------------------------------------------------
  */
 
-static void make_all(void)
+static bool make_all(void)
 {
+    bool busy = false;
     for (unsigned i = 0; i < here.make_count; i++) {
         struct make *make = &here.makes[i];
         if (make->parent != NULL)
@@ -35,18 +38,30 @@ static void make_all(void)
     }
     for (unsigned i = 0; i < here.make_count; i++) {
         struct make *make = &here.makes[i];
+        if (make->parent != NULL && make->patient) {
+            fake_busy_split(make->parent, make->slot);
+            busy = true;
+            continue;
+        }
         if (make->parent != NULL)
             make->made = fake_split_finish(make->parent);
+        else if (make->patient)
+            fake_busy_make(make->made);
         else
             fake_comm_finish(make->made);
+        busy |= make->patient;
         *make->slot = make->made;
+        if (fake_nccl.slow == make->rank + 1)
+            usleep(fake_nccl.slow_ms * 1000);
     }
     here.make_count = 0;
+    return busy;
 }
 
 /* All of a communicator are one. */
-static void launch_all(void)
+static bool launch_all(void)
 {
+    bool busy = false;
     struct item *batch = malloc((here.item_count + 1) * sizeof(*batch));
     demand(batch != NULL);
     for (unsigned i = 0; i < here.item_count; i++) {
@@ -57,22 +72,25 @@ static void launch_all(void)
                 batch[count++] = here.items[j];
                 here.items[j].comm = NULL;
             }
-        if (count > 0)
+        if (count > 0 && comm->patient)
+            fake_busy_launch(batch, count);
+        else if (count > 0)
             fake_nccl_launch(batch, count);
+        busy |= count > 0 && comm->patient;
     }
     free(batch);
     free(here.items);
     here.items = NULL;
     here.item_count = 0;
+    return busy;
 }
 
 static coll_result end_if_outermost(void)
 {
     if (here.depth > 0)
         return COLL_SUCCESS;
-    make_all();
-    launch_all();
-    return COLL_SUCCESS;
+    const bool made_later = make_all(), moved_later = launch_all();
+    return made_later || moved_later ? COLL_IN_PROGRESS : COLL_SUCCESS;
 }
 
 /* ---- Into it ------------------------------------------------------------------------------------------------------
@@ -90,6 +108,7 @@ static coll_result add_item(struct item item)
     static const uint8_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
     if (item.comm == NULL || item.peer < 0 || item.peer >= item.comm->world->ranks)
         return INVALID_ARGUMENT;
+    demand(!item.comm->patient || !fake_busy_is(item.comm)); /* it is to be asked first */
     demand(item.type >= 0 && item.type < (int)sizeof(bytes));
     item.bytes = item.count * bytes[item.type];
     if (here.items == NULL)
@@ -123,6 +142,18 @@ int pncclCommInitRank(coll_comm *comm, int nranks, coll_id id, int rank)
 }
 ALIAS(CommInitRank)
 
+int pncclCommInitRankConfig(coll_comm *comm, int nranks, coll_id id, int rank, void *config)
+{
+    const struct fake_config *wanted = config;
+    return add_make((struct make){.slot = comm,
+                                  .ranks = nranks,
+                                  .rank = rank,
+                                  .device = fake_device(),
+                                  .patient = wanted != NULL && wanted->blocks == 0,
+                                  .id = id});
+}
+ALIAS(CommInitRankConfig)
+
 int pncclCommInitAll(coll_comm *comms, int ndev, const int *devices)
 {
     coll_id id;
@@ -141,7 +172,9 @@ int pncclCommSplit(coll_comm comm, int color, int key, coll_comm *child, void *c
     (void)config;
     if (comm == NULL)
         return INVALID_ARGUMENT;
-    return add_make((struct make){.slot = child, .parent = comm, .color = color, .key = key});
+    demand(!fake_busy_is(comm));
+    (void)add_make((struct make){.slot = child, .parent = comm, .color = color, .key = key, .patient = comm->patient});
+    return COLL_SUCCESS; /* also what is in progress: it is the parent that tells */
 }
 ALIAS(CommSplit)
 

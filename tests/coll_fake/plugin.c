@@ -1,6 +1,7 @@
 /* collective/engine/gpu.h by the fake GPUs, as the plugin that libstrait-coll loads. */
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "collective/engine/ops.h"
 #include "tests/coll_fake/fake.h"
@@ -28,10 +29,20 @@ static void unmade(void)
     atomic_fetch_sub(&fake_gpu.made, 1);
 }
 
+static void halt(void)
+{
+    fake_gpu.halted++;
+    while ((fake_gpu.halt >> fake_device() & 1) != 0)
+        usleep(200);
+    fake_gpu.halted--;
+}
+
 /* What CUDA demands of all that is put on a stream. */
 static bool can_work(coll_stream stream)
 {
     demand(stream != NULL && fake_stream_device(stream) == fake_device());
+    if ((fake_gpu.halt >> fake_device() & 1) != 0)
+        halt();
     return !comes_up(&fake_gpu.fail_work);
 }
 
@@ -100,7 +111,7 @@ static bool is_ours(const void *memory)
     return is_in_a_block(memory, false);
 }
 
-static void *allocate(size_t size, bool zero)
+static void *allocate_any(size_t size, bool zero)
 {
     void *memory = NULL;
     if (!can_make())
@@ -133,9 +144,14 @@ static void release(void *memory)
     free(block);
 }
 
+static void *allocate(size_t size, bool zero)
+{
+    return (fake_gpu.full >> fake_device() & 1) == 0 ? allocate_any(size, zero) : NULL;
+}
+
 static void *allocate_pinned(size_t size)
 {
-    return allocate(size, true);
+    return allocate_any(size, true);
 }
 
 /* The fake GPUs reach all memory. */

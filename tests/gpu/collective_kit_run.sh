@@ -5,6 +5,9 @@
 #             kill         a rank is killed in mid-collective: NCCL alone, compressed, passed on by auto
 #             overflow     what does not fit, bits compared: straight, in a graph, in groups, on two communicators
 #             rings        the same between two GPUs, more than the rings hold: beside cudaFree, grouped on one side only
+#             join         how communicators join: what it adds to ncclCommInitRank, those that do not block, a rank that is
+#                          raw, one without memory, aborts beside calls
+#             late         PyTorch with communicators that do not block, as torch below
 #             random       values that cannot be compressed, over NVLink and by memory of the host: with auto from 1 MiB on
 #                          0.95 of NCCL in the long run and no call below 0.5; with compress no call where the link is slow
 #             torch        FSDP2, DDP, all-to-all and a CUDA graph of PyTorch, without the library, with auto and with
@@ -69,7 +72,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | bench | calls | pieces | small) ;;
+    rings | kill | overflow | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | bench | calls | pieces | small) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -213,6 +216,43 @@ overflow_scenes() {
     return $code
 }
 
+# join_time NAME SETTING... LIBRARY: what ncclCommInitRank takes.
+join_time() {
+    local name=$1 set=()
+    shift
+    while [ $# -gt 1 ]; do
+        set+=("$1")
+        shift
+    done
+    printf '%-20s ' "$name"
+    env "${set[@]}" timeout 40 bin/gpu_collective_join "$1" times 2>>"$out/join.err" | head -n 1
+    return "${PIPESTATUS[0]}"
+}
+
+join_scenes() {
+    local code=0
+    export STRAIT_COLL_NCCL=$nccl
+    join_time NCCL "$nccl" || code=$?
+    [ $code -ne 77 ] || return 77
+    join_time raw STRAIT_COLL=raw "$coll" || code=1
+    join_time auto STRAIT_COLL=auto "$coll" || code=1
+    join_time "auto, by memory" STRAIT_COLL=auto STRAIT_COLL_MEET=host "$coll" || code=1
+    join_time "auto, voting by NCCL" STRAIT_COLL=auto STRAIT_COLL_MEET=nccl "$coll" || code=1
+    join_time compress STRAIT_COLL=compress "$coll" || code=1
+    join_time "compress, by NCCL" STRAIT_COLL=compress STRAIT_COLL_MEET=nccl "$coll" || code=1
+    export STRAIT_COLL=compress
+    for ranks in "" --threads; do
+        echo "ranks are ${ranks:-processes}"
+        # shellcheck disable=SC2086
+        timeout 60 bin/gpu_collective_join $ranks "$coll" late bare full beside 2>"$out/join$ranks.err" || code=1
+        grep -hE 'not true|ended|stays raw|no memory' "$out/join$ranks.err" | sed -E 's/communicator 0x[0-9a-f]+, //' | sort | uniq -c | head -n 12
+    done
+    echo "heads and tails are left as they are"
+    STRAIT_COLL_PIECES=1024+1024 timeout 60 bin/gpu_collective_join "$coll" late 2>>"$out/join.err" || code=1
+    ls /dev/shm/strait-coll-* 2>/dev/null && code=1 # no name is left
+    return $code
+}
+
 # one_random WAY SIZE: the first calls of fresh communicators do not fit, whatever was learnt of another size.
 one_random() {
     bin/strait bench collective --timeout 15 --library "$coll" --nccl "$nccl" --gpus "$gpus" --data random --types bf16 \
@@ -340,7 +380,7 @@ PYTHON
     return $code
 }
 }
-export -f rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes
+export -f join_time join_scenes rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes
 export out coll nccl gpus KILL KILL_WAYS RINGS RINGS_WIRE TUNINGS BEFORE WIRES WIRES_SECONDS
 
 unpack() {
@@ -359,6 +399,7 @@ tests() { # SECONDS NAME SETTING...: nccl-tests
 }
 
 step rings 100 env "$programs" bash -c rings_scenes
+step join 110 env "$programs" bash -c join_scenes
 step kill 100 env "$programs" bash -c kill_scenes
 step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
 step overflow 100 env "$programs" bash -c overflow_scenes
@@ -368,6 +409,9 @@ step random 90 env "$programs" bash -c random_rows
 # shellcheck disable=SC2086
 step torch 120 env "OUT=$out/torch" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 "WAYS=${TORCH_WAYS:-auto compress}" \
     examples/collective_pytorch.sh "$coll" ${TORCH:-}
+# shellcheck disable=SC2086
+step late 120 env "OUT=$out/late" RANKS="$gpus" RANKS_START=one SECONDS_MAX=45 TORCH_NCCL_USE_COMM_NONBLOCKING=1 \
+    "WAYS=${TORCH_WAYS:-auto compress}" examples/collective_pytorch.sh "$coll" ${TORCH:-}
 # Starting a program takes most of its time, so repeats are cycles of it too: six of each row.
 tests "${SHOW_SECONDS:-260}" show MATRIX=show "WAYS=plain auto compress" ROUNDS="${ROUNDS:-2}" CYCLES=3
 tests "${SMALL_SECONDS:-80}" small MATRIX=small "WAYS=plain again raw auto" OPS="${OPS:-reduce_scatter all_gather}" FIRST=1M BYTES=8M \

@@ -1,6 +1,6 @@
 /* Where another rank's process is reached by TCP. */
-#ifndef STRAIT_COLLECTIVE_ENGINE_ADDRESS_H
-#define STRAIT_COLLECTIVE_ENGINE_ADDRESS_H
+#ifndef STRAIT_COLLECTIVE_ADDRESS_H
+#define STRAIT_COLLECTIVE_ADDRESS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "collective/engine/address.h"
+#include "collective/address.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

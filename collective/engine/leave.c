@@ -1,0 +1,85 @@
+/* How a communicator ends: at once when it is aborted, else when all that was asked for is over. */
+#include <stdlib.h>
+#include <time.h>
+
+#include "collective/engine/join.h"
+#include "collective/engine/link.h"
+#include "collective/engine/peer.h"
+#include "collective/engine/watch.h"
+
+void member_destroy(struct coll_member *member)
+{
+    const struct gpu_ops *gpu = member->gpu;
+    int before;
+    if (gpu->enter(member->device, &before)) {
+        measure_end(member);
+        watch_end(member);
+        staging_end(&member->stagings, gpu);
+        peer_end(member);
+        share_end(member);
+        gpu->release(member->ends);
+        gpu->release(member->tallies);
+        gpu->release_pinned(member->mail);
+        if (member->last != NULL)
+            gpu->event_end(member->last);
+        if (member->stream != NULL)
+            gpu->stream_end(member->stream);
+        gpu->leave(before);
+    }
+    pthread_mutex_destroy(&member->lock);
+    free(member->issued);
+    free(member);
+}
+
+void member_abort(struct coll_member *member)
+{
+    member->aborted = true;
+    member_give_up(member);
+}
+
+static bool is_over(const struct coll_member *member)
+{
+    return member->gpu->event_over(member->last) && peer_over(member);
+}
+
+/* What was asked for may still run. After an abort it ends soon, but for what stands behind something else on its
+ * stream, for which nobody may be made to wait. */
+static bool drain(struct coll_member *member)
+{
+    enum { LOOK_NS = 100 * 1000, LOOKS_MAX = 10000 };
+    int before;
+    bool over = false;
+    if (!member->gpu->enter(member->device, &before))
+        return true;
+    for (int i = 0; !over && (!member->aborted || i < LOOKS_MAX); i++) {
+        if (i > 0)
+            nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        over = is_over(member);
+    }
+    member->gpu->leave(before);
+    return over;
+}
+
+/* Its memory is still in use, and to free any would wait for that. */
+static void keep(struct coll_member *member)
+{
+    static struct coll_member *kept;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    member->host.say("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
+                     (void *)member->comm, member->rank, member->ranks);
+    pthread_mutex_lock(&lock);
+    member->next = kept;
+    kept = member;
+    pthread_mutex_unlock(&lock);
+}
+
+void member_leave(struct coll_member *member)
+{
+    const bool over = drain(member);
+    link_leave(member);
+    watch_leave(member);
+    if (over)
+        member_destroy(member);
+    else
+        keep(member);
+}

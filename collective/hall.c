@@ -1,0 +1,238 @@
+#include "collective/hall.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collective/hall_table.h"
+
+/* A frame has to be whole within FRAME_MS, the first one of a connection too. Without descriptors none are taken for
+ * DEAF_MS. */
+enum { GUESTS_MAX = 1024, FRAME_MS = 10000, LOOK_MS = 500, DEAF_MS = 100 };
+
+struct guest {
+    int socket;
+    struct hall_seat seat; /* none: a stranger */
+    int64_t since_ms;      /* of what is read of a frame; of a stranger that it came */
+    size_t got;
+    uint8_t frame[MEET_FRAME_BYTES];
+};
+
+struct hall {
+    int listener;
+    uint8_t secret[COLL_SECRET_BYTES];
+    int64_t deaf_until_ms;
+    struct hall_tables tables;
+    unsigned count, most;
+    struct guest guests[GUESTS_MAX];
+    struct pollfd ready[GUESTS_MAX + 1]; /* of guests by their places, then of the listener */
+};
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- Guests ------------------------------------------------------------------------------------------------------ */
+
+static bool is_stranger(const struct guest *guest)
+{
+    return guest->seat.table == NULL;
+}
+
+/* The last one takes the place. */
+static void see_off(struct hall *hall, unsigned number)
+{
+    struct guest *guest = &hall->guests[number];
+    hall_rise(&hall->tables, &guest->seat);
+    (void)close(guest->socket);
+    *guest = hall->guests[--hall->count];
+}
+
+/* The stranger that has been there for longest goes. */
+static bool make_room(struct hall *hall)
+{
+    unsigned oldest = hall->count;
+    for (unsigned i = 0; i < hall->count; i++)
+        if (is_stranger(&hall->guests[i]) &&
+            (oldest == hall->count || hall->guests[i].since_ms < hall->guests[oldest].since_ms))
+            oldest = i;
+    if (oldest == hall->count)
+        return false;
+    see_off(hall, oldest);
+    return true;
+}
+
+/* A host that is not heard of for half a minute has gone. */
+static void tune(int socket)
+{
+    const int on = 1, idle = 10, every = 5, times = 4, unheard = 30000;
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
+    (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &unheard, sizeof(unheard));
+}
+
+void hall_take(struct hall *hall, int socket)
+{
+    if (hall->count >= hall->most && !make_room(hall)) {
+        (void)close(socket);
+        return;
+    }
+    tune(socket);
+    hall->guests[hall->count++] = (struct guest){.socket = socket, .since_ms = now_ms()};
+}
+
+static void let_in(struct hall *hall)
+{
+    const int socket = accept4(hall->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket >= 0)
+        hall_take(hall, socket);
+    else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+        hall->deaf_until_ms = now_ms() + DEAF_MS;
+}
+
+/* ---- Frames ------------------------------------------------------------------------------------------------------ */
+
+/* In a time that does not tell how much of it is right. */
+static bool knows_secret(const struct hall *hall, const struct meet_hello *hello)
+{
+    unsigned differs = 0;
+    for (unsigned i = 0; i < COLL_SECRET_BYTES; i++)
+        differs |= hall->secret[i] ^ hello->secret[i];
+    return differs == 0;
+}
+
+static bool hear_hello(struct hall *hall, struct guest *guest, struct coll_view *view)
+{
+    const struct meet_request look = {.action = MEET_LOOK, .round = COLL_ROUND_PRESENT};
+    struct meet_hello hello;
+    return meet_hello_get(guest->frame, &hello) && knows_secret(hall, &hello) &&
+           hall_sit(&hall->tables, &hello, guest->socket, &guest->seat) && hall_hear(&guest->seat, &look, view);
+}
+
+static bool hear_request(const struct guest *guest, struct coll_view *view, bool *answered)
+{
+    struct meet_request request;
+    if (!meet_request_get(guest->frame, &request))
+        return false;
+    *answered = request.action != MEET_PASS;
+    return hall_hear(&guest->seat, &request, view);
+}
+
+/* Who asks on without reading answers has no room for them at some time. */
+static bool answer(struct hall *hall, struct guest *guest)
+{
+    uint8_t frame[MEET_FRAME_BYTES];
+    struct coll_view view;
+    bool answered = true;
+    if (!(is_stranger(guest) ? hear_hello(hall, guest, &view) : hear_request(guest, &view, &answered)))
+        return false;
+    guest->got = 0;
+    if (!answered)
+        return true;
+    meet_view_put(frame, &view);
+    return send(guest->socket, frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(frame);
+}
+
+/* False: it is no guest any more. */
+static bool listen_to(struct hall *hall, struct guest *guest)
+{
+    const ssize_t size = recv(guest->socket, guest->frame + guest->got, MEET_FRAME_BYTES - guest->got, MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (size <= 0)
+        return false;
+    if (guest->got == 0 && !is_stranger(guest))
+        guest->since_ms = now_ms();
+    guest->got += (size_t)size;
+    return guest->got < MEET_FRAME_BYTES || answer(hall, guest);
+}
+
+/* ---- A turn ------------------------------------------------------------------------------------------------------ */
+
+static bool is_timed(const struct guest *guest)
+{
+    return is_stranger(guest) || guest->got > 0;
+}
+
+void hall_await(struct hall *hall, int milliseconds)
+{
+    const bool deaf = hall->deaf_until_ms > now_ms();
+    int most = deaf ? DEAF_MS : milliseconds;
+    for (unsigned i = 0; i < hall->count; i++) {
+        hall->ready[i] = (struct pollfd){.fd = hall->guests[i].socket, .events = POLLIN};
+        if (is_timed(&hall->guests[i]) && (most < 0 || most > LOOK_MS))
+            most = LOOK_MS;
+    }
+    hall->ready[hall->count] = (struct pollfd){.fd = deaf ? -1 : hall->listener, .events = POLLIN};
+    if (poll(hall->ready, hall->count + 1, most) >= 0)
+        return;
+    for (unsigned i = 0; i <= hall->count; i++) /* nothing is known of them */
+        hall->ready[i].revents = 0;
+}
+
+/* From the last one on, as who goes is replaced by it. */
+void hall_serve(struct hall *hall)
+{
+    const bool called = hall->ready[hall->count].revents != 0;
+    const int64_t late_ms = now_ms() - FRAME_MS;
+    for (unsigned i = hall->count; i-- > 0;) {
+        struct guest *guest = &hall->guests[i];
+        if ((hall->ready[i].revents != 0 && !listen_to(hall, guest)) || (is_timed(guest) && guest->since_ms < late_ms))
+            see_off(hall, i);
+    }
+    if (called)
+        let_in(hall);
+}
+
+/* ---- Opened and closed ------------------------------------------------------------------------------------------- */
+
+/* Most of a process's descriptors are not ours. */
+static unsigned guests_most(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur / 4 >= GUESTS_MAX)
+        return GUESTS_MAX;
+    return files.rlim_cur >= 64 ? (unsigned)files.rlim_cur / 4 : 16;
+}
+
+struct hall *hall_open(struct coll_place *place)
+{
+    struct hall *made = calloc(1, sizeof(*made));
+    memset(place, 0, sizeof(*place));
+    if (made == NULL || getrandom(made->secret, COLL_SECRET_BYTES, 0) != COLL_SECRET_BYTES ||
+        (made->listener = address_listen(&place->address)) < 0) {
+        free(made);
+        return NULL;
+    }
+    made->most = guests_most();
+    memcpy(place->secret, made->secret, COLL_SECRET_BYTES);
+    return made;
+}
+
+void hall_close(struct hall *hall)
+{
+    for (unsigned i = 0; i < hall->count; i++)
+        (void)close(hall->guests[i].socket);
+    (void)close(hall->listener);
+    hall_clear(&hall->tables);
+    free(hall);
+}
+
+void hall_count(const struct hall *hall, unsigned *guests, unsigned *tables)
+{
+    *guests = hall->count;
+    *tables = hall->tables.count;
+}

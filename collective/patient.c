@@ -1,0 +1,163 @@
+#include "collective/patient.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "collective/decide.h"
+#include "collective/track.h"
+
+/* Of the calling thread: how deep it is in groups, and which communicators are in them. */
+static _Thread_local struct {
+    unsigned depth, count, capacity;
+    coll_comm *comms;
+} open_group;
+
+static const struct coll_table *nccl(void)
+{
+    return &coll_library()->pnccl;
+}
+
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+
+void coll_patient_lock(void)
+{
+    pthread_mutex_lock(&asking);
+}
+
+void coll_patient_unlock(void)
+{
+    pthread_mutex_unlock(&asking);
+}
+
+static bool is_known(coll_comm comm)
+{
+    struct coll_standing standing;
+    return coll_track_standing(comm, &standing);
+}
+
+/* Under the lock, so who has made it unknown and has had the lock since may end it. */
+static coll_result ask(coll_comm comm, coll_result *result)
+{
+    coll_patient_lock();
+    const coll_result asked = is_known(comm) ? nccl()->CommGetAsyncError(comm, result) : COLL_INVALID_USAGE;
+    coll_patient_unlock();
+    return asked;
+}
+
+coll_result coll_patient_await(coll_comm comm, coll_result result)
+{
+    while (result == COLL_IN_PROGRESS) {
+        const coll_result asked = ask(comm, &result);
+        if (asked != COLL_SUCCESS)
+            return asked;
+        if (result == COLL_IN_PROGRESS)
+            nanosleep(&(struct timespec){.tv_nsec = 5000}, NULL);
+    }
+    return result;
+}
+
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
+
+static bool is_noted(coll_comm comm)
+{
+    for (unsigned i = 0; i < open_group.count; i++)
+        if (open_group.comms[i] == comm)
+            return true;
+    return false;
+}
+
+static bool note(coll_comm comm)
+{
+    if (is_noted(comm))
+        return true;
+    if (open_group.count == open_group.capacity) {
+        const unsigned capacity = open_group.capacity == 0 ? 8 : 2 * open_group.capacity;
+        coll_comm *comms = realloc(open_group.comms, capacity * sizeof(coll_comm));
+        if (comms == NULL)
+            return false;
+        open_group.comms = comms;
+        open_group.capacity = capacity;
+    }
+    open_group.comms[open_group.count++] = comm;
+    return true;
+}
+
+static coll_result group_start(void)
+{
+    const coll_result result = nccl()->GroupStart();
+    open_group.depth += result == COLL_SUCCESS;
+    return result;
+}
+
+static coll_result await_all(coll_result result)
+{
+    const coll_result ended = result;
+    for (unsigned i = 0; i < open_group.count; i++) {
+        const coll_result came = coll_patient_await(open_group.comms[i], ended);
+        result = result == COLL_IN_PROGRESS || result == COLL_SUCCESS ? came : result;
+    }
+    free(open_group.comms);
+    open_group.comms = NULL;
+    open_group.count = open_group.capacity = 0;
+    return result;
+}
+
+static coll_result group_end(void)
+{
+    const coll_result result = nccl()->GroupEnd();
+    if (open_group.depth > 0 && --open_group.depth > 0)
+        return result;
+    return await_all(result);
+}
+
+/* ---- What is in them --------------------------------------------------------------------------------------------- */
+
+/* In a group of the program's own (depth 0 here) it is the program's business to wait, or run.c's. What another thread
+ * has ended meanwhile NCCL is not asked for any more. */
+static coll_result asked_for(coll_comm comm, coll_result result)
+{
+    if (result != COLL_IN_PROGRESS && result != COLL_SUCCESS)
+        return result;
+    if (open_group.depth > 0)
+        return note(comm) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
+    return result == COLL_IN_PROGRESS ? COLL_SUCCESS : result;
+}
+
+static coll_result all_gather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                              coll_stream stream)
+{
+    return is_known(comm) ? asked_for(comm, nccl()->AllGather(send, receive, count, type, comm, stream))
+                          : COLL_INVALID_USAGE;
+}
+
+static coll_result send(const void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
+{
+    return is_known(comm) ? asked_for(comm, nccl()->Send(values, count, type, peer, comm, stream)) : COLL_INVALID_USAGE;
+}
+
+static coll_result receive(void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
+{
+    return is_known(comm) ? asked_for(comm, nccl()->Recv(values, count, type, peer, comm, stream)) : COLL_INVALID_USAGE;
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+static struct coll_table table;
+
+static void fill(void)
+{
+    table = *nccl();
+    table.GroupStart = group_start;
+    table.GroupEnd = group_end;
+    table.AllGather = all_gather;
+    table.Send = send;
+    table.Recv = receive;
+}
+
+const struct coll_table *coll_patient(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill);
+    return &table;
+}

@@ -1,0 +1,257 @@
+/* Where ranks meet when nothing is said of it: at the process that asked for the unique id, whatever host they are on,
+ * which is played here by ranks that share no memory. */
+#include <dlfcn.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/coll_engine/harness.h"
+
+enum { COUNT_OF = 40001, RANKS = 3, LONG_MS = 30000 };
+
+static coll_id id_for_all;
+
+/* ---- The host's memory ------------------------------------------------------------------------------------------- */
+
+static bool has_memory;
+static _Atomic int asked_for_memory;
+
+/* In place of the system's. */
+__attribute__((visibility("default"))) int shm_open(const char *name, int flags, mode_t mode)
+{
+    int (*real)(const char *name, int flags, mode_t mode) = NULL;
+    *(void **)&real = dlsym(RTLD_NEXT, "shm_open");
+    asked_for_memory++;
+    return has_memory && real != NULL ? real(name, flags, mode) : -1;
+}
+
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
+
+static void gather(const struct rank *rank, coll_comm comm, unsigned compressed)
+{
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, RANKS * COUNT_OF, 0);
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)rank->rank);
+    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    for (unsigned from = 0; from < RANKS; from++)
+        require(values_are(all + (size_t)from * COUNT_OF * 2, COLL_BF16, COUNT_OF, VALUES_NORMAL, from));
+    const struct told told = told_of(comm, "all_gather", "bf16");
+    require(told.calls == 1 && told.compressed == compressed);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+static void gather_in_time(struct rank *rank)
+{
+    const long begin = now_ms();
+    rank_begin(rank, id_for_all);
+    require(now_ms() - begin < LONG_MS);
+    gather(rank, rank->comm, *(const unsigned *)rank->argument);
+    rank_end(rank);
+}
+
+static void run_all(unsigned compressed)
+{
+    ranks_start(RANKS, gather_in_time, &compressed);
+    require(fake_gpu.made == 0);
+}
+
+static void set_up(void)
+{
+    has_memory = false;
+    setenv("STRAIT_COLL", "compress", 1);
+    setenv("STRAIT_COLL_WAIT", "2", 1);
+    setenv("STRAIT_TEST_HOSTS", "1", 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+}
+
+/* ---- Of this process --------------------------------------------------------------------------------------------- */
+
+static void gather_with_child(struct rank *rank)
+{
+    coll_comm child = NULL;
+    gather(rank, rank->comm, 1);
+    require_ok(ncclCommSplit(rank->comm, 4, rank->rank, &child, NULL));
+    gather(rank, child, 1);
+    ranks_meet();
+    require_ok(ncclCommDestroy(child));
+}
+
+START_TEST(ranks_that_share_nothing_join)
+{
+    ranks_run(RANKS, gather_with_child, NULL);
+    require(asked_for_memory == 0);
+}
+END_TEST
+
+START_TEST(those_that_are_to_meet_in_their_host_stay_raw)
+{
+    setenv("STRAIT_COLL_MEET", "host", 1);
+    require_ok(ncclGetUniqueId(&id_for_all));
+    run_all(0);
+    require(asked_for_memory == RANKS);
+}
+END_TEST
+
+/* ---- Of another process ------------------------------------------------------------------------------------------ */
+
+static pid_t maker;
+
+/* Which asks for an id, and then waits to be killed. */
+static void begin_maker(void)
+{
+    int ends[2];
+    require(pipe(ends) == 0);
+    maker = fork();
+    require(maker >= 0);
+    if (maker == 0) {
+        coll_id id;
+        require_ok(ncclGetUniqueId(&id));
+        require(write(ends[1], &id, sizeof(id)) == sizeof(id));
+        for (;;)
+            pause();
+    }
+    require(read(ends[0], &id_for_all, sizeof(id_for_all)) == sizeof(id_for_all));
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void end_maker(void)
+{
+    require(kill(maker, SIGKILL) == 0 && waitpid(maker, NULL, 0) == maker);
+}
+
+START_TEST(the_process_that_made_the_id_needs_not_be_one_of_them)
+{
+    begin_maker();
+    run_all(1);
+    require(asked_for_memory == 0);
+    end_maker();
+}
+END_TEST
+
+/* Those of one host may still meet there. */
+START_TEST(when_it_has_gone_ranks_meet_in_their_host)
+{
+    has_memory = _i == 1;
+    begin_maker();
+    end_maker();
+    run_all(_i == 1);
+    require(asked_for_memory == RANKS);
+}
+END_TEST
+
+static int count_connected(void)
+{
+    int count = 0;
+    for (int file = 0; file < 1024; file++) {
+        struct sockaddr_storage at;
+        socklen_t size = sizeof(at);
+        count += getpeername(file, (struct sockaddr *)&at, &size) == 0 && at.ss_family == AF_INET;
+    }
+    return count;
+}
+
+/* One has no library. The others wait for it, and would for a minute. */
+static void lose_the_place(struct rank *rank)
+{
+    if (rank->rank > 0) {
+        gather_in_time(rank);
+        return;
+    }
+    const struct bare nccl = bare_nccl();
+    fake_device_set(0);
+    rank->stream = fake_stream_make();
+    require_ok(nccl.CommInitRank(&rank->comm, RANKS, id_for_all, 0));
+    while (count_connected() < RANKS - 1)
+        usleep(1000);
+    require(kill(maker, SIGKILL) == 0);
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, RANKS * COUNT_OF, 0);
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, 0);
+    require_ok(nccl.AllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+    ranks_meet();
+    require_ok(nccl.CommDestroy(rank->comm));
+    fake_stream_end(rank->stream);
+}
+
+START_TEST(when_it_goes_while_ranks_wait_they_stay_raw_at_once)
+{
+    setenv("STRAIT_COLL_WAIT", "60", 1);
+    const unsigned compressed = 0;
+    begin_maker();
+    ranks_start(RANKS, lose_the_place, (void *)(uintptr_t)&compressed);
+    require(waitpid(maker, NULL, 0) == maker);
+}
+END_TEST
+
+/* ---- Ids --------------------------------------------------------------------------------------------------------- */
+
+static bool has_card(void)
+{
+    static const char nothing[64];
+    require_ok(ncclGetUniqueId(&id_for_all));
+    return memcmp(id_for_all.bytes + 64, nothing, sizeof(nothing)) != 0;
+}
+
+static const struct {
+    const char *name, *value;
+    bool card;
+} settings[] = {{"STRAIT_COLL", "compress", true},
+                {"STRAIT_COLL", "auto", true},
+                {"STRAIT_COLL", "raw", false},
+                {"STRAIT_COLL", "off", false},
+                {"STRAIT_COLL_MEET", "auto", true},
+                {"STRAIT_COLL_MEET", "host", false},
+                {"STRAIT_COLL_MEET", "nccl", false},
+                {"NCCL_COMM_ID", "127.0.0.1:7000", false},
+                {"NCCL_SOCKET_IFNAME", "=no-such-interface", false}};
+
+START_TEST(ids_have_a_place_where_ranks_may_meet)
+{
+    setenv(settings[_i].name, settings[_i].value, 1);
+    require(has_card() == settings[_i].card);
+}
+END_TEST
+
+#if !defined(__SANITIZE_THREAD__) /* by which no child of several threads may start one */
+/* Its parent's is not its own: nobody would answer there. */
+START_TEST(a_child_has_a_place_of_its_own)
+{
+    require(has_card());
+    const coll_id before = id_for_all;
+    const pid_t child = fork();
+    require(child >= 0);
+    if (child == 0) {
+        require(has_card());
+        _exit(memcmp(before.bytes + 64, id_for_all.bytes + 64, 64) == 0);
+    }
+    int status;
+    require(waitpid(child, &status, 0) == child && status == 0);
+    require(has_card() && memcmp(before.bytes + 64, id_for_all.bytes + 64, 64) == 0);
+    run_all(1);
+}
+END_TEST
+#endif
+
+int main(void)
+{
+    TCase *tests = tcase_create("places");
+    tcase_set_timeout(tests, 90);
+    tcase_add_checked_fixture(tests, set_up, NULL);
+    tcase_add_test(tests, ranks_that_share_nothing_join);
+    tcase_add_test(tests, those_that_are_to_meet_in_their_host_stay_raw);
+    tcase_add_test(tests, the_process_that_made_the_id_needs_not_be_one_of_them);
+    tcase_add_loop_test(tests, when_it_has_gone_ranks_meet_in_their_host, 0, 2);
+    tcase_add_test(tests, when_it_goes_while_ranks_wait_they_stay_raw_at_once);
+    tcase_add_loop_test(tests, ids_have_a_place_where_ranks_may_meet, 0, COUNT(settings));
+#if !defined(__SANITIZE_THREAD__)
+    tcase_add_test(tests, a_child_has_a_place_of_its_own);
+#endif
+    return suite_run("places", tests);
+}

@@ -1,0 +1,75 @@
+/* apart FILE KIND RANK RANKS: one rank of a communicator at its meeting, without NCCL. Rank 0 asks for the unique id,
+ * and leaves it in FILE. KIND is `there`, where the id says, or `here`, the host's memory. Prints what is decided:
+ * "go", or why not. */
+#include <string.h>
+#include <unistd.h>
+
+#include "collective/card.h"
+#include "collective/meeting.h"
+#include "tests/support.h"
+
+enum { WAIT_MS = 20000, ALONE_MS = 1000 };
+
+static void leave_id(const char *path, const coll_id *id)
+{
+    char part[4096];
+    require(snprintf(part, sizeof(part), "%s.part", path) < (int)sizeof(part));
+    FILE *file = fopen(part, "wb");
+    require(file != NULL && fwrite(id, sizeof(*id), 1, file) == 1 && fclose(file) == 0 && rename(part, path) == 0);
+}
+
+static coll_id find_id(const char *path)
+{
+    coll_id id;
+    FILE *file;
+    while ((file = fopen(path, "rb")) == NULL)
+        usleep(1000);
+    require(fread(&id, sizeof(id), 1, file) == 1 && fclose(file) == 0);
+    return id;
+}
+
+static bool until_limit(struct coll_meeting *meeting, int64_t ms, void *argument)
+{
+    (void)meeting;
+    return ms < *(const int *)argument;
+}
+
+static void decide(struct coll_meeting *meeting, int rank, int limit_ms)
+{
+    char text[200] = "go";
+    const struct coll_word word = {.able = 1, .blocks = 1, .thread = (uint64_t)rank};
+    enum coll_verdict verdict = COLL_VERDICT_GO;
+    for (int round = 0; round < COLL_ROUNDS && verdict == COLL_VERDICT_GO; round++) {
+        coll_meeting_say(meeting, (enum coll_round)round, &word);
+        verdict = coll_meeting_wait(meeting, (enum coll_round)round, until_limit, &limit_ms);
+        if (verdict != COLL_VERDICT_GO)
+            coll_meeting_why(meeting, (enum coll_round)round, text, sizeof(text));
+    }
+    printf("rank %d: %s\n", rank, text);
+}
+
+/* The process with the place stays until all have left. */
+int main(int argc, char **argv)
+{
+    require(argc == 5);
+    const int rank = atoi(argv[3]), ranks = atoi(argv[4]);
+    const bool there = strcmp(argv[2], "there") == 0;
+    coll_id id = {"an id of a test"};
+    if (rank == 0) {
+        coll_card_put(&id);
+        leave_id(argv[1], &id);
+    }
+    id = find_id(argv[1]);
+    struct coll_key key = coll_key_of(&id, sizeof(id));
+    if (there)
+        coll_card_read(&id, &key.place);
+    require(coll_key_has_place(&key) == there);
+    struct coll_meeting *meeting = coll_meeting_come(&key, rank, ranks);
+    require(meeting != NULL);
+    decide(meeting, rank, there ? WAIT_MS : ALONE_MS);
+    coll_meeting_leave(meeting);
+    fflush(stdout);
+    if (rank == 0)
+        (void)getchar();
+    return 0;
+}
