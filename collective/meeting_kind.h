@@ -13,7 +13,7 @@ struct coll_meeting_kind {
     /* Frees it. */
     void (*leave)(struct coll_meeting *meeting);
     int64_t least_ns, most_ns; /* time between two looks */
-    int64_t linger_ms;         /* others can read what was decided only while somebody is there, for so long */
+    int64_t linger_ms;         /* how long to stay after a decision: others find it only while somebody is there */
 };
 
 /* First member of each kind's struct. */

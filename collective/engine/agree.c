@@ -20,7 +20,7 @@ void agree_end(struct agree *agree)
 
 /* ---- Who decides ------------------------------------------------------------------------------------------------- */
 
-/* To all that are asked, and are still there. */
+/* Sends to all ranks that are asked and still there. */
 static bool say_all(struct agree *agree, uint32_t number, const struct frame *frame, uint64_t *told)
 {
     bool good = true;
@@ -33,7 +33,7 @@ static bool say_all(struct agree *agree, uint32_t number, const struct frame *fr
     return good;
 }
 
-/* All have promised. */
+/* Called when all have promised. */
 static bool settle(struct agree *agree, uint32_t number)
 {
     struct kinds *kinds = agree->member->share.kinds;
@@ -49,7 +49,7 @@ static bool settle(struct agree *agree, uint32_t number)
                    &told);
 }
 
-/* A kind's limit, where this rank decides. */
+/* A kind's limit, if this rank decides and is not asking already; else 0. */
 static uint64_t wanted_of(const struct agree *agree, uint32_t number)
 {
     struct kinds *kinds = agree->member->share.kinds;

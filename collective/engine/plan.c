@@ -176,7 +176,7 @@ void plan_list_free(struct codec_list *list)
 static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_member *member, bool encoding)
 {
     struct codec_list list;
-    /* Sizes alone matter, but addresses have to be there. */
+    /* Only sizes matter, but the calls require addresses. */
     static uint64_t somewhere;
     struct plan sized = *plan;
     sized.call.send = sized.call.receive = &somewhere;
@@ -190,7 +190,7 @@ static bool codec_scratch(size_t *most, const struct plan *plan, const struct co
     return size > 0 || list.count == 0;
 }
 
-/* Gathered in the order of ranks, or to be added up; else they come where they belong. */
+/* Values gathered by rank or to be added up go through staging memory; all others arrive where they belong. */
 static size_t place_bare(struct plan *plan, size_t at)
 {
     const bool kept = plan->reduces || plan->whole.operation == COLL_ALL_GATHER;
