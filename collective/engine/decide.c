@@ -25,8 +25,8 @@ static double seconds_coding(const struct coll_member *member, const struct coll
     return (step->head > 0 ? NCCL_SECONDS : each) + (step->tail > 0 ? NCCL_SECONDS : each);
 }
 
-/* From the link as it was measured, the same on all ranks: the time of a phase when coded, and NCCL's for the raw
- * bytes. */
+/* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was measured; the
+ * same on all ranks. */
 static double seconds_coded(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
 {
     const uint64_t bytes = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;

@@ -34,11 +34,11 @@ struct peer_tuning {
     uint32_t direct; /* pieces for one rank are encoded into its slots: they cross as the encoder stores them */
     uint32_t encoders, encoder_sms; /* for direct: streams that encode in turn, and `sms` for all of them together */
     uint32_t decoders, decoder_sms; /* likewise */
-    uint32_t bare;  /* every so manieth piece, the first and the last stay uncompressed; 0: none, 1: all */
-    uint32_t cross; /* streams on which pieces cross in turn: 1 or 2 */
-    uint32_t open;  /* bits of peer_open */
-    uint32_t flat;  /* pieces are equal from the first to the last */
-    uint32_t trace; /* prints on stderr, at the end, when each stage ended */
+    uint32_t bare;                  /* each N-th piece, the first and the last stay uncompressed; 0: none, 1: all */
+    uint32_t cross;                 /* streams on which pieces cross in turn: 1 or 2 */
+    uint32_t open;                  /* bits of peer_open */
+    uint32_t flat;                  /* pieces are equal from the first to the last */
+    uint32_t trace;                 /* prints on stderr, at the end, when each stage ended */
 };
 
 /* Parses words between commas: direct, engine or kernel, piece=KIB, blocks=N, sms=N, bare=N, cross=N, encoders=N,
