@@ -73,7 +73,7 @@ static bool choose(struct sockaddr_storage *chosen)
     return best > 0;
 }
 
-/* ---- As it is told ----------------------------------------------------------------------------------------------- */
+/* ---- Addresses as ranks tell them -------------------------------------------------------------------------------- */
 
 static struct address pack(const struct sockaddr_storage *at)
 {

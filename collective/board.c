@@ -52,7 +52,7 @@ bool coll_board_first(const struct coll_board *board)
     return atomic_exchange(&board->sheet->asked, 1) == 0;
 }
 
-/* ---- What follows ------------------------------------------------------------------------------------------------ */
+/* ---- Deciding ---------------------------------------------------------------------------------------------------- */
 
 static bool have_all_said(const struct coll_board *board, enum coll_round round)
 {
@@ -122,7 +122,7 @@ void coll_board_judge(const struct coll_board *board, enum coll_round round)
         coll_board_decide(board, round, ending, about);
 }
 
-/* ---- What is told ------------------------------------------------------------------------------------------------ */
+/* ---- Views ------------------------------------------------------------------------------------------------------- */
 
 struct coll_view coll_board_view(const struct coll_board *board, enum coll_round round)
 {

@@ -19,7 +19,7 @@ static bool is_good(coll_result result)
 
 enum way { WAY_SPLIT = 1, WAY_SHRINK };
 
-/* ---- Made ----------------------------------------------------------------------------------------------------------
+/* ---- Making communicators ------------------------------------------------------------------------------------------
  */
 
 /* False: there is nothing to join, or it is not ready yet and joins later. */
@@ -177,7 +177,7 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
     return result;
 }
 
-/* ---- Ended ---------------------------------------------------------------------------------------------------------
+/* ---- Ending communicators ------------------------------------------------------------------------------------------
  */
 
 /* Before NCCL ends the communicator, because afterwards another may be made at its address. Other threads may have
@@ -266,7 +266,7 @@ coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
     return note_ended(COLL_NCCL(GroupSimulateEnd(simulation)));
 }
 
-/* ---- Registered ----------------------------------------------------------------------------------------------------
+/* ---- Registering memory --------------------------------------------------------------------------------------------
  */
 
 static coll_result note_memory(coll_result result, coll_comm comm, int change)

@@ -230,7 +230,7 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
         say(entry, COLL_ROUND_PRESENT, coll_engine() != NULL);
 }
 
-/* ---- Those that block -------------------------------------------------------------------------------------------- */
+/* ---- Communicators that block ------------------------------------------------------------------------------------ */
 
 /* A rank that is not able still takes part in the vote. */
 static void be_left_out(const struct coll_table *nccl, const struct coll_joining *joinings, unsigned count)

@@ -55,7 +55,7 @@ static bool is_ours(void *handle)
     return anchor != NULL && base_of(anchor) == base_of(ours);
 }
 
-/* ---- Where it is ------------------------------------------------------------------------------------------------- */
+/* ---- Finding NCCL ------------------------------------------------------------------------------------------------ */
 
 static void *open_named(const char *path)
 {

@@ -75,7 +75,7 @@ static void take_name_away(const struct here *here)
         (void)shm_unlink(here->name);
 }
 
-/* ---- What is done there ------------------------------------------------------------------------------------------ */
+/* ---- The kind of meeting ----------------------------------------------------------------------------------------- */
 
 static struct coll_view look(struct coll_meeting *meeting, enum coll_round round)
 {

@@ -85,7 +85,7 @@ static struct coll_view request(struct coll_meeting *meeting, enum meet_action a
     return ask((struct there *)meeting, round, frame);
 }
 
-/* ---- What is done there ------------------------------------------------------------------------------------------ */
+/* ---- The kind of meeting ----------------------------------------------------------------------------------------- */
 
 static void say(struct coll_meeting *meeting, enum coll_round round, const struct coll_word *word)
 {

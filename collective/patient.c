@@ -111,7 +111,7 @@ static coll_result group_end(void)
     return await_all(result);
 }
 
-/* ---- What is in them --------------------------------------------------------------------------------------------- */
+/* ---- Calls in groups --------------------------------------------------------------------------------------------- */
 
 /* In a group of the program's own (depth 0 here), waiting is up to the program, or to run.c. NCCL is not asked about a
  * communicator that another thread has ended meanwhile. */

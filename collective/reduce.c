@@ -91,7 +91,7 @@ static uint32_t extreme(const struct coll_reduce *reduce, size_t at)
     return coll_reduce_narrow(reduce->type, turn * most);
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- All elements ------------------------------------------------------------------------------------------------ */
 
 enum strait_status coll_reduce_scalar(const struct coll_reduce *reduce)
 {

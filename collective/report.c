@@ -74,7 +74,7 @@ static void put_counts(struct text *text, const struct coll_counts *counts)
                 put_count(text, operation, type, &counts->of[operation][type]);
 }
 
-/* ---- The whole -----------------------------------------------------------------------------------------------------
+/* ---- Reports -------------------------------------------------------------------------------------------------------
  */
 
 size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)

@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
     }
 }
 
-// ---- What did not fit -----------------------------------------------------------------------------------------------
+// ---- Overflows ------------------------------------------------------------------------------------------------------
 
 __device__ bool has_overflow(const message_head *head)
 {

@@ -91,7 +91,7 @@ static bool hear_promise(struct agree *agree, int peer, const struct frame *fram
     return agreement->missing != 0 || settle(agree, frame->small);
 }
 
-/* ---- Who takes over ---------------------------------------------------------------------------------------------- */
+/* ---- Ranks that take steps over ---------------------------------------------------------------------------------- */
 
 static bool promise(struct agree *agree, int peer, uint32_t number)
 {
@@ -136,7 +136,7 @@ bool agree_hear(struct agree *agree, int peer, const struct frame *frame)
     return frame->type == FRAME_ASK ? promise(agree, peer, frame->small) : take_over(agree, frame);
 }
 
-/* ---- Who has gone ------------------------------------------------------------------------------------------------ */
+/* ---- Ranks that have gone ---------------------------------------------------------------------------------------- */
 
 static void forget_promise(struct kinds *kinds, uint32_t number)
 {

@@ -3,7 +3,7 @@
 #include "collective/engine/launch.h"
 #include "collective/engine/phase.h"
 
-/* ---- How much ---------------------------------------------------------------------------------------------------- */
+/* ---- Sizes of head and tail -------------------------------------------------------------------------------------- */
 
 /* What head and tail have to cover: launches, before a message can be sent and after one has arrived, and coding, in
  * raw bytes per second while some multiprocessors are left to NCCL. Too short costs all of what is missing, too long a

@@ -40,7 +40,7 @@ static void fail(struct carry *carry, const char *why)
     carry_end(carry);
 }
 
-/* ---- What is to be sent ------------------------------------------------------------------------------------------ */
+/* ---- Sending frames ---------------------------------------------------------------------------------------------- */
 
 static bool has_room(const struct carry_out *out)
 {
@@ -285,7 +285,7 @@ static size_t receive_some(struct carry *carry)
     return size > 0 ? (size_t)size : 0;
 }
 
-/* ---- Both -------------------------------------------------------------------------------------------------------- */
+/* ---- Both directions --------------------------------------------------------------------------------------------- */
 
 bool carry_pass(struct carry *carry)
 {

@@ -49,7 +49,7 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* ---- Who connects ------------------------------------------------------------------------------------------------ */
+/* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
 int greet_connect(const struct greet_card *card, int from, int to)
 {
@@ -77,7 +77,7 @@ bool greet_await(int connected, const struct greet_card *own, int from, int to)
     return got == GREETING && is_it(answer, ANSWERS, from, to, own);
 }
 
-/* ---- Who is connected to ----------------------------------------------------------------------------------------- */
+/* ---- Accepting --------------------------------------------------------------------------------------------------- */
 
 int greet_listen(struct greet_card *card)
 {

@@ -63,7 +63,7 @@ bool kinds_asked(const struct coll_member *member, uint32_t number, int rank)
     return rank == (int)((number - COLLECTIVES) / MEMBER_TYPES) % member->ranks;
 }
 
-/* ---- What did not fit -------------------------------------------------------------------------------------------- */
+/* ---- Overflows --------------------------------------------------------------------------------------------------- */
 
 /* A step that other copies take over begins when all of them have promised. */
 static void want(struct kinds *kinds, struct kind *kind, uint64_t overflow)

@@ -143,7 +143,7 @@ coll_result launch_move(const struct coll_step *step, coll_stream stream)
     return result;
 }
 
-/* ---- What did not fit -------------------------------------------------------------------------------------------- */
+/* ---- Overflow ---------------------------------------------------------------------------------------------------- */
 
 bool launch_check(const struct coll_step *step)
 {

@@ -20,7 +20,7 @@ static uint64_t draw(void)
     return getrandom(&drawn, sizeof(drawn), 0) == sizeof(drawn) ? drawn : 0;
 }
 
-/* ---- One's own --------------------------------------------------------------------------------------------------- */
+/* ---- The own process --------------------------------------------------------------------------------------------- */
 
 /* A forked child is another process. */
 static uint64_t self(void)
@@ -77,7 +77,7 @@ void life_end(struct life *life)
     life->file = -1;
 }
 
-/* ---- Others ------------------------------------------------------------------------------------------------------ */
+/* ---- Other processes --------------------------------------------------------------------------------------------- */
 
 bool life_is_own(const struct life_card *card)
 {

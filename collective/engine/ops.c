@@ -35,7 +35,7 @@ static void finish(struct coll_member *member)
     watch_leave(member);
 }
 
-/* ---- By wire ----------------------------------------------------------------------------------------------------- */
+/* ---- Steps by wire ----------------------------------------------------------------------------------------------- */
 
 /* Puts the steps that go by NCCL first, otherwise keeping their order. Returns how many they are. */
 static unsigned sort_by_wire(struct coll_step *steps, unsigned count)

@@ -198,7 +198,7 @@ static bool try_to_reach(struct peer_entry *entry)
     return good;
 }
 
-/* ---- The end of it ----------------------------------------------------------------------------------------------- */
+/* ---- Ending ------------------------------------------------------------------------------------------------------ */
 
 /* Nothing that was pushed here matters any more, and the other ranks do not need this memory either, as they read their
  * own arenas. All that others may still write here is that they have freed slots. */
@@ -322,7 +322,7 @@ void peer_join(struct coll_member *const members[], void *const told[], unsigned
     free(entries);
 }
 
-/* ---- Of one that has it ------------------------------------------------------------------------------------------ */
+/* ---- Members that have the wire ---------------------------------------------------------------------------------- */
 
 void peer_end(struct coll_member *member)
 {

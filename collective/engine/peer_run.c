@@ -48,7 +48,7 @@ static bool one_round(struct peer_operation *run)
     return true;
 }
 
-/* ---- Begin and end ----------------------------------------------------------------------------------------------- */
+/* ---- Beginning and ending ---------------------------------------------------------------------------------------- */
 
 /* Copies what the rank has for itself. */
 static bool copy_own(const struct coll_step *step)

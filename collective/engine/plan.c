@@ -9,7 +9,7 @@ size_t plan_aligned(size_t size)
     return (size + 255) / 256 * 256;
 }
 
-/* ---- What it is -------------------------------------------------------------------------------------------------- */
+/* ---- The plan ---------------------------------------------------------------------------------------------------- */
 
 static void fill(struct plan *plan, const struct coll_member *member, enum coll_operation operation)
 {
@@ -97,7 +97,7 @@ static unsigned parts_of(const struct plan *plan)
     return plan->shape.tail_at != 0 ? 2 : 1;
 }
 
-/* ---- Where it is ------------------------------------------------------------------------------------------------- */
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
 uint8_t *plan_source(const struct plan *plan, uint32_t i)
 {

@@ -64,7 +64,7 @@ static bool all_are_good(struct coll_member *member)
     return all;
 }
 
-/* ---- Who shares what --------------------------------------------------------------------------------------------- */
+/* ---- Who shares memory ------------------------------------------------------------------------------------------- */
 
 bool share_tell_seen(struct coll_member *member)
 {
@@ -116,7 +116,7 @@ static bool reach(struct coll_member *member)
     return true;
 }
 
-/* ---- Reaching it ------------------------------------------------------------------------------------------------- */
+/* ---- Reaching the memory ----------------------------------------------------------------------------------------- */
 
 static struct greet_card *greet_cards(const struct share_card *cards, int ranks)
 {

@@ -134,7 +134,7 @@ coll_result steps_move(struct coll_step *steps, unsigned count)
     return result;
 }
 
-/* ---- What did not fit -------------------------------------------------------------------------------------------- */
+/* ---- Overflow ---------------------------------------------------------------------------------------------------- */
 
 /* Calls `what` on the GPU of each step. */
 static bool each(const struct coll_step *steps, unsigned count,
