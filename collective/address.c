@@ -31,7 +31,7 @@ bool address_listed(const char *list, const char *name)
     return found != others;
 }
 
-/* Higher is better; 0: not to be used. */
+/* Higher is better; 0: must not be used. */
 static int worth(const struct ifaddrs *interface)
 {
     const char *list = getenv("NCCL_SOCKET_IFNAME"), *family = getenv("NCCL_SOCKET_FAMILY");
@@ -54,7 +54,7 @@ static socklen_t size_of(const struct sockaddr_storage *at)
     return at->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
 }
 
-/* The first of those that are worth most. */
+/* The first of those with the highest worth. */
 static bool choose(struct sockaddr_storage *chosen)
 {
     struct ifaddrs *all;
@@ -73,7 +73,7 @@ static bool choose(struct sockaddr_storage *chosen)
     return best > 0;
 }
 
-/* ---- As it is told ----------------------------------------------------------------------------------------------- */
+/* ---- Addresses as ranks tell them -------------------------------------------------------------------------------- */
 
 static struct address pack(const struct sockaddr_storage *at)
 {

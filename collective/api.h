@@ -3,7 +3,7 @@
  *   returns   RESULT, TEXT, NOTHING, TEAM or NUMBER
  *   way       HOOK: goes through coll_hook_NAME (hooks.h); FORWARD: straight to NCCL
  *
- * What is there only in newer versions of NCCL than an installed one is NULL in struct coll_table. */
+ * Functions that an installed older NCCL lacks are NULL in struct coll_table. */
 #ifndef STRAIT_COLLECTIVE_API_H
 #define STRAIT_COLLECTIVE_API_H
 
@@ -93,7 +93,7 @@
     X(RESULT, GroupEnd, (void), (), HOOK) \
     X(RESULT, GroupSimulateEnd, (coll_simulation *simulation), (simulation), HOOK)
 
-/* nccl_device.h: what the host calls for kernels that communicate themselves */
+/* nccl_device.h: what the host calls for kernels that communicate by themselves */
 #define COLL_API_DEVICE(X) \
     X(RESULT, DevCommCreate, (coll_comm comm, const coll_dev_requirements *requirements, coll_dev_comm *made), \
       (comm, requirements, made), FORWARD) \

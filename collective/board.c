@@ -2,13 +2,13 @@
 
 #include <stdatomic.h>
 
-/* A word that is decided: the ending, and the rank that it is about. */
+/* The word of a decided round: the ending, and the rank that it is about. */
 enum { ENDING_BITS = 8 };
 
 struct entry {
     struct coll_word words[COLL_ROUNDS];
     _Atomic uint32_t said[COLL_ROUNDS]; /* the word is there */
-    _Atomic uint32_t passed;            /* operations that it has begun without the others */
+    _Atomic uint32_t passed;            /* operations that the rank has begun without the others */
 };
 
 struct coll_sheet {
@@ -39,7 +39,7 @@ void coll_board_pass(const struct coll_board *board, int rank, uint32_t begun)
     atomic_store(&board->sheet->entries[rank].passed, begun);
 }
 
-/* The first one counts. */
+/* Only the first decision counts. */
 void coll_board_decide(const struct coll_board *board, enum coll_round round, enum coll_ending ending, int about)
 {
     uint32_t open = COLL_ENDING_OPEN;
@@ -52,7 +52,7 @@ bool coll_board_first(const struct coll_board *board)
     return atomic_exchange(&board->sheet->asked, 1) == 0;
 }
 
-/* ---- What follows ------------------------------------------------------------------------------------------------ */
+/* ---- Deciding ---------------------------------------------------------------------------------------------------- */
 
 static bool have_all_said(const struct coll_board *board, enum coll_round round)
 {
@@ -75,7 +75,7 @@ static bool shares_thread(const struct coll_board *board, int rank, enum coll_ro
     return false;
 }
 
-/* Of a rank, when all have said their words. */
+/* Checks one rank, after all have said their words. */
 static enum coll_ending look_at(const struct coll_board *board, int rank, enum coll_round round)
 {
     const struct coll_word *first = word_of(board, 0, round), *word = word_of(board, rank, round);
@@ -84,7 +84,7 @@ static enum coll_ending look_at(const struct coll_board *board, int rank, enum c
     return word->blocks == 0 && shares_thread(board, rank, round) ? COLL_ENDING_ONE_THREAD : COLL_ENDING_GO;
 }
 
-/* It has passed the operation that another one waits with, and may wait for that one's in turn. */
+/* Whether the rank has passed an operation that another one waits in; it may wait for that one in turn. */
 static bool is_ahead(const struct coll_board *board, int rank)
 {
     const uint32_t passed = atomic_load(&board->sheet->entries[rank].passed);
@@ -95,7 +95,7 @@ static bool is_ahead(const struct coll_board *board, int rank)
     return ahead;
 }
 
-/* Of a rank, whoever else has said something. */
+/* Checks one rank, whoever else has said something. */
 static enum coll_ending look_first_at(const struct coll_board *board, int rank, enum coll_round round)
 {
     const bool said = coll_board_has_said(board, rank, round);
@@ -122,7 +122,7 @@ void coll_board_judge(const struct coll_board *board, enum coll_round round)
         coll_board_decide(board, round, ending, about);
 }
 
-/* ---- What is told ------------------------------------------------------------------------------------------------ */
+/* ---- Views ------------------------------------------------------------------------------------------------------- */
 
 struct coll_view coll_board_view(const struct coll_board *board, enum coll_round round)
 {

@@ -1,4 +1,4 @@
-/* One operation, as a program asked for it. */
+/* One operation, as a program called it. */
 #ifndef STRAIT_COLLECTIVE_CALL_H
 #define STRAIT_COLLECTIVE_CALL_H
 
@@ -7,8 +7,8 @@
 
 #include "collective/nccl_types.h"
 
-/* NCCL's operations. What is made of several of them (AllToAllv as grouped sends and receives, dispatch and combine of
- * experts) will have rows of its own. */
+/* NCCL's operations. Composite ones (AllToAllv as grouped sends and receives, dispatch and combine of experts) will get
+ * rows of their own. */
 #define COLL_OPERATION_MAP(X)           \
     X(ALL_GATHER, "all_gather")         \
     X(ALL_REDUCE, "all_reduce")         \
@@ -21,7 +21,7 @@
     X(SEND, "send")                     \
     X(RECV, "recv")
 
-/* name, NCCL's value, bytes of an element, text; the last is for values that are not known here */
+/* name, NCCL's value, bytes of an element, text; the last row is for unknown values */
 #define COLL_TYPE_MAP(X)       \
     X(INT8, 0, 1, "int8")      \
     X(UINT8, 1, 1, "uint8")    \
@@ -55,19 +55,19 @@ struct coll_call {
     enum coll_operation operation;
     const void *send;
     void *receive;
-    size_t count; /* as NCCL was given it: of all_gather what one rank sends, of reduce_scatter what one receives */
+    size_t count; /* as given to NCCL: for all_gather what one rank sends, for reduce_scatter what one receives */
     coll_type type;
-    coll_reduction reduction; /* of those that reduce */
-    int peer;                 /* of send and recv; of broadcast, gather, reduce and scatter the root */
+    coll_reduction reduction; /* for operations that reduce */
+    int peer;                 /* for send and recv; for broadcast, gather, reduce and scatter the root */
     coll_comm comm;
     coll_stream stream;
-    /* Of the calling thread and the stream, when the call came. */
+    /* Of the calling thread, and of the stream, at the time of the call. */
     bool grouped, captured;
 };
 
 const char *coll_operation_name(enum coll_operation operation);
 const char *coll_type_name(unsigned type);
-unsigned coll_type_row(coll_type type);                 /* COLL_UNKNOWN for what is not known */
+unsigned coll_type_row(coll_type type);                 /* COLL_UNKNOWN for unknown types */
 uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 0 when the type is unknown */
 
 #endif

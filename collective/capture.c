@@ -12,7 +12,8 @@ typedef int is_capturing(coll_stream stream, int *status);
 
 static _Atomic(is_capturing *) driver;
 
-/* Only a driver that is there already: it is not ours to load. The handle is kept, so that it cannot go away. */
+/* Uses only a driver that is loaded already: loading it is not our task. The handle is kept, so that it stays
+ * loaded. */
 void coll_capture_prepare(void)
 {
     is_capturing *function = NULL;

@@ -39,7 +39,7 @@ void coll_card_read(const coll_id *id, struct coll_place *place)
 
 static struct {
     pthread_mutex_t lock;
-    struct hall *hall; /* NULL: it has not been asked for */
+    struct hall *hall; /* NULL: it has not been opened */
     struct coll_place place;
 } own = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -60,7 +60,7 @@ void coll_card_clear(void)
     own.hall = NULL;
 }
 
-/* As long as the process lives: of communicators others may be made at any time. */
+/* Runs for as long as the process does: children of a communicator may be made at any time. */
 static void *run(void *argument)
 {
     struct hall *hall = argument;
@@ -73,7 +73,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Signals are for the program's threads. */
+/* All signals are blocked: they are for the program's threads. */
 static bool start(struct hall *hall)
 {
     pthread_t thread;
@@ -97,7 +97,7 @@ static bool open_own(void)
     return own.hall != NULL;
 }
 
-/* An id that NCCL_COMM_ID names is the same in all processes, each of which may have asked for it. */
+/* An id named by NCCL_COMM_ID is the same in all processes, and each of them may have asked for it. */
 void coll_card_put(coll_id *id)
 {
     static const uint8_t nothing[CARD_BYTES];

@@ -1,5 +1,5 @@
-/* Compares api.h and nccl_types.h with NCCL's own headers: what differs does not compile. Nothing is made of it. Of
- * 2.28 one header is C++ only, that of ncclGinBarrierCreateRequirement. */
+/* Compares api.h and nccl_types.h with NCCL's own headers: a difference does not compile. It adds nothing to the
+ * library. In 2.28 one header is C++ only, that of ncclGinBarrierCreateRequirement. */
 #include <nccl.h>
 #include <nccl_device/ll_a2a.h>
 #include <nccl_device/lsa_barrier.h>
@@ -24,7 +24,7 @@ typedef struct ncclGinBarrierHandle coll_gin_barrier;
 typedef ncclLLA2AHandle_t coll_ll_a2a;
 typedef ncclLsaBarrierHandle_t coll_lsa_barrier;
 
-/* Declared again: another return type or parameter is an error. */
+/* A redeclaration: a different return type or parameter is an error. */
 #define X(returns, name, parameters, arguments, way) COLL_TYPE_##returns nccl##name parameters;
 COLL_API(X)
 #undef X

@@ -1,11 +1,11 @@
-/* How an operation goes: as NCCL has it, or compressed. */
+/* How an operation goes: through NCCL as called, or compressed. */
 #ifndef STRAIT_COLLECTIVE_DECIDE_H
 #define STRAIT_COLLECTIVE_DECIDE_H
 
 #include "collective/call.h"
 
 enum coll_way {
-    COLL_PASS,     /* NCCL does it, with the arguments as they are */
+    COLL_PASS,     /* NCCL does it, with the arguments unchanged */
     COLL_COMPRESS, /* NCCL moves what a step (engine.h) has made of it */
     COLL_REFUSE,   /* another thread has ended its communicator meanwhile */
 };
@@ -17,12 +17,12 @@ struct coll_late;
 /* What is known of a communicator, the same on all of its ranks. */
 struct coll_standing {
     int rank, ranks;            /* -1: not known */
-    int memory;                 /* buffers and windows that are registered */
-    bool pinned;                /* to raw */
+    int memory;                 /* number of registered buffers and windows */
+    bool pinned;                /* the program has pinned it to raw */
     bool ending;                /* finalized or revoked */
     struct coll_member *member; /* NULL: it stays raw */
-    const char *why;            /* it does; static */
-    struct coll_late *late;     /* NULL, unless it does not block and has not joined yet */
+    const char *why;            /* why it stays raw; static */
+    struct coll_late *late;     /* not NULL: it does not block and has not joined yet */
     struct coll_tracked *held;  /* of coll_track_hold */
 };
 
@@ -34,8 +34,8 @@ struct coll_decision {
 
 struct coll_step;
 
-/* From what all ranks hold alike, so that all decide alike: never from addresses, data or time. COLL_COMPRESS: *step is
- * to be run. */
+/* A function of what all ranks hold alike, never of addresses, data or time, so all ranks decide alike. COLL_COMPRESS:
+ * *step is to be run. */
 struct coll_decision coll_decide(const struct coll_standing *standing, const struct coll_call *call,
                                  struct coll_step *step);
 

@@ -13,7 +13,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const struct coll_engine_ops *engine;
 static char why[256];
 
-/* Beside the file that this library is, whatever links lead to it. */
+/* Opens the plugin next to this library's file, whatever symbolic links lead to it. */
 static void *open_beside(void)
 {
     Dl_info info;

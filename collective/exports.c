@@ -1,5 +1,5 @@
-/* NCCL's functions, under both of their names. What NCCL itself calls of them, because ours come before its own, goes
- * straight back. */
+/* NCCL's functions under both of their names. Calls that NCCL itself makes to them, because our symbols precede its
+ * own, go straight back. */
 #include <strait/export.h>
 
 #include "collective/hooks.h"

@@ -13,14 +13,14 @@
 
 #include "collective/hall_table.h"
 
-/* A frame has to be whole within FRAME_MS, the first one of a connection too. Without descriptors none are taken for
- * DEAF_MS. */
+/* A frame has to be complete within FRAME_MS, and so does a connection's first one. When descriptors run out, nothing
+ * is accepted for DEAF_MS. */
 enum { GUESTS_MAX = 1024, FRAME_MS = 10000, LOOK_MS = 500, DEAF_MS = 100 };
 
 struct guest {
     int socket;
-    struct hall_seat seat; /* none: a stranger */
-    int64_t since_ms;      /* of what is read of a frame; of a stranger that it came */
+    struct hall_seat seat; /* without a table: a stranger */
+    int64_t since_ms;      /* when the current frame began; for a stranger, when it came */
     size_t got;
     uint8_t frame[MEET_FRAME_BYTES];
 };
@@ -32,7 +32,7 @@ struct hall {
     struct hall_tables tables;
     unsigned count, most;
     struct guest guests[GUESTS_MAX];
-    struct pollfd ready[GUESTS_MAX + 1]; /* of guests by their places, then of the listener */
+    struct pollfd ready[GUESTS_MAX + 1]; /* of guests in their order, then of the listener */
 };
 
 static int64_t now_ms(void)
@@ -49,7 +49,7 @@ static bool is_stranger(const struct guest *guest)
     return guest->seat.table == NULL;
 }
 
-/* The last one takes the place. */
+/* The last guest takes its place in the array. */
 static void see_off(struct hall *hall, unsigned number)
 {
     struct guest *guest = &hall->guests[number];
@@ -58,7 +58,7 @@ static void see_off(struct hall *hall, unsigned number)
     *guest = hall->guests[--hall->count];
 }
 
-/* The stranger that has been there for longest goes. */
+/* Sends off the stranger that has been there longest. */
 static bool make_room(struct hall *hall)
 {
     unsigned oldest = hall->count;
@@ -72,7 +72,7 @@ static bool make_room(struct hall *hall)
     return true;
 }
 
-/* A host that is not heard of for half a minute has gone. */
+/* A host not heard from for half a minute counts as gone. */
 static void tune(int socket)
 {
     const int on = 1, idle = 10, every = 5, times = 4, unheard = 30000;
@@ -105,7 +105,7 @@ static void let_in(struct hall *hall)
 
 /* ---- Frames ------------------------------------------------------------------------------------------------------ */
 
-/* In a time that does not tell how much of it is right. */
+/* In constant time, so as not to reveal how much of it is right. */
 static bool knows_secret(const struct hall *hall, const struct meet_hello *hello)
 {
     unsigned differs = 0;
@@ -131,7 +131,7 @@ static bool hear_request(const struct guest *guest, struct coll_view *view, bool
     return hall_hear(&guest->seat, &request, view);
 }
 
-/* Who asks on without reading answers has no room for them at some time. */
+/* A guest that goes on asking without reading the answers runs out of buffer, and is sent off. */
 static bool answer(struct hall *hall, struct guest *guest)
 {
     uint8_t frame[MEET_FRAME_BYTES];
@@ -146,7 +146,7 @@ static bool answer(struct hall *hall, struct guest *guest)
     return send(guest->socket, frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof(frame);
 }
 
-/* False: it is no guest any more. */
+/* False: the guest has to be sent off. */
 static bool listen_to(struct hall *hall, struct guest *guest)
 {
     const ssize_t size = recv(guest->socket, guest->frame + guest->got, MEET_FRAME_BYTES - guest->got, MSG_DONTWAIT);
@@ -179,11 +179,11 @@ void hall_await(struct hall *hall, int milliseconds)
     hall->ready[hall->count] = (struct pollfd){.fd = deaf ? -1 : hall->listener, .events = POLLIN};
     if (poll(hall->ready, hall->count + 1, most) >= 0)
         return;
-    for (unsigned i = 0; i <= hall->count; i++) /* nothing is known of them */
+    for (unsigned i = 0; i <= hall->count; i++) /* after an error, nothing is known of them */
         hall->ready[i].revents = 0;
 }
 
-/* From the last one on, as who goes is replaced by it. */
+/* Goes from the last guest to the first, as the last one replaces one that is sent off. */
 void hall_serve(struct hall *hall)
 {
     const bool called = hall->ready[hall->count].revents != 0;
@@ -199,7 +199,7 @@ void hall_serve(struct hall *hall)
 
 /* ---- Opened and closed ------------------------------------------------------------------------------------------- */
 
-/* Most of a process's descriptors are not ours. */
+/* Most of a process's descriptors are left to the program. */
 static unsigned guests_most(void)
 {
     struct rlimit files;

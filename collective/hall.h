@@ -1,6 +1,6 @@
-/* A process's place to meet (meeting.h), for ranks wherever they are: it listens, and answers what they ask. What comes
- * is foreign until it shows the secret, and is looked at for what it is even then; how much of it there can be, and how
- * long half a frame may last, has limits. Nothing here waits for anybody, calls NCCL, or launches anything. */
+/* A process's place to meet (meeting.h), for ranks anywhere: it listens, and answers their requests. A connection is
+ * untrusted until it shows the secret, and its requests are validated even then. The number of connections, and how
+ * long half a frame may last, are limited. Nothing here waits for anybody, calls NCCL, or launches anything. */
 #ifndef STRAIT_COLLECTIVE_HALL_H
 #define STRAIT_COLLECTIVE_HALL_H
 
@@ -8,18 +8,18 @@
 
 struct hall;
 
-/* NULL: there is nothing to listen on, or no memory. */
+/* NULL: it cannot listen anywhere, or there is no memory. */
 struct hall *hall_open(struct coll_place *place);
-/* Until there is something to do, or these milliseconds have gone by; -1: without an end. */
+/* Waits until there is something to do, for at most so many milliseconds; -1: without limit. */
 void hall_await(struct hall *hall, int milliseconds);
-/* What there was to do then. */
+/* Does what there is to do then. */
 void hall_serve(struct hall *hall);
-/* A connection that was made otherwise: closed here. */
+/* Takes over a connection that was accepted elsewhere. */
 void hall_take(struct hall *hall, int socket);
-/* Closes what a process has of it, which may be the child of the one that goes on with it. */
+/* Closes what this process has of it; a forked child may do so while its parent goes on. */
 void hall_close(struct hall *hall);
 
-/* Connections, and boards. */
+/* Numbers of connections and of boards. */
 void hall_count(const struct hall *hall, unsigned *guests, unsigned *tables);
 
 #endif

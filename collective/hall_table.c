@@ -13,7 +13,7 @@ struct hall_table {
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
-/* Also when there is more to be read before the end: nobody waits for the answer. */
+/* Also false if there is unread data before the end: nobody waits for the answer. */
 static bool is_there(const void *whom, int rank)
 {
     const struct hall_table *table = whom;
@@ -32,7 +32,7 @@ static void end(struct hall_tables *tables, struct hall_table *ended)
     free(ended);
 }
 
-/* The oldest at which nobody sits. */
+/* Frees the oldest table at which nobody sits. */
 static bool make_room(struct hall_tables *tables)
 {
     struct hall_table *oldest = NULL;
@@ -92,7 +92,7 @@ bool hall_sit(struct hall_tables *tables, const struct meet_hello *hello, int so
     return true;
 }
 
-/* One word for each round, and the first comes first. */
+/* One word for each round, and COLL_ROUND_PRESENT before all others. */
 static bool may_say(const struct hall_seat *seat, enum coll_round round)
 {
     const struct coll_board *board = &seat->table->board;
@@ -127,7 +127,7 @@ bool hall_hear(const struct hall_seat *seat, const struct meet_request *request,
     return true;
 }
 
-/* What others wait for can be told now. */
+/* Decides for the others what can be told now. */
 void hall_rise(struct hall_tables *tables, struct hall_seat *seat)
 {
     struct hall_table *table = seat->table;

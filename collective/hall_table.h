@@ -1,16 +1,16 @@
-/* The boards of a hall (hall.h): one for each communicator whose ranks meet there, found by its key. No I/O but a look
- * at whether a connection has ended.
+/* The boards of a hall (hall.h): one for each communicator whose ranks meet there, found by its key. No I/O except
+ * checking whether a connection has ended.
  *
- * All that comes is foreign: who breaks a rule is told so, to be hung up on, and does no harm to others. A board goes
- * with its last rank when all have come, as no other one will. Else it stays, so that a rank that comes late hears what
- * the others have: until as many newer ones are there as there is room for. */
+ * All input is untrusted: hall_hear and hall_sit reject a rank that breaks a rule, so that it is disconnected, and
+ * others come to no harm. A board goes with its last rank if all have come, as no other rank will. Otherwise it stays,
+ * so that a late rank hears what the others have heard, until newer boards take up all the room. */
 #ifndef STRAIT_COLLECTIVE_HALL_TABLE_H
 #define STRAIT_COLLECTIVE_HALL_TABLE_H
 
 #include "collective/meeting_frame.h"
 #include "collective/reduce.h"
 
-/* Of more ranks none join. */
+/* Larger communicators do not join. */
 enum { HALL_TABLES_MAX = 256, HALL_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
 
 struct hall_tables {
@@ -18,19 +18,19 @@ struct hall_tables {
     unsigned count;
 };
 
-/* A rank's. */
+/* A rank's place at a table. */
 struct hall_seat {
     struct hall_table *table; /* NULL: none */
     int rank;
 };
 
-/* False: it is not for this one, who has `socket`. */
+/* False: this rank, connected by `socket`, is refused. */
 bool hall_sit(struct hall_tables *tables, const struct meet_hello *hello, int socket, struct hall_seat *seat);
-/* Does what is asked for; *view is the answer, if it has one. False: it breaks a rule, or is MEET_LEAVE. */
+/* Does what is requested; *view is the answer, if there is one. False: it breaks a rule, or is MEET_LEAVE. */
 bool hall_hear(const struct hall_seat *seat, const struct meet_request *request, struct coll_view *view);
-/* Its connection has ended, or will. The table may go. */
+/* The rank's connection has ended, or is about to. The table may be freed. */
 void hall_rise(struct hall_tables *tables, struct hall_seat *seat);
-/* All of them. */
+/* Frees all tables. */
 void hall_clear(struct hall_tables *tables);
 
 #endif

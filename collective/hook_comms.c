@@ -1,4 +1,4 @@
-/* Communicators: how they are made and end, and what is registered with them. */
+/* Hooks for communicators: making and ending them, and registering memory. */
 #include <stdlib.h>
 
 #include "collective/capture.h"
@@ -19,10 +19,10 @@ static bool is_good(coll_result result)
 
 enum way { WAY_SPLIT = 1, WAY_SHRINK };
 
-/* ---- Made ----------------------------------------------------------------------------------------------------------
+/* ---- Making communicators ------------------------------------------------------------------------------------------
  */
 
-/* False: there is nothing to join, or it is not ready, and joins later. */
+/* False: there is nothing to join, or it is not ready yet and joins later. */
 static bool settle(struct coll_pending made, coll_result result, struct coll_joining *joining)
 {
     coll_comm comm = *made.slot;
@@ -38,12 +38,12 @@ static bool settle(struct coll_pending made, coll_result result, struct coll_joi
     return result == COLL_SUCCESS && made.ranks > 1;
 }
 
-/* All that are made with one group, or one call, join together. */
+/* Communicators made in one group, or by one call, join together. */
 static void settle_all(coll_result result)
 {
     struct coll_pending made;
     const size_t most = coll_pending_count();
-    if (most == 0) /* of most groups */
+    if (most == 0) /* true of most groups */
         return;
     struct coll_joining *joinings = calloc(most, sizeof(*joinings));
     struct coll_key *keys = calloc(most, sizeof(*keys));
@@ -59,7 +59,7 @@ static void settle_all(coll_result result)
     free(keys);
 }
 
-/* In a group it is there when the group has ended. */
+/* Inside a group, the communicator is there only when the group has ended. */
 static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
 {
     if (!is_good(result) || slot == NULL)
@@ -88,7 +88,7 @@ coll_result coll_hook_GetUniqueId(coll_id *id)
     return result;
 }
 
-/* Of several ids the first one's card counts. */
+/* If there are several ids, the first one's card counts. */
 static struct coll_key key_of(const coll_id *ids, size_t count)
 {
     struct coll_key key = coll_key_of(ids, count * sizeof(*ids));
@@ -134,7 +134,7 @@ coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *m
     return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
 }
 
-/* What is under way on it is to end, and nothing of ours may go on waiting behind it. */
+/* Ends what is under way on it; nothing of ours may go on waiting behind that. */
 static void give_up(coll_comm comm)
 {
     struct coll_standing standing;
@@ -156,7 +156,7 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
     return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1, child);
 }
 
-/* Where a program learns that a communicator which does not block is ready. */
+/* Where a program learns that a communicator that does not block is ready. */
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_standing standing;
@@ -177,11 +177,12 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
     return result;
 }
 
-/* ---- Ended ---------------------------------------------------------------------------------------------------------
+/* ---- Ending communicators ------------------------------------------------------------------------------------------
  */
 
-/* Before NCCL ends it: as soon as it has, another may be made at its address. Other threads may have calls under way
- * on it: the last one out leaves. Who asks NCCL what became of them just now is through then. */
+/* Before NCCL ends the communicator, because afterwards another may be made at its address. Other threads may have
+ * calls under way on it; the last one out makes the member leave. The lock waits for a thread that is asking NCCL for
+ * the outcome of such a call. */
 static struct coll_tracked *note_gone(coll_comm comm)
 {
     coll_report_ended(comm);
@@ -240,7 +241,7 @@ coll_result coll_hook_GroupStart(void)
     return result;
 }
 
-/* NCCL counts down whether or not what was in the group succeeds, and refuses an end without a start. */
+/* NCCL counts down whether or not the group's calls succeed, and refuses an end without a start. */
 static coll_result note_ended(coll_result result)
 {
     if (coll_thread.depth > 0 && --coll_thread.depth > 0)
@@ -265,7 +266,7 @@ coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
     return note_ended(COLL_NCCL(GroupSimulateEnd(simulation)));
 }
 
-/* ---- Registered ----------------------------------------------------------------------------------------------------
+/* ---- Registering memory --------------------------------------------------------------------------------------------
  */
 
 static coll_result note_memory(coll_result result, coll_comm comm, int change)

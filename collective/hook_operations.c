@@ -1,4 +1,4 @@
-/* Collectives, send and recv: what a call is, the decision about it, and the count. */
+/* Hooks for collectives, send and recv: describe the call, decide about it, and count it. */
 #include "collective/capture.h"
 #include "collective/decide.h"
 #include "collective/hooks.h"
@@ -7,7 +7,7 @@
 #include "collective/thread.h"
 #include "collective/track.h"
 
-/* A step that is to be run holds its communicator until it is over. */
+/* A step to be run holds its communicator until it is over. */
 static struct coll_decision begin(struct coll_call *call, struct coll_step *step)
 {
     struct coll_standing standing;
@@ -28,7 +28,7 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
     return result;
 }
 
-/* `call`, as the program asked for it, which is `invocation` of NCCL. */
+/* `call` as the program made it; `invocation` is the same call of NCCL. */
 #define RUN(call, invocation)                                        \
     do {                                                             \
         struct coll_step step;                                       \

@@ -1,5 +1,5 @@
-/* The functions that are looked at. Every one passes its arguments on to coll_thread.nccl as they are and returns what
- * NCCL returned. Which they are: api.h. */
+/* The functions that are looked at; api.h lists them. Each passes its arguments on to coll_thread.nccl unchanged and
+ * returns what NCCL returned. */
 #ifndef STRAIT_COLLECTIVE_HOOKS_H
 #define STRAIT_COLLECTIVE_HOOKS_H
 

@@ -29,7 +29,8 @@ static bool is_over(const struct coll_entry *entry)
 
 /* ---- The two questions ------------------------------------------------------------------------------------------- */
 
-/* Numbers of processes and threads are those of a container, which may share the host's memory with others. */
+/* Drawn at random, because process and thread numbers are those of a container, which may share host memory with
+ * others. */
 static uint64_t this_thread(void)
 {
     static _Thread_local uint64_t drawn;
@@ -59,8 +60,8 @@ static bool wait_for_presence(struct coll_meeting *meeting, int64_t ms, void *ar
     return ms < settings()->wait_ms && !is_over(argument);
 }
 
-/* All of them have the library, and will come: with their next collective. They may have something else to do first,
- * for which a collective of NCCL waits, too. */
+/* All of them have the library, and will come with their next collective. They may have something else to do first,
+ * which a collective of NCCL would wait for, too. */
 enum { SAY_MS = 10000, COME_MS = 1800 * 1000 };
 
 struct waiting {
@@ -84,7 +85,7 @@ static bool wait_for_others(struct coll_meeting *meeting, int64_t ms, void *argu
     return ms < COME_MS && !is_over(waiting->entry);
 }
 
-/* Nothing was asked of the GPU before, which may wait for a rank that is not so far. */
+/* Nothing was asked of the GPU so far, as that may wait for a rank that is not there yet. */
 static bool hear_reached(struct coll_entry *entry)
 {
     struct waiting waiting = {entry, COLL_ROUND_REACHED, SAY_MS};
@@ -105,7 +106,7 @@ static bool hear_presence(struct coll_entry *entry)
     return verdict == COLL_VERDICT_GO && (entry->held == NULL || hear_reached(entry));
 }
 
-/* What a rank itself found is told by it. */
+/* If it is this rank that is not able, `why` keeps its own reason. */
 static void hear_ability(struct coll_entry *entry)
 {
     struct waiting waiting = {entry, COLL_ROUND_ABLE, SAY_MS};
@@ -130,7 +131,7 @@ void coll_join_tell(const struct coll_joining *what, struct coll_tracked *held)
                  what->member == NULL ? "stays raw: " : "", what->why);
 }
 
-/* Whose ranks are all there come first; how many. */
+/* Puts those whose ranks are all there first; returns how many they are. */
 static unsigned sort_present(struct coll_entry *entries, unsigned count)
 {
     unsigned present = 0;
@@ -144,7 +145,7 @@ static unsigned sort_present(struct coll_entry *entries, unsigned count)
     return present;
 }
 
-/* The ranks of each of them are all there. */
+/* Called when the ranks of each are all there. */
 static void prepare_and_join(struct coll_entry *entries, unsigned count)
 {
     const struct coll_engine_host host = host_of();
@@ -179,7 +180,7 @@ void coll_join_meet(struct coll_entry *entries, unsigned count)
         coll_join_tell(entries[i].what, entries[i].held);
 }
 
-/* Nobody has to wait for what cannot come. Read where the driver says so; else as many as one likes. */
+/* Saves waiting for ranks that cannot come. Known where the driver tells; otherwise there is no limit. */
 static int gpus_here(void)
 {
     int count = 0;
@@ -204,8 +205,8 @@ static struct coll_meeting *come_here(const struct coll_key *key, struct coll_jo
     return meeting;
 }
 
-/* Who does not reach the place goes on in the host's memory: there, too, all of them come or none goes on, so it does
- * no harm that others may have reached it. */
+/* A rank that does not reach the place meets in host memory: there, too, either all come or none goes on, so it does no
+ * harm if others have reached the place. */
 static struct coll_meeting *come(const struct coll_key *key, struct coll_joining *what)
 {
     struct coll_meeting *there = coll_key_has_place(key) ? coll_meeting_come(key, what->rank, what->ranks) : NULL;
@@ -229,9 +230,9 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
         say(entry, COLL_ROUND_PRESENT, coll_engine() != NULL);
 }
 
-/* ---- Those that block -------------------------------------------------------------------------------------------- */
+/* ---- Communicators that block ------------------------------------------------------------------------------------ */
 
-/* A rank that is not able has a place in the vote. */
+/* A rank that is not able still takes part in the vote. */
 static void be_left_out(const struct coll_table *nccl, const struct coll_joining *joinings, unsigned count)
 {
     coll_comm none = NULL;
@@ -243,7 +244,7 @@ static void be_left_out(const struct coll_table *nccl, const struct coll_joining
     (void)nccl->GroupEnd();
 }
 
-/* By NCCL alone, which all ranks have to ask, and wait for each other without an end (engine/join.c). */
+/* Joins by NCCL alone: all ranks have to vote, and wait for each other without a time limit (engine/join.c). */
 static void join_by_nccl(struct coll_joining *joinings, unsigned count)
 {
     const struct coll_engine_host host = host_of();

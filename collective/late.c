@@ -11,10 +11,10 @@
 #include "collective/track.h"
 
 struct coll_late {
-    pthread_mutex_t lock; /* of all below; also while it joins */
+    pthread_mutex_t lock; /* of all fields below; also held while it joins */
     struct coll_key key;
     struct coll_meeting *meeting; /* NULL: its ranks are not known yet */
-    uint32_t begun;               /* collectives that were raw */
+    uint32_t begun;               /* collectives that went raw */
     bool paired, over;
 };
 
@@ -35,7 +35,7 @@ void coll_late_end(struct coll_late *late)
     free(late);
 }
 
-/* ---- There ------------------------------------------------------------------------------------------------------- */
+/* ---- Saying that a rank is there --------------------------------------------------------------------------------- */
 
 static bool is_ready(coll_comm comm)
 {
@@ -52,7 +52,7 @@ static struct coll_entry entry_of(struct coll_late *late, struct coll_joining *w
         .what = what, .meeting = late->meeting, .held = held, .index = late->begun, .paired = late->paired};
 }
 
-/* One that is alone has nobody to join, and one that finds no place leaves the others waiting for a moment. */
+/* A communicator of one rank has nobody to join; one that finds no place leaves the others waiting for a moment. */
 static void come(struct coll_late *late, coll_comm comm, struct coll_standing *standing)
 {
     struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
@@ -75,13 +75,13 @@ static void learn_ranks(coll_comm comm, struct coll_standing *standing)
     coll_track_ranks(comm, standing->rank, standing->ranks);
 }
 
-/* NCCL may be asked only when it is ready. */
+/* NCCL may be asked only if the communicator is ready. */
 static void be_there(coll_comm comm, bool ready)
 {
     struct coll_standing standing;
     (void)coll_track_hold(comm, &standing);
     struct coll_late *late = standing.late;
-    if (late != NULL && pthread_mutex_trylock(&late->lock) == 0) { /* else somebody is at it */
+    if (late != NULL && pthread_mutex_trylock(&late->lock) == 0) { /* otherwise another thread is doing it */
         if (ready)
             learn_ranks(comm, &standing);
         if (late->meeting == NULL && !late->over && standing.ranks >= 0)
@@ -137,8 +137,9 @@ static void stay_raw(struct coll_late *late, coll_comm comm, const struct coll_s
     late->over = true;
 }
 
-/* What does not join is counted: ranks that are not equally far do not join. Others may be waiting already. To tell
- * them costs some microseconds, which who always groups should not pay for ever. */
+/* Collectives that do not join are counted, as ranks that are not equally far do not join, and others may be waiting
+ * already. Telling them costs some microseconds, which a program that always groups its calls should not pay
+ * forever. */
 static void pass(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
 {
     enum { PASSED_MAX = 1024 };
@@ -176,7 +177,7 @@ bool coll_late_call(const struct coll_call *call, struct coll_standing *standing
     pthread_mutex_unlock(&late->lock);
     const bool gone = coll_track_has_gone(held);
     struct coll_member *member = coll_track_member_of(held);
-    if (gone && member != NULL) /* which whoever ended it did not know of */
+    if (gone && member != NULL) /* the thread that ended it did not know of the member */
         coll_engine()->abort(member);
     if (!gone)
         (void)coll_track_hold(call->comm, standing);

@@ -12,7 +12,7 @@
 #define ANCHOR  "ncclGetUniqueId" /* every NCCL has it */
 #define OURS    "strait_coll_version"
 
-/* Recursive: what is loaded might call NCCL as it starts. */
+/* Recursive, because a library being loaded might call NCCL as it starts. */
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct coll_library library;
 static _Atomic(const struct coll_library *) ready;
@@ -28,7 +28,7 @@ void coll_library_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* A recursive lock belongs to a thread, and the child's is another one. */
+/* A recursive lock belongs to a thread, and the child's thread is another one. */
 void coll_library_unlock_in_child(void)
 {
     lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -48,14 +48,14 @@ static void *base_of(const void *symbol)
     return symbol != NULL && dladdr(symbol, &info) != 0 ? info.dli_fbase : NULL;
 }
 
-/* This library, or a copy of it: what has the anchor has our own function too. */
+/* This library, or a copy of it: a library with the anchor that has our own function too. */
 static bool is_ours(void *handle)
 {
     const void *anchor = dlsym(handle, ANCHOR), *ours = dlsym(handle, OURS);
     return anchor != NULL && base_of(anchor) == base_of(ours);
 }
 
-/* ---- Where it is ------------------------------------------------------------------------------------------------- */
+/* ---- Finding NCCL ------------------------------------------------------------------------------------------------ */
 
 static void *open_named(const char *path)
 {
@@ -86,7 +86,7 @@ static void *open_found(void)
     return NULL;
 }
 
-/* Two copies would count everything twice: the one nearer to NCCL does the work. */
+/* Two copies would count everything twice, so only the one nearer to NCCL does the work. */
 static void note_copy(struct coll_library *found)
 {
     if (!is_ours(RTLD_NEXT))
@@ -138,7 +138,7 @@ const struct coll_library *coll_library(void)
     if (found != NULL)
         return found;
     coll_library_lock();
-    /* A call out of the library that is being loaded finds what is known so far. */
+    /* A call from the library that is being loaded finds what is known so far. */
     if (!looking && coll_library_if_loaded() == NULL) {
         looking = true;
         look();
@@ -176,7 +176,7 @@ coll_result coll_absent(const char *name)
 {
     const struct coll_library *found = coll_library();
     if (!found->found)
-        return COLL_SYSTEM_ERROR; /* said when it was looked for */
+        return COLL_SYSTEM_ERROR; /* reported when NCCL was looked for */
     if (!said_before(name))
         coll_say("%s is not in %s, NCCL %d", name, found->path, found->version);
     return COLL_INVALID_USAGE;

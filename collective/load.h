@@ -1,4 +1,4 @@
-/* NCCL itself, behind the functions of the same names that this library exports. */
+/* The real NCCL, behind the functions of the same names that this library exports. */
 #ifndef STRAIT_COLLECTIVE_LOAD_H
 #define STRAIT_COLLECTIVE_LOAD_H
 
@@ -16,29 +16,29 @@ struct coll_table {
 enum { COLL_PATH_MAX = 512 };
 
 struct coll_library {
-    /* By the names ncclX and by pncclX. The two differ when another library that overrides some of the first lies
-     * between us and NCCL: it calls the second, which must not lead back to it. */
+    /* The functions named ncclX, and those named pncclX. They differ if another library that overrides some ncclX lies
+     * between us and NCCL: it calls pncclX, which must not lead back to it. */
     struct coll_table nccl, pnccl;
     struct coll_settings settings;
     bool found;   /* there is an NCCL */
-    bool forward; /* nothing is looked at: as asked, or because what was found is another copy of this library */
-    int version;  /* as ncclGetVersion tells it; 0: unknown */
+    bool forward; /* nothing is looked at: as configured, or because what was found is another copy of this library */
+    int version;  /* as ncclGetVersion reports it; 0: unknown */
     char path[COLL_PATH_MAX];
 };
 
-/* Found with the first call, and never changed: STRAIT_COLL_NCCL, else the next library in the order of linking that
- * has NCCL's functions, else libnccl.so.2 where the loader finds it, or has it already. Any thread. */
+/* Loaded in the first call, and never changed: STRAIT_COLL_NCCL, else the next library in link order that has NCCL's
+ * functions, else libnccl.so.2 as the loader finds it or has it already. Any thread. */
 const struct coll_library *coll_library(void);
 
-/* The same when it has been looked for, else NULL. */
+/* Likewise, but NULL if it has not been looked for yet. */
 const struct coll_library *coll_library_if_loaded(void);
 
-/* Around fork: the child can go on looking. */
+/* Around fork, so that the child can go on looking. */
 void coll_library_lock(void);
 void coll_library_unlock(void);
 void coll_library_unlock_in_child(void);
 
-/* What a function that cannot be passed on returns; says so on stderr, once each. */
+/* The result of a function that cannot be passed on; says so on stderr, once for each. */
 coll_result coll_absent(const char *name);
 
 #endif

@@ -53,14 +53,14 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* At first they are there within a moment of each other; then a sixteenth of the time so far is soon enough. */
+/* At first ranks come within a moment of each other; later, a sixteenth of the time so far is soon enough. */
 static void nap(const struct coll_meeting_kind *kind, int64_t ms)
 {
     const int64_t part = ms * 1000000 / 16, most = part < kind->most_ns ? part : kind->most_ns;
     nanosleep(&(struct timespec){.tv_nsec = most > kind->least_ns ? most : kind->least_ns}, NULL);
 }
 
-/* Those that have still to come are not far, or have to wait in vain. */
+/* Ranks that have still to come are close behind; any later ones wait in vain. */
 static bool is_over(struct coll_meeting *meeting, enum coll_round round, int64_t ms, int64_t *decided_ms)
 {
     const struct coll_view view = meeting->kind->look(meeting, round);
@@ -117,7 +117,7 @@ void coll_meeting_absent(struct coll_meeting *meeting, enum coll_round round, ch
     put_absent(&view, text, size);
 }
 
-/* Of those that came since, nobody is absent any more. */
+/* If all absent ranks have come since, they came too late. */
 static void put_why_absent(const struct coll_meeting *meeting, const struct coll_view *view, char *text, size_t size)
 {
     char absent[96];

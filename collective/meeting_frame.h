@@ -1,6 +1,6 @@
-/* What ranks and the process that they meet at say to each other by TCP: frames of one size, numbers little-endian. A
- * rank says who it is, and is answered with a view of the first round; then each request is answered with one of its
- * round. Who says anything else is not answered, but hung up on. */
+/* The protocol between ranks and the process they meet at, over TCP: frames of one size, numbers little-endian. A rank
+ * says hello and is answered with a view of the first round; then each request is answered with a view of its round.
+ * Whoever sends anything else is disconnected without an answer. */
 #ifndef STRAIT_COLLECTIVE_MEETING_FRAME_H
 #define STRAIT_COLLECTIVE_MEETING_FRAME_H
 
@@ -29,7 +29,7 @@ static inline void meet_hello_put(uint8_t frame[MEET_FRAME_BYTES], const struct 
     memcpy(frame + 32, hello->secret, COLL_SECRET_BYTES);
 }
 
-/* False: it is none. */
+/* False: it is not a hello. */
 static inline bool meet_hello_get(const uint8_t frame[MEET_FRAME_BYTES], struct meet_hello *hello)
 {
     *hello = (struct meet_hello){.words = {load_le64(frame + 16), load_le64(frame + 24)},
@@ -46,7 +46,7 @@ enum meet_action { MEET_SAY = 1, MEET_LOOK, MEET_GIVE_UP, MEET_LEAVE, MEET_PASS,
 struct meet_request {
     enum meet_action action;
     enum coll_round round;
-    struct coll_word word; /* of MEET_SAY; of MEET_PASS its index */
+    struct coll_word word; /* for MEET_SAY; for MEET_PASS only its index */
 };
 
 static inline void meet_request_put(uint8_t frame[MEET_FRAME_BYTES], const struct meet_request *request)
@@ -76,7 +76,7 @@ static inline bool meet_request_get(const uint8_t frame[MEET_FRAME_BYTES], struc
     return true;
 }
 
-/* magic "VIEW", ending and what all and any have said, about, absent, named */
+/* magic "VIEW"; ending, and flags for what all and any have said; about; absent; named */
 #define MEET_VIEW UINT32_C(0x57454956)
 enum { MEET_VIEW_ALL = 1 << 8, MEET_VIEW_PAIRED = 1 << 9 };
 

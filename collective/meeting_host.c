@@ -1,4 +1,4 @@
-/* A meeting in the host's memory: a page of it, under a name that follows from the key. */
+/* A meeting in host memory: a page of it, under a name that follows from the key. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,14 +13,14 @@ struct here {
     struct coll_meeting meeting;
     struct coll_board board;
     size_t size;
-    int file; /* its byte number `rank` is locked as long as the rank is there */
+    int file; /* byte number `rank` is locked for as long as the rank is there */
     char name[64];
 };
 
 /* ---- The page ---------------------------------------------------------------------------------------------------- */
 
-/* A lock of the description, not of the process, which may have several ranks. The kernel opens it when the process
- * ends, however it does. */
+/* The lock belongs to the open file description, not to the process, which may have several ranks. The kernel releases
+ * it when the process ends, however it does. */
 static bool lock_place(int file, int rank)
 {
     struct flock place = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1};
@@ -34,7 +34,7 @@ static bool is_there(const void *whom, int rank)
     return rank == here->meeting.rank || fcntl(here->file, F_OFD_GETLK, &place) != 0 || place.l_type != F_UNLCK;
 }
 
-/* Signals may come: a profiler's. */
+/* Signals may interrupt it, for example a profiler's. */
 static bool make_room(int file, size_t size)
 {
     int error;
@@ -43,7 +43,7 @@ static bool make_room(int file, size_t size)
     return error == 0;
 }
 
-/* Nobody else's, and as large as it has to be: what is mapped beyond the end of a file cannot be touched. */
+/* The file must be nobody else's, and large enough: touching mapped memory beyond the end of a file faults. */
 static bool is_good(int file, size_t size)
 {
     struct stat status;
@@ -67,15 +67,15 @@ static bool open_board(struct here *here)
     return here->board.sheet != NULL;
 }
 
-/* Once. When not all have come it is decided that all stay raw, and what is made under the name later is another
- * meeting, to which not all can come. */
+/* Done once. If not all have come, it is decided that all stay raw, and whatever is made under the name later is
+ * another meeting, to which not all can come. */
 static void take_name_away(const struct here *here)
 {
     if (coll_board_first(&here->board))
         (void)shm_unlink(here->name);
 }
 
-/* ---- What is done there ------------------------------------------------------------------------------------------ */
+/* ---- The kind of meeting ----------------------------------------------------------------------------------------- */
 
 static struct coll_view look(struct coll_meeting *meeting, enum coll_round round)
 {

@@ -9,14 +9,14 @@
 #include "collective/meeting_frame.h"
 #include "collective/meeting_kind.h"
 
-/* Until a connection is made, and until an answer comes: that process has nothing else to do. One that is stopped for
- * so long finds that this rank has gone, before it tells anybody that all go on. */
+/* For making a connection, and for an answer: that process has nothing else to do. If it is stopped for so long, it
+ * finds that this rank has gone before it tells anybody that all go on. */
 enum { CONNECT_MS = 4000, ANSWER_MS = 20000 };
 
 struct there {
     struct coll_meeting meeting;
     int socket;                          /* -1: the connection has ended */
-    struct coll_view views[COLL_ROUNDS]; /* the last */
+    struct coll_view views[COLL_ROUNDS]; /* the last one of each round */
 };
 
 static int64_t now_ms(void)
@@ -28,7 +28,7 @@ static int64_t now_ms(void)
 
 /* ---- Asking ------------------------------------------------------------------------------------------------------ */
 
-/* Without room the other side has not read for long. */
+/* If there is no room, the other side has not read for long. */
 static bool put(int socket, const uint8_t *frame)
 {
     return send(socket, frame, MEET_FRAME_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) == MEET_FRAME_BYTES;
@@ -50,7 +50,7 @@ static bool get(int socket, uint8_t *frame)
     return got == MEET_FRAME_BYTES;
 }
 
-/* Also of a process that this one has forked. */
+/* Also for a connection that a forked process has inherited. */
 static void hang_up(struct there *there)
 {
     if (there->socket < 0)
@@ -60,7 +60,7 @@ static void hang_up(struct there *there)
     there->socket = -1;
 }
 
-/* What is decided stays. */
+/* A decided view is final and is not asked for again. */
 static struct coll_view ask(struct there *there, enum coll_round round, const uint8_t *frame)
 {
     struct coll_view *view = &there->views[round];
@@ -85,14 +85,14 @@ static struct coll_view request(struct coll_meeting *meeting, enum meet_action a
     return ask((struct there *)meeting, round, frame);
 }
 
-/* ---- What is done there ------------------------------------------------------------------------------------------ */
+/* ---- The kind of meeting ----------------------------------------------------------------------------------------- */
 
 static void say(struct coll_meeting *meeting, enum coll_round round, const struct coll_word *word)
 {
     (void)request(meeting, MEET_SAY, round, word);
 }
 
-/* Is not answered: the operation goes on at once. */
+/* Not answered, so that the operation goes on at once. */
 static void pass(struct coll_meeting *meeting, uint32_t begun)
 {
     struct there *there = (struct there *)meeting;
@@ -123,7 +123,7 @@ static void leave(struct coll_meeting *meeting)
     free(there);
 }
 
-/* Looks cost the one process that all ask. */
+/* Every look costs the one process that all ranks ask. */
 static const struct coll_meeting_kind kind = {.say = say,
                                               .pass = pass,
                                               .look = look,

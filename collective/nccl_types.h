@@ -1,5 +1,5 @@
-/* The types of NCCL's interface, as far as calls have to be passed on: sizes and ways of passing, not meanings. So this
- * folder builds without NCCL; where its header is found, check_header.c compares. Enums are ints here. */
+/* The types of NCCL's interface, as far as passing calls on requires: sizes and ways of passing, not meanings. So this
+ * folder builds without NCCL; if its header is found, check_header.c compares. Enums are ints here. */
 #ifndef STRAIT_COLLECTIVE_NCCL_TYPES_H
 #define STRAIT_COLLECTIVE_NCCL_TYPES_H
 
@@ -7,7 +7,7 @@
 
 #define COLL_ID_BYTES 128u
 
-/* By value. */
+/* Passed by value. */
 typedef struct {
     char bytes[COLL_ID_BYTES];
 } coll_id;
@@ -21,12 +21,12 @@ typedef struct CUstream_st *coll_stream;
 typedef struct ncclWindow_vidmem *coll_window;
 typedef int coll_result, coll_type, coll_reduction, coll_residence;
 
-/* Behind pointers, never looked at. */
+/* Only behind pointers, and never looked at. */
 typedef void coll_config, coll_simulation;
 typedef void coll_dev_requirements, coll_dev_comm, coll_dev_resources;
 typedef void coll_gin_barrier, coll_ll_a2a, coll_lsa_barrier;
 
-/* Results that are looked at or made up here. */
+/* Results that are tested or returned here. */
 enum {
     COLL_SUCCESS = 0,
     COLL_UNHANDLED_CUDA_ERROR = 1,
@@ -37,13 +37,13 @@ enum {
     COLL_IN_PROGRESS = 7,
 };
 
-/* Flags that are looked at, and a color. */
+/* Flags that are tested, and a color. */
 enum {
     COLL_SPLIT_NOCOLOR = -1,
     COLL_SHRINK_ABORT = 1,
 };
 
-/* Reductions that are looked at. */
+/* Reductions that are tested. */
 enum {
     COLL_SUM = 0,
     COLL_AVG = 4,

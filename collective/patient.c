@@ -7,7 +7,7 @@
 #include "collective/decide.h"
 #include "collective/track.h"
 
-/* Of the calling thread: how deep it is in groups, and which communicators are in them. */
+/* Of the calling thread: its group depth, and the communicators in the group. */
 static _Thread_local struct {
     unsigned depth, count, capacity;
     coll_comm *comms;
@@ -36,7 +36,7 @@ static bool is_known(coll_comm comm)
     return coll_track_standing(comm, &standing);
 }
 
-/* Under the lock, so who has made it unknown and has had the lock since may end it. */
+/* Under the lock: a thread that has made the communicator unknown, and has held the lock since, may end it. */
 static coll_result ask(coll_comm comm, coll_result *result)
 {
     coll_patient_lock();
@@ -111,10 +111,10 @@ static coll_result group_end(void)
     return await_all(result);
 }
 
-/* ---- What is in them --------------------------------------------------------------------------------------------- */
+/* ---- Calls in groups --------------------------------------------------------------------------------------------- */
 
-/* In a group of the program's own (depth 0 here) it is the program's business to wait, or run.c's. What another thread
- * has ended meanwhile NCCL is not asked for any more. */
+/* In a group of the program's own (depth 0 here), waiting is up to the program, or to run.c. NCCL is not asked about a
+ * communicator that another thread has ended meanwhile. */
 static coll_result asked_for(coll_comm comm, coll_result result)
 {
     if (result != COLL_IN_PROGRESS && result != COLL_SUCCESS)

@@ -1,4 +1,4 @@
-/* What happens to the process as a whole: it forks, it ends. */
+/* Events of the process as a whole: it forks, it ends. */
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -8,7 +8,7 @@
 #include "collective/report.h"
 #include "collective/track.h"
 
-/* A child that has not called NCCL itself has nothing to tell. */
+/* A child that has not called NCCL itself has nothing to report. */
 static bool is_child;
 
 static void before_fork(void)
@@ -38,7 +38,7 @@ static void in_child(void)
     coll_library_unlock_in_child();
 }
 
-/* Linked with -z nodelete: these stay until the process ends. */
+/* The library is linked with -z nodelete, so these stay until the process ends. */
 __attribute__((constructor)) static void at_start(void)
 {
     pthread_atfork(before_fork, in_parent, in_child);

@@ -1,4 +1,4 @@
-/* The specification in C of the sums: one element after another. Compiled without contraction of products and sums, so
+/* The specification of the sums in C, one element after another. Compiled without contraction of products and sums, so
  * that each operation written here rounds. */
 #include "collective/reduce.h"
 
@@ -46,8 +46,8 @@ static uint32_t sum_in_fp32(const struct coll_reduce *reduce, size_t at)
 
 /* ---- Order NCCL_RING --------------------------------------------------------------------------------------------- */
 
-/* a + b, rounded so that it can be rounded once more to any type here, as if it never had been: an inexact sum becomes
- * the one of its two neighbours whose last bit is set. */
+/* a + b, rounded so that rounding it once more to any type used here gives the same as rounding once: an inexact sum
+ * becomes whichever of its two neighbours has the last bit set. */
 static double add_to_odd(double a, double b)
 {
     const double sum = a + b, part = sum - a, lost = (a - (sum - part)) + (b - part);
@@ -91,7 +91,7 @@ static uint32_t extreme(const struct coll_reduce *reduce, size_t at)
     return coll_reduce_narrow(reduce->type, turn * most);
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- All elements ------------------------------------------------------------------------------------------------ */
 
 enum strait_status coll_reduce_scalar(const struct coll_reduce *reduce)
 {

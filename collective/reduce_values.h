@@ -1,5 +1,5 @@
-/* BF16, FP16 and FP32 values as numbers and back. Rounding is done with integers, so that it does not depend on what
- * the process has set its processor to. */
+/* Conversion of BF16, FP16 and FP32 values to numbers and back. Rounding uses integers, so that it does not depend on
+ * the processor's rounding mode. */
 #ifndef STRAIT_COLLECTIVE_REDUCE_VALUES_H
 #define STRAIT_COLLECTIVE_REDUCE_VALUES_H
 
@@ -47,7 +47,7 @@ static inline float coll_reduce_widen(enum coll_reduce_type type, uint32_t bits)
     return float_of_bits(type == COLL_REDUCE_BF16 ? bits << 16 : bits);
 }
 
-/* What to round to: bits after the point, the exponent of the smallest normal value, the sign, infinity. */
+/* What to round to: mantissa bits, exponent of the smallest normal value, sign bit, infinity. */
 struct reduce_format {
     int mantissa, smallest;
     uint32_t sign, infinity;
@@ -70,7 +70,7 @@ static inline uint32_t coll_reduce_narrow(enum coll_reduce_type type, double x)
     uint64_t mantissa = bits & 0xfffffffffffffu;
     if (exponent == 1024)
         return mantissa != 0 ? format.sign - 1 : sign | format.infinity;
-    if (exponent < format.smallest - format.mantissa - 1) /* less than half of the smallest */
+    if (exponent < format.smallest - format.mantissa - 1) /* less than half of the smallest subnormal */
         return sign;
     const int below = exponent < format.smallest ? format.smallest - exponent : 0; /* subnormal */
     const int drop = 52 - format.mantissa + below;
@@ -78,12 +78,12 @@ static inline uint32_t coll_reduce_narrow(enum coll_reduce_type type, double x)
     const uint64_t rest = mantissa & ((1ull << drop) - 1), half = 1ull << (drop - 1);
     uint64_t kept = mantissa >> drop;
     kept += rest > half || (rest == half && kept % 2 != 0);
-    if (below == 0) /* the leading one counts for one in the exponent */
+    if (below == 0) /* the leading one adds one to the exponent */
         kept += (uint64_t)(exponent - format.smallest) << format.mantissa;
     return sign | (kept < format.infinity ? (uint32_t)kept : format.infinity);
 }
 
-/* What NCCL multiplies values by for the mean of n. */
+/* NCCL's factor for the mean of n. */
 static inline uint32_t coll_reduce_share(enum coll_reduce_type type, uint32_t n)
 {
     return coll_reduce_narrow(type, (double)(float)(1.0 / n));

@@ -14,7 +14,7 @@
 
 struct text {
     char *dst;
-    size_t capacity, size; /* size: what it would have been, without its end */
+    size_t capacity, size; /* size: what the whole text needs, without its terminator */
 };
 
 __attribute__((format(printf, 2, 3))) static void put(struct text *text, const char *format, ...)
@@ -74,7 +74,7 @@ static void put_counts(struct text *text, const struct coll_counts *counts)
                 put_count(text, operation, type, &counts->of[operation][type]);
 }
 
-/* ---- The whole -----------------------------------------------------------------------------------------------------
+/* ---- Reports -------------------------------------------------------------------------------------------------------
  */
 
 size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
@@ -91,7 +91,7 @@ size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
     return text.size + 1;
 }
 
-/* Long enough for every row there can be. */
+/* Long enough for all possible rows. */
 enum { REPORT_MAX = (COLL_OPERATIONS * COLL_TYPES + 3) * 200 + COLL_PATH_MAX };
 
 static void print(coll_comm comm)

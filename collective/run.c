@@ -25,10 +25,10 @@ static bool keep(const struct coll_step *step)
     return true;
 }
 
-/* What the engine calls, NCCL or what NCCL calls in turn, is not looked at. */
+/* Nothing that the engine calls, nor what NCCL calls in turn, is looked at. */
 typedef coll_result part(struct coll_step *steps, unsigned count);
 
-/* What has failed fails from now on: a program that never asks for errors must not go on with what did not arrive. */
+/* After a failure all steps fail: a program that never asks for errors must not go on with data that did not arrive. */
 static coll_result error_of(const struct coll_step *steps, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
@@ -37,7 +37,7 @@ static coll_result error_of(const struct coll_step *steps, unsigned count)
     return result;
 }
 
-/* Another thread has aborted one of them: NCCL may not be asked for it any more. */
+/* If another thread has aborted one of them, NCCL must not be asked about it any more. */
 static bool any_gone(const struct coll_step *steps, unsigned count)
 {
     bool gone = false;
@@ -58,7 +58,7 @@ static coll_result run(part *what, struct coll_step *steps, unsigned count)
     return coll_left(what(steps, count));
 }
 
-/* Its coding and moving overlap; those of groups have nothing of the kind. */
+/* Whether its coding and moving overlap; steps of groups never do. */
 static bool is_cut(const struct coll_step *step)
 {
     return step->pieces > 1 || step->head > 0 || step->tail > 0;
@@ -88,7 +88,7 @@ static coll_result run_phase(struct coll_step *steps, unsigned count)
     return result == COLL_SUCCESS ? run(engine->decode, steps, count) : result;
 }
 
-/* Those that have another phase, in their order, come before the others; how many. */
+/* Puts the steps with another phase first, keeping their order; returns how many they are. */
 static unsigned next_phase(struct coll_step *steps, unsigned count)
 {
     unsigned left = 0;
@@ -150,7 +150,7 @@ coll_result coll_run_before_end(void)
     return result == COLL_SUCCESS ? run(engine->move, kept.items, kept.count) : result;
 }
 
-/* What has been moved can be decoded only behind it. */
+/* Decoding has to be queued behind what NCCL moves, so this waits until NCCL has queued that. */
 static coll_result await_kept(coll_result ended)
 {
     coll_result result = ended;

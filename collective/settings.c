@@ -19,11 +19,11 @@ void coll_say(const char *format, ...)
 #define PREFIX    "STRAIT_COLL_"
 #define NAMES_MAX 32u
 
-/* Those that were asked for: all that there are. */
+/* All names that were asked for, so all that exist. */
 static const char *names[NAMES_MAX];
 static unsigned name_count;
 
-/* Empty is not set. */
+/* An empty value counts as not set. */
 static const char *setting(const char *name)
 {
     const char *value = getenv(name);
@@ -32,7 +32,7 @@ static const char *setting(const char *name)
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* Which of the words, the first of which stands for what is not set. */
+/* The value's index among the words; the first one is the default. */
 static unsigned choice(const char *name, const char *const words[], unsigned count)
 {
     const char *value = setting(name);
@@ -65,7 +65,7 @@ static struct coll_pieces pieces_of(const char *name)
     return (struct coll_pieces){0};
 }
 
-/* Of 1 to `most`. */
+/* A number from 1 to `most`. */
 static unsigned number(const char *name, unsigned usual, unsigned most)
 {
     const char *value = setting(name);
@@ -85,7 +85,7 @@ static bool is_known(const char *variable, size_t size)
     return false;
 }
 
-/* A name with a typing error in it would leave its owner with the default, and the belief that it is not. */
+/* Otherwise a mistyped name would silently leave its user with the default. */
 static void tell_unknown(void)
 {
     for (char **variable = environ; variable != NULL && *variable != NULL; variable++) {

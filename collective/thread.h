@@ -1,5 +1,5 @@
-/* What belongs to the calling thread: how deep it is in groups, whether it is inside NCCL, and the communicators that
- * the end of its group will have made. */
+/* State of the calling thread: its group depth, whether it is inside NCCL, and the communicators that the end of its
+ * group will have made. */
 #ifndef STRAIT_COLLECTIVE_THREAD_H
 #define STRAIT_COLLECTIVE_THREAD_H
 
@@ -10,13 +10,13 @@
 
 struct coll_thread {
     unsigned depth;                /* of ncclGroupStart */
-    unsigned inside;               /* calls of NCCL under way: what comes now comes from NCCL, or what lies before it */
-    const struct coll_table *nccl; /* that the call under way goes on to */
+    unsigned inside;               /* NCCL calls under way: what arrives now comes from NCCL or a library before it */
+    const struct coll_table *nccl; /* where the current call goes on to */
 };
 
 extern _Thread_local struct coll_thread coll_thread;
 
-/* A call of NCCL, and its result, from a hook. */
+/* Calls NCCL from a hook, and yields the result. */
 #define COLL_NCCL(invocation) (coll_thread.inside++, coll_left(coll_thread.nccl->invocation))
 
 static inline coll_result coll_left(coll_result result)
@@ -25,7 +25,7 @@ static inline coll_result coll_left(coll_result result)
     return result;
 }
 
-/* What a thread of ours calls once: NCCL is called by nobody else there. */
+/* Called once by each thread of ours: NCCL is called by nobody else there. */
 void coll_thread_enter(void);
 
 /* A communicator that will be at *slot when the outermost group ends. */
@@ -35,10 +35,10 @@ struct coll_pending {
     struct coll_key key;
 };
 
-/* Without memory it is not remembered: its communicator is then one that nothing is known of. */
+/* If there is no memory, it is forgotten: nothing will be known of its communicator. */
 void coll_pending_add(struct coll_pending pending);
 size_t coll_pending_count(void);
-/* Hands out and forgets one after the other, in no order. */
+/* Hands them out one by one, in no order, and forgets them. */
 bool coll_pending_take(struct coll_pending *pending);
 
 #endif

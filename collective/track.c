@@ -21,7 +21,8 @@ struct coll_tracked {
     struct coll_counts counts;
 };
 
-/* Threads that drive a GPU each call at the same time: who would sleep is woken too late for a call of microseconds. */
+/* Threads that drive one GPU each call at the same time; a sleeping one would wake too late for a call of
+ * microseconds. */
 static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static struct coll_tracked *buckets[BUCKETS];
 static struct coll_counts process;
@@ -43,7 +44,7 @@ static struct coll_tracked **place_of(coll_comm comm)
     return at;
 }
 
-/* Without memory it is not tracked; its calls count for the process alone. */
+/* If there is no memory, it is not tracked; its calls count for the process only. */
 static struct coll_tracked *place_for(coll_comm comm)
 {
     struct coll_tracked **at = place_of(comm);
@@ -145,7 +146,7 @@ void coll_track_gone(coll_comm comm)
     (void)coll_track_release(coll_track_end(comm));
 }
 
-/* One that was at the same address has ended without a call that is known here, and so has its member. */
+/* A communicator that was at the same address has ended without a call that we saw, and so has its member. */
 void coll_track_made(coll_comm comm, int rank, int ranks)
 {
     coll_track_gone(comm);

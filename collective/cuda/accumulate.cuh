@@ -1,5 +1,5 @@
-// Sums of one 32-bit word's values: two of BF16 or FP16, or one of FP32. Rounding is named everywhere, so that the
-// compiler contracts nothing.
+// Sums of the values in one 32-bit word: two of BF16 or FP16, or one of FP32. Every operation names its rounding, so
+// that the compiler contracts nothing.
 #ifndef STRAIT_COLLECTIVE_CUDA_ACCUMULATE_CUH
 #define STRAIT_COLLECTIVE_CUDA_ACCUMULATE_CUH
 
@@ -19,9 +19,9 @@ enum reduce_kind { REDUCE_IN_FP32, REDUCE_RING, REDUCE_EXTREME, REDUCE_KINDS };
 
 // What the kinds need besides values.
 struct reduce_terms {
-    float scale;      // IN_FP32: of the sum
-    uint32_t share;   // RING: of each value, of the type, in both halves
-    uint32_t minimum; // EXTREME: not the maximum
+    float scale;      // IN_FP32: the factor of the sum
+    uint32_t share;   // RING: the factor of each value, in the type, in both halves
+    uint32_t minimum; // EXTREME: minimum instead of maximum
     uint32_t reserved;
 };
 
@@ -44,7 +44,7 @@ template <coll_reduce_type TYPE> DEVICE void widen(uint32_t word, float x[])
     }
 }
 
-// To nearest even; what is no number becomes 0x7fff.
+// To nearest even; a NaN becomes 0x7fff.
 template <coll_reduce_type TYPE> DEVICE uint32_t narrow(const float x[])
 {
     if constexpr (TYPE == COLL_REDUCE_BF16) {
@@ -71,7 +71,7 @@ template <coll_reduce_type TYPE> DEVICE uint32_t fused(uint32_t x, uint32_t y, u
     return r;
 }
 
-// All begin as what changes nothing: for sums that is -0, for extremes what is no number.
+// All begin with the neutral element: -0 for sums, a NaN for extremes.
 template <coll_reduce_type TYPE, reduce_kind KIND> struct accumulator;
 
 template <coll_reduce_type TYPE> struct accumulator<TYPE, REDUCE_IN_FP32> {

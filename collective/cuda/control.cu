@@ -1,4 +1,4 @@
-// One thread block each, as there is little to do: a message has a head, and ranks are few.
+// Each kernel is one thread block, as there is little to do: one head per message, and few ranks.
 #include "collective/cuda/control.h"
 
 #include "collective/cuda/load.cuh"
@@ -32,7 +32,7 @@ struct verdict {
     bool fits;
 };
 
-// Results come in the order of messages, a tail's before its main part's.
+// Results are in the order of messages, a tail's before its main part's.
 __device__ verdict verdict_of(const gpu_seal &seal, uint32_t i)
 {
     const uint32_t before = i - (seal.list.skip < i), parts = parts_of(seal.list);
@@ -48,7 +48,7 @@ __device__ unsigned long long need_of(const verdict &is)
     return is.main->status == STRAIT_OK ? is.main->bytes : ~0ull;
 }
 
-// Of its messages, as both sides count them.
+// Number of the job's messages, as both sides count them.
 __device__ uint64_t number_of(const gpu_seal &seal)
 {
     const ring_ends *ends = seal.ends;
@@ -75,7 +75,7 @@ __device__ void write_record(const gpu_seal &seal, uint32_t peer, uint64_t numbe
     const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
     ring_flags *flags = &seal.rings.flags[ring_number(&seal.rings, seal.rings.rank, peer)];
     volatile ring_record *record = &flags->records[seal.job.peer >= 0][number % RING_RECORDS];
-    record->number = 0; // who reads what was there before sees that it is going
+    record->number = 0; // a reader of the previous content sees that it is being overwritten
     __threadfence_system();
     record->first = fits ? RING_NONE : first;
     __threadfence_system();
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
     }
 }
 
-// ---- What did not fit -----------------------------------------------------------------------------------------------
+// ---- Overflows ------------------------------------------------------------------------------------------------------
 
 __device__ bool has_overflow(const message_head *head)
 {
@@ -146,7 +146,7 @@ __device__ bool is_whole(const message_head *head)
     return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
 }
 
-// The kernels of one mail run one after the other.
+// Kernels with the same mail run one after another.
 __device__ void say_failed(mail *mail, uint32_t status)
 {
     if (*reinterpret_cast<const volatile uint32_t *>(&mail->failed) == 0)
@@ -154,7 +154,7 @@ __device__ void say_failed(mail *mail, uint32_t status)
     __threadfence_system();
 }
 
-// Ranks may see different rows now: who waits for others might wait for nobody.
+// Ranks may see different rows now, so one that waits for others might wait forever.
 __device__ void say_bad_head(mail *mail)
 {
     say_failed(mail, MAIL_BAD_HEAD);
@@ -167,7 +167,7 @@ __device__ uint32_t share_of(uint64_t need, uint64_t unit)
     return need > 1024 * unit ? 1024 : static_cast<uint32_t>((need + unit - 1) / unit);
 }
 
-// Operations of a member come one after another, so nobody else writes there.
+// Operations of a member run one after another, so nobody else writes here.
 __device__ void report_overflow(const gpu_check &check)
 {
     mail *mail = check.mail;

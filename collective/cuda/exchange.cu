@@ -1,9 +1,9 @@
 // The kernels of collective/engine/exchange.h: one thread block for each team at each end of a ring.
 //
-// Memory of the host is read and written by 16 bytes, as volatile or behind fences for the whole system: what is in it
-// changes while a kernel runs, and a cache may have what was there before. All threads of a block store, then meet, and
-// one thread fences and sets the flag; the other way round one thread reads the flag and fences, all meet, and all
-// load.
+// Host memory is accessed in units of 16 bytes, as volatile or behind system-wide fences: its content changes while a
+// kernel runs, and a cache may still hold what was there before. To publish, all threads of a block store, then
+// synchronise, and one thread fences and sets the flag. To receive, one thread reads the flag and fences, all
+// synchronise, and all load.
 #include "collective/cuda/exchange.h"
 
 #include "collective/cuda/load.cuh"
@@ -12,7 +12,7 @@ namespace
 {
 
 constexpr uint32_t THREADS = 512;
-constexpr uint32_t AHEAD = 8; // vectors that a thread has on their way from the host
+constexpr uint32_t AHEAD = 8; // vectors that a thread has in flight from the host
 
 __device__ __forceinline__ bool exchange_leads()
 {
@@ -95,7 +95,7 @@ __device__ __forceinline__ bool is_aligned(const void *at)
     return reinterpret_cast<uintptr_t>(at) % 16 == 0;
 }
 
-// What is aligned to two bytes alone, or ends within a vector.
+// For values that are aligned to two bytes only, or end within a vector.
 __device__ uint4 gather_vector(const uint8_t *values, uint64_t bytes)
 {
     union {
@@ -175,7 +175,7 @@ __device__ void give_up(mail *mail)
     __threadfence_system();
 }
 
-// By the leader, between steps without success.
+// Called by the leader between steps without progress.
 __device__ bool has_to_end(const gpu_exchange &call, const exchange_block &block, uint64_t since)
 {
     if (is_aborted(call.mail))
@@ -192,7 +192,7 @@ __device__ bool has_to_end(const gpu_exchange &call, const exchange_block &block
 __global__ void __launch_bounds__(THREADS) exchange_kernel(const __grid_constant__ gpu_exchange call)
 {
     exchange_block block = exchange_begin(&call, blockIdx.x);
-    uint64_t since = 0; // when it began to wait; 0: it does not
+    uint64_t since = 0; // when the block began to wait; 0: it does not wait
     for (;;) {
         const exchange_state state = exchange_step(&call, &block);
         if (state == EXCHANGE_DONE)

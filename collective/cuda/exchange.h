@@ -1,4 +1,4 @@
-/* The kernels that move what did not fit (collective/engine/exchange.h). */
+/* The kernels that move messages that overflow (collective/engine/exchange.h). */
 #ifndef STRAIT_COLLECTIVE_CUDA_EXCHANGE_H
 #define STRAIT_COLLECTIVE_CUDA_EXCHANGE_H
 
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* Loads them on the current device. */
+/* Loads the kernels on the current device. */
 cudaError_t exchange_prepare(void);
 cudaError_t exchange_launch(const struct gpu_exchange *exchange, cudaStream_t stream);
 

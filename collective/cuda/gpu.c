@@ -1,4 +1,4 @@
-/* collective/engine/gpu.h by the CUDA runtime. */
+/* collective/engine/gpu.h on the CUDA runtime. */
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@ static bool good(cudaError_t error)
     return error == cudaSuccess;
 }
 
-/* While a stream is captured, allocating is forbidden to its thread, or to all, unless they say that they know. */
+/* While a stream is captured, its thread, or all threads, may not allocate unless they declare this relaxed mode. */
 struct relaxed {
     enum cudaStreamCaptureMode before;
 };
@@ -50,7 +50,7 @@ static bool prepare(void)
     return good(control_prepare()) && good(exchange_prepare()) && good(coll_reduce_prepare());
 }
 
-/* Kernels that wait for those of other ranks are launched before kernels that these wait for in turn. */
+/* Kernels that wait for those of other ranks are launched before kernels that the other ranks wait for in turn. */
 static const char *trouble(void)
 {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");

@@ -3,7 +3,7 @@
 
 #include "collective/engine/gpu.h"
 
-/* GPUs by the CUDA runtime. */
+/* GPUs through the CUDA runtime. */
 const struct gpu_ops *cuda_gpu(void);
 
 #endif

@@ -1,4 +1,5 @@
-// Loads kernels on the current device: those that are first launched later may wait for what runs.
+// Loads kernels on the current device in advance: the first launch of a kernel that is not loaded may wait for running
+// work.
 #ifndef STRAIT_COLLECTIVE_CUDA_LOAD_CUH
 #define STRAIT_COLLECTIVE_CUDA_LOAD_CUH
 

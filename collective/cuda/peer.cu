@@ -1,6 +1,6 @@
-// Flags between ranks, and what a copy engine has left of a piece. Memory of another GPU is only ever written: its own
-// kernels read it. Every flag is written with release and read with acquire, at the scope of the system: what a rank
-// has pushed before, by whatever means, is there when its flag is.
+// Flags between ranks, and the rest of a piece that the copy engine has not moved. Memory of another GPU is only ever
+// written; only its own kernels read it. Every flag is written with release and read with acquire, at system scope:
+// what a rank has pushed before, by whatever means, is there when its flag is.
 #include "collective/cuda/peer.h"
 
 #include "collective/cuda/load.cuh"
@@ -8,8 +8,9 @@
 namespace
 {
 
-// What others wait for has to run beside the codec, whose thread blocks leave 4096 registers of a multiprocessor. With
-// more threads a kernel here would begin when one of the codec ends, and other ranks would wait for that.
+// Kernels that others wait for have to run beside the codec, whose thread blocks leave 4096 registers of a
+// multiprocessor. With more threads, a kernel here would start only when one of the codec's blocks ends, and other
+// ranks would wait for that.
 constexpr uint32_t WARP = 32, THREADS = 64, REGISTERS = 4096 / THREADS, POLLS = 512;
 constexpr uint32_t AT_ONCE = 4; // vectors that a thread reads before it writes any
 constexpr uint32_t RESIDENT = 65536 / (THREADS * REGISTERS);
@@ -47,7 +48,7 @@ __device__ void mark(const peer_world *world, peer_point point, uint64_t number)
         world->mail->mark[i] = {now_ns(), static_cast<uint32_t>(point), static_cast<uint32_t>(number)};
 }
 
-// By so many threads, of which this one begins at `first`.
+// Copies with so many threads, of which this one begins at `first`.
 __device__ void copy_vectors(uint4 *to, const uint4 *from, uint64_t first, uint64_t end, uint64_t threads)
 {
     for (uint64_t i = first; i < end; i += AT_ONCE * threads) {
@@ -70,7 +71,7 @@ __device__ bool is_broken(const peer_world *world)
     return load_now(&world->counters->broken) != 0;
 }
 
-// What is queued goes on, so the others have to know before.
+// What is queued goes on, so the others have to know first.
 __device__ void give_up(const peer_world *world, int32_t status)
 {
     if (atomicExch(&world->counters->broken, 1u) != 0)
@@ -87,7 +88,7 @@ __device__ bool has_given_up(const peer_world *world, uint32_t rank)
     return load_acquire(&world->flags[world->rank]->broken[rank]) != 0;
 }
 
-// The host is asked rarely, as it is far.
+// Host memory is polled rarely, as it is far.
 __device__ bool is_in_vain(const peer_world *world, uint32_t rank, uint32_t poll, uint64_t until)
 {
     if (is_broken(world) || has_given_up(world, rank))
@@ -95,7 +96,7 @@ __device__ bool is_in_vain(const peer_world *world, uint32_t rank, uint32_t poll
     return poll % POLLS == POLLS - 1 && (load_now(&world->mail->abort) != 0 || (until != 0 && now_ns() > until));
 }
 
-// Until a flag that `rank` writes has come so far.
+// Waits until a flag that `rank` writes has reached `number`.
 __device__ void await(const peer_world *world, const uint64_t *flag, uint64_t number, uint32_t rank,
                       uint64_t patience_ns)
 {
@@ -111,7 +112,7 @@ __device__ void await(const peer_world *world, const uint64_t *flag, uint64_t nu
 
 // ---- Sending --------------------------------------------------------------------------------------------------------
 
-// A lane for each receiver.
+// One lane for each receiver.
 __global__ void __launch_bounds__(WARP) claim_kernel(const peer_claim claim)
 {
     const peer_world *world = claim.world;
@@ -149,7 +150,7 @@ __device__ void say_ready(const peer_world *world, const peer_push &push)
     mark(world, PEER_POSTED, number);
 }
 
-// The block that ends last speaks for all.
+// The block that ends last posts for all.
 __global__ void __launch_bounds__(THREADS, RESIDENT) post_kernel(const peer_post post)
 {
     const peer_world *world = post.world;
@@ -174,7 +175,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) post_kernel(const peer_post
 
 // ---- Receiving ------------------------------------------------------------------------------------------------------
 
-// Of a piece that was decoded: what its sender wrote last, then what came of it, then whether the sender kept its word.
+// Checks a decoded piece: whether its sender has given up, whether the head is still this piece's, and how decoding
+// went.
 __device__ int32_t verdict_of(const peer_world *world, const peer_taken &taken, uint64_t number)
 {
     if (has_given_up(world, taken.source))
@@ -194,14 +196,14 @@ __device__ void take(const peer_world *world, const peer_taken &taken)
     const int32_t status = is_broken(world) ? STRAIT_OK : verdict_of(world, taken, number);
     if (status != STRAIT_OK)
         give_up(world, status);
-    if (is_broken(world)) // what is not freed is not written over
+    if (is_broken(world)) // what is not freed is not overwritten
         return;
     world->counters->taken[taken.source] = number;
     store_release(&world->flags[taken.source]->freed[world->rank], number);
 }
 
-// What is checked of the beginning is what is copied: each thread looks for itself, and the first one writes what it
-// saw.
+// The checked beginning must be what is copied: each thread checks what it reads itself, and the first one writes what
+// it has checked.
 __device__ void set_aside(const peer_aside &aside, bool come)
 {
     const uint4 *from = reinterpret_cast<const uint4 *>(aside.from), none = make_uint4(0, 0, 0, 0);
@@ -217,7 +219,7 @@ __device__ void set_aside(const peer_aside &aside, bool come)
         to[i] = none;
 }
 
-// One warp.
+// Run by one warp.
 __device__ void take_and_wait(const peer_turn &turn)
 {
     const peer_world *world = turn.world;

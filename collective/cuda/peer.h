@@ -1,4 +1,4 @@
-/* The kernels of collective/engine/peer_gpu.h, and how memory of other ranks is reached. */
+/* The kernels of collective/engine/peer_gpu.h, and access to other ranks' memory. */
 #ifndef STRAIT_COLLECTIVE_CUDA_PEER_H
 #define STRAIT_COLLECTIVE_CUDA_PEER_H
 

@@ -1,4 +1,4 @@
-/* Memory of other ranks, by CUDA IPC, or straight within a process. */
+/* Access to other ranks' memory: by CUDA IPC, or directly within a process. */
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <string.h>
@@ -14,7 +14,7 @@ static bool good(cudaError_t error)
     return error == cudaSuccess;
 }
 
-/* FNV-1a of what the system drew when it was started; 0: not known. */
+/* FNV-1a of the host's boot id; 0: not known. */
 static uint64_t host_id(void)
 {
     char text[64];
@@ -28,7 +28,7 @@ static uint64_t host_id(void)
     return size > 0 ? hash : 0;
 }
 
-/* Numbers of processes are not enough: containers have their own. */
+/* Process numbers are not enough: containers have their own. */
 static uint64_t process_id(void)
 {
     static uint64_t drawn;
@@ -92,20 +92,20 @@ static void *open_memory(const struct peer_handle *handle, const char **why)
     return is_here(handle) ? open_here(handle, why) : open_there(handle, why);
 }
 
-/* Access between GPUs of a process stays: others may use it. */
+/* Access between a process's GPUs stays enabled: others may use it. */
 static void close_memory(const struct peer_handle *handle, void *memory)
 {
     if (!is_here(handle))
         (void)good(cudaIpcCloseMemHandle(memory));
 }
 
-/* Still before those of the program, where there are levels enough. */
+/* Its priority is still above that of the program's streams, if the GPU has enough levels. */
 static coll_stream stream_make_below(void)
 {
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     int least, most;
     cudaStream_t stream = NULL;
-    (void)cudaThreadExchangeStreamCaptureMode(&mode); /* as gpu.c has it */
+    (void)cudaThreadExchangeStreamCaptureMode(&mode); /* as in gpu.c */
     const bool made =
         good(cudaDeviceGetStreamPriorityRange(&least, &most)) &&
         good(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, most < least ? most + 1 : most));

@@ -1,4 +1,4 @@
-/* What libstrait-coll finds in its plugin. */
+/* What libstrait-coll looks up in its plugin. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-// Sums of several ranks' values, as fast as memory gives them: each thread loads 16 bytes of several sources, several
-// times, before it adds any of them.
+// Sums of several ranks' values at the speed of memory: each thread loads 16 bytes from several sources, several times,
+// before it adds any of them.
 #include "collective/cuda/reduce.h"
 
 #include "collective/cuda/accumulate.cuh"
@@ -15,19 +15,19 @@ constexpr uint32_t THREADS_MAX = 1024, THREADS = 256, VECTOR = 16;
 struct reduce_launch {
     const uint8_t *source[COLL_REDUCE_SOURCES_MAX]; // in the order of addition, from the first vector on
     uint8_t *dst;
-    uint64_t vectors; // of dst, each at a multiple of its size
+    uint64_t vectors; // number of dst's vectors, each aligned to its size
     uint32_t sources;
-    uint32_t head, tail; // elements before and behind them, fewer than a vector has
+    uint32_t head, tail; // elements before and behind them, fewer than in a vector
     reduce_terms terms;
 };
 
 // ---- Vectors --------------------------------------------------------------------------------------------------------
 
-// What addresses of vectors are multiples of need not be 16 at all sources. They stay in the L2 as they are: buffers
-// that are used again and again, for one piece after another, need not go to memory at all.
+// Vectors need not be aligned to 16 bytes in all sources. They are loaded so that they stay in L2: buffers that are
+// reused for one piece after another then need not go to memory at all.
 template <bool ALIGNED> DEVICE uint4 load_vector(const uint8_t *from)
 {
-    const uint32_t low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from)) % VECTOR; // of all threads the same
+    const uint32_t low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from)) % VECTOR; // the same for all threads
     if (ALIGNED || low == 0)
         return __ldcg(reinterpret_cast<const uint4 *>(from));
     if (low % 8 == 0) {
@@ -68,8 +68,7 @@ template <coll_reduce_type TYPE, reduce_kind KIND> struct vector_accumulator {
     }
 };
 
-// COUNT vectors, `stride` vectors from one to the next. SOURCES at a time; of those kernels that are made for so many,
-// there are no more and no fewer.
+// Adds COUNT vectors, `stride` vectors apart, SOURCES at a time. Kernels made for SOURCES sources have exactly as many.
 template <coll_reduce_type TYPE, reduce_kind KIND, int SOURCES, int COUNT, bool ALIGNED>
 DEVICE void reduce_vectors(const reduce_launch &launch, uint64_t first, uint32_t stride)
 {
@@ -124,7 +123,7 @@ DEVICE void reduce_element(const reduce_launch &launch, int64_t offset)
         *reinterpret_cast<uint16_t *>(launch.dst + offset) = static_cast<uint16_t>(bits);
 }
 
-// A thread each.
+// One thread for each element.
 template <coll_reduce_type TYPE, reduce_kind KIND> DEVICE void reduce_edges(const reduce_launch &launch)
 {
     constexpr int64_t ELEMENT = TYPE == COLL_REDUCE_FP32 ? 4 : 2;
@@ -156,7 +155,7 @@ __global__ void __launch_bounds__(THREADS_MAX, 1) reduce_all(const __grid_consta
     }
 }
 
-// Sources at a time, and vectors of each: what a thread has under way, within its registers.
+// Sources at a time, and vectors of each: what a thread has in flight, within its registers.
 enum shape { SHAPE_TWO, SHAPE_THREE, SHAPE_FOUR, SHAPE_MANY, SHAPE_UNALIGNED, SHAPES };
 constexpr uint32_t vectors_each[SHAPES] = {4, 2, 2, 1, 1};
 
@@ -203,7 +202,7 @@ reduce_terms terms_of(const coll_reduce &reduce)
             reduce.type == COLL_REDUCE_FP32 ? share : share << 16 | share, reduce.operation == COLL_REDUCE_MIN, 0};
 }
 
-// Where vectors begin and end, by dst.
+// Where vectors begin and end, by the alignment of dst.
 void cut(const coll_reduce &reduce, reduce_launch *launch)
 {
     const size_t element = coll_reduce_element_bytes(reduce.type);
@@ -214,7 +213,7 @@ void cut(const coll_reduce &reduce, reduce_launch *launch)
     launch->dst = static_cast<uint8_t *>(reduce.dst) + launch->head * element;
 }
 
-// Sources in the order of addition. Returns whether their vectors are aligned as those of dst.
+// Puts sources in the order of addition. Returns whether their vectors are aligned as dst's are.
 bool line_up(const coll_reduce &reduce, reduce_launch *launch)
 {
     const uint32_t first = kind_of(reduce) == REDUCE_RING ? reduce.rank + 1 : 0;
@@ -235,7 +234,8 @@ shape shape_of(uint32_t sources, bool aligned)
     return sources >= 2 && sources <= 4 ? static_cast<shape>(SHAPE_TWO + sources - 2) : SHAPE_MANY;
 }
 
-// On a budget, a thread block fills a multiprocessor; else several share one, and there are more where there is little.
+// With a budget, a thread block fills a multiprocessor; otherwise several share one, and there are more if there is
+// little data.
 cudaError_t start(const void *kernel, reduce_launch *launch, uint32_t each, unsigned budget, cudaStream_t stream)
 {
     int device, all;

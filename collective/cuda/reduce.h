@@ -10,12 +10,12 @@
 extern "C" {
 #endif
 
-/* Launches on `stream`, of the current device, and can be captured: nothing is allocated, nothing waits. The struct is
- * copied; the addresses are those that the device uses. `sm_budget`: multiprocessors to occupy; 0: all.
- * cudaErrorInvalidValue: what coll_reduce_check() does not like. */
+/* Launches on `stream` of the current device, and can be captured: nothing is allocated, nothing waits. The struct is
+ * copied; its addresses are the device's. `sm_budget`: multiprocessors to occupy; 0: all. cudaErrorInvalidValue:
+ * coll_reduce_check() fails. */
 cudaError_t coll_reduce_launch(const struct coll_reduce *reduce, unsigned sm_budget, cudaStream_t stream);
 
-/* Loads the kernels on the current device, so that no launch waits for that. */
+/* Loads the kernels on the current device, so that no launch has to wait for that. */
 cudaError_t coll_reduce_prepare(void);
 
 #ifdef __cplusplus

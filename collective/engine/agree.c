@@ -20,7 +20,7 @@ void agree_end(struct agree *agree)
 
 /* ---- Who decides ------------------------------------------------------------------------------------------------- */
 
-/* To all that are asked, and are still there. */
+/* Sends to all ranks that are asked and still there. */
 static bool say_all(struct agree *agree, uint32_t number, const struct frame *frame, uint64_t *told)
 {
     bool good = true;
@@ -33,7 +33,7 @@ static bool say_all(struct agree *agree, uint32_t number, const struct frame *fr
     return good;
 }
 
-/* All have promised. */
+/* Called when all have promised. */
 static bool settle(struct agree *agree, uint32_t number)
 {
     struct kinds *kinds = agree->member->share.kinds;
@@ -49,7 +49,7 @@ static bool settle(struct agree *agree, uint32_t number)
                    &told);
 }
 
-/* A kind's limit, where this rank decides. */
+/* A kind's limit, if this rank decides and is not asking already; else 0. */
 static uint64_t wanted_of(const struct agree *agree, uint32_t number)
 {
     struct kinds *kinds = agree->member->share.kinds;
@@ -91,7 +91,7 @@ static bool hear_promise(struct agree *agree, int peer, const struct frame *fram
     return agreement->missing != 0 || settle(agree, frame->small);
 }
 
-/* ---- Who takes over ---------------------------------------------------------------------------------------------- */
+/* ---- Ranks that take steps over ---------------------------------------------------------------------------------- */
 
 static bool promise(struct agree *agree, int peer, uint32_t number)
 {
@@ -136,7 +136,7 @@ bool agree_hear(struct agree *agree, int peer, const struct frame *frame)
     return frame->type == FRAME_ASK ? promise(agree, peer, frame->small) : take_over(agree, frame);
 }
 
-/* ---- Who has gone ------------------------------------------------------------------------------------------------ */
+/* ---- Ranks that have gone ---------------------------------------------------------------------------------------- */
 
 static void forget_promise(struct kinds *kinds, uint32_t number)
 {

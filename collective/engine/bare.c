@@ -3,18 +3,18 @@
 #include "collective/engine/launch.h"
 #include "collective/engine/phase.h"
 
-/* ---- How much ---------------------------------------------------------------------------------------------------- */
+/* ---- Sizes of head and tail -------------------------------------------------------------------------------------- */
 
-/* What is to be covered: launches, until a message can go and from when one has come, and raw bytes a second of coders
- * that leave some multiprocessors to NCCL. Too short costs all that is missing, too long a third of what is too much.
- */
+/* What head and tail have to cover: launches, before a message can be sent and after one has arrived, and coding, in
+ * raw bytes per second while some multiprocessors are left to NCCL. Too short costs all of what is missing, too long a
+ * third of the excess. */
 #define ENCODE_SECONDS    40e-6
 #define DECODE_SECONDS    55e-6
 #define ENCODE_PER_SECOND 1.0e12
 #define DECODE_PER_SECOND 0.8e12
-/* Memory of the host, where nothing was measured. */
+/* That of host memory, used where nothing was measured. */
 #define PER_BYTE 4e-11
-/* Operations that are shorter than this many heads and tails gain nothing. */
+/* Operations shorter than this many heads and tails gain nothing. */
 #define LEAST 3
 
 static uint32_t pages_of(double seconds, double per_byte)
@@ -96,7 +96,8 @@ static coll_result gather(const struct coll_step *step, const struct plan *plan,
                                               COLL_UINT8, step->call.comm, step->call.stream);
 }
 
-/* In a group also what is one call: when that has ended it is on the stream (patient.h), so what comes next may be. */
+/* In a group even if it is one call: when the group has ended the work is on the stream (patient.h), so more can
+ * follow. */
 static coll_result move_all(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
 {
     const struct coll_table *nccl = step->member->host.nccl;
@@ -118,7 +119,7 @@ coll_result bare_move(const struct coll_step *step, enum plan_end end)
 
 /* ---- Finishing --------------------------------------------------------------------------------------------------- */
 
-/* Values of ranks `from` to `until`. */
+/* Copies the values of ranks `from` to `until`. */
 static bool put(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare, int from,
                 int until)
 {

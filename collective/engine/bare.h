@@ -1,24 +1,24 @@
-/* What an operation that is alone leaves as it is, so that coding overlaps with moving where NCCL moves: the head moves
- * while what is behind it is encoded, and the tail while what is before it is decoded. It costs wire, which is why it
- * is no longer than coding takes.
+/* What an operation outside of groups leaves uncompressed, so that coding overlaps with moving where NCCL moves: the
+ * head moves while the values behind it are encoded, and the tail while the values before it are decoded. That costs
+ * wire bytes, so both are only as long as coding takes.
  *
- * A head and a tail cost NCCL an operation each, and nothing else; messages in pieces (pieces.h) leave the first
- * piece's encoding and the last one's decoding uncovered. */
+ * A head and a tail cost NCCL one operation each, and nothing else; messages in pieces (pieces.h) leave the encoding of
+ * the first piece and the decoding of the last one uncovered. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_BARE_H
 #define STRAIT_COLLECTIVE_ENGINE_BARE_H
 
 #include "collective/engine/plan.h"
 
-/* How many pages of each message of the step's first phase they take: by what settings say, else by the size and the
- * link; 0 and 0: none. A function of what all ranks hold alike. */
+/* Sets how many pages of each message of the step's first phase head and tail take: as the settings say, else by the
+ * size and the link; 0 and 0: none. A function of what all ranks hold alike. */
 void bare_cut(const struct coll_member *member, const struct plan *plan, struct coll_step *step);
 
-/* Hands one of them to NCCL, on the step's stream. */
+/* Hands the head or the tail to NCCL, on the step's stream. */
 coll_result bare_move(const struct coll_step *step, enum plan_end end);
-/* When it has arrived: puts it where it belongs, or adds it up. On the step's stream. */
+/* When it has arrived, puts it where it belongs or adds it up. On the step's stream. */
 bool bare_finish(const struct coll_step *step, enum plan_end end);
 
-/* A phase of the step, all three parts of it (collective/engine.h). */
+/* All three parts of a phase of the step (collective/engine.h). */
 coll_result bare_run(struct coll_step *step);
 
 #endif

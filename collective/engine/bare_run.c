@@ -1,17 +1,17 @@
-/* The order of what overlaps:
+/* How the work overlaps:
  *
  *   the step's stream   move head      | move what is coded | move tail      | finish tail
  *   beside it           encode, copy own                    | check, decode, finish head
  *
- * It is queued in an order that one stream could run, so that nothing is waited for by what lies before it where
- * streams share a queue. NCCL's parts come one right behind the other on one stream. */
+ * It is queued in an order that a single stream could run, so nothing waits for work behind it where streams share a
+ * queue. NCCL's parts follow each other directly on one stream. */
 #include "collective/engine/bare.h"
 #include "collective/engine/launch.h"
 #include "collective/engine/order.h"
 #include "collective/engine/plain.h"
 #include "collective/engine/steps.h"
 
-/* One stream goes on when the other has come here. */
+/* Stream `behind` goes on when `before` has come to this point. */
 static bool follow(const struct coll_step *step, coll_stream behind, coll_stream before, gpu_event event)
 {
     const struct gpu_ops *gpu = step->member->gpu;
@@ -49,7 +49,7 @@ static bool finish(const struct coll_step *step, const struct coll_step *beside)
            order_end(step->member, step->staging, step->call.stream);
 }
 
-/* From the fork on to what is decoded. */
+/* From the fork up to what is decoded. */
 static coll_result pass(const struct coll_step *step, const struct coll_step *beside)
 {
     const struct gpu_ops *gpu = step->member->gpu;

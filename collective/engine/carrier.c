@@ -11,20 +11,20 @@
 #include "collective/engine/link_parts.h"
 #include "collective/engine/member.h"
 
-/* How often it looks at what kernels write, which wakes nobody: often for a while after anything moved. Sockets wake it
- * at once. */
+/* How often it polls memory that kernels write, as they wake nobody: often for a while after anything moved. Sockets
+ * wake it at once. */
 enum { SOON_NS = 20000, LATER_NS = 1000000, BUSY_TURNS = 2000, SOCKETS_MAX = 1024 };
 
-/* All under the lock. */
+/* All of it is under the lock. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct link *first;
-    pid_t process; /* that it runs in; 0: it has not been started */
-    bool over;     /* the process ends: CUDA's memory may be gone by now */
+    pid_t process; /* in which the thread runs; 0: it has not been started */
+    bool over;     /* the process ends: CUDA's memory may be gone already */
 } carrier = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-/* Others are looked at as often as kernels' memory is. */
+/* Sockets beyond SOCKETS_MAX are polled as often as kernels' memory is. */
 static nfds_t list_sockets(struct pollfd *sockets)
 {
     nfds_t count = 0;
@@ -37,10 +37,10 @@ static nfds_t list_sockets(struct pollfd *sockets)
     return count;
 }
 
-/* With the lock, which it lets go meanwhile. */
+/* Called with the lock held, and releases it meanwhile. */
 static void rest(bool busy)
 {
-    static struct pollfd sockets[SOCKETS_MAX]; /* of the thread alone */
+    static struct pollfd sockets[SOCKETS_MAX]; /* used by the thread alone */
     const nfds_t count = list_sockets(sockets);
     pthread_mutex_unlock(&carrier.lock);
     (void)ppoll(sockets, count, &(struct timespec){.tv_nsec = busy ? SOON_NS : LATER_NS}, NULL);
@@ -66,7 +66,7 @@ static void *run(void *argument)
     return argument;
 }
 
-/* Comes before CUDA's own end, which was asked for earlier. What was forked has the lock as it was then. */
+/* Registered after CUDA's exit handler, so it runs before that. In a forked child the lock is as it was at the fork. */
 static void stop(void)
 {
     if (carrier.process != getpid())
@@ -76,7 +76,7 @@ static void stop(void)
     pthread_mutex_unlock(&carrier.lock);
 }
 
-/* A child has none of the connections: they would not end with its parent. */
+/* A child closes its copies of the connections: otherwise they would not end with its parent. */
 static void before_fork(void)
 {
     pthread_mutex_lock(&carrier.lock);
@@ -106,7 +106,7 @@ static bool prepare(void)
     return prepared;
 }
 
-/* Signals are for the program's threads. */
+/* All signals are blocked: they are for the program's threads. */
 static bool start(void)
 {
     pthread_t thread;

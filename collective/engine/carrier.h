@@ -1,4 +1,4 @@
-/* The thread of the process that carries for all links. Any thread may call these. */
+/* The process's thread that carries for all links. Any thread may call these functions. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_CARRIER_H
 #define STRAIT_COLLECTIVE_ENGINE_CARRIER_H
 
@@ -6,13 +6,13 @@
 
 struct link;
 
-/* False: there is no thread to be had. */
+/* False: no thread can be had. */
 bool carrier_take(struct link *link);
 /* Sets link->finished. */
 void carrier_finish(struct link *link);
-/* Not carried from now on, if `done` says so; NULL: in any case. True: it is not carried. */
+/* Stops carrying the link if `done` returns true or is NULL. True: it is not carried any more. */
 bool carrier_drop(struct link *link, bool (*done)(const struct link *link));
-/* The thread runs in this process, and not in the one that it was forked from. */
+/* False in a process that was forked from the one in which the thread runs. */
 bool carrier_is_ours(void);
 
 #endif

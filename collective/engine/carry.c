@@ -9,7 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* So much of one connection, before others have their turn. */
+/* The most that one connection sends or receives before others get their turn. */
 enum { TURN_BYTES = 4 << 20 };
 
 static uint64_t load(const uint64_t *word)
@@ -40,7 +40,7 @@ static void fail(struct carry *carry, const char *why)
     carry_end(carry);
 }
 
-/* ---- What is to be sent ------------------------------------------------------------------------------------------ */
+/* ---- Sending frames ---------------------------------------------------------------------------------------------- */
 
 static bool has_room(const struct carry_out *out)
 {
@@ -90,7 +90,7 @@ static void add_taken(struct carry *carry)
     }
 }
 
-/* The record with the next number, or a later one when it has been written over. False: there is none yet. */
+/* The record with the next number, or a later one if that was overwritten. False: there is none yet. */
 static bool next_record(struct carry *carry, uint32_t pairs, struct frame *frame)
 {
     uint64_t *next = &carry->out.records[pairs];
@@ -116,7 +116,7 @@ static void add_records(struct carry *carry)
             add(&carry->out, &frame);
 }
 
-/* The full slot that has the lowest number of those that have not been sent; RING_SLOTS: there is none. */
+/* The full slot with the lowest number that has not been sent; RING_SLOTS: there is none. */
 static uint32_t next_slot(const struct carry *carry)
 {
     uint32_t found = RING_SLOTS;
@@ -144,7 +144,7 @@ static void add_slot(struct carry *carry)
     add(&carry->out, &(struct frame){.type = FRAME_SLOT, .small = (uint32_t)carry->out.left, .a = number - 1});
 }
 
-/* Records go before the slots of their messages, and words before values, which take a while. */
+/* Records go before the slots of their messages, and words before values, which take a while to send. */
 static void gather(struct carry *carry)
 {
     struct carry_out *out = &carry->out;
@@ -168,7 +168,7 @@ static void sent(struct carry_out *out, size_t bytes)
         out->size = out->done = 0;
 }
 
-/* What the peer has said last is read before a connection that takes nothing any more is given up. */
+/* A send error does not end the connection: what the peer has said last is read first. */
 static size_t send_some(struct carry *carry)
 {
     struct carry_out *out = &carry->out;
@@ -187,7 +187,7 @@ static size_t send_some(struct carry *carry)
 
 /* ---- Receiving --------------------------------------------------------------------------------------------------- */
 
-/* There is room, as the peer has been told. */
+/* The slot is free, as the peer fills it again only after it was told. */
 static bool begin_slot(struct carry *carry, const struct frame *frame)
 {
     struct carry_in *in = &carry->in;
@@ -231,7 +231,7 @@ static bool hear_record(struct carry *carry, const struct frame *frame)
     return true;
 }
 
-/* False: it is not in order. */
+/* False: the frame is invalid. */
 static bool hear(struct carry *carry, const struct frame *frame)
 {
     switch (frame->type) {
@@ -285,7 +285,7 @@ static size_t receive_some(struct carry *carry)
     return size > 0 ? (size_t)size : 0;
 }
 
-/* ---- Both -------------------------------------------------------------------------------------------------------- */
+/* ---- Both directions --------------------------------------------------------------------------------------------- */
 
 bool carry_pass(struct carry *carry)
 {

@@ -1,14 +1,15 @@
-/* Two rings (rings.h) between ranks on different hosts: each side has both in memory of its own host, and what kernels
- * write into the one is carried to the other by a connection, so that kernels see what they would see in one memory.
+/* The two rings (rings.h) between ranks on different hosts: each side has both in its own host's memory, and a
+ * connection carries what kernels write on one side to the other, so that kernels see what they would see in one shared
+ * memory.
  *
  *   sender's memory                    connection               receiver's memory
  *   slots, full[] --------------------- SLOT -----------------> slots, full[]
  *   taken[] <-------------------------- TAKEN ----------------- taken[]
  *   records ---------------------------- RECORD --------------> records
  *
- * A slot is sent once it is full, and is full again only when the sender's kernel has seen it taken, which it sees when
- * the receiver's has: so there is always room where it comes, and whoever reads a connection never has to wait for a
- * GPU. Nothing here waits. */
+ * A slot is sent once it is full, and is filled again only after the sender's kernel has seen it taken, which is after
+ * the receiver's kernel took it. So there is always room for what arrives, and whoever reads a connection never has to
+ * wait for a GPU. Nothing here waits. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_CARRY_H
 #define STRAIT_COLLECTIVE_ENGINE_CARRY_H
 
@@ -19,7 +20,7 @@
 #include "collective/engine/frame.h"
 #include "collective/engine/rings.h"
 
-enum { CARRY_WORDS = 64 }; /* frames that are written at once */
+enum { CARRY_WORDS = 64 }; /* frames written at once */
 
 /* One ring, as the host reaches it. */
 struct carry_ring {
@@ -28,23 +29,23 @@ struct carry_ring {
 };
 
 struct carry_out {
-    uint64_t sent[RING_SLOTS]; /* number + 1 of what was sent of each slot last */
-    uint64_t told[RING_SLOTS]; /* of what was told to be taken */
-    uint64_t records[2];       /* the next one's number */
+    uint64_t sent[RING_SLOTS]; /* number + 1 of what was last sent of each slot */
+    uint64_t told[RING_SLOTS]; /* number + 1 of what was last reported taken */
+    uint64_t records[2];       /* the next record's number */
     uint8_t words[CARRY_WORDS * FRAME_BYTES];
     uint32_t size, done; /* of the words */
     const uint8_t *values;
-    uint64_t left; /* of the values, which come behind the words */
+    uint64_t left; /* bytes left of the values, which follow the words */
 };
 
 struct carry_in {
-    uint64_t filled[RING_SLOTS]; /* number + 1 of what came into each slot last */
-    uint64_t records[2];         /* the least number that may come */
+    uint64_t filled[RING_SLOTS]; /* number + 1 of what last came into each slot */
+    uint64_t records[2];         /* the least number that may come next */
     uint8_t head[FRAME_BYTES];
     uint32_t got; /* of the head */
     struct frame frame;
-    uint8_t *values; /* where the frame's values come */
-    uint64_t left;   /* of them */
+    uint8_t *values; /* where the frame's values go */
+    uint64_t left;   /* bytes left of them */
 };
 
 struct carry {
@@ -55,9 +56,10 @@ struct carry {
     struct carry_out out;
     struct carry_in in;
     bool blocked;        /* the socket takes no more for now */
-    bool leaving, left;  /* this side, the peer has said that it leaves */
+    bool leaving, left;  /* this side has said that it leaves; the peer has */
     const char *trouble; /* why it has ended, if that is a failure; static */
-    /* Frames of agree.h: to be sent, a queue; what comes goes to `hear`, which says whether it was in order. */
+    /* Frames of agree.h: a queue of those to send; those that come go to `hear`, which returns whether they are
+     * valid. */
     struct frame *queue;
     uint32_t queued, queue_room;
     bool (*hear)(void *hearer, int peer, const struct frame *frame);
@@ -67,10 +69,11 @@ struct carry {
 /* False: no memory. */
 bool carry_say(struct carry *carry, const struct frame *frame);
 
-/* Sends and receives what there is. True: there was something. */
+/* Sends and receives what it can. True: there was something. */
 bool carry_pass(struct carry *carry);
 
-/* What was said by carry_say is on its way; all that this rank's kernels have written has reached the peer's host. */
+/* Whether all that carry_say was given has been sent; whether all that this rank's kernels have written has reached the
+ * peer's host. */
 bool carry_has_said(const struct carry *carry);
 bool carry_has_arrived(const struct carry *carry);
 

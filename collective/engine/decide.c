@@ -5,18 +5,19 @@
 #include "collective/engine/phase.h"
 #include "collective/engine/plan.h"
 
-/* What the codec takes, on the safe side: launches of a step, and raw bytes a second each way. */
+/* What the codec takes, conservatively: launches of a step, and raw bytes per second each way. */
 #define CODEC_SECONDS    80e-6
 #define CODEC_PER_SECOND 1.0e12
-/* Another operation of NCCL's behind one on the same stream. */
+/* One more NCCL operation, behind another one on the same stream. */
 #define NCCL_SECONDS 15e-6
-/* Of what NCCL takes, where messages are shortest (FP32 that was BF16). */
+/* The largest part of NCCL's time that can be saved, where messages are shortest (FP32 that was BF16). */
 #define SAVED_MOST 0.65
-/* That much less time, or it is not worth it; and what does not fit may take that much more. */
+/* Relative to NCCL's time: when coded, a step has to take less than GAIN to be worth it, and with overflow at most
+ * MOST. */
 #define GAIN 0.97
 #define MOST 2.0
 
-/* What of it is not covered by what moves as it is, which takes NCCL some launches more. */
+/* The part of coding that head and tail do not cover; each of them costs NCCL some more launches. */
 static double seconds_coding(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
 {
     const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : member->ranks - 1;
@@ -24,15 +25,16 @@ static double seconds_coding(const struct coll_member *member, const struct coll
     return (step->head > 0 ? NCCL_SECONDS : each) + (step->tail > 0 ? NCCL_SECONDS : each);
 }
 
-/* Of the link as it was measured, the same on all ranks: a phase's own time, and what NCCL takes for as much. */
+/* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was measured; the
+ * same on all ranks. */
 static double seconds_coded(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
 {
     const uint64_t bytes = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
     return member->cost.start + (double)bytes * member->cost.per_byte + seconds_coding(member, step, plan);
 }
 
-/* Not even without a coder at all would it pay: so are nearly all calls where links are fast, and of a small one a
- * plan alone takes a percent of its time. */
+/* It would not pay even if coding were free. That holds for nearly all calls where links are fast, and making a plan
+ * alone takes a percent of a small call's time. */
 static bool is_short(const struct coll_member *member, const struct coll_call *call)
 {
     const double bytes = (double)call->count * (call->type == COLL_FP32 ? 4 : 2);
@@ -53,7 +55,7 @@ static bool add_wire(const struct plan *whole, struct coll_step *step, unsigned 
     return true;
 }
 
-/* Why not; NULL: it is compressed. Says what NCCL is handed. */
+/* Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
 static const char *weigh(const struct coll_member *member, struct coll_step *step)
 {
     double coded = 0, plain = member->cost.start, repair = 0;
@@ -100,8 +102,8 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
     return *reason == NULL;
 }
 
-/* The step counts as one of its kind from now on. False: it goes raw, as a rank has no memory for it. What is given by
- * hand is for those who know how their ranks group. */
+/* Counts the step as one of its kind. False: it goes raw, as a rank has no memory for it. Pieces set by hand are for
+ * users who know how their ranks group calls. */
 static bool issue(struct coll_member *member, struct coll_step *step)
 {
     bool good = true, cut = member->host.settings.pieces.given != 0;
@@ -117,7 +119,7 @@ static bool issue(struct coll_member *member, struct coll_step *step)
     return good;
 }
 
-/* Those of a group are under way together anyway. Parts of an all_reduce are as large in both phases. */
+/* Steps of a group overlap anyway. The parts of an all_reduce have the same size in both phases. */
 static void cut(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
 {
     const unsigned most = member->host.settings.pieces.count, pages = plan->shape.pages;
@@ -130,8 +132,8 @@ static void cut(const struct coll_member *member, const struct plan *plan, struc
         step->pieces = most < pages ? most : pages;
 }
 
-/* What would not pay as tightly packed as can be pays at no level: such a call, as all are where the link is fast, is
- * none of its kind, and takes no lock that other processes have. */
+/* If it would not pay at the tightest packing, it pays at no level: such a call, and all are such where the link is
+ * fast, does not count as one of its kind and takes no lock that other processes hold. */
 bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason)
 {

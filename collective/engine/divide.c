@@ -1,6 +1,6 @@
 #include "collective/engine/divide.h"
 
-/* Seeing need not go both ways, nor from one to the next: a rank that leads follows nobody. */
+/* Seeing need be neither symmetric nor transitive: a leader follows nobody. */
 void divide(struct division *division, const uint64_t *sees, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++) {

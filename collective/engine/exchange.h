@@ -1,63 +1,63 @@
-/* How kernels move what did not fit, through the rings of rings.h: the same text for GPUs (collective/cuda/exchange.cu)
- * and for tests (tests/coll_fake/exchange.c). It takes one step of one thread block at a time and never waits inside of
- * one.
+/* How kernels move messages that overflow, uncompressed, through the rings of rings.h. The same text is compiled for
+ * GPUs (collective/cuda/exchange.cu) and for tests (tests/coll_fake/exchange.c). A call does one step of one thread
+ * block and never waits inside it.
  *
- * A block is at one end of a ring, with others of its team's slots: it offers slots to a peer or takes some from it,
- * one in each step. So both directions go at once. Two kernels are made of that, each of which leaves out what the
- * other one has done. When everything fitted they read a few words and are over.
- * - Behind NCCL, always: it knows from the heads of messages what did not fit, and moves what is left of it.
- * - Beside NCCL, for what a program has grouped: it learns the same from records, and moves all of it.
+ * A block serves one end of a ring, together with the other blocks of that end, each with its team's slots: in each
+ * step it offers a slot to a peer or takes one from it, so both directions proceed at once. Two kernels are built from
+ * this, and each leaves out what the other has done. If everything fitted, they read a few words and end.
+ * - EXCHANGE_BEHIND is always launched behind NCCL: it knows from the heads of messages which of them overflow, and
+ *   moves what is left of them.
+ * - EXCHANGE_BESIDE runs beside NCCL for calls that the program has grouped: it learns the same from records, and moves
+ *   all of it.
  *
- * Why nobody waits for ever, as long as the same program would not with NCCL alone:
- * - Operations of a communicator come one after another on each rank (order.h), in NCCL's order.
- * - A slot is taken once it is filled, and filled once what was in it is taken. Numbers of a ring only go up, and both
- *   sides go by them: the lowest one that has not been taken always can be offered or taken, if on both sides there is
- *   a kernel that has its message.
- * - There is. NCCL's part of an operation that is in no group ends when it would without us, as it waits for nothing
- *   of ours; then comes the kernel behind it. NCCL may be through with a group only when other ranks have gone on, who
- *   first need what did not fit of some of it: that is what the kernel beside it moves meanwhile.
- * - That one waits for records of the peers' messages no longer than NCCL waits for the messages: a record is written
- *   before NCCL moves. Only of a group with more than RING_RECORDS messages from one peer some may be missed; these
- *   come behind NCCL.
- * - Nothing has to be launched but by who launches NCCL's part. A call that waits for the GPU with the driver's lock
- *   held (cudaFree, a module that is loaded) keeps others of its process from launching; but what it waits for ends by
- *   what other ranks have on their GPUs, or will have, as is so with NCCL's kernels alone. One case is left: such a
- *   call from another thread, between the launches of NCCL's part of a group and of the kernel beside it, waits for
- *   NCCL, who may wait for that kernel. Patience ends it.
- * - Blocks wait for no other block of their kernel.
- */
+ * Why nobody waits forever unless the same program would with NCCL alone:
+ * - Operations of a communicator run one after another on each rank (order.h), in NCCL's order.
+ * - A slot is taken once it is filled, and refilled once its previous content is taken. Numbers of a ring only
+ *   increase, and both sides go by them: the lowest number not taken yet can always be offered or taken, provided that
+ *   both sides have a kernel that holds its message.
+ * - They have. For an operation outside of groups, NCCL's part ends when it would without us, as it waits for nothing
+ *   of ours; the kernel behind it follows. NCCL may finish a group only after other ranks have gone on, and these may
+ *   first need some of the group's overflow: the kernel beside NCCL moves it meanwhile.
+ * - That kernel waits for the records of the peers' messages no longer than NCCL waits for the messages, because a
+ *   record is written before NCCL moves. Records are missed only when a group has more than RING_RECORDS messages from
+ *   one peer; these messages are moved behind NCCL.
+ * - Nothing has to be launched except by the thread that launches NCCL's part. A call that waits for the GPU while it
+ *   holds the driver's lock (cudaFree, loading a module) keeps other threads of its process from launching; but what it
+ *   waits for ends through work that other ranks have on their GPUs, or will have, as with NCCL's kernels alone. One
+ *   case is left: if another thread makes such a call between the launch of NCCL's part of a group and that of the
+ *   kernel beside it, the call waits for NCCL, which may wait for that kernel. Patience ends it.
+ * - Blocks wait for no other block of their kernel. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_EXCHANGE_H
 #define STRAIT_COLLECTIVE_ENGINE_EXCHANGE_H
 
 #include "collective/engine/gpu.h"
 
-/* The includer says what functions are declared with, and has these. All threads of a block call together:
+/* The includer defines how functions are declared, and provides these. All threads of a block call together:
  *
- *   uint64_t exchange_told(x)             the leader's x; what any of them did before is seen by all
- *   uint64_t exchange_least(x)            of all of them
- *   bool exchange_leads()                 this is the leader
- *   uint32_t exchange_lane(), _lanes()    which of them, of how many
+ *   uint64_t exchange_told(x)             the leader's x; whatever any thread did before is visible to all
+ *   uint64_t exchange_least(x)            the minimum over all threads
+ *   bool exchange_leads()                 this thread is the leader
+ *   uint32_t exchange_lane(), _lanes()    this thread's number, and how many there are
  *   exchange_put(slot, values, bytes)     slots are aligned, values to their size; bytes are even
  *   exchange_take(values, slot, bytes)
  *
- * Any of them alone, and in general the leader:
+ * Any single thread, usually the leader, calls:
  *
- *   uint64_t exchange_load(word)          what another GPU did before it stored this is seen from now on
- *   exchange_store(word, x)               what the block did before exchange_told is seen by who sees this
+ *   uint64_t exchange_load(word)          what another GPU did before it stored this is visible from now on
+ *   exchange_store(word, x)               what the block did before exchange_told is visible to whoever sees this
  *   bool exchange_lock(busy)              by one of the kernels on the same GPU; false: it is held
- *   exchange_unlock(busy)
- */
+ *   exchange_unlock(busy) */
 #ifndef EXCHANGE_FN
 #error "EXCHANGE_FN is not defined"
 #endif
 
 enum exchange_state { EXCHANGE_DONE, EXCHANGE_MOVED, EXCHANGE_WAITS };
 
-/* Where one direction of a ring stands. */
+/* The state of one direction of a ring. */
 struct exchange_side {
-    const struct exchange_job *job; /* NULL: none is left, or none was looked for */
+    const struct exchange_job *job; /* NULL: none is left, or none was looked for yet */
     uint64_t first, end;            /* the message's slots */
-    uint64_t next;                  /* of this team */
+    uint64_t next;                  /* next slot of this team */
     bool over;
 };
 
@@ -75,7 +75,7 @@ EXCHANGE_FN uint8_t *exchange_slot(const struct ring_set *rings, uint32_t ring, 
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
-/* Instead of a first slot. */
+/* Returned in place of a first slot: the peer's record is not written yet. */
 #define EXCHANGE_UNKNOWN (UINT64_MAX - 1)
 
 EXCHANGE_FN bool exchange_has_bit(const uint64_t *row, uint32_t bit)
@@ -94,7 +94,7 @@ EXCHANGE_FN uint64_t exchange_recorded(const struct gpu_exchange *call, const st
     return number == job->number + 1 && exchange_load(&record->number) == number ? first : RING_NONE;
 }
 
-/* First slot of the job's message to or from the peer; RING_NONE: it has none, or it fits. */
+/* First slot of the job's message to or from the peer; RING_NONE: there is no message, or it fits. */
 EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struct exchange_job *job, uint32_t peer,
                                     bool sends)
 {
@@ -109,7 +109,7 @@ EXCHANGE_FN uint64_t exchange_first(const struct gpu_exchange *call, const struc
     return (sends ? exchange_has_bit(head->row, i) : job->found[i] == MESSAGE_OVERFLOWS) ? head->first : RING_NONE;
 }
 
-/* Lowest message from side->end on: its first slot and its job, or what exchange_first has instead. */
+/* The lowest message from side->end on: its first slot and its job, or a special value as exchange_first returns it. */
 EXCHANGE_FN uint64_t exchange_lowest(const struct gpu_exchange *call, const struct exchange_block *block,
                                      const struct exchange_side *side, bool sends)
 {
@@ -123,8 +123,8 @@ EXCHANGE_FN uint64_t exchange_lowest(const struct gpu_exchange *call, const stru
     return exchange_least(least);
 }
 
-/* The next one by its slots' numbers. One that is known has been given them before any that was looked for later and
- * not found: so it is looked twice. */
+/* Selects the next message in the order of slot numbers. A known message got its slots before any message that was
+ * looked up later and not found, so a second look finds any lower one. */
 EXCHANGE_FN bool exchange_next(const struct gpu_exchange *call, const struct exchange_block *block,
                                struct exchange_side *side, bool sends)
 {
@@ -142,7 +142,7 @@ EXCHANGE_FN bool exchange_next(const struct gpu_exchange *call, const struct exc
     return true;
 }
 
-/* There is a slot to be moved. */
+/* Whether there is a slot to move. */
 EXCHANGE_FN bool exchange_find(const struct gpu_exchange *call, const struct exchange_block *block,
                                struct exchange_side *side, bool sends)
 {
@@ -167,7 +167,7 @@ EXCHANGE_FN uint64_t exchange_bytes(const struct gpu_exchange *call, const struc
 
 enum { EXCHANGE_LATER, EXCHANGE_MAY, EXCHANGE_LEAVE_OUT };
 
-/* By the leader. With EXCHANGE_MAY it has the lock. */
+/* Called by the leader. On EXCHANGE_MAY it holds the lock. */
 EXCHANGE_FN uint64_t exchange_may(const struct gpu_exchange *call, struct ring_flags *flags, struct ring_end *end,
                                   uint64_t number, bool sends)
 {
@@ -247,8 +247,8 @@ EXCHANGE_FN enum exchange_state exchange_step(const struct gpu_exchange *call, s
     return out == EXCHANGE_MOVED || in == EXCHANGE_MOVED ? EXCHANGE_MOVED : EXCHANGE_WAITS;
 }
 
-/* How long it may wait for what it waits for now. A peer need not come to its end of a pair, or to a group, as it may
- * have other things to do first, and NCCL waits for it too. */
+/* How long the block may wait for what it waits for now. Pairs and groups get more time: the peer may have other things
+ * to do before it gets to its side, and NCCL waits for it too. */
 EXCHANGE_FN uint64_t exchange_patience(const struct gpu_exchange *call, const struct exchange_block *block)
 {
     const struct exchange_side *side = !block->in.over ? &block->in : &block->out;
@@ -256,7 +256,7 @@ EXCHANGE_FN uint64_t exchange_patience(const struct gpu_exchange *call, const st
     return pair || call->kind == EXCHANGE_BESIDE ? call->pair_patience_ns : call->patience_ns;
 }
 
-/* And then it leaves the rest to the kernel behind NCCL, or the member fails. */
+/* Whether the communicator fails once patience has ended; otherwise the rest is left to the kernel behind NCCL. */
 EXCHANGE_FN bool exchange_fails(const struct gpu_exchange *call)
 {
     return call->kind == EXCHANGE_BEHIND;

@@ -1,5 +1,5 @@
-/* What ranks on different hosts say to each other on a connection: frames of a head of 32 bytes, little-endian, and for
- * one kind of them a slot's values. Foreign bytes: what is not in order ends the connection. */
+/* The protocol between ranks on different hosts: frames of a 32-byte head, little-endian, followed by a slot's values
+ * for one type of frame. The bytes are untrusted: an invalid frame ends the connection. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_FRAME_H
 #define STRAIT_COLLECTIVE_ENGINE_FRAME_H
 
@@ -11,13 +11,13 @@
 enum { FRAME_BYTES = 32 };
 
 enum frame_type {
-    FRAME_SLOT = 1, /* number of a slot; `small` bytes of values follow */
-    FRAME_TAKEN,    /* number + 1 of what was taken out of its slot */
-    FRAME_RECORD,   /* number, first slot; small: of pairs */
-    FRAME_ASK,      /* small: a kind, of which a step is wanted (agree.h) */
-    FRAME_PROMISE,  /* small: a kind; no operation from this one on is begun before the step comes */
-    FRAME_STEP,     /* small: a kind; from, until, level */
-    FRAME_LEAVE,    /* that this connection ends is no failure from now on */
+    FRAME_SLOT = 1, /* a: number of the slot; `small` bytes of values follow */
+    FRAME_TAKEN,    /* a: number + 1 of what was taken out of its slot */
+    FRAME_RECORD,   /* a: number, b: first slot; small: 1 for pairs */
+    FRAME_ASK,      /* small: a kind that a step is wanted for (agree.h) */
+    FRAME_PROMISE,  /* small: a kind; a: no operation from this one on begins before the step comes */
+    FRAME_STEP,     /* small: a kind; a, b, c: from, until, level */
+    FRAME_LEAVE,    /* the end of this connection is no failure from now on */
     FRAME_TYPES
 };
 

@@ -23,7 +23,7 @@ static void put(uint8_t *greeting, uint64_t magic, int from, int to, const struc
     memcpy(greeting + 16, card->secret, GREET_SECRET);
 }
 
-/* In a time that does not tell how much of it is right. */
+/* In constant time, so as not to reveal how much of it is right. */
 static bool is_it(const uint8_t *greeting, uint64_t magic, int from, int to, const struct greet_card *card)
 {
     uint8_t right[GREETING];
@@ -34,7 +34,7 @@ static bool is_it(const uint8_t *greeting, uint64_t magic, int from, int to, con
     return differs == 0;
 }
 
-/* A new connection's buffer has room for it. */
+/* Does not block: a new connection's buffer has room. */
 static bool say(int socket, uint64_t magic, int from, int to, const struct greet_card *card)
 {
     uint8_t greeting[GREETING];
@@ -49,7 +49,7 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* ---- Who connects ------------------------------------------------------------------------------------------------ */
+/* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
 int greet_connect(const struct greet_card *card, int from, int to)
 {
@@ -77,7 +77,7 @@ bool greet_await(int connected, const struct greet_card *own, int from, int to)
     return got == GREETING && is_it(answer, ANSWERS, from, to, own);
 }
 
-/* ---- Who is connected to ----------------------------------------------------------------------------------------- */
+/* ---- Accepting --------------------------------------------------------------------------------------------------- */
 
 int greet_listen(struct greet_card *card)
 {
@@ -102,7 +102,7 @@ struct reception {
     unsigned count;
 };
 
-/* The longest there makes room. */
+/* If there is no room, the guest that has been there longest goes. */
 static void let_in(struct reception *here)
 {
     const int socket = accept4(here->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -128,7 +128,7 @@ static bool welcome(struct reception *here, const struct guest *guest)
     return true;
 }
 
-/* False: it is no guest any more. */
+/* False: the guest has been let in or sent away. */
 static bool listen_to(struct reception *here, struct guest *guest)
 {
     const ssize_t size = recv(guest->socket, guest->said + guest->got, GREETING - guest->got, MSG_DONTWAIT);

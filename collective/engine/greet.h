@@ -1,6 +1,7 @@
-/* How ranks on different hosts find that a connection leads to each other. Each has drawn a secret and told it to all
- * of the communicator by NCCL: who connects sends that of the one it wants, and gets back its own. A stranger who
- * connects knows neither, and is dropped. Secrets are sent as they are: who can read the network can pretend. */
+/* How ranks on different hosts verify that a connection leads to each other. Each rank has drawn a secret and told it
+ * to all ranks of the communicator through NCCL. The rank that connects sends the secret of the rank it wants, and gets
+ * back its own. A stranger who connects knows neither and is dropped. Secrets are sent in the clear: anyone who can
+ * read the network can impersonate a rank. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_GREET_H
 #define STRAIT_COLLECTIVE_ENGINE_GREET_H
 
@@ -20,13 +21,13 @@ struct greet_card {
 /* A listening socket; -1: there is none. */
 int greet_listen(struct greet_card *card);
 
-/* As rank `from`, whose card is `own`, to rank `to`: connects and says so. -1: it is not reached. */
+/* Connects rank `from` to rank `to`, whose card is `card`, and greets it. -1: it is not reached. */
 int greet_connect(const struct greet_card *card, int from, int to);
-/* Its answer, before anything else comes. False: it is not the one, or there is none in time. */
+/* Waits for the answer to that, which comes before anything else. False: it is the wrong one, or none came in time. */
 bool greet_await(int connected, const struct greet_card *own, int from, int to);
 
-/* Rank `to` takes those in who are awaited (a bit for each rank) and answers them; sockets by rank. False: not all came
- * in time. */
+/* Rank `to` accepts the awaited ranks (a bit for each) and answers them; sockets are by rank. False: not all came in
+ * time. */
 bool greet_accept(int listener, const struct greet_card *cards, int to, uint64_t awaited, int *sockets);
 
 #endif

@@ -1,5 +1,5 @@
-/* The sum of a message's head, the same on GPUs and here: any one bit that turns over changes it. Rows decide whether
- * ranks wait for each other, so one of them that is wrong must not be believed. */
+/* The checksum of a message's head, the same on GPUs and here: any single flipped bit changes it. Rows decide whether
+ * ranks wait for each other, so a damaged one must not be believed. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_HEAD_H
 #define STRAIT_COLLECTIVE_ENGINE_HEAD_H
 
@@ -11,7 +11,7 @@
 #define HEAD_FUNCTION static inline
 #endif
 
-/* Every step is one to one in what is mixed so far and in the word: what differs stays different. */
+/* Every step is a bijection of the state and of the word, so different inputs stay different. */
 HEAD_FUNCTION uint64_t head_sum(const struct message_head *head)
 {
     const uint64_t *words = (const uint64_t *)(const void *)head;

@@ -1,7 +1,7 @@
-/* Ranks tell each other what they are before anything is compressed: one difference, and all of them stay raw. Whether
- * all are able is agreed on before, in memory of the host (collective/meeting.h), or else by a split, which needs
- * nothing of a GPU, so that a rank that is not able, even for want of memory, can say so: it is left out, and the
- * others see that they are fewer. What comes then all of them can do. */
+/* Before anything is compressed, ranks tell each other their versions and settings: if any differs, all of them stay
+ * raw. Whether all are able is agreed on before that, in host memory (collective/meeting.h), or else by a split. A
+ * split needs nothing of a GPU, so even a rank without memory can say that it is not able: it is left out, and the
+ * others see that they are fewer. All ranks can do everything that comes afterwards. */
 #include "collective/engine/join.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #define JOIN_VERSION 8u
 #define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
 
-/* What a rank tells the others, and has to be the same on all. */
+/* What a rank tells the others; must be the same on all. */
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
@@ -30,11 +30,11 @@ struct joining {
     struct coll_joining *what;
     struct coll_member *member; /* NULL: no memory even for that */
     struct hello *told;         /* in the GPU's memory: of all ranks, then of this one */
-    coll_comm voted;            /* of those that are able */
+    coll_comm voted;            /* a communicator of those that are able */
     bool able;
 };
 
-/* Until all ranks have said that they are able. */
+/* Kept until all ranks have said that they are able. */
 struct coll_candidate {
     struct joining joining;
 };
@@ -55,7 +55,7 @@ static bool make_own(struct coll_member *member)
            staging_get(&member->stagings, gpu, member->stream) != NULL;
 }
 
-/* For whichever of the two is told. */
+/* Room for a hello or for an offer, whichever is larger. */
 static size_t told_bytes(void)
 {
     return sizeof(struct hello) > peer_offer_bytes() ? sizeof(struct hello) : peer_offer_bytes();
@@ -159,7 +159,7 @@ static bool agree(struct joining *joining)
     return same;
 }
 
-/* On all that are able; the GPU of each is current meanwhile. */
+/* Calls `what` for all that are able, each with its GPU current. */
 static void each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
 {
     for (unsigned i = 0; i < count; i++) {
@@ -175,7 +175,7 @@ static void each(struct joining *joinings, unsigned count, bool (*what)(struct j
     }
 }
 
-/* Those that are able get a communicator, which is of no other use. */
+/* Those that are able get a communicator, which serves no other purpose. */
 static void split(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     nccl->GroupStart();
@@ -258,14 +258,14 @@ static bool begin_watch(struct joining *joining)
     return watch_begin(joining->member);
 }
 
-/* An abort from another thread may have come between. */
+/* Another thread may have aborted meanwhile. */
 static bool lose(struct joining *joining)
 {
     snprintf(joining->what->why, sizeof(joining->what->why), "NCCL has not moved what ranks tell each other");
     return false;
 }
 
-/* What all tell each other, and what each makes of it. */
+/* `say` is what all tell each other, `hear` what each makes of it. */
 static void together(struct joining *joinings, unsigned count, const struct coll_table *nccl,
                      bool (*say)(struct joining *), bool (*hear)(struct joining *))
 {
@@ -385,7 +385,7 @@ void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *h
     }
 }
 
-/* They are one array from now on. */
+/* From here on they are in one array. */
 static struct joining *gather_candidates(struct coll_joining *joinings, unsigned count)
 {
     struct joining *all = calloc(count, sizeof(*all));

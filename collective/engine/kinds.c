@@ -7,7 +7,7 @@
 
 enum { COLLECTIVES = MEMBER_OPERATIONS * MEMBER_TYPES };
 
-/* How long a step may be awaited, which takes no longer than to ask and to answer: no GPU has to do with it. */
+/* Limit for awaiting a step. Normally it takes no longer than a question and its answer, as no GPU is involved. */
 enum { LOOK_NS = 20000, LOOKS_MAX = 500000 };
 
 size_t kinds_size(int ranks)
@@ -28,7 +28,7 @@ bool kinds_begin(struct kinds *kinds)
     return good;
 }
 
-/* Keys of a pair are each side's own. */
+/* Keys of pairs are local to each side, numbers are not. */
 static uint32_t number_of(const struct coll_member *member, unsigned key)
 {
     if (key < COLLECTIVES)
@@ -63,9 +63,9 @@ bool kinds_asked(const struct coll_member *member, uint32_t number, int rank)
     return rank == (int)((number - COLLECTIVES) / MEMBER_TYPES) % member->ranks;
 }
 
-/* ---- What did not fit -------------------------------------------------------------------------------------------- */
+/* ---- Overflows --------------------------------------------------------------------------------------------------- */
 
-/* A step that others take over begins when all of them have promised. */
+/* A step that other copies take over begins when all of them have promised. */
 static void want(struct kinds *kinds, struct kind *kind, uint64_t overflow)
 {
     kind->overflow = overflow;
@@ -73,7 +73,7 @@ static void want(struct kinds *kinds, struct kind *kind, uint64_t overflow)
     __atomic_fetch_add(&kinds->wanted, 1, __ATOMIC_RELEASE);
 }
 
-/* Whoever hears of it first considers it, for all. */
+/* The rank that hears of an overflow first considers it, for all. */
 static void consider(struct coll_member *member, const struct report *report)
 {
     if (report->key >= member_keys(member))
@@ -95,7 +95,7 @@ static void consider(struct coll_member *member, const struct report *report)
         levels_step(&kind->level, report->index, kind->level.issued);
 }
 
-/* Those that were written over while they were not read are missed: there will be more. */
+/* Reports that were overwritten before they were read are lost: there will be more. */
 static void listen(struct coll_member *member)
 {
     const struct mail *mail = member->mail;
@@ -106,7 +106,7 @@ static void listen(struct coll_member *member)
         consider(member, &mail->reports[member->heard % REPORTS_MAX]);
 }
 
-/* It is held for less time than it takes to sleep and be woken, and ranks come at the same time. */
+/* Spins first: the lock is held for less time than sleeping and waking takes, and ranks come at the same time. */
 static int lock_soon(struct kinds *kinds)
 {
     enum { TURNS = 1000 };
@@ -120,8 +120,7 @@ static int lock_soon(struct kinds *kinds)
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* A process that ended with the lock held has left what it protects whole enough: numbers, of which any are in order.
- */
+/* A process that ended with the lock held leaves consistent data: numbers, any of which are valid. */
 void kinds_lock(struct kinds *kinds)
 {
     if (lock_soon(kinds) == EOWNERDEAD)
@@ -133,7 +132,7 @@ void kinds_unlock(struct kinds *kinds)
     pthread_mutex_unlock(&kinds->lock);
 }
 
-/* Threads that answer each other decide, whatever those who call do meanwhile. */
+/* The step depends only on threads that answer each other, not on what callers do meanwhile. */
 static void await_step(struct coll_member *member, const struct kind *kind, uint64_t index)
 {
     struct kinds *kinds = member->share.kinds;

@@ -7,7 +7,7 @@ static const struct coll_phase *phase_of(const struct coll_step *step)
     return &step->of[step->phase];
 }
 
-/* A phase's plan follows from the step alone, so it is made anew by each part of it. */
+/* A phase's plan follows from the step alone, so each part of the phase computes it anew. */
 bool launch_plan(struct plan *plan, const struct coll_step *step)
 {
     return plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) &&
@@ -54,7 +54,7 @@ static struct message_list received_list(const struct plan *plan, uint8_t *memor
                                  .main_room = plan->shape.main_room};
 }
 
-/* What NCCL moves meanwhile needs some of the multiprocessors, and at once. */
+/* If NCCL moves data meanwhile, it needs some of the multiprocessors, and at once. */
 static struct strait_run run_of(const struct coll_step *step, const struct plan *plan, uint8_t *memory, uint32_t beside)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
@@ -76,7 +76,7 @@ static bool encode(const struct coll_step *step, const struct plan *plan, uint8_
     return good;
 }
 
-/* Also of a step that sends nothing: its job is taken down. */
+/* Also for a step that sends nothing: its job has to be stored. */
 static bool seal(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
 {
     struct gpu_seal what = {.results = (void *)(memory + plan->results_at),
@@ -143,7 +143,7 @@ coll_result launch_move(const struct coll_step *step, coll_stream stream)
     return result;
 }
 
-/* ---- What did not fit -------------------------------------------------------------------------------------------- */
+/* ---- Overflow ---------------------------------------------------------------------------------------------------- */
 
 bool launch_check(const struct coll_step *step)
 {
@@ -196,7 +196,7 @@ bool launch_own(const struct coll_step *step)
     return from == to || step->member->gpu->copy(to, from, plan.raw, step->call.stream);
 }
 
-/* What all ranks have alike is added up alike on all of them, whatever the order. */
+/* All ranks of an all_reduce add up the same values, so all use the order of rank 0's block. */
 struct coll_reduce launch_sum_of(const struct coll_step *step, const struct coll_call *call)
 {
     return (struct coll_reduce){.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16

@@ -1,4 +1,4 @@
-/* How a communicator ends: at once when it is aborted, else when all that was asked for is over. */
+/* How a communicator ends: at once if it was aborted, else when all its operations are over. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -42,8 +42,8 @@ static bool is_over(const struct coll_member *member)
     return member->gpu->event_over(member->last) && peer_over(member);
 }
 
-/* What was asked for may still run. After an abort it ends soon, but for what stands behind something else on its
- * stream, for which nobody may be made to wait. */
+/* Operations may still run. After an abort they end soon, except for work queued behind something else on its stream,
+ * which nobody may be made to wait for. */
 static bool drain(struct coll_member *member)
 {
     enum { LOOK_NS = 100 * 1000, LOOKS_MAX = 10000 };
@@ -60,7 +60,7 @@ static bool drain(struct coll_member *member)
     return over;
 }
 
-/* Its memory is still in use, and to free any would wait for that. */
+/* The member's memory is still in use, and freeing any would wait for that. */
 static void keep(struct coll_member *member)
 {
     static struct coll_member *kept;

@@ -1,13 +1,13 @@
 #include "collective/engine/levels.h"
 
-/* One overflow alone may be chance; two of them, the second not long after the first, are what the data is like. So is
- * one of a try: the data is what it was before. */
+/* A single overflow may be chance; two, the second soon after the first, are the nature of the data. So is one overflow
+ * of a try: the data is what it was before. */
 enum { NEAR = 64, REST_SHORTEST = 1024, REST_LONGEST = 16384 };
 
-/* A prime number, so that tries come to all of the layers that a program goes through again and again. */
+/* A prime, so that tries reach all layers that a program cycles through. */
 enum { TRY_EVERY = 61, TRIES_UNTIL = 16 * TRY_EVERY };
 
-/* Above 952 of 1024, less than 7 % less, coding costs more than is gained. */
+/* Above 952 of 1024, coding saves less than 7 % and costs more than that gains. */
 enum { STEP = 8, SHARE_MAX = 952 };
 
 unsigned levels_share(coll_type type, unsigned level)
@@ -40,9 +40,9 @@ unsigned levels_at(const struct level *level, uint64_t index)
 
 bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting)
 {
-    if (index < level->now.from) /* on its way when the step was agreed */
+    if (index < level->now.from) /* it was under way when the step was agreed on */
         return false;
-    const bool same = level->seen && index == level->last; /* another piece of it, or a graph that runs again */
+    const bool same = level->seen && index == level->last; /* another piece of it, or a repeated graph */
     const bool again = is_try(&level->now, index) || (level->seen && !same && index - level->last <= NEAR);
     level->seen = true;
     level->last = index;
@@ -51,7 +51,7 @@ bool levels_overflowed(struct level *level, uint64_t index, unsigned fitting)
     return again;
 }
 
-/* Each try that fails doubles the rest before the next one. */
+/* Each failed try doubles the rest before the next one. */
 static uint64_t rest_after(const struct level *level, uint64_t overflowed)
 {
     if (level->rest == 0 || overflowed >= level->now.until + TRIES_UNTIL)

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What the file has in it. */
+/* The content of the file. */
 struct sign {
     uint64_t nonce, left;
 };
@@ -20,9 +20,9 @@ static uint64_t draw(void)
     return getrandom(&drawn, sizeof(drawn), 0) == sizeof(drawn) ? drawn : 0;
 }
 
-/* ---- One's own --------------------------------------------------------------------------------------------------- */
+/* ---- The own process --------------------------------------------------------------------------------------------- */
 
-/* What is forked is another process. */
+/* A forked child is another process. */
 static uint64_t self(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -38,7 +38,7 @@ static uint64_t self(void)
     return now;
 }
 
-/* A lock of the process, not of the description: that is what children do not inherit. */
+/* The lock belongs to the process, not to the open file description: children do not inherit it. */
 static bool lock_whole(int file)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -77,15 +77,15 @@ void life_end(struct life *life)
     life->file = -1;
 }
 
-/* ---- Others ------------------------------------------------------------------------------------------------------ */
+/* ---- Other processes --------------------------------------------------------------------------------------------- */
 
 bool life_is_own(const struct life_card *card)
 {
     return card->self != 0 && card->self == self();
 }
 
-/* Files in memory have a device of their own, and numbers on it that are not used again: what has this one is opened
- * without doing anything to what it is. */
+/* Memory files have a device of their own, whose inode numbers are not reused, so a file with this one can be opened
+ * without side effects. */
 static bool is_it(const char *path, const struct life *own, const struct life_card *card)
 {
     struct stat mine, its;

@@ -13,7 +13,7 @@
 #include "collective/engine/link_parts.h"
 #include "collective/engine/member.h"
 
-/* How long leaving may wait for what is on its way; and after an abort, for a word. */
+/* How long leaving may wait for data under way, and after an abort for the last frame. */
 enum { LEAVE_LOOK_NS = 1000000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 };
 
 static bool is_apart(const struct coll_member *member, int rank)
@@ -75,7 +75,7 @@ bool link_await(struct coll_member *member, const struct greet_card *own)
     return true;
 }
 
-/* Frames are sent when they are there, and a host that is gone without a word is noticed within half a minute. */
+/* Frames are sent immediately, and a host that disappears silently is noticed within half a minute. */
 static void tune(int socket)
 {
     const int on = 1, idle = 10, every = 5, times = 4, unheard = 30000;
@@ -168,7 +168,7 @@ bool link_turn(struct link *link)
         link->lost = true;
         member_fail(link->member, COLL_INTERNAL_ERROR, "no memory for what ranks tell each other");
     }
-    if (link->lost) /* also what has been asked for since */
+    if (link->lost) /* also stops what was launched since */
         member_give_up(link->member);
     return moved;
 }

@@ -1,6 +1,6 @@
-/* What the link between ranks costs, by all-gathers of two sizes when a communicator is set up. Every rank measures,
- * and the fastest link counts for all: compressing where it does not pay is worse than not compressing where it would.
- */
+/* Measures the cost of the link between ranks, by all-gathers of two sizes when a communicator is made. Every rank
+ * measures, and the fastest link counts for all: compressing where it does not pay is worse than not compressing where
+ * it would. */
 #include <stdlib.h>
 
 #include "collective/engine/member.h"
@@ -93,7 +93,7 @@ static bool read_repair(struct coll_member *member)
     return read_time(member, 2);
 }
 
-/* By now nothing else can differ between ranks: they take what the fastest one saw. */
+/* Nothing else can differ between ranks by now: all take what the fastest one measured. */
 static bool tell(struct coll_member *member)
 {
     const struct link_probe *probe = &member->probe;
@@ -156,7 +156,7 @@ static bool turn(struct coll_member *const members[], unsigned count, bool (*wha
     return good;
 }
 
-/* All of them begin when NCCL has moved something between them. */
+/* NCCL moves something first, so that all ranks begin together. */
 static bool turn_repair(struct coll_member *const members[], unsigned count, unsigned number)
 {
     bool good = grouped(members, count, gather_small);

@@ -1,5 +1,5 @@
-/* What it costs to move what does not fit: messages that say so, without any that was encoded. It also has the memory
- * and the kernels used once before a program needs them. */
+/* Measures what it costs to move overflow: the heads say that messages overflow, but nothing was encoded. This also
+ * uses the memory and the kernels once before a program needs them. */
 #include <string.h>
 
 #include "collective/engine/head.h"
@@ -7,10 +7,10 @@
 
 #define PATIENCE_NS UINT64_C(10000000000)
 
-/* In the probe's memory: values | what the kernel is told | values of all ranks. */
+/* In the probe's memory: values | this struct, for the kernel | values of all ranks. */
 struct told {
     struct exchange_job job;
-    struct message_head head; /* of all messages alike: all ranks have used as many slots */
+    struct message_head head; /* the same for all messages: all ranks have used as many slots */
     uint32_t found;
 };
 

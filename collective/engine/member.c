@@ -7,7 +7,7 @@ static unsigned type_row(coll_type type)
     return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
 }
 
-/* Sums need other room than what they are made of. */
+/* Sums need different room than the values that they are made of. */
 static unsigned operation_row(enum coll_operation operation, unsigned phase)
 {
     return operation == COLL_ALL_GATHER       ? 0

@@ -1,4 +1,4 @@
-/* A communicator that is compressed, as one rank of it sees it. */
+/* A communicator that is compressed, as seen by one of its ranks. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_MEMBER_H
 #define STRAIT_COLLECTIVE_ENGINE_MEMBER_H
 
@@ -12,17 +12,17 @@
 
 enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };
 
-/* What was found of the link between ranks, the same on all of them: a message of S bytes to each other rank takes
- * `start` + S x `per_byte` seconds; one that does not fit S x `repair` more. */
+/* What was measured of the link between ranks, the same on all of them: sending S bytes to each other rank takes
+ * `start` + S x `per_byte` seconds; a message that overflows takes S x `repair` more. */
 struct link_cost {
     double start, per_byte, repair;
 };
 
-/* With what it is found; made before ranks tell each other whether they are able. */
+/* What link_cost is measured with; made before ranks tell each other whether they are able. */
 struct link_probe {
-    uint8_t *memory; /* a message, and one of each rank */
+    uint8_t *memory; /* one message to send, and one from each rank */
     gpu_event begin, end;
-    double seconds[3]; /* of a small message, a large one, and one that does not fit */
+    double seconds[3]; /* of a small message, a large one, and one that overflows */
 };
 
 struct coll_member {
@@ -37,51 +37,52 @@ struct coll_member {
     struct link_probe probe;
 
     struct staging_list stagings;
-    struct peer_wire *peer; /* NULL: there is none; why */
+    struct peer_wire *peer; /* NULL: there is none, for the reason in no_peer */
     char no_peer[112];
-    struct watch *watch; /* of the others' processes (watch.h) */
+    struct watch *watch; /* watches the processes of other ranks (watch.h) */
 
     struct share share;
     struct mail *mail;
     struct ring_ends *ends;
     struct tally *tallies; /* by key */
 
-    gpu_event last; /* of all that was asked for (order.h) */
+    gpu_event last; /* end of all operations so far (order.h) */
 
-    uint64_t *issued; /* operations, by key. Under the lock of share.kinds, as is `heard` */
-    uint64_t heard;   /* reports of the mail that were read */
+    uint64_t *issued; /* operations issued, by key; under the lock of share.kinds, as is `heard` */
+    uint64_t heard;   /* reports in the mail that were read */
 
     pthread_mutex_t lock; /* of `failed` */
     int failed;           /* a coll_result */
     bool aborted;
-    coll_stream stream;       /* of the beginning */
-    struct coll_member *next; /* of those that could not be freed */
+    coll_stream stream;       /* used while joining */
+    struct coll_member *next; /* in the list of those that could not be freed */
 };
 
-/* Of a phase of a call; of sends and receives by peer. */
+/* The key of a phase of a call; for sends and receives, by peer. */
 unsigned member_key(const struct coll_member *member, const struct coll_call *call, unsigned phase);
 unsigned member_keys(const struct coll_member *member);
 coll_type member_key_type(unsigned key);
 
-/* The first failure is kept, and said on stderr. */
+/* Keeps the first failure, and prints it on stderr. */
 void member_fail(struct coll_member *member, coll_result result, const char *why);
 
-/* What of ours waits on its GPU waits no longer: within a moment, and for good. Any thread, at any time until the
- * member leaves; nothing is called but memory is written. */
+/* Makes all our kernels on this member's GPU stop waiting, within a moment and for good. Any thread, at any time until
+ * the member leaves; it only writes memory and calls nothing. */
 void member_give_up(struct coll_member *member);
 
-/* What kernels found to be wrong is a failure. */
+/* Turns an error that kernels found into a failure. */
 void member_look(struct coll_member *member);
 
-/* measure.c: makes the probe, on the member's GPU; sets `cost`, which is collective; ends the probe, made or not. */
+/* measure.c: measure_prepare makes the probe, on the member's GPU; measure_links, which is collective, sets `cost`;
+ * measure_end, declared below, ends the probe, whether it was made or not. */
 bool measure_prepare(struct coll_member *member);
 bool measure_links(struct coll_member *const members[], unsigned count);
-/* Bytes of its large messages. */
+/* Bytes of the probe's large messages. */
 size_t measure_large(const struct coll_member *member);
 
-/* measure_rings.c, on the member's GPU: moves a message of so many bytes from each rank to each other one as what does
- * not fit is moved, between the probe's events; for the n-th time, from 0 on. When that was done so many times, slots
- * are counted on from there; false: it went wrong. */
+/* measure_rings.c, on the member's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
+ * each other one as overflow is moved, between the probe's events; `turn` counts from 0. After `turns` of these,
+ * measure_repair_end makes slots count on from there; false: it went wrong. */
 size_t measure_repaired(const struct coll_member *member);
 bool measure_repair(struct coll_member *member, unsigned turn);
 bool measure_repair_end(struct coll_member *member, unsigned turns);

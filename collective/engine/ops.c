@@ -18,7 +18,7 @@ static void prepare(const struct coll_engine_host *host, struct coll_joining *jo
     members_prepare(gpus, host, joinings, count);
 }
 
-/* The thread may be waiting for other ranks, for what has failed since. */
+/* The calling thread may be waiting for other ranks, or for work that has failed since. */
 static coll_result error_of(struct coll_member *member)
 {
     member_look(member);
@@ -28,16 +28,16 @@ static coll_result error_of(struct coll_member *member)
     return failed;
 }
 
-/* Its end is no failure of the others'. */
+/* That this rank ends is no failure for the others. */
 static void finish(struct coll_member *member)
 {
     link_finish(member);
     watch_leave(member);
 }
 
-/* ---- By wire ----------------------------------------------------------------------------------------------------- */
+/* ---- Steps by wire ----------------------------------------------------------------------------------------------- */
 
-/* Steps of NCCL's wire first, else in their order. How many of them there are. */
+/* Puts the steps that go by NCCL first, otherwise keeping their order. Returns how many they are. */
 static unsigned sort_by_wire(struct coll_step *steps, unsigned count)
 {
     unsigned by_nccl = 0;

@@ -2,7 +2,7 @@
 
 #include "collective/engine/member.h"
 
-/* A graph waits, when it runs, for what was marked last outside of it, and what comes after it waits for the graph. */
+/* When a graph runs, it waits for what was last marked outside of it, and later work waits for the graph. */
 static bool follow_in_graph(struct coll_member *member, const struct coll_staging *staging, coll_stream stream)
 {
     if (!staging->used)
@@ -14,7 +14,7 @@ bool order_follow(struct coll_member *member, const struct coll_staging *staging
 {
     if (staging->capture != 0)
         return follow_in_graph(member, staging, stream);
-    return member->gpu->event_follow(stream, member->last); /* a stream's name alone does not say which one it is */
+    return member->gpu->event_follow(stream, member->last); /* a handle alone does not identify a stream */
 }
 
 bool order_mark(struct coll_member *member, struct coll_staging *staging, coll_stream stream)

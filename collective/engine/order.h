@@ -1,4 +1,4 @@
-/* Operations of a communicator come one after another, whatever streams and graphs they are in, as NCCL's parts of them
+/* Operations of a communicator run one after another, whatever streams and graphs they are in, as NCCL's parts of them
  * do: they use the same rings, and those of one staging memory the same memory. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_ORDER_H
 #define STRAIT_COLLECTIVE_ENGINE_ORDER_H
@@ -10,9 +10,10 @@
 struct coll_member;
 struct coll_staging;
 
-/* What comes next on the stream comes after what was marked last. */
+/* What is queued next on the stream runs after what was marked last. */
 bool order_follow(struct coll_member *member, const struct coll_staging *staging, coll_stream stream);
-/* What has come on it is marked, for others of its group; all of an operation, for all. */
+/* order_mark marks what is queued on the stream so far, for other steps of its group; order_end marks a whole
+ * operation, for all later ones. */
 bool order_mark(struct coll_member *member, struct coll_staging *staging, coll_stream stream);
 bool order_end(struct coll_member *member, struct coll_staging *staging, coll_stream stream);
 

@@ -1,4 +1,4 @@
-/* What goes by the wire `peer`. */
+/* Decides which operations go by the wire `peer`. */
 #include "collective/engine/peer_entry.h"
 #include "collective/engine/peer_flows.h"
 
@@ -7,8 +7,8 @@ static bool is_sum(const struct coll_call *call)
     return call->reduction == COLL_SUM || call->reduction == COLL_AVG;
 }
 
-/* How many messages a rank encodes; the values of the shortest one in `count`. False: the operation does not go this
- * way. */
+/* How many messages a rank encodes; `count` becomes the number of values of the shortest. False: the operation does not
+ * go this way. */
 static bool messages_of(const struct coll_member *member, const struct coll_call *call, uint64_t *count,
                         unsigned *messages)
 {
@@ -23,7 +23,7 @@ static bool messages_of(const struct coll_member *member, const struct coll_call
         return true;
     case COLL_REDUCE_SCATTER:
         return is_sum(call);
-    case COLL_ALL_REDUCE: /* blocks of others, then the sum of its own */
+    case COLL_ALL_REDUCE: /* blocks of others, then the sum of the own one */
         *count = last.at < call->count ? last.count : 0;
         *messages = (unsigned)member->ranks;
         return is_sum(call) && (member->ranks == 2 || !member->host.settings.ring); /* phase.h has its blocks */
@@ -37,8 +37,8 @@ static bool messages_of(const struct coll_member *member, const struct coll_call
     }
 }
 
-/* As measured of all_gather. NCCL's is the slowest of its operations: others have to gain more, by what was seen of
- * them on two GPUs (bench/RESULTS.md, "Collectives"). */
+/* As measured for all_gather. That is NCCL's slowest operation, so others have to gain more, by what was seen of them
+ * on two GPUs (bench/RESULTS.md, "Collectives"). */
 static bool pays(const struct coll_member *member, const struct coll_call *call, const struct peer_cut *cut)
 {
     const struct link_cost *own = &member->peer->own, *plain = &member->peer->plain;

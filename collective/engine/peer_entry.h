@@ -12,7 +12,7 @@ struct peer_offer {
     char why[96];
 };
 
-/* What is tried: by NCCL and by this wire a small message and a large one, this one in several ways. */
+/* What is measured: a small message and a large one, by NCCL and by this wire, the latter in several ways. */
 enum peer_trial { PEER_PLAIN_SMALL, PEER_PLAIN, PEER_OWN_SMALL, PEER_OWN, PEER_TRIALS = PEER_OWN + 7 };
 
 /* What each took, in seconds; 0: it was not tried. */
@@ -22,7 +22,7 @@ struct peer_times {
 
 struct peer_entry {
     struct coll_member *member;
-    struct peer_wire *wire; /* the member's when all have it: a thread of it looks there */
+    struct peer_wire *wire; /* becomes the member's when all ranks have it, since a thread of the member looks there */
     struct peer_offer own;
     struct peer_offer *told; /* in the GPU's memory: of all ranks, then of this one */
     uint8_t *probe;          /* large messages of all ranks; NULL: nothing is measured */
@@ -32,12 +32,12 @@ struct peer_entry {
 
 typedef bool peer_part(struct peer_entry *entry);
 
-/* On the GPU of each; in a group of NCCL. False: one of them failed. */
+/* Calls `what` for each entry, on its GPU; peer_grouped in a group of NCCL. False: one of them failed. */
 bool peer_each(struct peer_entry *entries, unsigned count, peer_part *what);
 bool peer_grouped(struct peer_entry *entries, unsigned count, peer_part *what);
 
-/* peer_measure.c: whether NCCL is measured, to be compared; whether anything is. What that needs, before ranks tell
- * whether they are able; all of it. */
+/* peer_measure.c: whether NCCL is measured for comparison, and whether anything is measured; what measuring needs,
+ * before ranks tell whether they are able; and measuring itself. */
 bool peer_compared(const struct coll_member *member);
 bool peer_measured(const struct coll_member *member, const struct peer_wire *wire);
 bool peer_measure_prepare(struct peer_entry *entry);

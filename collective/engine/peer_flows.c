@@ -25,7 +25,7 @@ static void add(struct peer_segment *segment, bool out, int rank, uint64_t count
     (void)peer_cut_of(&flow->cut, segment->step->call.type, count, &segment->step->member->peer->tuning);
 }
 
-/* Others in the order in which they come behind this rank, so that not all go to one at once. */
+/* The others in order, beginning behind this rank, so that not all send to the same one at once. */
 static int other(const struct coll_member *member, int number)
 {
     return (member->rank + 1 + number) % member->ranks;
@@ -99,7 +99,7 @@ static bool is_pair(const struct coll_step *step)
     return step->call.operation == COLL_SEND || step->call.operation == COLL_RECV;
 }
 
-/* At the end of those that there are; its flows begin where the others' end. */
+/* Appends a segment, whose flows begin where the previous one's end. */
 static struct peer_segment *begin(struct peer_segments *all, const struct coll_step *step, unsigned outs)
 {
     struct peer_segment *segment = &all->segment[all->count], *before = all->count > 0 ? segment - 1 : NULL;
@@ -175,7 +175,7 @@ void peer_segments_free(struct peer_segments *segments)
 struct peer_round peer_round_next(struct peer_flow *flows, unsigned count)
 {
     struct peer_round round = {0};
-    uint32_t ranks = 0; /* bits: those that have one */
+    uint32_t ranks = 0; /* bits: ranks that have a flow */
     for (unsigned i = 0; i < count; i++) {
         struct peer_flow *flow = &flows[i];
         const uint32_t rank = flow->rank == PEER_TO_ALL ? 1 : 1u << flow->rank;

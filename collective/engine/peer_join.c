@@ -1,5 +1,5 @@
-/* The wire `peer` is made when a communicator is: every rank says where its arena is, and tries to reach those of
- * others. One that cannot, and none of them uses it. */
+/* Makes the wire `peer` when a communicator is made: every rank tells where its arena is, and tries to reach those of
+ * the others. If one rank cannot, none uses the wire. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static bool refuse(struct peer_entry *entry, const char *why)
     return false;
 }
 
-/* The most that a call of the codec can be about: a piece with a tail of each other rank. */
+/* Scratch for the largest call of the codec: a piece with a tail from each other rank. */
 static bool scratch_sizes(struct peer_wire *wire, const struct coll_member *member)
 {
     static uint64_t somewhere;
@@ -143,7 +143,7 @@ static bool hear(struct peer_entry *entry, struct peer_offer *all)
            member->gpu->stream_wait(member->stream);
 }
 
-/* False: one of them is not able; why. */
+/* False: one of the ranks is not able; sets why. */
 static bool are_able(struct peer_entry *entry, const struct peer_offer *all)
 {
     struct coll_member *member = entry->member;
@@ -187,7 +187,7 @@ static bool reach(struct peer_entry *entry, const struct peer_offer *all)
            refuse(entry, "the GPU failed");
 }
 
-/* First whether all can try, then whether all have succeeded. */
+/* Agrees first on whether all can try, then on whether all have succeeded. */
 static bool try_to_reach(struct peer_entry *entry)
 {
     struct peer_offer *all = calloc((size_t)entry->member->ranks, sizeof(*all));
@@ -198,10 +198,10 @@ static bool try_to_reach(struct peer_entry *entry)
     return good;
 }
 
-/* ---- The end of it ----------------------------------------------------------------------------------------------- */
+/* ---- Ending ------------------------------------------------------------------------------------------------------ */
 
-/* What was pushed here is no concern any more, but what others have still to read here is none of theirs either: they
- * read their own arenas. Only what they write can still come: that they have freed slots. */
+/* Nothing that was pushed here matters any more, and the other ranks do not need this memory either, as they read their
+ * own arenas. All that others may still write here is that they have freed slots. */
 static bool is_quiet(const struct coll_member *member, const struct peer_wire *wire)
 {
     const struct gpu_ops *gpu = member->gpu;
@@ -282,7 +282,7 @@ bool peer_grouped(struct peer_entry *entries, unsigned count, peer_part *what)
     return nccl->GroupEnd() == COLL_SUCCESS && good;
 }
 
-/* Those that have the wire now, in front of the others: how many are to be measured. */
+/* Puts the members that are to be measured first; returns how many they are. */
 static unsigned sort_measured(struct peer_entry *entries, unsigned count)
 {
     unsigned measured = 0;
@@ -322,7 +322,7 @@ void peer_join(struct coll_member *const members[], void *const told[], unsigned
     free(entries);
 }
 
-/* ---- Of one that has it ------------------------------------------------------------------------------------------ */
+/* ---- Members that have the wire ---------------------------------------------------------------------------------- */
 
 void peer_end(struct coll_member *member)
 {

@@ -1,6 +1,6 @@
-/* Streams of operations: one set for all that is called straight, made when a communicator is joined as that of
- * collective/engine/staging.h is, one for each graph that is being captured; when a capture has ended, its set serves
- * the next one. */
+/* Streams of operations: one set for all calls outside of graphs, made when the communicator joins, as its staging
+ * memory is (collective/engine/staging.h), and one for each graph being captured. When a capture has ended, its set
+ * serves the next one. */
 #include <stdlib.h>
 
 #include "collective/engine/peer.h"
@@ -38,7 +38,8 @@ static bool is_decoding(int stream)
     return stream >= PEER_DECODING && stream < PEER_DECODING + PEER_DECODERS_MAX;
 }
 
-/* What codes takes all of a GPU. Others wait for what says that a piece is there, which takes nothing. */
+/* Coding occupies a whole GPU, so its streams have lower priority: other ranks wait for the kernels that say that a
+ * piece is there, which need next to nothing. */
 static coll_stream make_stream(const struct gpu_ops *gpu, int which)
 {
     return (is_encoding(which) || is_decoding(which) ? gpu->peer->stream_make_below : gpu->stream_make)();
@@ -76,7 +77,7 @@ static bool is_needed(const struct peer_tuning *tuning, int stream)
     return stream != PEER_CROSSING_TOO || tuning->cross == 2;
 }
 
-/* Streams share the queues of the hardware, so there are none that nothing is put on. */
+/* Streams share hardware queues, so streams that would stay unused are not made. */
 static bool make_streams(struct peer_lane *lane, const struct coll_member *member)
 {
     bool good = true;

@@ -33,7 +33,7 @@ uint8_t *peer_outgoing(const struct peer_wire *wire, int ranks, uint32_t place, 
     return wire->outgoing + ((uint64_t)(ranks - 1) * (round % PEER_OUTGOING) + place) * wire->slot;
 }
 
-/* What a tail needs, then what a piece does. BF16 has as many blocks as there are. */
+/* First what a tail needs, then what a piece needs. BF16 has the most blocks of all types. */
 static uint64_t tail_aside(void)
 {
     return lines(peer_chunk_of(STRAIT_ELEMENT_BF16, 1, PEER_PAGE).metadata_bytes);

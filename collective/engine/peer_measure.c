@@ -1,9 +1,9 @@
-/* What this wire and NCCL take to gather values that can be compressed, when a communicator is made: the same numbers
- * on all ranks, NCCL's from the rank where it was fastest, this wire's from the one where it was slowest.
+/* Measures, when a communicator is made, how long this wire and NCCL take to gather compressible values. All ranks use
+ * the same numbers: NCCL's from the rank where it was fastest, this wire's from the one where it was slowest.
  *
- * How many pieces best stay as they are follows from how fast the codec is beside how fast bytes cross, and how much of
- * both the launches between them leave; and whether encoders fill the link themselves, from which link it is: so it is
- * tried, and all ranks take what was fastest. */
+ * How many pieces to leave uncompressed depends on the speed of the codec relative to the link's, and on what launches
+ * in between leave of both; whether encoders fill the link by themselves depends on the link. So several ways are
+ * tried, and all ranks take the fastest. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 
 enum { TILE = PEER_PAGE, TURNS = 3, AT_ONCE = 2 };
 
-/* The first one is the one for small messages. */
+/* The first way is also used for small messages. */
 static const struct way {
     uint32_t direct, bare, cross;
 } ways[PEER_TRIALS - PEER_OWN] = {{0, 4, 1}, {0, 4, 2}, {0, 2, 1}, {0, 2, 2}, {0, 0, 2}, {0, 1, 2}, {1, 0, 1}};
@@ -28,7 +28,7 @@ bool peer_measured(const struct coll_member *member, const struct peer_wire *wir
     return wire->tuning.open != 0 || peer_compared(member);
 }
 
-/* A large message is cut into ten pieces, or so, and a small one into none. */
+/* A large message is cut into about ten pieces, a small one is not cut. */
 static size_t size_of(const struct peer_wire *wire, bool large)
 {
     const size_t small = wire->tuning.piece / 16;
@@ -52,7 +52,7 @@ static bool is_tried(const struct coll_member *member, const struct peer_wire *w
     return trial == PEER_OWN || peer_compared(member);
 }
 
-/* BF16 with the exponents of a bell curve: of numbers spread evenly, each added to three others. */
+/* BF16 values whose exponents are distributed as in a bell curve: each is a sum of four uniform random numbers. */
 static void fill_tile(uint16_t *tile)
 {
     uint64_t state = 1;
@@ -111,7 +111,7 @@ static bool end(struct peer_entry *entry)
     return entry->member->gpu->event_record(entry->end, entry->member->stream);
 }
 
-/* The shortest time so far. */
+/* Keeps the shortest time so far. */
 static bool read_time(const struct peer_entry *entry, double *seconds)
 {
     const struct gpu_ops *gpu = entry->member->gpu;
@@ -173,7 +173,7 @@ static bool gather_plain(struct peer_entry *entries, unsigned count, int trial)
     return nccl->GroupEnd() == COLL_SUCCESS && good;
 }
 
-/* One behind the other: the second is asked for while the first runs, as when a program is ahead of its GPU. */
+/* Two, one behind the other: the second is launched while the first runs, as when a program is ahead of its GPU. */
 static bool try_once(struct peer_entry *entries, unsigned count, int trial)
 {
     bool good = peer_each(entries, count, begin);
@@ -202,7 +202,7 @@ static struct link_cost cost_of(const struct peer_wire *wire, double small, doub
     return (struct link_cost){.start = start > 0 ? start : 0, .per_byte = per_byte};
 }
 
-/* Of what all ranks found. */
+/* Combines what all ranks measured. */
 static struct peer_times of_all(const struct peer_times *all, int ranks)
 {
     struct peer_times times = all[0];
@@ -241,7 +241,7 @@ static bool settle(struct peer_entry *entry)
     return good;
 }
 
-/* All that is tried, in turn: what disturbs them for a while is for all the same. */
+/* Takes all trials in turn, so that a passing disturbance affects all of them alike. */
 bool peer_measure(struct peer_entry *entries, unsigned count)
 {
     bool good = true;

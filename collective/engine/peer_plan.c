@@ -13,7 +13,7 @@
 #define MIB     (1u << 20)
 #define LEAST   (8 * MIB) /* of a piece */
 
-enum { PIECES = 8 }; /* of a message, or so */
+enum { PIECES = 8 }; /* of a message, approximately */
 
 static uint64_t lines(uint64_t bytes)
 {
@@ -102,7 +102,7 @@ bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks)
 
 /* ---- Pieces ------------------------------------------------------------------------------------------------------ */
 
-/* Only sizes matter to a bound, but an address has to be given. */
+/* A bound depends on sizes only, but the call requires an address. */
 static uint64_t bound_of(uint32_t page, uint32_t count)
 {
     static uint64_t somewhere;
@@ -112,7 +112,7 @@ static uint64_t bound_of(uint32_t page, uint32_t count)
     return strait_encode_bound(&pages);
 }
 
-/* Pages of a piece: some pieces to a message, but none so small that a launch is all it costs. */
+/* Most pages of a piece: messages get several pieces, but none so small that launching is most of its cost. */
 static uint64_t most_of(uint64_t pages, const struct peer_tuning *tuning)
 {
     const uint64_t most = tuning->piece / PEER_PAGE, share = pages / PIECES, least = LEAST / PEER_PAGE;
@@ -197,7 +197,7 @@ struct peer_piece peer_piece_of(const struct peer_cut *cut, uint32_t number)
     return piece;
 }
 
-/* Its header tells, but for what the encoder finds out. */
+/* The chunk's header tells, except for what only the encoder finds out. */
 struct peer_chunk peer_chunk_of(enum strait_element element, uint32_t pages, uint32_t page_bytes)
 {
     uint8_t header[STRAIT_CHUNK_HEADER_BYTES] = {'S', 'T', 'R', 'C', CHUNK_VERSION, (uint8_t)element};

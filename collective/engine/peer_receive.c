@@ -9,7 +9,7 @@ static uint8_t *slot_of(const struct peer_operation *operation, const struct pee
     return peer_slot(member->peer, member->rank, round->flow[i]->rank, round->number[i]);
 }
 
-/* Where the values of a piece are in the end. What is to be added up may stay where it has come. */
+/* Where the values of a piece end up. Values to be added up may stay where they arrived. */
 static uint8_t *values_of(const struct peer_operation *operation, const struct peer_round *round, uint32_t i)
 {
     const struct peer_wire *wire = operation->member->peer;
@@ -51,14 +51,15 @@ static struct strait_result *results_of(const struct peer_operation *operation, 
     return peer_results(member->peer, member->ranks, decoder_of(operation, operation->taken), i);
 }
 
-/* Of what comes in so many rounds. */
+/* For the pieces that arrive `ahead` rounds from now. */
 static uint8_t *aside_of(const struct peer_operation *operation, uint32_t ahead, uint32_t i, bool tail)
 {
     const struct coll_member *member = operation->member;
     return peer_aside(member->peer, member->ranks, decoder_of(operation, operation->taken + ahead), i, tail);
 }
 
-/* The last piece has nothing beside it; likewise what comes to who sends nothing. */
+/* The last piece has no work beside it, and neither has any piece at a rank that sends nothing: the decoder gets
+ * all. */
 static uint32_t decoder_sms(const struct peer_operation *operation, const struct peer_round *round)
 {
     const struct peer_tuning *tuning = &operation->member->peer->tuning;
@@ -119,7 +120,7 @@ static bool add_up(const struct peer_operation *operation, const struct peer_rou
     const struct peer_segment *segment = &operation->segments.segment[operation->current];
     const struct coll_member *member = operation->member;
     const struct coll_call *call = &segment->step->call;
-    const struct peer_piece *piece = &round->piece[0]; /* of all the same */
+    const struct peer_piece *piece = &round->piece[0]; /* the same for all */
     if (!segment->sums)
         return true;
     struct coll_reduce sum = {.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
@@ -139,7 +140,7 @@ static bool add_up(const struct peer_operation *operation, const struct peer_rou
 
 /* ---- Turns ------------------------------------------------------------------------------------------------------- */
 
-/* Metadata of what will have come. */
+/* Prepares copying the metadata of pieces that will have arrived. */
 static void set_aside(const struct peer_operation *operation, const struct peer_round *round, uint32_t ahead,
                       struct peer_turn *turn)
 {
@@ -158,7 +159,7 @@ static void set_aside(const struct peer_operation *operation, const struct peer_
     }
 }
 
-/* Frees what is in `done`, waits for what is in `next`, which comes in `ahead` rounds. */
+/* Frees the slots of `done`, and waits for `next`, which arrives `ahead` rounds from now. */
 static bool turn(const struct peer_operation *operation, const struct peer_round *done, const struct peer_round *next,
                  uint32_t ahead, coll_stream stream)
 {
@@ -183,7 +184,7 @@ static bool turn(const struct peer_operation *operation, const struct peer_round
 
 static const struct peer_round none;
 
-/* What it is waited for with is what its decoder had before. */
+/* The metadata goes where the decoder had that of its previous piece, so this waits until that one is freed. */
 static bool await(const struct peer_operation *operation, const struct peer_round *round, uint32_t ahead)
 {
     const struct gpu_ops *gpu = operation->member->gpu;

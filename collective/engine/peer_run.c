@@ -1,4 +1,4 @@
-/* Operations on the wire `peer`, queued whole. */
+/* Operations on the wire `peer`, each queued as a whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static bool begin_segment(struct peer_operation *run)
     return send_round(run) && send_round(run) && peer_await(run, &run->in);
 }
 
-/* What has come is decoded; the next one is waited for when this rank has queued what others will wait for then. */
+/* Decodes what has come. Waiting for the next round is queued only after what other ranks will wait for then. */
 static bool receive_round(struct peer_operation *run)
 {
     struct peer_segment *segment = &run->segments.segment[run->current];
@@ -48,9 +48,9 @@ static bool one_round(struct peer_operation *run)
     return true;
 }
 
-/* ---- Begin and end ----------------------------------------------------------------------------------------------- */
+/* ---- Beginning and ending ---------------------------------------------------------------------------------------- */
 
-/* What a rank has for itself. */
+/* Copies what the rank has for itself. */
 static bool copy_own(const struct coll_step *step)
 {
     const struct coll_call *call = &step->call;
@@ -63,7 +63,7 @@ static bool copy_own(const struct coll_step *step)
     return from == to || step->member->gpu->copy(to, from, bytes, call->stream);
 }
 
-/* Operations come one after another, those in graphs when these are launched. */
+/* Operations run one after another, those in graphs whenever these are launched. */
 static bool follow_last(const struct peer_operation *run)
 {
     const struct gpu_ops *gpu = run->member->gpu;
@@ -80,7 +80,7 @@ static bool mark_last(const struct peer_operation *run)
     return run->lane->capture != 0 ? gpu->event_record_outside(last, stream) : gpu->event_record(last, stream);
 }
 
-/* After what is before on the streams of the steps, and after the operation before. */
+/* Runs after earlier work on the steps' streams, and after the previous operation. */
 static bool fork_streams(struct peer_operation *run)
 {
     const struct gpu_ops *gpu = run->member->gpu;
@@ -123,7 +123,7 @@ static bool begin_run(struct peer_operation *run)
     return (!sums || peer_sums_prepare(run->member)) && fork_streams(run);
 }
 
-/* On the GPU of the run's member. */
+/* Calls `what` on the GPU of the run's member. */
 static bool on_gpu(struct peer_operation *run, bool (*what)(struct peer_operation *))
 {
     const struct gpu_ops *gpu = run->member->gpu;
@@ -137,7 +137,7 @@ static bool on_gpu(struct peer_operation *run, bool (*what)(struct peer_operatio
 
 /* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
-/* Steps of one member lie together. */
+/* Steps of one member are adjacent. */
 static unsigned split(struct coll_step *steps, unsigned count, struct peer_operation *runs)
 {
     unsigned members = 0;
@@ -155,7 +155,7 @@ static unsigned split(struct coll_step *steps, unsigned count, struct peer_opera
     return members;
 }
 
-/* What is queued goes on: the streams of the program wait for it, if they still can. */
+/* What is queued goes on: the program's streams wait for it, if they still can. */
 static bool give_up(struct peer_operation *run)
 {
     const struct gpu_ops *gpu = run->member->gpu;
@@ -169,15 +169,15 @@ static bool give_up(struct peer_operation *run)
 static coll_result failed(struct peer_operation *runs, unsigned members, struct coll_member *member)
 {
     for (unsigned i = 0; i < members; i++) {
-        peer_abort(runs[i].member); /* the others learn of it from what is queued already */
+        peer_abort(runs[i].member); /* the other ranks learn of it from what is queued already */
         (void)on_gpu(&runs[i], give_up);
     }
     member_fail(member, COLL_UNHANDLED_CUDA_ERROR, "an operation of the wire peer could not be launched");
     return COLL_UNHANDLED_CUDA_ERROR;
 }
 
-/* Round by round for all of them: a thread that has several ranks must not wait with one for what it has not queued for
- * another. */
+/* Advances all members round by round: a thread that has several ranks must not wait in one of them for work that it
+ * has not queued in another. */
 static coll_result run_all(struct peer_operation *runs, unsigned members)
 {
     bool more = true;

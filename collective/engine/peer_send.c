@@ -11,7 +11,7 @@ static struct strait_region region_of(uint8_t *values, uint32_t page, uint32_t c
         .base = values, .page_stride = page, .row_stride = page, .page_count = count, .rows = 1, .row_bytes = page};
 }
 
-/* Main part and tail of a piece whose values are there. */
+/* Main part and tail of a piece whose values are at `values`. */
 uint32_t peer_regions(const struct peer_piece *piece, uint8_t *values, struct strait_region region[2])
 {
     region[0] = region_of(values, PEER_PAGE, piece->pages);
@@ -86,7 +86,7 @@ static uint8_t *outgoing(const struct peer_operation *operation, uint32_t place)
     return peer_outgoing(operation->member->peer, operation->member->ranks, place, operation->sent);
 }
 
-/* Whether the encoder stores a piece where it is to go. */
+/* Whether the encoder stores a piece directly in the receiver's slot. */
 static bool crosses_at_once(const struct peer_operation *operation, const struct peer_round *round, uint32_t i)
 {
     return is_direct(operation) && !round->piece[i].bare &&
@@ -104,7 +104,7 @@ static uint8_t *place_of(const struct peer_operation *operation, const struct pe
     return peer_slot(member->peer, receivers[0], member->rank, round->number[i]);
 }
 
-/* Who receives nothing has multiprocessors to spare. */
+/* A rank that receives nothing has multiprocessors to spare. */
 static uint32_t encoder_sms(const struct peer_operation *operation)
 {
     const struct peer_tuning *tuning = &operation->member->peer->tuning;
@@ -113,7 +113,8 @@ static uint32_t encoder_sms(const struct peer_operation *operation)
     return (operation->receives ? 1 : 2) * tuning->encoder_sms / tuning->encoders;
 }
 
-/* Of a round all pieces go over links at once, or none does: they are one piece for all, or pieces for one each. */
+/* Either all pieces of a round are encoded over links or none: they are one piece for all ranks, or one piece for
+ * each. */
 static struct strait_run encoder_run(const struct peer_operation *operation, const struct peer_round *round)
 {
     const struct peer_wire *wire = operation->member->peer;
@@ -129,7 +130,7 @@ static struct strait_run encoder_run(const struct peer_operation *operation, con
                                .sm_budget = encoder_sms(operation)};
 }
 
-/* Pieces of one type are encoded at once. */
+/* Encodes all pieces of one type at once. */
 static bool encode_type(const struct peer_operation *operation, const struct peer_round *round,
                         enum strait_element element)
 {
@@ -155,7 +156,7 @@ static bool encode_type(const struct peer_operation *operation, const struct pee
     return count == 0 || strait_encode_batch(operation->member->codec, &params, item, count, &how) == STRAIT_OK;
 }
 
-/* When what was encoded there before has crossed. */
+/* Waits until what was encoded in the same place before has crossed. */
 static bool encode(const struct peer_operation *operation, const struct peer_round *round)
 {
     const struct gpu_ops *gpu = operation->member->gpu;
@@ -167,7 +168,7 @@ static bool encode(const struct peer_operation *operation, const struct peer_rou
            encode_type(operation, round, STRAIT_ELEMENT_FP32);
 }
 
-/* What is encoded where it is to go has its slot before. */
+/* A piece that is encoded directly into the receiver's slot needs that slot first. */
 static bool claim_and_encode(const struct peer_operation *operation, const struct peer_round *round)
 {
     const struct gpu_ops *gpu = operation->member->gpu;
@@ -203,7 +204,7 @@ static struct peer_post pushes_of(const struct peer_operation *operation, const 
     return post;
 }
 
-/* On two streams a piece begins to cross before the one before it has ended. */
+/* On two streams, a piece begins to cross before the previous one has ended. */
 static coll_stream crossing(const struct peer_operation *operation, const struct peer_round *round)
 {
     bool later = false;
@@ -215,7 +216,7 @@ static coll_stream crossing(const struct peer_operation *operation, const struct
     return operation->lane->stream[other ? PEER_CROSSING_TOO : PEER_CROSSING];
 }
 
-/* What a copy engine does of it. */
+/* The part of a push that a copy engine does. */
 static bool push(const struct gpu_peer_ops *peer, const struct peer_push *to, const struct peer_flow *flow,
                  const struct peer_piece *piece, coll_stream stream)
 {

@@ -8,7 +8,7 @@
 /*  the step's stream   encode 0 | encode 1 | decode 0, encode 2 | decode 1, encode 3 | ...
  *  beside it                    | move 0   | move 1             | move 2             | ... */
 
-/* Two are enough: when a piece has been moved, the one before it is being decoded. */
+/* Two events suffice: when a piece has been moved, the one before it is being decoded. */
 static gpu_event arrival_of(const struct coll_step *piece)
 {
     return piece->piece % 2 == 0 ? piece->staging->join : piece->staging->turn;
@@ -56,7 +56,7 @@ static coll_result pass_all(const struct coll_step *pieces, unsigned count)
     return result;
 }
 
-/* What did not fit of any of them comes when all of them have been looked at; then there can be sums. */
+/* Overflow of any piece comes when all pieces have been checked; sums can be made after that. */
 static bool finish_all(const struct coll_step *pieces, unsigned count)
 {
     const struct coll_step *last = &pieces[count - 1];

@@ -1,7 +1,7 @@
 #include "collective/engine/plain.h"
 
-/* Other ranks come to move what did not fit as soon as the operation is over for them too, so who waits longer has lost
- * them. For the other side of a pair, which may have other things to do first, as long as frameworks wait. */
+/* Other ranks come to move overflow as soon as the operation is over for them too, so waiting longer means that they
+ * are lost. The other side of a pair may have other things to do first: it gets as long as frameworks wait. */
 #define PATIENCE_NS      UINT64_C(10000000000)
 #define PAIR_PATIENCE_NS UINT64_C(600000000000)
 
@@ -24,7 +24,7 @@ struct exchange_job plain_job(const struct coll_step *step, const struct plan *p
     return job;
 }
 
-/* Of all steps of the staging memory. */
+/* For all steps of the staging memory. */
 static bool exchange(const struct coll_step *step, enum exchange_kind kind, coll_stream stream)
 {
     const struct coll_member *member = step->member;

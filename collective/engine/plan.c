@@ -9,7 +9,7 @@ size_t plan_aligned(size_t size)
     return (size + 255) / 256 * 256;
 }
 
-/* ---- What it is -------------------------------------------------------------------------------------------------- */
+/* ---- The plan ---------------------------------------------------------------------------------------------------- */
 
 static void fill(struct plan *plan, const struct coll_member *member, enum coll_operation operation)
 {
@@ -97,7 +97,7 @@ static unsigned parts_of(const struct plan *plan)
     return plan->shape.tail_at != 0 ? 2 : 1;
 }
 
-/* ---- Where it is ------------------------------------------------------------------------------------------------- */
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
 
 uint8_t *plan_source(const struct plan *plan, uint32_t i)
 {
@@ -176,7 +176,7 @@ void plan_list_free(struct codec_list *list)
 static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_member *member, bool encoding)
 {
     struct codec_list list;
-    /* Sizes alone matter, but addresses have to be there. */
+    /* Only sizes matter, but the calls require addresses. */
     static uint64_t somewhere;
     struct plan sized = *plan;
     sized.call.send = sized.call.receive = &somewhere;
@@ -190,7 +190,7 @@ static bool codec_scratch(size_t *most, const struct plan *plan, const struct co
     return size > 0 || list.count == 0;
 }
 
-/* Gathered in the order of ranks, or to be added up; else they come where they belong. */
+/* Values gathered by rank or to be added up go through staging memory; all others arrive where they belong. */
 static size_t place_bare(struct plan *plan, size_t at)
 {
     const bool kept = plan->reduces || plan->whole.operation == COLL_ALL_GATHER;

@@ -5,66 +5,66 @@
 #include "collective/engine/member.h"
 #include "collective/engine/shape.h"
 
-/* Values before and behind what is coded that are left as they are (bare.h), of each message; count 0: none. `at`:
- * where those of all ranks come in the staging memory, one every `stride` bytes, if they are not for the program at
- * once. */
+/* Values at the beginning and end of each message that are left uncompressed (bare.h); count 0: none. `at`: unless they
+ * go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes. */
 enum plan_end { PLAN_HEAD, PLAN_TAIL };
 struct plan_bare {
     uint64_t from, count, bytes, stride;
     size_t at;
 };
 
-/*
+/* By operation:
+ *
  *                 sent, each to             received into
  *   all_gather    all of it      everybody  receive, by rank
  *   all_to_all    by rank        its rank   receive, by rank
- *   reduce_scatter  by rank      its rank   scratch, by rank; receive is the sum of it and of what is its own
- *   all_reduce    all of it      the other  scratch; the same. Of two ranks: more have two phases (phase.h)
- *   send, recv    all of it      the peer   receive
- */
+ *   reduce_scatter  by rank      its rank   scratch, by rank; receive becomes the sum of scratch and the rank's own
+ *   all_reduce    all of it      the other  scratch; likewise. For two ranks: more have two phases (phase.h)
+ *   send, recv    all of it      the peer   receive */
 struct plan {
     struct coll_call whole; /* the phase's */
-    struct coll_call call;  /* what of it is coded */
-    struct coll_call rest;  /* moved as it is, besides; count 0: nothing */
+    struct coll_call call;  /* the part of it that is coded */
+    struct coll_call rest;  /* moved uncompressed besides; count 0: nothing */
     struct shape shape;
-    bool sends, receives, everybody; /* everybody: one message, for all */
+    bool sends, receives, everybody; /* everybody: one message, for all ranks */
     bool reduces;
-    uint32_t out, in; /* messages: by rank, or one */
-    uint32_t skip;    /* the rank's own, which is not coded */
-    uint64_t raw;     /* bytes of a message's values */
+    uint32_t out, in; /* number of messages: one for each rank, or one */
+    uint32_t skip;    /* the rank's own message, which is not coded */
+    uint64_t raw;     /* bytes of one message's values */
     uint64_t
-        stride;    /* from one message's values to the next one's, of those that are by rank in the program's memory */
-    uint64_t left; /* of the rest, of each rank */
+        stride;    /* from one message's values to the next one's, for those that lie by rank in the program's memory */
+    uint64_t left; /* bytes of the rest, for each rank */
     struct plan_bare bare[2];
-    /* Parts of the staging memory, from the step's place in it. */
+    /* Parts of the staging memory, relative to the step's place in it. */
     size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
 };
 
-/* Where the next part of a staging memory can begin. */
+/* Rounds up to where the next part of a staging memory can begin. */
 size_t plan_aligned(size_t size);
 
-/* False: it goes raw. */
+/* False: the phase goes raw. */
 bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned phase,
              unsigned level);
 
-/* The step's piece, or what it leaves between head and tail; there are more pages than that. False: it goes raw. */
+/* The plan of the step's piece, or of what lies between its head and tail; the message has more pages than these.
+ * False: it goes raw. */
 bool plan_cut(struct plan *plan, const struct coll_step *step, unsigned level);
 
-/* Adds the codec's scratch, by asking it; then the whole is known. False: no memory. */
+/* Asks the codec for the size of its scratch and adds it; the total is known then. False: no memory. */
 bool plan_measure(struct plan *plan, const struct coll_member *member);
 
-/* Bytes that NCCL is handed. */
+/* Bytes handed to NCCL. */
 uint64_t plan_wire(const struct plan *plan);
 
-/* Where the values of message `i` are, and where those that come go; where each rank's rest comes. */
+/* Where the values of message `i` lie, where those that arrive go, and where each rank's rest arrives. */
 uint8_t *plan_source(const struct plan *plan, uint32_t i);
 uint8_t *plan_target(const struct plan *plan, uint8_t *staging, uint32_t i);
 uint8_t *plan_rest(const struct plan *plan, uint8_t *staging, uint32_t rank);
 
-/* By message that comes: whether it did not fit. */
+/* By received message: an enum message_found. */
 uint32_t *plan_found(const struct plan *plan, uint8_t *staging);
 
-/* What the codec is asked to do, for messages other than `skip`. The arrays are as long as 2 x messages. */
+/* What the codec is asked to do, for all messages except `skip`. The arrays have 2 x messages entries. */
 struct codec_list {
     struct shape_part *parts;
     struct strait_encode_item *encode;

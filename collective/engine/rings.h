@@ -1,11 +1,11 @@
-/* Memory of the host by which kernels of ranks move what did not fit: from each rank to each other one a ring of slots.
- * Ranks of one host have it in common, others each their own, which a connection keeps alike (carry.h). A message takes
- * slots with numbers that follow one another, n of them lies in slot n % RING_SLOTS of the ring, and its head says what
- * its first one is. Each slot has two flags, each written by one side alone: the number
- * + 1 of what is in it, and of what was taken out of it last.
+/* Host memory through which kernels of ranks move messages that overflow: a ring of slots from each rank to each other
+ * one. Ranks of one host share it; ranks on different hosts have a copy each, which a connection keeps alike (carry.h).
+ * A message takes slots with consecutive numbers, slot number n lies at n % RING_SLOTS in the ring, and the message's
+ * head names its first one. Each slot has two flags, each written by one side only: number + 1 of what is in the slot,
+ * and of what was last taken out of it.
  *
- * The same is in a record, before NCCL has moved the head: of the last RING_RECORDS messages of the ring, as both sides
- * count them, those of collectives and of pairs apart. One that has been written over is as good as none. */
+ * The first slot is also in a record, written before NCCL has moved the head: for the last RING_RECORDS messages of the
+ * ring, as both sides count them, collectives and pairs separately. A record that was overwritten counts as none. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_RINGS_H
 #define STRAIT_COLLECTIVE_ENGINE_RINGS_H
 
@@ -21,7 +21,7 @@
 enum {
     RING_SLOTS = 64,
     RING_RECORDS = 256,
-    RING_TEAMS_MAX = 8, /* thread blocks at each end of a ring: slot s is of team s % teams, so teams divide slots */
+    RING_TEAMS_MAX = 8, /* thread blocks at each end of a ring; slot s is of team s % teams, so teams divide slots */
     RING_BLOCKS = 8,    /* about so many on each GPU for each direction: they all have to run at once */
     RING_BYTES = 256 << 10,   /* of one slot, divided by the ranks */
     RING_SLOT_UNIT = 4 << 10, /* slots are multiples of it */
@@ -30,12 +30,12 @@ enum {
 struct ring_flag {
     uint64_t number;
     uint64_t bytes;       /* of `full`: values in the slot, written before the number */
-    uint8_t padding[112]; /* a line of its own: the other flag's writer is another GPU */
+    uint8_t padding[112]; /* a cache line of its own: the other flag is written by another GPU */
 };
 
 struct ring_record {
     uint64_t number; /* of the message, counted from 1; 0 while `first` is written */
-    uint64_t first;  /* slot; RING_NONE: it fits */
+    uint64_t first;  /* slot; RING_NONE: the message fits */
 };
 #define RING_NONE UINT64_MAX
 
@@ -44,21 +44,21 @@ struct ring_flags {
     struct ring_record records[2][RING_RECORDS]; /* of collectives, of pairs */
 };
 
-/* As one rank reaches them. */
+/* The rings as one rank reaches them. */
 struct ring_set {
     struct ring_flags *flags; /* by ring_number */
     uint8_t *slots;           /* RING_SLOTS of each ring */
     uint32_t rank, ranks, teams, slot_bytes;
 };
 
-/* One end of a ring, in the memory of the GPU whose it is, zero at first. */
+/* One end of a ring, in the memory of the GPU that it belongs to, initially zero. */
 struct ring_end {
-    uint64_t moved[RING_SLOTS];    /* number + 1 of what it put into each slot, or took out of it, last */
-    uint32_t busy[RING_TEAMS_MAX]; /* one of two kernels that run at the same time has to do with the team's slots */
+    uint64_t moved[RING_SLOTS];    /* number + 1 of what was last put into each slot, or taken out of it */
+    uint32_t busy[RING_TEAMS_MAX]; /* one of two concurrent kernels is working on the team's slots */
 };
 
 struct ring_ends {
-    uint64_t next;        /* number that the next message's slots begin with, whoever it is for */
+    uint64_t next;        /* number of the next message's first slot, whoever it is for */
     uint64_t collectives; /* so far */
     struct {
         struct ring_end out, in;
@@ -66,7 +66,7 @@ struct ring_ends {
     } peers[];
 };
 
-/* How large: functions of the number of ranks alone. */
+/* Sizes are functions of the number of ranks alone. */
 static inline uint32_t ring_slot_bytes(uint32_t ranks)
 {
     const uint32_t bytes = (uint32_t)RING_BYTES / ranks / RING_SLOT_UNIT * RING_SLOT_UNIT;
@@ -81,22 +81,22 @@ static inline uint32_t ring_teams(uint32_t ranks)
     return teams;
 }
 
-/* Of a message of so many bytes that much goes into each of its slots: all teams have to do with a short one, and the
- * other side begins with what the first slot has. */
+/* How much of a message of so many bytes goes into each of its slots. A short message is spread over all teams, and the
+ * other side can begin with the content of the first slot. */
 RING_FN uint32_t ring_cut(const struct ring_set *rings, uint64_t bytes)
 {
     const uint64_t each = (bytes / rings->teams + RING_SLOT_UNIT - 1) / RING_SLOT_UNIT * RING_SLOT_UNIT;
     return each == 0 ? RING_SLOT_UNIT : each < rings->slot_bytes ? (uint32_t)each : rings->slot_bytes;
 }
 
-/* How many slots it takes. */
+/* How many slots a message takes. */
 RING_FN uint64_t ring_slots(const struct ring_set *rings, uint64_t bytes)
 {
     const uint32_t cut = ring_cut(rings, bytes);
     return (bytes + cut - 1) / cut;
 }
 
-/* Thread blocks of a kernel that moves what did not fit: the second half of them takes. */
+/* Thread blocks of a kernel that moves overflow: the first half offers, the second half takes. */
 RING_FN uint32_t ring_blocks(const struct ring_set *rings)
 {
     return 2 * (rings->ranks - 1) * rings->teams;

@@ -33,7 +33,7 @@ bool segment_make(struct segment *segment, size_t size, struct segment_card *car
     return false;
 }
 
-/* To read a link does nothing to what it leads to, which may be anything on another host. */
+/* Reading the link has no effect on its target, which may be anything, on another host. */
 static bool is_ours(const char *path)
 {
     char name[64] = "";

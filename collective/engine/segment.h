@@ -1,5 +1,5 @@
-/* Memory of the host that processes share: a file in memory, which one of them makes and the others find by way of
- * /proc, as life.h has it. It has no name, so when the last process that has it ends, it is gone. */
+/* Host memory that processes share: a file in memory, which one of them makes and the others find by way of /proc (as
+ * in life.h). It has no name, so it is gone when the last process that has it ends. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_SEGMENT_H
 #define STRAIT_COLLECTIVE_ENGINE_SEGMENT_H
 
@@ -7,11 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of which the first 8 bytes are a token that says which one it is; the rest begins as zeros. */
+/* The first 8 bytes of the memory are a token that identifies it; the rest is zero at first. */
 struct segment {
     uint8_t *memory; /* NULL: there is none */
     size_t size;
-    int file; /* while others may still look for it; else -1 */
+    int file; /* while others may still look for it; -1 afterwards */
 };
 
 /* How others find it. */
@@ -20,10 +20,10 @@ struct segment_card {
     int32_t process, file;
 };
 
-/* False: there is not so much memory, or no such file. All of it is there then, so that nobody is ended for lack of it
- * later. */
+/* False: there is not enough memory, or no such file. All of the memory is allocated here, so that nobody is killed for
+ * lack of it later. */
 bool segment_make(struct segment *segment, size_t size, struct segment_card *card);
-/* False: it cannot be seen from here, as another host's. */
+/* False: the segment cannot be seen from here, for example from another host. */
 bool segment_open(struct segment *segment, size_t size, const struct segment_card *card);
 /* Nobody will look for it any more. */
 void segment_settle(struct segment *segment);

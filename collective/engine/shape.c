@@ -22,7 +22,7 @@ static struct strait_region region_at(void *raw, uint32_t page, uint32_t count)
         .base = raw, .page_stride = page, .row_stride = page, .page_count = count, .rows = 1, .row_bytes = page};
 }
 
-/* Only sizes matter to a bound, but an address has to be given. */
+/* A bound depends on sizes only, but the call requires an address. */
 static uint64_t bound_of(uint32_t page, uint32_t count)
 {
     static uint64_t somewhere;

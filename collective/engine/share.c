@@ -29,7 +29,7 @@ bool share_prepare(struct coll_member *member)
 
 /* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
 
-/* A word or a card of each rank, by the same memory. */
+/* Gathers a word or a card from each rank, always through the same memory. */
 static bool tell(struct coll_member *member, const void *what, size_t size)
 {
     uint8_t *told = (uint8_t *)member->share.told, *own = told + size * (size_t)member->ranks;
@@ -37,7 +37,7 @@ static bool tell(struct coll_member *member, const void *what, size_t size)
            member->host.nccl->AllGather(own, told, size, COLL_UINT8, member->comm, member->stream) == COLL_SUCCESS;
 }
 
-/* To be freed; NULL: there is no memory, or the GPU failed. */
+/* What was gathered, to be freed; NULL: no memory, or the GPU failed. */
 static void *hear(struct coll_member *member, size_t size)
 {
     void *all = calloc((size_t)member->ranks, size);
@@ -64,7 +64,7 @@ static bool all_are_good(struct coll_member *member)
     return all;
 }
 
-/* ---- Who shares what --------------------------------------------------------------------------------------------- */
+/* ---- Who shares memory ------------------------------------------------------------------------------------------- */
 
 bool share_tell_seen(struct coll_member *member)
 {
@@ -116,7 +116,7 @@ static bool reach(struct coll_member *member)
     return true;
 }
 
-/* ---- Reaching it ------------------------------------------------------------------------------------------------- */
+/* ---- Reaching the memory ----------------------------------------------------------------------------------------- */
 
 static struct greet_card *greet_cards(const struct share_card *cards, int ranks)
 {
@@ -170,7 +170,7 @@ bool share_tell_accepted(struct coll_member *member)
     return !member->share.apart || tell_good(member);
 }
 
-/* Once all have accepted, it is too late to stay raw. */
+/* Once all have accepted, it is too late to stay raw: from here on a failure is the communicator's. */
 bool share_settle(struct coll_member *member)
 {
     struct share *share = &member->share;

@@ -1,5 +1,5 @@
-/* What the ranks of a communicator share on a host: kinds.h, and the rings of rings.h, which their GPUs reach. Those of
- * one host have one memory, which the lowest of them makes (divide.h); between hosts there is a link (link.h). */
+/* What the ranks of a communicator share on a host: kinds.h, and the rings of rings.h, which their GPUs reach. Ranks of
+ * one host share memory that the lowest of them makes (divide.h); ranks on different hosts have a link (link.h). */
 #ifndef STRAIT_COLLECTIVE_ENGINE_SHARE_H
 #define STRAIT_COLLECTIVE_ENGINE_SHARE_H
 
@@ -13,7 +13,8 @@
 
 struct coll_member;
 
-/* What a rank tells the others: what it made, when it leads, and how it is reached when they are on several hosts. */
+/* What a rank tells the others: the segment it made, if it leads, and how to reach it, if ranks are on several
+ * hosts. */
 struct share_card {
     struct segment_card segment;
     struct greet_card greet;
@@ -23,21 +24,22 @@ struct share {
     struct division division;
     bool apart; /* they are on several hosts */
     struct segment segment;
-    struct share_card card;  /* its own */
+    struct share_card card;  /* this rank's own */
     struct share_card *told; /* in the GPU's memory: of all ranks, then of this one */
     struct kinds *kinds;
-    void *pinned; /* the part with the rings */
+    void *pinned; /* the part with the rings, pinned */
     struct ring_set rings;
-    struct link *link;        /* NULL: they are on one host */
+    struct link *link;        /* NULL: all are on one host */
     struct greet_card *greet; /* by rank; likewise */
-    bool good;                /* so far */
+    bool good;                /* nothing has failed so far */
 };
 
 /* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
 bool share_prepare(struct coll_member *member);
 
-/* All ranks, one after the other, on their GPUs; each `tell` in a group of the caller's. False: the GPU or NCCL failed;
- * of `accept` and `settle` also that a rank cannot reach the memory or another rank: all find that alike. */
+/* Called for all ranks, in this order, on their GPUs; each `tell` in a group that the caller opens. False: the GPU or
+ * NCCL failed; from `accept` and `settle` also that some rank cannot reach the memory or another rank, which all ranks
+ * find alike. */
 bool share_tell_seen(struct coll_member *member);
 bool share_divide(struct coll_member *member);
 bool share_tell(struct coll_member *member);

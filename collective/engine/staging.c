@@ -56,7 +56,7 @@ struct coll_staging *staging_get(struct staging_list *list, const struct gpu_ops
     return made;
 }
 
-/* By powers of two, so what was outgrown is no more than what there is. */
+/* Grows by powers of two, so outgrown memory adds up to no more than the current size. */
 bool staging_grow(struct coll_staging *staging, const struct gpu_ops *gpu)
 {
     size_t size = staging->size > 0 ? staging->size : (size_t)4 << 20;

@@ -25,7 +25,7 @@ static bool mark(const struct coll_step *step, unsigned count)
     return count == 1 || order_mark(step->member, step->staging, step->call.stream);
 }
 
-/* NCCL may be through with a group only when others have what did not fit of it. */
+/* For grouped steps, NCCL may finish only after other ranks have received their overflow. */
 static bool is_grouped(const struct coll_step *steps, unsigned count)
 {
     return count > 1 || steps[0].call.grouped;
@@ -33,7 +33,7 @@ static bool is_grouped(const struct coll_step *steps, unsigned count)
 
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
 
-/* All steps of a group are under way at once, so each has a place of its own, behind their jobs. */
+/* All steps of a group are under way at once, so each has its own place, behind the jobs of all. */
 static bool reserve_one(struct coll_step *step)
 {
     struct coll_member *member = step->member;
@@ -66,7 +66,7 @@ coll_result steps_reserve(struct coll_step *steps, unsigned count)
     return COLL_SUCCESS;
 }
 
-/* The others are already at this operation, or will be, so it has to be compressed. The next ones need not. */
+/* Other ranks are at this operation already, or will be, so it has to be compressed. Later ones need not be. */
 bool steps_grow(const struct coll_step *step)
 {
     struct coll_member *member = step->member;
@@ -98,8 +98,8 @@ static coll_result encode_one(const struct coll_step *steps, unsigned count, uns
     return COLL_SUCCESS;
 }
 
-/* Who has a collective before a send in a group meets others that have not grouped them, but never the other way round:
- * NCCL moves the collectives of a group first. */
+/* A rank with a collective before a send in its group may meet ranks that have not grouped the two, but never the other
+ * way round: NCCL moves the collectives of a group first. */
 static void put_collectives_first(struct coll_step *steps, unsigned count)
 {
     for (unsigned i = 0, first = 0; i < count; i++) {
@@ -134,9 +134,9 @@ coll_result steps_move(struct coll_step *steps, unsigned count)
     return result;
 }
 
-/* ---- What did not fit -------------------------------------------------------------------------------------------- */
+/* ---- Overflow ---------------------------------------------------------------------------------------------------- */
 
-/* `what`, on the GPU of each step. */
+/* Calls `what` on the GPU of each step. */
 static bool each(const struct coll_step *steps, unsigned count,
                  bool (*what)(const struct coll_step *steps, unsigned count, unsigned i))
 {

@@ -14,12 +14,12 @@
 
 struct watch {
     struct coll_member *member;
-    struct watch *next; /* of those that are looked at */
+    struct watch *next; /* in the list of the thread */
     struct life own;
     struct life_card card;
     struct life_card *told; /* in the GPU's memory: of all ranks, then of this one */
-    int here;               /* ranks of this process, this one too */
-    int gone;               /* a rank, + 1 */
+    int here;               /* ranks in this process, including this one */
+    int gone;               /* rank + 1 of one that has gone; 0: none */
     struct {
         int file; /* of life_find, or -1 */
         int32_t process;
@@ -30,13 +30,13 @@ struct watch {
 /* ---- The thread that looks, one of the process --------------------------------------------------------------------
  */
 
-/* All under the lock. */
+/* All of it is under the lock. */
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct watch *first;
-    pid_t process; /* that it runs in; 0: it has not been started */
-    bool over;     /* the process ends: CUDA's memory may be gone by now */
+    pid_t process; /* in which the thread runs; 0: it has not been started */
+    bool over;     /* the process ends: CUDA's memory may be gone already */
 } watcher = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static int find_gone(const struct watch *watch)
@@ -59,7 +59,7 @@ static void look(struct watch *watch)
 {
     if (watch->gone == 0 && (watch->gone = find_gone(watch)) != 0)
         tell_gone(watch);
-    if (watch->gone != 0) /* also what has been asked for since */
+    if (watch->gone != 0) /* also stops what was launched since */
         member_give_up(watch->member);
 }
 
@@ -79,7 +79,7 @@ static void *run(void *argument)
     return argument;
 }
 
-/* Comes before CUDA's own end, which was asked for earlier. What was forked has the lock as it was then. */
+/* Registered after CUDA's exit handler, so it runs before that. In a forked child the lock is as it was at the fork. */
 static void stop(void)
 {
     if (watcher.process != getpid())
@@ -89,7 +89,7 @@ static void stop(void)
     pthread_mutex_unlock(&watcher.lock);
 }
 
-/* Signals are for the program's threads. */
+/* All signals are blocked: they are for the program's threads. */
 static bool start(void)
 {
     pthread_t thread;

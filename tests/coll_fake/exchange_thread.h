@@ -1,4 +1,4 @@
-/* What collective/engine/exchange.h asks of its includer, for blocks of one thread on the processor; who includes this
+/* What collective/engine/exchange.h requires of its includer, for blocks of one CPU thread. A file that includes this
  * adds exchange_put and exchange_take. */
 #ifndef TESTS_COLL_FAKE_EXCHANGE_THREAD_H
 #define TESTS_COLL_FAKE_EXCHANGE_THREAD_H

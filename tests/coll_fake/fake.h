@@ -1,9 +1,9 @@
-/* GPUs and an NCCL for tests of what compresses collectives, in one process: memory is the host's, streams are threads,
- * ranks are threads of the test, and what they send each other is copied. A captured stream makes a graph that can be
- * launched as often as one likes.
+/* Fake GPUs and a fake NCCL to test compressed collectives in one process: GPU memory is the host's, streams are
+ * threads, ranks are threads of the test, and what they send each other is copied. A captured stream makes a graph that
+ * can be launched any number of times.
  *
- * They take nothing for granted: what a GPU or NCCL would refuse, or could not do, ends the program with a line about
- * it. */
+ * They tolerate nothing: whatever a GPU or NCCL would refuse, or could not do, ends the program with a line that says
+ * so. */
 #ifndef STRAIT_TESTS_COLL_FAKE_FAKE_H
 #define STRAIT_TESTS_COLL_FAKE_FAKE_H
 
@@ -26,40 +26,40 @@
 
 enum { FAKE_DEVICES = 8 };
 
-/* What the tests tell it, and learn of it. */
+/* How tests control the GPUs, and what they learn from them. */
 struct fake_gpu_control {
-    _Atomic uint32_t jitter_us; /* up to so long before each piece of work of a stream */
-    /* The n-th thing that a communicator's engine makes from now on (memory, events, streams) cannot be made; 0: all
-     * can. Of that device, or of all when < 0. */
+    _Atomic uint32_t jitter_us; /* a random delay of up to so long before each piece of work on a stream */
+    /* The n-th allocation of an engine from now on (memory, event or stream) fails, on device fail_device, or on any if
+     * that is < 0; 0: none fails. */
     _Atomic int32_t fail_making, fail_device;
     _Atomic uint32_t full; /* bits: devices whose memory has no room */
-    /* The n-th piece of work that it asks for from now on cannot be asked for. */
+    /* The n-th piece of work that an engine queues from now on is refused. */
     _Atomic int32_t fail_work;
-    /* Bits: devices that are asked for work whose caller is kept until the bit is cleared; how many are kept. */
+    /* Bits: devices; a thread that queues work on one is held until the bit is cleared. halted: number of threads
+     * held. */
     _Atomic uint32_t halt, halted;
-    _Atomic bool no_streams;   /* making one ends the program, as it might wait for work of other ranks */
-    _Atomic uint32_t no_codec; /* bits: devices that have none */
-    _Atomic uint32_t hurry;    /* patience is so many times shorter; 0: as it is */
-    _Atomic uint32_t lost;     /* bits: devices that neither offer nor take what did not fit */
-    _Atomic uint32_t troubled; /* bits: devices where what is launched cannot be counted on to run */
-    /* How long what NCCL moves takes, in the time that events tell: of a device, nanoseconds and femtoseconds a byte.
-     */
+    _Atomic bool no_streams;   /* making a stream ends the program, as it might wait for work of other ranks */
+    _Atomic uint32_t no_codec; /* bits: devices that have no codec */
+    _Atomic uint32_t hurry;    /* divides patience; 0: unchanged */
+    _Atomic uint32_t lost;     /* bits: devices that neither offer nor take overflow */
+    _Atomic uint32_t troubled; /* bits: devices that may not run what is launched */
+    /* The time that NCCL's moves take as measured by events, by device: nanoseconds, and femtoseconds per byte. */
     _Atomic uint32_t link_ns[FAKE_DEVICES], link_fs[FAKE_DEVICES];
-    _Atomic uint32_t ring_fs;             /* the same of what does not fit, femtoseconds a byte */
-    _Atomic uint32_t push_fs;             /* what ranks push themselves, femtoseconds a byte */
-    _Atomic uint32_t code_fs;             /* what the codec does, femtoseconds a byte of the values */
-    _Atomic uint32_t hosts[FAKE_DEVICES]; /* which one each device is in, as NCCL_HOSTID may say */
+    _Atomic uint32_t ring_fs;             /* likewise for overflow, femtoseconds per byte */
+    _Atomic uint32_t push_fs;             /* likewise for what ranks push themselves */
+    _Atomic uint32_t code_fs;             /* likewise for the codec, per byte of values */
+    _Atomic uint32_t hosts[FAKE_DEVICES]; /* the host of each device, as NCCL_HOSTID may say */
     _Atomic uint32_t apart;               /* bits: devices that do not reach each other's memory */
-    /* The n-th piece that is pushed to another rank from now on arrives with the byte at spoil_at inverted; 0: none. */
+    /* The n-th piece pushed to another rank from now on arrives with the byte at spoil_at inverted; 0: none. */
     _Atomic int32_t spoil;
     _Atomic uint32_t spoil_at;
-    /* Counted. */
-    _Atomic uint64_t pushed;         /* bytes of pieces that no copy engine moved */
-    _Atomic uint64_t stored;         /* bytes that encoders stored into memory of another rank */
-    _Atomic int64_t made;            /* what an engine made and has not given back */
-    _Atomic uint64_t makings;        /* all that it ever made */
-    _Atomic uint64_t moved;          /* bytes from rank to rank */
-    _Atomic uint64_t offered, taken; /* slots of values that did not fit */
+    /* Counters. */
+    _Atomic uint64_t pushed;         /* bytes of pieces that were not moved by a copy engine */
+    _Atomic uint64_t stored;         /* bytes that encoders stored in another rank's memory */
+    _Atomic int64_t made;            /* what engines have allocated and not freed */
+    _Atomic uint64_t makings;        /* all allocations so far */
+    _Atomic uint64_t moved;          /* bytes moved from rank to rank */
+    _Atomic uint64_t offered, taken; /* slots of overflow */
 };
 
 struct fake_nccl_control {
@@ -67,22 +67,24 @@ struct fake_nccl_control {
      * none. */
     _Atomic int32_t corrupt;
     _Atomic uint32_t corrupt_least, corrupt_at;
-    /* That rank + 1 has another byte at differ_at of all that it and others gather by differ_size bytes; 0: none. */
+    /* Rank differ - 1 has a different byte at differ_at in everything that ranks gather by differ_size bytes; 0:
+     * none. */
     _Atomic int32_t differ;
     _Atomic uint32_t differ_at, differ_size;
-    /* What that rank + 1 gives others to gather by stand_in_size bytes arrives as these; 0: none. Set before. */
+    /* What rank stand_in - 1 contributes when ranks gather by stand_in_size bytes arrives as these bytes; 0: none. Set
+     * the fields below first. */
     _Atomic int32_t stand_in;
     uint32_t stand_in_size;
     uint8_t stand_in_bytes[64];
-    /* That rank + 1 comes back so much later from having its communicator made; 0: none. */
+    /* Rank slow - 1 returns slow_ms later from making its communicator; 0: none. */
     _Atomic int32_t slow;
     _Atomic uint32_t slow_ms;
-    /* Counted. */
-    _Atomic uint64_t counted; /* questions how many ranks there are */
+    /* Counters. */
+    _Atomic uint64_t counted; /* questions for the number of ranks */
 };
 
-/* What ncclConfig_t begins with. blocks 0: calls may come back before they are done, and are done while
- * ncclCommGetAsyncError is asked. */
+/* The beginning of ncclConfig_t. blocks 0: calls may return before they are done, and proceed when
+ * ncclCommGetAsyncError is called. */
 struct fake_config {
     size_t size;
     unsigned magic, version;
@@ -107,12 +109,12 @@ void fake_stream_wait(coll_stream stream);
 bool fake_stream_idle(coll_stream stream);
 int fake_stream_device(coll_stream stream);
 
-/* Work gets a copy of its argument, on the stream's thread and as often as a graph it is part of is launched; `end`, or
- * NULL, gets it when it never runs again. */
+/* Work gets a copy of its argument, runs on the stream's thread, and runs each time that a graph it is part of is
+ * launched. `end`, which may be NULL, gets the argument when the work never runs again. */
 typedef void fake_run(coll_stream stream, void *argument);
 typedef void fake_end(void *argument);
 void fake_queue(coll_stream stream, fake_run *run, fake_end *end, const void *argument, size_t size);
-void fake_pass_time(coll_stream stream, double seconds); /* from work, on its own stream */
+void fake_pass_time(coll_stream stream, double seconds); /* called by work, for its own stream */
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 

@@ -1,4 +1,4 @@
-/* The kernels of collective/engine/gpu.h, as work of streams. */
+/* The kernels of collective/engine/gpu.h, as work on streams. */
 #ifndef STRAIT_TESTS_COLL_FAKE_KERNELS_H
 #define STRAIT_TESTS_COLL_FAKE_KERNELS_H
 
@@ -11,7 +11,7 @@ void kernel_exchange(const struct gpu_exchange *exchange, coll_stream stream); /
 void kernel_verify(const struct gpu_verify *verify, coll_stream stream);
 void kernel_reduce(const struct coll_reduce *reduce, coll_stream stream);
 
-/* A codec whose calls are work of their run's stream. */
+/* A codec whose calls are work on the run's stream. */
 const struct strait_codec *fake_codec(void);
 
 #endif

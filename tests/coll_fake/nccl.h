@@ -1,4 +1,4 @@
-/* Between the parts of the fake NCCL. */
+/* What the parts of the fake NCCL share. */
 #ifndef STRAIT_TESTS_COLL_FAKE_NCCL_H
 #define STRAIT_TESTS_COLL_FAKE_NCCL_H
 
@@ -15,10 +15,10 @@ struct post {
     const struct item *item;
     uint8_t *buffer;
     size_t bytes;
-    bool *pending; /* cleared when it has been copied */
+    bool *pending; /* cleared when the data has been copied */
 };
 
-/* From one rank to another: on one of both sides there is nothing. */
+/* From one rank to another: at most one of the two lists has entries. */
 struct channel {
     struct post *sends, *receives;
 };
@@ -27,10 +27,10 @@ struct channel {
 struct world {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct world *next; /* in the making */
+    struct world *next; /* in the list of worlds being made */
     coll_id id;
     int ranks, joined, references;
-    /* Sends and receives, and collectives, do not match each other. */
+    /* Separate for sends and receives and for collectives, which do not match each other. */
     struct channel channels[2][WORLD_MAX][WORLD_MAX];
     struct {
         int colors[WORLD_MAX], keys[WORLD_MAX];
@@ -44,15 +44,15 @@ struct ncclComm {
     struct world *world;
     int rank, device;
     bool aborted, revoked;   /* under the world's lock */
-    unsigned underway;       /* pieces of work that may still run. Under the world's lock */
-    struct CUevent_st *last; /* of what it moved before, on stream */
+    unsigned underway;       /* pieces of work that may still run; under the world's lock */
+    struct CUevent_st *last; /* end of what it moved before, on stream */
     coll_stream stream;
-    /* Of one that does not block; all under the lock of nccl_busy.c. */
+    /* For communicators that do not block; all under the lock of nccl_busy.c. */
     bool patient, making;
-    unsigned questions;        /* that are answered with COLL_IN_PROGRESS */
-    struct deferred *deferred; /* what is launched then */
-    coll_comm *child;          /* where what is split from it comes to be, NULL: nothing is split */
-    atomic_bool asked;         /* by ncclCommGetAsyncError, just now: under no lock */
+    unsigned questions;        /* how many more are answered with COLL_IN_PROGRESS */
+    struct deferred *deferred; /* what is launched after that */
+    coll_comm *child;          /* where the communicator split from it goes; NULL: none is being split */
+    atomic_bool asked;         /* ncclCommGetAsyncError is running; under no lock */
 };
 
 /* One call of an operation. */
@@ -76,28 +76,28 @@ struct item {
     int type, reduction, peer;
 };
 
-/* nccl_group.c: now, or with the end of the group. */
+/* nccl_group.c: launches at once, or at the end of the group. */
 coll_result fake_nccl_ask(const struct item *item);
 
-/* nccl_comm.c: both wait for all ranks in the second part. */
+/* nccl_comm.c: of both pairs, the second part waits for all ranks. */
 coll_comm fake_comm_begin(int ranks, const coll_id *id, int rank, int device);
 void fake_comm_finish(coll_comm comm);
 void fake_split_begin(coll_comm comm, int color, int key);
-bool fake_split_is_told(coll_comm comm);     /* by all ranks: the second part waits for nobody */
-coll_comm fake_split_finish(coll_comm comm); /* NULL: it is left out */
+bool fake_split_is_told(coll_comm comm);     /* all ranks have begun: the second part waits for nobody */
+coll_comm fake_split_finish(coll_comm comm); /* NULL: this rank is left out */
 
 void fake_comm_work_over(coll_comm comm);
 
 bool fake_comm_is_whole(coll_comm comm); /* all ranks have begun */
 
-/* nccl_busy.c: communicators that do not block. They may be used when they are asked for and have answered. */
+/* nccl_busy.c: communicators that do not block. They are usable once they have answered that they are ready. */
 void fake_busy_make(coll_comm comm);
 void fake_busy_split(coll_comm comm, coll_comm *child);
 void fake_busy_launch(const struct item *items, unsigned count);
 bool fake_busy_is(coll_comm comm);
 void fake_busy_end(coll_comm comm);
 
-/* nccl_move.c: puts all operations of one communicator on its streams, as one. */
+/* nccl_move.c: queues all operations of one communicator on its streams, as one. */
 void fake_nccl_launch(const struct item *items, unsigned count);
 
 #endif
