@@ -73,7 +73,7 @@ struct alignas(16) decode_shared {
     uint64_t begun[DECODE_STAGES], full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
     uint64_t counted2, counted3; // tiers: all warps have counted their items
     uint64_t sums[DECODE_STAGES][WORKER_WARPS];
-    uint4 keys[4]; // of the sum: in registers they would take too many
+    uint4 keys[4]; // of the sum: kept here to save registers
     alignas(16) uint32_t counts2[DECODE_STAGES][WORKER_WARPS];
     alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
     uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4, by warp; WARP_BAD

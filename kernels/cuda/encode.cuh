@@ -31,8 +31,7 @@ struct encode_block {
 struct encode_job {
     uint32_t stop;
     uint32_t size;       // make_size
-    uint32_t values;     // of the values, when it leaves from its streams; in the later modes, the byte at which the
-                         // streams begin
+    uint32_t values;     // their number, unless from_stage; in the later modes, the byte at which the streams begin
     uint32_t from_stage; // it leaves from the stage of its input instead: const, packed there, or short and raw
     uint32_t slot, first_slot, item;
     uint8_t *dst;
@@ -76,7 +75,7 @@ struct encode_shared {
     uint64_t tag;      // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
-    uint4 keys[4]; // of the sum: in registers they would be idle most of the time
+    uint4 keys[4]; // of the sum: in registers they would take room while they are not needed
     encode_block block;
     encode_job jobs[2];
     begin_state kept;
