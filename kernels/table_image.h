@@ -6,7 +6,7 @@
 
 #define IMAGE_HEADER_BYTES 64u
 
-/* All parts are multiples of 16 bytes, so that each travels to shared memory as one bulk copy. */
+/* Its parts (sizes below) are multiples of 16 bytes, so that each travels to shared memory as one bulk copy. */
 struct table_image {
     /* By exponent: the code in tier 1 in the low 16 bits, that in tier 2 in the high ones. 3 and 0..2: the code is in
      * tier 2; 3 and 3: it is in a later tier. */

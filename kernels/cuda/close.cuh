@@ -71,7 +71,7 @@ DEVICE void count_classes(const LAUNCH &launch, const page_tally &tally, bool pr
     }
 }
 
-// All lanes: adds the tallies of all to the chunk.
+// All lanes: adds the tallies of all lanes to the chunk.
 DEVICE void add_tally(progress &chunk, const page_tally &tally, uint32_t lane)
 {
 #pragma unroll
