@@ -1,10 +1,10 @@
 /*
- * Block coders: the inner loops of the codec, one table of functions per variant. A block is at most 8192 values; what
- * each mode looks like is in FORMAT.md, section 3. `raw` and `const` need no coder.
+ * Block coders: the inner loops of the codec, one table of functions per variant. A block is at most 8192 values;
+ * FORMAT.md, section 3, specifies the modes. `raw` and `const` need no coder.
  *
- * Encoders write to a stage of BLOCK_STAGE_BYTES and may scribble on all of it, so their loops need not watch its end.
- * Decoders write exactly the block's bytes and read exactly the coded ones, also when these change meanwhile: what was
- * checked is not read again, or checked again.
+ * Encoders write to a stage of BLOCK_STAGE_BYTES and may scribble on all of it, so that their loops need not check for
+ * its end. Decoders write exactly the block's bytes and read exactly the coded ones, even if another process changes
+ * these meanwhile: a decoder either does not read again what it has checked, or checks it again.
  */
 #ifndef STRAIT_KERNELS_BLOCK_H
 #define STRAIT_KERNELS_BLOCK_H
@@ -20,30 +20,29 @@
 /* The worst case is `top16` with nothing but escapes, 4.5 bytes a value; the rest is room to scribble. */
 #define BLOCK_STAGE_BYTES (STRAIT_BLOCK_VALUES * 5u)
 
-/* Tiers of `tiered`: first rank of each. */
+/* First rank of each tier of `tiered`. */
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
-/* One block of a page, uncoded. The coders take its sum in passing, while the bytes are in registers. */
+/* One uncoded block of a page. The coders compute its sum in passing, while the bytes are in registers. */
 struct block_bytes {
     uint8_t *bytes;      /* encoders only read it */
     uint32_t size;       /* 2n + t */
     uint32_t word;       /* number of its first 32-bit word in the page, a multiple of SUM_LANES */
-    bool stream;         /* decoders: store past the caches */
-    const uint8_t *next; /* what will be read next, to be fetched ahead; NULL: nothing */
+    bool stream;         /* decoders: store past the caches (non-temporal) */
+    const uint8_t *next; /* what will be read next, for prefetching; NULL: nothing */
     uint64_t sum;        /* out: sum_terms of the bytes */
-    bool maybe_const;    /* out, decoders: the values at the beginning are all equal */
+    bool maybe_const;    /* out, decoders: the first values of the block are all equal */
 };
 
 struct block_ops {
-    /* Codes the n >= 1 values of a block to the stage; returns the bytes of the streams, and in *escapes the values in
-     * the last stream. The tail byte is summed but not coded. */
+    /* Code the n >= 1 values of a block to the stage. Return the bytes of the streams, and in *escapes the number of
+     * values in the last stream. The tail byte is summed but not coded. */
     size_t (*encode_top16)(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes);
     size_t (*encode_tiered)(uint8_t *stage, struct block_bytes *block, const struct table *table, uint32_t *escapes);
 
-    /* Decodes the streams and the tail byte of a block of n >= 1 values from src[0..size); size is at least the static
-     * part. Returns the bytes used, or 0 when this is not what an encoder writes (check 14 of section 6, padding
-     * at the end excepted); the block's bytes are then undefined. `listed`: mode 3, an escape list follows the codes.
-     */
+    /* Decode the streams and the tail byte of a block of n >= 1 values from src[0..size); size is at least the static
+     * part. Return the bytes used, or 0 when no encoder would write these streams (check 14 of section 6, except for
+     * padding at the end); the block's bytes are then undefined. `listed`: mode 3, an escape list follows the codes. */
     size_t (*decode_top16)(struct block_bytes *block, const uint8_t *src, size_t size, bool listed,
                            const struct table *table, uint32_t *escapes);
     size_t (*decode_tiered)(struct block_bytes *block, const uint8_t *src, size_t size, const struct table *table,
@@ -51,12 +50,12 @@ struct block_ops {
 
     const struct value_ops *values;
 
-    /* sum_terms, and the same of what is copied. With `stream` a copy goes past the caches. */
+    /* sum_terms; the same of the bytes copied; a plain copy. With `stream` the stores go past the caches. */
     uint64_t (*sum)(const uint8_t *src, size_t size, uint32_t word);
     uint64_t (*sum_copy)(uint8_t *dst, const uint8_t *src, size_t size, uint32_t word, bool stream);
     void (*copy)(uint8_t *dst, const uint8_t *src, size_t size, bool stream);
 
-    /* Makes streamed stores visible before whatever is stored next. */
+    /* Makes streamed stores visible before any later store. */
     void (*flush)(void);
 };
 

@@ -1,7 +1,7 @@
 /*
- * AVX2 block coder: 32 values at a time. Byte shuffles look up 16 entries, so ranks are looked up in a window of 32
- * exponents, two shuffles wide; the few that lie elsewhere are compared one by one. Compacting and spreading go 8 bytes
- * at a time, by shuffles whose orders come from tables.
+ * AVX2 block coder: 32 values at a time. A byte shuffle looks up 16 entries, so ranks are looked up in a window of 32
+ * exponents with two shuffles; the few exponents outside it are compared one by one. Compress and expand work on 8
+ * bytes at a time, with shuffles whose orders come from tables.
  */
 #include <immintrin.h>
 #include "internal/bytes.h"
@@ -40,7 +40,7 @@ static inline vec_mask vec_is(vec v, uint8_t byte)
     return (vec_mask)_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_set1_epi8((char)byte)));
 }
 
-/* Less `by`, not below zero. */
+/* v - by, but not below zero. */
 static inline vec vec_less(vec v, uint8_t by)
 {
     return _mm256_subs_epu8(v, _mm256_set1_epi8((char)by));
@@ -56,7 +56,7 @@ static inline uint32_t count_bits(uint64_t bits)
     return (uint32_t)_mm_popcnt_u64(bits);
 }
 
-/* Bit i of the mask to all bits of byte i. */
+/* Copies bit i of the mask to all bits of byte i. */
 static inline vec spread_mask(vec_mask mask)
 {
     const vec byte_of = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
@@ -119,7 +119,7 @@ static inline vec choose(vec mask, vec a, vec b)
     return _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b));
 }
 
-/* Low bytes of the words of a, then of b; their high bytes are zero. */
+/* The low bytes of the words of a, then of b; the words' high bytes must be zero. */
 static inline vec narrow(vec a, vec b)
 {
     return _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), 0xD8);
@@ -181,7 +181,7 @@ static inline uint64_t summer_result(const struct summer *s)
     return lane[0] + lane[1] + lane[2] + lane[3];
 }
 
-/* Ranks of the 32 exponents from `window` on in two shuffle tables, a few others beside them. */
+/* Ranks of the 32 exponents from `window` on in two shuffle tables, and of a few strays outside it. */
 struct rank_lut {
     vec first, half[2], stray[TABLE_STRAYS], stray_rank[TABLE_STRAYS];
     const struct table *table;
@@ -199,7 +199,7 @@ static inline struct rank_lut rank_lut_init(const struct table *table)
     return ranks;
 }
 
-/* Ranks of exponents outside the window, one by one. */
+/* Looks up the ranks of exponents outside the window one by one. */
 static inline vec mend_ranks(const uint8_t all[256], vec rank, vec e, vec_mask outside)
 {
     uint8_t ranks[STEP], exponents[STEP];
@@ -212,8 +212,8 @@ static inline vec mend_ranks(const uint8_t all[256], vec rank, vec e, vec_mask o
     return vec_load(ranks);
 }
 
-/* Ranks of 32 exponents. All that the coders ask of a rank from TIER4_RANK on is that it is one: what lies outside the
- * window and is no stray gets the highest. */
+/* Ranks of 32 exponents. An exponent that is neither in the window nor a stray gets the highest rank: of ranks from
+ * TIER4_RANK on, coders do not care which one it is. */
 static inline vec rank_lut_get(const struct rank_lut *ranks, vec e)
 {
     vec at = _mm256_sub_epi8(e, ranks->first);
@@ -268,7 +268,7 @@ static inline __m128i load8(const void *src)
     return _mm_loadl_epi64((const __m128i *)src);
 }
 
-/* The low 8 bytes of v that the mask names, stored together. */
+/* Stores those of the low 8 bytes of v that the mask names, one after another. */
 static inline uint8_t *compress8(uint8_t *dst, uint32_t mask, __m128i v)
 {
     _mm_storel_epi64((__m128i *)dst, _mm_shuffle_epi8(v, load8(&compress_order[mask & 255])));
@@ -294,13 +294,13 @@ static inline void compress_positions(uint16_t *dst, vec_mask mask, uint16_t bas
     }
 }
 
-/* Eight bytes of src, from the place after as many as `before` has bits, in the places of the mask's low 8 bits. */
+/* Puts successive bytes of src into the places of the mask's low 8 bits; skips as many bytes as `before` has bits. */
 static inline __m128i expand8(uint32_t mask, const uint8_t *src, uint32_t before)
 {
     return _mm_shuffle_epi8(load8(src + count_bits(before)), load8(&expand_order[mask & 255]));
 }
 
-/* The places that the mask names must be zero in v. */
+/* v must be zero in the places that the mask names. */
 static inline vec expand(vec v, vec_mask mask, const uint8_t *src)
 {
     __m128i low = _mm_unpacklo_epi64(expand8(mask, src, 0), expand8(mask >> 8, src, mask & 0xff));

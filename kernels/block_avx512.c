@@ -1,6 +1,6 @@
 /*
- * AVX-512 (VBMI, VBMI2, VPOPCNTDQ) block coder: 64 values at a time. Looking up 256-entry tables takes two byte
- * permutes, compacting and spreading one compress or expand; compress goes to a register and is then stored, because
+ * AVX-512 (VBMI, VBMI2, VPOPCNTDQ) block coder: 64 values at a time. A lookup in a 256-entry table takes two byte
+ * permutes, compress and expand are one instruction each. Compress goes to a register that is then stored, because
  * compressing straight to memory is microcoded on Zen 4.
  */
 #include <immintrin.h>
@@ -44,7 +44,7 @@ static inline vec vec_select(vec_mask mask, vec v)
     return _mm512_maskz_mov_epi8(mask, v);
 }
 
-/* Less `by`, not below zero. */
+/* v - by, but not below zero. */
 static inline vec vec_less(vec v, uint8_t by)
 {
     return _mm512_subs_epu8(v, _mm512_set1_epi8((char)by));
@@ -117,8 +117,8 @@ static inline vec rank_lut_get(const struct rank_lut *ranks, vec e)
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(e), low, high);
 }
 
-/* Byte orders of two vectors: all low bytes of their words (the high ones are next to them), and low and high bytes put
- * together again. */
+/* Byte orders over two vectors: the low bytes of all words (the high ones are next to them), and the order that joins
+ * low and high bytes again. */
 static const uint8_t order_even[64] = {
     0,  2,  4,  6,  8,  10, 12,  14,  16,  18,  20,  22,  24,  26,  28,  30,  32,  34,  36,  38,  40, 42,
     44, 46, 48, 50, 52, 54, 56,  58,  60,  62,  64,  66,  68,  70,  72,  74,  76,  78,  80,  82,  84, 86,

@@ -1,9 +1,9 @@
 #include "kernels/block_base.h"
 
-/* Exponent 0, of zeros: the last rank that has a code in both coders. */
+/* The rank of exponent 0, that of zeros: the last rank that has a short code in both coders. */
 #define RANK_OF_ZERO 15u
 
-/* How far below the base the exponent of a rank lies, modulo 256. */
+/* How far the exponent of a rank lies below the base, modulo 256. */
 static uint8_t distance_of(unsigned rank)
 {
     static const uint8_t first[21] = {1, 2, 3, 0, 4, 5, 6, 255, 7, 254, 8, 253, 9, 10, 11, 12, 13, 14, 15, 252, 251};

@@ -1,4 +1,5 @@
-/* Rankings that need no calibration: those of `base` (FORMAT.md, section 3.2), by the large exponents of a block. */
+/* Rankings that need no calibration: those of mode `base` (FORMAT.md, section 3.2), from the large exponents of a
+ * block. */
 #ifndef STRAIT_KERNELS_BLOCK_BASE_H
 #define STRAIT_KERNELS_BLOCK_BASE_H
 
@@ -6,14 +7,15 @@
 
 #include "kernels/codebook.h"
 
-/* The ranking of a base. */
+/* Makes the ranking of a base. */
 void base_table(struct table *table, uint8_t base);
 
-/* Tables of bases that came last: blocks of one tensor have few. Zero `known` to begin; the tables need nothing. */
+/* A cache of the tables of recent bases: the blocks of one tensor have few. Zero `known` before use; the tables
+ * themselves need no initialization. */
 #define BASE_TABLES 4u
 
 struct base_tables {
-    uint16_t known[BASE_TABLES]; /* base + 1 of each */
+    uint16_t known[BASE_TABLES]; /* base + 1 of each table; 0: none */
     struct table *tables;        /* BASE_TABLES of them */
 };
 

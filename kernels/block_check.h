@@ -1,4 +1,4 @@
-/* What every decoder has to look at in a block's streams before it believes them. */
+/* What every decoder has to check in a block's streams before it trusts them. */
 #ifndef STRAIT_KERNELS_BLOCK_CHECK_H
 #define STRAIT_KERNELS_BLOCK_CHECK_H
 
@@ -8,14 +8,14 @@
 #include "internal/bytes.h"
 #include "kernels/block.h"
 
-/* The unused bits after the last of `items` items of 2 or 4 bits are zero. */
+/* Whether the unused bits after the last of `items` items of 2 or 4 bits are zero. */
 static inline bool is_padded(const uint8_t *stream, uint32_t items, unsigned width)
 {
     unsigned used = items % (8 / width) * width;
     return used == 0 || stream[items / (8 / width)] >> used == 0;
 }
 
-/* What lies behind the streams is zero. */
+/* Whether the bytes after the streams are zero. */
 static inline bool all_zero(const uint8_t *src, size_t size)
 {
     uint8_t any = 0;
@@ -35,8 +35,8 @@ static inline uint32_t listed_at(const struct listed_escapes *list, uint32_t k)
     return load_le16(list->positions + 2 * k);
 }
 
-/* Opens the list at src and checks all of it but the codes at its positions. Returns its bytes, 0 when no encoder would
- * write it. */
+/* Opens the list at src and checks all of it except the codes at its positions. Returns the list's bytes, 0 when no
+ * encoder would write it. */
 static inline size_t listed_open(struct listed_escapes *list, const uint8_t *src, size_t size, uint32_t n,
                                  const struct table *table)
 {

@@ -1,4 +1,4 @@
-/* The scalar block coder: the plainest possible, the specification in C. */
+/* The scalar block coder: the specification in C, as plain as possible. */
 #include <string.h>
 
 #include "internal/bytes.h"
@@ -87,7 +87,7 @@ static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const str
     return (size_t)(t4 + n4 - stage);
 }
 
-/* The decoded block is complete but for its tail byte, which follows the streams. Returns all bytes used. */
+/* Copies the tail byte, which follows the streams; the rest of the block is decoded. Returns all bytes used. */
 static size_t finish_block(struct block_bytes *block, const uint8_t *src, size_t used, size_t size)
 {
     size_t tail = block->size % 2;
@@ -99,7 +99,7 @@ static size_t finish_block(struct block_bytes *block, const uint8_t *src, size_t
     return used + tail;
 }
 
-/* Puts the listed exponents in place. Returns the list's bytes, 0 when it is not one an encoder writes. */
+/* Puts the listed exponents in place. Returns the list's bytes, 0 when no encoder would write it. */
 static size_t decode_list(uint8_t *dst, const uint8_t *codes, const uint8_t *src, size_t size, uint32_t n,
                           const struct table *table, uint32_t *escapes)
 {
@@ -118,7 +118,7 @@ static size_t decode_list(uint8_t *dst, const uint8_t *codes, const uint8_t *src
     return bytes;
 }
 
-/* Decoders look at streams more than once: they work on a copy, so that nothing changes between the looks. */
+/* Decoders read streams more than once. They work on a copy, so that nothing changes between the reads. */
 static size_t decode_top16(struct block_bytes *block, const uint8_t *coded, size_t size, bool listed,
                            const struct table *table, uint32_t *escapes)
 {
@@ -181,7 +181,7 @@ static uint64_t sum_copy(uint8_t *dst, const uint8_t *src, size_t size, uint32_t
 {
     (void)stream;
     memcpy(dst, src, size);
-    return sum_terms(dst, size, word); /* of what was stored: the source may change */
+    return sum_terms(dst, size, word); /* of the bytes stored: the source may change meanwhile */
 }
 
 static void copy(uint8_t *dst, const uint8_t *src, size_t size, bool stream)

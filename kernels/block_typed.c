@@ -9,7 +9,7 @@
 
 /* ---- Where things lie ---- */
 
-/* A block's values, what is left over at its end, and the bytes of their rests. */
+/* The number of a block's values, the bytes left over at its end, and the bytes of all rests. */
 struct shape {
     uint32_t count, tail, rest;
 };
@@ -57,7 +57,7 @@ enum strait_block_mode typed_mode(const struct typed *typed, enum strait_element
     }
 }
 
-/* Streams of one size, whatever the values are, and what is at the end. */
+/* Bytes of what does not depend on the values: streams of fixed size and the end of the block. */
 static uint32_t fixed_bytes(const struct shape *shape, enum typed_coder coder)
 {
     bool tiers = coder <= TYPED_BASE_TIERS;
@@ -71,7 +71,7 @@ uint32_t typed_least_bytes(unsigned mode, enum strait_element element, uint32_t 
     return fixed_bytes(&shape, TYPED_BASE_TIERS);
 }
 
-/* The sum of a block whose halves have been coded; the coders have taken it where values are halves. */
+/* The sum of a block whose halves have been coded. Where the values are halves, the coders have computed it. */
 static uint64_t sum_of(const struct typed *typed, const struct block_bytes *block, const struct block_bytes *halves,
                        enum strait_block_mode mode)
 {
@@ -89,7 +89,7 @@ static enum strait_block_mode counted_as(enum typed_coder coder)
 
 /* ---- Encoding ---- */
 
-/* Rests to the stage; the block of halves, in scratch or, where values are halves, in place. */
+/* Writes the rests to the stage. Returns the block of halves: in scratch, or in place where the values are halves. */
 static struct block_bytes take_halves(struct typed *typed, uint8_t *stage, struct block_bytes *block,
                                       enum strait_block_mode mode, enum strait_element element,
                                       const struct shape *shape)
@@ -107,7 +107,7 @@ static struct block_bytes take_halves(struct typed *typed, uint8_t *stage, struc
     return halves;
 }
 
-/* Codes halves by a base: by tiers, unless codes of four bits take fewer units. Returns the bytes of the streams. */
+/* Codes halves by a base: in tiers, unless codes of four bits take fewer units. Returns the bytes of the streams. */
 static size_t encode_by_base(struct typed *typed, uint8_t *stage, struct block_bytes *halves, const struct shape *shape,
                              uint8_t base, enum typed_coder *coder, uint32_t *escapes)
 {
@@ -124,7 +124,7 @@ static size_t encode_by_base(struct typed *typed, uint8_t *stage, struct block_b
     return codes;
 }
 
-/* Tail, padding and end after `used` bytes of streams. Returns the bytes of the block. */
+/* Writes tail, padding and end after `used` bytes of streams. Returns the bytes of the block. */
 static size_t end_block(uint8_t *stage, size_t used, const struct block_bytes *block, const struct shape *shape,
                         enum typed_coder coder, uint8_t base)
 {
@@ -158,7 +158,7 @@ size_t typed_encode(struct typed *typed, uint8_t *stage, struct block_bytes *blo
 
 /* ---- Decoding ---- */
 
-/* Halves from their streams; returns the bytes of these, 0 when they are not what an encoder writes. */
+/* Decodes halves from their streams. Returns the bytes of the streams, 0 when no encoder would write them. */
 static size_t decode_halves(struct typed *typed, struct block_bytes *halves, const uint8_t *src, size_t size,
                             enum typed_coder coder, uint8_t base, const struct table *table, uint32_t *escapes)
 {
@@ -172,7 +172,7 @@ static size_t decode_halves(struct typed *typed, struct block_bytes *halves, con
     return used != 0 && blocks->values->find_base(halves->bytes, halves->size / 2) == base ? used : 0;
 }
 
-/* Values of halves and rests. False when no encoder would have made them of any values. */
+/* Joins halves and rests to values. False when no encoder would have produced them. */
 static bool join_values(const struct value_ops *values, struct block_bytes *block, const uint8_t *halves,
                         const uint8_t *rest, enum strait_block_mode mode, enum strait_element element, uint32_t count)
 {
@@ -186,7 +186,7 @@ static bool join_values(const struct value_ops *values, struct block_bytes *bloc
         return true;
     }
     values->join_fp32(block->bytes, halves, rest, count);
-    return !values->are_halves(block->bytes, count); /* it would be fp32z */
+    return !values->are_halves(block->bytes, count); /* all rests zero: the mode would be fp32z */
 }
 
 bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t *src, size_t size,
@@ -200,7 +200,7 @@ bool typed_decode(struct typed *typed, struct block_bytes *block, const uint8_t 
         return false;
     struct block_bytes halves = *block;
     halves.size = 2 * shape.count;
-    halves.stream = false; /* they are looked at once more, and go past the caches then */
+    halves.stream = false; /* they are read once more, and the values go past the caches then */
     if (mode != STRAIT_BLOCK_BASE || block->stream)
         halves.bytes = typed->scratch->halves;
     size_t used = decode_halves(typed, &halves, src + shape.rest, size - shape.rest - TYPED_END_BYTES,

@@ -1,12 +1,12 @@
 /*
- * The block coder of the vector variants, in terms of STEP-byte vectors. Included once by each of them, after it has
+ * The block coder of the vector variants, in terms of STEP-byte vectors. Each variant includes it once, after it has
  * defined
  *
  *     STEP                          bytes of a vector, values of a step
  *     vec, vec_load, vec_store
  *     vec_mask                      a bit per byte; vec_first (the first `count`), vec_below, vec_is, vec_select
- *     compress                      the bytes that a mask names, stored one after another; may write a whole vector
- *     compress_positions            the numbers of the mask's bits plus a base, as 16-bit words; likewise
+ *     compress                      stores the bytes that a mask names one after another; may write a whole vector
+ *     compress_positions            the same for the numbers of the mask's bits plus a base, as 16-bit words
  *     expand                        the inverse of compress; may read a whole vector
  *     table16, lookup16             16 bytes as a table
  *     struct rank_lut               the ranks of all exponents; rank_lut_init, rank_lut_get
@@ -17,8 +17,8 @@
  *     join_values                   and back
  *     struct summer                 a running sum; summer_init, summer_add, summer_result
  *
- * Exponents travel between the passes as bytes in lists with room for a whole vector after the last, so no loop needs
- * to watch its end; a ragged end of the block itself goes through small buffers.
+ * Exponents are passed on as lists of bytes with room for a whole vector after the last, so that no loop needs to check
+ * for their end; a partial step at the end of the block goes through small buffers.
  */
 #ifndef STRAIT_KERNELS_BLOCK_VECTOR_H
 #define STRAIT_KERNELS_BLOCK_VECTOR_H
@@ -35,7 +35,7 @@
 /* ---- Encoding ---- */
 
 /* Takes the values of a block apart, a step at a time: sign+mantissa bytes go to the stage, exponents to the caller,
- * and the sum is taken in passing. What comes next is fetched ahead, to the second level: the first one is full. */
+ * and the sum is computed in passing. Prefetches the next block to the second-level cache: the first level is full. */
 struct splitter {
     uint8_t *stage;
     const uint8_t *src, *next;
@@ -61,7 +61,7 @@ static inline vec split_step(struct splitter *s, uint32_t i)
     return parts.exponent;
 }
 
-/* The last `count` values, fewer than STEP; the other exponents are 0. */
+/* The last `count` values, fewer than STEP; the exponents beyond them are 0. */
 static inline vec split_rest(struct splitter *s, uint32_t i, uint32_t count)
 {
     uint8_t exponents[STEP] = {0};
@@ -73,19 +73,19 @@ static inline vec split_rest(struct splitter *s, uint32_t i, uint32_t count)
     return vec_load(exponents);
 }
 
-/* The sum of a block whose values before i went through steps. */
+/* The sum of a block whose values before i went through split_step. */
 static inline uint64_t splitter_sum(const struct splitter *s, const struct block_bytes *block, uint32_t i)
 {
     return summer_result(&s->summer) + sum_terms(s->src + 2 * i, block->size - 2 * i, block->word + i / 2);
 }
 
-/* The values outside the top 16, with room for a whole step after the last. */
+/* The escapes of a block (values outside the top 16), with room for a whole step after the last. */
 struct escape_list {
     uint8_t exponents[LIST_BYTES];
     uint16_t positions[LIST_BYTES];
 };
 
-/* Codes of the exponents of `inside`; returns how many escapes there are by now. */
+/* Writes the codes of a step whose values are those in `inside`; returns the number of escapes so far. */
 static inline uint32_t top16_step(uint8_t *codes, struct escape_list *list, uint32_t count,
                                   const struct rank_lut *ranks, vec e, vec_mask inside, uint32_t i)
 {
@@ -119,13 +119,14 @@ static size_t encode_top16(uint8_t *stage, struct block_bytes *block, const stru
     return used + 2 + 3 * (size_t)count;
 }
 
-/* Ranks from `first` on become codes 0..last. */
+/* Maps ranks `first`, `first` + 1, ... to codes 0, 1, ..., at most `last`. */
 static inline vec tier_code(vec rank, uint8_t first, uint8_t last)
 {
     return vec_min(vec_less(rank, first), last);
 }
 
-/* A step of a two-bit tier that begins with rank `first`; exponents that go on are put on a list. Returns how many. */
+/* A step of a two-bit tier that begins with rank `first`. Exponents that go on to the next tier are appended to the
+ * list `on`; returns how many. */
 static inline uint32_t tier2_step(uint8_t *dst, uint8_t *on, const struct rank_lut *ranks, uint8_t first, vec e,
                                   vec_mask inside)
 {
@@ -134,7 +135,7 @@ static inline uint32_t tier2_step(uint8_t *dst, uint8_t *on, const struct rank_l
     return compress(on, ~vec_below(rank, (uint8_t)(first + 3)), e);
 }
 
-/* S and T1, and the sum of the block. */
+/* Writes S and T1 and computes the sum of the block. */
 static uint32_t encode_tier1(uint8_t *stage, struct block_bytes *block, const struct rank_lut *ranks, uint8_t *on)
 {
     struct splitter split = splitter_init(stage, block);
@@ -157,7 +158,7 @@ static uint32_t encode_tier2(uint8_t *t2, const struct rank_lut *ranks, const ui
     return count;
 }
 
-/* T3, the four-bit tier, and T4, which is simply the list of those that go on. */
+/* Writes T3, the four-bit tier, and T4, which is simply the list of the exponents that go on. */
 static uint32_t encode_tier4(uint8_t *dst, const struct rank_lut *ranks, const uint8_t *exponents, uint32_t count)
 {
     uint8_t on[LIST_BYTES];
@@ -184,7 +185,7 @@ static size_t encode_tiered(uint8_t *stage, struct block_bytes *block, const str
 
 /* ---- Decoding ---- */
 
-/* The values of a block from their sign+mantissa bytes and exponents; takes their sum. Fetches ahead at `end`, where
+/* Joins sign+mantissa bytes and exponents to the values of a block and computes their sum. Prefetches from `end`, where
  * the next block's streams begin: about 3/2 bytes a value. */
 static void join_block(struct block_bytes *block, const uint8_t *sign_mantissa, const uint8_t *exponents,
                        const uint8_t *end, const uint8_t *tail)
@@ -242,7 +243,7 @@ static size_t decode_top16(struct block_bytes *block, const uint8_t *src, size_t
     decode_codes(exponents, codes, n, table);
     for (uint32_t k = 0; k < list.count; k++) {
         uint32_t position = listed_at(&list, k);
-        if (position >= n) /* it was not when it was checked */
+        if (position >= n) /* a position that has changed since the check */
             return 0;
         bad |= exponents[position] ^ table->exponent[0]; /* the code there must be 0 */
         exponents[position] = list.exponents[k];
@@ -252,8 +253,9 @@ static size_t decode_top16(struct block_bytes *block, const uint8_t *src, size_t
     return bad != 0 ? 0 : used + block->size % 2;
 }
 
-/* The exponents of `count` items of a two-bit tier that begins with rank `first`: its own three, or for a 3 the next
- * one of the list `on`, whose rest is returned. Reads whole vectors of both. */
+/* The exponents of `count` items of a two-bit tier that begins with rank `first`: a code below 3 is one of the tier's
+ * own, a 3 takes the next exponent from the list `on`. Returns the rest of the list. Reads whole vectors of `items` and
+ * `on`. */
 static const uint8_t *decode_tier2(uint8_t *exponents, const uint8_t *items, uint32_t count, const uint8_t *on,
                                    const struct table *table, uint8_t first)
 {
@@ -268,8 +270,8 @@ static const uint8_t *decode_tier2(uint8_t *exponents, const uint8_t *items, uin
     return on;
 }
 
-/* Exponents of the n3 items of T3. Returns the number of T4 items, -1 when these are not what an encoder writes. A
- * whole vector past t3[0..size) can be read. */
+/* The exponents of the n3 items of T3. Returns the number of T4 items, or -1 when no encoder would write these. A whole
+ * vector past t3[0..size) must be readable. */
 static int32_t decode_tier4(uint8_t *exponents, const uint8_t *t3, uint32_t n3, size_t size, const struct table *table)
 {
     const vec exponent_of = table16(table->exponent + TIER3_RANK);
@@ -290,7 +292,7 @@ static int32_t decode_tier4(uint8_t *exponents, const uint8_t *t3, uint32_t n3, 
     return low != 0 ? -1 : (int32_t)n4;
 }
 
-/* Two-bit items that are 3. */
+/* The number of two-bit items that are 3. */
 static uint32_t count_threes(const uint8_t *stream, uint32_t items)
 {
     uint32_t count = 0, i = 0;
@@ -303,8 +305,8 @@ static uint32_t count_threes(const uint8_t *stream, uint32_t items)
     return count;
 }
 
-/* Reads whole vectors of T1 only up to its end, by way of a copy of its last part. Should T1 change meanwhile, the list
- * has room for as many items as there are values. */
+/* Never reads past the end of T1: its last part goes through a copy. If T1 changes meanwhile, the list `on` still
+ * suffices: it has room for as many items as there are values. */
 static void decode_tier1(uint8_t *exponents, const uint8_t *t1, uint32_t n, const uint8_t *on,
                          const struct table *table)
 {
@@ -319,7 +321,7 @@ static size_t decode_tiered(struct block_bytes *block, const uint8_t *src, size_
                             uint32_t *escapes)
 {
     uint8_t exponents1[LIST_BYTES], exponents2[LIST_BYTES], exponents3[LIST_BYTES];
-    uint8_t tiers[BLOCK_BYTES + 2 * STEP]; /* what follows T1, where reading past its end does no harm */
+    uint8_t tiers[BLOCK_BYTES + 2 * STEP]; /* what follows T1, with room for whole-vector reads past its end */
     uint32_t n = block->size / 2, n2 = count_threes(src + n, n), bytes2 = pack_bytes_2bit(n2);
     size_t fixed = n + pack_bytes_2bit(n), rest = size - fixed;
     memcpy(tiers, src + fixed, rest);

@@ -1,4 +1,4 @@
-/* A chunk to pages, on a processor. The chunk may be hostile: chunk_open has checked where its blocks lie. */
+/* Decodes a chunk to pages on a CPU. The chunk may be hostile: chunk_open has checked where its blocks lie. */
 #include <string.h>
 
 #include "internal/bytes.h"
@@ -28,7 +28,7 @@ static size_t decode_const(const struct decoder *d, struct block_bytes *out, con
     return 2 + t;
 }
 
-/* Streams, tail and end of a block; returns the bytes of them, or 0 when an encoder would not have written them so. */
+/* Decodes streams, tail and end of a block. Returns their bytes, or 0 when no encoder would have written them. */
 static size_t decode_streams(struct decoder *d, const struct chunk_block *block, struct block_bytes *out,
                              const struct table *table, uint32_t *escapes)
 {
@@ -51,7 +51,7 @@ static size_t decode_streams(struct decoder *d, const struct chunk_block *block,
     }
 }
 
-/* Any block to out->bytes. False when an encoder would not have written it so. */
+/* Decodes a block of any mode to out->bytes. False when no encoder would have written it. */
 static bool decode_block(struct decoder *d, const struct chunk_block *block, struct block_bytes *out,
                          const struct table *table, uint32_t *escapes)
 {
@@ -128,7 +128,7 @@ static bool codebook_fits(const struct chunk *chunk, const struct strait_codeboo
             chunk->table_limit <= codebook->count);
 }
 
-/* Everything that concerns the chunk as a whole, its fit to the list of pages last. */
+/* Does all checks of the chunk as a whole, and last whether it fits the list of pages. */
 static enum strait_status open_chunk(struct decoder *d, const struct strait_pages *dst, const uint32_t *select,
                                      const uint8_t *src, uint64_t src_size, const struct strait_run *run)
 {
@@ -171,7 +171,7 @@ static void decode_with(struct cpu_scratch *scratch, const struct strait_codec *
     *run->result = result;
 }
 
-/* Not inlined: who brings scratch has no room on the stack. */
+/* Not inlined: a caller who provides scratch may have no room for it on the stack. */
 static __attribute__((noinline)) void decode_on_stack(const struct strait_codec *codec,
                                                       const struct strait_codebook *codebook,
                                                       const struct strait_pages *dst, const uint32_t *select,

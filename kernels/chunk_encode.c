@@ -1,4 +1,4 @@
-/* Pages to a chunk, on a processor. */
+/* Encodes pages to a chunk on a CPU. */
 #include <string.h>
 
 #include "internal/bytes.h"
@@ -16,15 +16,15 @@ struct encoder {
     enum strait_element element;
     enum strait_mode mode;
     uint8_t *dst;
-    uint64_t at; /* end of what is written */
+    uint64_t at; /* end of what has been written */
     bool stream;
 };
 
-/* An uncoded block and what becomes of it. */
+/* An uncoded block and the result of coding it. */
 struct block {
     struct block_bytes in;
     uint32_t escapes;
-    enum strait_block_mode mode, counted; /* in the chunk, in the statistics */
+    enum strait_block_mode mode, counted; /* as in the chunk, as in the statistics */
 };
 
 static bool values_equal(const uint8_t *src, uint32_t n)
@@ -32,7 +32,7 @@ static bool values_equal(const uint8_t *src, uint32_t n)
     return n >= 1 && memcmp(src, src + 2, 2 * (n - 1)) == 0;
 }
 
-/* Zeroes the rest of the last unit of `used` bytes at dst; returns the bytes of whole units. */
+/* Zeroes the rest of the last unit after `used` bytes at dst. Returns the bytes in whole units. */
 static uint32_t pad(uint8_t *dst, size_t used)
 {
     uint32_t size = CHUNK_UNIT * units(used);
@@ -40,7 +40,7 @@ static uint32_t pad(uint8_t *dst, size_t used)
     return size;
 }
 
-/* The mode that the block should get, if it shrinks. */
+/* The mode that the block gets if it shrinks. */
 static enum strait_block_mode wanted_mode(const struct encoder *e, const struct block_bytes *in,
                                           const struct table *table)
 {
@@ -55,7 +55,7 @@ static enum strait_block_mode wanted_mode(const struct encoder *e, const struct 
     return e->mode == STRAIT_MODE_TOP16 ? STRAIT_BLOCK_TOP16 : STRAIT_BLOCK_TIERED;
 }
 
-/* Streams of a block to the stage, with its tail; returns their bytes. */
+/* Writes the streams of a block and its tail to the stage. Returns their bytes. */
 static size_t encode_streams(struct encoder *e, struct block *block, const struct table *table)
 {
     uint8_t *stage = e->scratch->stage;
@@ -111,7 +111,7 @@ static uint32_t encode_block(struct encoder *e, struct block *block, const struc
     return unit << 4 | block->mode;
 }
 
-/* Where block b of the page can be read, in place or gathered. */
+/* Address of block b of the page, in place or gathered. */
 static uint8_t *get_block(struct encoder *e, const struct page *page, uint32_t b, uint32_t size)
 {
     uint8_t *src = page_span(page, b * BLOCK_BYTES, size);
@@ -121,7 +121,7 @@ static uint8_t *get_block(struct encoder *e, const struct page *page, uint32_t b
     return e->scratch->rows;
 }
 
-/* The block after block b of page `index`, when it can be fetched ahead. */
+/* The block after block b of page `index`, if it can be prefetched. */
 static const uint8_t *next_block(const struct encoder *e, uint32_t index, const struct page *page, uint32_t b)
 {
     struct page next;
@@ -160,7 +160,7 @@ static void encode_page(struct encoder *e, uint32_t index, const struct page *pa
     store_le64(entry + 8, sum);
 }
 
-/* Written last, when the chunk's size and everything summed is known. */
+/* Written last, when the chunk's size and all that goes into its sum are known. */
 static void write_header(struct encoder *e, const struct strait_encode_params *params)
 {
     uint8_t *dst = e->dst;
@@ -188,7 +188,7 @@ static void plan_layout(struct chunk_layout *layout, const struct strait_pages *
     chunk_layout_init(layout, pages_count(src), longest, shortest != longest);
 }
 
-/* Every id is looked at before anything is encoded: a chunk with a hole would be of no use. */
+/* Checks all ids before anything is encoded: a chunk with a missing page would be useless. */
 static bool check_ids(const struct strait_pages *src, const struct strait_run *run, struct strait_result *result)
 {
     struct page page;
@@ -201,7 +201,7 @@ static void encode_chunk(struct encoder *e, const struct strait_encode_params *p
                          struct strait_result *result)
 {
     e->at = e->layout.metadata_bytes;
-    memset(e->dst + e->at - CHUNK_UNIT, 0, CHUNK_UNIT); /* padding; rows and entries come on top of it */
+    memset(e->dst + e->at - CHUNK_UNIT, 0, CHUNK_UNIT); /* padding; rows and entries overwrite the rest */
     for (uint32_t i = 0; i < e->layout.page_count; i++) {
         struct page page;
         struct page_stats stats = {{0}, 0};
@@ -234,7 +234,7 @@ static void encode_with(struct cpu_scratch *scratch, const struct strait_codec *
     *run->result = result;
 }
 
-/* Not inlined: who brings scratch has no room on the stack. */
+/* Not inlined: a caller who provides scratch may have no room for it on the stack. */
 static __attribute__((noinline)) void encode_on_stack(const struct strait_codec *codec,
                                                       const struct strait_encode_params *params, uint8_t *dst,
                                                       const struct strait_pages *src, const struct strait_run *run)

@@ -74,7 +74,8 @@ enum strait_status strait_chunk_info(const void *src, uint64_t src_size, struct 
     return read_header(info, &layout, src, src_size);
 }
 
-/* The metadata with its own sum taken as zero: terms add up, so the header can be summed from a copy. */
+/* The sum of the metadata with its own field taken as zero. Terms are independent, so the header is summed from a copy.
+ */
 uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes)
 {
     uint8_t head[SUM_LANES * 4] = {0};
@@ -114,7 +115,7 @@ static uint32_t get_row(const struct chunk *chunk, uint32_t page, uint32_t b)
     return load_le32(chunk->metadata + row_offset(&chunk->layout, page, b));
 }
 
-/* First unit after block b: the offset of the block that follows in the order (page, block). */
+/* The unit where block b ends: the offset of the block that follows in the order (page, block). */
 static uint32_t block_end(const struct chunk *chunk, uint32_t page, uint32_t blocks, uint32_t b)
 {
     if (b + 1 < blocks)
@@ -124,7 +125,7 @@ static uint32_t block_end(const struct chunk *chunk, uint32_t page, uint32_t blo
     return (uint32_t)(chunk->info.chunk_bytes / CHUNK_UNIT);
 }
 
-/* Whether a block of `bytes` raw bytes can have this mode and this many units. */
+/* Whether a block of `bytes` raw bytes may have this mode and extent (in units). */
 static bool extent_fits(unsigned mode, enum strait_element element, uint32_t bytes, uint32_t extent)
 {
     uint32_t n = bytes / 2, t = bytes % 2, raw = units(bytes);
@@ -144,13 +145,13 @@ static bool extent_fits(unsigned mode, enum strait_element element, uint32_t byt
     }
 }
 
-/* Golden vectors count on that there is no mode 5. */
+/* Golden vectors rely on mode 5 being unknown. */
 static bool mode_is_known(unsigned mode)
 {
     return mode < STRAIT_BLOCK_MODES_ALL && mode != STRAIT_BLOCK_MODES;
 }
 
-/* Whether such blocks are in such chunks. */
+/* Whether blocks of this mode may occur in this chunk. */
 static bool mode_fits(const struct chunk *chunk, unsigned mode)
 {
     if (mode >= STRAIT_BLOCK_BASE)
@@ -158,7 +159,7 @@ static bool mode_fits(const struct chunk *chunk, unsigned mode)
     return mode < STRAIT_BLOCK_TOP16 || (chunk->info.element == STRAIT_ELEMENT_BF16 && chunk->codebook);
 }
 
-/* Check 9: modes, before anything else is made of a row. */
+/* Check 9: all modes are checked before rows are used for anything else. */
 static bool modes_known(const struct chunk *chunk)
 {
     for (uint32_t p = 0; p < chunk->layout.page_count; p++) {
@@ -170,7 +171,7 @@ static bool modes_known(const struct chunk *chunk)
     return true;
 }
 
-/* Check 10 for one page; *at is the unit where its first block must begin and, on return, where the next page's must.
+/* Check 10 for one page. *at is the unit where its first block must begin and, on return, where the next page's must.
  */
 static enum strait_status check_page(const struct chunk *chunk, uint32_t page, uint32_t *at)
 {

@@ -1,4 +1,4 @@
-/* Where things lie in a chunk (FORMAT.md, section 4), and the checks 1 to 10 of section 6. */
+/* Where things lie in a chunk (FORMAT.md, section 4), and checks 1 to 10 of section 6. */
 #ifndef STRAIT_KERNELS_CHUNK_LAYOUT_H
 #define STRAIT_KERNELS_CHUNK_LAYOUT_H
 
@@ -35,7 +35,7 @@ static inline uint32_t page_blocks(uint32_t page_bytes)
     return (page_bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
 }
 
-/* Bytes of block b of a page: 16384, less for the last. */
+/* Bytes of block b of a page: 16384, or fewer for the last. */
 static inline uint32_t block_bytes(uint32_t page_bytes, uint32_t b)
 {
     uint32_t rest = page_bytes - b * BLOCK_BYTES;
@@ -49,23 +49,23 @@ static inline uint32_t entry_offset(uint32_t page)
 
 uint64_t length_offset(const struct chunk_layout *layout, uint32_t page);
 
-/* Where the row of a block lies: block 0's begins the page's entry. */
+/* Offset of a block's row: that of block 0 begins the page's entry, the others follow the entries. */
 uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b);
 
-/* A whole chunk that passed checks 1 to 10. */
+/* A whole chunk that has passed checks 1 to 10. */
 struct chunk {
     const uint8_t *src;
-    const uint8_t *metadata; /* the same bytes as at src, or a private copy of them */
+    const uint8_t *metadata; /* src, or a private copy of the metadata there */
     struct strait_chunk_info info;
     struct chunk_layout layout;
     uint32_t table_limit; /* largest table index, plus one */
-    bool codebook;        /* it names one */
+    bool codebook;        /* whether it names a codebook */
 };
 
-/* metadata: at least the metadata's bytes of the chunk at src, or src itself. */
+/* `metadata` is src itself, or a copy of at least the chunk's metadata bytes. */
 enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size, const uint8_t *metadata);
 
-/* Sum of the first metadata_bytes bytes, the field for it taken as zero. */
+/* Sum of the first metadata_bytes bytes, with the field that holds it taken as zero. */
 uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes);
 
 uint32_t chunk_page_bytes(const struct chunk *chunk, uint32_t page);

@@ -23,7 +23,7 @@ bool codebook_id(uint8_t id[STRAIT_CODEBOOK_ID_BYTES], const uint8_t (*rankings)
     return ok;
 }
 
-/* The start of the 32 exponents whose low ranks weigh most; weights fall with the rank as frequencies do. */
+/* The start of the window of 32 exponents whose low ranks weigh most; weights fall with the rank as frequencies do. */
 static uint8_t best_window(const uint8_t rank[256])
 {
     uint32_t best = 0;
@@ -76,7 +76,7 @@ static int compare_classes(const void *a, const void *b)
     return (x->layer > y->layer) - (x->layer < y->layer);
 }
 
-/* A class that two tables claim could not be looked up; table 0 is the fallback and has none. */
+/* Refuses a class that two tables claim: it could not be looked up. Table 0 is the fallback and has no class. */
 static enum strait_status check_classes(const struct strait_class *classes, uint32_t count)
 {
     enum strait_status status = STRAIT_OK;

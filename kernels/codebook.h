@@ -7,20 +7,20 @@
 
 #include <strait/codec.h>
 
-/* Exponents outside the window that are looked up one by one. */
+/* How many exponents outside the window are looked up one by one. */
 #define TABLE_STRAYS 4
 
-/* One ranking of all exponents, both ways, and where short look-up tables find most of it. */
+/* One ranking of all exponents, in both directions, and a window in which short look-up tables find most of it. */
 struct table {
-    uint8_t rank[256];            /* of an exponent */
-    uint8_t exponent[256];        /* of a rank */
+    uint8_t rank[256];            /* by exponent */
+    uint8_t exponent[256];        /* by rank */
     uint8_t window;               /* first of 32 consecutive exponents that hold most of the ranks below TIER4_RANK */
-    uint8_t stray_count;          /* how many of these ranks have their exponents elsewhere: 0..TIER4_RANK */
-    uint8_t strays[TABLE_STRAYS]; /* those exponents, lowest ranks first, if they are no more than this */
+    uint8_t stray_count;          /* how many of these ranks have exponents outside the window: 0..TIER4_RANK */
+    uint8_t strays[TABLE_STRAYS]; /* those exponents, lowest ranks first, if there are at most TABLE_STRAYS */
 };
 
-/* Makes the window begin there, at 224 or before, and finds the exponents of low rank that it misses: outliers, and
- * unseen ones in a table of few exponents. */
+/* Sets the window's first exponent, at most 224, and finds the exponents of low rank outside it: outliers, and unseen
+ * ones in a table of few exponents. */
 void table_set_window(struct table *table, uint8_t window);
 
 struct strait_codebook {

@@ -8,16 +8,16 @@
 #define MARK            0x42435453u
 #define VERSION         1u
 #define EXPONENTS       256u
-#define LAYER_UNCLASSED (-2) /* in files only: the set has no classes, tables are found by index */
+#define LAYER_UNCLASSED (-2) /* in files only: the set has no classes, its tables are found by index */
 
-/* protobuf turns two bytes of input into an allocation of a hundred. Nothing valid needs more than this. */
+/* protobuf turns two bytes of input into an allocation of a hundred. No valid file needs more than this. */
 #define UNPACK_BYTES_MAX (4 * (size_t)CODEBOOK_FILE_BYTES_MAX)
 
 static const uint8_t first_bytes[] = {0x0d, 'S', 'T', 'C', 'B'};
 
 /* ---- Unpacking ------------------------------------------------------------------------------------------------- */
 
-/* The unpacker says NULL for everything; whether it was memory is known here. */
+/* The unpacker returns NULL for every error; the budget knows whether the cause was memory. */
 struct budget {
     size_t left;
     bool out_of_memory;
@@ -40,7 +40,7 @@ static void budget_free(void *arg, void *block)
     free(block);
 }
 
-/* A field may come twice, and the last one counts: so the mark is looked at here too. */
+/* A field may occur twice, and then the last one counts: hence the mark is checked here too. */
 static enum strait_status check_head(const Strait__CodebookSet *set)
 {
     if (set->mark != MARK || set->version == 0)
@@ -48,7 +48,8 @@ static enum strait_status check_head(const Strait__CodebookSet *set)
     return set->version == VERSION ? STRAIT_OK : STRAIT_ERR_UNSUPPORTED;
 }
 
-/* On success the caller must strait__codebook_set__free_unpacked(*message, NULL): budget_free is free(). */
+/* On success the caller must strait__codebook_set__free_unpacked(*message, NULL), which works since budget_free is
+ * free(). */
 static enum strait_status message_unpack(const void *src, size_t src_size, Strait__CodebookSet **message)
 {
     struct budget budget = {.left = UNPACK_BYTES_MAX};
@@ -73,8 +74,8 @@ bool codebook_file_probe(const void *src, size_t src_size)
 
 /* ---- Packing --------------------------------------------------------------------------------------------------- */
 
-/* Messages written one after another read as one message with the fields of all: so a file is packed as a head, one
- * message for each table and, in partial files, a tail, without building the whole in memory. */
+/* Serialized messages written one after another parse as one message with the fields of all. So a file is packed as a
+ * head, one message for each table and, in partial files, a tail, without building the whole in memory. */
 
 static Strait__CodebookSet message_head(const uint8_t *id)
 {
@@ -86,7 +87,7 @@ static Strait__CodebookSet message_head(const uint8_t *id)
     return head;
 }
 
-/* A dst of NULL only counts. */
+/* With dst NULL only computes the size. */
 static size_t pack(uint8_t *dst, const Strait__CodebookSet *message)
 {
     return dst == NULL ? strait__codebook_set__get_packed_size(message) : strait__codebook_set__pack(message, dst);
@@ -100,7 +101,7 @@ static size_t pack_table(uint8_t *dst, Strait__Table *table)
     return pack(dst, &message);
 }
 
-/* Where the next piece goes when the last one ended at `size`. */
+/* Where the next piece goes after one of `size` bytes. */
 static uint8_t *after(uint8_t *dst, size_t size)
 {
     return dst == NULL ? NULL : dst + size;
@@ -118,7 +119,7 @@ static struct strait_class table_class(const Strait__Table *table)
     return (struct strait_class){.role = (enum strait_role)table->role, .layer = table->layer};
 }
 
-/* Whether all tables but the fallback are found by index. Where only some are, strait_codebook_create refuses them. */
+/* Whether all tables but the fallback are found by index. If only some are, strait_codebook_create refuses the set. */
 static bool set_is_unclassed(const Strait__CodebookSet *set)
 {
     for (size_t t = 1; t < set->n_tables; t++)
@@ -185,7 +186,7 @@ enum strait_status strait_codebook_parse(const void *src, size_t src_size, struc
     return status;
 }
 
-/* A set made without classes finds none of its tables, a set made with classes finds them all. */
+/* A set made without classes finds none of its tables by class, a set made with classes finds them all. */
 static bool codebook_is_unclassed(const struct strait_codebook *codebook)
 {
     return strait_codebook_find(codebook, strait_codebook_class(codebook, 1)) == 0;
@@ -238,7 +239,7 @@ static bool class_is_known(struct strait_class class)
            class.layer >= -1;
 }
 
-/* Adds the counts to *total. False when there is nothing to add or the sum does not fit. */
+/* Adds the counts to *total. False when all counts are zero or the sum does not fit. */
 static bool add_values(uint64_t *total, const uint64_t counts[EXPONENTS])
 {
     uint64_t before = *total;
@@ -248,7 +249,7 @@ static bool add_values(uint64_t *total, const uint64_t counts[EXPONENTS])
     return *total > before;
 }
 
-/* Everything that codebook_partial_parse promises of a list; and all its values. */
+/* Whether a list is as codebook_partial_parse promises; *total becomes the number of all its values. */
 static bool list_is_valid(const struct codebook_histogram *list, uint32_t count, uint64_t *total)
 {
     *total = 0;

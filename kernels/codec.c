@@ -54,7 +54,7 @@ static const struct strait_codec *codec_by_name(const char *name)
     return NULL;
 }
 
-/* What NULL means: looked up once, for the environment may change under another thread's hands. */
+/* The variant that NULL stands for. Looked up only once, because another thread may change the environment. */
 static const struct strait_codec *default_codec(void)
 {
     static const struct strait_codec *_Atomic chosen;
@@ -119,7 +119,7 @@ uint64_t strait_encode_bound(const struct strait_pages *pages)
     return bound <= UINT32_MAX ? bound : 0;
 }
 
-/* The struct as it was before `caching`, and before `tables`. */
+/* Sizes of the struct before `caching` and before `tables` were added. */
 #define RUN_SIZE_FIRST   offsetof(struct strait_run, caching)
 #define RUN_SIZE_CACHING offsetof(struct strait_run, tables)
 
@@ -130,7 +130,7 @@ bool run_passes_caches(const struct strait_run *run, uint64_t chunk_bytes)
     return chunk_bytes >= STREAM_BYTES;
 }
 
-/* What a call of one chunk and one of many have in common. */
+/* Checks what calls of one chunk and of many have in common. */
 static enum strait_status check_means(const struct strait_codec *codec, const struct strait_run *run)
 {
     if (run == NULL || run->size < RUN_SIZE_FIRST)
@@ -144,7 +144,7 @@ static enum strait_status check_means(const struct strait_codec *codec, const st
     return run->scratch_size >= codec->scratch_size ? STRAIT_OK : STRAIT_ERR_NO_SPACE;
 }
 
-/* Where a chunk is reported. */
+/* Whether the memory for a chunk's results is consistent. */
 static bool reports_fit(const struct strait_result *result, const int32_t *page_status, uint32_t page_status_count)
 {
     return result != NULL && (page_status == NULL) == (page_status_count == 0);
@@ -158,7 +158,7 @@ static enum strait_status check_run(const struct strait_codec *codec, const stru
     return status;
 }
 
-/* The run of a batch: its items say where they report. */
+/* Checks the run of a batch; its items say where their results go. */
 static enum strait_status check_batch_run(const struct strait_codec *codec, const struct strait_run *run)
 {
     enum strait_status status = check_means(codec, run);
@@ -167,7 +167,7 @@ static enum strait_status check_batch_run(const struct strait_codec *codec, cons
     return status;
 }
 
-/* All fields of a run that may be shorter than today's. */
+/* Copies a run, which may be of an older and shorter version, and completes its fields. */
 static struct strait_run complete_run(const struct strait_run *run)
 {
     struct strait_run complete = {0};
@@ -176,7 +176,7 @@ static struct strait_run complete_run(const struct strait_run *run)
     return complete;
 }
 
-/* Whether values of the type are coded by tables in this mode. */
+/* Whether this mode codes values of the type by tables. */
 static bool needs_codebook(enum strait_element element, enum strait_mode mode)
 {
     if (mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE)
@@ -202,7 +202,7 @@ static enum strait_status check_params(const struct strait_encode_params *params
     return STRAIT_OK;
 }
 
-/* Everything about one chunk to encode but the run and the parameters. */
+/* Checks everything about one chunk to encode except the run and the parameters. */
 static enum strait_status check_encode_item(const struct strait_encode_params *params,
                                             const struct strait_encode_item *item)
 {
@@ -252,7 +252,7 @@ enum strait_status strait_encode(const struct strait_codec *codec, const struct 
     return status;
 }
 
-/* The run of one item where items run one after another. */
+/* The run of one item when items run one after another. */
 static struct strait_run run_of_item(const struct strait_run *run, struct strait_result *result, int32_t *page_status,
                                      uint32_t page_status_count)
 {
@@ -287,7 +287,7 @@ enum strait_status strait_encode_batch(const struct strait_codec *codec, const s
     return STRAIT_OK;
 }
 
-/* Rows that overlap can be read, but not written. */
+/* Rows may overlap when they are read, but not when they are written. */
 static enum strait_status check_rows(const struct strait_pages *dst)
 {
     for (uint32_t r = 0; r < dst->region_count; r++)
@@ -341,7 +341,7 @@ enum strait_status strait_decode(const struct strait_codec *codec, const struct 
     return status;
 }
 
-/* What is to be read of an item's source; what is no chunk is refused with any size. */
+/* How many bytes of an item's source to read; what is not a chunk is refused whatever its size. */
 static uint64_t chunk_size(const struct strait_decode_item *item)
 {
     struct strait_chunk_info info;

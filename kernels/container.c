@@ -51,7 +51,7 @@ void container_write_header(uint8_t dst[CONTAINER_HEADER_BYTES], const struct co
     store_le64(dst + 40, XXH3_64bits(dst, HASHED_HEADER_BYTES));
 }
 
-/* The limits of the fields, once their hash is known to be right. */
+/* Whether the header's fields are within their limits; its hash has been checked. */
 static bool header_is_valid(const struct container_header *header)
 {
     bool has_id = !all_zero(header->codebook_id, STRAIT_CODEBOOK_ID_BYTES);
@@ -144,7 +144,7 @@ struct container_chunk container_footer_chunk(const uint8_t *footer, uint32_t in
     };
 }
 
-/* Whether a chunk can have so many pages, and they so many bytes. */
+/* Whether a chunk can have this many pages, and they this many bytes. */
 static bool pages_can_hold(uint32_t page_count, uint64_t bytes)
 {
     return page_count >= 1 && page_count <= STRAIT_CHUNK_PAGES_MAX && bytes >= page_count &&

@@ -14,7 +14,7 @@ static device_ops_get *get_ops;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* It stays loaded: a driver that has been started cannot be unloaded safely. */
+/* The plugin stays loaded: a driver that has been started cannot be unloaded safely. */
 static void load_plugin(void)
 {
     void *plugin = dlopen(CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);

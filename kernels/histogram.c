@@ -5,7 +5,7 @@
 
 #include "internal/bytes.h"
 
-#define LANES 4 /* neighbours often share an exponent: separate counters keep their increments independent */
+#define LANES 4 /* neighbours often share an exponent: with separate counters their increments are independent */
 
 void strait_histogram_add(uint64_t counts[256], const void *values, size_t count)
 {
@@ -31,7 +31,7 @@ static void add_fp32(uint64_t counts[256], const uint8_t *src, size_t count)
         counts[load_le32(src + 4 * i) >> 23 & 255]++;
 }
 
-/* Zero and what is infinite keep their places; the others move up by the difference of the biases. */
+/* Zero, infinity and NaN keep their places; the other exponents move up by the difference of the biases. */
 static void add_fp16(uint64_t counts[256], const uint8_t *src, size_t count)
 {
     uint64_t own[32] = {0};

@@ -51,7 +51,7 @@ uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size)
     return inside + size <= region->row_bytes ? page->base + row * region->row_stride + inside : NULL;
 }
 
-/* The longest piece of the page from `offset` on that lies in one row. */
+/* Address of the byte at `offset` of the page; *piece becomes how many of the `left` bytes lie in that row. */
 static uint8_t *row_piece(const struct page *page, uint32_t offset, uint32_t left, uint32_t *piece)
 {
     uint32_t row = offset / page->region->row_bytes, inside = offset % page->region->row_bytes;

@@ -24,17 +24,16 @@ static inline uint32_t region_page_bytes(const struct strait_region *region)
     return region->rows * region->row_bytes;
 }
 
-/* Counts, sizes and (for elements of `alignment` bytes) alignments. Ids are not looked at. ERR_INVALID, ERR_ALIGNMENT.
- */
+/* Checks counts, sizes and, for elements of `alignment` bytes, alignments, but not ids. ERR_INVALID, ERR_ALIGNMENT. */
 enum strait_status pages_check(const struct strait_pages *pages, uint32_t alignment);
 
 /* Page `index` of a checked list; false when its id is out of range. */
 bool pages_get(const struct strait_pages *pages, uint32_t index, struct page *page);
 
-/* Where `size` bytes from `offset` of the page lie: in place, or NULL when they cross rows. */
+/* Address of the `size` bytes from `offset` of the page, or NULL when they cross rows. */
 uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size);
 
-/* The same bytes gathered to, or scattered from, a buffer. */
+/* The same bytes gathered to, or scattered from, a buffer; they may cross rows. */
 void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst);
 void page_write(const struct page *page, uint32_t offset, uint32_t size, const uint8_t *src);
 

@@ -1,5 +1,6 @@
-/* Byte orders for 8-byte shuffles, one for each mask of 8 bits. An entry's byte i says which byte goes to place i; 0x80
- * makes it zero. Tables beat computing the orders with PEXT and PDEP, which one execution port has to do alone. */
+/* Byte orders for 8-byte shuffles, one for each mask of 8 bits. Byte i of an entry says which byte goes to place i;
+ * 0x80 makes that place zero. Tables are faster than computing the orders with PEXT and PDEP, which run on only one
+ * port. */
 #ifndef STRAIT_KERNELS_SHUFFLE_TABLES_H
 #define STRAIT_KERNELS_SHUFFLE_TABLES_H
 
@@ -7,7 +8,7 @@
 
 /* clang-format off */
 
-/* The places that the mask names, in increasing order: packs them together. */
+/* The places that the mask names, in increasing order: moves their bytes together. */
 static const uint64_t compress_order[256] = {
     0x8080808080808080u, 0x8080808080808000u, 0x8080808080808001u, 0x8080808080800100u,
     0x8080808080808002u, 0x8080808080800200u, 0x8080808080800201u, 0x8080808080020100u,

@@ -1,4 +1,4 @@
-/* A codebook set as kernels read it: a header, then for each table what encoders and decoders look up. */
+/* A codebook set as the CUDA kernels read it: a header, then for each table what encoders and decoders look up. */
 #ifndef STRAIT_KERNELS_TABLE_IMAGE_H
 #define STRAIT_KERNELS_TABLE_IMAGE_H
 
@@ -6,11 +6,12 @@
 
 #define IMAGE_HEADER_BYTES 64u
 
-/* Multiples of 16 bytes, so that each part travels to shared memory as one bulk copy. */
+/* Its parts (sizes below) are multiples of 16 bytes, so that each travels to shared memory as one bulk copy. */
 struct table_image {
-    /* By exponent: the code in tier 1 and, 16 bits further up, the one in tier 2; or 3 and 0, 3 and 3 (go on). */
+    /* By exponent: the code in tier 1 in the low 16 bits, that in tier 2 in the high ones. 3 and 0..2: the code is in
+     * tier 2; 3 and 3: it is in a later tier. */
     uint32_t tiers[256];
-    uint8_t tier3[512];  /* by sign and exponent: the code in tier 3, 15 when it is not there either */
+    uint8_t tier3[512];  /* by sign and exponent: the code in tier 3; 15: the exponent goes on to tier 4 */
     uint32_t top16[256]; /* by exponent: the rank, or IMAGE_ESCAPE */
     /* Exponents by rank, for decoders. */
     uint8_t first[8];  /* ranks 0..5 */

@@ -1,6 +1,6 @@
 /*
- * The functions of a struct value_ops, in plain C that compilers turn into vectors of whatever they are told of.
- * Included once by each variant.
+ * The functions of a struct value_ops, in plain C that compilers vectorize for their target. Each variant includes it
+ * once.
  */
 #ifndef STRAIT_KERNELS_VALUE_LOOPS_H
 #define STRAIT_KERNELS_VALUE_LOOPS_H
@@ -10,8 +10,8 @@
 
 /* ---- Bases ---- */
 
-/* The largest exponent, in place, that is not of an infinity or NaN; 0 when there is none. Signed: all processors have
- * the maximum of such vectors. */
+/* The largest exponent, in place (not shifted down), except those of infinities and NaN; 0 when there is none. Signed,
+ * because every target has a vector maximum of signed 16-bit words. */
 static inline int16_t largest_exponent(const uint8_t *values, uint32_t count)
 {
     const int16_t infinite = 255 << 7;
@@ -57,7 +57,7 @@ static void join_fp32(uint8_t *restrict dst, const uint8_t *restrict halves, con
         store_le32(dst + 4 * i, (uint32_t)load_le16(halves + 2 * i) << 16);
 }
 
-/* In steps, so that the first values that have lower halves end it. */
+/* Works in steps, so that it can stop early at the first step with nonzero lower halves. */
 static bool are_halves(const uint8_t *src, uint32_t count)
 {
     enum { STEP = 256 };
@@ -73,8 +73,8 @@ static bool are_halves(const uint8_t *src, uint32_t count)
 
 /* ---- FP16 ---- */
 
-/* Exponents of FP16 become those of BF16 values of the same size: so one table serves both. Zero and subnormal values
- * have the lowest exponent in both types, infinities and NaN the highest. */
+/* Exponents of FP16 become those of BF16 values of the same magnitude, so that one table serves both. Zero and
+ * subnormal values have the lowest exponent in both types, infinities and NaN the highest. */
 enum { FP16_MOST = 31, BF16_MOST = 255, BIAS_DIFFERENCE = 127 - 15 };
 
 static inline uint16_t half_of(uint16_t value)
@@ -85,7 +85,7 @@ static inline uint16_t half_of(uint16_t value)
     return (uint16_t)((value & 0x8000) | wide << 7 | (value >> 3 & 0x7f));
 }
 
-/* Without its rest. An exponent of no FP16 value gives anything. */
+/* The value without its rest. The result is arbitrary when the half's exponent is that of no FP16 value. */
 static inline uint16_t value_of(uint16_t half)
 {
     uint16_t wide = half >> 7 & BF16_MOST, exponent = (wide - BIAS_DIFFERENCE) & FP16_MOST;
@@ -94,7 +94,7 @@ static inline uint16_t value_of(uint16_t half)
     return (uint16_t)((half & 0x8000) | exponent << 10 | (half & 0x7f) << 3);
 }
 
-/* Nonzero when no FP16 value has this half: it would come back as another. */
+/* Nonzero when no FP16 value has this half, as it does not survive the round trip. */
 static inline uint16_t misfit(uint16_t half)
 {
     return half_of(value_of(half)) ^ half;
@@ -103,8 +103,8 @@ static inline uint16_t misfit(uint16_t half)
 #define LOW_TWO 0x0003000300030003u
 #define LOW_ONE 0x0001000100010001u
 
-/* Four values: a byte of their lowest two bits, half a byte of the third. And back, into words of 16 bits. Processors
- * with AVX2 may have slow instructions for that, those with AVX-512 have not. */
+/* From four values: one byte of their lowest two bits, half a byte of their third bits; and back, to words of 16 bits.
+ * PEXT and PDEP are fast on all processors with AVX-512, but may be slow on those with AVX2 only. */
 #if defined(__BMI2__)
 #include <immintrin.h>
 
@@ -161,7 +161,7 @@ static void take_rests(uint8_t *restrict twos, uint8_t *restrict ones, const uin
     ones[i / 8] = (uint8_t)(one_of(last[0]) | one_of(last[1]) << 4);
 }
 
-/* Adds the rests to values that have none. */
+/* Adds the rests to values whose low bits are zero. */
 static void join_rests(uint8_t *restrict dst, const uint8_t *restrict twos, const uint8_t *restrict ones,
                        uint32_t count)
 {

@@ -1,5 +1,5 @@
-/* Loops over values that blocks of modes 6 to 8 need besides the coders of halves, one table per variant. FP16 and FP32
- * values are taken apart into halves, which look like BF16, and rests; and put together again. FORMAT.md, section 3.2.
+/* Loops over values that blocks of modes 6 to 8 need besides the coders of halves, one table per variant. They take
+ * FP16 and FP32 values apart into halves, which look like BF16, and rests, and join them again. FORMAT.md, section 3.2.
  */
 #ifndef STRAIT_KERNELS_VALUE_OPS_H
 #define STRAIT_KERNELS_VALUE_OPS_H
@@ -8,23 +8,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A block's largest exponent would be that of its outliers: its base is the smallest of the largest ones of its parts.
+/* The base is the smallest of the largest exponents of the parts of a block: the block's largest would be an outlier's.
  */
 #define BASE_PART 256u
 
 struct value_ops {
-    /* The base of `count` values in BF16. */
+    /* The base of `count` BF16 values. */
     uint8_t (*find_base)(const uint8_t *values, uint32_t count);
 
-    /* FP32: the rest is the lower 16 bits. `rest` NULL: it is zero, and left out. */
+    /* FP32: the rest is the lower 16 bits. `rest` NULL: all rests are zero and left out. */
     void (*take_fp32)(uint8_t *halves, uint8_t *rest, const uint8_t *src, uint32_t count);
     void (*join_fp32)(uint8_t *dst, const uint8_t *halves, const uint8_t *rest, uint32_t count);
     /* Whether the lower 16 bits of all values are zero. */
     bool (*are_halves)(const uint8_t *src, uint32_t count);
 
-    /* FP16: the rest is the lower 3 bits, in streams of two and of one. Sets the unused bits of both to zero. */
+    /* FP16: the rest is the lower 3 bits, stored as a stream of two bits and one of one. Zeroes the unused bits of
+     * both. */
     void (*take_fp16)(uint8_t *halves, uint8_t *twos, uint8_t *ones, const uint8_t *src, uint32_t count);
-    /* False when an exponent is that of no FP16 value. */
+    /* False when an exponent is not that of any FP16 value. */
     bool (*join_fp16)(uint8_t *dst, const uint8_t *halves, const uint8_t *twos, const uint8_t *ones, uint32_t count);
 };
 

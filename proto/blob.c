@@ -11,7 +11,7 @@
 
 static const uint8_t magic[4] = {'S', 't', 'r', 'P'};
 
-/* What unpacking a body may allocate: twice what 4096 regions take. */
+/* Limit on what unpacking a body may allocate: twice what 4096 regions take. */
 #define UNPACK_BYTES_MAX ((size_t)4 * 1024 * 1024)
 
 /* ---- The pool's order ----------------------------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ struct sorting {
     uint32_t *order;
 };
 
-/* The position decides between equal ones, so that the outcome does not depend on how it is sorted. */
+/* Equal regions are ordered by position, so that the result does not depend on the sorting algorithm. */
 static bool stands_before(const struct sorting *sorting, uint32_t a, uint32_t b)
 {
     int compared = compare_regions(&sorting->regions[a], &sorting->regions[b]);
@@ -76,7 +76,7 @@ static void sift_down(const struct sorting *sorting, uint32_t root, uint32_t cou
     }
 }
 
-/* Heapsort: two arrays in step, no memory, no bad case. */
+/* Heapsort: sorts two arrays in step, without extra memory or bad cases. */
 void blob_sort(struct blob_region *regions, uint32_t *order, uint32_t count)
 {
     struct sorting sorting = {.regions = regions, .order = order};
@@ -125,14 +125,14 @@ static bool has_group(const struct pool_blob *blob, uint32_t group)
     return false;
 }
 
-/* A region that the other pool lacks: of a layer that is missing there, or of a layer that looks different there. */
+/* The mismatch of a region that the other pool lacks: its layer is missing there, or looks different there. */
 static uint32_t missing_mismatch(const struct blob_region *region, const struct pool_blob *other)
 {
     bool layer_is_missing = has_group(other, region->group) && !has_layer(other, region->group, region->layer);
     return layer_is_missing ? STRAIT_MISMATCH_LAYERS : STRAIT_MISMATCH_LAYOUT;
 }
 
-/* Walks both lists in their common order, so that one missing layer does not make all that follow it look wrong. */
+/* Walks both lists in their common order, so that one missing layer does not make everything after it look wrong. */
 static uint32_t regions_mismatch(const struct pool_blob *a, const struct pool_blob *b)
 {
     uint32_t bits = 0, i = 0, j = 0;
@@ -225,7 +225,7 @@ struct header {
     uint32_t body_bytes;
 };
 
-/* Every version begins like this, and its body has this sum. */
+/* Every version has this header, with this sum of its body. */
 static enum strait_status header_read(const uint8_t *src, size_t size, struct header *header)
 {
     if (memcmp(src, magic, size < sizeof(magic) ? size : sizeof(magic)) != 0)

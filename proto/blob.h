@@ -1,5 +1,5 @@
-/* What strait_pool_export hands out: a fixed header that every version can read, then the pool's description. Used by
- * the client to export and import, by tests and tools to look inside.
+/* What strait_pool_export returns: a fixed header that every version can read, then the pool's description. The client
+ * exports and imports it; tests and tools look inside.
  *
  *   offset size
  *        0    4  magic "StrP"
@@ -19,7 +19,7 @@
 #define BLOB_BODY_MAX     (1024u * 1024)
 #define BLOB_VERSION      1u
 
-/* One region as its peer needs to know it, in the pool's order (group, layer, role, position). */
+/* What a peer needs to know of one region, in the pool's order (group, layer, role, position). */
 struct blob_region {
     uint32_t group;
     int32_t layer;
@@ -45,14 +45,14 @@ void blob_fini(struct pool_blob *blob);
 /* Always sets *size. ERR_NO_SPACE, ERR_INVALID, ERR_NO_MEMORY. */
 enum strait_status blob_pack(const struct pool_blob *blob, void *dst, size_t capacity, size_t *size);
 
-/* Bits of enum strait_mismatch between two pools. */
+/* The bits of enum strait_mismatch for two pools. */
 uint32_t blob_mismatch(const struct pool_blob *a, const struct pool_blob *b);
 
-/* A hash of what must be equal in two pools that exchange pages (everything that blob_mismatch calls fatal but
- * versions): REQUEST carries it. */
+/* A hash of what must be equal in two pools that exchange pages (everything that blob_mismatch calls fatal, except
+ * versions). REQUEST carries it. */
 uint64_t blob_geometry(const struct blob_region *regions, uint32_t count);
 
-/* Sorts regions into the pool's order; `order` receives for each place the position that it had. */
+/* Sorts regions into the pool's order; `order` receives for each place the position that its region had before. */
 void blob_sort(struct blob_region *regions, uint32_t *order, uint32_t count);
 
 #endif

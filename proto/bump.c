@@ -34,7 +34,7 @@ void bump_fini(struct bump *bump)
     *bump = (struct bump){0};
 }
 
-/* AddressSanitizer watches over what malloc returned: it gets a block for every piece. */
+/* AddressSanitizer only checks what malloc returned, so in its builds every piece gets a block of its own. */
 static size_t next_block_bytes(struct bump *bump, size_t size)
 {
 #ifdef BLOCK_PER_PIECE

@@ -11,33 +11,33 @@
 
 #define LENGTH_BYTES      4u
 #define BUFFER_BYTES_MIN  ((size_t)4096)
-#define BUFFER_BYTES_KEEP ((size_t)64 * 1024)  /* an empty buffer larger than this is given back */
-#define READ_BYTES_MAX    ((size_t)256 * 1024) /* of one channel_read */
+#define BUFFER_BYTES_KEEP ((size_t)64 * 1024)  /* larger buffers are freed when they are empty */
+#define READ_BYTES_MAX    ((size_t)256 * 1024) /* in one channel_read */
 #define READ_CALLS_MAX    32u
 #define WRITE_FRAMES_MAX  64u
-#define FDS_WAITING_MAX   (4 * CHANNEL_FDS_MAX) /* no more is read while so many might be exceeded */
+#define FDS_WAITING_MAX   (4 * CHANNEL_FDS_MAX) /* reading stops while this might be exceeded */
 
-/* A frame on its way out. */
+/* An outgoing frame. */
 struct output {
     struct output *next;
     uint8_t *bytes;
     size_t size, sent;
-    uint32_t fd_count; /* 0 once they are sent: with the first byte */
+    uint32_t fd_count; /* 0 once they are sent, which happens with the first byte */
     int fds[];
 };
 
-/* A descriptor that came, and the position of a byte of the frame that it belongs to. */
+/* A received descriptor, and the position of a byte of the frame that it belongs to. */
 struct arrived {
     uint64_t at;
     int fd;
 };
 
-/* Bytes that came and are not handed out yet. Positions count from the first byte of the stream. */
+/* Bytes received and not yet handed out. Positions count from the first byte of the stream. */
 struct input {
     uint8_t *bytes;
     size_t capacity, begin, end;
     uint64_t begin_at;    /* position of bytes[begin], where a frame begins */
-    uint64_t complete_at; /* of the first frame that is not complete: all before it are */
+    uint64_t complete_at; /* position of the first incomplete frame */
     struct arrived fds[FDS_WAITING_MAX];
     uint32_t fd_count;
 };
@@ -45,7 +45,7 @@ struct input {
 struct channel {
     int fd;
     bool is_unix;
-    bool ended;                /* nothing more will come */
+    bool ended;                /* nothing more will be received */
     bool gone;                 /* nothing more can be sent */
     enum strait_status broken; /* OK, or how the peer broke the protocol */
     size_t body_max, queue_max;
@@ -147,7 +147,7 @@ enum strait_status channel_peer(const struct channel *channel, uint32_t *pid, ui
     return STRAIT_OK;
 }
 
-/* Others that come would be lost on who does not look for them. */
+/* Other messages may have none: a receiver that expects no descriptors would leak them. */
 uint32_t channel_fds_of(const struct message *message)
 {
     if (message->type == MESSAGE_POOL_REGISTER)
@@ -203,8 +203,9 @@ enum strait_status channel_send(struct channel *channel, const struct message *m
     return STRAIT_OK;
 }
 
-/* Descriptors reach the other side with the first byte of the call that sends them, and a reader cannot see past the
- * end of that call in one go: so such a frame is sent by a call of its own, and the reader knows whose they are. */
+/* Descriptors reach the other side with the first byte of the call that sends them, and one receive does not go past
+ * the end of that call. So a frame with descriptors is sent by a call of its own, and the reader knows which frame they
+ * belong to. */
 static uint32_t gather(const struct channel *channel, struct iovec *pieces)
 {
     uint32_t count = 0;
@@ -251,7 +252,7 @@ static ssize_t write_some(const struct channel *channel)
     return sent;
 }
 
-/* The descriptors of the first frame went with its first byte; no other frame of the call had any. */
+/* The first frame's descriptors went with its first byte; no other frame of the call had any. */
 static void written(struct channel *channel, size_t sent)
 {
     channel->queued -= sent;
@@ -300,7 +301,7 @@ static uint64_t input_end(const struct input *in)
     return in->begin_at + (in->end - in->begin);
 }
 
-/* Bytes of the frame at a position, its length included, as far as it has come; 0: not even its length has. */
+/* Bytes of the frame at a position, including its length field; 0 when that has not fully arrived. */
 static size_t frame_bytes(const struct input *in, uint64_t at)
 {
     if (input_end(in) - at < LENGTH_BYTES)
@@ -308,8 +309,8 @@ static size_t frame_bytes(const struct input *in, uint64_t at)
     return LENGTH_BYTES + (size_t)load_le32(in->bytes + in->begin + (at - in->begin_at));
 }
 
-/* Moves complete_at over the frames that have become complete, and says where the frame begins that the last byte is
- * of. A frame that is longer than allowed is not stepped over. */
+/* Moves complete_at past the frames that have become complete, and returns the position of the frame that the last byte
+ * belongs to. Does not step over a frame that is longer than allowed. */
 static uint64_t frames_advance(struct channel *channel)
 {
     struct input *in = &channel->in;
@@ -324,8 +325,8 @@ static uint64_t frames_advance(struct channel *channel)
     return latest;
 }
 
-/* Whether the frame in progress announces more than it may have: nothing is read any more, then. It is judged when it
- * is its turn, because what came before it may be the reason to allow more. */
+/* Whether the incomplete frame announces more bytes than allowed; then nothing more is read. It is rejected only when
+ * its turn comes, because a message before it may be the reason to allow more. */
 static bool frame_is_too_long(const struct channel *channel)
 {
     return frame_bytes(&channel->in, channel->in.complete_at) > LENGTH_BYTES + channel->body_max;
@@ -348,9 +349,9 @@ static bool input_grow(struct input *in, size_t most)
     return true;
 }
 
-/* Makes room behind what has come: by moving it to the front, and then by doubling, so that no byte is moved more than
- * a few times and no memory taken for bytes that were only announced. False: out of memory. Without room although true
- * the owner has whole frames to take first. */
+/* Makes room after the received bytes: by moving them to the front, then by doubling, so that no byte is moved more
+ * than a few times and no memory is taken for bytes that are only announced. False: out of memory. If there is no room
+ * although this returns true, the owner has to take complete frames first. */
 static bool input_make_room(struct channel *channel)
 {
     struct input *in = &channel->in;
@@ -366,7 +367,7 @@ static bool input_make_room(struct channel *channel)
     return input_grow(in, input_capacity_max(channel));
 }
 
-/* The descriptors that came with one call. */
+/* The descriptors that one call received. */
 static uint32_t take_fds(struct msghdr *header, int fds[CHANNEL_FDS_MAX])
 {
     uint32_t count = 0;
@@ -381,8 +382,8 @@ static uint32_t take_fds(struct msghdr *header, int fds[CHANNEL_FDS_MAX])
     return count;
 }
 
-/* They are of the frame that the last byte is of, which begins at `frame`: a reader cannot see past the end of the call
- * that sent them. */
+/* The descriptors belong to the frame that the last byte belongs to, which begins at `frame`: one receive does not go
+ * past the end of the call that sent them. */
 static void keep_fds(struct channel *channel, uint64_t frame, const int *fds, uint32_t count)
 {
     struct input *in = &channel->in;
@@ -403,8 +404,8 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* One recvmsg. More descriptors than fit, or than this process may have, are closed by the kernel: the peer asked for
- * what it cannot get. */
+/* One recvmsg. The kernel closes descriptors beyond those that fit, or that this process may have: the peer asked for
+ * something it cannot get. */
 static ssize_t receive(struct channel *channel)
 {
     struct input *in = &channel->in;
@@ -437,7 +438,7 @@ enum strait_status channel_read(struct channel *channel)
 {
     struct input *in = &channel->in;
     size_t total = 0;
-    frames_advance(channel); /* more may be allowed now */
+    frames_advance(channel); /* the limit may have been raised */
     for (uint32_t calls = 0; calls < READ_CALLS_MAX && total < READ_BYTES_MAX && may_read(channel); calls++) {
         if (!input_make_room(channel))
             return STRAIT_ERR_NO_MEMORY;
@@ -454,7 +455,7 @@ enum strait_status channel_read(struct channel *channel)
 
 /* ---- Handing out ---------------------------------------------------------------------------------------------- */
 
-/* Moves the descriptors of the frame at the beginning to fds; those of later frames stay. */
+/* Moves the descriptors of the first frame to fds; those of later frames stay. */
 static uint32_t frame_take_fds(struct input *in, size_t bytes, int fds[CHANNEL_FDS_MAX])
 {
     uint32_t taken = 0, kept = 0;
@@ -500,7 +501,7 @@ static enum strait_status frame_unpack(struct channel *channel, size_t bytes, st
     return status;
 }
 
-/* A broken channel stays broken: what its peer sent before is of no use when it is closed. */
+/* A broken channel stays broken: it is going to be closed, so whatever the peer sent before is of no use. */
 enum strait_status channel_next(struct channel *channel, struct message *message, int fds[CHANNEL_FDS_MAX],
                                 uint32_t *fd_count)
 {

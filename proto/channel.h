@@ -7,52 +7,54 @@
 
 #include "proto/message.h"
 
-#define CHANNEL_FDS_MAX 64u /* descriptors with one frame (a pool of more memfds is refused) */
+#define CHANNEL_FDS_MAX 64u /* descriptors per frame (a pool of more memfds is refused) */
 
 struct channel;
 
-/* Takes the socket `fd` (made non-blocking and close-on-exec). On OK the caller owns *channel. `body_max` caps frames
- * that come in (<= MESSAGE_BYTES_MAX); `queue_max` caps bytes waiting to be sent. ERR_NO_MEMORY, ERR_INVALID (no
- * socket, body_max): fd is not taken. */
+/* Takes over the socket `fd` (made non-blocking and close-on-exec). On OK the caller owns *channel. `body_max` limits
+ * incoming frames (<= MESSAGE_BYTES_MAX); `queue_max` limits the bytes waiting to be sent. ERR_NO_MEMORY, ERR_INVALID
+ * (no socket, body_max): fd is not taken over. */
 enum strait_status channel_create(int fd, size_t body_max, size_t queue_max, struct channel **channel);
 
 /* Closes the socket and all descriptors in transit. NULL is allowed. */
 void channel_destroy(struct channel *channel);
 
-/* Ends the channel but not its connection: the caller owns the socket that is returned. What was queued has been flushed,
- * and nothing has come that was not handed out: else -1, and the socket is closed. */
+/* Ends the channel but not its connection: returns the socket, which the caller then owns. Everything queued must have
+ * been flushed and everything received handed out; otherwise returns -1 and closes the socket. */
 int channel_release(struct channel *channel);
 
 int channel_fd(const struct channel *channel);
 
-/* Raises (or lowers) the cap on frames that come in: a peer that has proved itself may send more. */
+/* Changes the limit on incoming frames: a peer that has proved itself may send larger ones. */
 void channel_set_body_max(struct channel *channel, size_t body_max);
 
-/* How many descriptors belong to a message: POOL_REGISTER has its fd_count, WORDS one, others none. */
+/* How many descriptors a message has: POOL_REGISTER its fd_count, WORDS one, others none. */
 uint32_t channel_fds_of(const struct message *message);
 
-/* Packs a message and queues it, with `fd_count` descriptors that are duplicated (the caller keeps its own). Does not
- * write: channel_flush does. ERR_NO_SPACE: more than queue_max would wait; ERR_INVALID: not as many descriptors as the
- * message has, or no unix socket; ERR_IO: no descriptors left here; else as message_pack. */
+/* Packs a message and queues it, with `fd_count` descriptors, which are duplicated (the caller keeps its own). Does not
+ * write: channel_flush does. ERR_NO_SPACE: more than queue_max would wait; ERR_INVALID: not the message's number of
+ * descriptors, or not a unix socket; ERR_IO: this process can open no more descriptors; otherwise as message_pack. */
 enum strait_status channel_send(struct channel *channel, const struct message *message, const int *fds,
                                 uint32_t fd_count);
 
-/* Writes what the socket takes. OK also when something is left; ERR_IO: the connection is gone. Never raises SIGPIPE. */
+/* Writes as much as the socket takes. OK even if something is left; ERR_IO: the connection is gone. Never raises
+ * SIGPIPE. */
 enum strait_status channel_flush(struct channel *channel);
 bool channel_wants_write(const struct channel *channel);
 size_t channel_queued(const struct channel *channel); /* bytes */
 
-/* Reads what has come, a bounded amount per call, so that one connection cannot keep a loop. OK; ERR_IO: the
- * connection ended or broke (frames read before are still handed out by channel_next). ERR_NO_MEMORY. */
+/* Reads what has arrived, a bounded amount per call, so that one connection cannot hold up an event loop. OK; ERR_IO:
+ * the connection ended or broke (channel_next still hands out frames read before). ERR_NO_MEMORY. */
 enum strait_status channel_read(struct channel *channel);
 
-/* The next whole message, if any: ERR_AGAIN when there is none yet. On OK the caller calls message_fini, and owns the
+/* The next complete message; ERR_AGAIN when there is none yet. On OK the caller calls message_fini and owns the
  * *fd_count descriptors in fds[CHANNEL_FDS_MAX], as many as the message has. Any other error means that the peer broke
- * the protocol, also from now on: close. Descriptors that come with a frame that is not taken are closed. */
+ * the protocol, and is returned from now on: close the channel. Descriptors that come with a frame that is not accepted
+ * are closed. */
 enum strait_status channel_next(struct channel *channel, struct message *message, int fds[CHANNEL_FDS_MAX],
                                 uint32_t *fd_count);
 
-/* Process at the other end of a unix socket, at the time of connecting. ERR_IO. */
+/* The process at the other end of a unix socket when it connected. ERR_IO. */
 enum strait_status channel_peer(const struct channel *channel, uint32_t *pid, uint32_t *uid, uint32_t *gid);
 
 #endif

@@ -4,7 +4,7 @@
 
 #define FIELD_NUMBER_MAX ((1u << 29) - 1)
 
-/* protobuf-c counts the items of a list in a size_t. */
+/* protobuf-c counts list items in a size_t. */
 _Static_assert(sizeof(size_t) == sizeof(uint64_t), "64-bit processors only");
 
 /* ---- What a field may hold -------------------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ static enum strait_status view_check(const struct field *field, const struct vie
     }
 }
 
-/* Length up to which a text for people goes out: at most MESSAGE_TEXT_MAX, whole UTF-8 sequences. */
+/* The length up to which a text for people is sent: at most MESSAGE_TEXT_MAX, whole UTF-8 sequences. */
 static size_t text_cut(const uint8_t *text, size_t size)
 {
     if (size <= MESSAGE_TEXT_MAX)
@@ -106,8 +106,8 @@ static enum strait_status unpack_pool(struct pool_id *pool, const ProtobufCBinar
     return STRAIT_OK;
 }
 
-/* Bump memory is aligned for numbers, and so are bytes that protobuf-c copied there: the ids stay where they
- * are. The table has `count` before the ids, which checks and places it. */
+/* Bump memory is aligned for numbers, and so are the bytes that protobuf-c copied there, so the ids need not be copied.
+ * `count` precedes the ids in the table, so it has been checked and stored by then. */
 static enum strait_status unpack_ids(const struct field *field, void *plain, const ProtobufCBinaryData *bytes)
 {
     const uint32_t *ids = bytes->len > 0 ? (const uint32_t *)(const void *)bytes->data : NULL;
@@ -183,8 +183,8 @@ static enum strait_status unpack_field(const struct field *field, void *plain, c
     }
 }
 
-/* protobuf-c takes numbers that no field can have, when they are written longer than need be: these would come out as
- * something that it does not take. */
+/* protobuf-c accepts field numbers that no field can have, if they are encoded in more bytes than necessary. Packed
+ * again, they would become something that it rejects. */
 enum strait_status fields_check_unknown(const ProtobufCMessage *wire)
 {
     for (unsigned i = 0; i < wire->n_unknown_fields; i++)
@@ -234,7 +234,7 @@ static enum strait_status pack_items(const struct layout *item, void **wires, co
     return status;
 }
 
-/* Both kinds of list, after the check that they have. */
+/* Packs both kinds of list, after the check that they share. */
 static enum strait_status pack_list(const struct field *field, void *wire, const void *plain, struct bump *bump)
 {
     size_t count = load_u32(plain, field->plain_count);
@@ -304,7 +304,7 @@ static void *pointer_at(const void *base, size_t offset)
     return pointer;
 }
 
-/* Items are the same ones as long as there are as many. */
+/* Items correspond as long as both lists have the same number of them. */
 static void keep_in_list(const ProtobufCFieldDescriptor *field, const void *to, const void *from)
 {
     ProtobufCMessage **to_items = pointer_at(to, field->offset), **from_items = pointer_at(from, field->offset);
@@ -315,7 +315,7 @@ static void keep_in_list(const ProtobufCFieldDescriptor *field, const void *to, 
         fields_keep_unknown(to_items[i], from_items[i]);
 }
 
-/* No message but the envelope has another in it other than in a list; message.c looks after the envelope. */
+/* Apart from the envelope, which message.c handles, messages contain other messages only in lists. */
 void fields_keep_unknown(ProtobufCMessage *to, const ProtobufCMessage *from)
 {
     to->n_unknown_fields = from->n_unknown_fields;

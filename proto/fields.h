@@ -1,8 +1,9 @@
-/* One table per message says which field of the plain struct is which field of the generated one, and what it may hold.
- * Packing and unpacking walk the same table, so that nothing can be written that would not be read. Private to proto/.
+/* One table per message says which field of the plain struct corresponds to which field of the generated one, and what
+ * it may hold. Packing and unpacking walk the same table, so that nothing can be written that would not be read.
+ * Private to proto/.
  *
  * A message is named by a pair, `#define GRANT struct message_grant, Strait__Wire__Grant`, and its fields as in
- * U32(GRANT, slot, 0, UINT32_MAX). The compiler checks that both structs have such a field, of the types meant. */
+ * U32(GRANT, slot, 0, UINT32_MAX). The compiler checks that both structs have such a field, of the right types. */
 #ifndef STRAIT_PROTO_FIELDS_H
 #define STRAIT_PROTO_FIELDS_H
 
@@ -14,17 +15,17 @@ enum field_kind {
     FIELD_U32,
     FIELD_I32,
     FIELD_U64,
-    FIELD_NOT_ZERO, /* 64 bits */
+    FIELD_NOT_ZERO, /* 64 bits, not 0 */
     FIELD_BOOL,
-    FIELD_KNOWN, /* an enum: values beyond the range are not supported */
+    FIELD_KNOWN, /* an enum: values outside the range are ERR_UNSUPPORTED */
     FIELD_KNOWN_SIGNED,
-    FIELD_BITS, /* bits beyond `max` are not supported */
+    FIELD_BITS, /* bits outside `max` are ERR_UNSUPPORTED */
     FIELD_BYTES,
-    FIELD_BYTES_OR_NONE, /* none, or as many as the range allows */
+    FIELD_BYTES_OR_NONE, /* empty, or as many as the range allows */
     FIELD_NAME,          /* bytes without NUL */
-    FIELD_TEXT,          /* for people: without NUL, what is too long is cut */
+    FIELD_TEXT,          /* for people: without NUL; cut if too long */
     FIELD_POOL,
-    FIELD_IDS,     /* as many as the struct's `count`, or none */
+    FIELD_IDS,     /* `count` of them, as in the struct, or none */
     FIELD_NUMBERS, /* signed, 32 bits */
     FIELD_LIST,
 };
@@ -33,7 +34,7 @@ struct field {
     enum field_kind kind;
     uint16_t plain, wire;             /* offsets */
     uint16_t plain_count, wire_count; /* of lists */
-    int64_t min, max;                 /* of a number, a length, a list's count */
+    int64_t min, max;                 /* of a number, a length, or a list's count */
     const struct layout *item;        /* of lists */
 };
 
@@ -42,27 +43,28 @@ struct layout {
     size_t plain_bytes;
     const struct field *fields;
     uint32_t field_count;
-    enum strait_status (*check)(const void *plain); /* what involves several fields, or NULL */
+    enum strait_status (*check)(const void *plain); /* checks across fields, or NULL */
 };
 
-/* ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NO_MEMORY. What is unpacked points into `wire` and the bump memory. */
+/* ERR_CORRUPT, ERR_UNSUPPORTED, ERR_NO_MEMORY. The result points into `wire` and the bump memory. */
 enum strait_status fields_unpack(const struct layout *layout, void *plain, const void *wire, struct bump *bump);
 
-/* The same errors. Begins with the layout's init; the result points into `plain` and the bump memory. */
+/* The same errors. Initializes `wire` first; the result points into `plain` and the bump memory. */
 enum strait_status fields_pack(const struct layout *layout, void *wire, const void *plain, struct bump *bump);
 
-/* Whether what is unknown has numbers that fields can have: ERR_CORRUPT. fields_unpack looks after its own. */
+/* ERR_CORRUPT when an unknown field has a number that no field can have. fields_unpack does this for its own messages.
+ */
 enum strait_status fields_check_unknown(const ProtobufCMessage *wire);
 
-/* Lends the unknown fields of one generated message, and of those within, to another of the same type. */
+/* Lends the unknown fields of one generated message, and of the messages inside it, to another of the same type. */
 void fields_keep_unknown(ProtobufCMessage *to, const ProtobufCMessage *from);
 
-/* What protobuf-c is to allocate with. */
+/* The allocator for protobuf-c. */
 ProtobufCAllocator fields_allocator(struct bump *bump);
 
 /* ---- Checks that several messages share ------------------------------------------------------------------------- */
 
-/* True when first .. first + count are numbers of 32 bits. */
+/* Whether first .. first + count are numbers of 32 bits. */
 static inline bool range_fits(uint32_t first, uint32_t count)
 {
     return count <= UINT32_MAX - first;
@@ -88,7 +90,7 @@ extern const struct layout announce_layout, request_layout, segments_layout, gra
 
 /* ---- Writing a table -------------------------------------------------------------------------------------------- */
 
-/* The offset of a field that has to be of this type. */
+/* The offset of a field, which must be of this type. */
 #define OFFSET_OF(type, name, of) \
     (offsetof(type, name) + 0 * sizeof(char[__builtin_types_compatible_p(__typeof__(((type *)0)->name), of) ? 1 : -1]))
 
@@ -106,7 +108,7 @@ extern const struct layout announce_layout, request_layout, segments_layout, gra
 
 #define VIEW_FIELD(k, P, W, name, min, max) FIELD(k, P, W, name, struct view, name, ProtobufCBinaryData, min, max)
 
-/* A pair becomes two arguments on the way to the second macro. */
+/* The first macro expands a pair to two arguments for the second. */
 #define U32(...)                            U32_(__VA_ARGS__)
 #define U32_(P, W, name, min, max)          FIELD(FIELD_U32, P, W, name, uint32_t, name, uint32_t, min, max)
 #define I32(...)                            I32_(__VA_ARGS__)
@@ -140,7 +142,7 @@ extern const struct layout announce_layout, request_layout, segments_layout, gra
 #define LIST_(P, W, count, name, ITEM_P, ITEM_W, min, max, of) \
     LIST_FIELD(FIELD_LIST, P, W, count, name, const ITEM_P *, ITEM_W **, min, max, of)
 
-/* What several messages have. */
+/* Fields that several messages have. */
 #define KEY(pair, name)               BYTES(pair, name, 1, STRAIT_KEY_BYTES_MAX)
 #define ADDRESS(pair, name)           NAME(pair, name, MESSAGE_ADDRESS_MAX)
 #define AUX(pair)                     BYTES(pair, aux, 0, STRAIT_AUX_BYTES_MAX)

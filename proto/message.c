@@ -8,7 +8,7 @@
 
 #define LENGTH_BYTES 4u
 
-/* What unpacking may allocate beyond twice the bytes that came: the longest lists take less than half of it. */
+/* What unpacking may allocate beyond twice the received bytes; the longest lists take less than half of it. */
 #define UNPACK_BYTES_MORE ((size_t)4 * 1024 * 1024)
 
 static const struct kind {
@@ -71,7 +71,7 @@ const char *message_name(enum message_type type)
     return type == MESSAGE_NONE ? "none" : "unknown";
 }
 
-/* All members of either union are at its beginning, and those of the generated one are pointers. */
+/* All members of either union start at its beginning; those of the generated one are pointers. */
 static void *plain_body(const struct message *message)
 {
     return (void *)&message->hello;
@@ -105,7 +105,7 @@ static enum strait_status body_unpack(struct message *message, struct owner *own
     message->type = kind->type;
     enum strait_status status = fields_unpack(kind->layout, plain_body(message), envelope->hello, &owner->bump);
     if (status == STRAIT_ERR_NO_MEMORY && !owner->bump.out_of_memory)
-        return STRAIT_ERR_CORRUPT; /* more than the budget: nothing valid needs that */
+        return STRAIT_ERR_CORRUPT; /* over the budget, which no valid message needs */
     return status;
 }
 
@@ -139,8 +139,8 @@ void message_fini(struct message *message)
 
 /* ---- Packing ---------------------------------------------------------------------------------------------------- */
 
-/* protobuf-c packs into memory by writing a nested message and then moving it behind its length, once per level. What
- * it appends to a buffer is copied once. */
+/* When protobuf-c packs into memory, it writes a nested message and then moves it to make room for its length, once per
+ * level. What it appends to a buffer is copied only once. */
 struct output {
     ProtobufCBuffer base;
     uint8_t *at;
@@ -169,7 +169,7 @@ static enum strait_status frame_create(const Strait__Wire__Envelope *envelope, u
     return STRAIT_OK;
 }
 
-/* The unpacked envelope outlives the call, so its unknown fields are lent. */
+/* The unpacked envelope outlives the call, so its unknown fields can be lent. */
 static void keep_unknown(Strait__Wire__Envelope *envelope, const struct message *message)
 {
     const struct owner *owner = message->owner;

@@ -1,17 +1,19 @@
-/* The control messages, as plain structs: between a client and its daemon (unix socket) and between daemons (TCP).
+/* The control messages as plain structs: between a client and its daemon (unix socket) and between daemons (TCP).
  *
- * On the wire a message is a frame: 4 bytes little-endian length of the body, then the body, a protobuf Envelope
+ * On the wire a message is a frame: a 4-byte little-endian length of the body, then the body, a protobuf Envelope
  * (proto/strait.proto) of at most MESSAGE_BYTES_MAX bytes. Lists that would not fit are split by the sender into
- * several messages. Fields that are not known are kept with the unpacked message and come out again when it is packed;
- * a message type or an enum value that is not known is ERR_UNSUPPORTED. Everything is checked on unpacking: counts,
- * lengths and ranges below are guaranteed to the reader. Besides what stands at the fields: groups are below
- * STRAIT_GROUPS_MAX, layers at least -1, lists have at most MESSAGE_LIST_MAX entries and name at most
- * STRAIT_TRANSFER_PAGES_MAX pages, first + count fits 32 bits, spans, segments and grants are not empty, a leg's units
- * fit 32 bits, aux comes with last only, names and texts have no NUL. Texts are cut to MESSAGE_TEXT_MAX on both sides,
- * but for STATS_TEXT. Sizes and strides of regions are the daemon's to judge.
+ * several messages. Unknown fields are kept with the unpacked message and written again when it is packed; an unknown
+ * message type or enum value is ERR_UNSUPPORTED.
  *
- * Ids. `transfer` between a client and its daemon is a number that the client draws, unique on its connection. Between
- * daemons `leg` is drawn by the sink's daemon and unique in its incarnation: one pair of offer and expectation. */
+ * Everything is checked on unpacking, so the reader can rely on the counts, lengths and ranges below. In addition to
+ * what the fields say: groups are below STRAIT_GROUPS_MAX and layers at least -1; lists have at most MESSAGE_LIST_MAX
+ * entries and name at most STRAIT_TRANSFER_PAGES_MAX pages; first + count fits 32 bits; spans, segments and grants are
+ * not empty; a leg's units fit 32 bits; aux comes only with last; names and texts have no NUL. Texts are cut to
+ * MESSAGE_TEXT_MAX on both sides, except for STATS_TEXT. Sizes and strides of regions are left to the daemon to check.
+ *
+ * Ids. Between a client and its daemon, `transfer` is a number that the client chooses, unique on its connection.
+ * Between daemons, `leg` is chosen by the sink's daemon and unique in its incarnation; it stands for one pair of offer
+ * and expectation. */
 #ifndef STRAIT_PROTO_MESSAGE_H
 #define STRAIT_PROTO_MESSAGE_H
 
@@ -28,21 +30,21 @@
 #define MESSAGE_ADDRESS_MAX     256u               /* "host:port", and the host and shm_path of PEER_LINKS */
 #define MESSAGE_UCX_ADDRESS_MAX (64u * 1024)       /* ucx_address of PEER_LINKS */
 #define PROTOCOL_VERSION        1u
-#define PROTOCOL_VERSION_MIN    1u /* oldest that is still spoken */
+#define PROTOCOL_VERSION_MIN    1u /* oldest version still spoken */
 #define NONCE_BYTES             32u
 #define CODEBOOK_ID_BYTES       16u /* of a set, as codec.h names it */
 #define MAC_BYTES               32u
 #define MESSAGE_DEVICES_MAX     64u /* GPUs of a node */
 #define MESSAGE_MEMORY_IPC      64u /* bytes of a cudaIpcMemHandle_t */
 #define MESSAGE_EVENT_IPC       64u /* bytes of a cudaIpcEventHandle_t */
-#define MESSAGE_EVENT_POINTER   8u  /* of a cudaEvent_t, in the order of the host's bytes */
+#define MESSAGE_EVENT_POINTER   8u  /* bytes of a cudaEvent_t, in host byte order */
 #define MESSAGE_WORDS_MAX       16384u
 
 enum message_type {
     MESSAGE_NONE = 0,
     /* Client to daemon. */
     MESSAGE_HELLO = 1,
-    MESSAGE_POOL_REGISTER = 2, /* its memfds travel with the frame, in the order of `fd` */
+    MESSAGE_POOL_REGISTER = 2, /* its memfds travel with the frame, in the order of wire_region.fd */
     MESSAGE_POOL_REMOVE = 3,
     MESSAGE_EXPECT = 4,
     MESSAGE_OFFER = 5,
@@ -80,7 +82,7 @@ enum message_type {
     MESSAGE_REACH = 53,
     MESSAGE_GPU_LINK = 54,
     /* On the unix socket between two daemons of one host. */
-    MESSAGE_SHM_HELLO = 60, /* the only message: then the socket is the shm transport's */
+    MESSAGE_SHM_HELLO = 60, /* the only message; after it the socket belongs to the shm transport */
 };
 
 /* Names and ids. */
@@ -91,7 +93,7 @@ struct epoch {
     uint64_t incarnation; /* of the sink's daemon: random, never 0 */
     uint64_t counter;
 };
-/* Bytes that belong to the message they are in. */
+/* Bytes owned by the message that contains the view. */
 struct view {
     const uint8_t *data;
     size_t size;
@@ -100,13 +102,13 @@ struct view {
 /* ---- Client and daemon ------------------------------------------------------------------------------------------- */
 
 struct message_hello {
-    uint32_t version, version_min; /* protocol versions spoken */
+    uint32_t version, version_min; /* newest and oldest protocol version spoken */
     uint32_t pid;
     struct view library; /* version of the library, text */
 };
 
 struct message_welcome {
-    uint32_t version; /* the one to speak */
+    uint32_t version; /* the version to speak */
     uint64_t incarnation;
     struct view address;     /* "host:port" where other daemons reach this one; host may be a name */
     struct view codebook_id; /* CODEBOOK_ID_BYTES, or empty */
@@ -117,8 +119,8 @@ struct message_welcome {
 struct wire_region {
     uint32_t handle; /* enum strait_handle */
     int32_t device;
-    uint32_t fd;      /* index among the descriptors of the message */
-    uint64_t pointer; /* POINTER */
+    uint32_t fd;      /* index among the message's descriptors */
+    uint64_t pointer; /* handle POINTER only */
     struct view ipc;  /* empty or 64 bytes */
     uint64_t offset, page_stride, row_stride;
     uint32_t page_count, rows, row_bytes;
@@ -148,7 +150,7 @@ struct message_pool_status {
 
 struct wire_page_list {
     uint32_t group, first, count;
-    uint32_t first_id;   /* when ids is NULL */
+    uint32_t first_id;   /* page ids are consecutive from here, when ids is NULL */
     const uint32_t *ids; /* count of them, or NULL */
 };
 
@@ -157,7 +159,7 @@ struct message_expect {
     struct pool_id pool;
     struct view key; /* 1..STRAIT_KEY_BYTES_MAX bytes */
     uint32_t sources;
-    uint32_t deadline_ms; /* what is left of it */
+    uint32_t deadline_ms; /* time left */
     bool more;            /* another EXPECT of the same transfer continues the lists */
     uint32_t list_count;
     const struct wire_page_list *lists;
@@ -173,7 +175,7 @@ struct message_offer {
     uint32_t list_count;
     const struct wire_page_list *lists;
     struct view aux;   /* with last */
-    struct view ready; /* the event after which they are, as of APPEND; not with later */
+    struct view ready; /* the event after which the pages are ready, as in APPEND; not with later */
 };
 
 struct message_append {
@@ -184,16 +186,16 @@ struct message_append {
     uint32_t list_count; /* 0: the pages offered as `later` */
     const struct wire_page_list *lists;
     struct view aux;
-    struct view ready; /* the event after which they are: MESSAGE_EVENT_IPC or (embedded) MESSAGE_EVENT_POINTER bytes */
+    struct view ready; /* ready after this event: MESSAGE_EVENT_IPC or (embedded) MESSAGE_EVENT_POINTER bytes */
 };
 
 struct message_start {
     uint64_t transfer;
     struct pool_id peer_pool;
     struct view peer_address;
-    struct view peer_key; /* empty: the same */
+    struct view peer_key; /* empty: the same key */
     uint32_t direction;   /* enum strait_direction */
-    uint32_t mismatch;    /* bits of strait_peer_check: the codebook's tells that raw is wanted */
+    uint32_t mismatch;    /* bits of strait_peer_check: a codebook mismatch means that raw is wanted */
 };
 
 struct message_transfer { /* ABORT, RELEASE, DRAINED */
@@ -216,16 +218,16 @@ struct message_policy {
     uint32_t coding;
 };
 
-/* Memory that the daemon shares with its client, and with the client's GPUs: once a connection, before the first WAIT.
- * It holds words of 32 bits; one is only ever raised, by whoever comes first: (int32_t)(new - old) > 0. */
+/* Memory that the daemon shares with its client and with the client's GPUs: once per connection, before the first WAIT.
+ * It holds 32-bit words. A word is only ever raised, by whichever side comes first: (int32_t)(new - old) > 0. */
 struct message_words {
     uint32_t count; /* 1..MESSAGE_WORDS_MAX */
 };
 
-/* Raise word `word` to `value` when all expected pages of a layer are in place, or the transfer has its verdict. */
+/* Raise word `word` to `value` when all expected pages of a layer are in place or the transfer has its verdict. */
 struct message_wait {
     uint64_t transfer;
-    int32_t layer; /* -1: all of them */
+    int32_t layer; /* -1: all layers */
     uint32_t word;
     uint32_t value;
 };
@@ -236,8 +238,8 @@ struct message_state {
     uint32_t reason; /* enum strait_reason */
     bool drained;
     bool more;        /* another STATE follows with more of the failed pages */
-    struct view text; /* of a failure */
-    struct view aux;  /* DONE at a sink */
+    struct view text; /* describes a failure */
+    struct view aux;  /* with DONE at a sink */
     uint32_t failed_count;
     const struct wire_page_list *failed; /* by page id: first_id or ids; `first` is the logical index */
 };
@@ -254,12 +256,12 @@ struct message_text { /* STATS_TEXT */
 
 /* ---- Daemon and daemon ------------------------------------------------------------------------------------------- */
 
-/* First message of either side, and all that is parsed before PEER_PROOF. */
+/* The first message of either side, and the only one that is parsed before PEER_PROOF. */
 struct message_peer_hello {
     uint32_t version, version_min;
     uint64_t node; /* random id of this daemon's start */
     uint64_t incarnation;
-    bool secret;         /* a proof is demanded */
+    bool secret;         /* the sender demands a proof */
     struct view nonce;   /* NONCE_BYTES */
     struct view address; /* "host:port" where the sender listens */
     struct view dialled; /* the dialling side: the address it dialled; else empty */
@@ -270,16 +272,16 @@ struct message_peer_proof {
     struct view mac; /* MAC_BYTES */
 };
 
-/* How the other side can reach this one's receive arena: sent once by both, after the proofs, with `transport` naming
- * all kinds that the sender offers ("shm,ucx") and without an address. Then, unless it takes shm, the dialling side
- * names one kind with the address of its link; the answer is the same with the other link's address, or without one:
- * refused. */
+/* How the other side can reach this one's receive arena. Both sides send it once after the proofs, without an address,
+ * with `transport` naming all kinds that the sender offers ("shm,ucx"). Then, unless it uses shm, the dialling side
+ * names one kind and gives the address of its link; the answer names the same kind with the address of the other link,
+ * or without one if it refuses. */
 struct message_peer_links {
-    uint64_t token;          /* stands in every data header and in SHM_HELLO to this side: random */
+    uint64_t token;          /* random; part of every data header and SHM_HELLO to this side */
     struct view host;        /* equal on one host: boot id and namespace */
     struct view shm_path;    /* unix socket for SHM_HELLO; empty: no shm */
     struct view transport;   /* a kind, or a list of them, separated by commas */
-    struct view ucx_address; /* of the sender's link: any transport's but shm's; or empty */
+    struct view ucx_address; /* of the sender's link, of any transport except shm; or empty */
     struct view codebook_id;
     uint32_t slot_bytes; /* of the receive arena */
     uint32_t slot_count;
@@ -290,51 +292,52 @@ struct message_heartbeat {
     uint64_t echo; /* the latest sequence seen from the other side */
 };
 
-/* Sink to source: slots in memory of a GPU of the sender, for chunks that GPUs encode. They are numbered on from those
- * of the host's memory, and no two arenas share a number. The same arena may be told of again, with more ways to it. */
+/* Sink to source: slots in the memory of one of the sender's GPUs, for chunks that GPUs encode. Slot numbers continue
+ * from those in host memory, and no two arenas share a number. The same arena may be announced again with more ways to
+ * reach it. */
 struct message_arena {
     uint32_t device;                             /* the sender's number of the GPU, below MESSAGE_DEVICES_MAX */
     uint32_t first_slot, slot_bytes, slot_count; /* the last slot's number fits 32 bits */
-    struct view ipc; /* MESSAGE_MEMORY_IPC bytes: where it begins, over a link whose end either side sees
-                        (link_sees_end); or none: it is not to be stored to */
-    bool nccl, ucx;  /* GPU_LINKs by these can be made to it */
+    struct view ipc; /* MESSAGE_MEMORY_IPC bytes: the arena's start, over a link whose end either side sees
+                        (link_sees_end); or none: peers must not store to it */
+    bool nccl, ucx;  /* whether GPU_LINKs of these kinds can be made to it */
 };
 
-/* What makes a link between two GPUs. */
+/* The transports that can make a link between two GPUs. */
 enum message_link_by {
     LINK_BY_NCCL,
     LINK_BY_UCX, /* with CUDA's memory */
     LINK_BY_COUNT,
 };
 
-/* A link between a GPU of each side, beside the link that the connection has: for chunks into either's arena.
- * The dialling side begins one with its end's address; the answer has the other end's, or says why not. The accepting
- * side asks for one by neither, and is told why when there will be none. Over the same two GPUs as often as links end.
- */
+/* A link between one GPU of each side, in addition to the connection's own link, for chunks into either GPU's arena.
+ * The dialling side begins with the address of its end; the answer has the other end's address, or says why not. The
+ * accepting side asks for a link with neither, and is told why if there will be none. For the same two GPUs this is
+ * repeated whenever the link ends. */
 struct message_gpu_link {
     uint32_t device, peer_device; /* the sender's and the receiver's */
     struct view address;          /* link_address, or none */
-    struct view why;              /* there will be none now: for people */
-    uint32_t by;                  /* enum message_link_by; ones not known here are refused */
+    struct view why;              /* why there will be no link now, for people */
+    uint32_t by;                  /* enum message_link_by; unknown values are refused */
 };
 
-/* Source to sink: chunks of GPUs that have the pool can come into the arenas of these devices. Takes the place of what
- * was said of the pool before; none: it is gone, or they cannot any more. */
+/* Source to sink: GPUs that hold the pool can send chunks into the arenas of these devices. Replaces what was said of
+ * the pool before; no devices: the pool is gone, or they cannot any more. */
 struct message_reach {
     struct pool_id pool;
     uint64_t devices; /* bit n: of device n */
 };
 
-/* Source to sink: an offer looks for its expectation. */
+/* Source to sink: an offer is looking for its expectation. */
 struct message_announce {
-    uint64_t offer; /* drawn by the source's daemon, unique in its incarnation */
+    uint64_t offer; /* chosen by the source's daemon, unique in its incarnation */
     struct pool_id source_pool, sink_pool;
     struct view source_key, sink_key;
     uint32_t lease_ms;
     bool stop; /* the offer is gone: forget it */
 };
 
-/* What the sink wants, in logical indexes. */
+/* Pages that the sink wants, by logical index. */
 struct wire_span {
     uint32_t group, first, count;
 };
@@ -346,39 +349,39 @@ struct message_request {
     struct pool_id source_pool, sink_pool;
     struct view source_key, sink_key;
     uint64_t geometry;    /* hash of the sink pool's page sizes, layers and layout: blob_geometry */
-    uint32_t deadline_ms; /* what is left */
-    bool more;            /* another REQUEST of this leg continues the spans */
-    bool rest;            /* this one continues them */
+    uint32_t deadline_ms; /* time left */
+    bool more;            /* another REQUEST of this leg follows with more spans */
+    bool rest;            /* this REQUEST continues the spans of the one before */
     uint32_t span_count;
     const struct wire_span *spans;
     uint64_t
         grant; /* an open one, for whatever is ready at once: SEGMENTS, or RELEASED, answer it. 0: none; with more */
-    uint32_t slot; /* of it */
+    uint32_t slot; /* of the grant */
 };
 
-/* Pages that are ready at the source and wanted by the sink: regions x pages. Its units, one page of one region each,
- * are numbered row by row; those of all segments of a leg one after another. */
+/* Pages that are ready at the source and wanted by the sink: regions x pages. A unit is one page of one region. Units
+ * are numbered row by row, and continue across the segments of a leg. */
 struct segment {
     uint32_t group;
     uint32_t region_first, region_count; /* in the group's order */
     uint32_t first, count;               /* logical indexes */
 };
 
-/* Source to sink: more units are ready. The first one of a leg binds it. */
+/* Source to sink: more units are ready. The first SEGMENTS of a leg binds the leg. */
 struct message_segments {
     uint64_t leg;
     struct epoch epoch;
     uint32_t before; /* units announced before these */
-    bool last;       /* nothing will follow */
+    bool last;       /* no more SEGMENTS will follow */
     uint32_t segment_count;
     const struct segment *segments;
     struct view aux;  /* with last */
     uint64_t aux_sum; /* XXH3-64 of aux */
-    uint64_t grant;   /* the open one of the REQUEST, with the leg's first units, when it is used; else 0 */
-    uint32_t granted; /* units [0, granted) of the first segment come for it; 0 only without grant */
+    uint64_t grant;   /* the open grant of the REQUEST if it is used, with the leg's first units; otherwise 0 */
+    uint32_t granted; /* units [0, granted) of the first segment use the grant; 0 only without a grant */
 };
 
-/* Sink to source: units [first, first + count), in order, as one chunk, may be written to a slot. */
+/* Sink to source: permits writing units [first, first + count), in order, to a slot as one chunk. */
 struct message_grant {
     uint64_t leg;
     struct epoch epoch;
@@ -387,13 +390,13 @@ struct message_grant {
     uint32_t slot;
 };
 
-struct message_grant_id { /* REVOKE: sink to source. RELEASED: back, nothing will be written there any more */
+struct message_grant_id { /* REVOKE: sink to source. RELEASED: returned, nothing more will be written to its slot */
     uint64_t leg;
     struct epoch epoch;
     uint64_t grant;
 };
 
-/* The verdict. From the sink it decides; from the source it can only be FAILED. */
+/* The verdict. The sink decides; the source can only report FAILED. */
 struct message_end {
     uint64_t leg;
     struct epoch epoch;
@@ -446,22 +449,22 @@ struct message {
         struct message_end end;
         struct message_shm_hello shm_hello;
     };
-    void *owner; /* what the views and lists of an unpacked message point into; NULL in one that the caller filled */
+    void *owner; /* what views and lists of an unpacked message point into; NULL if the caller filled it */
 };
 
-/* Unpacks one frame body. On OK *message owns its memory until message_fini. ERR_CORRUPT (no Envelope, or values out of
- * the ranges above), ERR_UNSUPPORTED (type or enum value not known), ERR_NO_SPACE (size > MESSAGE_BYTES_MAX),
+/* Unpacks one frame body. On OK *message owns its memory until message_fini. ERR_CORRUPT (no Envelope, or values
+ * outside the ranges above), ERR_UNSUPPORTED (unknown type or enum value), ERR_NO_SPACE (size > MESSAGE_BYTES_MAX),
  * ERR_NO_MEMORY. */
 enum strait_status message_unpack(const void *body, size_t size, struct message *message);
 
-/* Releases what message_unpack allocated; safe on a zeroed or failed one. */
+/* Releases what message_unpack allocated; safe on a zeroed message or a failed one. */
 void message_fini(struct message *message);
 
 /* Packs a whole frame, length first, into malloc'ed memory that the caller frees. ERR_INVALID (outside the limits),
  * ERR_NO_SPACE (body > MESSAGE_BYTES_MAX), ERR_NO_MEMORY. */
 enum strait_status message_pack(const struct message *message, uint8_t **frame, size_t *size);
 
-/* "grant", "peer-hello": for logs. Never NULL. */
+/* For logs: "grant", "peer-hello". Never NULL. */
 const char *message_name(enum message_type type);
 
 static inline struct view view_of(const void *data, size_t size)

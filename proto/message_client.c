@@ -1,4 +1,4 @@
-/* What a client and its daemon say about themselves, notes, statistics and policy. */
+/* A client and its daemon: versions and addresses, notes, statistics and policy. */
 #include "proto/fields.h"
 
 static enum strait_status hello_check(const void *plain)

@@ -4,7 +4,7 @@
 
 /* ---- Before a leg is bound -------------------------------------------------------------------------------------- */
 
-/* Taking an offer back needs nothing but its number. */
+/* Withdrawing an offer needs nothing but its number. */
 static enum strait_status announce_check(const void *plain)
 {
     const struct message_announce *announce = plain;
@@ -86,7 +86,7 @@ static const struct field segment_fields[] = {
 };
 static const struct layout segment_layout = LAYOUT(SEGMENT, segment, segment_fields, segment_check);
 
-/* What comes for the open grant is one chunk, and so of one segment. */
+/* The units for the open grant are one chunk, hence of one segment. */
 static bool opened_check(const struct message_segments *segments)
 {
     if (segments->grant == 0)
@@ -96,7 +96,7 @@ static bool opened_check(const struct message_segments *segments)
            segments->granted <= (uint64_t)first->region_count * first->count;
 }
 
-/* A leg's units are numbered with 32 bits. */
+/* Checks that the numbers of a leg's units fit 32 bits. */
 static enum strait_status segments_check(const void *plain)
 {
     const struct message_segments *segments = plain;

@@ -1,4 +1,4 @@
-/* How two daemons get to know each other. */
+/* How two daemons introduce themselves to each other. */
 #include "proto/fields.h"
 
 static enum strait_status peer_hello_check(const void *plain)

@@ -1,5 +1,5 @@
-/* Pools, between a client and its daemon. Sizes and strides of regions are the daemon's to judge: it knows the memory,
- * and refuses a pool without giving up the connection. */
+/* Pools, between a client and its daemon. Sizes and strides of regions are left to the daemon to check: it knows the
+ * memory, and can refuse a pool without giving up the connection. */
 #include <strait/codec.h>
 
 #include "proto/channel.h"

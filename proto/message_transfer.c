@@ -23,7 +23,7 @@ static const struct field page_list_fields[] = {
 };
 const struct layout page_list_layout = LAYOUT(PAGE_LIST, page_list, page_list_fields, page_list_check);
 
-/* At most 4096 lists of at most 4 Mi pages: 64 bits hold the sums. */
+/* At most 4096 lists of at most 4 Mi pages, so the sums fit 64 bits. */
 static enum strait_status page_lists_check(const struct wire_page_list *lists, uint32_t count)
 {
     uint64_t pages = 0, ids = 0;

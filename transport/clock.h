@@ -1,4 +1,4 @@
-/* Time that only goes forward. */
+/* Monotonic time. */
 #ifndef STRAIT_TRANSPORT_CLOCK_H
 #define STRAIT_TRANSPORT_CLOCK_H
 

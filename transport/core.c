@@ -45,8 +45,8 @@ static void call_back(struct core_link *link, const struct event *event)
         events->broken(transport->owner, &link->base, link->why);
 }
 
-/* The event may be gone when its callback runs, and with `pending` at zero the link could be reaped; that only happens
- * after the callback, in core_reap. */
+/* The callback may free the event, hence the copy. With `pending` at zero the link could be reaped, but that happens
+ * only after the callback, in core_reap. */
 static void deliver(struct event *event)
 {
     struct core_link *link = event->link;

@@ -1,12 +1,12 @@
-/* What every transport needs: its links, and the callbacks that are due. A callback never runs inside another call, so
- * whatever happens becomes an event in a queue that transport_progress delivers. */
+/* What all transports share: their links, and the queue of callbacks that are due. A callback never runs inside another
+ * call; instead, whatever happens becomes an event in a queue that transport_progress delivers. */
 #ifndef STRAIT_TRANSPORT_CORE_H
 #define STRAIT_TRANSPORT_CORE_H
 
 #include "transport/transport.h"
 
 enum event_kind {
-    EVENT_NONE, /* of no interest to the owner: only counted */
+    EVENT_NONE, /* no callback: only counted */
     EVENT_CONNECTED,
     EVENT_SENT,
     EVENT_ARRIVED,
@@ -15,8 +15,8 @@ enum event_kind {
 
 struct core_link;
 
-/* A send or a receive from its start until its callback: the first member of what a transport keeps about it, allocated
- * by malloc. So a callback that is due never fails for lack of memory. */
+/* A send or a receive from its start until its callback. It is the first member of what a transport keeps about the
+ * operation, allocated by malloc, so that a due callback never fails for lack of memory. */
 struct event {
     struct event *next;
     struct core_link *link;
@@ -30,10 +30,10 @@ struct event_queue {
 };
 
 enum link_state {
-    LINK_OPEN,       /* made */
+    LINK_OPEN,       /* created */
     LINK_CONNECTING, /* link_connect was called */
     LINK_CONNECTED,
-    LINK_BROKEN,  /* waits for link_close */
+    LINK_BROKEN,  /* waiting for link_close */
     LINK_CLOSING, /* link_close was called */
 };
 
@@ -45,8 +45,8 @@ struct core_link {
     struct core_link *next;
     enum link_state state;
     uint32_t pending;               /* events begun and not yet delivered */
-    const char *why;                /* it broke */
-    struct event connected, broken; /* these two need no allocation */
+    const char *why;                /* why it broke */
+    struct event connected, broken; /* members, so that these two need no allocation */
 };
 
 struct core {
@@ -54,7 +54,7 @@ struct core {
     struct core_link *links;
     uint32_t link_count, closing;
     struct event_queue due;
-    bool (*quiet)(struct core_link *link);   /* a closing link: can nothing of it happen any more? */
+    bool (*quiet)(struct core_link *link);   /* whether nothing can happen to a closing link any more */
     void (*release)(struct core_link *link); /* frees it */
 };
 
@@ -63,19 +63,19 @@ void core_init(struct core *core, const struct transport_ops *ops, const struct 
 void core_link_add(struct core *core, struct core_link *link, void *link_owner);
 /* From connecting to connected; `connected` is due. */
 void core_link_connected(struct core_link *link);
-/* `broken` is due unless the link was broken or closing before; `why` is static. */
+/* `broken` becomes due unless the link was broken or closing already; `why` is static. */
 void core_link_break(struct core_link *link, const char *why);
-/* False when it was closing before. */
+/* False when it was closing already. */
 bool core_link_close(struct core_link *link);
 
-/* An event that will be due later, and the same now that it is. */
+/* Begins an event that will become due later; and makes it due. */
 void event_begin(struct event *event, struct core_link *link, enum event_kind kind, uint64_t cookie);
 void event_due(struct event *event, enum strait_status status);
 
-/* Calls back for the events that are due now; those that the owner's answers cause are for the next call. False: there
- * were none. Not from within a callback. */
+/* Calls back for the events that are due now; those that the owner's reactions cause are left to the next call. False:
+ * there were none. Must not be called from a callback. */
 bool core_deliver(struct core *core);
-/* Calls `closed` for the links that are through. False: there were none. */
+/* Calls `closed` for the links that have ended. False: there were none. */
 bool core_reap(struct core *core);
 /* Whether transport_progress has something to do whatever the file descriptor says. */
 bool core_is_due(const struct core *core);

@@ -12,7 +12,7 @@
 #include "transport/options.h"
 
 #define PER_MILLE     1000u
-#define DELIVERED_MAX 64 /* chunks of one progress */
+#define DELIVERED_MAX 64 /* chunks per progress */
 #define ADDRESS_BYTES 12u
 
 static const uint8_t address_magic[4] = {'L', 'O', 'O', 'P'};
@@ -27,7 +27,7 @@ enum fate {
     FATE_DOUBLED,
 };
 
-/* A chunk on its way, in the list of the receiving link, by time. */
+/* A chunk on its way, in the receiving link's list, ordered by time. */
 struct parcel {
     struct event event; /* the sender's */
     struct parcel *next;
@@ -36,7 +36,7 @@ struct parcel {
     const uint8_t *data;
     size_t size;
     uint32_t header_size;
-    uint64_t dice; /* which bit is changed */
+    uint64_t dice; /* picks the bit to change */
     uint8_t header[TRANSPORT_HEADER_MAX];
 };
 
@@ -54,15 +54,15 @@ struct loopback {
 
 struct loopback_link {
     struct core_link core;
-    struct loopback_link *next; /* in the network */
+    struct loopback_link *next; /* in `network` */
     uint64_t id, peer_id;
-    struct loopback_link *peer; /* both ways; NULL before and after */
+    struct loopback_link *peer; /* set on both sides; NULL before connecting and after */
     struct parcel *coming;
     uint32_t sent;
     bool stalled;
 };
 
-/* Every link of the process that has not been closed. */
+/* All links of the process that have not been closed. */
 static struct loopback_link *network;
 static uint64_t last_id;
 
@@ -80,7 +80,7 @@ static bool set_timer(struct loopback *loopback, int64_t at)
     return timerfd_settime(loopback->timer, TFD_TIMER_ABSTIME, &when, NULL) == 0;
 }
 
-/* The other transport has something to do, though none of its calls ran: what its last arm said no longer holds. */
+/* Another transport's call gave this one something to do, so what its last arm returned no longer holds. */
 static void wake(struct loopback *loopback)
 {
     set_timer(loopback, 1);
@@ -137,7 +137,7 @@ void loopback_set_faults(struct transport *transport, const struct loopback_faul
 
 /* ---- Parcels --------------------------------------------------------------------------------------------------- */
 
-/* Behind those that are due at the same time. */
+/* After those that are due at the same time. */
 static void insert(struct loopback_link *receiver, struct parcel *parcel)
 {
     struct parcel **at = &receiver->coming;
@@ -147,7 +147,7 @@ static void insert(struct loopback_link *receiver, struct parcel *parcel)
     *at = parcel;
 }
 
-/* The sender's callback becomes due, in its own transport. */
+/* Makes the sender's callback due, in the sender's transport. */
 static void settle(struct parcel *parcel, enum strait_status status)
 {
     struct loopback *sender = (struct loopback *)parcel->event.link->core;
@@ -174,7 +174,8 @@ static void land(const struct parcel *parcel, uint8_t *address, size_t size)
         address[(parcel->dice >> 3) % stored] ^= (uint8_t)(1u << (parcel->dice & 7));
 }
 
-/* Asks the owner and copies. The receipt is had before asking, so that an accepted chunk has its callback. */
+/* Asks the owner and copies. The receipt is allocated before asking, so that an accepted chunk always gets its
+ * callback. */
 static void arrive(struct loopback_link *link, const struct parcel *parcel)
 {
     struct transport *transport = link->core.base.transport;
@@ -198,7 +199,7 @@ static bool reaches(enum fate fate)
     return fate != FATE_LOST && fate != FATE_FAILS;
 }
 
-/* The owner may close the link when asked; the parcel, already out of the list, is settled all the same. */
+/* The owner may close the link when asked; the parcel is already out of the list and is settled all the same. */
 static void hand_over(struct loopback_link *link, struct parcel *parcel)
 {
     if (reaches(parcel->fate))
@@ -232,7 +233,7 @@ static struct loopback_link *find_link(uint64_t id)
     return link;
 }
 
-/* Ends what lies between two links: each side's chunks go back to the other. */
+/* Separates two links: each side's chunks go back to the other. */
 static void part(struct loopback_link *link)
 {
     struct loopback_link *peer = link->peer;
@@ -475,7 +476,7 @@ static bool loopback_progress(struct transport *transport)
     return core_reap(&loopback->core) || any;
 }
 
-/* Setting the timer also clears what it said before. */
+/* Setting the timer also clears an expiration from before. */
 static enum strait_status loopback_arm(struct transport *transport)
 {
     struct loopback *loopback = (struct loopback *)transport;

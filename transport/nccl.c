@@ -40,7 +40,7 @@ static void nccl_destroy(struct transport *transport)
     free(nccl);
 }
 
-/* What is there when it fails is undone by nccl_destroy. */
+/* On failure, nccl_destroy undoes what has been built. */
 static enum strait_status build(struct nccl *nccl)
 {
     nccl->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -100,7 +100,7 @@ static enum strait_status create_with(const struct transport_arena *arena, const
     return status;
 }
 
-/* The text alone: NCCL is loaded when a GPU is taken into use. */
+/* Checks only the text: NCCL is loaded when a GPU is taken into use. */
 static enum strait_status nccl_check(const char *text)
 {
     struct nccl_options options;
@@ -161,7 +161,7 @@ static enum strait_status nccl_arm(struct transport *transport)
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* NCCL copies out of any memory of the GPU: there is nothing to make known. */
+/* NCCL copies from any memory of the GPU, so nothing needs registration. */
 static enum strait_status nccl_memory(struct transport *transport, void *base, size_t size, void **handle)
 {
     (void)transport, (void)base, (void)size;

@@ -1,4 +1,4 @@
-/* Chunks that go and come: the agreement about them, and their way through the engine. */
+/* Outgoing and incoming chunks: the agreement about them, and their way through the engine. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +64,7 @@ static void insert_early(struct nccl_link *link, struct nccl_chunk *chunk)
     *at = chunk;
 }
 
-/* NCCL knows no names: the n-th send of a direction goes to its n-th receive. */
+/* NCCL has no names for operations: the n-th send of a direction goes to its n-th receive. */
 static void post_those_in_turn(struct nccl_link *link)
 {
     struct nccl_chunk *chunk;
@@ -93,20 +93,21 @@ void nccl_chunk_answered(struct nccl_link *link, const struct nccl_message *mess
 
 /* ---- Receiving --------------------------------------------------------------------------------------------------- */
 
-/* The peer says so only once it has heard that we are ready, but its own word of that may come later than its chunk. */
+/* The peer sends chunks only after it has heard that this side is ready; but its own READY may arrive later than its
+ * chunk. */
 static bool is_connected(struct nccl_link *link)
 {
     if (link->core.state == LINK_CONNECTING && link->said_ready) {
         link->heard_ready = true;
         nccl_link_settle(link);
-        core_deliver(link->core.core); /* `connected` comes before */
+        core_deliver(link->core.core); /* `connected` has to come first */
     } else if (link->core.state == LINK_CONNECTING) {
         nccl_link_break(link, "the peer sends before its time");
     }
     return link->core.state == LINK_CONNECTED;
 }
 
-/* The receive is on its way to the GPU before the peer hears of it. */
+/* The receive is posted to the engine before the peer hears of it. */
 static void accept_chunk(struct nccl_link *link, struct nccl_chunk *chunk, const struct landing *landing)
 {
     event_begin(&chunk->event, &link->core, EVENT_ARRIVED, landing->cookie);
@@ -117,7 +118,7 @@ static void accept_chunk(struct nccl_link *link, struct nccl_chunk *chunk, const
     }
     struct nccl_message go = {.type = NCCL_GO, .id = chunk->id, .value = link->received++};
     nccl_engine_post(link->engine, NCCL_IN, &chunk->op);
-    if (link->core.state == LINK_CONNECTED) /* not when the owner has closed it meanwhile */
+    if (link->core.state == LINK_CONNECTED) /* not if the owner has closed it meanwhile */
         nccl_say(link, &go, NULL, 0);
 }
 
@@ -135,7 +136,7 @@ void nccl_chunk_arrives(struct nccl_link *link, const struct nccl_message *messa
     const struct transport *transport = link->core.base.transport;
     if (!is_connected(link))
         return;
-    struct nccl_chunk *chunk = calloc(1, sizeof(*chunk)); /* before asking: an accepted chunk has its callback */
+    struct nccl_chunk *chunk = calloc(1, sizeof(*chunk)); /* before asking: an accepted chunk must get its callback */
     if (chunk == NULL) {
         nccl_link_break(link, "out of memory");
         return;

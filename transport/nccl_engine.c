@@ -76,7 +76,7 @@ static struct nccl_engine *engine_new(const struct nccl_engine_config *config)
     return engine;
 }
 
-/* Signals are the owner's. */
+/* Blocks all signals in the threads: they are the owner's. */
 static int start_threads(struct nccl_engine *engine)
 {
     sigset_t all, before;
@@ -94,7 +94,7 @@ static int start_threads(struct nccl_engine *engine)
     return error;
 }
 
-/* Without its second thread the first one ends, too, and takes the engine with it. */
+/* Without the second thread the first one ends too, and frees the engine. */
 static void give_up(struct nccl_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
@@ -159,7 +159,7 @@ struct nccl_op *nccl_engine_abandon(struct nccl_engine *engine)
     return ops;
 }
 
-/* A thread that counts as ended has nothing left to do but to return. */
+/* A thread that no longer counts as running has nothing left to do but to return. */
 void nccl_engine_release(struct nccl_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);

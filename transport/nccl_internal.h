@@ -12,7 +12,7 @@ struct nccl_options {
     const struct transport_ops *carrier;
     uint32_t timeout_ms, blocks;
     char library[OPTION_MAX]; /* empty: where the system finds it */
-    char *rest;               /* of the carrier; the caller's to free */
+    char *rest;               /* the carrier's options; to be freed by the caller */
 };
 
 struct nccl {
@@ -21,16 +21,16 @@ struct nccl {
     struct nccl_options options; /* without `rest` */
     struct nccl_place place;
     struct transport *carrier;
-    void *carrier_arena; /* a page: what comes by the carrier lands in memory of its own */
-    int poll, wake;      /* an epoll of the carrier's descriptor and of the eventfd that engines write */
+    void *carrier_arena; /* a page: messages of the carrier land in memory of their own */
+    int poll, wake;      /* an epoll of the carrier's descriptor and of the eventfd that engines write to */
 };
 
-/* A chunk, of either direction. `op` is the engine's once the peers have agreed. */
+/* A chunk, of either direction. `op` is lent to the engine once the peers have agreed. */
 struct nccl_chunk {
     struct event event; /* first */
     struct nccl_op op;
-    uint64_t id;    /* to be sent: the peer answers with it */
-    uint64_t place; /* to be sent, once it may be: its number */
+    uint64_t id;    /* outgoing: the peer's answer carries it */
+    uint64_t place; /* outgoing, once it may be sent: its number */
     struct nccl_chunk *next;
 };
 
@@ -39,15 +39,15 @@ struct nccl_link {
     struct link *carrier; /* NULL once it is closed */
     struct nccl_engine *engine;
     bool carrier_closing, greeted, said_hello, said_ready, heard_ready, drained, abandoned;
-    uint64_t last_id;              /* of chunks to be sent */
-    uint64_t received, sent;       /* numbers given to what comes and to what goes */
-    struct nccl_chunk *unanswered; /* oldest first */
-    struct nccl_chunk *early;      /* may be sent, when those before them in number have been; by number */
+    uint64_t last_id;              /* of outgoing chunks */
+    uint64_t received, sent;       /* how many incoming and outgoing chunks have a number */
+    struct nccl_chunk *unanswered; /* waiting for the peer's answer, oldest first */
+    struct nccl_chunk *early;      /* may be sent once all with lower numbers have been; in order of number */
 };
 
-/* nccl_load.c: the calls of NCCL and CUDA; NULL when they are not to be had. */
+/* nccl_load.c: the calls of NCCL and CUDA; NULL when unavailable. */
 const struct nccl_calls *nccl_load(const char *library);
-/* transport_missing, and what it is to say. */
+/* transport_missing, and what records its text. */
 void nccl_missing(char *dst, size_t size);
 void nccl_lacks(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -62,30 +62,31 @@ enum strait_status nccl_link_connect(struct link *link, const void *address, siz
 void nccl_link_close(struct link *link);
 void nccl_link_abandon(struct link *link);
 void nccl_link_break(struct nccl_link *link, const char *why);
-/* Both sides have what they need: `connected`. */
+/* `connected` becomes due once both sides are ready. */
 void nccl_link_settle(struct nccl_link *link);
-/* What its engine has to tell. */
+/* Takes the news of the link's engine. */
 void nccl_link_hear_engine(struct nccl_link *link);
 bool nccl_link_quiet(struct core_link *link);
 void nccl_link_release(struct core_link *link);
 
 /* nccl_talk.c: messages over the carrier. */
 extern const struct transport_events nccl_carrier_events;
-/* Breaks the link when it cannot be sent. */
+/* Breaks the link if the message cannot be sent. */
 void nccl_say(struct nccl_link *link, const struct nccl_message *message, const void *payload, size_t payload_size);
-/* The message of a chunk: the event of one without bytes is due when that is sent. What link_send says. */
+/* Sends the message of a chunk. For a chunk without bytes, its event becomes due when that is sent. Returns what
+ * link_send returns. */
 enum strait_status nccl_say_chunk(struct nccl_link *link, struct nccl_chunk *chunk, const void *header,
                                   size_t header_size);
 
-/* nccl_chunk.c: chunks that go and come. */
+/* nccl_chunk.c: outgoing and incoming chunks. */
 enum strait_status nccl_link_send(struct link *link, const void *header, size_t header_size, const void *data,
                                   size_t size, void *handle, uint64_t cookie);
 void nccl_chunk_arrives(struct nccl_link *link, const struct nccl_message *message, const void *header,
                         size_t header_size);
 void nccl_chunk_answered(struct nccl_link *link, const struct nccl_message *message);
-/* A list from the engine. */
+/* Takes a list of ended operations from the engine. */
 void nccl_chunks_over(struct nccl_op *ops);
-/* Those that wait for the peer's word fail. */
+/* Fails the chunks that wait for the peer's answer. */
 void nccl_chunks_fail(struct nccl_link *link);
 
 #endif

@@ -1,4 +1,5 @@
-/* The thread of one direction: it puts operations on the stream, looks for what is over, and aborts when it must. */
+/* The thread of one direction: it puts operations on the stream, finds out which have ended, and aborts when it must.
+ */
 #include "transport/nccl_lane.h"
 
 #include <sched.h>
@@ -6,10 +7,10 @@
 
 #include "transport/clock.h"
 
-#define SPIN_NS    100000u  /* an operation takes some tens of microseconds: for so long it looks all the time, */
-#define PAUSE_NS   20000u   /* then after pauses, */
-#define PATIENT_NS 5000000  /* after so long, */
-#define LONG_NS    200000u  /* after longer ones */
+#define SPIN_NS    100000u  /* an operation takes some tens of microseconds: a thread polls without pause this long, */
+#define PAUSE_NS   20000u   /* then with these pauses, */
+#define PATIENT_NS 5000000  /* and after this time */
+#define LONG_NS    200000u  /* with longer ones */
 #define SETUP_NS   1000000u /* connecting and draining take milliseconds */
 
 static void pause_for(uint32_t ns)
@@ -30,7 +31,7 @@ static bool is_ending(struct nccl_lane *lane)
     return ending;
 }
 
-/* False, with the link failed, when `code` is an error. */
+/* False, with the engine failed, when `code` is an error. */
 static bool is_well(struct nccl_lane *lane, int code)
 {
     if (code < 0)
@@ -60,7 +61,7 @@ static bool set_up(struct nccl_lane *lane)
 static bool make_id(struct nccl_lane *lane)
 {
     struct nccl_engine *engine = lane->engine;
-    if (!is_well(lane, calls_of(lane)->make_id(engine->ids[NCCL_OUT]))) /* nobody reads it before it is made */
+    if (!is_well(lane, calls_of(lane)->make_id(engine->ids[NCCL_OUT]))) /* nobody reads it before id_made */
         return false;
     pthread_mutex_lock(&engine->lock);
     engine->id_made = true;
@@ -69,7 +70,7 @@ static bool make_id(struct nccl_lane *lane)
     return true;
 }
 
-/* False: there is nothing to wait for any more. */
+/* False: there is no need to wait any more. */
 static bool await_peer(struct nccl_lane *lane)
 {
     struct nccl_engine *engine = lane->engine;
@@ -81,7 +82,7 @@ static bool await_peer(struct nccl_lane *lane)
     return go_on;
 }
 
-/* Until the communicator is there. False: it will not be. */
+/* Waits until the communicator is connected. False: it will not be. */
 static bool connect_peer(struct nccl_lane *lane)
 {
     struct nccl_engine *engine = lane->engine;
@@ -114,8 +115,8 @@ static bool come_up(struct nccl_lane *lane)
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-/* The next one that is asked for, as the GPU has it from now on. What `op` points to may be gone at any time: its owner
- * may abandon the engine. */
+/* Takes the next operation that is asked for, as the GPU owns it from now on. Returns a copy: the operation itself may
+ * vanish at any time, because its owner may abandon the engine. */
 static bool take_asked(struct nccl_lane *lane, struct nccl_op *copy)
 {
     pthread_mutex_lock(&lane->engine->lock);
@@ -128,7 +129,7 @@ static bool take_asked(struct nccl_lane *lane, struct nccl_op *copy)
     return op != NULL;
 }
 
-/* It is on the stream now: its event tells when it is over. */
+/* The operation is on the stream now: records the event that tells when it ends. */
 static void mark(struct nccl_lane *lane)
 {
     lane->posting = false;
@@ -191,7 +192,7 @@ static bool collect(struct nccl_lane *lane)
     return any;
 }
 
-/* An error that NCCL met meanwhile, or the end of a posting. */
+/* Looks for an error that NCCL met meanwhile, and for the end of a posting. */
 static bool look_at_comm(struct nccl_lane *lane)
 {
     int code = calls_of(lane)->state(lane->comm);
@@ -216,7 +217,7 @@ static bool work(struct nccl_lane *lane)
     return moved;
 }
 
-/* False: the end. */
+/* False: the lane is to end. */
 static bool await_work(struct nccl_lane *lane, int64_t *moved_at)
 {
     struct nccl_engine *engine = lane->engine;
@@ -254,8 +255,8 @@ static void serve(struct nccl_lane *lane)
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-/* A stream that does not drain keeps its link for ever: the GPU may still be at the owner's memory. One that fails has
- * nothing running: CUDA ends everything in a context that failed. */
+/* A stream that does not drain keeps its link for ever: the GPU may still be accessing the owner's memory. A stream
+ * that fails has nothing running, because CUDA ends everything in a context that failed. */
 static void quieten(struct nccl_lane *lane)
 {
     const struct nccl_calls *calls = calls_of(lane);

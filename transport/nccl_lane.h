@@ -6,8 +6,9 @@
 
 #include "transport/nccl_engine.h"
 
-/* Operations of a lane on the GPU at a time: the next one is there when one is over. Not many, as each stream that has
- * more than one may hold up others when there are more streams than connections to the GPU (CUDA has 8). */
+/* Operations that a lane has on the GPU at a time, so that the next one is ready when one ends. Not more, because a
+ * stream with more than one may hold up other streams when there are more streams than connections to the GPU (CUDA has
+ * 8). */
 #define NCCL_AHEAD 2u
 
 struct nccl_ops {
@@ -19,43 +20,43 @@ struct nccl_lane {
     enum nccl_direction direction;
     pthread_t thread;
 
-    /* Under the engine's lock. */
+    /* Protected by the engine's lock. */
     pthread_cond_t work;
-    struct nccl_ops asked;  /* not looked at */
+    struct nccl_ops asked;  /* not yet taken by the thread */
     struct nccl_ops flying; /* on the GPU, oldest first */
     bool ready, drained;
 
-    /* The thread's own. */
+    /* The thread's own, without lock. */
     void *comm, *stream, *events[NCCL_AHEAD];
-    uint64_t posted, over; /* operations; number n has event n % NCCL_AHEAD */
-    bool posting;          /* the one after `posted` is not yet on the stream */
-    int64_t since;         /* ns: the last operation ended, or the only one began */
+    uint64_t posted, over; /* numbers of operations; operation n uses event n % NCCL_AHEAD */
+    bool posting;          /* the operation after `posted` is not yet on the stream */
+    int64_t since;         /* ns: when the last operation ended, or the only one began */
 };
 
 struct nccl_engine {
     struct nccl_engine_config config;
-    pthread_mutex_t lock; /* of all that follows */
+    pthread_mutex_t lock; /* protects everything below */
     struct nccl_lane lanes[NCCL_DIRECTIONS];
     struct nccl_ops over;
     uint8_t ids[NCCL_DIRECTIONS][NCCL_ID_BYTES];
     bool id_made, joined;
     bool ending;
     bool abandoned; /* nobody listens: the eventfd may be gone */
-    bool released;  /* the last thread frees it */
+    bool released;  /* the last thread to end frees the engine */
     const char *failed;
-    uint32_t running; /* threads */
+    uint32_t running; /* number of threads */
 };
 
 void nccl_ops_add(struct nccl_ops *ops, struct nccl_op *op);
 struct nccl_op *nccl_ops_take(struct nccl_ops *ops); /* NULL: none */
 
-/* Under the lock: there are news. */
+/* With the lock held: tells the owner that there are news. */
 void nccl_engine_tell(struct nccl_engine *engine);
-/* Not under the lock: the first failure counts, and ends both lanes. */
+/* Without the lock: the first failure is recorded, and ends both lanes. */
 void nccl_engine_fail(struct nccl_engine *engine, const char *why);
 void nccl_engine_free(struct nccl_engine *engine);
 
-/* The thread of a lane. */
+/* The body of a lane's thread. */
 void *nccl_lane_run(void *lane);
 
 #endif

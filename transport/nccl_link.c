@@ -1,5 +1,5 @@
-/* A link from its start to its end: the carrier connects, the engine makes an id, hellos tell the ids, the engines
- * connect, each side tells that it is ready. */
+/* A link from its start to its end: the carrier connects, the engine makes an id, hellos exchange the ids, the engines
+ * connect, and each side tells that it is ready. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static struct nccl *nccl_of(const struct nccl_link *link)
 
 /* ---- Start ------------------------------------------------------------------------------------------------------- */
 
-/* Kernels that wait for kernels of others, which wait for a multiprocessor, would wait for ever. */
+/* Kernels that wait for a peer's kernels, which in turn wait for a multiprocessor, could wait for ever. */
 static bool has_room(const struct nccl *nccl)
 {
     uint64_t blocks = (uint64_t)(nccl->core.link_count + 1) * NCCL_DIRECTIONS * nccl->options.blocks;
@@ -45,7 +45,8 @@ enum strait_status nccl_link_open(struct transport *transport, int fd, enum link
     return STRAIT_OK;
 }
 
-/* The same for every transport of this process, whatever thread asks; not that of the process it was forked from. */
+/* An id that is the same for all transports of this process, whatever thread asks, but not inherited by a forked child.
+ */
 static void own_process(uint8_t dst[NCCL_PLACE_BYTES])
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,7 +76,8 @@ size_t nccl_link_address(struct link *base, void *dst, size_t capacity)
     return size;
 }
 
-/* What NCCL would only find out after some time, or not at all. NULL: nothing speaks against it. */
+/* Why the two ends cannot be connected, where NCCL would find out only after some time or not at all. NULL: no reason
+ * is known. */
 static const char *objection(const struct nccl *nccl, const struct nccl_address *peer)
 {
     uint8_t process[NCCL_PLACE_BYTES];
@@ -149,7 +151,7 @@ void nccl_link_hear_engine(struct nccl_link *link)
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-/* Nothing goes out any more. The end of the carrier's link tells the peer. */
+/* Nothing is sent any more. The end of the carrier's link tells the peer. */
 static void wind_down(struct nccl_link *link)
 {
     if (link->carrier != NULL && !link->carrier_closing)

@@ -10,7 +10,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct nccl_calls *found;
 static char why_not[256];
 
-/* It stays loaded: a driver that has been started cannot be unloaded safely. */
+/* The plugin stays loaded: a driver that has been started cannot be unloaded safely. */
 static const struct nccl_calls *load(const char *library)
 {
     nccl_calls_get *get = NULL;

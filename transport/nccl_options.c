@@ -20,7 +20,7 @@ static bool read_number(const char *text, uint32_t max, uint32_t *number)
     return true;
 }
 
-/* NCCL rounds up to powers of two; what is asked for should be what is had. */
+/* NCCL rounds up to powers of two; only these are accepted, so that the number asked for is the number used. */
 static bool read_blocks(const char *text, uint32_t *blocks)
 {
     return read_number(text, BLOCKS_MAX, blocks) && (*blocks & (*blocks - 1)) == 0;
@@ -28,7 +28,7 @@ static bool read_blocks(const char *text, uint32_t *blocks)
 
 static bool read_library(const char *text, char library[OPTION_MAX])
 {
-    memcpy(library, text, strlen(text) + 1); /* it was part of an option */
+    memcpy(library, text, strlen(text) + 1); /* fits, as it was part of an option */
     return library[0] == '/';
 }
 
@@ -88,7 +88,7 @@ static enum strait_status read_all(const char *text, struct nccl_options *option
 enum strait_status nccl_options_read(const char *text, struct nccl_options *options)
 {
     *options = (struct nccl_options){.timeout_ms = TIMEOUT_MS, .blocks = BLOCKS};
-    options->rest = calloc(1, (text != NULL ? strlen(text) : 0) + 2); /* a blank behind each */
+    options->rest = calloc(1, (text != NULL ? strlen(text) : 0) + 2); /* plus a blank after each option */
     if (options->rest == NULL)
         return STRAIT_ERR_NO_MEMORY;
     enum strait_status status = read_all(text, options);

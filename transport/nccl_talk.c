@@ -1,16 +1,16 @@
-/* Messages over the carrier, and what else the carrier tells. */
+/* Messages over the carrier, and its other events. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "transport/nccl_internal.h"
 
-/* One that goes. */
+/* An outgoing message. */
 struct saying {
-    struct nccl_chunk *chunk; /* without bytes: it is sent when this is */
+    struct nccl_chunk *chunk; /* a chunk without bytes: it is sent when this message is */
     uint8_t payload[NCCL_MESSAGE_PAYLOAD];
 };
 
-/* One that comes. */
+/* An incoming message. */
 struct hearing {
     struct nccl_message message;
     size_t payload_size;
@@ -64,7 +64,7 @@ static void on_sent(void *owner, struct link *carrier, uint64_t cookie, enum str
 
 /* ---- Hearing ----------------------------------------------------------------------------------------------------- */
 
-/* The communicators are made by what the two hellos say. */
+/* The communicators are made from the ids in the two hellos. */
 static void on_hello(struct nccl_link *link, const uint8_t *id)
 {
     if (link->greeted) {
@@ -75,7 +75,7 @@ static void on_hello(struct nccl_link *link, const uint8_t *id)
     nccl_engine_join(link->engine, id);
 }
 
-/* `connected` comes before the chunks that may follow at once. */
+/* `connected` has to come before chunks that may follow at once. */
 static void on_ready(struct nccl_link *link)
 {
     link->heard_ready = true;
@@ -125,7 +125,7 @@ static struct landing on_arriving(void *owner, struct link *carrier, const void 
     return (struct landing){.address = hearing->payload, .cookie = (uint64_t)(uintptr_t)hearing};
 }
 
-/* Answers are given from here, not from on_arriving: that may run deep inside of the carrier. */
+/* Messages are answered here and not in on_arriving, which may run deep inside the carrier. */
 static void on_arrived(void *owner, struct link *carrier, uint64_t cookie, enum strait_status status)
 {
     struct hearing *hearing = (struct hearing *)(uintptr_t)cookie;

@@ -15,7 +15,7 @@ _Static_assert(NCCL_MESSAGE_BYTES <= TRANSPORT_HEADER_MAX, "a message is a heade
 static const uint8_t magic[4] = {'N', 'C', 'C', '1'};
 static const uint8_t zeros[6];
 
-/* Against a blob that was cut or mixed up on its way; the connection that brought it is what makes it trustworthy. */
+/* Detects a blob that was cut or mixed up on its way; trust comes from the connection that brought it. */
 static uint64_t sum_of(const uint8_t *src, size_t size)
 {
     uint64_t sum = 0xcbf29ce484222325u;

@@ -4,18 +4,18 @@
 
 #include <strait/status.h>
 
-#define OPTION_MAX 256u /* bytes of a pair with its zero */
+#define OPTION_MAX 256u /* bytes of a pair, including its zero */
 
 struct option {
     char *name, *value; /* in `text` */
     char text[OPTION_MAX];
 };
 
-/* The next pair of *options, which moves past it; OK with name NULL at the end. NULL is an empty list. ERR_INVALID: not
- * a pair, or too long. */
+/* Takes the next pair from *options. OK with name NULL at the end; NULL is an empty list. ERR_INVALID: not a pair, or
+ * too long. */
 enum strait_status option_next(const char **options, struct option *option);
 
-/* OK for an empty list: a transport without options. */
+/* For a transport without options: OK if the list is empty. */
 enum strait_status options_none(const char *options);
 
 #endif

@@ -18,12 +18,12 @@
 #define RECORD_HEAD 16u
 #define RECORD_MAX  (RECORD_HEAD + TRANSPORT_HEADER_MAX)
 #define INPUT_BYTES 8192u
-#define READS_MAX   8 /* of one link per progress, so that one that floods us does not starve the others */
+#define READS_MAX   8 /* per link and progress, so that a link that floods us does not starve the others */
 #define READY_MAX   32
 
 static const uint8_t record_magic[4] = {'C', 'H', 'N', 'K'};
 
-/* The last bytes of a link whose side ended it by itself. Without them the peer's process is dying, or dead. */
+/* The last bytes of a link whose side ended it in order. Without them the peer's process is dying or dead. */
 static const uint8_t farewell[RECORD_HEAD] = {'C', 'H', 'N', 'K', ' ', 'g', 'o', 'o', 'd', ' ', 'b', 'y', 'e', '.'};
 
 struct shm {
@@ -44,18 +44,18 @@ struct message {
 struct shm_link {
     struct core_link core;
     int fd;
-    int process;   /* pidfd of the peer's; -1: it is ours, or unknown */
-    bool sees_end; /* not unknown */
+    int process;   /* pidfd of the peer's process; -1: it is this one, or unknown */
+    bool sees_end; /* the peer's process is known; it may be this one */
     enum link_side side;
     uint32_t watched;          /* epoll events; 0: not watched */
-    bool shared;               /* the hello went out, and our arena with it */
-    bool greeted;              /* the peer's hello came */
-    bool finishing;            /* closing: the farewell is all that is left to be sent */
-    bool dying;                /* end of file without one: `process` is watched instead of the socket */
+    bool shared;               /* the hello was sent, and our arena with it */
+    bool greeted;              /* the peer's hello has come */
+    bool finishing;            /* closing: only the farewell is left to send */
+    bool dying;                /* the input ended without a farewell: `process` is watched instead of the socket */
     bool ended;                /* the peer stores no more */
-    uint8_t last[RECORD_HEAD]; /* bytes that came, once nothing of them is taken any more */
+    uint8_t last[RECORD_HEAD]; /* latest input, once nothing of it is processed any more */
     struct message *out_head, **out_tail;
-    uint32_t out_written; /* of the first */
+    uint32_t out_written; /* of the first message */
     int in_arena;         /* the descriptor that came with the hello; -1: none */
     uint32_t in_size;
     uint8_t in[INPUT_BYTES];
@@ -107,7 +107,7 @@ static void out_fail(struct shm_link *link)
         event_due(&out_pop(link)->event, STRAIT_ERR_IO);
 }
 
-/* A broken link is not looked at until link_close: its end of file would wake us for ever. */
+/* A broken link is not watched until link_close: its end of file would wake us all the time. */
 static void fail(struct shm_link *link, const char *why)
 {
     core_link_break(&link->core, why);
@@ -123,7 +123,7 @@ static struct message *message_new(struct shm_link *link, enum event_kind kind, 
     return message;
 }
 
-/* Bytes written of the first message, or -1. */
+/* Writes from the first message. Returns the bytes written, or -1. */
 static ptrdiff_t write_some(struct shm_link *link)
 {
     const struct message *message = link->out_head;
@@ -163,7 +163,7 @@ static void flush(struct shm_link *link)
         fail(link, "the socket cannot be watched");
 }
 
-/* Nothing but the farewell follows what the peer has part of. */
+/* Drops all messages except one that has been written in part, and appends the farewell. */
 static void send_farewell(struct shm_link *link)
 {
     struct message *message = message_new(link, EVENT_NONE, 0);
@@ -174,7 +174,7 @@ static void send_farewell(struct shm_link *link)
     }
     out_fail(link);
     link->finishing = true;
-    if (message == NULL) /* the peer waits for the end of this process then */
+    if (message == NULL) /* the peer then waits for the end of this process */
         return;
     memcpy(message->bytes + message->size, farewell, sizeof(farewell));
     message->size += sizeof(farewell);
@@ -221,7 +221,7 @@ static enum strait_status shm_link_send(struct link *base, const void *header, s
 
 /* ---- Receiving ------------------------------------------------------------------------------------------------- */
 
-/* Bytes taken from the input; 0: more are needed, or the link broke. */
+/* Returns the bytes taken from the input; 0: more are needed, or the link broke. */
 static uint32_t take_hello(struct shm_link *link)
 {
     if (link->in_size < SHM_HELLO_BYTES)
@@ -241,7 +241,7 @@ static uint32_t take_hello(struct shm_link *link)
     return SHM_HELLO_BYTES;
 }
 
-/* The bytes lie in the arena already: the two callbacks follow each other. */
+/* The bytes are already in the arena, so the two callbacks follow each other at once. */
 static void deliver_chunk(struct shm_link *link, const uint8_t *header, uint32_t header_size, uint64_t size)
 {
     struct transport *transport = link->core.base.transport;
@@ -259,7 +259,7 @@ static uint32_t take_record(struct shm_link *link, const uint8_t *at, uint32_t l
     if (left < RECORD_HEAD)
         return 0;
     if (memcmp(at, farewell, sizeof(farewell)) == 0)
-        return RECORD_HEAD; /* the end of the file is next */
+        return RECORD_HEAD; /* the end of file is next */
     uint32_t header_size = load_le32(at + 4);
     uint64_t size = load_le64(at + 8);
     if (memcmp(at, record_magic, sizeof(record_magic)) != 0 || header_size > TRANSPORT_HEADER_MAX ||
@@ -273,7 +273,7 @@ static uint32_t take_record(struct shm_link *link, const uint8_t *at, uint32_t l
     return RECORD_HEAD + header_size;
 }
 
-/* What callbacks do to the link ends the loop: a broken or closing link takes nothing more. */
+/* A callback may close or break the link, which ends the loop: such a link takes no more input. */
 static void parse(struct shm_link *link)
 {
     uint32_t at = 0, taken;
@@ -293,8 +293,8 @@ static void parse(struct shm_link *link)
 
 /* ---- The end of the peer's side --------------------------------------------------------------------------------
 
- * A process that is killed closes its files one after another: the socket may end while a GPU still stores what the
- * process had it do. Its pidfd is readable when all of it has ended. */
+ * A process that is killed closes its files one after another: the socket may end while a GPU is still storing on the
+ * process's behalf. The pidfd becomes readable when all of that has ended. */
 
 static void wait_for_process(struct shm_link *link)
 {
@@ -302,11 +302,11 @@ static void wait_for_process(struct shm_link *link)
     watch(link, 0);
     link->dying = true;
     if (link->core.state == LINK_CLOSING && !watch(link, EPOLLIN))
-        link->dying = false; /* in quarantine until we end */
+        link->dying = false; /* stays in quarantine until our process ends */
 }
 
-/* ECONNRESET: closed with bytes unread. Any other error proves nothing about the peer, whose slots stay in quarantine.
- */
+/* ECONNRESET means that the peer closed with bytes unread. Any other error proves nothing about the peer, so its slots
+ * stay in quarantine. */
 static void at_end(struct shm_link *link, bool closed)
 {
     bool orderly = memcmp(link->last, farewell, sizeof(farewell)) == 0;
@@ -324,7 +324,7 @@ static void keep_last(struct shm_link *link, const uint8_t *bytes, size_t size)
     memcpy(link->last + old, bytes + size - fresh, fresh);
 }
 
-/* False: nothing more for now. */
+/* False: nothing more to read for now. */
 static bool read_some(struct shm_link *link)
 {
     uint8_t *to = link->in + link->in_size;
@@ -359,14 +359,14 @@ static void serve(struct shm_link *link, uint32_t events)
 
 /* ---- Links ----------------------------------------------------------------------------------------------------- */
 
-/* The pidfd of the process at the other end; -1: that is this one, or it cannot be told. */
+/* The pidfd of the process at the other end; -1: it is this process, or cannot be determined. */
 static int peer_process(int fd, bool *known)
 {
     struct ucred peer;
     socklen_t size = sizeof(peer);
     *known = false;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0)
-        return -1; /* of another namespace */
+        return -1; /* in another pid namespace */
     *known = true;
     if (peer.pid == getpid())
         return -1;
@@ -396,7 +396,7 @@ static enum strait_status shm_link_open(struct transport *base, int fd, enum lin
     return STRAIT_OK;
 }
 
-/* All that the peer must know comes with the hello. */
+/* The hello carries everything that the peer needs. */
 static size_t shm_link_address(struct link *base, void *dst, size_t capacity)
 {
     (void)base, (void)dst, (void)capacity;
@@ -427,7 +427,7 @@ static void unmap(struct shm_link *link)
     link->map = NULL;
 }
 
-/* The order is the promise: by the time the peer sees our end of file, nothing of this process maps its arena. */
+/* The order is essential: by the time the peer sees our end of file, nothing in this process maps its arena. */
 static void shm_link_close(struct link *base)
 {
     struct shm_link *link = (struct shm_link *)base;
@@ -445,7 +445,7 @@ static void shm_link_close(struct link *base)
     flush(link);
 }
 
-/* As if the peer's end had come: what it stores from now on, it stores into a file that nobody reads. */
+/* As if the peer's side had ended: anything it still stores goes into a file that nobody reads. */
 static void shm_link_abandon(struct link *base)
 {
     struct shm_link *link = (struct shm_link *)base;
@@ -459,7 +459,7 @@ static void shm_link_abandon(struct link *base)
 static bool shm_quiet(struct core_link *link)
 {
     const struct shm_link *shm = (struct shm_link *)link;
-    return shm->ended && shm->out_head == NULL; /* the peer is to have the farewell */
+    return shm->ended && shm->out_head == NULL; /* the peer must get the farewell */
 }
 
 static bool shm_sees_end(const struct link *link)
@@ -523,7 +523,7 @@ static int shm_fd(const struct transport *transport)
     return ((const struct shm *)transport)->epoll;
 }
 
-/* Links are freed by core_reap only, so what epoll named stays valid through the loop. */
+/* Only core_reap frees links, so the pointers from epoll stay valid throughout the loop. */
 static bool shm_progress(struct transport *transport)
 {
     struct shm *shm = (struct shm *)transport;
@@ -542,7 +542,7 @@ static enum strait_status shm_arm(struct transport *transport)
     return core_is_due(&((struct shm *)transport)->core) ? STRAIT_ERR_AGAIN : STRAIT_OK;
 }
 
-/* Stores need no registration. */
+/* Stores need no registered memory. */
 static enum strait_status shm_memory(struct transport *transport, void *base, size_t size, void **handle)
 {
     (void)transport, (void)base, (void)size;

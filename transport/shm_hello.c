@@ -10,7 +10,7 @@
 
 #include "internal/bytes.h"
 
-#define DESCRIPTORS_MAX 8 /* taken from one message only to be closed */
+#define DESCRIPTORS_MAX 8 /* accepted in one message, only to be closed */
 
 static const uint8_t magic[4] = {'S', 'H', 'M', '1'};
 
@@ -23,7 +23,7 @@ void shm_hello_write(uint8_t dst[SHM_HELLO_BYTES], size_t arena_size)
 
 /* ---- The peer's arena ------------------------------------------------------------------------------------------ */
 
-/* A file that could shrink would turn a store of ours into SIGBUS. */
+/* Our stores into a file that could shrink would end in SIGBUS. */
 static const char *check_arena(int fd, uint64_t claimed)
 {
     struct stat info;

@@ -1,4 +1,4 @@
-/* The first message of a shared-memory link: "here is my receive arena". */
+/* The first message of a shared-memory link, which passes the sender's receive arena. */
 #ifndef STRAIT_TRANSPORT_SHM_HELLO_H
 #define STRAIT_TRANSPORT_SHM_HELLO_H
 
@@ -10,11 +10,12 @@
 
 void shm_hello_write(uint8_t dst[SHM_HELLO_BYTES], size_t arena_size);
 
-/* Maps the arena that a peer says hello with; takes fd (-1: none came). NULL, or why not, in static words. */
+/* Maps the arena of a peer's hello; takes over fd (-1: none came). Returns NULL, or the reason for failure as a static
+ * text. */
 const char *shm_hello_map(const uint8_t src[SHM_HELLO_BYTES], int fd, void **map, size_t *size);
 
-/* As write and read of a socket that does not block; the descriptor goes with the first byte. Receiving, *fd must be -1
- * before; it becomes the first descriptor that came, others are closed. */
+/* Like write and read of a non-blocking socket; the descriptor goes with the first byte. When receiving, *fd must be -1
+ * before; it becomes the first descriptor that came, and others are closed. */
 ptrdiff_t shm_hello_send(int socket, const uint8_t *src, size_t size, int fd);
 ptrdiff_t shm_hello_receive(int socket, uint8_t *dst, size_t capacity, int *fd);
 

@@ -1,27 +1,28 @@
 /* How opaque chunks travel between two daemons. A transport knows nothing of transfers, codecs or messages: it carries
  * a small header and up to a slot of bytes from a sender to the slot that the receiver names when the header arrives.
  *
- * One `struct transport` per kind and process, one `struct link` per peer. All calls and all callbacks happen on one
- * thread, the owner's; callbacks only come from inside transport_progress, never from inside another call, and may call
- * anything but transport_destroy.
+ * There is one `struct transport` per kind and process, and one `struct link` per peer. All calls and all callbacks
+ * happen on one thread, the owner's. Callbacks come only from inside transport_progress, never from inside another
+ * call, and may call anything except transport_destroy.
  *
- * Start of a link: link_open makes it and link_address says what the peer needs to reach it; the owners exchange these
- * blobs over a connection they trust; link_connect takes the peer's. `connected` follows once both sides have done so.
+ * Start of a link: link_open creates it, and link_address says what the peer needs to reach it. The owners exchange
+ * these blobs over a connection they trust; link_connect takes the peer's. `connected` follows once both sides have
+ * done so.
  *
  * Life of a chunk, sender: link_send; later exactly one `sent` with its cookie, OK or an error. OK says that `data` may
  * be used again, not that the bytes landed: the peer may have refused them. Receiver, never before `connected`:
  * `arriving` with the header, whose answer names where the bytes go (or refuses them); later exactly one `arrived` if
- * it was accepted. Chunks may overtake one another.
+ * the chunk was accepted. Chunks may overtake one another.
  *
- * End of a link: link_close; then every accepted chunk and every send still gets its callback (with ERR_IO when it did
- * not happen), and last `closed`: from then on nothing of this link, on either side, touches this side's memory, and
- * slots that the peer was granted can be used again. The same when a link breaks by itself, after `broken`: the owner
- * then calls link_close. Before link_close the caller has stopped writing to what link_map gave.
+ * End of a link: link_close; then every accepted chunk and every send still gets its callback (with ERR_IO if it did
+ * not happen), and last comes `closed`. From then on nothing of this link, on either side, touches this side's memory,
+ * and slots that were granted to the peer can be used again. The same holds when a link breaks by itself: after
+ * `broken` the owner calls link_close. Before link_close the caller must have stopped writing to memory from link_map.
  *
  * With a direct transport `closed` waits for the end of the peer's side of the link, which comes when the peer has
- * called link_close too or is dead: a stopped process keeps its slots in quarantine, as it could write to them when it
- * goes on. With a transport whose bytes pass through this process `closed` comes at once, and breaks the peer's side.
- * An owner that is about to give up its arena need not wait for that: link_abandon. */
+ * called link_close too or is dead. A stopped process keeps its slots in quarantine, because it could write to them
+ * when it continues. With a transport whose bytes pass through this process `closed` comes at once, and breaks the
+ * peer's side. An owner that is about to give up its arena need not wait for that: link_abandon. */
 #ifndef STRAIT_TRANSPORT_TRANSPORT_H
 #define STRAIT_TRANSPORT_TRANSPORT_H
 
@@ -40,7 +41,7 @@ enum transport_memory {
     TRANSPORT_CUDA = 2,
 };
 
-/* The receive arena: what peers may write, by way of this transport. */
+/* The receive arena: memory that peers may write through this transport. */
 struct transport_arena {
     void *base;
     size_t size;
@@ -48,28 +49,28 @@ struct transport_arena {
     uint32_t memory; /* enum transport_memory */
 };
 
-/* Where an arriving chunk goes. Direct transports: the bytes lie in the arena already, where the header says by the
- * owners' agreement; address is only looked at for NULL. */
+/* Where an arriving chunk goes. With a direct transport the bytes are already in the arena, where the header says by
+ * agreement of the owners; address is only compared with NULL. */
 struct landing {
-    void *address; /* NULL: refuse it; the bytes are dropped and `arrived` does not follow */
+    void *address; /* NULL: refuse the chunk; its bytes are dropped and `arrived` does not follow */
     uint64_t cookie;
 };
 
 struct transport;
 struct link;
 
-/* Which end of the owners' connection this side is: one of the two has to speak first. */
+/* Which end of the owners' connection this side is; it decides which of the two speaks first. */
 enum link_side {
     LINK_ACCEPTED = 1,
     LINK_DIALLED = 2,
 };
 
 struct transport_events {
-    /* `header` is the callee's to read until it returns; `size` is what the sender claims to send. */
+    /* `header` may be read until the callback returns; `size` is what the sender claims to send. */
     struct landing (*arriving)(void *owner, struct link *link, const void *header, size_t header_size, size_t size);
     void (*arrived)(void *owner, struct link *link, uint64_t cookie, enum strait_status status);
     void (*sent)(void *owner, struct link *link, uint64_t cookie, enum strait_status status);
-    void (*connected)(void *owner, struct link *link);               /* may be sent to; at most once */
+    void (*connected)(void *owner, struct link *link);               /* chunks may be sent; at most once */
     void (*broken)(void *owner, struct link *link, const char *why); /* at most once; sends fail from now on */
     void (*closed)(void *owner, struct link *link);                  /* last: the link is freed after it returns */
 };
@@ -80,11 +81,11 @@ struct transport_ops {
     uint32_t send_memory, receive_memory; /* enum transport_memory, or'ed */
     bool direct;                          /* the sender stores straight into the receiver's arena: link_map */
 
-    void (*missing)(char *dst, size_t size);          /* NULL: everything is there */
-    enum strait_status (*check)(const char *options); /* NULL: `create` tells */
+    void (*missing)(char *dst, size_t size);          /* NULL: nothing can be missing */
+    enum strait_status (*check)(const char *options); /* NULL: only `create` checks them */
     enum strait_status (*create)(const struct transport_arena *arena, const struct transport_events *events,
                                  void *owner, const char *options, struct transport **transport);
-    void (*destroy)(struct transport *transport); /* all links have been closed */
+    void (*destroy)(struct transport *transport); /* all links must have been closed */
     int (*fd)(const struct transport *transport);
     bool (*progress)(struct transport *transport);
     enum strait_status (*arm)(struct transport *transport);
@@ -96,8 +97,8 @@ struct transport_ops {
     size_t (*address)(struct link *link, void *dst, size_t capacity);
     enum strait_status (*connect)(struct link *link, const void *address, size_t size);
     void (*close)(struct link *link);
-    void (*abandon)(struct link *link);        /* NULL: links close by themselves */
-    bool (*sees_end)(const struct link *link); /* NULL: it does not */
+    void (*abandon)(struct link *link);        /* NULL: links close without the peer */
+    bool (*sees_end)(const struct link *link); /* NULL: false */
     void *(*map)(struct link *link, size_t offset, size_t size);
     enum strait_status (*send)(struct link *link, const void *header, size_t header_size, const void *data, size_t size,
                                void *handle, uint64_t cookie);
@@ -112,34 +113,36 @@ struct transport {
 /* First member of every link's own struct. */
 struct link {
     struct transport *transport;
-    void *owner; /* whoever opened it: free for the owner's use */
+    void *owner; /* of the link: free for the owner's use */
 };
 
-/* The kinds that this build has, best first; NULL past the last. By name: NULL when absent. */
+/* The kinds in this build, best first, NULL past the last; or by name, NULL when absent. */
 const struct transport_ops *transport_at(uint32_t index);
 const struct transport_ops *transport_find(const char *name);
 
 /* Gives back the signals that libraries of transports took when they were loaded (UCX: those of errors, and SIGHUP),
- * unless the user wants it so (UCX_HANDLE_ERRORS or UCX_DEBUG_SIGNO is set). For the main function of a program of our
- * own: in a process of others it could be their choice. */
+ * unless the user wants UCX to have them (UCX_HANDLE_ERRORS or UCX_DEBUG_SIGNO is set). For the main function of our
+ * own programs only: in other programs UCX may have them on purpose. */
 void transport_leave_signals(void);
 
-/* Makes a transport whose peers write into `arena` (borrowed, as are the events' functions). `options`: "name=value"
- * pairs separated by spaces, what they mean is the transport's business (ucx: tls=, devices=, ...); unknown names are
- * ERR_INVALID. ERR_IO: the system refused. ERR_UNSUPPORTED: this machine lacks what it needs: transport_missing. */
+/* Creates a transport whose peers write into `arena` (borrowed, as are the events' functions). `options` are
+ * "name=value" pairs separated by spaces, whose meaning depends on the transport (ucx: tls=, devices=, ...); unknown
+ * names are ERR_INVALID. ERR_IO: the system refused. ERR_UNSUPPORTED: this machine lacks what the transport needs, see
+ * transport_missing. */
 static inline enum strait_status transport_create(const struct transport_ops *ops, const struct transport_arena *arena,
                                                   const struct transport_events *events, void *owner,
                                                   const char *options, struct transport **transport)
 {
     return ops->create(arena, events, owner, options, transport);
 }
-/* Whether transport_create would take the options, as far as that can be told without a machine's devices: OK,
- * ERR_INVALID. */
+/* Whether transport_create would accept the options, as far as can be told without looking at the machine's devices:
+ * OK, ERR_INVALID. */
 static inline enum strait_status transport_check(const struct transport_ops *ops, const char *options)
 {
     return ops->check != NULL && ops->check(options) == STRAIT_ERR_INVALID ? STRAIT_ERR_INVALID : STRAIT_OK;
 }
-/* What the last transport_create of this kind that said ERR_UNSUPPORTED did not find, for people; else empty. */
+/* What the last transport_create of this kind that returned ERR_UNSUPPORTED did not find, for people; otherwise empty.
+ */
 static inline void transport_missing(const struct transport_ops *ops, char *dst, size_t size)
 {
     if (size > 0)
@@ -153,8 +156,8 @@ static inline void transport_destroy(struct transport *transport)
         transport->ops->destroy(transport);
 }
 
-/* Polls readable when transport_progress has something to do, provided that transport_arm said OK since the last
- * progress. */
+/* Polls readable when transport_progress has something to do, provided that transport_arm has returned OK since the
+ * last progress. */
 static inline int transport_fd(const struct transport *transport)
 {
     return transport->ops->fd(transport);
@@ -164,12 +167,13 @@ static inline bool transport_progress(struct transport *transport)
 {
     return transport->ops->progress(transport);
 }
-/* To be called before blocking. OK; ERR_AGAIN: progress first, something is due; ERR_IO: the transport is broken. */
+/* To be called before blocking. OK; ERR_AGAIN: call progress first, something is due; ERR_IO: the transport is broken.
+ */
 static inline enum strait_status transport_arm(struct transport *transport)
 {
     return transport->ops->arm(transport);
 }
-/* Makes memory known that will be sent from (registration for RDMA); the handle goes with transport_send. */
+/* Registers memory to send from (for RDMA); the handle is passed to link_send. */
 static inline enum strait_status transport_memory(struct transport *transport, void *base, size_t size, void **handle)
 {
     return transport->ops->memory(transport, base, size, handle);
@@ -179,53 +183,55 @@ static inline void transport_memory_release(struct transport *transport, void *h
     transport->ops->memory_release(transport, handle);
 }
 
-/* Makes a link for both directions. `fd`: shm: the connected unix stream socket between the two owners, which the link
- * takes, also when this fails, and on which nothing but the link's own bytes come from now on. Others: -1. */
+/* Creates a link for both directions. `fd`: for shm, the connected unix stream socket between the two owners; the link
+ * takes it over, even on failure, and from now on it carries only the link's own bytes. Otherwise -1. */
 static inline enum strait_status link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
                                            struct link **link)
 {
     return transport->ops->open(transport, fd, side, link_owner, link);
 }
-/* What the peer's link_connect wants to know of this link: at most LINK_ADDRESS_MAX bytes, perhaps none. Returns the
- * length; written to dst when it fits. It admits whoever holds it to this link: only for the peer's eyes. */
+/* What the peer's link_connect needs to know of this link: at most LINK_ADDRESS_MAX bytes, perhaps none. Returns the
+ * length; written to dst if it fits. The address admits whoever holds it to this link, so it is for the peer only. */
 static inline size_t link_address(struct link *link, void *dst, size_t capacity)
 {
     return link->transport->ops->address(link, dst, capacity);
 }
-/* Once per link, with the peer's link_address. Never blocks: `connected` or `broken` follows (or neither, while the
- * peer does not answer: the owner has a timer). ERR_CORRUPT, ERR_INVALID: not such an address; ERR_IO, ERR_NO_MEMORY:
- * refused by the system. The link is to be closed then too; `broken` does not come. */
+/* Once per link, with the peer's link_address. Never blocks: `connected` or `broken` follows, or neither while the peer
+ * does not answer, so the owner needs a timer. ERR_CORRUPT, ERR_INVALID: not an address of this kind; ERR_IO,
+ * ERR_NO_MEMORY: refused by the system. Even then the link has to be closed; `broken` does not come. */
 static inline enum strait_status link_connect(struct link *link, const void *address, size_t size)
 {
     return link->transport->ops->connect(link, address, size);
 }
-/* Begins the end of a link, connected or not; `closed` follows always. */
+/* Begins the end of a link, connected or not; `closed` always follows. */
 static inline void link_close(struct link *link)
 {
     link->transport->ops->close(link);
 }
 /* After link_close: `closed` follows without waiting for the peer's side, which may go on storing into the arena's
- * file. Only for an owner that reads nothing of the arena any more and frees it next. Before link_close: nothing. */
+ * file. Only for an owner that reads nothing of the arena any more and frees it next. Before link_close this does
+ * nothing. */
 static inline void link_abandon(struct link *link)
 {
     if (link->transport->ops->abandon != NULL)
         link->transport->ops->abandon(link);
 }
-/* Does `closed` of this link come only when the peer has closed its side in order, or its process has ended with all
- * that it set going? Then memory that is not the arena may be given to the peer in the same way. */
+/* Whether `closed` of this link comes only when the peer has closed its side in order, or its process has ended with
+ * everything that it had started. Then memory outside the arena may be lent to the peer in the same way. */
 static inline bool link_sees_end(const struct link *link)
 {
     return link->transport->ops->sees_end != NULL && link->transport->ops->sees_end(link);
 }
-/* Direct transports: the peer's arena at [offset, offset + size) as memory to write to; NULL when out of bounds.
- * Others: NULL. */
+/* Direct transports: the peer's arena at [offset, offset + size) as memory to write to; NULL when out of bounds. Other
+ * transports: NULL. */
 static inline void *link_map(struct link *link, size_t offset, size_t size)
 {
     return link->transport->ops->map(link, offset, size);
 }
-/* Sends a chunk: `data` (with the handle of transport_memory that covers it, or NULL) must stay until `sent`; the
- * header is copied. Direct transports: data is NULL, the bytes lie in the peer's arena already, or elsewhere, where the
- * owners agreed; `size` is theirs to judge. ERR_IO: the link is broken or not connected; no `sent` follows then. */
+/* Sends a chunk. `data` (with the handle of transport_memory that covers it, or NULL) must stay valid until `sent`; the
+ * header is copied. Direct transports: data is NULL, as the bytes are already in the peer's arena, or elsewhere by
+ * agreement of the owners; `size` is for the owners to check. ERR_IO: the link is broken or not connected; no `sent`
+ * follows then. */
 static inline enum strait_status link_send(struct link *link, const void *header, size_t header_size, const void *data,
                                            size_t size, void *handle, uint64_t cookie)
 {

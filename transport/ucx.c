@@ -5,13 +5,13 @@
 #include "transport/clock.h"
 #include "transport/ucx_internal.h"
 
-/* One call of progress: as long as there is something to do, but not longer than this. */
+/* Limits of one call of progress, which otherwise runs until there is nothing left to do. */
 #define ROUNDS_MAX  16
 #define NANOSECONDS 200000
 
 #define FEATURES (UCP_FEATURE_AM | UCP_FEATURE_WAKEUP)
 
-/* Rounds in destroy, for what UCX still does about endpoints that were closed. */
+/* Rounds in destroy, for what UCX still has to do about closed endpoints. */
 #define LAST_ROUNDS 64
 
 /* ---- Creation -------------------------------------------------------------------------------------------------- */
@@ -85,7 +85,7 @@ static enum strait_status map_memory(struct ucx *ucx, void *base, size_t size, u
     return status_of(ucp_mem_map(ucx->context, &params, handle));
 }
 
-/* Everything behind the worker; unwound here when it fails. */
+/* Sets up the worker and everything after it; undoes that on failure. */
 static enum strait_status start(struct ucx *ucx, const struct ucx_options *options)
 {
     enum strait_status status = set_up_worker(ucx);
@@ -124,7 +124,7 @@ static struct ucx *ucx_new(const struct transport_arena *arena, const struct tra
     ucx->arena = *arena;
     ucx->memory = ucx_memory_type(arena);
     ucx->cuda_context = ucx_cuda_context(arena);
-    ucx->eager_bytes = arena->memory == TRANSPORT_CUDA ? 1 : eager_bytes; /* no processor copies there */
+    ucx->eager_bytes = arena->memory == TRANSPORT_CUDA ? 1 : eager_bytes; /* the CPU cannot copy there */
     ucx->rounds = 1;                                                      /* 0 means: never */
     return ucx;
 }
@@ -148,7 +148,7 @@ static enum strait_status ucx_create(const struct transport_arena *arena, const 
     return status;
 }
 
-/* What is loaded then stays loaded. */
+/* What this loads stays loaded. */
 void ucx_prepare(const struct transport_arena *arena)
 {
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = FEATURES};
@@ -190,7 +190,7 @@ static int ucx_fd(const struct transport *transport)
     return ((const struct ucx *)transport)->fd;
 }
 
-/* Callbacks of UCX run in here and only fill the queue, but for `arriving`, which needs its answer at once. */
+/* UCX's callbacks run in here. They only fill the queue, except for `arriving`, which needs its answer at once. */
 static bool one_round(struct ucx *ucx)
 {
     bool any = ucx_close_endpoints(ucx);

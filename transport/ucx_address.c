@@ -10,7 +10,7 @@
 
 static const uint8_t magic[4] = {'U', 'C', 'X', '1'};
 
-/* Against a blob that was cut or mixed up on its way; the connection that brought it is what makes it trustworthy. */
+/* Detects a blob that was cut or mixed up on its way; trust comes from the connection that brought it. */
 static uint64_t sum_of(const uint8_t *src)
 {
     uint64_t sum = 0xcbf29ce484222325u;

@@ -1,6 +1,6 @@
-/* Memory of GPUs, where UCX knows it. UCX wants the thread that calls it to have a context of CUDA; which one, older
- * versions take from there alone. CUDA's driver is in the process by then, as somebody has allocated the arena: it is
- * looked up, not linked. */
+/* Memory of GPUs, where UCX supports it. UCX wants the thread that calls it to have a CUDA context; older versions know
+ * the GPU only from that. CUDA's driver is in the process by then, because it has allocated the arena; so its functions
+ * are looked up, not linked. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
-/* UCX 1.13.1 takes some settings from the environment alone. The process may have threads that call getenv(), those of
- * a serving framework that embeds us for one, and setenv() may free the array that they are walking through. So a
- * longer copy takes the array's place, and the old one stays as it was. */
+/* UCX 1.13.1 takes some settings only from the environment. The process may have threads that call getenv(), such as
+ * those of a serving framework that embeds us, and setenv() may free the array that they are walking through. So a
+ * longer copy replaces the array, and the old one is left as it was. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

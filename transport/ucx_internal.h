@@ -16,13 +16,13 @@
 
 #define UCX_TOKEN_BYTES 8u
 
-/* Connected endpoints whose hello has not come. Anyone may connect: past this many the oldest goes, to make room for
- * one that may be a peer. Within one round as many again may come. */
+/* Connected endpoints whose hello has not come. Anyone may connect: beyond this many, the oldest is closed to make room
+ * for one that may be a peer. Within one round, as many again may come. */
 #define UCX_STRANGERS_MAX  32u
 #define UCX_STRANGERS_ROOM (2 * UCX_STRANGERS_MAX)
 
-/* Progress after an endpoint was closed: what UCX still has to do about it (discarding its lanes) is done in the next
- * one or two rounds. */
+/* Rounds of progress after an endpoint was closed: what UCX still has to do about it (discarding its lanes) is done in
+ * the next one or two. */
 #define UCX_ROUNDS_TO_REST 8u
 
 struct ucx_options {
@@ -32,7 +32,7 @@ struct ucx_options {
     size_t eager_bytes;
 };
 
-/* An endpoint from a conn request. */
+/* An endpoint from a connection request. */
 struct ucx_stranger {
     ucp_ep_h ep;
     bool failed;
@@ -45,9 +45,9 @@ struct ucx {
     ucp_worker_h worker;
     ucp_listener_h listener;
     ucp_mem_h arena_handle;
-    ucs_memory_type_t memory;   /* of the arena, and of all that is sent */
-    void *cuda_context;         /* NULL: the host's memory */
-    struct ucx_address address; /* the listener's; the token is the links' */
+    ucs_memory_type_t memory;   /* of the arena, and of everything sent */
+    void *cuda_context;         /* NULL: host memory */
+    struct ucx_address address; /* of the listener; tokens belong to links */
     int fd;
     bool progressing;
     size_t eager_bytes; /* smaller chunks come with their headers; others into their slots, after a round trip, as do
@@ -62,42 +62,42 @@ struct ucx {
 struct ucx_link {
     struct core_link core;
     enum link_side side;
-    uint64_t token, peer_token; /* what comes to us and what goes out */
+    uint64_t token, peer_token; /* in incoming and in outgoing chunks */
     ucp_ep_h ep;
-    bool greeted;   /* the peer's hello came */
-    bool ep_closed; /* at `closed_at` rounds */
+    bool greeted;   /* the peer's hello has come */
+    bool ep_closed; /* in round `closed_at` */
     uint64_t closed_at;
 };
 
-/* Every send and receive. UCX reads the header until the end. */
+/* A send or a receive. UCX reads the header until the operation ends. */
 struct ucx_op {
     struct event event;
-    LIST_ENTRY(ucx_op) entry; /* of those that have not ended */
-    bool orphaned;            /* its link is gone: `event` is of no use */
+    LIST_ENTRY(ucx_op) entry; /* in the list of operations that have not ended */
+    bool orphaned;            /* its link is gone, and `event` must not be used */
     uint8_t header[UCX_TOKEN_BYTES + TRANSPORT_HEADER_MAX];
-    struct { /* of a chunk that was accepted and is to be fetched */
+    struct { /* of an accepted chunk that has to be fetched */
         void *descriptor, *address;
         size_t size;
         struct ucx_op *next;
     } fetch;
 };
 
-/* ucx_environment.c: sets in the environment what UCX reads there alone, unless it is set. Any thread. OK or
- * ERR_NO_MEMORY. */
+/* ucx_environment.c: sets what UCX reads only from the environment, unless it is set. Any thread. OK or ERR_NO_MEMORY.
+ */
 enum strait_status ucx_environment(void);
 
-/* ucx_options.c: what `text` says. The config is the caller's to release. */
+/* ucx_options.c: parses `text`. The config is to be released by the caller. */
 enum strait_status ucx_options_read(const char *text, struct ucx_options *options);
 
 /* ucx_cuda.c: memory of GPUs. */
 
 /* The type of an arena's memory. */
 ucs_memory_type_t ucx_memory_type(const struct transport_arena *arena);
-/* CUDA's context that has the arena; NULL: none, as it is the host's. */
+/* The CUDA context of the arena; NULL for host memory. */
 void *ucx_cuda_context(const struct transport_arena *arena);
-/* Before calls of UCX that may call CUDA: this thread works in that context. */
+/* To be called before calls of UCX that may call CUDA: makes the context current on this thread. */
 void ucx_cuda_enter(void *context);
-/* Can it be sent and received by this UCX? */
+/* Whether this UCX can send and receive such memory. */
 bool ucx_cuda_is_there(ucp_context_h context);
 void ucx_missing(char *dst, size_t size);
 
@@ -123,17 +123,17 @@ enum strait_status ucx_link_send(struct link *link, const void *header, size_t h
                                  size_t size, void *handle, uint64_t cookie);
 ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, void *data, size_t size,
                           const ucp_am_recv_param_t *param);
-/* Closes the endpoints of links whose close is due, outside of UCX's own callbacks. */
+/* Closes the endpoints of links whose close is due. Not called from UCX's own callbacks. */
 bool ucx_close_endpoints(struct ucx *ucx);
 bool ucx_close_is_due(const struct ucx *ucx);
 bool ucx_link_quiet(struct core_link *link);
 void ucx_link_release(struct core_link *link);
 
-/* NULL: no memory. */
+/* NULL: out of memory. */
 struct ucx_op *ucx_op_begin(struct ucx_link *link, enum event_kind kind, uint64_t cookie);
-/* The end of a request, in the callbacks of sends and receives. */
+/* Ends a request, from the callbacks of sends and receives. */
 void ucx_op_end(struct ucx_op *op, ucs_status_t status);
-/* Sends `op`'s header and data; the op's event becomes due at its end. */
+/* Sends `op`'s header and data; the op's event becomes due when that ends. */
 void ucx_op_send(struct ucx_link *link, struct ucx_op *op, unsigned id, size_t header_size, const void *data,
                  size_t size, ucp_mem_h handle);
 

@@ -7,8 +7,6 @@
 #include "internal/bytes.h"
 #include "transport/ucx_internal.h"
 
-/* Chunks from this size on travel by rendezvous: without a copy on either side, for one more round trip. */
-
 static struct ucx *ucx_of(const struct ucx_link *link)
 {
     return (struct ucx *)link->core.core;
@@ -87,7 +85,8 @@ enum strait_status ucx_link_send(struct link *base, const void *header, size_t h
 
 /* ---- Chunks that arrive ---------------------------------------------------------------------------------------- */
 
-/* The link that a chunk is for: the one whose token it carries, provided that it came by that link's endpoint. */
+/* The link that a chunk is for: the one whose token it carries, provided that the chunk came through that link's
+ * endpoint. */
 static struct ucx_link *addressee(struct ucx *ucx, const uint8_t *header, size_t size, const ucp_am_recv_param_t *param)
 {
     if (!ucx->progressing || size < UCX_TOKEN_BYTES || size > UCX_TOKEN_BYTES + TRANSPORT_HEADER_MAX ||
@@ -102,7 +101,7 @@ static struct ucx_link *addressee(struct ucx *ucx, const uint8_t *header, size_t
     return NULL;
 }
 
-/* The arena's registration is only good for what lies in the arena. */
+/* The arena's registration is valid only for memory inside the arena. */
 static ucp_mem_h handle_for(const struct ucx *ucx, const void *address, size_t size)
 {
     uintptr_t start = (uintptr_t)ucx->arena.base, at = (uintptr_t)address;
@@ -127,13 +126,13 @@ static void begin_fetch(struct ucx *ucx, struct ucx_op *op)
         ucx_op_end(op, UCS_PTR_STATUS(request));
 }
 
-/* Not from the callback that brought the chunk: fetching sends, and when the peer has died meanwhile, a send that fails
- * while UCX 1.13.1 still reads what that peer had sent can make it meet an acknowledgement that it no longer expects,
- * and abort. */
+/* Not called from the callback that brought the chunk. Fetching sends; if the peer has died meanwhile, a send that
+ * fails while UCX 1.13.1 still reads what that peer had sent can make UCX meet an acknowledgement that it no longer
+ * expects, and abort. */
 bool ucx_begin_fetches(struct ucx *ucx)
 {
     struct ucx_op *op, *first = NULL;
-    while ((op = ucx->fetches) != NULL) { /* in the order in which they came */
+    while ((op = ucx->fetches) != NULL) { /* reverses the list to the order of arrival */
         ucx->fetches = op->fetch.next;
         op->fetch.next = first;
         first = op;
@@ -178,7 +177,7 @@ ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, voi
         core_link_break(&link->core, "a chunk for a GPU came to the host");
         return UCS_OK;
     }
-    /* Before asking: an accepted chunk has its callback. */
+    /* Allocated before asking: an accepted chunk must get its callback. */
     struct ucx_op *op = link != NULL ? ucx_op_begin(link, EVENT_NONE, 0) : NULL;
     if (op == NULL)
         return UCS_OK;
@@ -258,14 +257,15 @@ enum strait_status ucx_link_connect(struct link *base, const void *src, size_t s
 
 /* ---- The end --------------------------------------------------------------------------------------------------- */
 
-/* The endpoint is closed in progress: this may be called from within a callback of UCX about that very endpoint. */
+/* The endpoint itself is closed in progress, because this may be called from within a UCX callback about that very
+ * endpoint. */
 void ucx_link_close(struct link *base)
 {
     core_link_close(&((struct ucx_link *)base)->core);
 }
 
-/* UCX may never let go of a chunk whose GPU has failed: its callbacks come now, and what UCX still says of it nobody
- * hears. */
+/* UCX may never let go of a chunk whose GPU has failed. So its callback comes now, and what UCX still reports about it
+ * is ignored. */
 void ucx_link_abandon(struct link *base)
 {
     struct ucx_link *link = (struct ucx_link *)base;
@@ -309,7 +309,7 @@ bool ucx_close_endpoints(struct ucx *ucx)
     return any;
 }
 
-/* Also while the rounds after closing are to be gone through: no event would wake us for them. */
+/* Also true during the rounds after closing: no event would wake us for them. */
 bool ucx_close_is_due(const struct ucx *ucx)
 {
     for (struct core_link *at = ucx->core.closing > 0 ? ucx->core.links : NULL; at != NULL; at = at->next) {

@@ -11,7 +11,7 @@
 #define EAGER_RDMA     32768u
 #define EAGER_MAX      (16ul * 1024 * 1024)
 
-/* Our names for settings of UCX. */
+/* Our names for UCX's settings. */
 static const struct setting {
     const char *name, *ucx;
 } settings[] = {
@@ -129,7 +129,8 @@ static bool has_rdma(void)
     return found;
 }
 
-/* Listening on loopback only would be a half-truth if tcp's own data port stood open on every device. */
+/* Restricts tcp to the loopback device when only loopback is listened on; otherwise its data port would be open on
+ * every device. */
 static bool set_defaults(struct reading *reading)
 {
     ucp_config_t *config = reading->options->config;

@@ -28,7 +28,8 @@ static struct ucx_link *link_of(struct ucx *ucx, ucp_ep_h ep)
     return (struct ucx_link *)link;
 }
 
-/* Endpoints are looked up, not pointed to by the handler's argument: so none of them has to outlive the other. */
+/* The link is looked up, not passed as the handler's argument, so that link and endpoint need not outlive each other.
+ */
 static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
 {
     struct ucx *ucx = arg;
@@ -39,7 +40,7 @@ static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
         ucx->strangers[i].failed |= ucx->strangers[i].ep == ep;
 }
 
-/* The rest of `params` says whom to connect to. */
+/* The caller's `params` say whom to connect to. */
 static enum strait_status make_ep(struct ucx *ucx, ucp_ep_params_t *params, ucp_ep_h *ep)
 {
     params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -103,7 +104,7 @@ static void on_conn_request(ucp_conn_request_h request, void *arg)
 
 /* ---- Hellos ---------------------------------------------------------------------------------------------------- */
 
-/* Says hello to the peer. Without memory the link breaks: the peer would wait for ever. */
+/* Sends the hello. Without memory the link breaks, because the peer would wait for ever. */
 static void send_hello(struct ucx_link *link)
 {
     struct ucx_op *op = ucx_op_begin(link, EVENT_NONE, 0);
@@ -117,7 +118,7 @@ static void send_hello(struct ucx_link *link)
     ucx_op_send(link, op, UCX_AM_HELLO, HELLO_BYTES, NULL, 0, NULL);
 }
 
-/* The accepted side answers when it has been told to connect and has heard from the peer, in whatever order. */
+/* The accepted side answers once it has been told to connect and has heard from the peer, in either order. */
 void ucx_peer_greet(struct ucx_link *link)
 {
     if (link->core.state != LINK_CONNECTING || !link->greeted)
@@ -136,7 +137,7 @@ static struct ucx_link *link_by_token(struct ucx *ucx, uint64_t token)
     return (struct ucx_link *)link;
 }
 
-/* Does a hello for this link come as it should, from `ep`? A token admits one endpoint, once. */
+/* Whether a hello for this link from `ep` is acceptable. A token admits one endpoint, once. */
 static bool admits(struct ucx *ucx, struct ucx_link *link, ucp_ep_h ep)
 {
     if (link->greeted || link->core.state > LINK_CONNECTING)
@@ -168,7 +169,7 @@ ucs_status_t ucx_on_hello(void *arg, const void *header, size_t header_size, voi
     link->greeted = true;
     ucx_peer_greet(link);
     if (ucx->progressing)
-        core_deliver(&ucx->core); /* `connected` before the chunks that may follow at once */
+        core_deliver(&ucx->core); /* `connected` must precede chunks that may follow at once */
     return UCS_OK;
 }
 
@@ -188,7 +189,7 @@ enum strait_status ucx_peer_dial(struct ucx_link *link, const struct ucx_address
     return status;
 }
 
-/* What peers are told, with the port that the system chose. */
+/* Fills in the address that peers are told, with the port that the system chose. */
 static enum strait_status learn_address(struct ucx *ucx)
 {
     ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};

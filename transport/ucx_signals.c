@@ -13,7 +13,7 @@ static bool is_of_ucx(const struct sigaction *action)
     union { /* ISO C has no conversion from function pointers to object pointers */
         void (*function)(int number, siginfo_t *info, void *context);
         void *object;
-    } handler = {.function = action->sa_sigaction}; /* the same place as sa_handler */
+    } handler = {.function = action->sa_sigaction}; /* a union with sa_handler */
     Dl_info info;
     return handler.object != NULL && dladdr(handler.object, &info) != 0 && info.dli_fname != NULL &&
            strstr(info.dli_fname, "libucs.so") != NULL;

@@ -1,5 +1,4 @@
-/* Where a daemon's socket is when nobody says where: one rule for straitd, which makes it, and for those who look for
- * it. */
+/* Where a daemon's socket is by default: one rule for straitd, which creates it, and for clients, which look for it. */
 #ifndef STRAIT_INTERNAL_DEFAULT_SOCKET_H
 #define STRAIT_INTERNAL_DEFAULT_SOCKET_H
 
@@ -9,10 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SOCKET_PATH_MAX    103u /* sun_path, less the suffix under which a new socket is made ready */
+#define SOCKET_PATH_MAX    103u /* sun_path, less the suffix of the name under which a new socket is prepared */
 #define SOCKET_OF_THE_NODE "/run/strait/straitd.sock"
 
-/* Where this user's own daemon listens. False: like root's, at the node's, as there is no folder of the user's. */
+/* Path of the socket of this user's own daemon. False when it is the node's: for root, or without XDG_RUNTIME_DIR. */
 static inline bool socket_of_user(char path[SOCKET_PATH_MAX + 1])
 {
     const char *folder = getenv("XDG_RUNTIME_DIR");
@@ -22,21 +21,21 @@ static inline bool socket_of_user(char path[SOCKET_PATH_MAX + 1])
     return size > 0 && size <= (int)SOCKET_PATH_MAX;
 }
 
-/* A socket that somebody else has put there is not this user's daemon: it would be handed the user's memory. */
+/* A socket that another user has put there is not this user's daemon; connecting would hand it the user's memory. */
 static inline bool socket_is_ours(const char *path)
 {
     struct stat found;
     return lstat(path, &found) == 0 && S_ISSOCK(found.st_mode) && (found.st_uid == geteuid() || found.st_uid == 0);
 }
 
-/* What the environment tells those who look for a daemon; NULL: nothing. */
+/* The socket that the environment names; NULL: none. */
 static inline const char *socket_told(void)
 {
     const char *path = getenv("STRAIT_SOCKET");
     return path != NULL && path[0] != '\0' ? path : NULL;
 }
 
-/* Where to look for a daemon now: the user's own, if its socket is there, else the node's. `own`: memory for a path. */
+/* Where to look for a daemon now: the user's own socket if it exists, else the node's. `own` is memory for the path. */
 static inline const char *socket_to_try(char own[SOCKET_PATH_MAX + 1])
 {
     if (socket_told() != NULL)

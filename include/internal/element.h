@@ -1,4 +1,4 @@
-/* Sizes of what pages are made of. */
+/* Sizes of the elements that pages consist of. */
 #ifndef STRAIT_INTERNAL_ELEMENT_H
 #define STRAIT_INTERNAL_ELEMENT_H
 
@@ -6,7 +6,7 @@
 
 #include <strait/codec.h>
 
-/* Bytes of one element, which addresses, strides and rows are multiples of; 1 for what is not known. */
+/* Bytes of one element: addresses, strides and rows are multiples of it. 1 for an unknown type. */
 static inline uint32_t element_bytes(uint32_t element)
 {
     switch (element) {

@@ -9,7 +9,7 @@ namespace strait
 
 // ---- Instructions -------------------------------------------------------------------------------------------------
 
-// Byte i of the result is byte (s >> 4i & 7) of b:a; with bit 3 of that nibble set, its sign in all bits.
+// Byte i of the result is byte (s >> 4i & 7) of b:a or, with bit 3 of that nibble set, that byte's sign in all bits.
 ANY_SIDE uint32_t permute(uint32_t a, uint32_t b, uint32_t s)
 {
 #ifdef __CUDA_ARCH__
@@ -36,7 +36,7 @@ ANY_SIDE uint32_t popcount(uint32_t x)
 #endif
 }
 
-// Number of the lowest and of the highest set bit; x is not 0.
+// Index of the lowest and of the highest set bit; x is not 0.
 ANY_SIDE uint32_t lowest_bit(uint32_t x)
 {
 #ifdef __CUDA_ARCH__
@@ -60,14 +60,14 @@ ANY_SIDE uint32_t leading_zeroes(uint32_t x)
 {
 #ifdef __CUDA_ARCH__
     uint32_t r;
-    asm("bfind.shiftamt.u32 %0, %1;" : "=r"(r) : "r"(x)); // one instruction; __clz, which 0 may be given, is two
+    asm("bfind.shiftamt.u32 %0, %1;" : "=r"(r) : "r"(x)); // one instruction; __clz, which must handle 0, takes two
     return r;
 #else
     return __builtin_clz(x);
 #endif
 }
 
-// Low word of high:low >> s; s of 32 and more counts as 32.
+// Low word of high:low >> s; an s above 32 counts as 32.
 ANY_SIDE uint32_t shift_right(uint32_t low, uint32_t high, uint32_t s)
 {
 #ifdef __CUDA_ARCH__
@@ -87,7 +87,7 @@ ANY_SIDE uint32_t shift_left(uint32_t low, uint32_t high, uint32_t s)
 #endif
 }
 
-// Bits of a where the mask is set, of b elsewhere: one instruction.
+// Bits of a where the mask is set, of b elsewhere; one instruction.
 ANY_SIDE uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b)
 {
 #ifdef __CUDA_ARCH__
@@ -99,7 +99,7 @@ ANY_SIDE uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b)
 #endif
 }
 
-// Of each half word: a + b, but no more than c; no less than c.
+// For each half word: a + b, limited to at most c; to at least c.
 ANY_SIDE uint32_t add_min_halves(uint32_t a, uint32_t b, uint32_t c)
 {
 #ifdef __CUDA_ARCH__
@@ -139,13 +139,13 @@ ANY_SIDE uint32_t reverse_bits(uint32_t x)
 #endif
 }
 
-// The lowest `count` bits; count up to 32 and beyond.
+// The lowest `count` bits; all 32 if count is larger.
 ANY_SIDE uint32_t low_bits(uint32_t count)
 {
     return count >= 32 ? 0xffffffffu : (1u << count) - 1;
 }
 
-// Bit i of the lowest eight to bit 4i.
+// Moves bit i of the lowest eight to bit 4i.
 ANY_SIDE uint32_t spread_bits(uint32_t bits)
 {
     bits = (bits | bits << 12) & 0x000f000fu;
@@ -155,7 +155,7 @@ ANY_SIDE uint32_t spread_bits(uint32_t bits)
 
 // ---- Streams of 2 and 4 bits ----------------------------------------------------------------------------------------
 
-// The even bits of a, then those of b; the odd ones are zero.
+// Packs the even bits of a, then those of b; the odd ones must be zero.
 ANY_SIDE uint32_t even_bits(uint32_t a, uint32_t b)
 {
     a = (a | a >> 1) & 0x33333333u;
@@ -180,7 +180,7 @@ ANY_SIDE uint32_t fifteens(uint32_t items)
     return x & (x >> 2) & 0x11111111u;
 }
 
-// The lowest `count` of eight 4-bit items, moved to the top: nothing else is left.
+// The lowest `count` of eight 4-bit items, moved to the top; the rest is zero.
 ANY_SIDE uint32_t lowest_items(uint32_t items, uint32_t count)
 {
 #ifdef __CUDA_ARCH__
@@ -190,16 +190,16 @@ ANY_SIDE uint32_t lowest_items(uint32_t items, uint32_t count)
 #endif
 }
 
-// How far the three upper bytes move when each byte holds as many 2-bit items as its byte of `counts` says: the shift
-// for byte i, in bits, is in byte i.
+// How far the three upper bytes move when each byte holds as many 2-bit items as its byte of `counts` says. The shift
+// of byte i, in bits, is in byte i.
 ANY_SIDE uint32_t byte_shifts(uint32_t counts)
 {
     return counts * 0x02020200u;
 }
 
 struct byte_masks {
-    uint32_t one, two; // bytes whose lower half has one item, two items
-    uint32_t counts;   // items of each byte
+    uint32_t one, two; // bytes whose lower half has one item; two items
+    uint32_t counts;   // number of items in each byte
 };
 
 ANY_SIDE byte_masks count_items(uint32_t wanted)
@@ -209,18 +209,19 @@ ANY_SIDE byte_masks count_items(uint32_t wanted)
             (halves + (halves >> 4)) & 0x07070707u};
 }
 
-// Moves the wanted 2-bit items of x (bit 2i of `wanted` for item i; the others are zero) to the bottom, in order.
+// Moves the wanted 2-bit items of x to the bottom, in order. Bit 2i of `wanted` stands for item i; items that are not
+// wanted must be zero.
 ANY_SIDE uint32_t squeeze(uint32_t x, uint32_t wanted)
 {
     // Inside each half byte: the upper item moves down unless the lower one is wanted.
     uint32_t t = x & ~(wanted * 3u << 2) & 0xccccccccu;
     x = (x & ~t) | t >> 2;
-    // Inside each byte: the upper half moves down by what the lower one leaves.
+    // Inside each byte: the upper half moves down by what the lower half leaves free.
     byte_masks m = count_items(wanted);
     uint32_t upper = x & 0xf0f0f0f0u, moved = select_bits(m.one, upper >> 2, upper >> 4);
     moved = select_bits(m.two, upper, moved);
     x = (x & 0x0f0f0f0fu) | moved;
-    // Bytes, each after those below.
+    // Bytes, each to the end of those below it.
     uint32_t s = byte_shifts(m.counts), r = x & 255u;
     r |= permute(x, 0, 0x4441) << (s >> 8 & 31);
     r |= permute(x, 0, 0x4442) << (s >> 16 & 31);
@@ -228,7 +229,7 @@ ANY_SIDE uint32_t squeeze(uint32_t x, uint32_t wanted)
     return r;
 }
 
-// The reverse: items from the bottom of x to where they are wanted; the others become zero.
+// The inverse: moves items from the bottom of x to the wanted places; the other places become zero.
 ANY_SIDE uint32_t spread(uint32_t x, uint32_t wanted)
 {
     byte_masks m = count_items(wanted);
@@ -245,7 +246,7 @@ ANY_SIDE uint32_t spread(uint32_t x, uint32_t wanted)
 
 // ---- Eight values ---------------------------------------------------------------------------------------------------
 
-// Four words of two values each to eight bytes of sign and mantissa.
+// Splits four words of two values each; gives eight bytes of sign and mantissa.
 ANY_SIDE void split_values(const uint32_t w[4], uint32_t sign_mantissa[2])
 {
 #pragma unroll
@@ -255,7 +256,7 @@ ANY_SIDE void split_values(const uint32_t w[4], uint32_t sign_mantissa[2])
     }
 }
 
-// And back, with bytes of exponents; four values, or eight.
+// Joins these with bytes of exponents again: four values, or eight.
 ANY_SIDE void join_four(uint32_t sign_mantissa, uint32_t exponents, uint32_t w[2])
 {
     uint32_t high = select_bits(0x80808080u, sign_mantissa, exponents >> 1);
@@ -270,10 +271,10 @@ ANY_SIDE void join_values(const uint32_t sign_mantissa[2], const uint32_t expone
     join_four(sign_mantissa[1], exponents[1], w + 2);
 }
 
-// A look-up table by exponent, at a multiple of 1024 bytes of shared memory; on the host a pointer.
+// A look-up table by exponent, at a multiple of 1024 bytes of shared memory; on the host, a pointer.
 typedef size_t table_address;
 
-// Its word for the exponent in bits 9..2 of x.
+// The table's word for the exponent in bits 9..2 of x.
 ANY_SIDE uint32_t look_up(table_address table, uint32_t x)
 {
 #ifdef __CUDA_ARCH__
@@ -285,7 +286,7 @@ ANY_SIDE uint32_t look_up(table_address table, uint32_t x)
 #endif
 }
 
-// Tier 1 of eight values in the low half, tier 2 (zero where there is none) in the high half.
+// The codes of eight values: tier 1 in the low half, tier 2 (zero where there is none) in the high half.
 ANY_SIDE uint32_t tier_codes(const uint32_t w[4], table_address table)
 {
     uint32_t z = 0;
@@ -297,7 +298,7 @@ ANY_SIDE uint32_t tier_codes(const uint32_t w[4], table_address table)
     return z;
 }
 
-// Eight ranks; bit 31 of `escapes` is set when one of them is not below 16, and the result then useless.
+// The ranks of eight values. If one of them is 16 or more, bit 31 of `escapes` is set and the result is useless.
 ANY_SIDE uint32_t top16_codes(const uint32_t w[4], table_address table, uint32_t &escapes)
 {
     uint32_t z = 0;
@@ -311,8 +312,8 @@ ANY_SIDE uint32_t top16_codes(const uint32_t w[4], table_address table, uint32_t
     return z;
 }
 
-// Exponents from eight ranks, as merge_tiers gives them. `first` are the exponents of ranks 0..5, and zeroes; `rest`
-// are those of values that went on to tier 3, each in its place, and zeroes.
+// Exponents from eight ranks, as merge_tiers gives them. `first` are the exponents of ranks 0..5, then zeroes. `rest`
+// are the exponents of values that went on to tier 3, each in its place, and zeroes elsewhere.
 ANY_SIDE void rank_exponents(uint32_t z, const uint32_t rest[2], const uint32_t first[2], uint32_t exponents[2])
 {
     uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
@@ -320,14 +321,14 @@ ANY_SIDE void rank_exponents(uint32_t z, const uint32_t rest[2], const uint32_t 
     exponents[1] = permute(a, b, 0x7362) | rest[1];
 }
 
-// The same of the four lower ranks, or of the upper ones.
+// The same for the four lower ranks only, or for the upper ones.
 ANY_SIDE uint32_t four_exponents(uint32_t z, bool upper, uint32_t rest, const uint32_t first[2])
 {
     uint32_t a = permute(first[0], first[1], z), b = permute(first[0], first[1], z >> 16);
     return permute(a, b, upper ? 0x7362 : 0x5140) | rest;
 }
 
-// Values from them.
+// The same, joined to values.
 ANY_SIDE void join_ranks(uint32_t z, const uint32_t sign_mantissa[2], const uint32_t rest[2], const uint32_t first[2],
                          uint32_t w[4])
 {
@@ -336,7 +337,7 @@ ANY_SIDE void join_ranks(uint32_t z, const uint32_t sign_mantissa[2], const uint
     join_values(sign_mantissa, exponents, w);
 }
 
-// Eight exponents from 4-bit codes.
+// The exponents of eight 4-bit codes.
 ANY_SIDE void top16_exponents(uint32_t codes, const uint32_t table[4], uint32_t exponents[2])
 {
     uint32_t low = codes & 0x77777777u, high = codes >> 1 & 0x44444444u;
@@ -349,7 +350,7 @@ ANY_SIDE void top16_exponents(uint32_t codes, const uint32_t table[4], uint32_t 
 
 // ---- 32 values of a lane ------------------------------------------------------------------------------------------
 
-// Four results of tier_codes to 32 items of tier 1 and 32 of tier 2.
+// Splits four results of tier_codes into 32 items of tier 1 and 32 of tier 2.
 ANY_SIDE void part_tiers(const uint32_t z[4], uint32_t tier1[2], uint32_t tier2[2])
 {
     tier1[0] = permute(z[0], z[1], 0x5410);
@@ -358,8 +359,8 @@ ANY_SIDE void part_tiers(const uint32_t z[4], uint32_t tier1[2], uint32_t tier2[
     tier2[1] = permute(z[2], z[3], 0x7632);
 }
 
-// 32 items of both tiers to ranks, 6 for what went on to tier 3; of each eight values the even ones in the low half of
-// a word, the odd ones in the high half, in nibbles.
+// Merges 32 items of both tiers to ranks; 6 stands for what went on to tier 3. Of each eight values, the even ones are
+// in the low half of a word, the odd ones in the high half, in nibbles.
 ANY_SIDE void merge_tiers(const uint32_t tier1[2], const uint32_t tier2[2], uint32_t z[4])
 {
 #pragma unroll
@@ -371,14 +372,14 @@ ANY_SIDE void merge_tiers(const uint32_t tier1[2], const uint32_t tier2[2], uint
     }
 }
 
-// Only the items of values that went on, without gaps.
+// Keeps only the items of values that went on, without gaps.
 ANY_SIDE uint64_t squeeze_pair(const uint32_t tier2[2], const uint32_t wanted[2])
 {
     return static_cast<uint64_t>(squeeze(tier2[0], wanted[0])) | static_cast<uint64_t>(squeeze(tier2[1], wanted[1]))
                                                                      << (2 * popcount(wanted[0]));
 }
 
-// From three words of the stream, the first item at bit `shift`.
+// Spreads items from three words of the stream, the first item at bit `shift`, to the wanted places.
 ANY_SIDE void spread_pair(const uint32_t words[3], uint32_t shift, const uint32_t wanted[2], uint32_t tier2[2])
 {
     uint32_t a = shift_right(words[0], words[1], shift), b = shift_right(words[1], words[2], shift);

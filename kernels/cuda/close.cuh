@@ -50,7 +50,8 @@ DEVICE void add_u64(uint64_t *p, uint64_t v)
         atomicAdd(reinterpret_cast<unsigned long long *>(p), static_cast<unsigned long long>(v));
 }
 
-// All lanes, one page each where `present`: adds good pages to their classes. Neighbours mostly share one.
+// All lanes, with one page each where `present`: adds good pages to their classes. Neighbouring pages mostly share a
+// class.
 template <class LAUNCH>
 DEVICE void count_classes(const LAUNCH &launch, const page_tally &tally, bool present, uint32_t lane)
 {
@@ -70,7 +71,7 @@ DEVICE void count_classes(const LAUNCH &launch, const page_tally &tally, bool pr
     }
 }
 
-// All lanes.
+// All lanes: adds the tallies of all lanes to the chunk.
 DEVICE void add_tally(progress &chunk, const page_tally &tally, uint32_t lane)
 {
 #pragma unroll
@@ -85,7 +86,7 @@ DEVICE void add_tally(progress &chunk, const page_tally &tally, uint32_t lane)
     __syncwarp();
 }
 
-// All lanes: whether this part was the last of so many of the chunk; then what all have added up is there.
+// All lanes: whether this part was the last of `parts` of the chunk; if so, what all parts have added up is visible.
 DEVICE bool is_last_part(progress &chunk, uint32_t parts, uint32_t lane)
 {
     __syncwarp();
@@ -94,8 +95,8 @@ DEVICE bool is_last_part(progress &chunk, uint32_t parts, uint32_t lane)
     return __shfl_sync(ALL_LANES, before, 0) == parts - 1;
 }
 
-// All lanes, once all blocks are counted: the record, lane m with the values of mode m, then its status. Everything
-// that was written for the chunk comes before that: who sees the status sees all.
+// All lanes, once all blocks are counted: writes the record, lane m the values of mode m, then its status. Everything
+// written for the chunk comes before that, so whoever sees the status sees all of it.
 DEVICE void write_result(strait_result *dst, const strait_result &result, uint64_t values, uint32_t lane)
 {
     if (lane < STRAIT_BLOCK_MODES)
@@ -111,7 +112,7 @@ DEVICE void write_result(strait_result *dst, const strait_result &result, uint64
         store_release_system(&dst->status, result.status);
 }
 
-// All lanes, for the next launch; the verdict stays.
+// All lanes: clears the chunk's state for the next launch, except for the verdict.
 DEVICE void clear_progress(progress &chunk, uint32_t lane)
 {
     if (lane < sizeof(progress) / 8 && lane != offsetof(progress, verdict) / 8)

@@ -1,4 +1,4 @@
-// What the plugin offers to the library: calls become launches on the caller's stream, nothing else.
+// What the plugin offers to the library. Calls only enqueue launches on the caller's stream.
 #include <atomic>
 #include <cstring>
 
@@ -13,7 +13,8 @@ namespace strait
 
 constexpr int DEVICES_MAX = 64, FUNCTIONS = 4 * (CODERS + 1);
 
-// What is known of a device: its multiprocessors, and how many thread blocks of a kernel each holds. Found once.
+// What is known of a device, found once: its multiprocessors, and how many thread blocks of each kernel one of them
+// holds.
 struct known_device {
     std::atomic<int> multiprocessors;
     std::atomic<int> resident[FUNCTIONS];
@@ -50,7 +51,8 @@ static kernel choose_kernel(coder which, bool full, bool large)
             teams * (encode ? encode_team_bytes(which) : decode_team_bytes())};
 }
 
-// Thread blocks of the kernel on a multiprocessor; 0 when it cannot run. The first call prepares it for the device.
+// How many thread blocks of the kernel fit on a multiprocessor; 0 when it cannot run. The first call prepares the
+// kernel for the device.
 static int resident_blocks(const kernel &k, int device)
 {
     std::atomic<int> &known = devices[device].resident[k.number];
@@ -86,8 +88,8 @@ static strait_status launch_kernel(const means &with, large_launch &launch, size
         return STRAIT_ERR_DEVICE;
     const uint32_t room = full ? with.run.sm_budget : multiprocessors * resident;
     const uint32_t teams = full ? FULL_TEAMS : 1, wanted = (launch.head.tickets + teams - 1) / teams;
-    void *arguments[] = {&launch};  // as much of it as the kernel takes
-    cudaLaunchAttribute early = {}; // it may begin while the launch before it ends, and waits for that itself
+    void *arguments[] = {&launch};  // the kernel takes only its part
+    cudaLaunchAttribute early = {}; // the launch may begin while the one before ends, and waits for that one itself
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
@@ -101,7 +103,7 @@ static strait_status launch_kernel(const means &with, large_launch &launch, size
     return error == cudaSuccess ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 
-// Regions that do not fit into the parameters, to scratch, some hundred at a time.
+// Uploads regions that do not fit into the parameters to scratch, some hundred at a time.
 static strait_status upload_regions(const means &with, const region *dst, const strait_pages &list)
 {
     upload part;
@@ -123,7 +125,7 @@ static strait_status upload_regions(const means &with, const region *dst, const 
     return STRAIT_OK;
 }
 
-// All items, share by share. `head` has everything that does not depend on the share.
+// Launches all items, share by share. `head` has everything that does not depend on the share.
 template <class ITEM, class ARGUMENT>
 static strait_status launch_all(const means &with, const launch_head &head, const ARGUMENT *items, uint32_t count,
                                 uint64_t blocks, uint32_t far_regions)
@@ -145,14 +147,14 @@ static strait_status launch_all(const means &with, const launch_head &head, cons
         at += part.items;
     }
     if (status != STRAIT_OK)
-        cudaGetLastError(); // it has been told
+        cudaGetLastError(); // clears the error, which has been reported
     return status;
 }
 
-// What scratch depends on.
+// What the size of scratch depends on.
 struct demand {
     uint64_t blocks;
-    uint32_t far_regions; // of the item that has most, when they go through scratch
+    uint32_t far_regions; // the most of any item, when its regions go through scratch
 };
 
 template <class ITEM, class ARGUMENT> static demand measure_items(const ARGUMENT *items, uint32_t count)
@@ -207,7 +209,7 @@ static bool is_later_float(const device_encode *call)
     return call->element == STRAIT_ELEMENT_FP16 || call->element == STRAIT_ELEMENT_FP32;
 }
 
-// What kernels call the mode that was asked for: for BF16 `split` is `tiered`, and bytes have no mode of their own.
+// The mode as kernels know it: for BF16 `split` is `tiered`, and bytes have no mode of their own.
 static strait_mode find_mode(const device_encode *call)
 {
     const bool by_base = call->mode == STRAIT_MODE_BASE && call->element == STRAIT_ELEMENT_BF16;
@@ -225,7 +227,7 @@ static coder find_coder(const device_encode *call, strait_mode mode, bool coded)
     return coded && mode != STRAIT_MODE_TOP16 ? CODER_TIERED : CODER_TOP16;
 }
 
-// Whether values are coded by tables.
+// Whether this call codes values by tables.
 static bool needs_tables(const device_encode *call, strait_mode mode)
 {
     if (call->codebook_id == nullptr || mode == STRAIT_MODE_RAW || mode == STRAIT_MODE_BASE)
@@ -285,7 +287,7 @@ static strait_status decode(const device_decode *call)
     return launch_all<decode_item>(with, head, call->items, call->count, all.blocks, all.far_regions);
 }
 
-// To ask for a kernel's attributes loads it.
+// Loads all kernels: asking for a kernel's attributes does so.
 static strait_status prepare()
 {
     const int device = current_device();
@@ -302,7 +304,7 @@ static const device_ops ops = {DEVICE_OPS_VERSION, encode_scratch_size, decode_s
 
 } // namespace strait
 
-// Bulk copies and barriers in shared memory came with compute capability 9.0.
+// Bulk copies and barriers in shared memory need compute capability 9.0.
 extern "C" __attribute__((visibility("default"))) const struct device_ops *strait_device_ops(void);
 extern "C" const struct device_ops *strait_device_ops(void)
 {

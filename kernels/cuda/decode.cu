@@ -10,7 +10,8 @@
 namespace strait
 {
 
-// Any block; the chunk's verdict was OK. Returns what the warp leaves for the last warp.
+// Decodes a block of any of the first modes; the chunk's verdict was OK. Returns what the warp reports to the last
+// warp.
 template <class LAUNCH>
 DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                            block_writer &writer, uint32_t *tiered_turn, uint32_t warp, uint32_t lane)
@@ -38,7 +39,7 @@ DEVICE uint32_t work_block(const LAUNCH &launch, const decode_team &team, uint32
 }
 
 // All workers: whether the chunk has passed its check. One warp asks for all: when a launch begins, thousands of warps
-// asking for one word would hold up those that are to write it.
+// polling one word would hold up those that are to write it.
 template <class LAUNCH>
 DEVICE bool may_decode(const LAUNCH &launch, const decode_team &team, const decode_block &block, uint32_t warp)
 {
@@ -55,7 +56,7 @@ template <class LAUNCH> DEVICE const region &find_region_of(const LAUNCH &launch
     return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[block.region];
 }
 
-// What a warp of workers knows from one block to the next.
+// What a warp of workers remembers from one block to the next.
 struct worker_state {
     decode_team team;
     uint32_t turn, tiered_turn, lane, warp;
@@ -69,8 +70,9 @@ template <uint32_t TEAMS> DEVICE void remember_team(worker_state &known)
     known.lane = thread % 32, known.warp = thread / 32;
 }
 
-// Blocks of the later modes: full ones by tiers of the base as many as follow each other, else one. Their code is
-// called: what is in registers meanwhile is in memory for all other blocks too, so the warp forgets what it knows.
+// Decodes blocks of the later modes: full ones in tiers by the base as long as they follow each other, otherwise one
+// block. This code is called, and what is live across the call would be kept in memory for all other blocks too; so the
+// warp forgets its state and finds it again.
 template <uint32_t TEAMS> DEVICE void work_later(const region &of_block, worker_state &known)
 {
     if (is_plain_base(known.team, known.turn)) {
@@ -91,8 +93,8 @@ template <uint32_t TEAMS> DEVICE void work_later(const region &of_block, worker_
     known.turn++;
 }
 
-// Blocks up to the last, or up to one of the later modes, which is returned. Nothing is called here, so that what all
-// blocks have in common stays in registers.
+// Decodes blocks up to the last, or up to one of a later mode, which is returned. Makes no calls, so that state common
+// to all blocks stays in registers.
 template <class LAUNCH> DEVICE const decode_block *work_until_later(const LAUNCH &launch, worker_state &known)
 {
     const decode_team team = known.team;

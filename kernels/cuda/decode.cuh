@@ -2,13 +2,13 @@
 //
 //   first warps  check the metadata of a chunk in parts; the last part gives the verdict     (decode_check.cuh)
 //   first warp   draws a ticket, looks the block up, fetches it to shared memory             (decode_begin.cuh)
-//   workers      decode it; nothing is written before the verdict is there                   (decode_work.cuh,
+//   workers      decode it; nothing is written before the verdict is known                   (decode_work.cuh,
 //                                   decode_tiered.cuh, decode_top16.cuh, decode_base.cuh, decode_typed.cuh)
-//   last warp    looks at what workers did not: counts, padding, ends; notes sum and status  (decode_end.cuh,
+//   last warp    checks what workers did not: counts, padding, ends; notes sum and status    (decode_end.cuh,
 //                                                                                             decode_typed_end.cuh)
 //   first warps  compare the sums of pages once all blocks are done                          (decode_close.cuh)
 //
-// A coded block is read from global memory once: what was checked is not read again, whoever else writes there.
+// A coded block is read from global memory only once, so that what was checked cannot change, whoever writes there.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_CUH
 
@@ -19,19 +19,19 @@
 namespace strait
 {
 
-// What a block is, in one word, for all workers ask: its mode, and
+// What all workers need to know of a block, in one word: its mode, and these flags.
 constexpr uint32_t BLOCK_MODE = 15, BLOCK_STOP = 16; // there are no more
 constexpr uint32_t BLOCK_PASSED = 32;                // the chunk's verdict is known to be OK
-constexpr uint32_t BLOCK_DIRECT = 64; // it is whole vectors of a page that has no gaps and is 16-byte aligned
-constexpr uint32_t BLOCK_WHOLE = 128; // that, and has all its values
-constexpr uint32_t BLOCK_CODEBOOK = 256, BLOCK_FP32 = 512; // its chunk names a codebook, has values of FP32
+constexpr uint32_t BLOCK_DIRECT = 64;                // whole vectors of a page that has no gaps and is 16-byte aligned
+constexpr uint32_t BLOCK_WHOLE = 128;                // direct, and has all its values
+constexpr uint32_t BLOCK_CODEBOOK = 256, BLOCK_FP32 = 512; // its chunk names a codebook; has values of FP32
 
 struct decode_block {
     uint32_t what;
     uint32_t item, slot;
     uint32_t bytes;  // decoded, 2n + t
     uint32_t units;  // coded
-    uint32_t before; // bytes of its first line that belong to something else
+    uint32_t before; // bytes in its first line before it
     uint32_t table;
     uint32_t first_step; // of the page's sum: number of its first vector / 4
     uint32_t region;     // in the launch
@@ -44,22 +44,23 @@ struct decode_block {
     }
 };
 
-// Streams are read in words, a little past the end of the block: what lies there never matters. A block comes in whole
-// lines of global memory, as far as its chunk has them, with what lies before and after it there.
+// Streams are read in words, a little past the end of the block: the bytes there never matter. A block is fetched as
+// whole lines of global memory, as far as its chunk has them, including the bytes before and after it.
 constexpr uint32_t DECODE_STAGES = 3, DECODE_SLACK = 64, LINE = 128, DECODE_TABLE_ROOM = LINE;
 constexpr uint32_t DECODE_STAGE_BYTES = DECODE_TABLE_ROOM + BLOCK_SIZE + 3 * LINE;
 
-// Blocks that the first warp looks up at once; and places for what it found, until the last warp is through with them.
+// Blocks that the first warp looks up at once, and room for its findings, which stay until the last warp is done with
+// them.
 constexpr uint32_t LOOK_UP = 2, LOOKED_UP = 8;
 static_assert(LOOKED_UP >= LOOK_UP + DECODE_STAGES, "what is still needed would be overwritten");
 
-// What a header says, once it has passed checks 1 to 6: then all of the metadata lies inside the chunk.
+// What a header says, once it has passed checks 1 to 6; after these, all of the metadata lies inside the chunk.
 struct chunk_header {
     int32_t status;
     uint32_t page_count, page_bytes, units, rows_per_page, metadata_units;
     uint32_t element, lengths, has_codebook, id[4];
-    uint32_t what; // that of all its blocks
-    uint64_t sum;  // of the metadata, as it says
+    uint32_t what; // decode_block.what of all its blocks
+    uint64_t sum;  // of the metadata, as the header states it
     const uint8_t *metadata;
 };
 
@@ -67,21 +68,22 @@ struct chunk_header {
 constexpr uint32_t WARP_BAD = 1u << 31;
 
 struct alignas(16) decode_shared {
-    // Of a block, in turn: it is on its way; it has come; its stage may be filled; the workers are through with it.
+    // Barriers, each for a block's stage in turn: the block is on its way; it has arrived; the stage may be filled; the
+    // workers are done with it.
     uint64_t begun[DECODE_STAGES], full[DECODE_STAGES], empty[DECODE_STAGES], done[DECODE_STAGES];
-    uint64_t counted2, counted3; // tiers: the warps have counted
+    uint64_t counted2, counted3; // tiers: all warps have counted their items
     uint64_t sums[DECODE_STAGES][WORKER_WARPS];
-    uint4 keys[4]; // of the sum: they would take registers otherwise
+    uint4 keys[4]; // of the sum: kept here to save registers
     alignas(16) uint32_t counts2[DECODE_STAGES][WORKER_WARPS];
     alignas(16) uint32_t counts3[DECODE_STAGES][WORKER_WARPS];
-    uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4; WARP_BAD
+    uint32_t escapes[DECODE_STAGES][WORKER_WARPS]; // of tier 4, by warp; WARP_BAD
     decode_block blocks[LOOKED_UP];
-    struct walk kept;    // what the first warp keeps here while it ends a chunk
-    chunk_header header; // of the chunk that the first warp is at
-    // Of blocks of the later modes: rankings of their bases, what base_order makes of their values, first words.
+    struct walk kept;    // the first warp's state while it ends a chunk
+    chunk_header header; // of the first warp's current chunk
+    // Blocks of the later modes: rankings of their bases; results of base_order for their values; first words.
     alignas(16) uint32_t base_images[DECODE_STAGES][16];
     uint32_t orders[DECODE_STAGES][WORKER_WARPS], firsts[DECODE_STAGES][WORKER_WARPS];
-    uint2 turns[WORKER_WARPS]; // what a warp of workers keeps here meanwhile: turns of all blocks, of tiers
+    uint2 turns[WORKER_WARPS]; // the turns (of all blocks, of tiers) that a warp of workers saves here during a call
 };
 
 struct decode_team {
@@ -105,7 +107,7 @@ struct decode_team {
     {
         return memory + DECODE_STAGES * DECODE_STAGE_BYTES;
     }
-    // Tiers 1 and 2 of 8 values each; or by value, which escape.
+    // Tiers 1 and 2, a word for 8 values; or a bit for each value: whether it is listed as an escape.
     DEVICE uint32_t *items() const
     {
         return reinterpret_cast<uint32_t *>(exponents() + BLOCK_VALUES);
@@ -120,20 +122,20 @@ struct decode_team {
     }
 };
 
-// Word at any byte of a stream.
+// The word at any byte of a stream.
 DEVICE uint32_t load_word(const uint8_t *stream, uint32_t at)
 {
     const uint32_t *words = reinterpret_cast<const uint32_t *>(stream) + at / 4;
     return at % 4 == 0 ? words[0] : shift_right(words[0], words[1], at % 4 * 8);
 }
 
-// Item of 2 or 4 bits of a stream that begins at byte `at`.
+// An item of 2 or 4 bits of a stream that begins at byte `at`.
 template <uint32_t WIDTH> DEVICE uint32_t get_item_of(const uint8_t *stream, uint32_t at, uint32_t i)
 {
     return stream[at + i * WIDTH / 8] >> (i * WIDTH % 8) & ((1u << WIDTH) - 1);
 }
 
-// Number of codes and of the list's entries of a top16 block whose list begins there.
+// The u16 at a byte of an escape list: its count, or a position.
 DEVICE uint32_t list_count(const uint8_t *input, uint32_t at)
 {
     return input[at] | input[at + 1] << 8;

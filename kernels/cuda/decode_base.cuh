@@ -1,6 +1,6 @@
-// Workers: full blocks of mode 6 that are tiers by the ranking of the base, FORMAT.md section 3.2: nearly all of what
-// is coded by bases. They are decoded as tiered blocks are, but for where their ranking comes from, and that it is
-// checked.
+// Workers: full blocks of mode 6 that are tiers by the ranking of the base, FORMAT.md section 3.2: nearly all blocks
+// that are coded by bases. They are decoded like tiered blocks, except that the ranking is made from the base and the
+// base is checked.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_BASE_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_BASE_CUH
 
@@ -10,7 +10,7 @@
 namespace strait
 {
 
-// All workers: whether the team's `turn`-th block, which has come, is such a one.
+// All workers: whether the team's `turn`-th block, which has arrived, is such a block.
 DEVICE bool is_plain_base(const decode_team &team, uint32_t turn)
 {
     constexpr uint32_t ASKED = BLOCK_MODE | BLOCK_STOP | BLOCK_WHOLE;
@@ -22,12 +22,12 @@ DEVICE bool is_plain_base(const decode_team &team, uint32_t turn)
     return input[block.units * UNIT - TYPED_END_BYTES] == TYPED_BASE_TIERS;
 }
 
-// Its ranking, and what the base is by the parts of a warp.
+// The ranking of the block's base, and the base that the warp's parts imply.
 struct base_ranking {
-    uint32_t *table; // to be made
+    uint32_t *table; // to be filled
     uint32_t base, parts;
 
-    // Nobody looks at it before the warps have counted once more.
+    // No warp reads it before the warps have counted once more.
     DEVICE void make(uint32_t warp, uint32_t lane) const
     {
         if (warp == 0)
@@ -40,7 +40,7 @@ struct base_ranking {
     }
 };
 
-// In place of a launch: whole blocks need no region.
+// Stands in for a launch: whole blocks need no region.
 struct no_launch {
 };
 
@@ -49,8 +49,9 @@ DEVICE region get_region(const no_launch &, uint32_t)
     return {};
 }
 
-// All workers: the team's `turn`-th block, which is such a one, and those that follow if they are, too, and are known
-// to have passed the check. Returns the turns of all blocks and of tiers after them.
+// All workers: decodes the team's `turn`-th block, which is such a block, and the following ones as long as they are
+// such blocks too and their chunks are known to have passed the check. Returns the next turns of all blocks and of
+// tiers.
 template <uint32_t TEAMS> __device__ __noinline__ uint2 work_bases(uint32_t turn, uint32_t tiered_turn)
 {
     const decode_team team = this_team<TEAMS>();

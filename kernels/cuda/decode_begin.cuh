@@ -1,4 +1,4 @@
-// The first warp of a decoding team: tickets, and coded blocks to shared memory.
+// The first warp of a decoding team: draws tickets and fetches coded blocks to shared memory.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_BEGIN_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_BEGIN_CUH
 
@@ -8,16 +8,16 @@
 namespace strait
 {
 
-// Units of the chunk that lie in the same line of global memory as this one, before it.
+// Units of the chunk before this one in the same line of global memory.
 DEVICE uint32_t units_before(const uint8_t *chunk, uint32_t unit)
 {
     const uint32_t in_line = (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(chunk) / UNIT) + unit) % (LINE / UNIT);
     return in_line < unit ? in_line : unit;
 }
 
-// Everything about block k of the item but its bytes, and the status that its page has for its sake. Where it is in the
-// chunk is read from the metadata once more, and checked once more: whatever lies there by now, nothing outside the
-// chunk is read. Loads come before what depends on them, so that they run side by side.
+// Finds everything about block k of the item except its bytes; returns the status that this gives its page. The block's
+// place is read from the metadata and checked once more: whatever the metadata holds by now, nothing outside the chunk
+// is read. Loads come before what depends on them, so that they run in parallel.
 template <class LAUNCH>
 DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const chunk_header &header, uint32_t k,
                               decode_block &block, uint32_t *first_unit)
@@ -27,13 +27,13 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     block.item = item_index;
     block.slot = item.first_slot + k;
     if (header.status != STRAIT_OK)
-        return header.status; // nobody will look at it
+        return header.status; // nobody will use it
     const region r = get_region(launch, item.first_region + at.region);
     const uint32_t i = at.page - at.region * item.id_count, id = item.ids == nullptr ? i : item.ids[i];
     const uint32_t index = item.select == nullptr ? at.page : item.select[at.page];
     if (index >= header.page_count)
         return STRAIT_ERR_INVALID;
-    const bool has_block = at.block <= header.rows_per_page; // else the length differs
+    const bool has_block = at.block <= header.rows_per_page; // otherwise the length differs
     const uint32_t b = has_block ? at.block : 0, length = length_of(header, index), row = row_of(header, index, b);
     const uint32_t end =
         block_end(header, index, blocks_of(r.page_bytes) <= header.rows_per_page + 1 ? blocks_of(r.page_bytes) : 1, b);
@@ -60,7 +60,7 @@ DEVICE int32_t describe_block(const LAUNCH &launch, uint32_t item_index, const c
     return STRAIT_OK;
 }
 
-// A block of a page that cannot be decoded.
+// Notes the status of a block whose page cannot be decoded.
 template <class LAUNCH>
 DEVICE void note_failure(const LAUNCH &launch, const decode_block &block, uint64_t tag, int32_t status)
 {
@@ -68,15 +68,16 @@ DEVICE void note_failure(const LAUNCH &launch, const decode_block &block, uint64
     count_release(&launch.head.items[block.item].blocks_done, 1);
 }
 
-// One lane: some bytes further on, as many as the block has, to the L2: every team does so, and thus all of what the
-// teams will want a while later comes from there. How far: about as many blocks as there are teams.
+// One lane: prefetches as many bytes as the block has to the L2, a fixed distance further on. Since every team does so,
+// the bytes that the teams need a while later all come from the L2. The distance is about as many blocks as there are
+// teams.
 constexpr uint32_t PREFETCH_AHEAD = 4u << 20;
 
 template <class LAUNCH> DEVICE void prefetch_ahead(const LAUNCH &launch, const decode_block &block, uint32_t first_unit)
 {
     const decode_item *item = &get_item<decode_item>(launch, block.item);
     uint64_t at = static_cast<uint64_t>(first_unit) * UNIT + PREFETCH_AHEAD;
-    if (at >= item->src_size) { // it is in the next chunk
+    if (at >= item->src_size) { // that is in the next chunk
         if (block.item + 1 == launch.head.item_count)
             return;
         at = (at - item->src_size) / UNIT * UNIT;
@@ -86,8 +87,8 @@ template <class LAUNCH> DEVICE void prefetch_ahead(const LAUNCH &launch, const d
         bulk_prefetch(item->src + at, block.units * UNIT);
 }
 
-// One lane: a line of the metadata and of the page ids to the L2. All teams together do this for what the first tickets
-// need, while they draw them.
+// One lane: prefetches a line of the metadata and of the page ids to the L2. All teams together do this for what the
+// first tickets need, while they draw them.
 template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
 {
     walk at;
@@ -106,7 +107,7 @@ template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_
         prefetch_line(reinterpret_cast<const uint8_t *>(item.ids) + offset);
 }
 
-// One lane: the block's bytes, and its table's.
+// One lane: fetches the block's bytes, and its table.
 template <class LAUNCH>
 DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                         uint32_t first_unit)
@@ -126,14 +127,14 @@ DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t 
                   IMAGE_DECODE_BYTES, &shared.full[stage]);
 }
 
-// What the first warp knows from one ticket to the next.
+// What the first warp remembers from one ticket to the next.
 struct beginner {
     uint64_t tag;
-    uint32_t turn;         // blocks that it has fetched
-    uint32_t item;         // of which shared.header is
-    bool passed;           // the verdict on it is known to be OK
-    bool has_drawn;        // the next tickets
-    uint32_t share, drawn; // how many, and lane 0 the first of them
+    uint32_t turn;         // number of blocks fetched
+    uint32_t item;         // the item of shared.header
+    bool passed;           // its verdict is known to be OK
+    bool has_drawn;        // the next tickets are drawn
+    uint32_t share, drawn; // how many; in lane 0, the first of them
 
     template <class LAUNCH> DEVICE void draw(const LAUNCH &launch, uint32_t lane)
     {
@@ -148,8 +149,9 @@ DEVICE void wait_stage(decode_shared &shared, uint32_t turn)
         barrier_wait(&shared.empty[turn % DECODE_STAGES], (turn / DECODE_STAGES - 1) & 1);
 }
 
-// All lanes: `count` blocks of the item from number k on, a lane each: looking one up is a long chain of waiting. Then
-// they are fetched, one after another. Before it waits for room for the very last of its tickets it draws the next.
+// All lanes: looks up `count` blocks of the item from number k on, one per lane, because a lookup is a long chain of
+// memory latencies. Then fetches them one after another. Before waiting for room for the last of its tickets, draws the
+// next ones.
 template <class LAUNCH>
 DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &at, uint32_t k, uint32_t count,
                       bool last_run, uint32_t lane)
@@ -175,7 +177,7 @@ DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &a
         if (last_run && i + 1 == fetched)
             at.draw(launch, lane);
         wait_stage(shared, at.turn);
-        __syncwarp(); // who looks at the barrier when the block has come and gone again waits for ever
+        __syncwarp(); // a lane that reads the barrier only after the block has come and gone would wait forever
         if (good && rank == i) {
             fetch_block(launch, team, at.turn % DECODE_STAGES, block, first_unit);
             prefetch_ahead(launch, block, first_unit);
@@ -185,7 +187,7 @@ DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &a
     }
 }
 
-// How many tickets to draw at once: few when few are left, so that all teams end at about the same time.
+// How many tickets to draw at once: fewer when few are left, so that all teams end at about the same time.
 constexpr uint32_t SHARE_PARTS = 4;
 
 DEVICE uint32_t choose_share(uint32_t left, uint32_t teams)
@@ -199,7 +201,7 @@ template <class LAUNCH> DEVICE uint32_t draw_first(const LAUNCH &launch, uint32_
     return draw_tickets(launch, choose_share(launch.head.tickets, teams), lane);
 }
 
-// `drawn`: by draw_first.
+// `drawn`: from draw_first.
 template <class LAUNCH>
 DEVICE void begin_blocks(const LAUNCH &launch, const decode_team &team, uint32_t teams, uint32_t drawn)
 {

@@ -1,5 +1,5 @@
-// Checks 1 to 11 of FORMAT.md section 6, in parts that run side by side: each notes which checks fail, the last one
-// finds the first of them.
+// Checks 1 to 11 of FORMAT.md section 6, in parts that run in parallel: each part notes which checks fail, and the last
+// one finds the first of these.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_CHECK_CUH
 
@@ -82,7 +82,7 @@ DEVICE uint32_t row_of(const chunk_header &header, uint32_t page, uint32_t b)
                                         4 * (static_cast<uint64_t>(page) * header.rows_per_page + b - 1));
 }
 
-// Unit where block b of a page of `blocks` blocks ends.
+// The unit where block b of a page of `blocks` blocks ends.
 DEVICE uint32_t block_end(const chunk_header &header, uint32_t page, uint32_t blocks, uint32_t b)
 {
     if (b + 1 < blocks)
@@ -90,7 +90,7 @@ DEVICE uint32_t block_end(const chunk_header &header, uint32_t page, uint32_t bl
     return page + 1 < header.page_count ? row_of(header, page + 1, 0) >> 4 : header.units;
 }
 
-// The same of blocks of the later modes: the least that they can have.
+// extent_fits for the later modes, which have only a least number of units.
 DEVICE bool typed_extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_t extent)
 {
     const bool fp32 = element == STRAIT_ELEMENT_FP32;
@@ -99,7 +99,7 @@ DEVICE bool typed_extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, u
     return typed_mode_fits(mode, element) && extent >= units_of(least) && extent < units_of(bytes);
 }
 
-// Whether a block of so many raw bytes can have this mode and so many units.
+// Whether a block of this many raw bytes can have this mode and this many units.
 DEVICE bool extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_t extent)
 {
     const uint32_t n = bytes / 2, t = bytes % 2, raw = units_of(bytes), codes = (n + 1) / 2;
@@ -119,7 +119,7 @@ DEVICE bool extent_fits(uint32_t mode, uint32_t element, uint32_t bytes, uint32_
     }
 }
 
-// Checks that parts have seen fail, and what else they add up.
+// Which checks the parts have found to fail, and what else they accumulate.
 struct part_findings {
     uint32_t failed, longest, shortest_inverted, table_limit;
     uint64_t sum;
@@ -135,13 +135,13 @@ DEVICE void check_entry(const chunk_header &header, uint32_t page, uint32_t leng
     found.shortest_inverted = max(found.shortest_inverted, ~length);
 }
 
-// Checks 8 to 10 for one block that a page may have.
+// Checks 8 to 10 for block b of a page, which may or may not exist.
 DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, part_findings &found)
 {
     const uint32_t length = length_of(header, page), row = row_of(header, page, b), mode = row & 15, at = row >> 4;
     if (b == 0)
         check_entry(header, page, length, found);
-    if (length == 0 || length > header.page_bytes) { // check 8 has it
+    if (length == 0 || length > header.page_bytes) { // check 8 reports it
         found.failed |= 1u << 8;
         return;
     }
@@ -161,7 +161,7 @@ DEVICE void check_block(const chunk_header &header, uint32_t page, uint32_t b, p
         found.failed |= 1u << 10;
 }
 
-// A vector of metadata: its sum, and that nothing but zeroes follows the last row.
+// A vector of metadata: adds its sum, and checks that only zeroes follow the last row.
 DEVICE void check_vector(const chunk_header &header, uint32_t unit, part_findings &found)
 {
     const uint4 x = reinterpret_cast<const uint4 *>(header.metadata)[unit];
@@ -175,7 +175,7 @@ DEVICE void check_vector(const chunk_header &header, uint32_t unit, part_finding
             found.failed |= 1u << 8;
 }
 
-// Checks 7 to 11, and then whether the chunk fits the list; from what all parts have found.
+// Checks 7 to 11, and then whether the chunk fits the list, from what all parts have found.
 template <class LAUNCH>
 DEVICE int32_t find_status(const LAUNCH &launch, const decode_item &item, const chunk_header &header,
                            const part_findings &found)
@@ -210,7 +210,7 @@ DEVICE int32_t find_status(const LAUNCH &launch, const decode_item &item, const 
     return item.alignment % alignment != 0 ? STRAIT_ERR_ALIGNMENT : STRAIT_OK;
 }
 
-// One lane: adds what a part has found to that of the others. True for the last, which gets all of it.
+// One lane: merges a part's findings with those of the others. True for the last part, which gets all of them.
 DEVICE bool merge_findings(progress &chunk, uint32_t parts, part_findings &found)
 {
     if (parts == 1)
@@ -227,8 +227,8 @@ DEVICE bool merge_findings(progress &chunk, uint32_t parts, part_findings &found
     return true;
 }
 
-// All lanes: one part of the check of a chunk. Parts take turns, so that they are as long as each other whatever the
-// header claims.
+// All lanes: one part of the check of a chunk. Parts take vectors and blocks in turn, so that they are equally long
+// whatever the header claims.
 template <class LAUNCH>
 DEVICE void check_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
                        uint64_t tag, uint32_t lane)
@@ -253,12 +253,12 @@ DEVICE void check_part(const LAUNCH &launch, const chunk_header &header, uint32_
     found.sum = warp_sum(found.sum);
     if (lane == 0 && merge_findings(chunk, item.checks, found)) {
         const uint32_t status = -find_status(launch, item, header, found);
-        store_relaxed(&chunk.verdict, tag | VERDICT_READY | status); // it is all that others want of the check
+        store_relaxed(&chunk.verdict, tag | VERDICT_READY | status); // all that others need from the check
     }
     __syncwarp();
 }
 
-// -status of the chunk; waits until it is known. Nothing else that the check wrote is read after it.
+// -status of the chunk; waits until it is known. The caller reads nothing else that the check wrote.
 DEVICE uint32_t wait_verdict(const progress &chunk, uint64_t tag)
 {
     uint64_t v;

@@ -1,5 +1,5 @@
-// The end of a chunk: once all blocks are done, pages get their status, in parts; the last part writes the result. To
-// judge pages earlier does not pay: while blocks are being written, the fence after it takes longer.
+// The end of a chunk: once all blocks are done, pages get their status, in parts; the last part writes the result.
+// Judging pages earlier does not pay: while blocks are being written, the fence that it needs takes longer.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_CLOSE_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_CLOSE_CUH
 
@@ -9,8 +9,8 @@
 namespace strait
 {
 
-// The page's status, from what is noted of its blocks and its sum. `tally` gets what it adds to the statistics if it is
-// OK.
+// The page's status, from the notes on its blocks and from its sum. If it is OK, `tally` gets what it adds to the
+// statistics.
 template <class LAUNCH>
 DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const chunk_header &header, uint32_t page,
                           uint64_t tag, page_tally &tally, uint32_t *page_bytes)
@@ -41,7 +41,7 @@ DEVICE int32_t judge_page(const LAUNCH &launch, const decode_item &item, const c
     return same ? STRAIT_OK : STRAIT_ERR_INTEGRITY;
 }
 
-// All lanes, after all parts of the chunk.
+// All lanes, after all parts of the chunk: writes the result.
 template <class LAUNCH> DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, uint64_t tag, uint32_t lane)
 {
     const decode_item &item = get_item<decode_item>(launch, item_index);
@@ -61,7 +61,7 @@ template <class LAUNCH> DEVICE void finish_chunk(const LAUNCH &launch, uint32_t 
     clear_progress(chunk, lane);
 }
 
-// All lanes: one part of the end of a chunk. True when it was the last.
+// All lanes: one part of the end of a chunk. True for the last part.
 template <class LAUNCH>
 DEVICE bool close_part(const LAUNCH &launch, const chunk_header &header, uint32_t item_index, uint32_t part,
                        uint64_t tag, uint32_t lane)

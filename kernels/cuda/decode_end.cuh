@@ -1,5 +1,5 @@
-// The last warp of a decoding team: everything that makes a block's encoding the only one, check 14 of FORMAT.md
-// section 6, as far as the workers have not seen to it; then its sum and status are noted.
+// The last warp of a decoding team: the part of check 14 of FORMAT.md section 6 that the workers have not done, which
+// makes sure that a block is encoded in the only valid way. Then it notes the block's sum and status.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_END_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_END_CUH
 
@@ -8,14 +8,14 @@
 namespace strait
 {
 
-// The bits after the last of `count` items are zero.
+// Whether the unused bits after the last of `count` items are zero.
 template <uint32_t WIDTH> DEVICE bool is_padded(const uint8_t *input, uint32_t at, uint32_t count)
 {
     const uint32_t used = count * WIDTH % 8;
     return used == 0 || input[at + count * WIDTH / 8] >> used == 0;
 }
 
-// All lanes: whether all items are the first. Mostly the first few are not.
+// All lanes: whether all items equal the first. Mostly, one of the first few differs.
 template <uint32_t WIDTH> DEVICE bool all_same(const uint8_t *input, uint32_t at, uint32_t count, uint32_t lane)
 {
     const uint32_t first = get_item_of<WIDTH>(input, at, 0);
@@ -29,13 +29,13 @@ template <uint32_t WIDTH> DEVICE bool all_same(const uint8_t *input, uint32_t at
 
 // The streams of a block: where they begin and how many items they have.
 struct streams {
-    uint32_t n, at2, at3, at4; // tiers, or the codes' end in at2
+    uint32_t n, at2, at3, at4; // where tiers 2 to 4 begin; without tiers, at2 is the end of the codes
     uint32_t count2, count3, count4;
     uint32_t used; // bytes, with the tail
     bool good;
 };
 
-// All lanes. Counts of tiers are what the workers have counted.
+// All lanes. The counts of items are those of the workers.
 DEVICE streams measure_tiers(const decode_shared &shared, uint32_t stage, const decode_block &block, uint32_t lane)
 {
     streams s = {};
@@ -50,7 +50,7 @@ DEVICE streams measure_tiers(const decode_shared &shared, uint32_t stage, const 
     return s;
 }
 
-// Check 14 of a tiered block: padding bits, and that it should not have been a const block.
+// Check 14 of a tiered block: padding bits are zero, and it should not have been a const block.
 DEVICE bool tiers_hold(const streams &s, const uint8_t *input, uint32_t lane)
 {
     if (!is_padded<2>(input, s.n, s.n) || !is_padded<2>(input, s.at2, s.count2) ||
@@ -59,7 +59,7 @@ DEVICE bool tiers_hold(const streams &s, const uint8_t *input, uint32_t lane)
     if (!all_same<8>(input, 0, s.n, lane) || !all_same<2>(input, s.n, s.n, lane))
         return true;
     if (s.count2 == 0)
-        return false; // one value, of tier 1
+        return false; // all values are one value, of tier 1
     if (!all_same<2>(input, s.at2, s.n, lane))
         return true;
     if (s.count3 == 0)
@@ -92,7 +92,7 @@ DEVICE bool codes_hold(const streams &s, const uint8_t *input, uint32_t lane)
     return s.count4 < s.n || !all_same<8>(input, s.at4, s.n, lane);
 }
 
-// All lanes: measures the block and finds whether it is what an encoder writes.
+// All lanes: measures the block and finds whether an encoder would have written it.
 DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const decode_block &block, const uint8_t *input,
                            uint32_t lane)
 {
@@ -105,7 +105,7 @@ DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const de
     else
         s.used = block.mode() == STRAIT_BLOCK_RAW ? block.bytes : 2 + block.bytes % 2;
     const bool bad = lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0;
-    s.good = !__any_sync(ALL_LANES, bad) && units_of(s.used) == block.units; // then the streams lie inside
+    s.good = !__any_sync(ALL_LANES, bad) && units_of(s.used) == block.units; // so the streams lie inside
     if (!s.good)
         return s;
     const bool padding = s.used + lane < size && input[s.used + lane] != 0;
@@ -115,8 +115,9 @@ DEVICE streams judge_block(const decode_shared &shared, uint32_t stage, const de
     return s;
 }
 
-// Whether the team's next block will be done whatever others do. If not, somebody may be waiting for those before it.
-// All lanes, of which each may look at another moment: they go on as one.
+// All lanes: whether the team's next block is on its way, and will thus be done whatever other teams do. If not,
+// another team may be waiting for the blocks before it. Lanes may see different states of the barrier; the vote makes
+// them agree.
 DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
 {
     const uint32_t stage = turn % DECODE_STAGES, parity = turn / DECODE_STAGES & 1;
@@ -126,7 +127,7 @@ DEVICE bool is_underway(decode_shared &shared, uint32_t turn)
     return __any_sync(ALL_LANES, found);
 }
 
-// Of blocks of the later modes (decode_typed_end.cuh): the word that is noted of the team's `turn`-th block.
+// For blocks of the later modes (decode_typed_end.cuh): the word to note for the team's `turn`-th block.
 template <uint32_t TEAMS> __device__ __noinline__ uint32_t judge_typed(uint32_t turn);
 
 template <uint32_t TEAMS, class LAUNCH>

@@ -1,5 +1,5 @@
-// Workers: blocks of the later modes, FORMAT.md section 3.2, as far as their halves: where streams lie, and what is in
-// them.
+// Workers: blocks of the later modes, FORMAT.md section 3.2, up to their halves: where their streams lie, and their
+// contents.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_HALVES_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_HALVES_CUH
 
@@ -11,14 +11,14 @@
 namespace strait
 {
 
-// What workers found, each warp in its part of a block, for the last warp.
-constexpr uint32_t ORDER_RESTS = 256;                               // in orders: a rest is not zero
-constexpr uint32_t FIRST_DIFFERS = 1u << 16, FIRST_NONE = 1u << 17; // in firsts: not all words are the first; none
+// What each warp of workers found in its part of a block, for the last warp.
+constexpr uint32_t ORDER_RESTS = 256;                               // in `orders`: a rest is not zero
+constexpr uint32_t FIRST_DIFFERS = 1u << 16, FIRST_NONE = 1u << 17; // in firsts: words differ; there are none
 
-// What a block's end and its size say.
+// What the block's end and size say.
 struct typed_layout {
     const uint8_t *input;
-    uint32_t size; // with its end
+    uint32_t size; // including its end
     uint32_t m, tail, rests;
     uint32_t coder, base;
     bool good;
@@ -27,7 +27,7 @@ struct typed_layout {
     {
         return coder <= TYPED_BASE_TIERS;
     }
-    DEVICE uint32_t at_codes() const // or tier 1
+    DEVICE uint32_t at_codes() const // or to tier 1
     {
         return rests + m;
     }
@@ -35,7 +35,7 @@ struct typed_layout {
     {
         return at_codes() + (tiers() ? (m + 3) / 4 : (m + 1) / 2);
     }
-    // Whether streams that end there leave room for what follows them.
+    // Whether streams that end at byte `end` leave room for what follows them.
     DEVICE bool has_room(uint32_t end) const
     {
         return end + tail + TYPED_END_BYTES <= size;
@@ -59,7 +59,7 @@ DEVICE typed_layout lay_out(const decode_block &block, const uint8_t *input)
     return at;
 }
 
-// The bytes of the tail, from the lowest on.
+// The bytes of the tail, lowest first.
 DEVICE uint32_t load_tail(const typed_layout &at, uint32_t from)
 {
     uint32_t tail = 0;
@@ -68,7 +68,7 @@ DEVICE uint32_t load_tail(const typed_layout &at, uint32_t from)
     return tail;
 }
 
-// A worker's part of a block. What it leaves in shared memory for the halves of its warp is read by that warp alone.
+// A worker's part of a block. Whatever it leaves in shared memory for the halves of its warp is read by that warp only.
 template <typed_type TYPE, bool WHOLE> struct typed_worker {
     typedef typed_values<TYPE> values;
     static constexpr uint32_t EACH = values::EACH;
@@ -111,8 +111,8 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
             reinterpret_cast<uint2 *>(team.items())[thread()] = make_uint2(z[0], z[1]);
     }
 
-    // All lanes: the warp's count to those of all warps. Returns the items of the warps before it; *all gets those of
-    // all.
+    // All lanes: adds the warp's count to those of all warps. Returns the items of the warps before it; *all becomes
+    // those of all warps.
     DEVICE uint32_t count_items(uint32_t *counts, uint32_t count, uint32_t *all) const
     {
         const uint32_t of_warp = __reduce_add_sync(ALL_LANES, count);
@@ -124,7 +124,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         return __reduce_add_sync(ALL_LANES, lane < warp ? found : 0);
     }
 
-    // All workers. Returns what the warp leaves for the last warp.
+    // All workers. Returns what the warp reports to the last warp.
     DEVICE uint32_t read_tiers()
     {
         decode_shared &shared = team.shared();
@@ -140,7 +140,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         tier3.at3 = at2 + (all2 + 3) / 4;
         tier3.last = at.size - 1;
         if (!at.has_room(tier3.at3))
-            return WARP_BAD; // all workers see the same
+            return WARP_BAD; // all workers see this
         const uint32_t three[3] = {words[bit / 32], words[bit / 32 + 1], words[bit / 32 + 2]};
         spread_pair(three, bit % 32, on2, tier2);
         tier3.wanted = even_bits(threes(tier2[0]), threes(tier2[1]));
@@ -154,16 +154,16 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         const uint32_t found = tier3.put(at.input, table, shared.counts3[stage], team.exponents() + EACH * thread());
         const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);
         const uint32_t escapes = __reduce_add_sync(ALL_LANES, found & ~WARP_BAD);
-        if (!WHOLE && at.tail != 0) { // it follows tier 4
+        if (!WHOLE && at.tail != 0) { // the tail follows tier 4
             uint32_t all4;
             count_items(shared.escapes[stage], found & ~WARP_BAD, &all4);
             tail = load_tail(at, at4 + all4);
-            named_sync(team.among(), WORKERS); // they will be written again
+            named_sync(team.among(), WORKERS); // the counts will be overwritten
         }
         return escapes | (bad ? WARP_BAD : 0);
     }
 
-    // All workers.
+    // All workers; the same for codes.
     DEVICE uint32_t read_codes()
     {
         uint32_t from = at.after_codes();
@@ -179,13 +179,13 @@ template <typed_type TYPE, bool WHOLE> struct typed_worker {
         return __all_sync(ALL_LANES, good) ? 0 : WARP_BAD;
     }
 
-    // Of halves: words of a stream, where they are aligned or may not be.
+    // A word of a stream, which is known to be aligned only in whole blocks.
     DEVICE uint32_t load_stream(uint32_t from) const
     {
         return WHOLE ? *reinterpret_cast<const uint32_t *>(at.input + from) : load_word(at.input, from);
     }
 
-    // Exponents of eight halves, by codes of four bits.
+    // Exponents of eight halves from codes of four bits.
     DEVICE void load_codes(uint32_t eight, uint32_t exponents[2]) const
     {
         const uint32_t ranks[4] = {table[8], table[9], table[10], table[11]};

@@ -7,7 +7,7 @@
 namespace strait
 {
 
-// Items of a tier, of which each warp has counted its own.
+// The items of a tier, of which each warp has counted its own.
 DEVICE uint32_t count_all(const uint32_t *counts)
 {
     static_assert(WORKER_WARPS == 8, "");
@@ -31,8 +31,8 @@ template <bool WHOLE> DEVICE void load_tier1(const uint8_t *input, uint32_t n, u
     tier1[1] &= values > 16 ? low_bits(2 * (values - 16)) : 0;
 }
 
-// How many items of 4 bits from number `from` up to `to` are 15. Who counts together takes each `step`-th word, the
-// `turn`-th first.
+// How many items of 4 bits from number `from` up to `to` are 15. Threads that count together take each `step`-th word,
+// beginning with the `turn`-th.
 DEVICE uint32_t count_fifteens(const uint32_t *words, uint32_t from, uint32_t to, uint32_t turn, uint32_t step)
 {
     uint32_t count = 0;
@@ -48,14 +48,15 @@ DEVICE uint32_t count_fifteens(const uint32_t *words, uint32_t from, uint32_t to
     return count;
 }
 
-// Exponents of a lane's values that went on to tier 3, put where its values are.
+// Puts the exponents of a lane's values that went on to tier 3 where its values are.
 struct tier3_lane {
     uint32_t wanted; // bit i: value i
     uint32_t count;
-    uint32_t first;     // item of the stream
-    uint32_t at3, last; // of tier 3; the stage's last byte
+    uint32_t first;     // number of its first item in the stream
+    uint32_t at3, last; // byte where tier 3 begins; the stage's last byte
 
-    // All lanes. Returns how many are in tier 4, and WARP_BAD when one should not be. `counts` are what all warps have.
+    // All lanes. Returns how many values are in tier 4, with WARP_BAD when one should not be. `counts` are those of all
+    // warps.
     DEVICE uint32_t put(const uint8_t *input, const uint32_t *table, const uint32_t *counts, uint8_t *exponents) const
     {
         const uint8_t *third = reinterpret_cast<const uint8_t *>(table + 4);
@@ -81,8 +82,8 @@ struct tier3_lane {
         return 0;
     }
 
-    // The same when a lane of the warp has something in tier 4, or more than 16 items. How many items before a lane's
-    // first are 15 is the place of its first in tier 4.
+    // The same when a lane of the warp has values in tier 4, or more than 16 items. The place of a lane's first value
+    // in tier 4 is the number of items before the lane's first that are 15.
     DEVICE uint32_t put_escapes(const uint8_t *input, const uint32_t *table, const uint32_t *counts,
                                 uint8_t *exponents) const
     {
@@ -112,8 +113,8 @@ struct tier3_lane {
     }
 };
 
-// Where a block's ranking is. One of another kind is made by one warp while it waits for the others, and sees all
-// exponents of a vector of 8 values, by all lanes.
+// The ranking of a block. Other kinds (base_ranking) are made by one warp while it waits for the others, and see the
+// exponents of each vector of 8 values, in all lanes.
 struct table_ranking {
     const uint32_t *table;
 
@@ -125,7 +126,7 @@ struct table_ranking {
     }
 };
 
-// All workers; `turn` counts the tiered blocks of the team. Returns what the warp leaves for the last warp.
+// All workers; `turn` counts the tiered blocks of the team. Returns what the warp reports to the last warp.
 template <bool WHOLE, class LAUNCH, class RANKING>
 DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint32_t stage, const decode_block &block,
                             block_writer &writer, RANKING &ranking, uint32_t turn, uint32_t warp, uint32_t lane)
@@ -135,7 +136,7 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     const uint32_t *words = reinterpret_cast<const uint32_t *>(input);
     const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2, thread = warp * 32 + lane, parity = turn & 1;
     uint32_t tier1[2], tier2[2], z[4];
-    uint4 *rest = reinterpret_cast<uint4 *>(team.exponents() + 1024 * warp); // zeroes but for values in tier 3
+    uint4 *rest = reinterpret_cast<uint4 *>(team.exponents() + 1024 * warp); // zeroes, except for values in tier 3
     rest[lane] = rest[32 + lane] = make_uint4(0, 0, 0, 0);
     load_tier1<WHOLE>(input, n, thread, tier1);
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])}, count2 = popcount(on2[0]) + popcount(on2[1]);
@@ -171,13 +172,13 @@ DEVICE uint32_t work_tiered(const LAUNCH &launch, const decode_team &team, uint3
     tier3.at3 = at2 + (all2 + 3) / 4;
     tier3.last = BLOCK_SIZE + DECODE_SLACK - 1;
     const uint32_t found = tier3.put(input, ranking.table, counts3, team.exponents() + 32 * thread);
-    uint32_t escapes = 0; // of the warp
+    uint32_t escapes = 0; // by the warp
     if (__any_sync(ALL_LANES, found != 0)) {
         const bool bad = __any_sync(ALL_LANES, (found & WARP_BAD) != 0);
         escapes = __reduce_add_sync(ALL_LANES, found & ~WARP_BAD) | (bad ? WARP_BAD : 0);
     }
     uint32_t tail = 0;
-    if (!WHOLE && block.bytes % 2 != 0) { // it follows tier 4
+    if (!WHOLE && block.bytes % 2 != 0) { // the tail follows tier 4
         if (lane == 0)
             shared.escapes[stage][warp] = escapes & ~WARP_BAD;
         named_sync(team.among(), WORKERS);

@@ -1,4 +1,4 @@
-// Workers: a block with 4 bits an exponent, with or without a list of escapes.
+// Workers: a block with 4 bits per exponent, with or without a list of escapes.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_TOP16_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_TOP16_CUH
 
@@ -7,17 +7,17 @@
 namespace strait
 {
 
-// A bit for each value says whether it is listed. Those of a warp's values, OWN of them, lie in the warp's part of what
-// tiers take there: warps do not wait for each other between blocks, so one may be at a list while another still reads
-// its tiers of the block before. The byte of the values from 8 * eight on:
+// A bit for each value says whether it is listed. The bits of a warp's OWN values lie in the warp's part of the room
+// that tiers use: warps do not wait for each other between blocks, so one may be at a list while another still reads
+// its tiers of the block before. This is the byte for the values from 8 * eight on.
 template <uint32_t OWN> DEVICE uint32_t list_byte(uint32_t eight)
 {
     return eight / (OWN / 8) * (OWN / 2) + eight % (OWN / 8);
 }
 
-// The list at byte `at` of the block: exponents to where their values are, and a bit for each value. Every warp looks
-// at all of it and takes what is its own, so that none waits for another. False when an encoder would not have written
-// it. Codes begin at byte `codes`.
+// Spreads the list at byte `at` of the block: exponents to where their values are, and a bit for each value. Every warp
+// reads the whole list and takes its own part, so that none waits for another. False when no encoder would have written
+// the list. The codes begin at byte `codes`.
 template <uint32_t OWN>
 DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const uint8_t *input, uint32_t n,
                         uint32_t codes, uint32_t at, uint32_t count, uint32_t warp, uint32_t lane)
@@ -47,7 +47,7 @@ DEVICE bool spread_list(const decode_team &team, const uint32_t *table, const ui
     return good;
 }
 
-// Replaces exponents of a vector where its byte of the list says so.
+// Replaces the exponents of a vector that its byte of the list marks.
 DEVICE void use_listed(uint32_t exponents[2], const uint8_t *listed, uint32_t mask)
 {
 #pragma unroll 1

@@ -1,5 +1,5 @@
-// Workers: blocks of the later modes, FORMAT.md section 3.2. What they do is not inlined into the kernel: blocks of
-// other modes shall have all registers as before.
+// Workers: blocks of the later modes, FORMAT.md section 3.2. This code is not inlined into the kernel, so that it takes
+// no registers from blocks of other modes.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_TYPED_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_TYPED_CUH
 
@@ -8,15 +8,15 @@
 namespace strait
 {
 
-// Values of a block in the making, and what they show.
+// Makes the values of a block, and gathers what the last warp has to check.
 template <typed_type TYPE, bool WHOLE> struct typed_maker {
     typedef typed_values<TYPE> values;
     const typed_worker<TYPE, WHOLE> &halves;
     const decode_block &block;
     uint32_t first[2];        // exponents of the first ranks
-    uint32_t greatest, parts; // of a part, in halves; of all
-    uint32_t rests, misfits;  // nonzero: one is not zero; a half is of no value
-    uint32_t word, differs;   // the warp's first word of 16 bits, twice; nonzero: another differs
+    uint32_t greatest, parts; // greatest exponent of a part, in half words; least of these over parts
+    uint32_t rests, misfits;  // nonzero: some rest is nonzero; some half is that of no value
+    uint32_t word, differs;   // the warp's first 16-bit word, twice; nonzero: some word differs
 
     DEVICE void make(uint32_t vector, uint32_t count, uint32_t w[4])
     {
@@ -67,7 +67,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
             w[j] |= from % 16 / 4 == j ? halves.tail << (from % 4 * 8) : 0;
     }
 
-    // All lanes: whether words are all the same. Of BF16 values the last warp sees it by the streams.
+    // All lanes: compares all words with the first. For BF16 values the last warp finds this from the streams.
     DEVICE void compare(uint32_t g, uint32_t vector, const uint32_t w[4])
     {
         if (TYPE == TYPE_BF16)
@@ -82,14 +82,14 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
         differs |= x[0] | x[1] | x[2] | x[3];
     }
 
-    // All lanes.
+    // All lanes: ends a part of 256 values.
     DEVICE void end_part()
     {
         parts = least_part(parts, __reduce_max_sync(ALL_LANES, greatest_of_halves(greatest)));
         greatest = 0;
     }
 
-    // All lanes: for the last warp. Returns what else the warp has for it.
+    // All lanes: stores the warp's findings for the last warp. Returns what it reports besides.
     DEVICE uint32_t tell(decode_shared &shared) const
     {
         const uint32_t stage = halves.stage, warp = halves.warp;
@@ -103,7 +103,7 @@ template <typed_type TYPE, bool WHOLE> struct typed_maker {
     }
 };
 
-// In place of a launch, for who wants the region of one block only.
+// Stands in for a launch where only the region of one block is needed.
 struct one_region {
     const region &of_block;
 };
@@ -155,8 +155,8 @@ DEVICE uint32_t put_typed(const one_region &launch, const typed_worker<TYPE, WHO
     return maker.tell(shared);
 }
 
-// All workers: the table of the block, or the ranking of its base as decoders want it. They are through with the block
-// before it then.
+// All workers: the table of the block, or the ranking of its base in the form that decoders use. Afterwards all workers
+// are done with the block before.
 DEVICE const uint32_t *find_table(const decode_team &team, uint32_t stage, const typed_layout &at, uint32_t thread)
 {
     uint32_t *image = team.shared().base_images[stage];
@@ -168,8 +168,8 @@ DEVICE const uint32_t *find_table(const decode_team &team, uint32_t stage, const
 }
 
 struct typed_found {
-    uint64_t sum;   // of the lane's vectors
-    uint32_t found; // what the warp leaves for the last warp
+    uint64_t sum;   // over the lane's vectors
+    uint32_t found; // what the warp reports to the last warp
 };
 
 template <typed_type TYPE, bool WHOLE>
@@ -184,12 +184,12 @@ DEVICE typed_found work_type(const one_region &launch, const decode_team &team, 
     if ((found & WARP_BAD) == 0)
         found |= put_typed(launch, worker, block, sum);
     if (TYPE == TYPE_FP32)
-        named_sync(team.among(), WORKERS); // other blocks' halves of a warp may lie where these of another lie
+        named_sync(team.among(), WORKERS); // in the next block, a warp's halves may lie where another's lie now
     __syncwarp();
     return {sum_total(sum), found};
 }
 
-// The team of this thread, found again: so the compiler knows that all of it is shared memory.
+// Finds the team of this thread again, so that the compiler knows that all of it is in shared memory.
 template <uint32_t TEAMS> DEVICE decode_team this_team(uint32_t thread = threadIdx.x)
 {
     extern __shared__ __align__(1024) uint8_t memory[];
@@ -197,7 +197,7 @@ template <uint32_t TEAMS> DEVICE decode_team this_team(uint32_t thread = threadI
     return {memory + number * decode_team::BYTES, number};
 }
 
-// All workers: the team's `turn`-th block.
+// All workers: decodes the team's `turn`-th block.
 template <uint32_t TEAMS> __device__ __noinline__ typed_found work_typed(const region &of_block, uint32_t turn)
 {
     const one_region launch = {of_block};

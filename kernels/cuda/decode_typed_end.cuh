@@ -1,4 +1,4 @@
-// The last warp: what it looks at in blocks of the later modes.
+// The last warp: what it checks in blocks of the later modes.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_TYPED_END_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_TYPED_END_CUH
 
@@ -7,7 +7,7 @@
 namespace strait
 {
 
-// All lanes: where the coder's streams lie, by what the workers have counted.
+// All lanes: where the coder's streams lie, from the counts of the workers.
 DEVICE streams measure_typed(const decode_shared &shared, uint32_t stage, const typed_layout &at, uint32_t lane)
 {
     streams s = {};
@@ -30,7 +30,7 @@ DEVICE streams measure_typed(const decode_shared &shared, uint32_t stage, const 
     return s;
 }
 
-// The unused bits of the streams' last bytes are zero.
+// Whether the unused bits of the streams' last bytes are zero.
 DEVICE bool streams_hold(const streams &s, const typed_layout &at)
 {
     if (!at.tiers())
@@ -39,7 +39,7 @@ DEVICE bool streams_hold(const streams &s, const typed_layout &at)
            is_padded<4>(at.input, s.at3, s.count3);
 }
 
-// All lanes: the values have the base, rests that must be there, and are not one word throughout.
+// All lanes: whether the values have the base, have rests where there must be some, and are not all the same word.
 DEVICE bool values_hold(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
                         uint32_t lane)
 {
@@ -48,15 +48,15 @@ DEVICE bool values_hold(const decode_shared &shared, uint32_t stage, const decod
     const bool rests = __any_sync(ALL_LANES, (order & ORDER_RESTS) != 0);
     const uint32_t word = __shfl_sync(ALL_LANES, first, 0);
     if (__all_sync(ALL_LANES, first == FIRST_NONE || first == word) && (word & FIRST_DIFFERS) == 0)
-        return false; // it would be const
+        return false; // the mode would be const
     if (block.mode() != STRAIT_BLOCK_SPLIT)
         return true;
     if ((block.what & BLOCK_FP32) != 0)
-        return rests; // or it would be fp32z
+        return rests; // otherwise the mode would be fp32z
     return is_padded<2>(at.input, 0, at.m) && is_padded<1>(at.input, (at.m + 3) / 4, at.m);
 }
 
-// All lanes: everything that the workers have not seen to. BF16 blocks have the streams of tiered and top16 ones.
+// All lanes: everything that the workers have not checked. BF16 blocks have the streams of tiered and top16 blocks.
 DEVICE bool typed_holds(const decode_shared &shared, uint32_t stage, const decode_block &block, const typed_layout &at,
                         const streams &s, uint32_t lane)
 {
@@ -74,7 +74,7 @@ DEVICE bool typed_holds(const decode_shared &shared, uint32_t stage, const decod
     return streams_hold(s, at) && values_hold(shared, stage, block, at, lane);
 }
 
-// All lanes of the last warp: the word of the team's `turn`-th block.
+// All lanes of the last warp: the word to note for the team's `turn`-th block.
 template <uint32_t TEAMS> __device__ uint32_t judge_typed(uint32_t turn)
 {
     const decode_team team = this_team<TEAMS>();

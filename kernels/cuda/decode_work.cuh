@@ -1,4 +1,4 @@
-// Workers of a decoding team: what they do for blocks of every mode.
+// Workers of a decoding team: what blocks of all modes have in common.
 #ifndef STRAIT_KERNELS_CUDA_DECODE_WORK_CUH
 #define STRAIT_KERNELS_CUDA_DECODE_WORK_CUH
 
@@ -7,7 +7,7 @@
 namespace strait
 {
 
-// Values to their page, and to its sum.
+// Writes values to their page and adds them to its sum.
 struct block_writer {
     const uint4 *keys;
     partial_sum sum;
@@ -20,7 +20,7 @@ DEVICE uint32_t pair_of(const uint32_t w[4], uint32_t i)
     return word >> (8 * (i % 4));
 }
 
-// `count` bytes of a vector to wherever they belong. Where rows are 16-byte aligned a vector lies in one of them.
+// Puts `count` bytes of a vector where they belong. Where rows are 16-byte aligned, a vector lies in one row.
 template <class LAUNCH>
 DEVICE void put_slowly(const LAUNCH &launch, const decode_block &block, uint32_t vector, const uint32_t w[4],
                        uint32_t count)
@@ -41,7 +41,7 @@ DEVICE void put_slowly(const LAUNCH &launch, const decode_block &block, uint32_t
         *page_piece(r, block.page, offset + i, 1, &piece) = static_cast<uint8_t>(pair_of(w, i));
 }
 
-// A vector of a block that is not written directly; `tail` is the block's tail byte, if it has one.
+// Puts a vector of a block that is not written directly; `tail` is the block's tail byte, if it has one.
 template <class LAUNCH>
 DEVICE void put_any(const LAUNCH &launch, const decode_block &block, partial_sum &sum, const uint32_t keys[4],
                     uint32_t vector, uint32_t w[4], uint32_t tail)
@@ -63,10 +63,11 @@ DEVICE void put_any(const LAUNCH &launch, const decode_block &block, partial_sum
     put_slowly(launch, block, vector, w, count);
 }
 
-// Loads from shared memory do not pass stores to global memory: so many vectors are made before the first is stored.
+// Loads from shared memory are not moved ahead of stores to global memory, so this many vectors are made before the
+// first is stored.
 constexpr uint32_t PUT_TOGETHER = 2;
 
-// A worker's vectors of a direct block. A WHOLE one has all its values.
+// Puts a worker's vectors of a direct block. A WHOLE block has all its values.
 template <bool WHOLE, class MAKE>
 DEVICE void put_direct(const decode_block &block, partial_sum &sum, const uint32_t keys[4], uint32_t first, MAKE make)
 {
@@ -91,7 +92,7 @@ DEVICE void put_direct(const decode_block &block, partial_sum &sum, const uint32
     }
 }
 
-// A worker's vectors: make(vector, w) gives their values.
+// Puts a worker's vectors; make(vector, w) gives their values.
 template <bool WHOLE, class LAUNCH, class MAKE>
 DEVICE void put_block(const LAUNCH &launch, const decode_block &block, block_writer &writer, uint32_t tail,
                       uint32_t warp, uint32_t lane, MAKE make)
@@ -130,7 +131,7 @@ DEVICE void work_const(const LAUNCH &launch, const decode_block &block, block_wr
                      [&](uint32_t, uint32_t w[4]) { w[0] = w[1] = w[2] = w[3] = value; });
 }
 
-// What a warp of workers leaves of a block for the last warp.
+// A warp of workers leaves its sum and findings of a block to the last warp.
 DEVICE void leave_block(decode_shared &shared, uint32_t stage, uint64_t lane_sum, uint32_t found, uint32_t warp,
                         uint32_t lane)
 {
@@ -142,7 +143,8 @@ DEVICE void leave_block(decode_shared &shared, uint32_t stage, uint64_t lane_sum
     warp_arrive(&shared.done[stage], lane);
 }
 
-// Ranks of exponents, as far as the table in shared memory knows them: asking global memory would hold up the block.
+// Whether an exponent is in the top 16, or in the first three tiers, as far as the table in shared memory tells: asking
+// global memory would hold up the block.
 DEVICE bool in_top16(const uint32_t *table, uint32_t exponent)
 {
     return holds_byte(table[8], exponent) || holds_byte(table[9], exponent) || holds_byte(table[10], exponent) ||
@@ -151,7 +153,7 @@ DEVICE bool in_top16(const uint32_t *table, uint32_t exponent)
 
 DEVICE bool in_tiers(const uint32_t *table, uint32_t exponent)
 {
-    const uint32_t other = ~exponent & 255; // in place of the bytes that are no ranks
+    const uint32_t other = ~exponent & 255; // fills the bytes that hold no exponents
     return holds_byte(table[0], exponent) || holds_byte((table[1] & 0xffff) | other * 0x01010000u, exponent) ||
            holds_byte(table[4], exponent) || holds_byte(table[5], exponent) || holds_byte(table[6], exponent) ||
            holds_byte((table[7] & 0xffffff) | other << 24, exponent);

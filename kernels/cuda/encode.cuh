@@ -3,8 +3,8 @@
 //   first warp   draws a ticket, fetches the block and its table to shared memory     (encode_begin.cuh)
 //   workers      code it; one of them publishes how many units it takes               (encode_tiered.cuh,
 //                                              encode_top16.cuh, encode_base.cuh, encode_typed.cuh)
-//   some warp    of another team turns all sizes into places, in order                (encode_places.cuh)
-//   last warp    notes size and sum, learns the place, sends the block there          (encode_end.cuh)
+//   one warp     of the launch turns all sizes into places, in order                  (encode_places.cuh)
+//   last warp    notes size and sum, waits for the place, sends the block there       (encode_end.cuh)
 //   first warps  write the metadata of a chunk from notes and places, and its result  (encode_close.cuh)
 //                once its blocks have arrived
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_CUH
@@ -27,24 +27,25 @@ struct encode_block {
     uint8_t *dst; // where the chunk's blocks begin
 };
 
-// How it leaves.
+// How the block leaves.
 struct encode_job {
     uint32_t stop;
     uint32_t size;       // make_size
-    uint32_t values;     // when it leaves from its streams; of the later modes, the byte at which these begin
-    uint32_t from_stage; // it leaves from the stage of its input instead: const, packed there, or raw and short
+    uint32_t values;     // their number, unless from_stage; in the later modes, the byte at which the streams begin
+    uint32_t from_stage; // it leaves from the stage of its input instead: const, packed there, or short and raw
     uint32_t slot, first_slot, item;
     uint8_t *dst;
 };
 
 constexpr uint32_t LUT_BYTES = 2048, STAGE_BYTES = LUT_BYTES + BLOCK_SIZE;
-// Streams of 8192 values that are as long as ever, then what depends on the values; of a block that shrinks.
+// The streams of a block of 8192 values: those of fixed size, then the room for those whose size depends on the values,
+// in a block that shrinks.
 constexpr uint32_t SM_BYTES = BLOCK_VALUES, TIERED_FIXED = SM_BYTES + BLOCK_VALUES / 4;
 constexpr uint32_t TOP16_FIXED = SM_BYTES + BLOCK_VALUES / 2;
 constexpr uint32_t TIERED_REST = BLOCK_SIZE - TIERED_FIXED;
 
-// Rooms of a coder besides the stage: for the halves of values that are none themselves, and for all streams of a
-// block. Those of FP32 values have their rests in front; without these they may be longer than half a block.
+// A coder's room besides the stage: for the halves of values that are not halves themselves, and for all streams of a
+// block. The streams of FP32 values begin with the rests; without rests they may be longer than half a block.
 template <coder CODER> ANY_SIDE constexpr uint32_t halves_room()
 {
     return CODER == CODER_FP16 ? BLOCK_SIZE : CODER == CODER_FP32 ? BLOCK_SIZE / 2 : 0;
@@ -54,50 +55,50 @@ template <coder CODER> ANY_SIDE constexpr uint32_t streams_room()
     return CODER == CODER_FP32 ? BLOCK_SIZE / 2 + 12544 : BLOCK_SIZE;
 }
 
-// The first warp is at most two blocks ahead of the last: so many barriers tell its turns from one another.
+// The first warp is at most two blocks ahead of the last; this many barriers tell its turns apart.
 constexpr uint32_t ENCODE_AHEAD = 4;
 
-// What the first warp knows from one ticket to the next: where it is, the table in the stage, blocks that it has
+// What the first warp remembers from one ticket to the next: its segment, the table in the stage, the number of blocks
 // fetched.
 struct begin_state {
     walk at;
     uint32_t table, turn;
 };
 
-// Shared memory of a team, but for its buffers.
+// The shared memory of a team, without its buffers.
 struct encode_shared {
-    // Barriers: the stage holds a block; it may be filled; the warps have counted; a job is ready; its streams have
-    // left. The last two are two each: workers are up to two blocks ahead, and who waits for a barrier that is two
-    // phases ahead waits for ever. And of the block that will be so many turns from now: it is on its way.
+    // Barriers: the stage holds a block; the stage may be filled; the warps have counted; a job is ready; its streams
+    // have left. There are two each of the last two: workers are up to two blocks ahead, and a wait for a barrier that
+    // is two phases ahead would never end. `begun`: the block of this turn is on its way.
     uint64_t full, empty, counted, ready[2], unused[2], begun[ENCODE_AHEAD];
-    uint64_t told_all; // of the later modes: the warps have told what gives the base
+    uint64_t told_all; // later modes: all warps have told what gives the base
     uint64_t tag;      // of the launch
     uint64_t sums[2][WORKER_WARPS];
     uint32_t counts[2][WORKER_WARPS], escapes[2][WORKER_WARPS];
-    uint4 keys[4]; // of the sum: they would take registers while they are not needed
+    uint4 keys[4]; // of the sum: in registers they would take room while they are not needed
     encode_block block;
     encode_job jobs[2];
     begin_state kept;
-    // Of the later modes: what warps tell each other, and the base whose ranking is in the place of the table.
+    // Later modes: what warps tell each other, and the base whose ranking takes the place of the table.
     uint32_t told[WORKER_WARPS], base;
 };
 
-// The streams of the team's `turn`-th block may be written once those of the last but one have left.
+// Waits until the streams of the team's `turn`-th block may be written: those of the last block but one must have left.
 DEVICE void wait_unused(encode_shared &shared, uint32_t turn)
 {
     if (turn >= 2)
         barrier_wait(&shared.unused[turn & 1], (turn / 2 - 1) & 1);
 }
 
-// What a team's threads know. Everything twice belongs to odd and even blocks: it takes a while until the place of a
-// block is known and it has left, and meanwhile the next one is coded.
+// What a team's threads know. What exists twice is for odd and even blocks: while a block waits for its place and
+// leaves, the next one is coded.
 template <coder CODER> struct encode_team {
     static constexpr uint32_t FIXED = CODER == CODER_TIERED ? TIERED_FIXED : TOP16_FIXED;
     static constexpr uint32_t STREAMS_AT = STAGE_BYTES + halves_room<CODER>(), STREAMS = streams_room<CODER>();
     static constexpr uint32_t SHARED_AT = STREAMS_AT + 2 * STREAMS;
     static constexpr uint32_t BYTES = (SHARED_AT + sizeof(encode_shared) + 1023) / 1024 * 1024;
 
-    uint8_t *memory; // a multiple of 1024
+    uint8_t *memory; // at a multiple of 1024
     uint32_t number; // of the team in its thread block
 
     DEVICE uint8_t *table() const
@@ -112,7 +113,7 @@ template <coder CODER> struct encode_team {
     {
         return memory + (halves_room<CODER>() == 0 ? LUT_BYTES : STAGE_BYTES);
     }
-    // A block's streams; those that depend on its values follow.
+    // A block's streams of fixed size; those that depend on its values follow.
     DEVICE uint8_t *fixed(uint32_t parity) const
     {
         return memory + STREAMS_AT + parity * STREAMS;
@@ -139,13 +140,14 @@ DEVICE void load_keys(const encode_shared &shared, uint32_t lane, uint32_t keys[
     keys[0] = k.x, keys[1] = k.y, keys[2] = k.z, keys[3] = k.w;
 }
 
-// A worker's vectors of a block are those of its warp, 128 of 16 bytes, every 32nd.
+// A worker's vectors of a block: every 32nd of the 128 16-byte vectors of its warp.
 DEVICE uint32_t worker_vector(uint32_t warp, uint32_t lane, uint32_t g)
 {
     return warp * 128 + g * 32 + lane;
 }
 
-// A vector that does not lie wholly inside the block's values: sums what is there, and says how many values are.
+// Takes a vector that does not lie wholly inside the block's values: sums the bytes that exist, and returns how many
+// values they hold.
 DEVICE uint32_t take_edge(uint32_t w[4], uint32_t bytes, uint32_t first_step, uint32_t vector, const uint32_t keys[4],
                           partial_sum &sum)
 {
@@ -158,7 +160,7 @@ DEVICE uint32_t take_edge(uint32_t w[4], uint32_t bytes, uint32_t first_step, ui
     return values < 8 ? values : 8;
 }
 
-// Whether all values of the block are the first one; all workers ask.
+// All workers: whether all values of the block equal the first.
 template <class TEAM> DEVICE bool is_const(const TEAM &team, uint32_t n, uint32_t warp, uint32_t lane)
 {
     const uint16_t *values = reinterpret_cast<const uint16_t *>(team.input());
@@ -179,8 +181,8 @@ template <class TEAM> DEVICE void make_const(const TEAM &team, uint32_t bytes)
     *reinterpret_cast<uint4 *>(stage) = make_uint4(value | tail << 16, 0, 0, 0);
 }
 
-// A worker's part of a raw block that has all its values, to where its streams would be: they leave from there while
-// the next block comes to the stage.
+// Copies a worker's part of a raw block that has all its values to where its streams would be: it leaves from there
+// while the next block comes to the stage.
 template <class TEAM> DEVICE void copy_raw(const TEAM &team, uint32_t parity, uint32_t warp, uint32_t lane)
 {
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
@@ -190,7 +192,7 @@ template <class TEAM> DEVICE void copy_raw(const TEAM &team, uint32_t parity, ui
         fixed[worker_vector(warp, lane, g)] = input[worker_vector(warp, lane, g)];
 }
 
-// The units of all blocks before this one in the launch, modulo 2^28: waits until they are known.
+// The units of all earlier blocks in the launch, modulo 2^28; waits until they are known.
 template <class LAUNCH> DEVICE uint32_t wait_start(const LAUNCH &launch, uint64_t tag, uint32_t slot)
 {
     const uint64_t *start = launch.head.planes[PLANE_STARTS] + slot;
@@ -200,14 +202,14 @@ template <class LAUNCH> DEVICE uint32_t wait_start(const LAUNCH &launch, uint64_
     return static_cast<uint32_t>(v & TAG_MASK);
 }
 
-// One worker tells everybody how many units the block takes, as early as can be.
+// One worker publishes how many units the block takes, as early as possible.
 template <class LAUNCH> DEVICE void publish_size(const LAUNCH &launch, uint64_t tag, uint32_t slot, uint32_t size)
 {
     store_relaxed(launch.head.planes[PLANE_SIZES] + slot, tag | size);
 }
 
-// Streams that do not end at multiples of 16 bytes: packs them and the tail byte in the stage, which nobody reads any
-// more. All workers call it.
+// All workers: packs streams that do not end at multiples of 16 bytes, and the tail byte, in the stage, which nobody
+// reads any more.
 template <class TEAM>
 DEVICE void pack_streams(const TEAM &team, uint32_t parity, uint32_t bytes, uint32_t code_bytes, uint32_t rest_bytes,
                          uint32_t thread)

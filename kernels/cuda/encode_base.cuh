@@ -1,5 +1,5 @@
-// Workers of a team that codes BF16 blocks by their bases: FORMAT.md section 3.2, mode 6. A lane keeps what gives the
-// codes of its values in registers until the base is known.
+// Workers of a team that codes BF16 blocks by their bases: FORMAT.md section 3.2, mode 6. A lane keeps what determines
+// the codes of its values in registers until the base is known.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_BASE_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_BASE_CUH
 
@@ -8,7 +8,7 @@
 namespace strait
 {
 
-// All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
+// All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t turn, uint32_t warp,
                        uint32_t lane)
@@ -27,7 +27,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
     uint32_t parts = 0;
     bool same = true;
 #pragma unroll
-    for (uint32_t g = 0; g < 4; g++) { // each time 256 values of the warp, which are a part
+    for (uint32_t g = 0; g < 4; g++) { // 256 values of the warp at a time, which are a part
         const uint32_t vector = worker_vector(warp, lane, g);
         const uint4 x = input[vector];
         uint32_t w[4] = {x.x, x.y, x.z, x.w}, sm[2], of_part = NO_INVERTED;
@@ -65,7 +65,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
     for (uint32_t g = 0; g < 4; g++)
         own[g * 32 + lane] = base_codes(inverted[g], to_add);
     __syncwarp();
-    const uint4 z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 in a row
+    const uint4 z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 consecutive
     __syncwarp();
     reinterpret_cast<uint4 *>(own)[lane] = make_uint4(0, 0, 0, 0);
     if (lane < TIERED_REST / WORKER_WARPS / 16 - 32)

@@ -1,4 +1,4 @@
-// The first warp of an encoding team: tickets, and blocks to shared memory.
+// The first warp of an encoding team: draws tickets and fetches blocks to shared memory.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_BEGIN_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_BEGIN_CUH
 
@@ -22,7 +22,7 @@ template <coder CODER> DEVICE const uint8_t *table_source(const uint8_t *tables,
            (CODER == CODER_TOP16 ? offsetof(table_image, top16) : offsetof(table_image, tiers));
 }
 
-// A block of a page that does not exist takes no room; the chunk is lost.
+// A block of a page that does not exist takes no room; its chunk is lost.
 template <class LAUNCH> DEVICE void skip_block(const LAUNCH &launch, uint32_t item, uint32_t slot, uint64_t tag)
 {
     progress &chunk = launch.head.items[item];
@@ -36,7 +36,7 @@ template <class LAUNCH> DEVICE void skip_block(const LAUNCH &launch, uint32_t it
 struct found_block {
     uint32_t item, k;
     place at;
-    uint8_t *page; // nullptr: it does not exist
+    uint8_t *page; // nullptr: the page does not exist
 };
 
 template <class LAUNCH> DEVICE found_block look_up_block(const LAUNCH &launch, uint32_t item_index, uint32_t k)
@@ -51,8 +51,8 @@ template <class LAUNCH> DEVICE found_block look_up_block(const LAUNCH &launch, u
     return found;
 }
 
-// One lane: the block of the ticket to the L2. Nobody knows yet who will draw it, but all teams together do this for
-// all of the first tickets, while they draw them.
+// One lane: prefetches the ticket's block to the L2. Nobody knows yet which team will draw it, but all teams together
+// do this for all of the first tickets, while they draw them.
 template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
 {
     walk at;
@@ -69,7 +69,7 @@ template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_
         bulk_prefetch(found.page + found.at.block * BLOCK_SIZE, bytes);
 }
 
-// All lanes: the team's `turn`-th block to the stage, and its table unless it is there.
+// All lanes: fetches the team's `turn`-th block to the stage, and its table unless that is there already.
 template <coder CODER, class LAUNCH>
 DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, const found_block &found, uint32_t turn,
                         uint32_t lane, uint32_t *table)
@@ -104,8 +104,8 @@ DEVICE void fetch_block(const LAUNCH &launch, const encode_team<CODER> &team, co
     *table = r.table;
 }
 
-// A ticket for the end of a chunk. Returns the next one. What the warp knows of blocks is kept in shared memory
-// meanwhile: there are no registers for both.
+// Handles a ticket for the end of a chunk. Returns the next ticket. Meanwhile the warp's state is kept in shared
+// memory: there are not enough registers for both.
 template <bool LATER, class LAUNCH>
 DEVICE uint32_t end_chunk(const LAUNCH &launch, encode_shared &shared, begin_state &known, uint32_t ticket,
                           uint32_t lane)
@@ -117,7 +117,7 @@ DEVICE uint32_t end_chunk(const LAUNCH &launch, encode_shared &shared, begin_sta
     const closing end = begin_closing(launch, item, shared.tag);
     const bool last = close_part<LATER>(launch, item, part, end, lane);
     uint32_t drawn = 0;
-    const bool early = last && ticket >= launch.head.ends_from; // nobody waits for what is drawn then
+    const bool early = last && ticket >= launch.head.ends_from; // nobody waits for what is drawn after these
     if (early)
         drawn = draw_tickets(launch, 1, lane);
     if (last)
@@ -128,9 +128,9 @@ DEVICE uint32_t end_chunk(const LAUNCH &launch, encode_shared &shared, begin_sta
     return show_ticket(drawn);
 }
 
-// Who draws a ticket keeps all later blocks waiting for their places. So the next one is drawn when the block before it
-// has arrived: what it takes to look it up then passes while that one is coded. Over a link blocks leave far more
-// slowly than they are coded, so there it waits for what they will be written to besides.
+// A ticket that has been drawn keeps all later blocks waiting for their places. So the next one is drawn only when the
+// block before it has arrived: its lookup then overlaps with the coding of that block. Over a link, blocks leave far
+// more slowly than they are coded, so there the draw also waits for the buffers that the block will be written to.
 template <class LAUNCH>
 DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_t turn, uint32_t lane)
 {
@@ -141,7 +141,7 @@ DEVICE uint32_t next_ticket(const LAUNCH &launch, encode_shared &shared, uint32_
     return show_ticket(draw_tickets(launch, 1, lane));
 }
 
-// `drawn`: what lane 0 has drawn for the first time.
+// `drawn`: the first ticket, in lane 0.
 template <coder CODER, class LAUNCH>
 DEVICE void begin_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t teams, uint32_t drawn)
 {

@@ -1,4 +1,4 @@
-// The end of a chunk: its metadata is written in parts, by as many warps as there are parts; the last one writes the
+// The end of a chunk: its metadata is written in parts, by as many warps as there are parts. The last one writes the
 // header and, once all blocks have arrived, the result.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_CLOSE_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_CLOSE_CUH
@@ -9,26 +9,26 @@
 namespace strait
 {
 
-// A chunk whose end is being written: `first_start` is where its first block has its place.
+// A chunk whose end is being written: `first_start` is the place of its first block.
 struct closing {
     uint64_t tag;
     uint32_t first_start;
 };
 
-// Where a block begins in its chunk, in units: waits until it is known.
+// Where a block begins in its chunk, in units; waits until it is known.
 template <class LAUNCH>
 DEVICE uint32_t find_start(const LAUNCH &launch, const encode_item &item, const closing &end, uint32_t slot)
 {
     return item.metadata_units + ((wait_start(launch, end.tag, slot) - end.first_start) & TAG_MASK);
 }
 
-// LATER: blocks may have modes whose forms say more than these.
+// LATER: blocks may have later modes, whose forms also say how they are counted.
 template <bool LATER> DEVICE uint32_t mode_of(uint32_t size)
 {
     return LATER ? form_mode(size_form(size)) : size_form(size);
 }
 
-// The entry of a page, and what it adds to the statistics.
+// Makes the entry of a page, and tallies what it adds to the statistics.
 template <bool LATER, class LAUNCH>
 DEVICE void make_entry(const LAUNCH &launch, const encode_item &item, const closing &end, uint32_t page, uint32_t w[4],
                        page_tally &tally)
@@ -79,7 +79,7 @@ DEVICE uint32_t make_word_at(const LAUNCH &launch, const encode_item &item, cons
     return find_start(launch, item, end, slot) << 4 | mode_of<LATER>(wait_note(launch, end.tag, slot, note));
 }
 
-// All lanes: the header, its three vectors by a lane each. Returns the bytes of the chunk.
+// All lanes: writes the header, its three vectors by a lane each. Returns the bytes of the chunk.
 template <class LAUNCH>
 DEVICE uint32_t write_header(const LAUNCH &launch, const encode_item &item, const closing &end, uint64_t sum,
                              uint32_t lane)
@@ -106,7 +106,8 @@ DEVICE uint32_t write_header(const LAUNCH &launch, const encode_item &item, cons
     return bytes;
 }
 
-// All lanes, after all parts of the chunk: everything that can be done before its blocks have arrived is.
+// All lanes, after all parts of the chunk: does as much as possible before the chunk's blocks have arrived, then writes
+// the result.
 template <class LAUNCH>
 DEVICE void finish_chunk(const LAUNCH &launch, uint32_t item_index, const closing &end, uint32_t lane)
 {
@@ -132,8 +133,8 @@ template <class LAUNCH> DEVICE closing begin_closing(const LAUNCH &launch, uint3
     return {tag, wait_start(launch, tag, get_item<encode_item>(launch, item_index).first_slot)};
 }
 
-// All lanes: one part of the end of a chunk, made from what is noted of its blocks while they are on their way. True
-// when it was the last.
+// All lanes: one part of the end of a chunk, made from the notes on its blocks while these are on their way. True for
+// the last part.
 template <bool LATER, class LAUNCH>
 DEVICE bool close_part(const LAUNCH &launch, uint32_t item_index, uint32_t part, const closing &end, uint32_t lane)
 {

@@ -1,4 +1,4 @@
-// The last warp of an encoding team: blocks leave, and are counted.
+// The last warp of an encoding team: sends blocks to their places and reports them.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_END_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_END_CUH
 
@@ -7,8 +7,8 @@
 namespace strait
 {
 
-// The pieces that a block leaves as: put(offset in the block, where it is, bytes). Streams of values that are a
-// multiple of 64 end at multiples of 16 bytes: they leave from where they are.
+// The pieces that a block leaves as: put(offset in the block, address, bytes). Streams of a multiple of 64 values end
+// at multiples of 16 bytes and leave from where they are.
 template <coder CODER, class PUT>
 DEVICE void put_pieces(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, PUT put)
 {
@@ -32,8 +32,8 @@ DEVICE void put_pieces(const encode_team<CODER> &team, const encode_job &job, ui
         put(n + codes, team.rest(parity), rest);
 }
 
-// All lanes: whole units, of which each store of the warp covers four whole lines, but for the first and the last. A
-// bulk copy that begins in the middle of a line crosses a link as two parts of each line.
+// All lanes: copies whole units, so that each store of the warp covers four whole lines, except for the first and the
+// last store. A bulk copy that begins in the middle of a line would cross a link as two parts of each line.
 DEVICE void store_lines(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint32_t lane)
 {
     uint4 *to = reinterpret_cast<uint4 *>(dst);
@@ -53,7 +53,8 @@ DEVICE void store_lines(uint8_t *dst, const uint8_t *src, uint32_t bytes, uint32
         to[i] = from[i];
 }
 
-// All lanes: a block to its place. Returns when it has left shared memory; of a far one, when all lanes have.
+// All lanes: sends a block to its place. Returns when it has left shared memory; over a link, when all lanes have
+// copied their parts.
 template <coder CODER>
 DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, uint32_t parity, uint8_t *dst, bool far,
                         uint32_t lane)
@@ -72,7 +73,7 @@ DEVICE void store_block(const encode_team<CODER> &team, const encode_job &job, u
         barrier_arrive(&team.shared().empty, WORKER_WARPS);
 }
 
-// All lanes, of which each may look at another moment: they go on as one.
+// All lanes. They may see different states of the barrier; the vote makes them agree.
 DEVICE bool is_underway(encode_shared &shared, uint32_t turn)
 {
     return __any_sync(ALL_LANES, barrier_test(&shared.begun[turn % ENCODE_AHEAD], turn / ENCODE_AHEAD & 1));
@@ -99,8 +100,9 @@ DEVICE void end_blocks(const LAUNCH &launch, const encode_team<CODER> &team, uin
     };
     for (uint32_t turn = 0;; turn++) {
         const uint32_t parity = turn & 1;
-        // A block that is on its way will be done whatever others do. If there is none, somebody may be waiting. Over a
-        // link there is time to tell of each, and whoever waits for a chunk to have arrived has it sooner.
+        // A block that is on its way will be done whatever other teams do. If there is none, another team may be
+        // waiting for what this one has done. Over a link there is time to report each block, and whoever waits for a
+        // chunk to arrive learns of it sooner.
         if (done.is_full() || (done.count > 0 && (far || !is_underway(shared, turn))))
             tell();
         barrier_wait(&shared.ready[parity], turn / 2 & 1);

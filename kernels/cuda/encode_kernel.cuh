@@ -1,5 +1,5 @@
-// The encoder's kernel, one launch for many chunks: see encode.cuh. Who includes this has a code_block for its
-// teams.
+// The encoder's kernel, one launch for many chunks: see encode.cuh. The file that includes this has defined a
+// code_block for its teams.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_KERNEL_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_KERNEL_CUH
 
@@ -10,7 +10,7 @@
 namespace strait
 {
 
-// What workers want of a launch.
+// The parts of a launch that workers need.
 struct work_launch {
     struct {
         uint64_t *planes[1]; // PLANE_SIZES
@@ -27,7 +27,7 @@ template <coder CODER, uint32_t TEAMS> DEVICE encode_team<CODER> this_team()
     return {memory + number * encode_team<CODER>::BYTES, number};
 }
 
-// All workers. It is called: how they are compiled shall not depend on what other warps do.
+// All workers. This is a call, so that how workers are compiled does not depend on what other warps do.
 template <coder CODER, uint32_t TEAMS> __device__ __noinline__ void work(const work_launch launch)
 {
     const encode_team<CODER> team = this_team<CODER, TEAMS>();
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(TEAMS *TEAM_THREADS, TEAMS > 1 ? 1 : encode_re
         work<CODER, TEAMS>({{{launch.head.planes[PLANE_SIZES]}, launch.head.mode, launch.head.coded}});
 }
 
-// By its teams and its parameters.
+// Chooses the kernel by its teams and its parameters.
 template <coder CODER> const void *choose_encode_kernel(bool full, bool large)
 {
     typedef small_launch s;

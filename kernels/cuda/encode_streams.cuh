@@ -1,4 +1,5 @@
-// Workers of a team that codes blocks of the later modes, FORMAT.md section 3.2: from tiers 1 and 2 of the halves on.
+// Workers of a team that codes blocks of the later modes, FORMAT.md section 3.2: what follows tiers 1 and 2 of the
+// halves.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_STREAMS_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_STREAMS_CUH
 
@@ -8,28 +9,29 @@
 namespace strait
 {
 
-// Where streams lie in the room of a team: where those of a full block do. Shorter ones are packed at the end.
+// Where streams lie in a team's room: in the places that those of a full block have. Shorter ones are packed at the
+// end.
 template <coder CODER> struct typed_room {
     static constexpr typed_type TYPE = CODER == CODER_FP32 ? TYPE_FP32 : CODER == CODER_FP16 ? TYPE_FP16 : TYPE_BF16;
     typedef typed_values<TYPE> values;
-    static constexpr uint32_t ONES = values::HALVES / 4; // after the rests' two bits
+    static constexpr uint32_t ONES = values::HALVES / 4; // after the stream of the rests' two bits
     static constexpr uint32_t SM = rest_bytes<TYPE>(values::HALVES);
     static constexpr uint32_t CODES = SM + values::HALVES;
     static constexpr uint32_t TIERS = CODES + values::HALVES / 4, LIST = CODES + values::HALVES / 2;
-    static constexpr uint32_t RANKS = IMAGE_TIERS_BYTES; // in the place of the table: by exponent, the rank
+    static constexpr uint32_t RANKS = IMAGE_TIERS_BYTES; // in the place of the table: the rank, by exponent
 };
 static_assert(IMAGE_TIERS_BYTES + 256 <= LUT_BYTES, "room for ranks");
 
-// What all workers know of a block when its base is known, and what a lane has of it: halves in a row.
+// What all workers know of a block once its base is known, and what a lane has of it: consecutive halves.
 struct typed_halves {
     uint32_t bytes, base;
-    bool by_base, rests; // the ranking is that of the base; a rest is not zero
-    bool new_base;       // the ranking has just been written, by put_ranking
-    bool warp_same;      // the warp's first values are the block's first one
-    uint32_t left;       // of the lane
+    bool by_base, rests; // the ranking is that of the base; some rest is nonzero
+    bool new_base;       // put_ranking has just written the ranking
+    bool warp_same;      // the warp's first values equal the block's first one
+    uint32_t left;       // halves of the lane
     uint32_t tier1[2], tier2[2];
 
-    // Zeroes past the block's last half.
+    // Zeroes the codes past the block's last half.
     DEVICE void cut()
     {
         const uint32_t kept[2] = {low_bits(2 * left), left > 16 ? low_bits(2 * (left - 16)) : 0};
@@ -39,8 +41,8 @@ struct typed_halves {
     }
 };
 
-// All workers, when all have come to the block: what is looked up by exponent is made that of the base, in the place of
-// the table, unless it is already. Who looks it up waits for all before, in see_ranking.
+// All workers, when all have come to the block: writes the ranking of the base to the place of the table, unless it is
+// there already. see_ranking waits until all workers have written before anything is looked up.
 template <coder CODER> DEVICE bool put_ranking(const encode_team<CODER> &team, uint32_t base, uint32_t thread)
 {
     if (team.shared().base == base)
@@ -65,15 +67,15 @@ template <coder CODER> struct four_bits {
     static constexpr uint32_t EACH = room::values::EACH;
     const uint16_t *values; // of the lane
     const uint8_t *ranks;
-    uint32_t left, escapes; // of the lane
-    uint32_t before, count; // of the block
+    uint32_t left, escapes; // of the lane: halves; escapes, a bit for each
+    uint32_t before, count; // escapes in the block: before the lane's; all
 
     DEVICE uint32_t rank(uint32_t i) const
     {
         return ranks[values[i] >> 7 & 255];
     }
 
-    // All workers.
+    // All workers: counts the escapes before the lane's and in the block.
     DEVICE void count_escapes(const encode_team<CODER> &team, uint32_t warp, uint32_t lane)
     {
         escapes = 0;
@@ -127,10 +129,10 @@ template <coder CODER> struct four_bits {
     }
 };
 
-// What became of a block.
+// The coded form of a block.
 struct typed_block {
-    uint32_t m, tail;            // values and what is left
-    uint32_t rests, codes, rest; // bytes of the rests, of tier 1 or of codes, of what follows these
+    uint32_t m, tail;            // number of values; bytes left over
+    uint32_t rests, codes, rest; // bytes of the rests; of tier 1 or the codes; of what follows these
     uint32_t coder, base;
 
     DEVICE uint32_t used() const
@@ -157,7 +159,7 @@ DEVICE uint8_t *copy_stream(uint8_t *dst, const uint8_t *stream, uint32_t bytes,
     return dst + bytes;
 }
 
-// All workers: the streams of a short block, one after another, and its end, to the stage.
+// All workers: packs the streams of a short block one after another, and the end of the block, in the stage.
 template <coder CODER>
 DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, const typed_block &block, uint32_t bytes,
                        uint32_t thread)
@@ -187,7 +189,7 @@ DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, c
     }
 }
 
-// All workers: the rest of what is to be done for the team's `turn`-th block. A WHOLE one has all its values.
+// All workers: completes the team's `turn`-th block. A WHOLE block has all its values.
 template <bool WHOLE, coder CODER, class LAUNCH>
 DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, const typed_halves &halves,
                         uint32_t parity, uint32_t warp, uint32_t lane)
@@ -195,7 +197,7 @@ DEVICE void code_halves(const LAUNCH &launch, const encode_team<CODER> &team, co
     typedef typed_room<CODER> room;
     typedef typename room::values values;
     encode_shared &shared = team.shared();
-    const encode_block &block = shared.block; // until the warp says that the stage may be filled
+    const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
     const uint32_t thread = warp * 32 + lane, first = thread * values::EACH, base = halves.base;
     const uint32_t bytes = halves.bytes, m = bytes / values::BYTES;
     const uint32_t *tier1 = halves.tier1, *tier2 = halves.tier2;

@@ -10,20 +10,20 @@ namespace strait
 
 // The exponents of a lane's consecutive values, up to 32, that went on to tier 3.
 struct tier3_items {
-    const uint16_t *values; // of the lane
+    const uint16_t *values; // the lane's values
     const uint8_t *table;   // by sign and exponent
     uint32_t wanted;        // bit i: value i
     uint32_t count, escapes;
     uint32_t low, high; // the items, unless the warp is crowded
     uint32_t kept;      // likewise, the exponents in tier 4
-    bool crowded;       // a lane of the warp has more than 16, or more than 4 in tier 4
+    bool crowded;       // some lane of the warp has more than 16 items, or more than 4 in tier 4
 
     DEVICE uint32_t item(uint32_t i) const
     {
         return table[values[i] >> 7];
     }
 
-    // The last of those that are left.
+    // Takes the last of those that are left.
     DEVICE uint32_t take(uint32_t &left) const
     {
         const uint32_t i = highest_bit(left);
@@ -31,7 +31,7 @@ struct tier3_items {
         return item(i);
     }
 
-    // Those of eight values of a crowded warp, each in its place; zeroes elsewhere.
+    // The items of eight values of a crowded warp, each in its place, with zeroes elsewhere.
     DEVICE uint32_t look_at(uint32_t eight) const
     {
         const uint4 x = reinterpret_cast<const uint4 *>(values)[eight];
@@ -45,7 +45,7 @@ struct tier3_items {
         return items & spread_bits(wanted >> (8 * eight) & 255) * 15;
     }
 
-    // All lanes. A crowded warp's are only counted: its block may well be raw in the end.
+    // All lanes. In a crowded warp the items are only counted: its block may well become raw in the end.
     DEVICE void collect()
     {
         low = high = kept = escapes = 0;
@@ -55,7 +55,7 @@ struct tier3_items {
         if (popcount(left) % 2 != 0)
             low = take(left);
 #pragma unroll 1
-        while (left != 0) { // from the last to the first, two at a time: one would wait for memory as long
+        while (left != 0) { // from the last to the first, two at a time: taking one would wait for memory just as long
             const uint32_t later = take(left), earlier = take(left);
             high = shift_left(low, high, 8);
             low = low * 256 + later * 16 + earlier;
@@ -68,7 +68,8 @@ struct tier3_items {
             escapes += popcount(fifteens(look_at(eight)));
     }
 
-    // All lanes, after collect() when a lane has something in tier 4: nothing but a crowded warp's is read again then.
+    // All lanes, after collect(), when some lane has values in tier 4. After this only a crowded warp reads its values
+    // again.
     DEVICE void keep()
     {
         crowded = crowded || __any_sync(ALL_LANES, escapes > 4);
@@ -85,7 +86,8 @@ struct tier3_items {
         kept = shift_right(kept, 0, 32 - 8 * escapes);
     }
 
-    // Items to the stream from item number `at`, exponents to tier 4 from byte `at4`. The stream was zero.
+    // Puts items into the stream from item number `at`, exponents into tier 4 from byte `at4`. The stream must have
+    // been zero.
     DEVICE void put(uint8_t *rest, uint32_t at, uint32_t at4) const
     {
         if (crowded) {
@@ -127,7 +129,7 @@ struct tier3_items {
     }
 };
 
-// Where the streams of the whole block lie, found from what every warp has counted.
+// Where the streams of the whole block lie, found from the counts of all warps.
 struct tier_places {
     uint32_t before2, before3, before4; // items of the warps before this one
     uint32_t at3, at4, end;             // bytes from the end of tier 1
@@ -161,7 +163,7 @@ DEVICE tier_places place_tiers(const encode_shared &shared, uint32_t parity, uin
     return at;
 }
 
-// All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
+// All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &team, uint32_t turn, uint32_t warp,
                        uint32_t lane)
@@ -170,13 +172,13 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
-    const encode_block &block = shared.block; // until the warp says that the stage may be filled
+    const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
     uint8_t *fixed = team.fixed(parity);
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : block.bytes, first_step = block.first_step, n = bytes / 2;
     uint8_t *rest = team.rest(parity);
-    uint32_t *own = reinterpret_cast<uint32_t *>(rest + warp * (TIERED_REST / WORKER_WARPS)); // scribbled on first
+    uint32_t *own = reinterpret_cast<uint32_t *>(rest + warp * (TIERED_REST / WORKER_WARPS)); // scratch at first
     uint32_t z[4];
     partial_sum sum = {0, 0, 0};
     const uint32_t step = first_step + warp * 32 + lane / 4;
@@ -205,7 +207,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
     }
     const uint64_t lane_total = sum_total(sum);
     __syncwarp();
-    const uint4 lane_z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 in a row
+    const uint4 lane_z = reinterpret_cast<const uint4 *>(own)[lane]; // from every 32nd vector to 4 consecutive
     z[0] = lane_z.x, z[1] = lane_z.y, z[2] = lane_z.z, z[3] = lane_z.w;
     __syncwarp();
     reinterpret_cast<uint4 *>(own)[lane] = make_uint4(0, 0, 0, 0);
@@ -263,7 +265,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TIERED> &te
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
-    // The next block is on its way from here on: what can wait has waited until now.
+    // From here on the next block is on its way; whatever could wait has been put off until now.
     const uint64_t total = warp_sum(lane_total);
     if (lane == 0)
         shared.sums[parity][warp] = total;

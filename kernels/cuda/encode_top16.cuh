@@ -1,4 +1,4 @@
-// Workers of a team that codes blocks with 4 bits an exponent, FORMAT.md section 3, modes 2 and 3; or not at all.
+// Workers of a team that codes blocks with 4 bits per exponent, FORMAT.md section 3, modes 2 and 3; or leaves them raw.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_TOP16_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_TOP16_CUH
 
@@ -8,7 +8,7 @@
 namespace strait
 {
 
-// Codes of a vector some of whose values escape: bit j of the result for value j; these have code 0.
+// Codes of a vector some of whose values escape: bit j of the result stands for value j; escaping values have code 0.
 DEVICE uint32_t escaping_codes(const uint32_t w[4], table_address table, uint32_t values, uint32_t &codes)
 {
     static_assert(IMAGE_ESCAPE == 1u << 31, "a bit above those of all ranks");
@@ -24,8 +24,8 @@ DEVICE uint32_t escaping_codes(const uint32_t w[4], table_address table, uint32_
     return escapes & low_bits(values);
 }
 
-// The exponents of what escapes of a lane's vectors, no more than 4, the first in the lowest byte. `escapes` has 8 bits
-// for each of the vectors.
+// The exponents of the escapes in a lane's vectors, at most 4, the first in the lowest byte. `escapes` has 8 bits for
+// each of the vectors.
 DEVICE uint32_t keep_escapes(const uint16_t *values, uint32_t escapes, uint32_t warp, uint32_t lane)
 {
     uint32_t kept = 0;
@@ -37,7 +37,8 @@ DEVICE uint32_t keep_escapes(const uint16_t *values, uint32_t escapes, uint32_t 
     return shift_right(kept, 0, 32 - 8 * popcount(escapes));
 }
 
-// The list after the codes: the warp's part of it, from entry `at` of `count` on. CROWDED: a lane has more than 4.
+// Writes the warp's part of the list after the codes, from entry `at` of `count` on. CROWDED: some lane has more than 4
+// escapes.
 template <bool CROWDED>
 DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes, uint32_t kept, uint32_t count,
                          uint32_t at, uint32_t warp, uint32_t lane)
@@ -62,7 +63,7 @@ DEVICE void list_escapes(uint8_t *list, const uint16_t *values, uint32_t escapes
     }
 }
 
-// All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
+// All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &team, uint32_t turn, uint32_t warp,
                        uint32_t lane)
@@ -71,7 +72,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
     const uint32_t thread = warp * 32 + lane, parity = turn & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
-    const encode_block &block = shared.block; // until the warp says that the stage may be filled
+    const encode_block &block = shared.block; // valid until the warp says that the stage may be filled
     const table_address table = shared_address(team.table());
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
     uint8_t *fixed = team.fixed(parity);
@@ -94,7 +95,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
             sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
         } else {
             values = take_edge(w, bytes, first_step, vector, keys, sum);
-            bad = IMAGE_ESCAPE; // the slow way
+            bad = IMAGE_ESCAPE; // takes the slow path
         }
         split_values(w, sm);
         uint32_t codes = top16_codes(w, table, bad);
@@ -147,7 +148,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
-    // The next block is on its way from here on: what can wait has waited until now.
+    // From here on the next block is on its way; whatever could wait has been put off until now.
     const uint64_t total = warp_sum(lane_total);
     if (lane == 0)
         shared.sums[parity][warp] = total;

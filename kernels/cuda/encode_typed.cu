@@ -1,4 +1,4 @@
-// The encoder's kernels for the later modes: BF16 values by their bases, FP16 and FP32 ones.
+// The encoder's kernels for the later modes: BF16 values by their bases, FP16 and FP32 values.
 #include "kernels/cuda/encode_base.cuh"
 #include "kernels/cuda/encode_typed.cuh"
 

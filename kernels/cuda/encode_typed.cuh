@@ -1,5 +1,5 @@
-// Workers of a team that codes blocks of the later modes: FORMAT.md section 3.2. They go over a block twice. The first
-// time they take values apart, and what they tell each other then gives the base; the second time they code halves.
+// Workers of a team that codes blocks of the later modes: FORMAT.md section 3.2. They make two passes over a block. In
+// the first they take values apart, and what they tell each other then gives the base; in the second they code halves.
 #ifndef STRAIT_KERNELS_CUDA_ENCODE_TYPED_CUH
 #define STRAIT_KERNELS_CUDA_ENCODE_TYPED_CUH
 
@@ -8,12 +8,12 @@
 namespace strait
 {
 
-// A worker's values of a block: sums them, and takes them apart.
+// Takes a worker's values of a block: sums them and splits them into halves and rests.
 template <coder CODER> struct value_taker {
     typedef typed_room<CODER> room;
     uint8_t *streams, *halves;
-    uint32_t inverted, parts; // the least exponents of a part, inverted; those of parts
-    uint32_t rests;           // nonzero when one is; of FP32 values
+    uint32_t inverted, parts; // the least inverted exponents of a part; of all parts
+    uint32_t rests;           // FP32: nonzero when some rest is
 
     DEVICE void put_sign_mantissa(const uint32_t w[4], uint32_t vector)
     {
@@ -69,7 +69,7 @@ template <coder CODER> struct value_taker {
     }
 };
 
-// The first time. Returns whether the warp's first values are the block's first one.
+// The first pass. Returns whether the warp's first values equal the block's first one.
 template <bool WHOLE, coder CODER>
 DEVICE bool take_block(const encode_team<CODER> &team, value_taker<CODER> &taker, const uint32_t keys[4],
                        partial_sum &sum, uint32_t warp, uint32_t lane)
@@ -102,7 +102,7 @@ DEVICE bool take_block(const encode_team<CODER> &team, value_taker<CODER> &taker
     return __all_sync(ALL_LANES, same);
 }
 
-// Tiers 1 and 2 of the lane's halves, which follow each other.
+// Tiers 1 and 2 of the lane's halves, which are consecutive.
 template <coder CODER> DEVICE void code_lane(const encode_team<CODER> &team, typed_halves &block, uint32_t thread)
 {
     constexpr uint32_t VECTORS = typed_room<CODER>::values::EACH / 8;
@@ -139,7 +139,7 @@ template <coder CODER> DEVICE void code_lane(const encode_team<CODER> &team, typ
     block.cut();
 }
 
-// All workers: one block, the team's `turn`-th. A WHOLE one has all its values.
+// All workers: codes the team's `turn`-th block. A WHOLE block has all its values.
 template <bool WHOLE, coder CODER, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uint32_t turn, uint32_t warp,
                        uint32_t lane)

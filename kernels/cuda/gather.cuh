@@ -14,7 +14,7 @@ DEVICE bool can_bulk(const region &r, uint32_t bytes)
     return (r.shape & SHAPE_WIDTH) == 4 && bytes % 16 == 0 && (whole || r.row_bytes % 16 == 0);
 }
 
-// All lanes: the copies that can_bulk allows. Their bytes have been announced to the barrier.
+// All lanes: the copies that can_bulk allows. Their bytes have already been announced to the barrier.
 DEVICE void bulk_gather(const region &r, uint8_t *page, uint32_t offset, uint32_t bytes, uint8_t *dst,
                         uint64_t *barrier, uint32_t lane)
 {
@@ -31,7 +31,7 @@ DEVICE void bulk_gather(const region &r, uint8_t *page, uint32_t offset, uint32_
     }
 }
 
-// All lanes: elements of a type that addresses and rows are multiples of.
+// All lanes: copies elements of a type to which addresses and rows are aligned.
 template <class T>
 DEVICE void copy_elements(const region &r, uint8_t *page, uint32_t offset, uint32_t bytes, uint8_t *dst, uint32_t lane)
 {
@@ -46,7 +46,7 @@ DEVICE void copy_elements(const region &r, uint8_t *page, uint32_t offset, uint3
         dst[i] = *page_piece(r, page, offset + i, 1, &piece);
 }
 
-// All lanes: any block, filled up with zeroes to a multiple of 16 bytes.
+// All lanes: gathers any block and pads it with zeroes to a multiple of 16 bytes.
 DEVICE void plain_gather(const region &r, uint8_t *page, uint32_t offset, uint32_t bytes, uint8_t *dst, uint32_t lane)
 {
     const uint32_t width = r.shape & SHAPE_WIDTH;
@@ -58,7 +58,7 @@ DEVICE void plain_gather(const region &r, uint8_t *page, uint32_t offset, uint32
         copy_elements<uint64_t>(r, page, offset, bytes, dst, lane);
     if (bytes % 16 != 0 && lane < 16 - bytes % 16)
         dst[bytes + lane] = 0;
-    fence_bulk(); // it may leave as a bulk copy
+    fence_bulk(); // it may leave by a bulk copy
 }
 
 } // namespace strait

@@ -1,4 +1,4 @@
-// What the host hands to a launch, and what the scratch of a call holds.
+// What the host passes to a launch, and what the scratch of a call holds.
 #ifndef STRAIT_KERNELS_CUDA_LAUNCH_CUH
 #define STRAIT_KERNELS_CUDA_LAUNCH_CUH
 
@@ -18,8 +18,8 @@ constexpr uint32_t BLOCK_SIZE = 16384, BLOCK_VALUES = 8192, BLOCK_VECTORS = 1024
 constexpr uint32_t ENTRY_UNITS_BEFORE = STRAIT_CHUNK_HEADER_BYTES / UNIT;
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };
 
-// What the kernels of encoders are made for: BF16 values by a table, in two ways; values of any type by their bases, or
-// FP16 and FP32 ones by a table.
+// What encoder kernels are specialized for: BF16 values by a table, in two ways; values of any type by their bases, or
+// FP16 and FP32 values by a table.
 enum coder { CODER_TOP16, CODER_TIERED, CODER_BF16, CODER_FP16, CODER_FP32, CODERS };
 ANY_SIDE constexpr bool is_later(coder which)
 {
@@ -28,25 +28,27 @@ ANY_SIDE constexpr bool is_later(coder which)
 
 // ---- Shape of the kernels -------------------------------------------------------------------------------------------
 
-// A team codes one block at a time: eight warps of workers, one that ends blocks, one that begins them. A thread block
-// is one team, several of which share a multiprocessor; or, to occupy few multiprocessors, as many teams as fit.
+// A team codes one block at a time. It has eight worker warps, a last warp, which ends blocks, and a first warp, which
+// begins them. A thread block is one team, and several share a multiprocessor; or, to occupy few multiprocessors, a
+// thread block is as many teams as fit.
 constexpr uint32_t WORKER_WARPS = 8, WORKERS = 32 * WORKER_WARPS, LAST_WARP = 8, FIRST_WARP = 9;
 constexpr uint32_t TEAM_THREADS = WORKERS + 64, FULL_TEAMS = 3;
 
 // ---- Scratch --------------------------------------------------------------------------------------------------------
 
-// Everything that one launch leaves for the next is zero, or carries the number of its launch: nobody has to clean up.
+// Everything that one launch leaves for the next is zero or carries the number of its launch, so that no launch has to
+// clear scratch.
 constexpr uint32_t TAG_SHIFT = 28;
-constexpr uint64_t TAG_MASK = (1ull << TAG_SHIFT) - 1; // what is below the number
+constexpr uint64_t TAG_MASK = (1ull << TAG_SHIFT) - 1; // the bits below the launch number
 
 struct control {
-    uint32_t tickets; // drawn
-    uint32_t teams;   // that have ended
+    uint32_t tickets; // drawn so far
+    uint32_t teams;   // ended so far
     uint64_t launch;  // number of this launch
     uint64_t reserved[6];
 };
 
-// Of one chunk. All zero between launches, but for the verdict, which is tagged.
+// State of one chunk. All zero between launches, except for the verdict, which is tagged.
 struct progress {
     uint32_t blocks_done, closed, checked;
     uint32_t failed_checks; // bit c: check c of FORMAT.md section 6
@@ -62,24 +64,24 @@ struct progress {
 static_assert(sizeof(progress) == 128, "scratch");
 constexpr uint64_t VERDICT_READY = 1u << 8;
 
-constexpr uint32_t ITEMS_MAX = 256; // of a launch
+constexpr uint32_t ITEMS_MAX = 256; // of one launch
 constexpr uint64_t SCRATCH_FIXED = sizeof(control) + ITEMS_MAX * sizeof(progress);
 constexpr uint32_t SCAN_WIDTH = 256; // sizes that are looked at together: the planes have room beyond the last block
 
-// The rest of the scratch is planes of the same size, one word for each block, or two. Tagged and untagged words never
-// lie at one address: a number could look like a tag.
+// The rest of the scratch is planes of the same size, with one word for each block, or two. Tagged and untagged words
+// never share an address, because an untagged number could look like a tag.
 enum plane {
     PLANE_SIZES,  // encode: tagged sizes, below
-    PLANE_STARTS, // encode: tagged units of all blocks before it in this launch, modulo 2^28
-    PLANE_NOTES,  // two words, written at once: what has become of the block, tagged, and its sum
+    PLANE_STARTS, // encode: tagged; units of all earlier blocks in this launch, modulo 2^28
+    PLANE_NOTES,  // two words, written at once: the tagged result of the block, and its sum
     PLANE_NOTES_TOO,
-    PLANE_REGIONS, // those that do not fit into the parameters
+    PLANE_REGIONS, // regions that do not fit into the parameters
     PLANES
 };
 
-// What is noted of a coded block, its size: units (11 bits), form (4), escapes (13; there are no more than 4096 in a
-// block that has become smaller). Its form is a mode of those that have been there from the beginning, or a later mode
-// and what the statistics count it as; a page that does not exist has the form BAD_PAGE and no units.
+// The size noted for a coded block: units (11 bits), form (4), escapes (13; a block that has become smaller has no more
+// than 4096). The form is one of the first modes, or a later mode together with the mode as which the statistics count
+// it. A page that does not exist has the form BAD_PAGE and no units.
 constexpr uint32_t BAD_PAGE = STRAIT_BLOCK_MODES, LATER_FORMS = 6;
 ANY_SIDE uint32_t make_form(uint32_t mode, uint32_t counted)
 {
@@ -111,7 +113,7 @@ ANY_SIDE uint32_t size_escapes(uint32_t size)
     return size >> 15 & 8191;
 }
 
-// What is noted of a decoded block: escapes (14 bits), the mode that the statistics count it as (3), -status (8).
+// The word noted for a decoded block: escapes (14 bits), the mode as which the statistics count it (3), -status (8).
 ANY_SIDE uint32_t make_word(uint32_t status, uint32_t counted, uint32_t escapes)
 {
     return status << 17 | counted << 14 | escapes;
@@ -123,8 +125,8 @@ struct region {
     uint8_t *base;
     uint64_t page_stride, row_stride;
     uint32_t page_count, row_bytes, page_bytes, table;
-    uint32_t blocks_before; // of one page of each region before it
-    uint32_t shape;         // log2 of what addresses are multiples of, up to 4; WHOLE when a page has no gaps
+    uint32_t blocks_before; // blocks of one page of each region before it
+    uint32_t shape;         // log2 of the alignment of its addresses, up to 4; WHOLE when a page has no gaps
 };
 constexpr uint32_t SHAPE_WIDTH = 7, SHAPE_WHOLE = 8;
 
@@ -136,7 +138,7 @@ struct encode_item {
     uint32_t page_status_count, id_count, page_count, page_bytes;
     uint32_t rows_per_page, has_lengths, metadata_units;
     uint32_t first_region, region_count;
-    uint32_t blocks_per_page; // 0: not the same in all regions
+    uint32_t blocks_per_page; // 0: differs between regions
     uint32_t first_slot, block_count, closings, close_each;
 };
 
@@ -149,16 +151,16 @@ struct decode_item {
     uint32_t page_status_count, id_count, page_count;
     uint32_t first_region, region_count, blocks_per_page;
     uint32_t first_slot, block_count, checks, closings;
-    uint16_t alignment; // what all its addresses are multiples of: 1, 2 or 4
+    uint16_t alignment; // of all its addresses: 1, 2 or 4
     uint16_t at_most;   // the chunk may be shorter than src_size
     uint32_t close_each;
 };
 
-// Units of metadata, or pages, that end a chunk as one ticket. Those of the last chunks, for which nobody has anything
-// else to do, are one for each lane: a second one would wait for memory once more.
+// Units of metadata, or pages, that one ticket handles at the end of a chunk. For the last chunks, when there is no
+// other work left, this is one for each lane: a second one would wait for memory once more.
 constexpr uint32_t CLOSE_FEW = 32, CLOSE_MANY = 128;
 
-// Tickets are drawn in order; a segment is a run of them: the blocks of a chunk, the parts of its check or of its end.
+// Tickets are drawn in order. A segment is a run of them: the blocks of a chunk, the parts of its check or of its end.
 enum kind { KIND_BLOCKS, KIND_CHECK, KIND_CLOSE, KIND_COUNT };
 struct segment {
     uint32_t first_ticket;
@@ -169,15 +171,15 @@ struct launch_head {
     control *scratch;
     progress *items;
     uint64_t *planes[PLANES];
-    const region *far_regions; // NULL: they are in the parameters
+    const region *far_regions; // nullptr: they are in the parameters
     const uint8_t *tables;     // table_image of each table
     strait_class_stats *class_stats;
     uint32_t class_count, table_count;
     uint32_t tickets, slots;
-    uint32_t ends_from, reserved_too;           // from this ticket on there are only ends of chunks
+    uint32_t ends_from, reserved_too;           // from this ticket on, all are ends of chunks
     uint32_t items_at, segments_at, regions_at; // in launch.bytes
-    uint32_t item_count;                        // there
-    uint8_t element, mode, coded, far;          // coded: there are tables to code with; far: chunks lie behind a link
+    uint32_t item_count;                        // how many items are there
+    uint8_t element, mode, coded, far;          // coded: there are tables to code with; far: chunks are behind a link
     uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES];
 };
 
@@ -188,7 +190,7 @@ template <uint32_t SIZE> struct launch {
     alignas(16) uint8_t bytes[SIZE - (sizeof(launch_head) + 15) / 16 * 16];
 };
 typedef launch<4096> small_launch;
-typedef launch<32752> large_launch; // the limit is 32764
+typedef launch<32752> large_launch; // CUDA's limit is 32764
 static_assert(sizeof(small_launch) == 4096 && sizeof(large_launch) == 32752, "kernel parameters");
 
 // ---- Sizes of a chunk, as in FORMAT.md section 4 --------------------------------------------------------------------

@@ -3,11 +3,12 @@
 namespace strait
 {
 
-// A chunk's end is drawn when so many blocks have been drawn after its last: by then they are done, and nobody waits.
-// Teams hold some tickets at once, and count what they have done even later: that is half of it when there are 400.
+// The end of a chunk is drawn when this many blocks have been drawn after its last: by then its blocks are done, and
+// nothing waits. Teams hold several tickets at once and report what they have done even later; with 400 teams this
+// accounts for half of it.
 constexpr uint32_t CLOSE_LAG = 16384;
 
-// Of chunks behind a link, whose blocks are counted one by one, so many are under way; and they take their time.
+// For chunks behind a link this many blocks are on their way, as they are reported one by one, and each takes long.
 constexpr uint32_t FAR_CLOSE_LAG = 512;
 
 static uint32_t close_lag(const launch_head &head)
@@ -15,14 +16,14 @@ static uint32_t close_lag(const launch_head &head)
     return head.far ? FAR_CLOSE_LAG : CLOSE_LAG;
 }
 
-// A check is drawn so many blocks before the chunk's first: then the verdict is there when it is needed.
+// A check is drawn this many blocks before the chunk's first block, so that the verdict is there when it is needed.
 constexpr uint64_t CHECK_LEAD = 16384;
 
-// Vectors and blocks of metadata that a part of a check should have, few of either for a lane, and as many parts as a
+// Vectors and blocks of metadata in a part of a check, few of either for each lane; and the most parts, as many as a
 // launch can use.
 constexpr uint32_t CHECK_UNITS = 64, CHECKS_MAX = 2048;
 
-constexpr uint32_t SEGMENTS_EACH = 3; // of an item, at most
+constexpr uint32_t SEGMENTS_EACH = 3; // at most, for an item
 constexpr uint64_t TICKETS_MAX = 1ull << 31;
 
 // ---- Page lists -----------------------------------------------------------------------------------------------------
@@ -32,7 +33,7 @@ static uint32_t page_bytes_of(const strait_region &r)
     return r.rows * r.row_bytes;
 }
 
-// log2 of what all addresses of the region are multiples of, up to 16.
+// log2 of the alignment of all addresses of the region, up to 16 bytes.
 static uint32_t width_of(const strait_region &r)
 {
     uint64_t all = reinterpret_cast<uintptr_t>(r.base) | 16;
@@ -173,8 +174,8 @@ struct schedule {
     segment *segments;
     uint32_t count, tickets;
     uint32_t ends[ITEMS_MAX]; // ticket after the last block of an item
-    uint32_t closed;          // items whose end has its place
-    uint32_t checked;         // items whose check has
+    uint32_t closed;          // items whose end is scheduled
+    uint32_t checked;         // items whose check is scheduled
 
     void add(uint32_t item, kind what, uint32_t more)
     {
@@ -200,7 +201,7 @@ static void check_chunks(schedule &, const encode_item *, uint32_t, uint32_t)
 {
 }
 
-// The checks that belong before the blocks of item `next`.
+// Schedules the checks that belong before the blocks of item `next`.
 static void check_chunks(schedule &order, const decode_item *items, uint32_t count, uint32_t next)
 {
     while (order.checked < count &&
@@ -229,7 +230,7 @@ template <class ITEM> static void order_work(large_launch &launch, const ITEM *i
 
 // ---- Items ----------------------------------------------------------------------------------------------------------
 
-// What lists of both directions need.
+// Fills what lists of both directions need.
 template <class ITEM> static void fill_list(ITEM &item, const strait_pages &list, const list_shape &shape)
 {
     item.ids = list.ids;
@@ -269,7 +270,7 @@ static void fill_item(decode_item &item, const strait_decode_item &from)
     item.page_status_count = from.page_status_count;
     item.alignment = static_cast<uint16_t>(shape.alignment);
     item.at_most = (from.flags & STRAIT_DECODE_AT_MOST) != 0;
-    if (item.at_most) // a chunk is whole units, and so is what bulk copies move
+    if (item.at_most) // chunks and bulk copies consist of whole units
         item.src_size = from.src_size / UNIT * UNIT;
     const uint64_t checks = (item.page_count + static_cast<uint64_t>(item.block_count) + CHECK_UNITS - 1) / CHECK_UNITS;
     item.checks = static_cast<uint32_t>(checks < CHECKS_MAX ? checks : CHECKS_MAX);
@@ -285,7 +286,7 @@ static uint32_t close_size(const decode_item &item)
     return item.page_count;
 }
 
-// How the ends of chunks are parted; `slots` are those of all.
+// How the ends of chunks are split into parts; `slots` is the number of blocks of all items.
 template <class ITEM> static void part_ends(ITEM *items, uint32_t count, uint32_t slots, uint32_t lag)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -327,7 +328,7 @@ static void fill(large_launch &launch, const share &part, const ARGUMENT *from, 
 
 void fill_launch(large_launch &launch, const share &part, const strait_encode_item *items)
 {
-    fill<encode_item>(launch, part, items, 1); // ticket 0 is for who finds the places
+    fill<encode_item>(launch, part, items, 1); // ticket 0 is for the warp that computes the places
 }
 
 void fill_launch(large_launch &launch, const share &part, const strait_decode_item *items)

@@ -1,4 +1,4 @@
-// Instructions that CUDA C++ has no name for: barriers in shared memory, bulk copies, scoped loads and stores.
+// Instructions that CUDA C++ does not expose: barriers in shared memory, bulk copies, scoped loads and stores.
 #ifndef STRAIT_KERNELS_CUDA_PTX_CUH
 #define STRAIT_KERNELS_CUDA_PTX_CUH
 
@@ -12,7 +12,7 @@ namespace strait
 
 constexpr uint32_t ALL_LANES = 0xffffffffu;
 
-// The number of this thread, read once more: it is not kept in a register for the sake of this.
+// The thread's index, read again instead of being kept in a register.
 DEVICE uint32_t read_thread()
 {
     uint32_t number;
@@ -38,8 +38,8 @@ DEVICE void barrier_arrive(uint64_t *barrier, uint32_t arrivals = 1)
                  : "memory");
 }
 
-// All lanes: the warp arrives, once, with everything that its lanes have done. A checker that looks for races may
-// believe this of the lane that arrives only; built for it, every lane does.
+// All lanes: the warp arrives once, for everything that its lanes have done. A race checker may credit only the lane
+// that arrives; in builds for it, every lane arrives.
 #ifdef STRAIT_EVERY_LANE_ARRIVES
 constexpr uint32_t WARP_ARRIVALS = 32;
 #else
@@ -52,7 +52,7 @@ DEVICE void warp_arrive(uint64_t *barrier, uint32_t lane)
         barrier_arrive(barrier);
 }
 
-// Arrives, and makes the phase wait for so many bytes of bulk copies besides.
+// Arrives, and makes the phase also wait for this many bytes of bulk copies.
 DEVICE void barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
@@ -72,7 +72,7 @@ DEVICE void barrier_wait(uint64_t *barrier, uint32_t parity)
     while (done == 0);
 }
 
-// Whether it would not have to wait.
+// Whether a wait would return at once.
 DEVICE bool barrier_test(uint64_t *barrier, uint32_t parity)
 {
     uint32_t done;
@@ -85,7 +85,7 @@ DEVICE bool barrier_test(uint64_t *barrier, uint32_t parity)
     return done != 0;
 }
 
-// Named barriers of some warps of a thread block.
+// Named barriers among some warps of a thread block.
 DEVICE void named_sync(uint32_t id, uint32_t threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -112,7 +112,7 @@ DEVICE void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barr
                  : "memory");
 }
 
-// To the L2 only.
+// To the L2 cache only.
 DEVICE void bulk_prefetch(const void *src, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
@@ -135,7 +135,7 @@ DEVICE void bulk_commit()
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// All groups have left shared memory; all have arrived.
+// Waits until all groups have been read from shared memory; or until all have been written.
 DEVICE void bulk_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -146,19 +146,19 @@ DEVICE void bulk_wait()
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// Ordinary accesses before it come before bulk copies after it.
+// Orders ordinary accesses before it ahead of bulk copies after it.
 DEVICE void fence_bulk()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Bulk copies to global memory that have been waited for come before what is released next.
+// Orders bulk copies to global memory that have been waited for ahead of what is released next.
 DEVICE void fence_bulk_global()
 {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// Ordinary accesses of one warp whose bytes nobody here will want again.
+// Ordinary accesses of one warp to bytes that nobody on this multiprocessor will need again.
 DEVICE void store_streaming(uint4 *p, const uint32_t w[4])
 {
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(w[0]), "r"(w[1]), "r"(w[2]),
@@ -180,7 +180,7 @@ DEVICE void load_relaxed_pair(const uint64_t *p, uint64_t v[2])
     asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];" : "=l"(v[0]), "=l"(v[1]) : "l"(p) : "memory");
 }
 
-// Both words at once: who sees one of them sees the other.
+// Both words in one access: whoever sees one of them sees the other.
 DEVICE void load_relaxed_both(const uint64_t *p, uint64_t v[2])
 {
     asm volatile("{\n.reg .b128 x;\n"
@@ -205,8 +205,8 @@ DEVICE void store_relaxed(uint64_t *p, uint64_t v)
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-// After a relaxed load has seen what another thread block released: what came before that is there too. Polling with
-// acquire loads instead would empty the multiprocessor's cache each time.
+// To be used after a relaxed load has seen what another thread block released: makes visible what came before the
+// release. Polling with acquire loads would invalidate the multiprocessor's cache each time.
 DEVICE void fence_acquire()
 {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -219,7 +219,7 @@ DEVICE uint32_t load_relaxed(const uint32_t *p)
     return v;
 }
 
-// For an owner on the host or on another device.
+// For a reader on the host or on another device.
 DEVICE void store_release_system(int32_t *p, int32_t v)
 {
     asm volatile("st.release.sys.global.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -230,7 +230,7 @@ DEVICE void count_release(uint32_t *p, uint32_t count)
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(count) : "memory");
 }
 
-// Returns what it was.
+// Returns the previous value.
 DEVICE uint32_t count_relaxed(uint32_t *p, uint32_t count)
 {
     uint32_t v;
@@ -247,13 +247,13 @@ DEVICE uint32_t count_acq_rel(uint32_t *p)
 
 // ---- Launches -----------------------------------------------------------------------------------------------------
 
-// The next launch on the stream may take what room this one leaves; it waits before it looks at anything.
+// Lets the next launch on the stream take the room that this one leaves; it waits before it reads anything.
 DEVICE void let_next_launch_begin()
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// The launches before this one have ended, and what they wrote is there.
+// Waits until the earlier launches have ended and their writes are visible.
 DEVICE void wait_for_launches_before()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -261,7 +261,7 @@ DEVICE void wait_for_launches_before()
 
 // ---- Warps --------------------------------------------------------------------------------------------------------
 
-// Sum of this lane's value and those of lower lanes. A shuffle says itself whether there was a lane to take from.
+// Sum of this lane's value and those of lower lanes. The shuffle itself reports whether there was a lane to take from.
 DEVICE uint32_t warp_scan(uint32_t x)
 {
 #pragma unroll
@@ -274,7 +274,7 @@ DEVICE uint32_t warp_scan(uint32_t x)
     return x;
 }
 
-// Every lane gets the sum; in halves that cannot overflow.
+// Every lane gets the sum. It is computed in 16-bit halves, which cannot overflow.
 DEVICE uint64_t warp_sum(uint64_t v)
 {
     uint32_t low = static_cast<uint32_t>(v), high = static_cast<uint32_t>(v >> 32);

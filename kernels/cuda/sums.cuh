@@ -26,7 +26,7 @@ DEVICE uint64_t sum_seed(uint64_t a, uint64_t b, uint64_t c)
     return sum_mix(sum_mix(a + (b << 32)) + c);
 }
 
-// The three parts of the terms, added up apart: fewer carries.
+// The three parts of the terms, added up separately: fewer carries.
 struct partial_sum {
     uint64_t products, even;
     uint32_t odd;
@@ -37,7 +37,7 @@ DEVICE uint64_t sum_total(const partial_sum &sum)
     return sum.products + sum.even + (static_cast<uint64_t>(sum.odd) << 32);
 }
 
-// Keys of the four words of vector v are keys[v % 4] and, times v / 4, the steps.
+// The keys of the four words of vector v are keys[v % 4] plus v / 4 times the steps.
 DEVICE void sum_load_keys(uint32_t keys[4], uint32_t vector)
 {
 #pragma unroll
@@ -52,8 +52,8 @@ DEVICE void sum_pair(partial_sum &sum, uint32_t even, uint32_t odd)
     sum.odd += odd;
 }
 
-// A vector of the page; even_step and odd_step are (its number / 4) times the steps. Both pairs at once: additions of
-// three numbers are one instruction.
+// Adds a vector of the page; even_step and odd_step are its number / 4 times the steps. It takes both pairs at once,
+// because an addition of three numbers is one instruction.
 DEVICE void sum_vector(partial_sum &sum, const uint32_t w[4], const uint32_t keys[4], uint32_t even_step,
                        uint32_t odd_step)
 {
@@ -65,7 +65,7 @@ DEVICE void sum_vector(partial_sum &sum, const uint32_t w[4], const uint32_t key
     sum.odd += b + d;
 }
 
-// The same of a vector of which only `bytes` bytes are there; the words hold zeroes beyond.
+// The same for a vector of which only `bytes` bytes exist; its words are zero beyond them.
 DEVICE void sum_part(partial_sum &sum, const uint32_t w[4], uint32_t bytes, const uint32_t keys[4], uint32_t even_step,
                      uint32_t odd_step)
 {
@@ -74,7 +74,7 @@ DEVICE void sum_part(partial_sum &sum, const uint32_t w[4], uint32_t bytes, cons
             sum_pair(sum, w[2 * j] + keys[2 * j] + even_step, w[2 * j + 1] + keys[2 * j + 1] + odd_step);
 }
 
-// A vector of any number, by its number: where speed is no matter.
+// The sum of any vector, by its number: for where speed does not matter.
 DEVICE uint64_t sum_of_vector(const uint32_t w[4], uint32_t vector)
 {
     partial_sum sum = {0, 0, 0};
@@ -84,7 +84,7 @@ DEVICE uint64_t sum_of_vector(const uint32_t w[4], uint32_t vector)
     return sum_total(sum);
 }
 
-// Words with zeroes from byte `bytes` on.
+// Zeroes a vector from byte `bytes` on.
 DEVICE void keep_bytes(uint32_t w[4], uint32_t bytes)
 {
 #pragma unroll

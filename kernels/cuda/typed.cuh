@@ -1,5 +1,5 @@
-// Modes 6 to 8, FORMAT.md section 3.2: bases and their rankings, values as halves and rests. Everything here also runs
-// on the host, for tests.
+// Modes 6 to 8, FORMAT.md section 3.2: bases and their rankings, and values as halves and rests. Everything here also
+// runs on the host, for tests.
 #ifndef STRAIT_KERNELS_CUDA_TYPED_CUH
 #define STRAIT_KERNELS_CUDA_TYPED_CUH
 
@@ -14,24 +14,24 @@ constexpr uint32_t TYPED_END_BYTES = 2; // coder and base
 
 // ---- Types ----------------------------------------------------------------------------------------------------------
 
-// What kernels are made for: the type of the values of a block.
+// What kernels are specialized for: the type of the values of a block.
 enum typed_type { TYPE_BF16, TYPE_FP16, TYPE_FP32 };
 
 template <typed_type TYPE> struct typed_values {
-    static constexpr uint32_t BYTES = TYPE == TYPE_FP32 ? 4 : 2;  // of a value
+    static constexpr uint32_t BYTES = TYPE == TYPE_FP32 ? 4 : 2;  // bytes of a value
     static constexpr uint32_t EACH = TYPE == TYPE_FP32 ? 16 : 32; // halves that a lane codes
-    static constexpr uint32_t VECTOR = 16 / BYTES;                // values of a vector
-    static constexpr uint32_t HALVES = BLOCK_SIZE / BYTES;        // of a full block
-    static constexpr uint32_t STEPS = BYTES / 2; // a warp's vectors, 32 at a time, that are a part of 256 values
+    static constexpr uint32_t VECTOR = 16 / BYTES;                // values in a vector
+    static constexpr uint32_t HALVES = BLOCK_SIZE / BYTES;        // halves in a full block
+    static constexpr uint32_t STEPS = BYTES / 2; // a warp's steps of 32 vectors that make up a part of 256 values
 };
 
-// Bytes of the rests of m values, when they are there.
+// Bytes of the rests of m values, where rests are stored.
 template <typed_type TYPE> ANY_SIDE constexpr uint32_t rest_bytes(uint32_t m)
 {
     return TYPE == TYPE_FP32 ? 2 * m : TYPE == TYPE_FP16 ? (m + 3) / 4 + (m + 7) / 8 : 0;
 }
 
-// The same of a block of any type in such a mode.
+// The same for a block of any type in any of these modes.
 ANY_SIDE uint32_t rest_bytes_of(uint32_t mode, bool fp32, uint32_t m)
 {
     return mode != STRAIT_BLOCK_SPLIT ? 0 : fp32 ? rest_bytes<TYPE_FP32>(m) : rest_bytes<TYPE_FP16>(m);
@@ -46,21 +46,22 @@ ANY_SIDE bool typed_mode_fits(uint32_t mode, uint32_t element)
 
 // ---- Bases ----------------------------------------------------------------------------------------------------------
 
-// Of a value in the upper half of a word: greater exponents give greater words, that of infinities the lowest.
+// Orders the value in the upper half of a word by its exponent: a greater exponent gives a greater word, that of
+// infinities and NaN gives the lowest.
 ANY_SIDE uint32_t exponent_order(uint32_t upper)
 {
     return (upper << 1) + 0x01000000u;
 }
 
-// The greatest of those of two values.
+// The greater of the two for a pair of values.
 ANY_SIDE uint32_t greater_exponent(uint32_t pair)
 {
     const uint32_t a = exponent_order(pair), b = exponent_order(pair << 16);
     return a > b ? a : b;
 }
 
-// The same in half words: the greatest of a part, with two values in half words more, or with eight by their exponents.
-// Of these the bytes in between do not matter.
+// The same in half words, accumulated over a part: adds two values, or eight given by their exponents. Of each half
+// word only the upper byte counts.
 ANY_SIDE uint32_t greatest_halves(uint32_t greatest, uint32_t pair)
 {
     return add_max_halves(pair << 1, 0x01000100u, greatest);
@@ -75,14 +76,15 @@ ANY_SIDE uint32_t greatest_exponents(uint32_t greatest, const uint32_t exponents
     return greatest;
 }
 
-// And to one that base_order takes.
+// Turns the result into a word that base_order takes.
 ANY_SIDE uint32_t greatest_of_halves(uint32_t greatest)
 {
     const uint32_t low = greatest << 16;
     return greatest > low ? greatest : low;
 }
 
-// From the greatest of a part to a number whose least is that of the base: the exponent less 1, NO_BASE when it is 0.
+// From the greatest of a part to a number of which the least over all parts gives the base: the exponent less 1, or
+// NO_BASE for exponent 0.
 constexpr uint32_t NO_BASE = 255;
 ANY_SIDE uint32_t base_order(uint32_t greatest)
 {
@@ -90,11 +92,12 @@ ANY_SIDE uint32_t base_order(uint32_t greatest)
     return next < 2 ? NO_BASE : next - 2;
 }
 
-// The same for parts one after another: the least of their greatest that are exponents, and in the end its order.
+// The same for parts one after another: the least of their greatest, leaving out parts without an exponent; in the end,
+// its order.
 constexpr uint32_t NO_PART = 0xffffffffu;
 ANY_SIDE uint32_t least_part(uint32_t parts, uint32_t greatest)
 {
-    const uint32_t next = greatest - 0x02000000u; // beyond all others when there is none
+    const uint32_t next = greatest - 0x02000000u; // wraps to beyond all others when the part has no exponent
     return next < parts ? next : parts;
 }
 ANY_SIDE uint32_t order_of_parts(uint32_t parts)
@@ -107,7 +110,8 @@ ANY_SIDE uint32_t base_of(uint32_t least)
     return (least + 1) & 255;
 }
 
-// The rank of an exponent that lies so far below the base, modulo 256; before exponent 0 gets one of its own.
+// The rank of the exponent at this distance below the base, modulo 256, leaving aside that exponent 0 has a rank of its
+// own.
 ANY_SIDE uint32_t rank_of_distance(uint32_t distance)
 {
     distance &= 255;
@@ -128,7 +132,7 @@ ANY_SIDE uint32_t base_rank(uint32_t exponent, uint32_t base)
     return rank;
 }
 
-// How far below the base the exponent of a rank up to 20 lies, modulo 256.
+// How far the exponent of a rank up to 20 lies below the base, modulo 256.
 ANY_SIDE uint32_t distance_of_rank(uint32_t rank)
 {
     const uint32_t of_four = rank < 8    ? (rank < 4 ? 0x00030201u : 0xff060504u)
@@ -137,8 +141,8 @@ ANY_SIDE uint32_t distance_of_rank(uint32_t rank)
     return of_four >> (rank % 4 * 8) & 255;
 }
 
-// The exponent of a rank up to 20. That of exponent 0 is above 15 unless it is one of 0 to 12, 253 to 255 from the
-// base.
+// The exponent of a rank up to 20. By its distance, which is the base, exponent 0 would have a rank above 15 unless
+// that distance is one of 0 to 12 or 253 to 255.
 ANY_SIDE uint32_t base_exponent(uint32_t rank, uint32_t base)
 {
     const uint32_t exponent = (base - distance_of_rank(rank)) & 255;
@@ -147,7 +151,7 @@ ANY_SIDE uint32_t base_exponent(uint32_t rank, uint32_t base)
     return rank == 15 ? 0 : exponent == 0 ? (base - distance_of_rank(15)) & 255 : exponent;
 }
 
-// Byte i of what decoders want of the ranking: the last 64 bytes of a table_image but for its ranks.
+// Byte i of what decoders need of the ranking: the 64 bytes of a table_image before its `rank`.
 ANY_SIDE uint32_t base_image_byte(uint32_t i, uint32_t base)
 {
     if (i < TIER3_RANK)
@@ -170,28 +174,29 @@ ANY_SIDE uint32_t tier3_of_rank(uint32_t rank)
 
 // ---- Codes by the base ----------------------------------------------------------------------------------------------
 
-// Two values as the next ones want them: in each half word the exponent above, inverted; what is below does not matter.
+// Prepares two values for the functions below: the upper byte of each half word is the exponent, inverted; the lower
+// byte does not matter.
 ANY_SIDE uint32_t inverted_exponents(uint32_t pair)
 {
     return ~(pair << 1);
 }
 
-// The least of these of a part, in halves, with those of two values more: as exponent_order has it, that of infinities
-// is the greatest of all.
+// Adds two values to the least inverted exponents of a part, one in each half word. As in exponent_order, infinities
+// and NaN come last: theirs is the greatest of all.
 constexpr uint32_t NO_INVERTED = 0xffffffffu;
 ANY_SIDE uint32_t least_inverted(uint32_t least, uint32_t inverted)
 {
     return add_min_halves(inverted, 0xff00ff00u, least);
 }
 
-// Of both halves, in the lower one.
+// The lesser of both halves, in the lower one.
 ANY_SIDE uint32_t least_of_halves(uint32_t least)
 {
     return add_min_halves(least >> 16, 0, least);
 }
 
-// From those of parts to the greatest of them, which has the base; parts that have no exponent count least. And to what
-// base_order makes of it.
+// Adds a part: over the parts, the greatest of these gives the base; parts without an exponent count least. Then the
+// order, as base_order gives it.
 ANY_SIDE uint32_t count_part(uint32_t parts, uint32_t least)
 {
     return add_max_halves(least, 0x0200, parts);
@@ -201,18 +206,18 @@ ANY_SIDE uint32_t order_of_inverted(uint32_t parts)
     return parts < 0x0200 ? NO_BASE : 255 - (parts >> 8);
 }
 
-// What base_codes has to know of the base.
+// The form of the base that base_codes takes.
 ANY_SIDE uint32_t base_to_add(uint32_t base)
 {
     return (base + 1) * 0x01000100u;
 }
 
-// Tiers 1 and 2 of eight values, from their inverted exponents, without a table: both depend on how far below the base
-// an exponent lies, 0 to 5 or beyond. In each byte tier 1 of two values, then tier 2; values 0 and 1, 4 and 5, 2 and 3,
-// 6 and 7.
+// Tiers 1 and 2 of eight values from their inverted exponents, without a table: both depend on how far below the base
+// an exponent lies, 0 to 5 or further. Each byte holds tier 1 of two values, then their tier 2; in order, values 0 and
+// 1, 4 and 5, 2 and 3, 6 and 7.
 ANY_SIDE uint32_t base_codes(const uint32_t inverted[4], uint32_t to_add)
 {
-    constexpr uint32_t CODES = 0x02010003u, FURTHER = 0x00332313u; // by distance, tier 2 in the upper half of a byte
+    constexpr uint32_t CODES = 0x02010003u, FURTHER = 0x00332313u; // by distance; tier 2 in the upper half of a byte
     uint32_t d[4];
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -222,7 +227,7 @@ ANY_SIDE uint32_t base_codes(const uint32_t inverted[4], uint32_t to_add)
     return permute(CODES, FURTHER, distances) + 4 * permute(CODES, FURTHER, distances >> 16);
 }
 
-// Results of base_codes for 16 values in a row to items of tiers 1 and 2.
+// Splits results of base_codes for 16 consecutive values into items of tiers 1 and 2.
 ANY_SIDE void part_base_codes(uint32_t first, uint32_t second, uint32_t &tier1, uint32_t &tier2)
 {
     const uint32_t a = permute(first, second, 0x5410), b = permute(first, second, 0x7632);
@@ -232,7 +237,8 @@ ANY_SIDE void part_base_codes(uint32_t first, uint32_t second, uint32_t &tier1, 
 
 // ---- Halves and rests -----------------------------------------------------------------------------------------------
 
-// Two FP16 values to halves. Exponents grow by the difference of the biases, 112; but 0 stays, and 31 grows twice.
+// Two FP16 values to halves. Exponents grow by 112, the difference of the biases; but 0 stays, and 31 grows by twice as
+// much.
 ANY_SIDE uint32_t fp16_halves(uint32_t pair)
 {
     const uint32_t x = pair >> 3 & 0x0fff0fffu;
@@ -240,7 +246,7 @@ ANY_SIDE uint32_t fp16_halves(uint32_t pair)
     return (pair & 0x80008000u) | (x + times * 0x3800u);
 }
 
-// And back, without the rests; two halves that are of no FP16 values give anything that they are not the halves of.
+// And back, without the rests. Halves of no FP16 value give values whose halves differ from them.
 ANY_SIDE uint32_t fp16_values(uint32_t halves)
 {
     const uint32_t x = halves & 0x7fff7fffu;
@@ -248,7 +254,7 @@ ANY_SIDE uint32_t fp16_values(uint32_t halves)
     return (halves & 0x80008000u) | (x - times * 0x3800u & 0x0fff0fffu) << 3;
 }
 
-// The rests of eight values: two bits of each, one bit of each.
+// The rests of eight values: two bits of each; one bit of each.
 ANY_SIDE uint32_t take_twos(const uint32_t w[4])
 {
     uint32_t twos = 0;

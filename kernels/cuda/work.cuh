@@ -1,4 +1,4 @@
-// Drawing tickets and finding what they are for.
+// Drawing tickets and finding the work that they stand for.
 #ifndef STRAIT_KERNELS_CUDA_WORK_CUH
 #define STRAIT_KERNELS_CUDA_WORK_CUH
 
@@ -25,20 +25,20 @@ template <class LAUNCH> DEVICE region get_region(const LAUNCH &launch, uint32_t 
     return reinterpret_cast<const region *>(launch.bytes + launch.head.regions_at)[index];
 }
 
-// What this launch's words in scratch carry.
+// The tag of this launch's words in scratch.
 template <class LAUNCH> DEVICE uint64_t launch_tag(const LAUNCH &launch)
 {
     return (load_relaxed(&launch.head.scratch->launch) + 1) << TAG_SHIFT;
 }
 
-// What has become of a block: a word and its sum.
+// Records the result of a block: a word, and the block's sum.
 template <class LAUNCH>
 DEVICE void note_block(const LAUNCH &launch, uint64_t tag, uint32_t slot, uint32_t word, uint64_t sum)
 {
     store_relaxed_both(launch.head.planes[PLANE_NOTES] + 2ull * slot, tag | word, sum);
 }
 
-// That, as far as it is known yet: then the word carries the tag.
+// The result of a block; its word carries the tag once the result is known.
 struct block_note {
     uint64_t word, sum;
 };
@@ -50,7 +50,7 @@ template <class LAUNCH> DEVICE block_note look_at_note(const LAUNCH &launch, uin
     return {v[0], v[1]};
 }
 
-// Waits until it is known; what was written for the block may be on its way still. `note`: what a look has found.
+// Waits until the result is known; the block's data may still be on its way. `note`: what the last look has found.
 template <class LAUNCH> DEVICE uint32_t wait_note(const LAUNCH &launch, uint64_t tag, uint32_t slot, block_note &note)
 {
     while ((note.word & ~TAG_MASK) != tag) {
@@ -60,7 +60,7 @@ template <class LAUNCH> DEVICE uint32_t wait_note(const LAUNCH &launch, uint64_t
     return static_cast<uint32_t>(note.word & TAG_MASK);
 }
 
-// Lane 0 gets some tickets in a row; show_ticket tells the others the first, and waits for it.
+// Lane 0 draws consecutive tickets; show_ticket waits for the first and gives it to all lanes.
 template <class LAUNCH> DEVICE uint32_t draw_tickets(const LAUNCH &launch, uint32_t count, uint32_t lane)
 {
     return lane == 0 ? count_relaxed(&launch.head.scratch->tickets, count) : 0;
@@ -71,7 +71,7 @@ DEVICE uint32_t show_ticket(uint32_t drawn)
     return __shfl_sync(ALL_LANES, drawn, 0);
 }
 
-// The segment of the last ticket; tickets of one team only grow.
+// The segment of the last ticket. A team's tickets only increase.
 struct walk {
     uint32_t index, first, end, item, kind;
 };
@@ -83,7 +83,7 @@ template <class LAUNCH> DEVICE void walk_begin(const LAUNCH &launch, walk &at)
     at.end = get_segment(launch, 0).first_ticket;
 }
 
-// The last segment is followed by one that begins past all tickets.
+// After the last segment comes a sentinel that begins past all tickets.
 template <class LAUNCH> DEVICE void walk_to(const LAUNCH &launch, walk &at, uint32_t ticket)
 {
     while (ticket >= at.end) {
@@ -101,7 +101,7 @@ struct place {
     uint32_t page, block, region;
 };
 
-// The last region of which a block has a number up to k.
+// The last region whose first block has a number of at most k.
 template <class LAUNCH, class ITEM> DEVICE uint32_t find_region(const LAUNCH &launch, const ITEM &item, uint32_t k)
 {
     uint32_t low = 0, high = item.region_count - 1;
@@ -136,7 +136,7 @@ template <class LAUNCH, class ITEM> DEVICE place find_block(const LAUNCH &launch
     return at;
 }
 
-// Number of block 0 of a page in the item.
+// The number, in the item, of a page's block 0.
 template <class LAUNCH, class ITEM>
 DEVICE uint32_t first_block_of(const LAUNCH &launch, const ITEM &item, uint32_t page)
 {
@@ -147,9 +147,9 @@ DEVICE uint32_t first_block_of(const LAUNCH &launch, const ITEM &item, uint32_t 
     return r.blocks_before * item.id_count + (page - index * item.id_count) * blocks_of(r.page_bytes);
 }
 
-// Blocks that a team has done but that their chunks do not count yet: lane i knows the chunk of the i-th. Before one is
-// counted everything that was written for it must have arrived, which takes many times as long as a block while all
-// write: so it is done for many at once.
+// Blocks that a team has done but not yet reported to their chunks; lane i knows the chunk of the i-th. Before a block
+// is reported, everything written for it must have arrived, and while all teams write that takes many times as long as
+// a block. So it is done for many blocks at once.
 struct done_list {
     static constexpr uint32_t MOST = 16;
     uint32_t count, item;
@@ -174,15 +174,15 @@ struct done_list {
     }
 };
 
-// A launch of few tickets lets the next one begin at once: that costs a long one more than it gains.
-constexpr uint32_t FEW_TICKETS = 16; // of a team
+// A launch of few tickets lets the next launch begin at once; in a long one that costs more than it gains.
+constexpr uint32_t FEW_TICKETS = 16; // per team
 
 template <class LAUNCH> DEVICE bool is_short(const LAUNCH &launch, uint32_t teams)
 {
     return launch.head.tickets <= FEW_TICKETS * teams;
 }
 
-// The last team to end makes the scratch ready for the next launch. All lanes of its first warp call it.
+// The last team to end prepares the scratch for the next launch. All lanes of its first warp call it.
 template <class LAUNCH> DEVICE void end_team(const LAUNCH &launch, uint32_t lane, uint32_t teams)
 {
     control *scratch = launch.head.scratch;
@@ -196,7 +196,7 @@ template <class LAUNCH> DEVICE void end_team(const LAUNCH &launch, uint32_t lane
 
 // ---- Pages ----------------------------------------------------------------------------------------------------------
 
-// Byte `offset` of a page, and how many bytes from there on lie in one piece, at most `left`.
+// Address of byte `offset` of a page, and how many bytes from there on are contiguous, at most `left`.
 DEVICE uint8_t *page_piece(const region &r, uint8_t *page, uint32_t offset, uint32_t left, uint32_t *piece)
 {
     if (r.shape & SHAPE_WHOLE) {

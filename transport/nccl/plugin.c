@@ -1,5 +1,5 @@
-/* The plugin that knows NCCL and CUDA. It has CUDA's static runtime in it, which looks for the driver itself, and loads
- * NCCL when it is asked for: programs that have loaded one already share it. */
+/* The plugin that knows NCCL and CUDA. It contains CUDA's static runtime, which looks for the driver itself, and loads
+ * NCCL on request: a program that has already loaded one shares it. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #define LIBRARY     "libnccl.so.2"
 #define VERSION_MIN 21800
-#define CUDA_ERRORS 1000 /* errors of CUDA are told from here on, NCCL's below */
+#define CUDA_ERRORS 1000 /* CUDA's errors are numbered from here on, NCCL's below */
 
 _Static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES, "an id is an ncclUniqueId");
 _Static_assert(sizeof(cudaUUID_t) == NCCL_PLACE_BYTES, "a GPU's identity is its UUID");
@@ -135,7 +135,7 @@ static int receive_bytes(void *comm, void *data, size_t size, void *stream)
     return of_nccl(nccl.receive(data, size, ncclUint8, 0, comm, stream));
 }
 
-/* When it fails, its kernels may go on: the stream tells. */
+/* If it fails, its kernels may go on; the stream tells. */
 static void abort_comm(void *comm)
 {
     nccl.abort(comm);
@@ -143,7 +143,7 @@ static void abort_comm(void *comm)
 
 /* ---- Streams and events ------------------------------------------------------------------------------------------ */
 
-/* Before others: what waits for room on the GPU keeps the peer's GPU waiting as well. */
+/* With the highest priority: an operation that waits for room on this GPU keeps the peer's GPU waiting as well. */
 static int stream_create(void **stream)
 {
     int least, greatest;
@@ -213,7 +213,7 @@ static struct nccl_calls calls = {
     .event_state = event_state,
 };
 
-/* It stays loaded: it has started threads. */
+/* NCCL stays loaded: it has started threads. */
 static bool load(const char *library, char *why, size_t why_size)
 {
     void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -243,7 +243,7 @@ static bool is_recent(char *why, size_t why_size)
     return false;
 }
 
-/* Without these allocations, memory that NCCL has freed here could be used again while a peer's GPU, which has not
+/* Without cuMem allocations, memory that NCCL has freed here could be used again while a peer's GPU, which has not
  * heard of it yet, still stores into it. */
 static bool keeps_shared_memory(char *why, size_t why_size)
 {
