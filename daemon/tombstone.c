@@ -5,7 +5,7 @@
 #include "daemon/node.h"
 
 #define TOMBSTONES   4096u  /* at most this many are remembered, */
-#define TOMBSTONE_MS 60000u /* for this long: then */
+#define TOMBSTONE_MS 60000u /* for this long: then a name may mean something new */
 
 enum strait_reason tombstone_reason(struct node *node, const struct name *name, bool is_offer)
 {

@@ -76,7 +76,7 @@ enum strait_reason leg_peer_reason(enum strait_reason reason)
         return STRAIT_REASON_PEER_ABORT;
     case STRAIT_REASON_LOCAL:
         return STRAIT_REASON_PEER_DOWN;
-    default: /* reasons between the two sides look the same from both */
+    default: /* a fault between the two, or with what they agreed on, looks the same from both sides */
         return reason;
     }
 }

@@ -6,8 +6,10 @@
 #define SCRATCH_FIXED (1u << 20)
 #define BATCH_BYTES   (4u << 20)  /* bytes of pages: keeps the bus busy; with more, its first chunk would wait longer */
 #define FAR_BYTES     (64u << 20) /* the same for chunks that another GPU sent: nothing waits for the first of them */
-#define AWAY_BYTES    (128u << 20) /* for chunks stored into another GPU: results come one by one, at the link's pace */
-#define LINK_BYTES    (17u << 20)  /* for chunks that another library sends, which waits for the first of them */
+#define AWAY_BYTES                                                                                                    \
+    (128u << 20) /* for chunks stored into another GPU: results come one by one, and the launch takes the link's time \
+                  */
+#define LINK_BYTES (17u << 20) /* for chunks that another library sends: it waits for the first of them */
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
