@@ -1,10 +1,11 @@
-/* Offers and expectations of this node's clients, the legs that pair them, and what waits for its other side.
+/* The offers and expectations of this node's clients, the legs that pair them, and requests that wait for their other
+ * side.
  *
  *   session --> expectation --> sink leg(s)   ~~~ peer ~~~   source leg(s) <-- offer <-- session
  *
  * The two halves of a leg are in sink.h and source.h.
  *
- * Objects are freed at the end of the loop's turn (exchange_turn), so that pointers stay valid while actions are
+ * Objects are freed only at the end of the loop's turn (exchange_turn), so that pointers stay valid while actions are
  * carried out. */
 #ifndef STRAIT_DAEMON_EXCHANGE_H
 #define STRAIT_DAEMON_EXCHANGE_H

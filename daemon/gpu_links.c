@@ -39,7 +39,7 @@ const char *gpu_links_state(const struct gpu_links *gpu, enum message_link_by by
     return gpu->by[by].ready ? "ready" : gpu->by[by].why[0] != '\0' ? gpu->by[by].why : "being loaded";
 }
 
-/* ---- Kinds ------------------------------------------------------------------------------------------------------- */
+/* ---- Kinds of links ---------------------------------------------------------------------------------------------- */
 
 static struct transport_arena receive_arena(const struct gpu_links *gpu)
 {

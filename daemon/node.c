@@ -146,7 +146,7 @@ static void stop_listening(struct node *node)
     node->listen_fd = node->lock_fd = -1;
 }
 
-/* ---- Parts ------------------------------------------------------------------------------------------------------- */
+/* ---- Parts of a node --------------------------------------------------------------------------------------------- */
 
 static char *http_metrics(void *owner, size_t *size)
 {

@@ -1,14 +1,14 @@
-/* Chunks from GPU to GPU, into the receive arena that the other one has. These wires lead there:
+/* Chunks from GPU to GPU, into the receive arena in the other GPU's memory. These wires lead there:
  *
  *   peer  GPUs of one host store into each other's memory: the source's daemon maps the arena for each of its GPUs.
- *         Only over links that see the end of the peer's process: until then slots that were granted to it stay in
- *         quarantine.
+ *         Only with peers whose link notices the end of the peer's process: until that end, slots granted to the peer
+ *         stay in quarantine.
  *   nccl  a link of NCCL between the two GPUs (gpu_links.h), on one host or between two.
- *   ucx-cuda  the same, of UCX with CUDA's memory.
+ *   ucx-cuda  the same, of UCX with CUDA memory.
  *
- * The sink's daemon tells where its GPUs' arenas are and which wires lead there (ARENA), the source's takes the best of
- * its own that goes, and tells for which pools that is so (REACH). From then on the sink grants slots of such an arena
- * for such a pool; how a chunk gets into its slot is the source's business. */
+ * The sink's daemon announces its GPUs' arenas and the wires that lead there (ARENA). The source's daemon picks the
+ * best wire that works for it, and announces for which pools that is so (REACH). From then on the sink grants slots of
+ * such an arena for such a pool; how a chunk gets into its slot is the source's choice. */
 #ifndef STRAIT_DAEMON_REACH_H
 #define STRAIT_DAEMON_REACH_H
 

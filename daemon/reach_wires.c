@@ -5,7 +5,7 @@
 #include "daemon/node.h"
 #include "daemon/reach_private.h"
 
-/* ---- Allowed ----------------------------------------------------------------------------------------------------- */
+/* ---- Allowed wires ----------------------------------------------------------------------------------------------- */
 
 static bool peer_is_allowed(const struct node *node)
 {
@@ -59,7 +59,7 @@ bool reach_is_on(const struct node *node)
     return node->wires.count != 0;
 }
 
-/* ---- Taken ------------------------------------------------------------------------------------------------------- */
+/* ---- The wire in use --------------------------------------------------------------------------------------------- */
 
 struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire)
 {

@@ -276,7 +276,7 @@ static void on_death(void *owner, uint32_t events)
     session_end(owner, "process ended");
 }
 
-/* ---- The beginning ----------------------------------------------------------------------------------------------- */
+/* ---- Accepting --------------------------------------------------------------------------------------------------- */
 
 static void watch_process(struct session *session)
 {

@@ -90,7 +90,7 @@ void sink_ask(struct sink *sink)
         sink_ask_peer(sink, peer);
 }
 
-/* ---- The machine ------------------------------------------------------------------------------------------------- */
+/* ---- The state machine ------------------------------------------------------------------------------------------- */
 
 static void act(struct sink *sink, const struct leg_action *action)
 {

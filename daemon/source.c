@@ -55,7 +55,7 @@ void source_free(struct source *source)
     free(source);
 }
 
-/* ---- The machine ------------------------------------------------------------------------------------------------- */
+/* ---- The state machine ------------------------------------------------------------------------------------------- */
 
 static void act(struct source *source, const struct leg_action *action)
 {

@@ -256,7 +256,7 @@ void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends
     }
 }
 
-/* ---- In turn ----------------------------------------------------------------------------------------------------- */
+/* ---- Turns among the legs ---------------------------------------------------------------------------------------- */
 
 /* The GPU of the grant's pages; -1: the host. */
 static int32_t device_of(const struct source *source, const struct leg_grant *grant)

@@ -84,7 +84,7 @@ void source_send_end(struct source *source, enum strait_reason reason)
     (void)peer_send(source->peer, &message);
 }
 
-/* ---- What it wants and is ready ---------------------------------------------------------------------------------- */
+/* ---- Wanted pages that are ready --------------------------------------------------------------------------------- */
 
 struct announcement {
     struct source *source;

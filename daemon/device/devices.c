@@ -46,7 +46,7 @@ static const struct device_codec codec = {.get = strait_codec_get,
                                           .image_size = strait_codebook_image_size,
                                           .image = strait_codebook_image};
 
-/* ---- Telling ----------------------------------------------------------------------------------------------------- */
+/* ---- Reporting --------------------------------------------------------------------------------------------------- */
 
 static void on_done(void *owner, struct device_task *task)
 {

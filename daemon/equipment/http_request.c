@@ -68,7 +68,7 @@ static struct span trim(struct span text)
     return text;
 }
 
-/* ---- The first line ---------------------------------------------------------------------------------------------- */
+/* ---- The request line -------------------------------------------------------------------------------------------- */
 
 /* "/path?query", or with "http://host" in front, as to a proxy. */
 static bool parse_target(struct span target, char path[HTTP_PATH_MAX])
@@ -166,7 +166,7 @@ static int parse_fields(struct span rest, struct fields *fields)
     return HTTP_GOOD;
 }
 
-/* ---- The whole --------------------------------------------------------------------------------------------------- */
+/* ---- The whole head ---------------------------------------------------------------------------------------------- */
 
 /* Empty lines before a request are allowed. */
 static size_t skip_empty_lines(const char *data, size_t size)

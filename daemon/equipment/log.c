@@ -227,7 +227,7 @@ static void *log_thread(void *arg)
     return NULL;
 }
 
-/* ---- Outside ----------------------------------------------------------------------------------------------------- */
+/* ---- Interface --------------------------------------------------------------------------------------------------- */
 
 /* The thread blocks all signals, which are for other threads; a reader that went away shows as an error of write. */
 static int start_thread(struct log *log)

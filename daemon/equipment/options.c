@@ -270,7 +270,7 @@ enum strait_status options_flags(struct node_options *options, int argc, char *c
     return STRAIT_OK;
 }
 
-/* ---- All of them together ---------------------------------------------------------------------------------------- */
+/* ---- Checks across options --------------------------------------------------------------------------------------- */
 
 #define REFUSE(...)                                              \
     do {                                                         \

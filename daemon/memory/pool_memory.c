@@ -111,7 +111,7 @@ static enum strait_status fault_in(const struct need *need, struct pool_mapping 
                        need->r, strerror(error));
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- All mappings ------------------------------------------------------------------------------------------------ */
 
 /* Maps memory of a GPU, from its beginning; takes no host memory. */
 static enum strait_status map_on_device(struct pool *pool, struct need *all, const int *fds,

@@ -155,7 +155,7 @@ enum strait_status peer_send_gpu_chunk(struct peer *peer, struct gpu_ends ends, 
 /* Why there is no such link, or how far its making is: for people. */
 const char *peer_gpu_link_why(const struct peer *peer, struct gpu_ends ends);
 
-/* ---- Both -------------------------------------------------------------------------------------------------------- */
+/* ---- All connections --------------------------------------------------------------------------------------------- */
 
 /* Takes over a client connection that turned out to be another daemon's, by its SHM_HELLO: nothing has been sent on the
  * channel, and the caller has stopped polling it. */

@@ -120,7 +120,7 @@ static void tell_owner(struct connection *c, const struct gpu_link *g)
     peers->config.events->gpu_link(peers->config.owner, &c->peer, g->ends);
 }
 
-/* ---- Making one -------------------------------------------------------------------------------------------------- */
+/* ---- Making a link ----------------------------------------------------------------------------------------------- */
 
 /* Ends the link or its making. A repeated failure for the same reason is not logged again. */
 static void fail(struct connection *c, struct gpu_link *g, const char *why)

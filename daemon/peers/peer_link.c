@@ -300,7 +300,7 @@ void peers_accept_shm(struct peers *peers, struct channel *channel, const struct
         peers_log_limited(peers, "msg=\"shm link refused\" error=\"%s\"", why);
 }
 
-/* ---- Both -------------------------------------------------------------------------------------------------------- */
+/* ---- Both sides -------------------------------------------------------------------------------------------------- */
 
 static void copy_text(char *dst, size_t capacity, struct view text)
 {

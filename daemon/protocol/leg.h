@@ -61,8 +61,8 @@ enum leg_event_type {
     /* Sink. */
     SINK_START,    /* both names are known: send REQUEST to the source; again while not bound. `count` 1: with an open
                       grant of `slot` */
-    SINK_SEGMENTS, /* message: units [before, before + count) are ready; last. Taken only when before is leg->ready. The
-                      first ones may name the open `grant`: units [0, first) are its */
+    SINK_SEGMENTS, /* message: units [before, before + count) are ready; last. Accepted only when before is leg->ready.
+                      The first SEGMENTS may name the open `grant`: units [0, first) are for it */
     SINK_GRANT,    /* `slot` is free for the next `count` units: only while sink_wants() */
     SINK_RECLAIM,  /* other legs starve: ask for unused grants back */
     SINK_RELEASED, /* message: `grant` will not be used */
@@ -70,15 +70,16 @@ enum leg_event_type {
     SINK_ARRIVED,  /* its bytes are in the slot; reason NONE, or why it failed */
     SINK_DECODED,  /* they are in the pages and checked; reason NONE, or why it failed */
     SINK_FINISH,   /* all legs of the expectation are complete and cover it: DONE */
-    SINK_END,      /* message: the source failed with `reason` (already seen from here: leg_peer_reason). A leg that is
-                      complete needs its source no more and ignores it */
+    SINK_END,      /* message: the source failed with `reason` (already translated: leg_peer_reason). A complete leg
+                      needs its source no more and ignores it */
     SINK_FAIL,     /* `reason`: deadline, abort, dead client, dead peer */
-    SINK_QUIET,    /* the link to the peer is closed: nothing writes granted slots any more, no job of the source does
-                      either, and no message of that link will come. A leg that was bound asks for no more slots and has
-                      to be failed (unless it is complete); one that was not can START again on the next link */
+    SINK_QUIET,    /* the link to the peer is closed: neither transport nor a job of the source writes granted slots any
+                      more, and no message of that link will come. A leg that was bound asks for no more slots and must
+                      be failed (unless it is complete); an unbound one can START again on the next link */
     /* Source. */
-    SOURCE_BIND,    /* a REQUEST met its offer: `count` units are ready so far, last. It may bring an open `grant` of
-                       `slot`, for which `first` of the units fit (0: none). A repeated BIND repeats all answers */
+    SOURCE_BIND,    /* a REQUEST has met its offer: `count` units are ready so far, last. It may carry an open `grant`
+                       of `slot`, into which `first` of the units fit (0: none). A repeated BIND announces all of it again
+                     */
     SOURCE_MORE,    /* `count` more units are ready; last */
     SOURCE_GRANT,   /* message: `grant`, first, count, slot */
     SOURCE_REVOKE,  /* message: give `grant` back if it has not been begun; if it has, its chunk is the answer */

@@ -282,7 +282,7 @@ struct wire_span *page_set_spans(const struct page_set *set, uint32_t *count)
     return spans;
 }
 
-/* ---- Spans of others --------------------------------------------------------------------------------------------- */
+/* ---- Spans received from peers ----------------------------------------------------------------------------------- */
 
 static bool rises(const struct wire_span *before, const struct wire_span *span)
 {

@@ -150,8 +150,7 @@ enum strait_status device_refuse(struct device *device, enum strait_status statu
 void device_settle(struct device *device);
 void device_settle_batch(struct device *device, const struct batch *batch);
 
-/* ---- batch.c, collect.c
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- batch.c, collect.c ------------------------------------------------------------------------------------------ */
 
 cudaError_t lane_init(struct device *device, struct lane *lane);
 void lane_fini(struct lane *lane);

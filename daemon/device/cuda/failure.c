@@ -43,7 +43,7 @@ bool error_breaks_process(cudaError_t error)
     }
 }
 
-/* ---- Telling ----------------------------------------------------------------------------------------------------- */
+/* ---- Reporting --------------------------------------------------------------------------------------------------- */
 
 /* Describes the failure of a broken process. Called with its lock held. */
 static void describe(int number, char *text, size_t size)
@@ -101,7 +101,7 @@ static void fail_alone(struct device *device, const char *what, cudaError_t erro
         device->setup.failed(device->setup.owner);
 }
 
-/* ---- Asking ------------------------------------------------------------------------------------------------------ */
+/* ---- Asking a device --------------------------------------------------------------------------------------------- */
 
 /* Asks by a launch: in a broken process every launch fails. */
 static cudaError_t ask(struct device *device)
@@ -217,7 +217,7 @@ bool process_is_sick(int number, const char *what, const struct device_why *why)
     return process_is_broken(number, why);
 }
 
-/* ---- What may still run ------------------------------------------------------------------------------------------ */
+/* ---- Work that may still run ------------------------------------------------------------------------------------- */
 
 #define SETTLE_NS 500000000u
 #define PAUSE_NS  100000u

@@ -34,7 +34,7 @@ static enum strait_status too_small(const struct device_why *why, uint64_t has, 
                   (unsigned long long)has, (unsigned long long)needs);
 }
 
-/* ---- By address -------------------------------------------------------------------------------------------------- */
+/* ---- Memory by address ------------------------------------------------------------------------------------------- */
 
 static enum strait_status check_pointer(const struct device *device, CUdeviceptr pointer, const struct device_why *why)
 {
@@ -157,7 +157,7 @@ static enum strait_status map_vmm(struct device *device, const struct device_han
     return status;
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- All kinds of memory ----------------------------------------------------------------------------------------- */
 
 static enum strait_status map_kind(struct device *device, const struct device_handle *handle, struct mapping *mapping,
                                    const struct device_why *why)

@@ -14,7 +14,7 @@ uint64_t clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* ---- What goes wrong --------------------------------------------------------------------------------------------- */
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
 enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
 {
@@ -33,7 +33,7 @@ enum strait_status refuse_error(const struct device_why *why, enum strait_status
                   cudaGetErrorString(error));
 }
 
-/* ---- Into use ---------------------------------------------------------------------------------------------------- */
+/* ---- Taking a GPU into use --------------------------------------------------------------------------------------- */
 
 static uint32_t plugin_count(const struct device_why *why)
 {
