@@ -190,9 +190,9 @@ struct exchange {
     struct offer *offers;
     struct sink *sinks;     /* hash */
     struct source *sources; /* hash */
-    struct sink *wanting;   /* circular list: the next to get a grant */
+    struct sink *wanting;   /* rotating list: the next to get a grant */
     uint32_t wanting_count, wanting_local;
-    struct source *encoding; /* circular list: the next to encode */
+    struct source *encoding; /* rotating list: the next to encode */
     uint32_t encoding_count;
     struct sink *closed_sinks; /* freed at the end of the turn, */
     struct source *closed_sources;

@@ -129,7 +129,7 @@ struct device_ops {
      * ERR_NO_MEMORY, ERR_DEVICE. */
     enum strait_status (*open)(const struct device_setup *setup, int32_t number, struct device **device,
                                const struct device_why *why);
-    /* All tasks except events are complete; the events come back through `done`. */
+    /* All tasks except events must be complete; the events come back through `done`. */
     void (*close)(struct device *device);
 
     /* Takes a list of tasks, in any mixture; those that fit together run together. Never blocks, never fails: each task

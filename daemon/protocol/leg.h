@@ -78,8 +78,7 @@ enum leg_event_type {
                       be failed (unless it is complete); an unbound one can START again on the next link */
     /* Source. */
     SOURCE_BIND,    /* a REQUEST has met its offer: `count` units are ready so far, last. It may carry an open `grant`
-                       of `slot`, into which `first` of the units fit (0: none). A repeated BIND announces all of it again
-                     */
+                       of `slot`, into which `first` of the units fit (0: none). Repeated: announces all units again */
     SOURCE_MORE,    /* `count` more units are ready; last */
     SOURCE_GRANT,   /* message: `grant`, first, count, slot */
     SOURCE_REVOKE,  /* message: give `grant` back if it has not been begun; if it has, its chunk is the answer */
