@@ -2,7 +2,6 @@
  * links that belong to them. Whichever side needs a connection first makes it. Each side may dial one, so two daemons
  * have up to two connections, which are independent `struct peer`s.
  *
- *
  * A `struct peer` is one connection, never two in succession. A user that waits for a connection keeps the address and
  * asks again (peers_get); one that uses a connection keeps the pointer, from `up` to the end of `quiet`. A pointer to a
  * peer that is not UP yet is valid only until the caller returns to the loop: an attempt that fails is replaced by a

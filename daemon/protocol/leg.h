@@ -167,7 +167,6 @@ void source_init(struct source_leg *leg);
  * `last`, a chunk for no units, an impossible DONE): the caller still does the actions (a bad grant is answered with
  * RELEASED), then fails the leg with GEOMETRY.
  *
- *
  * A closed leg still answers late messages. Whoever forgets a leg has to answer in its place: GRANT with RELEASED and,
  * when it failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END, and RELEASED for its grant (a
  * second source leg of the same name and epoch would not know the grants of the first); SEGMENTS with END; a chunk is

@@ -1,6 +1,5 @@
 /* The state of a GPU in use, shared by the plugin's files.
  *
- *
  * Each GPU has two threads. The coder thread takes tasks, launches together those that fit together and polls for their
  * completion. Everything that encodes or decodes is called from it, so that no driver call can hold up the daemon's
  * loop. The waiter thread waits for clients' events. Calls that block by nature (mapping, pinning, synchronous copies)
