@@ -1,11 +1,12 @@
-/* What the peer_*.c files share. The life of a connection:
+/* Shared by the peer_*.c files. The life of a connection:
  *
  *   IDLE --peers_get--> DIALLING --connected--> PROVING --hellos, proofs--> LINKING --link connected--> UP
  *                       accepted ones begin here ^
  *
- * Whatever ends one is only noted (connection_doom) and done at the end of the loop's turn (connection_end): so no
- * callback runs inside a call, and nothing is freed under a caller. An ended connection is CLOSING until its links are
- * closed and its look-up of a name is back; a dialled one leaves a new IDLE one in its place at once. */
+ * A connection that is to end is only marked (connection_doom); it is ended at the end of the loop's turn
+ * (connection_end), so that no callback runs inside a call and nothing is freed under a caller. An ended connection is
+ * CLOSING until its links are closed and its name lookup has returned; a dialled one leaves a new IDLE one in its place
+ * at once. */
 #ifndef STRAIT_DAEMON_PEERS_PEER_INTERNAL_H
 #define STRAIT_DAEMON_PEERS_PEER_INTERNAL_H
 
