@@ -1,5 +1,5 @@
-/* Pages of an offer that are ready only when an event of a GPU has completed. The device's own thread waits for it:
- * what is announced to sinks is what is ready, so that no slot is kept for a slow producer. */
+/* Pages of an offer that become ready when a GPU event has completed. The device's own thread waits for the event. Only
+ * ready pages are announced to sinks, so that no slot is held for a slow producer. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,18 +8,18 @@
 #include "daemon/node.h"
 #include "daemon/session.h"
 
-/* Pages whose event has not completed. It outlives an offer that ends before. */
+/* Pages whose event has not completed. May outlive the offer. */
 struct awaited {
     struct device_task task;
-    struct offer *offer; /* NULL: it has its verdict */
+    struct offer *offer; /* NULL: the offer has its verdict */
     int32_t layer_first;
     uint32_t layer_count;
-    uint32_t list_count;           /* 0: the pages that were announced */
-    struct awaited *next;          /* of the offer */
-    struct wire_page_list lists[]; /* without ids: what is said of them is logical */
+    uint32_t list_count;           /* 0: all announced pages */
+    struct awaited *next;          /* in offer->awaited */
+    struct wire_page_list lists[]; /* without ids: only logical indexes count here */
 };
 
-/* The device whose memory an event is about: that of the first list, else of the pool's first group on one. */
+/* The device whose memory an event concerns: that of the first list, else of the pool's first group on a device. */
 static int32_t device_of(const struct pool *pool, const struct wire_page_list *lists, uint32_t list_count)
 {
     if (list_count > 0)
@@ -50,7 +50,7 @@ static void complete(struct offer *o, const struct awaited *awaited)
         reason = make_ready(o, awaited);
     if (reason != STRAIT_REASON_NONE) {
         bool of_event = awaited->task.status != STRAIT_OK && awaited->task.status != STRAIT_ERR_DEVICE;
-        offer_fail(o, reason, of_event ? "the event of its pages failed" : ""); /* a device tells for itself */
+        offer_fail(o, reason, of_event ? "the event of its pages failed" : ""); /* a device gives its own reason */
         return;
     }
     offer_tell_legs(o, from);

@@ -1,4 +1,4 @@
-/* What goes ahead of every chunk on a link: which grant it is for. Little-endian.
+/* The header in front of every chunk on a link: it names the grant that the chunk is for. Little-endian.
  *
  *   offset size
  *        0    4  magic "StrC"
@@ -34,7 +34,7 @@ static inline void chunk_header_write(uint8_t dst[CHUNK_HEADER_BYTES], const str
     store_le64(dst + 40, header->grant);
 }
 
-/* False: it is none. */
+/* False: `src` is not a chunk header. */
 static inline bool chunk_header_read(struct chunk_header *header, const void *src, size_t size)
 {
     const uint8_t *bytes = src;

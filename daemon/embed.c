@@ -16,8 +16,8 @@
 /* A node that runs in a thread of this process. */
 struct running {
     pthread_t thread;
-    bool ended;        /* it can be joined */
-    uv_async_t leave;  /* the process ends */
+    bool ended;        /* the thread can be joined */
+    uv_async_t leave;  /* sent when the process exits */
     struct node *node; /* NULL: none yet, or none any more */
     bool stopped;
     struct running *next;
@@ -27,7 +27,7 @@ static struct {
     pthread_mutex_t lock;
     pthread_cond_t ended;
     struct running *first;
-    pid_t process; /* a child has none of these threads */
+    pid_t process; /* a forked child has none of these threads */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
 
 struct embedded {
@@ -49,7 +49,7 @@ static void on_leave(uv_async_t *leave)
         node_stop(running->node, false);
 }
 
-/* From now on, or no longer, it can be told to leave. */
+/* Sets or clears the node that can be told to leave. */
 static void set_node(struct running *running, struct node *node)
 {
     pthread_mutex_lock(&all.lock);
@@ -57,7 +57,7 @@ static void set_node(struct running *running, struct node *node)
     pthread_mutex_unlock(&all.lock);
 }
 
-/* The last that its thread does. */
+/* The last thing that the node's thread does. */
 static void end(struct running *running)
 {
     pthread_mutex_lock(&all.lock);
@@ -77,7 +77,7 @@ static struct running *take_ended(void)
     return running;
 }
 
-/* Threads are joined when the next one begins, or the process ends: nobody waits for them before. */
+/* Joins ended threads. Called when the next node begins or the process exits: nobody waits for them before. */
 static void join_ended(void)
 {
     struct running *running;
@@ -87,9 +87,9 @@ static void join_ended(void)
     }
 }
 
-#define LEAVE_SECONDS 10 /* for jobs that are running, and for GPUs that others keep busy to let go of memory */
+#define LEAVE_SECONDS 10 /* time for running jobs, and for GPUs kept busy by others to release memory */
 
-/* Does somebody still run? Then it is told to leave. With the lock. */
+/* Tells running nodes to leave. False: none is running. Called with the lock held. */
 static bool tell_to_leave(void)
 {
     bool any = false;
@@ -102,7 +102,7 @@ static bool tell_to_leave(void)
     return any;
 }
 
-/* Nodes must have ended before the libraries that they use clean up behind themselves. */
+/* Nodes must have ended before the destructors of the libraries that they use run. */
 __attribute__((destructor)) static void leave(void)
 {
     struct timespec until;
@@ -128,10 +128,10 @@ static void report(struct embedded *embedded, enum strait_status status)
     embedded->status = status;
     embedded->started = true;
     pthread_cond_signal(&embedded->ready);
-    pthread_mutex_unlock(&embedded->lock); /* the starter frees it now */
+    pthread_mutex_unlock(&embedded->lock); /* the starter frees `embedded` now */
 }
 
-/* Until its client, or the process, ends. */
+/* Runs the node until its client goes or the process exits. */
 static void run_node(struct embedded *embedded, struct running *running, uv_loop_t *loop)
 {
     struct node *node = NULL;
@@ -154,7 +154,7 @@ static void run_node(struct embedded *embedded, struct running *running, uv_loop
 static void *run(void *arg)
 {
     struct embedded *embedded = arg;
-    struct running *running = embedded->running; /* *embedded goes when it is reported */
+    struct running *running = embedded->running; /* *embedded is freed once the outcome is reported */
     uv_loop_t loop;
     if (uv_loop_init(&loop) == 0) {
         run_node(embedded, running, &loop);
@@ -167,7 +167,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* A thread that no signal of the host's is delivered to. */
+/* Starts a thread to which no signal of the host process is delivered. */
 static bool start_thread(struct embedded *embedded)
 {
     sigset_t every, old;

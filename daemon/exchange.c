@@ -1,4 +1,4 @@
-/* The exchange as a whole: what time does, and the end of a turn of the loop. */
+/* The exchange as a whole: its timers, and the end of a turn of the loop. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 void name_set(struct name *name, const struct pool_id *pool, struct view key)
 {
-    memset(name, 0, sizeof(*name)); /* names are hashed and compared as bytes */
+    memset(name, 0, sizeof(*name)); /* because names are hashed and compared as bytes */
     name->pool = *pool;
     name->size = (uint8_t)key.size;
     memcpy(name->key, key.data, key.size);
@@ -19,9 +19,9 @@ void name_set(struct name *name, const struct pool_id *pool, struct view key)
 
 /* ---- Time -------------------------------------------------------------------------------------------------------- */
 
-#define REDIAL_MS 50u /* whoever waits for a peer asks this often, and whenever one comes up */
+#define REDIAL_MS 50u /* how often a leg that waits for a peer asks; it also asks whenever one comes up */
 
-/* Whoever waits for a peer asks whether it is up. */
+/* Legs that wait for a peer ask whether it is up. */
 void exchange_redial(struct node *node)
 {
     struct sink *sink, *next;
@@ -56,7 +56,7 @@ static void check_deadlines(struct node *node, uint64_t now)
     DL_FOREACH_SAFE (node->exchange.offers, o, next_o) {
         if (o->request.decided)
             continue;
-        if (has_live_leg(o)) /* its daemon's heartbeats renew the lease */
+        if (has_live_leg(o)) /* the heartbeats of the sink's daemon renew the lease */
             o->expires = now + o->lease_ms;
         else if (now >= o->expires)
             offer_fail(o, STRAIT_REASON_LEASE_EXPIRED, "");
@@ -110,7 +110,7 @@ void exchange_fini(struct node *node)
 void exchange_fail_all(struct node *node, enum strait_reason reason)
 {
     struct expectation *e, *next_e;
-    drop_notes(node); /* those that wait for a peer would keep the node from its end */
+    drop_notes(node); /* notes that wait for a peer would keep the node from ending */
     DL_FOREACH_SAFE (node->exchange.expectations, e, next_e)
         expectation_fail(e, reason, "the daemon is stopping");
     struct offer *o, *next_o;
@@ -150,7 +150,7 @@ static void free_offer(struct offer *o)
     free(o);
 }
 
-/* Frees a request of which nothing is left. Else it comes here again when more of it has ended. */
+/* Frees a request if nothing refers to it any more. Otherwise it is listed again when another part of it ends. */
 static void free_if_over(struct request *request)
 {
     request->over = false;
@@ -185,7 +185,7 @@ void exchange_turn(struct node *node)
 {
     struct exchange *x = &node->exchange;
     bool moved;
-    do { /* what one half says under this daemon can be what the other waits for */
+    do { /* the two halves of a local leg may wait for each other's messages */
         moved = local_turn(node);
         sink_grants(node);
         moved |= local_turn(node);

@@ -1,10 +1,11 @@
-/* Offers and expectations of this node's clients, the legs that pair them, and what waits for its other side.
+/* The offers and expectations of this node's clients, the legs that pair them, and requests that wait for their other
+ * side.
  *
  *   session --> expectation --> sink leg(s)   ~~~ peer ~~~   source leg(s) <-- offer <-- session
  *
  * The two halves of a leg are in sink.h and source.h.
  *
- * Objects are freed at the end of the loop's turn (exchange_turn), so that pointers stay valid while actions are
+ * Objects are freed only at the end of the loop's turn (exchange_turn), so that pointers stay valid while actions are
  * carried out. */
 #ifndef STRAIT_DAEMON_EXCHANGE_H
 #define STRAIT_DAEMON_EXCHANGE_H
@@ -33,11 +34,11 @@ struct name {
     uint8_t key[STRAIT_KEY_BYTES_MAX];
 };
 
-/* A pool and who still needs it. */
+/* A registered pool and its users. */
 struct pool_ref {
     struct node *node;
     struct pool *pool;
-    uint32_t uid;            /* of the client */
+    uint32_t uid;            /* the client's */
     struct session *session; /* NULL: the client is gone */
     uint32_t uses;           /* offers and expectations that are not drained */
     bool removing;
@@ -46,24 +47,24 @@ struct pool_ref {
     struct pool_id id;
 };
 
-/* What an offer and an expectation have in common: a request as one client sees it. */
+/* The common part of an offer and an expectation: a request as one client sees it. */
 struct request {
     struct node *node;
-    struct session *session; /* NULL: the client is gone, or has released it */
+    struct session *session; /* NULL: the client is gone, or has released the request */
     struct pool_ref *pool;   /* NULL once drained */
     struct name name;
-    uint64_t transfer; /* the client's number */
+    uint64_t transfer; /* number given by the client */
     struct page_set pages;
     enum strait_state state;
     enum strait_reason reason;
-    bool begun;                  /* all of its first pages have come */
-    bool decided, told, drained; /* has its verdict; the client has heard it; nothing touches its pages */
+    bool begun;                  /* all of its initial pages have been received */
+    bool decided, told, drained; /* the verdict is set; the client was told; nothing touches its pages any more */
     uint64_t began;              /* uv_hrtime */
     UT_hash_handle by_name;
     UT_hash_handle by_transfer; /* session->requests */
     bool is_offer;
-    uint64_t charged; /* memory that its client made the daemon take for it */
-    bool over;        /* in exchange.over: perhaps it can be freed */
+    uint64_t charged; /* daemon memory taken for it, charged to its client */
+    bool over;        /* in exchange.over: a candidate for being freed */
     struct request *over_next;
 };
 
@@ -71,12 +72,12 @@ struct expectation {
     struct request request; /* first */
     struct epoch epoch;
     uint32_t sources;
-    uint64_t deadline; /* of the loop's clock, ms */
+    uint64_t deadline; /* loop's clock, ms */
     struct wire_span *wanted;
     uint32_t wanted_count;
     struct coverage *coverage;
     struct sink *sinks; /* utlist, by `next` */
-    struct wait *waits; /* of the client's streams */
+    struct wait *waits; /* waits of the client's streams */
     uint32_t sink_count, complete_count;
     uint8_t *aux;
     size_t aux_size;
@@ -84,11 +85,11 @@ struct expectation {
     struct expectation *prev, *next; /* exchange.expectations */
 };
 
-/* An offer looks for an expectation, of its own accord. */
+/* An offer that looks for its expectation instead of waiting for a REQUEST. */
 struct announce {
-    char address[MESSAGE_ADDRESS_MAX + 1]; /* "" : under this daemon */
+    char address[MESSAGE_ADDRESS_MAX + 1]; /* "": under this daemon */
     struct name sink;
-    struct peer *told; /* has had the ANNOUNCE */
+    struct peer *told; /* the peer to which ANNOUNCE was sent */
     bool bound;
     struct announce *next;
 };
@@ -100,13 +101,13 @@ struct offer {
     uint32_t lease_ms;
     uint64_t expires;
     bool later;
-    bool complete;         /* nothing will be appended, */
-    bool last;             /* and all of it is ready */
+    bool complete;         /* nothing more will be appended, */
+    bool last;             /* and all pages are ready */
     struct segment *ready; /* in the order in which they became ready */
     uint32_t ready_count, ready_capacity;
     struct wire_span *later_spans; /* what was offered as `later` */
     uint32_t later_count;
-    bool *later_ready;       /* which regions of it are ready; of all groups, one after another */
+    bool *later_ready;       /* which regions of them are ready: all groups, one after another */
     struct awaited *awaited; /* appends whose events have not completed */
     uint8_t *aux;
     size_t aux_size;
@@ -115,7 +116,7 @@ struct offer {
     struct offer *prev, *next; /* exchange.offers */
 };
 
-/* A source's half of a leg, by the connection that asked for it. */
+/* Key of a source leg: the connection that asked for it, and the id chosen there. */
 struct source_key {
     struct peer *peer;
     uint64_t id;
@@ -146,31 +147,31 @@ struct parked {
     bool more; /* the spans are not complete yet */
     uint64_t expires;
     struct parked *prev, *next;
-    struct parked *aside; /* while one of the same name is looked for */
+    struct parked *aside; /* temporary list while one of the same name is looked up */
     UT_hash_handle by_name, by_leg;
 };
 
-/* How a request of that name ended. */
+/* Remembers how a request of that name ended. */
 struct tombstone_key {
     struct name name;
     bool is_offer;
 };
 struct tombstone {
     struct tombstone_key key;
-    enum strait_reason reason; /* NONE: done */
+    enum strait_reason reason; /* NONE: DONE */
     uint64_t ended;            /* loop's clock */
     UT_hash_handle hh;
 };
 
-/* A message between two halves under this daemon. */
+/* A message between the two halves of a leg under this daemon. */
 struct local_event {
-    struct sink *sink; /* to one of them */
+    struct sink *sink; /* exactly one of sink and source is the receiver */
     struct source *source;
     struct leg_event event;
     struct local_event *next;
 };
 
-/* A notification that waits for its peer. */
+/* A notification that waits for the connection to its peer. */
 struct note {
     char address[MESSAGE_ADDRESS_MAX + 1];
     struct pool_id pool;
@@ -189,13 +190,13 @@ struct exchange {
     struct offer *offers;
     struct sink *sinks;     /* hash */
     struct source *sources; /* hash */
-    struct sink *wanting;   /* round: who is to be granted next */
+    struct sink *wanting;   /* rotating list: the next to get a grant */
     uint32_t wanting_count, wanting_local;
-    struct source *encoding; /* round: who is to encode next */
+    struct source *encoding; /* rotating list: the next to encode */
     uint32_t encoding_count;
-    struct sink *closed_sinks; /* to be freed at the end of the turn, */
+    struct sink *closed_sinks; /* freed at the end of the turn, */
     struct source *closed_sources;
-    struct request *over;  /* and so are these, when nothing of them is left */
+    struct request *over;  /* and so are these, unless something still refers to them */
     struct parked *parked; /* oldest first */
     struct parked *parked_by_name, *parked_by_leg;
     uint32_t parked_count;
@@ -209,44 +210,44 @@ struct exchange {
 /* ---- exchange.c: begin, turn, end -------------------------------------------------------------------------------- */
 
 void exchange_tick(struct node *node);       /* deadlines, leases, redials; every 10 ms while something lives */
-void exchange_redial(struct node *node);     /* whoever waits for a peer asks again */
+void exchange_redial(struct node *node);     /* legs that wait for a peer ask again */
 void exchange_turn(struct node *node);       /* grants, encodes, local events: at the end of a turn of the loop */
 bool exchange_idle(const struct node *node); /* no offer, no expectation, nothing parked */
 void exchange_fail_all(struct node *node, enum strait_reason reason);
-void exchange_fini(struct node *node);                  /* what waits and what is remembered; nothing lives any more */
+void exchange_fini(struct node *node); /* frees what is parked and remembered; no request is live any more */
 extern const struct peers_events exchange_peers_events; /* owner: the node */
 
-/* Sends a notification, now or when its peer is up. */
+/* Sends a notification now, or when its peer is up. */
 void exchange_note(struct node *node, const char *address, const struct message *note);
-void exchange_send_notes(struct node *node); /* those whose peer is up now */
+void exchange_send_notes(struct node *node); /* sends those whose peer is up now */
 
-/* Jobs that write straight into a peer's arena: its link must stay mapped until they have ended. */
+/* Counts jobs that write straight into a peer's arena: its link must stay mapped until they have ended. */
 void exchange_writer_begun(struct peer *peer);
 void exchange_writer_done(struct peer *peer);
 
-/* Of a peer's arena, for GPUs to write to. */
+/* State of pinning a peer's arena, so that GPUs can write to it. */
 enum pin_state { PIN_NONE, PIN_BUSY, PIN_DONE, PIN_FAILED };
 
-/* What the exchange keeps with a peer (peer->owner), from `up` to `quiet`. */
+/* The exchange's data of a peer (peer->owner), from `up` to `quiet`. */
 struct peer_use {
     struct node *node;
     uint32_t writers; /* jobs that write to its arena */
     uint32_t parked, parked_spans;
-    uint32_t slots[RECEIVE_ARENAS_MAX]; /* of each receive arena: those that it may write to */
-    struct far_arena *arenas;           /* reach.c: of its GPUs, for ours */
-    struct reached *reached;            /* and of our GPUs, by its pools */
+    uint32_t slots[RECEIVE_ARENAS_MAX]; /* per receive arena: how many of its slots the peer may write to */
+    struct far_arena *arenas;           /* reach.c: arenas of its GPUs, which ours may use */
+    struct reached *reached;            /* which of our GPUs its pools reach */
     bool down;
     enum pin_state pin;
-    void *pinned; /* its arena, as it is mapped here; NULL: not pinned */
+    void *pinned; /* its arena as mapped here; NULL: not pinned */
     struct policy policy;
 };
 
-/* Between GPUs, straight from the one to the other: those that are allowed, best first. */
+/* The allowed wires that go straight from GPU to GPU, best first. */
 #define GPU_WIRES_MAX 3u /* WIRE_PEER, and the links */
 struct gpu_wires {
     enum wire_counter list[GPU_WIRES_MAX];
     uint32_t count;
-    bool measured; /* links are taken only where they are faster than the host */
+    bool measured; /* links are used only where they are faster than the way by the host */
 };
 
 /* Wires that are links between two GPUs. */
@@ -265,13 +266,13 @@ static inline enum wire_counter link_wire(enum message_link_by by)
 
 /* ---- pin.c ------------------------------------------------------------------------------------------------------- */
 
-/* Can GPUs write to the peer's arena? Sees to it when it is first asked. */
+/* Can GPUs write to the peer's arena? The first call starts pinning it. */
 enum pin_state pin_peer(struct node *node, struct peer *peer);
-/* Before its link is quit, when nothing writes any more. False: not yet, exchange_writer_done follows. */
+/* Called before the peer's link is quit, when nothing writes any more. False: not yet; exchange_writer_done follows. */
 bool pin_release(struct node *node, struct peer *peer);
 
 void name_set(struct name *name, const struct pool_id *pool, struct view key);
-/* Why the latest request of that name failed; NONE: it did not, or is forgotten. */
+/* Why the latest request of that name failed; NONE: it did not fail, or is forgotten. */
 enum strait_reason tombstone_reason(struct node *node, const struct name *name, bool is_offer);
 void tombstone_add(struct node *node, const struct request *request);
 void tombstone_remove(struct node *node, const struct name *name, bool is_offer);
@@ -279,29 +280,31 @@ void tombstone_free(struct node *node, struct tombstone *stone);
 
 /* ---- request.c --------------------------------------------------------------------------------------------------- */
 
-/* Accounts for memory taken for a request: false when its client has used up its share. */
+/* Charges memory taken for a request to its client: false when the client has used up its share. */
 bool request_charge(struct request *request, uint64_t bytes);
-void request_rouse(const struct request *request); /* its pages are about to move: tells the GPUs that have them */
-void request_over(struct request *request); /* something of it has ended: it may be freed at the end of the turn */
-/* The text of a failure: when there is none, what a device of the pool says of its own. It may point into *state. */
+void request_rouse(const struct request *request); /* its pages are about to be coded: wakes the GPUs that hold them */
+void request_over(struct request *request); /* part of it has ended: it is freed at the end of the turn if possible */
+/* The text of a failure: `text`, or if there is none, what a failed device of the pool reports. It may point into
+ * *state. */
 const char *request_why(const struct request *request, enum strait_reason reason, const char *text,
                         struct device_state *state);
-/* Pages of it are in memory of a GPU that has failed. */
+/* Some of its pages are in memory of a GPU that has failed. */
 bool request_is_stranded(const struct request *request);
-/* Marks pages and adds them. NONE, BUSY, GEOMETRY (no such page, or an index twice), NO_MEMORY, LOCAL (stranded). */
+/* Marks the pages as used in the pool and adds them to the request. NONE, BUSY, GEOMETRY (no such page, or an index
+ * twice), NO_MEMORY, LOCAL (stranded). */
 enum strait_reason request_add_pages(struct request *request, const struct wire_page_list *list);
-void request_state(struct request *request, enum strait_state state); /* moves up and tells the client */
+void request_state(struct request *request, enum strait_state state); /* moves forward, and tells the client */
 void request_release_pool(struct request *request);                   /* drained: its pages are free */
 
 /* ---- expectation.c ----------------------------------------------------------------------------------------------- */
 
-/* Takes over what the caller filled in: *request's session, pool, name, transfer, pages. */
+/* Creates an expectation as the client's message describes it, still without pages. */
 struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
                                        const struct message_expect *message);
-void expectation_begin(struct expectation *expectation); /* its pages are complete */
-/* Adds the leg to one source: at an address, or under this daemon. */
+void expectation_begin(struct expectation *expectation); /* its list of pages is complete */
+/* Adds a leg to one source: at an address, or under this daemon. */
 void expectation_start(struct expectation *expectation, const struct name *source, const char *address, bool local);
-/* The same for a source that has announced itself over a connection. False: there is no place for it. */
+/* The same for a source that has announced itself over a connection. False: no source can be added. */
 bool expectation_announced(struct expectation *expectation, const struct name *source, struct peer *peer);
 void expectation_fail(struct expectation *expectation, enum strait_reason reason, const char *text);
 void expectation_leg_complete(struct expectation *expectation);
@@ -309,7 +312,7 @@ void expectation_leg_drained(struct expectation *expectation);
 
 /* ---- wait.c ------------------------------------------------------------------------------------------------------ */
 
-/* Streams that wait for these layers, or for anything of the expectation, go on. */
+/* Releases streams that wait for these layers, or for the verdict of the expectation. */
 void waits_layers(struct expectation *expectation, const int32_t *layers, uint32_t count);
 void waits_decided(struct expectation *expectation);
 
@@ -317,20 +320,20 @@ void waits_decided(struct expectation *expectation);
 
 struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
                            const struct message_offer *message);
-void offer_begin(struct offer *offer, const struct message_offer *message); /* the last of its messages */
+void offer_begin(struct offer *offer, const struct message_offer *message); /* called with the last of its messages */
 enum strait_reason offer_append(struct offer *offer, const struct message_append *message);
 
-/* ready.c: false without memory. */
-bool offer_pages_known(struct offer *offer); /* the first pages: ready at once, or announced as `later` */
+/* ready.c: false: out of memory. */
+bool offer_pages_known(struct offer *offer); /* the initial pages: ready at once, or announced as `later` */
 bool offer_pages_ready(struct offer *offer, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
                        uint32_t layer_count);
-/* Layers (count 0: all) of what was announced; those that are ready already are left alone. */
+/* Marks layers (count 0: all) of the announced pages as ready; those that already are stay as they are. */
 bool offer_layers_ready(struct offer *offer, int32_t layer_first, uint32_t layer_count);
 
-/* Tells the legs what became ready from segment `from` on; and that nothing follows, if nothing is awaited. */
+/* Tells the legs what became ready from segment `from` on, and that nothing follows if no event is awaited. */
 void offer_tell_legs(struct offer *offer, uint32_t from);
 
-/* await.c: an append whose pages, which are known, are ready after an event. NONE, LOCAL (no event for these pages),
+/* await.c: an append whose known pages become ready after an event. NONE, LOCAL (no event for these pages),
  * NO_MEMORY. */
 enum strait_reason await_append(struct offer *offer, const struct message_append *message);
 /* The same for all pages that the offer has announced. */
@@ -338,7 +341,7 @@ enum strait_reason await_offer(struct offer *offer, struct view event);
 void await_forget(struct offer *offer); /* the offer has its verdict */
 
 void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);
-void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer, when it is up */
+void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer if it is up */
 void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);
 void offer_leg_verdict(struct offer *offer, enum strait_reason reason);
 void offer_leg_drained(struct offer *offer);
@@ -348,14 +351,14 @@ void offer_leg_drained(struct offer *offer);
 /* Pairs a waiting sink with an offer under the same daemon. */
 void local_bind(struct sink *sink, struct offer *offer);
 void local_post(struct node *node, struct sink *sink, struct source *source, const struct leg_event *event);
-bool local_turn(struct node *node);                        /* false: there was nothing */
+bool local_turn(struct node *node);                        /* false: there was nothing to do */
 void local_part(struct sink *sink, struct source *source); /* the source is freed */
-/* The source may begin `grant`: page to page, which is encode and decode in one. */
+/* Begins `grant` for the source: a copy from page to page, which is encode and decode in one. */
 void local_copy(struct source *source, const struct leg_grant *grant);
 
 /* ---- parked.c ---------------------------------------------------------------------------------------------------- */
 
-void parked_add(struct node *node, struct parked *parked); /* its key, peer and leg are set */
+void parked_add(struct node *node, struct parked *parked); /* its key, peer and leg must be set */
 struct parked *parked_find_leg(struct node *node, struct peer *peer, uint64_t leg);
 void parked_remove(struct node *node, struct parked *parked); /* and frees it */
 void parked_forget_peer(struct node *node, struct peer *peer);
@@ -363,7 +366,7 @@ void parked_forget_sink(struct node *node, struct sink *sink);
 void parked_forget_offer(struct node *node, struct offer *offer);
 void parked_meet_offer(struct offer *offer);
 void parked_meet_expectation(struct expectation *expectation);
-/* A REQUEST whose offer is known, or that came with the offer. */
+/* Binds a REQUEST to its offer, whichever of the two came first. */
 void request_bind(struct parked *parked, struct offer *offer, const struct open_grant *open);
 
 #endif

@@ -1,4 +1,4 @@
-/* What peers say about legs. */
+/* Messages of peers about legs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +57,7 @@ static bool on_end(struct node *node, struct peer *peer, const struct message_en
 static bool on_segments(struct node *node, struct peer *peer, const struct message_segments *message)
 {
     struct sink *sink = find_sink(node, peer, message->leg, &message->epoch);
-    if (sink == NULL) { /* over and forgotten: the source shall not wait for its lease */
+    if (sink == NULL) { /* the leg is over and forgotten: the source must not wait for its lease */
         exchange_send_end(peer, message->leg, &message->epoch, true, STRAIT_REASON_PEER_ABORT);
         return true;
     }

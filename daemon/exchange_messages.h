@@ -1,4 +1,4 @@
-/* What the files of the exchange that deal with peers share. */
+/* Shared by the exchange's files that deal with peers. */
 #ifndef STRAIT_DAEMON_EXCHANGE_MESSAGES_H
 #define STRAIT_DAEMON_EXCHANGE_MESSAGES_H
 
@@ -7,10 +7,10 @@
 /* Callback of the peers. False: the peer broke the protocol. */
 bool exchange_message(void *owner, struct peer *peer, const struct message *message);
 
-/* The source's half that a message of this peer is about; NULL: none, or of another epoch. */
+/* The source leg that a message of this peer is about; NULL: there is none, or it has another epoch. */
 struct source *exchange_find_source(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch);
 
-/* match.c: the two messages that look for the other side. */
+/* match.c: the two messages that look for the other side of a leg. */
 bool exchange_request(struct node *node, struct peer *peer, const struct message_request *r);
 bool exchange_announce(struct node *node, struct peer *peer, const struct message_announce *a);
 

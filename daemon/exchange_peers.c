@@ -1,4 +1,4 @@
-/* What connections to other daemons do to the exchange: they come, go, and bring chunks. */
+/* Callbacks from the peers: connections come up, go down, and bring chunks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void on_up(void *owner, struct peer *peer)
     exchange_redial(node);
 }
 
-/* The link may be closed when nothing of ours writes to the peer's arena any more. */
+/* The link may be closed once nothing of ours writes to the peer's arena any more. */
 static void quit_when_quiet(struct peer *peer)
 {
     struct peer_use *use = peer->owner;
@@ -57,7 +57,7 @@ static void on_down(void *owner, struct peer *peer)
             continue;
         if (sink->leg.state != STRAIT_BOOTSTRAP)
             sink_event(sink, SINK_FAIL, STRAIT_REASON_PEER_DOWN);
-        else if (!sink_holds_grants(sink)) /* not bound: it may ask again. With an open grant, when the link is quiet */
+        else if (!sink_holds_grants(sink)) /* not bound: it may ask again; with an open grant, when the link is quiet */
             sink_part(sink);
     }
     struct source *source, *next_source;
@@ -88,7 +88,7 @@ static void on_quiet(void *owner, struct peer *peer)
         if (source->peer != peer)
             continue;
         HASH_DELETE(hh, node->exchange.sources, source);
-        source->peer = NULL; /* it has its verdict; an encode may still read its pages */
+        source->peer = NULL; /* the verdict is set; an encode may still read the offer's pages */
         source->at.peer = NULL;
         HASH_ADD(hh, node->exchange.sources, at, sizeof(source->at), source);
     }

@@ -1,4 +1,4 @@
-/* The sink's side of a request: what is expected, what has landed, and the verdict over all its legs. */
+/* The sink's side of a request: which pages are expected, which have landed, and the verdict over all its legs. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
     return e;
 }
 
-/* The expected logical indexes, as the sources are told. */
+/* Collects the expected logical indexes in the form that sources are sent. */
 static bool collect_wanted(struct expectation *e)
 {
     e->wanted = page_set_spans(&e->request.pages, &e->wanted_count);
@@ -74,7 +74,8 @@ static struct sink *find_leg(const struct expectation *e, const struct name *sou
     return NULL;
 }
 
-/* The leg to one more source; NULL when there is one already, as both sides started this pair, or none can be. */
+/* Adds the leg to one more source. NULL: there is one already, because both sides started this pair, or none can be
+ * made. */
 static struct sink *add_leg(struct expectation *e, const struct name *source, const char *address, bool local)
 {
     if (e->request.decided || find_leg(e, source) != NULL)
@@ -104,7 +105,7 @@ bool expectation_announced(struct expectation *e, const struct name *source, str
     if (sink == NULL)
         sink = add_leg(e, source, peer->address, false);
     if (sink == NULL || sink->is_local || sink->asked)
-        return true; /* asked: both sides started this pair, and this one's connection was first */
+        return true; /* asked already: both sides started this pair, and this side's connection was first */
     sink_ask_peer(sink, peer);
     return true;
 }
@@ -146,7 +147,7 @@ static void drain(struct expectation *e)
     e->coverage = NULL;
 }
 
-/* Ends the name: a new expectation may have it, late messages get this verdict. */
+/* Ends the name: a new expectation may use it, and late messages get this verdict. */
 static void decide(struct expectation *e, enum strait_state state, enum strait_reason reason)
 {
     struct node *node = e->request.node;
@@ -163,7 +164,7 @@ static void decide(struct expectation *e, enum strait_state state, enum strait_r
     trace(e);
 }
 
-/* Sends the verdict; pages that are not in place have been told. */
+/* Sends the verdict; the pages that are not in place have been reported. */
 static void tell(struct expectation *e, const char *text)
 {
     struct message message = {.type = MESSAGE_STATE};

@@ -1,14 +1,14 @@
-/* A GPU that fails takes all others of the process with it (device.h). Whoever waits on them is told at once and not
- * when the next chunk is tried; what the driver still has of theirs is drained as ever, when it has come back. */
+/* A GPU that fails takes all others of the process with it (device.h). Requests that wait for them fail at once, not
+ * when the next chunk is tried. What the driver still holds of theirs is drained as usual, when the driver returns. */
 #include <string.h>
 
 #include <utlist.h>
 
 #include "daemon/node.h"
 
-#define LAST_MS 1000u /* for what moves, before the node stops of it: to be started again soon is worth more */
+#define LAST_MS 1000u /* time for live transfers before the node stops because of it: a quick restart is worth more */
 
-/* Those that are known to have failed only now. */
+/* Records the GPUs that have newly failed. */
 static void note_failed(struct node *node)
 {
     struct device_state state;
@@ -38,7 +38,7 @@ static void stop_soon(struct node *node)
 {
     const uint64_t last = uv_now(node->loop) + LAST_MS;
     if (node->draining)
-        return; /* it was told to end before */
+        return; /* it was already told to end */
     node->gpu_failed(node->owner);
     node_stop(node, true);
     if (node->drain_until > last)

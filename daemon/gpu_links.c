@@ -39,7 +39,7 @@ const char *gpu_links_state(const struct gpu_links *gpu, enum message_link_by by
     return gpu->by[by].ready ? "ready" : gpu->by[by].why[0] != '\0' ? gpu->by[by].why : "being loaded";
 }
 
-/* ---- Kinds ------------------------------------------------------------------------------------------------------- */
+/* ---- Kinds of links ---------------------------------------------------------------------------------------------- */
 
 static struct transport_arena receive_arena(const struct gpu_links *gpu)
 {
@@ -47,7 +47,7 @@ static struct transport_arena receive_arena(const struct gpu_links *gpu)
         .base = gpu->receive, .size = gpu->receive_size, .fd = -1, .memory = TRANSPORT_CUDA};
 }
 
-/* What would hold up the loop: libraries, and the driver. */
+/* The part that would hold up the loop: loading libraries, and calls of the driver. */
 static void load_work(void *arg)
 {
     const struct gpu_links *gpu = arg;
@@ -78,7 +78,7 @@ static void open_one(struct gpu_links *gpu, enum message_link_by by, const struc
                   names[by], gpu->device, why);
 }
 
-/* The port is that of the transport for the host's memory: a GPU's listens on any. */
+/* The configured port is used by the transport for the host's memory: a GPU's listens on any. */
 static void open_ucx(struct gpu_links *gpu)
 {
     char options[OPTION_TEXT_MAX + 16];

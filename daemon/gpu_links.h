@@ -1,6 +1,6 @@
-/* Links of GPUs between daemons, by NCCL or by UCX with CUDA's memory: for each of our GPUs that is in use, transports
- * of the kinds that the option gpu-wires names, and memory of the GPU to send from. Links to GPUs of peers are made by
- * peers/peer_gpu.c, as reach.c wants them. */
+/* GPU links between daemons, by NCCL or by UCX with CUDA memory: for each of our GPUs in use, the transports of the
+ * kinds that the option gpu-wires names, and GPU memory to send from. The links to peers' GPUs are made by
+ * peers/peer_gpu.c when reach.c wants them. */
 #ifndef STRAIT_DAEMON_GPU_LINKS_H
 #define STRAIT_DAEMON_GPU_LINKS_H
 
@@ -9,7 +9,7 @@
 
 struct node;
 
-/* A GPU of ours, from its first pool on. */
+/* One of our GPUs, from its first pool on. */
 struct gpu_links {
     struct node *node;
     int32_t device;
@@ -17,25 +17,25 @@ struct gpu_links {
     void *receive; /* the memory to receive into */
     size_t receive_size;
     struct {
-        bool asked;    /* for: gpu-wires has it */
+        bool asked;    /* gpu-wires names this kind */
         bool ready;    /* peers can have links to it */
-        char why[256]; /* or what is missing; empty while that is being looked for */
+        char why[256]; /* or what is missing; empty while the transport is being made */
     } by[LINK_BY_COUNT];
     struct gpu_links *next;
 };
 
-/* Bytes that a GPU's arena needs for sending, behind `receive` bytes for receiving. */
+/* Bytes that a GPU's arena needs for sending, in addition to the `receive` bytes in front of them. */
 uint64_t gpu_links_bytes(const struct node *node, uint64_t receive);
 
-/* Once for each GPU: its memory, `receive` bytes for receiving and then as many for sending. Loads libraries on a
- * worker; reach_gpu_ready follows for each kind, or a line in the log. */
+/* Called once for each GPU with its memory: `receive` bytes for receiving, followed by as many for sending. Loads
+ * libraries on a worker; for each kind, reach_gpu_ready or a line in the log follows. */
 void gpu_links_open(struct node *node, int32_t device, void *base, uint64_t receive);
-/* Where chunks for links of this GPU are encoded; NULL: it has none. */
+/* The arena in which chunks for links of this GPU are encoded; NULL: it has none. */
 struct arena *gpu_links_send(const struct node *node, int32_t device);
 const struct gpu_links *gpu_links_of(const struct node *node, int32_t device); /* NULL: not asked for */
-/* How far a kind is, for people: "ready", or why not. */
+/* State of a kind, for people: "ready", or why it is not. */
 const char *gpu_links_state(const struct gpu_links *gpu, enum message_link_by by);
-/* The peers are closed. */
+/* The peers must be closed. */
 void gpu_links_fini(struct node *node);
 
 #endif

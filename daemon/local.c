@@ -1,5 +1,5 @@
-/* Legs whose two halves live under this daemon: the same machines, messages handed over in memory, and one copy from
- * page to page in place of encode, wire and decode. */
+/* Legs with both halves under this daemon: the same state machines, messages handed over in memory, and one copy from
+ * page to page instead of encode, wire and decode. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "daemon/sink.h"
 #include "daemon/source.h"
 
-/* A message was lost for want of memory and the halves would lose step: both end. */
+/* A message was lost for lack of memory, so the halves' states would diverge: both end. */
 static void give_up(struct sink *sink, struct source *source)
 {
     if (source != NULL)
@@ -59,13 +59,13 @@ bool local_turn(struct node *node)
 void local_bind(struct sink *sink, struct offer *offer)
 {
     struct expectation *e = sink->expectation;
-    if (sink->local != NULL || e->request.decided) /* decided in this turn: it is not reaped yet */
+    if (sink->local != NULL || e->request.decided) /* decided in this turn, not reaped yet */
         return;
     if (offer->request.pool->pool->geometry != e->request.pool->pool->geometry) {
         sink_event(sink, SINK_END, STRAIT_REASON_GEOMETRY);
         return;
     }
-    if (offer->leg_count >= offer->consumers) { /* it is for others */
+    if (offer->leg_count >= offer->consumers) { /* all its consumers are known already */
         sink_event(sink, SINK_END, STRAIT_REASON_PEER_ABORT);
         return;
     }

@@ -1,4 +1,4 @@
-/* straitd: the daemon of a node. */
+/* straitd, the daemon of a node. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@ struct program {
     uv_signal_t terminate, interrupt;
     struct node *node;
     struct log *log;
-    bool asked; /* to stop: the second time it is not waited for transfers */
-    int status; /* of its exit */
+    bool asked; /* a stop was requested; a second request does not wait for transfers */
+    int status; /* exit status */
 };
 
 #define STATUS_GPU_FAILED 3
@@ -41,17 +41,17 @@ static int no_file(char **flags)
     return 2;
 }
 
-/* Defaults < file < environment < flags. Returns -1 to go on, else the exit status. */
+/* Reads the options: defaults < file < environment < flags. Returns -1 to go on, else the exit status. */
 static int read_options(int argc, char **argv, struct node_options *options)
 {
     struct option_error error = {.text = ""};
     bool print = false;
-    int kept = 1; /* as in argv, the name of the program comes first */
+    int kept = 1; /* as in argv, the program's name comes first */
     char **flags = calloc((size_t)argc + 1, sizeof(*flags));
     const char *config = getenv("STRAITD_CONFIG");
     if (flags == NULL)
         return 1;
-    if (config != NULL && config[0] == 0) /* empty is not set */
+    if (config != NULL && config[0] == 0) /* empty counts as not set */
         config = NULL;
     for (int i = 1; i < argc; i++) {
         bool help = strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0;
@@ -121,7 +121,7 @@ static void on_stopped(void *owner)
     uv_close((uv_handle_t *)&program->interrupt, NULL);
 }
 
-/* The driver of a GPU that fails may never return: then the alarm's signal ends the process. */
+/* The driver of a failed GPU may never return: then SIGALRM ends the process. */
 static void on_gpu_failed(void *owner)
 {
     struct program *program = owner;
@@ -138,7 +138,7 @@ static void watch_signals(struct program *program)
     uv_signal_start(&program->interrupt, on_signal, SIGINT);
 }
 
-/* libuv reads the size of its pool once, from the environment. */
+/* libuv reads the size of its thread pool once, from the environment. */
 static void set_workers(const struct node_options *options)
 {
     char count[32];
@@ -147,7 +147,7 @@ static void set_workers(const struct node_options *options)
     setenv("UV_THREADPOOL_SIZE", count, 1);
 }
 
-/* NCCL looks there, and knows nothing of our options. */
+/* Passes gpu-peer on to NCCL, which reads the environment and knows nothing of our options. */
 static void tell_nccl(const struct node_options *options)
 {
     if (!options->gpu_peer)

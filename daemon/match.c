@@ -1,4 +1,5 @@
-/* Requests and announcements of peers meet offers and expectations, or wait for them. */
+/* Matches requests and announcements of peers with offers and expectations, or parks them until the other side
+ * comes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,7 @@ static void bind_announce(struct offer *offer, const struct name *sink)
             announce->bound = true;
 }
 
-/* The sink may have asked before, over a connection that is lost: this leg takes the place of that one. */
+/* The sink may have asked before, over a connection that is lost: the new leg replaces that one. */
 static void supersede(struct offer *offer, const struct parked *request)
 {
     struct source *source;
@@ -46,7 +47,7 @@ static void supersede(struct offer *offer, const struct parked *request)
     }
 }
 
-/* The request does not reach a leg: its open grant is not used. */
+/* The request gets no leg: its open grant is released unused. */
 static void release_open(struct peer *peer, const struct parked *request, const struct open_grant *open)
 {
     struct message_grant_id id = {.leg = request->at.id, .epoch = request->epoch, .grant = open->id};
@@ -60,7 +61,7 @@ static void refuse_request(const struct parked *request, const struct open_grant
     refuse_leg(request->peer, request, reason);
 }
 
-/* A request meets its offer. The parked request keeps nothing that is used afterwards. */
+/* Binds a request to its offer. Nothing points into the parked request afterwards. */
 void request_bind(struct parked *request, struct offer *offer, const struct open_grant *open)
 {
     if (request->geometry != offer->request.pool->pool->geometry) {
@@ -68,7 +69,7 @@ void request_bind(struct parked *request, struct offer *offer, const struct open
         return;
     }
     supersede(offer, request);
-    if (offer->leg_count >= offer->consumers) { /* it is for others */
+    if (offer->leg_count >= offer->consumers) { /* all its consumers are known already */
         refuse_request(request, open, STRAIT_REASON_PEER_ABORT);
         return;
     }
@@ -85,8 +86,8 @@ void request_bind(struct parked *request, struct offer *offer, const struct open
         source_event(source, SOURCE_FAIL, reason);
 }
 
-#define PARKED_SPANS 256u                   /* of each of the requests that may wait, on average: 12 MiB by default */
-#define WAIT_MS_MAX  (24u * 60 * 60 * 1000) /* no client may ask for more */
+#define PARKED_SPANS 256u                   /* average per parked request: 12 MiB for all of them by default */
+#define WAIT_MS_MAX  (24u * 60 * 60 * 1000) /* the most that a client may ask for */
 
 static struct parked *new_parked(struct node *node, struct peer *peer)
 {
@@ -99,7 +100,7 @@ static struct parked *new_parked(struct node *node, struct peer *peer)
     return parked;
 }
 
-/* What no set of pages is made of would cost too much to look through: GEOMETRY. */
+/* Spans that no page set consists of would be too expensive to search: GEOMETRY. */
 static enum strait_reason add_spans(const struct node *node, struct parked *parked, const struct message_request *r)
 {
     uint32_t known = parked->span_count;
@@ -118,7 +119,7 @@ static enum strait_reason add_spans(const struct node *node, struct parked *park
     return page_spans_valid(spans, known, parked->span_count) ? STRAIT_REASON_NONE : STRAIT_REASON_GEOMETRY;
 }
 
-/* All of a request has come: it meets its offer, or waits for it, or comes too late. */
+/* All parts of a request have come: it is bound to its offer, parked until the offer comes, or refused as too late. */
 static void settle_request(struct node *node, struct parked *parked, const struct open_grant *open)
 {
     struct request *offer;
@@ -129,7 +130,7 @@ static void settle_request(struct node *node, struct parked *parked, const struc
     else if (offer == NULL && failed != STRAIT_REASON_NONE)
         refuse_request(parked, open, failed);
     else {
-        release_open(parked->peer, parked, open); /* nothing is ready for as long as there is no offer */
+        release_open(parked->peer, parked, open); /* nothing is ready while there is no offer */
         return;
     }
     parked_remove(node, parked);
@@ -141,10 +142,10 @@ bool exchange_request(struct node *node, struct peer *peer, const struct message
     if (open.id != 0 && !reach_knows_slot(peer, open.slot))
         return false;
     if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
-        return true; /* doubled */
+        return true; /* duplicate */
     struct parked *parked = parked_find_leg(node, peer, r->leg);
     if (parked == NULL && r->rest)
-        return true; /* of one that was refused */
+        return true; /* a part of a refused request */
     if (parked == NULL) {
         parked = new_parked(node, peer);
         if (parked == NULL) {
@@ -161,7 +162,7 @@ bool exchange_request(struct node *node, struct peer *peer, const struct message
         name_set(&parked->key.wants, &r->source_pool, r->source_key);
         parked_add(node, parked);
     } else if (!parked->more) {
-        return true; /* doubled */
+        return true; /* duplicate */
     }
     enum strait_reason reason = add_spans(node, parked, r);
     if (reason != STRAIT_REASON_NONE) {
@@ -180,7 +181,7 @@ static void refuse_announce(struct peer *peer, const struct message_announce *a)
     (void)peer_send(peer, &message);
 }
 
-/* The sink's daemon says that what our offer looks for has ended. */
+/* The sink's daemon reports that the expectation that our offer looks for has ended. */
 static void announce_refused(struct node *node, const struct message_announce *a)
 {
     struct offer *offer;

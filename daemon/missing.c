@@ -1,17 +1,17 @@
-/* Telling what did not land. One pass, that ends when enough is told: the loop does nothing else meanwhile. */
+/* Reports what did not land, in one pass that stops when enough is reported: the loop does nothing else meanwhile. */
 #include "daemon/missing.h"
 
 #include "daemon/session.h"
 
-enum { TOLD_LISTS = 1024 }; /* in one message */
+enum { TOLD_LISTS = 1024 }; /* lists in one message */
 
 _Static_assert(TOLD_LISTS <= MESSAGE_LIST_MAX && STRAIT_FAILED_PAGES_MAX <= MESSAGE_IDS_MAX, "a message takes them");
 
-/* Failed pages on their way to the client: lists until a message is full. */
+/* Collects failed pages for the client, until a message is full. */
 struct failed_lists {
     const struct request *request;
-    uint32_t named; /* pages so far */
-    bool more;      /* there are others */
+    uint32_t named; /* pages named so far */
+    bool more;      /* there are more pages */
     uint32_t count;
     struct wire_page_list lists[TOLD_LISTS];
 };
@@ -38,7 +38,7 @@ static bool ids_are_a_range(const struct wire_page_list *list)
     return true;
 }
 
-/* Ids that follow one another need not travel one by one. */
+/* Consecutive ids need not be sent one by one. */
 static void add_list(struct failed_lists *failed, struct wire_page_list list)
 {
     if (failed->count == TOLD_LISTS)
@@ -67,7 +67,7 @@ static bool add_range(void *owner, const struct wire_page_list *range)
 bool missing_tell(struct expectation *e)
 {
     struct failed_lists failed = {.request = &e->request};
-    if (e->coverage == NULL) /* nothing has begun: all of it is free, none of it was touched */
+    if (e->coverage == NULL) /* not begun: all its pages are free, none was touched */
         return true;
     coverage_missing(e->coverage, add_range, &failed);
     tell_lists(&failed);

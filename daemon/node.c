@@ -1,4 +1,4 @@
-/* A node's life: made on a loop, turned by it, stopped. */
+/* A node's life: creation on a loop, turns, stop. */
 #include "daemon/node.h"
 
 #include <errno.h>
@@ -17,9 +17,9 @@
 #include "daemon/reach.h"
 #include "daemon/session.h"
 
-#define TICK_MS     10u           /* how exactly deadlines are kept */
-#define SMALL_BYTES (256u * 1024) /* pieces that are coded on the loop: about 30 us */
-#define ACCEPTS     64u           /* clients at a time */
+#define TICK_MS     10u           /* resolution of deadlines */
+#define SMALL_BYTES (256u * 1024) /* pieces up to this size are coded on the loop: about 30 us */
+#define ACCEPTS     64u           /* clients accepted at a time */
 
 #define ATTENTIVE_PROCESSORS 4u
 
@@ -30,7 +30,7 @@ static void on_again(uv_idle_t *idle)
     uv_idle_stop(idle);
 }
 
-/* With few processors, whoever looks all the time takes it from those who work. */
+/* With few processors, a polling loop would take time from the threads that work. */
 static uint64_t attention_of(const struct node *node)
 {
     return node->processors >= ATTENTIVE_PROCESSORS ? (uint64_t)node->options.gpu_attention_ms * 1000000 : 0;
@@ -48,7 +48,7 @@ static bool is_attentive(const struct node *node)
     return node->attentive_until != 0 && uv_hrtime() < node->attentive_until;
 }
 
-/* A turn is everything from one end of it to the next but for the time that the loop slept. */
+/* A turn is the time from one end of a turn to the next, less the time that the loop slept. */
 static void record_turn(struct node *node)
 {
     uint64_t now = uv_hrtime(), idle = uv_metrics_idle_time(node->loop);
@@ -146,7 +146,7 @@ static void stop_listening(struct node *node)
     node->listen_fd = node->lock_fd = -1;
 }
 
-/* ---- Parts ------------------------------------------------------------------------------------------------------- */
+/* ---- Parts of a node --------------------------------------------------------------------------------------------- */
 
 static char *http_metrics(void *owner, size_t *size)
 {
@@ -167,7 +167,8 @@ static char *http_health(void *owner, size_t *size, int *http_status)
 
 static const struct http_handlers http_handlers = {.metrics = http_metrics, .health = http_health};
 
-/* Arenas are written when they are made: the kernel would end this process, or others, before it said no. */
+/* Checks that the arenas fit into memory. They are faulted in when made, and the kernel would kill this process or
+ * others rather than refuse. */
 static bool arenas_fit(const struct node_options *options, char *why, size_t why_size)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -179,7 +180,7 @@ static bool arenas_fit(const struct node_options *options, char *why, size_t why
     return false;
 }
 
-/* No reason not to start: one who makes slots small need not know of targets. */
+/* Not an error at start: a user who makes slots small need not know about targets. */
 static void tell_target(const struct node *node)
 {
     const struct node_options *o = &node->options;
@@ -252,7 +253,7 @@ static enum strait_status make_peers(struct node *node, char *why, size_t why_si
                                   .events = &exchange_peers_events,
                                   .owner = node};
     enum strait_status status = peers_open(&config, &node->peers, why, why_size);
-    if (status == STRAIT_OK && !peers_can_travel(node->peers, why, why_size)) /* ready, but for nothing */
+    if (status == STRAIT_OK && !peers_can_travel(node->peers, why, why_size)) /* ready, but useless */
         status = STRAIT_ERR_UNSUPPORTED;
     return status;
 }
@@ -304,7 +305,7 @@ static void free_parts(struct node *node)
     strait_codebook_destroy(node->codebook);
 }
 
-/* Runs first among the loop's prepare handles, as the one that was started last: what it posts, the others flush. */
+/* Runs first among the loop's prepare handles, because it was started last: the others flush what it posts. */
 static void start_turning(struct node *node)
 {
     (void)uv_loop_configure(node->loop,
@@ -317,7 +318,7 @@ static void start_turning(struct node *node)
     uv_unref((uv_handle_t *)&node->prepare);
 }
 
-/* Threads of libuv's pool: set by main from the option, before the first job. */
+/* Size of libuv's thread pool: set by main from the option, before the first job. */
 static unsigned worker_count(void)
 {
     const char *count = getenv("UV_THREADPOOL_SIZE");
@@ -377,7 +378,7 @@ static void on_handle_closed(uv_handle_t *handle)
         node->stopped(node->owner);
 }
 
-/* Last of all: sessions have gone, peers are closed, no job runs. */
+/* Called last: sessions are gone, peers are closed, no job runs. */
 static void close_handles(struct node *node)
 {
     if (!node->stopping || node->handles_closing || node->session_count != 0 || !node->peers_closed ||
@@ -414,7 +415,7 @@ static void close_all(struct node *node)
         return;
     node->stopping = true;
     exchange_fail_all(node, STRAIT_REASON_LOCAL);
-    session_flush(node); /* verdicts */
+    session_flush(node); /* sends the verdicts */
     struct session *session, *next;
     DL_FOREACH_SAFE (node->sessions, session, next)
         session_end(session, "daemon stops");

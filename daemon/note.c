@@ -1,4 +1,4 @@
-/* Notifications to clients of other daemons: sent at once, or kept for a while until the peer is up. */
+/* Notifications to clients of other daemons: sent at once, or queued for a while until the peer is up. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,8 +6,8 @@
 
 #include "daemon/node.h"
 
-#define NOTES_MAX 256u   /* that wait */
-#define NOTE_MS   10000u /* for as long */
+#define NOTES_MAX 256u   /* queued at most */
+#define NOTE_MS   10000u /* how long one is queued */
 
 static bool send_note(struct node *node, const char *address, const struct message *message)
 {

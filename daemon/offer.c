@@ -1,4 +1,5 @@
-/* The source's side of a request: what is ready, whom it looks for, and the verdict over all its consumers. */
+/* The source's side of a request: what is ready, which expectations it looks for, and the verdict over all its
+ * consumers. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,7 +184,7 @@ void offer_start(struct offer *o, const struct name *sink, const char *address, 
     parked->offer = o;
     parked->key.wants = *sink;
     parked->from = o->request.name;
-    parked->expires = UINT64_MAX; /* as long as the offer */
+    parked->expires = UINT64_MAX; /* lives as long as the offer */
     parked_add(o->request.node, parked);
 }
 
@@ -218,7 +219,7 @@ static void stop_announcing(struct offer *o)
                                                      .source_key = view_of(o->request.name.key, o->request.name.size),
                                                      .sink_key = view_of(a->sink.key, a->sink.size),
                                                      .stop = true};
-        (void)peer_send(a->told, &message); /* a lost one only waits for its lease */
+        (void)peer_send(a->told, &message); /* if it is lost, the offer only waits for its lease */
         a->told = NULL;
     }
 }
@@ -270,7 +271,7 @@ void offer_fail(struct offer *o, enum strait_reason reason, const char *text)
         decide(o, reason, text);
 }
 
-/* One consumer's end. A consumer that failed fails the offer, when all have ended. */
+/* One consumer has ended. A failed consumer fails the offer, once all consumers have ended. */
 void offer_leg_verdict(struct offer *o, enum strait_reason reason)
 {
     if (o->request.decided)

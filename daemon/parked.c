@@ -1,4 +1,4 @@
-/* What came before its other side: requests without their offer, announcements without their expectation. */
+/* Requests that came before their offer, and announcements that came before their expectation. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,13 +55,13 @@ void parked_forget_peer(struct node *node, struct peer *peer)
             parked_remove(node, parked);
 }
 
-/* Local ones wait for one name each, and few for the same. */
+/* A local one waits for a single name, and few wait for the same. */
 static void forget_local(struct node *node, const struct parked_key *key, const void *whose)
 {
     struct exchange *x = &node->exchange;
     struct parked *parked, *kept = NULL;
     HASH_FIND(by_name, x->parked_by_name, key, sizeof(*key), parked);
-    while (parked != NULL && parked->sink != whose && parked->offer != whose) { /* others of that name: aside */
+    while (parked != NULL && parked->sink != whose && parked->offer != whose) { /* set others of that name aside */
         HASH_DELETE(by_name, x->parked_by_name, parked);
         parked->aside = kept;
         kept = parked;
@@ -90,7 +90,7 @@ void parked_forget_offer(struct node *node, struct offer *offer)
     }
 }
 
-/* Only one is looked at each time: what is done with it may add to or take from them. */
+/* Finds one at a time, because handling it may add to the list or remove from it. */
 static struct parked *find(struct node *node, bool request, const struct request *side)
 {
     struct parked_key key = {.wants = side->name, .is_request = request};
@@ -98,7 +98,7 @@ static struct parked *find(struct node *node, bool request, const struct request
     HASH_FIND(by_name, node->exchange.parked_by_name, &key, sizeof(key), parked);
     if (parked == NULL || !parked->more)
         return parked;
-    DL_FOREACH (node->exchange.parked, parked) /* that one's spans are still coming: is there another? */
+    DL_FOREACH (node->exchange.parked, parked) /* its spans are still coming: is there another? */
         if (memcmp(&parked->key, &key, sizeof(key)) == 0 && !parked->more)
             return parked;
     return NULL;
@@ -132,6 +132,6 @@ void parked_meet_expectation(struct expectation *e)
         if (local)
             expectation_start(e, &from, "", true);
         else
-            (void)expectation_announced(e, &from, peer); /* one too many waits for its lease */
+            (void)expectation_announced(e, &from, peer); /* beyond the expectation's limit: it waits for its lease */
     }
 }

@@ -1,11 +1,11 @@
-/* The receive arena of a peer, as its transport maps it here, made reachable for our GPUs: their encoders store
- * straight into it. Pinned when the first chunk from a GPU is to go there, and let go before the link is. */
+/* Pins the receive arena of a peer, as mapped here by its transport, so that our GPUs' encoders can store straight into
+ * it. It is pinned when the first chunk from a GPU is to go there, and unpinned before the link closes. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/node.h"
 
-/* While one is under way the peer's link stays. */
+/* While one is under way, the peer's link is kept. */
 struct pinning {
     struct node *node;
     struct peer *peer;

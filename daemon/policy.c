@@ -2,12 +2,12 @@
  *
  * Chunks of a leg overlap: one is encoded while another travels. So a mode carries raw bytes as fast as the slower of
  * its two stages: the encoders (`encode` of one worker, times the workers) and the link (`wire` times the ratio of the
- * mode on this pool's pages). The mode with the largest of these minima is taken. What has not been measured is
- * assumed: a slow link, the codec's usual ratios, an encoder that keeps up; so a cold start compresses, and the first
- * chunks tell.
+ * mode on this pool's pages). The mode with the largest of these minima is taken. Values not measured yet are assumed:
+ * a slow link, the codec's usual ratios, an encoder that keeps up; so a cold start compresses, and the first chunks
+ * provide the measurements.
  *
- * Pages that do not shrink go raw, and so does what the processor codes too slowly for the link. As raw chunks tell
- * nothing of the other modes, every so often one chunk is coded all the same. */
+ * Pages that do not shrink go raw, and so do pages that the processor codes too slowly for the link. Raw chunks tell
+ * nothing about the other modes, so every so often one chunk is coded anyway. */
 #include "daemon/policy.h"
 
 #include <math.h>
@@ -16,15 +16,15 @@
 
 #include "daemon/node.h"
 
-#define PROBE_CHUNKS 64u                /* one in so many is coded where raw is better: 1 to 2 % of the time */
-#define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link: at least this much, */
-#define WIRE_NS      2000000u           /* for at least this long */
+#define PROBE_CHUNKS 64u                /* where raw is better, one chunk in so many is coded: 1 to 2 % of the time */
+#define WIRE_BYTES   (2u * 1024 * 1024) /* a sample of the link has at least so many bytes */
+#define WIRE_NS      2000000u           /* and takes at least this long */
 #define USUAL_WIRE   100e6
 #define FAR_SAMPLES  8u
-#define HOST_SAMPLES 16u          /* chunks by way of the host, before links between GPUs are tried, */
-#define LINK_SAMPLES 32u          /* for so many each */
-#define LINK_MARGIN  1.1          /* so much faster has the host to be */
-#define LINK_REST_NS 60000000000u /* one that has lost is tried again after that */
+#define HOST_SAMPLES 16u          /* chunks by the host before GPU links are tried, */
+#define LINK_SAMPLES 32u          /* each for so many chunks */
+#define LINK_MARGIN  1.1          /* how much faster the host must be */
+#define LINK_REST_NS 60000000000u /* a link that has lost is tried again after this */
 
 static const double usual_ratio[POLICY_MODES] = {
     [STRAIT_MODE_RAW] = 1, [STRAIT_MODE_TOP16] = 1.33, [STRAIT_MODE_TIERED] = 1.48};
@@ -86,7 +86,7 @@ static enum strait_mode choose(struct policy *policy, const struct policy_wire *
     double most = 0;
     for (int mode = STRAIT_MODE_RAW; mode < (int)POLICY_MODES; mode++) {
         double rate = goodput(wire, pool, mode, workers);
-        if (rate <= most * 1.01) /* not for a trifle */
+        if (rate <= most * 1.01) /* not for a negligible gain */
             continue;
         most = rate;
         best = (enum strait_mode)mode;
@@ -99,7 +99,7 @@ static enum strait_mode choose(struct policy *policy, const struct policy_wire *
     return best;
 }
 
-/* Between a GPU and shared memory lies a bus, far slower than its codec: what shrinks is coded. */
+/* Between a GPU and shared memory lies a bus that is far slower than the codec: pages that shrink are coded. */
 static enum strait_mode choose_for_bus(struct policy *policy, const struct policy_pool *pool)
 {
     double ratio = known_or(pool->ratio[STRAIT_MODE_TIERED], usual_ratio[STRAIT_MODE_TIERED]);
@@ -108,8 +108,8 @@ static enum strait_mode choose_for_bus(struct policy *policy, const struct polic
     return say(policy, STRAIT_MODE_RAW, "pages of the GPU do not shrink");
 }
 
-/* Into the other GPU's memory encoder and link are one: a mode's rate is what its chunks had. Each has a few chunks to
- * show it, and one in so many later on, so that what has changed is seen. */
+/* When encoders write into the other GPU's memory, encoder and link are one stage: a mode's rate is the one that its
+ * chunks had. Each mode has a few chunks at first, and one in so many later on, so that changes are noticed. */
 static enum strait_mode choose_for_peer(struct policy *policy, const struct policy_pool *pool)
 {
     static const enum strait_mode modes[] = {STRAIT_MODE_TIERED, STRAIT_MODE_TOP16, STRAIT_MODE_RAW};
@@ -207,7 +207,8 @@ void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes, uint
 
 /* ---- A link between GPUs, or by way of the host ------------------------------------------------------------------ */
 
-/* Encoding and travelling overlap. What is encoded straight into the peer's memory has travelled by then. */
+/* Raw bytes a second: encoding and sending overlap. A chunk encoded straight into the peer's memory needs no
+ * sending. */
 static double carries(const struct policy_wire *wire, bool direct)
 {
     const double encode = wire->encode[wire->mode];
@@ -227,7 +228,7 @@ bool policy_takes(const struct node *node, const struct peer *peer, enum message
     return !node->wires.measured || (policy->trial.began && !policy->trial.lost[by]);
 }
 
-/* Each is tried before the best one is taken. */
+/* Each link is tried before the best one is chosen. */
 double policy_rank(const struct peer *peer, enum message_link_by by)
 {
     const struct policy *policy = &((const struct peer_use *)peer->owner)->policy;
@@ -237,7 +238,7 @@ double policy_rank(const struct peer *peer, enum message_link_by by)
     return policy->links[by].samples < LINK_SAMPLES || rate == 0 ? INFINITY : rate;
 }
 
-/* Has it lost, or may it be tried again? */
+/* Has the link lost, or may it be tried again? */
 static bool judge_link(struct policy *policy, const struct peer *peer, enum message_link_by by)
 {
     double host, link;
@@ -254,7 +255,7 @@ static bool judge_link(struct policy *policy, const struct peer *peer, enum mess
     return true;
 }
 
-/* The host is measured first, as it is there first. */
+/* The host is measured first, because it is available first. */
 bool policy_judge(const struct node *node, struct peer *peer)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;

@@ -1,4 +1,4 @@
-/* How chunks to a peer are coded: pinned by an option or by the pool, else what its link makes worth while. */
+/* How chunks to a peer are coded: fixed by an option or by the pool, else chosen by what pays on its link. */
 #ifndef STRAIT_DAEMON_POLICY_H
 #define STRAIT_DAEMON_POLICY_H
 
@@ -17,24 +17,24 @@ struct peer;
 struct pool_ref;
 struct job_result;
 
-/* What is known of a wire and of what coding for it costs here. Bytes a second, smoothed; 0: not measured yet. */
+/* Measurements of a wire and of the cost of coding for it here. Bytes a second, smoothed; 0: not measured yet. */
 struct policy_wire {
-    double rate;                 /* coded bytes, while chunks were under way */
-    double raw_rate;             /* raw ones, of the same chunks */
-    double encode[POLICY_MODES]; /* raw bytes, one worker, or the GPU */
+    double rate;                 /* coded bytes, over the time in which chunks were under way */
+    double raw_rate;             /* raw bytes of the same chunks */
+    double encode[POLICY_MODES]; /* raw bytes, by one worker or by the GPU */
     uint32_t sending;            /* chunks under way */
     uint64_t busy_since, busy_bytes, busy_raw;
     enum strait_mode mode; /* of the latest chunk that was encoded, */
     uint32_t samples;      /* and how many there were */
 };
 
-/* Of a peer. */
+/* What the policy keeps with a peer. */
 struct policy {
-    struct policy_wire link, pinned;         /* the connection's; chunks of GPUs on it, shared */
-    struct policy_wire links[LINK_BY_COUNT]; /* those between GPUs */
-    double far[POLICY_MODES];                /* raw bytes a second, a GPU into the memory of the peer's */
+    struct policy_wire link, pinned;         /* the connection's; and GPUs' chunks on it, shared */
+    struct policy_wire links[LINK_BY_COUNT]; /* GPU links */
+    double far[POLICY_MODES];                /* raw bytes a second, encoded by a GPU into the memory of a peer's GPU */
     uint32_t far_samples[POLICY_MODES];
-    struct { /* gpu-wires=auto: links between GPUs against the way by the host */
+    struct { /* gpu-wires=auto: GPU links compared with the way by the host */
         bool began;
         bool lost[LINK_BY_COUNT];        /* the host was faster, */
         uint64_t lost_at[LINK_BY_COUNT]; /* uv_hrtime */
@@ -42,7 +42,7 @@ struct policy {
     char reason[128]; /* of the latest decision, for people */
 };
 
-/* What is known of a pool's pages: how they shrink. */
+/* How well a pool's pages compress. */
 struct policy_pool {
     double ratio[POLICY_MODES]; /* raw / coded; 0: not measured yet */
     uint32_t chunks;            /* decided so far */
@@ -51,19 +51,20 @@ struct policy_pool {
 /* The mode for the next chunk from this pool to this peer. */
 enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, enum wire_counter wire);
 
-/* What was measured: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was not). */
+/* Reports events to measure: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was
+ * not). */
 void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum wire_counter wire,
                     const struct job_result *result);
 void policy_sending(struct peer *peer, enum wire_counter wire);
 void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes, uint64_t raw_bytes);
 
-/* gpu-wires=auto: do chunks go by such a link to GPUs that cannot be stored to, rather than by way of the host? To be
- * asked now and then whether that has changed. */
+/* gpu-wires=auto: do chunks for GPUs that cannot be stored to go by such a GPU link rather than by the host?
+ * policy_judge is called now and then: has that changed? */
 bool policy_takes(const struct node *node, const struct peer *peer, enum message_link_by by);
 bool policy_judge(const struct node *node, struct peer *peer);
-/* Of several links that are up the one with the highest rank is taken. */
+/* Of several links that are up, the one with the highest rank is used. */
 double policy_rank(const struct peer *peer, enum message_link_by by);
-/* Raw bytes a second by way of the host, and by such a link; 0: not measured. */
+/* Raw bytes a second by the host, and by such a link; 0: not measured. */
 void policy_rivals(const struct peer *peer, enum message_link_by by, double *host, double *link);
 
 #endif

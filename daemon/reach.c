@@ -7,7 +7,7 @@
 #include "daemon/reach_private.h"
 #include "daemon/source.h"
 
-#define REACHED_MAX 4096u /* pools of one peer */
+#define REACHED_MAX 4096u /* pools remembered per peer */
 
 static bool is_up(const struct peer *peer)
 {
@@ -21,7 +21,7 @@ static bool has_links(const struct node *node, enum message_link_by by, int32_t 
     return peers_has_gpu(node->peers, by, (uint32_t)device);
 }
 
-/* With the wires that lead there from this peer, if there is one by now. */
+/* Sends the arena and the wires that lead there from this peer, if there are any by now. */
 static void tell_arena(struct node *node, struct peer *peer, const struct receive_arena *arena)
 {
     const struct devices_arena *memory = devices_arena(node->devices, arena->device);
@@ -35,7 +35,7 @@ static void tell_arena(struct node *node, struct peer *peer, const struct receiv
                                            .nccl = has_links(node, LINK_BY_NCCL, arena->device),
                                            .ucx = has_links(node, LINK_BY_UCX, arena->device)};
     if (message.arena.ipc.size != 0 || message.arena.nccl || message.arena.ucx)
-        (void)peer_send(peer, &message); /* a peer that is down says so itself */
+        (void)peer_send(peer, &message); /* if the peer is down, `down` follows */
 }
 
 struct news {
@@ -50,7 +50,7 @@ static void tell_arena_to(void *arg, struct peer *peer)
         tell_arena(news->node, peer, news->arena);
 }
 
-/* The slots of a device that has come into use. */
+/* Adds the slots of a device that has come into use. */
 static void add_arena(struct node *node, int32_t device)
 {
     const struct devices_arena *memory = devices_arena(node->devices, device);
@@ -81,8 +81,8 @@ void reach_up(struct node *node, struct peer *peer)
 
 /* ---- The peer's arenas ------------------------------------------------------------------------------------------- */
 
-/* A wire takes the place of those behind it once it is there. Mapping is quick, or not to be had; links take their
- * time, so that others are opened beside them. */
+/* A wire replaces those ranked below it as soon as it is up. Mapping either succeeds quickly or not at all; links take
+ * time, so they are opened alongside. */
 void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
 {
     const struct gpu_wires *wires = &node->wires;
@@ -94,7 +94,7 @@ void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, i
     }
 }
 
-/* Of the peer's devices: those that every GPU of the pool reaches. */
+/* The peer's devices that every GPU of the pool reaches. */
 static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
 {
     const struct peer_use *use = peer->owner;
@@ -132,7 +132,7 @@ void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device)
             tell_pool(peer, &pool->id, devices_of(peer, pool->pool));
 }
 
-/* From every GPU that has pages of ours. */
+/* Opens the ways from every GPU that holds pages of our pools. */
 static void open_ways(struct node *node, struct peer *peer, struct far_arena *arena)
 {
     struct pool_ref *pool, *next;
@@ -159,7 +159,7 @@ static struct far_arena *arena_of_device(const struct peer_use *use, uint32_t de
     return arena;
 }
 
-/* Its slots are nobody else's, and the same as ever. */
+/* Is the message valid: its slots overlap no other arena's, and are the same as in earlier messages? */
 static bool is_sound(const struct peer *peer, const struct message_arena *m)
 {
     const struct peer_use *use = peer->owner;

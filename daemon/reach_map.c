@@ -1,4 +1,4 @@
-/* Arenas of a peer's GPUs, mapped for ours, and let go of. */
+/* Maps the arenas of a peer's GPUs for ours, and unmaps them. */
 #include <stdlib.h>
 
 #include <utlist.h>

@@ -1,4 +1,4 @@
-/* What the files about GPUs that reach each other share. */
+/* Shared by the files about GPUs that reach each other. */
 #ifndef STRAIT_DAEMON_REACH_PRIVATE_H
 #define STRAIT_DAEMON_REACH_PRIVATE_H
 
@@ -7,13 +7,13 @@
 /* An arena in the memory of a peer's GPU. */
 struct far_arena {
     uint32_t device, first, slot_bytes, slot_count;
-    bool has_handle, by[LINK_BY_COUNT]; /* the ways that the peer offers */
+    bool has_handle, by[LINK_BY_COUNT]; /* wires that the peer offers */
     uint8_t handle[DEVICE_HANDLE_BYTES];
     struct way *ways;
     struct far_arena *next;
 };
 
-/* How a GPU of ours stores into it. Being mapped, it keeps the peer's link. */
+/* The mapping by which one of our GPUs stores into a far arena. While it is mapped, the peer's link must be kept. */
 struct way {
     struct node *node;
     struct peer *peer;
@@ -26,30 +26,30 @@ struct way {
     struct way *next;
 };
 
-/* A pool of the peer. */
+/* A pool of the peer, and our devices whose arenas it reaches. */
 struct reached {
     struct pool_id id;
     uint64_t devices;
     UT_hash_handle hh;
 };
 
-/* A GPU of ours shall get there, by the best of our wires that goes. */
+/* Prepares the best available wire from our GPU `device` to the arena. */
 void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device);
-/* By which wire it gets there now; WIRES_COUNTED: by none. */
+/* The wire that leads there now; WIRES_COUNTED: none. */
 enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
                                 int32_t device);
-/* Does the policy let chunks go by that one? */
+/* Does the policy let chunks use that wire? */
 bool reach_takes(const struct node *node, const struct peer *peer, enum wire_counter wire);
 /* The ends of a link from our GPU to there. */
 struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire);
-/* Tells the peer what of its GPUs our pools on `device` reach now. */
+/* Tells the peer which of its GPUs our pools on `device` reach now. */
 void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device);
 
 /* reach_map.c: the peer's memory, mapped. */
 
-/* Can memory of GPUs be given to that peer, and be mapped from it? */
+/* Can GPU memory be shared with that peer, in both directions? */
 bool map_is_possible(const struct peer *peer);
-/* How far it is; begins when it is first asked. */
+/* State of the mapping; the first call starts it. */
 enum pin_state map_way(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device);
 const struct way *map_find(const struct far_arena *arena, int32_t device); /* NULL: not mapped */
 

@@ -1,4 +1,4 @@
-/* By which wire chunks go between GPUs of ours and of a peer, and why by no better one. */
+/* Reports which wire chunks use between our GPUs and a peer's, and why no better one. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "daemon/node.h"
 #include "daemon/reach_private.h"
 
-/* Why chunks do not go straight into that GPU's memory. */
+/* Why chunks are not stored straight into that GPU's memory. */
 static const char *why_not_peer(const struct node *node, const struct peer *peer, const struct far_arena *arena,
                                 int32_t device)
 {
@@ -52,7 +52,7 @@ static const char *name_of(enum wire_counter wire)
     return wire == WIRE_PEER ? "peer" : wire == WIRE_NCCL ? "nccl" : "ucx-cuda";
 }
 
-/* All of them, those that are allowed in their order; `peer` before them when it is not, the others behind. */
+/* All wires: the allowed ones in their order, preceded by `peer` if it is not allowed, followed by the others. */
 static void in_order(const struct node *node, enum wire_counter order[GPU_WIRES_MAX])
 {
     static const enum wire_counter links[] = {WIRE_NCCL, WIRE_UCX_CUDA};

@@ -1,11 +1,11 @@
-/* Which wires between GPUs are allowed, and which of them is taken. */
+/* Which wires between GPUs are allowed, and which one is chosen. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/node.h"
 #include "daemon/reach_private.h"
 
-/* ---- Allowed ----------------------------------------------------------------------------------------------------- */
+/* ---- Allowed wires ----------------------------------------------------------------------------------------------- */
 
 static bool peer_is_allowed(const struct node *node)
 {
@@ -21,7 +21,7 @@ static enum wire_counter wire_named(const char *name, size_t size)
                                               : WIRE_PINNED;
 }
 
-/* What the option lists behind the host's memory never goes. */
+/* Wires that the option lists after the host's memory are never used. */
 void reach_init(struct node *node)
 {
     struct gpu_wires *wires = &node->wires;
@@ -59,7 +59,7 @@ bool reach_is_on(const struct node *node)
     return node->wires.count != 0;
 }
 
-/* ---- Taken ------------------------------------------------------------------------------------------------------- */
+/* ---- The wire in use --------------------------------------------------------------------------------------------- */
 
 struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire)
 {
@@ -72,7 +72,7 @@ static bool is_up_to(const struct peer *peer, const struct far_arena *arena, int
                              : peer_has_gpu_link(peer, reach_ends(arena, device, wire));
 }
 
-/* The first one that is up, or the best one of what is measured: `peer` comes first there. */
+/* Takes the first wire that is up or, when wires are measured, the best one: `peer` comes first there. */
 enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
                                 int32_t device)
 {

@@ -1,4 +1,4 @@
-/* What of an offer is ready: segments in the order in which they became so. */
+/* The ready pages of an offer: segments in the order in which they became ready. */
 #include <stdlib.h>
 
 #include "daemon/node.h"
@@ -51,7 +51,7 @@ static uint32_t count_regions(const struct pool *pool)
     return count;
 }
 
-/* Remembers which pages were announced: later appends may bring others, of which these layers say nothing. */
+/* Remembers which pages were announced: later appends may add others, to which ready layers do not apply. */
 static bool announce_later(struct offer *o)
 {
     o->later_spans = page_set_spans(&o->request.pages, &o->later_count);
@@ -74,7 +74,7 @@ bool offer_pages_known(struct offer *o)
     return true;
 }
 
-/* These regions of the announced pages of a group. */
+/* Marks these regions of a group's announced pages as ready. */
 static bool regions_ready(struct offer *o, uint32_t group, uint32_t begin, uint32_t end)
 {
     for (uint32_t i = 0; i < o->later_count; i++) {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes over an arena whose slots are there. */
+/* Adds an arena whose slots exist already and, on OK, takes ownership of it. */
 static enum strait_status append(struct receive *receive, struct receive_arena *arena)
 {
     uint32_t before = receive->slot_count, count = arena->slots.slot_count;
@@ -86,7 +86,7 @@ uint64_t far_target(uint32_t slot_bytes, uint64_t bytes)
     return part < slot_bytes ? part : slot_bytes;
 }
 
-#define FAR_TAIL (4u << 20) /* a launch for less takes as long */
+#define FAR_TAIL (4u << 20) /* a smaller launch takes as long */
 
 uint64_t far_tail(uint64_t target, uint64_t left)
 {

@@ -1,6 +1,6 @@
 /* Where chunks are received: slots in the host's memory, which every transport reaches, and slots in the memory of each
- * GPU in use, which encoders on other GPUs of this host may reach. Slots of all arenas are numbered on: the host's are
- * the first ones. */
+ * GPU in use, which encoders on other GPUs of this host may reach. Slots are numbered through all arenas, beginning
+ * with the host's. */
 #ifndef STRAIT_DAEMON_RECEIVE_H
 #define STRAIT_DAEMON_RECEIVE_H
 
@@ -12,7 +12,7 @@
 
 struct sink;
 
-/* Who holds a slot. */
+/* The holder of a slot. */
 struct slot {
     struct sink *sink; /* NULL: nobody */
     uint64_t grant;
@@ -25,20 +25,20 @@ struct receive_arena {
     uint32_t index;
     int32_t device;  /* -1: the host */
     uint32_t first;  /* number of its first slot */
-    uint64_t target; /* of the host's: what a chunk of its own pages is cut to */
+    uint64_t target; /* of the host's: the size to which chunks of host pages are cut */
 };
 
 struct receive {
     struct receive_arena *arenas[RECEIVE_ARENAS_MAX]; /* [0]: the host's */
     uint32_t arena_count;
-    struct slot *slots; /* of all; moves when an arena is added */
+    struct slot *slots; /* all arenas' slots; the array moves when an arena is added */
     uint32_t slot_count;
 };
 
-/* With slots of the host. ERR_NO_MEMORY, ERR_IO, ERR_INVALID. */
+/* Makes the host's slots. ERR_NO_MEMORY, ERR_IO, ERR_INVALID. */
 enum strait_status receive_init(struct receive *receive, uint32_t slot_bytes, uint32_t slot_count, uint64_t target);
 void receive_fini(struct receive *receive);
-/* Adds the slots of a GPU's memory at base, which outlives them. ERR_NO_MEMORY. */
+/* Adds slots in a GPU's memory at base, which must outlive them. ERR_NO_MEMORY. */
 enum strait_status receive_add(struct receive *receive, int32_t device, void *base, uint32_t slot_bytes,
                                uint32_t slot_count);
 
@@ -46,22 +46,22 @@ static inline struct arena *receive_host(const struct receive *receive)
 {
     return &receive->arenas[0]->slots;
 }
-/* A slot of a GPU's arena for chunks of so many page bytes: with what they have besides. */
+/* Size of a slot of a GPU's arena for chunks with so many bytes of pages: adds the chunk's overhead. */
 static inline uint32_t far_slot_bytes(uint64_t chunk_bytes)
 {
     return (uint32_t)((chunk_bytes + chunk_bytes / FAR_OVERHEAD + 4095) / 4096 * 4096);
 }
-/* What chunks that GPUs code are cut to, for slots of this size, of a leg that has `bytes` in all: a large one has
- * enough of them under way to keep the link busy, a small one is cut into as many as may be under way, so that its
+/* The size to which chunks that GPUs code are cut, for slots of this size and a leg of `bytes` in all. A large leg has
+ * enough chunks under way to keep the link busy; a small leg is cut into as many as may be under way, so that its
  * stages overlap. */
 uint64_t far_target(uint32_t slot_bytes, uint64_t bytes);
-/* The same when only `left` of them are, and no more come: the last chunks are smaller, since when one is decoded
- * nothing is under way any more. */
+/* The same when only `left` bytes remain and no more will come: the last chunks are smaller, because nothing is under
+ * way any more while the very last one is decoded. */
 uint64_t far_tail(uint64_t target, uint64_t left);
 
 struct receive_arena *receive_of_device(const struct receive *receive, int32_t device); /* NULL: none */
 
-uint32_t receive_take(struct receive *receive, struct receive_arena *arena); /* ARENA_NONE: all are taken */
+uint32_t receive_take(struct receive *receive, struct receive_arena *arena); /* ARENA_NONE: no slot is free */
 void receive_give(struct receive *receive, uint32_t slot);
 struct receive_arena *receive_arena_of(const struct receive *receive, uint32_t slot);
 uint8_t *receive_address(const struct receive *receive, uint32_t slot);

@@ -1,4 +1,4 @@
-/* What a node tells about itself. */
+/* The report of a node about itself. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,7 +152,7 @@ static void add_pools(struct node *node, cJSON *array)
     }
 }
 
-/* Those that clients have asked for. */
+/* Adds the devices that clients use. */
 static void add_devices(struct node *node, cJSON *array)
 {
     struct device_state state;

@@ -1,4 +1,4 @@
-/* What offers and expectations have in common: pages, state, the end. */
+/* The common part of offers and expectations: pages, state, end. */
 #include <utlist.h>
 
 #include "daemon/node.h"
@@ -51,13 +51,13 @@ bool request_is_stranded(const struct request *request)
     return false;
 }
 
-#define CHARGED_MAX (512ull * 1024 * 1024) /* by all live requests of a client */
+#define CHARGED_MAX (512ull * 1024 * 1024) /* by all live requests of one client */
 
 bool request_charge(struct request *request, uint64_t bytes)
 {
     struct session *session = request->session;
     if (session == NULL)
-        return true; /* nobody asks for more */
+        return true; /* the client is gone and cannot ask for more */
     if (bytes > CHARGED_MAX - session->charged)
         return false;
     session->charged += bytes;

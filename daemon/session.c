@@ -9,9 +9,9 @@
 #include "daemon/equipment/fault.h"
 #include "daemon/session.h"
 
-#define SESSION_QUEUE_BYTES (64u * 1024 * 1024) /* a client that does not read its events is let go beyond this */
+#define SESSION_QUEUE_BYTES (64u * 1024 * 1024) /* a client with more unread events is disconnected */
 #define NOTES_QUEUED_MAX    (1024u * 1024)
-#define SESSION_MESSAGES    64u /* of one client at a time: others have their turn */
+#define SESSION_MESSAGES    64u /* read from one client before the others have their turn */
 
 static void flush(struct session *session)
 {
@@ -78,7 +78,7 @@ static void session_free(struct session *session)
     free(session);
 }
 
-/* Everything has drained: the end of the socket tells the client so. */
+/* All requests have drained: closing the socket tells the client so. */
 static void close_socket(struct session *session)
 {
     watch_close(session->socket);
@@ -87,7 +87,7 @@ static void close_socket(struct session *session)
     channel_destroy(session->channel);
     session->channel = NULL;
     struct request *request, *next;
-    HASH_ITER (by_transfer, session->requests, request, next) { /* only legs of theirs are left */
+    HASH_ITER (by_transfer, session->requests, request, next) { /* decided: only its legs are left */
         HASH_DELETE(by_transfer, session->requests, request);
         request->session = NULL;
     }
@@ -99,7 +99,7 @@ static void end_if_drained(struct session *session)
         return;
     session_pools_end(session);
     close_socket(session);
-    session->node->sessions_ended = true; /* freed at the end of the turn, when its jobs are over too */
+    session->node->sessions_ended = true; /* freed at the end of the turn, once its jobs have ended too */
 }
 
 void session_reap(struct node *node)
@@ -174,7 +174,7 @@ static void hello(struct session *session, const struct message_hello *message)
 {
     session->greeted = true;
     session->node->metrics.clients_accepted++;
-    welcome(session); /* with a version that the client may find it does not speak */
+    welcome(session); /* the version in it lets the client find that it does not speak it */
     if (message->version < PROTOCOL_VERSION_MIN || message->version_min > PROTOCOL_VERSION) {
         session->node->metrics.client_errors++;
         (void)channel_flush(session->channel);
@@ -182,7 +182,7 @@ static void hello(struct session *session, const struct message_hello *message)
     }
 }
 
-/* Another daemon of this host wants shared memory: its socket is the peers' from now on. */
+/* Another daemon of this host wants shared memory: from now on its socket belongs to the peers. */
 static void hand_over(struct session *session, const struct message_shm_hello *message)
 {
     struct channel *channel = session->channel;
@@ -241,7 +241,7 @@ void session_process(struct session *session)
             broke_protocol(session, message_name(message.type));
         message_fini(&message);
     }
-    session->backlog = true; /* more may be there: after the others */
+    session->backlog = true; /* more may be there: they wait until the others had their turn */
     session->node->backlog = true;
 }
 
@@ -276,7 +276,7 @@ static void on_death(void *owner, uint32_t events)
     session_end(owner, "process ended");
 }
 
-/* ---- The beginning ----------------------------------------------------------------------------------------------- */
+/* ---- Accepting --------------------------------------------------------------------------------------------------- */
 
 static void watch_process(struct session *session)
 {
@@ -285,7 +285,7 @@ static void watch_process(struct session *session)
         return;
     session->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)session->pid, 0);
     if (session->pidfd < 0)
-        return; /* another pid namespace, or an old kernel: the socket tells */
+        return; /* another pid namespace, or an old kernel: only the socket tells of its death */
     if (watch_open(node->loop, session->pidfd, on_death, session, &node->watches, &session->process) == STRAIT_OK)
         watch_for(session->process, WATCH_READ);
 }

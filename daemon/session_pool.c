@@ -11,7 +11,7 @@
 
 struct mapping {
     struct session *session;
-    struct message message; /* owns what the registration points into */
+    struct message message; /* owns the memory that the registration points into */
     int fds[CHANNEL_FDS_MAX];
     uint32_t fd_count;
     uint64_t bytes_max;
@@ -37,7 +37,7 @@ struct pool_ref *session_pool(struct session *session, const struct pool_id *id)
     return pool != NULL && pool->session == session && !pool->removing ? pool : NULL;
 }
 
-/* What this user's clients have mapped. */
+/* Bytes that this user's clients have mapped. */
 static uint64_t bytes_of_user(struct node *node, uint32_t uid)
 {
     uint64_t bytes = 0;
@@ -86,8 +86,8 @@ static bool keep_pool(struct mapping *mapping)
     return true;
 }
 
-/* A pool of that id: of a client that has gone and not drained it is forgotten by name, of a live one it is in the way.
- */
+/* Checks for another pool of that id. One whose client has gone but which is not drained is forgotten by name; one of a
+ * live client is in the way. */
 static bool id_is_free(struct node *node, const struct pool_id *id)
 {
     struct pool_ref *other;
@@ -119,11 +119,12 @@ static void map_done(void *arg)
     mapping_free(mapping);
     session->jobs--;
     session_jobs_over(session);
-    session->backlog = node->backlog = true; /* what waited */
+    session->backlog = node->backlog = true; /* handles the messages that waited */
     start_next(node);
 }
 
-/* One at a time, so that quotas and ids are judged by what is there, and workers are left for pages. */
+/* Maps one pool at a time, so that quotas and ids are checked against what is mapped, and workers are left for
+ * pages. */
 static void start_next(struct node *node)
 {
     struct mapping *mapping = node->mappings;
@@ -165,7 +166,7 @@ bool session_pool_register(struct session *session, struct message *message, con
         return true;
     }
     mapping->message = *message;
-    message->owner = NULL; /* the mapping's now */
+    message->owner = NULL; /* owned by the mapping now */
     session->mapping = true;
     session->jobs++;
     bool idle = node->mappings == NULL;
@@ -217,7 +218,7 @@ static void remove_pool(struct pool_ref *ref)
 bool session_pool_remove(struct session *session, const struct message_pool_remove *message)
 {
     struct pool_ref *ref = session_pool(session, &message->pool);
-    if (ref == NULL) { /* one that was refused */
+    if (ref == NULL) { /* the registration was refused */
         pool_status(session, &message->pool, STRAIT_OK, true, "");
         return true;
     }

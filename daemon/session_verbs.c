@@ -1,10 +1,10 @@
-/* What clients ask for. */
+/* Handles the requests of clients. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/session.h"
 
-/* The verdict on a request that never came to life: its pages are free. */
+/* Sends the verdict on a request that was never created: its pages are free. */
 static void refuse(struct session *session, uint64_t transfer, enum strait_reason reason, const char *why)
 {
     struct message message = {.type = MESSAGE_STATE};
@@ -24,7 +24,7 @@ static void fail(struct request *request, enum strait_reason reason, const char 
         expectation_fail((struct expectation *)request, reason, why);
 }
 
-/* Why a new request cannot be; NULL: it can. */
+/* Why a new request is refused; NULL: it is not. */
 static const char *why_not(struct session *session, struct pool_ref *pool, struct request *same_name,
                            enum strait_reason *reason)
 {
@@ -43,7 +43,7 @@ static const char *why_not(struct session *session, struct pool_ref *pool, struc
     return NULL;
 }
 
-/* The pool of a new request; NULL: it cannot be, and the client has been told. */
+/* The pool of a new request; NULL: the request is refused, and the client has been told. */
 static struct pool_ref *admit(struct session *session, uint64_t transfer, const struct pool_id *id, struct view key,
                               bool is_offer)
 {
@@ -61,7 +61,7 @@ static struct pool_ref *admit(struct session *session, uint64_t transfer, const 
     return NULL;
 }
 
-/* What of a request's pages was not possible. */
+/* Why a request's pages could not be added. */
 static const char *why_no_pages(enum strait_reason reason)
 {
     switch (reason) {
@@ -89,7 +89,7 @@ static bool add_lists(struct request *request, const struct wire_page_list *list
     return true;
 }
 
-/* Parts of one request come one after another: does this one continue the one before? */
+/* The parts of one request come one after another: does this one continue the previous one? */
 static bool is_part(struct session *session, uint64_t transfer, bool more)
 {
     bool continues = session->partial != 0 && session->partial == transfer;
@@ -118,7 +118,7 @@ static bool on_expect(struct session *session, const struct message_expect *mess
         request = &made->request;
         keep(session, request);
     } else if (request->is_offer || request->begun) {
-        return request->decided; /* parts of one that has failed may still come */
+        return request->decided; /* further parts of a failed request may still come */
     }
     if (request->decided || !add_lists(request, message->lists, message->list_count))
         return true;
@@ -156,12 +156,12 @@ static bool on_append(struct session *session, const struct message_append *mess
 {
     struct request *request = session_find(session, message->transfer);
     if (request == NULL || request->decided)
-        return true; /* it has its verdict */
+        return true; /* the verdict is already known */
     if (!request->is_offer || !request->begun)
         return false;
     enum strait_reason reason = offer_append((struct offer *)request, message);
     if (reason != STRAIT_REASON_NONE)
-        fail(request, reason, request_is_stranded(request) ? "" : "append failed"); /* a device tells for itself */
+        fail(request, reason, request_is_stranded(request) ? "" : "append failed"); /* a device gives its own reason */
     return true;
 }
 
@@ -248,7 +248,7 @@ bool session_verb(struct session *session, const struct message *message)
     case MESSAGE_START:
         return on_start(session, &message->start);
     case MESSAGE_ABORT:
-    case MESSAGE_RELEASE: /* a live one ends with its handle */
+    case MESSAGE_RELEASE: /* a live request ends with its handle */
         return on_abort(session, &message->transfer);
     case MESSAGE_NOTIFY:
         return on_notify(session, &message->notify);

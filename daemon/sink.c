@@ -1,4 +1,4 @@
-/* The sink's half of a leg: the actions of its state machine, carried out. */
+/* The sink's half of a leg: carries out the actions of its state machine. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 #include "daemon/sink_private.h"
 #include "daemon/source.h"
 
-/* Grants of one leg at once: one encoded, one or two travelling, one decoded. A GPU is further away, and has twice
- * that. */
+/* Grants of one leg at a time: one being encoded, one or two on the wire, one being decoded. A GPU is further away and
+ * has twice as many. */
 #define SINK_WINDOW 4u
 
 struct sink *sink_create(struct expectation *e, const struct name *source, const char *address, bool local)
@@ -90,7 +90,7 @@ void sink_ask(struct sink *sink)
         sink_ask_peer(sink, peer);
 }
 
-/* ---- The machine ------------------------------------------------------------------------------------------------- */
+/* ---- The state machine ------------------------------------------------------------------------------------------- */
 
 static void act(struct sink *sink, const struct leg_action *action)
 {
@@ -129,7 +129,7 @@ static void act(struct sink *sink, const struct leg_action *action)
     case LEG_CLOSED:
         LL_PREPEND2(sink->node->exchange.closed_sinks, sink, closed_next);
         break;
-    default: /* LEG_ACCEPT is the answer of sink_apply */
+    default: /* LEG_ACCEPT is returned by sink_apply */
         break;
     }
 }

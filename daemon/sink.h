@@ -10,16 +10,16 @@ struct sink {
     uint64_t id; /* of the leg */
     struct sink_leg leg;
     struct segments segments;
-    uint64_t bytes;     /* of the pages that they name */
+    uint64_t bytes;     /* bytes of the pages in them */
     struct name source; /* the offer it wants */
     char address[MESSAGE_ADDRESS_MAX + 1];
-    struct peer *peer;    /* it is bound to; NULL: none yet, or none any more */
-    struct source *local; /* under this daemon: the other half */
+    struct peer *peer;    /* the peer it is bound to; NULL: none yet, or none any more */
+    struct source *local; /* the other half, when it is under this daemon */
     bool is_local;
     bool asked;           /* REQUEST has gone to `peer` */
     bool waiting;         /* in exchange.wanting */
     uint64_t granted_at;  /* latest grant, loop's clock */
-    uint64_t wants_since; /* with nothing outstanding, loop's clock; 0: it does not starve */
+    uint64_t wants_since; /* loop's clock: since when it wants a slot with none outstanding; 0: it does not starve */
     struct sink *next;    /* of the expectation */
     struct sink *closed_next;
     struct sink *wprev, *wnext;
@@ -28,9 +28,9 @@ struct sink {
 
 struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address, bool local);
 void sink_free(struct sink *sink);
-void sink_ask(struct sink *sink);                                  /* REQUEST, when its peer is up */
-void sink_ask_peer(struct sink *sink, struct peer *peer);          /* over this connection, which is up */
-void sink_part(struct sink *sink);                                 /* from its peer: it may ask again */
+void sink_ask(struct sink *sink);                                  /* sends REQUEST if its peer is up */
+void sink_ask_peer(struct sink *sink, struct peer *peer);          /* the same over this connection, which is up */
+void sink_part(struct sink *sink);                                 /* unbinds it from its peer: it may ask again */
 bool sink_apply(struct sink *sink, const struct leg_event *event); /* true: the event was accepted (ARRIVING) */
 void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason);
 
@@ -39,10 +39,10 @@ enum strait_reason sink_segments(struct sink *sink, const struct message_segment
 
 /* sink_grants.c */
 bool sink_holds_grants(const struct sink *sink);
-void sink_grants(struct node *node);  /* hands out free slots, in turn */
-void sink_reclaim(struct node *node); /* asks back what others starve for */
+void sink_grants(struct node *node);  /* hands out free slots, leg by leg */
+void sink_reclaim(struct node *node); /* asks for unused grants back that other legs need */
 
-/* sink_chunks.c. `device`: of the link between GPUs that it comes by; -1: it comes by the connection's own. */
+/* sink_chunks.c. `device`: our GPU whose link the chunk comes by; -1: the connection's own link. */
 struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *header,
                              size_t header_size, size_t size);
 void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status);

@@ -14,13 +14,13 @@ static bool is_current(const struct sink *sink, const struct chunk_header *heade
            epoch->counter == header->epoch.counter;
 }
 
-/* Can chunks for that arena come by the link of this GPU, or by the connection's own (-1)? */
+/* Can chunks for that arena come by this GPU's link, or by the connection's own (-1)? */
 static bool comes_by(const struct receive_arena *arena, const struct peer *peer, int32_t device)
 {
     return device >= 0 ? arena->device == device : arena->device < 0 || peer->direct;
 }
 
-/* The slot that was granted for exactly this chunk; NULL: there is none, or not any more. */
+/* The slot that was granted for exactly this chunk; NULL: there is none, or it was released. */
 static struct slot *granted_slot(struct node *node, const struct peer *peer, int32_t device,
                                  const struct chunk_header *header)
 {
@@ -94,7 +94,7 @@ static void add_layer(void *owner, int32_t layer)
         layers->list[layers->count++] = layer;
 }
 
-/* Counts pages in place and tells of layers that are complete. False: they cannot have landed. */
+/* Counts landed pages and reports layers that are complete. False: these pages cannot have landed. */
 static bool land(struct sink *sink, const struct leg_grant *grant)
 {
     struct expectation *e = sink->expectation;
@@ -113,7 +113,7 @@ static bool land(struct sink *sink, const struct leg_grant *grant)
     return true;
 }
 
-/* The pages of a grant are in place, or not: a job says so. */
+/* A job has put the pages of a grant in place, or failed to. */
 void sink_copied(struct sink *sink, uint64_t grant_id, const struct job_result *result)
 {
     struct expectation *e = sink->expectation;
@@ -133,7 +133,7 @@ void sink_decode_chunk(struct sink *sink, const struct leg_grant *grant)
 {
     struct node *node = sink->node;
     if (sink->is_local)
-        return; /* local_copy does it */
+        return; /* local_copy does this */
     if (fault_at(FAULT_BUG_ACKNOWLEDGE, sink, grant))
         return;
     struct piece piece;

@@ -1,4 +1,4 @@
-/* The sink's half of a leg: slots, and whom they are granted to, for how much. */
+/* The sink's half of a leg: which legs get slots, and for how many units. */
 #include <utlist.h>
 
 #include "daemon/node.h"
@@ -20,8 +20,8 @@ static void add_slots(void *arg, struct peer *peer)
         share->slots += use->slots[share->arena];
 }
 
-/* No daemon may hold more than half of an arena, over all its connections: one that is stopped while it does would stop
- * everybody. */
+/* No daemon may hold more than half of an arena, over all its connections: otherwise one that is stopped could block
+ * all others. */
 static bool has_share(const struct node *node, const struct sink *sink, const struct receive_arena *arena)
 {
     struct share share = {.node = sink->peer->node, .arena = arena->index};
@@ -34,7 +34,7 @@ static bool has_room(const struct node *node, const struct sink *sink, const str
     return arena->slots.used < arena->slots.slot_count && has_share(node, sink, arena);
 }
 
-/* Where chunks for this GPU (-1: for the host) land: in its own memory, if the source's GPUs reach that. */
+/* The arena for chunks of this GPU (-1: of the host): in its own memory if the source's GPUs reach it. */
 static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
 {
     const struct receive *receive = &sink->node->receive;
@@ -66,7 +66,7 @@ void sink_free_slot(struct sink *sink, const struct leg_grant *grant)
     receive_give(receive, grant->slot);
 }
 
-/* Of all groups of its pool; -1: they have several, or it is the host. */
+/* The device of all groups of the pool; -1: there are several, or it is the host. */
 static int32_t only_device(const struct pool *pool)
 {
     for (uint32_t g = 1; g < pool->group_count; g++)
@@ -94,7 +94,7 @@ bool sink_holds_grants(const struct sink *sink)
 
 /* ---- Granting ---------------------------------------------------------------------------------------------------- */
 
-/* The GPU that has the next units; -1: the host. */
+/* The GPU that holds the next units; -1: the host. */
 static int32_t next_device(const struct sink *sink, uint32_t first)
 {
     struct piece piece;
@@ -103,13 +103,13 @@ static int32_t next_device(const struct sink *sink, uint32_t first)
     return sink->expectation->request.pool->pool->groups[piece.group].device;
 }
 
-/* How many units from `first` on one chunk for this arena takes. */
+/* How many units from `first` on fit into one chunk for this arena. */
 static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
 {
     const struct request *request = &sink->expectation->request;
     uint64_t most = arena->slots.slot_bytes;
     if (!sink->is_local && arena->device < 0 && sink->peer->slot_bytes < most)
-        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own */
+        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own first */
     if (arena->device >= 0 && count > FAR_PAGES_MAX)
         count = FAR_PAGES_MAX;
     const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
@@ -120,7 +120,7 @@ static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, 
                               most);
 }
 
-/* Grants one slot to this sink. False: it cannot use one, or there is none for it. */
+/* Grants one slot to this sink. False: it cannot use one, or none is free for it. */
 static bool grant_one(struct sink *sink)
 {
     struct node *node = sink->node;
@@ -156,7 +156,7 @@ static bool is_full(const struct receive *receive)
     return true;
 }
 
-/* Free slots go round among those who want one; local ones need none. */
+/* Hands out free slots in turn to the legs that want one; local legs need none. */
 void sink_grants(struct node *node)
 {
     struct exchange *x = &node->exchange;
@@ -173,7 +173,8 @@ void sink_grants(struct node *node)
     }
 }
 
-/* When somebody has waited for long without any slot, others give back what they have not used for as long. */
+/* When a leg has waited for grant-timeout without any slot, the others give back grants that they have not used for as
+ * long. */
 void sink_reclaim(struct node *node)
 {
     uint64_t now = uv_now(node->loop);

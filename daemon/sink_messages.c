@@ -1,5 +1,5 @@
-/* The sink's half of a leg: what it tells the source, under this daemon or over its connection, and what it is told to
- * be ready there. */
+/* The sink's half of a leg: its messages to the source, under this daemon or over its connection, and the source's
+ * SEGMENTS. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,11 +29,11 @@ void sink_send_request(struct sink *sink, const struct leg_grant *open)
         }
         struct parked *parked = calloc(1, sizeof(*parked));
         if (parked == NULL)
-            return; /* the deadline tells */
+            return; /* the deadline ends it */
         parked->key.is_request = true;
         parked->key.wants = sink->source;
         parked->sink = sink;
-        parked->expires = UINT64_MAX; /* as long as the sink */
+        parked->expires = UINT64_MAX; /* lives as long as the sink */
         parked_add(node, parked);
         return;
     }
@@ -57,7 +57,7 @@ void sink_send_request(struct sink *sink, const struct leg_grant *open)
                                                    .spans = e->wanted + sent,
                                                    .grant = more ? 0 : open->id,
                                                    .slot = more ? 0 : open->slot};
-        (void)peer_send(sink->peer, &message); /* a peer that is down says so itself */
+        (void)peer_send(sink->peer, &message); /* if the peer is down, `down` follows */
         sent += count;
     } while (sent < e->wanted_count);
 }
@@ -106,7 +106,7 @@ void sink_send_end(struct sink *sink, enum strait_reason reason)
         return;
     }
     if (sink->peer == NULL)
-        return; /* nobody has been asked */
+        return; /* no source has been asked */
     struct message message = {.type = MESSAGE_END};
     message.end = (struct message_end){.leg = sink->id,
                                        .epoch = sink->expectation->epoch,
@@ -132,12 +132,12 @@ static enum strait_reason take_aux(struct expectation *e, const struct message_s
     return STRAIT_REASON_NONE;
 }
 
-/* More units are ready at the source: NONE, or why this leg fails. */
+/* More units are ready at the source. Returns NONE, or why this leg fails. */
 enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message)
 {
     struct expectation *e = sink->expectation;
     if (e->request.decided || sink->leg.last || message->before != sink->leg.ready)
-        return STRAIT_REASON_NONE; /* late or doubled */
+        return STRAIT_REASON_NONE; /* late or duplicate */
     uint32_t before = sink->segments.units;
     for (uint32_t i = 0; i < message->segment_count; i++) {
         if (!coverage_claim(e->coverage, &message->segments[i]))

@@ -1,4 +1,4 @@
-/* The source's half of a leg: the actions of its state machine, carried out. */
+/* The source's half of a leg: carries out the actions of its state machine. */
 #include <stdlib.h>
 
 #include <utlist.h>
@@ -6,7 +6,7 @@
 #include "daemon/node.h"
 #include "daemon/source_private.h"
 
-/* Takes over `wanted`, also when it fails. */
+/* Takes ownership of `wanted`, also on failure. */
 struct source *source_create(struct offer *o, struct peer *peer, struct sink *local, uint64_t id,
                              const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count)
 {
@@ -55,7 +55,7 @@ void source_free(struct source *source)
     free(source);
 }
 
-/* ---- The machine ------------------------------------------------------------------------------------------------- */
+/* ---- The state machine ------------------------------------------------------------------------------------------- */
 
 static void act(struct source *source, const struct leg_action *action)
 {

@@ -1,4 +1,4 @@
-/* The source's half of a leg: says what is ready of the pages that the sink wants, encodes and sends them. */
+/* The source's half of a leg: announces which of the pages that the sink wants are ready, encodes and sends them. */
 #ifndef STRAIT_DAEMON_SOURCE_H
 #define STRAIT_DAEMON_SOURCE_H
 
@@ -8,10 +8,10 @@
 struct flight {
     struct source *source;
     uint64_t grant;
-    struct arena *from; /* it is encoded in a slot of ours; NULL: straight into the peer's arena */
+    struct arena *from; /* it is encoded in a slot of this arena of ours; NULL: straight into the peer's arena */
     uint32_t send_slot;
     enum wire_counter wire;
-    struct gpu_ends ends; /* of a link between GPUs */
+    struct gpu_ends ends; /* of a GPU link */
     uint64_t size, raw_bytes;
     uint64_t since;
     enum strait_mode mode;
@@ -25,13 +25,13 @@ struct source {
     struct epoch epoch;
     struct source_leg leg;
     struct segments segments;
-    uint64_t bytes; /* of the pages that they name */
+    uint64_t bytes; /* bytes of the pages in them */
     struct wire_span *wanted;
     uint32_t wanted_count;
     struct peer *peer;
     struct sink *local;
     bool is_local;
-    bool superseded; /* the sink asked again over another connection: its end does not count */
+    bool superseded; /* the sink asked again over another connection: how this leg ends does not count */
     struct flight *flights;
     uint64_t queued_at;
     bool waiting; /* in exchange.encoding */
@@ -50,16 +50,16 @@ void source_free(struct source *source);
 bool source_apply(struct source *source, const struct leg_event *event);
 void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason);
 
-/* source_messages.c: the request has met its offer: tells the sink what it wants and is ready, and uses its open grant
- * (id 0: none), or releases it. */
+/* source_messages.c: the request has met its offer: tells the sink what is ready of what it wants, and uses its open
+ * grant (id 0: none) or releases it. */
 enum strait_reason source_bind(struct source *source, const struct open_grant *open);
-/* `count` more segments of the offer from `from` on are ready; tells the sink what of it is wanted. */
+/* `count` more segments of the offer, from `from` on, are ready: tells the sink about those that it wants. */
 enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count);
 
 /* source_chunks.c */
-void source_encodes(struct node *node); /* begins queued chunks, in turn */
+void source_encodes(struct node *node); /* begins queued chunks, leg by leg */
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
-/* A link between GPUs has ended: what is on it will not arrive. */
+/* A GPU link has ended: chunks on it will not arrive. */
 void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends);
 
 #endif

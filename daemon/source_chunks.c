@@ -12,15 +12,16 @@
 
 /* ---- Where to ---------------------------------------------------------------------------------------------------- */
 
-/* The largest chunk for a slot of the peer's host: both sides cut to what fits either. */
+/* The largest chunk for a slot in the peer's host memory: both sides cut to what fits the slots of either. */
 static uint64_t near_limit(const struct source *source)
 {
     uint64_t own = source->node->send.slot_bytes, theirs = source->peer->slot_bytes;
     return own < theirs ? own : theirs;
 }
 
-/* What chunks for the peer's host are cut to. The host's processors like them to fit into their caches; a GPU, whose
- * copies over the bus each cost the same few microseconds, as few of them as keep its stages busy. */
+/* The size to which chunks for the peer's host memory are cut. The host's processors prefer chunks that fit into their
+ * caches. A GPU prefers as few as keep its stages busy, because each copy over the bus costs the same few
+ * microseconds. */
 static uint64_t near_target(const struct source *source)
 {
     const struct pool *pool = source->offer->request.pool->pool;
@@ -42,7 +43,7 @@ uint32_t source_first_chunk(const struct source *source, uint32_t slot, uint32_t
     return segments_cut_chunk(&source->segments, 0, units, &request->pool->pool->sizes, &request->pages, target, limit);
 }
 
-/* Which way the chunk of a grant goes from this GPU (-1: from the host); WIRES_COUNTED: there is none any more. */
+/* The wire for a grant's chunk from this GPU (-1: from the host); WIRES_COUNTED: there is none any more. */
 static enum wire_counter wire_for(const struct source *source, const struct leg_grant *grant, int32_t device)
 {
     const struct peer *peer = source->peer;
@@ -53,13 +54,13 @@ static enum wire_counter wire_for(const struct source *source, const struct leg_
     return source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM;
 }
 
-/* The memory of ours that chunks for this wire are encoded in; NULL: the peer's is written to. */
+/* The arena of ours in which chunks for this wire are encoded; NULL: they are encoded into the peer's arena. */
 static struct arena *memory_for(struct node *node, enum wire_counter wire, int32_t device)
 {
     return wire_is_link(wire) ? gpu_links_send(node, device) : wire == WIRE_UCX ? &node->send : NULL;
 }
 
-/* Where the chunk of a grant is written: the peer's own arena when it can be reached, else a slot of ours. */
+/* Where the chunk of a grant is written: into the peer's own arena when it can be reached, else into a slot of ours. */
 static struct job_chunk destination(struct source *source, const struct leg_grant *grant, int32_t device,
                                     struct flight *flight)
 {
@@ -84,7 +85,7 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
     return chunk;
 }
 
-/* Does a GPU write to the part of the peer's arena that is the host's memory? */
+/* Does a GPU write to a slot of the peer's arena in host memory? */
 static bool needs_pin(const struct source *source, const struct leg_grant *grant)
 {
     return !source->is_local && source->peer->direct && source->offer->request.pool->pool->devices != NULL &&
@@ -128,7 +129,7 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     histogram_record(&node->metrics.stages[STAGE_ENCODE], result->nanoseconds / 1000);
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
-    if (source->peer != NULL) { /* else its link is closed already: nothing will be sent */
+    if (source->peer != NULL) { /* otherwise its link is closed already and nothing will be sent */
         policy_encoded(source->peer, source->offer->request.pool, flight->mode, flight->wire, result);
         if (source->peer->direct)
             exchange_writer_done(source->peer);
@@ -164,14 +165,14 @@ void source_encode_chunk(struct source *source, const struct leg_grant *grant)
     if (ids != NULL) {
         const int32_t device = request->pool->pool->groups[piece.group].device;
         flight->wire = wire_for(source, grant, device);
-        if (flight->wire == WIRES_COUNTED && reach_by_link(source->peer, grant->slot)) { /* it has ended meanwhile */
+        if (flight->wire == WIRES_COUNTED && reach_by_link(source->peer, grant->slot)) { /* the link has ended */
             report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
             return;
         }
         if (flight->wire != WIRES_COUNTED)
             chunk = destination(source, grant, device, flight);
     }
-    if (chunk.bytes == NULL) { /* a grant that no honest sink gives: the sink cuts as this side would */
+    if (chunk.bytes == NULL) { /* no honest sink gives this grant: it would cut as this side does */
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
         return;
     }
@@ -201,7 +202,7 @@ void source_transmit_chunk(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
     if (source->is_local) {
-        report(source, SOURCE_SENT, grant->id, STRAIT_REASON_NONE); /* the copy was all */
+        report(source, SOURCE_SENT, grant->id, STRAIT_REASON_NONE); /* the copy was all there was to do */
         return;
     }
     struct flight *flight = find_flight(source, grant->id);
@@ -241,7 +242,7 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
     report(source, SOURCE_SENT, flight->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
 }
 
-/* Their `sent` comes when the link has let go of them, which can take long: the verdict does not wait for that. */
+/* `sent` of its chunks comes when the link has released them, which can take long: the verdict does not wait for it. */
 void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends)
 {
     struct source *source, *next;
@@ -255,7 +256,7 @@ void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends
     }
 }
 
-/* ---- In turn ----------------------------------------------------------------------------------------------------- */
+/* ---- Turns among the legs ---------------------------------------------------------------------------------------- */
 
 /* The GPU of the grant's pages; -1: the host. */
 static int32_t device_of(const struct source *source, const struct leg_grant *grant)
@@ -266,7 +267,7 @@ static int32_t device_of(const struct source *source, const struct leg_grant *gr
     return source->offer->request.pool->pool->groups[piece.group].device;
 }
 
-/* Has to wait for memory to write to. */
+/* Does the leg have to wait for memory to write to? */
 static bool is_stuck(struct node *node, const struct source *source)
 {
     const struct leg_grant *grant = source_next(&source->leg);
@@ -278,8 +279,8 @@ static bool is_stuck(struct node *node, const struct source *source)
            (needs_pin(source, grant) && pin_peer(node, source->peer) == PIN_BUSY);
 }
 
-/* Chunks are begun in turn among the legs: as many as there are send slots, and where none is needed, a few more than
- * there are workers. */
+/* Begins chunks leg by leg: as many as there are send slots, and where none is needed, a few more than there are
+ * workers. */
 void source_encodes(struct node *node)
 {
     struct exchange *x = &node->exchange;

@@ -1,4 +1,4 @@
-/* The source's half of a leg: what it tells the sink: which wanted pages are ready, and how it ends. */
+/* The source's half of a leg: its messages to the sink: which wanted pages are ready, and how the leg ends. */
 #include <xxhash.h>
 
 #include "daemon/node.h"
@@ -36,10 +36,10 @@ static void send_part(struct source *source, const struct segment *list, uint32_
     if (source->is_local)
         send_to_local(source, &message.segments);
     else
-        (void)peer_send(source->peer, &message); /* a peer that is down says so itself */
+        (void)peer_send(source->peer, &message); /* if the peer is down, `down` follows */
 }
 
-/* Segments as they are sent: one message at a time, cut at the limit of a list. */
+/* Sends segments: as many messages as needed, each cut at the limit of a list. */
 void source_send_segments(struct source *source, const struct leg_action *action)
 {
     const struct segments *s = &source->segments;
@@ -63,7 +63,7 @@ void source_send_released(struct source *source, uint64_t grant)
         return;
     }
     if (source->peer == NULL)
-        return; /* its link is closed: the slots are free */
+        return; /* its link is closed, so the slots are free */
     struct message message = {.type = MESSAGE_RELEASED};
     message.grant_id = (struct message_grant_id){.leg = source->id, .epoch = source->epoch, .grant = grant};
     (void)peer_send(source->peer, &message);
@@ -77,14 +77,14 @@ void source_send_end(struct source *source, enum strait_reason reason)
         return;
     }
     if (source->peer == NULL)
-        return; /* nobody is there to hear of it */
+        return; /* the peer is gone: there is no receiver */
     struct message message = {.type = MESSAGE_END};
     message.end = (struct message_end){
         .leg = source->id, .epoch = source->epoch, .state = STRAIT_FAILED, .reason = (uint32_t)reason};
     (void)peer_send(source->peer, &message);
 }
 
-/* ---- What it wants and is ready ---------------------------------------------------------------------------------- */
+/* ---- Wanted pages that are ready --------------------------------------------------------------------------------- */
 
 struct announcement {
     struct source *source;
@@ -103,7 +103,7 @@ static enum strait_status add_segment(void *owner, const struct segment *segment
     return STRAIT_OK;
 }
 
-/* Adds what is wanted of segments of the offer; *units: how many they are. */
+/* Adds the wanted parts of the offer's segments; *units receives the number of units. */
 static enum strait_reason add_wanted(struct source *source, uint32_t from, uint32_t count, uint32_t *units)
 {
     struct announcement a = {.source = source};

@@ -1,4 +1,4 @@
-/* What the files of the source's half of a leg share: source.c carries its machine's actions out by these. */
+/* Shared by the files of the source's half of a leg: source.c carries out the actions of its state machine by these. */
 #ifndef STRAIT_DAEMON_SOURCE_PRIVATE_H
 #define STRAIT_DAEMON_SOURCE_PRIVATE_H
 
@@ -12,10 +12,10 @@ void source_send_end(struct source *source, enum strait_reason reason);
 
 /* ---- source_chunks.c --------------------------------------------------------------------------------------------- */
 
-/* How many of the first units one chunk for this slot takes. */
+/* How many of the first units fit into one chunk for this slot. */
 uint32_t source_first_chunk(const struct source *source, uint32_t slot, uint32_t units);
 void source_encode_chunk(struct source *source, const struct leg_grant *grant);   /* ENCODED follows, */
 void source_transmit_chunk(struct source *source, const struct leg_grant *grant); /* and SENT */
-void source_end_flight(struct source *source, uint64_t grant);                    /* its memory is free */
+void source_end_flight(struct source *source, uint64_t grant);                    /* frees the chunk's memory */
 
 #endif

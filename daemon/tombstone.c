@@ -1,11 +1,11 @@
-/* How requests failed, remembered for a while: who comes late gets the old verdict instead of waiting in vain. A
- * request that was DONE leaves no such trace: its name may be meant anew, and then waits for its new other side. */
+/* Remembers for a while how requests failed, so that a late other side gets the old verdict instead of waiting in vain.
+ * A request that was DONE leaves no tombstone: its name may be used again, and then waits for its new other side. */
 #include <stdlib.h>
 
 #include "daemon/node.h"
 
-#define TOMBSTONES   4096u  /* remembered at most */
-#define TOMBSTONE_MS 60000u /* and for this long: then a name may mean something new */
+#define TOMBSTONES   4096u  /* at most this many are remembered, */
+#define TOMBSTONE_MS 60000u /* for this long: then a name may mean something new */
 
 enum strait_reason tombstone_reason(struct node *node, const struct name *name, bool is_offer)
 {

@@ -1,6 +1,7 @@
-/* What makes streams of a client's GPUs wait: words that client, daemon and GPUs share. A stream waits until its word
- * has reached a value; the daemon raises it when the layer is in place, and in any case with the verdict. So may the
- * client, when it gives the verdict itself: a word is only ever raised, so that it does not matter who is late. */
+/* Lets streams of a client's GPUs wait, by words that client, daemon and GPUs share. A stream waits until its word has
+ * reached a value; the daemon raises the word when the layer is in place, and in any case with the verdict. The client
+ * may raise it too, when it gives the verdict itself: a word is only ever raised, so the order of the two does not
+ * matter. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -13,16 +14,17 @@
 
 #define ALL_LAYERS (-1)
 
-/* A word that is to be raised. */
+/* A word to be raised. */
 struct wait {
     int32_t layer;
     uint32_t word, value;
-    struct wait *next; /* of the expectation */
+    struct wait *next; /* in expectation->waits */
 };
 
 /* ---- The words --------------------------------------------------------------------------------------------------- */
 
-/* Of whole pages that are there as long as the file is, which cannot shrink. */
+/* Can the file be mapped safely: at least `size` bytes of ordinary pages, which exist as long as the file, as it cannot
+ * shrink? */
 static bool is_usable(int fd, size_t size)
 {
     struct stat info;
@@ -71,7 +73,7 @@ static bool keep(struct expectation *e, const struct message_wait *message)
     return true;
 }
 
-/* True: there is nothing to wait for any more. */
+/* True: there is nothing left to wait for. */
 static bool is_over(struct expectation *e, const struct message_wait *message)
 {
     if (e->request.decided || (message->layer != ALL_LAYERS && coverage_layer_landed(e->coverage, message->layer)))

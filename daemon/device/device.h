@@ -1,6 +1,6 @@
-/* What the daemon asks of GPUs. Behind this interface is a plugin, a shared object that knows the vendor's runtime; the
- * daemon loads it when the first client registers memory of a GPU, and without it, or without a GPU, has none. The
- * tests have a plugin of their own, whose devices are threads and whose memory is the host's.
+/* What the daemon needs of GPUs. Behind this interface is a plugin, a shared object that knows the vendor's runtime;
+ * the daemon loads it when the first client registers memory of a GPU. Without the plugin or without a GPU, the daemon
+ * has no devices. The tests have a plugin of their own, whose devices are threads and whose memory is the host's.
  *
  * A device is known by its number: the ordinal that the runtime gives it in the daemon's process. */
 #ifndef STRAIT_DAEMON_DEVICE_DEVICE_H
@@ -17,9 +17,9 @@
 extern "C" {
 #endif
 
-#define DEVICE_EVENT_BYTES  64u /* of an event that another process recorded: a cudaIpcEventHandle_t */
+#define DEVICE_EVENT_BYTES  64u /* handle of an event that another process recorded: a cudaIpcEventHandle_t */
 #define FAR_PAGES_MAX       32768u
-#define DEVICE_HANDLE_BYTES 64u /* of memory that another process allocated: a cudaIpcMemHandle_t */
+#define DEVICE_HANDLE_BYTES 64u /* handle of memory that another process allocated: a cudaIpcMemHandle_t */
 
 /* ---- Work -------------------------------------------------------------------------------------------------------- */
 
@@ -29,54 +29,54 @@ enum device_work {
     DEVICE_READY, /* an event has completed */
 };
 
-/* One piece of work. The pages' bases are addresses of the device's memory as it is mapped here; regions and ids, the
- * metadata and the task itself are the owner's and stay until it is finished. */
+/* One piece of work. The pages' bases are addresses of the device's memory as mapped in this process. The regions, ids,
+ * metadata and the task itself belong to the owner and stay valid until the task is finished. */
 struct device_task {
     enum device_work work;
-    struct device_task *next;                   /* of the list that it is in */
-    void (*finished)(struct device_task *task); /* by the daemon, on its loop */
-    uint64_t created, queued;                   /* ns: uv_hrtime then, and from then until the work began */
+    struct device_task *next;                   /* in the list that holds the task */
+    void (*finished)(struct device_task *task); /* called by the daemon, on its loop */
+    uint64_t created, queued;                   /* ns: uv_hrtime at creation; time from then until the work began */
 
     struct strait_pages pages;
     enum strait_element element; /* encode */
     enum strait_mode mode;       /* encode */
-    bool far;                    /* the chunk is in a GPU's arena: encode: any; decode: this device's own */
-    bool away;                   /* encode, far: another GPU's, so that the chunk crosses a link while it is encoded */
-    void *dst;                   /* encode: in memory that is pinned; far: in what was reached, or in the arena */
+    bool far;                    /* the chunk is in a GPU's arena: of any GPU (encode), of this device (decode) */
+    bool away;                   /* encode, far: in another GPU's arena: the chunk crosses a link while it is encoded */
+    void *dst;                   /* encode: in pinned memory; far: in reached memory, or in the arena */
     const void *src;             /* decode: likewise; far: in the arena */
     uint64_t size;               /* of dst or src */
-    const void *metadata;        /* decode: a copy of the chunk's, that nobody changes; far: the plugin makes it */
-    uint64_t metadata_size;      /* of it; far: that of any chunk that begins like `begins` */
-    uint8_t begins[16];          /* decode, far: if the chunk does not, its metadata is taken as zeroes */
-    uint8_t event[DEVICE_EVENT_BYTES]; /* ready: as the client told it; of this process: a pointer's bytes */
+    const void *metadata;        /* decode: a copy of the chunk's that nobody changes; far: the plugin makes it */
+    uint64_t metadata_size;      /* size of it; far: the same for any chunk that begins like `begins` */
+    uint8_t begins[16];          /* decode, far: if the chunk begins otherwise, its metadata is taken as zeroes */
+    uint8_t event[DEVICE_EVENT_BYTES]; /* ready: as the client sent it; from this process: the bytes of a pointer */
     uint32_t event_size;
-    bool forgotten; /* ready: nobody waits any more; set at any time, and it is over soon */
+    bool forgotten; /* ready: nobody waits any more. Set at any time; the task then completes soon */
 
-    enum strait_status status;   /* of the call: ERR_DEVICE when the device failed */
-    struct strait_result result; /* when that is OK */
-    uint64_t escapes;            /* of all tasks that ran together, told with one of them */
-    uint64_t nanoseconds;        /* this one's share of the time that they took */
+    enum strait_status status;   /* of the work: ERR_DEVICE when the device failed */
+    struct strait_result result; /* valid when `status` is OK */
+    uint64_t escapes;            /* of all tasks that ran together, reported with one of them */
+    uint64_t nanoseconds;        /* this task's share of the time of all that ran together */
 };
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* Memory as a client names it. */
+/* Memory as a client identifies it. */
 struct device_handle {
     enum strait_handle kind;
     const uint8_t *ipc; /* CUDA_IPC: 64 bytes */
     int fd;             /* CUDA_VMM: borrowed */
-    uint8_t *pointer;   /* POINTER: the first byte that is needed */
+    uint8_t *pointer;   /* POINTER: the first byte needed */
     uint64_t size;      /* bytes needed, from the beginning of the memory or from the pointer */
 };
 
-/* The same as it is mapped here. */
+/* The same memory as mapped in this process. */
 struct device_memory {
     uint8_t *base; /* the beginning of the memory, or the pointer */
     uint64_t size; /* of the mapping */
-    void *mapping; /* the plugin's */
+    void *mapping; /* private to the plugin */
 };
 
-/* Where an error is told, for people. */
+/* Receives the text of an error, for people. */
 struct device_why {
     char *text;
     size_t size;
@@ -84,9 +84,9 @@ struct device_why {
 
 /* ---- The plugin -------------------------------------------------------------------------------------------------- */
 
-struct device; /* a GPU in use: the plugin's */
+struct device; /* a GPU in use; opaque, private to the plugin */
 
-/* The codec, which a plugin does not link. */
+/* The codec's functions: a plugin does not link the codec. */
 struct device_codec {
     const struct strait_codec *(*get)(const char *name);
     enum strait_status (*encode)(const struct strait_codec *codec, const struct strait_encode_params *params,
@@ -105,14 +105,14 @@ struct device_codec {
 struct device_setup {
     const struct device_codec *codec;
     const struct strait_codebook *codebook; /* NULL: none */
-    uint64_t slot_bytes;                    /* the largest chunk but for far ones, */
-    uint64_t far_bytes;                     /* whose size this is, of at most FAR_PAGES_MAX pages */
-    uint32_t multiprocessors;               /* that a launch may occupy; 0: all */
-    uint64_t attention_ns;                  /* after the latest task: so long its thread does not sleep */
-    /* A task is over. On any thread; the plugin does not look at the task any more. */
+    uint64_t slot_bytes;                    /* size of the largest chunk, except far ones, */
+    uint64_t far_bytes;                     /* whose largest size this is; they have at most FAR_PAGES_MAX pages */
+    uint32_t multiprocessors;               /* that one launch may occupy; 0: all */
+    uint64_t attention_ns;                  /* how long its thread stays awake after the latest task */
+    /* A task is complete. Called on any thread; the plugin does not touch the task any more. */
     void (*done)(void *owner, struct device_task *task);
-    /* This device has failed for good: `failure` says with what, and all its tasks come back, if they have not. On any
-     * thread, once. */
+    /* This device has failed for good: `failure` tells the reason, and all tasks that have not come back yet do so.
+     * Called on any thread, once. */
     void (*failed)(void *owner);
     void *owner;
 };
@@ -123,53 +123,53 @@ struct device_setup {
 struct device_ops {
     uint32_t version; /* DEVICE_VERSION */
 
-    /* How many GPUs there are. 0: none that can be used. */
+    /* The number of GPUs. 0: no usable one. */
     uint32_t (*count)(const struct device_why *why);
     /* Takes a GPU into use: a context, memory and threads of its own. ERR_UNSUPPORTED (it cannot run the codec),
      * ERR_NO_MEMORY, ERR_DEVICE. */
     enum strait_status (*open)(const struct device_setup *setup, int32_t number, struct device **device,
                                const struct device_why *why);
-    /* All tasks are over but for events, which come back through `done`. */
+    /* All tasks except events must be complete; the events come back through `done`. */
     void (*close)(struct device *device);
 
-    /* A list of tasks, in any mixture; those that fit together are run together. Never blocks, never fails: each comes
-     * back through `done`. */
+    /* Takes a list of tasks, in any mixture; those that fit together run together. Never blocks, never fails: each task
+     * comes back through `done`. */
     void (*submit)(struct device *device, struct device_task *first);
-    /* Work is about to come: whatever takes time before the first of it can run may begin. Never blocks. */
+    /* Work is about to come: the device may begin whatever takes time before the first task can run. Never blocks. */
     void (*rouse)(struct device *device);
-    /* Has the device failed for good? Then with what. One that breaks what all devices of the process share fails all
-     * of them, with a reason that names it. Any thread. */
+    /* Has the device failed for good? If so, tells why. A failure that breaks what all devices of the process share
+     * fails all of them, with a reason that names the failed one. Any thread. */
     bool (*failure)(struct device *device, const struct device_why *why);
 
-    /* ERR_INVALID: no such memory, too little of it, or another device's. ERR_UNSUPPORTED, ERR_NO_MEMORY, ERR_DEVICE.
-     */
+    /* ERR_INVALID: no such memory, too small, or another device's. ERR_UNSUPPORTED, ERR_NO_MEMORY, ERR_DEVICE. */
     enum strait_status (*map)(struct device *device, const struct device_handle *handle, struct device_memory *memory,
                               const struct device_why *why);
-    /* Memory of any device of this host, which another process allocated by `arena`, for encoders of this device to
-     * store to. ERR_UNSUPPORTED: it cannot be reached from here. */
+    /* Maps memory of any device of this host, which another process allocated by `arena`, so that encoders of this
+     * device can store to it. ERR_UNSUPPORTED: it cannot be reached from here. */
     enum strait_status (*reach)(struct device *device, const uint8_t handle[DEVICE_HANDLE_BYTES], uint64_t size,
                                 struct device_memory *memory, const struct device_why *why);
-    /* Undoes either. */
+    /* Undoes map or reach. */
     void (*unmap)(struct device *device, struct device_memory *memory);
 
-    /* Memory of the device that others reach by the handle. */
+    /* Allocates memory of the device that other processes reach by the handle. */
     enum strait_status (*arena)(struct device *device, uint64_t size, void **base, uint8_t handle[DEVICE_HANDLE_BYTES],
                                 const struct device_why *why);
     void (*arena_free)(struct device *device, void *base);
 
-    /* Host memory that devices may read and write from now on: a whole mapping. */
+    /* Pins host memory, a whole mapping: devices may read and write it from now on. */
     enum strait_status (*pin)(void *base, size_t size, const struct device_why *why);
     void (*unpin)(void *base);
 
-    /* Pages of one list to the pages of another, of equal rows; done on return. One of the two is a device's. */
+    /* Copies the pages of one list to those of another, with equal rows; complete on return. At least one side is a
+     * device's. */
     enum strait_status (*copy)(struct device *to_device, const struct strait_pages *to, struct device *from_device,
                                const struct strait_pages *from);
 };
 
-/* Grows with every change of what is above. */
+/* Incremented with every change of the interface above. */
 #define DEVICE_VERSION 5u
 
-/* The plugin, and what it exports. */
+/* The plugin's file and the symbol that it exports. */
 #define DEVICE_PLUGIN        "libstrait-node-cuda.so.0"
 #define DEVICE_PLUGIN_SYMBOL "strait_node_device_ops"
 typedef const struct device_ops *device_ops_get(void);

@@ -19,21 +19,21 @@ struct arena_range {
 
 struct devices {
     struct device_setup setup;
-    pthread_mutex_t opening; /* one worker at a time looks for plugin and devices */
+    pthread_mutex_t opening; /* held by the one worker that loads the plugin or opens a device */
     const struct device_ops *ops;
     uint32_t count;
-    struct device *devices[DEVICES_MAX]; /* NULL: not in use. Read without the lock, too */
+    struct device *devices[DEVICES_MAX]; /* NULL: not in use. Also read without the lock */
     struct arena_range arenas[ARENAS_MAX];
     uint32_t arena_count;
-    uint64_t arena_bytes;                   /* of a device's own */
+    uint64_t arena_bytes;                   /* size of each device's arena */
     struct devices_arena *far[DEVICES_MAX]; /* made with the device, then constant */
 
     void (*failed)(void *owner);
     void *owner;
-    uv_async_t over; /* something is done, or a device has failed: referenced while something runs */
+    uv_async_t over; /* a task is done, or a device has failed; referenced while tasks run */
     uint32_t running;
-    bool some_failed;     /* since it was told last; set on any thread */
-    pthread_mutex_t lock; /* of what follows */
+    bool some_failed;     /* a device has failed since the last report; set on any thread */
+    pthread_mutex_t lock; /* guards what follows */
     struct device_task *done, **done_end;
 };
 
@@ -46,7 +46,7 @@ static const struct device_codec codec = {.get = strait_codec_get,
                                           .image_size = strait_codebook_image_size,
                                           .image = strait_codebook_image};
 
-/* ---- Telling ----------------------------------------------------------------------------------------------------- */
+/* ---- Reporting --------------------------------------------------------------------------------------------------- */
 
 static void on_done(void *owner, struct device_task *task)
 {
@@ -76,7 +76,7 @@ static struct device_task *take_done(struct devices *devices)
     return first;
 }
 
-/* A device says that it has failed before its tasks come back, and so it is told. */
+/* A device reports its failure before its tasks come back; the owner is told in the same order. */
 static void on_over(uv_async_t *async)
 {
     struct devices *devices = async->data;
@@ -143,8 +143,8 @@ void devices_destroy(struct devices *devices)
             devices->ops->close(devices->devices[i]);
         free(devices->far[i]);
     }
-    devices->failed = NULL;  /* nobody is left who would want to know */
-    on_over(&devices->over); /* events that have not come */
+    devices->failed = NULL;  /* no owner is left to be told */
+    on_over(&devices->over); /* finishes the tasks of events that have not completed */
     uv_ref((uv_handle_t *)&devices->over);
     uv_close((uv_handle_t *)&devices->over, on_closed);
 }
@@ -168,7 +168,7 @@ static enum strait_status refuse(const struct device_why *why, enum strait_statu
     return status;
 }
 
-/* It stays loaded: a driver that has been started cannot be unloaded safely. */
+/* Loads the plugin. It stays loaded, because a driver that has been started cannot be unloaded safely. */
 static enum strait_status load_plugin(struct devices *devices, const struct device_why *why)
 {
     device_ops_get *get = NULL;
@@ -202,7 +202,7 @@ static enum strait_status pin_arenas(struct devices *devices, const struct devic
     return status;
 }
 
-/* Without one, chunks for this device go through the host's memory. */
+/* Makes the device's arena. Without one, chunks for this device go through the host's memory. */
 static void make_arena(struct devices *devices, int32_t number, struct device *device)
 {
     struct devices_arena *arena = devices->arena_bytes != 0 ? calloc(1, sizeof(*arena)) : NULL;

@@ -1,5 +1,5 @@
-/* The GPUs of a node: the plugin, loaded when first asked for, the devices that were taken into use, and what they have
- * done, told on the loop. */
+/* The GPUs of a node: the plugin, loaded on first use; the devices in use; and the completion of their tasks, reported
+ * on the loop. */
 #ifndef STRAIT_DAEMON_DEVICE_DEVICES_H
 #define STRAIT_DAEMON_DEVICE_DEVICES_H
 
@@ -12,38 +12,39 @@ struct devices;
 
 struct devices_config {
     const struct strait_codebook *codebook; /* borrowed; NULL: none */
-    uint64_t slot_bytes, far_bytes;         /* the largest chunk, see device.h */
-    uint64_t arena_bytes;                   /* of each device's arena; 0: none */
-    uint32_t multiprocessors;               /* that a launch occupies at most; 0: all */
+    uint64_t slot_bytes, far_bytes;         /* largest chunks, see device.h */
+    uint64_t arena_bytes;                   /* size of each device's arena; 0: no arenas */
+    uint32_t multiprocessors;               /* that a launch may occupy; 0: all */
     uint64_t attention_ns;                  /* see device.h */
-    void (*failed)(void *owner); /* on the loop: a device in use has failed, perhaps several; NULL: nothing */
+    void (*failed)(void *owner); /* called on the loop: one or more devices in use have failed; may be NULL */
     void *owner;
 };
 
-/* Costs nothing yet. ERR_NO_MEMORY. */
+/* Loads and opens nothing yet. ERR_NO_MEMORY. */
 enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_config *config,
                                   struct devices **devices);
-/* Nothing of it is in use. Blocks while devices are closed; its handle closes on the loop afterwards. NULL is allowed.
- */
+/* Nothing of it may be in use. Blocks while devices are closed; its handle closes on the loop afterwards. NULL is
+ * allowed. */
 void devices_destroy(struct devices *devices);
-/* Memory of this process that every device is to reach: pinned when the first one is taken into use. At most two. */
+/* Adds memory of this process that every device is to reach; it is pinned when the first device is taken into use. At
+ * most two. */
 void devices_add_arena(struct devices *devices, void *base, size_t size);
 
 /* ---- On workers: these may block --------------------------------------------------------------------------------- */
 
-/* Makes sure that device `number` is in use. ERR_UNSUPPORTED: no plugin, no driver, no such device; ERR_DEVICE: it has
- * failed; ERR_NO_MEMORY. */
+/* Takes device `number` into use unless it is already. ERR_UNSUPPORTED: no plugin, no driver, no such device;
+ * ERR_DEVICE: it has failed; ERR_NO_MEMORY. */
 enum strait_status devices_open(struct devices *devices, int32_t number, const struct device_why *why);
-/* Of a device in use; errors as in device.h. */
+/* The device must be in use; errors as in device.h. */
 enum strait_status devices_map(struct devices *devices, int32_t number, const struct device_handle *handle,
                                struct device_memory *memory, const struct device_why *why);
 enum strait_status devices_reach(struct devices *devices, int32_t number, const uint8_t handle[DEVICE_HANDLE_BYTES],
                                  uint64_t size, struct device_memory *memory, const struct device_why *why);
-void devices_unmap(struct devices *devices, int32_t number, struct device_memory *memory); /* undoes either */
-/* Some device is in use. */
+void devices_unmap(struct devices *devices, int32_t number, struct device_memory *memory); /* undoes map or reach */
+/* Some device must be in use. */
 enum strait_status devices_pin(struct devices *devices, void *base, size_t size, const struct device_why *why);
 void devices_unpin(struct devices *devices, void *base);
-/* Numbers of -1: on the host. */
+/* A number of -1 means host memory. */
 enum strait_status devices_copy(struct devices *devices, int32_t to_number, const struct strait_pages *to,
                                 int32_t from_number, const struct strait_pages *from);
 
@@ -51,23 +52,23 @@ enum strait_status devices_copy(struct devices *devices, int32_t to_number, cons
 
 /* Tells a device in use that work for it is about to come. */
 void devices_rouse(struct devices *devices, int32_t number);
-/* A list of tasks for a device in use. `finished` of each follows in a later turn. */
+/* Submits a list of tasks to a device in use. `finished` of each is called in a later turn. */
 void devices_submit(struct devices *devices, int32_t number, struct device_task *first);
 
-/* What is known of a device in use; false: it is not. */
+/* State of a device; devices_state returns false when the device is not in use. */
 struct device_state {
     bool failed;
-    char why[256]; /* when it failed */
+    char why[256]; /* set when it failed */
 };
 bool devices_state(struct devices *devices, int32_t number, struct device_state *state);
 
-/* The arena that a device in use has, until devices_destroy. */
+/* The arena of a device in use, valid until devices_destroy. */
 struct devices_arena {
     void *base; /* NULL: it could not be made */
     uint8_t handle[DEVICE_HANDLE_BYTES];
-    char why[256]; /* it could not */
+    char why[256]; /* reason for a NULL base */
 };
-/* NULL: the device is not in use, or is to have none. */
+/* NULL: the device is not in use, or arenas are off. */
 const struct devices_arena *devices_arena(struct devices *devices, int32_t number);
 
 #endif

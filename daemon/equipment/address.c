@@ -17,7 +17,7 @@ static bool parse_port(const char *text, unsigned *port)
     return value <= 65535;
 }
 
-/* Names, IPv4 and, in brackets, IPv6 with an optional zone. */
+/* Accepts names, IPv4 and, in brackets, IPv6 with an optional zone. */
 static bool host_is_sane(const char *host, size_t size, bool bracketed)
 {
     static const char name[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";

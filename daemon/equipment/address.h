@@ -8,7 +8,7 @@
 
 #define ADDRESS_HOST_MAX 254u /* of a host's name or number, with its NUL */
 
-/* "host:port" into its parts; an IPv6 host stands in brackets and comes out without them. False: not of this form, and
+/* Splits "host:port"; an IPv6 host stands in brackets and is returned without them. False: not of this form, and
  * nothing is written. */
 bool address_split(const char *text, char host[ADDRESS_HOST_MAX], unsigned *port);
 /* The same with a numeric host only: never asks a name server. */

@@ -24,7 +24,7 @@ static enum strait_status refuse(const char *path, const char *what, enum strait
     return status;
 }
 
-/* What is wrong with a file as the home of a secret, or NULL. */
+/* Why the file is unfit to hold a secret; NULL: it is fit. */
 static const char *fault_of(const struct stat *info)
 {
     if (!S_ISREG(info->st_mode))
@@ -36,7 +36,7 @@ static const char *fault_of(const struct stat *info)
     return NULL;
 }
 
-/* At most `capacity` bytes; false: errno says why. */
+/* Reads at most `capacity` bytes; false: errno says why. */
 static bool read_up_to(int fd, uint8_t *dst, size_t capacity, size_t *size)
 {
     for (*size = 0; *size < capacity;) {
@@ -97,7 +97,7 @@ static bool add_view(EVP_MAC_CTX *mac, struct view view)
            (view.size == 0 || EVP_MAC_update(mac, view.data, view.size) == 1);
 }
 
-/* Fixed sizes first, then each text behind its length: no two hellos give the same bytes. */
+/* Fields of fixed size first, then each text behind its length: different hellos never give the same bytes. */
 static bool add_hello(EVP_MAC_CTX *mac, const struct message_peer_hello *hello)
 {
     uint8_t fixed[4 + 4 + 8 + 8 + 1];
@@ -116,7 +116,7 @@ static EVP_MAC_CTX *hmac_begin(const struct secret *secret)
     OSSL_PARAM params[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
                            OSSL_PARAM_construct_end()};
     EVP_MAC *hmac = EVP_MAC_fetch(NULL, "HMAC", NULL);
-    EVP_MAC_CTX *context = EVP_MAC_CTX_new(hmac); /* keeps what it needs of it */
+    EVP_MAC_CTX *context = EVP_MAC_CTX_new(hmac); /* the context keeps its own reference */
     EVP_MAC_free(hmac);
     if (context != NULL && EVP_MAC_init(context, secret->bytes, secret->size, params) == 1)
         return context;
@@ -127,7 +127,7 @@ static EVP_MAC_CTX *hmac_begin(const struct secret *secret)
 static bool prove(const struct secret *secret, bool dialler, const struct message_peer_hello *dialler_hello,
                   const struct message_peer_hello *acceptor_hello, uint8_t mac[MAC_BYTES])
 {
-    static const uint8_t label[] = "strait peer proof 1"; /* this key may not sign anything else */
+    static const uint8_t label[] = "strait peer proof 1"; /* separates proofs from any other use of this key */
     const uint8_t role = dialler ? 1 : 2;
     size_t size = 0;
     EVP_MAC_CTX *context = hmac_begin(secret);

@@ -1,6 +1,6 @@
-/* Where a test can make a daemon stumble. Nothing in the daemon sets the hook: only a program that links an injector of
- * its own does (tests/chaos/inject.c). So the code under test is the code that is shipped, and no option or variable of
- * straitd switches faults on. Without a hook a point costs one branch that is always predicted. */
+/* Points at which a test can inject faults. Nothing in the daemon sets the hook; only a program that links its own
+ * injector does (tests/chaos/inject.c). So the code under test is the code that is shipped, and no option or variable
+ * of straitd turns faults on. Without a hook a point costs one branch, which is always predicted. */
 #ifndef STRAIT_DAEMON_EQUIPMENT_FAULT_H
 #define STRAIT_DAEMON_EQUIPMENT_FAULT_H
 
@@ -9,7 +9,8 @@
 #include <stdint.h>
 
 enum fault_point {
-    /* Messages of daemons. where: struct peer; what: struct message. True: it is dropped, or the hook has it. */
+    /* Messages between daemons. where: struct peer; what: struct message. True: the message is dropped, or the hook has
+     * taken it. */
     FAULT_SEND,  /* about to be queued; handshakes and heartbeats too */
     FAULT_SENT,  /* queued */
     FAULT_TAKE,  /* read, about to be acted upon */
@@ -17,7 +18,7 @@ enum fault_point {
     /* Chunks. where: struct peer. */
     FAULT_CHUNK,      /* about to be sent; what: struct fault_chunk */
     FAULT_CHUNK_SENT, /* given to the transport; what: struct fault_chunk */
-    FAULT_CHUNK_DONE, /* the transport needs it no more; what: its cookie. True: the chunk was the hook's own */
+    FAULT_CHUNK_DONE, /* the transport is done with it; what: its cookie. True: the chunk was the hook's own */
     FAULT_ARRIVING,
     FAULT_ARRIVED,
     /* Jobs, mostly on a worker thread. */
@@ -30,7 +31,7 @@ enum fault_point {
     /* Messages to a client. where: struct session; what: struct message. */
     FAULT_TELL,
     FAULT_TOLD,
-    /* Rules that a test breaks, to prove that it would notice. True: the rule is broken. */
+    /* Rules that a test breaks to prove that it notices. True: the rule is broken. */
     FAULT_BUG_ACKNOWLEDGE, /* a chunk is decoded before it counts as landed. where: struct sink; what: its grant */
     FAULT_BUG_EPOCH,       /* a chunk must be of the leg and epoch that its slot was granted to */
     FAULT_BUG_DRAINED,     /* pages are in use until their jobs have ended */
@@ -39,7 +40,7 @@ enum fault_point {
 struct link;
 
 struct fault_chunk {
-    struct link *link; /* that it goes by: the connection's own, or one between two GPUs */
+    struct link *link; /* the link it goes by: the connection's own, or a GPU link */
     const void *header;
     size_t header_size;
     const void *data;

@@ -16,12 +16,12 @@
 #define REQUEST_MS      5000u  /* from the first byte, or the accept, to the end of a head */
 #define IDLE_MS         60000u /* between requests */
 #define ANSWER_MS       10000u
-#define LINGER_MS       1000u /* for the peer to see an answer before a reset overtakes it */
+#define LINGER_MS       1000u /* lets the peer read an answer before a reset overtakes it */
 
 enum connection_state {
     READING,   /* waits for the rest of a head */
     ANSWERING, /* waits for its answer to be written; reads nothing */
-    LINGERING, /* shut down; throws away what still comes, until the peer has closed too */
+    LINGERING, /* shut down; discards what still comes, until the peer has closed too */
     CLOSING,
 };
 
@@ -48,8 +48,8 @@ struct http {
     void *owner;
     struct connection *first;
     unsigned connections;
-    unsigned handles; /* that are not closed yet */
-    bool waiting;     /* a peer knocks for whom there was no room yet */
+    unsigned handles; /* handles that are not closed yet */
+    bool waiting;     /* a client waits to be accepted: there was no room */
     bool closing;
 };
 
@@ -61,7 +61,7 @@ struct answer {
     size_t size;
 };
 
-/* ---- Ends -------------------------------------------------------------------------------------------------------- */
+/* ---- Closing ----------------------------------------------------------------------------------------------------- */
 
 static void on_handle_closed(uv_handle_t *handle)
 {
@@ -274,7 +274,7 @@ static void answer_refusal(struct connection *connection, int status)
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
-/* Begins the answer to the next request, if it is all here. Requests that came with it wait in the buffer. */
+/* Begins the answer to the next request if its head is complete. Further requests wait in the buffer. */
 static void serve(struct connection *connection)
 {
     struct http_request request;
@@ -298,18 +298,18 @@ static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
         connection_close(connection);
         return;
     }
-    if (size == 0 || connection->state != READING) /* lingering: thrown away */
+    if (size == 0 || connection->state != READING) /* lingering: discarded */
         return;
     if (connection->used == 0)
-        set_state(connection, READING, REQUEST_MS); /* later bytes do not move it */
+        set_state(connection, READING, REQUEST_MS); /* later bytes do not extend it */
     connection->used += (size_t)size;
     serve(connection);
 }
 
 /* ---- Connections ------------------------------------------------------------------------------------------------- */
 
-/* At the limit, who has waited longest without a whole request makes room: silent connections cannot keep others out.
- */
+/* At the limit, the connection that has waited longest without a whole request is closed, so silent connections cannot
+ * keep others out. */
 static bool has_room(struct http *http)
 {
     struct connection *victim = http->first;
@@ -317,7 +317,7 @@ static bool has_room(struct http *http)
         return true;
     while (victim != NULL && victim->state != READING && victim->state != LINGERING)
         if (victim->state == CLOSING)
-            return false; /* soon */
+            return false; /* there will be room soon */
         else
             victim = victim->next;
     if (victim != NULL)

@@ -15,9 +15,9 @@ struct http_handlers {
     char *(*health)(void *owner, size_t *size, int *http_status); /* malloc'ed JSON; 200 or 503 */
 };
 
-/* Listens on host:port (numeric host). On OK the caller owns *http; *port receives the port. ERR_INVALID, ERR_IO
- * (errno says more; the loop has to run once more then, before it is closed), ERR_NO_MEMORY. The process, or the loop's
- * thread, ignores SIGPIPE. */
+/* Listens on host:port (numeric host). On OK the caller owns *http; *port receives the port. ERR_INVALID, ERR_IO (errno
+ * says more; the loop must then run once more before it is closed), ERR_NO_MEMORY. The process, or the loop's thread,
+ * must ignore SIGPIPE. */
 enum strait_status http_open(struct uv_loop_s *loop, const char *address, const struct http_handlers *handlers,
                              void *owner, struct http **http, unsigned *port);
 /* Ends asynchronously: its handles close on the loop, then it frees itself. NULL is allowed. */

@@ -14,7 +14,7 @@ struct span {
     size_t size;
 };
 
-/* What the fields tell. */
+/* What the header fields say. */
 struct fields {
     unsigned hosts;
     bool close, body;
@@ -45,7 +45,7 @@ static bool equals(struct span text, const char *word)
     return text.size == strlen(word) && strncasecmp(text.data, word, text.size) == 0;
 }
 
-/* Cuts the text up to `stop` off the rest; all of it when there is none. */
+/* Splits off the text up to `stop`; all of it when there is none. */
 static struct span cut(struct span *rest, char stop)
 {
     const char *found = rest->size > 0 ? memchr(rest->data, stop, rest->size) : NULL;
@@ -68,7 +68,7 @@ static struct span trim(struct span text)
     return text;
 }
 
-/* ---- The first line ---------------------------------------------------------------------------------------------- */
+/* ---- The request line -------------------------------------------------------------------------------------------- */
 
 /* "/path?query", or with "http://host" in front, as to a proxy. */
 static bool parse_target(struct span target, char path[HTTP_PATH_MAX])
@@ -166,7 +166,7 @@ static int parse_fields(struct span rest, struct fields *fields)
     return HTTP_GOOD;
 }
 
-/* ---- The whole --------------------------------------------------------------------------------------------------- */
+/* ---- The whole head ---------------------------------------------------------------------------------------------- */
 
 /* Empty lines before a request are allowed. */
 static size_t skip_empty_lines(const char *data, size_t size)
@@ -177,7 +177,8 @@ static size_t skip_empty_lines(const char *data, size_t size)
     return at;
 }
 
-/* Finds the empty line that ends the head and makes sure that every line ends with CR LF. *end: behind it. */
+/* Finds the empty line that ends the head and makes sure that every line ends with CR LF. *end: the position behind
+ * it. */
 static int find_head(const char *data, size_t size, size_t begin, size_t *end)
 {
     size_t line = begin;

@@ -15,7 +15,7 @@
 
 #define SUFFIX_LOCK ".lock"
 #define SUFFIX_NEW  ".new"
-#define LOCK_TRIES  16 /* somebody may remove the file between our open and our lock */
+#define LOCK_TRIES  16 /* the file may be removed between our open and our lock */
 #define PATH_ROOM   (LISTEN_PATH_MAX + 8u)
 
 static enum strait_status fail(enum strait_status status, const char *path, const char *what, char *why,
@@ -35,7 +35,7 @@ static enum strait_status check_path(const char *path, char *why, size_t why_siz
 
 /* ---- The lock ---------------------------------------------------------------------------------------------------- */
 
-/* Errors show when the lock file is opened. */
+/* Errors are noticed when the lock file is opened. */
 static void make_folder(const char *path)
 {
     char folder[PATH_ROOM];
@@ -54,7 +54,7 @@ static pid_t read_pid(int fd)
     return pid > 0 && pid <= INT32_MAX ? (pid_t)pid : 0;
 }
 
-/* For people only: the lock counts, not this. */
+/* For people only: what counts is the lock. */
 static void write_pid(int fd)
 {
     char text[24];
@@ -63,7 +63,7 @@ static void write_pid(int fd)
         return;
 }
 
-/* Else we hold the lock of a file that nobody else will find. */
+/* Is the file still at its path? If not, we hold the lock of a file that nobody else will find. */
 static bool is_still_there(int fd, const char *path)
 {
     struct stat ours, named;
@@ -136,7 +136,7 @@ static struct sockaddr_un address_of(const char *path)
     return address;
 }
 
-/* Also true when its queue is full. */
+/* True also when the socket's queue is full. */
 static bool somebody_listens(const char *path)
 {
     struct sockaddr_un address = address_of(path);
@@ -160,7 +160,7 @@ static enum strait_status check_replaceable(const char *path, char *why, size_t 
     return STRAIT_OK;
 }
 
-/* Under another name first, so that nobody sees it with other permissions or before it listens. */
+/* Binds under another name first, so that nobody sees the socket with other permissions or before it listens. */
 static bool bind_and_rename(int fd, const char *path, mode_t mode)
 {
     char fresh[PATH_ROOM];

@@ -15,10 +15,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINE_BYTES  4096u /* with its newline: a pipe takes as much in one piece, unmixed with others' lines */
+#define LINE_BYTES  4096u /* with its newline: a pipe writes this much atomically, unmixed with others' lines */
 #define QUEUE_BYTES (256u * 1024)
 #define CUT_MARK    " cut=true"
-#define LAST_MS     1000u /* for what is queued at the end */
+#define LAST_MS     1000u /* time to write queued lines at the end */
 #define QUIT_MS     200u
 
 struct log {
@@ -26,15 +26,15 @@ struct log {
     enum log_level level;
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t filled;   /* there is something to write, or an end */
+    pthread_cond_t filled;   /* there are lines to write, or the log ends */
     pthread_cond_t finished; /* the thread will not write any more */
-    size_t head, used;       /* of the queue: whole lines */
-    uint64_t lost;           /* lines since the last one told */
-    bool failing;            /* the last write failed: telling of lost lines would be lost too */
+    size_t head, used;       /* in the queue: whole lines */
+    uint64_t lost;           /* lines lost since the last report */
+    bool failing;            /* the last write failed: a report of lost lines would be lost too */
     bool stop, done;
     bool abandoned; /* nobody waits for the thread: it frees the log */
-    bool is_socket; /* as of a service's stderr */
-    int quit;       /* eventfd: give up what the reader does not take */
+    bool is_socket; /* as a service's stderr may be */
+    int quit;       /* eventfd: stop waiting for the reader */
     char queue[QUEUE_BYTES];
 };
 
@@ -52,7 +52,7 @@ static size_t print_head(char *line, enum log_level level)
     return size + (size_t)snprintf(line + size, 64, ".%03ldZ level=%s ", now.tv_nsec / 1000000, level_names[level]);
 }
 
-/* A line that was too long ends where it can: no half escape, quotes closed, and it says so. */
+/* Ends a line that was too long: no half escape, quotes closed, and a mark that it was cut. */
 static size_t end_cut_line(char *line, size_t size)
 {
     bool quoted = false;
@@ -114,7 +114,7 @@ __attribute__((format(printf, 2, 3))) static size_t print_warning(char line[LINE
     return size;
 }
 
-/* Stands in the log where the lines are missing. */
+/* Reports lost lines, at the place in the log where they are missing. */
 static void tell_lost(struct log *log)
 {
     char line[LINE_BYTES];
@@ -130,7 +130,7 @@ static char queue_at(const struct log *log, size_t offset)
     return log->queue[(log->head + offset) % QUEUE_BYTES];
 }
 
-/* Takes as many whole lines as fit into one piece. */
+/* Takes as many whole lines as fit into one piece off the queue. */
 static size_t take(struct log *log, char piece[LINE_BYTES])
 {
     size_t size = log->used < LINE_BYTES ? log->used : LINE_BYTES;
@@ -145,8 +145,8 @@ static size_t take(struct log *log, char piece[LINE_BYTES])
 
 /* ---- The thread -------------------------------------------------------------------------------------------------- */
 
-/* Waits until the reader takes more, and does not block once it does: a pipe with room has room for a piece, a socket
- * is asked not to wait. False: the log ends first. */
+/* Waits until the reader takes more. The write that follows does not block: a pipe with room has room for a piece, and
+ * a socket is written without waiting. False: the log ends first. */
 static bool wait_writable(const struct log *log)
 {
     struct pollfd polled[2] = {{.fd = log->fd, .events = POLLOUT}, {.fd = log->quit, .events = POLLIN}};
@@ -160,7 +160,7 @@ static ssize_t write_some(const struct log *log, const char *data, size_t size)
     return log->is_socket ? send(log->fd, data, size, MSG_DONTWAIT | MSG_NOSIGNAL) : write(log->fd, data, size);
 }
 
-/* How much was written. */
+/* Returns how much was written. */
 static size_t write_piece(const struct log *log, const char *piece, size_t size)
 {
     size_t written = 0;
@@ -227,9 +227,9 @@ static void *log_thread(void *arg)
     return NULL;
 }
 
-/* ---- Outside ----------------------------------------------------------------------------------------------------- */
+/* ---- Interface --------------------------------------------------------------------------------------------------- */
 
-/* Signals are others' business, and a reader that went away is an error of write. */
+/* The thread blocks all signals, which are for other threads; a reader that went away shows as an error of write. */
 static int start_thread(struct log *log)
 {
     sigset_t all, before;
@@ -353,7 +353,7 @@ static bool needs_quotes(const uint8_t *bytes, size_t size)
     return size == 0;
 }
 
-/* One byte inside quotes: at most four characters; how many. */
+/* Escapes one byte inside quotes into at most four characters; returns how many. */
 static size_t escape(char text[5], uint8_t byte)
 {
     if (byte == '"' || byte == '\\')

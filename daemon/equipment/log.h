@@ -18,7 +18,7 @@ enum log_level {
 
 struct log;
 
-/* Writes to `fd` (borrowed) from its own thread through a bounded queue; lines that do not fit are counted and told of
+/* Writes to `fd` (borrowed) from its own thread through a bounded queue; lines that do not fit are counted and reported
  * later. ERR_NO_MEMORY. */
 enum strait_status log_create(int fd, enum log_level level, struct log **log);
 /* Writes what is queued (for at most a second) and ends the thread. NULL is allowed. */

@@ -1,4 +1,4 @@
-/* The figures of struct metrics as a table, from which both forms are printed. */
+/* The fields of struct metrics as a table, from which both output formats are printed. */
 #ifndef STRAIT_DAEMON_EQUIPMENT_METRIC_ROWS_H
 #define STRAIT_DAEMON_EQUIPMENT_METRIC_ROWS_H
 
@@ -21,13 +21,13 @@ static inline uint64_t metric_value(const struct metrics *metrics, const struct 
     return *(const uint64_t *)(const void *)((const char *)metrics + row->offset);
 }
 
-/* Bound of a bucket in microseconds; not of the last one, which has none. */
+/* Upper bound of a bucket in microseconds; not for the last one, which has none. */
 static inline uint64_t histogram_bound(unsigned bucket)
 {
     return (uint64_t)1 << bucket;
 }
 
-/* A reason's name as a label, "lease_expired"; NULL: there is none of this number. */
+/* A reason's name as a label, "lease_expired"; NULL: no reason has this number. */
 const char *metric_reason_name(unsigned reason);
 
 #endif

@@ -1,5 +1,5 @@
-/* Counters, gauges and histograms of one node, and their Prometheus text. Written by the loop's thread only, but for
- * nothing: jobs hand their figures over with their results. */
+/* Counters, gauges and histograms of one node, and their Prometheus text. Written by the loop's thread only: jobs hand
+ * their figures over with their results. */
 #ifndef STRAIT_DAEMON_EQUIPMENT_METRICS_H
 #define STRAIT_DAEMON_EQUIPMENT_METRICS_H
 
@@ -34,13 +34,13 @@ enum stage {
 
 enum coding_counter { CODED_RAW, CODED_TOP16, CODED_TIERED, CODED_LOCAL, CODINGS };
 
-/* How chunks travel: PINNED: between GPUs and shared memory; PEER: straight into the other GPU's memory; NCCL and
- * UCX_CUDA: there, by NCCL or by UCX. */
+/* How chunks travel: PINNED: between GPUs and shared memory; PEER: stored straight into the other GPU's memory; NCCL
+ * and UCX_CUDA: into the other GPU's memory by NCCL or by UCX. */
 enum wire_counter { WIRE_SHM, WIRE_UCX, WIRE_PINNED, WIRE_PEER, WIRE_NCCL, WIRE_UCX_CUDA, WIRES_COUNTED };
 
 struct metrics {
     struct histogram stages[STAGES];
-    struct histogram stalls;       /* how long one turn of the loop took */
+    struct histogram stalls;       /* duration of one turn of the loop */
     uint64_t offers, expectations; /* begun */
     uint64_t source_done, sink_done;
     uint64_t source_failed[16], sink_failed[16]; /* by enum strait_reason */
@@ -56,7 +56,7 @@ struct metrics {
     uint64_t peers_connected, peers_lost, peer_errors, auth_failures;
     /* Gauges, refreshed before they are printed. */
     uint64_t clients, pools, pool_bytes, peers, live_offers, live_expectations, parked;
-    uint64_t gpus, gpus_failed; /* of clients' pools; those of them that have failed */
+    uint64_t gpus, gpus_failed; /* that clients' pools use; how many of those have failed */
     uint64_t slots, slots_used, slots_quarantined, send_slots, send_slots_used, quarantined_pages;
 };
 

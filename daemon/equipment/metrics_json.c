@@ -1,4 +1,4 @@
-/* The figures as JSON. Numbers go in as raw text: as doubles, counters above 2^53 would be rounded. */
+/* The metrics as JSON. Numbers are printed as raw text, because as doubles counters above 2^53 would be rounded. */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static bool add_failures(cJSON *root, const char *name, const uint64_t failed[16
     return object != NULL;
 }
 
-/* null: longer than the longest bucket tells. */
+/* null: the value is beyond the last bucket's bound. */
 static bool add_quantile(cJSON *object, const char *name, const struct histogram *histogram, double quantile)
 {
     uint64_t value = histogram_quantile(histogram, quantile);
@@ -66,7 +66,7 @@ static bool fill(cJSON *root, const struct metrics *metrics)
            add_histogram(root, "stalls", &metrics->stalls);
 }
 
-/* An object whose names none of ours clash with. */
+/* Is `extra` an object that uses none of our names? */
 static bool extra_fits(const cJSON *root, const char *extra)
 {
     cJSON *object = cJSON_ParseWithOpts(extra, NULL, true), *item;
@@ -76,7 +76,7 @@ static bool extra_fits(const cJSON *root, const char *extra)
     return good;
 }
 
-/* Joins two objects' texts: parsed and printed again, the numbers of `extra` would lose digits. */
+/* Joins two objects as texts: if they were parsed and printed again, the numbers of `extra` would lose digits. */
 static char *join(const char *ours, const char *extra, size_t *size)
 {
     const char *inside = strchr(extra, '{') + 1;

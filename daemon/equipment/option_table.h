@@ -1,4 +1,4 @@
-/* The table behind options.h: one row an option. Only the options_*.c files look at it. */
+/* The table behind options.h: one row per option. Only the option_*.c and options*.c files use it. */
 #ifndef STRAIT_DAEMON_EQUIPMENT_OPTION_TABLE_H
 #define STRAIT_DAEMON_EQUIPMENT_OPTION_TABLE_H
 
@@ -35,10 +35,10 @@ extern const size_t option_row_count;
 
 /* NULL: no such option. */
 const struct option_row *option_find(const char *name, size_t size);
-/* Sets one option from text. False: `why` says what would be right, and nothing changes. */
+/* Sets one option from text. False: `why` says what would be valid, and nothing changes. */
 bool option_set(const struct option_row *row, struct node_options *options, const char *value, size_t size, char *why,
                 size_t why_size);
-/* Writes its value as text that option_set reads back to the same value. */
+/* Writes the option's value as text that option_set reads back to the same value. */
 void option_get(const struct option_row *row, const struct node_options *options, char value[OPTION_VALUE_MAX]);
 
 #endif

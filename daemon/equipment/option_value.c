@@ -17,7 +17,7 @@ static const struct unit *units_of(enum option_kind kind)
     return kind == OPTION_BYTES ? byte_units : kind == OPTION_DURATION ? duration_units : no_units;
 }
 
-/* The largest unit that tells the value exactly. */
+/* Prints the number in the largest unit that represents it exactly. */
 static void print_number(char *text, size_t size, const struct unit *unit, uint64_t value)
 {
     while (value % unit->factor != 0 || (value == 0 && unit[1].text != NULL))
@@ -25,7 +25,7 @@ static void print_number(char *text, size_t size, const struct unit *unit, uint6
     snprintf(text, size, "%" PRIu64 "%s", value / unit->factor, unit->text);
 }
 
-/* Digits into *value; how many, or 0 when there are none or they overflow. */
+/* Parses digits into *value. Returns how many, or 0 when there are none or they overflow. */
 static size_t parse_digits(const char *text, size_t size, uint64_t *value)
 {
     size_t i = 0;
@@ -89,7 +89,7 @@ static bool set_number(const struct option_row *row, struct node_options *option
 static bool set_switch(const struct option_row *row, struct node_options *options, const char *value, size_t size,
                        char *why, size_t why_size)
 {
-    static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"}; /* odd ones: true */
+    static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"}; /* odd indexes: true */
     for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
         if (strlen(words[i]) == size && memcmp(words[i], value, size) == 0) {
             *(bool *)((char *)options + row->offset) = i % 2 != 0;
@@ -126,7 +126,7 @@ static bool list_is_good(const char *choices, const char *list)
     }
 }
 
-/* The value would not come back from a file as it is. */
+/* True: the value would not be read back unchanged from a file. */
 static bool text_is_odd(const char *value, size_t size)
 {
     for (size_t i = 0; i < size; i++)

@@ -221,7 +221,7 @@ static bool is_bare_switch(const char *flag)
     return row != NULL && row->kind == OPTION_SWITCH;
 }
 
-/* `before`: the flag or value before it. Of a switch it was meant to be the value. */
+/* `before`: the flag or value in front of it. After a switch, the argument was probably meant as its value. */
 static enum strait_status not_a_flag(const char *flag, const char *before, struct option_error *error)
 {
     char what[128], quoted[64];
@@ -232,7 +232,7 @@ static enum strait_status not_a_flag(const char *flag, const char *before, struc
     return flag_error(flag, what, error);
 }
 
-/* `next`: the argument behind it or NULL; *used: it was the value. */
+/* `next`: the argument behind the flag, or NULL; *used: it was taken as the value. */
 static enum strait_status assign_flag(struct node_options *options, const char *flag, const char *next, bool *used,
                                       struct option_error *error)
 {
@@ -270,7 +270,7 @@ enum strait_status options_flags(struct node_options *options, int argc, char *c
     return STRAIT_OK;
 }
 
-/* ---- All of them together ---------------------------------------------------------------------------------------- */
+/* ---- Checks across options --------------------------------------------------------------------------------------- */
 
 #define REFUSE(...)                                              \
     do {                                                         \

@@ -1,5 +1,5 @@
-/* Every option of the daemon in one table: it makes the file's, environment's and flags' parser, --help, --print-config
- * and the sample file. Defaults < file < environment (STRAITD_NAME_WITH_UNDERSCORES) < flags. */
+/* Every option of the daemon, in one table that drives the parsers of file, environment and flags, --help,
+ * --print-config and the sample file. Defaults < file < environment (STRAITD_NAME_WITH_UNDERSCORES) < flags. */
 #ifndef STRAIT_DAEMON_EQUIPMENT_OPTIONS_H
 #define STRAIT_DAEMON_EQUIPMENT_OPTIONS_H
 
@@ -52,7 +52,8 @@ struct option_error {
     char text[512]; /* which option, where, what is wrong */
 };
 
-/* Those that set options change all or, when they fail, none; of an option that is given twice the later one counts. */
+/* Functions that set options set all of them or, when they fail, none. When an option is given twice, the later one
+ * counts. */
 
 void options_default(struct node_options *options);
 
@@ -64,14 +65,15 @@ enum strait_status options_text(struct node_options *options, const char *text, 
                                 struct option_error *error);
 enum strait_status options_environment(struct node_options *options, char *const *environment,
                                        struct option_error *error);
-/* --name value, --name=value, of switches --name or --name=no, from argv[1] on. What is no option is ERR_INVALID. */
+/* --name value, --name=value, for switches --name or --name=no, from argv[1] on. Anything that is not an option is
+ * ERR_INVALID. */
 enum strait_status options_flags(struct node_options *options, int argc, char *const *argv, struct option_error *error);
-/* What no single option can tell: sizes that do not fit together, an address that is not loopback without secret-file
- * or insecure-no-auth, a secret file that others can read. */
+/* Checks what concerns more than one option: sizes that do not fit together, an address that is not loopback without
+ * secret-file or insecure-no-auth, a secret file that others can read. */
 enum strait_status options_check(const struct node_options *options, struct option_error *error);
 
-void options_help(FILE *out);                                      /* the rows of --help */
-void options_print(const struct node_options *options, FILE *out); /* a file that gives the same options */
-void options_sample(FILE *out); /* the annotated sample file, deploy/straitd.conf: a test compares them */
+void options_help(FILE *out);                                      /* prints the rows of --help */
+void options_print(const struct node_options *options, FILE *out); /* prints a file that gives the same options */
+void options_sample(FILE *out); /* prints the annotated sample file, deploy/straitd.conf: a test compares them */
 
 #endif

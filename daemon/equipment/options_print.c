@@ -1,4 +1,4 @@
-/* The table of options, for people. */
+/* Prints the table of options for people. */
 #include <string.h>
 
 #include "daemon/equipment/option_table.h"
@@ -7,7 +7,8 @@
 #define HELP_WIDTH  100
 #define FILE_WIDTH  110
 
-/* Words of a text in lines of about `width` columns, each after `prefix`; `lead` stands before the first word. */
+/* Prints the words of a text in lines of about `width` columns, each after `prefix`; `lead` stands before the first
+ * word. */
 static void wrap(FILE *out, const char *prefix, const char *lead, const char *text, size_t width)
 {
     size_t column = (size_t)fprintf(out, "%s%s", prefix, lead);

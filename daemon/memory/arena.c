@@ -16,7 +16,7 @@ static enum strait_status status_of_errno(int error)
     return error == ENOMEM || error == ENOSPC ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO;
 }
 
-/* A memfd of this size that can neither grow nor shrink: who maps it can rely on it. */
+/* A memfd of this size that can neither grow nor shrink, so that processes that map it can rely on it. */
 static int sealed_memfd(size_t size)
 {
     int fd = memfd_create("strait-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -86,7 +86,7 @@ enum strait_status arena_init(struct arena *arena, bool shared, uint32_t slot_by
     enum strait_status status = measure(arena, slot_bytes, slot_count);
     if (status != STRAIT_OK)
         return status;
-    status = list_slots(arena); /* first what costs little */
+    status = list_slots(arena); /* the cheap part first */
     if (status == STRAIT_OK)
         status = map_slots(arena, shared);
     if (status != STRAIT_OK)
@@ -96,7 +96,7 @@ enum strait_status arena_init(struct arena *arena, bool shared, uint32_t slot_by
 
 void arena_fini(struct arena *arena)
 {
-    if (arena->size == 0) /* zeroed, or refused at once: fd says nothing */
+    if (arena->size == 0) /* zeroed, or never initialised: fd is meaningless */
         return;
     if (arena->base != NULL && !arena->borrowed)
         map_drop(arena->base, arena->size);
@@ -118,7 +118,7 @@ uint32_t arena_take(struct arena *arena)
 
 void arena_give(struct arena *arena, uint32_t slot)
 {
-    if (slot >= arena->slot_count || !arena->taken[slot]) /* a slot given twice would be taken twice */
+    if (slot >= arena->slot_count || !arena->taken[slot]) /* a slot freed twice would be taken twice */
         return;
     arena->taken[slot] = 0;
     arena->free[arena->slot_count - arena->used--] = slot;

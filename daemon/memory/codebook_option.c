@@ -49,7 +49,7 @@ enum strait_status codebook_load(const char *path, struct strait_codebook **code
         *codebook = NULL;
         return STRAIT_OK;
     }
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* does not wait for the other end of a pipe */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: does not wait for the other end of a pipe */
     if (fd < 0 || fstat(fd, &info) != 0) {
         snprintf(why, why_size, "%s: %s", path, strerror(errno));
         if (fd >= 0)

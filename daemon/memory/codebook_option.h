@@ -6,9 +6,9 @@
 
 #include <strait/codec.h>
 
-/* Reads the set in the file `path`; "" is none: OK and NULL. Blocks: for the start only. On OK the caller owns
- * *codebook. ERR_IO (it cannot be read), ERR_INVALID (no regular file, or too long to be a set), ERR_NO_MEMORY, and
- * what strait_codebook_parse says; `why` says more. */
+/* Reads the codebook set in the file `path`; an empty path gives OK and NULL. Blocks: for use at start-up only. On OK
+ * the caller owns *codebook. ERR_IO (cannot be read), ERR_INVALID (not a regular file, or too long to be a set),
+ * ERR_NO_MEMORY, and the errors of strait_codebook_parse; `why` says more. */
 enum strait_status codebook_load(const char *path, struct strait_codebook **codebook, char *why, size_t why_size);
 
 #endif

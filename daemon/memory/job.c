@@ -1,4 +1,4 @@
-/* How jobs are made, run and told of. */
+/* Creates, runs and reports jobs. */
 #include "daemon/memory/job.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "daemon/memory/job_private.h"
 
-/* ---- Telling ----------------------------------------------------------------------------------------------------- */
+/* ---- Reporting --------------------------------------------------------------------------------------------------- */
 
 void job_finish(struct job *job)
 {
@@ -16,7 +16,7 @@ void job_finish(struct job *job)
     free(job);
 }
 
-/* What callbacks start meanwhile is told of in the next turn: I/O gets its own in between. */
+/* Jobs that callbacks start here are reported in the next turn: I/O gets its own turn in between. */
 static void on_check(uv_check_t *check)
 {
     struct jobs *jobs = check->data;
@@ -66,7 +66,7 @@ static void on_worked(uv_work_t *request, int status)
     job_finish(request->data);
 }
 
-/* Copies that a device takes part in wait for it. */
+/* Is the job too long for the loop? Copies that involve a device block until it is done. */
 static bool is_long(const struct job *job)
 {
     return job->result.raw_bytes > job->jobs->small_bytes || job->device >= 0 || job->src_device >= 0;
@@ -230,8 +230,9 @@ static void on_turn(uv_prepare_t *turn)
     jobs_submit(turn->data);
 }
 
-/* The handle is there from the beginning: one that is started by another at the end of a turn runs a turn later. Those
- * that start jobs at the end of a turn were started after it, and so run before it. */
+/* Starts the prepare handle. A handle that is started by another at the end of a turn would run only a turn later, so
+ * this one runs from the beginning. Handles that start jobs at the end of a turn were started after it, and so run
+ * before it. */
 void jobs_use_devices(struct jobs *jobs, struct devices *devices)
 {
     jobs->devices = devices;

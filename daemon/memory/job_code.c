@@ -5,7 +5,7 @@
 #include "daemon/equipment/fault.h"
 #include "daemon/memory/job_private.h"
 
-#define PASS_BYTES (256u * 1024) /* decoded pieces this large leave the caches to the chunks */
+#define PASS_BYTES (256u * 1024) /* decoded pieces at least this large leave the caches to the chunks */
 
 static struct strait_run run_of(struct job *job, struct strait_result *result)
 {
@@ -42,7 +42,7 @@ static enum strait_status begin(struct job *job, const struct job_chunk *chunk)
 
 /* ---- Encode ------------------------------------------------------------------------------------------------------ */
 
-/* Both sides cut chunks that fit: who asks for a larger one does not fit to us. */
+/* Both sides cut chunks to fit: a peer that asks for a larger one has a different geometry. */
 enum strait_reason job_encode_reason(enum strait_status status)
 {
     if (status == STRAIT_OK)
@@ -59,7 +59,7 @@ static void work_encode(struct job *job)
         .codebook = job->mode == STRAIT_MODE_RAW || job->element != STRAIT_ELEMENT_BF16 ? NULL : job->jobs->codebook};
     struct strait_result result;
     struct strait_run run = run_of(job, &result);
-    run.caching = STRAIT_CACHING_KEEP; /* the network stack, or the other daemon, reads it next */
+    run.caching = STRAIT_CACHING_KEEP; /* the network stack or the other daemon reads the chunk next */
     (void)fault_at(FAULT_ENCODE, NULL, NULL);
     enum strait_status status = strait_encode(NULL, &params, job->dst, job->size, &job->pages, &run);
     (void)fault_at(FAULT_ENCODED, NULL, NULL);
@@ -72,7 +72,8 @@ static void work_encode(struct job *job)
     job_count_values(job, &result);
 }
 
-/* A chunk that uses no table names no codebook either: a sink with another set, or none, can read it. */
+/* A chunk that uses no table must not name a codebook, so that a sink with another codebook set, or none, can read
+ * it. */
 static void forget_tables(struct job *job)
 {
     struct strait_region *regions = (struct strait_region *)job->pages.regions; /* the job's own copy */
@@ -116,8 +117,8 @@ enum strait_reason job_reason_of(enum strait_status status)
     }
 }
 
-/* A copy of the chunk's metadata, which its sender may still be able to change. The header is copied once more than the
- * rest: its numbers are checked before memory is taken for what they claim. */
+/* Copies the chunk's metadata, which its sender may still be able to change. The header is copied twice: its numbers
+ * are checked before memory is allocated for what they claim. */
 enum strait_status job_copy_metadata(const struct job *job, uint8_t **metadata, uint64_t *size)
 {
     uint8_t header[STRAIT_CHUNK_HEADER_BYTES];
@@ -148,7 +149,7 @@ static enum strait_status decode_checked(struct job *job, const uint8_t *metadat
     struct strait_run run = run_of(job, &result);
     run.metadata = metadata;
     if (job->result.raw_bytes >= PASS_BYTES)
-        run.caching = STRAIT_CACHING_PASS; /* else who is told at once finds the pages in the caches */
+        run.caching = STRAIT_CACHING_PASS; /* otherwise a reader that is told at once finds the pages in the caches */
     enum strait_status status = strait_decode(NULL, job->jobs->codebook, &job->pages, NULL, job->src, job->size, &run);
     if (status != STRAIT_OK)
         return status;

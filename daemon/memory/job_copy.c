@@ -5,11 +5,11 @@
 #include "daemon/memory/job_private.h"
 #include "daemon/memory/stream_copy.h"
 
-#define STREAM_BYTES (1u << 20) /* of a piece: what is smaller may be read from the caches soon */
+#define STREAM_BYTES (1u << 20) /* bytes of a piece: a smaller one may be read from the caches soon */
 
 typedef void copy_bytes(void *dst, const void *src, size_t size);
 
-/* Two pools may name the same memory, and then their pages may overlap by any number of bytes. */
+/* Two pools may name the same memory, so their pages may overlap by any number of bytes. */
 static void copy_any(uint8_t *dst, const uint8_t *src, size_t size, copy_bytes *copy)
 {
     uintptr_t to = (uintptr_t)dst, from = (uintptr_t)src;
@@ -56,7 +56,7 @@ static void work_copy(struct job *job)
     job->result.bytes = job->result.raw_bytes;
 }
 
-/* At least one side is on a device, which is waited for. */
+/* At least one side is on a device, whose copy this waits for. */
 static void work_copy_on_device(struct job *job)
 {
     enum strait_status status =
@@ -67,7 +67,7 @@ static void work_copy_on_device(struct job *job)
     job->result.bytes = job->result.raw_bytes;
 }
 
-/* Pages of equal sizes, row by row. */
+/* Are the pages of equal sizes, row by row? */
 static bool fits(const struct strait_pages *a, const struct strait_pages *b)
 {
     for (uint32_t r = 0; r < a->region_count; r++)

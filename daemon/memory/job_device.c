@@ -32,8 +32,8 @@ static uint32_t page_bytes(const struct strait_region *region)
     return region->rows * region->row_bytes;
 }
 
-/* How a chunk of these pages begins, and how much metadata it has (FORMAT.md, section 4): the processor does not reach
- * it, and the device shall not believe what it says of its own size. */
+/* Computes how a chunk of these pages begins, and how much metadata it has (FORMAT.md, section 4): the processor cannot
+ * reach the chunk, and the device must not trust what the chunk says of its own size. */
 static enum strait_status foresee_metadata(struct job *job)
 {
     const struct strait_pages *pages = &job->pages;
@@ -56,7 +56,7 @@ static enum strait_status foresee_metadata(struct job *job)
     return layout.metadata_bytes <= job->size ? STRAIT_OK : STRAIT_ERR_TRUNCATED;
 }
 
-/* Metadata that the processor reaches is copied here, before anything of it is believed. */
+/* Metadata that the processor can reach is copied here before any of it is trusted. */
 static enum strait_status describe(struct job *job)
 {
     job->task = (struct device_task){.work = job->dst != NULL ? DEVICE_ENCODE : DEVICE_DECODE,
@@ -70,7 +70,7 @@ static enum strait_status describe(struct job *job)
                                      .dst = job->dst,
                                      .src = job->src,
                                      .size = job->size};
-    if (job->dst != NULL) /* what does not fit is refused here: in a launch others would fail with it */
+    if (job->dst != NULL) /* a chunk that does not fit is refused here: in a launch it would fail others too */
         return strait_encode_bound(&job->pages) <= job->size ? STRAIT_OK : STRAIT_ERR_NO_SPACE;
     if (job->far)
         return foresee_metadata(job);
@@ -93,7 +93,7 @@ void job_start_on_device(struct job *job)
     jobs->collected_end = &job->collected_next;
 }
 
-/* Takes those of the first one's device out of what was collected. */
+/* Removes the collected jobs of the first one's device from the list, as tasks. */
 static struct device_task *take_device(struct jobs *jobs, int32_t device)
 {
     struct device_task *tasks = NULL, **tasks_end = &tasks;

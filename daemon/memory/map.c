@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #define HUGE_PAGE      ((size_t)2 << 20)
-#define POPULATE_PIECE ((size_t)16 << 20) /* a few milliseconds under the lock */
+#define POPULATE_PIECE ((size_t)16 << 20) /* holds the lock for a few milliseconds */
 #define DROP_PIECE     ((size_t)1 << 30)  /* no smaller than the largest huge page */
 
 #ifndef MADV_POPULATE_WRITE
@@ -13,7 +13,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Takes an address range of `size` bytes that begins at a multiple of HUGE_PAGE. */
+/* Reserves an address range of `size` bytes that begins at a multiple of HUGE_PAGE. */
 static uint8_t *reserve_aligned(size_t size)
 {
     size_t all;
@@ -44,7 +44,7 @@ void *map_huge(size_t size, int fd)
         errno = error;
         return NULL;
     }
-    madvise(base, size, MADV_HUGEPAGE); /* a wish */
+    madvise(base, size, MADV_HUGEPAGE); /* only a hint */
     return base;
 }
 
@@ -59,11 +59,11 @@ void map_touch(void *base, size_t size)
     size_t step = (size_t)sysconf(_SC_PAGESIZE);
     uint8_t *bytes = base;
     for (size_t at = 0; at < size; at += step - ((uintptr_t)(bytes + at) % step))
-        __atomic_fetch_or(&bytes[at], 0, __ATOMIC_RELAXED); /* a write that loses no other one */
+        __atomic_fetch_or(&bytes[at], 0, __ATOMIC_RELAXED); /* a write that loses no concurrent one */
 }
 
-/* madvise wants whole pages of memory, and says EINVAL both for old kernels and drivers' memory, where it can do
- * nothing, and for memory that can only be read. */
+/* madvise needs whole pages. It says EINVAL both where it cannot work, on old kernels and drivers' memory, and for
+ * read-only memory. */
 static int populate_piece(uint8_t *base, size_t size)
 {
     size_t before = (uintptr_t)base % (size_t)sysconf(_SC_PAGESIZE);

@@ -1,5 +1,5 @@
-/* Large mappings: made, faulted in and let go without holding up other threads of the process, which wait for the
- * kernel's lock on the address space whenever they map memory themselves. */
+/* Large mappings. They are made, faulted in and released without holding up the process's other threads, which wait for
+ * the kernel's lock on the address space whenever they map memory themselves. */
 #ifndef STRAIT_DAEMON_MEMORY_MAP_H
 #define STRAIT_DAEMON_MEMORY_MAP_H
 
@@ -8,18 +8,18 @@
 #include <stdint.h>
 
 /* Maps `size` bytes for reading and writing: of a memfd, shared, or (fd -1) private memory. The address is a multiple
- * of 2 MiB and huge pages are asked for. NULL, errno says why. */
+ * of 2 MiB, and huge pages are requested. NULL: errno says why. */
 void *map_huge(size_t size, int fd);
 
-/* Gives back a mapping, in pieces. */
+/* Unmaps in pieces. */
 void map_drop(void *base, size_t size);
 
-/* Brings every page of memory in, for writing, without changing a byte: others may be using them. 0, or what errno
- * would be: ENOMEM (also: nothing is mapped there), EACCES (it can only be read), EFAULT, EHWPOISON, EINVAL (the kernel
- * is too old, or a driver mapped it: neither is an error of the memory). */
+/* Faults in every page of memory for writing without changing a byte, as others may be using it. 0, or what errno would
+ * be: ENOMEM (also: nothing is mapped there), EACCES (read-only mapping), EFAULT, EHWPOISON, EINVAL (the kernel is too
+ * old, or the mapping is a driver's: neither is an error of the memory). */
 int map_populate(void *base, size_t size);
 
-/* The same by touching, for kernels before 5.14. The memory must be mapped for writing. */
+/* The same by touching each page, for kernels before 5.14. The memory must be mapped for writing. */
 void map_touch(void *base, size_t size);
 
 #endif

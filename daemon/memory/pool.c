@@ -20,7 +20,7 @@ static struct blob_region describe_region(const struct wire_region *region)
                                 .page_count = region->page_count};
 }
 
-/* The geometry's hash. Regions must come in the pool's order, as peers name them by their places. */
+/* Computes the geometry's hash. Regions must come in the pool's order, because peers refer to them by their places. */
 static enum strait_status describe(struct pool *pool, const struct message_pool_register *registration,
                                    const struct pool_why *why)
 {
@@ -65,7 +65,7 @@ static bool group_init(struct pool_group *group, const struct wire_region *regio
     return group->regions != NULL && group->layers != NULL && group->uses != NULL && group->expected != NULL;
 }
 
-/* Every group with its regions, whose bases are not known yet. */
+/* Fills in every group with its regions, whose bases are not known yet. */
 static bool groups_init(struct pool *pool, const struct message_pool_register *registration)
 {
     const struct wire_region *regions = registration->regions;
@@ -114,7 +114,7 @@ static void place_regions(struct pool *pool, const struct wire_region *wire, uin
 
 /* ---- The pool ---------------------------------------------------------------------------------------------------- */
 
-/* Memory comes last: it is what takes long. */
+/* Memory is mapped last, because that takes long. */
 static enum strait_status fill(struct pool *pool, const struct message_pool_register *registration, const int *fds,
                                const struct pool_context *context, const struct pool_why *why)
 {

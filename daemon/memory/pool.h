@@ -1,4 +1,4 @@
-/* A client's KV pool as the daemon maps it, and who uses which of its pages. */
+/* A client's KV pool as mapped by the daemon, and which of its pages are in use. */
 #ifndef STRAIT_DAEMON_MEMORY_POOL_H
 #define STRAIT_DAEMON_MEMORY_POOL_H
 
@@ -10,20 +10,20 @@
 #include "proto/blob.h"
 
 struct pool_group {
-    struct strait_region *regions; /* mapped, in the pool's order; table: that of the region's class in the codebook */
-    int32_t *layers;               /* of each */
+    struct strait_region *regions; /* mapped, in the pool's order; table: by the region's class in the codebook */
+    int32_t *layers;               /* per region */
     uint32_t region_count;
     uint32_t page_count; /* ids are below this in every region */
     enum strait_element element;
-    int32_t device;     /* the number of the GPU that has the memory of all of them; -1: the host */
-    uint32_t *uses;     /* per page id: how many offers; 0 when it is expected */
-    uint64_t *expected; /* a bit per page id: dense, so that millions of them in any order are given back in no time */
+    int32_t device;     /* the GPU that holds the memory of all regions; -1: the host */
+    uint32_t *uses;     /* per page id: number of offers; 0 while it is expected */
+    uint64_t *expected; /* a bit per page id: dense, so that releasing millions of them in any order is fast */
 };
 
 struct pool {
     struct pool_id id;
     uint64_t geometry; /* blob_geometry */
-    uint64_t bytes;    /* mapped, of the host */
+    uint64_t bytes;    /* mapped host memory */
     uint64_t device_bytes;
     uint32_t coding; /* enum strait_coding */
     uint32_t group_count;
@@ -31,14 +31,14 @@ struct pool {
     struct region_sizes sizes; /* of the groups, for segments_cut */
     struct pool_mapping *mappings;
     uint32_t mapping_count;
-    struct devices *devices; /* that have some of them; NULL: all memory is the host's */
-    uint64_t quarantined;    /* pages of transfers that have a verdict and are not drained: kept by the owner */
+    struct devices *devices; /* hold some of the mappings; NULL: all memory is the host's */
+    uint64_t quarantined;    /* pages of transfers that have a verdict but are not drained; kept by the owner */
 };
 
-/* What a registration is judged by. */
+/* What a registration is checked against. */
 struct pool_context {
     bool embedded;                          /* pointers are allowed */
-    uint64_t bytes_max;                     /* of the host's memory */
+    uint64_t bytes_max;                     /* limit on host memory */
     const struct strait_codebook *codebook; /* chooses the tables; NULL: none */
     struct devices *devices;                /* NULL: no GPUs */
 };
@@ -51,17 +51,17 @@ struct pool_context {
  * ERR_DEVICE, ERR_NO_MEMORY, ERR_IO; `why` says more. */
 enum strait_status pool_map(const struct message_pool_register *registration, const int *fds,
                             const struct pool_context *context, struct pool **pool, char *why, size_t why_size);
-/* Unmaps; may take long. No job uses it. NULL is allowed. */
+/* Unmaps; may take long. No job may use the pool. NULL is allowed. */
 void pool_unmap(struct pool *pool);
 
-/* Is every id of the list one of the pool's? */
+/* Are all ids of the list the pool's? */
 bool pool_has(const struct pool *pool, const struct wire_page_list *list);
 
-/* Marks the pages of a list as expected, or as offered once more: all or none. False: BUSY, as the rule is that a page
- * in a live expectation is in nothing else (twice in one list is BUSY too when expecting). */
+/* Marks the pages of a list as expected, or as used by one more offer: all or none. False: BUSY. The rule is that a
+ * page in a live expectation is in nothing else (a page twice in one list is also BUSY when expecting). */
 bool pool_expect(struct pool *pool, const struct wire_page_list *list);
 bool pool_offer(struct pool *pool, const struct wire_page_list *list);
-/* Gives back what a whole set marked. */
+/* Clears the marks of all pages of a set. */
 void pool_release(struct pool *pool, const struct page_set *pages, bool expected);
 
 #endif

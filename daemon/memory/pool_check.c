@@ -1,4 +1,4 @@
-/* A registration as it came from a client: sizes, strides, order, overlaps. */
+/* Checks a registration as it came from a client: sizes, strides, order, overlaps. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ static enum strait_status check_handle(const struct wire_region *region, uint32_
     return STRAIT_OK;
 }
 
-/* Where its memory is. Whether there is such a device turns out when it is mapped. */
+/* Checks where the region's memory is. Whether there is such a device turns out when it is mapped. */
 static enum strait_status check_device(const struct wire_region *region, uint32_t r, const struct pool_context *context,
                                        const struct pool_why *why)
 {
@@ -72,7 +72,7 @@ static enum strait_status check_kind(const struct wire_region *region, uint32_t 
     return STRAIT_OK;
 }
 
-/* Bytes from the first of one page to behind its last, gaps between rows included. */
+/* Bytes from the first byte of a page to behind its last, including gaps between rows. */
 static bool page_span(const struct wire_region *region, uint64_t *span)
 {
     uint64_t rows = region->rows == 1 ? 0 : region->row_stride; /* unused with one row */
@@ -229,10 +229,10 @@ static bool share_memory(const struct place *a, const struct place *b)
            b->first - a->first < a->region->row_bytes;
 }
 
-/* Regions of a group share page ids, so memory that they share would be written twice: the usual mistake is to register
- * one tensor under two layers. This finds regions whose first rows overlap. Regions that are interleaved are fine (K
- * and V in one page stride), and overlaps that begin later are not looked for; they harm the client that made them
- * only. Groups may share memory: their ids are the framework's to keep apart. */
+/* Regions of a group share page ids, so memory that they have in common would be written twice: the usual mistake is to
+ * register one tensor under two layers. This finds regions whose first rows overlap. Interleaved regions are fine (K
+ * and V in one page stride). Overlaps that begin later are not looked for; they harm only the client that made them.
+ * Groups may share memory: keeping their ids apart is the framework's business. */
 static enum strait_status check_places(const struct message_pool_register *registration, const struct pool_why *why)
 {
     uint32_t count = registration->region_count;

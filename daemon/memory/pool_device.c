@@ -1,7 +1,7 @@
 /* Memory of GPUs in a pool. */
 #include "daemon/memory/pool_private.h"
 
-/* Says which region it was. */
+/* Adds to the text which region was refused. */
 static enum strait_status refused(const struct pool_why *why, enum strait_status status, uint32_t r, const char *text)
 {
     return pool_refuse(why, status, "region %u: %s", r, text);

@@ -14,7 +14,8 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-/* Bytes [first, end) that a region needs: of the memory that it names, or (pointers) of this process's. */
+/* Bytes [first, end) that a region needs: offsets in the memory that it names or, for pointers, addresses in this
+ * process. */
 struct need {
     const struct wire_region *region;
     uint32_t r;
@@ -41,7 +42,7 @@ static struct need need_of(const struct wire_region *region, uint32_t r)
     return (struct need){.region = region, .r = r, .first = first, .end = first + pool_region_span(region)};
 }
 
-/* How many of the sorted needs one mapping serves, and from where to where: all of a memfd, but only what is connected
+/* How many of the sorted needs one mapping serves, and the range of it: all needs of a memfd, but only connected ones
  * of the process's own memory. */
 static uint32_t merge_needs(const struct need *needs, uint32_t count, struct need *all)
 {
@@ -56,7 +57,7 @@ static uint32_t merge_needs(const struct need *needs, uint32_t count, struct nee
 
 /* ---- memfds ------------------------------------------------------------------------------------------------------ */
 
-/* A file that cannot be pulled away from under us, and how long it is. */
+/* Checks that the file cannot be truncated under us, and returns its length. */
 static enum strait_status check_memfd(int fd, const struct need *need, struct stat *info, const struct pool_why *why)
 {
     if (fstat(fd, info) != 0)
@@ -92,7 +93,7 @@ static enum strait_status map_memfd(int fd, struct need *need, const struct pool
                            strerror(errno));
     mapping->base = base;
     mapping->size = (size_t)(end - need->first);
-    need->end = end < last ? end : last; /* nothing may be touched behind the file's end */
+    need->end = end < last ? end : last; /* nothing behind the file's end may be touched */
     return STRAIT_OK;
 }
 
@@ -101,7 +102,7 @@ static enum strait_status fault_in(const struct need *need, struct pool_mapping 
     int error = map_populate(mapping->base, (size_t)(need->end - need->first));
     if (error == EINVAL && !mapping->borrowed)
         map_touch(mapping->base, (size_t)(need->end - need->first));
-    if (error == 0 || error == EINVAL) /* pointers: memory that a driver mapped is there already */
+    if (error == 0 || error == EINVAL) /* pointers: memory mapped by a driver is present already */
         return STRAIT_OK;
     if (mapping->borrowed)
         return pool_refuse(why, STRAIT_ERR_INVALID, "region %u: no memory to write at its pointer: %s", need->r,
@@ -110,9 +111,9 @@ static enum strait_status fault_in(const struct need *need, struct pool_mapping 
                        need->r, strerror(error));
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- All mappings ------------------------------------------------------------------------------------------------ */
 
-/* Memory of a GPU is mapped from its beginning, and takes none of the host's. */
+/* Maps memory of a GPU, from its beginning; takes no host memory. */
 static enum strait_status map_on_device(struct pool *pool, struct need *all, const int *fds,
                                         const struct pool_context *context, const struct pool_why *why)
 {

@@ -1,4 +1,4 @@
-/* Who uses which page: in one live expectation and nothing else, or in any number of offers. */
+/* Tracks the use of pages: a page is in one live expectation and nothing else, or in any number of offers. */
 #include "daemon/memory/pool.h"
 
 static uint32_t id_at(const struct wire_page_list *list, uint32_t i)
@@ -69,7 +69,7 @@ bool pool_offer(struct pool *pool, const struct wire_page_list *list)
     return mark_list(pool, list, false);
 }
 
-#define AHEAD 32u /* ids are in any order: fetching counts early hides much of the way to memory */
+#define AHEAD 32u /* ids are in any order: prefetching the counts hides much of the memory latency */
 
 static void release_group(struct pool_group *group, const struct page_group *pages, bool expected)
 {

@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 
 #define LINE  64u
-#define AHEAD 1024u /* bytes: further than the hardware prefetches after the beginning of a page */
+#define AHEAD 1024u /* bytes ahead: further than the hardware prefetches at the beginning of a page */
 
 static void stream_line(uint8_t *dst, const uint8_t *src)
 {

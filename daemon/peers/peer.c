@@ -120,16 +120,16 @@ static uint32_t doubled(uint32_t backoff, uint32_t most)
     return 2 * backoff < most ? 2 * backoff : most;
 }
 
-/* The next attempt at the same address, which remembers how this one went. A node that cannot be reached and one whose
- * connections do not last are waited for differently: a short life after a long absence is no reason for a long wait.
- */
+/* Creates the connection for the next attempt at the same address, which remembers how this one went. Unreachable nodes
+ * and short-lived connections have back-offs of their own: a short life after a long absence is no reason for a long
+ * wait. */
 static void leave_successor(const struct connection *c)
 {
     struct peers *peers = peers_of(c);
     uint64_t now = peers_now(peers);
     struct connection *next = connection_create(peers, c->peer.address, true);
     if (next == NULL)
-        return; /* peers_get makes one */
+        return; /* peers_get makes a new one */
     memcpy(next->peer.why, c->peer.why, sizeof(next->peer.why));
     if (c->was_up && now - c->up_at >= PEER_SHORT_LIFE_MS)
         return;
@@ -139,7 +139,7 @@ static void leave_successor(const struct connection *c)
     next->unreached = !c->was_up;
 }
 
-/* The current link of a peer that was UP waits for its user to stop writing to it. */
+/* Ends a connection. The current link of a peer that was UP waits until its user stops writing to it. */
 static void connection_end(struct connection *c)
 {
     struct peers *peers = peers_of(c);
@@ -196,7 +196,7 @@ static void deliver(struct connection *c, const struct message *message)
     (void)fault_at(FAULT_TAKEN, &c->peer, message);
 }
 
-/* The other side is UP before this one and goes on. */
+/* Holds a message back: the other side is UP before this one and already sends. */
 static void hold(struct connection *c, struct message *message)
 {
     c->held = *message;
@@ -204,7 +204,7 @@ static void hold(struct connection *c, struct message *message)
     memset(message, 0, sizeof(*message));
 }
 
-/* What is taken leaves an empty message. */
+/* Handles a message. What is taken leaves an empty message behind. */
 static void take(struct connection *c, struct message *message)
 {
     if (c->peer.state == PEER_UP)
@@ -223,7 +223,7 @@ static void take(struct connection *c, struct message *message)
 
 static void take_all(struct connection *c)
 {
-    int fds[CHANNEL_FDS_MAX]; /* none come over TCP */
+    int fds[CHANNEL_FDS_MAX]; /* no descriptors come over TCP */
     uint32_t fd_count;
     while (!c->doomed && !c->holding) {
         struct message message = {0};
@@ -244,7 +244,7 @@ static void watch_again(struct connection *c)
     watch_for(c->watch, (c->holding ? 0 : WATCH_READ) | (channel_wants_write(c->channel) ? WATCH_WRITE : 0));
 }
 
-/* The same words for every way in which the other side can be gone. */
+/* The same text for every way in which the other side can end. */
 static const char *end_of(const struct connection *c)
 {
     if (c->peer.state != PEER_PROVING)
@@ -269,7 +269,7 @@ static void on_control(void *owner, uint32_t events)
     struct connection *c = owner;
     if ((events & WATCH_READ) && !c->holding && !c->doomed)
         connection_read(c);
-    connection_dirty(c); /* writes, and watches again */
+    connection_dirty(c); /* flushes, and watches again */
 }
 
 void connection_begin(struct connection *c, int fd)
@@ -303,10 +303,10 @@ void connection_send(struct connection *c, const struct message *message)
 void connection_flush(struct connection *c)
 {
     if (!c->doomed && c->channel != NULL && channel_flush(c->channel) != STRAIT_OK) {
-        connection_read(c); /* its last words may tell more */
+        connection_read(c); /* its last messages may tell more */
         connection_doom(c, "%s", end_of(c));
     }
-    if (c->dirty) { /* again, by what has just been done */
+    if (c->dirty) { /* dirty again, by what was just done */
         TAILQ_REMOVE(&peers_of(c)->dirty, c, dirty_entry);
         c->dirty = false;
     }
@@ -316,7 +316,7 @@ void connection_flush(struct connection *c)
         watch_again(c);
 }
 
-/* ---- Up ---------------------------------------------------------------------------------------------------------- */
+/* ---- Coming up --------------------------------------------------------------------------------------------------- */
 
 static void log_up(const struct connection *c)
 {
@@ -329,8 +329,8 @@ static void log_up(const struct connection *c)
               why);
 }
 
-/* A node that calls is there: who waits for it need not wait for the back-off of attempts that failed before. Not after
- * short lives, or two nodes would make each other dial without end. */
+/* A node that connects to us is alive, so dialling it need not wait for the back-off of earlier failed attempts. Not
+ * after short lives, or two nodes would make each other dial without end. */
 static void try_again_soon(struct peers *peers, const char *address)
 {
     struct connection *c;
@@ -353,7 +353,7 @@ void connection_up(struct connection *c)
     if (!c->peer.dialled)
         try_again_soon(peers, c->peer.address);
     peers->config.events->up(peers->config.owner, &c->peer);
-    connection_dirty(c); /* to be read again, at least */
+    connection_dirty(c); /* at least to read again */
     if (!c->holding || c->doomed)
         return;
     struct message held = c->held;

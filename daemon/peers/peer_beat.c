@@ -1,4 +1,4 @@
-/* Heartbeats: one an interval from either side, with a number, answered at once by one without a number (0). */
+/* Heartbeats: each side sends a numbered one per interval, which is answered at once by an unnumbered one (0). */
 #include "daemon/peers/peer_internal.h"
 
 static void beat_send(struct connection *c, uint64_t sequence)
@@ -7,7 +7,7 @@ static void beat_send(struct connection *c, uint64_t sequence)
     connection_send(c, &message);
 }
 
-/* As TCP does it: an eighth of each new sample. */
+/* As in TCP, each new sample counts for an eighth. */
 static void smooth(uint64_t *average, uint64_t sample)
 {
     *average = *average == 0 ? sample : *average - *average / 8 + sample / 8;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOOKUPS_MAX 16u /* at once: a name server that does not answer keeps each for long */
+#define LOOKUPS_MAX 16u /* lookups at a time: a name server that does not answer blocks each for long */
 
 void socket_prepare(int fd)
 {
@@ -57,7 +57,7 @@ static void on_connect(void *owner, uint32_t events)
         connected(c);
 }
 
-/* Each address gets its share of the time that is left. */
+/* Each address gets an equal share of the time that is left. */
 static uint64_t share_of_time(const struct connection *c, const struct addrinfo *address)
 {
     uint64_t now = peers_now(peers_of(c)), left = c->deadline > now ? c->deadline - now : 0;
@@ -132,7 +132,7 @@ static void look_up(struct connection *c, const char *host, const char *port, co
         connection_doom(c, "name look-up: %s", uv_strerror(error));
 }
 
-/* Numbers need no worker thread. */
+/* Numeric addresses need no lookup on a worker thread. */
 void connection_dial(struct connection *c)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
@@ -170,7 +170,7 @@ void connection_dial_tick(struct connection *c)
 void connection_dial_end(struct connection *c)
 {
     if (c->looking_up)
-        uv_cancel((uv_req_t *)&c->lookup); /* on_lookup comes in any case */
+        uv_cancel((uv_req_t *)&c->lookup); /* on_lookup is called in any case */
     if (c->found != NULL)
         freeaddrinfo(c->found);
     c->found = c->next_address = NULL;

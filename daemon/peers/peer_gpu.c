@@ -1,7 +1,7 @@
-/* Links between GPUs beside the one that a connection has: by NCCL, or by UCX, one of each for every two GPUs, ours and
- * the peer's, that have chunks for each other. Their ends are told by GPU_LINK. The dialling side begins one; the
- * accepting side asks it to. A link that ends is made again, after a while, as long as somebody here wants it: chunks
- * go another way meanwhile, and the connection does not mind. */
+/* Links between GPUs, in addition to a connection's own link: by NCCL or by UCX, at most one of each for every pair of
+ * GPUs, ours and the peer's, that have chunks for each other. GPU_LINK carries the addresses of their ends. The
+ * dialling side begins a link; the accepting side asks it to. A link that ends is made again after a while, as long as
+ * somebody here wants it: meanwhile chunks go another way, and the connection is not affected. */
 #include "daemon/peers/peer_internal.h"
 
 #include <stdlib.h>
@@ -110,7 +110,7 @@ static void tell(struct connection *c, struct gpu_ends ends, struct view address
                                            .peer_device = ends.peer_device,
                                            .address = address,
                                            .why = view_of(why, why != NULL ? strlen(why) : 0)}};
-    (void)peer_send(&c->peer, &message); /* a peer that is down says so itself */
+    (void)peer_send(&c->peer, &message); /* if the peer is down, `down` follows */
 }
 
 static void tell_owner(struct connection *c, const struct gpu_link *g)
@@ -120,9 +120,9 @@ static void tell_owner(struct connection *c, const struct gpu_link *g)
     peers->config.events->gpu_link(peers->config.owner, &c->peer, g->ends);
 }
 
-/* ---- Making one -------------------------------------------------------------------------------------------------- */
+/* ---- Making a link ----------------------------------------------------------------------------------------------- */
 
-/* There is none now, or it ends. What has failed the same way before is not worth another line. */
+/* Ends the link or its making. A repeated failure for the same reason is not logged again. */
 static void fail(struct connection *c, struct gpu_link *g, const char *why)
 {
     bool was_up = g->state == GPU_LINK_UP, known = strcmp(g->why, why) == 0;
@@ -137,7 +137,7 @@ static void fail(struct connection *c, struct gpu_link *g, const char *why)
     tell_owner(c, g);
 }
 
-/* The same, and the other side would wait. */
+/* The same, and tells the other side, which would wait otherwise. */
 static void give_up(struct connection *c, struct gpu_link *g, const char *why)
 {
     tell(c, g->ends, view_of(NULL, 0), why);
@@ -148,7 +148,7 @@ static const char *open_link(struct connection *c, struct gpu_link *g)
 {
     struct kind *kind = kind_of(peers_of(c), g->ends.by, g->ends.device);
     enum strait_status status =
-        kind != NULL ? link_make(c, kind, -1, &g->link) : STRAIT_ERR_UNSUPPORTED; /* it was there, or nobody asked */
+        kind != NULL ? link_make(c, kind, -1, &g->link) : STRAIT_ERR_UNSUPPORTED; /* existed before the request */
     if (status == STRAIT_OK)
         g->link->gpu = g;
     return status == STRAIT_OK          ? NULL
@@ -156,7 +156,7 @@ static const char *open_link(struct connection *c, struct gpu_link *g)
                                         : strait_status_string(status);
 }
 
-/* NULL, or why not. */
+/* Sends the address of our end. NULL, or why it failed. */
 static const char *send_end(struct connection *c, struct gpu_link *g)
 {
     uint8_t address[LINK_ADDRESS_MAX];
@@ -182,10 +182,10 @@ static void begin(struct connection *c, struct gpu_link *g)
         give_up(c, g, why);
 }
 
-/* The accepting side: the other one has begun. */
+/* The accepting side: the dialling side has begun a link. */
 static void join(struct connection *c, struct gpu_link *g, struct view address)
 {
-    if (g->link != NULL) { /* it saw the end of that one first */
+    if (g->link != NULL) { /* the other side saw the previous link end first */
         tell(c, g->ends, view_of(NULL, 0), "the link before it has not ended yet");
         return;
     }
@@ -203,7 +203,7 @@ static void join(struct connection *c, struct gpu_link *g, struct view address)
 static void take_end(struct connection *c, struct gpu_link *g, struct view address)
 {
     if (g->state != GPU_LINK_MAKING || g->link == NULL || g->answered)
-        return; /* of one that was given up */
+        return; /* of a link that was given up */
     g->answered = true;
     if (link_connect(g->link->link, address.data, address.size) != STRAIT_OK)
         give_up(c, g, "the address of its other end is of no use");
@@ -217,7 +217,7 @@ static void take_refusal(struct connection *c, struct gpu_link *g, struct view w
         fail(c, g, text);
 }
 
-/* The dialling side is asked for one. */
+/* The dialling side is asked for a link. */
 static void take_wish(struct connection *c, struct gpu_link *g)
 {
     if (g->state == GPU_LINK_NONE && peers_now(peers_of(c)) >= g->next_try)
@@ -298,7 +298,7 @@ void peer_want_gpu_link(struct peer *peer, struct gpu_ends ends)
         return;
     struct gpu_link *g = find_or_make(c, ends);
     if (g != NULL)
-        g->wanted = true; /* the next tick begins */
+        g->wanted = true; /* the next tick begins it */
 }
 
 bool peer_has_gpu_link(const struct peer *peer, struct gpu_ends ends)

@@ -1,4 +1,4 @@
-/* Who is there: hellos, versions, proofs. The dialling side proves itself first, so that a stranger who dials learns
+/* The handshake: hellos, versions, proofs. The dialling side proves itself first, so that a stranger who dials sees
  * nothing that was made with the secret. */
 #include "daemon/peers/peer_internal.h"
 
@@ -56,7 +56,7 @@ static void proved(struct connection *c)
     links_send(c);
 }
 
-/* Both sides see both hellos, so both can tell. */
+/* Both sides see both hellos, so both can decide. */
 static bool is_acceptable(struct connection *c)
 {
     struct peers *peers = peers_of(c);

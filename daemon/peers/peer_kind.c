@@ -1,10 +1,10 @@
-/* The transports of a node: what its options name is checked, made and offered to peers. */
+/* The transports of a node: those that its options name are checked, made and offered to peers. */
 #include "daemon/peers/peer_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Their ends -------------------------------------------------------------------------------------------------- */
+/* ---- Failed and closed ports ------------------------------------------------------------------------------------- */
 
 static void on_port_failed(void *owner)
 {
@@ -46,7 +46,7 @@ static bool are_understood(const char *name, const char *options, char *why, siz
     return false;
 }
 
-/* A typing error shall not turn the network off behind the operator's back. */
+/* A typing error must not silently turn the network off. */
 enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size)
 {
     const struct node_options *options = &peers->options;
@@ -55,8 +55,8 @@ enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_
                : STRAIT_ERR_INVALID;
 }
 
-/* UCX, and NCCL's carrier, which is UCX, listen where we do, unless their options say otherwise: peers are told a
- * number, so everywhere will not do. */
+/* UCX, and NCCL's carrier, which is UCX too, listen on the daemon's own address unless their options say otherwise:
+ * peers are told a numeric address, so the wildcard address will not do. */
 static void complete_options(const struct peers *peers, const char *name, const char *given, char *text, size_t size)
 {
     char host[ADDRESS_HOST_MAX];
@@ -128,7 +128,7 @@ static void open_named(struct peers *peers, const char *name)
     if (peers->kind_count == PEER_KINDS_MAX || kind_find(peers, name, strlen(name)) != NULL)
         return;
     if (strcmp(name, "shm") == 0 && peers->shm_path[0] == 0) {
-        peers->alone = true; /* without a unix socket nobody could reach it */
+        peers->alone = true; /* without a unix socket no peer can reach it */
         return;
     }
     *kind = (struct kind){.peers = peers, .ops = transport_find(name), .device = -1};

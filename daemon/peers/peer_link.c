@@ -1,7 +1,7 @@
-/* Which transport, and its link. The dialling side decides: it tries the kinds of its own list that the other side
- * offers, one after the other. shm is offered on one host only: the dialler connects to the other daemon's unix socket
- * and says the token of its PEER_LINKS there. For the others the two sides tell each other the addresses of their
- * links. */
+/* Chooses the transport of a connection and makes its link. The dialling side decides: it tries, one after the other,
+ * the kinds on its own list that the other side offers. shm is offered on one host only: the dialler connects to the
+ * other daemon's unix socket and sends the token of that daemon's PEER_LINKS there. For the other kinds the two sides
+ * exchange the addresses of their links. */
 #include "daemon/peers/peer_internal.h"
 
 #include <errno.h>
@@ -69,7 +69,7 @@ static bool is_shm(const struct kind *kind)
     return strcmp(kind->ops->name, "shm") == 0;
 }
 
-/* Is it one of the kinds, separated by commas, that the peer has? */
+/* Is `name` among the kinds, separated by commas, that the peer offers? */
 static bool is_offered(const struct connection *c, const char *name)
 {
     const char *at = c->offered;
@@ -110,7 +110,7 @@ void links_send(struct connection *c)
     send_links(c, peers_of(c)->offered, NULL, 0);
 }
 
-/* False: the link has no address that can be told. */
+/* False: the link has no address to send. */
 static bool send_address(struct connection *c)
 {
     uint8_t address[LINK_ADDRESS_MAX];
@@ -123,14 +123,14 @@ static bool send_address(struct connection *c)
 
 /* ---- The dialling side ------------------------------------------------------------------------------------------- */
 
-/* Why a better one is not used, or in the end why none is. */
+/* Records why a better kind is not used, or in the end why none is. */
 static void note(struct connection *c, const char *name, const char *why)
 {
     size_t used = strlen(c->peer.why);
     snprintf(c->peer.why + used, sizeof(c->peer.why) - used, "%s%s: %s", used > 0 ? "; " : "", name, why);
 }
 
-/* Says hello on a socket that is connected. NULL, or why not. */
+/* Sends the hello on a connected socket. NULL, or why it failed. */
 static const char *shm_greet(struct connection *c, struct kind *kind, int fd)
 {
     const struct peers *peers = peers_of(c);
@@ -156,7 +156,7 @@ static const char *shm_greet(struct connection *c, struct kind *kind, int fd)
     return link_connect(c->current->link, NULL, 0) == STRAIT_OK ? NULL : "the link cannot be begun";
 }
 
-/* The peer's socket, or -1 and errno. */
+/* Connects to the peer's unix socket. Returns it, or -1 and errno. */
 static int shm_dial(const struct connection *c)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -170,7 +170,7 @@ static int shm_dial(const struct connection *c)
     return -1;
 }
 
-/* A unix socket with a full backlog says so at once, and nothing tells when it has room: ticks try again. */
+/* connect fails at once if the unix socket's backlog is full, and nothing signals when it has room: ticks try again. */
 static const char *try_shm(struct connection *c, struct kind *kind)
 {
     if (!c->same_host || c->shm_path[0] == 0)
@@ -197,7 +197,7 @@ static const char *try_kind(struct connection *c, struct kind *kind)
     return is_shm(kind) ? try_shm(c, kind) : try_address(c, kind);
 }
 
-/* The next kind gets half of the time that is left, the last one all of it. */
+/* Tries the next kind for half of the time that is left, the last one for all of it. */
 static void try_kinds(struct connection *c)
 {
     struct peers *peers = peers_of(c);
@@ -228,7 +228,7 @@ static void take_answer(struct connection *c, const struct message_peer_links *l
 {
     struct kind *kind = kind_find(peers_of(c), (const char *)links->transport.data, links->transport.size);
     if (!c->wants_answer || c->current == NULL || kind != c->current->kind)
-        return; /* of an attempt that was given up */
+        return; /* belongs to an attempt that was given up */
     c->wants_answer = false;
     if (links->ucx_address.size == 0)
         attempt_failed(c, "refused by the peer");
@@ -245,7 +245,7 @@ static bool answer_choice(struct connection *c, struct kind *kind, const struct 
            send_address(c);
 }
 
-/* A choice ends the attempt before it. The list of kinds bounds how many choices an honest peer makes. */
+/* A choice ends the previous attempt. The list of kinds bounds how many choices an honest peer makes. */
 static void take_choice(struct connection *c, const struct message_peer_links *links)
 {
     struct kind *kind = kind_find(peers_of(c), (const char *)links->transport.data, links->transport.size);
@@ -300,17 +300,17 @@ void peers_accept_shm(struct peers *peers, struct channel *channel, const struct
         peers_log_limited(peers, "msg=\"shm link refused\" error=\"%s\"", why);
 }
 
-/* ---- Both -------------------------------------------------------------------------------------------------------- */
+/* ---- Both sides -------------------------------------------------------------------------------------------------- */
 
 static void copy_text(char *dst, size_t capacity, struct view text)
 {
-    size_t size = text.size < capacity ? text.size : 0; /* what does not fit is of no use */
+    size_t size = text.size < capacity ? text.size : 0; /* a truncated text would be useless */
     if (size > 0)
         memcpy(dst, text.data, size);
     dst[size] = 0;
 }
 
-/* All slots that the peer says it has, as memory of ours: or a grant of one could not be filled, and its arena could
+/* Can all slots that the peer claims be mapped here? Otherwise a grant of one could not be filled, and the arena could
  * not be pinned for GPUs. */
 static bool has_its_slots(const struct connection *c)
 {
@@ -318,7 +318,7 @@ static bool has_its_slots(const struct connection *c)
            link_map(c->current->link, 0, (size_t)c->peer.slot_bytes * c->peer.slot_count) != NULL;
 }
 
-/* The unix socket may be faster than TCP: then the link is there before the peer's PEER_LINKS. */
+/* The unix socket may be faster than TCP: then the link is ready before the peer's PEER_LINKS has come. */
 static void up_if_ready(struct connection *c)
 {
     const struct peer_link *link = c->current;
@@ -428,7 +428,7 @@ static void on_closed(void *owner, struct link *base)
     connection_settle(c);
 }
 
-/* Not of links that are not the peer's: nobody granted them anything. */
+/* Is the link in use by the peer? Events of other links are ignored: nobody granted them anything. */
 static bool is_of_peer(const struct peer_link *link)
 {
     const struct connection *c = link->connection;

@@ -1,5 +1,5 @@
-/* Connections that others make. Strangers cost little: few of them at once, small messages only, not for long; when
- * there are too many, the oldest one goes, as an honest peer is through in no time. */
+/* Accepted connections. Strangers cost little: only a few are allowed at once, with small messages, and not for long.
+ * When there are too many, the oldest is closed, because an honest peer completes the handshake quickly. */
 #include "daemon/peers/peer_internal.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define BACKLOG        1024
-#define LISTEN_REST_MS 100u /* without descriptors accepting would fail again at once */
+#define LISTEN_REST_MS 100u /* out of descriptors, accepting would fail again at once */
 
 /* ---- Accepting --------------------------------------------------------------------------------------------------- */
 
@@ -50,7 +50,7 @@ static const char *address_text(const struct sockaddr_storage *address, char tex
     return text;
 }
 
-/* The address is where it comes from, until the hello says where it listens. */
+/* The peer's address is the socket's until its hello says where it listens. */
 static void accept_one(struct peers *peers, int fd, const struct sockaddr_storage *address)
 {
     char text[MESSAGE_ADDRESS_MAX];
@@ -92,7 +92,7 @@ static void on_listener(void *owner, uint32_t events)
         if (fd < 0) {
             if (is_passing(errno))
                 rest(peers);
-            break; /* other errors are of a connection that is gone already */
+            break; /* other errors concern a connection that is gone already */
         }
         accept_one(peers, fd, &address);
     }
@@ -145,7 +145,8 @@ static enum strait_status bind_to(struct peers *peers, const char *listen_at, ch
     return peers->listen_fd >= 0 ? STRAIT_OK : STRAIT_ERR_IO;
 }
 
-/* What others dial: as the operator says it, else where we listen; by name when that is everywhere. */
+/* Sets the address that others dial: the operator's, else the one that we listen on; by host name when that is the
+ * wildcard. */
 static void set_address(struct peers *peers)
 {
     struct sockaddr_storage bound = {0};

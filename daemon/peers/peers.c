@@ -1,4 +1,4 @@
-/* All connections of a node together: opening, closing, time. */
+/* All connections of a node: opening, closing, timing. */
 #include "daemon/peers/peer_internal.h"
 
 #include <inttypes.h>
@@ -62,7 +62,7 @@ static void tick_one(struct connection *c, uint64_t now)
         links_tick(c);
 }
 
-/* A process that did not run has not heard anything: that is not its peers' fault. */
+/* A process that did not run could not hear its peers: the time missed is not counted against them. */
 static void forgive(struct peers *peers, uint64_t now)
 {
     struct connection *c;
@@ -97,7 +97,7 @@ static void abandon_links(struct connection *c)
     }
 }
 
-/* A peer that is stopped keeps our slots from us for as long as it is; but not this process from its end. */
+/* A stopped peer may keep our slots for as long as it is stopped, but must not keep this process from ending. */
 static void abandon_all(struct peers *peers)
 {
     struct connection *c;
@@ -189,8 +189,8 @@ static void add_namespace(char *dst, size_t capacity, const char *path)
         snprintf(dst + used, capacity - used, " %ju:%ju", (uintmax_t)of.st_dev, (uintmax_t)of.st_ino);
 }
 
-/* Equal for processes that can meet at a unix socket; containers of one host with namespaces of their own differ.
- * Empty, which equals nothing, when the system does not tell. */
+/* Sets an identity that is equal for processes that can meet at a unix socket; containers of one host with namespaces
+ * of their own differ. Empty, which equals nothing, when the system does not tell. */
 static void set_host(struct peers *peers)
 {
     char boot[64] = "";
@@ -206,7 +206,7 @@ static void set_host(struct peers *peers)
     fclose(file);
 }
 
-/* Absolute, as it is told to others; left out when it is too long for a socket. */
+/* The path is made absolute, because it is sent to others; left out when too long for a socket. */
 static void set_shm_path(struct peers *peers)
 {
     char here[OPTION_TEXT_MAX], path[2 * OPTION_TEXT_MAX];
@@ -231,7 +231,7 @@ static enum strait_status read_secret(struct peers *peers, char *why, size_t why
     return status;
 }
 
-static void open_handles(struct peers *peers) /* which cannot fail */
+static void open_handles(struct peers *peers) /* cannot fail */
 {
     uv_timer_init(peers->config.loop, &peers->tick);
     uv_idle_init(peers->config.loop, &peers->turn);

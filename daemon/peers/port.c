@@ -4,8 +4,8 @@
 #include <uv.h>
 
 struct port {
-    uv_poll_t wake;       /* only ends the blocking */
-    uv_prepare_t prepare; /* runs last before blocking: whatever was posted in this turn has been */
+    uv_poll_t wake;       /* only wakes the loop */
+    uv_prepare_t prepare; /* runs last before the loop blocks, when everything of this turn is posted */
     uv_idle_t spin;       /* active: the loop does not block */
     int handles;
     bool failed, closing;
@@ -24,7 +24,7 @@ static void on_spin(uv_idle_t *idle)
     (void)idle;
 }
 
-/* OK: armed, the loop may block. AGAIN: the time is up. */
+/* OK: armed, the loop may block. AGAIN: the port's time in this turn is used up. */
 static enum strait_status work(struct port *port)
 {
     uint64_t end = uv_hrtime() + PORT_TURN_NS;
@@ -50,7 +50,7 @@ static void on_prepare(uv_prepare_t *prepare)
     if (status == STRAIT_OK || port->failed)
         return;
     port->failed = true;
-    uv_poll_stop(&port->wake); /* it may be readable for ever: progress comes with whatever else wakes the loop */
+    uv_poll_stop(&port->wake); /* it may stay readable for ever: progress now depends on other wake-ups of the loop */
     port->events.failed(port->owner);
 }
 

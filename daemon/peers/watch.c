@@ -16,7 +16,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 {
     struct watch *watch = poll->data;
     if (status < 0) {
-        watch->events = 0; /* libuv has stopped it */
+        watch->events = 0; /* libuv has stopped polling */
         watch->ready(watch->owner, WATCH_READ | WATCH_WRITE);
         return;
     }

@@ -2,25 +2,26 @@
 
 #include <stdlib.h>
 
-/* Two bits for each unit, in rows of whole words: one row for each region of a group, by the ordinals of its pages. */
+/* Two bits per unit, in rows of whole words: one row for each region of a group, indexed by the ordinals of its
+ * pages. */
 struct cover_group {
     uint32_t region_count;
-    const uint32_t *layer_of; /* of each region: index of coverage->layers, or NO_LAYER */
-    uint32_t words;           /* of a row */
+    const uint32_t *layer_of; /* per region: index into coverage->layers, or NO_LAYER */
+    uint32_t words;           /* words of a row */
     uint64_t *claimed, *landed;
 };
 
 struct cover_layer {
     int32_t layer;
-    uint64_t left; /* units expected and not in place */
+    uint64_t left; /* units expected but not landed */
 };
 
 struct coverage {
     const struct page_set *pages;
     uint32_t group_count, layer_count;
     struct cover_group *groups;
-    struct cover_layer *layers; /* rising; only those of which something is expected */
-    uint32_t *layer_of;         /* of all groups' regions */
+    struct cover_layer *layers; /* rising; only layers of which something is expected */
+    uint32_t *layer_of;         /* for the regions of all groups */
     uint64_t *bits;
     uint64_t left; /* units */
     uint32_t layers_landed;
@@ -71,7 +72,7 @@ static int by_layer(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Layer of each region of which something is expected, in any order and as often as it comes. */
+/* Collects the layer of each region of which something is expected, unordered and with duplicates. */
 static uint32_t list_layers(struct coverage *coverage, const struct coverage_group *groups)
 {
     uint32_t count = 0;
@@ -106,7 +107,7 @@ static uint32_t row_words(const struct page_set *pages, uint32_t group)
     return pages->groups[group].id_count / 64 + (pages->groups[group].id_count % 64 != 0);
 }
 
-/* What all rows take: words and regions. False: more than is allowed. */
+/* Counts the words and regions of all rows. False: more than is allowed. */
 static bool measure(const struct page_set *pages, const struct coverage_group *groups, uint32_t group_count,
                     uint64_t *words, uint64_t *regions)
 {
@@ -185,12 +186,12 @@ void coverage_destroy(struct coverage *coverage)
 
 /* ---- Units ------------------------------------------------------------------------------------------------------- */
 
-/* A rectangle of logical indexes is, for the bits, a few runs of ordinals. */
+/* A run of ordinals: a rectangle of logical indexes maps to a few of them. */
 struct run {
     uint32_t ordinal, count;
 };
 
-/* The run at `first`, at most `most` long; false when that page is not expected. */
+/* The run at `first`, at most `most` long; false: that page is not expected. */
 static bool run_at(const struct coverage *coverage, uint32_t group, uint32_t first, uint32_t most, struct run *run)
 {
     uint32_t count = page_set_run(coverage->pages, group, first);
@@ -223,7 +224,7 @@ static bool apply_row(const struct cover_group *group, uint32_t region, const st
     return false;
 }
 
-/* Does it for every unit, or stops at the first that is not expected or says no. */
+/* Applies the verb to every unit; stops at the first that is not expected or for which the verb fails. */
 static bool apply(struct coverage *coverage, const struct piece *piece, enum verb verb)
 {
     const struct cover_group *group = &coverage->groups[piece->group];
@@ -291,7 +292,7 @@ uint32_t coverage_layers_landed(const struct coverage *coverage)
 
 /* ---- What is missing --------------------------------------------------------------------------------------------- */
 
-/* Ranges on their way to whoever asked: one is told when the next does not go on from it. */
+/* Ranges being reported: a range is passed on when the next one does not continue it. */
 struct missing {
     bool (*range)(void *owner, const struct wire_page_list *range);
     void *owner;
@@ -317,7 +318,7 @@ static void missing_run(struct missing *missing, uint32_t group, uint32_t first,
     *next = (struct wire_page_list){.group = group, .first = first, .count = count, .ids = ids};
 }
 
-enum { STRETCH = 64 }; /* words that are looked at together, row after row: rows are far apart in memory */
+enum { STRETCH = 64 }; /* words examined together, row after row, because rows are far apart in memory */
 
 /* Pages of `count` words from `first` on that have landed in every region. */
 static void landed_everywhere(const struct cover_group *group, uint32_t first, uint32_t count, uint64_t *landed)
@@ -334,7 +335,7 @@ static void landed_everywhere(const struct cover_group *group, uint32_t first, u
     }
 }
 
-/* How many bits from `from` on are set, one after another; that one is. */
+/* The number of consecutive set bits from `from` on; bit `from` is set. */
 static uint32_t ones(uint64_t bits, uint32_t from)
 {
     uint64_t zeros = ~(bits >> from);
@@ -364,7 +365,7 @@ static void missing_of_span(struct missing *missing, const struct cover_group *g
         if (missing->next.count >= COVERAGE_RANGE_MAX)
             tell_next(missing);
     }
-    tell_next(missing); /* ids of another span may follow these in memory, but its indexes do not */
+    tell_next(missing); /* another span's ids may follow in memory, but its indexes do not */
 }
 
 void coverage_missing(const struct coverage *coverage, bool (*range)(void *owner, const struct wire_page_list *range),

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Compared and hashed as bytes: no padding. */
+/* Grants are compared and hashed as bytes: no padding. */
 _Static_assert(sizeof(struct leg_grant) == 24, "grants have no padding");
 _Static_assert(sizeof(struct sink_leg) == 40 + LEG_GRANTS * (24 + 8), "sink legs have no padding");
 _Static_assert(sizeof(struct source_leg) == 40 + SOURCE_GRANTS * 24, "source legs have no padding");
@@ -76,7 +76,7 @@ enum strait_reason leg_peer_reason(enum strait_reason reason)
         return STRAIT_REASON_PEER_ABORT;
     case STRAIT_REASON_LOCAL:
         return STRAIT_REASON_PEER_DOWN;
-    default: /* what is wrong between both, or with what they agreed on, is the same from both sides */
+    default: /* a fault between the two, or with what they agreed on, looks the same from both sides */
         return reason;
     }
 }

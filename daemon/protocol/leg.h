@@ -1,6 +1,7 @@
-/* The transfer protocol as two pure state machines: a *leg* is one pair of an offer and an expectation, seen by the
- * source's daemon and by the sink's. No clock, no memory, no I/O: events go in, actions come out. Both are plain data
- * without pointers (a copy is a snapshot, equal bytes are equal states), which is what the model test explores.
+/* The transfer protocol as two pure state machines. A *leg* is one pair of an offer and an expectation; the source's
+ * daemon and the sink's daemon each run one half of it. No clock, no memory, no I/O: events go in, actions come out.
+ * Both halves are plain data without pointers (a copy is a snapshot, equal bytes are equal states), so that the model
+ * test can explore them.
  *
  * The sink numbers the units (one page of one region) that the source announces as ready, grants slots of its receive
  * arena for ranges of them, receives a chunk for each grant, decodes it and, when all units of all legs of its
@@ -9,15 +10,16 @@
  *   sink    START -> REQUEST ... SEGMENTS -> GRANT ... chunk -> decode ... COMPLETE -> FINISH -> END(DONE)
  *   source  BIND -> SEGMENTS ... GRANT -> encode -> chunk ... END -> verdict
  *
- * A REQUEST may bring a grant with it, an *open* one, for whatever is ready when it meets its offer: that saves a small
- * transfer one round trip of two. The source says in its first SEGMENTS which units it will send for it, or releases it
- * at once; the chunk may overtake the SEGMENTS.
+ * A REQUEST may carry an *open* grant, for whatever is ready when it meets its offer: that saves a small transfer one
+ * round trip of two. The source's first SEGMENTS names the units that it will send for the grant; otherwise the source
+ * releases it at once. The chunk may overtake the SEGMENTS.
  *
- * A leg is over in three steps. The *verdict* is told once and never changes. *Drained* is told once, at or after the
- * verdict: no job of this leg touches pages any more. *Closed*: no slot is held either, the leg can be forgotten.
+ * A leg ends in three steps. The *verdict* is reported once and never changes. *Drained* is reported once, at or after
+ * the verdict: no job of this leg touches pages any more. *Closed*: the leg holds no slot either and can be forgotten.
  *
- * Robust against messages that are lost, doubled or reordered (on one connection they are not, but old ones may come
- * late over a new one): grants have increasing ids, and what does not fit is ignored or answered with RELEASED. */
+ * Lost, duplicated or reordered messages do no harm (one connection does none of this, but old messages may come late
+ * over a new one): grants have increasing ids, and a message that does not match the state is ignored or answered with
+ * RELEASED. */
 #ifndef STRAIT_DAEMON_PROTOCOL_LEG_H
 #define STRAIT_DAEMON_PROTOCOL_LEG_H
 
@@ -30,18 +32,18 @@
 #define SOURCE_GRANTS                                                                                  \
     (2 * LEG_GRANTS)    /* the sink may have a chunk in place before the source hears that it was sent \
                          */
-#define LEG_ACTIONS 24u /* that one event can cause: SOURCE_GRANTS, and a few */
+#define LEG_ACTIONS 24u /* most that one event can cause: SOURCE_GRANTS, and a few */
 
 enum grant_state {
     GRANT_NONE = 0,
     /* Sink. */
     GRANT_GIVEN,    /* waits for its chunk */
     GRANT_REVOKING, /* asked back: waits for RELEASED or the chunk */
-    GRANT_ARRIVING, /* the transport writes the slot; count 0: an open one's */
+    GRANT_ARRIVING, /* the transport writes the slot; count 0: for an open grant */
     GRANT_DECODING, /* a job reads the slot and writes pages */
     GRANT_OPEN,     /* went with the REQUEST: its range is not known yet (count 0); waits for it, or for the chunk */
-    GRANT_EARLY,    /* an open one's chunk is in the slot and waits for its range */
-    GRANT_VOID,     /* an open one's chunk arrives in vain: the range went with its link */
+    GRANT_EARLY,    /* an open grant's chunk is in the slot and waits for its range */
+    GRANT_VOID,     /* an open grant's chunk arrives in vain: its range was lost with the link */
     /* Source. */
     GRANT_QUEUED,   /* waits for a send slot */
     GRANT_ENCODING, /* a job reads pages and writes the slot */
@@ -57,32 +59,32 @@ struct leg_grant {
 
 enum leg_event_type {
     /* Sink. */
-    SINK_START, /* both names are known: ask the source; again while not bound. `count` 1: with an open grant of `slot`
-                 */
-    SINK_SEGMENTS, /* message: units [before, before + count) are ready; last. Taken only when before is leg->ready. The
-                      first ones may name the open `grant`: units [0, first) are its */
+    SINK_START,    /* both names are known: send REQUEST to the source; again while not bound. `count` 1: with an open
+                      grant of `slot` */
+    SINK_SEGMENTS, /* message: units [before, before + count) are ready; last. Accepted only when before is leg->ready.
+                      The first SEGMENTS may name the open `grant`: units [0, first) are for it */
     SINK_GRANT,    /* `slot` is free for the next `count` units: only while sink_wants() */
-    SINK_RECLAIM,  /* others starve: ask unused grants back */
+    SINK_RECLAIM,  /* other legs starve: ask for unused grants back */
     SINK_RELEASED, /* message: `grant` will not be used */
-    SINK_ARRIVING, /* a chunk for `grant` knocks */
-    SINK_ARRIVED,  /* its bytes are in the slot; reason NONE, or why not */
-    SINK_DECODED,  /* they are in the pages and checked; reason NONE, or why not */
+    SINK_ARRIVING, /* the transport announces a chunk for `grant` */
+    SINK_ARRIVED,  /* its bytes are in the slot; reason NONE, or why it failed */
+    SINK_DECODED,  /* they are in the pages and checked; reason NONE, or why it failed */
     SINK_FINISH,   /* all legs of the expectation are complete and cover it: DONE */
-    SINK_END,      /* message: the source failed with `reason` (already seen from here: leg_peer_reason). A leg that is
-                      complete needs its source no more and ignores it */
+    SINK_END,      /* message: the source failed with `reason` (already translated: leg_peer_reason). A complete leg
+                      needs its source no more and ignores it */
     SINK_FAIL,     /* `reason`: deadline, abort, dead client, dead peer */
-    SINK_QUIET,    /* the link to the peer is closed: nothing writes granted slots any more, no job of the source does
-                      either, and no message of that link will come. A leg that was bound asks for no more slots and has
-                      to be failed (unless it is complete); one that was not can START again on the next link */
+    SINK_QUIET,    /* the link to the peer is closed: neither transport nor a job of the source writes granted slots any
+                      more, and no message of that link will come. A leg that was bound asks for no more slots and must
+                      be failed (unless it is complete); an unbound one can START again on the next link */
     /* Source. */
-    SOURCE_BIND,    /* a REQUEST met its offer: `count` units are ready so far, last. It may bring an open `grant` of
-                       `slot`, for which `first` of the units fit (0: none). Again: says all of it again */
+    SOURCE_BIND,    /* a REQUEST has met its offer: `count` units are ready so far, last. It may carry an open `grant`
+                       of `slot`, into which `first` of the units fit (0: none). Repeated: announces all units again */
     SOURCE_MORE,    /* `count` more units are ready; last */
     SOURCE_GRANT,   /* message: `grant`, first, count, slot */
     SOURCE_REVOKE,  /* message: give `grant` back if it has not been begun; if it has, its chunk is the answer */
     SOURCE_ENCODE,  /* a send slot is free: only while source_wants() */
-    SOURCE_ENCODED, /* `grant`; reason NONE, or why not */
-    SOURCE_SENT,    /* `grant`; reason NONE, or why not */
+    SOURCE_ENCODED, /* `grant`; reason NONE, or why it failed */
+    SOURCE_SENT,    /* `grant`; reason NONE, or why it failed */
     SOURCE_END,     /* message: the sink's verdict: `reason` NONE is DONE */
     SOURCE_FAIL,    /* `reason`: lease, abort, dead client, dead peer */
 };
@@ -98,7 +100,7 @@ struct leg_event {
 
 enum leg_action_type {
     LEG_SEND_REQUEST,  /* with the open `grant`, if its id is not 0 */
-    LEG_SEND_SEGMENTS, /* units [first, first + count) and `last`; `grant`: the open one and the units that are its */
+    LEG_SEND_SEGMENTS, /* units [first, first + count) and `last`; `grant`: the open one and its units */
     LEG_SEND_GRANT,    /* `grant` */
     LEG_SEND_REVOKE,   /* `grant.id` */
     LEG_SEND_RELEASED, /* `grant.id` */
@@ -160,23 +162,24 @@ struct source_leg {
 void sink_init(struct sink_leg *leg, uint32_t window);
 void source_init(struct source_leg *leg);
 
-/* One event in, its actions out (in the order in which they are to be done). False: the peer broke the protocol in a
- * way that an honest one cannot (a grant beyond what was announced, units that overflow, more units after `last`, a
- * chunk for no units, a DONE that cannot be): do the actions all the same (a bad grant is answered with RELEASED), then
- * fail the leg with GEOMETRY.
+/* Takes one event and returns its actions, in the order in which they are to be done. False: the peer broke the
+ * protocol in a way that an honest one cannot (a grant beyond what was announced, units that overflow, more units after
+ * `last`, a chunk for no units, an impossible DONE): the caller still does the actions (a bad grant is answered with
+ * RELEASED), then fails the leg with GEOMETRY.
  *
- * A closed leg still answers what comes late; who forgets it has to answer in its place: GRANT with RELEASED and, when
- * it failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END, and RELEASED for its grant (a second
- * source leg of one name and epoch would not know the grants of the first); SEGMENTS with END; a chunk is refused. */
+ * A closed leg still answers late messages. Whoever forgets a leg has to answer in its place: GRANT with RELEASED and,
+ * when it failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END, and RELEASED for its grant (a
+ * second source leg of the same name and epoch would not know the grants of the first); SEGMENTS with END; a chunk is
+ * refused. */
 bool sink_step(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions);
 bool source_step(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions);
 
-/* Does it want a slot? Then the next range to grant is [*first, *first + *count); SINK_GRANT may take less of it, from
- * its beginning. A range that came back fitted a slot and is best taken whole: where it would be cut into too many
- * pieces (LEG_GRANTS given or returned ones), and where nothing is wanted, SINK_GRANT only gives the slot back:
- * FREE_SLOT. */
+/* Does the leg want a slot? If so, the next range to grant is [*first, *first + *count); SINK_GRANT may take less of
+ * it, from its beginning. A returned range fitted a slot and is best taken whole. SINK_GRANT only gives the slot back
+ * (FREE_SLOT) where the range would be cut into too many pieces (LEG_GRANTS given or returned ones), and where nothing
+ * is wanted. */
 bool sink_wants(const struct sink_leg *leg, uint32_t *first, uint32_t *count);
-/* Grants that could be asked back: given, not yet arriving. */
+/* Number of grants that could be asked back: given, not yet arriving. */
 uint32_t sink_unused(const struct sink_leg *leg);
 /* The grant that SOURCE_ENCODE would begin; NULL: none is queued. */
 const struct leg_grant *source_next(const struct source_leg *leg);
@@ -185,7 +188,7 @@ static inline bool source_wants(const struct source_leg *leg)
     return source_next(leg) != NULL;
 }
 
-/* What a failure of the peer looks like from here: ABORTED becomes PEER_ABORT, LOCAL becomes PEER_DOWN, ... */
+/* Translates the peer's reason of failure to this side: ABORTED becomes PEER_ABORT, LOCAL becomes PEER_DOWN, ... */
 enum strait_reason leg_peer_reason(enum strait_reason reason);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_SPANS 128u /* when more are needed, a block is split */
+#define BLOCK_SPANS 128u /* a block that needs more is split */
 
 enum strait_status page_set_init(struct page_set *set, uint32_t group_count)
 {
@@ -26,7 +26,7 @@ void page_set_fini(struct page_set *set)
     *set = (struct page_set){0};
 }
 
-/* Blocks that begin at or before `first`: the last of them is where it belongs. */
+/* The number of blocks that begin at or before `first`: it belongs into the last of them. */
 static uint32_t blocks_until(const struct page_group *group, uint32_t first)
 {
     uint32_t low = 0, high = group->block_count;
@@ -58,8 +58,8 @@ static uint32_t span_after(const struct page_block *block, uint32_t first)
     return low;
 }
 
-/* Where a span that begins at `first` belongs: before `at` of the block; the one before that may hold `first`. Only in
- * block 0 can there be none before. Without any block: 0, 0. */
+/* The place for a span that begins at `first`: before span `at` of the block; the span before that may contain `first`.
+ * Only in block 0 can there be no span before. Without any block: 0, 0. */
 static struct page_cursor place_of(const struct page_group *group, uint32_t first)
 {
     uint32_t until = blocks_until(group, first);
@@ -90,7 +90,7 @@ static const struct page_span *span_with(const struct page_set *set, uint32_t gr
 
 /* ---- Adding ------------------------------------------------------------------------------------------------------ */
 
-/* Room for `more` elements beyond `count`; grows by half so that many small lists cost little. */
+/* Makes room for `more` elements beyond `count`; grows by half, so that many small lists cost little. */
 static bool reserve(void **list, uint32_t *capacity, uint32_t count, uint32_t more, size_t size)
 {
     if (more <= *capacity - count)
@@ -121,7 +121,7 @@ static bool reserve_span(struct page_block *block)
     return enough;
 }
 
-/* Takes over `made`, also when it fails. */
+/* Takes ownership of `made`, also on failure. */
 static bool insert_block(struct page_group *group, uint32_t at, struct page_block made)
 {
     void *list = group->blocks;
@@ -137,14 +137,14 @@ static bool insert_block(struct page_group *group, uint32_t at, struct page_bloc
     return true;
 }
 
-/* Its first span follows at once: no block stays empty. */
+/* The caller adds its first span at once, so no block stays empty. */
 static bool new_block(struct page_group *group, uint32_t at)
 {
     struct page_block made = {0};
     return reserve_span(&made) && insert_block(group, at, made);
 }
 
-/* The upper half of a full block becomes one of its own, and the place moves along. */
+/* Moves the upper half of a full block into a block of its own, and the place with it. */
 static bool split(struct page_group *group, struct page_cursor *place)
 {
     const uint32_t half = BLOCK_SPANS / 2;
@@ -160,7 +160,8 @@ static bool split(struct page_group *group, struct page_cursor *place)
     return true;
 }
 
-/* Room for one more span at a place. Behind the last one, where rising lists go on, a full block stays full. */
+/* Makes room for one more span at a place. At the end of the last block, where rising lists continue, a full block is
+ * not split. */
 static bool make_room(struct page_group *group, struct page_cursor *place)
 {
     if (group->block_count == 0)
@@ -185,7 +186,7 @@ static void insert_span(struct page_group *group, struct page_cursor place, cons
     group->span_count++;
 }
 
-/* Is [first, first + count) free, at a place? */
+/* Is the list's range of indexes free at this place? */
 static bool fits(const struct page_group *group, struct page_cursor place, const struct wire_page_list *list)
 {
     const struct page_span *before = span_before(group, place), *after = page_group_next(group, &place);
@@ -205,7 +206,7 @@ static void append_ids(struct page_group *group, const struct wire_page_list *li
     group->id_count += list->count;
 }
 
-/* Ids are appended, so only the span before can go on without a break. */
+/* Can the span before be extended? Ids are appended, so only if its ids are the last ones. */
 static bool extends(const struct page_group *group, const struct page_span *before, uint32_t first)
 {
     return before != NULL && before->first + before->count == first &&
@@ -281,7 +282,7 @@ struct wire_span *page_set_spans(const struct page_set *set, uint32_t *count)
     return spans;
 }
 
-/* ---- Spans of others --------------------------------------------------------------------------------------------- */
+/* ---- Spans received from peers ----------------------------------------------------------------------------------- */
 
 static bool rises(const struct wire_span *before, const struct wire_span *span)
 {

@@ -31,7 +31,7 @@ static enum strait_status reserve(struct segments *segments)
     segments->list = list;
     uint32_t *starts = realloc(segments->starts, wanted * sizeof(*starts));
     if (starts == NULL)
-        return STRAIT_ERR_NO_MEMORY; /* a longer list does no harm */
+        return STRAIT_ERR_NO_MEMORY; /* the longer list does no harm */
     segments->starts = starts;
     segments->capacity = wanted;
     return STRAIT_OK;
@@ -53,7 +53,7 @@ enum strait_status segments_add(struct segments *segments, const struct segment 
 
 /* ---- Cutting ----------------------------------------------------------------------------------------------------- */
 
-/* Where a unit is: `row` of the segment, `page` of the row. */
+/* The position of a unit: `row` of the segment, `page` of the row. */
 struct place {
     const struct segment *segment;
     uint32_t row, page;
@@ -103,7 +103,7 @@ static bool fits(const struct strait_region *regions, uint32_t rows, uint32_t pa
     return bound != 0 && bound <= capacity;
 }
 
-/* How many rows of `width` pages fit; with width 0: how many pages of the first row. At most `most`. */
+/* The number of rows of `width` pages that fit; with width 0 the number of pages of the first row. At most `most`. */
 static uint32_t largest(const struct strait_region *regions, uint32_t most, uint32_t width, uint64_t capacity)
 {
     uint32_t low = 0, high = most < STRAIT_CHUNK_PAGES_MAX ? most : STRAIT_CHUNK_PAGES_MAX;

@@ -20,7 +20,7 @@ static uint32_t outstanding(const struct sink_leg *leg)
     return leg_grants_count(leg->grants, LEG_GRANTS);
 }
 
-/* Given away, and not yet known to be used. */
+/* Given to the source, and not known to be used yet. */
 static bool is_unused(const struct leg_grant *grant)
 {
     return grant->state == GRANT_OPEN || grant->state == GRANT_GIVEN || grant->state == GRANT_REVOKING;
@@ -34,7 +34,7 @@ static void free_slot(struct sink_leg *leg, struct leg_grant *grant, struct leg_
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-/* After a verdict: a chunk that still arrives touches its slot only, one that is being decoded the pages. */
+/* After a verdict: a chunk that still arrives touches only its slot; one that is being decoded also touches pages. */
 static void settle(struct sink_leg *leg, struct leg_actions *actions)
 {
     if (!leg_has_verdict(leg->state))
@@ -58,7 +58,7 @@ static void free_early(struct sink_leg *leg, struct leg_actions *actions)
             i++;
 }
 
-/* Grants stay held: the source may be about to write to their slots. */
+/* Grants stay held, because the source may be about to write to their slots. */
 static void fail(struct sink_leg *leg, enum strait_reason reason, bool tell, struct leg_actions *actions)
 {
     if (leg_has_verdict(leg->state))
@@ -82,7 +82,8 @@ static void finish(struct sink_leg *leg, struct leg_actions *actions)
     leg_act_reason(actions, LEG_SEND_END, STRAIT_REASON_NONE);
 }
 
-/* Units are in exactly one place: not yet granted, returned, granted or landed. */
+/* The leg is complete when all announced units have landed: each is either not yet granted, returned, granted or
+ * landed. */
 static void check_complete(struct sink_leg *leg, struct leg_actions *actions)
 {
     if (leg_has_verdict(leg->state) || leg->complete || !leg->last || leg->landed != leg->ready)
@@ -117,14 +118,14 @@ static void start(struct sink_leg *leg, const struct leg_event *event, struct le
     leg_act_grant(actions, LEG_SEND_REQUEST, open != NULL ? open : &(struct leg_grant){0});
 }
 
-/* The open grant that SEGMENTS name the units of. */
+/* The open grant whose units SEGMENTS names. */
 static struct leg_grant *find_named(struct sink_leg *leg, const struct leg_event *event)
 {
     struct leg_grant *named = find(leg, event->grant);
     return named == NULL || named->state == GRANT_VOID || event->first == 0 ? NULL : named;
 }
 
-/* Nothing but open grants is held before. */
+/* The leg gets bound. Only open grants are held before. */
 static void bound(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
     struct leg_grant *opened = find_named(leg, event);
@@ -148,12 +149,12 @@ static bool segments(struct sink_leg *leg, const struct leg_event *event, struct
     if (event->count > UINT32_MAX - event->before)
         return false;
     if (!leg->started || leg_has_verdict(leg->state) || event->before != leg->ready)
-        return true; /* late, doubled or out of order */
+        return true; /* late, duplicate or out of order */
     if ((leg->last && event->count > 0) || event->first > event->count)
         return false;
     if (leg->state == STRAIT_BOOTSTRAP) {
         if (find_named(leg, event) == NULL && leg_grants_any(leg->grants, LEG_GRANTS, GRANT_EARLY))
-            return false; /* a chunk came, and is for no units */
+            return false; /* a chunk came that has no units */
         bound(leg, event, actions);
     }
     leg->ready += event->count;
@@ -182,7 +183,7 @@ uint32_t sink_unused(const struct sink_leg *leg)
     return count;
 }
 
-/* There is room: a range returns only from a grant, and takes its place among LEG_GRANTS pieces. */
+/* There is room: a range returns only from a grant, whose place among the LEG_GRANTS pieces it takes. */
 static void give_back(struct sink_leg *leg, uint32_t first, uint32_t count)
 {
     uint32_t at = 0;
@@ -206,7 +207,7 @@ static void take_returned(struct sink_leg *leg, uint32_t count)
     memset(&leg->returned[leg->returned_count], 0, sizeof(leg->returned[0]));
 }
 
-/* Takes units of the range that sink_wants() named. */
+/* Takes units from the range that sink_wants() named. */
 static bool take(struct sink_leg *leg, uint32_t count, uint32_t *first)
 {
     uint32_t most;
@@ -241,16 +242,16 @@ static void grant(struct sink_leg *leg, const struct leg_event *event, struct le
 static void reclaim(struct sink_leg *leg, struct leg_actions *actions)
 {
     if (leg_has_verdict(leg->state))
-        return; /* the END asks for them all */
+        return; /* END asks for all of them */
     for (uint32_t i = 0; i < LEG_GRANTS; i++) {
-        if (leg->grants[i].state != GRANT_GIVEN) /* an open one is answered as soon as it is read */
+        if (leg->grants[i].state != GRANT_GIVEN) /* the source answers an open grant as soon as it reads it */
             continue;
         leg->grants[i].state = GRANT_REVOKING;
         leg_act_grant(actions, LEG_SEND_REVOKE, &leg->grants[i]);
     }
 }
 
-/* The slot of an unused grant is free; its units are to be granted again. */
+/* Frees the slot of an unused grant; its units are granted again. */
 static void drop(struct sink_leg *leg, struct leg_grant *dropped, struct leg_actions *actions)
 {
     uint32_t first = dropped->first, count = dropped->count;
@@ -290,14 +291,15 @@ static void arriving(struct sink_leg *leg, uint64_t id, struct leg_actions *acti
     if (found == NULL || !is_unused(found))
         return;
     if (leg_has_verdict(leg->state)) {
-        free_slot(leg, found, actions); /* refused: the source is done with it */
+        free_slot(leg, found, actions); /* refused: the source is done with the chunk */
         return;
     }
     found->state = GRANT_ARRIVING;
     leg_act_grant(actions, LEG_ACCEPT, found);
 }
 
-/* A good one of an open grant waits for its range. The source may have said that it has nothing for it. */
+/* A chunk has arrived intact. If its open grant has no range yet, it waits for that. The source may have said that it
+ * has nothing for the grant. */
 static void arrived_well(struct sink_leg *leg, struct leg_grant *grant, struct leg_actions *actions)
 {
     if (grant->count > 0) {
@@ -387,7 +389,7 @@ static bool step(struct sink_leg *leg, const struct leg_event *event, struct leg
         quiet(leg, actions);
         return true;
     default:
-        return true; /* not a sink's */
+        return true; /* not a sink event */
     }
 }
 

@@ -31,7 +31,7 @@ static void release(struct source_leg *leg, struct leg_grant *grant, struct leg_
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-/* After a verdict: only a job that encodes reads pages; what is being sent is a copy. */
+/* After a verdict: only an encoding job reads pages; a chunk being sent is a copy. */
 static void settle(struct source_leg *leg, struct leg_actions *actions)
 {
     if (!leg_has_verdict(leg->state))
@@ -72,7 +72,7 @@ static void fail(struct source_leg *leg, enum strait_reason reason, bool tell, s
         conclude(leg, STRAIT_FAILED, reason, tell, actions);
 }
 
-/* The sink's verdict. It cannot have all units before the last one was announced. */
+/* The sink's verdict. It cannot be DONE before the last unit was announced. */
 static bool end(struct source_leg *leg, enum strait_reason reason, struct leg_actions *actions)
 {
     if (leg_has_verdict(leg->state))
@@ -123,7 +123,7 @@ static void release_open(struct source_leg *leg, const struct leg_event *event, 
     send_released(event->grant, actions);
 }
 
-/* A REQUEST that comes again was sent over a new link: what the old one carried may be lost. */
+/* A repeated REQUEST came over a new link: what the old one carried may be lost. */
 static void bind_again(struct source_leg *leg, struct leg_actions *actions)
 {
     if (leg->state == STRAIT_FAILED)
@@ -172,13 +172,13 @@ static bool is_announced(const struct source_leg *leg, const struct leg_event *e
     return event->count > 0 && event->first <= leg->ready && event->count <= leg->ready - event->first;
 }
 
-/* A grant is met once. What is not used is always answered, or its slot would stay held. */
+/* Each grant is accepted only once. An unused grant is always answered, or its slot would stay held. */
 static bool grant(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
     if (event->grant == 0)
         return false;
     if (find(leg, event->grant) != NULL)
-        return true; /* doubled: the chunk, or RELEASED, will come */
+        return true; /* duplicate: the chunk, or RELEASED, will come */
     bool bound = leg->state == STRAIT_READY || leg->state == STRAIT_TRANSFERRING;
     bool is_new = event->grant > leg->seen, announced = is_announced(leg, event);
     leg->seen = is_new ? event->grant : leg->seen;
@@ -188,17 +188,17 @@ static bool grant(struct source_leg *leg, const struct leg_event *event, struct 
     }
     send_released(event->grant, actions);
     if (leg->state == STRAIT_FAILED)
-        leg_act_reason(actions, LEG_SEND_END, (enum strait_reason)leg->reason); /* the sink would go on granting */
+        leg_act_reason(actions, LEG_SEND_END, (enum strait_reason)leg->reason); /* stops further grants */
     return !bound || !is_new || announced;
 }
 
-/* A grant that is not held any more has been answered, by RELEASED or by its chunk. RELEASED would overtake that, and
- * its units would travel twice. */
+/* A grant that is not held any more has been answered, by RELEASED or by its chunk. Another RELEASED would overtake the
+ * chunk, and its units would be sent twice. */
 static void revoke(struct source_leg *leg, uint64_t id, struct leg_actions *actions)
 {
     struct leg_grant *found = find(leg, id);
     if (found == NULL && id > leg->seen) {
-        leg->seen = id; /* when it comes after all, it is known to be void */
+        leg->seen = id; /* if the grant still comes, it is known to be void */
         send_released(id, actions);
     } else if (found != NULL && found->state == GRANT_QUEUED)
         release(leg, found, actions);
@@ -216,7 +216,7 @@ const struct leg_grant *source_next(const struct source_leg *leg)
 
 static void encode(struct source_leg *leg, struct leg_actions *actions)
 {
-    struct leg_grant *grant = (struct leg_grant *)source_next(leg); /* of our own leg */
+    struct leg_grant *grant = (struct leg_grant *)source_next(leg); /* it points into our own leg */
     if (grant == NULL)
         return;
     grant->state = GRANT_ENCODING;
@@ -249,7 +249,7 @@ static void sent(struct source_leg *leg, const struct leg_event *event, struct l
     if (arrives)
         forget(leg, found);
     else
-        release(leg, found, actions); /* should it arrive nevertheless, the sink takes no notice of the answer */
+        release(leg, found, actions); /* if the chunk arrives anyway, the sink ignores the answer */
     if (event->reason != STRAIT_REASON_NONE)
         fail(leg, STRAIT_REASON_PEER_DOWN, true, actions);
 }
@@ -285,7 +285,7 @@ static bool step(struct source_leg *leg, const struct leg_event *event, struct l
         fail(leg, event->reason == STRAIT_REASON_NONE ? STRAIT_REASON_LOCAL : event->reason, true, actions);
         return true;
     default:
-        return true; /* not a source's */
+        return true; /* not a source event */
     }
 }
 

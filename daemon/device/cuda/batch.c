@@ -1,15 +1,15 @@
-/* Tasks of one direction, as launches. */
+/* Launches the tasks of one direction, in batches. */
 #include <string.h>
 
 #include "daemon/device/cuda/cuda.h"
 
 #define SCRATCH_FIXED (1u << 20)
-#define BATCH_BYTES   (4u << 20) /* of pages: so much keeps the bus busy, and more would keep its first chunk waiting */
-#define FAR_BYTES     (64u << 20) /* the same of what another GPU sent: nothing waits for the first of them */
-#define AWAY_BYTES                                                                                                   \
-    (128u << 20)               /* and of what is stored there: results come one by one, and it takes the link's time \
-                                */
-#define LINK_BYTES (17u << 20) /* and of what another library is to send there: it waits for the first */
+#define BATCH_BYTES   (4u << 20)  /* bytes of pages: keeps the bus busy; with more, its first chunk would wait longer */
+#define FAR_BYTES     (64u << 20) /* the same for chunks that another GPU sent: nothing waits for the first of them */
+#define AWAY_BYTES                                                                                                    \
+    (128u << 20) /* for chunks stored into another GPU: results come one by one, and the launch takes the link's time \
+                  */
+#define LINK_BYTES (17u << 20) /* for chunks that another library sends: it waits for the first of them */
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
@@ -25,7 +25,7 @@ static cudaError_t batch_init(struct device *device, struct batch *batch)
     return error;
 }
 
-/* Decoders go first: who encodes for a link takes the link's time anyway. */
+/* Decoders get the higher priority: an encoder for a link takes the link's time anyway. */
 static cudaError_t make_stream(const struct device *device, struct lane *lane)
 {
     const bool decodes = lane >= device->lanes + ENCODE_LANES;
@@ -36,8 +36,8 @@ static cudaError_t make_stream(const struct device *device, struct lane *lane)
                : cudaStreamCreateWithPriority(&lane->stream, cudaStreamNonBlocking, decodes ? greatest : least);
 }
 
-/* Every block costs 40 bytes of scratch, and a page at least 20 bytes of its chunk: twice a slot is enough for one. Of
- * a far one there are fewer: FAR_PAGES_MAX, and one for every 8 KiB. */
+/* Every block costs 40 bytes of scratch and every page at least 20 bytes of its chunk, so twice a slot is enough for a
+ * near chunk. Far chunks have fewer blocks: FAR_PAGES_MAX, and one for every 8 KiB. */
 cudaError_t lane_init(struct device *device, struct lane *lane)
 {
     lane->waiting_end = &lane->waiting;
@@ -88,7 +88,7 @@ static size_t staged_size(const struct device_task *task)
     return rounded(task->pages.id_count * sizeof(uint32_t)) + rounded(task->metadata_size);
 }
 
-/* What an honest peer asks for fits: a slot does not hold more pages. */
+/* An honest peer's task fits: a slot does not hold more pages. */
 void lane_add(struct device *device, struct lane *lane, struct device_task *task)
 {
     if (staged_size(task) > device->staging_size) {
@@ -111,7 +111,7 @@ static bool is_coded(const struct device_task *task)
     return task->mode != STRAIT_MODE_RAW && task->element == STRAIT_ELEMENT_BF16;
 }
 
-/* Where its chunk is while it is coded; NULL: where it lies, or is to. */
+/* The stage in which the task's chunk is coded; NULL: it is coded in place. */
 static struct stage *stage_of(struct device *device, const struct device_task *task)
 {
     if (task->far)
@@ -128,7 +128,7 @@ static uint64_t most_bytes(const struct device_task *task)
     return task->away ? AWAY_BYTES : LINK_BYTES;
 }
 
-/* Moves tasks that can be launched together from what waits to the batch, in order. */
+/* Moves waiting tasks that can be launched together to the batch, in order. */
 static void choose(struct device *device, struct lane *lane, struct batch *batch)
 {
     size_t staged = 0;
@@ -152,7 +152,7 @@ static void choose(struct device *device, struct lane *lane, struct batch *batch
     }
 }
 
-/* Puts the last ones back to the front of what waits. */
+/* Puts the last tasks of the batch back to the front of the waiting ones. */
 static void put_back(struct device *device, struct lane *lane, struct batch *batch, uint32_t keep)
 {
     while (batch->count > keep) {
@@ -176,8 +176,8 @@ static void *stage(struct batch *batch, size_t *used, const void *bytes, size_t 
     return there;
 }
 
-/* Pages as the device finds them. Neighbours with equal regions share them: they then cost one launch little. Who
- * encodes for a link has the time to read ids in the host's memory, and begins sooner. */
+/* The task's pages with ids staged for the device. Neighbours with equal regions share them, which makes them cheap to
+ * launch together. An encoder for a link has the time to read ids from host memory, and so begins sooner. */
 static struct strait_pages place(struct batch *batch, uint32_t i, const struct strait_pages *before, size_t *used)
 {
     const bool away = batch->tasks[i]->away;
@@ -207,7 +207,7 @@ static struct strait_run run_of(struct device *device, struct lane *lane, const 
                                .tables = device->tables};
 }
 
-/* What has been staged; behind it there is room on the device. */
+/* Copies what has been staged; on the device there is room behind it. */
 static struct prepare prepare_staged(const struct batch *batch, size_t used)
 {
     return (struct prepare){.from = batch->staged, .to = batch->staging, .vectors = (uint32_t)(used / 16)};
@@ -240,7 +240,7 @@ static enum strait_status encode(struct device *device, struct lane *lane, struc
     return *error != cudaSuccess ? STRAIT_ERR_DEVICE : codec->encode(device->codec, &params, items, batch->count, &run);
 }
 
-/* Metadata that the device itself copies gets the room behind what is staged. */
+/* Metadata that the device copies itself goes behind what is staged. */
 static struct prepare prepare_far(const struct batch *batch, struct strait_decode_item *items, size_t used)
 {
     struct prepare prepare = prepare_staged(batch, used);
@@ -283,7 +283,7 @@ static enum strait_status decode(struct device *device, struct lane *lane, struc
                                  : codec->decode(device->codec, device->setup.codebook, items, batch->count, &run);
 }
 
-/* What the codec refused has not run: only these tasks fail. Their chunks may still be on their way here. */
+/* What the codec refused has not run: only these tasks fail. Their chunks may still be on their way to the stage. */
 static void launched(struct device *device, struct lane *lane, struct batch *batch, enum strait_status status,
                      cudaError_t error)
 {
@@ -292,7 +292,7 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
     if (status == STRAIT_ERR_DEVICE || error != cudaSuccess)
         device_fail(device, "launch", error);
     if (status == STRAIT_OK || status == STRAIT_ERR_DEVICE) {
-        lane->running++; /* after a failure too: something of it may run */
+        lane->running++; /* after a failure too: part of it may run */
         return;
     }
     for (uint32_t i = 0; i < batch->count; i++) {
@@ -304,7 +304,7 @@ static void launched(struct device *device, struct lane *lane, struct batch *bat
     }
 }
 
-/* A launch of little would keep the device from a launch of much: while one decodes what is far, more is waited for. */
+/* A small launch would delay a large one: while a far batch is being decoded, wait for more tasks. */
 bool lane_may_launch(struct device *device, const struct lane *lane)
 {
     uint64_t bytes = 0;

@@ -1,14 +1,14 @@
-/* The thread that codes: it launches what is submitted and looks for what has completed. */
+/* The coder thread: it launches submitted tasks and polls for completed ones. */
 #include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
 
 #include "daemon/device/cuda/cuda.h"
 
-#define SPIN_NS  200000u /* chunks take some tens of microseconds: for so long it looks all the time, */
-#define PAUSE_NS 20000u  /* then after pauses */
+#define SPIN_NS  200000u /* chunks take some tens of microseconds: the thread polls without a pause for so long, */
+#define PAUSE_NS 20000u  /* then with pauses */
 
-/* The one of the task's direction that has least to do. */
+/* The least loaded lane of the task's direction. */
 static struct lane *lane_of(struct device *device, const struct device_task *task)
 {
     const bool encodes = task->work == DEVICE_ENCODE;
@@ -19,7 +19,8 @@ static struct lane *lane_of(struct device *device, const struct device_task *tas
     return least;
 }
 
-/* What comes together for a link goes into one lane, and over the link in order: sooner there than all at once. */
+/* Tasks submitted together for a link go into one lane, and so cross the link in order: the first chunks arrive sooner
+ * than if all went at once. */
 static void take_submitted(struct device *device)
 {
     struct device_task *task = device->submitted, *next;
@@ -35,7 +36,7 @@ static void take_submitted(struct device *device)
     }
 }
 
-/* True: something has moved. One launch at a time: it takes some 10 us, in which other chunks may have been coded whose
+/* True: there was progress. One launch at a time: it takes some 10 us, in which other chunks may have been coded whose
  * copies the link waits for. */
 static bool work_lane(struct device *device, struct lane *lane)
 {
@@ -61,7 +62,7 @@ static bool is_busy(const struct device *device)
     return device->out.leaving > 0;
 }
 
-/* True: something has moved. */
+/* True: there was progress. */
 static bool work_stage(struct device *device)
 {
     bool moved = device->out.leaving > 0 && stage_collect(device);
@@ -72,8 +73,8 @@ static bool work_stage(struct device *device)
     return moved;
 }
 
-/* A GPU that several processes use is one's at a time, and takes some 150 us to turn from one to another. While the
- * daemons are still talking, a kernel that does nothing makes it turn to this one. */
+/* A GPU shared by several processes serves one at a time, and takes some 150 us to switch. An empty kernel makes it
+ * switch to this process while the daemons are still negotiating. */
 static void turn_here(struct device *device)
 {
     const struct prepare nothing = {.vectors = 0};

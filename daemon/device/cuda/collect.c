@@ -1,4 +1,4 @@
-/* What launches report. */
+/* Collects the results of launches. */
 #include "daemon/device/cuda/cuda.h"
 
 uint64_t task_bytes(const struct device_task *task)
@@ -51,7 +51,7 @@ static void copy_escapes(struct device *device, struct lane *lane)
     e->copying = error == cudaSuccess;
 }
 
-/* Those of what was encoded until a while ago, less what has been told. */
+/* Escapes of what was encoded up to the latest copy of the counters, less those reported already. */
 static uint64_t take_escapes(struct device *device, struct lane *lane)
 {
     struct escapes *e = &lane->escapes;
@@ -68,7 +68,7 @@ static uint64_t take_escapes(struct device *device, struct lane *lane)
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
-/* A task may be gone once it was told. What is encoded in a stage has to leave first. */
+/* Reports a task, which may be freed by that. A chunk encoded in a stage must first be copied out. */
 static void tell(struct device *device, struct lane *lane, struct batch *batch, uint32_t i)
 {
     struct device_task *task = batch->tasks[i];
@@ -93,7 +93,7 @@ static void tell(struct device *device, struct lane *lane, struct batch *batch, 
     device->setup.done(device->setup.owner, task);
 }
 
-/* A result is the last that is written of a chunk: it is over then, whatever else its launch has to do. */
+/* A chunk's result is written last: the chunk is complete then, whatever else its launch still does. */
 static bool tell_results(struct device *device, struct lane *lane, struct batch *batch)
 {
     uint32_t before = batch->told;
@@ -104,7 +104,7 @@ static bool tell_results(struct device *device, struct lane *lane, struct batch 
     return batch->told != before;
 }
 
-/* The oldest batch. True: it is over, and all of it has been told. */
+/* Ends the oldest batch. True: it is complete, and all its tasks have been reported. */
 static bool end_batch(struct device *device, struct lane *lane)
 {
     struct batch *batch = &lane->batches[lane->first];
@@ -126,7 +126,7 @@ bool lane_collect(struct device *device, struct lane *lane)
 {
     bool moved = false;
     if (device_has_failed(device))
-        return false; /* lane_abandon's */
+        return false; /* left to lane_abandon */
     for (uint32_t i = 0; i < lane->running; i++)
         moved |= tell_results(device, lane, &lane->batches[(lane->first + i) % LANE_BATCHES]);
     while (lane->running > 0 && lane->batches[lane->first].told == lane->batches[lane->first].count &&
@@ -158,7 +158,7 @@ bool lane_is_busy(const struct lane *lane)
 
 void lane_abandon(struct device *device, struct lane *lane)
 {
-    (void)cudaStreamSynchronize(lane->stream); /* whatever it says */
+    (void)cudaStreamSynchronize(lane->stream); /* any error is ignored */
     for (; lane->running > 0; lane->running--) {
         struct batch *batch = &lane->batches[lane->first];
         device_settle_batch(device, batch);

@@ -6,7 +6,7 @@
 
 #define STAGE_BYTES ((size_t)STRAIT_PAGE_BYTES_MAX)
 #define MOVES_MAX   16384u
-#define PIECE_BYTES (64u * 1024) /* of a page without gaps: what one thread block copies */
+#define PIECE_BYTES (64u * 1024) /* of a page without gaps: the part that one thread block copies */
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
 
@@ -30,7 +30,7 @@ void copier_fini(struct copier *copier)
     pthread_mutex_destroy(&copier->lock);
 }
 
-/* Most daemons never copy this way: its memory is taken when one does. */
+/* Allocates on first use: most daemons never copy this way. */
 static cudaError_t prepare(struct device *device, bool host_stage, bool device_stage)
 {
     struct copier *copier = &device->copier;
@@ -47,7 +47,7 @@ static cudaError_t prepare(struct device *device, bool host_stage, bool device_s
 
 /* ---- What is to be moved ----------------------------------------------------------------------------------------- */
 
-/* Where a copy is: page `page` of the lists, in its order. */
+/* Position of a copy: page `page` of the lists, in their order. */
 struct walk {
     const struct strait_pages *to, *from;
     uint32_t page, pages;
@@ -73,7 +73,7 @@ static uint32_t width_of(const struct move *move)
     return (uint32_t)(all & -all);
 }
 
-/* Adds a page, in pieces when it has no gaps. Returns how many. */
+/* Adds the moves of a page, in pieces when the page has no gaps. Returns their number. */
 static uint32_t add_move(struct move *moves, struct move whole)
 {
     uint32_t count = 0;
@@ -93,7 +93,7 @@ static uint32_t add_move(struct move *moves, struct move whole)
     return count;
 }
 
-/* The next pages that fit; each is moved to the stage and from there, or (stages NULL) at once. */
+/* The moves of the next pages that fit; each page is moved to the stage and from there, or (stages NULL) directly. */
 static void next_moves(struct walk *walk, uint8_t *gather_stage, uint8_t *scatter_stage, struct move *gather,
                        uint32_t *gathers, struct move *scatter, uint32_t *scatters, size_t *bytes)
 {
@@ -165,7 +165,7 @@ static cudaError_t copy_with_host(struct device *device, bool to_device, struct 
     return error;
 }
 
-/* The driver takes the shortest way between the two stages that was opened to it. */
+/* Opens peer access between the two: the driver uses the shortest way between the stages that was opened. */
 static void open_way(struct device *a, struct device *b)
 {
     int can = 0;
@@ -207,7 +207,7 @@ static cudaError_t copy_any(struct device *to, struct device *from, struct walk 
                                       : copy_across(to, from, walk);
 }
 
-/* In the order of their numbers, so that two copies never wait for each other. */
+/* Locks in the order of device numbers, so that two copies cannot deadlock. */
 static void lock_both(struct device *a, struct device *b, int (*lock)(pthread_mutex_t *))
 {
     struct device *first = a == NULL || (b != NULL && b->number < a->number) ? b : a;

@@ -1,4 +1,4 @@
-/* Calls that only the driver has. The plugin does not link it: it is asked for them when it is there. */
+/* Functions that only the driver API has. The plugin does not link the driver: it looks them up at run time. */
 #ifndef STRAIT_DAEMON_DEVICE_CUDA_DRIVER_H
 #define STRAIT_DAEMON_DEVICE_CUDA_DRIVER_H
 
@@ -20,7 +20,7 @@ struct driver {
     PFN_cuGetErrorString_v6000 error_string;
 };
 
-/* NULL: a driver without them. */
+/* NULL: the driver lacks some of them. */
 const struct driver *driver_get(void);
 const char *driver_text(CUresult result);
 

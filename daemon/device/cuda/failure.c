@@ -1,24 +1,24 @@
-/* What becomes of GPUs when one fails. CUDA calls most of these errors sticky: the process is inconsistent from then
- * on, every launch and copy fails with the same error, on its other GPUs too, and only another process can use any of
- * them. So one GPU's failure is that of all GPUs of the process, at once and not when each of them happens to find out.
- * Whoever saw it first is blamed: it is the one that was working. */
+/* What happens to all GPUs when one fails. CUDA calls most of these errors sticky: the process is inconsistent from
+ * then on, every launch and copy fails with the same error, on its other GPUs too, and only another process can use any
+ * of them. So one GPU's failure is made the failure of all GPUs of the process, at once and not when each of them
+ * happens to notice. The GPU that saw the error first is blamed: it is the one that was working. */
 #include <stdio.h>
 #include <time.h>
 
 #include "daemon/device/cuda/cuda.h"
 
 static struct {
-    pthread_mutex_t lock;  /* taken before that of a device */
-    struct device *in_use; /* by `process_next` */
+    pthread_mutex_t lock;  /* taken before a device's lock */
+    struct device *in_use; /* linked by `process_next` */
     bool broken;
-    int number;     /* by this GPU */
-    char what[128]; /* how */
+    int number;     /* the GPU that broke it */
+    char what[128]; /* what failed */
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Newer than the oldest toolkit that this is built with. */
+/* Error codes newer than the oldest supported toolkit. */
 enum { ERROR_CONTAINED = 226, ERROR_TENSOR_MEMORY_LEAK = 721, ERROR_MPS_CLIENT_TERMINATED = 810 };
 
-/* Those of which CUDA says that the process has to be ended, and what hardware cannot correct. */
+/* Errors after which, according to CUDA, the process has to be ended, and errors that hardware cannot correct. */
 bool error_breaks_process(cudaError_t error)
 {
     switch ((int)error) {
@@ -43,9 +43,9 @@ bool error_breaks_process(cudaError_t error)
     }
 }
 
-/* ---- Telling ----------------------------------------------------------------------------------------------------- */
+/* ---- Reporting --------------------------------------------------------------------------------------------------- */
 
-/* Of a process that is broken; with its lock. */
+/* Describes the failure of a broken process. Called with its lock held. */
 static void describe(int number, char *text, size_t size)
 {
     if (number == process.number || number < 0)
@@ -69,7 +69,7 @@ static bool mark(struct device *device, const char *text)
     return fresh;
 }
 
-/* With the process's lock. */
+/* Called with the process's lock held. */
 static void mark_in_broken(struct device *device)
 {
     char text[sizeof(device->why)];
@@ -101,9 +101,9 @@ static void fail_alone(struct device *device, const char *what, cudaError_t erro
         device->setup.failed(device->setup.owner);
 }
 
-/* ---- Asking ------------------------------------------------------------------------------------------------------ */
+/* ---- Asking a device --------------------------------------------------------------------------------------------- */
 
-/* A process that is broken tells so to whatever is launched. */
+/* Asks by a launch: in a broken process every launch fails. */
 static cudaError_t ask(struct device *device)
 {
     const struct prepare nothing = {.vectors = 0};
@@ -183,7 +183,7 @@ void process_leave(struct device *device)
     pthread_mutex_unlock(&process.lock);
 }
 
-/* The first of those in use that tells of a broken process. -1: none does. */
+/* The first device in use that reports a broken process. -1: none does. */
 static int ask_all(cudaError_t *error)
 {
     int number = -1;
@@ -217,7 +217,7 @@ bool process_is_sick(int number, const char *what, const struct device_why *why)
     return process_is_broken(number, why);
 }
 
-/* ---- What may still run ------------------------------------------------------------------------------------------ */
+/* ---- Work that may still run ------------------------------------------------------------------------------------- */
 
 #define SETTLE_NS 500000000u
 #define PAUSE_NS  100000u
@@ -241,7 +241,7 @@ void device_settle(struct device *device)
         pause_briefly();
 }
 
-/* A result is the last that is written of a chunk; of one that the driver has stopped there never is one. */
+/* A chunk's result is written last; a chunk that the driver has stopped never gets one. */
 void device_settle_batch(struct device *device, const struct batch *batch)
 {
     for (uint32_t i = 0; i < batch->count; i++)

@@ -1,4 +1,4 @@
-/* Memory of clients, mapped; memory of the host, pinned. */
+/* Maps the memory of clients and pins memory of the host. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/device/cuda/driver.h"
 
-/* What has to be undone. */
+/* What unmapping has to undo. */
 struct mapping {
     enum strait_handle kind;
     CUdeviceptr base;
@@ -34,7 +34,7 @@ static enum strait_status too_small(const struct device_why *why, uint64_t has, 
                   (unsigned long long)has, (unsigned long long)needs);
 }
 
-/* ---- By address -------------------------------------------------------------------------------------------------- */
+/* ---- Memory by address ------------------------------------------------------------------------------------------- */
 
 static enum strait_status check_pointer(const struct device *device, CUdeviceptr pointer, const struct device_why *why)
 {
@@ -50,7 +50,7 @@ static enum strait_status check_pointer(const struct device *device, CUdeviceptr
     return check_number(device, number, why);
 }
 
-/* What begins at `first` may be several allocations, one behind the other. */
+/* The range that begins at `first` may be several adjacent allocations. */
 static enum strait_status check_range(CUdeviceptr first, uint64_t size, const struct device_why *why)
 {
     CUdeviceptr at = first, base;
@@ -101,7 +101,7 @@ static CUresult allow(const struct mapping *mapping, int number)
     return driver_get()->set_access(mapping->base, mapping->size, &access, 1);
 }
 
-/* The driver does not tell the size of what was imported, but maps no more than there is. */
+/* The driver does not tell the size of an imported allocation, but maps no more than there is. */
 static enum strait_status map_allocation(struct device *device, CUmemGenericAllocationHandle allocation,
                                          const struct device_handle *handle, struct mapping *mapping,
                                          const struct device_why *why)
@@ -153,11 +153,11 @@ static enum strait_status map_vmm(struct device *device, const struct device_han
     if (result != CUDA_SUCCESS)
         return refuse_driver(why, STRAIT_ERR_INVALID, "its descriptor cannot be imported", result);
     enum strait_status status = map_imported(device, allocation, handle, mapping, why);
-    driver_get()->release(allocation); /* the mapping holds it */
+    driver_get()->release(allocation); /* the mapping keeps the allocation */
     return status;
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- All kinds of memory ----------------------------------------------------------------------------------------- */
 
 static enum strait_status map_kind(struct device *device, const struct device_handle *handle, struct mapping *mapping,
                                    const struct device_why *why)
@@ -285,7 +285,7 @@ void memory_arena_free(struct device *device, void *base)
 
 /* ---- The host's -------------------------------------------------------------------------------------------------- */
 
-static uint64_t in_use; /* bits: devices */
+static uint64_t in_use; /* bit n: device n */
 
 void memory_use_device(int number)
 {
@@ -303,7 +303,7 @@ static cudaError_t unpin(void *base, size_t size)
     return cudaHostUnregister(base);
 }
 
-/* With the context of a device that works: what is pinned is so for all of them, and one may have failed alone. */
+/* Calls with the context of a working device: pinning holds for all devices, and one of them may have failed alone. */
 static cudaError_t with_any(cudaError_t (*call)(void *base, size_t size), void *base, size_t size)
 {
     uint64_t left = __atomic_load_n(&in_use, __ATOMIC_ACQUIRE);

@@ -1,4 +1,4 @@
-/* Taking a GPU into use, and what the daemon sees of the plugin. */
+/* Taking a GPU into use, and the plugin's interface to the daemon. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ uint64_t clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* ---- What goes wrong --------------------------------------------------------------------------------------------- */
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
 
 enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
 {
@@ -33,7 +33,7 @@ enum strait_status refuse_error(const struct device_why *why, enum strait_status
                   cudaGetErrorString(error));
 }
 
-/* ---- Into use ---------------------------------------------------------------------------------------------------- */
+/* ---- Taking a GPU into use --------------------------------------------------------------------------------------- */
 
 static uint32_t plugin_count(const struct device_why *why)
 {
@@ -46,7 +46,7 @@ static uint32_t plugin_count(const struct device_why *why)
     return error == cudaSuccess && count > 0 ? (uint32_t)count : 0;
 }
 
-/* Host memory is named by the same address everywhere, and the codec has code for this device. */
+/* Checks that host memory has the same address for the device, and that the codec has code for it. */
 static enum strait_status check_device(struct device *device, const struct device_why *why)
 {
     int same = 0;
@@ -95,8 +95,8 @@ static void release(struct device *device)
     free(device);
 }
 
-/* Metadata is part of a chunk and so no longer than a slot, and has at least 20 bytes of every page; an id has 4. Of a
- * far chunk it has 20 bytes for every page, 4 for every other block, and there are FAR_PAGES_MAX pages at most. */
+/* Metadata is part of a chunk and so no longer than a slot, and has at least 20 bytes for every page; an id has 4. A
+ * far chunk's has 20 bytes for every page and 4 for every other block, and at most FAR_PAGES_MAX pages. */
 static size_t staging_size(const struct device_setup *setup)
 {
     size_t near = (size_t)setup->slot_bytes / 4 * 5 + 65536;
@@ -104,7 +104,8 @@ static size_t staging_size(const struct device_setup *setup)
     return near > far ? near : far;
 }
 
-/* Half of them keep a link busy. The others are for decoders, which would wait for as long as chunks take to cross. */
+/* Half of the multiprocessors keep a link busy. The others are left for decoders, which would otherwise wait while
+ * chunks cross. */
 static cudaError_t count_multiprocessors(struct device *device)
 {
     int all = (int)device->setup.multiprocessors;
@@ -183,7 +184,7 @@ static enum strait_status open_device(const struct device_setup *setup, int32_t 
     return STRAIT_OK;
 }
 
-/* Another GPU may have failed without having been asked since. */
+/* Another GPU may have failed without anybody having asked it since. */
 static enum strait_status plugin_open(const struct device_setup *setup, int32_t number, struct device **device,
                                       const struct device_why *why)
 {

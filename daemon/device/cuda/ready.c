@@ -1,5 +1,5 @@
-/* The thread that waits for events of clients: pages are ready when one has completed, be it after a long time, and
- * nothing else waits for that. */
+/* The waiter thread, for clients' events: pages are ready when one has completed. That may take long, and nothing else
+ * waits for it. */
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -8,7 +8,7 @@
 
 #define PAUSE_NS 50000u
 
-/* An event of another process is opened when it is first looked at; then `event` has what was opened. */
+/* Another process's event is opened when it is first looked at; then `event` holds the opened one. */
 static cudaError_t open_event(struct device_task *task, cudaEvent_t *event)
 {
     cudaIpcEventHandle_t handle;
@@ -29,7 +29,7 @@ static cudaError_t open_event(struct device_task *task, cudaEvent_t *event)
     return cudaSuccess;
 }
 
-/* True: it is over, one way or the other. */
+/* True: the event is complete, or has failed. */
 static bool look(struct device *device, struct device_task *task, bool closing)
 {
     cudaEvent_t event;
@@ -41,7 +41,7 @@ static bool look(struct device *device, struct device_task *task, bool closing)
         return false;
     if (error != cudaSuccess && !forgotten)
         (void)device_is_sick(device, "event");
-    if (task->status == STRAIT_ERR_AGAIN && !device_has_failed(device)) { /* else it goes with the context */
+    if (task->status == STRAIT_ERR_AGAIN && !device_has_failed(device)) { /* otherwise it is freed with the context */
         memcpy(&event, task->event, sizeof(event));
         cudaEventDestroy(event);
     }

@@ -1,6 +1,6 @@
-/* Chunks on their way between the device's memory and the host's. Coding kernels work on slots in the device's own
- * memory, and copy engines carry the chunks: they fill the bus, and multiprocessors are occupied for a fraction of the
- * time that stores and loads of a kernel would take (bench/RESULTS.md). */
+/* Copies chunks between the device's memory and the host's. Coding kernels work on slots in the device's own memory,
+ * and copy engines carry the chunks: they fill the bus, and multiprocessors are occupied for a fraction of the time
+ * that a kernel's loads and stores would take (bench/RESULTS.md). */
 #include "daemon/device/cuda/cuda.h"
 
 /* ---- Life -------------------------------------------------------------------------------------------------------- */
@@ -50,7 +50,7 @@ void stage_give(struct stage *stage, struct stage_slot *slot)
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* In turn, so that one copy begins while another ends. */
+/* Alternates streams, so that one copy begins while another ends. */
 static cudaError_t copy(struct stage *stage, struct stage_slot *slot, void *to, const void *from, size_t size)
 {
     cudaStream_t stream = stage->streams[stage->turn++ % STAGE_STREAMS];
@@ -113,7 +113,7 @@ void stage_abandon(struct device *device)
 {
     for (uint32_t i = 0; i < STAGE_STREAMS; i++)
         (void)cudaStreamSynchronize(device->out.streams[i]);
-    device_settle(device); /* nothing of it is on its way any more */
+    device_settle(device); /* none of it is in flight any more */
     for (uint32_t i = 0; i < STAGE_SLOTS; i++)
         if (device->out.slots[i].leaving)
             finish(device, &device->out.slots[i], STRAIT_ERR_DEVICE);

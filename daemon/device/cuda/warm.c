@@ -1,11 +1,11 @@
 /* The driver loads a kernel when it is first launched, which takes milliseconds. A device that is taken into use codes
- * a page in every mode, so that the first transfer need not wait for that. */
+ * a page in every mode, so that the first transfer does not wait for it. */
 #include "daemon/device/cuda/cuda.h"
 
 #define PAGE_BYTES  4096u
 #define CHUNK_BYTES 16384u /* more than a page takes in any mode */
 
-/* In the device's memory: a page, room for one in return, a chunk. In pinned memory: results. */
+/* In device memory: a page, a page to decode into, a chunk. In pinned memory: results. */
 struct room {
     uint8_t *page, *back, *chunk;
     uint32_t *id;
