@@ -176,8 +176,8 @@ START_TEST(small_jobs_are_told_of_in_the_next_turn_which_does_not_wait)
     timer.data = &waited;
     uv_timer_start(&timer, on_timer, 60000, 0);
     for (int i = 0; i < 5; i++)
-        ck_assert_int_eq(job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_RAW, CHUNK(chunk, sizeof(chunk)), on_told,
-                                    &told, (uint64_t)i),
+        ck_assert_int_eq(job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_RAW, CHUNK(chunk, sizeof(chunk)),
+                                    on_told, &told, (uint64_t)i),
                          STRAIT_OK);
     ck_assert_int_eq(told.count, 0);
     ck_assert_uint_eq(jobs_running(jobs), 5);
@@ -219,9 +219,9 @@ START_TEST(callbacks_may_start_jobs_and_the_last_one_may_end_them)
     open_worlds(&a, &b);
     const uint64_t small[] = {0, UINT64_MAX, raw_bytes(&pieces[1])}; /* workers, in place, by turns */
     jobs_open(codebook, small[_i]);
-    ck_assert_int_eq(
-        job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_AUTO, CHUNK(chunk, sizeof(chunk)), on_link, &chain, 50),
-        STRAIT_OK);
+    ck_assert_int_eq(job_encode(jobs, a.pool, &pieces[0], ids_there, STRAIT_MODE_AUTO, CHUNK(chunk, sizeof(chunk)),
+                                on_link, &chain, 50),
+                     STRAIT_OK);
     ck_assert_int_eq(uv_run(&loop, UV_RUN_DEFAULT), 0);
     ck_assert_int_eq(chain.left, 0);
     ck_assert_int_eq(uv_loop_close(&loop), 0);
@@ -272,13 +272,15 @@ START_TEST(jobs_run_side_by_side)
     jobs_open(codebook, 0);
     fill_pages(&a, &all, ids, &rng, PATTERN_RARE);
     for (uint32_t i = 0; i < MANY; i++)
-        ck_assert_int_eq(job_encode(jobs, a.pool, &piece, &ids[i % PAGES], STRAIT_MODE_TIERED, CHUNK(chunks[i], sizeof(chunks[i])), on_told, &told[i], i),
+        ck_assert_int_eq(job_encode(jobs, a.pool, &piece, &ids[i % PAGES], STRAIT_MODE_TIERED,
+                                    CHUNK(chunks[i], sizeof(chunks[i])), on_told, &told[i], i),
                          STRAIT_OK);
     ck_assert_uint_eq(jobs_running(jobs), MANY);
     uv_run(&loop, UV_RUN_DEFAULT);
     for (uint32_t i = 0; i < PAGES; i++)
-        ck_assert_int_eq(job_decode(jobs, b.pool, &piece, &ids[i], CHUNK(chunks[i], told[i].result.bytes), on_told, &in[i], i),
-                         STRAIT_OK);
+        ck_assert_int_eq(
+            job_decode(jobs, b.pool, &piece, &ids[i], CHUNK(chunks[i], told[i].result.bytes), on_told, &in[i], i),
+            STRAIT_OK);
     uv_run(&loop, UV_RUN_DEFAULT);
     for (uint32_t i = 0; i < MANY; i++) {
         ck_assert_int_eq(told[i].count, 1);

@@ -6,7 +6,7 @@
 
 #include "tests/gpu/scenes.h"
 
-#define TIMES        20
+#define TIMES 20
 
 static int compare_times(const void *left, const void *right)
 {
@@ -109,8 +109,8 @@ static void rate(const char *coding, uint32_t regions, double copied)
            (unsigned long long)bytes >> 20, coding, (double)bytes / middle, (double)bytes / middle / copied,
            middle * 1e-3, (double)times[0] * 1e-3, (double)times[TIMES - 1] * 1e-3, (double)first * 1e-3,
            sent / (double)bytes);
-    printf("                  a chunk: queued %.1f us, encoded %.1f, sent %.1f, decoded %.1f\n", stage_of(from, "queue"),
-           stage_of(from, "encode"), stage_of(from, "wire"), stage_of(to, "decode"));
+    printf("                  a chunk: queued %.1f us, encoded %.1f, sent %.1f, decoded %.1f\n",
+           stage_of(from, "queue"), stage_of(from, "encode"), stage_of(from, "wire"), stage_of(to, "decode"));
     strait_client_close(from);
     strait_client_close(to);
     require_cuda(cudaFree(source->memory));

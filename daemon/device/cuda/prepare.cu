@@ -16,8 +16,8 @@ __device__ void copy_staged(const prepare &p)
         to[i] = from[i];
 }
 
-// A private copy of the metadata of a chunk, which a peer may still be able to change: taken before the decoder believes
-// anything of it. What was checked of the beginning is what is copied.
+// A private copy of the metadata of a chunk, which a peer may still be able to change: taken before the decoder
+// believes anything of it. What was checked of the beginning is what is copied.
 __device__ void fetch_metadata(const fetch &f)
 {
     const uint4 *from = reinterpret_cast<const uint4 *>(f.from);
