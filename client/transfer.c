@@ -131,7 +131,7 @@ enum strait_status strait_expect(struct strait_pool *pool, const struct strait_e
     return status;
 }
 
-/* An event in the form that the daemon takes: the IPC handle, or in embedded mode the cudaEvent_t itself. */
+/* An event in the form that the daemon takes: its IPC handle, or in embedded mode the cudaEvent_t itself. */
 static struct view event_view(const struct strait_client *client, void *const *event)
 {
     if (*event == NULL)
