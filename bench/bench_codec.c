@@ -114,7 +114,7 @@ static bool add_rivals(struct bench *bench, unsigned threads)
     return true;
 }
 
-/* What no coder of single exponents can pass. */
+/* The limit of any coder of single exponents. */
 static bool add_limit(struct case_list *cases, const char *mode, double exponent_bits)
 {
     struct bench_case *added = case_list_add(cases);
@@ -127,7 +127,7 @@ static bool add_limit(struct case_list *cases, const char *mode, double exponent
     return true;
 }
 
-/* Memcpy and ours side by side, then the slow ones, so that what is compared lies close in time. */
+/* memcpy next to our codec, then the slow ones, so that cases that are compared run close in time. */
 static bool add_cases(struct bench *bench)
 {
     unsigned threads = bench->options->threads;
@@ -185,7 +185,7 @@ static bool report(const struct bench *bench)
     return true;
 }
 
-/* On a device: the same tensors and tables, nothing else in common. */
+/* Measures on a device: only the tensors and tables are the same. */
 static bool run_device(struct bench *bench)
 {
 #ifdef STRAIT_BENCH_CUDA

@@ -1,4 +1,4 @@
-/* What everything is compared with: memcpy. */
+/* memcpy, with which everything is compared. */
 #include "bench/cases.h"
 
 #include <stdio.h>

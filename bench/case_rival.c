@@ -1,4 +1,4 @@
-/* General compressors, on the bytes as they are or on the exponents alone. */
+/* General compressors, on the unchanged bytes or on the exponents alone. */
 #include "bench/cases.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ static size_t piece_size(const struct rival_state *state, uint32_t item)
     return left < state->piece_bytes ? left : state->piece_bytes;
 }
 
-/* A split piece is its sign+mantissa plane, then the compressed exponents. */
+/* A split piece consists of the sign+mantissa plane, then the compressed exponents. */
 static bool encode_piece(void *arg, unsigned thread, uint32_t item)
 {
     struct rival_state *state = arg;

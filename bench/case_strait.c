@@ -1,4 +1,4 @@
-/* Our codec, through its public calls, with sums. */
+/* Our codec, through its public calls, with checksums. */
 #include "bench/cases.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* The rows of the table: what is run, and what came of it. */
+/* The rows of the table: what is run, and its results. */
 #ifndef STRAIT_BENCH_CASES_H
 #define STRAIT_BENCH_CASES_H
 
@@ -14,11 +14,11 @@
 struct buffers {
     const uint8_t *raw; /* the data */
     uint8_t *coded;
-    uint8_t *back; /* of the size of raw */
+    uint8_t *back; /* as large as raw */
     uint64_t raw_bytes;
 };
 
-/* One way to encode and decode. An item is what a thread does at a time: a chunk. */
+/* One way to encode and decode. An item, the unit of work of a thread, is a chunk. */
 struct case_kind {
     work_item *encode;                          /* raw to coded; arg is the case's state, as below */
     work_item *decode;                          /* coded to back */
@@ -30,7 +30,7 @@ struct case_kind {
 
 struct bench_case {
     const struct case_kind *kind; /* NULL: a limit, nothing runs */
-    bool is_memcpy;               /* others are compared with it */
+    bool is_memcpy;               /* the other cases are compared with it */
     void *state;                  /* owned */
     char name[CASE_NAME_BYTES];
     const char *variant; /* borrowed, like mode; "-" when there is none */
@@ -47,7 +47,7 @@ struct bench_case {
     double limit;                    /* ratio of a case where nothing runs */
     uint64_t *encode_ns, *decode_ns; /* one per repeat; in the case list's memory */
     uint64_t wall_ns, cpu_ns;        /* of all timed runs */
-    bool ok;                         /* every decoded buffer was the source, and every repeat made as many bytes */
+    bool ok;                         /* every decoded buffer equalled the source, and all repeats coded to one size */
 };
 
 struct case_list {
@@ -57,16 +57,16 @@ struct case_list {
     uint64_t *samples; /* owned; all encode_ns and decode_ns */
 };
 
-/* A new case of zeroes, `ok`; NULL when out of memory, which stderr has been told. Valid until the next call. */
+/* A new zeroed case with `ok` set; NULL when out of memory, which was printed to stderr. Valid until the next call. */
 struct bench_case *case_list_add(struct case_list *cases);
-/* Makes room for the samples, once all cases are there. */
+/* Makes room for the samples, once all cases have been added. */
 bool case_list_set_repeats(struct case_list *cases, unsigned repeats);
 /* Safe on zeroes. */
 void case_list_fini(struct case_list *cases);
 
 /* ---- The kinds ------------------------------------------------------------------------------------------------- */
 
-/* memcpy from raw to coded and from there to back: in one call per thread (page_bytes 0), or in one for each page. */
+/* memcpy from raw to coded and from there to back: one call per thread (page_bytes 0), or one call per page. */
 bool copy_case_add(struct case_list *cases, const struct buffers *buffers, uint64_t page_bytes, uint64_t chunk_bytes,
                    unsigned threads);
 
@@ -82,7 +82,7 @@ bool strait_case_add(struct case_list *cases, const struct buffers *buffers, con
 
 struct rival;
 
-/* A general compressor on pieces of so many bytes; `split`: on the exponents alone, the rest kept as it is. */
+/* A general compressor on pieces of `piece_bytes`; `split`: only on the exponents, the rest is stored. */
 bool rival_case_add(struct case_list *cases, const struct buffers *buffers, const struct rival *rival, bool split,
                     uint64_t piece_bytes, unsigned threads);
 

@@ -1,4 +1,4 @@
-/* The data cut into chunks of pages: for the encoder where they lie, for the decoder where they go. */
+/* The data cut into chunks of pages: where the encoder reads them and where the decoder writes them. */
 #ifndef STRAIT_BENCH_CHUNKS_H
 #define STRAIT_BENCH_CHUNKS_H
 
@@ -22,11 +22,11 @@ struct bench_chunks {
     uint32_t count;
     uint32_t capacity;
     uint64_t page_bytes;
-    uint64_t coded_bytes; /* what all chunks need */
+    uint64_t coded_bytes; /* total capacity that the chunks need */
 };
 
-/* Pages of the data are read at their addresses there and written at the same offsets of `back`. False when out of
- * memory or when a chunk would be too large, which stderr has been told. */
+/* Pages are read in place from the data and written at the same offsets of `back`. False when out of memory or when a
+ * chunk would be too large, with the error on stderr. */
 bool bench_chunks_init(struct bench_chunks *list, const struct data *data, uint8_t *back, uint64_t page_bytes,
                        uint64_t chunk_bytes);
 /* Safe on zeroes. */

@@ -1,4 +1,4 @@
-/* strait bench: finds the bench. */
+/* strait bench: runs the bench that is named. */
 #include "tools/commands.h"
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "bench/values.h"
 #include "tools/util.h"
 
-/* How many ranks; 0, which stderr has been told: there are no two GPUs. */
+/* Number of ranks; 0: there are fewer than two GPUs, which was printed to stderr. */
 static unsigned choose_ranks(const struct collective_options *options)
 {
     char why[256];
@@ -67,7 +67,7 @@ static bool run_plan(const struct collective_plan *plan, const struct command_li
 
     machine_describe(&machine);
     bool ran = run_links(plan, shared);
-    /* Of what failed or took too long there is what was measured before. */
+    /* A run that failed or took too long is still reported, as far as it was measured. */
     bool good = (ran || collective_row_is_done(&all, first_links(plan), 0)) && report(&all) && ran;
     if (good && !collective_report_is_right(&all)) {
         print_error(NULL, "a result is not as it has to be");

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-/* The first word that a name has decides: a gradient of a weight is a gradient, the weight of a layer that normalises
- * its input is a weight. */
+/* The first of these words that a name contains decides: a gradient of a weight is a gradient, the weight of a layer
+ * that normalises its input is a weight. */
 static const struct {
     const char *word;
     enum collective_data kind;

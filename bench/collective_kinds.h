@@ -1,5 +1,5 @@
-/* What a tensor is of, told from its name: what is of different kinds never shares a message in training, nor a block
- * of the codec, which counts from one range of exponents. */
+/* The kind of a tensor, derived from its name. In training, tensors of different kinds never share a message, nor a
+ * block of the codec, whose codes count from one range of exponents. */
 #ifndef STRAIT_BENCH_COLLECTIVE_KINDS_H
 #define STRAIT_BENCH_COLLECTIVE_KINDS_H
 

@@ -1,4 +1,4 @@
-/* NCCL, or libstrait-coll in its place, opened by path: both are in one process, each for itself. */
+/* NCCL, or libstrait-coll in its place, opened by path: both are in one process, independently of each other. */
 #ifndef STRAIT_BENCH_COLLECTIVE_LIBRARY_H
 #define STRAIT_BENCH_COLLECTIVE_LIBRARY_H
 
@@ -9,7 +9,7 @@
 #include "collective/nccl_types.h"
 
 struct collective_library {
-    const char *path; /* as the loader found it */
+    const char *path; /* where the loader found it */
     coll_result (*GetVersion)(int *version);
     coll_result (*GetUniqueId)(coll_id *id);
     coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
@@ -31,10 +31,10 @@ struct collective_library {
     size_t (*report)(coll_comm comm, char *dst, size_t dst_capacity); /* of libstrait-coll; NULL: it is NCCL */
 };
 
-/* False, which stderr has been told: it cannot be opened, or lacks a function. It is never closed. */
+/* False: it cannot be opened or lacks a function; the error is on stderr. It is never closed. */
 bool collective_library_open(struct collective_library *library, const char *name);
 
-/* False, and stderr has been told, when the result is an error. */
+/* False, with a message on stderr, when the result is an error. */
 bool collective_library_ok(const struct collective_library *library, coll_result result, const char *what);
 
 #endif

@@ -7,7 +7,7 @@
 #include "tools/options.h"
 #include "tools/util.h"
 
-#define SIZE_MIN    ((uint64_t)16 * COLLECTIVE_RANKS_MAX) /* every rank has 16 bytes of it */
+#define SIZE_MIN    ((uint64_t)16 * COLLECTIVE_RANKS_MAX) /* at least 16 bytes for every rank */
 #define SIZE_MAX_   ((uint64_t)1 << 40)
 #define SECONDS_MAX 86400u
 
@@ -166,7 +166,7 @@ static const struct option long_options[] = {
     {0},
 };
 
-/* What is told, and what runs. */
+/* Options of the report and of the run. */
 static bool set_other_option(struct collective_options *options, int option, const char *text)
 {
     switch (option) {
@@ -186,7 +186,7 @@ static bool set_other_option(struct collective_options *options, int option, con
         options->save = text;
         return true;
     default:
-        return sources_set(&options->sources, option, text); /* of others getopt_long told */
+        return sources_set(&options->sources, option, text); /* getopt_long has reported unknown options */
     }
 }
 
@@ -210,7 +210,7 @@ static bool set_number_option(struct collective_options *options, int option, co
     }
 }
 
-/* One option; false when it is wrong, which stderr has been told. */
+/* Sets one option; false when it is wrong, with the error on stderr. */
 static bool set_option(void *arg, int option, const char *text)
 {
     struct collective_options *options = arg;

@@ -1,4 +1,4 @@
-/* What `strait bench collective` was asked. */
+/* Options of `strait bench collective`. */
 #ifndef STRAIT_BENCH_COLLECTIVE_OPTIONS_H
 #define STRAIT_BENCH_COLLECTIVE_OPTIONS_H
 
@@ -16,7 +16,7 @@ enum collective_op {
     COLLECTIVE_ALL_TO_ALL,
     COLLECTIVE_REDUCE_SCATTER,
     COLLECTIVE_ALL_REDUCE,
-    COLLECTIVE_SENDRECV, /* each to the next, in a group */
+    COLLECTIVE_SENDRECV, /* each rank to the next, in a group */
     COLLECTIVE_OPS,
 };
 
@@ -24,28 +24,28 @@ enum collective_type {
     COLLECTIVE_BF16,
     COLLECTIVE_FP16,
     COLLECTIVE_FP32,
-    COLLECTIVE_FP32_BF16, /* FP32 to NCCL, but of BF16 values that were widened */
+    COLLECTIVE_FP32_BF16, /* FP32 for NCCL, but the values are widened BF16 */
     COLLECTIVE_TYPES,
 };
 
-/* Tensors of one kind, told by their names; all of them; or none. */
+/* Tensors of one kind, recognised by their names; all of them; or none. */
 enum collective_data {
     COLLECTIVE_WEIGHTS,
     COLLECTIVE_GRADIENTS,
     COLLECTIVE_ACTIVATIONS,
-    COLLECTIVE_MOMENTS, /* means of gradients, as optimizers have them */
+    COLLECTIVE_MOMENTS, /* an optimizer's running means of gradients */
     COLLECTIVE_SQUARES, /* and of their squares */
     COLLECTIVE_OTHER,
-    COLLECTIVE_TENSORS, /* one behind the other, whatever they are */
-    COLLECTIVE_RANDOM,  /* bits without order, but for one that keeps sums finite */
+    COLLECTIVE_TENSORS, /* all tensors, one after another */
+    COLLECTIVE_RANDOM,  /* random bits, except one that keeps sums finite */
     COLLECTIVE_DATAS,
 };
 
-/* What NCCL may use between the GPUs: it reads that once per process. */
+/* What NCCL may use between the GPUs. NCCL reads these variables once per process. */
 enum collective_links {
     COLLECTIVE_AS_IS,
-    COLLECTIVE_SHM,    /* NCCL_P2P_DISABLE=1: by way of the host's memory */
-    COLLECTIVE_SOCKET, /* and NCCL_SHM_DISABLE=1: by TCP */
+    COLLECTIVE_SHM,    /* NCCL_P2P_DISABLE=1: through host memory */
+    COLLECTIVE_SOCKET, /* also NCCL_SHM_DISABLE=1: over TCP */
     COLLECTIVE_LINKS,
 };
 
@@ -55,27 +55,27 @@ extern const char *const collective_data_names[COLLECTIVE_DATAS];
 extern const char *const collective_links_names[COLLECTIVE_LINKS];
 
 struct collective_options {
-    struct sources sources; /* inputs alone */
-    bool kinds;             /* no data was asked for: the kinds that the files have */
+    struct sources sources; /* only its inputs are used */
+    bool kinds;             /* no data was named: use the kinds that the files have */
     bool ops[COLLECTIVE_OPS], types[COLLECTIVE_TYPES], datas[COLLECTIVE_DATAS], links[COLLECTIVE_LINKS];
     uint64_t sizes[COLLECTIVE_SIZES_MAX];
     unsigned size_count;
     uint32_t gpus; /* 0: all */
     uint32_t repeats, warmups;
-    uint32_t singles;    /* calls of each row that are measured alone, before all others */
-    uint32_t iterations; /* of a repeat; 0: as many as take some milliseconds */
-    uint32_t seconds;    /* that all rows of one kind of links may take */
+    uint32_t singles;    /* calls of each row that are timed one by one, before all others */
+    uint32_t iterations; /* per repeat; 0: as many as take some milliseconds */
+    uint32_t seconds;    /* time limit for all rows of one kind of links */
     const char *library, *nccl;
     const char *environment[COLLECTIVE_ENVIRONMENT_MAX]; /* "NAME=value" */
     unsigned environment_count;
-    bool fault;       /* one bit of a result is turned over: a check that has to fail */
-    const char *save; /* file for the JSON, besides; NULL: none */
+    bool fault;       /* flip one bit of a result, so that the check has to fail */
+    const char *save; /* also write the JSON to this file; NULL: do not */
     bool json;
-    bool help; /* was asked for: nothing else is checked */
+    bool help; /* help was asked for: nothing else is checked */
 };
 
-/* Reads the arguments and fills in what they leave open. False, which stderr has been told, when they are wrong. The
- * caller must collective_options_fini() it either way. */
+/* Reads the arguments and fills in the defaults. False when they are wrong, with the error on stderr. The caller must
+ * call collective_options_fini() either way. */
 bool collective_options_init(struct collective_options *options, int argc, char **argv);
 void collective_options_fini(struct collective_options *options);
 

@@ -8,7 +8,7 @@
 #include "tools/util.h"
 
 #define UNIT      16u                   /* bytes */
-#define FOOTPRINT ((uint64_t)256 << 20) /* of the buffers that take turns: several times the L2 of a GPU */
+#define FOOTPRINT ((uint64_t)256 << 20) /* of the buffers that are used in turn: several times a GPU's L2 */
 #define SLOTS_MAX 16u
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
@@ -87,7 +87,7 @@ static bool has_type(const struct collective_plan *plan, enum collective_type ty
     return found;
 }
 
-/* What was asked for has rows. */
+/* Whether everything that was asked for has rows. */
 static bool has_all(const struct collective_plan *plan)
 {
     const struct collective_options *options = plan->options;
@@ -173,7 +173,7 @@ uint64_t *collective_ns_of(const struct collective_plan *plan, struct collective
     return &result->ns[((size_t)repeat * COLLECTIVE_WAYS + way) * plan->ranks + rank];
 }
 
-/* Each barrier is a round of `ranks` arrivals; the last to come lets the round pass. */
+/* Each barrier is a round of `ranks` arrivals; the last rank to arrive releases the round. */
 bool collective_meet(struct collective_shared *shared, unsigned ranks)
 {
     uint32_t round = atomic_fetch_add(&shared->arrived, 1) / ranks + 1;

@@ -1,5 +1,5 @@
-/* The rows of `strait bench collective`, what of each a rank sends and receives, and where the ranks, which are
- * processes of their own, leave what they measured. */
+/* The rows of `strait bench collective`, what a rank sends and receives in each, and the shared memory in which the
+ * ranks, which are separate processes, leave their measurements. */
 #ifndef STRAIT_BENCH_COLLECTIVE_PLAN_H
 #define STRAIT_BENCH_COLLECTIVE_PLAN_H
 
@@ -21,14 +21,14 @@ struct collective_row {
     uint64_t size; /* as asked for */
 };
 
-/* Sizes are multiples of 16 for each rank: `bytes` is what of `size` is left then, and what rates are made of. */
+/* Each rank's part is a multiple of 16 bytes: `bytes` is `size` rounded down to that, and the base of all rates. */
 struct collective_shape {
     uint64_t bytes, send_bytes, receive_bytes;
     uint64_t handed; /* bytes that a rank hands to NCCL for others, in messages to each or one to all */
     uint64_t count;  /* NCCL's argument */
-    double bus;      /* bus bandwidth by algorithm bandwidth, as nccl-tests has it */
+    double bus;      /* bus bandwidth / algorithm bandwidth, as in nccl-tests */
     bool reduces;
-    unsigned slots; /* buffers that take turns, so that small ones do not stay in the caches */
+    unsigned slots; /* buffers used in turn, so that small ones do not stay in the caches */
 };
 
 struct collective_plan {
@@ -43,14 +43,14 @@ struct collective_plan {
 /* ---- Between the processes --------------------------------------------------------------------------------------- */
 
 struct collective_result {
-    _Atomic uint64_t wrong; /* 16-byte pieces that are not as they have to be, of all ranks and repeats */
-    _Atomic uint32_t done;  /* ranks that came to its end */
+    _Atomic uint64_t wrong; /* wrong 16-byte pieces, of all ranks and repeats */
+    _Atomic uint32_t done;  /* ranks that finished the row */
     uint32_t iterations;
     struct collective_wire wire;
-    uint64_t ns[]; /* [repeat][way][rank], of one call; single ones behind the repeats */
+    uint64_t ns[]; /* [repeat][way][rank], of one call; single calls follow the repeats */
 };
 
-/* What a rank does, told when it comes to no end. */
+/* What a rank is doing, printed when it hangs. */
 enum collective_phase {
     COLLECTIVE_OPENING,
     COLLECTIVE_CONNECTING,
@@ -62,11 +62,11 @@ enum collective_phase {
 };
 
 struct collective_place {
-    _Atomic uint32_t phase, way, row; /* row: from 0, once it is at one */
+    _Atomic uint32_t phase, way, row; /* row: from 0, valid once the rank is at one */
 };
 
 struct collective_shared {
-    _Atomic bool failed;              /* a rank has: the others give up when they notice */
+    _Atomic bool failed;              /* a rank has failed: the others give up when they notice */
     _Atomic uint32_t arrived, passed; /* of a barrier */
     coll_id ids[COLLECTIVE_WAYS];
     struct collective_place places[COLLECTIVE_RANKS_MAX];
@@ -76,14 +76,14 @@ struct collective_shared {
     uint8_t results[];
 };
 
-/* Shapes and values, in this order: links are not of a row. False, which stderr has been told. The caller must
- * collective_plan_fini() it either way. */
+/* Makes the shapes, then the values; links are not part of a row. False: failed, with the error on stderr. The caller
+ * must call collective_plan_fini() either way. */
 bool collective_plan_init(struct collective_plan *plan, const struct collective_options *options, unsigned ranks);
 void collective_plan_fini(struct collective_plan *plan);
 
 struct collective_shape collective_shape_of(const struct collective_row *row, unsigned ranks);
 
-/* Zeroed, and shared with processes that this one forks. NULL, which stderr has been told: no memory. */
+/* Zeroed memory, shared with processes that this one forks. NULL: no memory, which was printed to stderr. */
 struct collective_shared *collective_shared_create(const struct collective_plan *plan);
 void collective_shared_destroy(struct collective_shared *shared, const struct collective_plan *plan);
 
@@ -91,7 +91,7 @@ struct collective_result *collective_result_of(const struct collective_shared *s
 uint64_t *collective_ns_of(const struct collective_plan *plan, struct collective_result *result, unsigned repeat,
                            enum collective_way way, unsigned rank);
 
-/* Until all ranks are here. False: one has failed. */
+/* A barrier of all ranks. False: one has failed. */
 bool collective_meet(struct collective_shared *shared, unsigned ranks);
 
 #endif

@@ -22,7 +22,7 @@ struct rank {
     struct gpu_memory send, receive[COLLECTIVE_WAYS];
 };
 
-/* What is under way. */
+/* The row that is being measured. */
 struct turn {
     struct rank *rank;
     const struct collective_row *row;
@@ -100,7 +100,7 @@ static bool call(const struct turn *turn, enum collective_way way, unsigned slot
     return collective_library_ok(library, result, collective_op_names[turn->row->op]);
 }
 
-/* Together with the others, from a standstill: nanoseconds of one call. */
+/* Starts together with the other ranks, from an idle GPU; *ns: nanoseconds of one call. */
 static bool run_calls(const struct turn *turn, enum collective_way way, uint32_t count, uint64_t *ns)
 {
     struct rank *rank = turn->rank;
@@ -119,7 +119,7 @@ static bool run_calls(const struct turn *turn, enum collective_way way, uint32_t
 
 /* ---- Checking ---------------------------------------------------------------------------------------------------- */
 
-/* Before the calls; different for both ways, so that what neither writes is seen. */
+/* Fills the buffers before the calls, differently for both ways, so that bytes that neither writes are noticed. */
 static bool wipe(const struct turn *turn, enum collective_way way)
 {
     return gpu_fill(&turn->rank->receive[way], 0, turn->shape.slots * turn->shape.receive_bytes,
@@ -143,7 +143,7 @@ static bool compare_with_plain(const struct turn *turn)
     return true;
 }
 
-/* Counts in a part of the first slot's result what is not the sum. */
+/* Counts the wrong sums in a part of the first slot's result. */
 static uint64_t count_wrong_sums(const struct turn *turn, const uint8_t *got, uint64_t offset, uint64_t size)
 {
     const unsigned bytes = collective_type_bytes[turn->row->type];
@@ -160,7 +160,7 @@ static uint64_t count_wrong_sums(const struct turn *turn, const uint8_t *got, ui
     return wrong;
 }
 
-/* Of more than two ranks NCCL adds up in other orders. */
+/* With more than two ranks, NCCL adds in other orders. */
 static bool compare_with_order(const struct turn *turn)
 {
     const struct gpu_memory *receive = &turn->rank->receive[COLLECTIVE_STRAIT];
@@ -179,7 +179,7 @@ static bool compare_with_order(const struct turn *turn)
     return good;
 }
 
-/* `repeat` of the last one only: that sum is the processor's work. */
+/* Sums are checked only in the last repeat, because the CPU computes them. */
 static bool check(const struct turn *turn, uint32_t repeat)
 {
     const struct collective_plan *plan = turn->rank->plan;
@@ -206,7 +206,7 @@ static bool fill(const struct turn *turn)
     return true;
 }
 
-/* The first rank decides for all. */
+/* The first rank decides for all ranks. */
 static bool choose_iterations(struct turn *turn)
 {
     const uint32_t asked = turn->rank->plan->options->iterations;
@@ -242,8 +242,8 @@ static bool run_repeat(struct turn *turn, uint32_t repeat)
     return check(turn, repeat);
 }
 
-/* Zeros connect the ranks, which takes long and has nothing to do with values; then every call counts from the first
- * on, which may be the one that does not fit. */
+/* A call with zeros connects the ranks, which takes long and does not depend on values. After it every call is timed,
+ * from the first, which may be the one that does not fit. */
 static bool run_singles(struct turn *turn)
 {
     const struct collective_options *options = turn->rank->plan->options;
@@ -312,7 +312,7 @@ static bool run_row(struct rank *rank, unsigned index)
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
-/* What NCCL is, as its own library says; ours is told where that is, unless the user has. */
+/* Opens NCCL first and tells libstrait-coll where it is, unless the user has. */
 static bool open_libraries(struct rank *rank)
 {
     const struct collective_options *options = rank->plan->options;
@@ -389,7 +389,7 @@ bool collective_rank_run(const struct collective_plan *plan, struct collective_s
 
     if (!run(&rank)) {
         atomic_store(&shared->failed, true);
-        return false; /* what the GPU still waits for ends with the process */
+        return false; /* pending GPU work ends with the process */
     }
     gpu_free(&rank.send);
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)

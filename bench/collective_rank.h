@@ -4,8 +4,8 @@
 
 #include "bench/collective_plan.h"
 
-/* Measures all rows together with the other ranks. False, which stderr and shared->failed have been told: something
- * failed, here or there. */
+/* Measures all rows together with the other ranks. False: this or another rank failed; the error is on stderr and
+ * shared->failed is set. */
 bool collective_rank_run(const struct collective_plan *plan, struct collective_shared *shared, unsigned number);
 
 #endif

@@ -15,7 +15,7 @@
 #include "tools/util.h"
 
 #define POLL_MS  10u
-#define GRACE_NS 5000000000u /* that ranks have to notice that one failed: NCCL may wait for it for good */
+#define GRACE_NS 5000000000u /* for ranks to notice that one failed: NCCL may wait for it forever */
 
 /* ---- GPUs -------------------------------------------------------------------------------------------------------- */
 
@@ -86,7 +86,7 @@ static void set_environment(const struct collective_options *options, enum colle
     }
 }
 
-/* 0: failed, which stderr has been told. */
+/* 0: failed, with the error on stderr. */
 static pid_t start(const struct collective_plan *plan, enum collective_links links, struct collective_shared *shared,
                    unsigned number)
 {
@@ -107,7 +107,7 @@ static pid_t start(const struct collective_plan *plan, enum collective_links lin
     _exit(good ? 0 : 1);
 }
 
-/* Whether it still runs; one that has ended badly fails all of them. */
+/* Whether the rank still runs. If it ended with an error, all ranks fail. */
 static bool runs(pid_t *pid, unsigned number, struct collective_shared *shared)
 {
     int status;
@@ -117,7 +117,7 @@ static bool runs(pid_t *pid, unsigned number, struct collective_shared *shared)
     *pid = 0;
     if (WIFSIGNALED(status))
         print_error(NULL, "rank %u ended by signal %d", number, WTERMSIG(status));
-    else if (WEXITSTATUS(status) > 1) /* not of ours, which has told why */
+    else if (WEXITSTATUS(status) > 1) /* not one of our statuses, for which the rank has printed the error */
         print_error(NULL, "rank %u ended with exit status %d", number, WEXITSTATUS(status));
     if (status != 0)
         atomic_store(&shared->failed, true);
@@ -162,7 +162,7 @@ static void print_place(const struct collective_plan *plan, const struct collect
                     collective_data_names[row->data], collective_type_names[row->type], (unsigned long long)row->size);
 }
 
-/* Of those that were asked to end, or took too long. */
+/* Prints where the ranks were that were asked to end, or took too long. */
 static void print_places(const struct collective_plan *plan, const struct collective_shared *shared)
 {
     if (!interrupted())
@@ -171,7 +171,7 @@ static void print_places(const struct collective_plan *plan, const struct collec
         print_place(plan, shared, i);
 }
 
-/* Until they have ended, or should have. */
+/* Waits until the ranks have ended, or should have. */
 static void await(const struct collective_plan *plan, pid_t *pids, struct collective_shared *shared)
 {
     uint64_t deadline = clock_ns() + plan->options->seconds * UINT64_C(1000000000);

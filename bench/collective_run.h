@@ -4,11 +4,11 @@
 
 #include "bench/collective_plan.h"
 
-/* How many GPUs there are, asked in a process of its own: what CUDA starts would be inherited. Of none it tells why. */
+/* Number of GPUs, found in a child process, because forked ranks would inherit CUDA's state. For 0, `why` says why. */
 unsigned collective_count_gpus(char *why, size_t size);
 
-/* Runs all rows, a process for each rank, with these links. False, which stderr has been told: one failed, took too
- * long, or a signal asked for the end. */
+/* Runs all rows with these links, in one process per rank. False: a rank failed, took too long, or a signal asked for
+ * the end; the error is on stderr. */
 bool collective_run(const struct collective_plan *plan, enum collective_links links, struct collective_shared *shared);
 
 #endif

@@ -1,10 +1,10 @@
-/* Calls that were measured alone (--singles): what one call can cost, whatever the others do. */
+/* Calls that were timed one by one (--singles): what a single call can cost, apart from averages. */
 #include <stdlib.h>
 
 #include "bench/collective_report.h"
 #include "tools/util.h"
 
-/* Which of them is the slowest. */
+/* Returns the number of the slowest call. */
 static unsigned make_way(const struct collective_plan *plan, struct collective_result *result, enum collective_way way,
                          double *samples, struct collective_singles *singles)
 {
@@ -17,7 +17,7 @@ static unsigned make_way(const struct collective_plan *plan, struct collective_r
         singles->slowest[way] = samples[i];
         which = i;
     }
-    singles->p50[way] = spread_of(samples, plan->options->singles).p50; /* sorts them */
+    singles->p50[way] = spread_of(samples, plan->options->singles).p50; /* sorts the samples */
     return which;
 }
 

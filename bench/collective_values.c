@@ -64,7 +64,7 @@ float collective_fp16_value(uint16_t bits)
 
 /* ---- Patterns ---------------------------------------------------------------------------------------------------- */
 
-/* Room for the pattern, once filled and then doubled. */
+/* Makes room for the pattern, which is filled once and then doubled. */
 static bool allocate(struct collective_values *values, uint64_t period)
 {
     values->period = period / 16 * 16;
@@ -93,7 +93,7 @@ static bool fill_random(struct collective_values *values, enum collective_type t
     return complete(values);
 }
 
-/* The values of a span in the type that is wanted, behind what is there; returns their end. */
+/* Appends the values of a span, in the wanted type; returns their end. */
 static uint8_t *append(uint8_t *dst, const struct span *span, enum collective_type type)
 {
     unsigned bytes = collective_type_bytes[type];
@@ -135,7 +135,7 @@ static bool is_wanted(const char *name, int data)
     return data == COLLECTIVE_TENSORS || collective_kind_of(name) == (enum collective_data)data;
 }
 
-/* Nothing, where the files have none. */
+/* Takes nothing when the files have no such values. */
 static bool take_element(struct collective_values *values, enum collective_data data, enum collective_type type,
                          enum strait_element element, const struct sources *sources)
 {

@@ -8,10 +8,10 @@
 #define LAST         "the last: "
 #define NUMBERS_MAX  9u
 
-/* Columns of numbers, behind operation and type; the way, which may have blanks, comes last. */
+/* Indexes of the columns of numbers, after operation and type. The way, which may contain blanks, comes last. */
 enum { CALLS = 0, COMPRESSED = 5, WIRE_BYTES = 6 };
 
-/* How many numbers there are; *text is behind them. */
+/* Returns how many numbers there are and advances *text past them. */
 static unsigned read_numbers(const char **text, uint64_t numbers[NUMBERS_MAX])
 {
     unsigned count = 0;

@@ -1,4 +1,4 @@
-/* The last part of data.h: what the exponents of the data allow, and what the tables make of them. */
+/* The last part of data.h: what compression the exponents of the data allow, and how well the tables fit them. */
 #include "bench/data.h"
 
 #include <math.h>

@@ -10,15 +10,15 @@
 #include "bench/timing.h"
 
 #define GEMM_SIZE     8192
-#define GEMMS         12u /* one after another, timed together */
+#define GEMMS         12u /* products in a row, timed together */
 #define WARM_GEMMS    10u
-#define TURNS         3u    /* of alone and beside */
+#define TURNS         3u    /* of products alone and beside the codec */
 #define CALLS_MAX     4096u /* of the codec, during the products of one turn */
-#define CALLS_WAITING 3u    /* so that it never runs out of work */
+#define CALLS_WAITING 3u    /* so that the codec never runs out of work */
 
 const char *const beside_names[BESIDE_SETTINGS] = {"plain", "priority", "told"};
 
-/* What one run needs. */
+/* State of a run. */
 struct beside {
     struct device_bench *bench;
     struct device_pool pool;
@@ -46,7 +46,7 @@ static bool enqueue_timed(struct beside *beside)
            device_ok(cudaEventRecord(beside->end, beside->gemm_stream), "event");
 }
 
-/* Of one product, in microseconds. */
+/* Time of one product, in microseconds. */
 static bool read_time(const struct beside *beside, double *us)
 {
     float ms;
@@ -99,7 +99,7 @@ static bool keep_coding(struct beside *beside, const struct beside_call *call, u
     return device_ok(cudaDeviceSynchronize(), "device");
 }
 
-/* Of the calls that began and ended while products ran. 0: fewer than one did. */
+/* Rate of the calls that began and ended while products ran. 0: there was none. */
 static bool read_rate(const struct beside *beside, unsigned count, double *rate)
 {
     float end, first = -1, last = -1, at;
@@ -122,7 +122,7 @@ static bool read_rate(const struct beside *beside, unsigned count, double *rate)
     return true;
 }
 
-/* The codec is at work when the first product begins. */
+/* Times products that begin when the codec is already at work. */
 static bool time_beside(struct beside *beside, const struct beside_call *call, double *us, double *rate)
 {
     unsigned count = 0;
@@ -137,7 +137,7 @@ static bool time_beside(struct beside *beside, const struct beside_call *call, d
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
 
-/* cuBLAS may take another kernel then, which is loaded when it runs first. */
+/* Runs a product once after the change: cuBLAS may choose another kernel, which is loaded at its first run. */
 static bool use_multiprocessors(struct beside *beside, int count)
 {
     return device_gemm_use(&beside->gemm, count) && enqueue_gemms(beside, 1) &&
@@ -174,7 +174,7 @@ static bool add_row(struct beside *beside, struct beside_call call)
     for (call.setting = 0; call.setting < BESIDE_SETTINGS; call.setting++)
         if (!measure(beside, &call, row))
             return false;
-    /* What was coded beside the products, too. */
+    /* Also checks what was coded beside the products. */
     if (!device_decode_pool(beside->bench, &beside->pool, call.sm_budget) ||
         !device_ok(cudaDeviceSynchronize(), "device"))
         return false;

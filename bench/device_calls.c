@@ -75,7 +75,7 @@ bool device_time_calls(const struct device_bench *bench, device_timed_call *call
     bool ok = events != NULL;
     for (unsigned i = 0; ok && i <= count; i++)
         ok = device_ok(cudaEventCreate(&events[i]), "event");
-    for (unsigned i = 0; ok && i < 3; i++) /* warm */
+    for (unsigned i = 0; ok && i < 3; i++) /* warm-up */
         ok = call(bench, arg, i);
     for (unsigned i = 0; ok && i <= count; i++)
         ok = device_ok(cudaEventRecord(events[i], bench->stream), "event") && (i == count || call(bench, arg, i));

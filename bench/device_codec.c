@@ -127,7 +127,7 @@ static bool call_graph(const struct device_bench *bench, void *arg, unsigned tur
     return device_ok(cudaGraphLaunch(graphs->exec[turn % graphs->count], bench->stream), "graph");
 }
 
-/* Encodes pool k and decodes one that was encoded long ago: neither is in a cache. */
+/* Encodes pool k and decodes one that was encoded long ago, so that neither is in a cache. */
 static bool capture(const struct device_bench *bench, struct graphs *graphs, unsigned k, enum strait_mode mode)
 {
     const struct device_pool *other = &graphs->pools[(k + graphs->count / 2) % graphs->count];
@@ -218,7 +218,7 @@ static bool add_limited(struct device_bench *bench, struct device_pool_params pa
     return ok;
 }
 
-/* All of them, and a quarter; pages in a row and at random. The copies are the first, for the limit. */
+/* All bytes, and a quarter of them; pages in order and at random. Copies come first, as they give the limit. */
 static bool add_sizes(struct device_bench *bench, struct device_pool_params params)
 {
     const uint64_t all = params.bytes;

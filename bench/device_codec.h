@@ -18,15 +18,15 @@ struct device_row {
     uint64_t bytes, page_bytes, chunk_bytes;
     uint32_t sm_budget;    /* 0: all */
     double ratio;          /* 0: none */
-    double encode, decode; /* GB/s of raw bytes, medians; a copy has the first only */
+    double encode, decode; /* GB/s of raw bytes, medians; a copy has only `encode` */
     double p50_us, p99_us; /* encode + decode; 0: not measured */
     double limit;          /* GB/s that the copies of the same run allow; 0: none */
     uint64_t values;       /* device_sum of what was coded; 0: not taken */
     bool ok;
 };
 
-/* Measures everything and prints the report. False when something failed, which stderr has been told, or when one
- * decoded buffer is not what was encoded. */
+/* Measures everything and prints the report. False when something failed, with the error on stderr, or when a decoded
+ * buffer is not what was encoded. */
 bool device_codec_run(const struct codec_options *options, const struct machine *machine, const struct tensors *tensors,
                       const struct strait_codebook *codebook);
 
@@ -43,7 +43,7 @@ struct device_report {
     struct device_beside beside;
 };
 
-/* False when it failed, which stderr has been told. */
+/* False when it failed, with the error on stderr. */
 bool device_report_print(const struct device_report *report);
 
 #endif

@@ -9,7 +9,7 @@
 #include "bench/device_pool.h"
 #include "tools/util.h"
 
-/* Of cublas_api.h, which need not be here. */
+/* From cublas_api.h, which need not be installed. */
 enum { NO_TRANSPOSE = 0, TRANSPOSE = 1, COMPUTE_FLOAT = 68, ALGORITHM_DEFAULT = -1 };
 
 static void *open_library(const char *path)
@@ -29,7 +29,7 @@ static void *open_library(const char *path)
     return library;
 }
 
-/* ISO C has no way from a pointer to an object to one to a function. */
+/* ISO C has no conversion from object to function pointers. */
 static bool find(void *library, const char *name, void *function)
 {
     *(void **)function = dlsym(library, name);
@@ -67,7 +67,7 @@ bool device_gemm_open(struct device_gemm *gemm, const char *path, int size, cons
     return false;
 }
 
-/* The library stays: its kernels are known to the driver. */
+/* The library stays loaded, because the driver knows its kernels. */
 void device_gemm_close(struct device_gemm *gemm)
 {
     cudaFree(gemm->c);

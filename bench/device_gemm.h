@@ -1,4 +1,4 @@
-/* Matrix products of cuBLAS, which is looked for when it is needed. */
+/* Matrix products of cuBLAS, which is loaded when it is needed. */
 #ifndef STRAIT_BENCH_DEVICE_GEMM_H
 #define STRAIT_BENCH_DEVICE_GEMM_H
 
@@ -22,15 +22,15 @@ struct device_gemm {
 };
 
 /* Square matrices of `size`; both factors are the first 2 * size * size bytes of `values`, device memory that must
- * outlive it. `path` NULL: the library of the usual names. False: there is none, or it failed; `why` tells. The caller
+ * outlive it. `path` NULL: the library by its usual names. False: there is none, or it failed; `why` tells. The caller
  * must device_gemm_close() it either way. */
 bool device_gemm_open(struct device_gemm *gemm, const char *path, int size, const void *values,
                       struct CUstream_st *stream, char *why, size_t why_size);
 void device_gemm_close(struct device_gemm *gemm); /* safe on zeroes */
 
-/* Enqueues one product. False, which stderr has been told: it was refused. */
+/* Enqueues one product. False: it was refused, which was printed to stderr. */
 bool device_gemm_run(const struct device_gemm *gemm);
-/* Products from now on are made for so many multiprocessors; 0: all. False: it was refused. */
+/* From now on, products are planned for this many multiprocessors; 0: all. False: it was refused. */
 bool device_gemm_use(const struct device_gemm *gemm, int multiprocessors);
 
 #endif

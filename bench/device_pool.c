@@ -18,7 +18,7 @@ bool device_ok(int error, const char *what)
     return error == cudaSuccess;
 }
 
-/* The largest power of two that there are tensors for: then any power of two of bytes divides. */
+/* The largest power of two up to the number of tensors, so that any power of two of bytes divides evenly. */
 static uint32_t count_regions(const struct tensors *tensors)
 {
     uint32_t count = 1;
@@ -83,7 +83,7 @@ static void make_items(struct device_pool *pool, uint32_t regions, uint32_t ids,
                                            .region_count = regions,
                                            .id_count = left < ids_each ? left : ids_each};
         pool->encode[c] = (struct strait_encode_item){.src = pages,
-                                                      .dst = (void *)(uintptr_t)at, /* for now */
+                                                      .dst = (void *)(uintptr_t)at, /* placeholder */
                                                       .dst_capacity = strait_encode_bound(&pages),
                                                       .result = &pool->results[c]};
         pool->decode[c] = (struct strait_decode_item){.dst = pages, .result = &pool->results[pool->chunks + c]};
@@ -145,7 +145,7 @@ bool device_pool_read_results(struct device_pool *pool, uint64_t *coded_bytes)
     return true;
 }
 
-/* Where a kernel counts. NULL, which stderr has been told: no memory. */
+/* A counter for kernels. NULL: no memory, which was printed to stderr. */
 static unsigned long long *counter(void)
 {
     unsigned long long *count;

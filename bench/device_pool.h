@@ -12,11 +12,11 @@
 #define POOL_REGIONS_MAX 64u
 
 struct device_pool_params {
-    const struct tensors *tensors; /* each region repeats one */
+    const struct tensors *tensors; /* each region repeats one of them */
     const struct strait_codebook *codebook;
     uint64_t bytes, page_bytes, chunk_bytes; /* of values */
     bool scattered;                          /* pages in random order */
-    uint32_t number; /* of the pool, among pools of the same kind: another part of the tensors */
+    uint32_t number; /* of the pool among pools of its kind: each uses another part of the tensors */
 };
 
 /* Source pages, a buffer of chunks and destination pages, and a batch for each direction. */
@@ -34,17 +34,17 @@ struct device_pool {
 
 /* Both print why they failed. */
 bool device_pool_init(struct device_pool *pool, const struct device_pool_params *params);
-/* After an encoding has finished: what the chunks' sizes are. *coded_bytes becomes their sum. */
+/* Reads the chunks' sizes, after an encoding has finished. *coded_bytes becomes their sum. */
 bool device_pool_read_results(struct device_pool *pool, uint64_t *coded_bytes);
-/* The destination's pages are the source's; and every chunk was decoded without an error. */
+/* Whether the destination's pages equal the source's; whether every chunk was decoded without an error. */
 bool device_pool_same(const struct device_pool *pool);
 bool device_pool_decoded(const struct device_pool *pool);
-/* What device_sum says of the source's pages, region by region. */
+/* device_sum of the source's pages, region by region. */
 bool device_pool_sum(const struct device_pool *pool, uint64_t *sum);
 /* Safe on zeroes. */
 void device_pool_fini(struct device_pool *pool);
 
-/* False, which stderr has been told, unless the call returned cudaSuccess. */
+/* False, with a message on stderr, unless the call returned cudaSuccess. */
 bool device_ok(int error, const char *what);
 
 #endif

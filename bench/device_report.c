@@ -46,7 +46,7 @@ static void print_share(double share)
     printf(" %7.1f%%", 100 * share);
 }
 
-/* The loss, what it exceeds the share of the multiprocessors by, and the codec's speed on each of them. */
+/* The loss, its excess over the codec's share of the multiprocessors, and the codec's speed on each of them. */
 static void print_beside_row(const struct beside_row *row, int multiprocessors)
 {
     const double share = (double)row->sm_budget / multiprocessors;
@@ -116,7 +116,7 @@ static cJSON *make_row(const struct device_row *from)
     cJSON_AddNumberToObject(row, "limit_GBps", from->limit);
     cJSON_AddNumberToObject(row, "p50_us", from->p50_us);
     cJSON_AddNumberToObject(row, "p99_us", from->p99_us);
-    for (int i = 0; i < 8; i++) /* the first digit is the highest */
+    for (int i = 0; i < 8; i++) /* most significant digit first */
         values[i] = (uint8_t)(from->values >> (56 - 8 * i));
     json_add_hex(row, "values", values, sizeof(values));
     cJSON_AddBoolToObject(row, "check", from->ok);

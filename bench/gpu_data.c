@@ -13,7 +13,7 @@ _Static_assert(sizeof(((struct strait_pool_region *)0)->ipc) == GPU_HANDLE_BYTES
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-/* The largest power of two that there are tensors for, as in the codec's bench: the same values. */
+/* The largest power of two up to the number of tensors, as in the codec's bench, so that the values are the same. */
 static uint32_t count_regions(const struct tensors *tensors)
 {
     uint32_t count = 1;

@@ -1,11 +1,11 @@
-/* From times to what the columns show. */
+/* Computes what the columns show from the times. */
 #include <stdlib.h>
 
 #include "bench/gpu_report.h"
 #include "bench/timing.h"
 #include "tools/util.h"
 
-/* Nearest rank; sorted. */
+/* Nearest-rank percentile; `sorted` is sorted. */
 static double percentile(const double *sorted, unsigned count, unsigned percent)
 {
     unsigned rank = (count * percent + 99) / 100;
@@ -27,7 +27,7 @@ static void make_rates(const struct gpu_row *row, double *list, struct gpu_figur
     figures->mean_ms = sum * 1e-6 / row->count;
 }
 
-/* Both ran in every turn, so a disturbance that lasts longer hits both. */
+/* Compares turn by turn: both rows ran in every turn, so longer disturbances affect both. */
 static double compare(const struct gpu_bench *bench, const struct gpu_row *row, int with, double *list)
 {
     const struct gpu_row *base = with < 0 ? NULL : &bench->rows[with];
@@ -45,7 +45,7 @@ static void make_stages(const struct gpu_row *row, struct gpu_figures *figures)
 
     for (unsigned i = 0; i < BENCH_STAGES; i++) {
         figures->stage_ms[i] = (double)row->used.stages[i].sum_us * 1e-3 / row->count;
-        sum += i == BENCH_QUEUE ? 0 : figures->stage_ms[i]; /* waiting is no work */
+        sum += i == BENCH_QUEUE ? 0 : figures->stage_ms[i]; /* waiting is not work */
     }
     figures->chunks = (double)row->used.stages[BENCH_DECODE].count / row->count;
     figures->overlap = sum / figures->mean_ms;

@@ -10,12 +10,12 @@
 #include "tools/util.h"
 
 #define GPUS_MAX 64
-/* Below this, allocations share one, and a handle stands for all of them. */
+/* Smaller allocations share a block of the driver's, and a handle stands for the whole block. */
 #define ALLOCATION_MIN (2u << 20)
 
 _Static_assert(sizeof(cudaIpcMemHandle_t) == GPU_HANDLE_BYTES, "a handle fits");
 
-/* One for each GPU in use, and where its kernels count. */
+/* For each GPU in use: a stream, and where its kernels count. */
 static struct {
     cudaStream_t stream;
     cudaEvent_t begin, end;
@@ -55,7 +55,7 @@ static bool open_one(int gpu, char name[128])
                       "pinned memory"));
 }
 
-/* Without it cudaMemcpyPeer goes by way of the host. */
+/* Enables peer access, without which cudaMemcpyPeer goes through the host. */
 static bool open_link(int from, int to, bool *reach)
 {
     int there, back;
@@ -111,7 +111,8 @@ bool gpu_finish(int gpu)
     return device_ok(cudaStreamSynchronize(gpus[gpu].stream), "device");
 }
 
-/* What is there is copied behind itself until all is full: a multiple of the period each time but the last. */
+/* Repeatedly copies what is there to its own end until the part is full: each copy but the last is a multiple of the
+ * period. */
 bool gpu_tile(const struct gpu_memory *memory, uint64_t offset, uint64_t size, const void *data, uint64_t period)
 {
     cudaStream_t stream = gpus[memory->gpu].stream;

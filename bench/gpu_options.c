@@ -129,7 +129,7 @@ bool gpu_options_asked(int argc, char **argv)
     return false;
 }
 
-/* What is moved, and for whom. */
+/* Options for the data and the report. */
 static bool set_data_option(struct gpu_options *options, int option, const char *text)
 {
     switch (option) {
@@ -145,11 +145,11 @@ static bool set_data_option(struct gpu_options *options, int option, const char 
         options->save = text;
         return true;
     default:
-        return option == OPT_DEVICE || sources_set(&options->sources, option, text); /* of others getopt_long told */
+        return option == OPT_DEVICE || sources_set(&options->sources, option, text); /* getopt_long told of others */
     }
 }
 
-/* One option; false when it is wrong, which stderr has been told. */
+/* Sets one option; false when it is wrong, with the error on stderr. */
 static bool set_option(void *arg, int option, const char *text)
 {
     struct gpu_options *options = arg;

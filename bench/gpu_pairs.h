@@ -1,4 +1,4 @@
-/* Pairs of daemons with pools in GPU memory: one for each way that chunks may take. */
+/* Pairs of daemons with pools in GPU memory: one for each way that chunks may travel. */
 #ifndef STRAIT_BENCH_GPU_PAIRS_H
 #define STRAIT_BENCH_GPU_PAIRS_H
 
@@ -15,16 +15,16 @@ struct gpu_pair {
     struct bench_pools pools;
 };
 
-/* Whether this straitd can be told which way chunks take. */
+/* Whether this straitd can be told how chunks travel. */
 bool gpu_pairs_can_choose(const struct bench_site *site);
 
-/* The daemons of one way, and both pools. False when it failed, which stderr has been told. The caller must
- * gpu_pair_close() it either way. */
+/* Starts the daemons of one way and opens both pools. False when it failed, with the error on stderr. The caller must
+ * call gpu_pair_close() either way. */
 bool gpu_pair_open(struct gpu_pair *pair, enum gpu_wire wire, bool can_choose, const struct gpu_data *data,
                    const struct bench_site *site);
 void gpu_pair_close(struct gpu_pair *pair); /* safe on zeroes */
 
-/* What both daemons have counted so far, and what the source's has sent over each wire. */
+/* What both daemons have counted so far, and what the source's daemon has sent over each wire. */
 struct gpu_counted {
     struct node_figures source, sink;
     struct wire_figures wires;

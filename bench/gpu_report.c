@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#define STAGES_SIZE_MAX (64u << 20) /* of larger requests the stages are in the JSON only */
+#define STAGES_SIZE_MAX (64u << 20) /* for larger requests the stages are only in the JSON */
 
 static void print_size(uint64_t bytes, FILE *stream)
 {

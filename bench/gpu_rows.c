@@ -11,7 +11,7 @@
 
 /* ---- Planning ---------------------------------------------------------------------------------------------------- */
 
-/* Its index; -1 when out of memory, which stderr has been told. */
+/* Returns its index; -1 when out of memory, which was printed to stderr. */
 static int add_row(struct gpu_bench *bench, struct gpu_row row)
 {
     row.ns = calloc(bench->options->repeats, sizeof(row.ns[0]));
@@ -88,7 +88,7 @@ bool gpu_rows_right(const struct gpu_bench *bench)
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-/* One piece of the source's memory to the same place at the sink. */
+/* Copies one piece of the source's memory to the same place at the sink. */
 static bool sample_copy(struct gpu_bench *bench, struct gpu_row *row, uint64_t *ns)
 {
     struct gpu_data *data = &bench->data;
@@ -189,7 +189,7 @@ static bool run_turn(struct gpu_bench *bench, struct gpu_row *row)
     return !interrupted();
 }
 
-/* Rows first..end-1 are of one size. */
+/* Runs rows first..end-1, which are of one size. */
 static bool run_size(struct gpu_bench *bench, unsigned first, unsigned end)
 {
     unsigned count = end - first;
@@ -206,8 +206,8 @@ static bool run_size(struct gpu_bench *bench, unsigned first, unsigned end)
     return true;
 }
 
-/* Until the daemons have found the way that they are to be measured on: links between two GPUs take up to seconds, and
- * chunks go by way of the host meanwhile. */
+/* Moves pages until the daemons use the way to be measured: links between two GPUs take up to seconds to come up, and
+ * chunks go through the host meanwhile. */
 static bool settle_link(struct gpu_bench *bench, struct gpu_row *row)
 {
     const uint64_t end = clock_ns() + SETTLE_NS;

@@ -1,4 +1,4 @@
-/* What stands above all figures: the program, the machine and the command. */
+/* The head of every report: the program, the machine and the command. */
 #ifndef STRAIT_BENCH_HEAD_H
 #define STRAIT_BENCH_HEAD_H
 
@@ -9,13 +9,13 @@
 
 struct cJSON;
 
-/* The arguments as they were given: getopt_long changes their order. */
+/* The arguments as they were given, because getopt_long changes their order. */
 struct command_line {
     int argc;
     char **argv; /* owned */
 };
 
-/* False when it failed, which stderr has been told. */
+/* False when it failed, with the error on stderr. */
 bool command_line_init(struct command_line *line, int argc, char **argv);
 void command_line_fini(struct command_line *line);
 

@@ -47,7 +47,7 @@ static void read_line(char text[MACHINE_TEXT_BYTES], const char *path)
         fclose(file);
 }
 
-/* "always [madvise] never" becomes "madvise". */
+/* Turns "always [madvise] never" into "madvise". */
 static void keep_chosen(char text[MACHINE_TEXT_BYTES])
 {
     char *begin = strchr(text, '[');

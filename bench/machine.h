@@ -5,8 +5,8 @@
 #define MACHINE_TEXT_BYTES 128
 
 struct machine {
-    char cpu[MACHINE_TEXT_BYTES];   /* model name, "unknown" when it is not told; so are the others */
-    char cache[MACHINE_TEXT_BYTES]; /* size of the third level */
+    char cpu[MACHINE_TEXT_BYTES];   /* model name; "unknown" when the system does not tell, as in the other fields */
+    char cache[MACHINE_TEXT_BYTES]; /* size of the level-3 cache */
     char kernel[MACHINE_TEXT_BYTES];
     char huge_pages[MACHINE_TEXT_BYTES]; /* transparent ones: always, madvise or never */
     const char *compiler;

@@ -6,9 +6,9 @@
 
 #include "bench/cases.h"
 
-/* Runs every case once per repeat, in turn, so that what disturbs the machine disturbs all alike; before the first
- * repeat, each on a few items to warm up. Before each timed run its destination is overwritten, so that nothing passes
- * for new that an earlier case left, and after it the decoded bytes are compared with the source. */
+/* Runs every case once per repeat, in turn, so that disturbances of the machine affect all cases alike; before the
+ * first repeat, each runs on a few items to warm up. The destination is overwritten before each timed run, so that an
+ * earlier case's output cannot pass for new, and the decoded bytes are compared with the source after it. */
 void measure_cases(struct case_list *cases, const struct buffers *buffers);
 
 /* Whether all checks passed. */

@@ -1,10 +1,10 @@
-/* Values for nccl-tests that can be compressed: preloaded, this comes before the function of its libverifiable (DSO=1)
- * that makes what is sent and what has to arrive. There the exponents of operations that do not reduce are spread over
- * 128 values, which is good for tests and says nothing of speed; here the values are normally distributed. They depend
- * on seed, rank and place alone, so what is sent and what is expected agree, and the comparison is that of nccl-tests.
+/* Compressible values for nccl-tests: preloaded, this overrides the function of its libverifiable (DSO=1) that makes
+ * what is sent and what has to arrive. For operations that do not reduce, the original spreads exponents over 128
+ * values, which is good for tests but says nothing about speed; here the values are normally distributed. They depend
+ * only on seed, rank and place, so what is sent and what is expected agree, and nccl-tests does the comparison.
  *
- * Reductions (rank_n > 1) keep theirs: what they have to give is computed by another function. So do types that are not
- * compressed. */
+ * Reductions (rank_n > 1) keep the original values, as another function computes their expected results. So do types
+ * that are not compressed. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -81,7 +81,7 @@ cudaError_t ncclVerifiablePrepareInput(void *elts, intptr_t elt_n, int elt_ty, i
                                        uint64_t seed, intptr_t elt_ix0, cudaStream_t stream)
 {
     static const prepare_input next = original();
-    /* Neighbouring seeds are neighbouring ranks and repeats. */
+    /* Spread apart: ranks and repeats have consecutive seeds. */
     uint64_t mine = (seed + 1) * 0xd6e8feb86659fd93ull + (uint64_t)rank_me * 0xa0761d6478bd642full;
     if (rank_n == 1 && elt_ty == TYPE_FLOAT16)
         return filled<__half>(elts, elt_n, mine, elt_ix0, stream);

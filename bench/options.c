@@ -184,11 +184,11 @@ static bool set_device_option(struct codec_options *options, int option, const c
         options->save = text;
         return true;
     default:
-        return sources_set(&options->sources, option, text); /* of others getopt_long has told */
+        return sources_set(&options->sources, option, text); /* getopt_long has reported unknown options */
     }
 }
 
-/* One option; false when it is wrong, which stderr has been told. */
+/* Sets one option; false when it is wrong, with the error on stderr. */
 static bool set_option(void *arg, int option, const char *text)
 {
     struct codec_options *options = arg;
@@ -269,7 +269,7 @@ static bool set_defaults(struct codec_options *options)
     return sources_complete(&options->sources);
 }
 
-/* What would be read and then not looked at. */
+/* An option that would be ignored, or NULL. */
 static const char *misplaced(const struct codec_options *options)
 {
     if (!options->device && (has_cases(options) || options->cublas != NULL || options->save != NULL))

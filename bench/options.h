@@ -1,4 +1,4 @@
-/* What `strait bench codec` was asked. */
+/* Options of `strait bench codec`. */
 #ifndef STRAIT_BENCH_OPTIONS_H
 #define STRAIT_BENCH_OPTIONS_H
 
@@ -17,7 +17,7 @@
 /* What is measured on a device. */
 enum device_case {
     DEVICE_CODEC,   /* large pools, and copies of them */
-    DEVICE_LIMITED, /* on some multiprocessors */
+    DEVICE_LIMITED, /* on some of the multiprocessors */
     DEVICE_SMALL,   /* 4 KiB pages */
     DEVICE_GRAPHS,  /* small batches, encoded and decoded by one graph */
     DEVICE_BESIDE,  /* beside matrix products */
@@ -40,14 +40,14 @@ struct codec_options {
     const char *rivals;
     bool device; /* the CUDA variant on pools in device memory, and nothing else */
     bool cases[DEVICE_CASES];
-    const char *cublas; /* library; NULL: the one of the usual names */
-    const char *save;   /* file for the JSON of --device, besides; NULL: none */
+    const char *cublas; /* library; NULL: by its usual names */
+    const char *save;   /* also write the JSON of --device to this file; NULL: do not */
     bool json;
-    bool help; /* was asked for: nothing else is checked */
+    bool help; /* help was asked for: nothing else is checked */
 };
 
-/* Reads the arguments and fills in what they leave open. False, which stderr has been told, when they are wrong. The
- * caller must codec_options_fini() it either way. */
+/* Reads the arguments and fills in the defaults. False when they are wrong, with the error on stderr. The caller must
+ * call codec_options_fini() either way. */
 bool codec_options_init(struct codec_options *options, int argc, char **argv);
 void codec_options_fini(struct codec_options *options);
 

@@ -2,7 +2,7 @@
 
 #include "internal/bytes.h"
 
-/* Plain loops that compilers turn into vector code; beside a general compressor their time hardly counts. */
+/* Plain loops, which compilers vectorize; next to a general compressor their time is negligible. */
 
 void planes_split(uint8_t *restrict sign_mantissa, uint8_t *restrict exponents, const void *restrict values,
                   size_t count)

@@ -1,4 +1,4 @@
-/* BF16 values as two planes of bytes, which is what general compressors should be given. */
+/* BF16 values as two planes of bytes, on which general compressors do best. */
 #ifndef STRAIT_BENCH_PLANES_H
 #define STRAIT_BENCH_PLANES_H
 

@@ -1,4 +1,4 @@
-/* Numbers that look random, the same ones every time: SplitMix64. */
+/* Reproducible pseudorandom numbers: SplitMix64. */
 #ifndef STRAIT_BENCH_RANDOM_H
 #define STRAIT_BENCH_RANDOM_H
 
@@ -13,7 +13,7 @@ static inline uint64_t random_next(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* Puts 0..count-1 into an order that the seed decides. */
+/* Puts 0..count-1 into a random order, which the seed determines. */
 static inline void random_order(uint32_t *ids, uint32_t count, uint64_t seed)
 {
     for (uint32_t i = 0; i < count; i++)

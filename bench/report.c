@@ -8,7 +8,7 @@
 #include "bench/rivals.h"
 #include "bench/size_text.h"
 
-#define PROCESSORS_MIN 0.9 /* of its threads that an undisturbed row keeps busy */
+#define PROCESSORS_MIN 0.9 /* share of its threads that an undisturbed row keeps busy */
 
 /* ---- Above the table ------------------------------------------------------------------------------------------- */
 
@@ -80,7 +80,7 @@ static void print_heading(bool speedups, FILE *stream)
             "enc", "dec", speedups ? "    enc    dec" : "");
 }
 
-/* Digits after the point, so that slow compressors keep some that mean something. */
+/* Digits after the point, chosen so that slow compressors keep some significant ones. */
 static int digits_of(double number)
 {
     return number < 0.995 ? 4 : 2;
@@ -126,7 +126,7 @@ static void print_case(const struct case_list *cases, unsigned index, bool speed
             figures.is_baseline ? " (baseline)" : "");
 }
 
-/* Such rows say little about threads, and not much about speed. */
+/* Lists rows that were disturbed: they say little about threads or speed. */
 static void print_disturbed(const struct case_list *cases, FILE *stream)
 {
     unsigned disturbed = 0;

@@ -24,7 +24,7 @@ struct bench_report {
 };
 
 void report_print(const struct bench_report *report, FILE *stream);
-/* False when it failed, which stderr has been told. */
+/* False when it failed, with the error on stderr. */
 bool report_json(const struct bench_report *report, FILE *stream);
 
 #endif

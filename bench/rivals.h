@@ -26,9 +26,9 @@ struct rival {
 #define RIVAL_COUNT 4u
 extern const struct rival rivals[RIVAL_COUNT];
 
-/* Whether a list such as "zstd-1,lz4" names it or its family; NULL names all, "none" names none. */
+/* Whether a list such as "zstd-1,lz4" names the rival or its family; NULL names all, "none" names none. */
 bool rival_listed(const struct rival *rival, const char *list);
-/* False, which stderr has been told, when the list names what no build has. */
+/* False, with the error on stderr, when the list has a name that no build knows. */
 bool rival_list_check(const char *list);
 
 #endif

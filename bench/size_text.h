@@ -7,7 +7,7 @@
 
 #define SIZE_TEXT_BYTES 24
 
-/* "32K", or plain bytes when it is no round number. */
+/* "32K", or plain bytes when the size is not a round number. */
 static inline const char *size_text(char text[SIZE_TEXT_BYTES], uint64_t bytes)
 {
     static const char *const units[] = {"", "K", "M", "G", "T"};

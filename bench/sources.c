@@ -43,7 +43,7 @@ bool sources_set(struct sources *sources, int option, const char *text)
 
 /* ---- The input that comes with the program ----------------------------------------------------------------------- */
 
-/* The folder of the running program, with a slash behind; empty when it cannot be told. */
+/* The folder of the running program, with a trailing slash; empty when unknown. */
 static void find_folder(char *folder, size_t size)
 {
     ssize_t length = readlink("/proc/self/exe", folder, size - 1);

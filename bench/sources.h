@@ -1,4 +1,4 @@
-/* What every bench measures on: files of values, and the codebook. */
+/* The inputs of every bench: files of values, and the codebook. */
 #ifndef STRAIT_BENCH_SOURCES_H
 #define STRAIT_BENCH_SOURCES_H
 
@@ -7,14 +7,14 @@
 #include <stdio.h>
 
 struct sources {
-    const char **inputs; /* owned; what they point to is argv's, or static */
+    const char **inputs; /* owned; the strings are argv's or static */
     unsigned input_count;
     const char **calibs; /* owned */
     unsigned calib_count;
     const char *codebook; /* NULL: calibrate, on `calibs` or on the inputs */
 };
 
-/* As many of each as there are arguments. False when it failed, which stderr has been told. */
+/* Makes room for as many of each as there are arguments. False when it failed, with the error on stderr. */
 bool sources_init(struct sources *sources, int argc);
 void sources_fini(struct sources *sources);
 
@@ -25,15 +25,15 @@ enum { OPT_INPUT = 512, OPT_CALIB, OPT_CODEBOOK };
     {                                                                                             \
         "codebook", required_argument, NULL, OPT_CODEBOOK                                         \
     }
-/* False: it is none of them. */
+/* False: not one of these options. */
 bool sources_set(struct sources *sources, int option, const char *text);
-/* Without an input it is the one that comes with the program: beside it where it is installed, or in the sources around
- * a build folder. False when it is in neither, or the options exclude each other, which stderr has been told. */
+/* The default input is the one that comes with the program: in its installation, or in the source tree around a build
+ * folder. False when it is in neither, or when options exclude each other, with the error on stderr. */
 bool sources_complete(struct sources *sources);
 
 /* "NAME, NAME" */
 void names_print(const char *const *names, unsigned count, FILE *stream);
-/* "; codebook NAME", or of what it was made. */
+/* "; codebook NAME", or what it was calibrated on. */
 void sources_print_codebook(const struct sources *sources, FILE *stream);
 
 #endif

@@ -8,19 +8,19 @@
 
 #include "tools/tensors.h"
 
-#define TABLE_BYTES 256u /* of a table where it is embedded: FORMAT.md, section 7 */
+#define TABLE_BYTES 256u /* size of a table embedded in a file: FORMAT.md, section 7 */
 
-/* Opens safetensors files, which hold at least one BF16 value then: false, which stderr has been told, otherwise. The
- * caller must tensors_close() it. */
+/* Opens safetensors files. False, with the error on stderr, when it failed or they hold no BF16 value. The caller must
+ * tensors_close() it. */
 bool tables_open(struct tensors *tensors, const char *const *paths, unsigned count);
 
-/* The set of that name, or one calibrated on files, or, where neither is given, on the tensors themselves, as `strait
- * calibrate` makes it: a table for each class and a fallback made of all. NULL when it failed, which stderr has been
- * told. The caller owns the codebook. Reorders the spans. */
+/* The set of that name, or one calibrated on `calibs`, or, if neither is given, on the tensors themselves, as `strait
+ * calibrate` does it: a table for each class, and a fallback made from all of them. NULL when it failed, with the error
+ * on stderr. The caller owns the codebook. Reorders the spans. */
 struct strait_codebook *tables_choose(struct tensors *tensors, const char *codebook, const char *const *calibs,
                                       unsigned calib_count, unsigned threads);
 
-/* Exponents that rank below the last tier's first rank in every table. Returns how many there are. */
+/* Exponents whose rank is in the last tier in every table. Returns their number. */
 unsigned tables_common_escapes(const struct strait_codebook *codebook, uint8_t exponents[256]);
 
 /* Ranks from which a value escapes. */

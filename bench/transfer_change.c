@@ -24,7 +24,7 @@ static bool set_rate(struct run *run, double rate)
     return bench_link_shape(&run->bench->paths[PATH_LINK].link, rate, run->bench->options->burst);
 }
 
-/* Gives every second its part of what moved between two times, which count from the beginning. */
+/* Splits what moved between two times, measured from the beginning, over the seconds. */
 static void share_out(struct change *change, uint64_t from, uint64_t to, double bytes, double wire_bytes)
 {
     for (uint64_t at = from; at < to;) {

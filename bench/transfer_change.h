@@ -1,4 +1,4 @@
-/* A link whose rate changes while pages travel: what coding auto makes of it, second by second. */
+/* A link whose rate changes while pages travel: how the coding `auto` reacts, second by second. */
 #ifndef STRAIT_BENCH_TRANSFER_CHANGE_H
 #define STRAIT_BENCH_TRANSFER_CHANGE_H
 
@@ -7,12 +7,12 @@
 
 #include "bench/transfer_rows.h"
 
-/* Bytes of a transfer that touches several seconds are shared out in proportion. */
+/* The bytes of a transfer that spans several seconds are split in proportion. */
 struct change_second {
     double rate;       /* Gbit/s at its end */
     double bytes;      /* of pages */
-    double wire_bytes; /* that crossed */
-    double ns;         /* in which pages travelled: the rest was spent on looking at them */
+    double wire_bytes; /* that crossed the link */
+    double ns;         /* time in which pages travelled; the rest was spent on checking them */
     char policy[128];  /* in force at its end */
 };
 
@@ -23,8 +23,8 @@ struct change {
     char skipped[REASON_BYTES + 32];
 };
 
-/* Requests of the first shape one after another for options->seconds; the rate changes half-way. False, which stderr
- * has been told; the caller must change_fini() it either way. */
+/* Moves requests of the first shape, one after another, for options->seconds; the rate changes half-way. False when it
+ * failed, with the error on stderr. The caller must call change_fini() either way. */
 bool change_run(struct transfer_bench *bench, struct change *change);
 void change_fini(struct change *change);
 

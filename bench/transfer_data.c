@@ -10,7 +10,7 @@
 #include "internal/bytes.h"
 #include "tools/util.h"
 
-#define WIPED 0xFF /* NaNs: a page of real values never looks like it */
+#define WIPED 0xFF /* NaNs: a page of real values never looks wiped */
 
 /* ---- The source's memory --------------------------------------------------------------------------------------- */
 
@@ -49,7 +49,7 @@ static void fill(struct transfer_data *data, bool noise)
             tile(base + r * data->region_step, data->region_step, spans, r % spans->count, 1);
 }
 
-/* Of the largest shape. */
+/* Sizes the memory for the largest shape. */
 static void size_regions(struct transfer_data *data, const struct transfer_options *options)
 {
     uint64_t most = 0;

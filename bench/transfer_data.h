@@ -1,4 +1,4 @@
-/* What is moved: the source's memory, full of real values, the sink's memory, and the pages that both are cut into. */
+/* The data that is moved: the source's memory, filled with real values, the sink's memory, and the pages of both. */
 #ifndef STRAIT_BENCH_TRANSFER_DATA_H
 #define STRAIT_BENCH_TRANSFER_DATA_H
 
@@ -11,7 +11,8 @@
 #include "bench/transfer_options.h"
 #include "tools/tensors.h"
 
-/* One way to cut the memory. Request q has the logical indexes 0..pages-1 of its own, in places q * pages and on. */
+/* One way to cut the memory into pages. Request q has its own logical indexes 0..pages-1, at places q * pages onward.
+ */
 struct shape {
     uint64_t page_bytes;
     uint32_t pages; /* of a request, in each region */
@@ -32,16 +33,16 @@ struct transfer_data {
     uint32_t regions; /* of the memory */
 };
 
-/* Memory for every shape that the options ask for, filled. Region r repeats tensor r (modulo their number), a single
- * region all tensors one after another. On success the caller must transfer_data_fini() it. */
+/* Allocates and fills memory for every shape that the options ask for. Region r repeats tensor r (modulo their number);
+ * a single region repeats all tensors, one after another. On success the caller must transfer_data_fini() it. */
 bool transfer_data_init(struct transfer_data *data, const struct transfer_options *options);
 /* Safe on zeroes. */
 void transfer_data_fini(struct transfer_data *data);
-/* What a pool tells of region r. */
+/* The class that a pool declares for region r. */
 struct strait_class transfer_data_class(const struct transfer_data *data, const struct shape *shape, uint32_t region);
 
-/* Fills in what belongs to a shape whose sizes are set: scattered ids, the same ones every time, and the sums. On
- * success the caller must shape_fini() it. */
+/* Completes a shape whose sizes are set: scattered ids, the same in every run, and the sums. On success the caller must
+ * shape_fini() it. */
 bool shape_init(struct shape *shape, const struct transfer_data *data);
 /* Safe on zeroes. */
 void shape_fini(struct shape *shape);
@@ -63,9 +64,9 @@ static inline uint8_t *shape_page(const struct shape *shape, const struct strait
     return (uint8_t *)memory->base + region * shape->region_step + id * shape->page_bytes;
 }
 
-/* Overwrites the sink's pages, so that nothing passes that an earlier transfer left. */
+/* Overwrites the sink's pages, so that pages left by an earlier transfer cannot pass the check. */
 void shape_wipe(const struct shape *shape, const struct transfer_data *data);
-/* How many pages at the sink are not what the source has. */
+/* Number of pages at the sink that differ from the source's. */
 uint64_t shape_wrong_pages(const struct shape *shape, const struct transfer_data *data);
 
 #endif

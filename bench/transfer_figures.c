@@ -14,7 +14,7 @@ static double *doubles(size_t count)
     return list;
 }
 
-/* Nearest rank; sorted samples. */
+/* Nearest-rank percentile of sorted samples. */
 static double percentile(const double *sorted, size_t count, unsigned percent)
 {
     size_t rank = (count * percent + 99) / 100;
@@ -105,7 +105,7 @@ static void make_stages(const struct row *row, struct transfer_figures *figures)
 
     for (unsigned i = 0; i < BENCH_STAGES; i++) {
         figures->stage_ms[i] = (double)row->used.stages[i].sum_us * 1e-3 / row->count;
-        sum += i == BENCH_QUEUE ? 0 : figures->stage_ms[i]; /* waiting is no work */
+        sum += i == BENCH_QUEUE ? 0 : figures->stage_ms[i]; /* waiting is not work */
     }
     figures->chunks = (double)(row->used.stages[BENCH_DECODE].count + row->used.stages[BENCH_COPY].count) / row->count;
     figures->wall_ms = (double)row->wall_ns * 1e-6 / row->count;

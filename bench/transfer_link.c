@@ -10,9 +10,9 @@
 
 #define TOOL_MS        5000u
 #define LOOK_MS        20u
-#define BUCKET_LATENCY "20ms" /* of the queue before the bucket: what a switch's port would hold */
+#define BUCKET_LATENCY "20ms" /* of the queue before the bucket, like the buffer of a switch port */
 
-/* Runs a command line without a shell: words are what stands between blanks. */
+/* Runs a command line without a shell, split into words at blanks. */
 static bool tool(char *why, size_t why_size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 static bool tool(char *why, size_t why_size, const char *format, ...)
@@ -41,7 +41,7 @@ static bool make_end(const struct bench_link_end *end, char *why, size_t why_siz
            tool(why, why_size, "ip -n %s link set lo up", end->space);
 }
 
-/* The kernel tells a little later that a device runs; UCX takes only those that do. */
+/* The kernel reports a device as running only after a moment, and UCX uses only running ones. */
 static bool wait_running(const struct bench_link_end *end, char *why, size_t why_size)
 {
     char text[512];
@@ -102,7 +102,7 @@ bool bench_link_shape(const struct bench_link *link, double gigabits, uint64_t b
     return true;
 }
 
-/* An interrupt must not keep it from this. */
+/* Must run to its end even after an interrupt. */
 void bench_link_close(struct bench_link *link)
 {
     for (int i = 0; link->made && i < 2; i++) {

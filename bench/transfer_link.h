@@ -20,9 +20,9 @@ struct bench_link {
     struct bench_link_end ends[2];
 };
 
-/* False: why not is in `why`. On success the caller must bench_link_close() it. */
+/* False: `why` says why. On success the caller must bench_link_close() it. */
 bool bench_link_open(struct bench_link *link, char *why, size_t why_size);
-/* Both directions. False, which stderr has been told. */
+/* Sets the rate of both directions. False when it failed, with the error on stderr. */
 bool bench_link_shape(const struct bench_link *link, double gigabits, uint64_t burst);
 /* Removes the namespaces, and with them the devices. Safe on zeroes. */
 void bench_link_close(struct bench_link *link);

@@ -6,8 +6,8 @@
 
 #include "tools/util.h"
 
-#define PATIENCE_MS         60000u /* deadline and lease: that long, */
-#define PATIENCE_MS_PER_MIB 100u   /* and longer for large requests on slow links */
+#define PATIENCE_MS         60000u /* deadline and lease, */
+#define PATIENCE_MS_PER_MIB 100u   /* plus this for large requests on slow links */
 #define LOOK_NS             100000000u
 #define SPIN_NS             20000000u
 
@@ -15,7 +15,7 @@ struct tickets {
     struct ticket *source, *sink;
     uint64_t *started;
     uint32_t count;
-    char key[32]; /* of the round; each request appends its number */
+    char key[32]; /* key of the round; each request appends its number */
 };
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -111,7 +111,7 @@ static bool start(const struct move *move, struct tickets *tickets, uint32_t req
     return fine(strait_start(tickets->sink[request].transfer, move->pools->source_peer, &params), "start");
 }
 
-/* The calls of the side that waits, and of the one that starts. */
+/* The calls of the side that waits; those of the side that starts follow below. */
 static bool call_first(const struct move *move, struct tickets *tickets, uint32_t request, bool later)
 {
     return move->direction == STRAIT_PUSH ? expect(move, tickets, request) : offer(move, tickets, request, later);
@@ -152,7 +152,7 @@ static bool wait_ended(const struct move *move, const struct ticket *tickets, ui
     return true;
 }
 
-/* Until the time on the clock. A deadline that is over still lets events in. */
+/* Handles events until that time on the clock; at least once, even if it has passed. */
 static bool work_until(const struct move *move, uint64_t until)
 {
     do {
@@ -200,7 +200,7 @@ static bool run_requests(const struct move *move, struct tickets *tickets)
 
     for (uint32_t i = 0; good && i < tickets->count; i++)
         good = call_first(move, tickets, i, false);
-    good = good && bench_path_work(move->path, 0); /* all are written to the daemon's socket */
+    good = good && bench_path_work(move->path, 0); /* makes sure that all are written to the daemon's socket */
     for (uint32_t i = 0; good && i < tickets->count; i++)
         good = call_then(move, tickets, i, false);
     return good && wait_ended(move, tickets->sink, tickets->count, "sink", false);
@@ -230,7 +230,7 @@ bool move_requests(const struct move *move, uint64_t *ns, uint64_t *request_ns, 
     return good;
 }
 
-/* Of one request: looks all the time at first, as an engine between two steps does. */
+/* For one request: first polls without sleeping, as an engine does between two steps. */
 static bool spin_until_ended(const struct move *move, const struct ticket *ticket)
 {
     uint64_t end = clock_ns() + SPIN_NS;
@@ -278,7 +278,7 @@ static bool append(struct tickets *tickets, const struct layer_plan *plan, uint3
     return fine(strait_append(tickets->source[0].transfer, &params), "append");
 }
 
-/* Appends all but what says `last`, and tells when the last layer was. */
+/* Appends all layers, but not yet `last`; *appended: when the last layer was appended. */
 static bool append_layers(const struct move *move, struct tickets *tickets, const struct layer_plan *plan,
                           struct layer_times *times, uint64_t *appended)
 {
@@ -323,7 +323,7 @@ static bool run_layers(const struct move *move, struct tickets *tickets, const s
     return true;
 }
 
-/* A layer that was never reported, or other bytes of aux, count as wrong. */
+/* Layers that were never reported, and wrong aux bytes, count as wrong pages. */
 static uint64_t missing(const struct ticket *sink, const struct layer_plan *plan)
 {
     return (sink->layers != plan->layers) + sink->aux_wrong;

@@ -1,4 +1,4 @@
-/* One round of transfers, timed and looked at. */
+/* One round of transfers, timed and checked. */
 #ifndef STRAIT_BENCH_TRANSFER_MOVE_H
 #define STRAIT_BENCH_TRANSFER_MOVE_H
 
@@ -8,7 +8,7 @@
 #include "bench/transfer_path.h"
 #include "bench/transfer_pools.h"
 
-/* Pages that are not in a strait_memory of the host. Both false, which stderr has been told, when they failed. */
+/* Operations on pages that are not in host memory. Both return false when they failed, with the error on stderr. */
 struct landing {
     bool (*wipe)(void *arg);
     bool (*count_wrong)(void *arg, uint64_t *wrong);
@@ -25,17 +25,17 @@ struct move {
     enum strait_direction direction; /* PULL: the sink starts; PUSH: the source */
 };
 
-/* Moves all requests of the shape at once. The side that does not start has made its calls before; *ns is the time from
- * the first call of the side that starts to the last DONE at the sink's client, request_ns[0..requests-1] each
- * request's own. Outside of it the sink's pages are overwritten first and compared with the source's afterwards: *wrong
- * counts those that differ. False, which stderr has been told: it could not be moved. */
+/* Moves all requests of the shape at once. The side that does not start makes its calls first, untimed. *ns is the time
+ * from the first call of the starting side to the last DONE at the sink's client; request_ns[0..requests-1] are the
+ * times of the requests. The sink's pages are overwritten before and compared with the source's after that time: *wrong
+ * counts those that differ. False: they could not be moved; the error is on stderr. */
 bool move_requests(const struct move *move, uint64_t *ns, uint64_t *request_ns, uint64_t *wrong);
 
-/* The same for one request whose pages both sides have told before: *ns is the time from the call of strait_start
- * alone, and the clients look for events without sleeping for a while. */
+/* The same for one request whose pages both sides have announced before: *ns is the time from the call of strait_start,
+ * and the clients first poll for events without sleeping. */
 bool move_from_start(const struct move *move, uint64_t *ns, uint64_t *wrong);
 
-/* A request that is produced while it travels. */
+/* A request that is produced layer by layer while it travels. */
 struct layer_plan {
     uint32_t layers;
     unsigned every_ms, aux_after_ms;

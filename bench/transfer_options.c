@@ -214,11 +214,11 @@ static bool set_link_option(struct transfer_options *options, int option, const 
     case OPT_IDLE:
         return value_number("--idle", text, 0, 3600, &options->idle_seconds);
     default:
-        return sources_set(&options->sources, option, text); /* of others getopt_long has told */
+        return sources_set(&options->sources, option, text); /* getopt_long has reported unknown options */
     }
 }
 
-/* One option; false when it is wrong, which stderr has been told. */
+/* Sets one option; false when it is wrong, with the error on stderr. */
 static bool set_option(void *arg, int option, const char *text)
 {
     struct transfer_options *options = arg;
@@ -271,7 +271,7 @@ static bool set_defaults(struct transfer_options *options)
     if (options->page_byte_count == 0)
         options->page_bytes[options->page_byte_count++] = 32 * 1024;
     if (options->page_count == 0)
-        options->pages[options->page_count++] = options->change[1] > 0 ? 1024 : 8192; /* a change is to be seen soon */
+        options->pages[options->page_count++] = options->change[1] > 0 ? 1024 : 8192; /* shows a change soon */
     if (!has_path(options))
         options->paths[PATH_LOCAL] = options->paths[PATH_SHM] = options->paths[PATH_TCP] = true;
     if (options->coding_count == 0)

@@ -1,4 +1,4 @@
-/* What `strait bench transfer` was asked. */
+/* Options of `strait bench transfer`. */
 #ifndef STRAIT_BENCH_TRANSFER_OPTIONS_H
 #define STRAIT_BENCH_TRANSFER_OPTIONS_H
 
@@ -13,9 +13,9 @@
 #define TRANSFER_SIZES_MAX   8u /* page sizes, page counts, rates */
 #define TRANSFER_SAMPLES_MAX 10000u
 
-/* How the bytes go from pool to pool. */
+/* How the bytes travel from pool to pool. */
 enum path_kind {
-    PATH_LOCAL, /* both at one daemon */
+    PATH_LOCAL, /* both pools at one daemon */
     PATH_SHM,   /* two daemons, shared memory */
     PATH_TCP,   /* two daemons, UCX over TCP on loopback */
     PATH_LINK,  /* two daemons in network namespaces, UCX over TCP on a shaped link */
@@ -57,11 +57,11 @@ struct transfer_options {
     const char *daemon[DAEMON_OPTIONS_MAX]; /* further options of every straitd */
     unsigned daemon_count;
     bool json;
-    bool help; /* was asked for: nothing else is checked */
+    bool help; /* help was asked for: nothing else is checked */
 };
 
-/* Reads the arguments and fills in what they leave open. False, which stderr has been told, when they are wrong. The
- * caller must transfer_options_fini() it either way. */
+/* Reads the arguments and fills in the defaults. False when they are wrong, with the error on stderr. The caller must
+ * call transfer_options_fini() either way. */
 bool transfer_options_init(struct transfer_options *options, int argc, char **argv);
 void transfer_options_fini(struct transfer_options *options);
 

@@ -14,7 +14,7 @@
 
 #define READY_NS    10000000000ull
 #define EVENTS      32u
-#define STATE_CHECK 200000000ull /* how often it is looked whether the daemons still run */
+#define STATE_CHECK 200000000ull /* interval for checking whether the daemons still run */
 
 /* ---- The folder ------------------------------------------------------------------------------------------------- */
 
@@ -110,7 +110,7 @@ static void add_option(struct command *command, const char *name, const char *va
     command_add(command, value);
 }
 
-/* Further options, "name=value", of the command line. */
+/* Adds further options, "name=value", to the command line. */
 static void add_further(struct command *command, const struct bench_site *site, char words[][256])
 {
     for (unsigned i = 0; i < site->daemon_count; i++) {
@@ -127,8 +127,8 @@ static void add_setup(struct command *command, const struct path_setup *setup)
     command->environment = setup->environment;
 }
 
-/* UCX is told TCP and the device, as it would take shared memory between processes of one host. `end`: the namespace
- * that it lives in, or NULL. */
+/* UCX gets options for TCP and the device, as it would use shared memory between processes of one host. `end`: the
+ * daemon's network namespace, or NULL. */
 static bool start_daemon(struct bench_side *side, const struct bench_path *path, const struct path_setup *setup,
                          const struct bench_site *site, const struct bench_link_end *end)
 {
@@ -284,7 +284,7 @@ static void side_take(struct bench_side *side, const struct strait_event *event,
     }
 }
 
-/* Returns how many there were. */
+/* Handles pending events and returns their number. */
 static uint32_t side_work(struct bench_side *side)
 {
     struct strait_event events[EVENTS];
@@ -300,7 +300,7 @@ static uint32_t side_work(struct bench_side *side)
     return total;
 }
 
-/* Looks at the sink first, whose events are timed. */
+/* Polls the sink first, because its events are timed. */
 bool bench_path_work(struct bench_path *path, uint64_t timeout_ns)
 {
     struct pollfd fds[2] = {{.fd = strait_client_fd(path->sink.client), .events = POLLIN},

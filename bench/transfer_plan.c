@@ -1,4 +1,4 @@
-/* The first half of transfer_rows.h: which rows there are. */
+/* The first half of transfer_rows.h: choosing the rows. */
 #include "bench/transfer_rows.h"
 
 #include <stdio.h>
@@ -7,10 +7,10 @@
 
 #include "tools/util.h"
 
-#define WHOLE_PAGE_MAX (1024u * 1024)      /* fits into any chunk that is worth measuring */
+#define WHOLE_PAGE_MAX (1024u * 1024)      /* fits into any chunk worth measuring */
 #define SAMPLE_BYTES   (16u * 1024 * 1024) /* of a row and turn, made of small transfers */
-#define SAMPLES_AUTO   100u                /* at most, unless more are asked for */
-#define LATENCY_BYTES  (256u * 1024)       /* up to here a request is compared with a message's latency */
+#define SAMPLES_AUTO   100u                /* maximum, unless more are asked for */
+#define LATENCY_BYTES  (256u * 1024)       /* up to this size a request is compared with the latency of a message */
 
 const char *const row_kind_names[] = {"strait", "strait layers", "memcpy", "ucx_am_bw", "ucx_am_lat", "iperf3"};
 
@@ -25,7 +25,7 @@ static struct shape *add_shape(struct transfer_bench *bench, uint64_t page_bytes
     return shape;
 }
 
-/* As many bytes as a shape has, in one region that begins where the memory does. */
+/* Adds a shape with as many bytes in a single region, which starts at the beginning of the memory. */
 static void add_whole(struct transfer_bench *bench, const struct shape *like)
 {
     uint64_t bytes = shape_bytes(like), page = WHOLE_PAGE_MAX;
@@ -66,7 +66,7 @@ static unsigned samples_of(const struct transfer_bench *bench, const struct row 
     return count < 1 ? 1 : count > SAMPLES_AUTO ? SAMPLES_AUTO : (unsigned)count;
 }
 
-/* A new row; -1 when out of memory, which stderr has been told. */
+/* Adds a row; -1 when out of memory, which was printed to stderr. */
 static int add_row(struct transfer_bench *bench, struct row row)
 {
     struct row_list *rows = &bench->rows;
@@ -90,19 +90,19 @@ static int add_row(struct transfer_bench *bench, struct row row)
     rows->list[rows->count] = row;
     if (row.ns != NULL && row.request_ns != NULL && row.layers != NULL)
         return (int)rows->count++;
-    rows->count++; /* frees what there is */
+    rows->count++; /* so that rows_fini frees what it has */
 no_memory:
     print_error(NULL, "out of memory");
     return -1;
 }
 
-/* What the transfers of a path are compared with: the copy of the same pages within a host, the tools over TCP. */
+/* Rows with which the transfers of a path are compared: within a host a copy of the same pages, over TCP the tools. */
 struct bases {
     int copy;
     int tool;
 };
 
-/* Rows of one shape, path and rate. The first of them in coding raw is what the others are compared with on a link. */
+/* Adds the rows of one shape, path and rate. On a link they are compared with the first raw one. */
 static bool add_transfers(struct transfer_bench *bench, const struct row *like, int base)
 {
     const struct transfer_options *options = bench->options;
@@ -115,7 +115,7 @@ static bool add_transfers(struct transfer_bench *bench, const struct row *like, 
             struct row row = *like;
             row.direction = d == 0 ? STRAIT_PULL : STRAIT_PUSH;
             row.coding = codes ? options->codings[c] : STRAIT_CODING_RAW;
-            row.base = row.kind == ROW_LAYERS ? -1 : base; /* its pace is given */
+            row.base = row.kind == ROW_LAYERS ? -1 : base; /* no base: its pace is fixed */
             int added = add_row(bench, row);
             if (added < 0)
                 return false;
@@ -126,7 +126,7 @@ static bool add_transfers(struct transfer_bench *bench, const struct row *like, 
     return true;
 }
 
-/* The row of the whole that a scattered shape belongs to; its shape comes next. -1: none. */
+/* The whole row that corresponds to a scattered one, whose shape its own directly follows. -1: none. */
 static int find_whole(const struct transfer_bench *bench, const struct row *like)
 {
     for (unsigned i = 0; bench->options->whole && i < bench->rows.count; i++) {
@@ -138,7 +138,7 @@ static int find_whole(const struct transfer_bench *bench, const struct row *like
     return -1;
 }
 
-/* A scattered row is best compared with its whole. */
+/* Compares scattered rows with the corresponding whole ones, the best comparison. */
 static void compare_with_whole(struct transfer_bench *bench)
 {
     for (unsigned i = 0; i < bench->rows.count; i++) {

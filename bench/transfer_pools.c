@@ -4,7 +4,7 @@
 
 #include "tools/util.h"
 
-#define READY_NS   30000000000ull /* the first pool of a GPU starts its driver, and memory is pinned */
+#define READY_NS   30000000000ull /* long, as the first pool of a GPU starts its driver and pins memory */
 #define BLOB_BYTES (1024u * 1024)
 
 bool bench_side_register(struct bench_side *side, const struct strait_pool_region *regions, uint32_t count,

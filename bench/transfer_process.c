@@ -35,7 +35,7 @@ void interrupts_catch(void)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    signal(SIGPIPE, SIG_IGN); /* a reader of the report that goes away must not keep namespaces from being removed */
+    signal(SIGPIPE, SIG_IGN); /* if the reader of the report goes away, namespaces must still be removed */
 }
 
 bool interrupted(void)
@@ -75,7 +75,7 @@ static void clean_environment(void)
     }
 }
 
-/* In the child. Ctrl-C is for the bench, which ends its children. */
+/* Runs in the child. Ctrl-C must reach only the bench, which then ends its children. */
 static void become(const struct command *command, int output, pid_t parent)
 {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -135,7 +135,7 @@ void process_stop(pid_t *pid)
     }
 }
 
-/* Reads until the pipe's end, the deadline or an interrupt. False: not the end. */
+/* Reads until the end of the pipe, the deadline or an interrupt. False: the end was not reached. */
 static bool read_all(int from, uint64_t deadline, char *text, size_t size)
 {
     char rest[512];
@@ -180,7 +180,7 @@ bool process_run(const struct command *command, unsigned timeout_ms, char *text,
 
 /* ---- Looking --------------------------------------------------------------------------------------------------- */
 
-/* Fields 14 and 15 of /proc/PID/stat, behind the name, which may hold anything but ends with the last ')'. */
+/* Fields 14 and 15 of /proc/PID/stat. The name before them may contain anything, but ends with the last ')'. */
 uint64_t process_cpu_ms(pid_t pid)
 {
     unsigned long long user = 0, system = 0;
@@ -200,7 +200,7 @@ uint64_t process_cpu_ms(pid_t pid)
     return (user + system) * 1000 / (unsigned long long)sysconf(_SC_CLK_TCK);
 }
 
-/* Relative to the folder of this program: installed together, in sbin, in a build tree. */
+/* Places relative to the folder of this program: installed together, in sbin, in a build tree. */
 char *process_find_straitd(void)
 {
     static const char *const places[] = {"straitd", "../sbin/straitd", "../daemon/straitd"};

@@ -44,7 +44,7 @@ static const char *row_name(const struct transfer_bench *bench, const struct row
     return row->kind == ROW_REQUESTS && shape->whole ? "strait whole" : row_kind_names[row->kind];
 }
 
-/* "strait  tcp  tiered pull 1G", what the tables have in common. */
+/* "strait  tcp  tiered pull 1G": the label that all tables use. */
 static void print_label(const struct transfer_bench *bench, const struct row *row, FILE *stream)
 {
     char rate[SIZE_TEXT_BYTES] = "-";
@@ -120,7 +120,7 @@ static bool print_rows(const struct transfer_bench *bench, FILE *stream)
     return true;
 }
 
-/* Rows that are missing for the same reason are told together. */
+/* Lists rows that are missing for the same reason together. */
 static void print_skipped(const struct transfer_bench *bench, FILE *stream)
 {
     const struct row *rows = bench->rows.list;

@@ -16,7 +16,7 @@ struct transfer_report {
     const struct command_line *line;
 };
 
-/* False when it failed, which stderr has been told. */
+/* False when it failed, with the error on stderr. */
 bool transfer_report_print(const struct transfer_report *report, FILE *stream);
 bool transfer_report_json(const struct transfer_report *report, FILE *stream);
 

@@ -12,8 +12,8 @@
 #include "bench/transfer_process.h"
 #include "tools/util.h"
 
-#define TRIES       40u /* until the server listens, */
-#define TRY_MS      50u /* so far apart */
+#define TRIES       40u /* attempts until the server listens, */
+#define TRY_MS      50u /* this far apart */
 #define CLIENT_MS   60000u
 #define OUTPUT_MAX  65536u
 #define LAT_ROUNDS  "500"
@@ -57,7 +57,7 @@ static void tell(char *why, size_t why_size, const char *tool, const char *said)
     snprintf(why, why_size, "%s: %.*s", tool, length > 0 ? length : 6, length > 0 ? said : "failed");
 }
 
-/* Runs a client against a server, again until the server listens. */
+/* Runs a client against a server, repeatedly until the server listens. */
 static bool run_pair(const struct command *server, const struct command *client, char *text, size_t size)
 {
     pid_t pid = process_start(server, NULL);
@@ -66,7 +66,7 @@ static bool run_pair(const struct command *server, const struct command *client,
     for (unsigned i = 0; pid != 0 && !good && i < TRIES && !interrupted(); i++) {
         sleep_ms(TRY_MS);
         good = process_run(client, CLIENT_MS, text, size);
-        if (!good && !process_runs(&pid)) /* it has taken a client, or never listened */
+        if (!good && !process_runs(&pid)) /* the server has served a client, or never listened */
             break;
     }
     process_stop(&pid);
@@ -75,7 +75,7 @@ static bool run_pair(const struct command *server, const struct command *client,
 
 /* ---- UCX --------------------------------------------------------------------------------------------------------- */
 
-/* The n-th number, from 0, of the line behind the heading, "  64,4.165,8920.062,...". */
+/* Number `index`, from 0, of the line after the heading: "  64,4.165,8920.062,...". */
 static bool csv_number(const char *text, unsigned index, double *number)
 {
     const char *line = strstr(text, "iterations,");
@@ -87,7 +87,7 @@ static bool csv_number(const char *text, unsigned index, double *number)
     return line != NULL && sscanf(line + 1, "%lf", number) == 1 && *number > 0;
 }
 
-/* ucx_perftest -t TEST -s SIZE -n COUNT -w WARM_UP -R RANK, at both ends; the figure in one of its columns, in us. */
+/* ucx_perftest -t TEST -s SIZE -n COUNT -w WARM_UP -R RANK, at both ends; the figure is one of its columns, in us. */
 struct ucx_test {
     const char *test, *count, *warm_up, *rank;
     uint64_t size;

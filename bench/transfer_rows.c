@@ -62,7 +62,7 @@ static void sample_copy(struct transfer_bench *bench, struct row *row)
     row->wrong += shape_wrong_pages(shape, &bench->data);
 }
 
-/* As many bytes as the shape has, in messages. */
+/* Sends as many bytes as the shape has, in messages. */
 static bool sample_ucx(struct transfer_bench *bench, struct row *row)
 {
     uint64_t bytes = shape_bytes(&bench->shapes[row->shape]), messages = bytes / RIVAL_MESSAGE_BYTES;
@@ -78,7 +78,7 @@ static bool sample_ucx(struct transfer_bench *bench, struct row *row)
     return true;
 }
 
-/* Its bytes are given in proportion to those of the shape, so that all samples have as many. */
+/* Scales the result to the bytes of the shape, so that all samples have the same number. */
 static bool sample_iperf(struct transfer_bench *bench, struct row *row)
 {
     uint64_t bytes, ns;
@@ -90,7 +90,7 @@ static bool sample_iperf(struct transfer_bench *bench, struct row *row)
     return true;
 }
 
-/* False: the run must end, or a tool has no figure, for which `skipped` gives the reason. */
+/* False: the run must end, or a tool has no figure, and `skipped` says why. */
 static bool sample(struct transfer_bench *bench, struct row *row)
 {
     switch (row->kind) {
@@ -120,7 +120,7 @@ static bool count_figures(struct transfer_bench *bench, struct row *row, uint64_
     if (!bench_path_figures(path, &source, &sink))
         return false;
     node_figures_add(&row->used, &source, sign);
-    if (!bench_path_is_local(path)) /* one daemon is counted once */
+    if (!bench_path_is_local(path)) /* a single daemon is counted once */
         node_figures_add(&row->used, &sink, sign);
     memcpy(row->used.transport, source.transport, sizeof(source.transport));
     memcpy(row->used.policy, source.policy, sizeof(source.policy));
@@ -142,7 +142,7 @@ static bool run_samples(struct transfer_bench *bench, struct row *row)
     return good && count_figures(bench, row, 1);
 }
 
-/* A tool without a figure leaves its row out; a transfer that fails ends the run. */
+/* A row whose tool has no figure is skipped; a failed transfer ends the run. */
 static bool run_turn(struct transfer_bench *bench, struct row *row)
 {
     if (row->skipped[0] != '\0')
@@ -150,7 +150,7 @@ static bool run_turn(struct transfer_bench *bench, struct row *row)
     return run_samples(bench, row) || (!row_is_transfer(row) && row->skipped[0] != '\0' && !interrupted());
 }
 
-/* One sample, which is forgotten, but for pages that were wrong: it brings in the memory and finds the peer. */
+/* Takes one sample to fault in the memory and connect to the peer, and keeps only its count of wrong pages. */
 static bool warm_up(struct transfer_bench *bench, struct row *row)
 {
     if (row->skipped[0] != '\0' || row->kind == ROW_UCX_BANDWIDTH || row->kind == ROW_UCX_LATENCY ||
@@ -159,7 +159,7 @@ static bool warm_up(struct transfer_bench *bench, struct row *row)
     return sample(bench, row);
 }
 
-/* Rows first..end-1: each turn begins with the next, so that none always follows the same. */
+/* Runs rows first..end-1. Each turn begins with the next row, so that no row always follows the same one. */
 static bool run_group(struct transfer_bench *bench, unsigned first, unsigned end)
 {
     struct row *rows = bench->rows.list;
@@ -216,7 +216,7 @@ static bool measure_idle(struct transfer_bench *bench)
 
     if (bench->options->idle_seconds == 0)
         return true;
-    sleep_ms(500); /* what the last transfer left to do */
+    sleep_ms(500); /* for cleanup after the last transfer */
     for (int kind = 0; kind < PATH_KINDS; kind++) {
         before[kind][0] = process_cpu_ms(bench->paths[kind].source.pid);
         before[kind][1] = process_cpu_ms(bench->paths[kind].sink.pid);

@@ -1,4 +1,4 @@
-/* The rows of the table: what is run in turn, and what came of it. */
+/* The rows of the table: what is run in turn, and its results. */
 #ifndef STRAIT_BENCH_TRANSFER_ROWS_H
 #define STRAIT_BENCH_TRANSFER_ROWS_H
 
@@ -30,10 +30,10 @@ struct row {
     enum strait_coding coding;
     enum strait_direction direction;
     double rate;      /* of the link; 0: none */
-    int base;         /* index of the row that it is compared with; -1: none */
+    int base;         /* index of the row with which it is compared; -1: none */
     unsigned samples; /* in each turn */
 
-    /* Results; of a row that could not be run, only why. */
+    /* Results; for a row that could not be run, only the reason. */
     char skipped[REASON_BYTES + 32];
     uint64_t bytes;             /* of a sample */
     uint64_t *ns;               /* one per sample, turn by turn; owned */
@@ -42,10 +42,10 @@ struct row {
     unsigned count;             /* samples so far */
     uint64_t wrong;             /* pages */
     uint64_t wall_ns;           /* of all samples */
-    struct node_figures used;   /* counted by both daemons together during all samples; texts: of the source's */
+    struct node_figures used;   /* counted by both daemons together during all samples; texts: of the source */
 };
 
-/* Not one of those that it is compared with. */
+/* Whether the row is a transfer, rather than something to compare with. */
 static inline bool row_is_transfer(const struct row *row)
 {
     return row->kind == ROW_REQUESTS || row->kind == ROW_LAYERS;
@@ -57,7 +57,7 @@ struct row_list {
     unsigned repeats;
 };
 
-/* All that exists during a run. */
+/* The state of a run. */
 struct transfer_bench {
     const struct transfer_options *options;
     struct transfer_data data;
@@ -73,8 +73,8 @@ struct transfer_bench {
 
 /* The shapes and rows that the options ask for, in the order in which they run. */
 bool rows_plan(struct transfer_bench *bench);
-/* Runs all rows in turn, the link's rates one after another, after one turn of each that is not measured. False, which
- * stderr has been told: it could not be finished. */
+/* Runs all rows in turn, the link's rates one after another, after one turn of each that is not measured. False: the
+ * run could not be finished; the error is on stderr. */
 bool rows_run(struct transfer_bench *bench);
 void rows_fini(struct row_list *rows); /* safe on zeroes */
 /* Whether every page of every row was right. */

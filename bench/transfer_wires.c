@@ -16,7 +16,7 @@
 
 /* ---- The daemon's answer ----------------------------------------------------------------------------------------- */
 
-/* The port that it has chosen, from its log; 0: it has not said. */
+/* The port that the daemon has chosen, from its log; 0: not logged yet. */
 static unsigned find_port(const struct bench_side *side)
 {
     char line[512];
@@ -94,7 +94,7 @@ static uint64_t *find_wire(struct wire_figures *figures, const char *name)
     return &figures->wires[figures->count++].bytes;
 }
 
-/* `{wire="peer",direction="sent"} 42`; what has landed would be counted twice. */
+/* Counts only lines like `{wire="peer",direction="sent"} 42`: with landed bytes, all would be counted twice. */
 static void read_line(struct wire_figures *figures, const char *line)
 {
     char name[WIRE_NAME_BYTES];

@@ -103,7 +103,7 @@ static bool can_write(const char *path)
     struct stat info;
     bool made = lstat(path, &info) != 0;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
-        return true; /* the reader of a pipe would take it for the end */
+        return true; /* the reader of a pipe would take the check for the end */
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return false;

@@ -1,4 +1,4 @@
-/* Values of options that more than one bench takes. All tell stderr why they fail. */
+/* Values of options that several benches take. All functions print to stderr why they fail. */
 #ifndef STRAIT_BENCH_VALUES_H
 #define STRAIT_BENCH_VALUES_H
 
@@ -12,8 +12,8 @@
 #define DAEMON_OPTIONS_MAX 16u
 #define CODINGS_MAX        4u
 
-/* Hands every option to `set`, which is false when it is wrong (also for what is no option: stderr has been told),
- * until there is --help. Operands are wrong, too. */
+/* Passes every option to `set`, until --help is found. `set` returns false for a bad option, also for an unknown one,
+ * about which getopt_long has printed an error. Operands are errors too. */
 bool options_read(int argc, char **argv, const char *letters, const struct option *known,
                   bool (*set)(void *options, int option, const char *text), void *options, bool *help);
 
@@ -26,14 +26,14 @@ bool value_number(const char *option, const char *text, uint64_t min, uint64_t m
 bool value_page(const char *text, uint64_t *bytes);
 /* Calls `take` for each name of a list with commas between them. */
 bool value_each(const char *text, bool (*take)(void *arg, const char *name), void *arg);
-/* Adds what is not in the list yet. */
+/* Adds the coding unless it is in the list already. */
 bool value_coding(const char *name, enum strait_coding codings[CODINGS_MAX], unsigned *count);
-/* One more option of every daemon, "name=value". `daemon` holds DAEMON_OPTIONS_MAX. */
+/* Adds an option for every daemon, "name=value". `daemon` holds DAEMON_OPTIONS_MAX. */
 bool value_daemon(const char *text, const char **daemon, unsigned *count);
 
-/* --save, before anything is measured: can it be written? What is there stays as it is. path NULL: true. */
+/* --save, before anything is measured: whether the file can be written. Its content is unchanged. path NULL: true. */
 bool value_save_check(const char *path);
-/* --save: lets `print` write to a file. path NULL: nothing is to be done. */
+/* --save: lets `print` write to the file. path NULL: does nothing. */
 bool value_save(const char *path, bool (*print)(const void *arg, FILE *stream), const void *arg);
 
 #endif

@@ -28,7 +28,7 @@ static bool path_fits(const char *path)
     return path[0] != '\0' && strlen(path) < sizeof(((struct sockaddr_un *)NULL)->sun_path);
 }
 
-/* The paths are settled now: the environment is the program's to change later. */
+/* Reads the environment now, because the program may change it later. */
 static enum strait_status look_for_socket(struct strait_client *client)
 {
     char own[SOCKET_PATH_MAX + 1];
@@ -44,7 +44,7 @@ static enum strait_status look_for_socket(struct strait_client *client)
     return client->own_socket != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
 }
 
-/* Embedded or not decides which of the two strings is there. */
+/* Sets `embedded` or `socket`, never both. */
 static enum strait_status copy_target(struct strait_client *client, const struct strait_client_config *config)
 {
     if (config->embedded != NULL)
@@ -86,7 +86,7 @@ static struct strait_client *client_create(void)
     return client;
 }
 
-/* A daemon that is away is no failure; one that cannot be embedded is. */
+/* A daemon that is away is not a failure; one that cannot be embedded is. */
 static enum strait_status first_connect(struct strait_client *client)
 {
     enum strait_status status = connection_start(client);

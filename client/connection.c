@@ -33,7 +33,7 @@ static void watch_output(struct strait_client *client)
 
 /* ---- The end of a connection ------------------------------------------------------------------------------------- */
 
-/* Waits before the next attempt, longer each time. */
+/* Schedules the next attempt, with a longer delay each time. */
 static void back_off(struct strait_client *client)
 {
     client->state = AWAY;
@@ -50,7 +50,8 @@ void connection_close(struct strait_client *client)
     client->input_left = client->write_failed = false;
 }
 
-/* A failure is told once, not with every attempt. It is never all that tells: transfers have their own events. */
+/* A failure is reported once, not with every attempt. Without memory the event may be lost, as transfers report their
+ * failure in events of their own. */
 static void tell_disconnected(struct strait_client *client, enum strait_status why, const char *text)
 {
     struct event_node *node = event_create(STRAIT_EVENT_CONNECTION);
@@ -62,7 +63,7 @@ static void tell_disconnected(struct strait_client *client, enum strait_status w
     event_push(client, node);
 }
 
-/* What the daemon of the connection that ends knew is lost, and what waited to be sent to it too. */
+/* The connection ends: everything that its daemon knew is lost, and so is what waited to be sent. */
 static void lose_transfers(struct strait_client *client, bool drained, const char *text)
 {
     outbox_clear(client);
@@ -79,7 +80,7 @@ static void lose_pools(struct strait_client *client)
     }
 }
 
-/* The socket ended: the daemon closes it only when it no longer touches any page, or it is dead. */
+/* The socket ended: the daemon is dead, or it no longer touches any page, as it closes the socket only then. */
 static void connection_ended(struct strait_client *client)
 {
     enum connection_state was = client->state;
@@ -93,13 +94,13 @@ static void connection_ended(struct strait_client *client)
     lose_pools(client);
 }
 
-/* Before WELCOME the daemon knows nothing of ours: there is nothing to wait for. */
+/* Before WELCOME the daemon knows none of our transfers: there is nothing to wait for. */
 static void break_greeting(struct strait_client *client, enum strait_status why, const char *text)
 {
-    bool news = client->told != why && why != STRAIT_ERR_IO; /* a daemon that comes and goes is just away */
+    bool news = client->told != why && why != STRAIT_ERR_IO; /* a daemon that accepts and closes counts as away */
     connection_close(client);
     back_off(client);
-    if (why == STRAIT_ERR_UNSUPPORTED) /* such a daemon will not serve what waits for it */
+    if (why == STRAIT_ERR_UNSUPPORTED) /* this daemon will never serve the transfers that wait for it */
         lose_transfers(client, true, text);
     if (news)
         tell_disconnected(client, why, text);
@@ -135,7 +136,7 @@ static int connect_socket(const char *path)
     return -1;
 }
 
-/* Nobody said which daemon. The one that has answered is kept: pools are known by its address. */
+/* No socket was configured. Once a daemon has answered, the client stays with it: exported pools name its address. */
 static int connect_somewhere(struct strait_client *client)
 {
     bool own = client->own_socket != NULL && socket_is_ours(client->own_socket);
@@ -195,7 +196,7 @@ enum strait_status connection_start(struct strait_client *client)
     return STRAIT_OK;
 }
 
-/* Words and pools first: what waits in the outbox is about them. */
+/* Words and pools go first, because messages in the outbox refer to them. */
 void connection_ready(struct strait_client *client)
 {
     struct outbox late = client->outbox;
@@ -224,8 +225,8 @@ static void close_all(const int *fds, uint32_t count)
         close(fds[i]);
 }
 
-/* Hands on the frames that are there. `all`: though events pile up, as there will not be another time. ERR_AGAIN when
- * none is left, OK when the rest must wait, else why to break. */
+/* Dispatches the frames that have arrived; `all`: even though events pile up, as there will be no later call. ERR_AGAIN
+ * when none is left, OK when the rest must wait, else why to break the connection. */
 static enum strait_status take_frames(struct strait_client *client, bool all)
 {
     enum strait_status status = STRAIT_OK;
@@ -236,7 +237,7 @@ static enum strait_status take_frames(struct strait_client *client, bool all)
         status = channel_next(client->channel, &message, fds, &fd_count);
         if (status != STRAIT_OK)
             break;
-        close_all(fds, fd_count); /* the daemon has none to give */
+        close_all(fds, fd_count); /* a daemon has no reason to send descriptors */
         status = dispatch(client, &message);
         message_fini(&message);
     }
@@ -257,7 +258,7 @@ static void read_socket(struct strait_client *client)
         end = channel_read(client->channel);
     enum strait_status status = take_frames(client, end != STRAIT_OK);
     if (client->state != GREETING && client->state != READY)
-        return; /* given up on the way */
+        return; /* a message made the library give up the connection */
     client->input_left = status == STRAIT_OK;
     if (status != STRAIT_OK && status != STRAIT_ERR_AGAIN)
         connection_break(client, status, break_text(status));
@@ -267,7 +268,7 @@ static void read_socket(struct strait_client *client)
         connection_ended(client);
 }
 
-/* What still comes is of no interest; its end is. */
+/* Discards what still arrives and waits for the end of the socket. */
 static void await_end(struct strait_client *client)
 {
     char scrap[16384];
@@ -292,7 +293,7 @@ void connection_work(struct strait_client *client)
         await_end(client);
 }
 
-/* An error here is no reason to hurry: what came before the end is still to be read. */
+/* An error only marks the connection: what the daemon sent before the end is read first. */
 void connection_flush(struct strait_client *client)
 {
     if (client->state != GREETING && client->state != READY)

@@ -3,7 +3,7 @@
 
 #include "client/client.h"
 
-/* ---- A block that things are put into, one after another --------------------------------------------------------- */
+/* ---- A block that is filled front to back ------------------------------------------------------------------------ */
 
 struct block {
     uint8_t *at;
@@ -68,7 +68,7 @@ struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t
 
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
-/* What a message of the client points to. */
+/* The pointers in a message that the client sends. */
 struct parts {
     struct view *views[3];
     const struct wire_page_list **lists;

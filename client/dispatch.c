@@ -11,7 +11,7 @@ static void *duplicate(const void *data, size_t size)
     return copy;
 }
 
-/* For people: ends with a NUL. */
+/* A text for people, so it ends with a NUL. */
 static char *duplicate_text(struct view text)
 {
     return strndup(text.size > 0 ? (const char *)text.data : "", text.size);
@@ -104,7 +104,7 @@ static void add_failed(struct strait_transfer *transfer, const struct wire_page_
     }
 }
 
-/* A daemon that names more pages than a transfer can have is broken. */
+/* A daemon that reports more pages than a transfer can have is broken. */
 static enum strait_status collect_failed(struct strait_transfer *transfer, const struct message_state *state)
 {
     uint64_t count = transfer->failed_count;
@@ -139,7 +139,7 @@ static enum strait_status on_done(struct strait_transfer *transfer, const struct
     return STRAIT_OK;
 }
 
-/* A verdict that comes after the library's own changes nothing but what it says about the pages. */
+/* A verdict that comes after the library's own only matters if it tells that the pages are drained. */
 static enum strait_status on_late_verdict(struct strait_transfer *transfer, const struct message_state *state)
 {
     if (!state->more && (state->state == STRAIT_DONE || (state->state == STRAIT_FAILED && state->drained)))
@@ -190,7 +190,7 @@ static enum strait_status on_layers(struct strait_client *client, const struct m
 
 /* ---- The rest ---------------------------------------------------------------------------------------------------- */
 
-/* The data of NOTE and STATS end with a NUL that does not count, for who prints them. */
+/* The data of NOTE and STATS end with a NUL, not counted in the size, so that they can be printed. */
 static enum strait_status push_data(struct strait_client *client, enum strait_event_type type, struct strait_pool *pool,
                                     struct view key, struct view data)
 {

@@ -4,7 +4,7 @@
 
 #include "client/client.h"
 
-/* The daemon as a library: looked for only by who asks for it. Its thread ends with its end of the socket. */
+/* The daemon as a library, loaded only when a client asks for it. Its thread ends when its end of the socket does. */
 #ifndef STRAIT_NODE_LIBRARY
 #define STRAIT_NODE_LIBRARY "libstrait-node.so.0"
 #endif
@@ -12,8 +12,9 @@
 typedef int (*node_embed)(const char *options, int *fd, char *error, size_t error_size);
 
 /* ---- Signals stay the host's ---------------------------------------------------------------------------------------
- * UCX, which comes with that library, takes SIGHUP, SIGSEGV and others when it is loaded. Its settings against that are
- * environment variables, which cannot be set in a process of many threads; so what it took is given back. */
+ * UCX, which comes with that library, installs handlers for SIGHUP, SIGSEGV and others when it is loaded. Only
+ * environment variables could prevent that, and setting them is unsafe in a process with several threads. So the old
+ * handlers are put back. */
 
 struct actions {
     struct sigaction of[NSIG];
@@ -22,7 +23,7 @@ struct actions {
 
 static void actions_note(struct actions *actions)
 {
-    for (int number = 1; number < NSIG; number++) /* those of the threads library are refused */
+    for (int number = 1; number < NSIG; number++) /* fails for the signals that the threads library reserves */
         actions->known[number] = sigaction(number, NULL, &actions->of[number]) == 0;
 }
 
@@ -42,7 +43,7 @@ static void actions_restore(const struct actions *actions)
             (void)sigaction(number, &actions->of[number], NULL);
 }
 
-/* Never unloaded: its threads may outlive the client for a moment. */
+/* The library is never unloaded: its threads may outlive the client for a moment. */
 static void *load(void)
 {
     struct actions actions;
@@ -54,7 +55,7 @@ static void *load(void)
 
 /* ---- Starting ---------------------------------------------------------------------------------------------------- */
 
-/* A status cannot say which of many options is wrong, and no client is there yet to ask. */
+/* Goes to stderr, as a status cannot say which option is wrong and there is no client yet to report an event. */
 static void say(const char *why)
 {
     fprintf(stderr, "strait: no embedded daemon: %s\n", why);
@@ -76,7 +77,7 @@ static node_embed find_node_embed(void)
 
 enum strait_status embedded_start(const char *options, int *fd)
 {
-    char error[MESSAGE_TEXT_MAX] = "out of memory"; /* all that the node has no words for */
+    char error[MESSAGE_TEXT_MAX] = "out of memory"; /* the only failure for which the node sets no text */
     node_embed embed = find_node_embed();
     if (embed == NULL)
         return STRAIT_ERR_UNSUPPORTED;

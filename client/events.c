@@ -74,7 +74,7 @@ static void free_payload(struct event_node *node)
     }
 }
 
-/* Last, as the node may be part of what it frees. */
+/* Must be the last use of a node, which may be part of the object that this frees. */
 static void node_done(struct event_node *node)
 {
     struct strait_transfer *transfer = node->event.transfer;

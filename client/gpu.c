@@ -33,7 +33,7 @@ static bool find_all(void *driver)
     return true;
 }
 
-/* It is looked for again until it is there: it may be loaded at any time. */
+/* Looks again at every call until the driver is found, as the program may load it at any time. */
 const struct gpu *gpu_driver(void)
 {
     pthread_mutex_lock(&lock);

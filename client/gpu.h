@@ -1,4 +1,4 @@
-/* What the library asks of the CUDA driver, which it does not link: whoever has a stream has loaded it. */
+/* Calls of the CUDA driver, which the library does not link: a process that has a stream has loaded the driver. */
 #ifndef STRAIT_CLIENT_GPU_H
 #define STRAIT_CLIENT_GPU_H
 
@@ -16,10 +16,10 @@ struct gpu {
     int (*stream_wait_value)(void *stream, uint64_t address, uint32_t value, unsigned flags);
 };
 
-#define GPU_REGISTER_FLAGS 3u /* portable: of all contexts; mapped: at addresses of GPUs */
+#define GPU_REGISTER_FLAGS 3u /* portable: pinned for all contexts; mapped: GPUs can address it */
 #define GPU_WAIT_GEQ       0u /* until (int32_t)(*address - value) >= 0 */
 
-/* NULL: this process has none, or one without these calls. Any thread. */
+/* NULL: this process has no driver, or one without these calls. Any thread. */
 const struct gpu *gpu_driver(void);
 
 #endif

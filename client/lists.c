@@ -40,11 +40,11 @@ enum strait_status lists_check(const struct strait_pool *pool, const struct stra
 
 /* ---- Splitting --------------------------------------------------------------------------------------------------- */
 
-/* Where in the lists the next message begins. */
+/* Where the next message begins in the lists. */
 struct cursor {
     const struct strait_page_list *lists;
     uint32_t count;  /* lists left */
-    uint32_t offset; /* pages of the first one that went already */
+    uint32_t offset; /* pages of the first list that were sent already */
 };
 
 static struct wire_page_list part_of(const struct strait_page_list *list, uint32_t offset, uint32_t count)
@@ -65,7 +65,7 @@ static void next_list(struct cursor *cursor)
     cursor->offset = 0;
 }
 
-/* Fills one message's lists; returns how many. Empty lists are left out: behind the last page nothing is left. */
+/* Fills one message's lists and returns their number. Empty lists are skipped, so after the last page none is left. */
 static uint32_t next_lists(struct cursor *cursor, struct wire_page_list *wire)
 {
     uint32_t filled = 0, room = MESSAGE_IDS_MAX;
@@ -84,7 +84,7 @@ static uint32_t next_lists(struct cursor *cursor, struct wire_page_list *wire)
     return filled;
 }
 
-/* Only the last message says what is true of all of them: that nothing follows. */
+/* Only the last message may say that nothing follows. */
 static struct message part_message(const struct message *whole, const struct wire_page_list *lists, uint32_t count,
                                    bool more)
 {

@@ -4,14 +4,14 @@
 
 #include <strait/strait.h>
 
-/* 0: does not fit. */
+/* 0: too large. */
 static size_t whole_pages(size_t size)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     return size > INT64_MAX - page ? 0 : (size + page - 1) / page * page;
 }
 
-/* A daemon maps it: were it to shrink, the daemon would die of SIGBUS. */
+/* A daemon maps the memory: if it could shrink, the daemon could die of SIGBUS. */
 static bool size_and_seal(int fd, size_t size)
 {
     return ftruncate(fd, (off_t)size) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;

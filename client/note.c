@@ -12,7 +12,7 @@ static struct message note_message(const struct strait_peer *peer, struct view k
     return message;
 }
 
-/* Notes have no deadline: only so many wait for a daemon that is away. */
+/* Notes have no deadline, so the number that wait for a daemon that is away is limited. */
 enum strait_status strait_notify(const struct strait_peer *peer, const void *key, size_t key_size, const void *data,
                                  size_t data_size)
 {

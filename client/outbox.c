@@ -4,12 +4,12 @@
 #include "client/client.h"
 #include "client/words.h"
 
-/* A message that waits: for the daemon, or for room in the channel. */
+/* A message that waits for the daemon, or for room in the channel. */
 struct outbox_entry {
     struct outbox_entry *next;
     struct strait_transfer *transfer;
-    struct strait_pool *pool;               /* its registration, made when it is sent */
-    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* of START's peer: compared when it is sent */
+    struct strait_pool *pool;               /* not NULL: its registration, a message made when it is sent */
+    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* START: that of the peer, compared when the message is sent */
     struct message message;
     void *block; /* what the message points into */
 };
@@ -27,7 +27,7 @@ static uint32_t time_left(const struct strait_transfer *transfer)
     return now >= transfer->deadline ? 1 : (uint32_t)(transfer->deadline - now);
 }
 
-/* What could not be known before: how much time is left, whether the codebooks are equal. */
+/* Fills in what is known only when the message is sent: how much time is left, whether the codebooks are equal. */
 static void bring_up_to_date(const struct strait_client *client, const struct strait_transfer *transfer,
                              const uint8_t codebook_id[CODEBOOK_ID_BYTES], struct message *message)
 {
@@ -79,7 +79,7 @@ static void append(struct outbox *outbox, struct outbox_entry *entry)
     outbox->notes += entry->message.type == MESSAGE_NOTIFY;
 }
 
-/* What a transfer has waiting is counted: most have nothing, and need not be looked for. */
+/* Counts the messages that wait for a transfer: most have none, and outbox_drop_transfer need not search. */
 static enum strait_status defer(struct strait_client *client, const struct outbox_entry *model)
 {
     struct outbox_entry *entry = malloc(sizeof(*entry));
@@ -136,7 +136,7 @@ static struct outbox_entry *take_first(struct outbox *outbox)
     return entry;
 }
 
-/* ERR_NO_SPACE of an empty channel would be for ever. */
+/* ERR_NO_SPACE from an empty channel would never go away, so it is a failure. */
 void outbox_drain(struct strait_client *client)
 {
     while (client->outbox.first != NULL) {

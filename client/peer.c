@@ -5,7 +5,7 @@
 
 /* ---- Own pools --------------------------------------------------------------------------------------------------- */
 
-/* Own pool as its peers see it; points into pool and client. */
+/* The own pool as peers see it; points into pool and client. */
 static struct pool_blob pool_describe(const struct strait_pool *pool)
 {
     const struct strait_client *client = pool->client;
@@ -71,7 +71,7 @@ void strait_peer_remove(struct strait_peer *peer)
         peer_destroy(peer);
 }
 
-/* Before the daemon's first answer its codebooks are not known, and nothing is said of them. */
+/* Codebooks are not compared before the daemon's first answer, as its set is not known until then. */
 uint32_t strait_peer_check(const struct strait_pool *pool, const struct strait_peer *peer)
 {
     struct pool_blob own = pool_describe(pool);

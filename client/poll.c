@@ -21,7 +21,7 @@ static uint64_t next_timeout(const struct strait_client *client)
     return reconnect < client->next_due ? reconnect : client->next_due;
 }
 
-/* Setting it also takes back an expiration. */
+/* Setting the timer also clears an expiration. */
 void timer_update(struct strait_client *client)
 {
     uint64_t at = next_timeout(client);
@@ -48,7 +48,7 @@ uint32_t strait_poll(struct strait_client *client, struct strait_event *events, 
     return events_hand_out(client, events, capacity);
 }
 
-/* -1: for ever. */
+/* -1: forever. */
 static int time_left(uint64_t end)
 {
     if (end == NEVER)

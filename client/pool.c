@@ -59,7 +59,7 @@ static bool same_file(int a, int b)
 }
 
 /* The index of a descriptor among the pool's duplicates: one for all regions in the same memfd. GPU handles share an
- * inode, so that only equal numbers are the same. */
+ * inode, so for them only equal descriptor numbers mean the same memory. */
 static enum strait_status keep_fd(struct strait_pool *pool, const struct strait_pool_region *region,
                                   const int *originals, uint32_t *index)
 {
@@ -197,7 +197,7 @@ struct message pool_registration(const struct strait_pool *pool)
     return message;
 }
 
-/* When the daemon is away, its WELCOME sends all pools. */
+/* While the daemon is away nothing is sent: when its WELCOME comes, all pools are. */
 static enum strait_status announce(struct strait_pool *pool)
 {
     return pool->client->state == READY ? outbox_send_pool(pool->client, pool) : STRAIT_OK;
@@ -239,7 +239,7 @@ struct strait_pool *pool_find(struct strait_client *client, const struct pool_id
 
 /* ---- Remove ------------------------------------------------------------------------------------------------------ */
 
-/* An event that names the pool may still wait: the pool is freed after it, in the order of the queue. */
+/* The pool is freed with this event, the last of the queue: earlier ones that name the pool may still wait. */
 void pool_removed(struct strait_pool *pool)
 {
     struct strait_client *client = pool->client;
@@ -264,7 +264,7 @@ static void abort_transfers(struct strait_pool *pool)
             strait_abort(transfer);
 }
 
-/* Whether there is somebody who has to let go of it, be it only in CLOSING. */
+/* Whether a daemon still has the pool and must let go of it, even if the connection is CLOSING. */
 static bool daemon_has(const struct strait_pool *pool)
 {
     return (pool->client->state == READY || pool->client->state == CLOSING) && !pool->refused;
@@ -282,7 +282,7 @@ void strait_pool_remove(struct strait_pool *pool)
         return;
     }
     if (client->state == CLOSING)
-        return; /* its end removes the pool */
+        return; /* the end of the connection removes the pool */
     struct message message = {.type = MESSAGE_POOL_REMOVE, .pool_remove.pool = pool->id};
     outbox_send_always(client, &message);
     connection_flush(client);

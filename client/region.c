@@ -28,14 +28,14 @@ static bool aligned(const struct strait_pool_region *region)
     return all % element_bytes(region->element) == 0;
 }
 
-/* Bytes from the first to behind the last of `count` pieces; false: more than 64 bits hold. */
+/* Bytes from the start of the first to the end of the last of `count` pieces; false: overflows 64 bits. */
 static bool span_of(uint64_t count, uint64_t stride, uint64_t piece, uint64_t *span)
 {
     uint64_t before;
     return !__builtin_mul_overflow(count - 1, stride, &before) && !__builtin_add_overflow(before, piece, span);
 }
 
-/* Two pages must not share bytes: either pages lie one behind the other, or the same rows of all pages do. */
+/* Pages must not share bytes: either whole pages lie one after another, or row i of all pages does, for each i. */
 static bool disjoint(const struct strait_pool_region *region, uint64_t page_span)
 {
     uint64_t rows_span;
@@ -48,7 +48,7 @@ static bool disjoint(const struct strait_pool_region *region, uint64_t page_span
            region->row_stride >= rows_span;
 }
 
-/* Where the region ends, from the beginning of its memory. */
+/* End of the region, in bytes from the beginning of its memory. */
 static bool extent_of(const struct strait_pool_region *region, uint64_t *end)
 {
     uint64_t page_span, pages_span;
@@ -72,7 +72,7 @@ static bool pointer_holds(const void *pointer, uint64_t end)
     return pointer != NULL && end <= UINTPTR_MAX - (uintptr_t)pointer;
 }
 
-/* GPU handles are checked by who can open them: the daemon. */
+/* GPU handles are checked by the daemon, which can open them. */
 static bool memory_valid(const struct strait_pool_region *region, uint64_t end, bool embedded)
 {
     switch (region->handle) {

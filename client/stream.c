@@ -1,5 +1,5 @@
-/* Streams of GPUs that wait for a transfer. The stream waits for a word, which the daemon raises when the pages are in
- * place or the transfer has failed; the library raises it whenever it gives a verdict itself. */
+/* GPU streams that wait for a transfer. A stream waits for a word. The daemon raises the word when the pages are in
+ * place or the transfer has failed; the library raises it when it gives the verdict itself. */
 #include <stdlib.h>
 
 #include "client/client.h"
@@ -20,7 +20,7 @@ static bool has_layer(const struct strait_pool *pool, int32_t layer)
     return false;
 }
 
-/* A pool that has gone has taken its transfers with it: they have their verdicts. */
+/* A removed pool has ended its transfers: they have their verdicts, and nothing has to wait. */
 static enum strait_status check(const struct strait_transfer *transfer, int32_t layer)
 {
     if (transfer == NULL || !transfer->sink || layer < -1)
@@ -36,7 +36,7 @@ static enum strait_status check(const struct strait_transfer *transfer, int32_t 
 
 /* ---- Words ------------------------------------------------------------------------------------------------------- */
 
-/* Pinned by the context that is current, for all. */
+/* Pins the words through the current context, for all contexts. */
 static enum strait_status pin(struct words *words, const struct gpu *gpu)
 {
     if (!words->pinned && gpu->host_register(words->at, WORDS_BYTES, GPU_REGISTER_FLAGS) != 0)
@@ -50,7 +50,7 @@ struct message words_message(void)
     return (struct message){.type = MESSAGE_WORDS, .words = {.count = WORDS_COUNT}};
 }
 
-/* The client's words. A daemon that is not connected hears of them when it is. */
+/* Gets the client its words. A daemon that is not connected is told of them when it connects. */
 static enum strait_status open_words(struct strait_client *client, const struct gpu *gpu)
 {
     if (client->words != NULL)
@@ -91,7 +91,7 @@ static enum strait_status send_wait(struct strait_transfer *transfer, int32_t la
     return outbox_send(transfer->client, &message, transfer, NULL);
 }
 
-/* The message first: a stream that waits for what nobody has been asked for would wait until the verdict. */
+/* Sends the message before the stream waits: if the daemon were not asked, the stream would wait until the verdict. */
 static enum strait_status begin_wait(struct strait_transfer *transfer, int32_t layer, const struct gpu *gpu,
                                      void *stream)
 {
@@ -111,7 +111,7 @@ static enum strait_status begin_wait(struct strait_transfer *transfer, int32_t l
     return status;
 }
 
-/* With the stream's context. */
+/* Runs with the stream's context current. */
 static enum strait_status wait_in_context(struct strait_transfer *transfer, int32_t layer, const struct gpu *gpu,
                                           void *stream)
 {

@@ -4,7 +4,7 @@
 
 #define BUCKETS_FIRST 64u
 
-/* Ids count up: their low bits spread well. */
+/* Ids count up, so their low bits spread well. */
 static struct strait_transfer **bucket_of(const struct strait_client *client, uint64_t id)
 {
     return &client->buckets[id & (client->bucket_count - 1)];
@@ -17,7 +17,7 @@ static void add_to_bucket(struct strait_client *client, struct strait_transfer *
     *bucket = transfer;
 }
 
-/* Without memory the old buckets do, only slower; the first ones are needed. */
+/* Without memory the old buckets still work, only slower; the first allocation must succeed. */
 static enum strait_status grow(struct strait_client *client)
 {
     if (client->transfer_count < client->bucket_count)

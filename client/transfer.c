@@ -23,7 +23,7 @@ static bool demand_valid(const struct strait_pool *pool, const struct demand *de
            demand->parts <= STRAIT_PARTS_MAX && demand->time_ms > 0 && demand->time_ms <= DEADLINE_MAX_MS;
 }
 
-/* A sink's lists are kept: who fails has to name its pages. */
+/* A sink's lists are kept, because its failure has to name the pages. */
 static enum strait_status fill(struct strait_transfer *transfer, const struct demand *demand)
 {
     enum strait_status status = lists_check(transfer->pool, demand->lists, demand->list_count, &transfer->pages);
@@ -71,7 +71,7 @@ static void watch_deadline(struct strait_transfer *transfer)
     timer_update(client);
 }
 
-/* Sends a new transfer. What failed half-way is taken back: the handle never comes to be. */
+/* Sends a new transfer. One that fails half-way is released: the caller gets no handle. */
 static enum strait_status begin(struct strait_transfer *transfer, const struct message *message,
                                 const struct strait_page_list *lists, uint32_t list_count)
 {
@@ -131,7 +131,7 @@ enum strait_status strait_expect(struct strait_pool *pool, const struct strait_e
     return status;
 }
 
-/* An event as the daemon takes it: the handle that it points to; for a daemon in this process its own address. */
+/* An event in the form that the daemon takes: its IPC handle, or in embedded mode the cudaEvent_t itself. */
 static struct view event_view(const struct strait_client *client, void *const *event)
 {
     if (*event == NULL)
@@ -154,7 +154,7 @@ static struct message offer_message(const struct strait_transfer *transfer, cons
     return message;
 }
 
-/* The payload comes with `last` or not at all; pages to come later exclude `last` and an event. */
+/* A payload needs `last`; `later` excludes both `last` and an event. */
 static bool offer_valid(const struct strait_offer_params *params)
 {
     return bytes_valid(params->aux, params->aux_size, 0, params->last ? STRAIT_AUX_BYTES_MAX : 0) &&
@@ -216,7 +216,7 @@ static struct message append_message(const struct strait_transfer *transfer, con
     return message;
 }
 
-/* Half of an append must not stay: the daemon would wait for the rest. */
+/* If only a part of an append can be sent the offer is aborted, as the daemon would wait for the rest. */
 static enum strait_status send_append(struct strait_transfer *transfer, const struct strait_append_params *params)
 {
     struct message message = append_message(transfer, params);
@@ -240,7 +240,7 @@ enum strait_status strait_append(struct strait_transfer *transfer, const struct 
     if (status != STRAIT_OK)
         return status;
     if (params->list_count > 0 && pages == transfer->pages)
-        return STRAIT_ERR_INVALID; /* on its way it would look like the announced pages */
+        return STRAIT_ERR_INVALID; /* lists without pages: on the wire they would mean the pages announced `later` */
     transfer->pages = pages;
     status = transfer->ended ? STRAIT_OK : send_append(transfer, params);
     if (status == STRAIT_OK)
@@ -281,7 +281,7 @@ enum strait_status strait_start(struct strait_transfer *transfer, const struct s
     if ((strait_peer_check(transfer->pool, peer) & STRAIT_MISMATCH_FATAL) != 0)
         return STRAIT_ERR_INVALID;
     if (transfer->ended || transfer->aborting)
-        return STRAIT_OK; /* its verdict is on the way or told */
+        return STRAIT_OK; /* it has its verdict, or that is on the way */
     struct message message = start_message(transfer, peer, params);
     enum strait_status status = outbox_send(transfer->client, &message, transfer, peer);
     connection_flush(transfer->client);
@@ -311,7 +311,7 @@ void strait_abort(struct strait_transfer *transfer)
     send_end(transfer, MESSAGE_ABORT);
 }
 
-/* What the daemon says of it from now on is about a transfer that is not known. */
+/* Messages that the daemon still sends about the transfer no longer find it and are ignored. */
 void strait_release(struct strait_transfer *transfer)
 {
     if (transfer == NULL)

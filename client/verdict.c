@@ -5,7 +5,7 @@
 
 /* ---- Events of a transfer ---------------------------------------------------------------------------------------- */
 
-/* Each node is used once: states only move up. */
+/* Each node is used only once, because states only rise. */
 static struct event_node *prepare(struct strait_transfer *transfer, int which, enum strait_event_type type)
 {
     struct event_node *node = &transfer->nodes[which];
@@ -38,7 +38,7 @@ static void end(struct strait_transfer *transfer, enum strait_state state, enum 
     transfer->lists = NULL;
 }
 
-/* The parts of the list of failed pages that came, or none, go with the verdict. */
+/* Moves the failed pages received so far, if any, into the verdict. */
 static void move_failed(struct strait_transfer *transfer, struct event_node *node)
 {
     node->event.failed = node->payload[0] = transfer->failed;
@@ -66,7 +66,7 @@ void transfer_fail(struct strait_transfer *transfer, enum strait_reason reason, 
         return;
     end(transfer, STRAIT_FAILED, reason, drained);
     struct event_node *node = prepare(transfer, NODE_VERDICT, STRAIT_EVENT_STATE);
-    node->event.text = node->payload[2] = strdup(text); /* without memory the reason has to do */
+    node->event.text = node->payload[2] = strdup(text); /* without memory there is only the reason */
     move_failed(transfer, node);
     event_push(transfer->client, node);
 }
@@ -90,7 +90,7 @@ static uint32_t fill_failed(struct strait_failed_page *failed, const struct wire
     return list->count;
 }
 
-/* No page is known to be in place: all are named. Without memory the verdict comes without the list. */
+/* No page is known to be in place, so all are reported. Without memory the verdict comes without the list. */
 static void name_all_pages(struct strait_transfer *transfer)
 {
     free(transfer->failed);
@@ -110,7 +110,7 @@ void transfer_give_up(struct strait_transfer *transfer, enum strait_reason reaso
     transfer_fail(transfer, reason, drained || !transfer->known, text);
 }
 
-/* An offer that the daemon knows lives as long as the daemons renew it. */
+/* The library never ends an offer that the daemon knows: the daemons renew its lease or end it. */
 uint64_t transfer_due(const struct strait_transfer *transfer)
 {
     if (transfer->ended || (transfer->known && !transfer->sink))

@@ -21,7 +21,7 @@ static struct words *words_create(void)
     return words;
 }
 
-/* A child shares the memory with its parent, who goes on using it: it must make its own. */
+/* After fork the parent goes on using these words, whose memory the child shares: a child must make its own. */
 static struct words *take_spare(void)
 {
     pthread_mutex_lock(&lock);

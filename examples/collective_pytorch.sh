@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # collective_pytorch.sh LIBSTRAIT_COLL [PART ...]: collective_pytorch.py on RANKS (2) GPUs, first as it is, then with the
-# library preloaded, and compares what the ranks printed: losses, parameters and all that arrived, bit for bit.
+# library preloaded; compares what the ranks printed: losses, parameters and everything received, bit for bit.
 #
 #   WAYS         with the library once for each of these, as STRAIT_COLL: what the environment says, else raw
 #   OUT          folder of the logs: a temporary one, which goes        SECONDS_MAX   that one run may take: 120
@@ -23,7 +23,7 @@ else
     trap 'rm -rf "$out"' EXIT
 fi
 
-# alone NAME ENVIRONMENT... -- PART...: every rank is started here.
+# alone NAME ENVIRONMENT... -- PART...: starts every rank itself.
 alone() {
     local name=$1 port=$((20000 + RANDOM % 12000)) pids=() status=0 set=()
     shift
@@ -49,7 +49,7 @@ alone() {
     return $status
 }
 
-# together: the same by torchrun.
+# together: the same with torchrun.
 together() {
     local name=$1 set=()
     shift
@@ -84,12 +84,12 @@ grep '^rank ' "$out/plain.out" | sort >"$out/plain.lines"
 cat "$out/plain.lines"
 [ -s "$out/plain.lines" ] || exit 1
 
-# is_compressed LOG: does a report in it count any call that was?
+# is_compressed LOG: whether a report in it counts any compressed call.
 is_compressed() {
     awk '$1 ~ /^(all_gather|all_to_all|reduce_scatter|all_reduce)$/ && $8 > 0 { found = 1 } END { exit !found }' "$1"
 }
 
-# compare WAY: with the library that way, and what it says of itself.
+# compare WAY: runs with the library in that way, prints its report, and compares.
 compare() {
     run "$1" "LD_PRELOAD=$library" "STRAIT_COLL=$1" STRAIT_COLL_PRINT=1 -- "${parts[@]}"
     grep '^rank ' "$out/$1.out" | sort >"$out/$1.lines"

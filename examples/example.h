@@ -1,4 +1,4 @@
-/* What both examples need besides strait.h: a pool, and a file in the place of the framework's own channel. */
+/* Shared by both examples: a pool, and a file that stands for the framework's own channel. */
 #ifndef STRAIT_EXAMPLES_EXAMPLE_H
 #define STRAIT_EXAMPLES_EXAMPLE_H
 
@@ -22,7 +22,7 @@ static inline void check(enum strait_status status, const char *what)
     exit(EXIT_FAILURE);
 }
 
-/* One region per layer, K only, one behind the other in memory that the daemon can map. */
+/* One region per layer, K only, one after another in memory that the daemon can map. */
 static inline struct strait_pool *make_pool(struct strait_client *client, struct strait_memory *memory)
 {
     struct strait_pool_region regions[LAYERS];
@@ -53,7 +53,8 @@ static inline uint16_t *page_of(const struct strait_memory *memory, uint32_t lay
     return (uint16_t *)memory->base + ((size_t)layer * PAGES + id) * (PAGE_BYTES / 2);
 }
 
-/* The blob names the daemon's address: there is none before the daemon has answered. Renamed into place when whole. */
+/* The blob contains the daemon's address, so it exists only once the daemon has answered. The file is renamed into
+ * place when it is complete. */
 static inline void write_blob(struct strait_client *client, const struct strait_pool *pool, const char *path)
 {
     uint8_t blob[65536];
@@ -84,7 +85,7 @@ static inline struct strait_peer *read_blob(struct strait_client *client, const 
     return peer;
 }
 
-/* One event: 1 when it was the verdict DONE, -1 when it was FAILED, else 0. */
+/* Handles one event: returns 1 for the verdict DONE, -1 for FAILED, else 0. */
 static inline int handle(const struct strait_event *event)
 {
     if (event->type == STRAIT_EVENT_POOL)

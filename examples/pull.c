@@ -3,8 +3,9 @@
  *     example-pull source /tmp/prefill.blob /run/strait/straitd.sock &      on the prefill node
  *     example-pull sink   /tmp/prefill.blob /run/strait/straitd.sock        on the decode node
  *
- * The file stands for the channel that a serving framework has anyway between its workers: the source writes there who
- * it is, once; the sink reads it and asks. Both nodes, or the same one, run straitd. Exit code 0: the pages are there.
+ * The file stands for the channel between workers that a serving framework has anyway: the source writes its pool's
+ * blob there, once; the sink reads it and starts the transfer. straitd runs on both nodes, or on one for both workers.
+ * Exit code 0: the pages have arrived.
  */
 #include <string.h>
 
@@ -12,7 +13,7 @@
 
 #define WANTED 10u /* pages of the request */
 
-/* What the i-th page of the request holds: any value will do, as long as both sides know it. */
+/* Content of the request's i-th page: any value, as long as both sides know it. */
 static uint16_t value_of(uint32_t layer, uint32_t i, uint32_t at)
 {
     return (uint16_t)(0x3f00 + layer * 16 + i + at % 100);
@@ -36,7 +37,7 @@ static bool in_place(const struct strait_memory *memory, uint32_t first_id)
     return true;
 }
 
-/* Waits for the verdict of the one transfer there is. */
+/* Waits for the verdict of the only transfer. */
 static bool await(struct strait_client *client)
 {
     struct strait_event event;
@@ -46,12 +47,12 @@ static bool await(struct strait_client *client)
     return verdict > 0;
 }
 
-/* Source: the request's pages lie at 2, 4, 6, ...; offered, they wait for whoever comes. */
+/* Source: the request's pages have the ids 2, 4, 6, ... They are offered until a sink fetches them. */
 static bool serve(struct strait_client *client, struct strait_pool *pool, const struct strait_memory *memory,
                   const char *path)
 {
     uint32_t ids[WANTED];
-    remove(path); /* that of an earlier run names a pool that is gone */
+    remove(path); /* a file of an earlier run names a pool that no longer exists */
     for (uint32_t i = 0; i < WANTED; i++)
         ids[i] = 2 * i + 2;
     compute(memory, ids);
@@ -73,7 +74,7 @@ static bool serve(struct strait_client *client, struct strait_pool *pool, const 
     return good;
 }
 
-/* Sink: they shall come to 40, 41, 42, ... */
+/* Sink: the pages shall land at the ids 40, 41, 42, ... */
 static bool fetch(struct strait_client *client, struct strait_pool *pool, const struct strait_memory *memory,
                   const char *path)
 {

@@ -4,16 +4,16 @@
  *     example-push source /tmp/decode.blob /run/strait/straitd.sock         on the prefill node
  *
  * The file stands for the framework's own channel. The sink says which pages the request may use; the source announces
- * its pages as `later`, starts, and says of each layer when it is ready. Exit code 0: everything arrived. */
+ * its pages as `later`, starts, and appends each layer when it is ready. Exit code 0: everything arrived. */
 #include <poll.h>
 #include <string.h>
 
 #include "examples/example.h"
 
-#define WANTED 8u /* pages of the request, from page 0 on */
+#define WANTED 8u /* pages of the request, from page 0 onward */
 
-/* An engine has an event loop of its own: it polls the client's descriptor along with its others, as here. Returns the
- * verdict, as handle() does. */
+/* An engine has its own event loop, in which it polls the client's descriptor along with its others, as done here.
+ * Returns the verdict, as handle() does. */
 static int pump(struct strait_client *client, int timeout_ms)
 {
     struct pollfd fd = {.fd = strait_client_fd(client), .events = POLLIN};
@@ -51,7 +51,7 @@ static bool in_place(const struct strait_memory *memory)
 static bool receive(struct strait_client *client, struct strait_pool *pool, const struct strait_memory *memory,
                     const char *path)
 {
-    remove(path); /* that of an earlier run names a pool that is gone */
+    remove(path); /* a file of an earlier run names a pool that no longer exists */
     struct strait_page_list list = {.count = WANTED};
     struct strait_expect_params expect = {
         .size = sizeof(expect),

@@ -1,5 +1,5 @@
-/* What the tests of hostile chunks share: one chunk, ways to change it, and the verdict on it, which every variant has
- * to give alike while it writes nothing outside the listed pages. */
+/* Shared by the tests of hostile chunks: one chunk, ways to change it, and the verdict on it. All variants must give
+ * the same verdict and write nothing outside the listed pages. */
 #ifndef STRAIT_TESTS_CHUNK_HARNESS_H
 #define STRAIT_TESTS_CHUNK_HARNESS_H
 
@@ -22,15 +22,15 @@ struct judgement {
     struct verdict verified, decoded;
 };
 
-/* The verdict of every variant on chunk[0..size). */
+/* The verdict, the same from every variant, on chunk[0..size). */
 struct judgement judge(uint64_t size);
-/* Judges after making the metadata sum right. */
+/* Judges after correcting the metadata sum. */
 struct judgement judge_repaired(uint64_t size);
 
 bool is_refused(const struct judgement *j);
-/* The chunk as a whole is refused so. */
+/* The chunk as a whole was refused with this status. */
 void assert_refused(struct judgement j, enum strait_status expected, const char *what);
-/* The chunk is fine, but for this page. */
+/* The chunk is fine, except for this page. */
 void assert_page_fails(struct judgement j, uint32_t page, enum strait_status expected, const char *what);
 
 /* ---- A chunk with everything in it ----------------------------------------------------------------------------- */
@@ -44,9 +44,9 @@ extern const enum strait_mode modes[2];
 
 void setup(void); /* encoded in modes[0] */
 void teardown(void);
-/* In place of setup: one region of this shape, of no values yet. */
+/* In place of setup: one region of this shape, without values yet. */
 void setup_pages(const struct shape *shape);
-/* What `src` holds becomes the chunk. */
+/* Encodes what `src` holds into the chunk. */
 void encode_chunk(enum strait_mode mode);
 
 /* ---- Changes to it --------------------------------------------------------------------------------------------- */
@@ -60,9 +60,9 @@ struct change {
 };
 void store_bytes(uint64_t offset, uint32_t bytes, uint32_t value);
 
-/* Of a chunk of one page of one block: where that begins, after the header and one entry. */
+/* Where the block begins in a chunk of one page of one block: after the header and one entry. */
 enum { BLOCK = 64 };
-/* Gives the block so many units more, of zeros, or less. */
+/* Grows the block by this many units of zeros, or shrinks it. */
 void block_resize(int by);
 uint8_t exponent_of_rank(uint32_t rank); /* in table 0 */
 

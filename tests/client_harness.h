@@ -1,5 +1,5 @@
-/* What the tests of libstrait share: a daemon that does what a test tells it and keeps what it got, a client with
- * memory and pools, and what that client told. Both run in the test's own thread, by turns. */
+/* Shared by the tests of libstrait: a fake daemon that does what a test tells it and keeps what it received, a client
+ * with memory and pools, and the client's events. Both run in the test's own thread, in turns. */
 #ifndef STRAIT_TESTS_CLIENT_HARNESS_H
 #define STRAIT_TESTS_CLIENT_HARNESS_H
 
@@ -17,7 +17,7 @@
 #define ADDRESS     "node7.example:7470"
 #define SEEN_MAX    6000
 #define GOT_MAX     64
-#define PATIENCE_MS (SANITIZED ? 60000 : 15000) /* for what comes at once on a machine that is not busy */
+#define PATIENCE_MS (SANITIZED ? 60000 : 15000) /* for what comes at once on an idle machine */
 #define PAGES       4096u
 #define PAGE_BYTES  256u
 
@@ -36,7 +36,7 @@ struct fake_daemon {
     bool ended, deaf; /* deaf: does not read */
     struct got got[GOT_MAX];
     uint32_t count;
-    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* of its welcome */
+    uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* in its WELCOME */
 };
 
 extern struct fake_daemon fake;
@@ -44,7 +44,7 @@ extern struct fake_daemon fake;
 void fake_listen(void);
 void fake_stop_listening(void);
 void fake_hang_up(void);
-void fake_forget(void); /* what it got */
+void fake_forget(void); /* drops what it received */
 
 void fake_say(const struct message *message);
 void fake_say_bytes(const void *bytes, size_t size);
@@ -73,9 +73,9 @@ void forget_events(void);
 
 /* ---- Running both ------------------------------------------------------------------------------------------------ */
 
-/* Each has a turn. */
+/* Daemon and client have one turn each. */
 void step(void);
-/* Whatever is under way arrives. */
+/* Until everything that is under way has arrived. */
 void settle(void);
 void rest(void); /* for a moment */
 long now_ms(void);
@@ -91,13 +91,13 @@ long now_ms(void);
 
 /* ---- Setting up -------------------------------------------------------------------------------------------------- */
 
-/* Of this test; nothing of it is left behind, in any test. */
+/* Made for each test, which must not leak any of it. */
 extern struct strait_client *client;
 extern struct strait_memory memory;
-extern int descriptors_kept; /* that the library keeps for the next client, as a test knows */
+extern int descriptors_kept; /* that the library keeps for the next client, as the test expects */
 
 void open_client(void);
-void connect_client(void); /* with a daemon that listens, until both know */
+void connect_client(void); /* to a listening daemon, until both sides are connected */
 
 struct strait_pool_region region_of(uint32_t group, int32_t layer, uint32_t role);
 struct strait_pool *register_pool(void); /* group 0, layer 0, K and V */
@@ -106,10 +106,10 @@ struct strait_peer *import_peer(const struct strait_pool *pool);
 struct strait_expect_params expect_params(const struct strait_page_list *lists, uint32_t count);
 struct strait_offer_params offer_params(const struct strait_page_list *lists, uint32_t count);
 struct strait_transfer *expect_pages(struct strait_pool *pool, uint32_t first, uint32_t count, uint32_t deadline_ms);
-/* A connected client whose one pool the daemon has, and one expectation it knows; its number. */
+/* A connected client with one pool and one expectation, both known to the daemon; *id is the expectation's number. */
 struct strait_transfer *expected(struct strait_pool **pool, uint64_t *id, uint32_t deadline_ms);
 
-/* Runs a suite; its cases have the fixture. */
+/* client_case makes a case with the fixture; client_main runs the suite. */
 TCase *client_case(Suite *suite, const char *name);
 int client_main(Suite *suite);
 

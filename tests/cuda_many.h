@@ -1,10 +1,11 @@
-/* Hundreds of MiB in one launch: what comes round only after many blocks shows nowhere else. */
+/* Hundreds of MiB in one launch: finds errors that occur only when counters or rings wrap around after many blocks. */
 #ifndef STRAIT_TESTS_CUDA_MANY_H
 #define STRAIT_TESTS_CUDA_MANY_H
 
 #include "tests/cuda_support.h"
 
-/* A batch of chunks, in both modes, several times; each of them what the host makes of it, and every page come back. */
+/* Runs a batch of chunks in both modes, several times. Each chunk must equal the host's, and every page must come back.
+ */
 void many_blocks(const struct device *device);
 
 #endif

@@ -1,11 +1,11 @@
-/* Chunks whose blocks have modes of many kinds. No encoder writes them so, but all decoders read them. */
+/* Chunks that mix blocks of many modes. No encoder writes such chunks, but all decoders must read them. */
 #ifndef STRAIT_TESTS_CUDA_MIXED_H
 #define STRAIT_TESTS_CUDA_MIXED_H
 
 #include "tests/cuda_support.h"
 
-/* Batches of such chunks, of several element types: what a block leaves behind in a team's shared memory must not be in
- * the way of the next one, whatever the two are. Returns how many chunks. */
+/* Batches of such chunks, of several element types: what a block leaves in a team's shared memory must not disturb the
+ * next block, whatever the modes of the two. Returns the number of chunks. */
 unsigned mixed_blocks(const struct device *device, unsigned batches);
 
 #endif

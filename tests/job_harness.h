@@ -1,4 +1,4 @@
-/* What the tests of jobs share: pools in which every byte beside the pages is watched, jobs on a loop of their own, and
+/* Shared by the tests of jobs: pools in which every byte outside the pages is watched, jobs on a loop of their own, and
  * pieces of pages of all kinds. */
 #ifndef STRAIT_TESTS_JOB_HARNESS_H
 #define STRAIT_TESTS_JOB_HARNESS_H
@@ -12,7 +12,7 @@
 
 /* ---- Pools with canaries ----------------------------------------------------------------------------------------- */
 
-/* A pool in a memfd of its own, which is CANARY wherever no page is. */
+/* A pool in its own memfd, which holds CANARY outside the pages. */
 struct world {
     uint8_t *memory;
     size_t size;
@@ -40,10 +40,10 @@ void open_worlds(struct world *a, struct world *b);
 
 void fill_pages(struct world *world, const struct piece *piece, const uint32_t *ids, struct rng *rng,
                 enum pattern pattern);
-/* The pages of b are those of a. */
+/* Requires the pages of b to equal those of a. */
 void arrived(const struct world *a, const uint32_t *a_ids, struct world *b, const uint32_t *b_ids,
              const struct piece *piece);
-/* Makes these pages canaries again: so must all of the world be. */
+/* Overwrites these pages with CANARY; whether the whole world is CANARY then. */
 bool only_pages_touched(struct world *world, const struct piece *piece, const uint32_t *ids);
 
 /* ---- Jobs -------------------------------------------------------------------------------------------------------- */
@@ -84,7 +84,7 @@ uint64_t raw_bytes(const struct piece *piece);
 /* Fills the pages of a piece, by its number, and encodes them to `chunk`. */
 struct job_result make_chunk(struct world *a, int piece, enum strait_mode mode);
 
-/* Runs a suite of one case; it has the fixture. */
+/* job_case makes a case with the fixture; job_main runs a suite of it. */
 TCase *job_case(void);
 int job_main(const char *name, TCase *tcase);
 

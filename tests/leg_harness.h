@@ -1,4 +1,4 @@
-/* What the tests of both halves of a leg share: what the last event did, and the books that every leg keeps. */
+/* Shared by the tests of both halves of a leg: the actions of the last event, and the rules that every leg follows. */
 #ifndef STRAIT_TESTS_LEG_HARNESS_H
 #define STRAIT_TESTS_LEG_HARNESS_H
 
@@ -12,7 +12,7 @@
 
 extern struct leg_actions actions;
 
-/* Exactly this. */
+/* Requires that the last event did exactly this. */
 #define did(...)                                                           \
     do {                                                                   \
         static const enum leg_action_type types_[] = {__VA_ARGS__};        \
@@ -26,23 +26,23 @@ const struct leg_action *first(enum leg_action_type type); /* there must be one 
 
 /* ---- Any event in any state -------------------------------------------------------------------------------------- */
 
-/* What every leg keeps to, whatever happens: told once and in order, each slot that was given freed at most once. */
+/* Rules for every leg, whatever happens: reports come once and in order, each slot given is freed at most once. */
 struct ledger {
     bool verdict, drained, closed;
     uint32_t state;
-    int slots; /* in the leg's hands */
+    int slots; /* that the leg holds */
 };
 
-/* Books the actions of the last event: none may break what the ledger has. */
+/* Records the actions of the last event; none may contradict the ledger. */
 void keep(struct ledger *ledger);
 
-/* Sorted by id, nothing behind the last. */
+/* Requires grants sorted by id, and nothing after the last. */
 void check_table(const struct leg_grant *grants, uint32_t capacity, int slots);
 
-/* Of any type from the one to the other. */
+/* An event of any type in from..to. */
 struct leg_event random_event(struct rng *rng, int from, int to);
 
-/* Of a random grant that is there, mostly. */
+/* Mostly the id of a random existing grant. */
 uint64_t some_grant(struct rng *rng, const struct leg_grant *grants, uint32_t capacity, uint64_t other);
 
 /* Runs the one case of a suite. */

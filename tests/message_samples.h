@@ -1,12 +1,12 @@
-/* One message of every type, with a value of its own in every field, and what tells two messages apart. Shared by the
- * tests of messages and channels. */
+/* One message of every type, with a different value in every field, and a comparison of messages. Shared by the tests
+ * of messages and channels. */
 #ifndef STRAIT_TESTS_MESSAGE_SAMPLES_H
 #define STRAIT_TESTS_MESSAGE_SAMPLES_H
 
 #include "proto/message.h"
 
 struct sample {
-    const char *name; /* message_name, and a word more where there are several of a type */
+    const char *name; /* message_name, plus a word if there are several of a type */
     struct message message;
 };
 

@@ -1,11 +1,11 @@
-/* The world that the model test explores: one sink's daemon and one source's daemon, made of nothing but their legs,
- * and everything that can happen around them: messages and chunks delivered in any order, lost, doubled or damaged,
- * jobs that end well or badly, aborts, grants asked back, links that break, daemons that crash, the same pages expected
- * again. Ghosts know what the daemons cannot know: which bytes are where, and who may still write.
+/* The world that the model test explores: a sink's daemon and a source's daemon, reduced to their legs, and everything
+ * that can happen around them: messages and chunks delivered in any order, lost, duplicated or damaged, jobs that
+ * succeed or fail, aborts, revoked grants, links that break, daemons that crash, the same pages expected again. Ghost
+ * state holds what the daemons cannot know: which bytes are where, and who may still write.
  *
- * Assumed of the environment, and shown to be needed by leaving each out: messages and chunks of a link that a side has
- * seen closed do not reach it (connection tokens), epochs are compared, closed source legs are remembered, and a sink
- * is told QUIET only when no job of the source can write its slots any more. */
+ * Assumptions about the environment, each shown to be necessary by leaving it out: messages and chunks of a link that a
+ * side has seen closed do not reach that side (connection tokens), epochs are compared, closed source legs are
+ * remembered, and a sink is told QUIET only when no job of the source can write its slots any more. */
 #ifndef STRAIT_TESTS_MODEL_WORLD_H
 #define STRAIT_TESTS_MODEL_WORLD_H
 
@@ -21,27 +21,27 @@ struct setting {
     uint8_t units, slots, window, send_slots;
     bool direct;    /* the source's job writes the sink's slot itself */
     bool open;      /* requests bring a grant, when a slot is free */
-    uint8_t faults; /* at most, on one path */
-    uint8_t depth;  /* of events that are explored, */
-    uint8_t ahead;  /* after so many of a fair run */
+    uint8_t faults; /* maximum on one path */
+    uint8_t depth;  /* number of events explored, */
+    uint8_t ahead;  /* after this many events of a fair run */
 };
 
-/* What can be left out or done wrong. The machines stay as they are: the world around them is changed. */
+/* Planted bugs. The state machines are unchanged: only the world around them is changed. */
 enum bug {
     BUG_NONE,
-    BUG_EPOCH,         /* messages reach whatever leg is live */
-    BUG_EARLY_ACK,     /* landed before it is decoded */
-    BUG_BAD_LANDS,     /* decoders that find nothing wrong */
-    BUG_REVOKE_FREES,  /* slots asked back are taken back at once */
+    BUG_EPOCH,         /* messages reach any live leg, whatever their epoch */
+    BUG_EARLY_ACK,     /* a chunk is reported landed before it is decoded */
+    BUG_BAD_LANDS,     /* decoders accept damaged chunks */
+    BUG_REVOKE_FREES,  /* revoked slots are taken back at once */
     BUG_QUIET_EARLY,   /* QUIET while a job of the source still writes */
-    BUG_TOKEN,         /* what belongs to an old link is let in */
+    BUG_TOKEN,         /* messages of an old link are accepted */
     BUG_DRAINED_EARLY, /* pages are free with the verdict */
     BUG_SEEN,          /* grants are not remembered */
-    BUG_TOMBSTONE,     /* nor are source legs */
-    BUG_MUTE,          /* what was not used is not given back */
-    BUG_NO_DEADLINE,   /* verdicts wait for ever */
+    BUG_TOMBSTONE,     /* closed source legs are not remembered */
+    BUG_MUTE,          /* unused grants are not returned */
+    BUG_NO_DEADLINE,   /* verdicts may wait forever */
     BUG_EARLY_DECODE,  /* an open grant is taken for one of all units */
-    BUG_FORGETFUL,     /* the slot is granted while the chunk arrives */
+    BUG_FORGETFUL,     /* a slot is granted again while a chunk arrives in it */
     BUGS
 };
 
@@ -49,7 +49,7 @@ extern struct setting setting;
 extern enum bug bug;
 extern const char *violation; /* the first one found */
 
-/* Inline: every step makes many of them. */
+/* Inline, because every step makes many claims. */
 static inline void claim(bool holds, const char *fact)
 {
     if (!holds && violation == NULL)
@@ -78,19 +78,19 @@ struct message {
     };
     union {
         uint8_t bad;    /* a chunk was damaged */
-        uint8_t opened; /* units that are the open grant's */
+        uint8_t opened; /* units of the open grant */
     };
 };
 
 enum job_kind { JOB_NONE, JOB_ARRIVE, JOB_DECODE, JOB_ENCODE, JOB_SEND, JOB_HELD /* came before its range */ };
 
-/* What runs beside a daemon, and what it has in hands. */
+/* A job that runs beside a daemon, and what it holds. */
 struct job {
     uint8_t kind, epoch, id, first, count, slot, arena, unused;
     struct message chunk;
 };
 
-/* How a request is met: the units that are ready, and these flags. */
+/* How a request is answered: the units that are ready, and these flags. */
 enum { LAST = 16, ONE_FITS = 32 };
 
 enum phase { PHASE_NONE, PHASE_LIVE, PHASE_OVER };
@@ -109,7 +109,7 @@ struct world {
     } slots[SLOTS_MAX];
     uint8_t version; /* of what the source's pages hold */
     uint8_t send_used, expected, link;
-    uint8_t arena, mapped; /* the sink's receive arena is a new one after a crash; the one that the source knows */
+    uint8_t arena, mapped; /* version of the sink's receive arena, raised by a crash; the one that the source maps */
     uint8_t broken, noticed[2], quiet;
     uint8_t faults, disturbed, crowded, unused[5];
 };
@@ -127,11 +127,11 @@ bool any_job(const struct world *world, enum side side, enum job_kind kind, uint
 void remove_job(struct world *world, enum side side, struct job *job);
 enum side addressee(const struct message *message);
 
-/* Equal sets are equal bytes: to be called after a change. */
+/* Makes equal sets equal bytes; to be called after a change. */
 void sort_jobs(struct job *jobs);
 void sort_net(struct message *net);
 
-/* A side has seen the link closed: nothing of it reaches that side. */
+/* A side has seen the link closed: nothing sent over it may reach that side any more. */
 void purge(struct world *world, enum side side);
 
 /* ---- What its legs are told -------------------------------------------------------------------------------------- */
@@ -139,7 +139,7 @@ void purge(struct world *world, enum side side);
 void sink_event(struct world *world, uint8_t epoch, struct leg_event event);
 void source_event(struct world *world, uint8_t epoch, struct leg_event event);
 void to_sink(struct world *world, const struct message *message);
-/* `how`: of a request. */
+/* `how`: how a request is answered. */
 void to_source(struct world *world, const struct message *message, uint8_t how);
 void expect(struct world *world);
 void abort_leg(struct world *world, enum side side, uint8_t epoch, enum strait_reason reason);
@@ -147,7 +147,7 @@ void abort_leg(struct world *world, enum side side, uint8_t epoch, enum strait_r
 /* ---- Choices ----------------------------------------------------------------------------------------------------- */
 
 enum choice_kind {
-    DELIVER,    /* a: message; b: how a request is met */
+    DELIVER,    /* a: message; b: how a request is answered */
     FINISH_JOB, /* a: side, b: job */
     GRANT,      /* a: epoch, b: units */
     ENCODE,     /* a: epoch */
@@ -156,7 +156,7 @@ enum choice_kind {
     NOTICE,     /* a: side */
     QUIET,
     RECONNECT,
-    /* What a fair run does without. */
+    /* Events that a fair run does not have. */
     UNFAIR,
     RECLAIM = UNFAIR, /* a: epoch */
     ABORT,            /* a: side, b: epoch */
@@ -183,11 +183,11 @@ struct choices {
     struct choice list[CHOICES_MAX];
 };
 
-/* What can happen in this state; the same list for the same bytes. */
+/* Lists what can happen in this state; equal states give equal lists. */
 void list_choices(const struct world *world, struct choices *choices);
 void apply(struct world *world, struct choice choice);
 
-/* What holds in every state. */
+/* Checks what must hold in every state. */
 void check_jobs(const struct world *world);
 
 #endif

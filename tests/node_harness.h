@@ -1,6 +1,6 @@
-/* What the tests of the whole service share: up to four nodes, each on a loop in a thread of its own, and clients of
- * theirs that the test's thread drives. Of every pool an image tells what its memory should hold, so that a byte that
- * landed elsewhere fails the test.
+/* Shared by the tests of the whole service: up to four nodes, each on a loop in its own thread, and their clients,
+ * driven by the test's thread. Every pool has an image of what its memory should hold, so that a byte that landed
+ * elsewhere fails the test.
  *
  * Objects live until the end of the test, which frees them. */
 #ifndef STRAIT_TESTS_NODE_HARNESS_H
@@ -20,7 +20,7 @@
 #include "tests/machine.h"
 #include "tests/support.h"
 
-enum { SLOW = SANITIZED ? 4 : 1 }; /* what is timed may take so many times as long */
+enum { SLOW = SANITIZED ? 4 : 1 }; /* factor for time limits */
 
 /* How two parties reach each other. */
 enum wire {
@@ -39,7 +39,7 @@ enum { NODES_MAX = 4, PARTIES_MAX = 40, POOLS_MAX = 48, LAYERS_MAX = 256, NODE_P
 struct test_node {
     struct node_options options;
     bool running, started, drain;
-    uint32_t gpu_failed; /* so often the node said that it stops since one failed; read it atomically */
+    uint32_t gpu_failed; /* how often the node reported a stop because a GPU failed; read it atomically */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t ready;
@@ -47,7 +47,7 @@ struct test_node {
     uv_async_t stop;
     struct node *node;
     enum strait_status status;
-    int loop_closed; /* of uv_loop_close */
+    int loop_closed; /* result of uv_loop_close */
     char why[256];
 };
 
@@ -57,7 +57,7 @@ void test_node_start(struct test_node *node);
 void test_node_ask_stop(struct test_node *node, bool drain); /* returns at once */
 void test_node_join(struct test_node *node);
 void test_node_stop(struct test_node *node); /* without drain, and waits */
-unsigned reserve_port(void);                 /* of loopback, for nodes that come back; until the end of the test */
+unsigned reserve_port(void); /* of loopback, for nodes that restart; reserved until the end of the test */
 /* Gives the node a set whose exponents are ranked first, first + 1, ...; pool_fill's values have 0x7c to 0x7f. */
 void use_codebook(struct test_node *node, const char *name, uint8_t first);
 
@@ -76,19 +76,19 @@ struct party {
 struct party *party_open(const struct test_node *node);
 struct party *party_embedded(const char *options);
 void party_close(struct party *party);
-/* Figures of the party's node: "counters.source_done"; waits for the answer. A path of another kind is -1. */
+/* A figure of the party's node, such as "counters.source_done"; waits for the answer. -1: no number at that path. */
 double stat_of(struct party *party, const char *path);
-char *stats_text(struct party *party); /* borrowed, until the next question */
-void wait_quiet(struct party *party);  /* nothing lives in its node: no transfer, slot, page in quarantine */
+char *stats_text(struct party *party); /* borrowed, valid until the next request */
+void wait_quiet(struct party *party);  /* until its node has no transfer, no slot in use and no page in quarantine */
 
 /* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
-/* Each group has `layers` layers of `roles` regions; 0 means 1, but for row_bytes: 4096 and pages: 16. */
+/* Each group has `layers` layers of `roles` regions. 0 means 1, except row_bytes: 4096, pages: 16. */
 struct geometry {
     uint32_t groups, layers, roles, pages, rows, row_bytes, element;
     bool pointers, apart;      /* apart: a memfd for each region */
     uint32_t gpu, gpu_step;    /* not 0: on device gpu - 1 of the fake plugin, each next group gpu_step further */
-    enum strait_handle handle; /* by which a GPU's memory is named: CUDA_IPC, unless pointers */
+    enum strait_handle handle; /* how GPU memory is named: CUDA_IPC, unless pointers */
 };
 
 struct test_pool {
@@ -104,7 +104,7 @@ struct test_pool {
 };
 
 struct test_pool *pool_try(struct party *party, struct geometry geometry);
-struct test_pool *pool_open(struct party *party, struct geometry geometry); /* and waits until the daemon has it */
+struct test_pool *pool_open(struct party *party, struct geometry geometry); /* waits until the daemon has it */
 void pool_fill(struct test_pool *pool, uint64_t seed);                      /* with values like those of a KV cache */
 bool pool_as_imagined(const struct test_pool *pool);
 const uint8_t *pool_page(const struct test_pool *pool, uint32_t region, uint32_t id); /* its first row */
@@ -135,7 +135,7 @@ struct flow {
     .lists = (const struct strait_page_list[]){__VA_ARGS__}, \
     .list_count = sizeof((struct strait_page_list[]){__VA_ARGS__}) / sizeof(struct strait_page_list)
 
-/* Sizes, contexts and times that are 0 are filled in: longer ones than anybody waits. */
+/* Fills in sizes, contexts and times that are 0; the times are longer than any test waits. */
 struct flow *flow_expect(struct test_pool *pool, struct strait_expect_params params);
 struct flow *flow_offer(struct test_pool *pool, struct strait_offer_params params);
 void flow_append(struct flow *flow, struct strait_append_params params);
@@ -152,15 +152,15 @@ void flow_release(struct flow *flow);
             pump(20);                                               \
         ck_assert_msg(expression, #expression);                     \
     } while (0)
-uint64_t wait_clock(void); /* uv_hrtime, which stands still while the machine runs nobody */
-void pump(int ms);         /* hands out what events there are; waits for the first one for so long */
+uint64_t wait_clock(void); /* uv_hrtime less the time during which the machine stalled */
+void pump(int ms);         /* handles pending events; waits up to `ms` for the first one */
 void pump_for(int ms);
 
 void ends_done(struct flow *flow);
 void ends_failed(struct flow *flow, enum strait_reason reason); /* and drained */
-/* DONE on both sides, and exactly the pages that both name have landed. */
+/* Requires DONE on both sides, and that exactly the pages that both list have landed. */
 void arrives(struct flow *sink, struct flow *source);
-void landed(struct flow *sink, const struct flow *source); /* the pages, of one of several sources */
+void landed(struct flow *sink, const struct flow *source); /* the pages of one of several sources */
 void undefined(struct flow *sink);                         /* its pages may hold anything */
 bool failed_page(const struct flow *sink, uint32_t group, uint32_t id);
 
@@ -183,7 +183,7 @@ void pair_open(struct pair *pair, enum wire wire); /* both */
 uint64_t now_ms(void);
 uint32_t open_descriptors(void);
 
-/* Runs a suite; its cases have the fixture. */
+/* node_case makes a case with the fixture; node_main runs the suite. */
 TCase *node_case(Suite *suite, const char *name);
 int node_main(Suite *suite);
 

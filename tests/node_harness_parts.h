@@ -1,4 +1,4 @@
-/* What the files of the harness share with one another. */
+/* Shared by the files of the harness. */
 #ifndef STRAIT_TESTS_NODE_HARNESS_PARTS_H
 #define STRAIT_TESTS_NODE_HARNESS_PARTS_H
 
@@ -9,7 +9,7 @@ void *keep(size_t size);
 
 void pools_event(const struct strait_event *event);
 void pools_close(void);
-/* All rows of a group's page; the bases are those of the pools' memory, or of their images. */
+/* Copies all rows of a group's page; each base is that of the pool's memory, or of its image. */
 void pool_copy_page(struct test_pool *to, uint8_t *to_base, uint32_t to_id, const struct test_pool *from,
                     uint8_t *from_base, uint32_t from_id, uint32_t group);
 

@@ -1,5 +1,5 @@
-/* What the tests of peers share: nodes with `peers`, a unix socket for shm and an arena, all on one loop over loopback
- * TCP, and a loop that never blocks for long. */
+/* Shared by the tests of peers: nodes with `peers`, a unix socket for shm and an arena, all on one loop that never
+ * blocks for long, connected over loopback TCP. */
 #ifndef STRAIT_TESTS_PEER_NODE_H
 #define STRAIT_TESTS_PEER_NODE_H
 
@@ -28,11 +28,11 @@ struct node {
     struct metrics metrics;
     struct transport_arena arena;
     uint8_t *send;
-    char story[64];  /* u(p), d(own), q(uiet), in their order */
-    struct peer *up; /* the last one that came up, until it is quiet */
+    char story[64];  /* events in order: u(p), d(own), q(uiet) */
+    struct peer *up; /* the last peer that came up, until it is quiet */
     uint32_t ups, downs, quiets, messages, arrived, sent;
     uint8_t *gpu_arena;                          /* of its GPU, if it has one */
-    uint32_t gpu_links, gpu_arrived, gpu_failed; /* told of; chunks that came by one, or did not after all */
+    uint32_t gpu_links, gpu_arrived, gpu_failed; /* links reported; chunks over one that arrived, that failed */
     char why[160];                               /* of the last down */
     uint8_t header[TRANSPORT_HEADER_MAX];
     bool keep_link;       /* does not quit links */
@@ -48,7 +48,7 @@ struct node {
 extern uv_loop_t loop;
 extern char folder[64]; /* of this test, removed in the end */
 
-/* Runs the loop until the expression is true, or for so long. */
+/* Runs the loop until the expression is true, for `ms` at most. */
 #define RUN_UNTIL(expression, ms)                                 \
     do {                                                          \
         uint64_t run_end = uv_hrtime() + (uint64_t)(ms)*1000000u; \
@@ -62,10 +62,10 @@ extern char folder[64]; /* of this test, removed in the end */
     } while (0)
 
 void setup(void);
-/* A handle that is left over fails the test. */
+/* Fails the test if a handle is left over. */
 void teardown(void);
 
-/* Not through options_default: what is not said there is nothing. */
+/* Does not use options_default: options that are not set here are empty. */
 void node_init(struct node *node, const char *name, const char *transports);
 void node_secret(struct node *node, const char *secret);
 enum strait_status node_try(struct node *node, char *why, size_t size);
@@ -78,7 +78,7 @@ void pair_init(struct node *a, struct node *b, const char *transports);
 void pair_open(struct node *a, struct node *b);
 void pair_fini(struct node *a, struct node *b);
 
-/* Keeps asking, as users do. */
+/* Asks again until the peer is there, as users do. */
 struct peer *get(struct node *from, const struct node *to);
 void connect_nodes(struct node *a, struct node *b);
 

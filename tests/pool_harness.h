@@ -1,4 +1,4 @@
-/* What the tests of pools share: descriptors and regions that a client may register, and those that are refused. */
+/* Shared by the tests of pools: descriptors and regions that a client may register, and those that are refused. */
 #ifndef STRAIT_TESTS_POOL_HARNESS_H
 #define STRAIT_TESTS_POOL_HARNESS_H
 
@@ -27,7 +27,7 @@ struct wire_region layer_region(int32_t layer);
 enum strait_status map_all(const struct wire_region *regions, uint32_t count, bool embedded, uint64_t bytes_max,
                            const struct strait_codebook *codebook, struct pool **pool);
 struct pool *map_good(const struct wire_region *regions, uint32_t count, bool embedded);
-/* And nothing stays mapped. */
+/* Requires the refusal, and that nothing stays mapped. */
 void refused(const struct wire_region *regions, uint32_t count, bool embedded, enum strait_status with);
 
 /* How often memfds are mapped into this process. */

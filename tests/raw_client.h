@@ -1,4 +1,4 @@
-/* Clients that the tests speak for themselves, byte by byte, and a pair of honest ones that must not notice. */
+/* Clients whose bytes the tests write themselves, and a pair of honest clients that must not be affected. */
 #ifndef STRAIT_TESTS_RAW_CLIENT_H
 #define STRAIT_TESTS_RAW_CLIENT_H
 
@@ -6,7 +6,7 @@
 
 #include "proto/channel.h"
 
-/* A pair of clients of nodes[0] that goes on working, and what must be as before in the end. */
+/* A pair of clients of nodes[0] that keeps working, and the state that must be unchanged in the end. */
 struct bystander {
     struct party *party;
     struct test_pool *source, *sink;
@@ -22,7 +22,7 @@ int dial_and_greet(void);
 /* False: the daemon has closed. */
 bool send_bytes(int fd, const void *bytes, size_t size);
 void send_message(int fd, const struct message *message);
-/* With the descriptor `passed`, so many times. */
+/* Sends the message with `count` copies of the descriptor `passed`. */
 void send_with_fds(int fd, const struct message *message, int passed, uint32_t count);
 /* Waits until the daemon ends the connection. */
 bool is_let_go(int fd);

@@ -1,10 +1,10 @@
-/* How fast sums are on a GPU. */
+/* Speed of sums on a GPU. */
 #ifndef STRAIT_TESTS_REDUCE_TIMES_H
 #define STRAIT_TESTS_REDUCE_TIMES_H
 
 #include <cuda_runtime_api.h>
 
-/* Prints medians beside those of a copy of as much memory. */
+/* Prints medians, next to those of a copy of as much memory. */
 void time_reduce(cudaStream_t stream);
 
 #endif

@@ -7,10 +7,10 @@
 
 enum addend {
     ADDEND_ANY,     /* any bits */
-    ADDEND_BELL,    /* exponents near each other: roundings and ties */
+    ADDEND_BELL,    /* close exponents: rounding and ties */
     ADDEND_TINY,    /* subnormal, and a little above */
     ADDEND_HUGE,    /* sums overflow */
-    ADDEND_SPECIAL, /* zeroes, infinities, what is no number, extremes */
+    ADDEND_SPECIAL, /* zeroes, infinities, NaNs, extremes */
     ADDENDS
 };
 
@@ -57,7 +57,7 @@ static inline void reduce_put(enum coll_reduce_type type, uint8_t *bytes, size_t
     }
 }
 
-/* One kind, or of all kinds where `kind` is ADDENDS. */
+/* Fills with values of one kind, or of all kinds when `kind` is ADDENDS. */
 static inline void reduce_fill(struct rng *rng, enum coll_reduce_type type, enum addend kind, uint8_t *bytes,
                                size_t count)
 {

@@ -1,6 +1,6 @@
-/* A daemon that a test plays by itself: it is a peer of nodes over shm, and says and stores whatever the test wants, in
- * any order. It has a receive arena in the host's memory and memory that it calls a GPU's, of the fake plugin; of both
- * it knows which bytes may have been written. It runs on the test's thread, whenever that waits: ROGUE_WAIT. */
+/* A daemon played by the test: it is a peer of nodes over shm, and sends and stores whatever the test wants, in any
+ * order. It has a receive arena in host memory, and memory of the fake plugin that it presents as a GPU's; for both it
+ * knows which bytes may have been written. It runs on the test's thread while that waits: ROGUE_WAIT. */
 #ifndef STRAIT_TESTS_ROGUE_H
 #define STRAIT_TESTS_ROGUE_H
 
@@ -12,9 +12,9 @@
 
 enum { ROGUE_SLOTS = 8, ROGUE_FAR_SLOTS = 8, ROGUE_LIST_MAX = 64, ROGUE_SLOT_BYTES = 64 << 10 };
 
-/* What nodes have said. */
+/* What nodes have sent. */
 struct rogue_heard {
-    struct message_arena arena; /* the latest; so are the others that are no lists */
+    struct message_arena arena; /* the latest one, as with all fields that are not lists */
     struct fake_handle handle;
     struct message_reach reach;
     struct message_request request;
@@ -40,7 +40,7 @@ struct rogue {
     char why[128];
     struct transport_arena arena;
     uint32_t slot_bytes, slot_count; /* as it claims */
-    uint8_t *far;                    /* its GPU's memory: slots, and as much again behind them */
+    uint8_t *far;                    /* its GPU's memory: the slots, then as many bytes again */
     int far_fd;
     uint32_t far_slot_bytes;
     size_t far_size;
@@ -48,15 +48,15 @@ struct rogue {
     struct rogue_heard heard;
 };
 
-/* Slots as they are; what it claims of them may be changed before rogue_meet. */
+/* Claims its slots as they are; the test may change the claims before rogue_meet. */
 void rogue_init(struct rogue *rogue, uint32_t far_slot_bytes);
-void rogue_dial(struct rogue *rogue, const struct test_node *node); /* to be repeated while somebody waits */
-void rogue_meet(struct rogue *rogue, const struct test_node *node); /* until it is up */
+void rogue_dial(struct rogue *rogue, const struct test_node *node); /* to be repeated while the test waits */
+void rogue_meet(struct rogue *rogue, const struct test_node *node); /* dials until the connection is up */
 void rogue_leave(struct rogue *rogue);                              /* in order */
 void rogue_fini(struct rogue *rogue);
 
 void rogue_say(struct rogue *rogue, const struct message *message);
-/* A chunk for that slot, whatever is in it. */
+/* Sends a chunk for the header's slot, whatever its content. */
 void rogue_send(struct rogue *rogue, const struct chunk_header *header, size_t size);
 
 /* A name for this memory that the fake plugin knows. */
@@ -65,15 +65,15 @@ struct message rogue_arena(const struct rogue *rogue, const struct fake_handle *
                            uint32_t first_slot);
 /* A pool as its node describes it. blob_fini is the caller's. */
 struct pool_blob blob_of(struct test_pool *pool);
-/* For pages [0, span->count) of group 0 of an offer of that key; without a grant. */
+/* A request for pages [0, span->count) of group 0 of the offer with that key; without a grant. */
 struct message rogue_request(const struct pool_blob *pool, const char *key, uint64_t leg, const struct wire_span *span);
 
-/* Is nothing else written than in these slots? Bits: of the host's, and of the GPU's. */
+/* Whether nothing was written outside these slots: bit masks of the host's and of the GPU's. */
 bool rogue_untouched(const struct rogue *rogue, uint32_t near_slots, uint32_t far_slots);
 
 void rogue_turn(struct rogue *rogue);
 
-/* Like WAIT, with the rogue alive. */
+/* Like WAIT, while the rogue runs. */
 #define ROGUE_WAIT(rogue, expression)                                   \
     do {                                                                \
         uint64_t rogue_end = wait_clock() + 15000ull * SLOW * 1000000u; \

@@ -1,11 +1,11 @@
-/* What programs that are suites share. */
+/* Shared by test programs that consist of one suite. */
 #ifndef STRAIT_TESTS_RUN_SUITE_H
 #define STRAIT_TESTS_RUN_SUITE_H
 
 #include <check.h>
 #include <stdlib.h>
 
-/* A new case of the suite, whose time is limited by CTest alone. */
+/* Adds a case to the suite; only CTest limits its time. */
 static inline TCase *add_case(Suite *suite, const char *name)
 {
     TCase *tcase = tcase_create(name);

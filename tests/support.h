@@ -1,4 +1,4 @@
-/* What the test programs and the fuzzers share. Needs no Check: a require() that fails prints and aborts. */
+/* Shared by the test programs and the fuzzers. Does not need Check: a require() that fails prints and aborts. */
 #ifndef STRAIT_TESTS_SUPPORT_H
 #define STRAIT_TESTS_SUPPORT_H
 
@@ -12,7 +12,7 @@
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
-/* Stays in release builds. */
+/* Unlike assert(), it stays in release builds. */
 #define require(condition)                                                                          \
     do {                                                                                            \
         if (!(condition)) {                                                                         \
@@ -21,14 +21,14 @@
         }                                                                                           \
     } while (0)
 
-/* ThreadSanitizer is slow and looks for something else: loops over every bit then take every STRIDEth one. */
+/* ThreadSanitizer is slow and looks for other errors: with it, loops over every bit take every STRIDEth one. */
 #if defined(__SANITIZE_THREAD__)
 enum { STRIDE = 7 };
 #else
 enum { STRIDE = 1 };
 #endif
 
-/* Some tests time what they do, or wait for it: sanitizers take theirs. */
+/* Tests with time limits allow more time under sanitizers. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SANITIZED = 1 };
 #else
@@ -37,7 +37,7 @@ enum { SANITIZED = 0 };
 
 /* ---- Random numbers -------------------------------------------------------------------------------------------- */
 
-/* The same on every machine; STRAIT_TEST_SEED chooses others. */
+/* The same numbers on every machine; STRAIT_TEST_SEED chooses others. */
 struct rng {
     uint64_t state;
 };
@@ -52,7 +52,7 @@ void rng_fill(struct rng *rng, void *dst, size_t size);
 
 #define CANARY 0xA5
 
-/* `size` bytes, all CANARY, that end where the process may not read on. Reading before them faults nearly as soon. */
+/* `size` bytes, all CANARY, that end at an unreadable page. Reading far before them faults too. */
 struct guarded {
     uint8_t *bytes;
     size_t size;
@@ -61,7 +61,7 @@ struct guarded {
 };
 
 void guarded_init(struct guarded *guarded, size_t size);
-/* Fails when something was written before the bytes. */
+/* Fails if something was written before the bytes. */
 void guarded_fini(struct guarded *guarded);
 
 bool is_filled(const uint8_t *bytes, size_t size, uint8_t with);
@@ -74,33 +74,33 @@ extern const char *const variant_names[VARIANTS]; /* "scalar" first: the others 
 /* NULL when this build or processor lacks it. */
 const struct strait_codec *variant(int index);
 
-/* Says the seed and which variants are not tested here. */
+/* Prints the seed, and which variants are not tested here. */
 void print_conditions(void);
 
 /* ---- Codebooks and values -------------------------------------------------------------------------------------- */
 
-/* Tables: 0 as of a bell curve, 1 falling from 255, 2 in no order, 3 rising from 0, 4 in two clusters. */
+/* Tables: 0 like a bell curve, 1 falling from 255, 2 in random order, 3 rising from 0, 4 in two clusters. */
 enum { TEST_TABLES = 5 };
 void test_ranking(uint8_t ranking[256], uint32_t table);
 struct strait_codebook *test_codebook(void);
 
-/* What the exponents of a page are like, by their ranks. */
+/* Distributions of a page's exponents, by rank. */
 enum pattern {
-    PATTERN_FALLING, /* each rank half as frequent as the one before, rarely anything */
+    PATTERN_FALLING, /* each rank half as frequent as the one before; rarely any rank */
     PATTERN_NOISE,   /* every bit random */
     PATTERN_LOW,     /* 0..2: one tier */
     PATTERN_MIDDLE,  /* 0..5: two tiers */
     PATTERN_TOP16,   /* 0..15 */
-    PATTERN_RARE,    /* 0..15, a few percent of anything */
+    PATTERN_RARE,    /* 0..15, and a few percent of any rank */
     PATTERN_EDGES,   /* first and last ranks of all tiers */
     PATTERN_HIGH,    /* 21..255 */
-    PATTERN_SHARE,   /* a share of this page's own, from none to all, of 16..255 */
-    PATTERN_LIMIT,   /* blocks that are hardly smaller than raw, or hardly not, as `top16` or as `tiered` */
+    PATTERN_SHARE,   /* a share of 16..255, from none to all, that differs from page to page */
+    PATTERN_LIMIT,   /* blocks just below or just above the raw size, as `top16` or as `tiered` */
     PATTERN_RUNS,    /* runs of one exponent, runs of zero */
     PATTERN_WIDENED, /* falling, every other value zero: FP32 made of BF16 */
-    PATTERN_FP16,    /* as values of FP16: exponents near 12, rarely anything */
+    PATTERN_FP16,    /* like values of FP16: exponents near 12, rarely any other */
     PATTERN_SPREAD,  /* twelve exponents, none more frequent than another, rarely one far below */
-    PATTERN_NEARLY,  /* one value, one other somewhere */
+    PATTERN_NEARLY,  /* one value, with a single other one somewhere */
     PATTERN_CONST,   /* one value */
     PATTERNS
 };
@@ -108,12 +108,12 @@ enum pattern {
 uint16_t join_value(uint8_t sign_mantissa, uint8_t exponent);
 void put_value(uint8_t *bytes, size_t index, uint16_t value);
 uint16_t get_value(const uint8_t *bytes, size_t index);
-/* Fills bytes, an odd last one too. */
+/* Fills `size` bytes, which may be odd. */
 void fill_pattern(struct rng *rng, enum pattern pattern, const uint8_t ranking[256], uint8_t *bytes, size_t size);
 
 /* ---- Page lists ------------------------------------------------------------------------------------------------ */
 
-/* A region: its pages, the bytes between rows and between pages, and how far its base is from a round address. */
+/* A region: its pages, the gaps between rows and pages in bytes, and the offset of its base from an aligned address. */
 struct shape {
     uint32_t page_count, rows, row_bytes, row_gap, page_gap, skew, table;
 };
@@ -125,8 +125,8 @@ struct gap {
     size_t offset, size;
 };
 
-/* A page list with memory of its own. What belongs to no listed page is CANARY; the last page ends at a guard page, or
- * less than `alignment` bytes before. */
+/* A page list with its own memory. Bytes of no listed page are CANARY; the last page ends at a guard page, or less than
+ * `alignment` bytes before it. */
 struct layout {
     struct guarded memory;
     struct gap *gaps;
@@ -148,7 +148,7 @@ void layout_read(const struct layout *layout, uint32_t index, uint8_t *page);
 void layout_write(struct layout *layout, uint32_t index, const uint8_t *page);
 void layout_fill(struct layout *layout, struct rng *rng, enum pattern pattern, const struct strait_codebook *codebook);
 void layout_clear(struct layout *layout);
-/* Nothing outside the listed pages was written; nothing at all. */
+/* Whether nothing outside the listed pages was written; whether nothing at all was. */
 bool layout_intact(const struct layout *layout);
 bool layout_untouched(const struct layout *layout);
 
@@ -156,12 +156,12 @@ bool layout_untouched(const struct layout *layout);
 
 enum { STATUS_UNSET = 77, VERDICT_PAGES = 64 };
 
-/* All that a call reports; equal verdicts are equal bytes. */
+/* Everything that a call reports; equal verdicts are equal bytes. */
 struct verdict {
     struct strait_result result;
     int64_t returned;
     struct strait_class_stats stats[TEST_TABLES];
-    int32_t page_status[VERDICT_PAGES]; /* STATUS_UNSET where nothing was told */
+    int32_t page_status[VERDICT_PAGES]; /* STATUS_UNSET where none was reported */
 };
 
 struct strait_run verdict_begin(struct verdict *verdict);
@@ -180,17 +180,17 @@ void decode_layout(const struct strait_codec *codec, const struct strait_codeboo
 void verify_chunk(const struct strait_codec *codec, const struct strait_codebook *codebook, const uint8_t *chunk,
                   uint64_t size, struct verdict *verdict);
 
-/* Encodes with every variant, requires equal bytes and reports, decodes with every variant, requires what went in and
- * nothing beside it. Returns the chunk, to be freed. */
+/* Encodes with every variant and requires equal bytes and reports; decodes with every variant and requires the source
+ * bytes, and no writes elsewhere. Returns the chunk, to be freed. */
 uint8_t *round_trip(const struct asked *asked, const struct layout *src, struct verdict *verdict);
 
 /* ---- The format, read from FORMAT.md and not from the code ----------------------------------------------------- */
 
-/* Section 5. */
+/* The sums of FORMAT.md, section 5. */
 uint64_t reference_sum(const uint8_t *bytes, uint64_t size, uint64_t a, uint64_t b, uint64_t c);
 uint64_t reference_page_sum(const uint8_t *page, uint32_t page_bytes, uint32_t index, uint32_t table);
 
-/* Where things lie in a chunk that claims what its header claims. */
+/* Where the parts of a chunk are, according to its header. */
 struct anatomy {
     uint64_t page_count, page_bytes, rows_per_page, lengths, rows, metadata_bytes;
     bool has_lengths;
@@ -199,7 +199,7 @@ struct anatomy {
 /* False when there is no header or its numbers are out of range. */
 bool anatomy_read(struct anatomy *anatomy, const uint8_t *chunk, uint64_t size);
 uint64_t anatomy_row(const struct anatomy *anatomy, uint64_t page, uint64_t block);
-/* Makes the metadata sum right. False when the chunk ends before its metadata does. */
+/* Corrects the metadata sum. False when the chunk ends before its metadata does. */
 bool repair_metadata(uint8_t *chunk, uint64_t size);
 
 #endif

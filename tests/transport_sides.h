@@ -1,5 +1,5 @@
-/* Two owners of transports for the tests, in one process or in two: they exchange chunks with known content, count
- * every callback, and sleep in poll whenever a transport says that it may. */
+/* Two owners of transports for the tests, in one process or two: they exchange chunks with known content, count every
+ * callback, and sleep in poll whenever a transport permits it. */
 #ifndef STRAIT_TESTS_TRANSPORT_SIDES_H
 #define STRAIT_TESTS_TRANSPORT_SIDES_H
 
@@ -17,41 +17,41 @@ struct side {
     uint8_t *source; /* SLOTS slots to send from */
     void *handle;
 
-    /* What to do. */
-    bool unchecked;       /* content is not looked at: the peer uses its slots again when it likes */
+    /* Behaviour. */
+    bool unchecked;       /* content is not checked: the peer reuses its slots at any time */
     bool refuse;          /* answer `arriving` with no */
-    bool close_on_broken; /* as every owner should, at once */
+    bool close_on_broken; /* close at once, as every owner should */
     bool close_on_arriving;
     uint64_t next; /* number of the next chunk */
 
-    /* What happened. */
+    /* Events so far. */
     unsigned connected, broken, closed, arriving, arrived, arrived_badly, sent, sent_badly, late;
     const char *why;
     uint64_t last_sequence;
     size_t last_size;
-    bool sending[SLOTS];      /* source slots of sends without `sent` */
-    unsigned landing[SLOTS];  /* chunks for own slots, without `arrived` */
-    uint64_t sequence[SLOTS]; /* of what comes into them */
+    bool sending[SLOTS];      /* source slots of sends whose `sent` has not come */
+    unsigned landing[SLOTS];  /* chunks for own slots whose `arrived` has not come */
+    uint64_t sequence[SLOTS]; /* numbers of the chunks that come into them */
     size_t size[SLOTS];
-    unsigned damaged; /* chunks that arrived with other bytes than were sent */
+    unsigned damaged; /* chunks that arrived with wrong bytes */
 };
 
-/* Arenas are of GPUs where the kind has the choice; else they are the host's. */
+/* Whether arenas are in GPU memory, if the kind of transport supports both; else they are in host memory. */
 extern bool sides_on_gpus;
 uint32_t side_memory(const struct transport_ops *ops);
 
 /* A sealed memfd of this many bytes, mapped to *base. */
 int make_arena(size_t size, void **base);
 
-/* `options` NULL: such as suit the tests. */
+/* `options` NULL: options that suit the tests. */
 void side_init(struct side *side, const struct transport_ops *ops, const char *options);
 void side_fini(struct side *side);
 
-/* Opens the links of two sides of this process; and connects them; and waits until they are up. */
+/* Opens the links of two sides of this process, connects them, and waits until they are up. */
 void sides_open(struct side sides[2]);
 void sides_begin(struct side sides[2]);
 void sides_connect(struct side sides[2]);
-/* The same with a side of another process, by way of `control`, a stream socket; `fd` is for link_open. */
+/* The same with a side of another process, through `control`, a stream socket; `fd` is for link_open. */
 void side_connect(struct side *side, int fd, enum link_side which, int control);
 
 /* Sends the next chunk from source slot `slot` to the same slot of the peer. */
@@ -73,7 +73,7 @@ void sides_step(struct side *sides, unsigned count, int timeout);
     } while (0)
 uint64_t milliseconds(void);
 
-/* Sides without chunks on their way; then closes both links and frees everything. */
+/* Requires sides without chunks in flight, closes both links and frees everything. */
 void sides_close(struct side sides[2]);
 
 #endif

@@ -1,4 +1,4 @@
-/* Memory that grows and is used again, so that a pipeline allocates only while it warms up. */
+/* Memory that grows and is reused, so that a pipeline allocates only while it warms up. */
 #ifndef STRAIT_TOOLS_BUFFER_H
 #define STRAIT_TOOLS_BUFFER_H
 

@@ -7,17 +7,17 @@
 
 #include "tools/json.h"
 
-/* How ranks are coded: FORMAT.md, section 3. What depends on the cut into blocks is left out: the u16 count of a block
- * with escapes, padding, tables, and blocks that stay raw. */
+/* How ranks are coded: FORMAT.md, section 3. The estimate leaves out what depends on the cut into blocks: the u16 count
+ * of a block with escapes, padding, tables, and blocks that stay raw. */
 #define VALUE_BITS         16.0
 #define SIGN_MANTISSA_BITS 8.0
 #define TOP16_RANKS        16u
-#define TOP16_ESCAPE_BITS  (16.0 + 8.0) /* position and exponent, beside the 4 bits of the code */
+#define TOP16_ESCAPE_BITS  (16.0 + 8.0) /* position and exponent, besides the 4 bits of the code */
 #define TIER2_RANK         3u
 #define TIER3_RANK         6u
 #define TIER4_RANK         21u
 
-/* Sums over values, so that those of classes can be added. */
+/* Sums over values, so that those of several classes can be added. */
 struct cost {
     uint64_t values;
     double entropy; /* bits */
@@ -58,7 +58,7 @@ static double per_value(const struct cost *cost, double sum)
     return sum / (double)cost->values;
 }
 
-/* Of blocks: what would grow is kept raw. */
+/* Never below 1, as blocks that would grow are kept raw. */
 static double ratio(const struct cost *cost, double exponent_bits)
 {
     double bits = SIGN_MANTISSA_BITS + per_value(cost, exponent_bits);

@@ -1,4 +1,4 @@
-/* What `strait calibrate` tells about the data it counted, class by class. */
+/* What `strait calibrate` reports about the data it counted, class by class. */
 #ifndef STRAIT_TOOLS_CALIBRATE_REPORT_H
 #define STRAIT_TOOLS_CALIBRATE_REPORT_H
 
@@ -16,9 +16,9 @@ struct calibrate_report {
     uint64_t skipped;                       /* tensors that are not BF16 */
 };
 
-/* Whether all of it was written, the stream knows. */
+/* The caller checks the stream for write errors. */
 void calibrate_report_table(const struct calibrate_report *report, FILE *stream);
-/* False, which stderr has been told: no memory, or output failed. */
+/* False: no memory, or output failed; the error was printed to stderr. */
 bool calibrate_report_json(const struct calibrate_report *report, FILE *stream);
 
 #endif

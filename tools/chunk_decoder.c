@@ -3,7 +3,7 @@
 #include <string.h>
 
 #define PIECE_BYTES    (64u * 1024 * 1024) /* a piece ends with the page that reaches this */
-#define PAGE_ALIGNMENT 16u                 /* of pages in memory while they are decoded */
+#define PAGE_ALIGNMENT 16u                 /* in memory, of pages that are being decoded */
 
 void chunk_decoder_fini(struct chunk_decoder *decoder)
 {
@@ -46,7 +46,7 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + PAGE_ALIGNMENT - 1) / PAGE_ALIGNMENT * PAGE_ALIGNMENT;
 }
 
-/* Steps to the next piece; returns the memory that its pages take when each begins aligned. */
+/* Advances to the next piece; returns the bytes of memory that its pages take when each begins aligned. */
 static uint64_t next_piece(struct chunk_decoder *decoder)
 {
     uint64_t room = 0;

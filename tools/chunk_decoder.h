@@ -1,5 +1,5 @@
-/* Decodes one chunk, piece by piece: a chunk of a hostile file may hold a thousand times its size, so that only so many
- * of its pages are in memory at a time. An ordinary chunk is one piece. */
+/* Decodes one chunk, piece by piece: a chunk of a hostile file may decode to a thousand times its size, so only a
+ * limited number of its pages is in memory at a time. An ordinary chunk is one piece. */
 #ifndef STRAIT_TOOLS_CHUNK_DECODER_H
 #define STRAIT_TOOLS_CHUNK_DECODER_H
 
@@ -10,7 +10,7 @@
 
 #include "tools/buffer.h"
 
-/* Starts as zeroes; its memory is used again for the next chunk. */
+/* Starts as zeroes; its memory is reused for the next chunk. */
 struct chunk_decoder {
     struct buffer chunk; /* filled by the owner: info.chunk_bytes bytes */
     struct strait_chunk_info info;
@@ -34,11 +34,11 @@ struct chunk_decoder {
 
 void chunk_decoder_fini(struct chunk_decoder *decoder);
 
-/* Looks at the pages of the chunk in decoder->chunk. Afterwards there is no piece yet. */
+/* Reads the page tables of the chunk in decoder->chunk; decodes no piece yet. */
 void chunk_decoder_begin(struct chunk_decoder *decoder);
 
-/* Decodes the next piece; false when there is none. Not after a status that is not OK. What is wrong with the chunk is
- * then in decoder->status, what is wrong with pages in decoder->result and page_status. */
+/* Decodes the next piece; false when there is none. Must not be called after a status that is not OK. Errors of the
+ * chunk are reported in decoder->status, errors of pages in decoder->result and page_status. */
 bool chunk_decoder_piece(struct chunk_decoder *decoder, const struct strait_codec *codec,
                          const struct strait_codebook *codebook);
 

@@ -14,7 +14,7 @@ struct chunk_list {
     uint32_t capacity;
 };
 
-/* False: out of memory, which stderr has been told. */
+/* False: out of memory, which was printed to stderr. */
 bool chunk_list_add(struct chunk_list *chunks, struct container_chunk chunk);
 void chunk_list_fini(struct chunk_list *chunks);
 

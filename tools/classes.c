@@ -7,8 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-#define GROUPS_MAX     32    /* of a regex, with the whole match */
-#define NAME_BYTES_MAX 4096u /* longer names belong to no model, and regexec slows down on them */
+#define GROUPS_MAX     32    /* of a regex, including the whole match */
+#define NAME_BYTES_MAX 4096u /* no model has longer names, and regexec is slow on them */
 
 struct class_rule {
     regex_t regex;
@@ -63,7 +63,7 @@ static bool parse_role(const char *text, enum strait_role *role)
     return false;
 }
 
-/* On success *made, with its regex, belongs to the caller. */
+/* On success the caller owns *made, with its regex. */
 static enum strait_status rule_create(const char *pattern, enum strait_role role, struct class_rule **made,
                                       const char **why)
 {

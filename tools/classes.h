@@ -1,4 +1,4 @@
-/* Which codebook class a tensor belongs to, told from its name: K, V or other, and the layer. */
+/* Derives a tensor's codebook class from its name: K, V or other, and the layer. */
 #ifndef STRAIT_TOOLS_CLASSES_H
 #define STRAIT_TOOLS_CLASSES_H
 
@@ -10,7 +10,7 @@ struct class_rules; /* an ordered list of patterns: the first that matches decid
 struct class_rules *class_rules_create(void);
 void class_rules_destroy(struct class_rules *rules);
 
-/* Puts a rule before all others: "REGEX=ROLE" with ROLE k, v or other; the first group of the POSIX extended regex that
+/* Adds a rule before all others: "REGEX=ROLE" with ROLE k, v or other; the first group of the POSIX extended regex that
  * holds only digits is the layer. ERR_INVALID (*why, static text, says what is wrong), ERR_NO_MEMORY. */
 enum strait_status class_rules_add(struct class_rules *rules, const char *rule, const char **why);
 

@@ -95,7 +95,7 @@ static bool add_rule(struct options *options, const char *rule)
     return false;
 }
 
-/* One option; false when it is wrong, which stderr has been told. */
+/* Sets one option; false when it is wrong, with the error on stderr. */
 static bool set_option(struct options *options, int option, const char *text)
 {
     switch (option) {
@@ -123,11 +123,11 @@ static bool set_option(struct options *options, int option, const char *text)
     case 'q':
         return options->quiet = true;
     default:
-        return false; /* getopt_long has told */
+        return false; /* getopt_long has printed the error */
     }
 }
 
-/* What is wrong with the options together; NULL when nothing is. */
+/* What is wrong with the combination of options; NULL when nothing is. */
 static const char *check_options(const struct options *options)
 {
     if (options->file_count == 0)
@@ -145,7 +145,7 @@ static const char *check_options(const struct options *options)
     return NULL;
 }
 
-/* False when they are wrong. With *help nothing else is set. */
+/* False when an option is wrong. If *help is set, nothing else is. */
 static bool parse_options(struct options *options, int argc, char **argv, bool *help)
 {
     int option;
@@ -173,7 +173,7 @@ static bool out_of_memory(void)
     return false;
 }
 
-/* Says what else may be done with a file that holds no tensors. */
+/* Prints a hint for files that hold no tensors. */
 static bool take_safetensors(struct tensors *tensors, const struct input *input, const struct class_rules *rules)
 {
     if (codebook_file_probe(input->data, input->size)) {
@@ -299,7 +299,7 @@ static bool write_result(const struct options *options, const struct histograms 
 
 static bool print_report(const struct options *options, const struct calibrate_report *report)
 {
-    FILE *stream = strcmp(options->output, "-") == 0 ? stderr : stdout; /* that one holds the set */
+    FILE *stream = strcmp(options->output, "-") == 0 ? stderr : stdout; /* stdout holds the set */
     if (options->json)
         return calibrate_report_json(report, stream);
     if (!options->quiet)

@@ -54,7 +54,7 @@ static const struct option long_options[] = {
     {"help", no_argument, NULL, 'h'},          {0},
 };
 
-/* One option; false when it is wrong, which stderr has been told. */
+/* Sets one option; false when it is wrong, with the error on stderr. */
 static bool set_option(struct decode_options *options, int option, const char *text)
 {
     switch (option) {
@@ -71,11 +71,11 @@ static bool set_option(struct decode_options *options, int option, const char *t
     case 'q':
         return options->quiet = true;
     default:
-        return false; /* getopt_long has told */
+        return false; /* getopt_long has printed the error */
     }
 }
 
-/* IN without its suffix, beside IN; from a pipe to a pipe. */
+/* IN without its suffix, in the same folder; stdout when the input is stdin. */
 static bool set_default_output(struct decode_options *options)
 {
     size_t length = strlen(options->input);
@@ -160,13 +160,13 @@ static bool print_json(const struct decode_report *report, FILE *stream)
     return json_print(object, stream);
 }
 
-/* Where the output is stdout, the report must not be. */
+/* When the output goes to stdout, the report goes to stderr. */
 static FILE *json_stream(const struct decode_options *options)
 {
     return options->output != NULL && strcmp(options->output, "-") == 0 ? stderr : stdout;
 }
 
-/* What stderr was told, for machines. */
+/* The errors that were printed to stderr, in machine-readable form. */
 static void print_failures(const struct decode_options *options)
 {
     size_t count;

@@ -49,7 +49,7 @@ static bool add_row(struct demo *demo, const struct demo_pair *pair, struct demo
     return true;
 }
 
-/* The first path is the one that is tampered with. */
+/* A fault is injected on the first path only. */
 static bool move_coded(struct demo *demo, const struct demo_pair *pair, const char *path)
 {
     bool flip = demo->flip && demo->row_count == 0;
@@ -59,7 +59,7 @@ static bool move_coded(struct demo *demo, const struct demo_pair *pair, const ch
                    (struct demo_row){.path = path, .coding = "tiered", .pin = STRAIT_CODING_TIERED, .flip = flip});
 }
 
-/* Source and sink under the source's daemon. */
+/* Moves between a source and a sink of the same daemon. */
 static bool move_local(struct demo *demo, struct demo_side *source)
 {
     struct demo_side sink = {0};
@@ -84,7 +84,7 @@ static bool move_between(struct demo *demo, struct demo_daemon daemons[2], const
     return moved;
 }
 
-/* What straitd has to say about a failure; when it has died, that was told. */
+/* Prints what the daemons logged about a failure. If one died, that was printed before. */
 static void tell_logs(struct demo_daemon daemons[2])
 {
     for (int i = 0; i < 2; i++)
@@ -92,7 +92,7 @@ static void tell_logs(struct demo_daemon daemons[2])
             demo_daemon_tell_log(&daemons[i]);
 }
 
-/* A path is a pair of daemons that have this transport only. */
+/* A path is measured with a pair of daemons that have this transport only. */
 static bool move_path(struct demo *demo, const char *path, const char *transport, bool local)
 {
     struct demo_daemon daemons[2] = {{0}};

@@ -12,7 +12,7 @@
 #include "tools/options.h"
 #include "tools/tally.h"
 
-#define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* within the limits of cutter_next, strait_encode_bound fits 4 GiB */
+#define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* with cutter_next's limits strait_encode_bound stays below 4 GiB */
 #define SUFFIX          ".strait"
 
 static const char usage[] =
@@ -123,7 +123,7 @@ static const struct option long_options[] = {
     {0},
 };
 
-/* One option; false when it is wrong, which stderr has been told. */
+/* Sets one option; false when it is wrong, with the error on stderr. */
 static bool set_option(struct encode_options *options, int option, const char *text)
 {
     switch (option) {
@@ -153,11 +153,11 @@ static bool set_option(struct encode_options *options, int option, const char *t
     case 'q':
         return options->quiet = true;
     default:
-        return false; /* getopt_long has told */
+        return false; /* getopt_long has printed the error */
     }
 }
 
-/* IN.strait, beside IN; from a pipe to a pipe. */
+/* IN.strait; stdout when the input is stdin. */
 static bool set_default_output(struct encode_options *options)
 {
     if (strcmp(options->input, "-") == 0) {
@@ -189,7 +189,7 @@ static bool set_operands(struct encode_options *options, int count, char **opera
     return count == 2 || set_default_output(options);
 }
 
-/* Modes that have tables, of the input if of nothing else. */
+/* Whether the codebook has to be made from the input: the mode needs one and none was named. */
 static bool makes_codebook(const struct encode_options *options)
 {
     return options->codebook == NULL && options->mode != STRAIT_MODE_RAW && options->mode != STRAIT_MODE_BASE;
@@ -197,7 +197,7 @@ static bool makes_codebook(const struct encode_options *options)
 
 /* ---- Codebook -------------------------------------------------------------------------------------------------- */
 
-/* The set that was named, or one made of the input. *codebook stays NULL when no value would be coded with it. */
+/* The set that was named, or one made from the input. *codebook stays NULL when no value would be coded with it. */
 static bool get_codebook(const struct encode_options *options, struct source *source, struct plan *plan,
                          struct strait_codebook **codebook)
 {
@@ -287,7 +287,7 @@ static bool encode_source(const struct encode_options *options, struct source *s
     return ok;
 }
 
-/* Calibration reads the input twice, which a pipe cannot be. */
+/* Calibration reads the input twice, which is impossible with a pipe. */
 static bool must_spool(const struct encode_options *options, const struct source *source)
 {
     return !source->seekable && makes_codebook(options);

@@ -30,13 +30,13 @@ static const char usage[] =
     "Exit status: 0 it answered, 1 it did not, 2 bad usage.\n";
 
 #define PATIENCE_MS 2000u
-#define PROBE_MS    500u /* a daemon that is there has greeted by then; else one looks why not */
+#define PROBE_MS    500u /* a running daemon has greeted by then; otherwise find out why not */
 #define MS_NS       UINT64_C(1000000)
 #define MIB         (1024.0 * 1024)
 
 /* ---- Asking ---------------------------------------------------------------------------------------------------- */
 
-/* What the socket's file alone tells. Returns 0 or errno. */
+/* Checks the socket's file only. Returns 0 or errno. */
 static int look_at_socket(const char *path)
 {
     if (strlen(path) >= sizeof(((struct sockaddr_un *)NULL)->sun_path))
@@ -44,7 +44,7 @@ static int look_at_socket(const char *path)
     return access(path, W_OK) == 0 ? 0 : errno;
 }
 
-/* What the library keeps trying, once, for its reason. Returns 0 or errno. */
+/* Tries once to connect, as the library does repeatedly, to learn the reason. Returns 0 or errno. */
 static int try_socket(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -84,7 +84,7 @@ static bool is_reachable(const char *path, int error)
     return error == 0 || tell_unreachable(path, error);
 }
 
-/* The library's word on the connection, when it has one. */
+/* Handles what the library reports about the connection. */
 static bool take_events(struct strait_client *client, const char *path, int patience_ms, char **answer)
 {
     struct strait_event events[8];
@@ -106,7 +106,7 @@ static int patience_until(uint64_t now, uint64_t end)
     return end > now ? (int)((end - now) / MS_NS) + 1 : 0;
 }
 
-/* The daemon is told of every connection: only where none comes about is the socket tried by itself. */
+/* The daemon notices every connection, so the socket is tried separately only if the library gets no connection. */
 static bool await_answer(struct strait_client *client, const char *path, char **answer)
 {
     uint64_t now = clock_ns(), end = now + PATIENCE_MS * MS_NS, probe = now + PROBE_MS * MS_NS;
@@ -128,7 +128,7 @@ static bool await_answer(struct strait_client *client, const char *path, char **
     return *answer != NULL;
 }
 
-/* The daemon's statistics; the caller frees them. NULL, which stderr has been told: there are none. */
+/* The daemon's statistics; the caller frees them. NULL: there are none; the error is on stderr. */
 static char *ask(const char *path)
 {
     struct strait_client_config config = {.size = sizeof(config), .socket = path};
@@ -212,7 +212,7 @@ static void print_way(const cJSON *root, const char *name, const char *done, con
     putchar('\n');
 }
 
-/* From one of its GPUs to one of the peer's. */
+/* The path from one of the daemon's GPUs to one of the peer's. */
 static void print_gpu_way(const cJSON *way)
 {
     const char *why = text_of(way, "why");
@@ -279,7 +279,7 @@ static bool status(const char *path, bool json)
     char *answer = ask(path);
     bool told = answer != NULL;
     if (told && json)
-        puts(answer); /* as it is: counters above 2^53 would lose digits */
+        puts(answer); /* unparsed: counters above 2^53 would lose digits */
     else if (told)
         told = print_summary(path, answer);
     free(answer);

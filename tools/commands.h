@@ -1,4 +1,4 @@
-/* The subcommands of `strait`. Each gets the arguments from its own name on and returns an enum exit_code. */
+/* The subcommands of `strait`. Each gets the arguments from its own name onward and returns an enum exit_code. */
 #ifndef STRAIT_TOOLS_COMMANDS_H
 #define STRAIT_TOOLS_COMMANDS_H
 

@@ -1,11 +1,11 @@
-/* The second half of plan.h: chunks are cut off a plan one after another. */
+/* The second half of plan.h: cuts chunks off a plan, one after another. */
 #include "tools/plan.h"
 
 #include <stdlib.h>
 
 #define BLOCK_BYTES (2 * STRAIT_BLOCK_VALUES)
 
-/* What a chunk holds so far. */
+/* Contents of a chunk so far. */
 struct load {
     uint64_t bytes;
     uint64_t pages;
@@ -26,8 +26,8 @@ static bool add_run(struct cut *cut, struct run run)
     return true;
 }
 
-/* How many of `left` bytes of a segment still go into a chunk that has room for so many bytes and pages: all of them,
- * or as many whole pages as fit. */
+/* How many of the `left` bytes of a segment fit into a chunk with room for `room` bytes and `room_pages` pages: all of
+ * them, or as many whole pages as fit. */
 static uint64_t fitting(uint64_t left, uint64_t room, uint64_t room_pages, uint64_t page_bytes)
 {
     uint64_t pages = room / page_bytes;
@@ -49,8 +49,8 @@ static struct load add_load(struct load load, uint64_t bytes, uint64_t page_byte
     };
 }
 
-/* A chunk has a row for every block that its longest page has, in every page (FORMAT.md, section 4): short pages beside
- * a long one cost more than they hold. Pages of one segment alone stay far below the limit. */
+/* For each page a chunk has as many block rows as its longest page has blocks (FORMAT.md, section 4), so short pages
+ * next to a long one may cost more than they hold. Pages of a single segment stay far below the limit. */
 static bool rows_are_few(const struct load *load)
 {
     return 4 * load->pages * (load->blocks - 1) <= load->bytes / 64 + 4096;

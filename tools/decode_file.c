@@ -11,7 +11,7 @@
 
 #define PREAMBLE_STEP (1u << 20)
 
-/* A chunk on its way. */
+/* A chunk in the pipeline. */
 struct decode_slot {
     struct chunk_decoder decoder;
     uint64_t file_offset;
@@ -19,9 +19,9 @@ struct decode_slot {
 
 struct decode_job {
     const struct decode_task *task;
-    struct file_reader reader; /* of the taking thread */
+    struct file_reader reader; /* used by the taking thread */
     bool take_failed;
-    struct original original; /* of the giving thread, like all below */
+    struct original original; /* used by the giving thread, like everything below */
     struct chunk_list chunks;
     struct totals totals;
     bool give_failed;
@@ -41,7 +41,7 @@ static bool decode_take(void *job_, void *slot_)
     return part == FILE_PART_CHUNK;
 }
 
-/* The first piece, which nearly always is all. What is left of a larger chunk waits for its turn. */
+/* Decodes the first piece, nearly always the whole chunk. The rest of a larger chunk is decoded in its turn. */
 static void decode_work(void *job_, void *slot_)
 {
     const struct decode_job *job = job_;
@@ -54,7 +54,7 @@ static void decode_work(void *job_, void *slot_)
 
 /* ---- Giving ---------------------------------------------------------------------------------------------------- */
 
-/* That a chunk names the file's set is checked where it is read. */
+/* The reader has already checked that the chunk names the file's set. */
 static const char *chunk_text(enum strait_status status)
 {
     return status == STRAIT_ERR_CODEBOOK ? "it names a table that the codebook set lacks"
@@ -69,7 +69,7 @@ static bool tell_chunk(const struct decode_job *job, const struct decode_slot *s
     return false;
 }
 
-/* Names every page of the piece that failed. */
+/* Reports every page of the piece that failed. */
 static void tell_pages(const struct decode_job *job, const struct decode_slot *slot)
 {
     const struct chunk_decoder *decoder = &slot->decoder;
@@ -88,7 +88,7 @@ static void tell_pages(const struct decode_job *job, const struct decode_slot *s
     }
 }
 
-/* Hands a decoded piece on. When only checking, the run goes on behind bad pages: they do not hide what follows. */
+/* Passes a decoded piece on. A check-only run continues after bad pages, so that it finds all of them. */
 static bool give_piece(struct decode_job *job, struct decode_slot *slot)
 {
     struct chunk_decoder *decoder = &slot->decoder;

@@ -16,7 +16,7 @@ struct decode_task {
     struct source *source;
     const struct strait_codec *codec;
     unsigned threads;
-    struct output *output; /* NULL: check only; bad pages are then all told, and the run goes on behind them */
+    struct output *output; /* NULL: check only; the run then continues after bad pages and reports all of them */
     struct progress *progress;
 };
 
@@ -28,8 +28,8 @@ struct decode_outcome {
     struct totals totals;
 };
 
-/* Decodes the whole file. False when anything is wrong, which stderr has been told; what was written up to there is
- * right but not all. */
+/* Decodes the whole file. False when anything is wrong, with the error on stderr; the output is then correct as far as
+ * it goes, but incomplete. */
 bool decode_file(const struct decode_task *task, struct decode_outcome *outcome);
 
 #endif

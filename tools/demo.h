@@ -1,5 +1,5 @@
-/* What the parts of `strait demo` share. Functions that return bool have told stderr why they failed, unless a signal
- * asked the demo to end. */
+/* Shared by the parts of `strait demo`. Functions that return bool have printed to stderr why they failed, unless a
+ * signal asked the demo to end. */
 #ifndef STRAIT_TOOLS_DEMO_H
 #define STRAIT_TOOLS_DEMO_H
 
@@ -14,16 +14,16 @@
 
 /* ---- demo_signal.c: an end that leaves nothing behind ---------------------------------------------------------- */
 
-/* From now on a signal that asks for the end is noted; the demo ends at the next look, by way of its cleaning up. */
+/* From now on a terminating signal is only recorded; the demo checks for it, cleans up and ends. */
 void demo_signals_catch(void);
 bool demo_interrupted(void);
-/* After the cleaning up: ends the process by the signal that was noted, if there was one. */
+/* Called after the cleanup: ends the process by the recorded signal, if there was one. */
 void demo_signals_obey(void);
 
 /* ---- demo_sample.c: what is moved ------------------------------------------------------------------------------ */
 
 #define DEMO_PAGE_BYTES 16384u              /* 16 tokens of 4 KV heads of 128 values */
-#define DEMO_BYTES      (32u * 1024 * 1024) /* of all pages, about */
+#define DEMO_BYTES      (32u * 1024 * 1024) /* about the size of all pages together */
 
 struct demo_sample {
     const char *path;
@@ -31,11 +31,11 @@ struct demo_sample {
     struct strait_class *classes; /* of each region: one layer's K or V */
     uint32_t region_count;
     uint32_t page_count; /* of each region */
-    uint8_t *set;        /* a codebook set calibrated on the sample, as a file's bytes */
+    uint8_t *set;        /* a codebook set calibrated on the sample, as the bytes of its file */
     size_t set_size;
 };
 
-/* Reads the KV cache that comes with the program. Zeroes *sample first; end with demo_sample_fini in any case. */
+/* Reads the KV cache that comes with the program. Zeroes *sample first; call demo_sample_fini in any case. */
 bool demo_sample_init(struct demo_sample *sample);
 void demo_sample_fini(struct demo_sample *sample);
 
@@ -71,18 +71,18 @@ bool demo_folder_create(char folder[DEMO_PATH_MAX]);
 void demo_folder_remove(const char *folder);
 bool demo_file_write(const char *path, const void *data, size_t size);
 
-/* $STRAITD, or the straitd beside this program. The caller frees it. NULL, which stderr has been told: there is none.
- */
+/* $STRAITD, or the straitd installed with this program. The caller frees it. NULL: there is none, which was printed to
+ * stderr. */
 char *demo_straitd(void);
 
 /* Starts straitd, on loopback and a free port, with this codebook set; it dies with this process. */
 bool demo_daemon_start(struct demo_daemon *daemon, const char *straitd, const char *folder, const char *name,
                        const char *transport, const char *set);
-/* False: it has ended, which is told. */
+/* False: it has ended, which was printed to stderr. */
 bool demo_daemon_runs(struct demo_daemon *daemon);
-/* Prints the end of its log, if there is one, to stderr. */
+/* Prints the last lines of its log, if there is one, to stderr. */
 void demo_daemon_tell_log(const struct demo_daemon *daemon);
-/* Asks it to end, and waits; one that does not obey is killed. False: it did not end well. Safe on zeroes. */
+/* Asks it to end and waits; kills it when it does not. False: it did not end cleanly. Safe on zeroes. */
 bool demo_daemon_stop(struct demo_daemon *daemon);
 
 /* ---- demo_side.c: a worker at a daemon ------------------------------------------------------------------------- */
@@ -92,7 +92,7 @@ struct demo_side {
     struct strait_client *client;
     struct strait_pool *pool;
     bool registered;           /* the daemon has the pool */
-    bool failed;               /* pool refused or connection lost: told */
+    bool failed;               /* pool refused or connection lost, which was printed */
     enum strait_state verdict; /* of the transfer in progress; BOOTSTRAP: none yet */
     char *stats;               /* the last answer; owned */
 };
@@ -102,13 +102,13 @@ struct demo_pair {
     struct demo_side *source, *sink;
 };
 
-/* Connects and registers `memory` as a pool of the sample's shape. demo_side_close in any case. */
+/* Connects and registers `memory` as a pool of the sample's shape. Call demo_side_close in any case. */
 bool demo_side_open(struct demo_side *side, struct demo_daemon *daemon, const struct demo_sample *sample,
                     const struct strait_memory *memory);
 /* Safe on zeroes. */
 void demo_side_close(struct demo_side *side);
 
-/* Handles the events of both sides until `reached` says so. False: not within `ms`, or something broke. */
+/* Handles the events of both sides until `reached` returns true. False: not within `ms`, or something failed. */
 bool demo_until(const struct demo_pair *pair, bool (*reached)(const struct demo_pair *pair), unsigned ms,
                 const char *what);
 
@@ -120,7 +120,7 @@ struct cJSON *demo_stats(const struct demo_pair *pair);
 
 enum { DEMO_HASH_BYTES = 16, DEMO_BAD_MAX = 16 };
 
-/* A page that is not what was sent. */
+/* A page that differs from what was sent. */
 struct demo_bad {
     uint32_t region, source_page, sink_page;
     uint8_t sent[DEMO_HASH_BYTES], landed[DEMO_HASH_BYTES]; /* XXH3-128 */
@@ -128,21 +128,21 @@ struct demo_bad {
 
 struct demo_row {
     const char *path;   /* "network", "shm", "local" */
-    char transport[16]; /* as the daemon tells it */
+    char transport[16]; /* as the daemon reports it */
     const char *coding;
     enum strait_coding pin;
-    bool flip; /* turn a bit of a landed page over, to see the check fail */
+    bool flip; /* flip a bit of a landed page, to see the check fail */
 
     uint64_t raw_bytes;
-    uint64_t wire_bytes; /* what crossed; 0 under one daemon */
+    uint64_t wire_bytes; /* bytes sent between daemons; 0 under one daemon */
     double seconds;      /* median */
     uint32_t pages_right;
     uint8_t sent[DEMO_HASH_BYTES], landed[DEMO_HASH_BYTES]; /* XXH3-128 of the hashes of all pages, in order */
     struct demo_bad bad[DEMO_BAD_MAX];                      /* the first ones */
-    uint32_t bad_count;                                     /* of them */
+    uint32_t bad_count;                                     /* entries of `bad` */
 };
 
-/* Which page goes where, and what it should be. */
+/* Which page goes where, and what it should contain. */
 struct demo_plan {
     const struct demo_sample *sample;
     const struct strait_memory *landing; /* the sink's pages */
@@ -150,22 +150,22 @@ struct demo_plan {
     uint8_t (*hashes)[DEMO_HASH_BYTES];  /* [region][logical index], of the source's pages */
 };
 
-/* Zeroes *plan first; end with demo_plan_fini in any case. */
+/* Zeroes *plan first; call demo_plan_fini in any case. */
 bool demo_plan_init(struct demo_plan *plan, const struct demo_sample *sample, const struct strait_memory *landing);
 void demo_plan_fini(struct demo_plan *plan);
 
-#define DEMO_ROUNDS 3u /* measured, behind one that is not */
+#define DEMO_ROUNDS 3u /* measured rounds, after one that is not measured */
 
-/* Moves everything and looks at every page. False: it could not be moved; pages that differ are told in the row. */
+/* Moves everything and checks every page. False: it could not be moved; pages that differ are listed in the row. */
 bool demo_move(const struct demo_pair *pair, const struct demo_plan *plan, struct demo_row *row);
 
 /* ---- demo_report.c --------------------------------------------------------------------------------------------- */
 
 struct demo_report {
     const struct demo_sample *sample;
-    const struct demo_row *rows; /* those that were moved */
+    const struct demo_row *rows; /* one per path that was measured */
     uint32_t row_count;
-    bool complete; /* all that were planned */
+    bool complete; /* rows has every path that was planned */
     bool flip;
 };
 
@@ -173,7 +173,7 @@ bool demo_verified(const struct demo_report *report);
 void demo_print_head(const struct demo_sample *sample, FILE *stream);
 void demo_print_row(const struct demo_row *row, const struct demo_sample *sample, FILE *stream);
 void demo_print_end(const struct demo_report *report, FILE *stream);
-/* False: output failed, which stderr has been told. */
+/* False: output failed, which was printed to stderr. */
 bool demo_print_json(const struct demo_report *report, FILE *stream);
 
 #endif

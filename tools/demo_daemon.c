@@ -17,7 +17,7 @@
 #define STOP_STEP_MS 5u
 #define LOG_LINES    8u
 #define LOG_END      4096
-#define FOLDER_BYTES 64u /* at most, so that a socket in it has a short path */
+#define FOLDER_BYTES 64u /* maximum, so that the path of a socket in it is short enough */
 
 extern char **environ;
 
@@ -36,7 +36,7 @@ bool demo_folder_create(char folder[DEMO_PATH_MAX])
     return false;
 }
 
-/* It is flat. */
+/* The folder has no subfolders. */
 void demo_folder_remove(const char *folder)
 {
     DIR *list = folder[0] != '\0' ? opendir(folder) : NULL;
@@ -82,7 +82,7 @@ static char *named(const char *path)
     return NULL;
 }
 
-/* Relative to the folder of this program: installed together, in /usr/sbin, in a build tree. */
+/* Places relative to the folder of this program: installed together, in /usr/sbin, in a build tree. */
 char *demo_straitd(void)
 {
     static const char *const places[] = {"straitd", "../sbin/straitd", "../daemon/straitd"};
@@ -106,7 +106,7 @@ char *demo_straitd(void)
 
 /* ---- Starting ---------------------------------------------------------------------------------------------------- */
 
-/* Options of the node's own daemon, if it has some in the environment, are not for ours. The caller frees the list. */
+/* Leaves out options in the environment, which are meant for the node's own daemon. The caller frees the list. */
 static char **clean_environment(void)
 {
     size_t count = 0, kept = 0;
@@ -119,7 +119,8 @@ static char **clean_environment(void)
     return list;
 }
 
-/* In the child, which shares nothing but memory that it only reads. Ctrl-C is for the demo: it ends its daemons. */
+/* Runs in the child, which only reads the memory that it shares. Ctrl-C must reach only the demo, which then ends its
+ * daemons. */
 static void become(char *const *arguments, char *const *environment, int log, pid_t parent)
 {
     int null = open("/dev/null", O_RDONLY);
@@ -148,7 +149,7 @@ static pid_t spawn(char *const *arguments, const char *log_path)
     return pid;
 }
 
-/* tcp, as UCX would take shared memory between processes of one host. */
+/* Restricts UCX to tcp: between processes of one host it would use shared memory. */
 static bool write_options(const struct demo_daemon *daemon, const char *path, const char *transport, const char *set)
 {
     char text[1024];
@@ -211,7 +212,7 @@ void demo_daemon_tell_log(const struct demo_daemon *daemon)
         fprintf(stderr, "the log of the %s's straitd ends with:\n%s\n", daemon->name, last_lines(text, LOG_LINES));
 }
 
-/* How it ended, unless that was well. */
+/* Reports how the daemon ended, unless it ended cleanly. */
 static bool ended_well(struct demo_daemon *daemon, int status)
 {
     daemon->pid = 0;

@@ -18,7 +18,7 @@ static uint64_t next_random(uint64_t *state)
     return *state >> 33;
 }
 
-/* As an allocator of pages leaves them: in no order. */
+/* Pages in random order, as after a while in a page allocator. */
 static void shuffle(uint32_t *ids, uint32_t count, uint64_t seed)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -155,7 +155,7 @@ static void note_bad(struct demo_row *row, const struct demo_plan *plan, uint32_
     memcpy(bad->landed, landed, DEMO_HASH_BYTES);
 }
 
-/* Looks at every page; false: out of memory. What differs is in the row. */
+/* Checks every page and lists those that differ in the row; false: out of memory. */
 static bool check_pages(const struct demo_plan *plan, struct demo_row *row)
 {
     uint32_t count = demo_pages(plan->sample), right = 0;
@@ -187,7 +187,7 @@ static double counter(const struct cJSON *stats, const char *name)
     return cJSON_IsNumber(value) ? value->valuedouble : 0;
 }
 
-/* The transport of the one peer that is there. */
+/* The transport of the only peer. */
 static void name_transport(struct demo_row *row, const struct cJSON *stats)
 {
     const cJSON *peer;
@@ -231,7 +231,7 @@ static int by_size(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Stops at the first round with a page that is not right. */
+/* Stops at the first round with a bad page. */
 static bool measure(const struct demo_pair *pair, const struct demo_plan *plan, const struct strait_peer *peer,
                     struct demo_row *row)
 {

@@ -10,11 +10,11 @@
 #include "tools/tensors.h"
 #include "tools/util.h"
 
-#define WINDOW_STEP 97u /* values from the beginning of one page to that of the next: odd, so that pages differ */
+#define WINDOW_STEP 97u /* values between the beginnings of successive pages; odd, so that pages differ */
 
 /* ---- The file --------------------------------------------------------------------------------------------------- */
 
-/* As seen from the program's folder, in an installation and in a build tree. The caller frees it. */
+/* Path of the sample, relative to the program's folder in an installation, or in a build tree. The caller frees it. */
 static char *find_sample(void)
 {
     static const char place[] = "../share/strait/kv-slice.safetensors";
@@ -37,7 +37,8 @@ static char *find_sample(void)
 
 /* ---- Pages ------------------------------------------------------------------------------------------------------ */
 
-/* A window of the tensor, which is a ring: every page is another one, so that a page in a wrong place shows. */
+/* Fills the page from a window of the tensor, taken as a ring. Every page has another window, so that a misplaced page
+ * is noticed. */
 static void fill_page(uint8_t *page, const struct span *span, uint32_t index)
 {
     uint64_t size = 2 * span->values, at = 2 * ((uint64_t)index * WINDOW_STEP % span->values);

@@ -9,7 +9,7 @@
 
 #define CONNECT_MS 20000u
 #define STATS_MS   10000u
-#define TURN_MS    50 /* a signal or the end of a daemon is noticed within that */
+#define TURN_MS    50 /* a signal or the end of a daemon is noticed within this time */
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 

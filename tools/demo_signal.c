@@ -10,8 +10,8 @@ static void note(int number)
     caught = number;
 }
 
-/* One that the parent process had ignored (nohup) stays ignored. A closed pipe is an error of output, told at the end.
- */
+/* A signal that the parent process had ignored (nohup) stays ignored. A closed pipe becomes an output error, reported
+ * at the end. */
 void demo_signals_catch(void)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};

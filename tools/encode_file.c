@@ -10,25 +10,25 @@
 
 struct encode_job {
     const struct encode_task *task;
-    struct cutter cutter; /* of the taking thread */
-    bool input_ended;     /* a pipe did, before its plan */
+    struct cutter cutter; /* used by the taking thread */
+    bool input_ended;     /* a pipe ended before its plan did */
     bool take_failed;
-    struct file_writer writer; /* of the giving thread, like all below */
+    struct file_writer writer; /* used by the giving thread, like everything below */
     struct totals totals;
     bool give_failed;
 };
 
-/* A chunk on its way, and memory that the next one uses again. */
+/* A chunk in the pipeline; the next one reuses its memory. */
 struct encode_slot {
     struct cut cut;
-    struct buffer raw;     /* the runs, each from a multiple of PLAN_PAGE_MULTIPLE */
+    struct buffer raw;     /* the runs, each at a multiple of PLAN_PAGE_MULTIPLE */
     struct buffer regions; /* struct strait_region, one per page */
     struct buffer chunk;
     struct buffer scratch;
     struct buffer stats; /* struct strait_class_stats, one per table */
     struct strait_result result;
-    enum strait_status status; /* of anything that is not I/O */
-    bool io_failed;            /* told where it happened */
+    enum strait_status status; /* of everything but I/O */
+    bool io_failed;            /* reported where it happened */
 };
 
 static uint64_t round_up(uint64_t bytes)
@@ -46,7 +46,7 @@ static bool reserve_raw(struct encode_slot *slot)
     return buffer_reserve(&slot->raw, 0, bytes);
 }
 
-/* Where the input ends early, the chunk does. */
+/* If the input ends early, the chunk ends there. */
 static bool read_pipe(struct encode_job *job, struct encode_slot *slot)
 {
     uint8_t *dst = slot->raw.data;
@@ -88,7 +88,7 @@ static bool take_fail(struct encode_job *job, const char *text)
     return false;
 }
 
-/* Files are read in the `work` step, beside one another. */
+/* Files are not read here but in the `work` step, in parallel. */
 static bool encode_take(void *job_, void *slot_)
 {
     struct encode_job *job = job_;
@@ -106,7 +106,7 @@ static bool encode_take(void *job_, void *slot_)
 
 /* ---- Encoding -------------------------------------------------------------------------------------------------- */
 
-/* Fills `region` onward with the pages of a run. */
+/* Fills regions, from `region` on, with the pages of a run; returns the end. */
 static struct strait_region *add_pages(struct strait_region *region, const struct run *run, uint8_t *base,
                                        uint64_t page_bytes)
 {
@@ -185,7 +185,7 @@ static void encode_work(void *job_, void *slot_)
 
 /* ---- Writing --------------------------------------------------------------------------------------------------- */
 
-/* Adds the slot's bytes to the hash of the original; returns how many. */
+/* Adds the slot's bytes to the hash of the original; returns their number. */
 static uint64_t add_original(struct file_writer *writer, const struct encode_slot *slot)
 {
     const uint8_t *src = slot->raw.data;
@@ -285,7 +285,7 @@ bool encode_file(const struct encode_task *task, struct encode_outcome *outcome)
     bool ok =
         file_writer_init(&job.writer, task->output, task->source->head.data, plan->preamble_bytes, task->codebook);
 
-    task->source->position = plan->preamble_bytes; /* peeked at, so it lies in the head */
+    task->source->position = plan->preamble_bytes; /* the preamble was peeked at, so it is in the head */
     ok = ok && encode_all(&job);
     if (ok) {
         outcome->original_bytes = job.writer.original.bytes;

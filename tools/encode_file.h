@@ -16,11 +16,11 @@
 struct encode_task {
     struct source *source;
     const struct plan *plan;
-    const struct strait_codebook *codebook; /* NULL when no value will be coded */
+    const struct strait_codebook *codebook; /* NULL when no value will be coded with tables */
     const struct strait_codec *codec;
     enum strait_mode mode;
     uint64_t page_bytes;  /* see struct cutter */
-    uint64_t chunk_bytes; /* so few that strait_encode_bound fits 4 GiB */
+    uint64_t chunk_bytes; /* small enough that strait_encode_bound stays below 4 GiB */
     unsigned threads;
     struct output *output;
     struct progress *progress;
@@ -33,8 +33,8 @@ struct encode_outcome {
     struct totals totals;
 };
 
-/* Writes the whole file. The bytes depend on source, plan, codebook, mode and sizes alone, not on threads or codec.
- * False when it failed, which stderr has been told. */
+/* Writes the whole file. Its bytes depend only on source, plan, codebook, mode and sizes, not on threads or codec.
+ * False when it failed, with the error on stderr. */
 bool encode_file(const struct encode_task *task, struct encode_outcome *outcome);
 
 #endif

@@ -22,7 +22,7 @@ static double gigabytes_per_second(const struct encode_report *report)
     return report->seconds > 0 ? (double)report->outcome->original_bytes / 1e9 / report->seconds : 0;
 }
 
-/* Plain values are all of one type, which the plan's list does not name. NULL when there are none, or tensors. */
+/* The type of plain values, which the plan's list does not name. NULL when there are none, or for tensors. */
 static const char *plain_type(const struct encode_report *report)
 {
     const struct plan *plan = report->task->plan;
@@ -45,7 +45,7 @@ static void print_carried_plain(const struct encode_report *report, FILE *stream
                 strcmp(type, "bytes") == 0 ? "" : type);
 }
 
-/* The types that are carried as they are, so that nobody wonders about the ratio. */
+/* Lists the types that are stored unchanged, which explains the ratio. */
 static void print_carried(const struct plan *plan, FILE *stream)
 {
     char first[64];

@@ -1,4 +1,4 @@
-/* What `strait encode` says at the end. */
+/* What `strait encode` reports at the end. */
 #ifndef STRAIT_TOOLS_ENCODE_REPORT_H
 #define STRAIT_TOOLS_ENCODE_REPORT_H
 
@@ -15,7 +15,7 @@ struct encode_report {
 };
 
 void encode_report_print(const struct encode_report *report, FILE *stream);
-/* One JSON object and a newline. False when it failed, which stderr has been told. */
+/* One JSON object and a newline. False when it failed, with the error on stderr. */
 bool encode_report_json(const struct encode_report *report, FILE *stream);
 
 #endif

@@ -1,4 +1,4 @@
-/* A look at the beginning of an input: a safetensors file is planned tensor by tensor, anything else as one piece. */
+/* Plans an input by its first bytes: a safetensors file tensor by tensor, anything else as one piece. */
 #ifndef STRAIT_TOOLS_EXAMINE_H
 #define STRAIT_TOOLS_EXAMINE_H
 
@@ -8,9 +8,9 @@
 #include "tools/plan.h"
 #include "tools/source.h"
 
-/* Makes the plan and peeks at all of the preamble. What looks like a safetensors file and is none becomes one piece
- * too, with a warning. raw: do not look. On failure (I/O, memory) stderr has been told. The caller ends a plan with
- * plan_fini. */
+/* Makes the plan and peeks at all of the preamble. An input that looks like a safetensors file but is none becomes one
+ * piece, with a warning. raw: one piece, whatever the input is. On failure (I/O, memory) the error is on stderr. The
+ * caller calls plan_fini. */
 bool examine(struct plan *plan, struct source *source, const struct class_rules *rules, enum strait_element element,
              bool raw);
 

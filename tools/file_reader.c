@@ -20,7 +20,7 @@ static bool truncated(const struct file_reader *reader, const char *where)
     return false;
 }
 
-/* Reads exactly so many bytes of what `where` names. */
+/* Reads exactly `size` bytes of the part that `where` names. */
 static bool get(struct file_reader *reader, void *dst, size_t size, const char *where)
 {
     size_t got;
@@ -31,7 +31,7 @@ static bool get(struct file_reader *reader, void *dst, size_t size, const char *
     return got == size || truncated(reader, where);
 }
 
-/* The same into a buffer that has `used` bytes. Its memory grows with what arrives: `size` comes from the file. */
+/* Appends to a buffer that has `used` bytes. Memory grows only as bytes arrive, because `size` is untrusted. */
 static bool get_into(struct file_reader *reader, struct buffer *buffer, size_t used, uint64_t size, const char *where)
 {
     while (size > 0) {
@@ -102,7 +102,7 @@ static bool make_codebook(struct file_reader *reader, const struct buffer *table
     enum strait_status status = strait_codebook_create((const uint8_t(*)[256])tables->data, NULL,
                                                        reader->header.table_count, &reader->codebook);
 
-    if (status != STRAIT_OK) /* a table that is no permutation is not the caller's fault here */
+    if (status != STRAIT_OK) /* a table that is not a permutation is the file's fault, not the caller's */
         return fail(reader, "tables", status == STRAIT_ERR_NO_MEMORY ? status : STRAIT_ERR_CORRUPT);
     if (memcmp(strait_codebook_id(reader->codebook), reader->header.codebook_id, STRAIT_CODEBOOK_ID_BYTES) != 0)
         return fail(reader, "tables", STRAIT_ERR_INTEGRITY);
@@ -177,7 +177,7 @@ enum file_part file_reader_chunk(struct file_reader *reader, struct buffer *chun
 
 /* ---- Footer ---------------------------------------------------------------------------------------------------- */
 
-/* A footer that is not the one that belongs here: which part of it tells most? */
+/* The footer does not match what was read: reports the part that explains most. */
 static bool footer_differs(const struct file_reader *reader, const uint8_t *footer, uint64_t size,
                            const struct container_tail *seen)
 {
@@ -185,7 +185,7 @@ static bool footer_differs(const struct file_reader *reader, const uint8_t *foot
     uint32_t count;
     enum strait_status status = container_check_footer(footer, size, &reader->header, &count, &tail);
 
-    if (status == STRAIT_ERR_TRUNCATED) /* it is all here, but it does not end as it should */
+    if (status == STRAIT_ERR_TRUNCATED) /* nothing is missing, but it does not end as it should */
         status = STRAIT_ERR_CORRUPT;
     if (status != STRAIT_OK)
         return fail(reader, "footer", status);

@@ -1,4 +1,4 @@
-/* Writes a Strait file (FORMAT.md section 7) forward, part by part, and sums up the original as it goes. */
+/* Writes a Strait file (FORMAT.md section 7) forward, part by part, and hashes the original as it goes. */
 #ifndef STRAIT_TOOLS_FILE_WRITER_H
 #define STRAIT_TOOLS_FILE_WRITER_H
 
@@ -21,13 +21,13 @@ struct file_writer {
     struct chunk_list chunks;
 };
 
-/* Writes header, preamble (bytes of the original) and tables; codebook NULL: none. What fails here and below has told
- * stderr. End with file_writer_fini in any case. */
+/* Writes header, preamble (bytes of the original) and tables; codebook NULL: no tables. Errors of this and the
+ * functions below are printed to stderr. Call file_writer_fini in any case. */
 bool file_writer_init(struct file_writer *writer, struct output *output, const void *preamble, uint64_t preamble_bytes,
                       const struct strait_codebook *codebook);
 void file_writer_fini(struct file_writer *writer);
 
-/* Writes a chunk. Before it, the bytes that it holds have been given to writer->original. */
+/* Writes a chunk. The caller has added the bytes that it holds to writer->original before. */
 bool file_writer_chunk(struct file_writer *writer, const void *chunk, uint32_t chunk_bytes, uint32_t page_count,
                        uint64_t raw_bytes);
 

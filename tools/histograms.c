@@ -6,7 +6,7 @@
 
 #include "internal/element.h"
 
-#define PIECE_VALUES (8u * 1024 * 1024) /* what a thread takes at a time: 16 MiB */
+#define PIECE_VALUES (8u * 1024 * 1024) /* taken by a thread at a time: 16 MiB */
 
 /* ---- Histograms ------------------------------------------------------------------------------------------------ */
 
@@ -22,7 +22,7 @@ void histogram_sum(uint64_t sum[256], const uint64_t counts[256])
         sum[e] += counts[e];
 }
 
-/* When the sum over everything fits, so does every sum of a part. */
+/* If the sum over everything fits, so does every partial sum. */
 static bool values_fit(const struct codebook_histogram *list, size_t count)
 {
     uint64_t total = 0;
@@ -33,7 +33,7 @@ static bool values_fit(const struct codebook_histogram *list, size_t count)
     return true;
 }
 
-/* Adds up neighbours of one class; returns how many classes remain. */
+/* Merges adjacent entries of the same class; returns how many classes remain. */
 static size_t fold(struct codebook_histogram *list, size_t count)
 {
     size_t last = 0;
@@ -74,7 +74,7 @@ void histograms_total(const struct histograms *histograms, uint64_t total[256])
         histogram_sum(total, histograms->list[i].counts);
 }
 
-/* Table 0 ranks all values; table i + 1 those of class i, unless only the fallback is wanted. */
+/* Table 0 ranks all values; table i + 1 ranks those of class i, unless only table 0 is wanted. */
 enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
                                        struct strait_codebook **codebook)
 {
@@ -162,9 +162,9 @@ static bool assign_histograms(struct spans *spans, struct histograms *histograms
 struct counting {
     const struct spans *spans;
     struct progress *progress;
-    pthread_mutex_t lock; /* over what follows, and over the histograms */
+    pthread_mutex_t lock; /* guards the fields below and the histograms */
     size_t next;          /* the span to take from */
-    uint64_t taken;       /* values of it that are taken */
+    uint64_t taken;       /* values already taken from that span */
 };
 
 /* Takes the next piece of the next span. False when nothing is left. */
@@ -188,7 +188,7 @@ static bool take_piece(struct counting *counting, struct span *piece)
     return found;
 }
 
-/* Adding each piece to the shared sum costs nothing beside counting it, and needs no histograms per thread. */
+/* Adds each piece to the shared histograms: the cost is negligible next to counting, and saves a set per thread. */
 static void count_pieces(void *arg, unsigned index)
 {
     struct counting *counting = arg;

@@ -11,14 +11,14 @@
 
 /* ---- Histograms ------------------------------------------------------------------------------------------------ */
 
-/* In rising order of class, as codebook_partial_serialize wants them. Zero it to begin; histograms_fini() frees it. */
+/* In ascending order of class, as codebook_partial_serialize needs it. Zero it to begin; histograms_fini() frees it. */
 struct histograms {
     struct codebook_histogram *list;
     uint32_t count;
 };
 
-/* Adds up both by class. The order of additions makes no difference. Copies `list`.
- * ERR_INVALID: the values do not fit 64 bits, *histograms is unusable. ERR_NO_MEMORY. */
+/* Adds `list`, which is copied, class by class. The order of additions makes no difference.
+ * ERR_INVALID: the number of values exceeds 64 bits, *histograms is unusable. ERR_NO_MEMORY. */
 enum strait_status histograms_add(struct histograms *histograms, const struct codebook_histogram *list, uint32_t count);
 void histograms_fini(struct histograms *histograms);
 
@@ -28,8 +28,8 @@ void histograms_total(const struct histograms *histograms, uint64_t total[256]);
 /* sum += counts */
 void histogram_sum(uint64_t sum[256], const uint64_t counts[256]);
 
-/* The set of a table that ranks all values and, unless only that one is wanted, one for each class. The caller owns it.
- * ERR_NO_MEMORY, or what strait_codebook_create says of too many classes. */
+/* Makes a set: one table that ranks all values and, unless `global`, one for each class. The caller owns it.
+ * ERR_NO_MEMORY, or what strait_codebook_create returns for too many classes. */
 enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
                                        struct strait_codebook **codebook);
 
@@ -41,7 +41,7 @@ struct span {
     enum strait_element element; /* one that has tables */
     const uint8_t *data;
     uint64_t values;
-    struct codebook_histogram *histogram; /* of its class, while they are counted */
+    struct codebook_histogram *histogram; /* of its class; valid while counting */
 };
 
 /* A growing list. Zero it to begin; spans_fini() frees it. */

@@ -1,5 +1,5 @@
-/* The three things that `strait inspect` can look into. Each prints to stdout, tells stderr what is wrong, and returns
- * whether all was right. Nothing is decoded. */
+/* The three kinds of input of `strait inspect`. Each function prints to stdout, prints errors to stderr, and returns
+ * whether there were none. Nothing is decoded. */
 #ifndef STRAIT_TOOLS_INSPECT_H
 #define STRAIT_TOOLS_INSPECT_H
 

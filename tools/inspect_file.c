@@ -1,4 +1,4 @@
-/* A whole Strait file, read by its footer. */
+/* A whole Strait file, read through its footer. */
 #include "tools/inspect.h"
 
 #include <inttypes.h>
@@ -68,7 +68,7 @@ static bool open_tables(struct file_view *view)
     return true;
 }
 
-/* Names for the pages, where the preamble has them. It may be anything: no error when it does not. */
+/* Takes names for the pages from the preamble, if it is a safetensors header. It may be anything else: no error. */
 static void open_tensors(struct file_view *view)
 {
     const uint8_t *preamble = view->input->data + CONTAINER_HEADER_BYTES;
@@ -80,7 +80,7 @@ static void open_tensors(struct file_view *view)
         view->tensors = (struct safetensors){0};
 }
 
-/* The tensor at an offset of the original, or NULL: they are sorted. */
+/* The tensor at an offset of the original, or NULL. Tensors are sorted by offset. */
 static const char *tensor_at(const struct file_view *view, uint64_t offset)
 {
     uint32_t low = 0, high = view->tensors.count;
@@ -114,7 +114,7 @@ static void show_pages(struct file_view *view, uint32_t chunk, uint64_t offset)
     }
 }
 
-/* The footer's word on where the chunk lies is checked; what it says about the chunk is not yet. */
+/* Where the chunk lies was checked with the footer; what the footer says about the chunk is checked here. */
 static enum strait_status add_chunk(struct file_view *view, const struct container_chunk *chunk)
 {
     uint64_t raw_before = view->survey.all.raw_bytes;
@@ -153,7 +153,7 @@ static bool survey_chunks(struct file_view *view)
 
 /* ---- For people ------------------------------------------------------------------------------------------------ */
 
-/* Tables have no names in a file: the first tensor that uses one tells what it is for. */
+/* Tables have no names in a file, so each is shown with the first tensor that uses it. */
 static void print_tables(const struct file_view *view)
 {
     printf("%5s %9s %14s %14s %7s  %-28s %s\n", "table", "pages", "raw bytes", "coded bytes", "ratio", "first used by",
@@ -235,7 +235,7 @@ static bool print_file_json(struct file_view *view)
     cJSON_AddItemToObject(object, "tables", tables_json(view));
     if (view->options->pages)
         cJSON_AddItemToObject(object, "page_list", view->page_list);
-    view->page_list = NULL; /* the object's from here */
+    view->page_list = NULL; /* owned by the object from here on */
     return json_print(object, stdout);
 }
 

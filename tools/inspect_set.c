@@ -124,7 +124,7 @@ static bool inspect_partial(const struct input *input, const struct inspect_opti
     return ok;
 }
 
-/* What is no set may be a partial file; what is neither fails for the reason that the set has. */
+/* An input that is no set may be a partial file; if it is neither, the error is the one from reading it as a set. */
 bool inspect_set(const struct input *input, const struct inspect_options *options)
 {
     struct strait_codebook *codebook;

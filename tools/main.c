@@ -1,4 +1,4 @@
-/* strait: finds the subcommand. */
+/* strait: runs the subcommand. */
 #include <stdio.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ static int run_command(int argc, char **argv)
     return EXIT_CODE_USAGE;
 }
 
-/* What was printed has to arrive: a full disk behind stdout is an error too. */
+/* Output that could not be written, to a full disk for instance, is an error too. */
 static int finish(int code)
 {
     if (fflush(stdout) == 0 && ferror(stdout) == 0)

@@ -58,7 +58,7 @@ bool codebook_load(const char *path, struct strait_codebook **codebook)
     return status == STRAIT_OK;
 }
 
-/* By a file, or by a symbolic link to nothing. Devices and pipes are written to. */
+/* Whether the name is taken by a file or a dangling symbolic link. Devices and pipes may be written to. */
 static bool is_taken(const char *path)
 {
     struct stat info;

@@ -1,4 +1,4 @@
-/* What encode, decode and inspect do alike with their arguments. All tell stderr why they fail. */
+/* Argument parsing that encode, decode and inspect share. All functions print to stderr why they fail. */
 #ifndef STRAIT_TOOLS_OPTIONS_H
 #define STRAIT_TOOLS_OPTIONS_H
 
@@ -11,7 +11,7 @@
 
 /* -T N: 0 stands for all processors. */
 bool option_threads(const char *text, unsigned *threads);
-/* A size such as 32K within limits, of the option named. */
+/* A size such as 32K, within min..max; `option` is named in the error. */
 bool option_size(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *size);
 /* One of `count` names: its index. */
 bool option_name(const char *option, const char *text, const char *const *names, unsigned count, unsigned *index);
@@ -21,7 +21,7 @@ bool option_codec(const char *text, const struct strait_codec **codec);
 /* Reads a codebook set. The caller owns it. */
 bool codebook_load(const char *path, struct strait_codebook **codebook);
 
-/* Whether a command may write there: not over a file, and not binary data to a terminal, unless forced. */
+/* Whether a command may write to `path`: unless forced, not over a file, and no binary data to a terminal. */
 bool output_allowed(const char *path, bool force);
 
 #endif

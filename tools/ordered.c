@@ -17,7 +17,7 @@ struct ordered {
     pthread_mutex_t giving; /* held during `give`; guards given, and who may set stopped */
     pthread_cond_t turn;
     uint64_t given;
-    atomic_bool stopped; /* read when taking too: nothing is taken for a `give` that will not come */
+    atomic_bool stopped; /* also read before taking: nothing is taken that would not be given */
 };
 
 static bool take(struct ordered *o, void *slot, uint64_t *ticket)
@@ -33,7 +33,7 @@ static bool take(struct ordered *o, void *slot, uint64_t *ticket)
     return taken;
 }
 
-/* Every ticket passes here, also after a stop, so that nobody waits for a turn that never comes. */
+/* Every ticket passes here, also after a stop, so that no thread waits for a turn that never comes. */
 static bool give(struct ordered *o, void *slot, uint64_t ticket)
 {
     bool go_on;

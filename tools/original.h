@@ -1,4 +1,4 @@
-/* Length and XXH3-128 of the original bytes, taken as they pass by. */
+/* Length and XXH3-128 of the original, computed as its bytes pass through. */
 #ifndef STRAIT_TOOLS_ORIGINAL_H
 #define STRAIT_TOOLS_ORIGINAL_H
 
@@ -19,7 +19,7 @@ void original_fini(struct original *original);
 
 void original_add(struct original *original, const void *data, size_t size);
 
-/* The sum so far, as a file holds it. */
+/* The hash so far, in the byte order of the file format. */
 void original_hash(const struct original *original, uint8_t hash[16]);
 
 /* 32 digits, most significant first, as xxhsum -H2 prints them. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DTYPES_MAX 64u /* more names than that are no data types: counted as "other" */
+#define DTYPES_MAX 64u /* no real input has more types; further names count as "other" */
 
 static const struct strait_class no_class = {STRAIT_ROLE_OTHER, -1};
 
@@ -50,7 +50,7 @@ bool plan_has_tables(const struct plan *plan)
 
 /* ---- Tensors --------------------------------------------------------------------------------------------------- */
 
-/* There is room: at most one gap before each tensor and one after the last. Empty segments are left out. */
+/* The list has room for one gap before each tensor and one after the last. Empty segments are left out. */
 static void add_segment(struct plan *plan, struct segment segment)
 {
     if (segment.begin < segment.end)
@@ -124,7 +124,7 @@ void plan_use_tables(struct plan *plan, const struct strait_codebook *codebook)
     }
 }
 
-/* What shares a table: tensors too small for one of their own, class by class. */
+/* The table shared by tensors of a class that are too small for one of their own. */
 struct shared_table {
     struct strait_class class;
     uint32_t table;
@@ -136,13 +136,13 @@ struct numbering {
     uint32_t shared_count;
 };
 
-/* Once there are as many tables as a set holds, the rest shares the first. */
+/* When the set is full, all further tensors share the first table. */
 static uint32_t new_table(struct numbering *numbering)
 {
     return numbering->count < STRAIT_CODEBOOK_TABLES_MAX ? numbering->count++ : 0;
 }
 
-/* Looks from the newest back: tensors of one class tend to be neighbours. */
+/* Searches from the newest entry back, as tensors of one class tend to be adjacent. */
 static uint32_t class_table(struct numbering *numbering, struct strait_class class)
 {
     for (uint32_t i = numbering->shared_count; i-- > 0;) {
@@ -181,5 +181,5 @@ uint32_t cut_pages(const struct cut *cut, uint64_t page_bytes)
     uint64_t pages = 0;
     for (uint32_t i = 0; i < cut->run_count; i++)
         pages += (cut->runs[i].bytes + page_bytes - 1) / page_bytes;
-    return (uint32_t)pages; /* cutter_next has kept to STRAIT_CHUNK_PAGES_MAX */
+    return (uint32_t)pages; /* cutter_next keeps it within STRAIT_CHUNK_PAGES_MAX */
 }

@@ -11,17 +11,17 @@
 #include "tools/classes.h"
 #include "tools/safetensors.h"
 
-#define PLAN_PAGE_MULTIPLE 16u /* of page sizes: pages of a run then stay aligned */
+#define PLAN_PAGE_MULTIPLE 16u /* page sizes are multiples of this, so that pages of a run stay aligned */
 
 struct segment {
     uint64_t begin;
-    uint64_t end; /* the last one of an input of unknown size ends at UINT64_MAX */
+    uint64_t end; /* UINT64_MAX for the last segment of an input of unknown size */
     enum strait_element element;
     struct strait_class class;
     uint32_t table; /* set by plan_use_tables or plan_number_tables */
 };
 
-/* What an input holds of one data type, for the report. */
+/* Sums over an input's tensors of one data type, for the report. */
 struct dtype_sum {
     char name[16];
     enum strait_element element;
@@ -38,26 +38,26 @@ struct plan {
     uint32_t dtype_count;
 };
 
-/* The whole input as one segment; size may be unknown (UINT64_MAX). False when out of memory, told nowhere. */
+/* The whole input as one segment; size may be unknown (UINT64_MAX). False when out of memory; prints nothing. */
 bool plan_init_plain(struct plan *plan, uint64_t size, enum strait_element element);
-/* A segment for each tensor and each gap of a safetensors file of so many bytes, or UINT64_MAX. */
+/* A segment for each tensor and each gap of a safetensors file of `size` bytes (UINT64_MAX: unknown). */
 bool plan_init_tensors(struct plan *plan, uint64_t size, const struct safetensors *list,
                        const struct class_rules *rules);
 void plan_fini(struct plan *plan);
 
-/* Whether values of the type are coded in the plan's mode, and by tables. */
+/* plan_codes: whether values of the type are coded in the plan's mode; plan_tables: whether with tables. */
 bool plan_codes(const struct plan *plan, enum strait_element element);
 bool plan_tables(const struct plan *plan, enum strait_element element);
 bool plan_has_tables(const struct plan *plan);
 
-/* Gives every segment that has one the codebook's table for its class. */
+/* Gives every segment that is coded with a table the codebook's table for its class. */
 void plan_use_tables(struct plan *plan, const struct strait_codebook *codebook);
 
-/* Numbers the tables that a set made for this input alone has: one for each tensor coded by tables of
- * PLAN_OWN_TABLE_BYTES or more, one for each class of smaller ones. (Within a layer, weights and their gradients have
- * little in common: the BF16 tensors of a training state shrink 1.27 times with a table per class, 1.49 times with one
- * per tensor.) Returns how many, 0 when out of memory; the plan has tables. */
-#define PLAN_OWN_TABLE_BYTES (32u * 1024) /* below, a table's 256 bytes are rarely earned back */
+/* Numbers the tables of a set made for this input alone: among tensors coded with tables, one for each of
+ * PLAN_OWN_TABLE_BYTES or more, and one for each class of smaller ones. (Within a layer, weights and their gradients
+ * have little in common: the BF16 tensors of a training state shrink 1.27 times with a table per class, 1.49 times with
+ * one per tensor.) Returns the number of tables, 0 when out of memory. The plan must have values coded with tables. */
+#define PLAN_OWN_TABLE_BYTES (32u * 1024) /* a smaller tensor rarely saves the 256 bytes of a table of its own */
 uint32_t plan_number_tables(struct plan *plan);
 
 /* ---- Cutting --------------------------------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ struct run {
     uint32_t table;
 };
 
-/* The runs of one chunk. Starts as zeroes; its memory is used again. */
+/* The runs of one chunk. Starts as zeroes; its memory is reused. */
 struct cut {
     struct run *runs;
     uint32_t run_count;
@@ -87,7 +87,7 @@ struct cutter {
 
 enum cut_result { CUT_OK, CUT_END, CUT_NO_MEMORY };
 
-/* Cuts the next chunk off the plan. Its rows of blocks take at most 1/64 of what it holds and 4 KiB. */
+/* Cuts the next chunk off the plan. Its rows of blocks take at most 4 KiB plus 1/64 of the bytes that it holds. */
 enum cut_result cutter_next(struct cutter *cutter, struct cut *cut);
 /* Pages of a cut, at most STRAIT_CHUNK_PAGES_MAX. */
 uint32_t cut_pages(const struct cut *cut, uint64_t page_bytes);

@@ -8,8 +8,8 @@
 #include "internal/bytes.h"
 
 #define LENGTH_BYTES     8u
-#define HEADER_BYTES_MAX 100000000u          /* as the format's own reader */
-#define EXACT_MAX        ((uint64_t)1 << 53) /* numbers from here on may have been rounded by the JSON reader */
+#define HEADER_BYTES_MAX 100000000u          /* the limit of the format's own reader */
+#define EXACT_MAX        ((uint64_t)1 << 53) /* the JSON reader may have rounded numbers from here on */
 #define METADATA_NAME    "__metadata__"
 
 /* ---- Element types --------------------------------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ enum strait_element safetensors_element(const char *dtype)
 
 /* ---- One tensor ------------------------------------------------------------------------------------------------ */
 
-/* Checks below return what is wrong, as static text, or NULL. */
+/* The checks below return what is wrong, as static text, or NULL. */
 
 struct entry {
     const cJSON *dtype, *shape, *offsets;
@@ -125,13 +125,13 @@ static const char *check_size(const cJSON *shape, const struct safetensor *tenso
     uint64_t bits;
     const char *why = read_shape(shape, dtype == NULL ? 1 : dtype->bits, &bits);
     if (why != NULL || dtype == NULL)
-        return why; /* of a type that is not known, the size is not known either */
+        return why; /* for an unknown type the size is unknown too */
     if (bits % 8 != 0 || bits / 8 != tensor->end - tensor->begin)
         return "a tensor's data_offsets do not match its shape and dtype";
     return NULL;
 }
 
-/* Everything but the name. data_offsets are read as they are in the file: relative to its data. */
+/* Reads everything but the name. data_offsets stay as in the file: relative to its data section. */
 static const char *read_tensor(struct safetensor *tensor, const cJSON *item, uint64_t data_bytes)
 {
     struct entry entry = {0};
@@ -171,7 +171,7 @@ static int by_place(const void *a, const void *b)
     const struct safetensor *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    if (x->end != y->end) /* an empty tensor comes before the one that begins at its place */
+    if (x->end != y->end) /* an empty tensor sorts before the one that begins at the same place */
         return x->end < y->end ? -1 : 1;
     return strcmp(x->name, y->name);
 }
@@ -185,7 +185,7 @@ static const char *check_names(struct safetensors *list)
     return NULL;
 }
 
-/* Leaves the list sorted by place. Gaps are allowed: nothing reads them. */
+/* Leaves the list sorted by place. Gaps are allowed, as no tensor covers them. */
 static const char *check_places(struct safetensors *list)
 {
     qsort(list->tensors, list->count, sizeof(list->tensors[0]), by_place);

@@ -1,4 +1,4 @@
-/* Reads the header of a safetensors file that lies in memory. Foreign bytes: everything is checked. */
+/* Reads the header of a safetensors file in memory. The file is untrusted: everything is checked. */
 #ifndef STRAIT_TOOLS_SAFETENSORS_H
 #define STRAIT_TOOLS_SAFETENSORS_H
 
@@ -16,12 +16,12 @@ struct safetensor {
 
 /* Tensors sorted by begin; they do not overlap and lie inside the file. */
 struct safetensors {
-    uint64_t data_begin; /* the length and the JSON header are the bytes before it */
+    uint64_t data_begin; /* end of the length field and the JSON header */
     struct safetensor *tensors;
     uint32_t count;
 };
 
-/* Whether the bytes look like a safetensors file (a plausible header length, then '{'); `size` is the file's. */
+/* Whether the bytes look like a safetensors file of `size` bytes: a plausible header length, then '{'. */
 bool safetensors_probe(const void *head, uint64_t head_size, uint64_t size);
 
 /* Parses. file_size is the size of the whole file, of which `head_size` bytes are at head; at least the header must be.

@@ -19,8 +19,8 @@ static bool fail(const struct source *source)
     return false;
 }
 
-/* Finds out what the descriptor is. An error here is no error yet: a pipe has no position. A file of size 0 may have
- * bytes all the same, as those of /proc do: it is read forward like a pipe. */
+/* Finds out what the descriptor is. A failed seek is not an error: a pipe has no position. A file of size 0 may still
+ * have bytes, as those of /proc do, so it is read forward like a pipe. */
 static void classify(struct source *source)
 {
     struct stat st;
@@ -133,7 +133,7 @@ bool source_check_end(const struct source *source)
     return n == 0;
 }
 
-/* Peeked bytes have left a pipe already. A seekable source's descriptor is still at its beginning: see peek. */
+/* Peeked bytes have already left a pipe. A seekable source's descriptor is still at the beginning: see peek. */
 static size_t take_head(struct source *source, uint8_t *dst, size_t size)
 {
     size_t left = source->position < source->head_size ? source->head_size - (size_t)source->position : 0;
@@ -155,7 +155,7 @@ bool source_read(struct source *source, void *dst, size_t size, size_t *got)
     return true;
 }
 
-/* Memory is taken as bytes arrive, not as `size` promises: the size may come from a hostile header. */
+/* Allocates memory as bytes arrive, not `size` at once: the size may come from a hostile header. */
 bool source_peek(struct source *source, uint64_t size)
 {
     while (source->head_size < size) {
@@ -178,7 +178,7 @@ bool source_peek(struct source *source, uint64_t size)
 
 /* ---- Spooling -------------------------------------------------------------------------------------------------- */
 
-/* An unnamed file: it goes away with its descriptor, however the process ends. */
+/* An unnamed file, which disappears with its descriptor, however the process ends. */
 static int temp_file(void)
 {
     const char *folder = getenv("TMPDIR");
@@ -215,7 +215,7 @@ static bool write_all(int fd, const uint8_t *data, size_t size)
     return true;
 }
 
-/* What was peeked at and then the rest, through `step`. */
+/* Copies the peeked bytes and then the rest, in steps through the buffer `step`. */
 static bool copy_to(struct source *source, int fd, uint8_t *step)
 {
     size_t got = SPOOL_STEP;

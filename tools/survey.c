@@ -35,7 +35,7 @@ static void add(struct survey_sum *sum, const struct strait_page_info *page, uin
     sum->coded_bytes += page->coded_bytes;
 }
 
-/* Pages of other types name table 0 when they have none. */
+/* Pages of types other than BF16 name table 0 also when they use none. */
 static bool has_table(enum strait_element element, const struct strait_page_info *page)
 {
     const uint32_t coded = 1u << STRAIT_BLOCK_SPLIT | 1u << STRAIT_BLOCK_FP32Z;

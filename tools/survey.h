@@ -1,4 +1,4 @@
-/* What chunks say about themselves, summed up without decoding: for `strait inspect`. */
+/* Statistics of chunks from their tables, without decoding, for `strait inspect`. */
 #ifndef STRAIT_TOOLS_SURVEY_H
 #define STRAIT_TOOLS_SURVEY_H
 
@@ -10,12 +10,12 @@
 
 #include "tools/buffer.h"
 
-#define SURVEY_ELEMENTS 6u     /* values of enum strait_element */
-#define SURVEY_TABLES   65536u /* values of a page's table index */
+#define SURVEY_ELEMENTS 6u     /* number of values of enum strait_element */
+#define SURVEY_TABLES   65536u /* number of values of a page's table index */
 
 struct cJSON;
 
-/* What shares an element type or a table. */
+/* Sums over the pages of one element type or table. */
 struct survey_sum {
     uint64_t pages;
     uint64_t raw_bytes;
@@ -49,7 +49,7 @@ static inline const struct strait_page_info *survey_page(const struct survey *su
     return (const struct strait_page_info *)survey->pages.data + index;
 }
 
-/* Lines about chunks, element types and modes; fields of the same. */
+/* Chunks, element types and modes, as lines of text or as fields. */
 void survey_print(const struct survey *survey, FILE *stream);
 void survey_json(const struct survey *survey, struct cJSON *object);
 

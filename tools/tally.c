@@ -17,11 +17,11 @@ struct tally {
     struct cutter cutter;
     struct progress *progress;
     atomic_bool failed;
-    pthread_mutex_t lock; /* over counts */
+    pthread_mutex_t lock; /* guards counts */
     histogram *counts;    /* one per table */
 };
 
-/* What one thread uses. */
+/* Buffers of one thread. */
 struct tally_slot {
     struct cut cut;
     struct buffer buffer;
@@ -143,7 +143,7 @@ struct strait_codebook *tally_codebook(const struct source *source, struct plan 
     struct strait_codebook *codebook = table_count == 0 ? NULL : run_tally(&tally, table_count, threads);
 
     pthread_mutex_destroy(&tally.lock);
-    if (codebook == NULL && !tally.failed) /* what failed has told */
+    if (codebook == NULL && !tally.failed) /* earlier failures have been printed */
         print_error(source->name, "cannot build a codebook: out of memory");
     return codebook;
 }

@@ -1,4 +1,4 @@
-/* The tensors of files that tables can be made of, each with the class that its name tells. */
+/* The tensors of input files that can be counted for tables, each with the class derived from its name. */
 #ifndef STRAIT_TOOLS_TENSORS_H
 #define STRAIT_TOOLS_TENSORS_H
 
@@ -14,17 +14,17 @@ struct tensors {
     unsigned input_count;
     struct spans spans;                         /* their data lies in the inputs */
     uint64_t bytes;                             /* of all spans */
-    uint64_t skipped;                           /* tensors that are of no type that is wanted */
-    uint32_t elements;                          /* the types that are: bit e for enum strait_element e */
-    bool (*wanted)(const char *name, int kind); /* NULL: all names are */
+    uint64_t skipped;                           /* tensors of unwanted types */
+    uint32_t elements;                          /* wanted types: bit e for enum strait_element e */
+    bool (*wanted)(const char *name, int kind); /* NULL: all names are wanted */
     int kind;
 };
 
-/* Adds what a file holds. Like everything here: false when that failed, which stderr has been told. */
+/* Adds the tensors of a file. Like all functions here, it returns false on failure, with the error on stderr. */
 typedef bool tensors_take(struct tensors *tensors, const struct input *input, const struct class_rules *rules);
 
 tensors_take tensors_take_safetensors;
-/* All of a file as values of role other and of no layer. */
+/* Takes the whole file as values of role OTHER, of no layer. */
 tensors_take tensors_take_raw;
 
 #define TENSORS_BF16 (1u << STRAIT_ELEMENT_BF16)
@@ -33,7 +33,7 @@ tensors_take tensors_take_raw;
  * caller must tensors_close() it. */
 bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
                   const struct class_rules *rules, uint32_t elements);
-/* Of safetensors files those tensors whose names are wanted, as of no layer. */
+/* Takes the tensors of safetensors files whose names are wanted, as of no layer. */
 bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsigned count, uint32_t elements,
                          bool (*wanted)(const char *name, int kind), int kind);
 /* Safe on zeroes. */

@@ -1,4 +1,4 @@
-/* What passed through a codec, summed over chunks, for the reports of encode and decode. */
+/* Codec statistics summed over chunks, for the reports of encode and decode. */
 #ifndef STRAIT_TOOLS_TOTALS_H
 #define STRAIT_TOOLS_TOTALS_H
 
@@ -16,8 +16,8 @@ struct totals {
     struct strait_class_stats coded;
 };
 
-/* Adds the result of pages and their statistics per table, which are then zeroed for the next ones. Chunks are counted
- * by the owner. */
+/* Adds the result of some pages and their statistics per table, then zeroes the latter for the next ones. The caller
+ * counts the chunks. */
 void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
                 struct strait_class_stats *stats, uint32_t table_count);
 

@@ -28,7 +28,7 @@ void command_begin(char **argv, char *name)
     argv[0] = name;
 }
 
-/* Messages that print_error keeps; one that there is no memory for is left out. */
+/* Messages that print_error keeps; without memory a message is left out. */
 static struct {
     bool wanted;
     pthread_mutex_t lock;
@@ -178,7 +178,7 @@ static void guard_unfinished(const char *path)
 
 static const uint8_t no_bytes[1];
 
-/* mmap refuses to map nothing. */
+/* mmap refuses a length of 0. */
 static bool map_whole(struct input *input, int fd)
 {
     input->data = no_bytes;
@@ -237,7 +237,7 @@ static bool is_in_place(const char *path)
     return strcmp(path, "-") == 0 || (stat(path, &info) == 0 && !S_ISREG(info.st_mode));
 }
 
-/* The file that the name stands for: renaming onto a symbolic link would replace the link. */
+/* The file behind the name: renaming onto a symbolic link would replace the link. */
 static char *resolve(const char *path)
 {
     char *real = realpath(path, NULL);
@@ -252,7 +252,7 @@ static mode_t choose_mode(const struct output *output, mode_t mode)
 
     if (output->replace && stat(output->path, &info) == 0)
         return info.st_mode & 0777;
-    mask = umask(0); /* the only way to ask for it */
+    mask = umask(0); /* the only way to read it */
     umask(mask);
     return mode & ~mask;
 }
@@ -267,7 +267,7 @@ static int open_temp(struct output *output, mode_t mode)
     }
     int fd = mkostemp(output->temp, O_CLOEXEC);
     if (fd >= 0)
-        fchmod(fd, choose_mode(output, mode)); /* mkostemp makes private files; where this fails, it stays one */
+        fchmod(fd, choose_mode(output, mode)); /* mkostemp makes private files; if this fails, it stays private */
     return fd;
 }
 
@@ -320,7 +320,7 @@ bool output_write(struct output *output, const void *data, size_t size)
     return true;
 }
 
-/* The rename itself is durable once the folder is synced; where that cannot be asked for, the data still is. */
+/* The rename is durable once the folder is synced; if that is impossible, the data is still durable. */
 static void sync_folder(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -333,7 +333,7 @@ static void sync_folder(const char *path)
     free(folder);
 }
 
-/* For file systems without RENAME_NOREPLACE, and without links a last look must do. */
+/* For file systems without RENAME_NOREPLACE; without links too, a last check has to suffice. */
 static int link_or_rename(const char *temp, const char *path)
 {
     struct stat info;

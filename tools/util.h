@@ -1,4 +1,4 @@
-/* What the commands share: messages, numbers, files, threads. Functions that return bool have told stderr why they
+/* Shared by the commands: messages, numbers, files, threads. Functions that return bool have printed to stderr why they
  * failed, unless they say otherwise. */
 #ifndef STRAIT_TOOLS_UTIL_H
 #define STRAIT_TOOLS_UTIL_H
@@ -17,16 +17,16 @@ enum exit_code {
 
 /* ---- Messages -------------------------------------------------------------------------------------------------- */
 
-/* Names the command ("strait encode") in every message, also in those of getopt_long, which takes it from argv[0].
- * Call it first. `name` is borrowed for good. */
+/* Makes every message name the command ("strait encode"), also those of getopt_long, which takes it from argv[0].
+ * Call it first. `name` must stay valid until the process ends. */
 void command_begin(char **argv, char *name);
 
 /* Prints "COMMAND: FILE: text" and a newline to stderr, at once. file NULL: "COMMAND: text". Any thread. */
 void print_error(const char *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* From now on print_error also keeps its messages ("FILE: text"), for a report. Before there are threads. */
+/* From now on print_error also keeps its messages ("FILE: text"), for a report. Call it before threads start. */
 void errors_keep(void);
-/* What was kept, in order: *count messages, owned by util. After the last thread has ended. */
+/* The kept messages, in order: *count of them, owned by util. Call it after the last thread has ended. */
 char *const *errors_kept(size_t *count);
 
 /* ---- Numbers --------------------------------------------------------------------------------------------------- */
@@ -55,24 +55,24 @@ bool input_open(struct input *input, const char *path);
 void input_close(struct input *input);
 
 /* An output file that appears under its name only when it is complete. One at a time: a signal that ends the process,
- * from outside or for a limit, removes the unfinished file. A name that is not of a regular file (a device, a pipe) is
- * written in place, and "-" is stdout. */
+ * from outside or for a limit, removes the unfinished file. Anything but a regular file (a device, a pipe) is written
+ * in place; "-" is stdout. */
 struct output {
     char *path;   /* for messages and the final rename */
     char *temp;   /* NULL: written in place */
     int fd;       /* may be written, sought or mapped directly */
-    bool replace; /* a file that has the name by the time of the commit */
+    bool replace; /* a file that has the name at the time of the commit is replaced */
 };
 
-#define OUTPUT_MODE 0666u /* for a new output that tells no more than anybody may know */
+#define OUTPUT_MODE 0666u /* for a new output that holds nothing confidential */
 
-/* mode: the permissions of a new file, less those of the umask; one that is replaced keeps its own. On success end it
- * with either output_commit or output_abandon. */
+/* mode: the permissions of a new file, less those of the umask; a file that is replaced keeps its own. On success, end
+ * with output_commit or output_abandon. */
 bool output_open(struct output *output, const char *path, unsigned mode, bool replace);
 /* Appends at the file position. */
 bool output_write(struct output *output, const void *data, size_t size);
-/* Makes the file durable and gives it its name. The output is closed either way; on failure nothing is left behind, and
- * a file that has that name meanwhile is as it was, unless it was to be replaced. */
+/* Makes the file durable and gives it its name. Closes the output in any case. On failure nothing is left behind, and a
+ * file that got that name meanwhile is unchanged, unless it was to be replaced. */
 bool output_commit(struct output *output);
 /* Closes the output and removes what was written. */
 void output_abandon(struct output *output);
@@ -82,8 +82,8 @@ void output_abandon(struct output *output);
 /* Processors this process may run on, at least 1. */
 unsigned cpu_count(void);
 
-/* Runs fn(arg, index) in `threads` threads, index 0 in the caller, and waits for all. Fewer run, without notice, when
- * the system refuses more: fn must take its work from a shared queue, not by its index. */
+/* Runs fn(arg, index) in `threads` threads, index 0 in the caller, and waits for all. When the system refuses threads,
+ * fewer run, without notice: fn must take its work from a shared queue, not by its index. */
 void parallel_run(unsigned threads, void (*fn)(void *arg, unsigned index), void *arg);
 
 /* ---- Progress -------------------------------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ struct progress {
     uint64_t total;   /* bytes */
     uint64_t started;
     _Atomic uint64_t done;
-    _Atomic uint64_t next; /* when to print again */
+    _Atomic uint64_t next; /* time of the next update */
     bool shown;
 };
 

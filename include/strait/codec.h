@@ -2,12 +2,12 @@
  * strait/codec.h - lossless compression of floating-point pages
  *
  * The codec splits each BF16 value into sign+mantissa, which is kept, and exponent, which is coded through an offline
- * codebook: `top16` spends 4 bits on each exponent (1.33x on KV caches), `tiered` about 2.7 (1.48x). `split` does what
- * `tiered` does for FP16 and FP32 too, and `base` needs no codebook: its codes count from a block's own large
- * exponents. Blocks that would not shrink are kept raw, so the output is never larger than the input plus its tables.
- * Every bit pattern round-trips.
+ * codebook: `top16` spends 4 bits on each exponent (1.33x on KV caches), `tiered` about 2.7 (1.48x). `split` extends
+ * `tiered` to FP16 and FP32. `base` needs no codebook: its codes count from a block's own large exponents. Blocks that
+ * would not shrink are kept raw, so the output is never larger than the input plus its tables. Every bit pattern
+ * round-trips.
  *
- * The short way:
+ * Basic use:
  *
  *     uint64_t capacity = strait_encode_bound(&pages);
  *     struct strait_result result;
@@ -15,18 +15,18 @@
  *     status = strait_encode(NULL, &params, chunk, capacity, &pages, &run);     encodes to result.bytes bytes
  *     status = strait_decode(NULL, codebook, &pages, NULL, chunk, bytes, &run); and back, checked
  *
- * Return values report bad arguments only. What is wrong with the data is told in result.status and, page by page, in
- * run.page_status: a server can decode a thousand pages and lose one.
+ * Return values report bad arguments only. Bad data is reported in result.status and, page by page, in run.page_status:
+ * a server can decode a thousand pages and lose one.
  *
  * Threads: no call keeps hidden state. Any number of calls may run at once, on the same codebook and on disjoint pages
  * of one chunk, and give the same bytes as one after another. A codebook is immutable once created.
  *
  * Memory: pages, chunks, scratch and results belong to the caller; calls allocate nothing unless they say so. Structs,
- * items and the region array are read on the host during the call. With the processor's variants everything else is
- * host memory too. The variant "cuda" reads pages, ids, select and chunks, and writes chunks, pages, statuses,
- * statistics and results, wherever its stream can: device memory, pinned host memory, another device's memory that is
- * mapped here. It only enqueues work: a call returns before that has run, and what the kernels read must stay as it is
- * until then. Which device: the current one, to which the stream belongs.
+ * items and the region array are read on the host during the call. For the CPU variants everything else is in host
+ * memory too. The variant "cuda" reads pages, ids, select and chunks, and writes chunks, pages, statuses, statistics
+ * and results, in any memory that its stream can access: device memory, pinned host memory, another device's memory
+ * that is mapped here. It only enqueues work: a call returns before that work has run, and what the kernels read must
+ * not change until it has. It runs on the current device, to which the stream must belong.
  *
  * The format is described in kernels/FORMAT.md. All variants, on every processor, write the same bytes.
  */
@@ -52,8 +52,8 @@ extern "C" {
 #define STRAIT_CODEBOOK_ID_BYTES   16u
 #define STRAIT_CHUNK_ALIGNMENT     16u /* best alignment of chunk buffers; others work, slower */
 
-/* What the values are. BF16 is compressed in every mode, FP16 and FP32 in BASE and SPLIT; all else is carried unchanged
- * (constant blocks excepted). */
+/* Type of the values. BF16 is compressed in every mode, FP16 and FP32 in BASE and SPLIT; everything else is stored
+ * unchanged (except constant blocks). */
 enum strait_element {
     STRAIT_ELEMENT_BYTES = 0,
     STRAIT_ELEMENT_BF16 = 1,
@@ -63,9 +63,9 @@ enum strait_element {
     STRAIT_ELEMENT_FP8_E5M2 = 5,
 };
 
-/* What the encoder is asked for. Except with RAW, blocks of one value become `const` and blocks that would not shrink
- * stay raw. AUTO is TIERED today. What BASE writes, and SPLIT of FP16 and FP32, older releases refuse: ERR_UNSUPPORTED.
- */
+/* What the encoder is asked for. Except with RAW, blocks of a single repeated value become `const`, and blocks that
+ * would not shrink stay raw. AUTO is TIERED today. Older releases refuse (ERR_UNSUPPORTED) chunks written by BASE, and
+ * by SPLIT from FP16 and FP32. */
 enum strait_mode {
     STRAIT_MODE_AUTO = 0,
     STRAIT_MODE_RAW = 1,
@@ -75,19 +75,19 @@ enum strait_mode {
     STRAIT_MODE_SPLIT = 5,  /* BF16 (as TIERED), FP16, FP32 */
 };
 
-/* How a block ended up: its mode in the chunk. The first five are what strait_result.values counts; a block of a later
- * mode counts there as TIERED, TOP16 or TOP16_ESCAPES, after the codes that it has inside. */
+/* Mode of a block in the chunk. strait_result.values has an entry for each of the first five; a block of a later mode
+ * counts there as TIERED, TOP16 or TOP16_ESCAPES, according to the codes inside it. */
 enum strait_block_mode {
     STRAIT_BLOCK_RAW = 0,
     STRAIT_BLOCK_CONST = 1,
     STRAIT_BLOCK_TOP16 = 2,         /* no escapes */
     STRAIT_BLOCK_TOP16_ESCAPES = 3, /* some values outside the 16 most frequent exponents */
     STRAIT_BLOCK_TIERED = 4,
-    STRAIT_BLOCK_MODES = 5,     /* entries of strait_result.values, and no mode */
-    STRAIT_BLOCK_BASE = 6,      /* BF16, by a ranking that follows from the block */
+    STRAIT_BLOCK_MODES = 5,     /* not a mode: number of entries of strait_result.values */
+    STRAIT_BLOCK_BASE = 6,      /* BF16, by a ranking derived from the block itself */
     STRAIT_BLOCK_SPLIT = 7,     /* FP16 or FP32, with the low bits of its mantissas */
     STRAIT_BLOCK_FP32Z = 8,     /* FP32 whose lower halves are zero: widened BF16 */
-    STRAIT_BLOCK_MODES_ALL = 9, /* all modes are below */
+    STRAIT_BLOCK_MODES_ALL = 9, /* all modes are below this */
 };
 
 /* ---- Codebooks ------------------------------------------------------------------------------------------------- */
@@ -101,7 +101,7 @@ enum strait_role {
 
 struct strait_class {
     enum strait_role role;
-    int32_t layer; /* -1: of no layer */
+    int32_t layer; /* -1: no particular layer */
 };
 
 struct strait_codebook; /* a set of tables, immutable */
@@ -109,18 +109,18 @@ struct strait_codebook; /* a set of tables, immutable */
 /* Adds the exponents of `count` BF16 values at `values` (any alignment) to counts[256]. */
 STRAIT_API void strait_histogram_add(uint64_t counts[256], const void *values, size_t count);
 
-/* The same of values of any type that has tables: BF16, FP16, FP32; of FP16 the exponents that BF16 has for values of
- * that size. ERR_INVALID: another type, nothing was added. */
+/* The same for any element type that has tables: BF16, FP16, FP32. An FP16 value counts under the exponent that BF16
+ * has for its magnitude. ERR_INVALID: another type; nothing was added. */
 STRAIT_API enum strait_status strait_histogram_add_values(uint64_t counts[256], enum strait_element element,
                                                           const void *values, size_t count);
 
-/* Ranks exponents by falling count, ties by exponent: ranking[0] is the most frequent one. */
+/* Ranks exponents by descending count, ties by exponent: ranking[0] is the most frequent one. */
 STRAIT_API void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256]);
 
 /* Makes a set of `count` tables (1..65535). rankings[t] is a permutation of 0..255, most frequent first; classes[t]
- * says what it is for. Table 0 is the fallback; its class is ignored. classes may be NULL: all tables but 0 are then
- * found by index only. Copies its input. On success the caller owns *codebook.
- * ERR_INVALID: count out of range, a ranking is no permutation, a class twice. ERR_NO_MEMORY. */
+ * says what it is for. Table 0 is the fallback; its class is ignored. With classes NULL, all tables but 0 are found by
+ * index only. Copies its input. On success the caller owns *codebook.
+ * ERR_INVALID: count out of range, a ranking that is not a permutation, a class twice. ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_codebook_create(const uint8_t (*rankings)[256], const struct strait_class *classes,
                                                      uint32_t count, struct strait_codebook **codebook);
 
@@ -134,19 +134,19 @@ STRAIT_API enum strait_status strait_codebook_parse(const void *src, size_t src_
 
 /* Bytes that strait_codebook_serialize writes. */
 STRAIT_API size_t strait_codebook_serialized_size(const struct strait_codebook *codebook);
-/* Writes that form. ERR_INVALID (NULL); ERR_NO_SPACE when dst_capacity is smaller than that. */
+/* Writes the protobuf form. ERR_INVALID (NULL); ERR_NO_SPACE: dst_capacity is below the serialized size. */
 STRAIT_API enum strait_status strait_codebook_serialize(const struct strait_codebook *codebook, void *dst,
                                                         size_t dst_capacity);
 
-/* The set's name: 16 bytes, borrowed. Equal ids mean equal tables; what classes they are for is not part of it. */
+/* The set's id: 16 bytes, borrowed. Equal ids mean equal tables; the tables' classes are not part of the id. */
 STRAIT_API const uint8_t *strait_codebook_id(const struct strait_codebook *codebook);
 /* Number of its tables. */
 STRAIT_API uint32_t strait_codebook_count(const struct strait_codebook *codebook);
 /* Ranking of a table, 256 bytes, borrowed; NULL when table is out of range. */
 STRAIT_API const uint8_t *strait_codebook_ranking(const struct strait_codebook *codebook, uint32_t table);
-/* Class of a table; {OTHER, -1} for table 0 and out of range. */
+/* Class of a table; {OTHER, -1} for table 0 and when table is out of range. */
 STRAIT_API struct strait_class strait_codebook_class(const struct strait_codebook *codebook, uint32_t table);
-/* Table for a class: that of exactly this role and layer, else that of the role without layer, else 0. */
+/* Table for a class: the table of exactly this role and layer, else the table of this role without a layer, else 0. */
 STRAIT_API uint32_t strait_codebook_find(const struct strait_codebook *codebook, struct strait_class wanted);
 
 /* ---- Pages ----------------------------------------------------------------------------------------------------- */
@@ -156,17 +156,17 @@ STRAIT_API uint32_t strait_codebook_find(const struct strait_codebook *codebook,
  * For BF16 and FP16 base, page_stride (when there are several pages), row_stride and row_bytes (when there are several
  * rows) are multiples of 2, for FP32 of 4; else ERR_ALIGNMENT. */
 struct strait_region {
-    void *base;           /* first byte of page 0; encoders only read it */
+    void *base;           /* first byte of page 0; encoders only read from it */
     uint64_t page_stride; /* bytes from one page to the next */
     uint64_t row_stride;  /* bytes from one row to the next; unused when rows is 1 */
-    uint32_t page_count;  /* pages of the region: ids are below this */
+    uint32_t page_count;  /* pages of the region; every id is below this */
     uint32_t rows;
     uint32_t row_bytes;
     uint32_t table;       /* codebook table for these values; ignored when decoding */
     uint32_t reserved[2]; /* 0 */
 };
 
-/* The pages of a request: one id list that addresses every region. Page region * id_count + i of the list is page
+/* The pages of a request: one id list that applies to every region. Page region * id_count + i of the list is page
  * ids[i] of that region. region_count * id_count is 1..STRAIT_CHUNK_PAGES_MAX. Borrowed for the call. */
 struct strait_pages {
     const struct strait_region *regions;
@@ -177,76 +177,76 @@ struct strait_pages {
 
 /* ---- Runs ------------------------------------------------------------------------------------------------------ */
 
-/* Written last, once, also when the data was bad. */
+/* Written once, after everything else, also when the data was bad. */
 struct strait_result {
     uint64_t bytes;        /* encode: size of the chunk, 0 unless OK; decode, verify: page bytes that passed */
     int32_t status;        /* enum strait_status: chunk_status if that is not OK, else the first failed page's */
-    int32_t chunk_status;  /* decode, verify: what is wrong with the chunk as a whole; no page was then written */
-    uint32_t failed_pages; /* pages whose status is not OK; all of the list when chunk_status is not */
+    int32_t chunk_status;  /* decode, verify: what is wrong with the chunk as a whole; unless OK, no page was written */
+    uint32_t failed_pages; /* pages whose status is not OK; all pages of the list when chunk_status is not OK */
     uint32_t reserved;
-    uint64_t values[STRAIT_BLOCK_MODES]; /* values per block mode, of pages that are OK; one of FP32 counts twice */
+    uint64_t values[STRAIT_BLOCK_MODES]; /* values per block mode, of pages that are OK; an FP32 value counts twice */
 };
 
-/* Per table of the codebook: what tells whether the calibration still fits the data. */
+/* Statistics per table of the codebook: they show whether the calibration still fits the data. */
 struct strait_class_stats {
-    uint64_t values;  /* values in coded blocks; one of FP32 counts twice */
+    uint64_t values;  /* values in coded blocks; an FP32 value counts twice */
     uint64_t escapes; /* of these, how many needed the escape stream (top16) or the last tier (tiered) */
 };
 
-/* Where what a call writes is left: near the processor for whoever reads it next, or in memory. */
+/* Whether a call's output should stay in the processor's caches for its next reader, or go past them to memory. */
 enum strait_caching {
     STRAIT_CACHING_AUTO = 0, /* chunks of 1 MiB and more go past the caches */
-    STRAIT_CACHING_KEEP = 1, /* it is read soon, on this processor: by a network stack, by another process */
-    STRAIT_CACHING_PASS = 2, /* it is read later, or by a device */
-    /* "cuda", of a chunk: dst lies behind a link, in another GPU's memory. Blocks leave as whole lines, and results
-     * come as soon as they can. It costs 10 % of the speed that encoding to the GPU's own memory has. */
+    STRAIT_CACHING_KEEP = 1, /* the output is read soon, on this processor: by a network stack or another process */
+    STRAIT_CACHING_PASS = 2, /* the output is read later, or by a device */
+    /* "cuda", for a chunk whose dst lies behind a link, in another GPU's memory: blocks leave as whole lines, and
+     * results are written as early as possible. Into the GPU's own memory, this would cost 10 % of the speed. */
     STRAIT_CACHING_LINK = 3,
 };
 
 struct CUstream_st; /* what cudaStream_t points to */
 
-/* How a call runs and where it reports. Zero what is not needed; `size` lets the struct grow. */
+/* How a call runs and where it reports. Set unused fields to zero; `size` lets the struct grow. */
 struct strait_run {
     size_t size;                /* sizeof(struct strait_run) */
     void *scratch;              /* strait_scratch_size(codec) bytes, 64-byte aligned; NULL: on the stack. CUDA: below */
-    size_t scratch_size;        /* the stack bears up to 64 KiB besides */
-    struct CUstream_st *stream; /* CUDA; the others ignore it and are done on return */
+    size_t scratch_size;        /* even with scratch, a call uses up to 64 KiB of stack */
+    struct CUstream_st *stream; /* CUDA; the CPU variants ignore it and are done on return */
     struct strait_result *result; /* required, but NULL for a batch; written unless the call returns an error */
     int32_t *page_status;         /* one enum strait_status per page of the list, or NULL */
     uint32_t page_status_count;   /* entries of page_status; pages beyond are not reported. 0 with NULL only */
     uint32_t class_count;         /* entries of class_stats; tables beyond are not counted */
     struct strait_class_stats
-        *class_stats;     /* added to, one per table of the codebook, or NULL; not shared by calls at once */
+        *class_stats;     /* added to, one per table of the codebook, or NULL; concurrent calls must not share it */
     const void *metadata; /* decode, verify: see strait_decode; else NULL */
-    uint32_t caching;     /* enum strait_caching: of the chunk when encoding, of the pages when decoding */
+    uint32_t caching;     /* enum strait_caching: for the chunk when encoding, for the pages when decoding */
     uint32_t sm_budget;   /* CUDA: multiprocessors to occupy, all resident blocks counted; 0: all */
     const void *tables;   /* CUDA: the codebook's strait_codebook_image in device memory; NULL without a codebook */
 };
 
 /* Scratch of the variant "cuda" is device memory of strait_encode_scratch_size or strait_decode_scratch_size bytes. It
- * serves one call at a time: calls of one stream can share it, calls of several cannot. Fill it with zero bytes once,
- * before its first use; calls leave it as the next one needs it, as long as scratch_size stays the same. */
+ * serves one call at a time: calls on one stream can share it, calls on different streams cannot. Zero it once, before
+ * its first use; each call leaves it ready for the next one, as long as scratch_size stays the same. */
 
 /* ---- Variants -------------------------------------------------------------------------------------------------- */
 
 struct strait_codec; /* a variant of the codec: "scalar", "avx2", "avx512", "cuda" */
 
-/* The variant of that name, NULL when this build or processor lacks it; with NULL the best one for host memory, never
- * NULL and never "cuda". The environment variable STRAIT_CODEC, looked at once, names what NULL means (ignored when it
- * names none that runs here).
+/* The variant of that name; NULL when this build or processor lacks it. A NULL name gets the best variant for host
+ * memory, never NULL and never "cuda". The environment variable STRAIT_CODEC, read once, overrides which variant that
+ * is (ignored when it names none that runs here).
  *
- * "cuda" is a plugin, libstrait-cuda.so, which the first request for it looks for as for any shared library. NULL when
- * there is none, or no driver, or when the current device is none of compute capability 9.0 or later. */
+ * "cuda" is a plugin, libstrait-cuda.so, which the first request for it loads from the usual paths of shared libraries.
+ * NULL when there is no plugin or no driver, or when the current device is not of compute capability 9.0 or later. */
 STRAIT_API const struct strait_codec *strait_codec_get(const char *name);
-/* Name of a variant that strait_codec_get returned, static; not of NULL. */
+/* Name of a variant that strait_codec_get returned, static. codec must not be NULL. */
 STRAIT_API const char *strait_codec_name(const struct strait_codec *codec);
 /* Names of the variants for host memory in this build, best first, whether or not the processor can run them; NULL past
  * the last. */
 STRAIT_API const char *strait_codec_name_at(uint32_t index);
 
-/* Makes ready what calls of this variant need on the current device. Kernels are otherwise loaded when they are first
- * launched, for which the driver may wait until everything has ended that runs there: who launches beside kernels that
- * wait for something asks for this before. OK, at once, for the processor's variants; ERR_DEVICE. */
+/* Loads what calls of this variant need on the current device. Otherwise kernels are loaded at their first launch, for
+ * which the driver may wait until everything that runs on the device has ended: call this before launching beside
+ * kernels that wait for something. For the CPU variants OK, at once; ERR_DEVICE. */
 STRAIT_API enum strait_status strait_codec_prepare(const struct strait_codec *codec);
 
 /* Version of the library, "major.minor.patch". */
@@ -262,8 +262,8 @@ struct strait_encode_params {
     const struct strait_codebook *codebook;
 };
 
-/* Largest chunk that these pages can become, in bytes; 0 when the list is invalid or the bound reaches 4 GiB. Reads
- * only sizes. */
+/* Size of the largest chunk that these pages can encode to, in bytes; 0 when the list is invalid or the bound reaches
+ * 4 GiB. Reads sizes only, not the pages. */
 STRAIT_API uint64_t strait_encode_bound(const struct strait_pages *pages);
 
 /* Scratch for one call of this variant (NULL: the best), in bytes; 0 for "cuda", where it depends on the call. */
@@ -276,25 +276,26 @@ STRAIT_API enum strait_status strait_encode(const struct strait_codec *codec, co
                                             void *dst, uint64_t dst_capacity, const struct strait_pages *src,
                                             const struct strait_run *run);
 
-/* Decodes pages of the chunk at src into dst, checked. `select` names which: page i of the list receives chunk page
- * select[i]; NULL: page i receives page i, and the list has as many pages as the chunk. codebook may be NULL when the
- * chunk names none. Rows of a region must not overlap.
+/* Decodes pages of the chunk at src into dst and verifies them. `select` names the pages: page i of the list receives
+ * chunk page select[i]. With select NULL, page i receives page i, and the list has as many pages as the chunk. codebook
+ * may be NULL when the chunk names none. Rows of a region must not overlap.
  *
  * The chunk may be hostile, and the bytes of its blocks may even change during the call: pages then fail, or hold what
- * passed the sum, and nothing but the listed pages is written. Its metadata must not change: where others can write
- * src, copy the first strait_chunk_info.metadata_bytes bytes first and pass the copy as run.metadata.
+ * passed the checksum, and nothing but the listed pages is written. Its metadata must not change: where others can
+ * write src, copy the first strait_chunk_info.metadata_bytes bytes first and pass the copy as run.metadata.
  *
  * Returns ERR_INVALID, ERR_ALIGNMENT or ERR_NO_SPACE (both: scratch). result.chunk_status: ERR_TRUNCATED, ERR_CORRUPT,
- * ERR_UNSUPPORTED, ERR_INTEGRITY, ERR_CODEBOOK as FORMAT.md says, ERR_INVALID (no select and another number of pages)
- * or ERR_ALIGNMENT (of dst, for the chunk's element type): nothing was written. Page status: ERR_PAGE_ID, ERR_INVALID
- * (no such page in the chunk, or of another size), ERR_CORRUPT, ERR_INTEGRITY: the bytes of that page are undefined. */
+ * ERR_UNSUPPORTED, ERR_INTEGRITY, ERR_CODEBOOK as FORMAT.md says, ERR_INVALID (no select, and the numbers of pages
+ * differ) or ERR_ALIGNMENT (of dst, for the chunk's element type): nothing was written. Page status: ERR_PAGE_ID,
+ * ERR_INVALID (the chunk has no such page, or one of another size), ERR_CORRUPT, ERR_INTEGRITY: the bytes of that page
+ * are undefined. */
 STRAIT_API enum strait_status strait_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                             const struct strait_pages *dst, const uint32_t *select, const void *src,
                                             uint64_t src_size, const struct strait_run *run);
 
-/* Decodes to nowhere: the verdict of strait_decode on the whole chunk. page_status has one entry per page of the chunk,
- * and is left alone when the chunk as a whole is bad (result.chunk_status): it cannot be told then how many there are.
- * ERR_UNSUPPORTED with "cuda". */
+/* Gives strait_decode's verdict on the whole chunk without writing pages. page_status has one entry per page of the
+ * chunk; it is left alone when the chunk as a whole is bad (result.chunk_status), as the number of its pages is then
+ * unknown. ERR_UNSUPPORTED with "cuda". */
 STRAIT_API enum strait_status strait_verify(const struct strait_codec *codec, const struct strait_codebook *codebook,
                                             const void *src, uint64_t src_size, const struct strait_run *run);
 
@@ -303,7 +304,7 @@ STRAIT_API enum strait_status strait_verify(const struct strait_codec *codec, co
 /* One chunk to write: the arguments of strait_encode. */
 struct strait_encode_item {
     struct strait_pages src;
-    void *dst; /* "cuda": a multiple of 16, also of what decode items read */
+    void *dst; /* "cuda": a multiple of 16; so is src of decode items */
     uint64_t dst_capacity;
     struct strait_result *result; /* required; written unless the call returns an error */
     int32_t *page_status;         /* one enum strait_status per page of the list, or NULL */
@@ -312,8 +313,8 @@ struct strait_encode_item {
 };
 
 enum strait_decode_flags {
-    /* src_size is the room that the chunk begins in, all of it readable; the chunk itself may be shorter. For whoever
-     * sends a fixed number of bytes, whatever the chunk became. */
+    /* src_size is the size of a buffer, all of it readable, that begins with the chunk; the chunk may be shorter. For
+     * callers that send a fixed number of bytes, however small the chunk became. */
     STRAIT_DECODE_AT_MOST = 1,
 };
 
@@ -330,17 +331,17 @@ struct strait_decode_item {
     uint32_t flags; /* of enum strait_decode_flags */
 };
 
-/* Encodes `count` chunks, decodes `count` chunks: as many calls of strait_encode or strait_decode would, but with
- * "cuda" it is one launch for many chunks. Items that follow one another and share a `regions` pointer cost little
- * more than one; very many distinct regions, or hundreds of items, become several launches. class_stats of the run are
- * of all items together; its result, page_status and metadata must be NULL. No two items may write to the same memory.
+/* Encode or decode `count` chunks, as `count` calls of strait_encode or strait_decode would, but "cuda" needs one
+ * launch for many chunks. Consecutive items that share a `regions` pointer cost little more than one; very many
+ * distinct regions, or hundreds of items, become several launches. The run's class_stats cover all items together; its
+ * result, page_status and metadata must be NULL. No two items may write to the same memory.
  *
- * Each item's result is written last, with "cuda" in the order in which chunks are finished and so that an owner who
- * polls it in pinned memory, set to another status beforehand, sees the whole chunk once it has changed. With "cuda",
- * dst of a chunk whose status is not OK holds anything, up to dst_capacity.
+ * Each item's result is written after its chunk and pages. "cuda" writes results in the order in which chunks are
+ * finished: an owner who sets a result in pinned memory to another status beforehand and polls it sees the whole chunk
+ * once the status has changed. With "cuda", dst of a chunk whose status is not OK is undefined, up to dst_capacity.
  *
- * Returns what strait_encode and strait_decode return, for the first item that has an error (nothing has run then), and
- * with "cuda" ERR_ALIGNMENT for chunks and ERR_DEVICE when a launch failed. */
+ * Return what strait_encode and strait_decode return, for the first item with an error (nothing has run then); with
+ * "cuda" also ERR_ALIGNMENT for chunks, and ERR_DEVICE when a launch failed. */
 STRAIT_API enum strait_status strait_encode_batch(const struct strait_codec *codec,
                                                   const struct strait_encode_params *params,
                                                   const struct strait_encode_item *items, uint32_t count,
@@ -350,15 +351,15 @@ STRAIT_API enum strait_status strait_decode_batch(const struct strait_codec *cod
                                                   const struct strait_decode_item *items, uint32_t count,
                                                   const struct strait_run *run);
 
-/* Scratch for such a call, in bytes; that of all later calls with lists no longer than these. Read of an item: its
- * regions, and their number and that of ids; when decoding src_size too. 0 when a list is invalid. */
+/* Scratch for such a call, in bytes; it also suffices for later calls whose lists are no longer than these. Only these
+ * fields of an item are read: regions, region_count, id_count, and src_size when decoding. 0 when a list is invalid. */
 STRAIT_API uint64_t strait_encode_scratch_size(const struct strait_codec *codec, const struct strait_encode_item *items,
                                                uint32_t count);
 STRAIT_API uint64_t strait_decode_scratch_size(const struct strait_codec *codec, const struct strait_decode_item *items,
                                                uint32_t count);
 
-/* What kernels read of a set: the owner copies it to the device, 16-byte aligned, and names it in run.tables. Depends
- * on the set and the version of the library alone. */
+/* The image of a set that kernels read: the owner copies it to device memory, 16-byte aligned, and passes its address
+ * as run.tables. It depends only on the set and the version of the library. */
 STRAIT_API size_t strait_codebook_image_size(const struct strait_codebook *codebook);
 /* ERR_NO_SPACE when dst_capacity is smaller than strait_codebook_image_size. */
 STRAIT_API enum strait_status strait_codebook_image(const struct strait_codebook *codebook, void *dst,
@@ -368,7 +369,7 @@ STRAIT_API enum strait_status strait_codebook_image(const struct strait_codebook
 
 struct strait_chunk_info {
     uint64_t chunk_bytes;    /* the whole chunk */
-    uint64_t metadata_bytes; /* header and tables: the blocks begin here */
+    uint64_t metadata_bytes; /* header and tables; the blocks follow */
     uint32_t page_count;
     uint32_t page_bytes; /* of the longest page */
     enum strait_element element;
@@ -376,8 +377,8 @@ struct strait_chunk_info {
     uint8_t codebook_id[STRAIT_CODEBOOK_ID_BYTES]; /* all zero: none */
 };
 
-/* Reads the header alone: src_size may be as little as STRAIT_CHUNK_HEADER_BYTES, so that a stream can be cut into
- * chunks. Checks 1-4 of FORMAT.md. Returns ERR_TRUNCATED, ERR_CORRUPT, ERR_UNSUPPORTED; *info is set on OK only. */
+/* Reads only the header: src_size may be as little as STRAIT_CHUNK_HEADER_BYTES, so that a stream can be cut into
+ * chunks. Makes checks 1-4 of FORMAT.md. ERR_TRUNCATED, ERR_CORRUPT, ERR_UNSUPPORTED; *info is set on OK only. */
 STRAIT_API enum strait_status strait_chunk_info(const void *src, uint64_t src_size, struct strait_chunk_info *info);
 
 struct strait_page_info {
@@ -388,7 +389,7 @@ struct strait_page_info {
     uint32_t block_modes; /* bit m: some block has enum strait_block_mode m */
 };
 
-/* Checks 1-10 of FORMAT.md on a whole chunk, then describes its first `count` pages (at most its page_count, else
+/* Makes checks 1-10 of FORMAT.md on a whole chunk, then describes its first `count` pages (at most its page_count, else
  * ERR_INVALID) in info[]. Returns the failed check's error. */
 STRAIT_API enum strait_status strait_chunk_pages(const void *src, uint64_t src_size, uint32_t count,
                                                  struct strait_page_info *info);

@@ -40,7 +40,7 @@ class Region(NamedTuple):
     array: ArrayLike
     group: int = 0
     heads: int = 0
-    element: str | None = None  # None: the pool's
+    element: str | None = None  # None: that of the pool
 
 
 def _as_lists(pages: PagesLike) -> list[Pages]:

@@ -38,8 +38,8 @@ class Class(NamedTuple):
 #: name such as "layers.3.k", see class_of(); or a Role alone, of no layer.
 ClassLike: TypeAlias = Class | tuple[Role | str, int | None] | Role | str
 
-# The default rules of the strait command (tools/classes.c): the first that matches gives the role, its first group of
-# digits the layer. A cached K is a part of its own at the end of a name: weights end in another part or a longer one.
+# The default rules of the strait command (tools/classes.c): the first match gives the role, its first group of digits
+# the layer. A cached K is a part of its own at the end of a name; names of weights end in another or a longer part.
 _LAYER = r"(^|[./])([A-Za-z_]*(layers?|blocks?|blk)[._/]?|h[./])([0-9]+)"
 _NUMBER = r"(^|[./])([0-9]+)"
 _BETWEEN = r"[./](.*[./])?"
@@ -59,7 +59,7 @@ _RULES: list[tuple[re.Pattern[str], Role]] = [
         (_LAYER + r"([._/]|\Z)", Role.OTHER),
     ]
 ]
-_NAME_MAX = 4096  # longer names belong to no model
+_NAME_MAX = 4096  # no model has longer names
 
 
 def class_of(wanted: ClassLike) -> Class:

@@ -84,7 +84,7 @@ class Decoder:
         align = alignment_of(self._header.element)
         if not (lengths[:-1] % align).any():
             return self._decode(cut_unevenly(target, lengths), chosen)
-        starts = page_offsets(lengths, align)  # a page of odd length is followed by another: decode apart, then join
+        starts = page_offsets(lengths, align)  # another page follows one of odd length: decode apart, then join
         stage = np.empty(int(starts[-1]) + int(lengths[-1]), np.uint8)
         status = self._decode(cut_unevenly(stage, lengths, align=align), chosen)
         for start, end, length in zip(starts.tolist(), page_offsets(lengths, 1).tolist(), lengths.tolist()):

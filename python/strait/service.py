@@ -116,7 +116,7 @@ class Transfer(_Handle):
 
     def __init__(self, client: Client, handle: c_void_p):
         super().__init__(client, handle)
-        self._events: list[Ready] = []  # that the daemon waits for
+        self._events: list[Ready] = []  # the daemon waits for these
 
     def start(self, peer: Peer, peer_key: bytes | str | None = None, direction: Direction = Direction.AUTO) -> None:
         """Pairs it with one of the peer's pool; either side may, or both."""
@@ -202,7 +202,7 @@ class Pool(_Handle):
 
     def __init__(self, client: Client, handle: c_void_p, memory: list[Any]):
         super().__init__(client, handle)
-        self._memory = memory  # of a GPU: a daemon has it only as long as it is not freed here
+        self._memory = memory  # GPU memory: the daemon can use it only until it is freed here
 
     @property
     def id(self) -> bytes:

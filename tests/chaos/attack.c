@@ -50,7 +50,7 @@ static uint32_t listening(pid_t pid, unsigned ports[PORTS_MAX])
     return count;
 }
 
-/* Half of it is noise, half begins like a length that somebody might believe. */
+/* Half of it is noise, half begins like a plausible length. */
 static bool write_rubbish(struct world *w, int fd)
 {
     uint8_t bytes[RUBBISH];

@@ -10,15 +10,15 @@
 #include "tests/chaos/totals.h"
 #include "tests/chaos/world.h"
 
-#define REST_MS 2500u /* in which a daemon has to let go of everything */
+#define REST_MS 2500u /* time within which a daemon has to release everything */
 
-/* What a daemon may have more of than at the beginning of its life: two connections to its peer instead of one or none,
- * with what UCX opens for them; buffers that have found their size, and tombstones. */
+/* What a daemon may have in excess of what it began with: two connections to its peer instead of one or none, with what
+ * UCX opens for them; buffers that have grown to their size, and tombstones. */
 #define DESCRIPTORS_MORE 20u
-#define DRIVER_FILES     60u           /* of a GPU's driver and threads: not all are there from the beginning */
+#define DRIVER_FILES     60u           /* of a GPU's driver and threads: not all exist from the beginning */
 #define DRIVER_KIB       (192u * 1024) /* likewise */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define RESIDENT_MORE_KIB (256u * 1024) /* they keep what is freed, and tell of leaks themselves */
+#define RESIDENT_MORE_KIB (256u * 1024) /* sanitizers keep freed memory, and report leaks themselves */
 #else
 #define RESIDENT_MORE_KIB (24u * 1024)
 #endif
@@ -38,7 +38,7 @@ static bool is_mapped(pid_t pid, const char *name)
     return found;
 }
 
-/* Has the daemon more pools than its clients have registered? It then still holds those of clients that are gone. */
+/* Whether the daemon has more pools than its clients have registered: it then still holds those of dead clients. */
 static bool holds_others(const struct world *w, pid_t pid)
 {
     int64_t known = 0, pools = -1;
@@ -124,7 +124,7 @@ int64_t metric_read(const char *text, const char *name)
     return -1;
 }
 
-/* What must be zero when nothing is under way; the first that is not. */
+/* Of the metrics that must be zero when nothing is under way, the first that is not. */
 static const char *left_over(unsigned port, int64_t *value)
 {
     static const char *const names[] = {"strait_slots_used",
@@ -171,7 +171,7 @@ static uint32_t resident(pid_t pid)
     return kib;
 }
 
-/* What a life of many faults has added to a daemon. */
+/* Checks what a life of many faults has added to a daemon. */
 static void check_growth(struct world *w, int side)
 {
     struct side *s = &w->sides[side];
@@ -202,8 +202,7 @@ static void read_line(const char *path, char *line, size_t size)
         fclose(file);
 }
 
-/* What the threads of a daemon that does not answer are at: their names, what they wait for in the kernel, their call.
- */
+/* Prints what the threads of a daemon that does not answer are doing: names, kernel wait channels, system calls. */
 static void tell_threads(pid_t pid)
 {
     char path[320], name[64], waits[64], call[160];

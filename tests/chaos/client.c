@@ -38,7 +38,7 @@ static uint64_t now_ns(void)
 static void tell(struct worker *w, const struct news *news)
 {
     if (send(w->channel, news, sizeof(*news), MSG_NOSIGNAL) != sizeof(*news))
-        _exit(3); /* the driver is gone, or does not listen */
+        _exit(3); /* the driver is dead, or does not listen */
 }
 
 static void refuse(struct worker *w, uint32_t id, enum strait_status status)

@@ -1,4 +1,4 @@
-/* A worker of either side: a process of its own, so that it can be killed, that does with libstrait what it is told. */
+/* A worker of either side: a separate process, so that it can be killed, that uses libstrait as the driver orders. */
 #ifndef TESTS_CHAOS_CLIENT_H
 #define TESTS_CHAOS_CLIENT_H
 

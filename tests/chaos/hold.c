@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HOLD_MS 3000u /* then the driver is dead */
+#define HOLD_MS 3000u /* after this time the driver is taken for dead */
 
 struct chaos_shared *hold_begin(struct chaos_side **side)
 {

@@ -1,4 +1,4 @@
-/* How a daemon is held at a point: for the injector, and for the plugin that stands in front of the daemon's own. */
+/* Holds a daemon at a point: for the injector, and for the plugin in front of the daemon's own. */
 #ifndef TESTS_CHAOS_HOLD_H
 #define TESTS_CHAOS_HOLD_H
 
@@ -6,15 +6,15 @@
 
 #include "tests/chaos/shared.h"
 
-/* Maps what CHAOS_VARIABLE names, and sets *side to this daemon's part. NULL: there is no such variable. */
+/* Maps the file that CHAOS_VARIABLE names, and sets *side to this daemon's part. NULL: the variable is not set. */
 struct chaos_shared *hold_begin(struct chaos_side **side);
 
-/* Takes one from a counter that may reach 0. */
+/* Decrements a counter, unless it is 0. */
 bool hold_take_one(_Atomic uint32_t *counter);
 
-/* A point is reached. True: this is where the daemon is to be held. */
+/* Records that a point is reached. True: the daemon must be held here. */
 bool hold_reached(struct chaos_side *side, int at);
-/* Until the driver says go. */
+/* Waits until the driver sets `go`. */
 void hold(struct chaos_side *side);
 
 void hold_rest(long microseconds);

@@ -1,5 +1,5 @@
-/* Linked into straitd-chaos: does at the points of daemon/equipment/fault.h what the driver asks for (shared.h). All
- * state but the shared file is touched by the loop's thread only; on workers a point only counts, waits, or holds. */
+/* Linked into straitd-chaos: at the points of daemon/equipment/fault.h it does what the driver asks for (shared.h).
+ * Only the loop's thread touches state other than the shared file; on workers a point only counts, waits, or holds. */
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +15,9 @@
 #include "transport/ucx.h"
 #endif
 
-#define OVERTAKE_MS 20u /* a message that none overtakes goes on */
+#define OVERTAKE_MS 20u /* a message that none has overtaken by then is sent */
 #define COPIES      64u
-#define OWN_COOKIE  0x6368616f73000000u /* no address of a flight */
+#define OWN_COOKIE  0x6368616f73000000u /* never the address of a flight */
 
 static struct chaos_shared *shared;
 static struct chaos_side *me;
@@ -71,7 +71,7 @@ struct copy {
 static struct copy copies[COPIES];
 static uint32_t copy_count;
 
-static struct copy late; /* held back until another message has overtaken it */
+static struct copy late; /* held back until another message overtakes it */
 static uint64_t late_until;
 
 static void drop_copies(void)
@@ -154,8 +154,8 @@ static void shut_control(void *arg, struct peer *peer)
         atomic_fetch_add(&me->cuts, 1);
 }
 
-/* The connections of UCX, and those of metrics. Not shm's: no network is between two processes of one host, and the end
- * of its socket is the proof that the other side has let go. */
+/* Shuts the connections of UCX and of metrics. Not those of shm: there is no network between two processes of one host,
+ * and the end of its socket proves that the other side no longer touches anything. */
 static void shut_tcp(void)
 {
     for (int fd = 3; fd < 256; fd++) {
@@ -177,7 +177,7 @@ static void cut(uint32_t how)
 
 /* ---- Holding -------------------------------------------------------------------------------------------------- */
 
-/* On the loop's thread, what the driver asked for meanwhile. */
+/* Does, on the loop's thread, what the driver asked for meanwhile. */
 static void obey(void)
 {
     uint32_t how = atomic_exchange(&me->cut, 0);
@@ -191,7 +191,7 @@ static void obey(void)
         let_late_go(false);
 }
 
-/* What was queued so far gets out, so that "after sent" is after. */
+/* Sends what was queued so far, so that a point "after sent" really is after it. */
 static void flush(enum fault_point point, void *where)
 {
     if (point == FAULT_SENT)
@@ -301,7 +301,7 @@ static void ignore(void *owner, uint64_t cookie, const struct job_result *result
     (void)owner, (void)cookie, (void)result;
 }
 
-/* Says that the chunk has landed, and only then has it decoded. */
+/* Reports that the chunk has landed before it is decoded. */
 static bool acknowledge_early(struct sink *sink, const struct leg_grant *grant)
 {
     struct node *node = sink->node;

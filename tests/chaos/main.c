@@ -43,7 +43,7 @@ void totals_max(_Atomic int64_t *most, int64_t value)
 
 /* ---- Codebooks ------------------------------------------------------------------------------------------------ */
 
-/* Two sets that rank the exponents differently: good enough to decode with, and of different names. */
+/* The two sets rank the exponents differently: good enough to code with, and with different ids. */
 static bool write_codebook(const char *folder, uint32_t number)
 {
     static const struct strait_class other = {.role = STRAIT_ROLE_OTHER, .layer = -1};
@@ -72,7 +72,7 @@ static bool write_codebook(const char *folder, uint32_t number)
 
 /* ---- One world ------------------------------------------------------------------------------------------------ */
 
-/* Only devices can fail as devices do. */
+/* Device faults are possible only with devices. */
 static bool is_possible(const struct plan *plan, enum fault fault)
 {
     return plan->setting.devices > 0 || fault < F_SOURCE_DEVICE;
@@ -105,7 +105,7 @@ static bool is_time_up(const struct plan *plan, const struct totals *totals)
            (plan->bug != BUG_NONE && atomic_load(&totals->violations) > 0);
 }
 
-/* The next cell that is not full; when all are, any: for as many transfers as were asked for. */
+/* The next cell that is not full; when all are full, any cell, until there were as many transfers as asked for. */
 static uint32_t next_cell(const struct plan *plan, struct totals *totals, const uint16_t *order, bool local)
 {
     uint32_t cell = 0;

@@ -1,5 +1,5 @@
-/* Where the bytes of pools lie: what differs between memory of the host, of the fake devices and of real GPUs. All of
- * it belongs to the driver, so that it outlives every daemon and every client. */
+/* The memory of pools: what differs between host memory, memory of the fake devices and of real GPUs. All of it belongs
+ * to the driver, so that it outlives every daemon and every client. */
 #ifndef TESTS_CHAOS_MEMORY_H
 #define TESTS_CHAOS_MEMORY_H
 
@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* Some bytes of a pool and what they have to be: words of the table from which all content is made, every one with the
- * bits of `flip` turned. */
+/* Some bytes of a pool and their required content: words of the table from which all content is made, each XORed with
+ * `flip`. */
 struct part {
     uint64_t offset; /* in the pool; a multiple of 8, as is: */
     uint32_t bytes;
@@ -22,24 +22,25 @@ struct part {
 
 struct memory_kind {
     const char *name;
-    /* It is behind a driver: /proc/PID/maps does not name it, and children of who uses it may not run its exit
-     * handlers. */
+    /* The memory is behind a driver: /proc/PID/maps does not name it, and children of a process that uses it may not
+     * run the driver's exit handlers. */
     bool has_driver;
 
-    /* How many devices there are. 0: there is no memory of this kind here. Nothing of them stays in use. */
+    /* The number of devices. 0: there is no memory of this kind here. Leaves no device in use. */
     uint32_t (*devices)(void);
-    /* Before anything else in this process; the table lives as long as it. */
+    /* Called before anything else in this process; the table stays valid as long as the process. */
     bool (*begin)(const uint64_t *table, size_t words);
 
-    /* POOL_BYTES of any content, on pages->device. */
+    /* Allocates POOL_BYTES of any content, on pages->device. */
     bool (*take)(struct pages *pages);
     void (*give)(struct pages *pages);
-    /* How the client names it to its daemon: in any process, also in a child that cannot use the devices. */
+    /* How the client names the memory to its daemon: works in any process, also in a child that cannot use the devices.
+     */
     void (*describe)(const struct pages *pages, struct strait_pool_region *region);
 
-    /* On the device itself, done on return. */
+    /* Writes on the device itself; complete on return. */
     void (*write)(const struct pages *pages, const struct part *parts, uint32_t count);
-    /* The first part that is not as it has to be; `count`: none. */
+    /* The first part with wrong content; `count`: none. */
     uint32_t (*find_wrong)(const struct pages *pages, const struct part *parts, uint32_t count);
 };
 

@@ -1,4 +1,4 @@
-/* Memory of the host: as such, and as that of the fake devices, which take it for their own. */
+/* Host memory: as such, and as memory of the fake devices. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -97,7 +97,7 @@ static uint32_t fake_devices(void)
     return FAKE_DEVICES;
 }
 
-/* The descriptor is that of the driver, who outlives its clients. */
+/* The descriptor belongs to the driver, which outlives its clients. */
 static bool fake_take(struct pages *pages)
 {
     if (!host_take(pages))

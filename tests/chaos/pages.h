@@ -1,5 +1,5 @@
 /* A pool's memory as the driver sees it: what every byte must be, whoever writes to it. A page is filled from a tag
- * that is never used twice; guards lie between pages. Where the memory is, and who looks at it, is behind memory.h. */
+ * that is never used twice; guards lie between pages. memory.h hides where the memory is and how it is accessed. */
 #ifndef TESTS_CHAOS_PAGES_H
 #define TESTS_CHAOS_PAGES_H
 
@@ -37,19 +37,19 @@ struct pages {
 };
 
 void pages_begin(void); /* once, before anything else */
-/* Once in each process that creates pools of a kind. False: it cannot be. */
+/* Call it once in each process that creates pools of a kind. False: impossible. */
 bool pages_use_kind(const struct memory_kind *kind);
 /* Ends a child of such a process. */
 void __attribute__((noreturn)) pages_exit_child(int status);
 bool pages_create(struct pages *pages, const struct memory_kind *kind, int32_t device, const char *name,
                   uint64_t first_tag);
 void pages_destroy(struct pages *pages);
-/* The same to whoever registers it, in another process too. */
+/* The region to register, the same in every process. */
 struct strait_pool_region pages_region(const struct pages *pages, uint32_t region);
 
-void pages_fill(struct pages *pages, uint32_t page, uint64_t tag); /* and makes it known */
+void pages_fill(struct pages *pages, uint32_t page, uint64_t tag); /* and marks it PAGE_KNOWN */
 bool pages_hold(const struct pages *pages, uint32_t page, uint64_t tag);
-/* All known pages and all guards; the first that is wrong is named in `why`. */
+/* Checks all known pages and all guards; names the first wrong one in `why`. */
 bool pages_check(const struct pages *pages, char *why, size_t why_size);
 
 #endif

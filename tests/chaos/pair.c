@@ -1,4 +1,4 @@
-/* Transfers as the driver sees both of their sides: what is asked for, and what the clients tell. */
+/* Transfers from the driver's view, with both sides: orders to the clients, and their news. */
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -68,8 +68,8 @@ static void begin(struct world *w, struct transfer *t, int side, uint32_t type, 
     send_order(w, side, &order);
 }
 
-/* A leg renews the lease, and the loss of the consumer's daemon is noticed after the peer timeout: that is when an
- * offer is due. */
+/* A leg renews the lease, and the loss of the consumer's daemon is noticed only after the peer timeout, so an offer is
+ * due after both times. */
 void pair_offer(struct world *w, struct transfer *t, uint32_t lease_ms, bool start)
 {
     begin(w, t, SOURCE, ORDER_OFFER, lease_ms, start);
@@ -239,7 +239,7 @@ bool world_pump(struct world *w, uint32_t ms, bool (*until)(struct world *w, voi
         for (int side = 0; side < 2; side++)
             if (w->sides[side].client != 0)
                 fds[count++] = (struct pollfd){.fd = w->sides[side].channel, .events = POLLIN};
-        (void)poll(fds, count, ms == 0 ? 0 : 1); /* conditions are looked at every millisecond */
+        (void)poll(fds, count, ms == 0 ? 0 : 1); /* conditions are checked every millisecond */
         for (nfds_t i = 0; i < count; i++)
             if (fds[i].revents & POLLHUP)
                 rest_ms(1);

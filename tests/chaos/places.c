@@ -111,7 +111,7 @@ static const struct place *least_met(struct world *w, enum phase phase)
     return best;
 }
 
-/* Not always the least met: some are hard to reach. */
+/* Not always the least met place, as some are hard to reach. */
 const struct place *place_choose(struct world *w, enum phase phase)
 {
     const struct place *list = w->is_local ? local_places : places, *place;

@@ -1,4 +1,4 @@
-/* What a run is asked to do. */
+/* The options of a run. */
 #ifndef TESTS_CHAOS_PLAN_H
 #define TESTS_CHAOS_PLAN_H
 
@@ -13,11 +13,11 @@ struct plan {
     uint32_t transfers, seconds, hits, worlds, bug;
     int fault, phase; /* -1: all */
     bool local, keep, verbose;
-    bool partly; /* what could not be met until the time is up is no failure */
+    bool partly; /* pairs that were not met when the time is up are not failures */
     char folder[128];
 };
 
-/* 0, or the exit status of a program that was called wrongly. */
+/* 0, or the exit status for bad usage. */
 int plan_take_options(struct plan *plan, int argc, char **argv);
 
 #endif

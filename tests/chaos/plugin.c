@@ -1,6 +1,6 @@
-/* A plugin for devices that stands in front of another one and hands everything on to it. In between, a daemon's work
- * on devices can be held, slowed down and broken as its work on the host can: before a task goes to the device, and
- * when it has come back but is not told of. Nothing else of the daemon or of the plugin behind is touched. */
+/* A device plugin in front of another one, to which it forwards everything. In between, a daemon's work on devices can
+ * be held, slowed down and broken, as its work on the host can: before a task goes to the device, and when it has come
+ * back but has not been reported. Nothing else in the daemon or in the plugin behind is changed. */
 #include "tests/chaos/plugin.h"
 
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ static struct station *station_of(const struct device *device)
 
 /* ---- Tasks that wait --------------------------------------------------------------------------------------------- */
 
-/* What has to happen to a task before it goes on, on a thread of its own: others go on meanwhile. */
+/* What delays a task, on a thread of its own, so that other tasks go on meanwhile. */
 struct detour {
     struct station *station;
     struct device_task *task;

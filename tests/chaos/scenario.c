@@ -8,7 +8,7 @@
 #include "tests/chaos/scene.h"
 #include "tests/machine.h"
 
-#define REACH_MS 800u  /* for the transfer to come to the point */
+#define REACH_MS 800u  /* for the transfer to reach the point */
 #define OVER_MS  4000u /* until everything must have drained */
 
 const char *const fault_names[FAULTS] = {
@@ -41,7 +41,7 @@ void excuse_offers(struct world *w)
     excuse(w, SOURCE, LEASE_MS + PEER_TIMEOUT_MS);
 }
 
-/* A job may outlive by far what happened to everybody else. */
+/* Sometimes waits before a job goes on: it may run on long after the fault has struck everything else. */
 void let_go(struct world *w, const struct scene *s)
 {
     if (in_job(s->place) && draw(w, 2) == 0)
@@ -93,7 +93,7 @@ void begin_transfer(struct world *w, struct transfer *t, const struct scene *s)
     bool is_target = t == s->target, pushed = is_target && s->place->setup == PUSHED;
     uint32_t how = draw(w, 3);
     bool source_starts = pushed || how != 0, sink_starts = !pushed && (how != 1 || is_target);
-    uint32_t lease = s->fault == F_LEASE && is_target ? 150 : LEASE_MS; /* enough to find each other in */
+    uint32_t lease = s->fault == F_LEASE && is_target ? 150 : LEASE_MS; /* enough to find each other */
     uint32_t deadline = s->fault == F_DEADLINE && is_target ? 60 : DEADLINE_MS;
     if (draw(w, 2) == 0) {
         pair_offer(w, t, lease, source_starts);
@@ -137,7 +137,7 @@ static bool record_one(struct world *w, const struct scene *s)
     return over && (pair_done(t) || was_kept(t));
 }
 
-/* Until a daemon is held at the place; false: this time the transfer did not come by. */
+/* Waits until a daemon is held at the place; false: the transfer did not pass there this time. */
 static bool reach_place(struct world *w, struct scene *s)
 {
     struct chaos_side *held = injector(w, s->place->side);
@@ -229,7 +229,7 @@ static void check_verdicts(struct world *w, const struct scene *s)
     }
 }
 
-/* The very pages that the fault struck carry the next request, as soon as they are free. */
+/* The next request uses the very pages that the fault struck, as soon as they are free. */
 static struct transfer *make_again(struct world *w, const struct transfer *old)
 {
     struct transfer *t = pair_make(w, old->count);
@@ -268,7 +268,7 @@ static bool recover(struct world *w, const struct scene *s)
         }
         if (!pair_over(t))
             return true; /* check_verdicts says so */
-        t->id = 0;       /* its place is needed */
+        t->id = 0;       /* its entry is needed */
     }
     violation(w, "no transfer has worked for %u ms after the fault", ready_ms(w));
     return true;
@@ -301,7 +301,7 @@ static void settle(struct world *w)
     transfers_forget(w);
 }
 
-/* The fault of a GPU misses for ever where the pool is the host's, as it is now and then: another one is made. */
+/* A GPU's fault can never strike a pool in host memory, which is made now and then: makes another pool. */
 static void leave_host(struct world *w, enum fault fault)
 {
     if (fault != F_SOURCE_DEVICE && fault != F_SINK_DEVICE)

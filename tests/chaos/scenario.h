@@ -8,11 +8,11 @@
 
 extern const char *const fault_names[FAULTS], *const phase_names[PHASES], *const point_names[CHAOS_POINTS];
 
-/* Can it be, when both sides are under one daemon? */
+/* Whether the pair is possible when both sides are under one daemon. */
 bool scenario_is_local(enum fault fault, enum phase phase);
 
-/* One transfer is held in a state, a fault strikes, everything is looked at, and a transfer over the same pages must be
- * done soon. False: the world cannot go on. */
+/* Holds one transfer in a state, lets a fault strike, checks everything, and requires that a transfer over the same
+ * pages is soon DONE. False: the world cannot go on. */
 bool scenario_run(struct world *w, enum fault fault, enum phase phase);
 
 #endif

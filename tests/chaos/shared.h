@@ -1,5 +1,5 @@
-/* What the driver and the injectors in the two daemons share: a file that all of them map, so that it survives whoever
- * is killed. The driver sets what is to happen before it lets a held daemon go on. */
+/* Shared by the driver and the injectors in the two daemons: a file that all of them map, so that it survives when any
+ * of them is killed. The driver sets what shall happen before it lets a held daemon go on. */
 #ifndef TESTS_CHAOS_SHARED_H
 #define TESTS_CHAOS_SHARED_H
 
@@ -33,13 +33,13 @@ enum chaos_point {
 
 enum chaos_bug {
     BUG_NONE,
-    BUG_ACKNOWLEDGE, /* landed before it is decoded */
-    BUG_EPOCH,       /* a chunk of an old leg is taken */
-    BUG_DRAINED,     /* drained is told while jobs run */
+    BUG_ACKNOWLEDGE, /* a chunk is reported landed before it is decoded */
+    BUG_EPOCH,       /* a chunk of an old leg is accepted */
+    BUG_DRAINED,     /* drained is reported while jobs run */
     BUGS,
 };
 
-/* One daemon's part. Counters only grow during a scenario; the driver zeroes all between them. */
+/* One daemon's part. Counters only grow during a scenario; the driver zeroes all of them between scenarios. */
 struct chaos_side {
     _Atomic uint32_t armed; /* point + 1 to be held at; 0: none */
     _Atomic uint32_t skip;  /* hits that pass first */
@@ -49,14 +49,14 @@ struct chaos_side {
 
     _Atomic uint32_t doubles, doubled;    /* messages and chunks still to be sent twice; done so */
     _Atomic uint32_t reorders, reordered; /* messages still to be overtaken by the next one; done so */
-    _Atomic uint32_t dark, darkened;      /* 1: nothing of the control connection gets out; messages lost so far */
+    _Atomic uint32_t dark, darkened;      /* 1: nothing leaves on the control connection; messages lost so far */
     _Atomic uint32_t record, forget;      /* 1: keep a copy of what is sent; 1: drop the copies */
     _Atomic uint32_t replay, replayed;    /* 1: send the copies again; how many were */
     _Atomic uint32_t cut, cuts;           /* 1: shut the sockets of peers; how many were */
-    _Atomic uint32_t slow_ms;             /* what each encode waits first */
+    _Atomic uint32_t slow_ms;             /* how long each encode waits first */
     _Atomic uint32_t breaks, broken;      /* bits: devices that are to fail; how many did */
     _Atomic uint32_t stalls, stalled;     /* bits: devices that are to be busy with something else; how many were */
-    _Atomic uint32_t stall_ms;            /* for so long */
+    _Atomic uint32_t stall_ms;            /* how long they are busy */
 };
 
 struct chaos_shared {

@@ -48,7 +48,7 @@ struct totals {
     _Atomic uint32_t table[FAULTS][PHASES];
     _Atomic uint32_t local[FAULTS][PHASES];   /* both sides under one daemon */
     _Atomic uint32_t points[2][CHAOS_POINTS]; /* faults that struck while held there, by side */
-    _Atomic uint32_t cursor[2];               /* of what is next: between two daemons, under one */
+    _Atomic uint32_t cursor[2];               /* index of the next pair: between two daemons, under one */
     _Atomic uint32_t transfers, done, failed, scenarios, missed, rounds;
     _Atomic uint32_t violations;
     _Atomic uint32_t excused;    /* transfers that failed because a connection was lost for an earlier fault */
@@ -56,7 +56,7 @@ struct totals {
     _Atomic uint32_t crashes;    /* of daemons under attack */
     _Atomic int64_t late_ns[2];  /* the latest verdict, after (below 0: before) it was due, by side */
     _Atomic int64_t recovery_ns; /* longest until a transfer was done again */
-    _Atomic int64_t descriptors, growth_kib, rests; /* most of a daemon: at rest, since its birth, times of rest */
+    _Atomic int64_t descriptors, growth_kib, rests; /* maxima over daemons: at rest, since its start, number of rests */
     uint64_t began_ns;
     char first[512]; /* violation */
 };

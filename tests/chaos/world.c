@@ -67,7 +67,7 @@ static const char *const common_options[] = {"--ucx-options",     "tls=tcp devic
                                              "--workers",         "2",
                                              "--log-level",       "info"};
 
-/* The daemon finds it by its name, before its own. */
+/* The daemon finds this plugin by name, before its own. */
 static void put_plugin_in_front(const struct setting *setting)
 {
     char folders[1024];
@@ -156,7 +156,7 @@ void daemon_reap(struct world *w, int side)
     reset_side(w, side);
 }
 
-/* The logs are gone when the test has ended. */
+/* Prints them now, as the logs are removed at the end of the test. */
 static void print_last_lines(const struct world *w, int side)
 {
     char path[256], lines[4096];
@@ -208,7 +208,7 @@ void daemon_terminated(struct world *w, int side)
 
 /* ---- Clients -------------------------------------------------------------------------------------------------- */
 
-/* The source's first device, the sink's last; now and then the host, so that pages also go from one to the other. */
+/* The source uses the first device, the sink the last; now and then the host, to move between host and device too. */
 static void make_pages(struct world *w, int side)
 {
     const struct setting *setting = w->setting;
@@ -257,7 +257,7 @@ static int worker_over(struct world *w, int side)
     int status;
     while (waitpid(s->client, &status, 0) < 0 && errno == EINTR)
         ;
-    (void)world_pump(w, 0, NULL, NULL); /* what it said before */
+    (void)world_pump(w, 0, NULL, NULL); /* news that it sent before */
     close(s->channel);
     s->client = 0;
     s->registered = s->imported = false;
@@ -325,8 +325,8 @@ bool world_ready(struct world *w)
 
 /* ---- The whole ------------------------------------------------------------------------------------------------ */
 
-/* In memory: a store to a page of a file on a disk waits for the disk when that is busy. Open as long as this process
- * lives, for daemons that come later. */
+/* Uses a file in memory, as a store to a page of a file on a busy disk waits for the disk. It stays open as long as
+ * this process lives, for daemons that start later. */
 static bool map_shared(struct world *w)
 {
     int fd = memfd_create("chaos", MFD_CLOEXEC);

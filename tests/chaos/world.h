@@ -1,4 +1,4 @@
-/* Two daemons, a client of each and their pools: what one scenario after another happens to. Side 0 is the source's,
+/* Two daemons, a client of each, and their pools, with which one scenario after another runs. Side 0 is the source's,
  * side 1 the sink's. */
 #ifndef TESTS_CHAOS_WORLD_H
 #define TESTS_CHAOS_WORLD_H
@@ -26,7 +26,7 @@
 /* One side of a transfer. */
 struct half {
     bool begun, decided, drained;
-    bool lost; /* its client was killed: it tells nothing any more */
+    bool lost; /* its client was killed: no more news */
     uint32_t pages[POOL_PAGES];
     uint32_t state, reason;
     uint64_t began_ns, due_ns; /* the latter is the verdict's deadline */
@@ -45,34 +45,34 @@ struct side {
     int channel;
     bool registered; /* the daemon has the pool */
     bool imported;   /* the client knows the other's pool */
-    bool stopped;    /* the daemon has been told to end: nobody may count on it */
+    bool stopped;    /* the daemon was told to end: it cannot be relied on */
     uint32_t blob_size;
     uint8_t blob[CLIENT_BLOB_MAX];
     struct pages pages;
     uint32_t codebook; /* which of the two sets its daemon uses */
     unsigned port, metrics;
     char socket[160];
-    uint32_t rests;                 /* of this daemon's life: how often it was looked at */
-    uint32_t descriptors, resident; /* what it had at the second; KiB */
-    bool attacked;                  /* nonsense was written to UCX's port: it may end by itself */
+    uint32_t rests;                 /* how often this daemon was checked at rest */
+    uint32_t descriptors, resident; /* values at the second check; resident in KiB */
+    bool attacked;                  /* garbage was written to UCX's port: it may end by itself */
 };
 
-/* A pool whose client was killed: the daemon may use it until it lets go. */
+/* A pool whose client was killed: the daemon may use it until it releases it. */
 struct orphan {
     struct pages pages;
     pid_t daemon;
     uint64_t since_ns;
 };
 
-/* What all worlds together have seen: in memory that they share. */
+/* Totals over all worlds, in shared memory. */
 struct totals;
 
-/* What all daemons and pools of a run are like. */
+/* What all daemons and pools of a run have in common. */
 struct setting {
     const char *program;              /* straitd-chaos */
     const char *folder;               /* for all files */
     const struct memory_kind *memory; /* of most pools */
-    uint32_t devices;                 /* that have it; 0: it is the host's */
+    uint32_t devices;                 /* devices that have it; 0: it is host memory */
     const char *plugin, *behind;      /* the folder of the plugin in front, the file of the one behind; NULL: none */
     const char *options[8];           /* "--name=value", of all daemons; the last is NULL */
 };
@@ -92,7 +92,7 @@ struct world {
     uint32_t next_id;
     uint64_t next_tag;
     uint32_t generation; /* of pools, for their names */
-    char scene[160];     /* what is going on, for messages */
+    char scene[160];     /* description of the scene, for messages */
 };
 
 /* Which daemon serves a side's client. */
@@ -101,20 +101,20 @@ static inline int daemon_of(const struct world *w, int side)
     return w->is_local ? SOURCE : side;
 }
 
-/* In which new requests have to work again. Contexts of GPUs are made one after another, for the daemons of all worlds.
- */
+/* Time within which new requests have to work again. The GPU contexts of the daemons of all worlds are made one after
+ * another. */
 static inline uint32_t ready_ms(const struct world *w)
 {
     return w->setting->memory->has_driver ? 12000 : 5000;
 }
 
 uint64_t now_ns(void);
-uint64_t fair_ns(void); /* a clock that stands still while the machine runs nobody: for limits */
+uint64_t fair_ns(void); /* a clock that stands still while the machine stalls: for limits */
 void rest_ms(uint32_t ms);
 uint32_t draw(struct world *w, uint32_t below);
 
 bool world_open(struct world *w);
-/* Ends everything; checks what should be left. */
+/* Ends everything and checks what is left. */
 void world_close(struct world *w);
 
 void daemon_start(struct world *w, int side);
@@ -127,12 +127,12 @@ void worker_close(struct world *w, int side); /* an orderly end */
 /* Starts what does not run and waits until transfers are possible. False, with a violation, after 5 s. */
 bool world_ready(struct world *w);
 
-/* Takes news for `ms`, or until `until` says that it is enough: true. False, when it did not in `ms` of fair_ns. */
+/* Takes news until `until` returns true: true; or for `ms` of fair_ns: false. */
 bool world_pump(struct world *w, uint32_t ms, bool (*until)(struct world *w, void *arg), void *arg);
 
 void send_order(struct world *w, int side, struct order *order);
 
-/* NULL: the pools have not as many free pages. */
+/* NULL: the pools do not have that many free pages. */
 struct transfer *pair_make(struct world *w, uint32_t count);
 void pair_offer(struct world *w, struct transfer *t, uint32_t lease_ms, bool start);
 void pair_expect(struct world *w, struct transfer *t, uint32_t deadline_ms, bool start);
@@ -143,9 +143,9 @@ void transfers_forget(struct world *w);   /* all are over */
 
 /* All pages and guards of both pools and of orphans. */
 void world_check(struct world *w);
-/* Waits until both daemons hold no slot, no page and no transfer, and looks at their descriptors. */
+/* Waits until both daemons hold no slot, no page and no transfer, and checks their descriptors. */
 void world_at_rest(struct world *w);
-/* Value of a metric of a daemon, -1: it does not answer. `name` as it stands at the beginning of a line. */
+/* Value of a daemon's metric; -1: it does not answer. `name` is the beginning of a line. */
 int64_t metric_read(const char *text, const char *name);
 char *metrics_fetch(unsigned port); /* malloc'ed, NULL */
 

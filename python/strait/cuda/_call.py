@@ -133,7 +133,7 @@ class Means(NamedTuple):
 
     variant: int
     codebook: Codebook | None
-    book: int | None  # the same, as the library knows it
+    book: int | None  # the same, as the library's handle
     workspace: Workspace
     sm_budget: int
 

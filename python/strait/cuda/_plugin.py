@@ -19,5 +19,5 @@ def load_plugin() -> None:
         try:
             ctypes.CDLL(candidate)
             return
-        except OSError:  # then it is missed by who asks for the variant
+        except OSError:  # whoever asks for the variant reports that it is missing
             continue

@@ -43,7 +43,7 @@ class _Held:
         self.device = device
         self.stream = _driver.stream_create()
         self.prepared = _driver.event_create()  # on the own stream
-        self.used = _driver.event_create()  # behind the latest call, on its stream
+        self.used = _driver.event_create()  # recorded after the latest call, on its stream
         self.buffers: list[_Buffer] = []
 
     def release(self) -> None:

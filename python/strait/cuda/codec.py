@@ -221,7 +221,7 @@ class Codec:
             flight.kept = [self._means, call]
             try:
                 Launch(call, self._means, handle, flight).start()
-            finally:  # what was queued before something failed uses all of it too
+            finally:  # work queued before a failure uses all of it too
                 self._means.workspace.used_by(handle)
                 flight.launch(handle)
         return Job(flight, call.what, len(call.requests))

@@ -99,7 +99,7 @@ def reap() -> None:
             if flight.done():
                 flight.finish()
                 continue
-        except DeviceError:  # the job tells who asks
+        except DeviceError:  # the job reports it when asked
             continue
         _flying.append(flight)
 
