@@ -264,7 +264,8 @@ enum strait_status lists_send(struct strait_transfer *transfer, const struct mes
 
 /* ---- embedded.c -------------------------------------------------------------------------------------------------- */
 
-/* Starts a daemon in this process and puts a socket to it in *fd. ERR_INVALID, ERR_UNSUPPORTED, ERR_NO_MEMORY, ERR_IO. */
+/* Starts a daemon in this process and puts a socket to it in *fd. ERR_INVALID, ERR_UNSUPPORTED, ERR_NO_MEMORY, ERR_IO.
+ */
 enum strait_status embedded_start(const char *options, int *fd);
 
 /* ---- stream.c ---------------------------------------------------------------------------------------------------- */
