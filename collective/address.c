@@ -152,3 +152,16 @@ int address_connect(const struct address *address, int milliseconds)
     close(made);
     return -1;
 }
+
+/* ---- Connected --------------------------------------------------------------------------------------------------- */
+
+void address_tune(int connected)
+{
+    const int on = 1, idle = 10, every = 5, times = 4, unheard = 30000;
+    (void)setsockopt(connected, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)setsockopt(connected, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(connected, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+    (void)setsockopt(connected, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
+    (void)setsockopt(connected, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
+    (void)setsockopt(connected, IPPROTO_TCP, TCP_USER_TIMEOUT, &unheard, sizeof(unheard));
+}

@@ -19,6 +19,10 @@ int address_listen(struct address *address);
 /* A connected non-blocking socket; -1: no connection within so many milliseconds. */
 int address_connect(const struct address *address, int milliseconds);
 
+/* For a connection, made or accepted: frames are sent immediately, and a host that disappears silently is noticed
+ * within half a minute. */
+void address_tune(int connected);
+
 /* Whether an interface is in a list in the format of NCCL_SOCKET_IFNAME: prefixes of names between commas; whole names
  * after a `=`; after a `^`, the interfaces to exclude. */
 bool address_listed(const char *list, const char *name);

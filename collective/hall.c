@@ -1,8 +1,6 @@
 #include "collective/hall.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/random.h>
@@ -72,25 +70,13 @@ static bool make_room(struct hall *hall)
     return true;
 }
 
-/* A host not heard from for half a minute counts as gone. */
-static void tune(int socket)
-{
-    const int on = 1, idle = 10, every = 5, times = 4, unheard = 30000;
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &unheard, sizeof(unheard));
-}
-
 void hall_take(struct hall *hall, int socket)
 {
     if (hall->count >= hall->most && !make_room(hall)) {
         (void)close(socket);
         return;
     }
-    tune(socket);
+    address_tune(socket);
     hall->guests[hall->count++] = (struct guest){.socket = socket, .since_ms = now_ms()};
 }
 

@@ -1,7 +1,5 @@
 #include "collective/engine/link.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,18 +73,6 @@ bool link_await(struct coll_member *member, const struct greet_card *own)
     return true;
 }
 
-/* Frames are sent immediately, and a host that disappears silently is noticed within half a minute. */
-static void tune(int socket)
-{
-    const int on = 1, idle = 10, every = 5, times = 4, unheard = 30000;
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    (void)setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &times, sizeof(times));
-    (void)setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &unheard, sizeof(unheard));
-}
-
 static struct carry_ring ring_of(const struct coll_member *member, int from, int to)
 {
     const struct share *share = &member->share;
@@ -113,7 +99,7 @@ bool link_begin(struct coll_member *member)
         struct carry *carry = &link->carries[rank];
         if (carry->socket < 0)
             continue;
-        tune(carry->socket);
+        address_tune(carry->socket);
         link->peers++;
         carry->slot_bytes = member->share.rings.slot_bytes;
         carry->to = ring_of(member, member->rank, rank);
