@@ -6,9 +6,9 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "collective/clock.h"
 #include "collective/hall_table.h"
 
 /* A frame has to be complete within FRAME_MS, and so does a connection's first one. When descriptors run out, nothing
@@ -32,13 +32,6 @@ struct hall {
     struct guest guests[GUESTS_MAX];
     struct pollfd ready[GUESTS_MAX + 1]; /* of guests in their order, then of the listener */
 };
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* ---- Guests ------------------------------------------------------------------------------------------------------ */
 

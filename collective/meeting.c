@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "collective/clock.h"
 #include "collective/meeting_kind.h"
 
 struct coll_meeting *coll_meeting_come(const struct coll_key *key, int rank, int ranks)
@@ -44,13 +45,6 @@ enum coll_verdict coll_meeting_hear(struct coll_meeting *meeting, enum coll_roun
 {
     const struct coll_view view = meeting->kind->look(meeting, round);
     return verdict_of(&view);
-}
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* At first ranks come within a moment of each other; later, a sixteenth of the time so far is soon enough. */

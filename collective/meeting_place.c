@@ -3,9 +3,9 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "collective/clock.h"
 #include "collective/meeting_frame.h"
 #include "collective/meeting_kind.h"
 
@@ -18,13 +18,6 @@ struct there {
     int socket;                          /* -1: the connection has ended */
     struct coll_view views[COLL_ROUNDS]; /* the last one of each round */
 };
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* ---- Asking ------------------------------------------------------------------------------------------------------ */
 

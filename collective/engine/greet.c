@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "collective/clock.h"
 #include "internal/bytes.h"
 
 /* magic, from, to, secret */
@@ -40,13 +40,6 @@ static bool say(int socket, uint64_t magic, int from, int to, const struct greet
     uint8_t greeting[GREETING];
     put(greeting, magic, from, to, card);
     return send(socket, greeting, GREETING, MSG_NOSIGNAL | MSG_DONTWAIT) == GREETING;
-}
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
