@@ -82,10 +82,11 @@ static void make_items(struct device_pool *pool, uint32_t regions, uint32_t ids,
                                            .ids = pool->ids + first,
                                            .region_count = regions,
                                            .id_count = left < ids_each ? left : ids_each};
-        pool->encode[c] = (struct strait_encode_item){.src = pages,
-                                                      .dst = (void *)(uintptr_t)at, /* placeholder */
-                                                      .dst_capacity = strait_encode_bound(&pages),
-                                                      .result = &pool->results[c]};
+        pool->encode[c] =
+            (struct strait_encode_item){.src = pages,
+                                        .dst = (void *)(uintptr_t)at, /* made an address when there is memory */
+                                        .dst_capacity = strait_encode_bound(&pages),
+                                        .result = &pool->results[c]};
         pool->decode[c] = (struct strait_decode_item){.dst = pages, .result = &pool->results[pool->chunks + c]};
         pool->decode[c].dst.regions = pool->to;
         at += (pool->encode[c].dst_capacity + DEVICE_ALIGNMENT - 1) / DEVICE_ALIGNMENT * DEVICE_ALIGNMENT;

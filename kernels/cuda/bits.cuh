@@ -328,15 +328,6 @@ ANY_SIDE uint32_t four_exponents(uint32_t z, bool upper, uint32_t rest, const ui
     return permute(a, b, upper ? 0x7362 : 0x5140) | rest;
 }
 
-// The same, joined to values.
-ANY_SIDE void join_ranks(uint32_t z, const uint32_t sign_mantissa[2], const uint32_t rest[2], const uint32_t first[2],
-                         uint32_t w[4])
-{
-    uint32_t exponents[2];
-    rank_exponents(z, rest, first, exponents);
-    join_values(sign_mantissa, exponents, w);
-}
-
 // The exponents of eight 4-bit codes.
 ANY_SIDE void top16_exponents(uint32_t codes, const uint32_t table[4], uint32_t exponents[2])
 {

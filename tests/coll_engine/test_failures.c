@@ -17,7 +17,6 @@ static void compress(void)
 #define SOON_MS       500
 #define IMPATIENCE_MS 5000  /* half of what kernels wait for others */
 #define PATIENCE_MS   20000 /* for what comes to its end on any machine */
-#define REVOKED_MS    6000  /* of 10000 that it would wait */
 
 static coll_id id_for_all;
 

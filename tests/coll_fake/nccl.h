@@ -76,9 +76,6 @@ struct item {
     int type, reduction, peer;
 };
 
-/* nccl_group.c: launches at once, or at the end of the group. */
-coll_result fake_nccl_ask(const struct item *item);
-
 /* nccl_comm.c: of both pairs, the second part waits for all ranks. */
 coll_comm fake_comm_begin(int ranks, const coll_id *id, int rank, int device);
 void fake_comm_finish(coll_comm comm);
