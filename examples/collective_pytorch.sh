@@ -4,6 +4,8 @@
 #
 #   WAYS         with the library once for each of these, as STRAIT_COLL: what the environment says, else raw
 #   OUT          folder of the logs: a temporary one, which goes        SECONDS_MAX   that one run may take: 120
+#   SHARED       1: all ranks on the first GPU, each on a host of its own, as NCCL is told, so that all
+#                goes by TCP; with RANKS_START=one
 #   RANKS_START  how to start the ranks: "torchrun --nproc-per-node=$RANKS"; one: each by itself, which is quicker
 #
 # Exit status: 1 they differ or failed, 77 no PyTorch or too few GPUs, 2 bad usage.
@@ -33,6 +35,9 @@ alone() {
     done
     shift
     for rank in $(seq 0 $((ranks - 1))); do
+        if [ "${SHARED:-}" = 1 ]; then
+            set+=("LOCAL_RANK=0" "NCCL_HOSTID=host $rank" NCCL_NET=Socket)
+        fi
         env RANK="$rank" LOCAL_RANK="$rank" WORLD_SIZE="$ranks" MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "${set[@]}" \
             timeout --foreground -k 5 "${SECONDS_MAX:-120}" python3 "$program" "$@" >"$out/$name.$rank.out" 2>"$out/$name.$rank.err" &
         pids+=($!)

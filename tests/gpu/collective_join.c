@@ -335,7 +335,7 @@ static void open_all(const char *path)
 static void *run_rank(void *argument)
 {
     struct rank *rank = argument;
-    require_cuda(cudaSetDevice(rank->number));
+    use_device(rank->number);
     require_cuda(cudaStreamCreateWithFlags(&rank->stream, cudaStreamNonBlocking));
     require_cuda(cudaMalloc((void **)&rank->send, BYTES));
     require_cuda(cudaMalloc((void **)&rank->receive, (size_t)RANKS * BYTES));
@@ -389,7 +389,9 @@ static bool run(const char *library, bool threads, bool (*scene)(struct rank *ra
         require(pid >= 0);
         if (pid > 0)
             continue;
-        alarm(SECONDS_MAX);
+        alarm(patience(SECONDS_MAX));
+        if (!threads)
+            tell_host(i);
         const int status = threads ? run_threads(ranks) : run_process(&ranks[i]);
         fflush(stdout);
         _exit(status);
@@ -408,12 +410,12 @@ int main(int argc, char **argv)
     } scenes[] = {{"times", times}, {"late", late}, {"bare", bare}, {"full", full}, {"beside", beside}};
     const bool threads = argc > 1 && strcmp(argv[1], "--threads") == 0;
     const int at = threads ? 2 : 1;
-    bool good = true;
+    bool good = true, may_thread;
     if (argc < at + 2) {
         fprintf(stderr, "usage: collective_join [--threads] LIBRARY SCENE ...\n");
         return 2;
     }
-    if (count_devices() < RANKS) {
+    if (!have_devices(RANKS, &may_thread) || (threads && !may_thread)) {
         printf("skipped: no two GPUs\n");
         return SKIPPED;
     }

@@ -76,7 +76,7 @@ static void fill(struct rank *rank, bool noisy)
 static void rank_open(struct rank *rank)
 {
     coll_id id;
-    require_cuda(cudaSetDevice(rank->number));
+    use_device(rank->number);
     if (rank->number == 0) {
         require_nccl(nccl.GetUniqueId(&id));
         require(write(rank->control, &id, sizeof(id)) == sizeof(id));
@@ -234,7 +234,7 @@ static void print_row(const struct scene *scene, uint64_t told_ms, coll_result e
 static void *drop_graph(void *argument)
 {
     struct rank *rank = argument;
-    require_cuda(cudaSetDevice(rank->number));
+    use_device(rank->number);
     require_cuda(cudaGraphExecDestroy(rank->graph));
     return NULL;
 }
@@ -370,6 +370,7 @@ static int run_scene(const struct scene *scene, bool told, const char *library)
 int main(int argc, char **argv)
 {
     int failed = 0, run = 0;
+    bool threads; /* ranks never are */
     bool told = argc > 1 && strcmp(argv[1], "--told") == 0;
     argc -= 1 + told;
     argv += 1 + told;
@@ -378,7 +379,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: collective_kill [--told] LIBRARY [SCENE ...]\n");
         return 2;
     }
-    if (count_devices() < RANKS) {
+    if (!have_devices(RANKS, &threads)) {
         printf("skipped: two GPUs are needed\n");
         return SKIPPED;
     }

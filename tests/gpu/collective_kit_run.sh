@@ -20,6 +20,8 @@
 #             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
 #             hosts        ranks on hosts of their own, as NCCL is told, so that all goes by TCP: what does not fit, a rank
 #                          that is killed, and NCCL beside compress and auto on real tensors (HOSTS_DATA), in 120 s
+#             shared       ranks that share the first GPU, on hosts of their own as above: what does not fit (2 and 4 ranks),
+#                          rings, a rank that is killed, joining (SHARED: overflow rings kill join torch), in 400 s
 #             wires        strait bench collective by the wire peer, several tunings of it side by side
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
@@ -72,7 +74,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | bench | calls | pieces | small) ;;
+    rings | kill | overflow | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | shared | bench | calls | pieces | small) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -334,6 +336,35 @@ hosts_scenes() {
     return $code
 }
 
+# shared_one NAME SECONDS COMMAND...: what the library has told of it is counted.
+shared_one() {
+    local name=$1 seconds=$2 status=0 begin=$SECONDS
+    shift 2
+    case " ${SHARED:-overflow rings kill join torch} " in *" ${name%%-*} "*) ;; *) return 0 ;; esac
+    echo "$name"
+    timeout -k 5 "$seconds" "$@" 2>"$out/shared-$name.err" || status=$?
+    echo "exit status $status, $((SECONDS - begin)) s"
+    grep -ohE '[0-9]+ ranks on other hosts by TCP|stays raw.*|not true.*|no memory.*|abort.*|[Dd]uplicate GPU.*' "$out/shared-$name.err" |
+        sort | uniq -c | head -n 8
+    return $status
+}
+
+shared_scenes() {
+    local code=0
+    export CUDA_VISIBLE_DEVICES=0 STRAIT_TEST_HOSTS=1 STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 NCCL_NET=Socket
+    export STRAIT_COLL=compress
+    shared_one overflow-2 100 bin/gpu_collective_overflow --ranks=2 "$coll" || code=1
+    shared_one overflow-4 150 bin/gpu_collective_overflow --ranks=4 "$coll" straight two || code=1
+    shared_one rings 150 bin/gpu_collective_rings "$coll" ${RINGS:-} || code=1
+    shared_one kill 100 bin/gpu_collective_kill --told "$coll" ${KILL:-waiting repair all_gather} || code=1
+    shared_one join 200 bin/gpu_collective_join "$coll" late bare full beside || code=1
+    shared_one join-times 60 env STRAIT_COLL=auto bin/gpu_collective_join "$coll" times || code=1
+    shared_one join-nccl 60 env STRAIT_COLL_MEET=nccl bin/gpu_collective_join "$coll" times || code=1
+    shared_one torch 200 env "LD_LIBRARY_PATH=$kit/lib" SHARED=1 "OUT=$out/shared-torch" RANKS=2 RANKS_START=one SECONDS_MAX=80 "WAYS=${TORCH_WAYS:-auto compress}" \
+        examples/collective_pytorch.sh "$coll" ${TORCH:-} || code=1
+    return $code
+}
+
 # pieces_of NAME LIBRARY SETTING...
 pieces_of() {
     local name=$1 library=$2
@@ -380,8 +411,8 @@ PYTHON
     return $code
 }
 }
-export -f join_time join_scenes rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes
-export out coll nccl gpus KILL KILL_WAYS RINGS RINGS_WIRE TUNINGS BEFORE WIRES WIRES_SECONDS
+export -f join_time join_scenes rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes shared_one shared_scenes
+export kit out coll nccl gpus KILL KILL_WAYS RINGS RINGS_WIRE TUNINGS BEFORE WIRES WIRES_SECONDS
 
 unpack() {
     python3 - "$1" <<'PYTHON'
@@ -403,6 +434,7 @@ step join 110 env "$programs" bash -c join_scenes
 step kill 100 env "$programs" bash -c kill_scenes
 step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
 step overflow 100 env "$programs" bash -c overflow_scenes
+step shared "${SHARED_SECONDS:-400}" env "$programs" bash -c shared_scenes
 step calls 60 env "$programs" bash -c calls_rows
 step pieces 100 env "$programs" bash -c pieces_rows
 step random 90 env "$programs" bash -c random_rows

@@ -360,6 +360,7 @@ int main(int argc, char **argv)
 {
     struct world world = {.ranks = 2, .bytes = BYTES};
     int failed = 0, run = 0;
+    bool threads;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (; argc > 1 && strncmp(argv[1], "--", 2) == 0; argc--, argv++)
         read_option(&world, argv[1]);
@@ -368,7 +369,7 @@ int main(int argc, char **argv)
         return 2;
     }
     world.library = argv[1];
-    if (count_devices() < world.ranks) {
+    if (!have_devices(world.ranks, &threads) || (world.threads && !threads)) {
         printf("skipped: %d GPUs are needed\n", world.ranks);
         return SKIPPED;
     }

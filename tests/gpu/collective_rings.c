@@ -136,7 +136,7 @@ static void make_buffers(struct rank *rank)
 static void rank_open(struct rank *rank)
 {
     coll_id id;
-    require_cuda(cudaSetDevice(rank->number));
+    use_device(rank->number);
     if (rank->number == 0) {
         require_nccl(nccl.GetUniqueId(&id));
         require(write(rank->control, &id, sizeof(id)) == sizeof(id));
@@ -327,7 +327,7 @@ static atomic_bool storm_over;
 static void *storm(void *argument)
 {
     void *memory;
-    require_cuda(cudaSetDevice(((const struct rank *)argument)->number));
+    use_device(((const struct rank *)argument)->number);
     while (!storm_over) {
         require_cuda(cudaMalloc(&memory, (size_t)64 << 20));
         require_cuda(cudaMemset(memory, 1, 1 << 20));
@@ -433,7 +433,7 @@ static pid_t start_process(const struct scene *scene, int number, const int cont
     require(pid >= 0);
     if (pid > 0)
         return pid;
-    alarm(only_threads ? 0 : SECONDS_MAX);
+    alarm(only_threads ? 0 : patience(SECONDS_MAX));
     tell_host(number);
     open_library(library);
     if (threads)
@@ -519,6 +519,7 @@ static int run_one_thread(void)
 int main(int argc, char **argv)
 {
     int failed = 0, run = 0;
+    bool may_thread;
     setvbuf(stdout, NULL, _IOLBF, 0);
     only_threads = argc > 1 && strcmp(argv[1], "--threads") == 0;
     argc -= only_threads;
@@ -529,17 +530,17 @@ int main(int argc, char **argv)
     }
     library = argv[1];
     setenv("STRAIT_COLL", "compress", 1);
-    if (count_devices() < RANKS) {
+    if (!have_devices(RANKS, &may_thread) || (only_threads && !may_thread)) {
         printf("skipped: two GPUs are needed\n");
         return SKIPPED;
     }
     for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
-        for (int threads = only_threads; threads <= (scenes[i].threads || only_threads); threads++)
+        for (int threads = only_threads; threads <= ((scenes[i].threads && may_thread) || only_threads); threads++)
             if (is_named(scenes[i].name, argc - 2, argv + 2) && !(scenes[i].one_sided && by_peer())) {
                 failed += run_scene(&scenes[i], threads == 1);
                 run++;
             }
-    if (is_named("one_thread", argc - 2, argv + 2)) {
+    if (may_thread && is_named("one_thread", argc - 2, argv + 2)) {
         failed += run_one_thread();
         run++;
     }

@@ -19,7 +19,7 @@ void world_meet(struct rank *rank)
 static void open_rank(struct rank *rank, size_t bytes)
 {
     const size_t size = (size_t)rank->ranks * bytes;
-    require_cuda(cudaSetDevice(rank->number));
+    use_device(rank->number);
     require((rank->host = malloc(size)) != NULL);
     for (unsigned slot = 0; slot < WORLD_SLOTS; slot++) {
         if (rank->number == 0)
@@ -74,7 +74,7 @@ static pid_t start_process(void *(*run)(void *), void *argument, const char *lib
     require(pid >= 0);
     if (pid > 0)
         return pid;
-    alarm(WORLD_SECONDS_MAX);
+    alarm(patience(WORLD_SECONDS_MAX));
     tell_host(((struct start *)argument)->rank.number);
     nccl_open(library);
     (void)run(argument);
