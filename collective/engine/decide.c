@@ -92,6 +92,11 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
             *reason = "sends and receives are to go raw";
         break;
     case COLL_ALL_REDUCE:
+        if (member->host.settings.ring && member->ranks > 2) { /* the order is for those who want NCCL's bits */
+            *reason = "NCCL's ring cuts it otherwise";
+            break;
+        }
+        /* fall through */
     case COLL_REDUCE_SCATTER:
         if (call->reduction != COLL_SUM && call->reduction != COLL_AVG)
             *reason = "neither sum nor average";

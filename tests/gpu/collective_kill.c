@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tests/gpu/apart.h"
 #include "tests/gpu/collective_nccl.h"
-#include "tests/gpu/device.h"
 
 #define SKIPPED       77
 #define RANKS         2

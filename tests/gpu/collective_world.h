@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 
+#include "tests/gpu/apart.h"
 #include "tests/gpu/collective_nccl.h"
-#include "tests/gpu/device.h"
 
 enum { WORLD_RANKS_MAX = 8, WORLD_SLOTS = 2, WORLD_SECONDS_MAX = 60 };
 
