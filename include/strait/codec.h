@@ -219,7 +219,7 @@ struct strait_run {
         *class_stats;     /* added to, one per table of the codebook, or NULL; concurrent calls must not share it */
     const void *metadata; /* decode, verify: see strait_decode; else NULL */
     uint32_t caching;     /* enum strait_caching: for the chunk when encoding, for the pages when decoding */
-    uint32_t sm_budget;   /* CUDA: multiprocessors to occupy, all resident blocks counted; 0: all */
+    uint32_t sm_budget;   /* CUDA: multiprocessors to occupy, all resident blocks counted; 0: all. Even: in pairs */
     const void *tables;   /* CUDA: the codebook's strait_codebook_image in device memory; NULL without a codebook */
 };
 

@@ -78,6 +78,23 @@ struct means {
     coder which;
 };
 
+// How a launch is spread over the device.
+struct spread {
+    uint32_t blocks;
+    bool in_pairs;
+};
+
+// A launch on few multiprocessors is one of clusters of two blocks, which are neighbours. Matrix products run in such
+// clusters, too: a multiprocessor taken from a pair is two lost for them.
+static spread spread_of(const strait_run &run, uint32_t tickets, uint32_t multiprocessors, uint32_t resident, bool full)
+{
+    const uint32_t room = full ? run.sm_budget : multiprocessors * resident;
+    const uint32_t teams = full ? FULL_TEAMS : 1, wanted = (tickets + teams - 1) / teams;
+    const uint32_t blocks = wanted < room ? wanted : room;
+    const bool in_pairs = full && room % 2 == 0;
+    return {in_pairs ? (blocks + 1) / 2 * 2 : blocks, in_pairs};
+}
+
 static strait_status launch_kernel(const means &with, large_launch &launch, size_t bytes)
 {
     const uint32_t multiprocessors = static_cast<uint32_t>(multiprocessors_of(with.device));
@@ -86,19 +103,21 @@ static strait_status launch_kernel(const means &with, large_launch &launch, size
     const uint32_t resident = static_cast<uint32_t>(resident_blocks(k, with.device));
     if (multiprocessors == 0 || resident == 0)
         return STRAIT_ERR_DEVICE;
-    const uint32_t room = full ? with.run.sm_budget : multiprocessors * resident;
-    const uint32_t teams = full ? FULL_TEAMS : 1, wanted = (launch.head.tickets + teams - 1) / teams;
-    void *arguments[] = {&launch};  // the kernel takes only its part
-    cudaLaunchAttribute early = {}; // the launch may begin while the one before ends, and waits for that one itself
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    const spread over = spread_of(with.run, launch.head.tickets, multiprocessors, resident, full);
+    void *arguments[] = {&launch}; // the kernel takes only its part
+    cudaLaunchAttribute attributes[2] = {};
+    // The launch may begin while the one before it ends, and waits for that one itself.
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {2, 1, 1};
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(wanted < room ? wanted : room);
+    config.gridDim = dim3(over.blocks);
     config.blockDim = dim3(k.threads);
     config.dynamicSmemBytes = k.shared_bytes;
     config.stream = reinterpret_cast<cudaStream_t>(with.run.stream);
-    config.attrs = &early;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = over.in_pairs ? 2 : 1;
     const cudaError_t error = cudaLaunchKernelExC(&config, k.function, arguments);
     return error == cudaSuccess ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
