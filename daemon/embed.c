@@ -11,6 +11,7 @@
 
 #include <utlist.h>
 
+#include "daemon/device/devices.h"
 #include "daemon/node.h"
 
 /* A node that runs in a thread of this process. */
@@ -102,7 +103,8 @@ static bool tell_to_leave(void)
     return any;
 }
 
-/* Nodes must have ended before the destructors of the libraries that they use run. */
+/* Nodes must have ended before the destructors of the libraries that they use run, and before the driver of their GPUs
+ * goes. So it is called twice when they use GPUs. */
 __attribute__((destructor)) static void leave(void)
 {
     struct timespec until;
@@ -188,6 +190,7 @@ static enum strait_status start(struct embedded *embedded)
 {
     if (all.process == getpid())
         join_ended();
+    devices_before_exit(leave);
     embedded->running = calloc(1, sizeof(*embedded->running));
     if (embedded->running == NULL || !start_thread(embedded)) {
         free(embedded->running);

@@ -354,8 +354,23 @@ __attribute__((constructor)) static void read_environment(void)
         fake_device_control.fail = (uint32_t)strtoul(fails, NULL, 10);
 }
 
+/* As a driver does: when the process exits it goes, and whoever still uses it is lost. */
+static _Atomic bool gone;
+
+static void go(void)
+{
+    gone = true;
+}
+
+static void register_end(void)
+{
+    require(atexit(go) == 0);
+}
+
 static uint32_t fake_count(const struct device_why *why)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    require(pthread_once(&once, register_end) == 0);
     if (fake_device_control.no_device == 0)
         return FAKE_DEVICES;
     (void)refuse(why, STRAIT_OK, "no GPU is plugged in");
@@ -407,6 +422,8 @@ static void leave_use(const struct device *device)
 
 static void fake_close(struct device *device)
 {
+    usleep(fake_device_control.close_us);
+    require(!gone);
     leave_use(device);
     pthread_mutex_lock(&device->lock);
     require(device->first == NULL);

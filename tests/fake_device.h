@@ -27,6 +27,7 @@ struct fake_control {
     _Atomic uint32_t fail;       /* bits: these devices fail at their next work, and each takes all others */
                                  /* of its node with it, as with GPUs of one process */
     _Atomic uint32_t fail_alone; /* bits: these fail at their next work, without affecting others */
+    _Atomic uint32_t close_us;   /* so long does closing a device take */
     _Atomic uint32_t refuse_map; /* mapping memory fails, but no device does */
     _Atomic uint32_t no_device;  /* there are no devices */
     _Atomic uint32_t refuse_pin, refuse_arena, refuse_reach;

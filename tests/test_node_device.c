@@ -2,6 +2,7 @@
  * is wrong with a registration is told. */
 #include "tests/far_harness.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void pair_coding(struct pair *pair, enum wire wire, const char *coding)
@@ -147,6 +148,24 @@ START_TEST(embedded_pointers_are_a_gpus_too)
 }
 END_TEST
 
+/* Closing a client does not wait for its node, and the driver does not wait for anybody. */
+START_TEST(a_process_may_exit_while_its_embedded_node_still_leaves)
+{
+    int status;
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        far_control()->close_us = 200000;
+        struct party *party = party_embedded(SIZES);
+        (void)pool_open(party, (struct geometry){.pages = 32, .layers = 3, .pointers = true, .gpu = 1});
+        party_close(party);
+        exit(0);
+    }
+    ck_assert_int_eq(pid, waitpid(pid, &status, 0));
+    ck_assert_int_eq(0, status);
+}
+END_TEST
+
 START_TEST(one_handle_is_mapped_once)
 {
     struct pair pair;
@@ -286,6 +305,7 @@ int main(void)
     tcase_add_test(tcase, slots_may_differ_in_size);
     tcase_add_test(tcase, what_is_started_together_runs_together);
     tcase_add_test(tcase, embedded_pointers_are_a_gpus_too);
+    tcase_add_test(tcase, a_process_may_exit_while_its_embedded_node_still_leaves);
     tcase_add_test(tcase, one_handle_is_mapped_once);
     tcase_add_test(tcase, arenas_are_pinned_when_a_gpu_needs_them);
     tcase = node_case(suite, "refusals");

@@ -155,6 +155,21 @@ void devices_add_arena(struct devices *devices, void *base, size_t size)
         devices->arenas[devices->arena_count++] = (struct arena_range){.base = base, .size = size};
 }
 
+/* ---- The end of the process -------------------------------------------------------------------------------------- */
+
+static void (*leave_first)(void);
+
+void devices_before_exit(void (*leave)(void))
+{
+    leave_first = leave;
+}
+
+static void register_leave(void)
+{
+    if (leave_first != NULL)
+        (void)atexit(leave_first); /* where that fails nodes leave later, by the destructor */
+}
+
 /* ---- Taking devices into use ------------------------------------------------------------------------------------- */
 
 static enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
@@ -231,6 +246,8 @@ static enum strait_status open_device(struct devices *devices, int32_t number, c
     }
     if (status != STRAIT_OK)
         return status;
+    static pthread_once_t registered = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&registered, register_leave);
     if (devices->devices[number] == NULL)
         __atomic_store_n(&devices->devices[number], device, __ATOMIC_RELEASE);
     return devices->ops->failure(device, why) ? STRAIT_ERR_DEVICE : pin_arenas(devices, why);

@@ -20,6 +20,11 @@ struct devices_config {
     void *owner;
 };
 
+/* `leave` is called when the process exits, before the driver's own handlers: those of a process run in the opposite
+ * order of their registration, and this one is registered when the first device has been opened. Afterwards no device may
+ * be in use. To be called before any is opened. */
+void devices_before_exit(void (*leave)(void));
+
 /* Loads and opens nothing yet. ERR_NO_MEMORY. */
 enum strait_status devices_create(struct uv_loop_s *loop, const struct devices_config *config,
                                   struct devices **devices);
