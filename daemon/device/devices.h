@@ -21,8 +21,8 @@ struct devices_config {
 };
 
 /* `leave` is called when the process exits, before the driver's own handlers: those of a process run in the opposite
- * order of their registration, and this one is registered when the first device has been opened. Afterwards no device may
- * be in use. To be called before any is opened. */
+ * order of their registration, and this one is registered when the first device has been opened. Afterwards no device
+ * may be in use. To be called before any is opened. */
 void devices_before_exit(void (*leave)(void));
 
 /* Loads and opens nothing yet. ERR_NO_MEMORY. */
