@@ -252,6 +252,15 @@ void links_tick(struct connection *c);
 /* Takes the socket in any case. */
 enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **link);
 void link_end(struct peer_link *link);
+/* The connection's own link, or an attempt at it; link_begin takes the socket in any case. */
+enum strait_status link_begin(struct connection *c, struct kind *kind, int fd);
+void current_end(struct connection *c);
+
+/* ---- peer_shm.c -------------------------------------------------------------------------------------------------- */
+
+/* Begins a link as the dialler. NULL, or why it failed. connect fails at once if the unix socket's backlog is full, and
+ * nothing signals when it has room: then shm_is_full is set, and ticks try again. */
+const char *shm_try(struct connection *c, struct kind *kind);
 
 /* ---- peer_gpu.c -------------------------------------------------------------------------------------------------- */
 
