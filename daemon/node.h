@@ -86,6 +86,8 @@ void node_peers_closed(struct node *node);
 /* A transfer between GPUs has made a step and the next will follow soon: for a while the loop polls without sleeping,
  * because waking up takes longer than a chunk between two GPUs. */
 void node_attend(struct node *node);
+/* That while, in nanoseconds. 0 with few processors: a polling loop would take time from the threads that work. */
+uint64_t node_attention(const struct node *node);
 /* Starts the tick: a request is live that has deadlines. */
 void node_wake(struct node *node);
 

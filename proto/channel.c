@@ -7,15 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "internal/bytes.h"
+#include "proto/channel_input.h"
 
-#define LENGTH_BYTES      4u
-#define BUFFER_BYTES_MIN  ((size_t)4096)
-#define BUFFER_BYTES_KEEP ((size_t)64 * 1024)  /* larger buffers are freed when they are empty */
-#define READ_BYTES_MAX    ((size_t)256 * 1024) /* in one channel_read */
-#define READ_CALLS_MAX    32u
-#define WRITE_FRAMES_MAX  64u
-#define FDS_WAITING_MAX   (4 * CHANNEL_FDS_MAX) /* reading stops while this might be exceeded */
+#define READ_BYTES_MAX   ((size_t)256 * 1024) /* in one channel_read */
+#define READ_CALLS_MAX   32u
+#define WRITE_FRAMES_MAX 64u
 
 /* An outgoing frame. */
 struct output {
@@ -24,22 +20,6 @@ struct output {
     size_t size, sent;
     uint32_t fd_count; /* 0 once they are sent, which happens with the first byte */
     int fds[];
-};
-
-/* A received descriptor, and the position of a byte of the frame that it belongs to. */
-struct arrived {
-    uint64_t at;
-    int fd;
-};
-
-/* Bytes received and not yet handed out. Positions count from the first byte of the stream. */
-struct input {
-    uint8_t *bytes;
-    size_t capacity, begin, end;
-    uint64_t begin_at;    /* position of bytes[begin], where a frame begins */
-    uint64_t complete_at; /* position of the first incomplete frame */
-    struct arrived fds[FDS_WAITING_MAX];
-    uint32_t fd_count;
 };
 
 struct channel {
@@ -107,9 +87,7 @@ void channel_destroy(struct channel *channel)
         next = output->next;
         output_destroy(output);
     }
-    for (uint32_t i = 0; i < channel->in.fd_count; i++)
-        close(channel->in.fds[i].fd);
-    free(channel->in.bytes);
+    input_free(&channel->in);
     if (channel->fd >= 0)
         close(channel->fd);
     free(channel);
@@ -296,77 +274,6 @@ size_t channel_queued(const struct channel *channel)
 
 /* ---- Reading -------------------------------------------------------------------------------------------------- */
 
-static uint64_t input_end(const struct input *in)
-{
-    return in->begin_at + (in->end - in->begin);
-}
-
-/* Bytes of the frame at a position, including its length field; 0 when that has not fully arrived. */
-static size_t frame_bytes(const struct input *in, uint64_t at)
-{
-    if (input_end(in) - at < LENGTH_BYTES)
-        return 0;
-    return LENGTH_BYTES + (size_t)load_le32(in->bytes + in->begin + (at - in->begin_at));
-}
-
-/* Moves complete_at past the frames that have become complete, and returns the position of the frame that the last byte
- * belongs to. Does not step over a frame that is longer than allowed. */
-static uint64_t frames_advance(struct channel *channel)
-{
-    struct input *in = &channel->in;
-    uint64_t latest = in->complete_at;
-    while (in->complete_at < input_end(in)) {
-        size_t bytes = frame_bytes(in, in->complete_at);
-        latest = in->complete_at;
-        if (bytes == 0 || bytes > LENGTH_BYTES + channel->body_max || input_end(in) - in->complete_at < bytes)
-            break;
-        in->complete_at += bytes;
-    }
-    return latest;
-}
-
-/* Whether the incomplete frame announces more bytes than allowed; then nothing more is read. It is rejected only when
- * its turn comes, because a message before it may be the reason to allow more. */
-static bool frame_is_too_long(const struct channel *channel)
-{
-    return frame_bytes(&channel->in, channel->in.complete_at) > LENGTH_BYTES + channel->body_max;
-}
-
-static size_t input_capacity_max(const struct channel *channel)
-{
-    size_t frame = LENGTH_BYTES + channel->body_max;
-    return frame > BUFFER_BYTES_MIN ? frame : BUFFER_BYTES_MIN;
-}
-
-static bool input_grow(struct input *in, size_t most)
-{
-    size_t capacity = in->capacity == 0 ? BUFFER_BYTES_MIN : 2 * in->capacity;
-    uint8_t *bytes = realloc(in->bytes, capacity < most ? capacity : most);
-    if (bytes == NULL)
-        return false;
-    in->bytes = bytes;
-    in->capacity = capacity < most ? capacity : most;
-    return true;
-}
-
-/* Makes room after the received bytes: by moving them to the front, then by doubling, so that no byte is moved more
- * than a few times and no memory is taken for bytes that are only announced. False: out of memory. If there is no room
- * although this returns true, the owner has to take complete frames first. */
-static bool input_make_room(struct channel *channel)
-{
-    struct input *in = &channel->in;
-    if (in->end < in->capacity)
-        return true;
-    if (in->begin > 0) {
-        memmove(in->bytes, in->bytes + in->begin, in->end - in->begin);
-        in->end -= in->begin;
-        in->begin = 0;
-    }
-    if (in->end < in->capacity / 2 || in->capacity >= input_capacity_max(channel))
-        return true;
-    return input_grow(in, input_capacity_max(channel));
-}
-
 /* The descriptors that one call received. */
 static uint32_t take_fds(struct msghdr *header, int fds[CHANNEL_FDS_MAX])
 {
@@ -382,21 +289,12 @@ static uint32_t take_fds(struct msghdr *header, int fds[CHANNEL_FDS_MAX])
     return count;
 }
 
-/* The descriptors belong to the frame that the last byte belongs to, which begins at `frame`: one receive does not go
- * past the end of the call that sent them. */
 static void keep_fds(struct channel *channel, uint64_t frame, const int *fds, uint32_t count)
 {
-    struct input *in = &channel->in;
-    uint32_t of_frame = count;
-    for (uint32_t i = 0; i < in->fd_count; i++)
-        of_frame += in->fds[i].at >= frame;
-    if (of_frame > CHANNEL_FDS_MAX) {
-        channel->broken = STRAIT_ERR_CORRUPT;
-        close_all(fds, count);
+    if (input_keep_fds(&channel->in, frame, fds, count))
         return;
-    }
-    for (uint32_t i = 0; i < count; i++)
-        in->fds[in->fd_count++] = (struct arrived){.at = input_end(in) - 1, .fd = fds[i]};
+    channel->broken = STRAIT_ERR_CORRUPT;
+    close_all(fds, count);
 }
 
 static size_t smaller(size_t a, size_t b)
@@ -421,7 +319,7 @@ static ssize_t receive(struct channel *channel)
     if (got <= 0)
         return got;
     in->end += (size_t)got;
-    uint64_t frame = frames_advance(channel);
+    uint64_t frame = input_advance(in, channel->body_max);
     keep_fds(channel, frame, fds, take_fds(&header, fds));
     if ((header.msg_flags & MSG_CTRUNC) != 0)
         channel->broken = STRAIT_ERR_CORRUPT;
@@ -430,7 +328,7 @@ static ssize_t receive(struct channel *channel)
 
 static bool may_read(const struct channel *channel)
 {
-    return channel->broken == STRAIT_OK && !channel->ended && !frame_is_too_long(channel) &&
+    return channel->broken == STRAIT_OK && !channel->ended && !input_is_too_long(&channel->in, channel->body_max) &&
            channel->in.fd_count + CHANNEL_FDS_MAX <= FDS_WAITING_MAX;
 }
 
@@ -438,9 +336,9 @@ enum strait_status channel_read(struct channel *channel)
 {
     struct input *in = &channel->in;
     size_t total = 0;
-    frames_advance(channel); /* the limit may have been raised */
+    input_advance(in, channel->body_max); /* the limit may have been raised */
     for (uint32_t calls = 0; calls < READ_CALLS_MAX && total < READ_BYTES_MAX && may_read(channel); calls++) {
-        if (!input_make_room(channel))
+        if (!input_make_room(in, channel->body_max))
             return STRAIT_ERR_NO_MEMORY;
         if (in->end == in->capacity)
             break;
@@ -455,45 +353,17 @@ enum strait_status channel_read(struct channel *channel)
 
 /* ---- Handing out ---------------------------------------------------------------------------------------------- */
 
-/* Moves the descriptors of the first frame to fds; those of later frames stay. */
-static uint32_t frame_take_fds(struct input *in, size_t bytes, int fds[CHANNEL_FDS_MAX])
-{
-    uint32_t taken = 0, kept = 0;
-    for (uint32_t i = 0; i < in->fd_count; i++) {
-        if (in->fds[i].at < in->begin_at + bytes)
-            fds[taken++] = in->fds[i].fd;
-        else
-            in->fds[kept++] = in->fds[i];
-    }
-    in->fd_count = kept;
-    return taken;
-}
-
-static void frame_drop(struct input *in, size_t bytes)
-{
-    in->begin += bytes;
-    in->begin_at += bytes;
-    if (in->begin < in->end)
-        return;
-    in->begin = in->end = 0;
-    if (in->capacity > BUFFER_BYTES_KEEP) {
-        free(in->bytes);
-        in->bytes = NULL;
-        in->capacity = 0;
-    }
-}
-
 static enum strait_status frame_unpack(struct channel *channel, size_t bytes, struct message *message, int *fds,
                                        uint32_t *fd_count)
 {
     struct input *in = &channel->in;
-    uint32_t taken = frame_take_fds(in, bytes, fds);
+    uint32_t taken = input_take_fds(in, bytes, fds);
     enum strait_status status = message_unpack(in->bytes + in->begin + LENGTH_BYTES, bytes - LENGTH_BYTES, message);
     if (status == STRAIT_OK && taken != channel_fds_of(message)) {
         message_fini(message);
         status = STRAIT_ERR_CORRUPT;
     }
-    frame_drop(in, bytes);
+    input_drop(in, bytes);
     if (status == STRAIT_OK)
         *fd_count = taken;
     else
@@ -506,12 +376,12 @@ enum strait_status channel_next(struct channel *channel, struct message *message
                                 uint32_t *fd_count)
 {
     struct input *in = &channel->in;
-    frames_advance(channel);
+    input_advance(in, channel->body_max);
     if (channel->broken != STRAIT_OK)
         return channel->broken;
     if (in->begin_at < in->complete_at)
-        channel->broken = frame_unpack(channel, frame_bytes(in, in->begin_at), message, fds, fd_count);
-    else if (frame_is_too_long(channel))
+        channel->broken = frame_unpack(channel, input_frame_bytes(in, in->begin_at), message, fds, fd_count);
+    else if (input_is_too_long(in, channel->body_max))
         channel->broken = STRAIT_ERR_NO_SPACE;
     else
         return STRAIT_ERR_AGAIN;

@@ -19,7 +19,7 @@ set_target_properties(strait-coll-tested PROPERTIES OUTPUT_NAME strait-coll SOVE
 set_target_properties(strait-coll-fake-gpu strait-coll-fake-nccl strait-coll-fake-plugin strait-coll-tested PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${coll_folder})
 
-add_library(strait_coll_harness STATIC coll_engine/harness.c coll_engine/values.c)
+add_library(strait_coll_harness STATIC coll_engine/harness.c coll_engine/maker.c coll_engine/values.c)
 target_link_libraries(strait_coll_harness PUBLIC strait_options strait_test_support strait_coll_reduce
     strait-coll-fake-gpu PkgConfig::CHECK Threads::Threads ${CMAKE_DL_LIBS})
 
@@ -56,6 +56,7 @@ strait_coll_test(late TIMEOUT 240)
 strait_coll_test(memory TIMEOUT 240)
 strait_coll_test(absent TIMEOUT 240)
 strait_coll_test(places TIMEOUT 240)
+strait_coll_test(silent TIMEOUT 240)
 strait_coll_test(watch TIMEOUT 240)
 target_sources(test_coll_watch PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/life.c) # the peer's
 strait_test(coll_meeting USES collective LABELS collective)

@@ -1,6 +1,5 @@
 #include "transport/loopback.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
@@ -9,23 +8,12 @@
 #include "internal/bytes.h"
 #include "transport/clock.h"
 #include "transport/core.h"
-#include "transport/options.h"
+#include "transport/loopback_chance.h"
 
-#define PER_MILLE     1000u
 #define DELIVERED_MAX 64 /* chunks per progress */
 #define ADDRESS_BYTES 12u
 
 static const uint8_t address_magic[4] = {'L', 'O', 'O', 'P'};
-
-enum fate {
-    FATE_ARRIVES,
-    FATE_LOST,
-    FATE_FAILS,
-    FATE_TRUNCATED,
-    FATE_GARBLED,
-    FATE_CORRUPTED,
-    FATE_DOUBLED,
-};
 
 /* A chunk on its way, in the receiving link's list, ordered by time. */
 struct parcel {
@@ -47,8 +35,7 @@ struct receipt {
 
 struct loopback {
     struct core core;
-    struct loopback_faults faults;
-    uint64_t dice; /* state of the generator */
+    struct chance chance;
     int timer;
 };
 
@@ -95,44 +82,6 @@ static int64_t earliest(const struct loopback *loopback)
             due = link->coming->due;
     }
     return due;
-}
-
-/* ---- Chance ---------------------------------------------------------------------------------------------------- */
-
-/* splitmix64: any seed will do. */
-static uint64_t roll(struct loopback *loopback)
-{
-    uint64_t x = loopback->dice += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
-static enum fate draw_fate(struct loopback *loopback)
-{
-    const struct loopback_faults *faults = &loopback->faults;
-    const uint32_t rates[] = {faults->lose,   faults->fail,    faults->truncate,
-                              faults->garble, faults->corrupt, faults->duplicate};
-    uint64_t drawn = roll(loopback) % PER_MILLE;
-    for (uint32_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {
-        if (drawn < rates[i])
-            return FATE_LOST + i;
-        drawn -= rates[i];
-    }
-    return FATE_ARRIVES;
-}
-
-static int64_t draw_due(struct loopback *loopback)
-{
-    uint64_t late = loopback->faults.delay_us + roll(loopback) % ((uint64_t)loopback->faults.jitter_us + 1);
-    return nanoseconds() + (int64_t)late * 1000;
-}
-
-void loopback_set_faults(struct transport *transport, const struct loopback_faults *faults)
-{
-    struct loopback *loopback = (struct loopback *)transport;
-    loopback->faults = *faults;
-    loopback->dice = faults->seed;
 }
 
 /* ---- Parcels --------------------------------------------------------------------------------------------------- */
@@ -353,16 +302,16 @@ static void *loopback_map(struct link *link, size_t offset, size_t size)
 static void post(struct loopback_link *link, struct parcel *parcel)
 {
     struct loopback *loopback = loopback_of(link);
-    parcel->fate = draw_fate(loopback);
-    parcel->due = draw_due(loopback);
-    parcel->dice = roll(loopback);
+    parcel->fate = chance_fate(&loopback->chance);
+    parcel->due = nanoseconds() + chance_delay_ns(&loopback->chance);
+    parcel->dice = chance_roll(&loopback->chance);
     insert(link->peer, parcel);
     wake(loopback_of(link->peer));
 }
 
 static bool wears_out(struct loopback_link *link)
 {
-    uint32_t limit = loopback_of(link)->faults.cut_after;
+    uint32_t limit = loopback_of(link)->chance.faults.cut_after;
     return limit != 0 && link->sent++ >= limit;
 }
 
@@ -392,50 +341,17 @@ static enum strait_status loopback_send(struct link *base, const void *header, s
 
 /* ---- The transport --------------------------------------------------------------------------------------------- */
 
-static const struct fault_name {
-    const char *name;
-    size_t offset;
-} fault_names[] = {
-#define FAULT(member)                                     \
-    {                                                     \
-#member, offsetof(struct loopback_faults, member) \
-    }
-    FAULT(seed),     FAULT(delay_us), FAULT(jitter_us), FAULT(lose),      FAULT(fail),
-    FAULT(truncate), FAULT(garble),   FAULT(corrupt),   FAULT(duplicate), FAULT(cut_after),
-#undef FAULT
-};
-
-static bool set_fault(struct loopback_faults *faults, const struct option *option)
+void loopback_set_faults(struct transport *transport, const struct loopback_faults *faults)
 {
-    char *end;
-    errno = 0;
-    unsigned long value = strtoul(option->value, &end, 10);
-    if (*option->value < '0' || *option->value > '9' || *end != '\0' || errno != 0 || value > UINT32_MAX)
-        return false;
-    for (size_t i = 0; i < sizeof(fault_names) / sizeof(fault_names[0]); i++)
-        if (strcmp(fault_names[i].name, option->name) == 0) {
-            *(uint32_t *)(void *)((char *)faults + fault_names[i].offset) = (uint32_t)value;
-            return true;
-        }
-    return false;
-}
-
-static enum strait_status read_faults(const char *text, struct loopback_faults *faults)
-{
-    struct option option;
-    do {
-        enum strait_status status = option_next(&text, &option);
-        if (status != STRAIT_OK || (option.name != NULL && !set_fault(faults, &option)))
-            return STRAIT_ERR_INVALID;
-    } while (option.name != NULL);
-    return STRAIT_OK;
+    struct loopback *loopback = (struct loopback *)transport;
+    loopback->chance = chance_begin(faults);
 }
 
 static enum strait_status loopback_create(const struct transport_arena *arena, const struct transport_events *events,
                                           void *owner, const char *text, struct transport **transport)
 {
     struct loopback_faults faults = {0};
-    if (arena->memory != TRANSPORT_HOST || read_faults(text, &faults) != STRAIT_OK)
+    if (arena->memory != TRANSPORT_HOST || faults_read(text, &faults) != STRAIT_OK)
         return STRAIT_ERR_INVALID;
     struct loopback *loopback = calloc(1, sizeof(*loopback));
     if (loopback == NULL)

@@ -1,361 +1,16 @@
 #include "transport/shm.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "internal/bytes.h"
-#include "transport/core.h"
 #include "transport/options.h"
-#include "transport/shm_hello.h"
+#include "transport/shm_internal.h"
 
-#define RECORD_HEAD 16u
-#define RECORD_MAX  (RECORD_HEAD + TRANSPORT_HEADER_MAX)
-#define INPUT_BYTES 8192u
-#define READS_MAX   8 /* per link and progress, so that a link that floods us does not starve the others */
-#define READY_MAX   32
-
-static const uint8_t record_magic[4] = {'C', 'H', 'N', 'K'};
-
-/* The last bytes of a link whose side ended it in order. Without them the peer's process is dying or dead. */
-static const uint8_t farewell[RECORD_HEAD] = {'C', 'H', 'N', 'K', ' ', 'g', 'o', 'o', 'd', ' ', 'b', 'y', 'e', '.'};
-
-struct shm {
-    struct core core;
-    struct transport_arena arena;
-    int epoll;
-};
-
-/* Bytes on their way to the socket: a record, the hello, or the farewell. */
-struct message {
-    struct event event;
-    struct message *next;
-    uint32_t size;
-    bool hello;
-    uint8_t bytes[RECORD_MAX + RECORD_HEAD]; /* the farewell may have to follow the rest of a record */
-};
-
-struct shm_link {
-    struct core_link core;
-    int fd;
-    int process;   /* pidfd of the peer's process; -1: it is this one, or unknown */
-    bool sees_end; /* the peer's process is known; it may be this one */
-    enum link_side side;
-    uint32_t watched;          /* epoll events; 0: not watched */
-    bool shared;               /* the hello was sent, and our arena with it */
-    bool greeted;              /* the peer's hello has come */
-    bool finishing;            /* closing: only the farewell is left to send */
-    bool dying;                /* the input ended without a farewell: `process` is watched instead of the socket */
-    bool ended;                /* the peer stores no more */
-    uint8_t last[RECORD_HEAD]; /* latest input, once nothing of it is processed any more */
-    struct message *out_head, **out_tail;
-    uint32_t out_written; /* of the first message */
-    int in_arena;         /* the descriptor that came with the hello; -1: none */
-    uint32_t in_size;
-    uint8_t in[INPUT_BYTES];
-    void *map;
-    size_t map_size;
-};
-
-static struct shm *shm_of(const struct shm_link *link)
-{
-    return (struct shm *)link->core.core;
-}
-
-/* ---- Watching -------------------------------------------------------------------------------------------------- */
-
-static bool watch(struct shm_link *link, uint32_t events)
-{
-    if (link->watched == events)
-        return true;
-    struct epoll_event event = {.events = events, .data.ptr = link};
-    int how = events == 0 ? EPOLL_CTL_DEL : link->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-    if (epoll_ctl(shm_of(link)->epoll, how, link->dying ? link->process : link->fd, &event) != 0)
-        return false;
-    link->watched = events;
-    return true;
-}
-
-/* ---- Sending --------------------------------------------------------------------------------------------------- */
-
-static struct message *out_pop(struct shm_link *link)
-{
-    struct message *message = link->out_head;
-    link->out_head = message->next;
-    if (link->out_head == NULL)
-        link->out_tail = &link->out_head;
-    link->out_written = 0;
-    return message;
-}
-
-static void out_push(struct shm_link *link, struct message *message)
-{
-    message->next = NULL;
-    *link->out_tail = message;
-    link->out_tail = &message->next;
-}
-
-static void out_fail(struct shm_link *link)
-{
-    while (link->out_head != NULL)
-        event_due(&out_pop(link)->event, STRAIT_ERR_IO);
-}
-
-/* A broken link is not watched until link_close: its end of file would wake us all the time. */
-static void fail(struct shm_link *link, const char *why)
-{
-    core_link_break(&link->core, why);
-    out_fail(link);
-    watch(link, 0);
-}
-
-static struct message *message_new(struct shm_link *link, enum event_kind kind, uint64_t cookie)
-{
-    struct message *message = calloc(1, sizeof(*message));
-    if (message != NULL)
-        event_begin(&message->event, &link->core, kind, cookie);
-    return message;
-}
-
-/* Writes from the first message. Returns the bytes written, or -1. */
-static ptrdiff_t write_some(struct shm_link *link)
-{
-    const struct message *message = link->out_head;
-    const uint8_t *from = message->bytes + link->out_written;
-    size_t left = message->size - link->out_written;
-    if (!message->hello || link->out_written > 0)
-        return send(link->fd, from, left, MSG_DONTWAIT | MSG_NOSIGNAL);
-    ptrdiff_t sent = shm_hello_send(link->fd, from, left, shm_of(link)->arena.fd);
-    link->shared |= sent > 0;
-    return sent;
-}
-
-static void flush(struct shm_link *link)
-{
-    while (link->out_head != NULL) {
-        ptrdiff_t sent = write_some(link);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0 && errno != EAGAIN && link->finishing) {
-            out_fail(link); /* nobody reads it; what the peer has said is still to come, and its end */
-            break;
-        }
-        if (sent < 0 && errno != EAGAIN) {
-            fail(link, "the peer's end of the socket is gone");
-            return;
-        }
-        if (sent < 0)
-            break;
-        link->out_written += (uint32_t)sent;
-        if (link->out_written == link->out_head->size)
-            event_due(&out_pop(link)->event, STRAIT_OK);
-    }
-    if (link->finishing && link->out_head == NULL)
-        shutdown(link->fd, SHUT_WR);
-    uint32_t in = link->ended ? 0 : EPOLLIN;
-    if (!watch(link, in | (link->out_head != NULL ? EPOLLOUT : 0)))
-        fail(link, "the socket cannot be watched");
-}
-
-/* Drops all messages except one that has been written in part, and appends the farewell. */
-static void send_farewell(struct shm_link *link)
-{
-    struct message *message = message_new(link, EVENT_NONE, 0);
-    const struct message *begun = link->out_written > 0 ? link->out_head : NULL;
-    if (message != NULL && begun != NULL) {
-        message->size = begun->size - link->out_written;
-        memcpy(message->bytes, begun->bytes + link->out_written, message->size);
-    }
-    out_fail(link);
-    link->finishing = true;
-    if (message == NULL) /* the peer then waits for the end of this process */
-        return;
-    memcpy(message->bytes + message->size, farewell, sizeof(farewell));
-    message->size += sizeof(farewell);
-    out_push(link, message);
-}
-
-static bool send_hello(struct shm_link *link)
-{
-    struct message *message = message_new(link, EVENT_NONE, 0);
-    if (message == NULL)
-        return false;
-    message->hello = true;
-    message->size = SHM_HELLO_BYTES;
-    shm_hello_write(message->bytes, shm_of(link)->arena.size);
-    out_push(link, message);
-    return true;
-}
-
-static enum strait_status shm_link_send(struct link *base, const void *header, size_t header_size, const void *data,
-                                        size_t size, void *handle, uint64_t cookie)
-{
-    struct shm_link *link = (struct shm_link *)base;
-    (void)handle;
-    if (header_size > TRANSPORT_HEADER_MAX || data != NULL)
-        return STRAIT_ERR_INVALID;
-    if (link->core.state != LINK_CONNECTED)
-        return STRAIT_ERR_IO;
-    if (size > UINT32_MAX)
-        return STRAIT_ERR_INVALID;
-    struct message *message = message_new(link, EVENT_SENT, cookie);
-    if (message == NULL)
-        return STRAIT_ERR_NO_MEMORY;
-    memcpy(message->bytes, record_magic, sizeof(record_magic));
-    store_le32(message->bytes + 4, (uint32_t)header_size);
-    store_le64(message->bytes + 8, size);
-    if (header_size > 0)
-        memcpy(message->bytes + RECORD_HEAD, header, header_size);
-    message->size = RECORD_HEAD + (uint32_t)header_size;
-    out_push(link, message);
-    if (link->out_head == message)
-        flush(link);
-    return STRAIT_OK;
-}
-
-/* ---- Receiving ------------------------------------------------------------------------------------------------- */
-
-/* Returns the bytes taken from the input; 0: more are needed, or the link broke. */
-static uint32_t take_hello(struct shm_link *link)
-{
-    if (link->in_size < SHM_HELLO_BYTES)
-        return 0;
-    int fd = link->in_arena;
-    link->in_arena = -1;
-    const char *why = shm_hello_map(link->in, fd, &link->map, &link->map_size);
-    if (why == NULL && link->side == LINK_DIALLED && !send_hello(link))
-        why = "out of memory";
-    if (why != NULL) {
-        fail(link, why);
-        return 0;
-    }
-    link->greeted = true;
-    core_link_connected(&link->core);
-    flush(link);
-    return SHM_HELLO_BYTES;
-}
-
-/* The bytes are already in the arena, so the two callbacks follow each other at once. */
-static void deliver_chunk(struct shm_link *link, const uint8_t *header, uint32_t header_size, uint64_t size)
-{
-    struct transport *transport = link->core.base.transport;
-    const struct transport_events *events = &transport->events;
-    core_deliver(link->core.core); /* `connected` may still be due */
-    if (link->core.state != LINK_CONNECTED)
-        return;
-    struct landing landing = events->arriving(transport->owner, &link->core.base, header, header_size, (size_t)size);
-    if (landing.address != NULL)
-        events->arrived(transport->owner, &link->core.base, landing.cookie, STRAIT_OK);
-}
-
-static uint32_t take_record(struct shm_link *link, const uint8_t *at, uint32_t left)
-{
-    if (left < RECORD_HEAD)
-        return 0;
-    if (memcmp(at, farewell, sizeof(farewell)) == 0)
-        return RECORD_HEAD; /* the end of file is next */
-    uint32_t header_size = load_le32(at + 4);
-    uint64_t size = load_le64(at + 8);
-    if (memcmp(at, record_magic, sizeof(record_magic)) != 0 || header_size > TRANSPORT_HEADER_MAX ||
-        size > UINT32_MAX) {
-        fail(link, "the peer sent a malformed record");
-        return 0;
-    }
-    if (left < RECORD_HEAD + header_size)
-        return 0;
-    deliver_chunk(link, at + RECORD_HEAD, header_size, size);
-    return RECORD_HEAD + header_size;
-}
-
-/* A callback may close or break the link, which ends the loop: such a link takes no more input. */
-static void parse(struct shm_link *link)
-{
-    uint32_t at = 0, taken;
-    do {
-        taken = 0;
-        if (link->core.state == LINK_CONNECTING && !link->greeted)
-            taken = take_hello(link);
-        else if (link->core.state == LINK_CONNECTED)
-            taken = take_record(link, link->in + at, link->in_size - at);
-        at += taken;
-    } while (taken > 0);
-    link->in_size -= at;
-    memmove(link->in, link->in + at, link->in_size);
-    if (link->core.state >= LINK_BROKEN)
-        link->in_size = 0;
-}
-
-/* ---- The end of the peer's side --------------------------------------------------------------------------------
-
- * A process that is killed closes its files one after another: the socket may end while a GPU is still storing on the
- * process's behalf. The pidfd becomes readable when all of that has ended. */
-
-static void wait_for_process(struct shm_link *link)
-{
-    out_fail(link); /* nobody reads it */
-    watch(link, 0);
-    link->dying = true;
-    if (link->core.state == LINK_CLOSING && !watch(link, EPOLLIN))
-        link->dying = false; /* stays in quarantine until our process ends */
-}
-
-/* ECONNRESET means that the peer closed with bytes unread. Any other error proves nothing about the peer, so its slots
- * stay in quarantine. */
-static void at_end(struct shm_link *link, bool closed)
-{
-    bool orderly = memcmp(link->last, farewell, sizeof(farewell)) == 0;
-    fail(link, closed ? "the peer closed the link" : "the socket cannot be read");
-    if (closed && !orderly && link->process >= 0)
-        wait_for_process(link);
-    else
-        link->ended = closed;
-}
-
-static void keep_last(struct shm_link *link, const uint8_t *bytes, size_t size)
-{
-    size_t fresh = size < sizeof(link->last) ? size : sizeof(link->last), old = sizeof(link->last) - fresh;
-    memmove(link->last, link->last + fresh, old);
-    memcpy(link->last + old, bytes + size - fresh, fresh);
-}
-
-/* False: nothing more to read for now. */
-static bool read_some(struct shm_link *link)
-{
-    uint8_t *to = link->in + link->in_size;
-    size_t room = INPUT_BYTES - link->in_size;
-    ptrdiff_t got = link->core.state == LINK_CONNECTING ? shm_hello_receive(link->fd, to, room, &link->in_arena)
-                                                        : recv(link->fd, to, room, MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR))
-        return false;
-    if (got <= 0) {
-        at_end(link, got == 0 || errno == ECONNRESET);
-        return false;
-    }
-    keep_last(link, to, (size_t)got);
-    link->in_size += (uint32_t)got;
-    parse(link);
-    return link->watched != 0;
-}
-
-static void serve(struct shm_link *link, uint32_t events)
-{
-    if (link->dying) {
-        link->ended = true;
-        watch(link, 0);
-        return;
-    }
-    if (events & EPOLLOUT)
-        flush(link);
-    for (int i = 0; i < READS_MAX && link->watched != 0; i++)
-        if (!read_some(link))
-            break;
-}
+#define READY_MAX 32
 
 /* ---- Links ----------------------------------------------------------------------------------------------------- */
 
@@ -409,14 +64,14 @@ static enum strait_status shm_link_connect(struct link *base, const void *addres
     (void)address;
     if (link->core.state != LINK_OPEN || size != 0)
         return STRAIT_ERR_INVALID;
-    if (!watch(link, EPOLLIN))
+    if (!shm_watch(link, EPOLLIN))
         return STRAIT_ERR_IO;
-    if (link->side == LINK_ACCEPTED && !send_hello(link)) {
-        watch(link, 0);
+    if (link->side == LINK_ACCEPTED && !shm_send_hello(link)) {
+        shm_watch(link, 0);
         return STRAIT_ERR_NO_MEMORY;
     }
     link->core.state = LINK_CONNECTING;
-    flush(link);
+    shm_flush(link);
     return STRAIT_OK;
 }
 
@@ -437,12 +92,12 @@ static void shm_link_close(struct link *base)
     if (!link->shared)
         link->ended = true; /* the peer never got our arena */
     if (link->dying) {
-        out_fail(link);
-        watch(link, EPOLLIN);
+        shm_out_fail(link);
+        shm_watch(link, EPOLLIN);
         return;
     }
-    send_farewell(link);
-    flush(link);
+    shm_send_farewell(link);
+    shm_flush(link);
 }
 
 /* As if the peer's side had ended: anything it still stores goes into a file that nobody reads. */
@@ -452,8 +107,8 @@ static void shm_link_abandon(struct link *base)
     if (link->core.state != LINK_CLOSING)
         return;
     link->ended = true;
-    out_fail(link);
-    watch(link, 0);
+    shm_out_fail(link);
+    shm_watch(link, 0);
 }
 
 static bool shm_quiet(struct core_link *link)
@@ -471,7 +126,7 @@ static void shm_release(struct core_link *base)
 {
     struct shm_link *link = (struct shm_link *)base;
     unmap(link);
-    watch(link, 0);
+    shm_watch(link, 0);
     close(link->fd);
     if (link->process >= 0)
         close(link->process);
@@ -531,7 +186,7 @@ static bool shm_progress(struct transport *transport)
     bool any = core_deliver(&shm->core);
     int count = epoll_wait(shm->epoll, ready, READY_MAX, 0);
     for (int i = 0; i < count; i++)
-        serve(ready[i].data.ptr, ready[i].events);
+        shm_serve(ready[i].data.ptr, ready[i].events);
     any |= core_deliver(&shm->core);
     any |= core_reap(&shm->core);
     return any || count > 0;

@@ -1,7 +1,7 @@
-/* Before anything is compressed, ranks tell each other their versions and settings: if any differs, all of them stay
- * raw. Whether all are able is agreed on before that, in host memory (collective/meeting.h), or else by a split. A
- * split needs nothing of a GPU, so even a rank without memory can say that it is not able: it is left out, and the
- * others see that they are fewer. All ranks can do everything that comes afterwards. */
+/* Whether all ranks are able is agreed on first, where they meet (collective/meeting.h), or else by a split. A split
+ * needs nothing of a GPU, so even a rank without memory can say that it is not able: it is left out, and the others see
+ * that they are fewer. All ranks can do everything that comes afterwards: tell each other what they have to (tell.h),
+ * reach each other's memory, and measure links. */
 #include "collective/engine/join.h"
 
 #include <stdio.h>
@@ -10,29 +10,10 @@
 
 #include "collective/engine/link.h"
 #include "collective/engine/peer.h"
+#include "collective/engine/tell.h"
 #include "collective/engine/watch.h"
 
-#define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 8u
-#define LEFT_OUT     (-1) /* NCCL_SPLIT_NOCOLOR */
-
-/* What a rank tells the others; must be the same on all. */
-struct hello {
-    uint64_t magic;
-    uint32_t version, ranks;
-    uint32_t order, forced, pairs;
-    uint16_t parts, wire;
-    struct coll_pieces pieces;
-    char release[32];
-};
-
-struct joining {
-    struct coll_joining *what;
-    struct coll_member *member; /* NULL: no memory even for that */
-    struct hello *told;         /* in the GPU's memory: of all ranks, then of this one */
-    coll_comm voted;            /* a communicator of those that are able */
-    bool able;
-};
+#define LEFT_OUT (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* Kept until all ranks have said that they are able. */
 struct coll_candidate {
@@ -55,12 +36,6 @@ static bool make_own(struct coll_member *member)
            staging_get(&member->stagings, gpu, member->stream) != NULL;
 }
 
-/* Room for a hello or for an offer, whichever is larger. */
-static size_t told_bytes(void)
-{
-    return sizeof(struct hello) > peer_offer_bytes() ? sizeof(struct hello) : peer_offer_bytes();
-}
-
 static const char *why_not(struct joining *joining)
 {
     struct coll_member *member = joining->member;
@@ -78,7 +53,7 @@ static const char *why_not(struct joining *joining)
     if ((member->codec = gpu->codec()) == NULL || strait_codec_prepare(member->codec) != STRAIT_OK || !gpu->prepare())
         return "the codec does not run on this GPU";
     member->stream = gpu->stream_make();
-    joining->told = gpu->allocate(told_bytes() * (ranks + 1), false);
+    joining->told = gpu->allocate(tell_bytes() * (ranks + 1), false);
     if (member->stream == NULL || joining->told == NULL || !make_own(member))
         return "no memory";
     if (!share_prepare(member))
@@ -116,65 +91,6 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-static struct hello hello_of(const struct joining *joining)
-{
-    struct hello hello = {.magic = JOIN_MAGIC,
-                          .version = JOIN_VERSION,
-                          .ranks = (uint32_t)joining->member->ranks,
-                          .order = joining->member->host.settings.ring,
-                          .pairs = joining->member->host.settings.pairs,
-                          .wire = (uint16_t)joining->member->host.settings.wire,
-                          .parts = joining->member->host.settings.parts,
-                          .pieces = joining->member->host.settings.pieces,
-                          .forced = joining->member->forced};
-    snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
-    return hello;
-}
-
-static bool tell(struct joining *joining)
-{
-    const struct coll_member *member = joining->member;
-    const struct hello hello = hello_of(joining);
-    struct hello *own = joining->told + member->ranks;
-    return member->gpu->copy(own, &hello, sizeof(hello), member->stream) &&
-           member->host.nccl->AllGather(own, joining->told, sizeof(hello), COLL_UINT8, member->comm, member->stream) ==
-               COLL_SUCCESS;
-}
-
-static bool agree(struct joining *joining)
-{
-    struct coll_member *member = joining->member;
-    const struct hello mine = hello_of(joining);
-    struct hello *all = calloc((size_t)member->ranks, sizeof(*all));
-    bool same = all != NULL &&
-                member->gpu->copy(all, joining->told, sizeof(*all) * (size_t)member->ranks, member->stream) &&
-                member->gpu->stream_wait(member->stream);
-    for (int rank = 0; rank < member->ranks && same; rank++) {
-        same = memcmp(&all[rank], &mine, sizeof(mine)) == 0;
-        if (!same)
-            snprintf(joining->what->why, sizeof(joining->what->why), "rank %d has another version or other settings",
-                     rank);
-    }
-    free(all);
-    return same;
-}
-
-/* Calls `what` for all that are able, each with its GPU current. */
-static void each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
-{
-    for (unsigned i = 0; i < count; i++) {
-        struct coll_member *member = joinings[i].member;
-        int before;
-        if (!joinings[i].able)
-            continue;
-        joinings[i].able = member->gpu->enter(member->device, &before);
-        if (!joinings[i].able)
-            continue;
-        joinings[i].able = what(&joinings[i]);
-        member->gpu->leave(before);
-    }
-}
-
 /* Those that are able get a communicator, which serves no other purpose. */
 static void split(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
@@ -201,79 +117,6 @@ static bool is_whole(struct joining *joining)
     return whole;
 }
 
-static bool tell_seen(struct joining *joining)
-{
-    return share_tell_seen(joining->member);
-}
-
-static bool divide_hosts(struct joining *joining)
-{
-    return share_divide(joining->member);
-}
-
-static bool tell_share(struct joining *joining)
-{
-    return share_tell(joining->member);
-}
-
-static bool open_share(struct joining *joining)
-{
-    return share_open(joining->member);
-}
-
-static bool tell_opened(struct joining *joining)
-{
-    return share_tell_opened(joining->member);
-}
-
-static bool accept_share(struct joining *joining)
-{
-    const bool shared = share_accept(joining->member);
-    if (!shared)
-        snprintf(joining->what->why, sizeof(joining->what->why),
-                 "not all ranks reach the memory of their host, or those of others by TCP");
-    return shared;
-}
-
-static bool tell_accepted(struct joining *joining)
-{
-    return share_tell_accepted(joining->member);
-}
-
-static bool settle_share(struct joining *joining)
-{
-    const bool settled = share_settle(joining->member);
-    if (!settled)
-        snprintf(joining->what->why, sizeof(joining->what->why), "not all ranks on other hosts could connect");
-    return settled;
-}
-
-static bool tell_watch(struct joining *joining)
-{
-    return watch_tell(joining->member);
-}
-
-static bool begin_watch(struct joining *joining)
-{
-    return watch_begin(joining->member);
-}
-
-/* Another thread may have aborted meanwhile. */
-static bool lose(struct joining *joining)
-{
-    snprintf(joining->what->why, sizeof(joining->what->why), "NCCL has not moved what ranks tell each other");
-    return false;
-}
-
-/* `say` is what all tell each other, `hear` what each makes of it. */
-static void together(struct joining *joinings, unsigned count, const struct coll_table *nccl,
-                     bool (*say)(struct joining *), bool (*hear)(struct joining *))
-{
-    nccl->GroupStart();
-    each(joinings, count, say);
-    each(joinings, count, nccl->GroupEnd() == COLL_SUCCESS ? hear : lose);
-}
-
 /* The vote is over. */
 static void forget_votes(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
@@ -287,19 +130,8 @@ static void vote(struct joining *joinings, unsigned count, const struct coll_tab
     if (nccl->CommSplit == NULL)
         return;
     split(joinings, count, nccl);
-    each(joinings, count, is_whole);
+    joining_each(joinings, count, is_whole);
     forget_votes(joinings, count, nccl);
-}
-
-static void exchange(struct joining *joinings, unsigned count, const struct coll_table *nccl)
-{
-    /* From here on all ranks of a communicator are able, or none is. */
-    together(joinings, count, nccl, tell, agree);
-    together(joinings, count, nccl, tell_watch, begin_watch);
-    together(joinings, count, nccl, tell_seen, divide_hosts);
-    together(joinings, count, nccl, tell_share, open_share);
-    together(joinings, count, nccl, tell_opened, accept_share);
-    together(joinings, count, nccl, tell_accepted, settle_share);
 }
 
 static void reach(struct joining *joinings, unsigned count)
@@ -410,7 +242,8 @@ void members_join(const struct coll_engine_host *host, struct coll_joining *join
         return;
     if (!voted)
         vote(all, count, host->nccl);
-    exchange(all, count, host->nccl);
+    /* From here on all ranks of a communicator are able, or none is. */
+    tell_all(all, count, host->nccl);
     reach(all, count);
     measure(all, count);
     for (unsigned i = 0; i < count; i++)

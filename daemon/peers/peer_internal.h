@@ -185,14 +185,21 @@ void connection_dirty(struct connection *c);
 void connection_doom(struct connection *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same, because the peer broke the protocol. */
 void connection_blame(struct connection *c, const char *what);
+void connection_up(struct connection *c);
+/* Ends a connection. The current link of a peer that was UP waits until its user stops writing to it. */
+void connection_end(struct connection *c);
+/* Frees the connection when it is CLOSING and nothing of it is left. */
+void connection_settle(struct connection *c);
+
+/* ---- peer_control.c: messages ------------------------------------------------------------------------------------ */
+
 /* Gives the socket to a channel and starts reading. */
 void connection_begin(struct connection *c, int fd);
 void connection_send(struct connection *c, const struct message *message);
-void connection_up(struct connection *c);
 /* Flushes queued messages, or ends a doomed connection. */
 void connection_flush(struct connection *c);
-/* Frees the connection when it is CLOSING and nothing of it is left. */
-void connection_settle(struct connection *c);
+/* Handles the message that was held back until UP, if there is one, and what came after it. */
+void control_go_on(struct connection *c);
 
 /* ---- peers.c: all of them ---------------------------------------------------------------------------------------- */
 
@@ -245,6 +252,15 @@ void links_tick(struct connection *c);
 /* Takes the socket in any case. */
 enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **link);
 void link_end(struct peer_link *link);
+/* The connection's own link, or an attempt at it; link_begin takes the socket in any case. */
+enum strait_status link_begin(struct connection *c, struct kind *kind, int fd);
+void current_end(struct connection *c);
+
+/* ---- peer_shm.c -------------------------------------------------------------------------------------------------- */
+
+/* Begins a link as the dialler. NULL, or why it failed. connect fails at once if the unix socket's backlog is full, and
+ * nothing signals when it has room: then shm_is_full is set, and ticks try again. */
+const char *shm_try(struct connection *c, struct kind *kind);
 
 /* ---- peer_gpu.c -------------------------------------------------------------------------------------------------- */
 

@@ -1,13 +1,10 @@
 /* Chooses the transport of a connection and makes its link. The dialling side decides: it tries, one after the other,
- * the kinds on its own list that the other side offers. shm is offered on one host only: the dialler connects to the
- * other daemon's unix socket and sends the token of that daemon's PEER_LINKS there. For the other kinds the two sides
- * exchange the addresses of their links. */
+ * the kinds on its own list that the other side offers. shm has a way of its own (peer_shm.c); for the other kinds the
+ * two sides exchange the addresses of their links. */
 #include "daemon/peers/peer_internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 /* ---- Links ------------------------------------------------------------------------------------------------------- */
@@ -33,7 +30,7 @@ enum strait_status link_make(struct connection *c, struct kind *kind, int fd, st
     return STRAIT_OK;
 }
 
-static enum strait_status link_begin(struct connection *c, struct kind *kind, int fd)
+enum strait_status link_begin(struct connection *c, struct kind *kind, int fd)
 {
     return link_make(c, kind, fd, &c->current);
 }
@@ -46,7 +43,7 @@ void link_end(struct peer_link *link)
     link_close(link->link);
 }
 
-static void current_end(struct connection *c)
+void current_end(struct connection *c)
 {
     if (c->current != NULL)
         link_end(c->current);
@@ -130,58 +127,6 @@ static void note(struct connection *c, const char *name, const char *why)
     snprintf(c->peer.why + used, sizeof(c->peer.why) - used, "%s%s: %s", used > 0 ? "; " : "", name, why);
 }
 
-/* Sends the hello on a connected socket. NULL, or why it failed. */
-static const char *shm_greet(struct connection *c, struct kind *kind, int fd)
-{
-    const struct peers *peers = peers_of(c);
-    struct channel *channel;
-    struct message message = {
-        .type = MESSAGE_SHM_HELLO,
-        .shm_hello = {.token = c->peer.peer_token,
-                      .node = peers->config.node,
-                      .slot_bytes = peers->config.slot_bytes,
-                      .slot_count = peers->config.slot_count},
-    };
-    if (channel_create(fd, PEER_HELLO_BODY_MAX, PEER_HELLO_BODY_MAX, &channel) != STRAIT_OK) {
-        close(fd);
-        return "out of memory";
-    }
-    if (channel_send(channel, &message, NULL, 0) != STRAIT_OK || channel_flush(channel) != STRAIT_OK) {
-        channel_destroy(channel);
-        return "its socket takes no hello";
-    }
-    fd = channel_release(channel);
-    if (fd < 0 || link_begin(c, kind, fd) != STRAIT_OK)
-        return "no link can be opened";
-    return link_connect(c->current->link, NULL, 0) == STRAIT_OK ? NULL : "the link cannot be begun";
-}
-
-/* Connects to the peer's unix socket. Returns it, or -1 and errno. */
-static int shm_dial(const struct connection *c)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    memcpy(address.sun_path, c->shm_path, sizeof(address.sun_path));
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-/* connect fails at once if the unix socket's backlog is full, and nothing signals when it has room: ticks try again. */
-static const char *try_shm(struct connection *c, struct kind *kind)
-{
-    if (!c->same_host || c->shm_path[0] == 0)
-        return "on another host";
-    int fd = shm_dial(c);
-    c->shm_is_full = fd < 0 && errno == EAGAIN;
-    if (c->shm_is_full)
-        return NULL;
-    return fd >= 0 ? shm_greet(c, kind, fd) : strerror(errno);
-}
-
 static const char *try_address(struct connection *c, struct kind *kind)
 {
     if (link_begin(c, kind, -1) != STRAIT_OK)
@@ -194,7 +139,7 @@ static const char *try_kind(struct connection *c, struct kind *kind)
 {
     if (!is_offered(c, kind->ops->name))
         return "not offered by the peer";
-    return is_shm(kind) ? try_shm(c, kind) : try_address(c, kind);
+    return is_shm(kind) ? shm_try(c, kind) : try_address(c, kind);
 }
 
 /* Tries the next kind for half of the time that is left, the last one for all of it. */
@@ -263,43 +208,6 @@ static void take_choice(struct connection *c, const struct message_peer_links *l
     send_links(c, name, NULL, 0);
 }
 
-static struct connection *find_token(struct peers *peers, uint64_t token)
-{
-    struct connection *c;
-    TAILQ_FOREACH(c, &peers->connections, entry)
-    {
-        if (c->peer.token == token && !c->peer.dialled && c->peer.state == PEER_LINKING && !c->doomed)
-            return c;
-    }
-    return NULL;
-}
-
-static const char *accept_shm(struct peers *peers, struct channel *channel, const struct message_shm_hello *hello)
-{
-    struct connection *c = find_token(peers, hello->token);
-    struct kind *kind = kind_find(peers, "shm", 3);
-    int fd = channel_release(channel);
-    if (fd < 0)
-        return "bytes followed the hello";
-    if (c == NULL || kind == NULL || c->current != NULL || hello->node != c->peer.node) {
-        close(fd);
-        return "unknown token";
-    }
-    if (link_begin(c, kind, fd) != STRAIT_OK)
-        return "no link can be opened";
-    if (link_connect(c->current->link, NULL, 0) == STRAIT_OK)
-        return NULL;
-    current_end(c);
-    return "the link cannot be begun";
-}
-
-void peers_accept_shm(struct peers *peers, struct channel *channel, const struct message_shm_hello *hello)
-{
-    const char *why = accept_shm(peers, channel, hello);
-    if (why != NULL)
-        peers_log_limited(peers, "msg=\"shm link refused\" error=\"%s\"", why);
-}
-
 /* ---- Both sides -------------------------------------------------------------------------------------------------- */
 
 static void copy_text(char *dst, size_t capacity, struct view text)
@@ -366,7 +274,7 @@ void links_take(struct connection *c, const struct message_peer_links *links)
 
 static void shm_again(struct connection *c)
 {
-    const char *why = try_shm(c, &peers_of(c)->kinds[c->attempt]);
+    const char *why = shm_try(c, &peers_of(c)->kinds[c->attempt]);
     if (why != NULL)
         attempt_failed(c, why);
 }

@@ -94,6 +94,41 @@ void ranks_start(int ranks, void (*body)(struct rank *), void *argument)
     start_all(ranks, run_plain, body, argument);
 }
 
+/* ---- What they gather -------------------------------------------------------------------------------------------- */
+
+enum { COUNT_OF = 40001 };
+
+struct gathered {
+    uint8_t *own, *all;
+};
+
+static struct gathered gather_begin(const struct rank *rank)
+{
+    const struct gathered made = {values_new(COLL_BF16, COUNT_OF, 0),
+                                  values_new(COLL_BF16, (size_t)rank->ranks * COUNT_OF, 0)};
+    values_fill(made.own, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)rank->rank);
+    return made;
+}
+
+static void gather_check(const struct rank *rank, struct gathered *values)
+{
+    fake_stream_wait(rank->stream);
+    for (int from = 0; from < rank->ranks; from++)
+        require(
+            values_are(values->all + (size_t)from * COUNT_OF * 2, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)from));
+    values_free(values->own, COLL_BF16, 0);
+    values_free(values->all, COLL_BF16, 0);
+}
+
+void rank_gather(const struct rank *rank, coll_comm comm, bool compressed)
+{
+    struct gathered values = gather_begin(rank);
+    require_ok(ncclAllGather(values.own, values.all, COUNT_OF, COLL_BF16, comm, rank->stream));
+    gather_check(rank, &values);
+    const struct told told = told_of(comm, "all_gather", "bf16");
+    require(told.calls == 1 && told.compressed == compressed);
+}
+
 /* ---- Without the library ----------------------------------------------------------------------------------------- */
 
 struct bare bare_nccl(void)
@@ -106,6 +141,21 @@ struct bare bare_nccl(void)
     *(void **)&bare.AllGather = dlsym(nccl, "pncclAllGather");
     require(bare.CommInitRank != NULL && bare.CommDestroy != NULL && bare.AllGather != NULL);
     return bare;
+}
+
+void rank_go_bare(struct rank *rank, coll_id id, void (*then)(void))
+{
+    const struct bare nccl = bare_nccl();
+    fake_device_set(rank->rank);
+    rank->stream = fake_stream_make();
+    require_ok(nccl.CommInitRank(&rank->comm, rank->ranks, id, rank->rank));
+    then();
+    struct gathered values = gather_begin(rank);
+    require_ok(nccl.AllGather(values.own, values.all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+    gather_check(rank, &values);
+    ranks_meet();
+    require_ok(nccl.CommDestroy(rank->comm));
+    fake_stream_end(rank->stream);
 }
 
 /* ---- The report -------------------------------------------------------------------------------------------------- */

@@ -30,6 +30,10 @@ void rank_end(struct rank *rank);
 /* All of them, at this point. */
 void ranks_meet(void);
 
+/* An all_gather, the first on this communicator: waits for it and checks what arrived, and whether it was compressed.
+ */
+void rank_gather(const struct rank *rank, coll_comm comm, bool compressed);
+
 /* Of NCCL itself, as a rank without the library calls it. */
 struct bare {
     coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
@@ -38,6 +42,9 @@ struct bare {
                              coll_stream stream);
 };
 struct bare bare_nccl(void);
+/* A whole rank of them: makes its communicator, calls `then`, does what rank_gather does, and ends beside the others'
+ * rank_end. */
+void rank_go_bare(struct rank *rank, coll_id id, void (*then)(void));
 
 coll_result error_of(coll_comm comm);                   /* as ncclCommGetAsyncError tells */
 long now_ms(void);                                      /* of a clock that only goes on */

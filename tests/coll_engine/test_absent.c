@@ -4,59 +4,26 @@
 
 #include "tests/coll_engine/harness.h"
 
-enum { COUNT_OF = 40001, LONG_MS = 20000 };
+enum { LONG_MS = 20000 };
 
 static coll_id id_for_all;
 
-static void fill(const struct rank *rank, uint8_t **own, uint8_t **all)
-{
-    *own = values_new(COLL_BF16, COUNT_OF, 0);
-    *all = values_new(COLL_BF16, (size_t)rank->ranks * COUNT_OF, 0);
-    values_fill(*own, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)rank->rank);
-}
-
-static void check(const struct rank *rank, uint8_t *own, uint8_t *all)
-{
-    for (int from = 0; from < rank->ranks; from++)
-        require(values_are(all + (size_t)from * COUNT_OF * 2, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)from));
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
-}
-
 static void gather_raw(struct rank *rank)
 {
-    uint8_t *own, *all;
-    fill(rank, &own, &all);
-    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    check(rank, own, all);
-    const struct told told = told_of(rank->comm, "all_gather", "bf16");
-    require(told.calls == 1 && told.compressed == 0);
+    rank_gather(rank, rank->comm, false);
 }
 
 /* ---- No library -------------------------------------------------------------------------------------------------- */
 
-static void go_bare(struct rank *rank)
+static void at_once(void)
 {
-    const struct bare nccl = bare_nccl();
-    uint8_t *own, *all;
-    fake_device_set(rank->rank);
-    rank->stream = fake_stream_make();
-    fill(rank, &own, &all);
-    require_ok(nccl.CommInitRank(&rank->comm, rank->ranks, id_for_all, rank->rank));
-    require_ok(nccl.AllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    check(rank, own, all);
-    ranks_meet();
-    require_ok(nccl.CommDestroy(rank->comm));
-    fake_stream_end(rank->stream);
 }
 
 static void go_with_bare(struct rank *rank)
 {
     const long begin = now_ms();
     if (rank->rank == *(const int *)rank->argument) {
-        go_bare(rank);
+        rank_go_bare(rank, id_for_all, at_once);
         return;
     }
     rank_begin(rank, id_for_all);
@@ -90,12 +57,7 @@ END_TEST
 
 static void gather_compressed(struct rank *rank)
 {
-    uint8_t *own, *all;
-    fill(rank, &own, &all);
-    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    check(rank, own, all);
-    require(told_of(rank->comm, "all_gather", "bf16").compressed == 1);
+    rank_gather(rank, rank->comm, true);
 }
 
 START_TEST(a_rank_that_is_slow_is_waited_for)

@@ -231,27 +231,40 @@ START_TEST(what_comes_before_is_raw_and_so_are_sends_then)
 }
 END_TEST
 
-/* All alike, as often as they are asked for. */
-static void group_always(struct rank *rank)
+/* Collectives in groups, all alike, as many as are counted or one less, and then one in no group. */
+enum { COUNTED = 1024 };
+
+static void group_often(struct rank *rank)
 {
-    enum { GROUPS = 16, EACH = 64 };
+    enum { EACH = 64 };
+    const unsigned grouped = *(const unsigned *)rank->argument;
     struct buffers buffers = buffers_of(rank);
     begin(rank);
-    for (unsigned group = 0; group < GROUPS; group++) {
+    for (unsigned asked = 0; asked < grouped;) {
         require_ok(ncclGroupStart());
-        for (unsigned i = 0; i < EACH; i++)
+        for (unsigned i = 0; i < EACH && asked < grouped; i++, asked++)
             (void)ask_gather(rank, &buffers);
         settle(rank->comm, ncclGroupEnd());
     }
     check_gathered(rank, &buffers);
     gather(rank);
-    require_told(rank, "all_gather", GROUPS * EACH + 1, 0);
+    require_told(rank, "all_gather", grouped + 1, grouped < COUNTED);
+    gather_grouped(rank);
+    require_told(rank, "all_gather", grouped + 2, grouped < COUNTED ? 2 : 0);
     end(rank);
 }
 
-START_TEST(who_always_groups_stays_raw)
+START_TEST(who_groups_what_is_counted_stays_raw)
 {
-    run_all(2, group_always, NULL);
+    static unsigned grouped = COUNTED;
+    run_all(2, group_often, &grouped);
+}
+END_TEST
+
+START_TEST(who_groups_one_less_joins)
+{
+    static unsigned grouped = COUNTED - 1;
+    run_all(2, group_often, &grouped);
 }
 END_TEST
 
@@ -520,7 +533,8 @@ int main(void)
     tcase_add_loop_test(tests, what_is_cut_is_moved_piece_by_piece, 0, 8);
     tcase_add_test(tests, finding_one_ready_waits_for_nobody);
     tcase_add_test(tests, what_comes_before_is_raw_and_so_are_sends_then);
-    tcase_add_test(tests, who_always_groups_stays_raw);
+    tcase_add_test(tests, who_groups_what_is_counted_stays_raw);
+    tcase_add_test(tests, who_groups_one_less_joins);
     tcase_add_test(tests, one_that_has_no_collective_stays_raw);
     tcase_add_test(tests, who_looks_late_is_there);
     tcase_add_test(tests, children_stay_raw);

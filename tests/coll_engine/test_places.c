@@ -9,8 +9,9 @@
 #include <unistd.h>
 
 #include "tests/coll_engine/harness.h"
+#include "tests/coll_engine/maker.h"
 
-enum { COUNT_OF = 40001, RANKS = 3, LONG_MS = 30000 };
+enum { RANKS = 3, LONG_MS = 30000 };
 
 static coll_id id_for_all;
 
@@ -30,26 +31,12 @@ __attribute__((visibility("default"))) int shm_open(const char *name, int flags,
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
-static void gather(const struct rank *rank, coll_comm comm, unsigned compressed)
-{
-    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, RANKS * COUNT_OF, 0);
-    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, (unsigned)rank->rank);
-    require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    for (unsigned from = 0; from < RANKS; from++)
-        require(values_are(all + (size_t)from * COUNT_OF * 2, COLL_BF16, COUNT_OF, VALUES_NORMAL, from));
-    const struct told told = told_of(comm, "all_gather", "bf16");
-    require(told.calls == 1 && told.compressed == compressed);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
-}
-
 static void gather_in_time(struct rank *rank)
 {
     const long begin = now_ms();
     rank_begin(rank, id_for_all);
     require(now_ms() - begin < LONG_MS);
-    gather(rank, rank->comm, *(const unsigned *)rank->argument);
+    rank_gather(rank, rank->comm, *(const unsigned *)rank->argument);
     rank_end(rank);
 }
 
@@ -73,9 +60,9 @@ static void set_up(void)
 static void gather_with_child(struct rank *rank)
 {
     coll_comm child = NULL;
-    gather(rank, rank->comm, 1);
+    rank_gather(rank, rank->comm, true);
     require_ok(ncclCommSplit(rank->comm, 4, rank->rank, &child, NULL));
-    gather(rank, child, 1);
+    rank_gather(rank, child, true);
     ranks_meet();
     require_ok(ncclCommDestroy(child));
 }
@@ -98,30 +85,12 @@ END_TEST
 
 /* ---- Of another process ------------------------------------------------------------------------------------------ */
 
-static pid_t maker;
+static struct maker maker;
 
-/* Which asks for an id, and then waits to be killed. */
 static void begin_maker(void)
 {
-    int ends[2];
-    require(pipe(ends) == 0);
-    maker = fork();
-    require(maker >= 0);
-    if (maker == 0) {
-        coll_id id;
-        require_ok(ncclGetUniqueId(&id));
-        require(write(ends[1], &id, sizeof(id)) == sizeof(id));
-        for (;;)
-            pause();
-    }
-    require(read(ends[0], &id_for_all, sizeof(id_for_all)) == sizeof(id_for_all));
-    close(ends[0]);
-    close(ends[1]);
-}
-
-static void end_maker(void)
-{
-    require(kill(maker, SIGKILL) == 0 && waitpid(maker, NULL, 0) == maker);
+    maker = maker_begin();
+    id_for_all = maker.ids[0];
 }
 
 START_TEST(the_process_that_made_the_id_needs_not_be_one_of_them)
@@ -129,7 +98,7 @@ START_TEST(the_process_that_made_the_id_needs_not_be_one_of_them)
     begin_maker();
     run_all(1);
     require(asked_for_memory == 0);
-    end_maker();
+    maker_end(&maker);
 }
 END_TEST
 
@@ -138,46 +107,25 @@ START_TEST(when_it_has_gone_ranks_meet_in_their_host)
 {
     has_memory = _i == 1;
     begin_maker();
-    end_maker();
+    maker_end(&maker);
     run_all(_i == 1);
     require(asked_for_memory == RANKS);
 }
 END_TEST
 
-static int count_connected(void)
+static void end_when_others_wait(void)
 {
-    int count = 0;
-    for (int file = 0; file < 1024; file++) {
-        struct sockaddr_storage at;
-        socklen_t size = sizeof(at);
-        count += getpeername(file, (struct sockaddr *)&at, &size) == 0 && at.ss_family == AF_INET;
-    }
-    return count;
+    await_connected(RANKS - 1);
+    maker_end(&maker);
 }
 
 /* One has no library. The others wait for it, and would for a minute. */
 static void lose_the_place(struct rank *rank)
 {
-    if (rank->rank > 0) {
+    if (rank->rank == 0)
+        rank_go_bare(rank, id_for_all, end_when_others_wait);
+    else
         gather_in_time(rank);
-        return;
-    }
-    const struct bare nccl = bare_nccl();
-    fake_device_set(0);
-    rank->stream = fake_stream_make();
-    require_ok(nccl.CommInitRank(&rank->comm, RANKS, id_for_all, 0));
-    while (count_connected() < RANKS - 1)
-        usleep(1000);
-    require(kill(maker, SIGKILL) == 0);
-    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, RANKS * COUNT_OF, 0);
-    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NORMAL, 0);
-    require_ok(nccl.AllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
-    ranks_meet();
-    require_ok(nccl.CommDestroy(rank->comm));
-    fake_stream_end(rank->stream);
 }
 
 START_TEST(when_it_goes_while_ranks_wait_they_stay_raw_at_once)
@@ -186,7 +134,6 @@ START_TEST(when_it_goes_while_ranks_wait_they_stay_raw_at_once)
     const unsigned compressed = 0;
     begin_maker();
     ranks_start(RANKS, lose_the_place, (void *)(uintptr_t)&compressed);
-    require(waitpid(maker, NULL, 0) == maker);
 }
 END_TEST
 

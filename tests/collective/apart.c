@@ -1,10 +1,11 @@
 /* apart FILE KIND RANK RANKS: one rank of a communicator at its meeting, without NCCL. Rank 0 asks for the unique id,
- * and leaves it in FILE. KIND is `there`, where the id says, or `here`, the host's memory. Prints what is decided:
- * "go", or why not. */
+ * and leaves it in FILE. KIND is `there`, where the id says, or `here`, the host's memory, or `dropped`, where the id
+ * says though not all can reach it. Prints what is decided: "go", or why not. */
 #include <string.h>
 #include <unistd.h>
 
 #include "collective/card.h"
+#include "collective/clock.h"
 #include "collective/meeting.h"
 #include "tests/support.h"
 
@@ -26,6 +27,18 @@ static coll_id find_id(const char *path)
         usleep(1000);
     require(fread(&id, sizeof(id), 1, file) == 1 && fclose(file) == 0);
     return id;
+}
+
+/* As ranks do (join.c): who does not reach the place goes on in the host's memory. */
+static struct coll_meeting *come(const struct coll_key *key, int rank, int ranks)
+{
+    const struct coll_key here = {.words = {key->words[0], key->words[1]}};
+    const int64_t begin = now_ms();
+    struct coll_meeting *meeting = coll_meeting_come(key, rank, ranks);
+    if (meeting != NULL)
+        return meeting;
+    printf("rank %d: not reached for %d ms\n", rank, (int)(now_ms() - begin));
+    return coll_meeting_come(&here, rank, ranks);
 }
 
 static bool until_limit(struct coll_meeting *meeting, int64_t ms, void *argument)
@@ -53,7 +66,7 @@ int main(int argc, char **argv)
 {
     require(argc == 5);
     const int rank = atoi(argv[3]), ranks = atoi(argv[4]);
-    const bool there = strcmp(argv[2], "there") == 0;
+    const bool there = strcmp(argv[2], "there") == 0, here = strcmp(argv[2], "here") == 0;
     coll_id id = {"an id of a test"};
     if (rank == 0) {
         coll_card_put(&id);
@@ -61,10 +74,10 @@ int main(int argc, char **argv)
     }
     id = find_id(argv[1]);
     struct coll_key key = coll_key_of(&id, sizeof(id));
-    if (there)
+    if (!here)
         coll_card_read(&id, &key.place);
-    require(coll_key_has_place(&key) == there);
-    struct coll_meeting *meeting = coll_meeting_come(&key, rank, ranks);
+    require(coll_key_has_place(&key) != here);
+    struct coll_meeting *meeting = come(&key, rank, ranks);
     require(meeting != NULL);
     decide(meeting, rank, there ? WAIT_MS : ALONE_MS);
     coll_meeting_leave(meeting);

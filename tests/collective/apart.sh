@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # apart.sh PROGRAM: ranks on two hosts, which are namespaces: with a network between them, and neither memory nor
-# loopback in common. They meet where the id says, and cannot in the memory of a host.
+# loopback in common. They meet where the id says, and cannot in the memory of a host. Where a firewall drops what one of
+# them sends, it waits for 4 s.
 set -euo pipefail
 program=$(realpath "$1") ranks=3
 if [ -z "${APART:-}" ]; then
@@ -57,4 +58,9 @@ meet there >"$work/there"
 expect $ranks '^rank [0-9]: go$' "$work/there"
 meet here >"$work/here"
 expect $ranks '^rank [0-9]: ranks? [0-9, ]+ did not come in time' "$work/here"
+# Frames for an address that nobody has arrive, and are dropped without an answer, as by a firewall.
+there ip neighbour replace 10.77.0.1 lladdr 02:00:00:00:00:fe dev there nud permanent
+meet dropped >"$work/dropped"
+expect 1 '^rank 1: not reached for [45][0-9]{3} ms$' "$work/dropped"
+expect $ranks '^rank [0-9]: ranks? [0-9, ]+ did not come in time' "$work/dropped"
 echo "apart: all passed"
