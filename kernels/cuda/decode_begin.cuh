@@ -68,25 +68,6 @@ DEVICE void note_failure(const LAUNCH &launch, const decode_block &block, uint64
     count_release(&launch.head.items[block.item].blocks_done, 1);
 }
 
-// One lane: prefetches as many bytes as the block has to the L2, a fixed distance further on. Since every team does so,
-// the bytes that the teams need a while later all come from the L2. The distance is about as many blocks as there are
-// teams.
-constexpr uint32_t PREFETCH_AHEAD = 4u << 20;
-
-template <class LAUNCH> DEVICE void prefetch_ahead(const LAUNCH &launch, const decode_block &block, uint32_t first_unit)
-{
-    const decode_item *item = &get_item<decode_item>(launch, block.item);
-    uint64_t at = static_cast<uint64_t>(first_unit) * UNIT + PREFETCH_AHEAD;
-    if (at >= item->src_size) { // that is in the next chunk
-        if (block.item + 1 == launch.head.item_count)
-            return;
-        at = (at - item->src_size) / UNIT * UNIT;
-        item++;
-    }
-    if (at + block.units * UNIT <= item->src_size)
-        bulk_prefetch(item->src + at, block.units * UNIT);
-}
-
 // One lane: prefetches a line of the metadata and of the page ids to the L2. All teams together do this for what the
 // first tickets need, while they draw them.
 template <class LAUNCH> DEVICE void prefetch_first(const LAUNCH &launch, uint32_t ticket)
@@ -119,7 +100,7 @@ DEVICE void fetch_block(const LAUNCH &launch, const decode_team &team, uint32_t 
     const uint32_t lines = (block.before + block.units * UNIT + LINE - 1) / LINE * LINE;
     const uint32_t bytes = lines <= left ? lines : static_cast<uint32_t>(left);
     barrier_expect(&shared.full[stage], bytes + (has_table ? IMAGE_DECODE_BYTES : 0));
-    bulk_load(team.lines(stage), item.src + from, bytes, &shared.full[stage]);
+    bulk_load_once(team.lines(stage), item.src + from, bytes, &shared.full[stage]);
     if (has_table)
         bulk_load(team.memory + stage * DECODE_STAGE_BYTES,
                   launch.head.tables + static_cast<uint64_t>(block.table) * sizeof(table_image) +
@@ -180,7 +161,6 @@ DEVICE void begin_run(const LAUNCH &launch, const decode_team &team, beginner &a
         __syncwarp(); // a lane that reads the barrier only after the block has come and gone would wait forever
         if (good && rank == i) {
             fetch_block(launch, team, at.turn % DECODE_STAGES, block, first_unit);
-            prefetch_ahead(launch, block, first_unit);
             barrier_arrive(&shared.begun[at.turn % DECODE_STAGES]);
         }
         __syncwarp();

@@ -112,6 +112,17 @@ DEVICE void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barr
                  : "memory");
 }
 
+// Of bytes that nobody reads again: they leave the L2 cache before all others.
+DEVICE void bulk_load_once(void *dst, const void *src, uint32_t bytes, uint64_t *barrier)
+{
+    uint64_t first;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+                 "[%3], %4;" ::"r"(shared_address(dst)),
+                 "l"(src), "r"(bytes), "r"(shared_address(barrier)), "l"(first)
+                 : "memory");
+}
+
 // To the L2 cache only.
 DEVICE void bulk_prefetch(const void *src, uint32_t bytes)
 {

@@ -73,6 +73,11 @@ DEVICE void bulk_load(void *dst, const void *src, uint32_t bytes, uint64_t *barr
     emulated::bulk_load(dst, src, bytes, barrier);
 }
 
+DEVICE void bulk_load_once(void *dst, const void *src, uint32_t bytes, uint64_t *barrier)
+{
+    emulated::bulk_load(dst, src, bytes, barrier);
+}
+
 DEVICE void bulk_prefetch(const void *src, uint32_t bytes)
 {
     emulated::bulk_prefetch(src, bytes);
