@@ -103,7 +103,8 @@ static int32_t next_device(const struct sink *sink, uint32_t first)
     return sink->expectation->request.pool->pool->groups[piece.group].device;
 }
 
-/* How many units from `first` on fit into one chunk for this arena. */
+/* How many units from `first` on fit into one chunk for this arena. A range that came back is taken whole: it fitted a
+ * slot. */
 static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
 {
     const struct request *request = &sink->expectation->request;
@@ -113,8 +114,9 @@ static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, 
     if (arena->device >= 0 && count > FAR_PAGES_MAX)
         count = FAR_PAGES_MAX;
     const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
-    uint64_t target = by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
-    if (arena->device >= 0 && sink->leg.last && sink->leg.ready > 0)
+    const bool is_new = first >= sink->leg.granted;
+    uint64_t target = !is_new ? most : by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
+    if (is_new && arena->device >= 0 && sink->leg.last && sink->leg.ready > 0)
         target = far_tail(target, sink->bytes / sink->leg.ready * count);
     return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
                               most);
@@ -125,6 +127,7 @@ static bool grant_one(struct sink *sink)
 {
     struct node *node = sink->node;
     struct receive_arena *arena = node->receive.arenas[0];
+    const uint64_t next = sink->leg.next_grant;
     uint32_t first, most, count = 0;
     if (!sink_wants(&sink->leg, &first, &most))
         return false;
@@ -145,7 +148,7 @@ static bool grant_one(struct sink *sink)
     if (!sink->is_local)
         event.slot = sink_take_slot(sink, arena);
     (void)sink_apply(sink, &event);
-    return true;
+    return sink->leg.next_grant != next; /* else the leg holds too many pieces, and the slot is free again */
 }
 
 static bool is_full(const struct receive *receive)
