@@ -122,10 +122,11 @@ struct source_key {
     uint64_t id;
 };
 
-/* The grant that comes with a REQUEST. */
-struct open_grant {
-    uint64_t id; /* 0: none */
-    uint32_t slot;
+/* The grants that come with a REQUEST: first, first + 1, ... */
+struct open_grants {
+    uint64_t first;
+    uint32_t count;
+    const uint32_t *slots;
 };
 
 /* A REQUEST that came before its offer, or an ANNOUNCE before its expectation. */
@@ -367,6 +368,6 @@ void parked_forget_offer(struct node *node, struct offer *offer);
 void parked_meet_offer(struct offer *offer);
 void parked_meet_expectation(struct expectation *expectation);
 /* Binds a REQUEST to its offer, whichever of the two came first. */
-void request_bind(struct parked *parked, struct offer *offer, const struct open_grant *open);
+void request_bind(struct parked *parked, struct offer *offer, const struct open_grants *open);
 
 #endif

@@ -79,7 +79,7 @@ void local_bind(struct sink *sink, struct offer *offer)
         return;
     }
     sink->local = source;
-    enum strait_reason reason = source_bind(source, &(struct open_grant){0});
+    enum strait_reason reason = source_bind(source, &(struct open_grants){0});
     if (reason != STRAIT_REASON_NONE)
         source_event(source, SOURCE_FAIL, reason);
 }

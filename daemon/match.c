@@ -47,22 +47,22 @@ static void supersede(struct offer *offer, const struct parked *request)
     }
 }
 
-/* The request gets no leg: its open grant is released unused. */
-static void release_open(struct peer *peer, const struct parked *request, const struct open_grant *open)
+/* The request gets no leg: its open grants are released unused. */
+static void release_open(struct peer *peer, const struct parked *request, const struct open_grants *open)
 {
-    struct message_grant_id id = {.leg = request->at.id, .epoch = request->epoch, .grant = open->id};
-    if (open->id != 0)
+    struct message_grant_id id = {.leg = request->at.id, .epoch = request->epoch, .grant = open->first};
+    for (uint32_t i = 0; i < open->count; i++, id.grant++)
         exchange_send_released(peer, &id);
 }
 
-static void refuse_request(const struct parked *request, const struct open_grant *open, enum strait_reason reason)
+static void refuse_request(const struct parked *request, const struct open_grants *open, enum strait_reason reason)
 {
     release_open(request->peer, request, open);
     refuse_leg(request->peer, request, reason);
 }
 
 /* Binds a request to its offer. Nothing points into the parked request afterwards. */
-void request_bind(struct parked *request, struct offer *offer, const struct open_grant *open)
+void request_bind(struct parked *request, struct offer *offer, const struct open_grants *open)
 {
     if (request->geometry != offer->request.pool->pool->geometry) {
         refuse_request(request, open, STRAIT_REASON_GEOMETRY);
@@ -120,7 +120,7 @@ static enum strait_reason add_spans(const struct node *node, struct parked *park
 }
 
 /* All parts of a request have come: it is bound to its offer, parked until the offer comes, or refused as too late. */
-static void settle_request(struct node *node, struct parked *parked, const struct open_grant *open)
+static void settle_request(struct node *node, struct parked *parked, const struct open_grants *open)
 {
     struct request *offer;
     HASH_FIND(by_name, node->exchange.offers_by_name, &parked->key.wants, sizeof(parked->key.wants), offer);
@@ -138,9 +138,10 @@ static void settle_request(struct node *node, struct parked *parked, const struc
 
 bool exchange_request(struct node *node, struct peer *peer, const struct message_request *r)
 {
-    const struct open_grant open = {.id = r->grant, .slot = r->slot};
-    if (open.id != 0 && !reach_knows_slot(peer, open.slot))
-        return false;
+    const struct open_grants open = {.first = r->grant, .count = r->slot_count, .slots = r->slots};
+    for (uint32_t i = 0; i < open.count; i++)
+        if (!reach_knows_slot(peer, open.slots[i]))
+            return false;
     if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* duplicate */
     struct parked *parked = parked_find_leg(node, peer, r->leg);

@@ -111,7 +111,7 @@ void parked_meet_offer(struct offer *offer)
     while (!offer->request.decided && (parked = find(node, true, &offer->request)) != NULL) {
         struct sink *sink = parked->sink;
         if (sink == NULL) {
-            request_bind(parked, offer, &(struct open_grant){0});
+            request_bind(parked, offer, &(struct open_grants){0});
             parked_remove(node, parked);
         } else {
             parked_remove(node, parked);

@@ -86,6 +86,12 @@ uint64_t far_target(uint32_t slot_bytes, uint64_t bytes)
     return part < slot_bytes ? part : slot_bytes;
 }
 
+uint64_t far_chunks(uint32_t slot_bytes, uint64_t bytes)
+{
+    const uint64_t target = far_target(slot_bytes, bytes);
+    return (bytes + target - 1) / target;
+}
+
 #define FAR_TAIL (4u << 20) /* a smaller launch takes as long */
 
 uint64_t far_tail(uint64_t target, uint64_t left)

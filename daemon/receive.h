@@ -55,6 +55,7 @@ static inline uint32_t far_slot_bytes(uint64_t chunk_bytes)
  * enough chunks under way to keep the link busy; a small leg is cut into as many as may be under way, so that its
  * stages overlap. */
 uint64_t far_target(uint32_t slot_bytes, uint64_t bytes);
+uint64_t far_chunks(uint32_t slot_bytes, uint64_t bytes); /* about so many they are */
 /* The same when only `left` bytes remain and no more will come: the last chunks are smaller, because nothing is under
  * way any more while the very last one is decoded. */
 uint64_t far_tail(uint64_t target, uint64_t left);

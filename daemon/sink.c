@@ -66,11 +66,7 @@ void sink_ask_peer(struct sink *sink, struct peer *peer)
     struct leg_event start = {.type = SINK_START};
     sink->peer = peer;
     sink->asked = true;
-    struct receive_arena *arena = sink_may_open(sink);
-    if (arena != NULL) {
-        start.slot = sink_take_slot(sink, arena);
-        start.count = 1;
-    }
+    sink_open(sink, &start);
     (void)sink_apply(sink, &start);
 }
 
@@ -96,7 +92,7 @@ static void act(struct sink *sink, const struct leg_action *action)
 {
     switch (action->type) {
     case LEG_SEND_REQUEST:
-        sink_send_request(sink, &action->grant);
+        sink_send_request(sink, action);
         break;
     case LEG_SEND_GRANT:
         sink_send_grant(sink, &action->grant);

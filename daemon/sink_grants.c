@@ -44,13 +44,14 @@ static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
     return arena != NULL ? arena : receive->arenas[0];
 }
 
-uint32_t sink_take_slot(struct sink *sink, struct receive_arena *arena)
+/* There must be one. */
+static uint32_t take_slot(struct sink *sink, struct receive_arena *arena, uint64_t grant)
 {
     struct node *node = sink->node;
     uint32_t number = receive_take(&node->receive, arena);
     struct slot *slot = &node->receive.slots[number];
     slot->sink = sink;
-    slot->grant = sink->leg.next_grant;
+    slot->grant = grant;
     ((struct peer_use *)sink->peer->owner)->slots[arena->index]++;
     sink->granted_at = uv_now(node->loop);
     return number;
@@ -75,13 +76,41 @@ static int32_t only_device(const struct pool *pool)
     return pool->groups[0].device;
 }
 
-struct receive_arena *sink_may_open(const struct sink *sink)
+/* Of all pages, counted up to `enough`. */
+static uint64_t wanted_bytes(const struct expectation *e, uint64_t enough)
+{
+    const struct region_sizes *sizes = &e->request.pool->pool->sizes;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < e->wanted_count && bytes < enough; i++) {
+        const struct wire_span *span = &e->wanted[i];
+        const struct segment pages = {span->group, 0, sizes->region_counts[span->group], span->first, span->count};
+        bytes += segment_bytes(&pages, sizes);
+    }
+    return bytes;
+}
+
+/* How many grants the first chunks of the request can use. Between GPUs several chunks have to be under way before the
+ * link is busy; the host's memory is shared by more, and a message takes less time than a chunk there. */
+static uint32_t most_open(const struct sink *sink, const struct receive_arena *arena)
+{
+    const struct expectation *e = sink->expectation;
+    if (e->wanted_count == 0 || arena->device < 0)
+        return e->wanted_count != 0;
+    const uint32_t slot_bytes = arena->slots.slot_bytes, most = sink->leg.window;
+    const uint64_t chunks = far_chunks(slot_bytes, wanted_bytes(e, (uint64_t)slot_bytes * most));
+    return chunks < most ? (uint32_t)chunks : most;
+}
+
+void sink_open(struct sink *sink, struct leg_event *start)
 {
     const struct node *node = sink->node;
     struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));
-    bool may = sink->expectation->wanted_count != 0 && arena->slots.used < arena->slots.slot_count / 2 &&
-               node->exchange.wanting_count == 0 && has_share(node, sink, arena);
-    return may ? arena : NULL;
+    const uint32_t most = most_open(sink, arena);
+    while (start->opens < most && arena->slots.used < arena->slots.slot_count / 2 &&
+           node->exchange.wanting_count == 0 && has_share(node, sink, arena)) {
+        start->slots[start->opens] = take_slot(sink, arena, sink->leg.next_grant + start->opens);
+        start->opens++;
+    }
 }
 
 bool sink_holds_grants(const struct sink *sink)
@@ -103,7 +132,8 @@ static int32_t next_device(const struct sink *sink, uint32_t first)
     return sink->expectation->request.pool->pool->groups[piece.group].device;
 }
 
-/* How many units from `first` on fit into one chunk for this arena. */
+/* How many units from `first` on fit into one chunk for this arena. A range that came back is taken whole: it fitted a
+ * slot. */
 static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
 {
     const struct request *request = &sink->expectation->request;
@@ -113,8 +143,9 @@ static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, 
     if (arena->device >= 0 && count > FAR_PAGES_MAX)
         count = FAR_PAGES_MAX;
     const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
-    uint64_t target = by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
-    if (arena->device >= 0 && sink->leg.last && sink->leg.ready > 0)
+    const bool is_new = first >= sink->leg.granted;
+    uint64_t target = !is_new ? most : by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
+    if (is_new && arena->device >= 0 && sink->leg.last && sink->leg.ready > 0)
         target = far_tail(target, sink->bytes / sink->leg.ready * count);
     return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
                               most);
@@ -125,6 +156,7 @@ static bool grant_one(struct sink *sink)
 {
     struct node *node = sink->node;
     struct receive_arena *arena = node->receive.arenas[0];
+    const uint64_t next = sink->leg.next_grant;
     uint32_t first, most, count = 0;
     if (!sink_wants(&sink->leg, &first, &most))
         return false;
@@ -143,9 +175,9 @@ static bool grant_one(struct sink *sink)
     }
     struct leg_event event = {.type = SINK_GRANT, .first = first, .count = count, .slot = ARENA_NONE};
     if (!sink->is_local)
-        event.slot = sink_take_slot(sink, arena);
+        event.slot = take_slot(sink, arena, sink->leg.next_grant);
     (void)sink_apply(sink, &event);
-    return true;
+    return sink->leg.next_grant != next; /* else the leg holds too many pieces, and the slot is free again */
 }
 
 static bool is_full(const struct receive *receive)

@@ -11,7 +11,15 @@
 
 /* ---- To the source ----------------------------------------------------------------------------------------------- */
 
-void sink_send_request(struct sink *sink, const struct leg_grant *open)
+/* The slots of the grants that go with it. */
+static void slots_of(const struct sink *sink, const struct leg_action *request, uint32_t slots[LEG_GRANTS])
+{
+    for (uint32_t i = 0, count = 0; i < LEG_GRANTS && count < request->count; i++)
+        if (sink->leg.grants[i].id >= request->grant.id)
+            slots[count++] = sink->leg.grants[i].slot;
+}
+
+void sink_send_request(struct sink *sink, const struct leg_action *action)
 {
     struct expectation *e = sink->expectation;
     struct node *node = sink->node;
@@ -38,7 +46,9 @@ void sink_send_request(struct sink *sink, const struct leg_grant *open)
         return;
     }
     uint64_t now = uv_now(node->loop);
-    uint32_t sent = 0;
+    uint32_t sent = 0, slots[LEG_GRANTS];
+    slots_of(sink, action, slots);
+    node->metrics.grants += action->count;
     do {
         uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
         bool more = sent + count < e->wanted_count;
@@ -55,8 +65,9 @@ void sink_send_request(struct sink *sink, const struct leg_grant *open)
                                                    .rest = sent != 0,
                                                    .span_count = count,
                                                    .spans = e->wanted + sent,
-                                                   .grant = more ? 0 : open->id,
-                                                   .slot = more ? 0 : open->slot};
+                                                   .grant = more ? 0 : action->grant.id,
+                                                   .slot_count = more ? 0 : action->count,
+                                                   .slots = slots};
         (void)peer_send(sink->peer, &message); /* if the peer is down, `down` follows */
         sent += count;
     } while (sent < e->wanted_count);
@@ -154,10 +165,12 @@ enum strait_reason sink_segments(struct sink *sink, const struct message_segment
     }
     struct leg_event event = {.type = SINK_SEGMENTS,
                               .grant = message->grant,
-                              .first = message->granted,
+                              .opens = message->granted_count,
                               .before = message->before,
                               .count = sink->segments.units - before,
                               .last = message->last};
+    for (uint32_t i = 0; i < message->granted_count; i++)
+        event.units[i] = message->granted[i];
     (void)sink_apply(sink, &event);
     return STRAIT_REASON_NONE;
 }

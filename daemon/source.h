@@ -51,8 +51,8 @@ bool source_apply(struct source *source, const struct leg_event *event);
 void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason);
 
 /* source_messages.c: the request has met its offer: tells the sink what is ready of what it wants, and uses its open
- * grant (id 0: none) or releases it. */
-enum strait_reason source_bind(struct source *source, const struct open_grant *open);
+ * grants for that or releases them. */
+enum strait_reason source_bind(struct source *source, const struct open_grants *open);
 /* `count` more segments of the offer, from `from` on, are ready: tells the sink about those that it wants. */
 enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count);
 

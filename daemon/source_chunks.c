@@ -22,25 +22,30 @@ static uint64_t near_limit(const struct source *source)
 /* The size to which chunks for the peer's host memory are cut. The host's processors prefer chunks that fit into their
  * caches. A GPU prefers as few as keep its stages busy, because each copy over the bus costs the same few
  * microseconds. */
-static uint64_t near_target(const struct source *source)
+static uint64_t near_target(const struct source *source, uint32_t first)
 {
     const struct pool *pool = source->offer->request.pool->pool;
     struct piece piece;
-    if (!segments_piece(&source->segments, 0, 1, &piece) || pool->groups[piece.group].device < 0)
+    if (!segments_piece(&source->segments, first, 1, &piece) || pool->groups[piece.group].device < 0)
         return source->node->options.chunk_target;
     return far_target((uint32_t)near_limit(source), source->bytes);
 }
 
-uint32_t source_first_chunk(const struct source *source, uint32_t slot, uint32_t units)
+uint32_t source_cut(const struct source *source, uint32_t slot, uint32_t first)
 {
     const struct request *request = &source->offer->request;
-    const struct peer *peer = source->peer;
-    const uint32_t far = reach_slot_bytes(peer, slot);
-    uint64_t target = far != 0 ? far_target(far, source->bytes) : near_target(source),
+    const struct segments *segments = &source->segments;
+    const uint32_t far = reach_slot_bytes(source->peer, slot);
+    uint32_t units = segments->units - first;
+    uint64_t target = far != 0 ? far_target(far, source->bytes) : near_target(source, first),
              limit = far != 0 ? far : near_limit(source);
+    if (units == 0)
+        return 0;
     if (far != 0 && units > FAR_PAGES_MAX)
         units = FAR_PAGES_MAX;
-    return segments_cut_chunk(&source->segments, 0, units, &request->pool->pool->sizes, &request->pages, target, limit);
+    if (far != 0 && source->offer->last)
+        target = far_tail(target, source->bytes / segments->units * units);
+    return segments_cut_chunk(segments, first, units, &request->pool->pool->sizes, &request->pages, target, limit);
 }
 
 /* The wire for a grant's chunk from this GPU (-1: from the host); WIRES_COUNTED: there is none any more. */

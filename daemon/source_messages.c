@@ -16,8 +16,18 @@ static void send_to_local(struct source *source, const struct message_segments *
         sink_event(source->local, SINK_FAIL, reason);
 }
 
-static void send_part(struct source *source, const struct segment *list, uint32_t count, uint32_t before, bool last,
-                      const struct leg_grant *opened)
+/* The open grants that are used are named with the first units. */
+static void name_opened(const struct source_leg *leg, struct message_segments *segments)
+{
+    if (leg->opened == 0 || segments->before != 0)
+        return;
+    segments->grant = leg->opened;
+    segments->granted = leg->opened_units;
+    while (segments->granted_count < LEG_GRANTS && leg->opened_units[segments->granted_count] != 0)
+        segments->granted_count++;
+}
+
+static void send_part(struct source *source, const struct segment *list, uint32_t count, uint32_t before, bool last)
 {
     struct offer *o = source->offer;
     struct message message = {.type = MESSAGE_SEGMENTS};
@@ -26,9 +36,8 @@ static void send_part(struct source *source, const struct segment *list, uint32_
                                                  .before = before,
                                                  .last = last,
                                                  .segment_count = count,
-                                                 .segments = list,
-                                                 .grant = before == 0 ? opened->id : 0,
-                                                 .granted = before == 0 ? opened->count : 0};
+                                                 .segments = list};
+    name_opened(&source->leg, &message.segments);
     if (last && o->aux_size != 0) {
         message.segments.aux = view_of(o->aux, o->aux_size);
         message.segments.aux_sum = XXH3_64bits(o->aux, o->aux_size);
@@ -49,7 +58,7 @@ void source_send_segments(struct source *source, const struct leg_action *action
     uint32_t units = action->first;
     do {
         uint32_t part = s->count - from < MESSAGE_LIST_MAX ? s->count - from : MESSAGE_LIST_MAX;
-        send_part(source, s->list + from, part, units, action->last && from + part == s->count, &action->grant);
+        send_part(source, s->list + from, part, units, action->last && from + part == s->count);
         from += part;
         units = from < s->count ? s->starts[from] : action->first + action->count;
     } while (from < s->count);
@@ -86,6 +95,8 @@ void source_send_end(struct source *source, enum strait_reason reason)
 
 /* ---- Wanted pages that are ready --------------------------------------------------------------------------------- */
 
+_Static_assert(MESSAGE_OPEN_MAX == LEG_GRANTS, "a message names as many open grants as a leg may have");
+
 struct announcement {
     struct source *source;
     uint32_t units;
@@ -117,21 +128,30 @@ static enum strait_reason add_wanted(struct source *source, uint32_t from, uint3
     return STRAIT_REASON_NONE;
 }
 
-enum strait_reason source_bind(struct source *source, const struct open_grant *open)
+/* Cuts what is ready into chunks for the open grants, as many as there are. */
+static void use_open(const struct source *source, const struct open_grants *open, struct leg_event *bind)
+{
+    uint32_t first = 0;
+    bind->grant = open->first;
+    bind->opens = open->count;
+    for (uint32_t i = 0; i < open->count; i++) {
+        bind->slots[i] = open->slots[i];
+        bind->units[i] = source_cut(source, open->slots[i], first);
+        first += bind->units[i];
+    }
+}
+
+enum strait_reason source_bind(struct source *source, const struct open_grants *open)
 {
     uint32_t units;
     enum strait_reason reason = add_wanted(source, 0, source->offer->ready_count, &units);
     if (reason != STRAIT_REASON_NONE) {
-        if (open->id != 0)
-            source_send_released(source, open->id);
+        for (uint32_t i = 0; i < open->count; i++)
+            source_send_released(source, open->first + i);
         return reason;
     }
-    struct leg_event event = {.type = SOURCE_BIND,
-                              .grant = open->id,
-                              .slot = open->slot,
-                              .first = open->id != 0 && units != 0 ? source_first_chunk(source, open->slot, units) : 0,
-                              .count = units,
-                              .last = source->offer->last};
+    struct leg_event event = {.type = SOURCE_BIND, .count = units, .last = source->offer->last};
+    use_open(source, open, &event);
     (void)source_apply(source, &event);
     return STRAIT_REASON_NONE;
 }

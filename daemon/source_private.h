@@ -12,8 +12,8 @@ void source_send_end(struct source *source, enum strait_reason reason);
 
 /* ---- source_chunks.c --------------------------------------------------------------------------------------------- */
 
-/* How many of the first units fit into one chunk for this slot. */
-uint32_t source_first_chunk(const struct source *source, uint32_t slot, uint32_t units);
+/* How many units from `first` on make one chunk for this slot, as the sink would cut it. 0: no page fits. */
+uint32_t source_cut(const struct source *source, uint32_t slot, uint32_t first);
 void source_encode_chunk(struct source *source, const struct leg_grant *grant);   /* ENCODED follows, */
 void source_transmit_chunk(struct source *source, const struct leg_grant *grant); /* and SENT */
 void source_end_flight(struct source *source, uint64_t grant);                    /* frees the chunk's memory */

@@ -26,7 +26,7 @@ enum field_kind {
     FIELD_TEXT,          /* for people: without NUL; cut if too long */
     FIELD_POOL,
     FIELD_IDS,     /* `count` of them, as in the struct, or none */
-    FIELD_NUMBERS, /* signed, 32 bits */
+    FIELD_NUMBERS, /* 32 bits */
     FIELD_LIST,
 };
 
@@ -138,6 +138,9 @@ extern const struct layout announce_layout, request_layout, segments_layout, gra
 #define NUMBERS(...)                        NUMBERS_(__VA_ARGS__)
 #define NUMBERS_(P, W, count, name, max) \
     LIST_FIELD(FIELD_NUMBERS, P, W, count, name, const int32_t *, int32_t *, 0, max, NULL)
+#define COUNTS(...) COUNTS_(__VA_ARGS__)
+#define COUNTS_(P, W, count, name, max) \
+    LIST_FIELD(FIELD_NUMBERS, P, W, count, name, const uint32_t *, uint32_t *, 0, max, NULL)
 #define LIST(...) LIST_(__VA_ARGS__)
 #define LIST_(P, W, count, name, ITEM_P, ITEM_W, min, max, of) \
     LIST_FIELD(FIELD_LIST, P, W, count, name, const ITEM_P *, ITEM_W **, min, max, of)

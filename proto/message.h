@@ -26,6 +26,7 @@
 #define MESSAGE_BYTES_MAX       (8u * 1024 * 1024) /* of a frame's body */
 #define MESSAGE_LIST_MAX        4096u              /* page lists, segments, spans in one message */
 #define MESSAGE_IDS_MAX         (1024u * 1024)     /* page ids in one message */
+#define MESSAGE_OPEN_MAX        8u                 /* open grants of a REQUEST */
 #define MESSAGE_TEXT_MAX        1024u              /* of a text for people */
 #define MESSAGE_ADDRESS_MAX     256u               /* "host:port", and the host and shm_path of PEER_LINKS */
 #define MESSAGE_UCX_ADDRESS_MAX (64u * 1024)       /* ucx_address of PEER_LINKS */
@@ -354,9 +355,10 @@ struct message_request {
     bool rest;            /* this REQUEST continues the spans of the one before */
     uint32_t span_count;
     const struct wire_span *spans;
-    uint64_t
-        grant; /* an open one, for whatever is ready at once: SEGMENTS, or RELEASED, answer it. 0: none; with more */
-    uint32_t slot; /* of the grant */
+    /* Open grants, for whatever is ready at once: SEGMENTS, or RELEASED, answer each of them. */
+    uint64_t grant;      /* the first; the others follow without gaps. 0: none; with more */
+    uint32_t slot_count; /* of the grants, one each; 0 only without a grant */
+    const uint32_t *slots;
 };
 
 /* Pages that are ready at the source and wanted by the sink: regions x pages. A unit is one page of one region. Units
@@ -377,8 +379,9 @@ struct message_segments {
     const struct segment *segments;
     struct view aux;  /* with last */
     uint64_t aux_sum; /* XXH3-64 of aux */
-    uint64_t grant;   /* the open grant of the REQUEST if it is used, with the leg's first units; otherwise 0 */
-    uint32_t granted; /* units [0, granted) of the first segment use the grant; 0 only without a grant */
+    uint64_t grant; /* the first of the REQUEST's open grants if any are used, for the leg's first units; otherwise 0 */
+    uint32_t granted_count;  /* so many of them are used, in order; 0 only without a grant */
+    const uint32_t *granted; /* the units of each, one after another */
 };
 
 /* Sink to source: permits writing units [first, first + count), in order, to a slot as one chunk. */

@@ -37,14 +37,20 @@ static const struct field span_fields[] = {
 };
 static const struct layout span_layout = LAYOUT(SPAN, span, span_fields, span_check);
 
+/* Open grants are numbered without gaps from the first. */
+static bool open_check(uint64_t grant, uint32_t count)
+{
+    return grant == 0 ? count == 0 : count > 0 && count <= UINT64_MAX - grant;
+}
+
 static enum strait_status request_check(const void *plain)
 {
     const struct message_request *request = plain;
     uint64_t pages = 0;
     for (uint32_t i = 0; i < request->span_count; i++)
         pages += request->spans[i].count;
-    bool names_slot = request->grant != 0;
-    return corrupt_unless(pages <= STRAIT_TRANSFER_PAGES_MAX && (names_slot ? !request->more : request->slot == 0));
+    return corrupt_unless(pages <= STRAIT_TRANSFER_PAGES_MAX && open_check(request->grant, request->slot_count) &&
+                          (request->grant == 0 || !request->more));
 }
 
 #define REQUEST struct message_request, Strait__Wire__Request
@@ -61,7 +67,7 @@ static const struct field request_fields[] = {
     BOOL(REQUEST, rest),
     LIST(REQUEST, span_count, spans, SPAN, 0, MESSAGE_LIST_MAX, &span_layout),
     U64(REQUEST, grant),
-    U32(REQUEST, slot, 0, UINT32_MAX),
+    COUNTS(REQUEST, slot_count, slots, MESSAGE_OPEN_MAX),
 };
 const struct layout request_layout = LAYOUT(REQUEST, request, request_fields, request_check);
 
@@ -86,24 +92,28 @@ static const struct field segment_fields[] = {
 };
 static const struct layout segment_layout = LAYOUT(SEGMENT, segment, segment_fields, segment_check);
 
-/* The units for the open grant are one chunk, hence of one segment. */
-static bool opened_check(const struct message_segments *segments)
+/* Open grants are for some of these units, which are the first. */
+static bool granted_check(const struct message_segments *segments, uint64_t units)
 {
-    if (segments->grant == 0)
-        return segments->granted == 0;
-    const struct segment *first = segments->segments;
-    return segments->before == 0 && segments->segment_count > 0 && segments->granted > 0 &&
-           segments->granted <= (uint64_t)first->region_count * first->count;
+    uint64_t granted = 0;
+    for (uint32_t i = 0; i < segments->granted_count; i++) {
+        if (segments->granted[i] == 0)
+            return false;
+        granted += segments->granted[i];
+    }
+    return open_check(segments->grant, segments->granted_count) && granted <= units &&
+           (granted == 0 || segments->before == 0);
 }
 
 /* Checks that the numbers of a leg's units fit 32 bits. */
 static enum strait_status segments_check(const void *plain)
 {
     const struct message_segments *segments = plain;
-    uint64_t units = segments->before;
+    uint64_t units = 0;
     for (uint32_t i = 0; i < segments->segment_count; i++)
         units += (uint64_t)segments->segments[i].region_count * segments->segments[i].count;
-    return corrupt_unless(units <= UINT32_MAX && (segments->last || segments->aux.size == 0) && opened_check(segments));
+    return corrupt_unless(segments->before + units <= UINT32_MAX && (segments->last || segments->aux.size == 0) &&
+                          granted_check(segments, units));
 }
 
 #define SEGMENTS struct message_segments, Strait__Wire__Segments
@@ -116,7 +126,7 @@ static const struct field segments_fields[] = {
     AUX(SEGMENTS),
     U64(SEGMENTS, aux_sum),
     U64(SEGMENTS, grant),
-    U32(SEGMENTS, granted, 0, UINT32_MAX),
+    COUNTS(SEGMENTS, granted_count, granted, MESSAGE_OPEN_MAX),
 };
 const struct layout segments_layout = LAYOUT(SEGMENTS, segments, segments_fields, segments_check);
 

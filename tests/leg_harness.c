@@ -77,6 +77,11 @@ struct leg_event random_event(struct rng *rng, int from, int to)
         event.reason = (enum strait_reason)rng_below(rng, 12);
     event.first = rng_below(rng, 20);
     event.slot = rng_below(rng, 4);
+    event.opens = event.grant == 0 ? 0 : rng_below(rng, 4);
+    for (uint32_t i = 0; i < event.opens; i++) {
+        event.slots[i] = rng_below(rng, 4);
+        event.units[i] = rng_below(rng, 8) == 0 ? rng_below(rng, 8) : 1;
+    }
     return event;
 }
 

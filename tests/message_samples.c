@@ -74,6 +74,8 @@ static const struct wire_region regions[] = {
 };
 static const int32_t layers[] = {-1, 0, 63, INT32_MAX};
 static const struct wire_span spans[] = {{0, 0, 1}, {63, 4000000, 3}, {1, 17, STRAIT_TRANSFER_PAGES_MAX - 4}};
+static const uint32_t open_slots[MESSAGE_OPEN_MAX] = {9, 0, UINT32_MAX, 3, 4, 5, 6, 7};
+static const uint32_t open_units[MESSAGE_OPEN_MAX] = {1, 2, 3, 4, 5, 6, 7, 159988}; /* all of the segments */
 static const struct segment segments[] = {{0, 0, 160, 0, 1000}, {63, 4095, 1, UINT32_MAX - 1, 1}, {1, 2, 3, 4, 5}};
 
 const struct sample samples[] = {
@@ -226,14 +228,36 @@ const struct sample samples[] = {
                                    .span_count = COUNT(spans),
                                    .spans = spans,
                                    .grant = 1,
-                                   .slot = 9}}},
+                                   .slot_count = 1,
+                                   .slots = open_slots}}},
+    {"request-open-many",
+     {MESSAGE_REQUEST, .request = {.leg = 11,
+                                   .epoch = EPOCH,
+                                   .source_pool = POOL_A,
+                                   .sink_pool = POOL_B,
+                                   .source_key = VIEW("source"),
+                                   .sink_key = VIEW("sink"),
+                                   .span_count = COUNT(spans),
+                                   .spans = spans,
+                                   .grant = UINT64_MAX - MESSAGE_OPEN_MAX,
+                                   .slot_count = MESSAGE_OPEN_MAX,
+                                   .slots = open_slots}}},
     {"segments-open",
      {MESSAGE_SEGMENTS, .segments = {.leg = 12,
                                      .epoch = EPOCH,
                                      .segment_count = COUNT(segments),
                                      .segments = segments,
                                      .grant = 1,
-                                     .granted = 1}}},
+                                     .granted_count = 1,
+                                     .granted = open_units}}},
+    {"segments-open-many",
+     {MESSAGE_SEGMENTS, .segments = {.leg = 12,
+                                     .epoch = EPOCH,
+                                     .segment_count = COUNT(segments),
+                                     .segments = segments,
+                                     .grant = UINT64_MAX - MESSAGE_OPEN_MAX,
+                                     .granted_count = MESSAGE_OPEN_MAX,
+                                     .granted = open_units}}},
     {"segments",
      {MESSAGE_SEGMENTS, .segments = {.leg = 12,
                                      .epoch = EPOCH,
@@ -502,12 +526,17 @@ static void same_request(const struct message_request *a, const struct message_r
     SAME(geometry);
     SAME(deadline_ms);
     SAME(more);
+    SAME(rest);
     SAME(span_count);
     for (uint32_t i = 0; i < a->span_count; i++) {
         SAME(spans[i].group);
         SAME(spans[i].first);
         SAME(spans[i].count);
     }
+    SAME(grant);
+    SAME(slot_count);
+    for (uint32_t i = 0; i < a->slot_count; i++)
+        SAME(slots[i]);
 }
 
 static void same_segments(const struct message_segments *a, const struct message_segments *b)
@@ -526,6 +555,10 @@ static void same_segments(const struct message_segments *a, const struct message
     }
     SAME_VIEW(aux);
     SAME(aux_sum);
+    SAME(grant);
+    SAME(granted_count);
+    for (uint32_t i = 0; i < a->granted_count; i++)
+        SAME(granted[i]);
 }
 
 static void same_grant(const struct message_grant *a, const struct message_grant *b)

@@ -141,13 +141,17 @@ static void be_quiet(struct world *world)
             sink_event(world, e, (struct leg_event){.type = SINK_QUIET});
 }
 
-/* A slot of a leg that takes none comes back with the name of no grant. */
+/* With as many open grants as the leg takes: a slot of one that it does not would come back with the name of no
+ * grant. */
 static void start(struct world *world, uint8_t epoch)
 {
     struct leg_event event = {.type = SINK_START};
-    while (setting.open && event.slot < setting.slots && world->slots[event.slot].epoch != 0)
-        event.slot++;
-    event.count = setting.open && event.slot < setting.slots && world->sink[epoch].state == STRAIT_BOOTSTRAP;
+    uint32_t room = world->sink[epoch].state == STRAIT_BOOTSTRAP ? setting.window : 0;
+    for (uint32_t i = 0; i < LEG_GRANTS && room > 0; i++)
+        room -= world->sink[epoch].grants[i].id != 0;
+    for (uint32_t slot = 0; setting.open && slot < setting.slots && event.opens < room; slot++)
+        if (world->slots[slot].epoch == 0)
+            event.slots[event.opens++] = slot;
     sink_event(world, epoch, event);
 }
 

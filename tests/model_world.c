@@ -169,14 +169,35 @@ static void hold(struct world *world, uint8_t epoch, const struct leg_grant *gra
     world->slots[grant->slot].id = (uint8_t)grant->id;
 }
 
-/* An open grant is held from the first request that brings it on. */
-static void on_request(struct world *world, uint8_t epoch, const struct leg_grant *open)
+/* Open grants are held from their request on. */
+static void on_request(struct world *world, uint8_t epoch, const struct leg_action *action)
 {
-    bool held = world->slots[open->slot].epoch == epoch + 1 && world->slots[open->slot].id == open->id;
-    if (open->id != 0 && !held)
-        hold(world, epoch, open);
-    post(world, (struct message){
-                    .kind = TO_SOURCE_REQUEST, .epoch = epoch, .id = (uint8_t)open->id, .slot = (uint8_t)open->slot});
+    const struct leg_grant *grants = world->sink[epoch].grants;
+    struct message message = {.kind = TO_SOURCE_REQUEST, .epoch = epoch, .id = (uint8_t)action->grant.id};
+    for (uint32_t i = 0, opens = 0; i < LEG_GRANTS && opens < action->count; i++) {
+        if (grants[i].id < action->grant.id)
+            continue;
+        hold(world, epoch, &grants[i]);
+        message.open |= (uint8_t)((grants[i].slot + 1) << 4 * opens++);
+    }
+    post(world, message);
+}
+
+/* From unit 0 on, the open grants that are used are named. */
+static void on_segments(struct world *world, uint8_t epoch, const struct leg_action *action)
+{
+    const struct source_leg *leg = &world->source[epoch];
+    struct message message = {.kind = TO_SINK_SEGMENTS,
+                              .epoch = epoch,
+                              .first = (uint8_t)action->first,
+                              .count = (uint8_t)action->count,
+                              .last = action->last};
+    if (action->first == 0) {
+        message.id = (uint8_t)leg->opened;
+        for (uint32_t i = 0; i < SLOTS_MAX; i++)
+            message.open |= (uint8_t)(leg->opened_units[i] << 4 * i);
+    }
+    post(world, message);
 }
 
 static void on_give(struct world *world, uint8_t epoch, const struct leg_grant *grant)
@@ -243,16 +264,10 @@ static void act(struct world *world, enum side side, uint8_t epoch, const struct
 {
     switch (action->type) {
     case LEG_SEND_REQUEST:
-        on_request(world, epoch, &action->grant);
+        on_request(world, epoch, action);
         break;
     case LEG_SEND_SEGMENTS:
-        post(world, (struct message){.kind = TO_SINK_SEGMENTS,
-                                     .epoch = epoch,
-                                     .first = (uint8_t)action->first,
-                                     .count = (uint8_t)action->count,
-                                     .id = (uint8_t)action->grant.id,
-                                     .opened = (uint8_t)action->grant.count,
-                                     .last = action->last});
+        on_segments(world, epoch, action);
         break;
     case LEG_SEND_GRANT:
         on_give(world, epoch, &action->grant);
@@ -381,6 +396,21 @@ static void to_forgotten_sink(struct world *world, const struct message *message
         post_end(world, SINK, message->epoch, reason);
 }
 
+static void segments(struct world *world, uint8_t epoch, const struct message *message)
+{
+    struct leg_event event = {.type = SINK_SEGMENTS,
+                              .grant = message->id,
+                              .before = message->first,
+                              .count = message->count,
+                              .last = message->last};
+    while (open_of(message, event.opens) != 0 && (bug != BUG_UNNAMED || event.opens == 0)) {
+        event.units[event.opens] = open_of(message, event.opens);
+        event.opens++;
+    }
+    world->disturbed |= message->first > world->sink[epoch].ready;
+    sink_event(world, epoch, event);
+}
+
 void to_sink(struct world *world, const struct message *message)
 {
     uint8_t e = message->epoch;
@@ -392,14 +422,7 @@ void to_sink(struct world *world, const struct message *message)
     }
     switch (message->kind) {
     case TO_SINK_SEGMENTS:
-        world->disturbed |= message->first > world->sink[e].ready;
-        sink_event(world, e,
-                   (struct leg_event){.type = SINK_SEGMENTS,
-                                      .grant = message->id,
-                                      .first = message->opened,
-                                      .before = message->first,
-                                      .count = message->count,
-                                      .last = message->last});
+        segments(world, e, message);
         break;
     case TO_SINK_RELEASED:
         sink_event(world, e, (struct leg_event){.type = SINK_RELEASED, .grant = message->id});
@@ -414,13 +437,13 @@ void to_sink(struct world *world, const struct message *message)
     }
 }
 
-/* `ready` units of the offer are so when the request comes, `fit` of them for its open grant. */
+/* `ready` units of the offer are so when the request comes, and `fit` fit into each slot of its open grants. */
 static void request(struct world *world, const struct message *message, uint8_t ready, bool last, uint8_t fit)
 {
     uint8_t epoch = message->epoch;
     if (world->phase[SOURCE][epoch] == PHASE_OVER && bug != BUG_TOMBSTONE) {
-        if (message->id != 0 && bug != BUG_MUTE)
-            post_id(world, TO_SINK_RELEASED, epoch, message->id);
+        for (uint32_t i = 0; open_of(message, i) != 0 && bug != BUG_MUTE; i++)
+            post_id(world, TO_SINK_RELEASED, epoch, message->id + i);
         if (world->tomb[SOURCE][epoch] != STRAIT_REASON_NONE)
             post_end(world, SOURCE, epoch, (enum strait_reason)world->tomb[SOURCE][epoch]);
         return;
@@ -431,13 +454,13 @@ static void request(struct world *world, const struct message *message, uint8_t 
         world->told[SOURCE][epoch] = 0;
         world->offered[epoch] = world->version;
     }
-    source_event(world, epoch,
-                 (struct leg_event){.type = SOURCE_BIND,
-                                    .grant = message->id,
-                                    .slot = message->slot,
-                                    .first = fit,
-                                    .count = ready,
-                                    .last = last});
+    struct leg_event event = {.type = SOURCE_BIND, .grant = message->id, .count = ready, .last = last};
+    for (uint8_t slot; (slot = open_of(message, event.opens)) != 0; event.opens++) {
+        event.slots[event.opens] = slot - 1u;
+        event.units[event.opens] = ready < fit ? ready : fit;
+        ready -= (uint8_t)event.units[event.opens];
+    }
+    source_event(world, epoch, event);
 }
 
 static void to_forgotten_source(struct world *world, const struct message *message)

@@ -20,7 +20,7 @@ enum { EPOCHS = 2, SLOTS_MAX = 2, NET_MAX = 8, JOBS_MAX = 6 };
 struct setting {
     uint8_t units, slots, window, send_slots;
     bool direct;    /* the source's job writes the sink's slot itself */
-    bool open;      /* requests bring a grant, when a slot is free */
+    bool open;      /* requests bring grants of the slots that are free, up to the window */
     uint8_t faults; /* maximum on one path */
     uint8_t depth;  /* number of events explored, */
     uint8_t ahead;  /* after this many events of a fair run */
@@ -42,6 +42,7 @@ enum bug {
     BUG_NO_DEADLINE,   /* verdicts may wait forever */
     BUG_EARLY_DECODE,  /* an open grant is taken for one of all units */
     BUG_FORGETFUL,     /* a slot is granted again while a chunk arrives in it */
+    BUG_UNNAMED,       /* of the open grants that are used, only the first is named */
     BUGS
 };
 
@@ -77,10 +78,16 @@ struct message {
         uint8_t slot, last, reason, version;
     };
     union {
-        uint8_t bad;    /* a chunk was damaged */
-        uint8_t opened; /* units of the open grant */
+        uint8_t bad; /* a chunk was damaged */
+        uint8_t
+            open; /* a request's slots, plus 1, or the units of each grant that is used: 4 bits each, 0 behind them */
     };
 };
+
+static inline uint8_t open_of(const struct message *message, uint32_t i)
+{
+    return i < SLOTS_MAX ? message->open >> 4 * i & 15 : 0;
+}
 
 enum job_kind { JOB_NONE, JOB_ARRIVE, JOB_DECODE, JOB_ENCODE, JOB_SEND, JOB_HELD /* came before its range */ };
 
@@ -90,7 +97,7 @@ struct job {
     struct message chunk;
 };
 
-/* How a request is answered: the units that are ready, and these flags. */
+/* How a request is answered: the units that are ready, and these flags; how many of them fit into each slot. */
 enum { LAST = 16, ONE_FITS = 32 };
 
 enum phase { PHASE_NONE, PHASE_LIVE, PHASE_OVER };

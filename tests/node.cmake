@@ -15,7 +15,7 @@ set_target_properties(strait-fake-device PROPERTIES OUTPUT_NAME strait-node-cuda
 strait_test(receive USES node LABELS unit)
 
 set(gpu_tests node_device node_device_end node_device_fails node_device_ready node_device_stream node_reach node_rogue node_rogue_reach
-    node_rogue_source)
+    node_rogue_source node_rogue_open node_rogue_request)
 set(node_tests node_basic node_match node_stream node_end node_coding node_limits node_hostile node_embedded)
 foreach(name ${node_tests})
     strait_test(${name} USES node_harness LABELS service TIMEOUT 60)
@@ -40,9 +40,13 @@ if(TARGET strait)
     target_compile_definitions(test_node_device_fails PRIVATE STRAIT="$<TARGET_FILE:strait>")
     add_dependencies(test_node_device_fails strait)
 endif()
-foreach(name node_rogue node_rogue_reach node_rogue_source)
+foreach(name node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request)
     target_sources(test_${name} PRIVATE rogue.c)
 endforeach()
+target_sources(test_node_rogue PRIVATE rogue_sink.c)
+target_sources(test_node_rogue_request PRIVATE rogue_sink.c)
+target_sources(test_node_rogue_source PRIVATE rogue_source.c)
+target_sources(test_node_rogue_open PRIVATE rogue_source.c)
 set_property(TEST ${node_tests} APPEND PROPERTY ENVIRONMENT
     "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
     "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0" "UCX_MEM_EVENTS=no"

@@ -46,11 +46,16 @@ static bool on_message(void *owner, struct peer *peer, const struct message *mes
         break;
     case MESSAGE_REQUEST:
         heard->request = message->request; /* what it points to is gone */
+        for (uint32_t i = 0; i < heard->request.slot_count; i++)
+            heard->slots[i] = message->request.slots[i];
         heard->request_count++;
         break;
     case MESSAGE_SEGMENTS:
         for (uint32_t i = 0; i < message->segments.segment_count; i++)
             heard->units += message->segments.segments[i].region_count * message->segments.segments[i].count;
+        for (uint32_t i = 0; i < message->segments.granted_count; i++)
+            heard->granted[i] = message->segments.granted[i];
+        heard->granted_count = message->segments.granted_count;
         heard->last |= message->segments.last;
         heard->segments_count++;
         break;

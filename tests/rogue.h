@@ -25,7 +25,9 @@ struct rogue_heard {
     struct message_end end;
     uint32_t arena_count, reach_count, request_count, grant_count, released_count, chunk_count, segments_count,
         end_count, sent_count;
-    uint32_t units; /* announced */
+    uint32_t units;                                              /* announced */
+    uint32_t slots[MESSAGE_OPEN_MAX], granted[MESSAGE_OPEN_MAX]; /* of the latest REQUEST, and the latest SEGMENTS */
+    uint32_t granted_count;
     bool last;
 };
 

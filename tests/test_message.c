@@ -132,6 +132,8 @@ static Strait__Wire__PageList *too_many_lists[MESSAGE_LIST_MAX + 1];
 static Strait__Wire__Segment wide_segment = STRAIT__WIRE__SEGMENT__INIT;
 static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segment};
 
+static uint32_t nine_counts[MESSAGE_OPEN_MAX + 1] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+
 #define SET(field, bytes, size) (m->field = (ProtobufCBinaryData){.len = (size), .data = (uint8_t *)(bytes)})
 
 /* Name, sample, field of the envelope, what is changed, what reading it says. */
@@ -208,6 +210,12 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(request_empty_span, "request", request, m->spans[0]->count = 0, ERR_CORRUPT)                                  \
     X(request_span_beyond, "request", request, m->spans[1]->first = UINT32_MAX - 2, ERR_CORRUPT)                    \
     X(request_total, "request", request, m->spans[0]->count = 2, ERR_CORRUPT)                                       \
+    X(request_slot_of_no_grant, "request-open", request, m->grant = 0, ERR_CORRUPT)                                 \
+    X(request_grant_of_no_slot, "request-open", request, m->n_slots = 0, ERR_CORRUPT)                               \
+    X(request_grant_and_more, "request-open", request, m->more = 1, ERR_CORRUPT)                                    \
+    X(request_many_slots, "request-open", request, (m->slots = nine_counts, m->n_slots = MESSAGE_OPEN_MAX + 1),     \
+      ERR_CORRUPT)                                                                                                  \
+    X(request_grants_beyond, "request-open-many", request, m->grant++, ERR_CORRUPT)                                 \
     X(segments_epoch_0, "segments", segments, m->epoch_incarnation = 0, ERR_CORRUPT)                                \
     X(segment_no_region, "segments", segments, m->segments[0]->region_count = 0, ERR_CORRUPT)                       \
     X(segment_no_page, "segments", segments, m->segments[0]->count = 0, ERR_CORRUPT)                                \
@@ -218,6 +226,16 @@ static Strait__Wire__Segment *two_wide_segments[] = {&wide_segment, &wide_segmen
     X(segments_many_units, "segments", segments, (m->segments = two_wide_segments, m->n_segments = 2), ERR_CORRUPT) \
     X(segments_before, "segments", segments, m->before = UINT32_MAX - 160000, ERR_CORRUPT)                          \
     X(segments_aux_before_last, "segments", segments, m->last = 0, ERR_CORRUPT)                                     \
+    X(segments_units_of_no_grant, "segments-open", segments, m->grant = 0, ERR_CORRUPT)                             \
+    X(segments_grant_of_no_units, "segments-open", segments, m->n_granted = 0, ERR_CORRUPT)                         \
+    X(segments_grant_later, "segments-open", segments, m->before = 1, ERR_CORRUPT)                                  \
+    X(segments_many_grants, "segments-open", segments,                                                              \
+      (m->granted = nine_counts, m->n_granted = MESSAGE_OPEN_MAX + 1), ERR_CORRUPT)                                 \
+    X(segments_grants_beyond, "segments-open-many", segments, m->grant++, ERR_CORRUPT)                              \
+    X(segments_grant_of_nothing, "segments-open-many", segments, m->granted[6] = 0, ERR_CORRUPT)                    \
+    X(segments_granted_beyond, "segments-open-many", segments, m->granted[7]++, ERR_CORRUPT)                        \
+    X(segments_granted_far_beyond, "segments-open-many", segments, (m->granted[0] = 2, m->granted[1] = UINT32_MAX), \
+      ERR_CORRUPT)                                                                                                  \
     X(grant_of_nothing, "grant", grant, m->count = 0, ERR_CORRUPT)                                                  \
     X(grant_beyond, "grant", grant, m->count = 294967296, ERR_CORRUPT)                                              \
     X(revoke_epoch_0, "revoke", revoke, m->epoch_incarnation = 0, ERR_CORRUPT)                                      \

@@ -369,6 +369,8 @@ static const struct planted {
     {BUG_NO_DEADLINE, "no deadline", {1, 1, 1, 1, false, false, 1, 20, 0}},
     {BUG_MUTE, "open grants are not given back", {1, 1, 1, 1, false, true, 0, 20, 0}},
     {BUG_EARLY_DECODE, "decoded before its range is known", {2, 1, 1, 1, false, true, 0, 20, 0}},
+    {BUG_MUTE, "open grants that are not needed are not given back", {1, 2, 2, 2, false, true, 0, 20, 0}},
+    {BUG_UNNAMED, "only the first of two open grants is named", {2, 2, 2, 2, false, true, 0, 20, 0}},
     {BUG_FORGETFUL, "slots are free while a chunk arrives", {1, 1, 1, 1, false, false, 0, 20, 0}},
 };
 

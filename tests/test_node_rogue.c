@@ -1,114 +1,9 @@
 /* A peer that grants what no honest sink does, to a node whose pages are in a GPU's memory: into slots of that peer's
  * own GPU, and of its host's memory. Nothing is written but where a chunk may be, the request alone fails, and the node
  * goes on. */
-#include "tests/far_harness.h"
-#include "tests/rogue.h"
-
-enum { PAGES = 64, LAYERS = 2, UNITS = PAGES * LAYERS, FAR_FIRST = 100, FAR_SLOT_BYTES = 260 << 10 };
-
-enum where { NEAR, FAR, WHERES }; /* the host's slots, the GPU's */
-
-static const uint32_t first_slots[] = {0, FAR_FIRST};
-static const struct wire_span all_pages = {.count = PAGES};
-
-struct scene {
-    enum where where;
-    struct pair pair;
-    struct test_pool *source, *sink;
-    struct rogue rogue;
-    struct pool_blob blob;
-    struct flow *offer;
-};
-
-/* The rogue is up, and where it is to be, reached. */
-static void scene_meet(struct scene *s)
-{
-    struct fake_handle handle = rogue_handle(&s->rogue);
-    struct message arena = rogue_arena(&s->rogue, &handle, 1, FAR_FIRST);
-    rogue_meet(&s->rogue, s->pair.a);
-    s->blob = blob_of(s->source);
-    if (s->where != FAR)
-        return;
-    rogue_say(&s->rogue, &arena);
-    ROGUE_WAIT(&s->rogue, s->rogue.heard.reach_count != 0);
-    ck_assert_mem_eq(&s->blob.pool, &s->rogue.heard.reach.pool, sizeof(s->blob.pool));
-    ck_assert_uint_eq(1u << 1, s->rogue.heard.reach.devices);
-}
-
-static void scene_init(struct scene *s, enum where where)
-{
-    memset(s, 0, sizeof(*s));
-    s->where = where;
-    pair_open(&s->pair, SHM);
-    struct geometry shape = {.pages = PAGES, .layers = LAYERS, .gpu = 1};
-    s->source = pool_open(s->pair.source, shape);
-    shape.gpu = 2;
-    s->sink = pool_open(s->pair.sink, shape);
-    rogue_init(&s->rogue, FAR_SLOT_BYTES);
-    far_move(s->source, s->sink);
-}
-
-/* All pages are offered, and the rogue knows that they are ready. */
-static void scene_offer(struct scene *s)
-{
-    struct message request = rogue_request(&s->blob, "r", 1, &all_pages);
-    pool_fill(s->source, 1);
-    s->offer = flow_offer(s->source, (struct strait_offer_params){KEY("r"), LISTS({.count = PAGES}), .last = true});
-    rogue_say(&s->rogue, &request);
-    ROGUE_WAIT(&s->rogue, s->rogue.heard.last);
-    ck_assert_uint_eq(UNITS, s->rogue.heard.units);
-}
-
-static void scene_begin(struct scene *s, enum where where)
-{
-    scene_init(s, where);
-    scene_meet(s);
-    scene_offer(s);
-}
-
-/* The node has nothing left of it, and serves others as before. */
-static void scene_end(struct scene *s, uint32_t written)
-{
-    rogue_leave(&s->rogue);
-    WAIT(s->offer == NULL || (s->offer->decided && s->offer->drained));
-    ck_assert(rogue_untouched(&s->rogue, s->where == NEAR ? written : 0, s->where == FAR ? written : 0));
-    ck_assert(pool_as_imagined(s->source));
-    far_move(s->source, s->sink);
-    wait_quiet(s->pair.source);
-    wait_quiet(s->pair.sink);
-    ck_assert_uint_eq(0, s->pair.source->disconnects);
-    blob_fini(&s->blob);
-    rogue_fini(&s->rogue);
-}
-
-static struct message grant_of(const struct scene *s, uint64_t id, uint32_t first, uint32_t count, uint32_t slot)
-{
-    return (struct message){.type = MESSAGE_GRANT,
-                            .grant = {.leg = 1,
-                                      .epoch = {.incarnation = 666, .counter = 1},
-                                      .grant = id,
-                                      .first = first,
-                                      .count = count,
-                                      .slot = first_slots[s->where] + slot}};
-}
-
-static void grant(struct scene *s, uint64_t id, uint32_t first, uint32_t count, uint32_t slot)
-{
-    struct message message = grant_of(s, id, first, count, slot);
-    rogue_say(&s->rogue, &message);
-}
+#include "tests/rogue_sink.h"
 
 /* ---- What is right ----------------------------------------------------------------------------------------------- */
-
-static void end_done(struct scene *s)
-{
-    const struct message done = {
-        .type = MESSAGE_END,
-        .end = {.leg = 1, .epoch = {.incarnation = 666, .counter = 1}, .from_sink = true, .state = STRAIT_DONE}};
-    rogue_say(&s->rogue, &done);
-    ROGUE_WAIT(&s->rogue, s->offer->decided);
-    ends_done(s->offer);
-}
 
 /* Without it the tests below would show nothing. */
 START_TEST(honest_grants_are_filled)
@@ -247,48 +142,6 @@ START_TEST(grants_to_a_request_that_is_over_are_released)
 }
 END_TEST
 
-/* ---- Grants that come with the request --------------------------------------------------------------------------- */
-
-START_TEST(an_open_grant_is_cut_to_its_slot)
-{
-    struct scene s;
-    struct strait_chunk_info info;
-    scene_init(&s, (enum where)_i);
-    scene_meet(&s);
-    struct message request = rogue_request(&s.blob, "r", 1, &all_pages);
-    request.request.grant = 1;
-    request.request.slot = first_slots[_i] + ROGUE_SLOTS - 1;
-    s.offer = flow_offer(s.source, (struct strait_offer_params){KEY("r"), LISTS({.count = PAGES}), .last = true});
-    pump_for(20);
-    rogue_say(&s.rogue, &request);
-    ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 1);
-    size_t size = s.rogue.heard.chunk_sizes[0], slot_bytes = _i == FAR ? FAR_SLOT_BYTES : ROGUE_SLOT_BYTES;
-    const uint8_t *base = _i == FAR ? s.rogue.far : s.rogue.arena.base;
-    ck_assert_uint_le(size, slot_bytes);
-    ck_assert_int_eq(STRAIT_OK, strait_chunk_info(base + (ROGUE_SLOTS - 1) * slot_bytes, size, &info));
-    ck_assert_uint_lt(info.page_count, UNITS);
-    scene_end(&s, 1u << (ROGUE_SLOTS - 1));
-}
-END_TEST
-
-START_TEST(an_open_grant_behind_the_arena_ends_the_connection)
-{
-    struct scene s;
-    scene_init(&s, (enum where)_i);
-    scene_meet(&s);
-    struct message request = rogue_request(&s.blob, "r", 1, &all_pages);
-    request.request.grant = 1;
-    request.request.slot = first_slots[_i] + ROGUE_SLOTS;
-    s.offer = flow_offer(s.source, (struct strait_offer_params){KEY("r"), LISTS({.count = PAGES}), .last = true});
-    pump_for(20);
-    rogue_say(&s.rogue, &request);
-    ROGUE_WAIT(&s.rogue, s.rogue.went_down);
-    ck_assert(!s.offer->decided); /* nobody who asked for it in order has come */
-    strait_abort(s.offer->transfer);
-    scene_end(&s, 0);
-}
-END_TEST
-
 /* ---- Arenas that are not as they are said to be ------------------------------------------------------------------ */
 
 /* One slot of all memory: a chunk that fills it is larger than what this node's GPU codes in. */
@@ -335,9 +188,6 @@ int main(void)
     tcase_add_loop_test(tcase, grants_beyond_the_window_are_released, 0, WHERES);
     tcase_add_loop_test(tcase, a_slot_may_be_granted_twice, 0, WHERES);
     tcase_add_loop_test(tcase, grants_to_a_request_that_is_over_are_released, 0, WHERES);
-    tcase = node_case(suite, "open grants");
-    tcase_add_loop_test(tcase, an_open_grant_is_cut_to_its_slot, 0, WHERES);
-    tcase_add_loop_test(tcase, an_open_grant_behind_the_arena_ends_the_connection, 0, WHERES);
     tcase = node_case(suite, "arenas");
     tcase_add_loop_test(tcase, slots_larger_than_ours_are_filled_to_our_size, 0, 2);
     tcase_add_loop_test(tcase, an_arena_smaller_than_its_slots_is_not_taken, 0, 2);

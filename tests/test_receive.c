@@ -197,6 +197,20 @@ START_TEST(a_leg_is_eight_chunks_or_chunks_as_large_as_slots)
 }
 END_TEST
 
+START_TEST(a_leg_is_so_many_chunks)
+{
+    static const struct {
+        uint64_t leg, chunks;
+    } expected[] = {{1, 1},         {2 * MIB, 1},    {4 * MIB, 2},
+                    {15 * MIB, 8},  {16 * MIB, 8},   {64 * MIB, 8},
+                    {120 * MIB, 8}, {160 * MIB, 10}, {1ull << 40, (1ull << 40) / (16 * MIB) * 64 / 65 + 1}};
+    const uint32_t slot = far_slot_bytes(16 * MIB);
+    for (int i = 0; i < COUNT(expected); i++)
+        ck_assert_uint_eq(expected[i].chunks, far_chunks(slot, expected[i].leg));
+    ck_assert_uint_eq(0, far_chunks(slot, 0));
+}
+END_TEST
+
 /* 48 MiB in chunks of 16: the last 16 become 8, 4 and 4. What is cut to less than 8 stays as it is. */
 START_TEST(the_last_chunks_are_smaller)
 {
@@ -229,6 +243,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_target_is_within_its_slot_and_grows_with_the_leg, 0, COUNT(chunk_bytes));
     tcase_add_loop_test(tcase, a_chunk_of_so_many_bytes_fits_its_slot, 0, COUNT(page_bytes));
     tcase_add_loop_test(tcase, a_leg_is_eight_chunks_or_chunks_as_large_as_slots, 0, COUNT(page_bytes));
+    tcase_add_test(tcase, a_leg_is_so_many_chunks);
     tcase_add_test(tcase, the_last_chunks_are_smaller);
     suite_add_tcase(suite, tcase);
     return run_suite(suite);

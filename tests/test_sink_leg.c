@@ -109,20 +109,47 @@ END_TEST
 
 /* ---- Open grants ------------------------------------------------------------------------------------------------- */
 
-/* With an open grant 1 of slot 3. */
-static void open_sink(void)
+/* A request that brings these slots. */
+static void start(uint32_t opens, uint32_t first_slot)
 {
-    sink_init(&sink, 2);
-    at_sink((struct leg_event){.type = SINK_START, .count = 1, .slot = 3});
-    did(LEG_SEND_REQUEST);
-    const struct leg_grant expected = {.id = 1, .slot = 3, .state = GRANT_OPEN};
-    ck_assert_mem_eq(&actions.list[0].grant, &expected, sizeof(expected));
+    struct leg_event event = {.type = SINK_START, .opens = opens};
+    for (uint32_t i = 0; i < opens; i++)
+        event.slots[i] = first_slot + i;
+    ck_assert(at_sink(event));
 }
 
-/* Two units are ready; `units` of them are for the grant. */
+/* With open grants 1, 2, ... of slots 3, 4, ... */
+static void open_sink(uint32_t opens)
+{
+    sink_init(&sink, LEG_GRANTS);
+    start(opens, 3);
+    did(LEG_SEND_REQUEST);
+    ck_assert_uint_eq(1, actions.list[0].grant.id);
+    ck_assert_uint_eq(opens, actions.list[0].count);
+    for (uint32_t i = 0; i < opens; i++) {
+        const struct leg_grant expected = {.id = 1 + i, .slot = 3 + i, .state = GRANT_OPEN};
+        ck_assert_mem_eq(&sink.grants[i], &expected, sizeof(expected));
+    }
+}
+
+/* Two units are ready; `units` of them are for grant 1. */
 static bool opened(uint32_t units)
 {
-    return at_sink((struct leg_event){.type = SINK_SEGMENTS, .grant = 1, .first = units, .count = 2, .last = true});
+    return at_sink((struct leg_event){
+        .type = SINK_SEGMENTS, .grant = units > 0, .opens = units > 0, .units = {units}, .count = 2, .last = true});
+}
+
+/* Six units are ready; these are for grants from `grant` on. */
+static bool named(uint64_t grant, uint32_t opens, uint32_t a, uint32_t b, uint32_t c)
+{
+    return at_sink((struct leg_event){
+        .type = SINK_SEGMENTS, .grant = grant, .opens = opens, .units = {a, b, c}, .count = 6, .last = true});
+}
+
+static void arrive(uint64_t id)
+{
+    on_grant(SINK_ARRIVING, id, STRAIT_REASON_NONE);
+    on_grant(SINK_ARRIVED, id, STRAIT_REASON_NONE);
 }
 
 static void land_and_finish(void)
@@ -135,7 +162,7 @@ static void land_and_finish(void)
 
 START_TEST(an_open_grant_saves_a_round_trip)
 {
-    open_sink();
+    open_sink(1);
     ck_assert(opened(2));
     did(LEG_STATE, LEG_STATE);
     expect_wanted(2, 0);
@@ -150,7 +177,7 @@ END_TEST
 
 START_TEST(a_chunk_may_overtake_its_segments)
 {
-    open_sink();
+    open_sink(1);
     on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
     did(LEG_ACCEPT);
     if (_i == 0) {
@@ -167,12 +194,12 @@ END_TEST
 
 START_TEST(an_open_grant_that_is_not_used_is_free_again)
 {
-    open_sink();
+    open_sink(1);
     ck_assert(opened(0));
     on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
     did(LEG_FREE_SLOT);
     expect_wanted(0, 2);
-    open_sink();
+    open_sink(1);
     on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE); /* overtakes the segments */
     ck_assert(opened(2));
     expect_wanted(0, 2);
@@ -181,7 +208,7 @@ END_TEST
 
 START_TEST(what_a_used_open_grant_leaves_is_granted)
 {
-    open_sink();
+    open_sink(1);
     ck_assert(opened(1));
     expect_wanted(1, 1);
     on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
@@ -191,26 +218,109 @@ END_TEST
 
 START_TEST(an_open_grant_is_never_asked_back)
 {
-    open_sink();
+    open_sink(1);
     ck_assert_uint_eq(sink_unused(&sink), 0);
     at_sink((struct leg_event){.type = SINK_RECLAIM});
     did_nothing();
 }
 END_TEST
 
+START_TEST(open_grants_are_named_in_order)
+{
+    open_sink(4);
+    arrive(3); /* early */
+    did_nothing();
+    ck_assert(named(1, 3, 2, 1, 3));
+    did(LEG_STATE, LEG_STATE, LEG_DECODE);
+    ck_assert_uint_eq(3, actions.list[2].grant.first);
+    ck_assert_uint_eq(3, actions.list[2].grant.count);
+    expect_wanted(6, 0);
+    on_grant(SINK_RELEASED, 4, STRAIT_REASON_NONE); /* the one that was not needed */
+    did(LEG_FREE_SLOT);
+    arrive(2);
+    ck_assert_uint_eq(2, first(LEG_DECODE)->grant.first);
+    ck_assert_uint_eq(1, first(LEG_DECODE)->grant.count);
+    arrive(1);
+    ck_assert_uint_eq(0, first(LEG_DECODE)->grant.first);
+    on_grant(SINK_DECODED, 2, STRAIT_REASON_NONE);
+    on_grant(SINK_DECODED, 3, STRAIT_REASON_NONE);
+    land_and_finish();
+}
+END_TEST
+
+START_TEST(what_open_grants_leave_is_granted)
+{
+    open_sink(2);
+    ck_assert(named(1, 2, 2, 1, 0));
+    expect_wanted(3, 3);
+    on_grant(SINK_RELEASED, 1, STRAIT_REASON_NONE);
+    expect_wanted(0, 2);
+    grant(3, 2);
+    expect_wanted(3, 3);
+}
+END_TEST
+
+/* One was given back before it was heard that it is used: its source has failed, but that is not known yet. */
+START_TEST(units_of_an_open_grant_that_came_back_are_granted)
+{
+    open_sink(3);
+    on_grant(SINK_RELEASED, 2, STRAIT_REASON_NONE);
+    did(LEG_FREE_SLOT);
+    ck_assert(named(1, 3, 2, 1, 3));
+    expect_wanted(2, 1);
+    ck_assert_uint_eq(sink.granted, 6);
+}
+END_TEST
+
 START_TEST(a_false_source_sends_for_no_units)
 {
-    open_sink();
+    open_sink(1);
     ck_assert(!opened(3));
-    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
-    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    arrive(1);
     ck_assert(!opened(0));
-    open_sink();
+    open_sink(1);
     ck_assert(opened(0));
-    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
-    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    arrive(1);
     did(LEG_FREE_SLOT, LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
     ck_assert_uint_eq(sink.reason, STRAIT_REASON_GEOMETRY);
+}
+END_TEST
+
+START_TEST(a_false_source_names_what_cannot_be)
+{
+    open_sink(3);
+    const struct sink_leg before = sink;
+    ck_assert(!named(1, 3, 2, 0, 1)); /* none */
+    ck_assert(!named(1, 3, 2, 2, 3)); /* more than are ready */
+    ck_assert(!named(1, 3, 2, UINT32_MAX, UINT32_MAX));
+    ck_assert(!named(1, LEG_GRANTS + 1, 1, 1, 1));
+    ck_assert_mem_eq(&sink, &before, sizeof(sink));
+    arrive(2);
+    ck_assert(!named(1, 1, 6, 0, 0)); /* others than those whose chunks came */
+    ck_assert(!named(3, 1, 6, 0, 0));
+    ck_assert(!named(0, 0, 0, 0, 0));
+}
+END_TEST
+
+/* Its units are granted like all others, and chunks for what was never open are refused. */
+START_TEST(a_false_source_names_what_was_not_open)
+{
+    static const uint64_t strange[] = {4, 3, 0, UINT64_MAX, UINT64_MAX - 1};
+    open_sink(3);
+    ck_assert(named(strange[_i], 3, 1, 2, 3));
+    for (uint64_t id = 4; id < 7; id++) {
+        on_grant(SINK_ARRIVING, id, STRAIT_REASON_NONE);
+        did_nothing();
+    }
+    for (uint64_t id = 1; id <= 3; id++)
+        on_grant(SINK_RELEASED, id, STRAIT_REASON_NONE);
+    for (uint32_t given = 0, at, count; given < 6; given += count) { /* each unit once */
+        ck_assert(sink_wants(&sink, &at, &count));
+        ck_assert_uint_eq(given, at);
+        grant(9, count);
+        ck_assert_uint_eq(count, first(LEG_SEND_GRANT)->grant.count);
+    }
+    expect_wanted(6, 0);
 }
 END_TEST
 
@@ -218,7 +328,7 @@ END_TEST
 START_TEST(an_open_grant_ends_with_its_link)
 {
     static const enum grant_state after[] = {GRANT_NONE, GRANT_VOID, GRANT_NONE};
-    open_sink();
+    open_sink(1);
     if (_i > 0)
         on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
     if (_i > 1)
@@ -229,11 +339,11 @@ START_TEST(an_open_grant_ends_with_its_link)
     else
         did(LEG_FREE_SLOT);
     ck_assert_int_eq((int)sink.grants[0].state, (int)after[_i]);
-    at_sink((struct leg_event){.type = SINK_START, .count = 1, .slot = 2});
+    start(1, 2);
     did(LEG_SEND_REQUEST);
     ck_assert_uint_eq(actions.list[0].grant.id, 2);
     ck_assert(opened(2)); /* names the old one */
-    expect_wanted(0, _i == 1 ? 0 : 2);
+    expect_wanted(0, 2);
     on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
     if (_i == 1)
         did(LEG_FREE_SLOT);
@@ -243,24 +353,28 @@ START_TEST(an_open_grant_ends_with_its_link)
 }
 END_TEST
 
-START_TEST(a_slot_that_cannot_be_opened_is_free_again)
+START_TEST(slots_that_cannot_be_opened_are_free_again)
 {
-    open_sink();
-    at_sink((struct leg_event){.type = SINK_START, .count = 1, .slot = 2});
+    open_sink(LEG_GRANTS - 1);
+    start(3, 20);
+    did(LEG_FREE_SLOT, LEG_FREE_SLOT, LEG_SEND_REQUEST);
+    ck_assert_uint_eq(actions.list[0].grant.slot, 21);
+    ck_assert_uint_eq(actions.list[1].grant.slot, 22);
+    ck_assert_uint_eq(actions.list[2].grant.id, LEG_GRANTS); /* the new one */
+    ck_assert_uint_eq(actions.list[2].count, 1);
+    start(1, 20);
     did(LEG_FREE_SLOT, LEG_SEND_REQUEST);
-    ck_assert_uint_eq(actions.list[0].grant.slot, 2);
-    ck_assert_uint_eq(actions.list[1].grant.id, 1);
+    ck_assert_uint_eq(actions.list[1].grant.id, 0);
     ck_assert(opened(2));
-    at_sink((struct leg_event){.type = SINK_START, .count = 1, .slot = 2});
-    did(LEG_FREE_SLOT);
+    start(2, 20);
+    did(LEG_FREE_SLOT, LEG_FREE_SLOT);
 }
 END_TEST
 
 START_TEST(a_failed_sink_frees_what_came_early)
 {
-    open_sink();
-    on_grant(SINK_ARRIVING, 1, STRAIT_REASON_NONE);
-    on_grant(SINK_ARRIVED, 1, STRAIT_REASON_NONE);
+    open_sink(1);
+    arrive(1);
     at_sink((struct leg_event){.type = SINK_FAIL, .reason = STRAIT_REASON_TIMEOUT});
     did(LEG_FREE_SLOT, LEG_VERDICT, LEG_SEND_END, LEG_DRAINED, LEG_CLOSED);
 }
@@ -507,12 +621,10 @@ START_TEST(a_sink_keeps_its_books_whatever_happens)
             if (event.type >= SINK_RELEASED && event.type <= SINK_DECODED)
                 event.grant = some_grant(&rng, sink.grants, LEG_GRANTS, event.grant);
             event.before = rng_below(&rng, 5) ? sink.ready : event.first;
-            if (event.type == SINK_SEGMENTS && rng_below(&rng, 4)) {
+            if (event.type == SINK_SEGMENTS && rng_below(&rng, 4))
                 event.grant = some_grant(&rng, sink.grants, LEG_GRANTS, event.grant);
-                event.first = rng_below(&rng, event.count + 1);
-            }
             const struct sink_leg before = sink;
-            ledger.slots += event.type == SINK_GRANT || (event.type == SINK_START && event.count != 0);
+            ledger.slots += event.type == SINK_GRANT ? 1 : event.type == SINK_START ? (int)event.opens : 0;
             bool honest = at_sink(event);
             ck_assert(honest || memcmp(&before, &sink, sizeof(sink)) == 0);
             keep(&ledger);
@@ -550,7 +662,12 @@ int main(void)
     tcase_add_test(tcase, an_open_grant_is_never_asked_back);
     tcase_add_test(tcase, a_false_source_sends_for_no_units);
     tcase_add_loop_test(tcase, an_open_grant_ends_with_its_link, 0, 3);
-    tcase_add_test(tcase, a_slot_that_cannot_be_opened_is_free_again);
+    tcase_add_test(tcase, open_grants_are_named_in_order);
+    tcase_add_test(tcase, what_open_grants_leave_is_granted);
+    tcase_add_test(tcase, units_of_an_open_grant_that_came_back_are_granted);
+    tcase_add_test(tcase, a_false_source_names_what_cannot_be);
+    tcase_add_loop_test(tcase, a_false_source_names_what_was_not_open, 0, 5);
+    tcase_add_test(tcase, slots_that_cannot_be_opened_are_free_again);
     tcase_add_test(tcase, a_failed_sink_frees_what_came_early);
     tcase_add_test(tcase, units_out_of_order_are_not_counted);
     tcase_add_test(tcase, a_false_source_is_told_by_its_units);

@@ -158,19 +158,20 @@ START_TEST(an_open_grant_is_used_at_once_or_never)
 {
     source_init(&source);
     struct leg_event event = {
-        .type = SOURCE_BIND, .grant = 1, .slot = 6, .first = (uint32_t)_i, .count = 2, .last = true};
+        .type = SOURCE_BIND, .grant = 1, .opens = 1, .slots = {6}, .units = {(uint32_t)_i}, .count = 2, .last = true};
     ck_assert(at_source(event));
     if (_i == 0) {
         did(LEG_STATE, LEG_SEND_SEGMENTS, LEG_SEND_RELEASED);
-        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.id, 0);
+        ck_assert_uint_eq(source.opened, 0);
         ck_assert(!source_wants(&source));
         return;
     }
     did(LEG_STATE, LEG_STATE, LEG_SEND_SEGMENTS);
     ck_assert(source_wants(&source));
     for (int again = 0; again < 2; again++) {
-        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.id, 1);
-        ck_assert_uint_eq(first(LEG_SEND_SEGMENTS)->grant.count, (uint32_t)_i);
+        ck_assert_uint_eq(source.opened, 1);
+        ck_assert_uint_eq(source.opened_units[0], (uint32_t)_i);
+        ck_assert_uint_eq(source.opened_units[1], 0);
         ck_assert(at_source(event)); /* doubled: the same answer */
         did(LEG_SEND_SEGMENTS);
     }
@@ -180,6 +181,70 @@ START_TEST(an_open_grant_is_used_at_once_or_never)
     at_source((struct leg_event){.type = SOURCE_ENCODE});
     ck_assert_uint_eq(first(LEG_ENCODE)->grant.count, (uint32_t)_i);
     ck_assert_uint_eq(first(LEG_ENCODE)->grant.slot, 6);
+}
+END_TEST
+
+/* The first chunks are all to be encoded when nothing but the REQUEST has come. */
+START_TEST(open_grants_are_used_in_order_as_far_as_needed)
+{
+    source_init(&source);
+    const struct leg_event event = {.type = SOURCE_BIND,
+                                    .grant = 5,
+                                    .opens = 5,
+                                    .slots = {9, 2, 7, 1, 3},
+                                    .units = {2, 1, 4},
+                                    .count = 7,
+                                    .last = true};
+    ck_assert(at_source(event));
+    did(LEG_STATE, LEG_STATE, LEG_SEND_SEGMENTS, LEG_SEND_RELEASED, LEG_SEND_RELEASED);
+    ck_assert_uint_eq(actions.list[3].grant.id, 8);
+    ck_assert_uint_eq(actions.list[4].grant.id, 9);
+    ck_assert_uint_eq(source.opened, 5);
+    ck_assert_mem_eq(source.opened_units, event.units, sizeof(event.units));
+    static const struct leg_grant expected[] = {
+        {5, 0, 2, 9, GRANT_ENCODING}, {6, 2, 1, 2, GRANT_ENCODING}, {7, 3, 4, 7, GRANT_ENCODING}};
+    for (int i = 0; i < COUNT(expected); i++) {
+        at_source((struct leg_event){.type = SOURCE_ENCODE});
+        ck_assert_mem_eq(&first(LEG_ENCODE)->grant, &expected[i], sizeof(expected[i]));
+    }
+    ck_assert(!source_wants(&source));
+    ck_assert(at_source(event)); /* doubled: nothing is begun twice */
+    did(LEG_SEND_SEGMENTS, LEG_SEND_RELEASED, LEG_SEND_RELEASED);
+    ck_assert(!source_wants(&source));
+    ck_assert(given(9, 0, 1)); /* was open, and came back */
+    did(LEG_SEND_RELEASED);
+    ck_assert(given(10, 0, 1));
+    did_nothing();
+}
+END_TEST
+
+START_TEST(open_grants_are_for_units_that_are_ready)
+{
+    source_init(&source);
+    ck_assert(at_source(
+        (struct leg_event){.type = SOURCE_BIND, .grant = 1, .opens = 3, .units = {2, 2, 1}, .count = 3, .last = true}));
+    did(LEG_STATE, LEG_STATE, LEG_SEND_SEGMENTS, LEG_SEND_RELEASED, LEG_SEND_RELEASED);
+    source_init(&source);
+    ck_assert(at_source(
+        (struct leg_event){.type = SOURCE_BIND, .grant = 1, .opens = 3, .units = {0, 2, 1}, .count = 3, .last = true}));
+    did(LEG_STATE, LEG_SEND_SEGMENTS, LEG_SEND_RELEASED, LEG_SEND_RELEASED, LEG_SEND_RELEASED);
+}
+END_TEST
+
+START_TEST(open_grants_of_a_failed_source_come_back)
+{
+    source_init(&source);
+    ck_assert(
+        at_source((struct leg_event){.type = SOURCE_BIND, .grant = 1, .opens = 3, .units = {1, 1, 1}, .count = 3}));
+    at_source((struct leg_event){.type = SOURCE_ENCODE});
+    at_source((struct leg_event){.type = SOURCE_FAIL, .reason = STRAIT_REASON_ABORTED});
+    did(LEG_VERDICT, LEG_SEND_END, LEG_SEND_RELEASED, LEG_SEND_RELEASED);
+    ck_assert_uint_eq(actions.list[2].grant.id, 2);
+    ck_assert_uint_eq(actions.list[3].grant.id, 3);
+    ck_assert(at_source((struct leg_event){.type = SOURCE_BIND, .grant = 4, .opens = 2, .units = {1, 1}, .count = 3}));
+    did(LEG_SEND_END, LEG_SEND_RELEASED, LEG_SEND_RELEASED);
+    job(SOURCE_ENCODED, 1, STRAIT_REASON_NONE);
+    did(LEG_FREE_SLOT, LEG_SEND_RELEASED, LEG_DRAINED, LEG_CLOSED);
 }
 END_TEST
 
@@ -290,6 +355,19 @@ END_TEST
 
 /* ---- Any event in any state -------------------------------------------------------------------------------------- */
 
+/* A grant is used, or comes back; a false one too. */
+static bool is_answered(uint64_t id)
+{
+    for (uint32_t i = 0; i < SOURCE_GRANTS; i++)
+        if (source.grants[i].id == id)
+            return true;
+    for (uint32_t i = 0; i < actions.count; i++)
+        if (actions.list[i].type == LEG_SEND_RELEASED && actions.list[i].grant.id == id)
+            return true;
+    return source.opened != 0 && id >= source.opened && id < source.opened + LEG_GRANTS &&
+           source.opened_units[id - source.opened] != 0;
+}
+
 START_TEST(a_source_keeps_its_books_whatever_happens)
 {
     struct rng rng = rng_init(550 + (uint64_t)_i);
@@ -305,15 +383,13 @@ START_TEST(a_source_keeps_its_books_whatever_happens)
             if (event.type == SOURCE_GRANT && rng_below(&rng, 3))
                 event.grant = source.seen + 1;
             const struct source_leg before = source;
-            bool known = false, honest = at_source(event);
-            for (uint32_t i = 0; i < SOURCE_GRANTS; i++)
-                known |= event.grant != 0 && source.grants[i].id == event.grant;
+            bool honest = at_source(event);
             keep(&ledger);
             check_table(source.grants, SOURCE_GRANTS, ledger.slots);
-            /* A grant is in the table or answered; a false one too. */
-            bool brought = event.type == SOURCE_GRANT || (event.type == SOURCE_BIND && event.grant != source.opened);
-            if (brought && event.grant != 0 && !known)
-                ck_assert_uint_eq(first(LEG_SEND_RELEASED)->grant.id, event.grant);
+            if (event.type == SOURCE_GRANT && event.grant != 0)
+                ck_assert(is_answered(event.grant));
+            for (uint32_t i = 0; i < event.opens && event.type == SOURCE_BIND; i++)
+                ck_assert(is_answered(event.grant + i));
             ck_assert(honest || source.state == before.state);
         }
         at_source((struct leg_event){.type = SOURCE_FAIL, .reason = STRAIT_REASON_TIMEOUT});
@@ -341,6 +417,9 @@ int main(void)
     tcase_add_test(tcase, grants_may_come_before_the_last_chunks_are_known_to_be_sent);
     tcase_add_test(tcase, the_lowest_grant_is_encoded_first);
     tcase_add_loop_test(tcase, an_open_grant_is_used_at_once_or_never, 0, 3);
+    tcase_add_test(tcase, open_grants_are_used_in_order_as_far_as_needed);
+    tcase_add_test(tcase, open_grants_are_for_units_that_are_ready);
+    tcase_add_test(tcase, open_grants_of_a_failed_source_come_back);
     tcase_add_test(tcase, a_grant_that_was_used_is_not_given_back);
     tcase_add_loop_test(tcase, a_grant_that_is_begun_is_not_given_back, GRANT_QUEUED, GRANT_SENDING + 1);
     tcase_add_loop_test(tcase, a_failed_source_ends_its_jobs_first, GRANT_QUEUED, GRANT_SENDING + 1);

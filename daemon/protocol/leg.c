@@ -5,7 +5,7 @@
 /* Grants are compared and hashed as bytes: no padding. */
 _Static_assert(sizeof(struct leg_grant) == 24, "grants have no padding");
 _Static_assert(sizeof(struct sink_leg) == 40 + LEG_GRANTS * (24 + 8), "sink legs have no padding");
-_Static_assert(sizeof(struct source_leg) == 40 + SOURCE_GRANTS * 24, "source legs have no padding");
+_Static_assert(sizeof(struct source_leg) == 32 + LEG_GRANTS * 4 + SOURCE_GRANTS * 24, "source legs have no padding");
 _Static_assert(LEG_ACTIONS >= SOURCE_GRANTS + 4, "a failure answers every queued grant, and tells of itself");
 
 uint32_t leg_grants_count(const struct leg_grant *grants, uint32_t capacity)

@@ -10,9 +10,10 @@
  *   sink    START -> REQUEST ... SEGMENTS -> GRANT ... chunk -> decode ... COMPLETE -> FINISH -> END(DONE)
  *   source  BIND -> SEGMENTS ... GRANT -> encode -> chunk ... END -> verdict
  *
- * A REQUEST may carry an *open* grant, for whatever is ready when it meets its offer: that saves a small transfer one
- * round trip of two. The source's first SEGMENTS names the units that it will send for the grant; otherwise the source
- * releases it at once. The chunk may overtake the SEGMENTS.
+ * A REQUEST may carry *open* grants, for whatever is ready when it meets its offer: that saves a transfer one round
+ * trip of two before its first chunks. They are numbered without gaps. The source's first SEGMENTS names the units that
+ * it will send for them, in order, from unit 0 on; the source releases at once those that it does not need. The chunks
+ * may overtake the SEGMENTS.
  *
  * A leg ends in three steps. The *verdict* is reported once and never changes. *Drained* is reported once, at or after
  * the verdict: no job of this leg touches pages any more. *Closed*: the leg holds no slot either and can be forgotten.
@@ -41,7 +42,7 @@ enum grant_state {
     GRANT_REVOKING, /* asked back: waits for RELEASED or the chunk */
     GRANT_ARRIVING, /* the transport writes the slot; count 0: for an open grant */
     GRANT_DECODING, /* a job reads the slot and writes pages */
-    GRANT_OPEN,     /* went with the REQUEST: its range is not known yet (count 0); waits for it, or for the chunk */
+    GRANT_OPEN,     /* went with a REQUEST: its range is not known yet (count 0); waits for it, or for the chunk */
     GRANT_EARLY,    /* an open grant's chunk is in the slot and waits for its range */
     GRANT_VOID,     /* an open grant's chunk arrives in vain: its range was lost with the link */
     /* Source. */
@@ -59,10 +60,10 @@ struct leg_grant {
 
 enum leg_event_type {
     /* Sink. */
-    SINK_START,    /* both names are known: send REQUEST to the source; again while not bound. `count` 1: with an open
-                      grant of `slot` */
+    SINK_START,    /* both names are known: send REQUEST to the source; again while not bound. With `opens` new open
+                      grants of these `slots`, numbered from leg->next_grant; slots that it cannot use come back */
     SINK_SEGMENTS, /* message: units [before, before + count) are ready; last. Accepted only when before is leg->ready.
-                      The first SEGMENTS may name the open `grant`: units [0, first) are for it */
+                      The first SEGMENTS may name `opens` open grants, from `grant` on, and the `units` of each */
     SINK_GRANT,    /* `slot` is free for the next `count` units: only while sink_wants() */
     SINK_RECLAIM,  /* other legs starve: ask for unused grants back */
     SINK_RELEASED, /* message: `grant` will not be used */
@@ -77,8 +78,9 @@ enum leg_event_type {
                       more, and no message of that link will come. A leg that was bound asks for no more slots and must
                       be failed (unless it is complete); an unbound one can START again on the next link */
     /* Source. */
-    SOURCE_BIND,    /* a REQUEST has met its offer: `count` units are ready so far, last. It may carry an open `grant`
-                       of `slot`, into which `first` of the units fit (0: none). Repeated: announces all units again */
+    SOURCE_BIND,    /* a REQUEST has met its offer: `count` units are ready so far, last. It may carry `opens` open
+                       grants, from `grant` on, of these `slots`, each for so many `units` (from the first 0 on: not
+                       used). Repeated: announces all units again */
     SOURCE_MORE,    /* `count` more units are ready; last */
     SOURCE_GRANT,   /* message: `grant`, first, count, slot */
     SOURCE_REVOKE,  /* message: give `grant` back if it has not been begun; if it has, its chunk is the answer */
@@ -96,11 +98,12 @@ struct leg_event {
     bool last;
     uint64_t grant;
     uint32_t before, first, count, slot;
+    uint32_t opens, slots[LEG_GRANTS], units[LEG_GRANTS];
 };
 
 enum leg_action_type {
-    LEG_SEND_REQUEST,  /* with the open `grant`, if its id is not 0 */
-    LEG_SEND_SEGMENTS, /* units [first, first + count) and `last`; `grant`: the open one and its units */
+    LEG_SEND_REQUEST,  /* with `count` open grants, the newest of the leg; `grant.id`: the first of them, or 0 */
+    LEG_SEND_SEGMENTS, /* units [first, first + count) and `last`; from unit 0 on also source_leg.opened */
     LEG_SEND_GRANT,    /* `grant` */
     LEG_SEND_REVOKE,   /* `grant.id` */
     LEG_SEND_RELEASED, /* `grant.id` */
@@ -153,9 +156,9 @@ struct source_leg {
     uint32_t reason;
     uint32_t ready; /* units announced */
     uint8_t last, drained, closed, unused;
-    uint64_t seen;   /* highest grant id met */
-    uint64_t opened; /* the open grant that is used, for units [0, opened_count); or 0 */
-    uint32_t opened_count, unused_too;
+    uint64_t seen;                          /* highest grant id met */
+    uint64_t opened;                        /* the first of the open grants that are used, or 0 */
+    uint32_t opened_units[LEG_GRANTS];      /* the units of each, from unit 0 on; 0 behind the last */
     struct leg_grant grants[SOURCE_GRANTS]; /* by id; entries behind the last are zero */
 };
 
@@ -168,7 +171,7 @@ void source_init(struct source_leg *leg);
  * RELEASED), then fails the leg with GEOMETRY.
  *
  * A closed leg still answers late messages. Whoever forgets a leg has to answer in its place: GRANT with RELEASED and,
- * when it failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END, and RELEASED for its grant (a
+ * when it failed or is not known at all, END; REVOKE with RELEASED; REQUEST with END, and RELEASED for its grants (a
  * second source leg of the same name and epoch would not know the grants of the first); SEGMENTS with END; a chunk is
  * refused. */
 bool sink_step(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions);

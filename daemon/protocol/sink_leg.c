@@ -94,53 +94,80 @@ static void check_complete(struct sink_leg *leg, struct leg_actions *actions)
 
 /* ---- What is ready ----------------------------------------------------------------------------------------------- */
 
-static struct leg_grant *find_open(struct sink_leg *leg)
-{
-    for (uint32_t i = 0; i < LEG_GRANTS; i++)
-        if (leg->grants[i].state == GRANT_OPEN)
-            return &leg->grants[i];
-    return NULL;
-}
-
 static void start(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
-    bool starts = leg->state == STRAIT_BOOTSTRAP, brings = event->count != 0;
-    struct leg_grant *open = find_open(leg);
-    if (starts && brings && open == NULL && outstanding(leg) < leg->window) {
-        const struct leg_grant given = {.id = leg->next_grant++, .slot = event->slot, .state = GRANT_OPEN};
-        open = leg_grants_append(leg->grants, LEG_GRANTS, &given);
-    } else if (brings) {
-        leg_act_grant(actions, LEG_FREE_SLOT, &(struct leg_grant){.slot = event->slot});
+    const bool starts = leg->state == STRAIT_BOOTSTRAP;
+    uint32_t opened = 0;
+    for (uint32_t i = 0; i < event->opens && i < LEG_GRANTS; i++) {
+        struct leg_grant open = {.slot = event->slots[i], .state = GRANT_OPEN};
+        if (!starts || outstanding(leg) >= leg->window) {
+            leg_act_grant(actions, LEG_FREE_SLOT, &(struct leg_grant){.slot = open.slot});
+            continue;
+        }
+        open.id = leg->next_grant++;
+        leg_grants_append(leg->grants, LEG_GRANTS, &open);
+        opened++;
     }
     if (!starts)
         return;
     leg->started = 1;
-    leg_act_grant(actions, LEG_SEND_REQUEST, open != NULL ? open : &(struct leg_grant){0});
+    struct leg_action *action = leg_act(actions, LEG_SEND_REQUEST);
+    action->count = opened;
+    action->grant.id = opened != 0 ? leg->next_grant - opened : 0;
 }
 
-/* The open grant whose units SEGMENTS names. */
-static struct leg_grant *find_named(struct sink_leg *leg, const struct leg_event *event)
+/* Does SEGMENTS name units for this grant? */
+static bool is_named(const struct leg_event *event, uint64_t grant)
 {
-    struct leg_grant *named = find(leg, event->grant);
-    return named == NULL || named->state == GRANT_VOID || event->first == 0 ? NULL : named;
+    return grant >= event->grant && grant - event->grant < event->opens;
 }
 
-/* The leg gets bound. Only open grants are held before. */
+/* What it names must be the first of its own units, and a chunk that came early must be named. */
+static bool names_well(const struct sink_leg *leg, const struct leg_event *event)
+{
+    uint64_t named = 0;
+    if (event->opens > LEG_GRANTS)
+        return false;
+    for (uint32_t i = 0; i < event->opens; i++) {
+        if (event->units[i] == 0)
+            return false;
+        named += event->units[i];
+    }
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (leg->grants[i].state == GRANT_EARLY && !is_named(event, leg->grants[i].id))
+            return false;
+    return named <= event->count;
+}
+
+/* The next `units` are those of an open grant. */
+static void set_range(struct sink_leg *leg, struct leg_grant *open, uint32_t units, struct leg_actions *actions)
+{
+    if (leg->state == STRAIT_READY) {
+        leg->state = STRAIT_TRANSFERRING;
+        leg_act_state(actions, STRAIT_TRANSFERRING);
+    }
+    open->first = leg->granted;
+    open->count = units;
+    if (open->state == GRANT_OPEN)
+        open->state = GRANT_GIVEN;
+    if (open->state == GRANT_EARLY) {
+        open->state = GRANT_DECODING;
+        leg_act_grant(actions, LEG_DECODE, open);
+    }
+}
+
+/* The leg gets bound. Only open grants are held before. Units of one that has ended with its link are granted again. */
 static void bound(struct sink_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
-    struct leg_grant *opened = find_named(leg, event);
     leg->state = STRAIT_READY;
     leg_act_state(actions, STRAIT_READY);
-    if (opened == NULL)
-        return;
-    opened->count = leg->granted = event->first;
-    leg->state = STRAIT_TRANSFERRING;
-    leg_act_state(actions, STRAIT_TRANSFERRING);
-    if (opened->state == GRANT_OPEN)
-        opened->state = GRANT_GIVEN;
-    if (opened->state == GRANT_EARLY) {
-        opened->state = GRANT_DECODING;
-        leg_act_grant(actions, LEG_DECODE, opened);
+    for (uint32_t i = 0; i < event->opens; i++) {
+        struct leg_grant *open = find(leg, event->grant + i);
+        if (open != NULL && open->state != GRANT_VOID)
+            set_range(leg, open, event->units[i], actions);
+        else
+            sink_give_back(leg, leg->granted, event->units[i]);
+        leg->granted += event->units[i];
     }
 }
 
@@ -150,13 +177,10 @@ static bool segments(struct sink_leg *leg, const struct leg_event *event, struct
         return false;
     if (!leg->started || leg_has_verdict(leg->state) || event->before != leg->ready)
         return true; /* late, duplicate or out of order */
-    if ((leg->last && event->count > 0) || event->first > event->count)
+    if ((leg->last && event->count > 0) || !names_well(leg, event))
         return false;
-    if (leg->state == STRAIT_BOOTSTRAP) {
-        if (find_named(leg, event) == NULL && leg_grants_any(leg->grants, LEG_GRANTS, GRANT_EARLY))
-            return false; /* a chunk came that has no units */
+    if (leg->state == STRAIT_BOOTSTRAP)
         bound(leg, event, actions);
-    }
     leg->ready += event->count;
     leg->last |= event->last;
     check_complete(leg, actions);
@@ -183,30 +207,6 @@ uint32_t sink_unused(const struct sink_leg *leg)
     return count;
 }
 
-/* There is room: a range returns only from a grant, whose place among the LEG_GRANTS pieces it takes. */
-static void give_back(struct sink_leg *leg, uint32_t first, uint32_t count)
-{
-    uint32_t at = 0;
-    while (at < leg->returned_count && leg->returned[at].first < first)
-        at++;
-    memmove(&leg->returned[at + 1], &leg->returned[at], (leg->returned_count - at) * sizeof(leg->returned[0]));
-    leg->returned[at].first = first;
-    leg->returned[at].count = count;
-    leg->returned_count++;
-}
-
-static void take_returned(struct sink_leg *leg, uint32_t count)
-{
-    if (count < leg->returned[0].count) {
-        leg->returned[0].first += count;
-        leg->returned[0].count -= count;
-        return;
-    }
-    leg->returned_count--;
-    memmove(&leg->returned[0], &leg->returned[1], leg->returned_count * sizeof(leg->returned[0]));
-    memset(&leg->returned[leg->returned_count], 0, sizeof(leg->returned[0]));
-}
-
 /* Takes units from the range that sink_wants() named. */
 static bool take(struct sink_leg *leg, uint32_t count, uint32_t *first)
 {
@@ -219,7 +219,7 @@ static bool take(struct sink_leg *leg, uint32_t count, uint32_t *first)
     }
     if (count < most && outstanding(leg) + leg->returned_count >= LEG_GRANTS)
         return false;
-    take_returned(leg, count);
+    sink_take_back(leg, count);
     return true;
 }
 
@@ -257,7 +257,7 @@ static void drop(struct sink_leg *leg, struct leg_grant *dropped, struct leg_act
     uint32_t first = dropped->first, count = dropped->count;
     free_slot(leg, dropped, actions);
     if (count > 0 && !leg_has_verdict(leg->state))
-        give_back(leg, first, count);
+        sink_give_back(leg, first, count);
 }
 
 static void released(struct sink_leg *leg, uint64_t id, struct leg_actions *actions)

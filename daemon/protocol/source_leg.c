@@ -88,8 +88,6 @@ static bool end(struct source_leg *leg, enum strait_reason reason, struct leg_ac
 static void send_segments(const struct source_leg *leg, uint32_t first, struct leg_actions *actions)
 {
     struct leg_action *action = leg_act(actions, LEG_SEND_SEGMENTS);
-    if (first == 0)
-        action->grant = (struct leg_grant){.id = leg->opened, .count = leg->opened_count};
     action->first = first;
     action->count = leg->ready - first;
     action->last = leg->last;
@@ -105,22 +103,33 @@ static void queue(struct source_leg *leg, const struct leg_grant *grant, struct 
     queued->state = GRANT_QUEUED;
 }
 
-/* The open grant of a REQUEST is used at once, for units [0, event->first), or never. */
+/* An open grant of a REQUEST is used at once, in its turn, or never. */
 static void use_open(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
-    if (event->grant == 0 || event->first == 0 || event->first > leg->ready)
-        return;
-    leg->opened = leg->seen = event->grant;
-    leg->opened_count = event->first;
-    queue(leg, &(struct leg_grant){.id = event->grant, .count = event->first, .slot = event->slot}, actions);
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < event->opens && event->units[i] != 0 && event->units[i] <= leg->ready - first; i++) {
+        const struct leg_grant open = {
+            .id = event->grant + i, .first = first, .count = event->units[i], .slot = event->slots[i]};
+        queue(leg, &open, actions);
+        leg->opened = event->grant;
+        leg->opened_units[i] = event->units[i];
+        first += event->units[i];
+    }
+}
+
+static bool is_opened(const struct source_leg *leg, uint64_t id)
+{
+    return leg->opened != 0 && id >= leg->opened && id - leg->opened < LEG_GRANTS &&
+           leg->opened_units[id - leg->opened] != 0;
 }
 
 static void release_open(struct source_leg *leg, const struct leg_event *event, struct leg_actions *actions)
 {
-    if (event->grant == 0 || event->grant == leg->opened)
-        return;
-    leg->seen = event->grant > leg->seen ? event->grant : leg->seen;
-    send_released(event->grant, actions);
+    for (uint64_t id = event->grant; id - event->grant < event->opens; id++) {
+        leg->seen = id > leg->seen ? id : leg->seen;
+        if (!is_opened(leg, id))
+            send_released(id, actions);
+    }
 }
 
 /* A repeated REQUEST came over a new link: what the old one carried may be lost. */
