@@ -65,6 +65,15 @@ static struct coll_pieces pieces_of(const char *name)
     return (struct coll_pieces){0};
 }
 
+static struct coll_sizes table_of(const char *name)
+{
+    const char *value = setting(name);
+    struct coll_sizes sizes = {0};
+    if (value != NULL && !coll_table_read(&sizes, value))
+        coll_say("%s=%s is not understood: not used", name, value);
+    return sizes;
+}
+
 /* A number from 1 to `most`. */
 static unsigned number(const char *name, unsigned usual, unsigned most)
 {
@@ -117,6 +126,7 @@ struct coll_settings coll_settings_read(void)
         .wait_ms = 1000 * number("STRAIT_COLL_WAIT", 5, 3600),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),
+        .table = table_of("STRAIT_COLL_TABLE"),
         .peer = setting("STRAIT_COLL_PEER"),
         .library = setting("STRAIT_COLL_NCCL"),
     };

@@ -33,12 +33,28 @@ static double seconds_coded(const struct coll_member *member, const struct coll_
     return member->cost.start + (double)bytes * member->cost.per_byte + seconds_coding(member, step, plan);
 }
 
+/* ---- What ranks were told ---------------------------------------------------------------------------------------- */
+
+static uint64_t told_from(const struct coll_member *member, const struct coll_call *call)
+{
+    const struct coll_sizes *table = &member->host.settings.table;
+    return table->given != 0 ? coll_table_from(table, call) : 0;
+}
+
+/* Is it compressed whatever it costs? Not asked of a call that the table excludes. */
+static bool is_forced(const struct coll_member *member, const struct coll_call *call)
+{
+    return member->forced || told_from(member, call) != 0;
+}
+
+/* ---- What it costs ----------------------------------------------------------------------------------------------- */
+
 /* It would not pay even if coding were free. That holds for nearly all calls where links are fast, and making a plan
  * alone takes a percent of a small call's time. */
 static bool is_short(const struct coll_member *member, const struct coll_call *call)
 {
     const double bytes = (double)call->count * (call->type == COLL_FP32 ? 4 : 2);
-    return !member->forced && SAVED_MOST * bytes * member->cost.per_byte < 2 * NCCL_SECONDS;
+    return !is_forced(member, call) && SAVED_MOST * bytes * member->cost.per_byte < 2 * NCCL_SECONDS;
 }
 
 /* False: a piece goes raw. */
@@ -70,7 +86,7 @@ static const char *weigh(const struct coll_member *member, struct coll_step *ste
         coded += seconds_coded(member, step, &plan);
         repair += (double)plan.raw * member->cost.repair;
     }
-    if (member->forced)
+    if (is_forced(member, &step->call))
         return NULL;
     return coded >= GAIN * plain           ? "the link is fast"
            : coded + repair > MOST * plain ? "what does not fit would take too long"
@@ -137,30 +153,66 @@ static void cut(const struct coll_member *member, const struct plan *plan, struc
         step->pieces = most < pages ? most : pages;
 }
 
+/* At the tightest packing. Why it stays raw; NULL: it is compressed. */
+static const char *consider(struct coll_member *member, const struct coll_call *call, struct coll_step *step)
+{
+    struct plan plan;
+    const char *reason;
+    if ((uint64_t)call->count * (call->type == COLL_FP32 ? 4 : 2) < told_from(member, call))
+        return "too small, as it was told";
+    if (peer_decide(member, call, step))
+        return NULL;
+    if (!takes_part(member, call, &reason))
+        return reason;
+    if (is_short(member, call))
+        return "the link is fast";
+    if (!plan_of(&plan, member, call, 0, 0))
+        return "too small or too large";
+    *step = (struct coll_step){.member = member, .call = *call, .phases = phase_count(member, call)};
+    cut(member, &plan, step);
+    return weigh(member, step);
+}
+
 /* If it would not pay at the tightest packing, it pays at no level: such a call, and all are such where the link is
  * fast, does not count as one of its kind and takes no lock that other processes hold. */
 bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason)
 {
-    struct plan plan;
-    *reason = NULL;
-    if (peer_decide(member, call, step))
-        return true;
-    if (!takes_part(member, call, reason))
-        return false;
-    if (is_short(member, call)) {
-        *reason = "the link is fast";
-        return false;
-    }
-    if (!plan_of(&plan, member, call, 0, 0)) {
-        *reason = "too small or too large";
-        return false;
-    }
-    *step = (struct coll_step){.member = member, .call = *call, .phases = phase_count(member, call)};
-    cut(member, &plan, step);
-    *reason = weigh(member, step);
-    if (*reason != NULL)
-        return false;
-    *reason = issue(member, step) ? weigh(member, step) : "a rank has no memory for messages";
+    *reason = consider(member, call, step);
+    if (*reason == NULL && !step->peer)
+        *reason = issue(member, step) ? weigh(member, step) : "a rank has no memory for messages";
     return *reason == NULL;
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+/* The smallest power of two from which on all are compressed. */
+static uint64_t from_which(struct coll_member *member, enum coll_operation operation, coll_type type)
+{
+    const uint64_t largest = UINT64_C(1) << 30, smallest = 32 << 10;
+    uint64_t from = COLL_TABLE_NEVER;
+    for (uint64_t bytes = largest; bytes >= smallest; bytes /= 2) {
+        const struct coll_call call = {.operation = operation,
+                                       .count = (size_t)(bytes / (type == COLL_FP32 ? 4 : 2)),
+                                       .type = type,
+                                       .reduction = COLL_SUM,
+                                       .peer = (member->rank + 1) % member->ranks,
+                                       .comm = member->comm};
+        struct coll_step step = {.member = member};
+        if (consider(member, &call, &step) != NULL)
+            break;
+        from = bytes;
+    }
+    return from;
+}
+
+struct coll_sizes member_table(struct coll_member *member)
+{
+    struct coll_sizes sizes = member->host.settings.table;
+    sizes.given = 1;
+    for (unsigned row = 0; row < COLL_TABLE_OPERATIONS; row++)
+        for (unsigned column = 0; column < COLL_TABLE_TYPES; column++)
+            if (sizes.from[row][column] == 0)
+                sizes.from[row][column] = from_which(member, coll_table_operations[row], coll_table_types[column]);
+    return sizes;
 }

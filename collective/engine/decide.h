@@ -7,4 +7,8 @@
 bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason);
 
+/* From which size on operations outside of groups are compressed, among powers of two: those of STRAIT_COLL_TABLE, and
+ * else what follows from what was measured. */
+struct coll_sizes member_table(struct coll_member *member);
+
 #endif

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collective/engine/decide.h"
 #include "collective/engine/link.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/tell.h"
@@ -170,6 +171,18 @@ static double rate_of(double per_byte)
     return per_byte > 0 ? 1e-9 / per_byte : 0;
 }
 
+/* As a setting that would have the same effect. */
+static void tell_table(struct coll_member *member)
+{
+    char text[COLL_TABLE_TEXT];
+    if (!member->host.settings.print)
+        return;
+    const struct coll_sizes sizes = member_table(member);
+    coll_table_write(&sizes, text);
+    member->host.say("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)member->comm, member->rank,
+                     member->ranks, text);
+}
+
 static void finish(struct joining *joining)
 {
     struct coll_member *member = joining->member;
@@ -198,6 +211,7 @@ static void finish(struct joining *joining)
              "%.1f us and %.2f GB/s to each other rank, %.2f GB/s of what does not fit, %s%s%s",
              member->cost.start * 1e6, rate_of(member->cost.per_byte), rate_of(member->cost.repair), linked, watched,
              peer);
+    tell_table(member);
 }
 
 void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,

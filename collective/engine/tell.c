@@ -8,7 +8,7 @@
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 8u
+#define JOIN_VERSION 9u
 
 /* What a rank tells the others; must be the same on all. */
 struct hello {
@@ -17,6 +17,7 @@ struct hello {
     uint32_t order, forced, pairs;
     uint16_t parts, wire;
     struct coll_pieces pieces;
+    struct coll_sizes table;
     char release[32];
 };
 
@@ -38,6 +39,7 @@ static struct hello hello_of(const struct joining *joining)
                           .wire = (uint16_t)joining->member->host.settings.wire,
                           .parts = joining->member->host.settings.parts,
                           .pieces = joining->member->host.settings.pieces,
+                          .table = joining->member->host.settings.table,
                           .forced = joining->member->forced};
     snprintf(hello.release, sizeof(hello.release), "%s", strait_version());
     return hello;

@@ -1,6 +1,8 @@
 /* STRAIT_COLL=auto: what is compressed follows from what the link was found to cost, alike on all ranks. */
 #include <string.h>
+#include <unistd.h>
 
+#include "collective/table.h"
 #include "tests/coll_engine/harness.h"
 
 enum { MOST = 4 << 20 };
@@ -38,6 +40,87 @@ static void gather(struct rank *rank)
     values_free(own, COLL_BF16, 0);
     values_free(all, COLL_BF16, 0);
 }
+
+static const struct told_table {
+    struct link link;
+    const char *table;
+} tables[] = {
+    {{{400000, 400000, 400000}, 1 << 20, 0, "raw: too small, as it was told"}, "all_gather=4M"},
+    {{{400000, 400000, 400000}, 1 << 20, 0, "raw: too small, as it was told"}, "all_reduce=1,all_gather:bf16=2097153"},
+    {{{400000, 400000, 400000}, 1 << 20, 0, "raw: too small, as it was told"}, "all_gather=never"},
+    {{{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, "all_gather=2M"},
+    {{{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, "all_gather:fp32=never,all_to_all=never"},
+    {{{400000, 400000, 400000}, 1 << 20, 0, "the last: compressed"}, "all_gather=neve"}, /* not understood */
+    {{{2700, 2700, 2700}, 1 << 20, 0, "the last: compressed"}, "all_gather=2M"},
+    {{{2700, 2700, 2700}, 40000, 0, "the last: compressed"}, "all_gather=0"},
+    {{{2700, 2700, 2700}, 4000, 0, "raw: too small or too large"}, "all_gather=0"},
+};
+
+START_TEST(the_table_decides_before_the_link)
+{
+    setenv("STRAIT_COLL", "auto", 1);
+    setenv("STRAIT_COLL_TABLE", tables[_i].table, 1);
+    for (int rank = 0; rank < 3; rank++) {
+        fake_gpu.link_ns[rank] = 10000;
+        fake_gpu.link_fs[rank] = tables[_i].link.fs[rank];
+    }
+    ranks_run(3, gather, (void *)(uintptr_t)&tables[_i].link);
+}
+END_TEST
+
+START_TEST(the_table_bounds_what_is_always_compressed)
+{
+    const struct link large = {.count = 1 << 20, .reason = "the last: compressed"},
+                      small = {.count = 1 << 19, .reason = "raw: too small, as it was told"};
+    setenv("STRAIT_COLL", "compress", 1);
+    setenv("STRAIT_COLL_TABLE", "all_gather=2M", 1);
+    ranks_run(3, gather, (void *)(uintptr_t)(_i == 0 ? &large : &small));
+}
+END_TEST
+
+/* What all ranks print is what they do. */
+static FILE *printed;
+
+static void gather_one(struct rank *rank, size_t count, unsigned long long compressed)
+{
+    uint8_t *own = values_new(COLL_BF16, count, 0), *all = values_new(COLL_BF16, count * 2, 0);
+    values_fill(own, COLL_BF16, count, VALUES_NORMAL, 1);
+    require_ok(ncclAllGather(own, all, count, COLL_BF16, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    require(told_of(rank->comm, "all_gather", "bf16").compressed == compressed);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+static void gather_as_printed(struct rank *rank)
+{
+    char text[4096] = "";
+    const char *name = "STRAIT_COLL_TABLE=";
+    struct coll_sizes sizes;
+    require(pread(fileno(printed), text, sizeof(text) - 1, 0) > 0);
+    char *table = strstr(text, name);
+    require(table != NULL);
+    table[strcspn(table, "\n")] = '\0';
+    require(coll_table_read(&sizes, table + strlen(name)));
+    const uint64_t from = coll_table_from(&sizes, &(struct coll_call){.operation = COLL_ALL_GATHER, .type = COLL_BF16});
+    require(from > 32 << 10 && from <= 2 * MOST);
+    gather_one(rank, from / 2, 1);
+    gather_one(rank, from / 4, 1);
+}
+
+START_TEST(the_table_is_printed)
+{
+    printed = tmpfile();
+    require(printed != NULL && dup2(fileno(printed), STDERR_FILENO) == STDERR_FILENO);
+    setenv("STRAIT_COLL", "auto", 1);
+    setenv("STRAIT_COLL_PRINT", "1", 1);
+    for (int rank = 0; rank < 2; rank++) {
+        fake_gpu.link_ns[rank] = 10000;
+        fake_gpu.link_fs[rank] = 400000;
+    }
+    ranks_run(2, gather_as_printed, NULL);
+}
+END_TEST
 
 START_TEST(the_link_decides)
 {
@@ -148,6 +231,9 @@ END_TEST
 int main(void)
 {
     TCase *tests = tcase_create("choices");
+    tcase_add_loop_test(tests, the_table_decides_before_the_link, 0, COUNT(tables));
+    tcase_add_loop_test(tests, the_table_bounds_what_is_always_compressed, 0, 2);
+    tcase_add_test(tests, the_table_is_printed);
     tcase_add_loop_test(tests, the_link_decides, 0, COUNT(links));
     tcase_add_loop_test(tests, what_is_alone_everywhere_overlaps_coding_with_moving, 0, 2);
     tcase_add_test(tests, pairs_decide_alike_by_size);
