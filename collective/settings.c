@@ -69,7 +69,7 @@ static struct coll_sizes table_of(const char *name)
 {
     const char *value = setting(name);
     struct coll_sizes sizes = {0};
-    if (value != NULL && !coll_table_read(&sizes, value))
+    if (value != NULL && !coll_sizes_read(&sizes, value))
         coll_say("%s=%s is not understood: not used", name, value);
     return sizes;
 }

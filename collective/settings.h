@@ -12,7 +12,7 @@
  *   STRAIT_COLL_PEER   tuning of the wire `peer`, for measuring (engine/peer_plan.h)
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_TABLE  from which size on operations are compressed, by operation and type, whatever was measured
- *                      (table.h)
+ *                      (sizes.h)
  *   STRAIT_COLL_WAIT   seconds that ranks wait for the others of a new communicator to say that they compress: 5
  *   STRAIT_COLL_MEET   where they say it. auto (the default): by TCP at the process that made the communicator's id, if
  *                      it can listen, else in host memory; host: in host memory; nccl: they vote through NCCL
@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "collective/table.h"
+#include "collective/sizes.h"
 
 enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_AUTO, COLL_WIRE_PEER };
 

@@ -38,7 +38,7 @@ static double seconds_coded(const struct coll_member *member, const struct coll_
 static uint64_t told_from(const struct coll_member *member, const struct coll_call *call)
 {
     const struct coll_sizes *table = &member->host.settings.table;
-    return table->given != 0 ? coll_table_from(table, call) : 0;
+    return table->given != 0 ? coll_sizes_from(table, call) : 0;
 }
 
 /* Is it compressed whatever it costs? Not asked of a call that the table excludes. */
@@ -190,7 +190,7 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
 static uint64_t from_which(struct coll_member *member, enum coll_operation operation, coll_type type)
 {
     const uint64_t largest = UINT64_C(1) << 30, smallest = 32 << 10;
-    uint64_t from = COLL_TABLE_NEVER;
+    uint64_t from = COLL_SIZES_NEVER;
     for (uint64_t bytes = largest; bytes >= smallest; bytes /= 2) {
         const struct coll_call call = {.operation = operation,
                                        .count = (size_t)(bytes / (type == COLL_FP32 ? 4 : 2)),
@@ -210,9 +210,9 @@ struct coll_sizes member_table(struct coll_member *member)
 {
     struct coll_sizes sizes = member->host.settings.table;
     sizes.given = 1;
-    for (unsigned row = 0; row < COLL_TABLE_OPERATIONS; row++)
-        for (unsigned column = 0; column < COLL_TABLE_TYPES; column++)
+    for (unsigned row = 0; row < COLL_SIZES_OPERATIONS; row++)
+        for (unsigned column = 0; column < COLL_SIZES_TYPES; column++)
             if (sizes.from[row][column] == 0)
-                sizes.from[row][column] = from_which(member, coll_table_operations[row], coll_table_types[column]);
+                sizes.from[row][column] = from_which(member, coll_sizes_operations[row], coll_sizes_types[column]);
     return sizes;
 }

@@ -174,11 +174,11 @@ static double rate_of(double per_byte)
 /* As a setting that would have the same effect. */
 static void tell_table(struct coll_member *member)
 {
-    char text[COLL_TABLE_TEXT];
+    char text[COLL_SIZES_TEXT];
     if (!member->host.settings.print)
         return;
     const struct coll_sizes sizes = member_table(member);
-    coll_table_write(&sizes, text);
+    coll_sizes_write(&sizes, text);
     member->host.say("communicator %p, rank %d of %d: STRAIT_COLL_TABLE=%s", (void *)member->comm, member->rank,
                      member->ranks, text);
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/table.h"
+#include "collective/sizes.h"
 #include "tests/coll_engine/harness.h"
 
 enum { MOST = 4 << 20 };
@@ -101,8 +101,8 @@ static void gather_as_printed(struct rank *rank)
     char *table = strstr(text, name);
     require(table != NULL);
     table[strcspn(table, "\n")] = '\0';
-    require(coll_table_read(&sizes, table + strlen(name)));
-    const uint64_t from = coll_table_from(&sizes, &(struct coll_call){.operation = COLL_ALL_GATHER, .type = COLL_BF16});
+    require(coll_sizes_read(&sizes, table + strlen(name)));
+    const uint64_t from = coll_sizes_from(&sizes, &(struct coll_call){.operation = COLL_ALL_GATHER, .type = COLL_BF16});
     require(from > 32 << 10 && from <= 2 * MOST);
     gather_one(rank, from / 2, 1);
     gather_one(rank, from / 4, 1);

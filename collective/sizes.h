@@ -8,8 +8,8 @@
  * Operations are all_gather, all_to_all, reduce_scatter, all_reduce and pairs, which are sends and receives; types
  * bf16, fp16 and fp32. Sizes are bytes as the report counts them, count times size of the element; K, M and G are
  * powers of 1024; `never` is larger than all. */
-#ifndef STRAIT_COLLECTIVE_TABLE_H
-#define STRAIT_COLLECTIVE_TABLE_H
+#ifndef STRAIT_COLLECTIVE_SIZES_H
+#define STRAIT_COLLECTIVE_SIZES_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,25 +17,25 @@
 
 #include "collective/call.h"
 
-enum { COLL_TABLE_OPERATIONS = 5, COLL_TABLE_TYPES = 3, COLL_TABLE_TEXT = 640 /* room for any table */ };
-#define COLL_TABLE_NEVER UINT64_MAX
+enum { COLL_SIZES_OPERATIONS = 5, COLL_SIZES_TYPES = 3, COLL_SIZES_TEXT = 640 /* room for any table */ };
+#define COLL_SIZES_NEVER UINT64_MAX
 
 struct coll_sizes {
     uint64_t given;                                         /* 0: nothing is said of anything */
-    uint64_t from[COLL_TABLE_OPERATIONS][COLL_TABLE_TYPES]; /* 0: nothing is said of it */
+    uint64_t from[COLL_SIZES_OPERATIONS][COLL_SIZES_TYPES]; /* 0: nothing is said of it */
 };
 
 /* The operation and type of a row and column. */
-extern const enum coll_operation coll_table_operations[COLL_TABLE_OPERATIONS];
-extern const coll_type coll_table_types[COLL_TABLE_TYPES];
+extern const enum coll_operation coll_sizes_operations[COLL_SIZES_OPERATIONS];
+extern const coll_type coll_sizes_types[COLL_SIZES_TYPES];
 
 /* False: it is not understood, and `sizes` says nothing. */
-bool coll_table_read(struct coll_sizes *sizes, const char *text);
+bool coll_sizes_read(struct coll_sizes *sizes, const char *text);
 
 /* The shortest text that says the same. */
-void coll_table_write(const struct coll_sizes *sizes, char text[COLL_TABLE_TEXT]);
+void coll_sizes_write(const struct coll_sizes *sizes, char text[COLL_SIZES_TEXT]);
 
 /* What it says of this call. */
-uint64_t coll_table_from(const struct coll_sizes *sizes, const struct coll_call *call);
+uint64_t coll_sizes_from(const struct coll_sizes *sizes, const struct coll_call *call);
 
 #endif

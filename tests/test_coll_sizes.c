@@ -3,19 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/table.h"
+#include "collective/sizes.h"
 
 static uint64_t from(const struct coll_sizes *sizes, enum coll_operation operation, coll_type type)
 {
-    return coll_table_from(sizes, &(struct coll_call){.operation = operation, .type = type});
+    return coll_sizes_from(sizes, &(struct coll_call){.operation = operation, .type = type});
 }
 
 START_TEST(later_entries_win)
 {
     struct coll_sizes sizes;
-    ck_assert(coll_table_read(&sizes, "all_gather=16M,all_gather:fp32=never,pairs:fp16=3K,all_gather:fp16=0"));
+    ck_assert(coll_sizes_read(&sizes, "all_gather=16M,all_gather:fp32=never,pairs:fp16=3K,all_gather:fp16=0"));
     ck_assert_uint_eq(16 << 20, from(&sizes, COLL_ALL_GATHER, COLL_BF16));
-    ck_assert_uint_eq(COLL_TABLE_NEVER, from(&sizes, COLL_ALL_GATHER, COLL_FP32));
+    ck_assert_uint_eq(COLL_SIZES_NEVER, from(&sizes, COLL_ALL_GATHER, COLL_FP32));
     ck_assert_uint_eq(1, from(&sizes, COLL_ALL_GATHER, COLL_FP16));
     ck_assert_uint_eq(3 << 10, from(&sizes, COLL_SEND, COLL_FP16));
     ck_assert_uint_eq(3 << 10, from(&sizes, COLL_RECV, COLL_FP16));
@@ -41,11 +41,11 @@ static const struct {
 START_TEST(what_is_written_says_the_same)
 {
     struct coll_sizes sizes, again;
-    char text[COLL_TABLE_TEXT];
-    ck_assert(coll_table_read(&sizes, good[_i].text));
-    coll_table_write(&sizes, text);
+    char text[COLL_SIZES_TEXT];
+    ck_assert(coll_sizes_read(&sizes, good[_i].text));
+    coll_sizes_write(&sizes, text);
     ck_assert_str_eq(good[_i].written != NULL ? good[_i].written : good[_i].text, text);
-    ck_assert(coll_table_read(&again, text));
+    ck_assert(coll_sizes_read(&again, text));
     ck_assert_mem_eq(&sizes, &again, sizeof(sizes));
 }
 END_TEST
@@ -87,7 +87,7 @@ START_TEST(other_texts_are_not_understood)
 {
     struct coll_sizes sizes;
     const struct coll_sizes nothing = {0};
-    ck_assert_msg(!coll_table_read(&sizes, bad[_i]), "%s", bad[_i]);
+    ck_assert_msg(!coll_sizes_read(&sizes, bad[_i]), "%s", bad[_i]);
     ck_assert_mem_eq(&nothing, &sizes, sizeof(sizes));
 }
 END_TEST
@@ -96,19 +96,19 @@ END_TEST
 START_TEST(any_table_can_be_written)
 {
     struct coll_sizes sizes = {.given = 1}, again;
-    char text[COLL_TABLE_TEXT];
-    for (unsigned row = 0; row < COLL_TABLE_OPERATIONS; row++)
-        for (unsigned column = 0; column < COLL_TABLE_TYPES; column++)
-            sizes.from[row][column] = COLL_TABLE_NEVER - 1 - row - column;
-    coll_table_write(&sizes, text);
-    ck_assert(coll_table_read(&again, text));
+    char text[COLL_SIZES_TEXT];
+    for (unsigned row = 0; row < COLL_SIZES_OPERATIONS; row++)
+        for (unsigned column = 0; column < COLL_SIZES_TYPES; column++)
+            sizes.from[row][column] = COLL_SIZES_NEVER - 1 - row - column;
+    coll_sizes_write(&sizes, text);
+    ck_assert(coll_sizes_read(&again, text));
     ck_assert_mem_eq(&sizes, &again, sizeof(sizes));
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("coll_table");
+    Suite *suite = suite_create("coll_sizes");
     TCase *tests = tcase_create("table");
     suite_add_tcase(suite, tests);
     tcase_add_test(tests, later_entries_win);
