@@ -47,13 +47,24 @@ static bool is_forced(const struct coll_member *member, const struct coll_call *
     return member->forced || told_from(member, call) != 0;
 }
 
+static uint64_t bytes_of(const struct coll_call *call)
+{
+    return (uint64_t)call->count * (call->type == COLL_FP32 ? 4 : 2);
+}
+
+/* The ring's order is for those who want NCCL's bits, which only NCCL's own blocks give. */
+static bool needs_blocks_of_nccl(const struct coll_member *member, const struct coll_call *call)
+{
+    return call->operation == COLL_ALL_REDUCE && member->host.settings.ring && member->ranks > 2;
+}
+
 /* ---- What it costs ----------------------------------------------------------------------------------------------- */
 
 /* It would not pay even if coding were free. That holds for nearly all calls where links are fast, and making a plan
  * alone takes a percent of a small call's time. */
 static bool is_short(const struct coll_member *member, const struct coll_call *call)
 {
-    const double bytes = (double)call->count * (call->type == COLL_FP32 ? 4 : 2);
+    const double bytes = (double)bytes_of(call);
     return !is_forced(member, call) && SAVED_MOST * bytes * member->cost.per_byte < 2 * NCCL_SECONDS;
 }
 
@@ -108,11 +119,6 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
             *reason = "sends and receives are to go raw";
         break;
     case COLL_ALL_REDUCE:
-        if (member->host.settings.ring && member->ranks > 2) { /* the order is for those who want NCCL's bits */
-            *reason = "NCCL's ring cuts it otherwise";
-            break;
-        }
-        /* fall through */
     case COLL_REDUCE_SCATTER:
         if (call->reduction != COLL_SUM && call->reduction != COLL_AVG)
             *reason = "neither sum nor average";
@@ -158,8 +164,10 @@ static const char *consider(struct coll_member *member, const struct coll_call *
 {
     struct plan plan;
     const char *reason;
-    if ((uint64_t)call->count * (call->type == COLL_FP32 ? 4 : 2) < told_from(member, call))
+    if (bytes_of(call) < told_from(member, call))
         return "too small, as it was told";
+    if (needs_blocks_of_nccl(member, call))
+        return "NCCL's ring cuts it otherwise";
     if (peer_decide(member, call, step))
         return NULL;
     if (!takes_part(member, call, &reason))

@@ -26,7 +26,7 @@ static bool messages_of(const struct coll_member *member, const struct coll_call
     case COLL_ALL_REDUCE: /* blocks of others, then the sum of the own one */
         *count = last.at < call->count ? last.count : 0;
         *messages = (unsigned)member->ranks;
-        return is_sum(call) && (member->ranks == 2 || !member->host.settings.ring); /* as takes_part of decide.c says */
+        return is_sum(call);
     case COLL_SEND:
     case COLL_RECV:
         *messages = call->operation == COLL_SEND;
