@@ -48,7 +48,7 @@ static bool any_gone(const struct coll_step *steps, unsigned count)
 
 static coll_result run(part *what, struct coll_step *steps, unsigned count)
 {
-    const bool begins = what == coll_engine()->encode;
+    const bool begins = what == coll_engine()->encode || what == coll_engine()->pass;
     if (any_gone(steps, count))
         return COLL_INVALID_USAGE;
     const coll_result failed = begins ? error_of(steps, count) : COLL_SUCCESS;

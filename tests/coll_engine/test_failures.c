@@ -74,6 +74,39 @@ START_TEST(waiting_for_what_did_not_fit_ends_as_an_error)
 }
 END_TEST
 
+/* What has failed is not begun anew, however its messages would be cut: the other rank has gone. */
+static void call_after(struct rank *rank)
+{
+    enum { LONG = 8 * 16384 };
+    uint8_t *own = values_new(COLL_BF16, LONG, 0), *all = values_new(COLL_BF16, LONG * 2, 0);
+    rank_begin(rank, id_for_all);
+    ranks_meet();
+    fake_gpu.lost = 1u << 1;
+    values_fill(own, COLL_BF16, LONG, VALUES_NOISE, (unsigned)rank->rank);
+    require_ok(ncclAllGather(own, all, LONG, COLL_BF16, rank->comm, rank->stream));
+    if (rank->rank == 0) {
+        await_error(rank->comm);
+        require(ncclAllGather(own, all, LONG, COLL_BF16, rank->comm, rank->stream) == COLL_REMOTE_ERROR);
+        require(ends_within(rank->stream, PATIENCE_MS));
+    }
+    ranks_meet();
+    abort_rank(rank);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(calls_after_a_failure_fail)
+{
+    static const char *const pieces[] = {"1", "3", "32+32"};
+    compress();
+    setenv("STRAIT_COLL_PIECES", pieces[_i], 1);
+    require_ok(ncclGetUniqueId(&id_for_all));
+    fake_gpu.hurry = 10;
+    ranks_start(2, call_after, NULL);
+    require(fake_gpu.made == 0);
+}
+END_TEST
+
 /* Rank 1 never calls. */
 static void call_alone(struct rank *rank)
 {
@@ -351,6 +384,7 @@ int main(void)
     TCase *tests = tcase_create("failures");
     tcase_add_test(tests, aborting_ends_waiting_for_what_did_not_fit);
     tcase_add_test(tests, waiting_for_what_did_not_fit_ends_as_an_error);
+    tcase_add_loop_test(tests, calls_after_a_failure_fail, 0, 3);
     tcase_add_test(tests, aborting_ends_waiting_for_messages);
     tcase_add_test(tests, aborting_waits_for_no_other_work);
     tcase_add_loop_test(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));
