@@ -47,6 +47,7 @@ struct coll_step {
     size_t at;                 /* offset of its part of the staging memory */
     unsigned number;           /* of its job, within the staging memory */
     struct coll_tracked *held; /* the library's: keeps `member` until the step is over */
+    unsigned turn;             /* likewise: number of the step in its group */
 };
 
 struct coll_engine_host {
@@ -89,7 +90,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 6u
+#define COLL_ENGINE_VERSION 7u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL. NULL: it cannot be used, and `why` says why. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

@@ -37,6 +37,8 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
             return end(&(call), &decision, coll_run(&step));         \
         if (decision.way == COLL_REFUSE)                             \
             return end(&(call), &decision, COLL_INVALID_USAGE);      \
+        if (coll_run_has_to_wait(&(call)))                           \
+            return end(&(call), &decision, coll_run_keep(&(call)));  \
         return end(&(call), &decision, COLL_NCCL(invocation));       \
     } while (0)
 

@@ -6,23 +6,64 @@
 #include "collective/thread.h"
 #include "collective/track.h"
 
+/* Of the calling thread's group. `raw`: sends and receives that go raw, each behind `turn` steps. */
 static _Thread_local struct {
     struct coll_step *items;
     unsigned count, capacity;
+    struct raw {
+        struct coll_call call;
+        unsigned turn;
+    } * raw;
+    unsigned raw_count, raw_capacity;
 } kept;
+
+/* Makes room for one more. Returns NULL, and changes nothing, if there is no memory. */
+static void *grown(void *items, unsigned count, unsigned *capacity, size_t size)
+{
+    const unsigned more = *capacity == 0 ? 8 : 2 * *capacity;
+    if (count < *capacity)
+        return items;
+    items = realloc(items, more * size);
+    *capacity = items != NULL ? more : *capacity;
+    return items;
+}
 
 static bool keep(const struct coll_step *step)
 {
-    if (kept.count == kept.capacity) {
-        unsigned capacity = kept.capacity == 0 ? 8 : 2 * kept.capacity;
-        struct coll_step *items = realloc(kept.items, capacity * sizeof(*items));
-        if (items == NULL)
-            return false;
-        kept.items = items;
-        kept.capacity = capacity;
-    }
-    kept.items[kept.count++] = *step;
+    struct coll_step *items = grown(kept.items, kept.count, &kept.capacity, sizeof(*items));
+    if (items == NULL)
+        return false;
+    kept.items = items;
+    items[kept.count] = *step;
+    items[kept.count].turn = kept.count;
+    kept.count++;
     return true;
+}
+
+static bool is_pair(const struct coll_call *call)
+{
+    return call->operation == COLL_SEND || call->operation == COLL_RECV;
+}
+
+bool coll_run_has_to_wait(const struct coll_call *call)
+{
+    bool waits = false;
+    for (unsigned i = 0; i < kept.count && !waits && is_pair(call); i++) {
+        const struct coll_step *step = &kept.items[i];
+        waits = !step->peer && step->call.comm == call->comm && step->call.operation == call->operation &&
+                step->call.peer == call->peer;
+    }
+    return waits;
+}
+
+coll_result coll_run_keep(const struct coll_call *call)
+{
+    struct raw *raw = grown(kept.raw, kept.raw_count, &kept.raw_capacity, sizeof(*raw));
+    if (raw == NULL)
+        return COLL_SYSTEM_ERROR;
+    kept.raw = raw;
+    raw[kept.raw_count++] = (struct raw){*call, kept.count};
+    return COLL_SUCCESS;
 }
 
 /* Nothing that the engine calls, nor what NCCL calls in turn, is looked at. */
@@ -137,17 +178,50 @@ void coll_run_forget(void)
     for (unsigned i = 0; i < kept.count; i++)
         coll_run_release(kept.items[i].held);
     free(kept.items);
+    free(kept.raw);
     kept.items = NULL;
-    kept.count = kept.capacity = 0;
+    kept.raw = NULL;
+    kept.count = kept.capacity = kept.raw_count = kept.raw_capacity = 0;
+}
+
+static coll_result move_raw(const struct coll_call *call)
+{
+    const struct coll_table *nccl = coll_patient();
+    coll_thread.inside++;
+    return coll_left(call->operation == COLL_SEND
+                         ? nccl->Send(call->send, call->count, call->type, call->peer, call->comm, call->stream)
+                         : nccl->Recv(call->receive, call->count, call->type, call->peer, call->comm, call->stream));
+}
+
+/* The engine has put the collectives first, and left sends and receives in their order. */
+static unsigned end_before(unsigned at, unsigned turn)
+{
+    while (at < kept.count && (!is_pair(&kept.items[at].call) || kept.items[at].turn < turn))
+        at++;
+    return at;
+}
+
+static coll_result move_kept(void)
+{
+    coll_result result = COLL_SUCCESS;
+    unsigned at = 0;
+    for (unsigned i = 0; i <= kept.raw_count && result == COLL_SUCCESS; i++) {
+        const bool last = i == kept.raw_count;
+        const unsigned end = last ? kept.count : end_before(at, kept.raw[i].turn);
+        result = run(coll_engine()->move, kept.items + at, end - at);
+        if (result == COLL_SUCCESS && !last)
+            result = move_raw(&kept.raw[i].call);
+        at = end;
+    }
+    return result;
 }
 
 coll_result coll_run_before_end(void)
 {
-    const struct coll_engine_ops *engine = coll_engine();
     if (kept.count == 0)
         return COLL_SUCCESS;
-    coll_result result = run(engine->encode, kept.items, kept.count);
-    return result == COLL_SUCCESS ? run(engine->move, kept.items, kept.count) : result;
+    coll_result result = run(coll_engine()->encode, kept.items, kept.count);
+    return result == COLL_SUCCESS ? move_kept() : result;
 }
 
 /* Decoding has to be queued behind what NCCL moves, so this waits until NCCL has queued that. */

@@ -7,6 +7,11 @@
 /* Outside of groups runs the step, else keeps it. Releases what it holds when it is over. */
 coll_result coll_run(const struct coll_step *step);
 
+/* Whether a call that goes raw has to be kept, too: one rank's sends to another have to come in the order of their
+ * calls, as the other side may receive them in other groups, and those that are compressed go when the group ends. */
+bool coll_run_has_to_wait(const struct coll_call *call);
+coll_result coll_run_keep(const struct coll_call *call);
+
 /* Called before and after NCCL ends the outermost group of this thread; `ended` is NCCL's result. Kept steps are
  * forgotten afterwards. */
 coll_result coll_run_before_end(void);

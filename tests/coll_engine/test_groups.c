@@ -103,6 +103,58 @@ START_TEST(groups_hold_whatever_there_is)
 }
 END_TEST
 
+/* What one rank sends another comes in the order of its calls, compressed or not, whichever of the two groups them. */
+struct parcel {
+    int type;
+    size_t count;
+    uint8_t *values;
+};
+
+static coll_result pass_on(const struct rank *rank, const struct parcel *parcel)
+{
+    const int peer = 1 - rank->rank;
+    return rank->rank == 0 ? ncclSend(parcel->values, parcel->count, parcel->type, peer, rank->comm, rank->stream)
+                           : ncclRecv(parcel->values, parcel->count, parcel->type, peer, rank->comm, rank->stream);
+}
+
+static void pass_all(struct rank *rank)
+{
+    struct parcel parcels[] = {{COLL_INT32, 3, NULL},    {COLL_BF16, 40000, NULL}, {COLL_INT32, 5, NULL},
+                               {COLL_INT32, 7, NULL},    {COLL_FP16, 33333, NULL}, {COLL_INT32, 9000, NULL},
+                               {COLL_BF16, 50001, NULL}, {COLL_BF16, 11, NULL}};
+    const unsigned grouped = *(const unsigned *)rank->argument >> rank->rank & 1;
+    for (unsigned i = 0; i < COUNT(parcels); i++)
+        parcels[i].values = values_new(parcels[i].type, parcels[i].count, 0);
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        for (unsigned i = 0; i < COUNT(parcels) && rank->rank == 0; i++)
+            values_fill(parcels[i].values, parcels[i].type, parcels[i].count, VALUES_NORMAL, seed_of(turn, 0, (int)i));
+        if (grouped != 0)
+            require_ok(ncclGroupStart());
+        for (unsigned i = 0; i < COUNT(parcels); i++)
+            require_ok(pass_on(rank, &parcels[i]));
+        if (grouped != 0)
+            require_ok(ncclGroupEnd());
+        fake_stream_wait(rank->stream);
+        for (unsigned i = 0; i < COUNT(parcels); i++)
+            require(values_are(parcels[i].values, parcels[i].type, parcels[i].count, VALUES_NORMAL,
+                               seed_of(turn, 0, (int)i)));
+    }
+    require(told_of(rank->comm, rank->rank == 0 ? "send" : "recv", "fp16").compressed == TIMES);
+    for (unsigned i = 0; i < COUNT(parcels); i++)
+        values_free(parcels[i].values, parcels[i].type, 0);
+}
+
+START_TEST(sends_come_in_the_order_of_their_calls)
+{
+    unsigned grouped = (unsigned)_i; /* bits: ranks that group */
+    const char *wire = getenv("STRAIT_COLL_WIRE");
+    if (wire != NULL && strcmp(wire, "peer") == 0 && grouped % 3 != 0)
+        return; /* there both sides group alike */
+    begin();
+    ranks_run(2, pass_all, &grouped);
+}
+END_TEST
+
 /* ---- Streams and communicators ------------------------------------------------------------------------------------
  */
 
@@ -338,6 +390,7 @@ int main(void)
     TCase *tests = tcase_create("groups");
     tcase_add_loop_test(tests, ragged_exchanges_arrive, 2, 5);
     tcase_add_test(tests, groups_hold_whatever_there_is);
+    tcase_add_loop_test(tests, sends_come_in_the_order_of_their_calls, 0, 4);
     tcase_add_loop_test(tests, streams_of_one_communicator_take_turns, 2, 4);
     tcase_add_loop_test(tests, two_communicators_work_at_once, 0, 2);
     tcase_add_loop_test(tests, one_thread_can_be_several_ranks, 0, 2);
