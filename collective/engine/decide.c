@@ -130,7 +130,7 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
 }
 
 /* Counts the step as one of its kind. False: it goes raw, as a rank has no memory for it. Pieces set by hand are for
- * users who know how their ranks group calls. */
+ * users who know how their ranks group calls. Steps of a group overlap anyway. */
 static bool issue(struct coll_member *member, struct coll_step *step)
 {
     bool good = true, cut = member->host.settings.pieces.given != 0;
@@ -141,17 +141,20 @@ static bool issue(struct coll_member *member, struct coll_step *step)
         cut |= issued.cut && phase == 0;
         good &= !issued.stopped;
     }
-    if (!cut)
+    if (!cut || step->call.grouped)
         step->head = step->tail = 0;
+    if (step->call.grouped)
+        step->pieces = 1;
     return good;
 }
 
-/* Steps of a group overlap anyway. The parts of an all_reduce have the same size in both phases. */
+/* As if the call were in no group: ranks may group it differently, and have to count it alike. The parts of an
+ * all_reduce have the same size in both phases. */
 static void cut(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
 {
     const unsigned most = member->host.settings.pieces.count, pages = plan->shape.pages;
     step->pieces = 1;
-    if (plan->call.grouped || plan->skip == UINT32_MAX)
+    if (plan->skip == UINT32_MAX)
         return;
     if (most == 0)
         bare_cut(member, plan, step);

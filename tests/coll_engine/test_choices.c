@@ -122,6 +122,41 @@ START_TEST(the_table_is_printed)
 }
 END_TEST
 
+/* Some calls pay only where coding and moving overlap, which they do not in groups. Ranks group such calls differently,
+ * and go on to agree on the levels of others. */
+static void gather_mixed(struct rank *rank)
+{
+    enum { BAND = 900000, LONG = 1200000, TURNS = 4 };
+    uint8_t *own = values_new(COLL_BF16, LONG, 0), *all = values_new(COLL_BF16, (size_t)LONG * 8, 0);
+    values_fill(own, COLL_BF16, LONG, VALUES_NOISE, (unsigned)rank->rank);
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        const bool grouped = turn == 0 && rank->rank == 1;
+        if (grouped)
+            require_ok(ncclGroupStart());
+        require_ok(ncclAllGather(own, all, turn == 0 ? BAND : LONG, COLL_BF16, rank->comm, rank->stream));
+        if (grouped)
+            require_ok(ncclGroupEnd());
+        fake_stream_wait(rank->stream);
+        const size_t count = turn == 0 ? BAND : LONG;
+        for (unsigned from = 0; from < 8; from++)
+            require(values_are(all + from * count * 2, COLL_BF16, count, VALUES_NOISE, from));
+    }
+    require(told_of(rank->comm, "all_gather", "bf16").compressed == 2); /* until the data is known */
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(groups_do_not_change_what_is_counted)
+{
+    setenv("STRAIT_COLL", "auto", 1);
+    for (int rank = 0; rank < 8; rank++) {
+        fake_gpu.link_ns[rank] = 10000;
+        fake_gpu.link_fs[rank] = 200000;
+    }
+    ranks_run(8, gather_mixed, NULL);
+}
+END_TEST
+
 START_TEST(the_link_decides)
 {
     setenv("STRAIT_COLL", "auto", 1);
@@ -231,9 +266,11 @@ END_TEST
 int main(void)
 {
     TCase *tests = tcase_create("choices");
+    tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, the_table_decides_before_the_link, 0, COUNT(tables));
     tcase_add_loop_test(tests, the_table_bounds_what_is_always_compressed, 0, 2);
     tcase_add_test(tests, the_table_is_printed);
+    tcase_add_test(tests, groups_do_not_change_what_is_counted);
     tcase_add_loop_test(tests, the_link_decides, 0, COUNT(links));
     tcase_add_loop_test(tests, what_is_alone_everywhere_overlaps_coding_with_moving, 0, 2);
     tcase_add_test(tests, pairs_decide_alike_by_size);
