@@ -208,7 +208,7 @@ coll_result coll_hook_CommAbort(coll_comm comm)
         coll_thread.inside--;
     }
     coll_result result = COLL_NCCL(CommAbort(comm));
-    coll_run_release(gone);
+    coll_run_release_aborted(gone);
     return result;
 }
 
@@ -246,6 +246,7 @@ static coll_result note_ended(coll_result result)
 {
     if (coll_thread.depth > 0 && --coll_thread.depth > 0)
         return result;
+    coll_run_release_all();
     settle_all(result);
     return result;
 }

@@ -173,6 +173,34 @@ void coll_run_release(struct coll_tracked *held)
     coll_thread.inside--;
 }
 
+/* Of communicators that the calling thread's group aborts. */
+static _Thread_local struct {
+    struct coll_tracked **items;
+    unsigned count, capacity;
+} aborted;
+
+void coll_run_release_aborted(struct coll_tracked *held)
+{
+    struct coll_tracked **items = NULL;
+    if (held != NULL && coll_thread.depth > 0)
+        items = grown(aborted.items, aborted.count, &aborted.capacity, sizeof(struct coll_tracked *));
+    if (items == NULL) {
+        coll_run_release(held);
+        return;
+    }
+    aborted.items = items;
+    items[aborted.count++] = held;
+}
+
+void coll_run_release_all(void)
+{
+    for (unsigned i = 0; i < aborted.count; i++)
+        coll_run_release(aborted.items[i]);
+    free(aborted.items);
+    aborted.items = NULL;
+    aborted.count = aborted.capacity = 0;
+}
+
 void coll_run_forget(void)
 {
     for (unsigned i = 0; i < kept.count; i++)
