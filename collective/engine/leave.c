@@ -73,8 +73,10 @@ static void keep(struct coll_member *member)
     pthread_mutex_unlock(&lock);
 }
 
+/* Processes are watched until all is over: other ranks may still have to read what this one has sent them. */
 void member_leave(struct coll_member *member)
 {
+    peer_close(member);
     const bool over = drain(member);
     link_leave(member);
     watch_leave(member);

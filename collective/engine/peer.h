@@ -57,6 +57,7 @@ struct peer_wire {
     struct peer_lane *lanes;
     gpu_event last;              /* orders operations, including those of graphs */
     struct link_cost plain, own; /* of NCCL and of this wire, if they were measured */
+    bool unsure;                 /* it is not known whether others have read all they were sent */
 };
 
 /* Collective, called for the able members of this process: makes their `peer`, or sets `no_peer` to why there is none.
@@ -64,7 +65,10 @@ struct peer_wire {
 void peer_join(struct coll_member *const members[], void *const told[], unsigned count);
 size_t peer_offer_bytes(void);
 
-/* Called when nothing of it runs any more. Waits a while for other ranks to read what they were sent. */
+/* No more operations will come: those so far (peer_over) then end when other ranks have read what they were sent, for
+ * which they get as long as within an operation. Nothing if it was aborted. */
+void peer_close(struct coll_member *member);
+/* Called when nothing of it runs any more. */
 void peer_end(struct coll_member *member);
 
 void peer_abort(struct coll_member *member);

@@ -6,8 +6,7 @@
 #include <time.h>
 
 #include "collective/engine/peer_entry.h"
-
-enum { CLOSE_PATIENCE_NS = 1000 * 1000 * 1000 };
+#include "collective/engine/peer_rounds.h"
 
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */
 
@@ -200,19 +199,6 @@ static bool try_to_reach(struct peer_entry *entry)
 
 /* ---- Ending ------------------------------------------------------------------------------------------------------ */
 
-/* Nothing that was pushed here matters any more, and the other ranks do not need this memory either, as they read their
- * own arenas. All that others may still write here is that they have freed slots. */
-static bool is_quiet(const struct coll_member *member, const struct peer_wire *wire)
-{
-    const struct gpu_ops *gpu = member->gpu;
-    struct peer_claim claim = {.world = wire->world, .patience_ns = CLOSE_PATIENCE_NS};
-    for (int rank = 0; rank < member->ranks; rank++)
-        if (rank != member->rank)
-            claim.receiver[claim.count++] = (uint8_t)rank;
-    return gpu->peer->claim(&claim, member->stream) && gpu->stream_wait(member->stream) &&
-           __atomic_load_n(&wire->mail->failed, __ATOMIC_ACQUIRE) == 0;
-}
-
 static void tell_trace(const struct coll_member *member, const struct peer_mail *mail)
 {
     static const char *const names[PEER_POINTS] = {"claimed", "encoded", "crossed", "posted", "arrived", "decoded"};
@@ -229,7 +215,8 @@ static void end(const struct coll_member *member, struct peer_wire *wire)
     for (int rank = 0; rank < member->ranks; rank++)
         reached &= wire->reached[rank] != NULL;
     const bool aborted = wire->mail != NULL && __atomic_load_n(&wire->mail->abort, __ATOMIC_ACQUIRE) != 0;
-    const bool quiet = !reached || (!aborted && is_quiet(member, wire));
+    const bool quiet =
+        !reached || (!aborted && !wire->unsure && __atomic_load_n(&wire->mail->failed, __ATOMIC_ACQUIRE) == 0);
     if (!quiet)
         member->host.say("communicator %p, rank %d of %d: others may still write into its memory, which is not freed",
                          (void *)member->comm, member->rank, member->ranks);
@@ -324,6 +311,33 @@ void peer_join(struct coll_member *const members[], void *const told[], unsigned
 
 /* ---- Members that have the wire ---------------------------------------------------------------------------------- */
 
+/* Queued behind all operations, and part of them. */
+static bool await_readers(const struct coll_member *member)
+{
+    const struct gpu_ops *gpu = member->gpu;
+    const struct peer_wire *wire = member->peer;
+    struct peer_claim claim = {.world = wire->world, .patience_ns = PEER_PATIENCE_NS};
+    for (int rank = 0; rank < member->ranks; rank++)
+        if (rank != member->rank)
+            claim.receiver[claim.count++] = (uint8_t)rank;
+    return gpu->event_follow(member->stream, wire->last) && gpu->peer->claim(&claim, member->stream) &&
+           gpu->event_record(wire->last, member->stream);
+}
+
+void peer_close(struct coll_member *member)
+{
+    int before;
+    if (member->peer == NULL || member->aborted)
+        return;
+    member->peer->unsure = true;
+    if (!member->gpu->enter(member->device, &before))
+        return;
+    member->peer->unsure = !await_readers(member);
+    member->gpu->leave(before);
+}
+
+/* Nothing that was pushed here matters any more, and the other ranks do not need this memory either, as they read their
+ * own arenas. All that others could still write here is that they have freed slots. */
 void peer_end(struct coll_member *member)
 {
     if (member->peer != NULL)

@@ -347,6 +347,39 @@ START_TEST(aborting_ends_waiting_for_a_rank)
 }
 END_TEST
 
+/* Rank 0 has sent all, and leaves before rank 1 asks for it, which is busy for longer than kernels wait in an
+ * operation. */
+static void leave_early(struct rank *rank)
+{
+    uint8_t *values = values_new(COLL_BF16, COUNT_OF, 0);
+    rank_begin(rank, id_for_all);
+    if (rank->rank == 0) {
+        values_fill(values, COLL_BF16, COUNT_OF, VALUES_NORMAL, 1);
+        require_ok(ncclSend(values, COUNT_OF, COLL_BF16, 1, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+    } else {
+        usleep(1000 * LEAST_MS);
+        require_ok(ncclRecv(values, COUNT_OF, COLL_BF16, 0, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        require_ok(error_of(rank->comm));
+        require(values_are(values, COLL_BF16, COUNT_OF, VALUES_NORMAL, 1));
+    }
+    require_by(rank, rank->rank == 0 ? "send" : "recv", "the last: compressed, wire peer");
+    require_ok(ncclCommDestroy(rank->comm));
+    fake_stream_end(rank->stream);
+    values_free(values, COLL_BF16, 0);
+}
+
+START_TEST(who_leaves_takes_nothing_away)
+{
+    begin(_i == 0 ? "piece=1024,bare=4" : "piece=1024,direct");
+    fake_gpu.hurry = 10;
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(2, leave_early, NULL);
+    require(fake_gpu.made == 0);
+}
+END_TEST
+
 /* The n-th thing that is asked for cannot be: an error, of which the other rank learns. */
 static _Atomic int failures;
 enum { PARTS = 4 };
@@ -400,6 +433,7 @@ int main(void)
     tcase_add_loop_test(tests, so_much_stays_as_it_is_as_was_measured_to_be_fastest, 0, COUNT(balances));
     tcase_add_loop_test(tests, nonsense_in_a_slot_is_an_error, 0, 2 * COUNT(bad_bytes));
     tcase_add_loop_test(tests, aborting_ends_waiting_for_a_rank, 0, 2);
+    tcase_add_loop_test(tests, who_leaves_takes_nothing_away, 0, 2);
     tcase_add_loop_test(tests, what_cannot_be_launched_is_an_error, 0, 2 * PARTS);
     return suite_run("peer", tests);
 }
