@@ -26,8 +26,11 @@ struct coll_decision coll_decide(const struct coll_standing *standing, const str
                                  struct coll_step *step)
 {
     struct coll_decision decision = {COLL_PASS, reason_to_pass(standing, call), 0};
-    if (decision.reason != NULL || !coll_engine()->decide(standing->member, call, step, &decision.reason))
-        return decision;
+    step->counted = false;
+    const bool compressed =
+        decision.reason == NULL && coll_engine()->decide(standing->member, call, step, &decision.reason);
     step->held = standing->held;
+    if (!compressed)
+        return decision;
     return (struct coll_decision){COLL_COMPRESS, step->peer ? "compressed, wire peer" : "compressed", step->wire};
 }

@@ -35,7 +35,7 @@ struct coll_decision {
 struct coll_step;
 
 /* A function of what all ranks hold alike, never of addresses, data or time, so all ranks decide alike. COLL_COMPRESS:
- * *step is to be run. */
+ * *step is to be run; else it tells only whether it counts. */
 struct coll_decision coll_decide(const struct coll_standing *standing, const struct coll_call *call,
                                  struct coll_step *step);
 

@@ -41,7 +41,8 @@ struct coll_step {
     uint32_t head, tail; /* pages left uncompressed before and behind the coded ones; then there is one piece */
     uint64_t wire;       /* bytes handed to NCCL */
     struct coll_phase of[COLL_PHASES_MAX];
-    bool peer; /* it goes by the wire `peer`, in one phase; the fields below are unused */
+    bool counted; /* as one of its kind, also if it goes raw */
+    bool peer;    /* it goes by the wire `peer`, in one phase; the fields below are unused */
     unsigned piece;
     struct coll_staging *staging;
     size_t at;                 /* offset of its part of the staging memory */
@@ -72,6 +73,9 @@ struct coll_engine_ops {
      * of the call's arguments and of what all ranks hold, so all ranks decide alike. */
     bool (*decide)(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason);
+    /* These steps, which were decided about in the group that this thread ends, do not come to be: they do not count.
+     * In any order, but for all of the group that do. */
+    void (*forget)(const struct coll_step *steps, unsigned count);
     /* The three parts of a phase, each for all steps of a group at once: encode; move, which hands NCCL what it moves,
      * in an open group; decode, after that group has ended. Steps with another phase follow, together. Nothing waits. A
      * failure leaves the communicator as a failure of NCCL would. */

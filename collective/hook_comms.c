@@ -262,9 +262,9 @@ coll_result coll_hook_GroupEnd(void)
 
 coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
 {
-    if (coll_thread.depth == 1)
-        coll_run_forget();
-    return note_ended(COLL_NCCL(GroupSimulateEnd(simulation)));
+    const coll_result begun = coll_thread.depth == 1 ? coll_run_before_simulation() : COLL_SUCCESS;
+    const coll_result ended = COLL_NCCL(GroupSimulateEnd(simulation));
+    return note_ended(begun == COLL_SUCCESS ? ended : begun);
 }
 
 /* ---- Registering memory --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 #include "collective/thread.h"
 #include "collective/track.h"
 
-/* A step to be run holds its communicator until it is over. */
+/* A step to be run holds its communicator until it is over, and one that only counts until its group is. */
 static struct coll_decision begin(struct coll_call *call, struct coll_step *step)
 {
     struct coll_standing standing;
@@ -17,7 +17,7 @@ static struct coll_decision begin(struct coll_call *call, struct coll_step *step
     if (standing.late != NULL && !coll_late_call(call, &standing))
         return (struct coll_decision){COLL_REFUSE, "aborted", 0};
     const struct coll_decision decision = coll_decide(&standing, call, step);
-    if (decision.way == COLL_PASS)
+    if (decision.way == COLL_PASS && !coll_run_counts(step))
         coll_run_release(standing.held);
     return decision;
 }

@@ -1,6 +1,7 @@
 #include "collective/run.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "collective/patient.h"
 #include "collective/thread.h"
@@ -15,6 +16,8 @@ static _Thread_local struct {
         unsigned turn;
     } * raw;
     unsigned raw_count, raw_capacity;
+    struct coll_step *counted; /* of raw calls */
+    unsigned counted_count, counted_capacity;
 } kept;
 
 /* Makes room for one more. Returns NULL, and changes nothing, if there is no memory. */
@@ -54,6 +57,18 @@ bool coll_run_has_to_wait(const struct coll_call *call)
                 step->call.peer == call->peer;
     }
     return waits;
+}
+
+bool coll_run_counts(const struct coll_step *step)
+{
+    struct coll_step *counted = NULL;
+    if (step->counted && coll_thread.depth > 0)
+        counted = grown(kept.counted, kept.counted_count, &kept.counted_capacity, sizeof(*counted));
+    if (counted == NULL)
+        return false;
+    kept.counted = counted;
+    counted[kept.counted_count++] = *step;
+    return true;
 }
 
 coll_result coll_run_keep(const struct coll_call *call)
@@ -201,15 +216,16 @@ void coll_run_release_all(void)
     aborted.count = aborted.capacity = 0;
 }
 
-void coll_run_forget(void)
+static void forget(void)
 {
     for (unsigned i = 0; i < kept.count; i++)
         coll_run_release(kept.items[i].held);
+    for (unsigned i = 0; i < kept.counted_count; i++)
+        coll_run_release(kept.counted[i].held);
     free(kept.items);
     free(kept.raw);
-    kept.items = NULL;
-    kept.raw = NULL;
-    kept.count = kept.capacity = kept.raw_count = kept.raw_capacity = 0;
+    free(kept.counted);
+    memset(&kept, 0, sizeof(kept));
 }
 
 static coll_result move_raw(const struct coll_call *call)
@@ -271,6 +287,19 @@ coll_result coll_run_after_end(coll_result ended)
         result = run(coll_engine()->decode, kept.items, kept.count);
     if (result == COLL_SUCCESS)
         result = run_later_phases(kept.items, kept.count);
-    coll_run_forget();
+    forget();
     return result == COLL_SUCCESS ? ended : result;
+}
+
+coll_result coll_run_before_simulation(void)
+{
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i < kept.raw_count && result == COLL_SUCCESS; i++)
+        result = move_raw(&kept.raw[i].call);
+    if (kept.count > 0)
+        coll_engine()->forget(kept.items, kept.count);
+    if (kept.counted_count > 0)
+        coll_engine()->forget(kept.counted, kept.counted_count);
+    forget();
+    return result;
 }

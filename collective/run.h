@@ -12,11 +12,15 @@ coll_result coll_run(const struct coll_step *step);
 bool coll_run_has_to_wait(const struct coll_call *call);
 coll_result coll_run_keep(const struct coll_call *call);
 
+/* A step that goes raw: whether it has to be kept, because it counts and its group may only be simulated. */
+bool coll_run_counts(const struct coll_step *step);
+
 /* Called before and after NCCL ends the outermost group of this thread; `ended` is NCCL's result. Kept steps are
  * forgotten afterwards. */
 coll_result coll_run_before_end(void);
 coll_result coll_run_after_end(coll_result ended);
-void coll_run_forget(void);
+/* Called before NCCL only simulates that end: hands it the raw calls that were kept, and nothing of the steps. */
+coll_result coll_run_before_simulation(void);
 
 /* The call is done with it (coll_track_hold; may be NULL). */
 void coll_run_release(struct coll_tracked *held);

@@ -134,6 +134,7 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
 static bool issue(struct coll_member *member, struct coll_step *step)
 {
     bool good = true, cut = member->host.settings.pieces.given != 0;
+    step->counted = true;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         const unsigned key = member_key(member, &step->call, phase);
         const struct issued issued = kinds_issue(member, key, step->call.grouped);
@@ -193,6 +194,13 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
     if (*reason == NULL && !step->peer)
         *reason = issue(member, step) ? weigh(member, step) : "a rank has no memory for messages";
     return *reason == NULL;
+}
+
+void member_forget(const struct coll_step *steps, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        for (unsigned phase = 0; phase < steps[i].phases && steps[i].counted; phase++)
+            kinds_forget(steps[i].member, steps[i].of[phase].key, steps[i].of[phase].index);
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */

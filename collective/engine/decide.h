@@ -6,6 +6,7 @@
 
 bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
                    const char **reason);
+void member_forget(const struct coll_step *steps, unsigned count);
 
 /* From which size on operations outside of groups are compressed, among powers of two: those of STRAIT_COLL_TABLE, and
  * else what follows from what was measured. */

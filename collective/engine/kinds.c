@@ -177,6 +177,16 @@ struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped
     return issued;
 }
 
+/* level.issued stays: it then says too much, and the next step comes later than it could. */
+void kinds_forget(struct coll_member *member, unsigned key, uint64_t index)
+{
+    struct kinds *kinds = member->share.kinds;
+    kinds_lock(kinds);
+    if (index < member->issued[key])
+        member->issued[key] = index;
+    kinds_unlock(kinds);
+}
+
 void kinds_stop(struct coll_member *member)
 {
     struct kinds *kinds = member->share.kinds;

@@ -72,6 +72,9 @@ struct issued {
 };
 struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped);
 
+/* The operation that this rank has issued with this index does not come to be, nor do any of the kind after it. */
+void kinds_forget(struct coll_member *member, unsigned key, uint64_t index);
+
 /* Called when this rank has no memory for more: all operations that no rank has issued yet go raw, of all kinds. */
 void kinds_stop(struct coll_member *member);
 

@@ -155,6 +155,44 @@ START_TEST(sends_come_in_the_order_of_their_calls)
 }
 END_TEST
 
+/* One rank asks for estimates, which concern nobody else: levels change at the same operation afterwards. */
+static void simulate(struct rank *rank, void *own, void *all, size_t count)
+{
+    const int peer = 1 - rank->rank;
+    const uint32_t before = fake_nccl.simulated;
+    require_ok(ncclGroupStart());
+    require_ok(ncclAllGather(own, all, count, COLL_BF16, rank->comm, rank->stream));
+    require_ok(ncclSend(own, count, COLL_BF16, peer, rank->comm, rank->stream));
+    require_ok(ncclSend(own, 1, COLL_INT32, peer, rank->comm, rank->stream));
+    require_ok(ncclGroupSimulateEnd(NULL));
+    require(fake_nccl.simulated > before); /* what goes raw */
+}
+
+static void gather_estimated(struct rank *rank)
+{
+    enum { COUNT_OF = 40000, TIMES_TRIED = 1100 }; /* after 1024 operations that went raw, one is tried */
+    uint8_t *own = values_new(COLL_BF16, COUNT_OF, 0), *all = values_new(COLL_BF16, 2 * COUNT_OF, 0);
+    values_fill(own, COLL_BF16, COUNT_OF, VALUES_NOISE, (unsigned)rank->rank);
+    for (unsigned turn = 0; turn < TIMES_TRIED; turn++) {
+        if (rank->rank == 1 && turn < 20)
+            simulate(rank, own, all, COUNT_OF);
+        require_ok(ncclAllGather(own, all, COUNT_OF, COLL_BF16, rank->comm, rank->stream));
+        fake_stream_wait(rank->stream);
+        for (unsigned from = 0; from < 2; from++)
+            require(values_are(all + from * COUNT_OF * 2, COLL_BF16, COUNT_OF, VALUES_NOISE, from));
+        ranks_meet();
+    }
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(estimates_count_as_nothing)
+{
+    begin();
+    ranks_run(2, gather_estimated, NULL);
+}
+END_TEST
+
 /* ---- Streams and communicators ------------------------------------------------------------------------------------
  */
 
@@ -391,6 +429,7 @@ int main(void)
     tcase_add_loop_test(tests, ragged_exchanges_arrive, 2, 5);
     tcase_add_test(tests, groups_hold_whatever_there_is);
     tcase_add_loop_test(tests, sends_come_in_the_order_of_their_calls, 0, 4);
+    tcase_add_test(tests, estimates_count_as_nothing);
     tcase_add_loop_test(tests, streams_of_one_communicator_take_turns, 2, 4);
     tcase_add_loop_test(tests, two_communicators_work_at_once, 0, 2);
     tcase_add_loop_test(tests, one_thread_can_be_several_ranks, 0, 2);

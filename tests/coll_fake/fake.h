@@ -80,7 +80,8 @@ struct fake_nccl_control {
     _Atomic int32_t slow;
     _Atomic uint32_t slow_ms;
     /* Counters. */
-    _Atomic uint64_t counted; /* questions for the number of ranks */
+    _Atomic uint64_t counted;   /* questions for the number of ranks */
+    _Atomic uint32_t simulated; /* operations of simulated groups */
 };
 
 /* The beginning of ncclConfig_t. blocks 0: calls may return before they are done, and proceed when

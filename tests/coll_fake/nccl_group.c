@@ -136,6 +136,21 @@ int pncclGroupEnd(void)
 }
 ALIAS(GroupEnd)
 
+int pncclGroupSimulateEnd(void *info)
+{
+    (void)info;
+    if (here.depth == 0)
+        return COLL_INVALID_USAGE;
+    here.depth--;
+    demand(here.depth == 0 && here.make_count == 0);
+    fake_nccl.simulated += here.item_count;
+    free(here.items);
+    here.items = NULL;
+    here.item_count = 0;
+    return COLL_SUCCESS;
+}
+ALIAS(GroupSimulateEnd)
+
 int pncclCommInitRank(coll_comm *comm, int nranks, coll_id id, int rank)
 {
     return add_make((struct make){.slot = comm, .ranks = nranks, .rank = rank, .device = fake_device(), .id = id});
