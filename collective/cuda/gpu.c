@@ -241,7 +241,13 @@ static bool copy(void *dst, const void *src, size_t size, coll_stream stream)
 static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t size, size_t rows,
                       coll_stream stream)
 {
-    return good(cudaMemcpy2DAsync(dst, dst_stride, src, src_stride, size, rows, cudaMemcpyDefault, stream));
+    enum { PITCH_MAX = INT32_MAX }; /* of all GPUs so far; a message of 2 GiB is longer */
+    if (dst_stride <= PITCH_MAX && src_stride <= PITCH_MAX)
+        return good(cudaMemcpy2DAsync(dst, dst_stride, src, src_stride, size, rows, cudaMemcpyDefault, stream));
+    bool copied = true;
+    for (size_t row = 0; row < rows && copied; row++)
+        copied = copy((uint8_t *)dst + row * dst_stride, (const uint8_t *)src + row * src_stride, size, stream);
+    return copied;
 }
 
 static bool seal(const struct gpu_seal *what, coll_stream stream)
