@@ -69,13 +69,27 @@ static uint64_t host(void)
     return hash;
 }
 
+/* While any thread captures in the mode that is the default, others may neither free memory nor ask whether an event is
+ * over, unless they declare the relaxed mode: it would end the capture, and be refused. So a communicator could not be
+ * joined or destroyed meanwhile. */
+static _Thread_local struct {
+    unsigned depth;
+    struct relaxed mode;
+} entered;
+
 static bool enter(int device, int *before)
 {
-    return good(cudaGetDevice(before)) && (*before == device || good(cudaSetDevice(device)));
+    if (!good(cudaGetDevice(before)) || (*before != device && !good(cudaSetDevice(device))))
+        return false;
+    if (entered.depth++ == 0)
+        entered.mode = relax();
+    return true;
 }
 
 static void leave(int before)
 {
+    if (--entered.depth == 0)
+        unrelax(entered.mode);
     (void)cudaSetDevice(before);
 }
 
