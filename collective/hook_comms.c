@@ -17,8 +17,6 @@ static bool is_good(coll_result result)
     return result == COLL_SUCCESS || result == COLL_IN_PROGRESS;
 }
 
-enum way { WAY_SPLIT = 1, WAY_SHRINK };
-
 /* ---- Making communicators ------------------------------------------------------------------------------------------
  */
 
@@ -130,7 +128,7 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
 
 coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *made, coll_config *config)
 {
-    const struct coll_key child = coll_track_child(comm, WAY_SPLIT, color);
+    const struct coll_key child = coll_track_child(comm, COLL_BY_SPLIT, color);
     return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
 }
 
@@ -152,7 +150,7 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
 {
     if ((flags & COLL_SHRINK_ABORT) != 0)
         give_up(comm);
-    const struct coll_key child = coll_track_child(comm, WAY_SHRINK, 0);
+    const struct coll_key child = coll_track_child(comm, COLL_BY_SHRINK, 0);
     return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1, child);
 }
 

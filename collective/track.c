@@ -16,7 +16,7 @@ struct coll_tracked {
     atomic_bool gone; /* no longer found by its address */
     struct coll_late *late;
     struct coll_key key;
-    uint64_t children;
+    uint64_t children[COLL_BIRTHS];
     struct coll_standing standing;
     struct coll_counts counts;
 };
@@ -246,18 +246,18 @@ void coll_track_key(coll_comm comm, const struct coll_key *key)
     struct coll_tracked *tracked = *place_of(comm);
     if (tracked != NULL) {
         tracked->key = *key;
-        tracked->children = 0;
+        memset(tracked->children, 0, sizeof(tracked->children));
     }
     coll_track_unlock();
 }
 
-struct coll_key coll_track_child(coll_comm comm, uint64_t way, int64_t color)
+struct coll_key coll_track_child(coll_comm comm, enum coll_birth way, int64_t color)
 {
     struct coll_key key = {0};
     coll_track_lock();
     struct coll_tracked *tracked = *place_of(comm);
     if (tracked != NULL)
-        key = coll_key_child(&tracked->key, way, tracked->children++, color);
+        key = coll_key_child(&tracked->key, 1 + (uint64_t)way, tracked->children[way]++, color);
     coll_track_unlock();
     return key;
 }

@@ -49,9 +49,10 @@ void coll_track_joined(struct coll_tracked *held, struct coll_member *member, co
 /* It joins later. Takes over `late`, which may be NULL. */
 void coll_track_late(coll_comm comm, struct coll_late *late, const char *why);
 /* The key of a communicator, and keys of its children, numbered in the order of the calls that make them, which is the
- * same on all ranks. */
+ * same on all ranks; splits and shrinks apart, as ranks that a shrink leaves out do not call it. */
 void coll_track_key(coll_comm comm, const struct coll_key *key);
-struct coll_key coll_track_child(coll_comm comm, uint64_t way, int64_t color);
+enum coll_birth { COLL_BY_SPLIT, COLL_BY_SHRINK, COLL_BIRTHS };
+struct coll_key coll_track_child(coll_comm comm, enum coll_birth way, int64_t color);
 bool coll_track_pin(coll_comm comm, bool raw);
 void coll_track_pin_all(bool raw); /* including those to come */
 

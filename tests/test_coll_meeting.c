@@ -11,6 +11,7 @@
 
 #include "collective/card.h"
 #include "collective/meeting.h"
+#include "collective/track.h"
 #include "tests/support.h"
 
 enum { RANKS = 5, NEVER = -1 };
@@ -245,6 +246,25 @@ START_TEST(keys_differ_with_what_they_are_of)
 }
 END_TEST
 
+/* Of one communicator, as two ranks know it, one of which the other's shrink leaves out. */
+START_TEST(ranks_that_a_shrink_leaves_out_find_the_next_split)
+{
+    coll_comm here = (coll_comm)(uintptr_t)0x1000, there = (coll_comm)(uintptr_t)0x2000;
+    const struct coll_key key = coll_key_draw();
+    coll_track_made(here, 0, 3);
+    coll_track_made(there, 1, 3);
+    coll_track_key(here, &key);
+    coll_track_key(there, &key);
+    const struct coll_key shrunk = coll_track_child(here, COLL_BY_SHRINK, 0);
+    const struct coll_key split = coll_track_child(here, COLL_BY_SPLIT, 0);
+    const struct coll_key same = coll_track_child(there, COLL_BY_SPLIT, 0);
+    require(memcmp(split.words, same.words, sizeof(same.words)) == 0);
+    require(memcmp(split.words, shrunk.words, sizeof(shrunk.words)) != 0);
+    coll_track_gone(here);
+    coll_track_gone(there);
+}
+END_TEST
+
 static TCase *meetings(const char *name, void (*choose_place)(void))
 {
     TCase *tests = tcase_create(name);
@@ -264,6 +284,7 @@ int main(void)
 {
     TCase *keys = tcase_create("keys");
     tcase_add_test(keys, keys_differ_with_what_they_are_of);
+    tcase_add_test(keys, ranks_that_a_shrink_leaves_out_find_the_next_split);
     Suite *suite = suite_create("meeting");
     suite_add_tcase(suite, meetings("here", meet_here));
     suite_add_tcase(suite, meetings("there", meet_there));
