@@ -30,8 +30,11 @@ static void cut_by_size(const struct coll_member *member, const struct plan *pla
     const double decoding = DECODE_SECONDS + others * raw / DECODE_PER_SECOND;
     if (LEAST * (encoding + decoding) > raw * per_byte)
         return;
-    step->head = pages_of(encoding, per_byte);
-    step->tail = pages_of(decoding, per_byte);
+    const uint32_t head = pages_of(encoding, per_byte), tail = pages_of(decoding, per_byte);
+    if (head + tail >= plan->shape.pages) /* each is a page at least */
+        return;
+    step->head = head;
+    step->tail = tail;
 }
 
 static void cut_as_given(const struct coll_pieces *given, const struct plan *plan, struct coll_step *step)

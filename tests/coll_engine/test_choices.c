@@ -22,6 +22,7 @@ static const struct link links[] = {
     {{400000, 400000, 2700}, MOST, 0, "raw: the link is fast"},     /* the fastest counts for all */
     {{4000000, 400000, 1000000}, MOST, 0, "the last: compressed"},
     {{0, 0, 0}, MOST, 0, "raw: the link is fast"},
+    {{10000000, 10000000, 10000000}, 32768, 0, "the last: compressed"},  /* slow, and no longer than head and tail */
     {{400000, 400000, 400000}, 1 << 20, 200000, "the last: compressed"}, /* of two other ranks */
     {{400000, 400000, 400000}, 1 << 20, 1000000, "raw: what does not fit would take too long"},
 };
