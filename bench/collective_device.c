@@ -8,21 +8,29 @@
 #include "bench/values.h"
 #include "tools/util.h"
 
-/* Number of ranks; 0: there are fewer than two GPUs, which was printed to stderr. */
-static unsigned choose_ranks(const struct collective_options *options)
+static unsigned least(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+/* Sets how many GPUs there are for how many ranks. False: too few, which was printed to stderr. */
+static bool choose_ranks(const struct collective_options *options, unsigned *ranks, unsigned *gpus)
 {
     char why[256];
-    unsigned gpus = collective_count_gpus(why, sizeof(why));
+    const unsigned all = collective_count_gpus(why, sizeof(why));
 
-    if (gpus == 0)
+    *gpus = options->gpus > 0 ? options->gpus : least(all, COLLECTIVE_RANKS_MAX);
+    *ranks = options->ranks > 0 ? options->ranks : *gpus;
+    *gpus = least(*gpus, *ranks);
+    if (all == 0)
         print_error(NULL, "no GPU: %s", why);
-    else if (gpus < 2)
-        print_error(NULL, "there is one GPU: collectives need two");
-    else if (options->gpus > gpus)
-        print_error(NULL, "--gpus: there are %u", gpus);
+    else if (options->gpus > all)
+        print_error(NULL, "--gpus: there are %u", all);
+    else if (*ranks < 2)
+        print_error(NULL, "one GPU: collectives need two, or --ranks");
     else
-        return options->gpus > 0 ? options->gpus : gpus < COLLECTIVE_RANKS_MAX ? gpus : COLLECTIVE_RANKS_MAX;
-    return 0;
+        return true;
+    return false;
 }
 
 static bool print_json(const void *arg, FILE *stream)
@@ -81,18 +89,17 @@ static bool run_plan(const struct collective_plan *plan, const struct command_li
 static enum exit_code run_options(const struct collective_options *options, const struct command_line *line)
 {
     struct collective_plan plan = {0};
-    unsigned ranks;
+    unsigned ranks, gpus;
     bool good;
 
     if (options->help) {
         fputs(collective_usage, stdout);
         return EXIT_CODE_OK;
     }
-    ranks = value_save_check(options->save) ? choose_ranks(options) : 0;
-    if (ranks == 0)
+    if (!value_save_check(options->save) || !choose_ranks(options, &ranks, &gpus))
         return EXIT_CODE_DATA;
     interrupts_catch();
-    good = collective_plan_init(&plan, options, ranks) && run_plan(&plan, line);
+    good = collective_plan_init(&plan, options, ranks, gpus) && run_plan(&plan, line);
     collective_plan_fini(&plan);
     if (interrupted())
         print_error(NULL, "interrupted");

@@ -35,6 +35,9 @@ const char collective_usage[] =
     "      --size=LIST         bytes, of all ranks together where there are parts; 1M,16M,64M,256M\n"
     "      --input=FILE        safetensors file, once or more; a KV cache that comes with the program\n"
     "      --gpus=N            so many GPUs; all\n"
+    "      --ranks=N           so many ranks, dealt out to the GPUs; one on each. NCCL takes several on one GPU if,\n"
+    "                          as it is told, they are on hosts of their own (--env=NCCL_HOSTID=host%r), and from\n"
+    "                          2.30 on with --env=NCCL_MULTI_RANK_GPU_ENABLE=1\n"
     "      --library=FILE      libstrait-coll; libstrait-coll.so.0, where the loader finds it\n"
     "      --nccl=FILE         NCCL; libnccl.so.2, where the loader finds it\n"
     "      --env=NAME=VALUE    environment of the ranks, such as STRAIT_COLL=raw, once or more; %r in it is a rank's "
@@ -49,7 +52,7 @@ const char collective_usage[] =
     "      --save=FILE         the same to a file, besides\n"
     "  -h, --help\n"
     "\n"
-    "Exit status: 0 done, 1 a call failed, a result is wrong or there are no two GPUs, 2 bad usage.\n";
+    "Exit status: 0 done, 1 a call failed, a result is wrong or there is no GPU for each rank, 2 bad usage.\n";
 
 /* ---- Single options -------------------------------------------------------------------------------------------- */
 
@@ -130,6 +133,7 @@ enum {
     OPT_LINKS,
     OPT_SIZE,
     OPT_GPUS,
+    OPT_RANKS,
     OPT_LIBRARY,
     OPT_NCCL,
     OPT_ENV,
@@ -151,6 +155,7 @@ static const struct option long_options[] = {
     {"size", required_argument, NULL, OPT_SIZE},
     {"input", required_argument, NULL, OPT_INPUT},
     {"gpus", required_argument, NULL, OPT_GPUS},
+    {"ranks", required_argument, NULL, OPT_RANKS},
     {"library", required_argument, NULL, OPT_LIBRARY},
     {"nccl", required_argument, NULL, OPT_NCCL},
     {"env", required_argument, NULL, OPT_ENV},
@@ -194,7 +199,9 @@ static bool set_number_option(struct collective_options *options, int option, co
 {
     switch (option) {
     case OPT_GPUS:
-        return value_number("--gpus", text, 2, COLLECTIVE_RANKS_MAX, &options->gpus);
+        return value_number("--gpus", text, 1, COLLECTIVE_RANKS_MAX, &options->gpus);
+    case OPT_RANKS:
+        return value_number("--ranks", text, 2, COLLECTIVE_RANKS_MAX, &options->ranks);
     case OPT_REPEATS:
         return value_number("--repeats", text, 1, REPEATS_MAX, &options->repeats);
     case OPT_WARMUPS:

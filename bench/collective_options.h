@@ -60,7 +60,8 @@ struct collective_options {
     bool ops[COLLECTIVE_OPS], types[COLLECTIVE_TYPES], datas[COLLECTIVE_DATAS], links[COLLECTIVE_LINKS];
     uint64_t sizes[COLLECTIVE_SIZES_MAX];
     unsigned size_count;
-    uint32_t gpus; /* 0: all */
+    uint32_t gpus;  /* 0: all */
+    uint32_t ranks; /* 0: one on each GPU */
     uint32_t repeats, warmups;
     uint32_t singles;    /* calls of each row that are timed one by one, before all others */
     uint32_t iterations; /* per repeat; 0: as many as take some milliseconds */

@@ -100,9 +100,10 @@ static bool has_all(const struct collective_plan *plan)
     return all;
 }
 
-bool collective_plan_init(struct collective_plan *plan, const struct collective_options *options, unsigned ranks)
+bool collective_plan_init(struct collective_plan *plan, const struct collective_options *options, unsigned ranks,
+                          unsigned gpus)
 {
-    *plan = (struct collective_plan){.options = options, .ranks = ranks};
+    *plan = (struct collective_plan){.options = options, .ranks = ranks, .gpus = gpus};
     plan->rows = calloc((size_t)COLLECTIVE_DATAS * COLLECTIVE_TYPES * COLLECTIVE_OPS * COLLECTIVE_SIZES_MAX,
                         sizeof(plan->rows[0]));
     if (plan->rows == NULL) {

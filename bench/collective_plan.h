@@ -33,7 +33,7 @@ struct collective_shape {
 
 struct collective_plan {
     const struct collective_options *options;
-    unsigned ranks;
+    unsigned ranks, gpus; /* rank r is on GPU r % gpus */
     struct collective_row *rows;
     unsigned row_count;
     struct collective_values values[COLLECTIVE_DATAS][COLLECTIVE_TYPES];
@@ -78,7 +78,8 @@ struct collective_shared {
 
 /* Makes the shapes, then the values; links are not part of a row. False: failed, with the error on stderr. The caller
  * must call collective_plan_fini() either way. */
-bool collective_plan_init(struct collective_plan *plan, const struct collective_options *options, unsigned ranks);
+bool collective_plan_init(struct collective_plan *plan, const struct collective_options *options, unsigned ranks,
+                          unsigned gpus);
 void collective_plan_fini(struct collective_plan *plan);
 
 struct collective_shape collective_shape_of(const struct collective_row *row, unsigned ranks);

@@ -331,13 +331,13 @@ static bool open_libraries(struct rank *rank)
 static bool open_gpu(struct rank *rank)
 {
     struct collective_shared *shared = rank->shared;
-    const int gpu = (int)rank->number;
+    const int gpu = (int)(rank->number % rank->plan->gpus);
     struct gpu_about about;
     int version = 0;
 
     if (!gpu_open(gpu, gpu, &about))
         return false;
-    if (gpu == 0) {
+    if (rank->number == 0) {
         rank->libraries[COLLECTIVE_PLAIN].GetVersion(&version);
         snprintf(shared->gpu, sizeof(shared->gpu), "%s", about.names[0]);
         snprintf(shared->nccl, sizeof(shared->nccl), "%s", rank->libraries[COLLECTIVE_PLAIN].path);

@@ -73,8 +73,10 @@ static void print_head(const struct collective_report *report, FILE *stream)
     const struct collective_shared *shared = any_shared(report);
 
     head_print(report->machine, report->line, stream);
-    fprintf(stream, "devices   %u of %s, driver %d, runtime %d; NCCL %d, %s\n", report->plan->ranks, shared->gpu,
+    fprintf(stream, "devices   %u of %s, driver %d, runtime %d; NCCL %d, %s\n", report->plan->gpus, shared->gpu,
             shared->driver, shared->runtime, shared->nccl_version, shared->nccl);
+    if (report->plan->ranks > report->plan->gpus)
+        fprintf(stream, "shared    %u ranks on them, which have a GPU by turns\n", report->plan->ranks);
     if (options->sources.input_count > 0) {
         fprintf(stream, "values    repeated from ");
         names_print(options->sources.inputs, options->sources.input_count, stream);

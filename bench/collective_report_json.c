@@ -78,6 +78,7 @@ static void add_machine(cJSON *root, const struct collective_report *report)
         shared = report->shared[links] != NULL ? report->shared[links] : shared;
     cJSON_AddStringToObject(root, "gpu", shared->gpu);
     cJSON_AddNumberToObject(root, "ranks", report->plan->ranks);
+    cJSON_AddNumberToObject(root, "gpus", report->plan->gpus);
     cJSON_AddNumberToObject(root, "driver", shared->driver);
     cJSON_AddNumberToObject(root, "runtime", shared->runtime);
     cJSON_AddStringToObject(root, "nccl", shared->nccl);

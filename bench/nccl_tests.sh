@@ -2,7 +2,8 @@
 # nccl_tests.sh: NCCL's own tests, unmodified, with and without libstrait-coll, in turn; one table last.
 #
 #   nccl_tests.sh build CHECKOUT      builds those of a checkout of github.com/NVIDIA/nccl-tests, for GPUs of --arch 90
-#                                     (ARCH), with NCCL's header from NCCL_HOME (here: CUDA_HOME)
+#                                     (ARCH), with NCCL's header from NCCL_HOME (here: CUDA_HOME); with MPI_HOME also
+#                                     what RANKS needs, and its mpi.h is where CPATH says
 #   nccl_tests.sh run TESTS LIBRARY   TESTS: the folder with all_gather_perf and the others, CHECKOUT/build;
 #                                     LIBRARY: libstrait-coll.so.0
 #
@@ -15,6 +16,9 @@
 #             STRAIT_COLL. Of compress one round is enough: "plain strait"
 #   DATA      libstrait-nccl-tests-data.so: values that can be compressed in all_gather, alltoall and sendrecv, where
 #             nccl-tests has some that cannot, and the same ones in every round; none: those of nccl-tests
+#   RANKS     so many ranks that share the first GPU, processes started by mpiexec (MPIEXEC), instead of GPUS. NCCL
+#             takes them from 2.30 on. HOSTS=1: each is on a host of its own, as NCCL is told, so that all goes by TCP
+#             and older ones take them, too
 #   OUT       folder of the logs: nccl-tests-out
 #   SECONDS_MAX  that one program may take: 120      SECONDS_ALL  after which nothing new is begun: 3600
 #
@@ -38,13 +42,23 @@ build() { # CHECKOUT
     # DSO: what makes and checks data is a library of its own then, which DATA gets before.
     for target in os.build "${targets[@]}"; do
         make -C "$1/src" CUDA_HOME="$cuda" NCCL_HOME="$NCCL_HOME" DSO=1 \
-            NVCC_GENCODE="-gencode=arch=compute_$arch,code=sm_$arch" "$target"
+            NVCC_GENCODE="-gencode=arch=compute_$arch,code=sm_$arch" ${MPI_HOME:+MPI=1 "MPI_HOME=$MPI_HOME"} "$target"
     done
 }
 
 # ---- Runs ------------------------------------------------------------------------------------------------------------
 
 failed=0
+
+# What starts the ranks of a program.
+launch() {
+    launcher=()
+    [ -n "${RANKS:-}" ] || return 0
+    local set="NCCL_MULTI_RANK_GPU_ENABLE=1"
+    # shellcheck disable=SC2016 # the ranks' shells are to see it
+    [ "${HOSTS:-}" != 1 ] || set='NCCL_NET=Socket "NCCL_HOSTID=host ${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"'
+    launcher=("${MPIEXEC:-mpiexec}" -n "$RANKS" sh -c "exec env NCCL_TESTS_DEVICE=0 $set \"\$@\"" rank)
+}
 
 # once OP CASE WAY ROUND OPTION...: one program; its output is $out/OP.CASE.WAY.ROUND.log, its errors .err beside it.
 once() {
@@ -58,8 +72,8 @@ once() {
     *) set_way=STRAIT_COLL=$3 ;;
     esac
     shift 4
-    timeout --foreground -k 5 "${SECONDS_MAX:-120}" env ${preload:+"LD_PRELOAD=$preload"} STRAIT_COLL_PRINT=1 "$set_way" \
-        "$tests/${op}_perf" "$@" >"$out/$name.log" 2>"$out/$name.err"
+    timeout --foreground -k 5 "${SECONDS_MAX:-120}" "${launcher[@]}" env ${preload:+"LD_PRELOAD=$preload"} \
+        STRAIT_COLL_PRINT=1 "$set_way" "$tests/${op}_perf" "$@" >"$out/$name.log" 2>"$out/$name.err"
     code=$?
     echo "exit $code: ${op}_perf $*" >>"$out/$name.log"
     if [ $code -ne 0 ]; then
@@ -135,7 +149,8 @@ full() {
 }
 
 run() { # TESTS LIBRARY
-    tests=$(realpath "$1") library=$(realpath "$2") ops=${OPS:-$all_ops} ways=${WAYS:-plain strait} gpus=${GPUS:-2} out=${OUT:-nccl-tests-out}
+    tests=$(realpath "$1") library=$(realpath "$2") ops=${OPS:-$all_ops} ways=${WAYS:-plain strait} gpus=${RANKS:+1} out=${OUT:-nccl-tests-out}
+    gpus=${gpus:-${GPUS:-2}} # of a process
     [ -f "$library" ] || fail "no library $2"
     case ${MATRIX:-small} in
     small | full | show) ;;
@@ -161,6 +176,7 @@ run() { # TESTS LIBRARY
         echo "skipped: $gpus GPUs are needed, there are $found"
         exit 77
     fi
+    launch
     mkdir -p "$out"
     rm -f "$out"/*.log "$out"/*.err "$out"/left-out
     matrix

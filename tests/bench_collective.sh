@@ -87,6 +87,11 @@ refused 1 'no values for type fp32' --size 64K --types bf16,fp32 --data weights
 slice=$kv
 FAKE_GPUS=3 bench --size 64K --types bf16 --ops all_gather --gpus 2
 grep -q '^devices   2 of ' out || fail "--gpus: $(cat out)"
+! grep -q '^shared ' out || fail "nothing is shared: $(cat out)"
+bench --size 64K --types bf16 --ops all_gather,sendrecv --gpus 1 --ranks 3
+grep -q '^devices   1 of ' out || fail "--gpus: $(cat out)"
+grep -q '^shared    3 ranks ' out || fail "--ranks: $(cat out)"
+rows 2 '^as-is '
 
 # What libstrait-coll did is told, and the environment of the ranks is theirs.
 bench --size 64K --types bf16 --ops all_gather,sendrecv --links as-is,shm,socket --env STRAIT_COLL=raw
@@ -160,7 +165,9 @@ refused 2 'unknown value' --types int8
 refused 2 'unknown value' --links telegraph
 refused 2 '--size' --size 16
 refused 2 'NAME=VALUE' --env STRAIT_COLL
-refused 2 'from 2 to 16' --gpus 1
+refused 1 'need two, or --ranks' --gpus 1 --size 64K
+refused 2 'from 1 to 16' --gpus 0
+refused 2 'from 2 to 16' --ranks 1
 refused 2 'takes options only' all_gather
 
 [ "$failed" -eq 0 ] && echo "bench_collective: all passed"

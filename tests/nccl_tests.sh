@@ -8,7 +8,7 @@ command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
 rm -rf "$2"
 mkdir -p "$2/build" "$2/path"
 cd "$2"
-unset MATRIX OPS ROUNDS WAYS GPUS ITERS DATA OUT SECONDS_MAX SECONDS_ALL LD_PRELOAD STRAIT_COLL
+unset RANKS HOSTS MPIEXEC MATRIX OPS ROUNDS WAYS GPUS ITERS DATA OUT SECONDS_MAX SECONDS_ALL LD_PRELOAD STRAIT_COLL
 failed=0
 
 fail() {
@@ -79,6 +79,25 @@ ends 2 'is none of plain' WAYS=fast
 ends 77 '4 GPUs are needed, there are 2' GPUS=4
 ends 2 'is none of' OPS=all_sing
 ends 2 'none of small, full, show' MATRIX=large
+# Ranks that are processes on the first GPU: each starts with a number of its own, and with what its NCCL has to know.
+cat >path/ranks <<'PROGRAM'
+#!/bin/sh
+[ "$1" = -n ] || exit 9
+count=$2 rank=0
+shift 2
+while [ $rank -lt "$count" ]; do
+    PMI_RANK=$rank "$@" >$rank.out || exit
+    rank=$((rank + 1))
+done
+cat 0.out
+PROGRAM
+chmod +x path/ranks
+sed -i '2i echo "on $NCCL_TESTS_DEVICE of ${NCCL_HOSTID:-this}, ${NCCL_MULTI_RANK_GPU_ENABLE:-0} $*" >>"$RANKS_LOG"' build/all_gather_perf
+ends 0 ' ok ' RANKS=3 MPIEXEC=ranks OPS=all_gather RANKS_LOG=here
+[ "$(grep -c '^on 0 of this, 1 .*-t 1 -g 1' here)" -eq 6 ] || fail "not three ranks, twice: $(cat here)"
+ends 0 ' ok ' RANKS=3 HOSTS=1 MPIEXEC=ranks OPS=all_gather RANKS_LOG=there
+[ "$(grep -c '^on 0 of host 2, 0 ' there)" -eq 2 ] || fail "no hosts of their own: $(cat there)"
+ends 1 'FAILED all_gather.bfloat16-threads.plain.1' RANKS=2 MPIEXEC=no-such-mpiexec OPS=all_gather RANKS_LOG=none
 rm build/broadcast_perf
 ends 2 'no .*broadcast_perf' OUT=none
 "$script" build build >out 2>&1 && fail "something was built"

@@ -61,6 +61,8 @@ static bool is_here(const struct peer_handle *handle)
     return handle->process == process_id();
 }
 
+/* Refused between ranks of a process that share a GPU, which CUDA calls no peer of itself: kernels of one that wait for
+ * the other's would share its queues. */
 static void *open_here(const struct peer_handle *handle, const char **why)
 {
     int device, can = 0;

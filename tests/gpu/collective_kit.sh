@@ -2,7 +2,8 @@
 # collective_kit.sh BUILD NCCL_TESTS DIR [DATA [BEFORE]]: gathers in DIR what a machine with two GPUs, their driver, NCCL and
 # PyTorch needs to try libstrait-coll: it, nccl-tests, the example with PyTorch, the scenes of ranks that die and of what
 # does not fit, the bench, and run.sh. NCCL_TESTS: what `bench/nccl_tests.sh build` built. DATA: a safetensors file for the
-# bench. BEFORE: another build, whose library is measured beside this one's.
+# bench. BEFORE: another build, whose library is measured beside this one's. Of the environment, NCCL: another NCCL to
+# try with; MPI=1: what starts processes, for nccl-tests that were built with MPI_HOME.
 set -eu
 usage="usage: collective_kit.sh BUILD NCCL_TESTS DIR [DATA [BEFORE]]"
 build=${1:?$usage} nccl_tests=${2:?$usage} kit=${3:?$usage} data=${4:-} before=${5:-}
@@ -38,6 +39,18 @@ if [ -n "$before" ]; then
     for library in "$before"/collective/libstrait-coll*.so.0 "$before"/kernels/libstrait-codec.so.0 "$before"/kernels/libstrait-cuda.so.0; do
         copy "$library" "$kit/before"
     done
+fi
+if [ -n "${NCCL:-}" ]; then
+    mkdir -p "$kit/nccl"
+    copy "$NCCL" "$kit/nccl"
+    mv "$kit/nccl/$(basename "$NCCL")" "$kit/nccl/libnccl.so.2" 2>/dev/null || true
+fi
+if [ "${MPI:-}" = 1 ]; then
+    for program in mpiexec.hydra hydra_pmi_proxy; do
+        copy "$(command -v $program)" "$kit/bin"
+        for library in $(needs "$kit/bin/$program"); do copy "$library" "$kit/lib/programs"; done
+    done
+    mv "$kit/bin/mpiexec.hydra" "$kit/bin/mpiexec"
 fi
 cp "$root/bench/nccl_tests.sh" "$root/bench/nccl_tests_table.py" "$kit/bench"
 cp "$root/examples/collective_pytorch.sh" "$root/examples/collective_pytorch.py" "$kit/examples"

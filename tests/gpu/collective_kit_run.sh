@@ -35,6 +35,7 @@
 #   TUNINGS values of STRAIT_COLL_PEER for wires; "-": none, "before": none, with BEFORE, another libstrait-coll.so.0
 #   WIRES   options of strait bench collective for wires      WIRES_SECONDS  110, after which no tuning is begun
 #   TORCH   parts of collective_pytorch.py: all       ITERS   of nccl-tests: 20, in passthrough 5
+#   WITH    kit: the NCCL of the kit, if it has one, in place of this machine's
 #   OUT     folder of the logs: out
 #
 # lib/ has the library; a plugin that it opens by name is looked for there too. lib/programs is for programs of the kit
@@ -46,8 +47,13 @@ steps=${STEPS:-rings kill overflow random torch}
 out=$(mkdir -p "${OUT:-out}" && cd "${OUT:-out}" && pwd)
 coll=$kit/lib/libstrait-coll.so.0
 
+# The kit's own, where it has one and WITH=kit.
 find_nccl() {
     local found
+    if [ "${WITH:-}" = kit ]; then
+        echo "$kit/nccl/libnccl.so.2"
+        return
+    fi
     found=$(ldconfig -p 2>/dev/null | awk '/libnccl\.so\.2/ { print $NF; exit }')
     if [ -z "$found" ]; then
         found=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib/libnccl.so.2")' 2>/dev/null)
