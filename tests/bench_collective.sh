@@ -55,6 +55,7 @@ bench --size 64K --types fp16 --ops all_to_all --data other # of BF16 tensors, r
 rows 1 '^as-is +other +fp16 '
 FAKE_GPUS=3 bench --size 100000 --types bf16,fp32-bf16 # not divided by three; sums in the order of the ranks
 rows 10 '^as-is +other '
+MOVING_BACKWARDS=1 FAKE_GPUS=3 bench --size 100000 --types bf16 --ops reduce_scatter --env STRAIT_COLL=raw # in NCCL's own
 
 # Kinds are told from names; each that there is has rows of its own, and no values of others.
 python3 - kinds.safetensors <<MAKE

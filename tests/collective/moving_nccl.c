@@ -4,6 +4,7 @@
  *
  *   MOVING_HANG=N   rank 1 stays in its Nth operation
  *   MOVING_DIE=N    rank 1 ends with its Nth operation      MOVING_SPOIL=N   rank 0's Nth operation has one wrong bit
+ *   MOVING_BACKWARDS=1  values are added from the last rank's on
  */
 #include "tests/collective/fake_nccl.h"
 
@@ -117,13 +118,15 @@ static void put_value(uint8_t *dst, coll_type type, float value)
 
 static coll_result sum(struct ncclComm *comm, uint8_t *receive, size_t first, size_t count, coll_type type)
 {
+    const bool backwards = getenv("MOVING_BACKWARDS") != NULL;
+
     if (type != TYPE_FLOAT32 && type != TYPE_BFLOAT16)
         return INVALID_ARGUMENT;
     for (size_t i = 0; i < count; i++) {
         size_t at = (first + i) * bytes_of(type);
-        float total = value_at(comm->meeting->sent[0] + at, type);
-        for (int rank = 1; rank < comm->ranks; rank++)
-            total += value_at(comm->meeting->sent[rank] + at, type);
+        float total = value_at(comm->meeting->sent[backwards ? comm->ranks - 1 : 0] + at, type);
+        for (int n = 1; n < comm->ranks; n++)
+            total += value_at(comm->meeting->sent[backwards ? comm->ranks - 1 - n : n] + at, type);
         put_value(receive + i * bytes_of(type), type, total);
     }
     return conclude(comm, receive);
