@@ -18,7 +18,8 @@
 #             nccl-tests has some that cannot, and the same ones in every round; none: those of nccl-tests
 #   RANKS     so many ranks that share the first GPU, processes started by mpiexec (MPIEXEC), instead of GPUS. NCCL
 #             takes them from 2.30 on. HOSTS=1: each is on a host of its own, as NCCL is told, so that all goes by TCP
-#             and older ones take them, too
+#             and older ones take them, too. PAUSE: seconds before each program; CUDA MPS refuses processes while it
+#             ends for those before: 0
 #   OUT       folder of the logs: nccl-tests-out
 #   SECONDS_MAX  that one program may take: 120      SECONDS_ALL  after which nothing new is begun: 3600
 #
@@ -72,6 +73,7 @@ once() {
     *) set_way=STRAIT_COLL=$3 ;;
     esac
     shift 4
+    [ ${#launcher[@]} -eq 0 ] || sleep "${PAUSE:-0}"
     timeout --foreground -k 5 "${SECONDS_MAX:-120}" "${launcher[@]}" env ${preload:+"LD_PRELOAD=$preload"} \
         STRAIT_COLL_PRINT=1 "$set_way" "$tests/${op}_perf" "$@" >"$out/$name.log" 2>"$out/$name.err"
     code=$?

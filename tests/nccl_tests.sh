@@ -8,7 +8,7 @@ command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
 rm -rf "$2"
 mkdir -p "$2/build" "$2/path"
 cd "$2"
-unset RANKS HOSTS MPIEXEC MATRIX OPS ROUNDS WAYS GPUS ITERS DATA OUT SECONDS_MAX SECONDS_ALL LD_PRELOAD STRAIT_COLL
+unset RANKS HOSTS PAUSE MPIEXEC MATRIX OPS ROUNDS WAYS GPUS ITERS DATA OUT SECONDS_MAX SECONDS_ALL LD_PRELOAD STRAIT_COLL
 failed=0
 
 fail() {

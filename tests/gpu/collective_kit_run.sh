@@ -22,6 +22,9 @@
 #                          that is killed, and NCCL beside compress and auto on real tensors (HOSTS_DATA), in 120 s
 #             shared       ranks that share the first GPU, on hosts of their own as above: what does not fit (2 and 4 ranks),
 #                          rings, a rank that is killed, joining (SHARED: overflow rings kill join torch), in 400 s
+#             ranks        nccl-tests of ranks that share the first GPU on one host, by CUDA MPS, with an NCCL from 2.30 on
+#                          (WITH=kit): RANKS (4), by RANKS_WIRES (shm peer p2p tcp), all with compress, and what does not
+#                          fit; about 8 minutes
 #             wires        strait bench collective by the wire peer, several tunings of it side by side
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
@@ -80,7 +83,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | shared | bench | calls | pieces | small) ;;
+    rings | kill | overflow | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | shared | ranks | bench | calls | pieces | small) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -371,6 +374,37 @@ shared_scenes() {
     return $code
 }
 
+# ranks_tests WIRE SETTING...: real values or, where a wire has had these, what never fits.
+ranks_tests() {
+    local wire=$1
+    shift
+    case " ${RANKS_WIRES:-shm peer p2p tcp} " in *" $wire "*) ;; *) return 0 ;; esac
+    env RANKS="${RANKS:-4}" MPIEXEC="$kit/bin/mpiexec" PAUSE=1 OUT="$out/ranks-$wire" MATRIX="${MATRIX:-show}" WAYS="${WAYS:-compress}" \
+        ITERS="${ITERS:-3}" SECONDS_MAX=30 SECONDS_ALL="${RANKS_SECONDS:-150}" "$@" bench/nccl_tests.sh run bin "$coll" >"$out/ranks-$wire.txt"
+    local status=$?
+    echo "$wire: exit status $status, $(cat "$out/ranks-$wire"/*.log 2>/dev/null | grep -cE '^ +[0-9]+ +[0-9]+ +[a-z0-9]+ ') rows"
+    grep -E ' (ok|WRONG|RAW|FAILED) |^FAILED|no time' "$out/ranks-$wire.txt" | cut -c1-190
+    return $status
+}
+
+ranks_scenes() {
+    local code=0 data=$kit/lib/programs/libstrait-nccl-tests-data.so
+    export CUDA_VISIBLE_DEVICES=0 STRAIT_COLL_NCCL=$nccl CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps
+    mkdir -p "$out/mps"
+    nvidia-cuda-mps-control -d || return 77
+    trap 'echo quit | nvidia-cuda-mps-control' EXIT
+    ranks_tests shm "DATA=$data" NCCL_P2P_DISABLE=1 || code=1
+    ranks_tests peer "DATA=$data" STRAIT_COLL_WIRE=peer STRAIT_COLL_PAIRS=1 || code=1
+    ranks_tests p2p || code=1
+    ranks_tests tcp "DATA=$data" HOSTS=1 BYTES=64M || code=1
+    export NCCL_MULTI_RANK_GPU_ENABLE=1 STRAIT_COLL=compress STRAIT_COLL_PRINT=1
+    for wire in ${OVERFLOW_WIRES:-nccl peer}; do
+        echo "what does not fit, wire $wire"
+        STRAIT_COLL_WIRE=$wire timeout -k 5 60 bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" 2>"$out/ranks-overflow-$wire.err" || code=1
+    done
+    return $code
+}
+
 # pieces_of NAME LIBRARY SETTING...
 pieces_of() {
     local name=$1 library=$2
@@ -417,7 +451,7 @@ PYTHON
     return $code
 }
 }
-export -f join_time join_scenes rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes shared_one shared_scenes
+export -f join_time join_scenes rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
 export kit out coll nccl gpus KILL KILL_WAYS RINGS RINGS_WIRE TUNINGS BEFORE WIRES WIRES_SECONDS
 
 unpack() {
@@ -441,6 +475,7 @@ step kill 100 env "$programs" bash -c kill_scenes
 step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
 step overflow 100 env "$programs" bash -c overflow_scenes
 step shared "${SHARED_SECONDS:-400}" env "$programs" bash -c shared_scenes
+step ranks "${RANKS_STEP_SECONDS:-560}" env "$programs" bash -c ranks_scenes
 step calls 60 env "$programs" bash -c calls_rows
 step pieces 100 env "$programs" bash -c pieces_rows
 step random 90 env "$programs" bash -c random_rows
