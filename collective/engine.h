@@ -19,7 +19,7 @@ struct coll_joining {
     bool paired;                      /* some ranks have sent or received before, so pairs stay raw */
     struct coll_candidate *candidate; /* NULL: there was no memory even for that */
     struct coll_member *member;       /* result: NULL if it stays raw */
-    char why[320];                    /* result: why it stays raw, or what was measured */
+    char why[400];                    /* result: why it stays raw, or what was measured */
 };
 
 enum { COLL_PHASES_MAX = 2, COLL_PIECES_MAX = 8 };

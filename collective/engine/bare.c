@@ -1,5 +1,6 @@
 #include "collective/engine/bare.h"
 
+#include "collective/engine/cost.h"
 #include "collective/engine/launch.h"
 #include "collective/engine/phase.h"
 
@@ -25,7 +26,7 @@ static uint32_t pages_of(double seconds, double per_byte)
 static void cut_by_size(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
 {
     const double raw = (double)plan->raw, others = member->ranks - 1;
-    const double per_byte = member->cost.per_byte > 0 ? member->cost.per_byte : PER_BYTE;
+    const double measured = cost_coded(member, plan), per_byte = measured > 0 ? measured : PER_BYTE;
     const double encoding = ENCODE_SECONDS + (plan->everybody ? 1 : others) * raw / ENCODE_PER_SECOND;
     const double decoding = DECODE_SECONDS + others * raw / DECODE_PER_SECOND;
     if (LEAST * (encoding + decoding) > raw * per_byte)

@@ -1,6 +1,7 @@
 #include "collective/engine/decide.h"
 
 #include "collective/engine/bare.h"
+#include "collective/engine/cost.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/phase.h"
 #include "collective/engine/plan.h"
@@ -30,7 +31,7 @@ static double seconds_coding(const struct coll_member *member, const struct coll
 static double seconds_coded(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
 {
     const uint64_t bytes = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
-    return member->cost.start + (double)bytes * member->cost.per_byte + seconds_coding(member, step, plan);
+    return member->cost.start + (double)bytes * cost_coded(member, plan) + seconds_coding(member, step, plan);
 }
 
 /* ---- What ranks were told ---------------------------------------------------------------------------------------- */
@@ -65,7 +66,7 @@ static bool needs_blocks_of_nccl(const struct coll_member *member, const struct 
 static bool is_short(const struct coll_member *member, const struct coll_call *call)
 {
     const double bytes = (double)bytes_of(call);
-    return !is_forced(member, call) && SAVED_MOST * bytes * member->cost.per_byte < 2 * NCCL_SECONDS;
+    return !is_forced(member, call) && SAVED_MOST * bytes * cost_most(member) < 2 * NCCL_SECONDS;
 }
 
 /* False: a piece goes raw. */
@@ -91,7 +92,7 @@ static const char *weigh(const struct coll_member *member, struct coll_step *ste
         struct plan plan;
         if (!plan_of(&plan, member, &step->call, phase, step->of[phase].level) || !add_wire(&plan, step, phase))
             return "does not shrink";
-        plain += (double)plan.raw * member->cost.per_byte;
+        plain += (double)plan.raw * cost_plain(member, &plan);
         if (step->pieces == 1 && !plan_cut(&plan, step, step->of[phase].level))
             return "does not shrink";
         coded += seconds_coded(member, step, &plan);

@@ -207,10 +207,13 @@ static void finish(struct joining *joining)
     link_describe(member, linked, sizeof(linked));
     watch_describe(member, watched, sizeof(watched));
     peer_describe(member, peer, sizeof(peer));
-    snprintf(what->why, sizeof(what->why),
-             "%.1f us and %.2f GB/s to each other rank, %.2f GB/s of what does not fit, %s%s%s",
-             member->cost.start * 1e6, rate_of(member->cost.per_byte), rate_of(member->cost.repair), linked, watched,
-             peer);
+    const double *cost = member->cost.per;
+    snprintf(
+        what->why, sizeof(what->why),
+        "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what does not "
+        "fit, %s%s%s",
+        member->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
+        rate_of(member->cost.repair), linked, watched, peer);
     tell_table(member);
 }
 

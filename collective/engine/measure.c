@@ -1,21 +1,20 @@
-/* Measures the cost of the link between ranks, by all-gathers of two sizes when a communicator is made. Every rank
- * measures, and the fastest link counts for all: compressing where it does not pay is worse than not compressing where
- * it would. */
+/* Measures the cost of the link between ranks when a communicator is made: by all-gathers of two sizes and, where
+ * compressing may pay, by the other operations that NCCL moves messages with or would be spared. Every rank measures,
+ * and the fastest link counts for all: compressing where it does not pay is worse than not compressing where it would.
+ */
 #include <stdlib.h>
 
 #include "collective/engine/member.h"
 
-enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, TURNS = 4, PROBES = 3 };
+enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, TURNS = 4 };
+/* What a message can usually save, and what coding takes for each byte and other rank, both ways together. */
+#define SAVED          0.3
+#define CODEC_PER_BYTE 2e-12
 
 size_t measure_large(const struct coll_member *member)
 {
     const size_t share = (size_t)LARGE_ALL / (size_t)member->ranks;
     return share < LARGE_MAX ? share / 128 * 128 : LARGE_MAX;
-}
-
-static size_t size_of(const struct coll_member *member, int large)
-{
-    return large ? measure_large(member) : SMALL;
 }
 
 /* ---- One member, whose GPU is current ---------------------------------------------------------------------------- */
@@ -24,7 +23,7 @@ bool measure_prepare(struct coll_member *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     struct link_probe *probe = &member->probe;
-    probe->memory = gpu->allocate(size_of(member, 1) * ((size_t)member->ranks + 1), true);
+    probe->memory = gpu->allocate(measure_large(member) * ((size_t)member->ranks + 1), true);
     probe->begin = gpu->event_make(true);
     probe->end = gpu->event_make(true);
     return probe->memory != NULL && probe->begin != NULL && probe->end != NULL;
@@ -42,23 +41,51 @@ void measure_end(struct coll_member *member)
     *probe = (struct link_probe){0};
 }
 
-static bool gather(struct coll_member *member, int large)
+static bool begin(struct coll_member *member)
+{
+    return member->gpu->event_record(member->probe.begin, member->stream);
+}
+
+static bool gather(struct coll_member *member, size_t size)
 {
     uint8_t *memory = member->probe.memory;
-    const size_t size = size_of(member, large);
-    return member->gpu->event_record(member->probe.begin, member->stream) &&
-           member->host.nccl->AllGather(memory, memory + size, size, COLL_UINT8, member->comm, member->stream) ==
-               COLL_SUCCESS;
+    return begin(member) && member->host.nccl->AllGather(memory, memory + size, size, COLL_UINT8, member->comm,
+                                                         member->stream) == COLL_SUCCESS;
 }
 
 static bool gather_small(struct coll_member *member)
 {
-    return gather(member, 0);
+    return gather(member, SMALL);
 }
 
 static bool gather_large(struct coll_member *member)
 {
-    return gather(member, 1);
+    return gather(member, measure_large(member));
+}
+
+static bool exchange(struct coll_member *member)
+{
+    const struct coll_table *nccl = member->host.nccl;
+    const size_t size = measure_large(member);
+    uint8_t *memory = member->probe.memory;
+    bool good = begin(member);
+    for (int peer = 0; peer < member->ranks && good; peer++) {
+        if (peer == member->rank)
+            continue;
+        good = nccl->Send(memory, size, COLL_UINT8, peer, member->comm, member->stream) == COLL_SUCCESS &&
+               nccl->Recv(memory + (size_t)(peer + 1) * size, size, COLL_UINT8, peer, member->comm, member->stream) ==
+                   COLL_SUCCESS;
+    }
+    return good;
+}
+
+/* The values do not matter. */
+static bool scatter(struct coll_member *member)
+{
+    const size_t size = measure_large(member);
+    uint8_t *memory = member->probe.memory;
+    return begin(member) && member->host.nccl->ReduceScatter(memory + size, memory, size / 2, COLL_BF16, COLL_SUM,
+                                                             member->comm, member->stream) == COLL_SUCCESS;
 }
 
 static bool record(struct coll_member *member)
@@ -80,20 +107,29 @@ static bool read_time(struct coll_member *member, int which)
 
 static bool read_small(struct coll_member *member)
 {
-    return read_time(member, 0);
+    return read_time(member, PROBE_SMALL);
 }
 
-static bool read_large(struct coll_member *member)
+static bool read_gather(struct coll_member *member)
 {
-    return read_time(member, 1);
+    return read_time(member, LINK_GATHER);
+}
+
+static bool read_exchange(struct coll_member *member)
+{
+    return read_time(member, LINK_EXCHANGE);
+}
+
+static bool read_scatter(struct coll_member *member)
+{
+    return read_time(member, LINK_SCATTER);
 }
 
 static bool read_repair(struct coll_member *member)
 {
-    return read_time(member, 2);
+    return read_time(member, PROBE_REPAIR);
 }
 
-/* Nothing else can differ between ranks by now: all take what the fastest one measured. */
 static bool tell(struct coll_member *member)
 {
     const struct link_probe *probe = &member->probe;
@@ -103,21 +139,33 @@ static bool tell(struct coll_member *member)
                COLL_SUCCESS;
 }
 
+/* What was not measured costs as much as a gather. */
+static void set_cost(struct coll_member *member)
+{
+    const double *seconds = member->probe.seconds, small = seconds[PROBE_SMALL];
+    const double bytes = (double)(measure_large(member) - SMALL);
+    struct link_costs *cost = &member->cost;
+    for (int use = 0; use < LINK_USES; use++) {
+        const double large = seconds[use] > 0 ? seconds[use] : seconds[LINK_GATHER];
+        cost->per[use] = large > small ? (large - small) / bytes : 0;
+    }
+    cost->start = small;
+    cost->repair = seconds[PROBE_REPAIR] / (double)measure_repaired(member);
+}
+
+/* Nothing else can differ between ranks by now: all take what the fastest one measured. */
 static bool settle(struct coll_member *member)
 {
-    const struct link_probe *probe = &member->probe;
+    struct link_probe *probe = &member->probe;
     const size_t ranks = (size_t)member->ranks, size = sizeof(probe->seconds);
     double *all = calloc(ranks, size);
-    bool good = all != NULL && member->gpu->copy(all, probe->memory + size, ranks * size, member->stream) &&
-                member->gpu->stream_wait(member->stream);
-    double least[PROBES] = {0};
+    const bool good = all != NULL && member->gpu->copy(all, probe->memory + size, ranks * size, member->stream) &&
+                      member->gpu->stream_wait(member->stream);
     for (size_t i = 0; i < ranks * PROBES && good; i++)
-        least[i % PROBES] = i < PROBES || all[i] < least[i % PROBES] ? all[i] : least[i % PROBES];
-    const double small = least[0], large = least[1];
-    const double bytes = (double)(size_of(member, 1) - size_of(member, 0));
-    member->cost.per_byte = large > small ? (large - small) / bytes : 0;
-    member->cost.start = small;
-    member->cost.repair = least[2] / (double)measure_repaired(member);
+        probe->seconds[i % PROBES] =
+            i < PROBES || all[i] < probe->seconds[i % PROBES] ? all[i] : probe->seconds[i % PROBES];
+    if (good)
+        set_cost(member);
     free(all);
     return good;
 }
@@ -185,8 +233,24 @@ static bool turns_of_repair(struct coll_member *const members[], unsigned count)
     return good && each(members, count, end_repair);
 }
 
+static bool agree(struct coll_member *const members[], unsigned count)
+{
+    return grouped(members, count, tell) && each(members, count, settle);
+}
+
+/* By links that are faster hardly anything is compressed, and sends and receives, which few programs use, would make
+ * NCCL connect every rank with all others. The same on all ranks. */
+static bool may_pay(const struct coll_member *member)
+{
+    return SAVED * member->cost.per[LINK_GATHER] > CODEC_PER_BYTE * (member->ranks - 1);
+}
+
 bool measure_links(struct coll_member *const members[], unsigned count)
 {
-    return turn(members, count, gather_small, read_small) && turn(members, count, gather_large, read_large) &&
-           turns_of_repair(members, count) && grouped(members, count, tell) && each(members, count, settle);
+    bool good = turn(members, count, gather_small, read_small) && turn(members, count, gather_large, read_gather) &&
+                turns_of_repair(members, count) && agree(members, count);
+    if (good && may_pay(members[0]))
+        good = turn(members, count, exchange, read_exchange) && turn(members, count, scatter, read_scatter) &&
+               agree(members, count);
+    return good;
 }

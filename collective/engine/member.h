@@ -15,14 +15,28 @@ enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };
 /* What was measured of the link between ranks, the same on all of them: sending S bytes to each other rank takes
  * `start` + S x `per_byte` seconds; a message that overflows takes S x `repair` more. */
 struct link_cost {
-    double start, per_byte, repair;
+    double start, per_byte;
 };
 
-/* What link_cost is measured with; made before ranks tell each other whether they are able. */
+/* By operation of NCCL: seconds per byte of one rank's message, while all ranks send as much to each other. */
+enum link_use {
+    LINK_GATHER,   /* all_gather */
+    LINK_EXCHANGE, /* a message from each rank to each other one, by send and recv */
+    LINK_SCATTER,  /* reduce_scatter */
+    LINK_USES,
+};
+struct link_costs {
+    double start;          /* of any */
+    double per[LINK_USES]; /* 0: none was measured */
+    double repair;         /* of overflow */
+};
+
+/* What link_costs are measured with; made before ranks tell each other whether they are able. */
+enum { PROBE_SMALL = LINK_USES, PROBE_REPAIR, PROBES }; /* besides large messages of each use */
 struct link_probe {
     uint8_t *memory; /* one message to send, and one from each rank */
     gpu_event begin, end;
-    double seconds[3]; /* of a small message, a large one, and one that overflows */
+    double seconds[PROBES]; /* 0: not measured */
 };
 
 struct coll_member {
@@ -33,7 +47,7 @@ struct coll_member {
     int rank, ranks, device;
     unsigned multiprocessors;
     bool forced; /* compressed whatever it costs */
-    struct link_cost cost;
+    struct link_costs cost;
     struct link_probe probe;
 
     struct staging_list stagings;
