@@ -108,14 +108,14 @@ static void tell_unknown(void)
 
 struct coll_settings coll_settings_read(void)
 {
-    static const char *const modes[] = {"raw", "auto", "compress", "off"};
+    static const char *const modes[] = {"auto", "raw", "compress", "off"};
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
     static const char *const wires[] = {"nccl", "auto", "peer"};
     static const char *const meets[] = {"auto", "host", "nccl"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
-        .raw = mode == 0,
+        .raw = mode == 1,
         .forced = mode == 2,
         .off = mode == 3,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,

@@ -2,7 +2,7 @@
 # collective_pytorch.sh LIBSTRAIT_COLL [PART ...]: collective_pytorch.py on RANKS (2) GPUs, first as it is, then with the
 # library preloaded; compares what the ranks printed: losses, parameters and everything received, bit for bit.
 #
-#   WAYS         with the library once for each of these, as STRAIT_COLL: what the environment says, else raw
+#   WAYS         with the library once for each of these, as STRAIT_COLL: what the environment says, else auto
 #   OUT          folder of the logs: a temporary one, which goes        SECONDS_MAX   that one run may take: 120
 #   SHARED       1: all ranks on the first GPU, each on a host of its own, as NCCL is told, so that all
 #                goes by TCP; with RANKS_START=one
@@ -109,7 +109,7 @@ compare() {
     fi
 }
 
-for way in ${WAYS:-${STRAIT_COLL:-raw}}; do
+for way in ${WAYS:-${STRAIT_COLL:-auto}}; do
     compare "$way"
 done
-echo "the same with libstrait-coll (${WAYS:-${STRAIT_COLL:-raw}}) and without: $(wc -l <"$out/plain.lines") lines"
+echo "the same with libstrait-coll (${WAYS:-${STRAIT_COLL:-auto}}) and without: $(wc -l <"$out/plain.lines") lines"

@@ -6,7 +6,8 @@
  * those that want to see what happens or to control it. docs/collectives.md tells how the library gets between a
  * program and NCCL, and which environment variables it reads.
  *
- * Unless STRAIT_COLL asks for more, every call is passed on unchanged, and counted.
+ * Calls are compressed where that was measured to be faster when the communicator was made. All others are passed on
+ * unchanged; with STRAIT_COLL=raw, all are.
  *
  * Counts: `calls` and `bytes` count what NCCL accepted, `failed` what it refused at once. Bytes are the count argument
  * times the size of an element: for all_gather, all_to_all, gather and scatter what goes to or comes from one rank, for
@@ -46,8 +47,8 @@ enum strait_coll_choice {
 
 /* Pins a choice, from the next call on. comm: a communicator that this process made through this library and has not
  * destroyed; one made in a group counts only after the group has ended. NULL: all communicators, future ones included.
- * All ranks of a communicator have to make the same choice before the same call. STRAIT_COLL=raw, the default, pins all
- * when NCCL is first called; nothing can then be compressed in that process. ERR_INVALID: no such communicator, or no
+ * All ranks of a communicator have to make the same choice before the same call. STRAIT_COLL=raw pins all when NCCL
+ * is first called; nothing can then be compressed in that process. ERR_INVALID: no such communicator, or no
  * such choice. */
 STRAIT_API enum strait_status strait_coll_pin(struct ncclComm *comm, int choice);
 

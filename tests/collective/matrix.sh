@@ -152,7 +152,7 @@ refuse)
     said 1 "is not NCCL: it has no ncclGetUniqueId"
     expect 0 env STRAIT_COLL=fast STRAIT_COLL_PRINT=yes STRAIT_COLL_PRNT=1 STRAIT_COLL_= "STRAIT_COLL_NCCL=$scratch/none.so" \
         "${by_name[@]}" --local "$coll" missing
-    said 1 "STRAIT_COLL=fast is not understood: taken as raw"
+    said 1 "STRAIT_COLL=fast is not understood: taken as auto"
     said 1 "STRAIT_COLL_PRINT=yes is not understood: taken as 0"
     said 1 "STRAIT_COLL_PRNT is not a setting: not used"
     said 1 "is not a setting"

@@ -35,7 +35,7 @@ static inline void tell_host(int rank)
 static inline bool have_devices(int ranks, bool *threads)
 {
     const int count = count_devices();
-    *threads = count >= ranks || (count > 0 && may_share() && !are_apart());
+    *threads = count >= ranks;
     return count >= ranks || (count > 0 && may_share());
 }
 

@@ -110,6 +110,7 @@ static void fill(struct rank *rank, unsigned turn)
     for (size_t i = 0; i < COUNT_OF; i++)
         values[i] = value_of(rank->number, turn, i);
     require_cuda(cudaMemcpy(rank->send, values, BYTES, cudaMemcpyHostToDevice));
+    require_cuda(cudaDeviceSynchronize()); /* the copy may return before it has reached the GPU */
 }
 
 static bool check(struct rank *rank, unsigned turn)

@@ -23,8 +23,8 @@
 #             shared       ranks that share the first GPU, on hosts of their own as above: what does not fit (2 and 4 ranks),
 #                          rings, a rank that is killed, joining (SHARED: overflow rings kill join torch), in 400 s
 #             ranks        nccl-tests of ranks that share the first GPU on one host, by CUDA MPS, with an NCCL from 2.30 on
-#                          (WITH=kit): RANKS (4), by RANKS_WIRES (shm peer p2p tcp), all with compress, and what does not
-#                          fit; about 8 minutes
+#                          (WITH=kit): RANKS (4), by RANKS_WIRES (shm peer p2p tcp), all with compress; then scenes of what
+#                          does not fit, of rings, kills and joining (RANKS_SCENES); about 8 minutes
 #             wires        strait bench collective by the wire peer, several tunings of it side by side
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
@@ -390,6 +390,8 @@ ranks_tests() {
 ranks_scenes() {
     local code=0 data=$kit/lib/programs/libstrait-nccl-tests-data.so
     export CUDA_VISIBLE_DEVICES=0 STRAIT_COLL_NCCL=$nccl CUDA_MPS_PIPE_DIRECTORY=$out/mps CUDA_MPS_LOG_DIRECTORY=$out/mps
+    # Kernels of all ranks wait for each other, so all have to be on the GPU at once.
+    export NCCL_MAX_CTAS=${NCCL_MAX_CTAS:-8}
     mkdir -p "$out/mps"
     nvidia-cuda-mps-control -d || return 77
     trap 'echo quit | nvidia-cuda-mps-control' EXIT
@@ -397,11 +399,12 @@ ranks_scenes() {
     ranks_tests peer "DATA=$data" STRAIT_COLL_WIRE=peer STRAIT_COLL_PAIRS=1 || code=1
     ranks_tests p2p || code=1
     ranks_tests tcp "DATA=$data" HOSTS=1 BYTES=64M || code=1
-    export NCCL_MULTI_RANK_GPU_ENABLE=1 STRAIT_COLL=compress STRAIT_COLL_PRINT=1
-    for wire in ${OVERFLOW_WIRES:-nccl peer}; do
-        echo "what does not fit, wire $wire"
-        STRAIT_COLL_WIRE=$wire timeout -k 5 60 bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" 2>"$out/ranks-overflow-$wire.err" || code=1
-    done
+    export NCCL_MULTI_RANK_GPU_ENABLE=1 STRAIT_COLL=compress STRAIT_COLL_PRINT=1 SHARED=${RANKS_SCENES:-overflow rings kill join}
+    shared_one overflow-nccl 60 bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
+    shared_one overflow-peer 60 env STRAIT_COLL_WIRE=peer bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
+    shared_one rings 60 bin/gpu_collective_rings "$coll" ${RINGS:-} || code=1
+    shared_one kill 60 bin/gpu_collective_kill --told "$coll" ${KILL:-waiting repair all_gather} || code=1
+    shared_one join 100 bin/gpu_collective_join "$coll" late bare beside || code=1
     return $code
 }
 

@@ -103,10 +103,12 @@ static uint16_t *values_of(uint64_t seed, size_t count)
     return values;
 }
 
+/* A copy from such host memory may return before it has reached the GPU, and the ranks' streams do not wait for it. */
 static void fill(void *gpu, uint64_t seed, size_t count)
 {
     uint16_t *values = values_of(seed, count);
     require_cuda(cudaMemcpy(gpu, values, count * 2, cudaMemcpyHostToDevice));
+    require_cuda(cudaDeviceSynchronize());
     free(values);
 }
 
@@ -115,11 +117,15 @@ static void require_values(const void *gpu, uint64_t seed, size_t count, const c
     uint16_t *expected = values_of(seed, count), *got = malloc(count * 2);
     require(got != NULL);
     require_cuda(cudaMemcpy(got, gpu, count * 2, cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < count; i++)
-        if (got[i] != expected[i]) {
-            fprintf(stderr, "%s: value %zu of %zu is %04x, not %04x\n", what, i, count, got[i], expected[i]);
-            abort();
-        }
+    size_t wrong = 0, first = 0;
+    for (size_t i = 0; i < count; i++) {
+        first = wrong == 0 ? i : first;
+        wrong += got[i] != expected[i];
+    }
+    if (wrong > 0)
+        fprintf(stderr, "%s: %zu of %zu values differ; number %zu is %04x, not %04x, the last is %04x\n", what, wrong,
+                count, first, got[first], expected[first], got[count - 1]);
+    require(wrong == 0);
     free(expected);
     free(got);
 }
