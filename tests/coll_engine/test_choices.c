@@ -170,6 +170,36 @@ START_TEST(the_link_decides)
 }
 END_TEST
 
+/* Of two ranks, in the fake: a byte by send and recv costs twice what it does in a collective. */
+static void sum_and_exchange(struct rank *rank)
+{
+    const struct link *link = rank->argument;
+    const size_t count = link->count;
+    uint8_t *own = values_new(COLL_BF16, count * 2, 0), *all = values_new(COLL_BF16, count * 2, 0);
+    values_fill(own, COLL_BF16, count * 2, VALUES_NORMAL, (unsigned)rank->rank);
+    require_ok(ncclReduceScatter(own, all, count, COLL_BF16, COLL_SUM, rank->comm, rank->stream));
+    require_ok(ncclAlltoAll(own, all, count, COLL_BF16, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    require(strcmp(told_of(rank->comm, "reduce_scatter", "bf16").reason, link->reason) == 0);
+    require(strcmp(told_of(rank->comm, "all_to_all", "bf16").reason, "the last: compressed") == 0);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(sends_and_sums_are_measured)
+{
+    const struct link fast = {.count = 1 << 20, .reason = "raw: the link is fast"},
+                      slow = {.count = 1 << 20, .reason = "the last: compressed"};
+    setenv("STRAIT_COLL", "auto", 1);
+    for (int rank = 0; rank < 2; rank++) {
+        fake_gpu.link_ns[rank] = 10000;
+        fake_gpu.link_fs[rank] = 400000;
+    }
+    fake_gpu.sum_fs = _i == 0 ? 0 : 400000; /* what NCCL adds up takes as long as sends, too */
+    ranks_run(2, sum_and_exchange, (void *)(uintptr_t)(_i == 0 ? &fast : &slow));
+}
+END_TEST
+
 /* When every rank has asked for some of them and none was in a group, large ones have ends that are left as they are:
  * more bytes, and the same values. */
 static void gather_many(struct rank *rank)
@@ -273,6 +303,7 @@ int main(void)
     tcase_add_test(tests, the_table_is_printed);
     tcase_add_test(tests, groups_do_not_change_what_is_counted);
     tcase_add_loop_test(tests, the_link_decides, 0, COUNT(links));
+    tcase_add_loop_test(tests, sends_and_sums_are_measured, 0, 2);
     tcase_add_loop_test(tests, what_is_alone_everywhere_overlaps_coding_with_moving, 0, 2);
     tcase_add_test(tests, pairs_decide_alike_by_size);
     tcase_add_test(tests, pairs_can_be_left_raw);

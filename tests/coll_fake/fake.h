@@ -45,6 +45,7 @@ struct fake_gpu_control {
     _Atomic uint32_t troubled; /* bits: devices that may not run what is launched */
     /* The time that NCCL's moves take as measured by events, by device: nanoseconds, and femtoseconds per byte. */
     _Atomic uint32_t link_ns[FAKE_DEVICES], link_fs[FAKE_DEVICES];
+    _Atomic uint32_t sum_fs;              /* besides, of what NCCL adds up */
     _Atomic uint32_t ring_fs;             /* likewise for overflow, femtoseconds per byte */
     _Atomic uint32_t push_fs;             /* likewise for what ranks push themselves */
     _Atomic uint32_t code_fs;             /* likewise for the codec, per byte of values */

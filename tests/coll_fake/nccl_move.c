@@ -191,11 +191,15 @@ static bool any(const bool *flags, size_t count)
 
 static void pass_time(coll_stream stream, const struct batch *batch)
 {
-    double bytes = 0;
-    for (unsigned i = 0; i < batch->count; i++)
-        bytes += (double)batch->items[i].bytes;
+    double bytes = 0, added = 0;
+    for (unsigned i = 0; i < batch->count; i++) {
+        const struct item *item = &batch->items[i];
+        bytes += (double)item->bytes;
+        added += item->kind == KIND_REDUCE_SCATTER || item->kind == KIND_ALL_REDUCE ? (double)item->bytes : 0;
+    }
     const int device = batch->comm->device;
-    fake_pass_time(stream, 1e-9 * fake_gpu.link_ns[device] + 1e-15 * fake_gpu.link_fs[device] * bytes);
+    fake_pass_time(stream, 1e-9 * fake_gpu.link_ns[device] + 1e-15 * fake_gpu.link_fs[device] * bytes +
+                               1e-15 * fake_gpu.sum_fs * added);
 }
 
 /* Under the world's lock: what it moves ends where it is. */
