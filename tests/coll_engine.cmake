@@ -19,7 +19,8 @@ set_target_properties(strait-coll-tested PROPERTIES OUTPUT_NAME strait-coll SOVE
 set_target_properties(strait-coll-fake-gpu strait-coll-fake-nccl strait-coll-fake-plugin strait-coll-tested PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${coll_folder})
 
-add_library(strait_coll_harness STATIC coll_engine/harness.c coll_engine/maker.c coll_engine/values.c)
+add_library(strait_coll_harness STATIC coll_engine/harness.c coll_engine/late.c coll_engine/maker.c
+    coll_engine/values.c)
 target_link_libraries(strait_coll_harness PUBLIC strait_options strait_test_support strait_coll_reduce
     strait-coll-fake-gpu PkgConfig::CHECK Threads::Threads ${CMAKE_DL_LIBS})
 
@@ -54,6 +55,7 @@ target_link_libraries(test_coll_choices PRIVATE strait_coll_sizes)
 strait_coll_test(revoke TIMEOUT 240)
 strait_coll_test(abort TIMEOUT 240)
 strait_coll_test(late TIMEOUT 240)
+strait_coll_test(late_end TIMEOUT 240)
 strait_coll_test(memory TIMEOUT 240)
 strait_coll_test(absent TIMEOUT 240)
 strait_coll_test(places TIMEOUT 240)
@@ -105,7 +107,7 @@ strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIME
 # Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
 strait_coll_test(hosts TIMEOUT 240)
 strait_coll_test(spaces TIMEOUT 240)
-foreach(test absent late)
+foreach(test absent late late_end)
     strait_add_test(coll_${test}_hosts COMMAND test_coll_${test} LABELS collective TIMEOUT 240
         ENVIRONMENT "STRAIT_TEST_HOSTS=1;NCCL_SOCKET_IFNAME=lo")
 endforeach()
