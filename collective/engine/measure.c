@@ -171,7 +171,15 @@ static bool settle(struct coll_member *member)
     return good;
 }
 
-/* ---- All of this process ----------------------------------------------------------------------------------------- */
+/* By faster links hardly anything is compressed, and sends and receives, which few programs use, would make NCCL
+ * connect every rank with all others. */
+static bool end_if_fast(struct coll_member *member)
+{
+    member->probe.over = SAVED * member->cost.per[LINK_GATHER] <= CODEC_PER_BYTE * (member->ranks - 1);
+    return true;
+}
+
+/* ---- All of this process, also of several communicators ---------------------------------------------------------- */
 
 static bool each(struct coll_member *const members[], unsigned count, bool (*what)(struct coll_member *))
 {
@@ -179,6 +187,8 @@ static bool each(struct coll_member *const members[], unsigned count, bool (*wha
     for (unsigned i = 0; i < count; i++) {
         struct coll_member *member = members[i];
         int before;
+        if (member->probe.over)
+            continue;
         bool good = member->gpu->enter(member->device, &before);
         if (good) {
             good = what(member);
@@ -239,20 +249,11 @@ static bool agree(struct coll_member *const members[], unsigned count)
     return grouped(members, count, tell) && each(members, count, settle);
 }
 
-/* By links that are faster hardly anything is compressed, and sends and receives, which few programs use, would make
- * NCCL connect every rank with all others. The same on all ranks. */
-static bool may_pay(const struct coll_member *member)
-{
-    return SAVED * member->cost.per[LINK_GATHER] > CODEC_PER_BYTE * (member->ranks - 1);
-}
-
 bool measure_links(struct coll_member *const members[], unsigned count)
 {
-    bool good = turn(members, count, gather_small, read_small, TURNS) &&
-                turn(members, count, gather_large, read_gather, TURNS) && turns_of_repair(members, count) &&
-                agree(members, count);
-    if (good && may_pay(members[0]))
-        good = turn(members, count, exchange, read_exchange, LARGE_TURNS) &&
-               turn(members, count, scatter, read_scatter, LARGE_TURNS) && agree(members, count);
-    return good;
+    return turn(members, count, gather_small, read_small, TURNS) &&
+           turn(members, count, gather_large, read_gather, TURNS) && turns_of_repair(members, count) &&
+           agree(members, count) && each(members, count, end_if_fast) &&
+           turn(members, count, exchange, read_exchange, LARGE_TURNS) &&
+           turn(members, count, scatter, read_scatter, LARGE_TURNS) && agree(members, count);
 }

@@ -37,6 +37,7 @@ struct link_probe {
     uint8_t *memory; /* one message to send, and one from each rank */
     gpu_event begin, end;
     double seconds[PROBES]; /* 0: not measured */
+    bool over;              /* nothing more is measured; the same on all ranks */
 };
 
 struct coll_member {

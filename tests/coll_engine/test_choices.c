@@ -200,6 +200,56 @@ START_TEST(sends_and_sums_are_measured)
 }
 END_TEST
 
+/* Rank 0 makes two communicators in one group, with a rank by a slow link and one by a fast link. */
+static coll_id ids[2];
+
+static void gather_by(const struct rank *rank, coll_comm comm, const char *reason)
+{
+    uint8_t *own = values_new(COLL_BF16, 1 << 20, 0), *all = values_new(COLL_BF16, 2 << 20, 0);
+    values_fill(own, COLL_BF16, 1 << 20, VALUES_NORMAL, 1);
+    require_ok(ncclAllGather(own, all, 1 << 20, COLL_BF16, comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    require(strcmp(told_of(comm, "all_gather", "bf16").reason, reason) == 0);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+static void make_both(struct rank *rank)
+{
+    coll_comm slow = NULL, fast = NULL;
+    fake_device_set(rank->rank);
+    rank->stream = fake_stream_make();
+    require_ok(ncclGroupStart());
+    if (rank->rank != 2)
+        require_ok(ncclCommInitRank(&slow, 2, ids[0], rank->rank));
+    if (rank->rank != 1)
+        require_ok(ncclCommInitRank(&fast, 2, ids[1], rank->rank / 2));
+    require_ok(ncclGroupEnd());
+    if (slow != NULL)
+        gather_by(rank, slow, "the last: compressed");
+    if (fast != NULL)
+        gather_by(rank, fast, "raw: the link is fast");
+    ranks_meet();
+    if (slow != NULL)
+        require_ok(ncclCommDestroy(slow));
+    if (fast != NULL)
+        require_ok(ncclCommDestroy(fast));
+    fake_stream_end(rank->stream);
+}
+
+START_TEST(each_communicator_of_a_group_is_measured_by_itself)
+{
+    setenv("STRAIT_COLL", "auto", 1);
+    for (int rank = 0; rank < 3; rank++) {
+        fake_gpu.link_ns[rank] = 10000;
+        fake_gpu.link_fs[rank] = rank == 2 ? 2700 : 400000;
+    }
+    for (unsigned i = 0; i < 2; i++)
+        require_ok(ncclGetUniqueId(&ids[i]));
+    ranks_start(3, make_both, NULL);
+}
+END_TEST
+
 /* When every rank has asked for some of them and none was in a group, large ones have ends that are left as they are:
  * more bytes, and the same values. */
 static void gather_many(struct rank *rank)
@@ -303,6 +353,7 @@ int main(void)
     tcase_add_test(tests, the_table_is_printed);
     tcase_add_test(tests, groups_do_not_change_what_is_counted);
     tcase_add_loop_test(tests, the_link_decides, 0, COUNT(links));
+    tcase_add_test(tests, each_communicator_of_a_group_is_measured_by_itself);
     tcase_add_loop_test(tests, sends_and_sums_are_measured, 0, 2);
     tcase_add_loop_test(tests, what_is_alone_everywhere_overlaps_coding_with_moving, 0, 2);
     tcase_add_test(tests, pairs_decide_alike_by_size);
