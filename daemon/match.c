@@ -145,8 +145,10 @@ bool exchange_request(struct node *node, struct peer *peer, const struct message
     if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* duplicate */
     struct parked *parked = parked_find_leg(node, peer, r->leg);
-    if (parked == NULL && r->rest)
-        return true; /* a part of a refused request */
+    if (parked == NULL && r->rest) { /* a part of a refused request: the last one brings the open grants */
+        release_open(peer, &(struct parked){.at.id = r->leg, .epoch = r->epoch}, &open);
+        return true;
+    }
     if (parked == NULL) {
         parked = new_parked(node, peer);
         if (parked == NULL) {

@@ -119,6 +119,29 @@ START_TEST(open_grants_that_come_too_soon_or_in_vain_come_back)
 }
 END_TEST
 
+/* The first part is refused already when the last one comes, which brings the grants. */
+START_TEST(open_grants_of_a_request_that_was_refused_half_way_come_back)
+{
+    static const struct wire_span falling[] = {{.first = 1, .count = 1}, {.count = 1}};
+    struct scene s;
+    uint32_t slots[ROGUE_SLOTS];
+    scene_init(&s, (enum where)_i);
+    scene_meet(&s);
+    some_slots(&s, slots);
+    struct message first = rogue_request(&s.blob, "r", 1, falling), last = open_request(&s, 1, slots, ROGUE_SLOTS);
+    first.request.span_count = COUNT(falling);
+    first.request.more = last.request.rest = true;
+    rogue_say(&s.rogue, &first);
+    rogue_say(&s.rogue, &last);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.released_count == ROGUE_SLOTS);
+    for (uint32_t i = 0; i < ROGUE_SLOTS; i++)
+        ck_assert_uint_eq(1 + i, s.rogue.heard.released[i]);
+    ck_assert_uint_eq(1, s.rogue.heard.end_count);
+    ck_assert_int_eq(STRAIT_REASON_GEOMETRY, (int)s.rogue.heard.end.reason);
+    scene_end(&s, 0);
+}
+END_TEST
+
 START_TEST(a_slot_may_be_open_twice)
 {
     struct scene s;
@@ -183,6 +206,7 @@ int main(void)
     TCase *tcase = node_case(suite, "open grants");
     tcase_add_loop_test(tcase, open_grants_are_used_at_once_as_far_as_needed, 0, COUNT(opened));
     tcase_add_loop_test(tcase, open_grants_that_come_too_soon_or_in_vain_come_back, 0, 2 * WHERES);
+    tcase_add_loop_test(tcase, open_grants_of_a_request_that_was_refused_half_way_come_back, 0, WHERES);
     tcase_add_loop_test(tcase, a_slot_may_be_open_twice, 0, WHERES);
     tcase_add_loop_test(tcase, an_open_grant_behind_the_arena_ends_the_connection, 0, 2 * ROGUE_SLOTS * WHERES);
     tcase_add_loop_test(tcase, a_request_that_comes_again_is_not_served_again, 0, WHERES);
