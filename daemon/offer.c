@@ -271,7 +271,18 @@ void offer_fail(struct offer *o, enum strait_reason reason, const char *text)
         decide(o, reason, text);
 }
 
-/* One consumer has ended. A failed consumer fails the offer, once all consumers have ended. */
+/* A failed consumer fails the offer, once all consumers have ended. DONE also says that the pages are free: it waits
+ * for jobs whose chunks nobody needs any more, those of a connection that was lost, or of a sink that speaks too soon.
+ */
+static void conclude(struct offer *o)
+{
+    if (o->request.decided || o->done_count + o->failed_count < o->consumers)
+        return;
+    if (o->failed_count != 0 || jobs_are_over(o))
+        decide(o, o->failed_count == 0 ? STRAIT_REASON_NONE : o->request.reason, "");
+}
+
+/* One consumer has ended. */
 void offer_leg_verdict(struct offer *o, enum strait_reason reason)
 {
     if (o->request.decided)
@@ -283,12 +294,12 @@ void offer_leg_verdict(struct offer *o, enum strait_reason reason)
         if (o->request.reason == STRAIT_REASON_NONE)
             o->request.reason = reason;
     }
-    if (o->done_count + o->failed_count >= o->consumers)
-        decide(o, o->failed_count == 0 ? STRAIT_REASON_NONE : o->request.reason, "");
+    conclude(o);
 }
 
 void offer_leg_drained(struct offer *o)
 {
+    conclude(o);
     if (!o->request.told || o->request.drained || !jobs_are_over(o))
         return;
     drain(o);

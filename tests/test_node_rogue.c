@@ -142,6 +142,24 @@ START_TEST(grants_to_a_request_that_is_over_are_released)
 }
 END_TEST
 
+/* The sink has said that it needs no more, while a chunk of the pages is still being encoded. */
+START_TEST(done_waits_until_nothing_reads_the_pages)
+{
+    enum { STALL = 300 };
+    struct scene s;
+    scene_begin(&s, (enum where)_i);
+    far_control()->stall_us[0] = STALL * 1000;
+    const uint64_t began = uv_hrtime();
+    grant(&s, 1, 0, 8, 0);
+    ROGUE_WAIT(&s.rogue, far_control()->stall_us[0] == 0);
+    end_done(&s);
+    ck_assert(s.offer->drained);
+    ck_assert_uint_ge(s.offer->decided_at - began, STALL * 1000000ull);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.released_count == 1);
+    scene_end(&s, 1u << 0);
+}
+END_TEST
+
 /* ---- Arenas that are not as they are said to be ------------------------------------------------------------------ */
 
 /* One slot of all memory: a chunk that fills it is larger than what this node's GPU codes in. */
@@ -188,6 +206,7 @@ int main(void)
     tcase_add_loop_test(tcase, grants_beyond_the_window_are_released, 0, WHERES);
     tcase_add_loop_test(tcase, a_slot_may_be_granted_twice, 0, WHERES);
     tcase_add_loop_test(tcase, grants_to_a_request_that_is_over_are_released, 0, WHERES);
+    tcase_add_loop_test(tcase, done_waits_until_nothing_reads_the_pages, 0, WHERES);
     tcase = node_case(suite, "arenas");
     tcase_add_loop_test(tcase, slots_larger_than_ours_are_filled_to_our_size, 0, 2);
     tcase_add_loop_test(tcase, an_arena_smaller_than_its_slots_is_not_taken, 0, 2);
