@@ -94,6 +94,16 @@ static int sealed(int seals)
     return fd;
 }
 
+/* Not every kernel has them. */
+static int huge_pages(void)
+{
+    int fd = memfd_create("strait-test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    if (fd < 0 || ftruncate(fd, 2 << 20) != 0)
+        return fd < 0 ? sealed(0) : fd;
+    ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW));
+    return fd;
+}
+
 static int plain_file(void)
 {
     char name[] = "/tmp/strait-test-shm-XXXXXX";
@@ -122,6 +132,7 @@ enum arena {
     DIRECTORY,
     PIPE,
     REGULAR,
+    HUGE,
 };
 
 static int make(enum arena what)
@@ -141,6 +152,8 @@ static int make(enum arena what)
         return pipe_end();
     case REGULAR:
         return plain_file();
+    case HUGE:
+        return huge_pages();
     default:
         return sealed(F_SEAL_SHRINK | F_SEAL_GROW);
     }
@@ -161,6 +174,7 @@ static const struct hello_case {
     {GOOD, PAGE + 1, "SHM1", 0, 0, false},     {GOOD, 0, "SHM1", 0, 0, false},
     {GOOD, UINT64_MAX, "SHM1", 0, 0, false},   {GOOD, PAGE, "SHM2", 0, 0, false},
     {GOOD, PAGE, "SHM1", 4, 1, false},         {GOOD, PAGE, "SHM1", 16, 1, false},
+    {HUGE, PAGE, "SHM1", 0, 0, false},
 };
 
 START_TEST(only_a_sealed_memfd_is_an_arena)

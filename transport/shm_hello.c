@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "internal/bytes.h"
+#include "internal/memfd.h"
 
 #define DESCRIPTORS_MAX 8 /* accepted in one message, only to be closed */
 
@@ -23,13 +24,15 @@ void shm_hello_write(uint8_t dst[SHM_HELLO_BYTES], size_t arena_size)
 
 /* ---- The peer's arena ------------------------------------------------------------------------------------------ */
 
-/* Our stores into a file that could shrink would end in SIGBUS. */
+/* Our stores into a file that could shrink, or that lacks huge pages, would end in SIGBUS. */
 static const char *check_arena(int fd, uint64_t claimed)
 {
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
         return "the peer's arena is not a memfd";
+    if (memfd_is_hugetlb(fd))
+        return "the peer's arena is of huge pages, which there may be none of";
     if ((seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
         return "the peer's arena is not sealed against resizing";
     if (claimed == 0 || claimed > (uint64_t)info.st_size || claimed > SIZE_MAX / 2)
