@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <utlist.h>
 
 #include "daemon/session.h"
+#include "internal/memfd.h"
 
 #define ALL_LAYERS (-1)
 
@@ -30,7 +30,7 @@ static bool is_usable(int fd, size_t size)
     struct stat info;
     int seals = fcntl(fd, F_GET_SEALS);
     return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) &&
-           info.st_size >= 0 && (size_t)info.st_size >= size && info.st_blksize <= sysconf(_SC_PAGESIZE);
+           info.st_size >= 0 && (size_t)info.st_size >= size && !memfd_is_hugetlb(fd);
 }
 
 bool session_words(struct session *session, const struct message_words *message, const int *fds, uint32_t fd_count)

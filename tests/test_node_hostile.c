@@ -123,15 +123,25 @@ static int unsealed_memory(size_t size)
     return fd;
 }
 
+/* Not every kernel has it. */
+static int huge_memory(void)
+{
+    int fd = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    if (fd < 0 || ftruncate(fd, 2 << 20) != 0)
+        return fd < 0 ? unsealed_memory(4096) : fd;
+    ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+    return fd;
+}
+
 START_TEST(words_that_cannot_be_shared_end_their_connection)
 {
     struct bystander b;
     struct strait_memory memory;
     const struct message wait = {.type = MESSAGE_WAIT, .wait = {.transfer = 1, .layer = -1, .word = 9, .value = 1}};
-    int unsealed = unsealed_memory(4096);
+    int unsealed = unsealed_memory(4096), huge = huge_memory();
     ck_assert_int_eq(STRAIT_OK, strait_alloc(4096, &memory));
     bystander_init(&b);
-    for (uint32_t i = 0; i < 6; i++) {
+    for (uint32_t i = 0; i < 7; i++) {
         int fd = dial_and_greet();
         if (i == 0)
             share_words(fd, unsealed, 16);
@@ -143,7 +153,9 @@ START_TEST(words_that_cannot_be_shared_end_their_connection)
             share_words(fd, memory.fd, i == 3 ? 16 : 9);
         if (i == 3)
             share_words(fd, memory.fd, 16); /* twice */
-        if (i >= 4)
+        if (i == 6)
+            share_words(fd, huge, 16);
+        else if (i >= 4)
             send_message(fd, &wait); /* of a word that is not there */
         ck_assert(is_let_go(fd));
         close(fd);
@@ -154,6 +166,7 @@ START_TEST(words_that_cannot_be_shared_end_their_connection)
     WAIT(((_Atomic uint32_t *)memory.base)[9] == 1);
     close(fd);
     close(unsealed);
+    close(huge);
     strait_free(&memory);
     bystander_fini(&b);
 }
