@@ -150,9 +150,16 @@ void offer_announce(struct offer *o, struct announce *a)
 void offer_start(struct offer *o, const struct name *sink, const char *address, bool local)
 {
     struct announce *a;
-    LL_FOREACH (o->announces, a)
+    uint32_t count = 0;
+    LL_FOREACH (o->announces, a) {
         if (memcmp(&a->sink, sink, sizeof(*sink)) == 0)
             return;
+        count++;
+    }
+    if (count == STRAIT_PARTS_MAX) { /* each takes memory for as long as the offer lives */
+        offer_fail(o, STRAIT_REASON_GEOMETRY, "started with more consumers than an offer may have");
+        return;
+    }
     a = calloc(1, sizeof(*a));
     if (a == NULL) {
         offer_fail(o, STRAIT_REASON_NO_MEMORY, "");

@@ -279,6 +279,26 @@ START_TEST(more_sources_than_expected_fail)
 }
 END_TEST
 
+START_TEST(more_consumers_than_an_offer_may_have_fail_it)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    char key[8];
+    open_pools(&pair, _i, (struct geometry){.pages = 8}, &source, &sink);
+    struct flow *o = flow_offer(source, (struct strait_offer_params){KEY("k"), LISTS({.count = 8}), .last = true});
+    for (uint32_t i = 0; i < STRAIT_PARTS_MAX; i++) {
+        snprintf(key, sizeof(key), "%u", i);
+        flow_start_as(o, sink, key);
+        flow_start_as(o, sink, key); /* says nothing new */
+    }
+    (void)stats_text(source->party); /* all of that has been read */
+    ck_assert(!o->decided);
+    flow_start_as(o, sink, "one more");
+    ends_failed(o, STRAIT_REASON_GEOMETRY);
+    wait_quiet(pair.source);
+}
+END_TEST
+
 /* ---- In use ------------------------------------------------------------------------------------------------------ */
 
 START_TEST(a_page_is_in_one_live_expectation_or_in_offers)
@@ -389,6 +409,7 @@ int main(void)
     tcase_add_loop_test(tcase, two_sources_bring_disjoint_parts, 0, WIRES);
     tcase_add_loop_test(tcase, sources_that_overlap_fail, 0, WIRES);
     tcase_add_loop_test(tcase, more_sources_than_expected_fail, 0, WIRES);
+    tcase_add_loop_test(tcase, more_consumers_than_an_offer_may_have_fail_it, 0, WIRES);
     tcase = node_case(suite, "busy");
     tcase_add_loop_test(tcase, a_page_is_in_one_live_expectation_or_in_offers, 0, WIRES);
     tcase_add_loop_test(tcase, a_name_is_one_live_request_and_free_after_it, 0, WIRES);

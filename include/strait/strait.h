@@ -298,8 +298,8 @@ struct strait_start_params {
 
 /* Pairs this transfer with one of the peer's pool; call it once per peer's part. The other side may come later: it is
  * awaited until the deadline (sink) or the lease (source) has passed. Both sides may start the same pair: it remains
- * one transfer. params NULL: all defaults. ERR_INVALID: the pools do not match (strait_peer_check), or the direction is
- * not this side's. ERR_NO_MEMORY. */
+ * one transfer. An offer that is started with more than STRAIT_PARTS_MAX fails. params NULL: all defaults. ERR_INVALID:
+ * the pools do not match (strait_peer_check), or the direction is not this side's. ERR_NO_MEMORY. */
 STRAIT_API enum strait_status strait_start(struct strait_transfer *transfer, const struct strait_peer *peer,
                                            const struct strait_start_params *params);
 
