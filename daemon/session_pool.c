@@ -1,4 +1,5 @@
 /* A client's pools: mapped and unmapped on workers, known by their ids. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,7 +156,7 @@ bool session_pool_register(struct session *session, struct message *message, con
     }
     mapping->session = session;
     for (uint32_t i = 0; i < fd_count; i++) {
-        int fd = dup(fds[i]);
+        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
         if (fd < 0)
             break;
         mapping->fds[mapping->fd_count++] = fd;
