@@ -190,6 +190,8 @@ static enum strait_status start(struct embedded *embedded)
 {
     if (all.process == getpid())
         join_ended();
+    else
+        all.first = NULL; /* a child has only the records of its parent's nodes, and new threads may use their stacks */
     devices_before_exit(leave);
     embedded->running = calloc(1, sizeof(*embedded->running));
     if (embedded->running == NULL || !start_thread(embedded)) {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "proto/channel.h"
@@ -68,6 +69,28 @@ START_TEST(closing_the_client_ends_its_node)
 }
 END_TEST
 #endif
+
+/* When the child exits it has none of its parent's nodes to tell and to wait for. Not with the sanitizers, for which
+ * what a child inherits and cannot use is leaked. */
+START_TEST(a_forked_child_may_embed_a_node_of_its_own)
+{
+    struct geometry shape = {.pages = 8, .pointers = true};
+    struct test_pool *pool = pool_open(party_embedded(SMALL), shape);
+    uint64_t began = now_ms();
+    pid_t child = fork();
+    if (child == 0) {
+        struct party *own = party_embedded(SMALL);
+        (void)pool_open(own, shape);
+        party_close(own);
+        exit(0);
+    }
+    int status = 1;
+    ck_assert_int_eq(child, waitpid(child, &status, 0));
+    ck_assert_int_eq(0, status);
+    ck_assert_uint_lt(now_ms() - began, 5000);
+    ck_assert(pool_as_imagined(pool));
+}
+END_TEST
 
 /* ---- Options that are wrong -------------------------------------------------------------------------------------- */
 
@@ -270,6 +293,8 @@ int main(void)
 #ifndef __SANITIZE_THREAD__
     tcase_add_test(tcase, closing_the_client_ends_its_node);
 #endif
+    if (!SANITIZED)
+        tcase_add_test(tcase, a_forked_child_may_embed_a_node_of_its_own);
     tcase_add_test(tcase, two_embedded_nodes_share_memory);
     tcase_add_test(tcase, a_client_of_an_embedded_node_may_leave);
     tcase_add_test(tcase, a_pointer_is_refused_from_another_process);
