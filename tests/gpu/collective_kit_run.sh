@@ -14,7 +14,7 @@
 #                          compress, compared bit for bit
 #             show         nccl-tests with NCCL alone, auto and compress; about 4 minutes (SHOW_SECONDS: 260)
 #             sockets      nccl-tests by TCP alone: all_gather, alltoall
-#             passthrough  nccl-tests with and without the library, a small matrix
+#             passthrough  nccl-tests with and without the library, which passes all on, a small matrix
 #             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300; OPS and WAYS: bench/nccl_tests.sh)
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
 #             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
@@ -494,7 +494,7 @@ tests "${SMALL_SECONDS:-80}" small MATRIX=small "WAYS=plain again raw auto" OPS=
     ITERS=200 CYCLES=5 ROUNDS="${ROUNDS:-2}"
 tests 90 sockets MATRIX=small "WAYS=plain auto compress" OPS="all_gather alltoall" BYTES=32M ITERS=3 CYCLES=2 ROUNDS=2 \
     NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1 NCCL_NET=Socket
-tests 60 passthrough MATRIX=small ITERS="${ITERS:-5}"
+tests 60 passthrough MATRIX=small WAYS="plain raw" ITERS="${ITERS:-5}"
 tests "${NCCLTESTS_SECONDS:-300}" nccltests MATRIX=full
 tests 120 gaussian "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small OPS="all_gather alltoall sendrecv" \
     ROUNDS="${ROUNDS:-3}"
