@@ -82,15 +82,15 @@ END_TEST
 /* What all ranks print is what they do. */
 static FILE *printed;
 
-static void gather_one(struct rank *rank, size_t count, unsigned long long compressed)
+static struct told gather_of(const struct rank *rank, coll_comm comm, size_t count)
 {
     uint8_t *own = values_new(COLL_BF16, count, 0), *all = values_new(COLL_BF16, count * 2, 0);
     values_fill(own, COLL_BF16, count, VALUES_NORMAL, 1);
-    require_ok(ncclAllGather(own, all, count, COLL_BF16, rank->comm, rank->stream));
+    require_ok(ncclAllGather(own, all, count, COLL_BF16, comm, rank->stream));
     fake_stream_wait(rank->stream);
-    require(told_of(rank->comm, "all_gather", "bf16").compressed == compressed);
     values_free(own, COLL_BF16, 0);
     values_free(all, COLL_BF16, 0);
+    return told_of(comm, "all_gather", "bf16");
 }
 
 static void gather_as_printed(struct rank *rank)
@@ -105,8 +105,8 @@ static void gather_as_printed(struct rank *rank)
     require(coll_sizes_read(&sizes, table + strlen(name)));
     const uint64_t from = coll_sizes_from(&sizes, &(struct coll_call){.operation = COLL_ALL_GATHER, .type = COLL_BF16});
     require(from > 32 << 10 && from <= 2 * MOST);
-    gather_one(rank, from / 2, 1);
-    gather_one(rank, from / 4, 1);
+    require(gather_of(rank, rank->comm, from / 2).compressed == 1);
+    require(gather_of(rank, rank->comm, from / 4).compressed == 1);
 }
 
 START_TEST(the_table_is_printed)
@@ -203,17 +203,6 @@ END_TEST
 /* Rank 0 makes two communicators in one group, with a rank by a slow link and one by a fast link. */
 static coll_id ids[2];
 
-static void gather_by(const struct rank *rank, coll_comm comm, const char *reason)
-{
-    uint8_t *own = values_new(COLL_BF16, 1 << 20, 0), *all = values_new(COLL_BF16, 2 << 20, 0);
-    values_fill(own, COLL_BF16, 1 << 20, VALUES_NORMAL, 1);
-    require_ok(ncclAllGather(own, all, 1 << 20, COLL_BF16, comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    require(strcmp(told_of(comm, "all_gather", "bf16").reason, reason) == 0);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
-}
-
 static void make_both(struct rank *rank)
 {
     coll_comm slow = NULL, fast = NULL;
@@ -226,9 +215,9 @@ static void make_both(struct rank *rank)
         require_ok(ncclCommInitRank(&fast, 2, ids[1], rank->rank / 2));
     require_ok(ncclGroupEnd());
     if (slow != NULL)
-        gather_by(rank, slow, "the last: compressed");
+        require(strcmp(gather_of(rank, slow, 1 << 20).reason, "the last: compressed") == 0);
     if (fast != NULL)
-        gather_by(rank, fast, "raw: the link is fast");
+        require(strcmp(gather_of(rank, fast, 1 << 20).reason, "raw: the link is fast") == 0);
     ranks_meet();
     if (slow != NULL)
         require_ok(ncclCommDestroy(slow));
