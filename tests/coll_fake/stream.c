@@ -89,8 +89,12 @@ struct CUstream_st {
     struct CUstream_st *next;
 };
 
-static struct CUstream_st *streams;
-static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+/* What waits for a GPU holds its lock meanwhile, as a driver may: no stream of that GPU is made or ended then. Other GPUs
+ * do not mind, or else ranks that are threads would wait for each other. */
+static struct gpu {
+    pthread_mutex_t lock;
+    struct CUstream_st *streams;
+} gpus[FAKE_DEVICES] = {[0 ... FAKE_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
 enum { JOINED_MAX = 16 };
 
@@ -142,23 +146,25 @@ coll_stream fake_stream_make(void)
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->changed, NULL);
     demand(pthread_create(&stream->thread, NULL, run, stream) == 0);
-    pthread_mutex_lock(&streams_lock);
-    stream->next = streams;
-    streams = stream;
-    pthread_mutex_unlock(&streams_lock);
+    struct gpu *gpu = &gpus[device];
+    pthread_mutex_lock(&gpu->lock);
+    stream->next = gpu->streams;
+    gpu->streams = stream;
+    pthread_mutex_unlock(&gpu->lock);
     return stream;
 }
 
 /* CUDA lets what is queued run to its end; waiting for it here is as good for tests. */
 void fake_stream_end(coll_stream stream)
 {
+    struct gpu *gpu = &gpus[stream->device];
     demand(stream->capture == NULL);
-    pthread_mutex_lock(&streams_lock);
-    struct CUstream_st **at = &streams;
+    pthread_mutex_lock(&gpu->lock);
+    struct CUstream_st **at = &gpu->streams;
     while (*at != stream)
         at = &(*at)->next;
     *at = stream->next;
-    pthread_mutex_unlock(&streams_lock);
+    pthread_mutex_unlock(&gpu->lock);
     pthread_mutex_lock(&stream->lock);
     stream->ended = true;
     pthread_cond_broadcast(&stream->changed);
@@ -185,11 +191,10 @@ void fake_stream_wait(coll_stream stream)
 
 void fake_device_wait(int of)
 {
-    pthread_mutex_lock(&streams_lock);
-    for (struct CUstream_st *stream = streams; stream != NULL; stream = stream->next)
-        if (stream->device == of)
-            finish(stream);
-    pthread_mutex_unlock(&streams_lock);
+    pthread_mutex_lock(&gpus[of].lock);
+    for (struct CUstream_st *stream = gpus[of].streams; stream != NULL; stream = stream->next)
+        finish(stream);
+    pthread_mutex_unlock(&gpus[of].lock);
 }
 
 bool fake_stream_idle(coll_stream stream)
