@@ -131,6 +131,14 @@ static coll_result all_gather(const void *send, void *receive, size_t count, col
                           : COLL_INVALID_USAGE;
 }
 
+static coll_result reduce_scatter(const void *send, void *receive, size_t count, coll_type type,
+                                  coll_reduction reduction, coll_comm comm, coll_stream stream)
+{
+    return is_known(comm)
+               ? asked_for(comm, nccl()->ReduceScatter(send, receive, count, type, reduction, comm, stream))
+               : COLL_INVALID_USAGE;
+}
+
 static coll_result send(const void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
 {
     return is_known(comm) ? asked_for(comm, nccl()->Send(values, count, type, peer, comm, stream)) : COLL_INVALID_USAGE;
@@ -151,6 +159,7 @@ static void fill(void)
     table.GroupStart = group_start;
     table.GroupEnd = group_end;
     table.AllGather = all_gather;
+    table.ReduceScatter = reduce_scatter;
     table.Send = send;
     table.Recv = receive;
 }

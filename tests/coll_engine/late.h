@@ -18,7 +18,7 @@ void late_settle(coll_comm comm, coll_result result);
 void late_make(struct rank *rank);
 void late_begin(struct rank *rank);
 void late_end(struct rank *rank);
-/* Starts the ranks, with STRAIT_COLL=compress; afterwards nothing may be left. */
+/* Starts the ranks, with STRAIT_COLL=compress unless it is set; afterwards nothing may be left. */
 void late_run(int ranks, void (*body)(struct rank *), void *argument);
 
 /* An all_gather of LATE_COUNT values: what it needs, the call alone, its result, which frees the buffers; all of it. */

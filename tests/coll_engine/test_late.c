@@ -68,6 +68,25 @@ START_TEST(they_join_with_the_first_collective)
 }
 END_TEST
 
+/* Links are measured in the call that joins: all that NCCL moves for that is in progress first. */
+static void join_measured(struct rank *rank)
+{
+    late_begin(rank);
+    late_gather(rank);
+    late_gather(rank);
+    late_require_told(rank, "all_gather", 2, 2);
+    late_end(rank);
+}
+
+START_TEST(links_are_measured_when_they_join)
+{
+    setenv("STRAIT_COLL", "auto", 1);
+    for (int device = 0; device < _i; device++)
+        fake_gpu.link_fs[device] = 10000000; /* 0.1 GB/s: worth it for short messages, too */
+    late_run(_i, join_measured, NULL);
+}
+END_TEST
+
 /* What is cut is several operations of NCCL, one right behind the other. */
 static void gather_in_pieces(struct rank *rank)
 {
@@ -303,6 +322,7 @@ int main(void)
     TCase *tests = tcase_create("late");
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, they_join_with_the_first_collective, 2, 5);
+    tcase_add_loop_test(tests, links_are_measured_when_they_join, 2, 4);
     tcase_add_loop_test(tests, what_is_cut_is_moved_piece_by_piece, 0, 8);
     tcase_add_test(tests, finding_one_ready_waits_for_nobody);
     tcase_add_test(tests, what_comes_before_is_raw_and_so_are_sends_then);
