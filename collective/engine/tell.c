@@ -8,7 +8,7 @@
 #include "collective/engine/watch.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 9u
+#define JOIN_VERSION 10u
 
 /* What a rank tells the others; must be the same on all. */
 struct hello {
