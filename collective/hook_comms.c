@@ -192,7 +192,7 @@ static struct coll_tracked *note_gone(coll_comm comm)
 
 coll_result coll_hook_CommDestroy(coll_comm comm)
 {
-    coll_run_release(note_gone(comm));
+    coll_run_release_ended(note_gone(comm));
     return COLL_NCCL(CommDestroy(comm));
 }
 
@@ -206,7 +206,7 @@ coll_result coll_hook_CommAbort(coll_comm comm)
         coll_thread.inside--;
     }
     coll_result result = COLL_NCCL(CommAbort(comm));
-    coll_run_release_aborted(gone);
+    coll_run_release_ended(gone);
     return result;
 }
 

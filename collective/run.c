@@ -188,32 +188,32 @@ void coll_run_release(struct coll_tracked *held)
     coll_thread.inside--;
 }
 
-/* Of communicators that the calling thread's group aborts. */
+/* Of communicators that the calling thread's group aborts or destroys. */
 static _Thread_local struct {
     struct coll_tracked **items;
     unsigned count, capacity;
-} aborted;
+} leaving;
 
-void coll_run_release_aborted(struct coll_tracked *held)
+void coll_run_release_ended(struct coll_tracked *held)
 {
     struct coll_tracked **items = NULL;
     if (held != NULL && coll_thread.depth > 0)
-        items = grown(aborted.items, aborted.count, &aborted.capacity, sizeof(struct coll_tracked *));
+        items = grown(leaving.items, leaving.count, &leaving.capacity, sizeof(struct coll_tracked *));
     if (items == NULL) {
         coll_run_release(held);
         return;
     }
-    aborted.items = items;
-    items[aborted.count++] = held;
+    leaving.items = items;
+    items[leaving.count++] = held;
 }
 
 void coll_run_release_all(void)
 {
-    for (unsigned i = 0; i < aborted.count; i++)
-        coll_run_release(aborted.items[i]);
-    free(aborted.items);
-    aborted.items = NULL;
-    aborted.count = aborted.capacity = 0;
+    for (unsigned i = 0; i < leaving.count; i++)
+        coll_run_release(leaving.items[i]);
+    free(leaving.items);
+    leaving.items = NULL;
+    leaving.count = leaving.capacity = 0;
 }
 
 static void forget(void)

@@ -25,10 +25,10 @@ coll_result coll_run_before_simulation(void);
 /* The call is done with it (coll_track_hold; may be NULL). */
 void coll_run_release(struct coll_tracked *held);
 
-/* Likewise, after NCCL was asked to abort it: in a group, NCCL does so at the end. Until then its work may go on, and
- * so may that of others which the group aborts, and freeing memory of the GPU waits for all of it. Released by
- * coll_run_release_all, when the outermost group of this thread has ended. */
-void coll_run_release_aborted(struct coll_tracked *held);
+/* Likewise of a communicator that is destroyed or aborted: in a group, NCCL ends it when the group does. Until then its
+ * work may go on, and so may that of others which the group aborts, and freeing memory of the GPU waits for all of it.
+ * So in a group coll_run_release_all releases it, when the outermost group of this thread has ended. */
+void coll_run_release_ended(struct coll_tracked *held);
 void coll_run_release_all(void);
 
 #endif

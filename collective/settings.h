@@ -1,6 +1,6 @@
 /* The settings in the environment, read once per process, when NCCL is first called.
  *
- *   STRAIT_COLL        raw (the default): nothing is compressed; auto: what is faster so; compress: all that can be;
+ *   STRAIT_COLL        auto (the default): what is faster so is compressed; raw: nothing is; compress: all that can be;
  *                      off: calls are passed on and not looked at
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
  *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
