@@ -131,26 +131,27 @@ static unsigned slots_used(const struct turn *turn)
     return turn->iterations < turn->shape.slots ? turn->iterations : turn->shape.slots;
 }
 
-static bool differences_from_plain(const struct turn *turn, uint64_t *differences)
+/* Of so many bytes of the results, from `at` on. */
+static bool differences_from_plain(const struct turn *turn, uint64_t at, uint64_t size, uint64_t *differences)
 {
     const struct gpu_memory *receive = turn->rank->receive;
 
-    return gpu_differences(&receive[COLLECTIVE_PLAIN], 0, &receive[COLLECTIVE_STRAIT], 0,
-                           slots_used(turn) * turn->shape.receive_bytes, differences);
+    return gpu_differences(&receive[COLLECTIVE_PLAIN], at, &receive[COLLECTIVE_STRAIT], at, size, differences);
 }
 
 static bool compare_with_plain(const struct turn *turn)
 {
     uint64_t differences;
 
-    if (!differences_from_plain(turn, &differences))
+    if (!differences_from_plain(turn, 0, slots_used(turn) * turn->shape.receive_bytes, &differences))
         return false;
     atomic_fetch_add(&turn->result->wrong, differences);
     return true;
 }
 
-/* Counts the wrong sums in a part of the first slot's result. */
-static uint64_t count_wrong_sums(const struct turn *turn, const uint8_t *got, uint64_t offset, uint64_t size)
+/* Counts the wrong sums in a part of a slot's result. */
+static uint64_t count_wrong_sums(const struct turn *turn, unsigned slot, const uint8_t *got, uint64_t offset,
+                                 uint64_t size)
 {
     const unsigned bytes = collective_type_bytes[turn->row->type];
     const bool scattered = turn->row->op == COLLECTIVE_REDUCE_SCATTER;
@@ -159,7 +160,7 @@ static uint64_t count_wrong_sums(const struct turn *turn, const uint8_t *got, ui
 
     for (uint64_t at = 0; at < size; at += bytes) {
         uint8_t expected[4];
-        collective_values_sum(turn->values, turn->row->type, turn->rank->plan->ranks, 0, (first + at) / bytes,
+        collective_values_sum(turn->values, turn->row->type, turn->rank->plan->ranks, slot, (first + at) / bytes,
                               expected);
         wrong += memcmp(got + at, expected, bytes) != 0;
     }
@@ -167,9 +168,10 @@ static uint64_t count_wrong_sums(const struct turn *turn, const uint8_t *got, ui
 }
 
 /* With the sums in the order of the ranks. */
-static bool compare_with_order(const struct turn *turn)
+static bool compare_with_order(const struct turn *turn, unsigned slot)
 {
     const struct gpu_memory *receive = &turn->rank->receive[COLLECTIVE_STRAIT];
+    const uint64_t begin = slot * turn->shape.receive_bytes;
     uint8_t *got = malloc(READ_BYTES);
     bool good = got != NULL;
 
@@ -177,22 +179,27 @@ static bool compare_with_order(const struct turn *turn)
         print_error(NULL, "out of memory");
     for (uint64_t at = 0, size; good && at < turn->shape.receive_bytes; at += size) {
         size = turn->shape.receive_bytes - at < READ_BYTES ? turn->shape.receive_bytes - at : READ_BYTES;
-        good = gpu_read(receive, at, got, size);
+        good = gpu_read(receive, begin + at, got, size);
         if (good)
-            atomic_fetch_add(&turn->result->wrong, count_wrong_sums(turn, got, at, size));
+            atomic_fetch_add(&turn->result->wrong, count_wrong_sums(turn, slot, got, at, size));
     }
     free(got);
     return good;
 }
 
-/* With more than two ranks, NCCL adds in other orders: right is either. */
+/* With more than two ranks, NCCL adds in other orders: right is either, in each slot, as each call may have gone either
+ * way. */
 static bool compare_sums(const struct turn *turn)
 {
-    uint64_t differences;
+    const uint64_t size = turn->shape.receive_bytes;
+    bool good = true;
 
-    if (!differences_from_plain(turn, &differences))
-        return false;
-    return differences == 0 || compare_with_order(turn);
+    for (unsigned slot = 0; slot < slots_used(turn) && good; slot++) {
+        uint64_t differences;
+        good = differences_from_plain(turn, slot * size, size, &differences) &&
+               (differences == 0 || compare_with_order(turn, slot));
+    }
+    return good;
 }
 
 /* Sums are checked only in the last repeat, because the CPU computes them. */
