@@ -95,8 +95,10 @@ const struct option_row option_rows[] = {
      TEXT_OF(OPTION_TEXT_MAX),
      .initial = "",
      .help = "Settings of the ucx transport, name=value separated by blanks: listen (numeric host), port, tls, "
-             "devices, eager, keepalive. Like \"listen=10.0.0.7 tls=rc,tcp devices=mlx5_0:1\"; it listens on loopback "
-             "otherwise.",
+             "devices, eager, keepalive. Like \"listen=10.0.0.7 tls=rc,tcp devices=mlx5_0:1\". Without listen= it "
+             "listens at the host of advertise if that is set, else of listen, if that is a numeric address and no "
+             "wildcard; else on loopback, with a warning: so give listen= here when listen is 0.0.0.0, and behind "
+             "NAT.",
      .danger = "UCX listens on ports of its own, which have no authentication: keep them on a trusted network."},
 
     {.section = "Memory and threads",
@@ -207,7 +209,7 @@ const struct option_row option_rows[] = {
      .initial = "",
      .help = "Settings of the nccl transport, name=value separated by blanks: library (path of libnccl.so.2), blocks "
              "(of threads on the GPU, for each direction of a link), timeout_ms; and those of ucx-options, for the "
-             "messages that go with the chunks. It listens where listen says."},
+             "messages that go with the chunks. Without listen= it listens at the same host as ucx without it."},
     {.name = "gpu-arena-bytes",
      .kind = OPTION_BYTES,
      AT(gpu_arena_bytes),

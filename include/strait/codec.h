@@ -64,8 +64,8 @@ enum strait_element {
 };
 
 /* What the encoder is asked for. Except with RAW, blocks of a single repeated value become `const`, and blocks that
- * would not shrink stay raw. AUTO is TIERED today. Older releases refuse (ERR_UNSUPPORTED) chunks written by BASE, and
- * by SPLIT from FP16 and FP32. */
+ * would not shrink stay raw. AUTO is TIERED today. Versions before BASE and SPLIT refuse (ERR_UNSUPPORTED) chunks
+ * written by BASE, and by SPLIT from FP16 and FP32. */
 enum strait_mode {
     STRAIT_MODE_AUTO = 0,
     STRAIT_MODE_RAW = 1,
