@@ -6,6 +6,7 @@
 
 enum coll_way {
     COLL_PASS,     /* NCCL does it, with the arguments unchanged */
+    COLL_HOLD,     /* likewise, when its group ends (group.h) */
     COLL_COMPRESS, /* NCCL moves what a step (engine.h) has made of it */
     COLL_REFUSE,   /* another thread has ended its communicator meanwhile */
 };

@@ -76,6 +76,9 @@ struct coll_engine_ops {
     /* These steps, which were decided about in the group that this thread ends, do not come to be: they do not count.
      * In any order, but for all of the group that do. */
     void (*forget)(const struct coll_step *steps, unsigned count);
+    /* What is queued next on any of these streams, of which there are at least two, all or none captured, runs after
+     * what is queued on all of them by now. */
+    coll_result (*tie)(struct coll_member *member, const coll_stream *streams, unsigned count);
     /* The three parts of a phase, each for all steps of a group at once: encode; move, which hands NCCL what it moves,
      * in an open group; decode, after that group has ended. Steps with another phase follow, together. Nothing waits. A
      * failure leaves the communicator as a failure of NCCL would. */
@@ -94,7 +97,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 7u
+#define COLL_ENGINE_VERSION 8u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL. NULL: it cannot be used, and `why` says why. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

@@ -3,6 +3,7 @@
 
 #include "collective/capture.h"
 #include "collective/card.h"
+#include "collective/group.h"
 #include "collective/hooks.h"
 #include "collective/join.h"
 #include "collective/late.h"
@@ -253,14 +254,14 @@ coll_result coll_hook_GroupEnd(void)
 {
     if (coll_thread.depth != 1)
         return note_ended(COLL_NCCL(GroupEnd()));
-    coll_result begun = coll_run_before_end(), ended = COLL_NCCL(GroupEnd());
-    ended = coll_run_after_end(begun == COLL_SUCCESS ? ended : begun);
+    coll_result begun = coll_group_before_end(), ended = COLL_NCCL(GroupEnd());
+    ended = coll_group_after_end(begun == COLL_SUCCESS ? ended : begun);
     return note_ended(ended);
 }
 
 coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
 {
-    const coll_result begun = coll_thread.depth == 1 ? coll_run_before_simulation() : COLL_SUCCESS;
+    const coll_result begun = coll_thread.depth == 1 ? coll_group_before_simulation() : COLL_SUCCESS;
     const coll_result ended = COLL_NCCL(GroupSimulateEnd(simulation));
     return note_ended(begun == COLL_SUCCESS ? ended : begun);
 }

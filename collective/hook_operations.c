@@ -1,6 +1,7 @@
 /* Hooks for collectives, send and recv: describe the call, decide about it, and count it. */
 #include "collective/capture.h"
 #include "collective/decide.h"
+#include "collective/group.h"
 #include "collective/hooks.h"
 #include "collective/late.h"
 #include "collective/run.h"
@@ -16,30 +17,37 @@ static struct coll_decision begin(struct coll_call *call, struct coll_step *step
     (void)coll_track_hold(call->comm, &standing);
     if (standing.late != NULL && !coll_late_call(call, &standing))
         return (struct coll_decision){COLL_REFUSE, "aborted", 0};
-    const struct coll_decision decision = coll_decide(&standing, call, step);
-    if (decision.way == COLL_PASS && !coll_run_counts(step))
+    struct coll_decision decision = coll_decide(&standing, call, step);
+    if (decision.way == COLL_PASS && !coll_group_counts(step))
         coll_run_release(standing.held);
+    if (!call->grouped || standing.member == NULL || standing.pinned)
+        return decision;
+    coll_group_note(call);
+    if (decision.way == COLL_PASS && coll_group_holds(call))
+        decision.way = COLL_HOLD;
     return decision;
 }
 
 static coll_result end(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
 {
+    if (call->grouped && result != COLL_SUCCESS && result != COLL_IN_PROGRESS)
+        coll_group_fail(result);
     coll_track_count(call, decision, result);
     return result;
 }
 
 /* `call` as the program made it; `invocation` is the same call of NCCL. */
-#define RUN(call, invocation)                                        \
-    do {                                                             \
-        struct coll_step step;                                       \
-        const struct coll_decision decision = begin(&(call), &step); \
-        if (decision.way == COLL_COMPRESS)                           \
-            return end(&(call), &decision, coll_run(&step));         \
-        if (decision.way == COLL_REFUSE)                             \
-            return end(&(call), &decision, COLL_INVALID_USAGE);      \
-        if (coll_run_has_to_wait(&(call)))                           \
-            return end(&(call), &decision, coll_run_keep(&(call)));  \
-        return end(&(call), &decision, COLL_NCCL(invocation));       \
+#define RUN(call, invocation)                                         \
+    do {                                                              \
+        struct coll_step step;                                        \
+        const struct coll_decision decision = begin(&(call), &step);  \
+        if (decision.way == COLL_COMPRESS)                            \
+            return end(&(call), &decision, coll_run(&step));          \
+        if (decision.way == COLL_REFUSE)                              \
+            return end(&(call), &decision, COLL_INVALID_USAGE);       \
+        if (decision.way == COLL_HOLD)                                \
+            return end(&(call), &decision, coll_group_keep(&(call))); \
+        return end(&(call), &decision, COLL_NCCL(invocation));        \
     } while (0)
 
 coll_result coll_hook_AllGather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,

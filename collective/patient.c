@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "collective/decide.h"
+#include "collective/grow.h"
 #include "collective/track.h"
 
 /* Of the calling thread: its group depth, and the communicators in the group. */
@@ -71,14 +72,10 @@ static bool note(coll_comm comm)
 {
     if (is_noted(comm))
         return true;
-    if (open_group.count == open_group.capacity) {
-        const unsigned capacity = open_group.capacity == 0 ? 8 : 2 * open_group.capacity;
-        coll_comm *comms = realloc(open_group.comms, capacity * sizeof(coll_comm));
-        if (comms == NULL)
-            return false;
-        open_group.comms = comms;
-        open_group.capacity = capacity;
-    }
+    coll_comm *comms = coll_grown(open_group.comms, open_group.count, &open_group.capacity, sizeof(coll_comm));
+    if (comms == NULL)
+        return false;
+    open_group.comms = comms;
     open_group.comms[open_group.count++] = comm;
     return true;
 }
@@ -134,9 +131,8 @@ static coll_result all_gather(const void *send, void *receive, size_t count, col
 static coll_result reduce_scatter(const void *send, void *receive, size_t count, coll_type type,
                                   coll_reduction reduction, coll_comm comm, coll_stream stream)
 {
-    return is_known(comm)
-               ? asked_for(comm, nccl()->ReduceScatter(send, receive, count, type, reduction, comm, stream))
-               : COLL_INVALID_USAGE;
+    return is_known(comm) ? asked_for(comm, nccl()->ReduceScatter(send, receive, count, type, reduction, comm, stream))
+                          : COLL_INVALID_USAGE;
 }
 
 static coll_result send(const void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)

@@ -4,23 +4,17 @@
 
 #include "collective/engine.h"
 
-/* Outside of groups runs the step, else keeps it. Releases what it holds when it is over. */
+/* Outside of groups runs the step, else adds it to the group. Releases what it holds when it is over. */
 coll_result coll_run(const struct coll_step *step);
 
-/* Whether a call that goes raw has to be kept, too: one rank's sends to another have to come in the order of their
- * calls, as the other side may receive them in other groups, and those that are compressed go when the group ends. */
-bool coll_run_has_to_wait(const struct coll_call *call);
-coll_result coll_run_keep(const struct coll_call *call);
-
-/* A step that goes raw: whether it has to be kept, because it counts and its group may only be simulated. */
-bool coll_run_counts(const struct coll_step *step);
-
-/* Called before and after NCCL ends the outermost group of this thread; `ended` is NCCL's result. Kept steps are
- * forgotten afterwards. */
-coll_result coll_run_before_end(void);
-coll_result coll_run_after_end(coll_result ended);
-/* Called before NCCL only simulates that end: hands it the raw calls that were kept, and nothing of the steps. */
-coll_result coll_run_before_simulation(void);
+/* For group.c. One of the engine's parts for these steps, all of which may be none; refused if one of their
+ * communicators has ended or failed. */
+typedef coll_result coll_part(struct coll_step *steps, unsigned count);
+coll_result coll_run_part(coll_part *what, struct coll_step *steps, unsigned count);
+/* One phase of steps that are not cut, in a group of ours: encode, what `move` does, decode. */
+coll_result coll_run_moved(struct coll_step *steps, unsigned count, coll_part *move);
+/* The phases behind the first one, of those that have more. Changes the order of steps. */
+coll_result coll_run_later_phases(struct coll_step *steps, unsigned count);
 
 /* The call is done with it (coll_track_hold; may be NULL). */
 void coll_run_release(struct coll_tracked *held);

@@ -45,6 +45,7 @@ if(NOT CMAKE_CROSSCOMPILING) # an emulator is in the way of what is preloaded
     add_dependencies(test_coll_preloaded strait-coll-tested strait-coll-fake-plugin)
 endif()
 strait_coll_test(groups TIMEOUT 240)
+strait_coll_test(order TIMEOUT 240)
 strait_coll_test(sums TIMEOUT 240)
 strait_coll_test(overflow TIMEOUT 240)
 target_sources(test_coll_overflow PRIVATE ${PROJECT_SOURCE_DIR}/collective/engine/levels.c) # what is expected

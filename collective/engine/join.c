@@ -32,8 +32,9 @@ static bool make_own(struct coll_member *member)
     member->ends = gpu->allocate(ring_ends_size((uint32_t)member->ranks), true);
     member->tallies = gpu->allocate(keys * sizeof(*member->tallies), true);
     member->last = gpu->event_make(false);
+    member->tie = gpu->event_make(false);
     return member->issued != NULL && member->mail != NULL && member->ends != NULL && member->tallies != NULL &&
-           member->last != NULL && gpu->event_record(member->last, member->stream) &&
+           member->last != NULL && member->tie != NULL && gpu->event_record(member->last, member->stream) &&
            staging_get(&member->stagings, gpu, member->stream) != NULL;
 }
 

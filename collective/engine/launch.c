@@ -25,7 +25,7 @@ coll_result launch_failed(const struct coll_step *step, const char *why)
     return COLL_UNHANDLED_CUDA_ERROR;
 }
 
-bool launch_is_pair(const struct coll_step *step)
+static bool is_pair(const struct coll_step *step)
 {
     return step->call.operation == COLL_SEND || step->call.operation == COLL_RECV;
 }
@@ -152,7 +152,7 @@ bool launch_check(const struct coll_step *step)
         return false;
     uint8_t *memory = launch_memory(step);
     struct coll_member *member = step->member;
-    struct gpu_check look = {.bit = plan.everybody || launch_is_pair(step) ? 0 : (uint32_t)member->rank,
+    struct gpu_check look = {.bit = plan.everybody || is_pair(step) ? 0 : (uint32_t)member->rank,
                              .found = plan_found(&plan, memory),
                              .unit = plan.shape.pages * (uint64_t)SHAPE_PAGE / 1024,
                              .mail = member->mail,

@@ -25,8 +25,6 @@ bool launch_sums(const struct coll_step *step);
 uint8_t *launch_memory(const struct coll_step *step);
 struct coll_reduce launch_sum_of(const struct coll_step *step, const struct coll_call *call);
 
-bool launch_is_pair(const struct coll_step *step);
-
 /* Fails the communicator, for the reason `why`. */
 coll_result launch_failed(const struct coll_step *step, const char *why);
 

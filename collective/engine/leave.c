@@ -22,6 +22,8 @@ void member_destroy(struct coll_member *member)
         gpu->release_pinned(member->mail);
         if (member->last != NULL)
             gpu->event_end(member->last);
+        if (member->tie != NULL)
+            gpu->event_end(member->tie);
         if (member->stream != NULL)
             gpu->stream_end(member->stream);
         gpu->leave(before);

@@ -62,6 +62,7 @@ struct coll_member {
     struct tally *tallies; /* by key */
 
     gpu_event last; /* end of all operations so far (order.h) */
+    gpu_event tie;  /* of order_tie, while it is called */
 
     uint64_t *issued; /* operations issued, by key; under the lock of share.kinds, as is `heard` */
     uint64_t heard;   /* reports in the mail that were read */

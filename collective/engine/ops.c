@@ -6,6 +6,7 @@
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
 #include "collective/engine/link.h"
+#include "collective/engine/order.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/pieces.h"
 #include "collective/engine/steps.h"
@@ -33,6 +34,19 @@ static void finish(struct coll_member *member)
 {
     link_finish(member);
     watch_leave(member);
+}
+
+static coll_result tie(struct coll_member *member, const coll_stream *streams, unsigned count)
+{
+    int before;
+    bool good = member->gpu->enter(member->device, &before);
+    if (good) {
+        good = order_tie(member, streams, count);
+        member->gpu->leave(before);
+    }
+    if (!good)
+        member_fail(member, COLL_UNHANDLED_CUDA_ERROR, "streams of a group could not wait for each other");
+    return good ? COLL_SUCCESS : COLL_UNHANDLED_CUDA_ERROR;
 }
 
 /* ---- Steps by wire ----------------------------------------------------------------------------------------------- */
@@ -79,6 +93,7 @@ static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .join = members_join,
                                            .decide = member_decide,
                                            .forget = member_forget,
+                                           .tie = tie,
                                            .encode = encode,
                                            .move = move,
                                            .decode = decode,

@@ -30,3 +30,15 @@ bool order_end(struct coll_member *member, struct coll_staging *staging, coll_st
         return false;
     return staging->capture == 0 || member->gpu->event_record_outside(member->last, stream);
 }
+
+bool order_tie(struct coll_member *member, const coll_stream *streams, unsigned count)
+{
+    const struct gpu_ops *gpu = member->gpu;
+    bool good = true;
+    for (unsigned i = 1; i < count && good; i++)
+        good = gpu->event_record(member->tie, streams[i]) && gpu->event_follow(streams[0], member->tie);
+    good = good && gpu->event_record(member->tie, streams[0]);
+    for (unsigned i = 1; i < count && good; i++)
+        good = gpu->event_follow(streams[i], member->tie);
+    return good;
+}

@@ -17,4 +17,7 @@ bool order_follow(struct coll_member *member, const struct coll_staging *staging
 bool order_mark(struct coll_member *member, struct coll_staging *staging, coll_stream stream);
 bool order_end(struct coll_member *member, struct coll_staging *staging, coll_stream stream);
 
+/* As coll_engine_ops.tie, on the member's GPU. */
+bool order_tie(struct coll_member *member, const coll_stream *streams, unsigned count);
+
 #endif

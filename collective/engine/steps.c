@@ -1,7 +1,5 @@
 #include "collective/engine/steps.h"
 
-#include <string.h>
-
 #include "collective/engine/launch.h"
 #include "collective/engine/order.h"
 #include "collective/engine/plain.h"
@@ -98,22 +96,8 @@ static coll_result encode_one(const struct coll_step *steps, unsigned count, uns
     return COLL_SUCCESS;
 }
 
-/* A rank with a collective before a send in its group may meet ranks that have not grouped the two, but never the other
- * way round: NCCL moves the collectives of a group first. */
-static void put_collectives_first(struct coll_step *steps, unsigned count)
-{
-    for (unsigned i = 0, first = 0; i < count; i++) {
-        if (launch_is_pair(&steps[i]))
-            continue;
-        const struct coll_step step = steps[i];
-        memmove(&steps[first + 1], &steps[first], (i - first) * sizeof(*steps));
-        steps[first++] = step;
-    }
-}
-
 coll_result steps_encode(struct coll_step *steps, unsigned count)
 {
-    put_collectives_first(steps, count);
     coll_result result = steps_reserve(steps, count);
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++) {
         const struct gpu_ops *gpu = steps[i].member->gpu;

@@ -18,6 +18,7 @@ enum { MAKES_MAX = 64, ITEMS_MAX = 4096 };
 
 static _Thread_local struct {
     int depth;
+    coll_result failed; /* a call of the group was refused: nothing of it comes to be */
     unsigned make_count, item_count;
     struct make makes[MAKES_MAX];
     struct item *items;
@@ -85,10 +86,22 @@ static bool launch_all(void)
     return busy;
 }
 
+static coll_result drop_all(void)
+{
+    const coll_result failed = here.failed;
+    free(here.items);
+    here.items = NULL;
+    here.item_count = here.make_count = 0;
+    here.failed = COLL_SUCCESS;
+    return failed;
+}
+
 static coll_result end_if_outermost(void)
 {
     if (here.depth > 0)
         return COLL_SUCCESS;
+    if (here.failed != COLL_SUCCESS)
+        return drop_all();
     const bool made_later = make_all(), moved_later = launch_all();
     return made_later || moved_later ? COLL_IN_PROGRESS : COLL_SUCCESS;
 }
@@ -106,8 +119,10 @@ static coll_result add_make(struct make make)
 static coll_result add_item(struct item item)
 {
     static const uint8_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-    if (item.comm == NULL || item.peer < 0 || item.peer >= item.comm->world->ranks)
+    if (item.comm == NULL || item.peer < 0 || item.peer >= item.comm->world->ranks) {
+        here.failed = here.depth > 0 ? INVALID_ARGUMENT : COLL_SUCCESS;
         return INVALID_ARGUMENT;
+    }
     demand(!item.comm->patient || !fake_busy_is(item.comm)); /* it is to be asked first */
     demand(item.type >= 0 && item.type < (int)sizeof(bytes));
     item.bytes = item.count * bytes[item.type];
@@ -144,10 +159,7 @@ int pncclGroupSimulateEnd(void *info)
     here.depth--;
     demand(here.depth == 0 && here.make_count == 0);
     fake_nccl.simulated += here.item_count;
-    free(here.items);
-    here.items = NULL;
-    here.item_count = 0;
-    return COLL_SUCCESS;
+    return drop_all();
 }
 ALIAS(GroupSimulateEnd)
 

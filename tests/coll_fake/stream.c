@@ -89,8 +89,8 @@ struct CUstream_st {
     struct CUstream_st *next;
 };
 
-/* What waits for a GPU holds its lock meanwhile, as a driver may: no stream of that GPU is made or ended then. Other GPUs
- * do not mind, or else ranks that are threads would wait for each other. */
+/* What waits for a GPU holds its lock meanwhile, as a driver may: no stream of that GPU is made or ended then. Other
+ * GPUs do not mind, or else ranks that are threads would wait for each other. */
 static struct gpu {
     pthread_mutex_t lock;
     struct CUstream_st *streams;

@@ -1,0 +1,308 @@
+#include "collective/group.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "collective/grow.h"
+#include "collective/patient.h"
+#include "collective/run.h"
+#include "collective/thread.h"
+
+/* Of the calling thread. */
+static _Thread_local struct {
+    struct coll_step *steps;
+    unsigned step_count, step_capacity;
+    /* Of the steps, the collectives, when the group ends: first, and if `later`, all else comes in a group of ours. */
+    unsigned collectives;
+    bool later;
+    struct raw { /* calls that go raw, each behind `turn` steps */
+        struct coll_call call;
+        unsigned turn;
+    } * raw;
+    unsigned raw_count, raw_capacity;
+    struct coll_step *counted; /* of raw calls */
+    unsigned counted_count, counted_capacity;
+    struct place { /* where calls are */
+        coll_comm comm;
+        coll_stream stream;
+        bool captured;
+    } * places;
+    unsigned place_count, place_capacity;
+    coll_result failed;
+} kept;
+
+/* ---- While it is open -------------------------------------------------------------------------------------------- */
+
+static bool is_noted(const struct coll_call *call)
+{
+    for (unsigned i = 0; i < kept.place_count; i++)
+        if (kept.places[i].comm == call->comm && kept.places[i].stream == call->stream)
+            return true;
+    return false;
+}
+
+void coll_group_note(const struct coll_call *call)
+{
+    if (is_noted(call))
+        return;
+    struct place *places = coll_grown(kept.places, kept.place_count, &kept.place_capacity, sizeof(*places));
+    if (places == NULL) {
+        coll_group_fail(COLL_SYSTEM_ERROR);
+        return;
+    }
+    kept.places = places;
+    places[kept.place_count++] = (struct place){call->comm, call->stream, call->captured};
+}
+
+static bool moves_by_pairs(const struct coll_call *call)
+{
+    return call->operation == COLL_SEND || call->operation == COLL_RECV || call->operation == COLL_ALL_TO_ALL ||
+           call->operation == COLL_GATHER || call->operation == COLL_SCATTER;
+}
+
+bool coll_group_holds(const struct coll_call *call)
+{
+    return moves_by_pairs(call);
+}
+
+coll_result coll_group_keep(const struct coll_call *call)
+{
+    struct raw *raw = coll_grown(kept.raw, kept.raw_count, &kept.raw_capacity, sizeof(*raw));
+    if (raw == NULL)
+        return COLL_SYSTEM_ERROR;
+    kept.raw = raw;
+    raw[kept.raw_count++] = (struct raw){*call, kept.step_count};
+    return COLL_SUCCESS;
+}
+
+bool coll_group_add(const struct coll_step *step)
+{
+    struct coll_step *steps = coll_grown(kept.steps, kept.step_count, &kept.step_capacity, sizeof(*steps));
+    if (steps == NULL)
+        return false;
+    kept.steps = steps;
+    steps[kept.step_count] = *step;
+    steps[kept.step_count].turn = kept.step_count;
+    kept.step_count++;
+    return true;
+}
+
+bool coll_group_counts(const struct coll_step *step)
+{
+    struct coll_step *counted = NULL;
+    if (step->counted && coll_thread.depth > 0)
+        counted = coll_grown(kept.counted, kept.counted_count, &kept.counted_capacity, sizeof(*counted));
+    if (counted == NULL)
+        return false;
+    kept.counted = counted;
+    counted[kept.counted_count++] = *step;
+    return true;
+}
+
+void coll_group_fail(coll_result result)
+{
+    kept.failed = kept.failed == COLL_SUCCESS ? result : kept.failed;
+}
+
+/* ---- The end of it ----------------------------------------------------------------------------------------------- */
+
+static void forget(void)
+{
+    for (unsigned i = 0; i < kept.step_count; i++)
+        coll_run_release(kept.steps[i].held);
+    for (unsigned i = 0; i < kept.counted_count; i++)
+        coll_run_release(kept.counted[i].held);
+    free(kept.steps);
+    free(kept.raw);
+    free(kept.counted);
+    free(kept.places);
+    memset(&kept, 0, sizeof(kept));
+}
+
+static void uncount(void)
+{
+    if (kept.step_count > 0)
+        coll_engine()->forget(kept.steps, kept.step_count);
+    if (kept.counted_count > 0)
+        coll_engine()->forget(kept.counted, kept.counted_count);
+}
+
+/* Puts collectives first, otherwise keeping their order; returns how many they are. */
+static unsigned sort(void)
+{
+    unsigned first = 0;
+    for (unsigned i = 0; i < kept.step_count; i++) {
+        if (moves_by_pairs(&kept.steps[i].call))
+            continue;
+        const struct coll_step step = kept.steps[i];
+        memmove(&kept.steps[first + 1], &kept.steps[first], (i - first) * sizeof(step));
+        kept.steps[first++] = step;
+    }
+    return first;
+}
+
+static bool have_phases(unsigned count)
+{
+    bool found = false;
+    for (unsigned i = 0; i < count; i++)
+        found |= kept.steps[i].phases > 1;
+    return found;
+}
+
+/* What NCCL would do with the streams of a communicator, since it does not know of coding. It refuses by itself that
+ * only some of them are captured. */
+static coll_result tie(const struct coll_step *step)
+{
+    coll_stream *streams = malloc(kept.place_count * sizeof(*streams));
+    unsigned count = 0, captured = 0;
+    coll_result result = streams != NULL ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
+    for (unsigned i = 0; i < kept.place_count && streams != NULL; i++)
+        if (kept.places[i].comm == step->call.comm) {
+            streams[count++] = kept.places[i].stream;
+            captured += kept.places[i].captured;
+        }
+    coll_thread.inside++;
+    if (count > 1 && (captured == 0 || captured == count))
+        result = coll_engine()->tie(step->member, streams, count);
+    free(streams);
+    return coll_left(result);
+}
+
+static bool is_first(unsigned i)
+{
+    for (unsigned before = 0; before < i; before++)
+        if (kept.steps[before].member == kept.steps[i].member)
+            return false;
+    return true;
+}
+
+static coll_result tie_all(void)
+{
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i < kept.step_count && result == COLL_SUCCESS; i++)
+        if (is_first(i))
+            result = tie(&kept.steps[i]);
+    return result;
+}
+
+static coll_result move_raw(const struct coll_call *call)
+{
+    const struct coll_table *nccl = coll_patient();
+    coll_thread.inside++;
+    switch (call->operation) {
+    case COLL_SEND:
+        return coll_left(nccl->Send(call->send, call->count, call->type, call->peer, call->comm, call->stream));
+    case COLL_RECV:
+        return coll_left(nccl->Recv(call->receive, call->count, call->type, call->peer, call->comm, call->stream));
+    case COLL_ALL_TO_ALL:
+        return coll_left(nccl->AlltoAll(call->send, call->receive, call->count, call->type, call->comm, call->stream));
+    case COLL_GATHER:
+        return coll_left(
+            nccl->Gather(call->send, call->receive, call->count, call->type, call->peer, call->comm, call->stream));
+    default:
+        return coll_left(
+            nccl->Scatter(call->send, call->receive, call->count, call->type, call->peer, call->comm, call->stream));
+    }
+}
+
+static unsigned end_before(unsigned at, unsigned turn)
+{
+    while (at < kept.step_count && (!moves_by_pairs(&kept.steps[at].call) || kept.steps[at].turn < turn))
+        at++;
+    return at;
+}
+
+/* Steps from `at` on, with the raw calls in between. */
+static coll_result move(unsigned at)
+{
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i <= kept.raw_count && result == COLL_SUCCESS; i++) {
+        const bool last = i == kept.raw_count;
+        const unsigned end = last ? kept.step_count : end_before(at, kept.raw[i].turn);
+        if (end > at)
+            result = coll_run_part(coll_engine()->move, kept.steps + at, end - at);
+        if (result == COLL_SUCCESS && !last)
+            result = move_raw(&kept.raw[i].call);
+        at = end;
+    }
+    return result;
+}
+
+static unsigned now(void)
+{
+    return kept.later ? kept.collectives : kept.step_count;
+}
+
+static coll_result begin(void)
+{
+    kept.collectives = sort();
+    kept.later = have_phases(kept.collectives);
+    coll_result result = tie_all();
+    if (result == COLL_SUCCESS)
+        result = coll_run_part(coll_engine()->encode, kept.steps, now());
+    return result;
+}
+
+/* An all_reduce in two phases needs two groups. Other ranks may have it in no group, and come to sends and receives
+ * only behind its second phase. */
+coll_result coll_group_before_end(void)
+{
+    coll_result result = kept.failed;
+    if (result != COLL_SUCCESS) {
+        uncount();
+        forget();
+    } else if (kept.step_count > 0) {
+        result = begin();
+    }
+    if (result == COLL_SUCCESS)
+        result = kept.later ? coll_run_part(coll_engine()->move, kept.steps, now()) : move(0);
+    return result;
+}
+
+/* Decoding has to be queued behind what NCCL moves, so this waits until NCCL has queued that. */
+static coll_result await(coll_result ended)
+{
+    coll_result result = ended;
+    coll_thread.inside++;
+    for (unsigned i = 0; i < kept.step_count && ended == COLL_IN_PROGRESS; i++) {
+        const coll_result came = coll_patient_await(kept.steps[i].call.comm, ended);
+        result = result == COLL_SUCCESS || result == COLL_IN_PROGRESS ? came : result;
+    }
+    return coll_left(result);
+}
+
+static coll_result move_held(struct coll_step *steps, unsigned count)
+{
+    (void)steps;
+    (void)count;
+    return move(now());
+}
+
+static coll_result end(void)
+{
+    coll_result result = coll_run_part(coll_engine()->decode, kept.steps, now());
+    if (result == COLL_SUCCESS)
+        result = coll_run_later_phases(kept.steps, now());
+    if (result == COLL_SUCCESS && kept.later)
+        result = coll_run_moved(kept.steps + now(), kept.step_count - now(), move_held);
+    return result == COLL_SUCCESS ? tie_all() : result;
+}
+
+coll_result coll_group_after_end(coll_result ended)
+{
+    coll_result result = await(ended);
+    if (result == COLL_SUCCESS && kept.step_count > 0)
+        result = end();
+    forget();
+    return result == COLL_SUCCESS ? ended : result;
+}
+
+coll_result coll_group_before_simulation(void)
+{
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i < kept.raw_count && result == COLL_SUCCESS; i++)
+        result = move_raw(&kept.raw[i].call);
+    uncount();
+    forget();
+    return result;
+}

@@ -1,0 +1,35 @@
+/* What the calling thread's group holds back until it ends.
+ *
+ * NCCL moves the collectives of a group first, then its sends and receives, each in the order of the calls, and it
+ * makes sends and receives of all_to_all, gather and scatter. Ranks may group their calls differently, so what is
+ * compressed has to come in this order, and so does what goes raw beside it. NCCL also starts when all streams of a
+ * group have come to it, and none goes on before it has ended. */
+#ifndef STRAIT_COLLECTIVE_GROUP_H
+#define STRAIT_COLLECTIVE_GROUP_H
+
+#include "collective/engine.h"
+
+/* A call in a group, on a communicator that compresses. */
+void coll_group_note(const struct coll_call *call);
+
+/* A call that goes raw on such a communicator: whether it has to be kept, because NCCL makes sends and receives of it.
+ */
+bool coll_group_holds(const struct coll_call *call);
+coll_result coll_group_keep(const struct coll_call *call);
+
+/* A step that is to be run. False: no memory. It is released when the group has ended. */
+bool coll_group_add(const struct coll_step *step);
+/* A step that goes raw: whether it has to be kept, because it counts and the group may come to nothing. */
+bool coll_group_counts(const struct coll_step *step);
+
+/* A call of the group was refused. NCCL then does nothing of the group. */
+void coll_group_fail(coll_result result);
+
+/* Called before and after NCCL ends the outermost group of this thread; `ended` is NCCL's result. All is forgotten
+ * afterwards. */
+coll_result coll_group_before_end(void);
+coll_result coll_group_after_end(coll_result ended);
+/* Called before NCCL only simulates that end: hands it the raw calls that were kept, and nothing of the steps. */
+coll_result coll_group_before_simulation(void);
+
+#endif

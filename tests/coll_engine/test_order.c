@@ -1,0 +1,306 @@
+/* Groups that some ranks make and others do not, streams of a group, and groups that fail. */
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/coll_engine/harness.h"
+
+enum { MANY = 60000, TIMES = 4 };
+
+static uint64_t seed_of(unsigned turn, int from, int to)
+{
+    return 10000 * turn + 100 * (unsigned)from + (unsigned)to;
+}
+
+static void begin(void)
+{
+    fake_gpu.jitter_us = 300;
+    setenv("STRAIT_COLL", "compress", 1);
+}
+
+/* On the wire `peer` both sides of a send have to group alike. */
+static bool by_peer(void)
+{
+    const char *wire = getenv("STRAIT_COLL_WIRE");
+    return wire != NULL && strcmp(wire, "peer") == 0;
+}
+
+/* ---- Collectives and pairs --------------------------------------------------------------------------------------- */
+
+/* What rank 0 sends rank 1 besides, in a group with a collective; NCCL moves the collective first. Rank 1 has neither
+ * in a group. */
+static const struct scene {
+    enum coll_operation collective;
+    const char *compressed; /* its name; NULL: it goes raw */
+    bool before;            /* the sends are called first */
+    size_t raw, coded;      /* how many values */
+    int ranks;
+} scenes[] = {
+    {COLL_REDUCE_SCATTER, "reduce_scatter", false, 3, 0, 2},
+    {COLL_REDUCE_SCATTER, "reduce_scatter", true, 3, 0, 2},
+    {COLL_REDUCE_SCATTER, "reduce_scatter", false, 3, 40000, 3},
+    {COLL_REDUCE_SCATTER, "reduce_scatter", true, 9000, 40000, 3},
+    {COLL_ALL_REDUCE, "all_reduce", false, 3, 0, 2},
+    {COLL_ALL_REDUCE, "all_reduce", true, 3, 40000, 2},
+    {COLL_ALL_REDUCE, "all_reduce", false, 3, 0, 3},
+    {COLL_ALL_REDUCE, "all_reduce", false, 0, 40000, 3},
+    {COLL_ALL_REDUCE, "all_reduce", true, 9000, 40000, 3},
+    {COLL_ALL_GATHER, "all_gather", true, 3, 40000, 3},
+    {COLL_BROADCAST, NULL, true, 9000, 40000, 3},
+};
+
+struct all {
+    float *own, *result;
+    int32_t *raw;
+    uint8_t *coded;
+};
+
+static coll_result call_collective(const struct rank *rank, enum coll_operation operation, const struct all *all)
+{
+    switch (operation) {
+    case COLL_REDUCE_SCATTER:
+        return ncclReduceScatter(all->own, all->result, MANY, COLL_FP32, COLL_SUM, rank->comm, rank->stream);
+    case COLL_ALL_REDUCE:
+        return ncclAllReduce(all->own, all->result, MANY, COLL_FP32, COLL_SUM, rank->comm, rank->stream);
+    case COLL_ALL_GATHER:
+        return ncclAllGather(all->own, all->result, MANY, COLL_FP32, rank->comm, rank->stream);
+    default:
+        return ncclBroadcast(all->own, all->result, MANY, COLL_FP32, 0, rank->comm, rank->stream);
+    }
+}
+
+static void call_pairs(const struct rank *rank, const struct scene *scene, const struct all *all)
+{
+    const bool sends = rank->rank == 0;
+    if (rank->rank > 1)
+        return;
+    if (scene->raw > 0)
+        require_ok(sends ? ncclSend(all->raw, scene->raw, COLL_INT32, 1, rank->comm, rank->stream)
+                         : ncclRecv(all->raw, scene->raw, COLL_INT32, 0, rank->comm, rank->stream));
+    if (scene->coded > 0)
+        require_ok(sends ? ncclSend(all->coded, scene->coded, COLL_BF16, 1, rank->comm, rank->stream)
+                         : ncclRecv(all->coded, scene->coded, COLL_BF16, 0, rank->comm, rank->stream));
+}
+
+static void call_all(struct rank *rank, const struct scene *scene, const struct all *all)
+{
+    if (rank->rank == 0)
+        require_ok(ncclGroupStart());
+    if (rank->rank == 0 && scene->before)
+        call_pairs(rank, scene, all);
+    require_ok(call_collective(rank, scene->collective, all));
+    if (rank->rank != 0 || !scene->before)
+        call_pairs(rank, scene, all);
+    if (rank->rank == 0)
+        require_ok(ncclGroupEnd());
+    fake_stream_wait(rank->stream);
+}
+
+static void fill(const struct rank *rank, const struct scene *scene, const struct all *all, unsigned turn)
+{
+    for (int part = 0; part < rank->ranks; part++)
+        values_fill_whole(all->own + part * MANY, MANY, true, seed_of(turn, 0, 20 * part) + (unsigned)rank->rank);
+    values_fill(all->raw, COLL_INT32, scene->raw, VALUES_NORMAL, seed_of(turn, rank->rank, 1));
+    values_fill(all->coded, COLL_BF16, scene->coded, VALUES_NORMAL, seed_of(turn, rank->rank, 2));
+}
+
+/* Of each rank's own, or of one rank's, or of all ranks' sums. */
+static void check_collective(const struct rank *rank, enum coll_operation operation, const float *result, unsigned turn)
+{
+    const bool sums = operation == COLL_REDUCE_SCATTER || operation == COLL_ALL_REDUCE;
+    const int part = operation == COLL_REDUCE_SCATTER ? rank->rank : 0;
+    const int results = operation == COLL_ALL_GATHER ? rank->ranks : 1;
+    for (int from = 0; from < results; from++)
+        require(values_are_sums(result + from * MANY, MANY, sums ? rank->ranks : 1, true,
+                                seed_of(turn, 0, 20 * part) + (unsigned)from));
+}
+
+static void check(const struct rank *rank, const struct scene *scene, const struct all *all, unsigned turn)
+{
+    check_collective(rank, scene->collective, all->result, turn);
+    if (rank->rank != 1)
+        return;
+    require(values_are(all->raw, COLL_INT32, scene->raw, VALUES_NORMAL, seed_of(turn, 0, 1)));
+    require(values_are(all->coded, COLL_BF16, scene->coded, VALUES_NORMAL, seed_of(turn, 0, 2)));
+}
+
+static void play(struct rank *rank)
+{
+    const struct scene *scene = rank->argument;
+    const size_t most = (size_t)MANY * (size_t)rank->ranks;
+    const struct all all = {values_new(COLL_FP32, most, 0), values_new(COLL_FP32, most, 0),
+                            values_new(COLL_INT32, scene->raw, 0), values_new(COLL_BF16, scene->coded, 0)};
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        fill(rank, scene, &all, turn);
+        call_all(rank, scene, &all);
+        check(rank, scene, &all, turn);
+    }
+    if (scene->compressed != NULL)
+        require(told_of(rank->comm, scene->compressed, "fp32").compressed == TIMES);
+    values_free(all.own, COLL_FP32, 0);
+    values_free(all.result, COLL_FP32, 0);
+    values_free(all.raw, COLL_INT32, 0);
+    values_free(all.coded, COLL_BF16, 0);
+}
+
+START_TEST(who_groups_sends_with_a_collective_meets_who_does_not)
+{
+    if (by_peer())
+        return;
+    begin();
+    ranks_run(scenes[_i].ranks, play, (void *)(uintptr_t)&scenes[_i]);
+}
+END_TEST
+
+/* NCCL makes sends and receives of an all_to_all, in the order of the calls. */
+static void exchange_behind(struct rank *rank)
+{
+    uint8_t *sent = values_new(COLL_BF16, MANY, 0), *out = values_new(COLL_BF16, 2 * MANY, 0),
+            *in = values_new(COLL_BF16, 2 * MANY, 0);
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        if (rank->rank == 0)
+            values_fill(sent, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 0, 1));
+        for (int to = 0; to < 2; to++)
+            values_fill(out + to * MANY * 2, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 10 + rank->rank, to));
+        if (rank->rank == 0)
+            require_ok(ncclGroupStart());
+        require_ok(rank->rank == 0 ? ncclSend(sent, MANY, COLL_BF16, 1, rank->comm, rank->stream)
+                                   : ncclRecv(sent, MANY, COLL_BF16, 0, rank->comm, rank->stream));
+        require_ok(ncclAlltoAll(out, in, MANY, COLL_BF16, rank->comm, rank->stream));
+        if (rank->rank == 0)
+            require_ok(ncclGroupEnd());
+        fake_stream_wait(rank->stream);
+        require(values_are(sent, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 0, 1)));
+        for (int from = 0; from < 2; from++)
+            require(
+                values_are(in + from * MANY * 2, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 10 + from, rank->rank)));
+    }
+    require(told_of(rank->comm, "all_to_all", "bf16").compressed == TIMES);
+    values_free(sent, COLL_BF16, 0);
+    values_free(out, COLL_BF16, 0);
+    values_free(in, COLL_BF16, 0);
+}
+
+START_TEST(an_exchange_comes_behind_the_send_before_it)
+{
+    if (by_peer())
+        return;
+    begin();
+    ranks_run(2, exchange_behind, NULL);
+}
+END_TEST
+
+/* ---- Streams ----------------------------------------------------------------------------------------------------- */
+
+struct copying {
+    uint8_t *to;
+    const uint8_t *from;
+    size_t size;
+};
+
+static void copy_late(coll_stream stream, void *argument)
+{
+    const struct copying *copying = argument;
+    (void)stream;
+    usleep(30000);
+    memcpy(copying->to, copying->from, copying->size);
+}
+
+static void queue_copy(coll_stream stream, uint8_t *to, const uint8_t *from, size_t size)
+{
+    const struct copying copying = {to, from, size};
+    fake_queue(stream, copy_late, NULL, &copying, sizeof(copying));
+}
+
+/* What is gathered is written on one stream, gathered on another, and read on the first: the group is what orders them.
+ * The first has a call of its own in it, compressed or not. */
+static void cross_streams(struct rank *rank)
+{
+    const bool raw = rank->argument != NULL;
+    const size_t size = MANY * 2, all_size = size * (size_t)rank->ranks;
+    coll_stream first = rank->stream, second = fake_stream_make();
+    uint8_t *source = values_new(COLL_BF16, MANY, 0), *own = values_new(COLL_BF16, MANY, 0),
+            *other = values_new(COLL_BF16, MANY, 0), *all = values_new(COLL_BF16, MANY * (size_t)rank->ranks, 0),
+            *others = values_new(COLL_BF16, MANY * (size_t)rank->ranks, 0),
+            *read = values_new(COLL_BF16, MANY * (size_t)rank->ranks, 0);
+    values_fill(other, COLL_BF16, MANY, VALUES_NORMAL, 77);
+    for (unsigned turn = 0; turn < TIMES; turn++) {
+        values_fill(source, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, rank->rank, 0));
+        memset(read, 0, all_size);
+        queue_copy(first, own, source, size);
+        require_ok(ncclGroupStart());
+        require_ok(ncclAllGather(other, others, raw ? 100 : MANY, COLL_BF16, rank->comm, first));
+        require_ok(ncclAllGather(own, all, MANY, COLL_BF16, rank->comm, second));
+        require_ok(ncclGroupEnd());
+        queue_copy(first, read, all, all_size);
+        fake_stream_wait(first);
+        for (int from = 0; from < rank->ranks; from++)
+            require(values_are(read + (size_t)from * size, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, from, 0)));
+        ranks_meet();
+    }
+    require(told_of(rank->comm, "all_gather", "bf16").compressed == (raw ? TIMES : 2 * TIMES));
+    fake_stream_wait(second);
+    ranks_meet();
+    fake_stream_end(second);
+    values_free(source, COLL_BF16, 0);
+    values_free(own, COLL_BF16, 0);
+    values_free(other, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+    values_free(others, COLL_BF16, 0);
+    values_free(read, COLL_BF16, 0);
+}
+
+START_TEST(streams_of_a_group_wait_for_each_other)
+{
+    static int raw;
+    begin();
+    fake_gpu.jitter_us = 0;
+    ranks_run(2 + _i / 2, cross_streams, _i % 2 != 0 ? &raw : NULL);
+}
+END_TEST
+
+/* ---- Failures ---------------------------------------------------------------------------------------------------- */
+
+/* One rank's group is refused, and comes again without what was wrong: the refused one counts as nothing, or else
+ * levels would change at different operations. */
+static void try_twice(struct rank *rank)
+{
+    enum { SENT = 40000, TURNS = 40 };
+    const int peer = 1 - rank->rank;
+    uint8_t *out = values_new(COLL_BF16, SENT, 0), *in = values_new(COLL_BF16, SENT, 0);
+    for (unsigned turn = 0; turn < TURNS; turn++) {
+        values_fill(out, COLL_BF16, SENT, turn < 30 ? VALUES_NOISE : VALUES_NORMAL, seed_of(turn, rank->rank, 0));
+        if (rank->rank == 0 && turn < 5) {
+            require_ok(ncclGroupStart());
+            require_ok(ncclSend(out, SENT, COLL_BF16, peer, rank->comm, rank->stream));
+            require(ncclBroadcast(out, in, 1, COLL_INT32, 99, rank->comm, rank->stream) != COLL_SUCCESS);
+            require(ncclGroupEnd() != COLL_SUCCESS);
+        }
+        require_ok(ncclGroupStart());
+        require_ok(ncclSend(out, SENT, COLL_BF16, peer, rank->comm, rank->stream));
+        require_ok(ncclRecv(in, SENT, COLL_BF16, peer, rank->comm, rank->stream));
+        require_ok(ncclGroupEnd());
+        fake_stream_wait(rank->stream);
+        require(values_are(in, COLL_BF16, SENT, turn < 30 ? VALUES_NOISE : VALUES_NORMAL, seed_of(turn, peer, 0)));
+        ranks_meet();
+    }
+    values_free(out, COLL_BF16, 0);
+    values_free(in, COLL_BF16, 0);
+}
+
+START_TEST(what_is_refused_counts_as_nothing)
+{
+    begin();
+    ranks_run(2, try_twice, NULL);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("order");
+    tcase_set_timeout(tests, 20);
+    tcase_add_loop_test(tests, who_groups_sends_with_a_collective_meets_who_does_not, 0, COUNT(scenes));
+    tcase_add_test(tests, an_exchange_comes_behind_the_send_before_it);
+    tcase_add_loop_test(tests, streams_of_a_group_wait_for_each_other, 0, 4);
+    tcase_add_test(tests, what_is_refused_counts_as_nothing);
+    return suite_run("order", tests);
+}
