@@ -140,7 +140,7 @@ static void issue_all(struct common *common, int rank)
     while (common->ready < RANKS)
         usleep(100);
     for (uint64_t i = 0; i < ISSUED; i++) {
-        const struct issued issued = kinds_issue(member, KEY, false);
+        const struct issued issued = kinds_issue(member, KEY, false, true);
         require(issued.index == i);
         common->levels[rank][i] = (unsigned char)(2 * issued.level + issued.cut);
         common->issued[rank] = i + 1;
@@ -182,17 +182,44 @@ START_TEST(what_a_rank_begins_in_groups_is_not_cut)
     struct coll_member *first = member_make(common, 0), *second = member_make(common, 1),
                        *last = member_make(common, 2);
     for (int i = 0; i < 2 * KINDS_ALONE; i++) {
-        ck_assert(!kinds_issue(first, KEY, false).cut);
-        ck_assert(!kinds_issue(second, KEY, false).cut);
+        ck_assert(!kinds_issue(first, KEY, false, true).cut);
+        ck_assert(!kinds_issue(second, KEY, false, true).cut);
     }
     for (int i = 0; i < 2 * KINDS_ALONE; i++)
-        ck_assert(!kinds_issue(last, KEY, _i == 1 && i == KINDS_ALONE - 1).cut);
-    ck_assert(kinds_issue(first, KEY, false).cut == (_i == 0));
-    ck_assert(kinds_issue(last, KEY, false).cut == (_i == 0));
-    ck_assert(!kinds_issue(second, KEY, true).cut); /* it knows of itself */
+        ck_assert(!kinds_issue(last, KEY, _i == 1 && i == KINDS_ALONE - 1, true).cut);
+    ck_assert(kinds_issue(first, KEY, false, true).cut == (_i == 0));
+    ck_assert(kinds_issue(last, KEY, false, true).cut == (_i == 0));
     member_free(first);
     member_free(second);
     member_free(last);
+}
+END_TEST
+
+/* Later, one of them is in a group: of the rank that comes to it first, of one that comes behind others, or too short
+ * to be cut. */
+START_TEST(nothing_is_cut_from_the_first_in_a_group_on)
+{
+    struct common *common = common_make();
+    struct coll_member *ranks[RANKS];
+    for (int rank = 0; rank < RANKS; rank++)
+        ranks[rank] = member_make(common, rank);
+    for (int i = 0; i < KINDS_ALONE; i++)
+        for (int rank = 0; rank < RANKS; rank++)
+            (void)kinds_issue(ranks[rank], KEY, false, true);
+    for (int rank = 0; rank < RANKS; rank++)
+        ck_assert(kinds_issue(ranks[rank], KEY, false, true).cut);
+    for (int rank = 0; rank < RANKS; rank++) {
+        const bool grouped = rank == (_i == 1 ? RANKS - 1 : 0), long_enough = _i < 2;
+        const struct issued issued = kinds_issue(ranks[rank], KEY, grouped, long_enough);
+        ck_assert(issued.cut == (_i == 1 && !grouped));
+        ck_assert(issued.differs == (_i == 1 && grouped));
+    }
+    for (int rank = 0; rank < RANKS && _i != 1; rank++) {
+        const struct issued issued = kinds_issue(ranks[rank], KEY, _i == 0 && rank == 1, true);
+        ck_assert(issued.cut == (_i == 2) && !issued.differs);
+    }
+    for (int rank = 0; rank < RANKS; rank++)
+        member_free(ranks[rank]);
 }
 END_TEST
 
@@ -207,7 +234,7 @@ START_TEST(a_process_may_end_with_the_lock_held)
     ck_assert_int_eq(end_of(pid), 256 + SIGKILL);
     struct coll_member *member = member_make(common, 0);
     for (uint64_t i = 0; i < 3; i++)
-        ck_assert_uint_eq(kinds_issue(member, KEY, false).index, i);
+        ck_assert_uint_eq(kinds_issue(member, KEY, false, true).index, i);
     member_free(member);
 }
 END_TEST
@@ -415,6 +442,7 @@ int main(void)
     tcase_add_test(tests, what_is_not_the_memory_is_not_taken_for_it);
     tcase_add_test(tests, ranks_get_the_same_level_for_an_operation);
     tcase_add_loop_test(tests, what_a_rank_begins_in_groups_is_not_cut, 0, 2);
+    tcase_add_loop_test(tests, nothing_is_cut_from_the_first_in_a_group_on, 0, 3);
     tcase_add_test(tests, a_process_may_end_with_the_lock_held);
     tcase_add_test(tests, values_go_from_process_to_process);
     tcase_add_test(tests, rings_are_cut_alike_for_any_number_of_ranks);

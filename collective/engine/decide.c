@@ -134,15 +134,19 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
  * users who know how their ranks group calls. Steps of a group overlap anyway. */
 static bool issue(struct coll_member *member, struct coll_step *step)
 {
-    bool good = true, cut = member->host.settings.pieces.given != 0;
+    bool good = true, cut = member->host.settings.pieces.given != 0, differs = false;
     step->counted = true;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         const unsigned key = member_key(member, &step->call, phase);
-        const struct issued issued = kinds_issue(member, key, step->call.grouped);
+        const bool long_enough = !cut && phase == 0 && (step->head > 0 || step->tail > 0);
+        const struct issued issued = kinds_issue(member, key, step->call.grouped, long_enough);
         step->of[phase] = (struct coll_phase){.index = issued.index, .level = issued.level, .key = key};
-        cut |= issued.cut && phase == 0;
+        cut |= issued.cut;
+        differs |= issued.differs;
         good &= !issued.stopped;
     }
+    if (differs)
+        member_fail(member, COLL_INVALID_USAGE, "a rank groups an operation that another has begun outside of groups");
     if (!cut || step->call.grouped)
         step->head = step->tail = 0;
     if (step->call.grouped)

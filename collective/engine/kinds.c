@@ -158,7 +158,19 @@ static void count_alone(const struct coll_member *member, struct kind *kind, uin
         kind->cut_from = kind->level.issued;
 }
 
-struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped)
+static bool is_cut(const struct kind *kind, uint64_t index)
+{
+    return kind->cut_from > 0 && index >= kind->cut_from && (kind->cut_until == 0 || index < kind->cut_until);
+}
+
+/* A rank has the operation in a group. If it is the first to come to it, others will not cut it. */
+static void stop_cutting(struct kind *kind, uint64_t index)
+{
+    if (is_cut(kind, index) && kind->level.issued <= index)
+        kind->cut_until = index;
+}
+
+struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped, bool long_enough)
 {
     struct kinds *kinds = member->share.kinds;
     struct kind *kind = &kinds->kinds[number_of(member, key)];
@@ -166,11 +178,13 @@ struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped
     listen(member);
     const uint64_t index = member->issued[key]++;
     await_step(member, kind, index);
+    if (grouped && long_enough)
+        stop_cutting(kind, index);
     if (kind->level.issued < index + 1)
         kind->level.issued = index + 1;
     const bool stopped = kinds->stopped != 0 && index >= kind->stop;
-    const struct issued issued = {index, levels_at(&kind->level, index),
-                                  !grouped && kind->cut_from > 0 && index >= kind->cut_from, stopped};
+    const bool cut = long_enough && is_cut(kind, index);
+    const struct issued issued = {index, levels_at(&kind->level, index), cut && !grouped, cut && grouped, stopped};
     if (!grouped)
         count_alone(member, kind, index);
     kinds_unlock(kinds);

@@ -23,7 +23,7 @@ struct coll_member;
 
 /* An operation cut into several messages must be cut on all ranks. Operations in groups are not cut, and a rank does
  * not know whether another one has put its call into a group; NCCL requires only that the calls match. So ranks look at
- * how the first operations of each kind are called. */
+ * how the first operations of each kind are called, and stop cutting when one is in a group later. */
 enum { KINDS_ALONE = 16 };
 
 /* One for each collective and type, or for each sender, receiver and type. level.issued: of the rank that has issued
@@ -36,6 +36,7 @@ struct kind {
     uint64_t overflow;  /* the operation that made the deciding copy ask for the step */
     uint64_t alone;     /* those of each rank's first KINDS_ALONE operations that are in no group */
     uint64_t cut_from;  /* if all of these are: the first operation after that; else 0 */
+    uint64_t cut_until; /* the first one after that which a rank has in a group; 0: there is none */
 };
 
 /* In the shared memory. */
@@ -67,10 +68,12 @@ bool kinds_asked(const struct coll_member *member, uint32_t number, int rank);
 struct issued {
     uint64_t index;
     unsigned level;
-    bool cut;     /* as far as can be told, every rank calls it outside of groups */
+    bool cut;     /* every rank has to call it outside of groups */
+    bool differs; /* this rank does not, and another has cut it already */
     bool stopped; /* it goes raw */
 };
-struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped);
+/* `long_enough`: outside of groups it could be cut. */
+struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped, bool long_enough);
 
 /* The operation that this rank has issued with this index does not come to be, nor do any of the kind after it. */
 void kinds_forget(struct coll_member *member, unsigned key, uint64_t index);

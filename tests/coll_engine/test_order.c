@@ -189,6 +189,88 @@ START_TEST(an_exchange_comes_behind_the_send_before_it)
 }
 END_TEST
 
+/* ---- What is cut ------------------------------------------------------------------------------------------------- */
+
+/* Long messages that are in no group on any rank leave head and tail uncompressed. Then rank 0 has one in a group:
+ * before rank 1 comes to it, or after, which is an error, as rank 1 has cut its own. */
+enum { LONG = 6 << 20, ALONE = 17 };
+static coll_id id_for_all;
+
+static void gather_long(const struct rank *rank, uint8_t *own, uint8_t *all)
+{
+    require_ok(ncclAllGather(own, all, LONG, COLL_BF16, rank->comm, rank->stream));
+}
+
+static void check_long(const struct rank *rank, const uint8_t *all)
+{
+    fake_stream_wait(rank->stream);
+    for (unsigned from = 0; from < 2; from++)
+        require(values_are(all + from * (size_t)LONG * 2, COLL_BF16, LONG, VALUES_NORMAL, from));
+}
+
+static void group_first(struct rank *rank, uint8_t *own, uint8_t *all)
+{
+    if (rank->rank == 0)
+        require_ok(ncclGroupStart());
+    else
+        ranks_meet();
+    gather_long(rank, own, all);
+    if (rank->rank == 0) {
+        ranks_meet();
+        require_ok(ncclGroupEnd());
+    }
+    check_long(rank, all);
+    gather_long(rank, own, all);
+    check_long(rank, all);
+    require_ok(ncclCommDestroy(rank->comm));
+}
+
+static void group_behind(struct rank *rank, uint8_t *own, uint8_t *all)
+{
+    if (rank->rank == 1)
+        gather_long(rank, own, all);
+    ranks_meet();
+    if (rank->rank == 0) {
+        require_ok(ncclGroupStart());
+        gather_long(rank, own, all);
+        require(ncclGroupEnd() == COLL_INVALID_USAGE);
+        require(error_of(rank->comm) == COLL_INVALID_USAGE);
+    }
+    ranks_meet();
+    require_ok(ncclCommAbort(rank->comm));
+    fake_stream_wait(rank->stream);
+}
+
+static void cut(struct rank *rank)
+{
+    uint8_t *own = values_new(COLL_BF16, LONG, 0), *all = values_new(COLL_BF16, 2 * LONG, 0);
+    rank_begin(rank, id_for_all);
+    values_fill(own, COLL_BF16, LONG, VALUES_NORMAL, (unsigned)rank->rank);
+    for (unsigned i = 0; i < ALONE; i++) {
+        gather_long(rank, own, all);
+        fake_stream_wait(rank->stream);
+        ranks_meet();
+    }
+    if (rank->argument == NULL)
+        group_first(rank, own, all);
+    else
+        group_behind(rank, own, all);
+    fake_stream_end(rank->stream);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(one_that_is_grouped_later_ends_cutting_or_fails)
+{
+    static int behind;
+    if (by_peer() || getenv("STRAIT_TEST_HOSTS") != NULL)
+        return; /* nothing is cut there */
+    begin();
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(2, cut, _i == 1 ? &behind : NULL);
+}
+END_TEST
+
 /* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 struct copying {
@@ -300,6 +382,7 @@ int main(void)
     tcase_set_timeout(tests, 20);
     tcase_add_loop_test(tests, who_groups_sends_with_a_collective_meets_who_does_not, 0, COUNT(scenes));
     tcase_add_test(tests, an_exchange_comes_behind_the_send_before_it);
+    tcase_add_loop_test(tests, one_that_is_grouped_later_ends_cutting_or_fails, 0, 2);
     tcase_add_loop_test(tests, streams_of_a_group_wait_for_each_other, 0, 4);
     tcase_add_test(tests, what_is_refused_counts_as_nothing);
     return suite_run("order", tests);
