@@ -78,18 +78,34 @@ static uint8_t *arrival_of(const struct plan *plan, const struct plan_bare *bare
     return plan->reduces ? memory + bare->at + (uint64_t)rank * bare->stride : target_of(plan, bare, rank);
 }
 
+/* Where it is sent from. */
+static const uint8_t *departure_of(const struct plan *plan, const struct plan_bare *bare, uint8_t *memory, int rank)
+{
+    return plan->reduces ? memory + bare->out_at + (plan->everybody ? 0 : (uint64_t)rank * bare->stride)
+                         : source_of(plan, bare, rank);
+}
+
+static bool prepare(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+{
+    return !plan->reduces ||
+           step->member->gpu->copy_rows(launch_memory(step) + bare->out_at, bare->stride, source_of(plan, bare, 0),
+                                        plan->stride, bare->bytes, plan->out, step->call.stream);
+}
+
 static coll_result exchange(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
 {
     const struct coll_table *nccl = step->member->host.nccl;
     const coll_stream stream = step->call.stream;
+    uint8_t *memory = launch_memory(step);
     coll_result result = COLL_SUCCESS;
     for (int peer = 0; peer < step->member->ranks && result == COLL_SUCCESS; peer++) {
         if (peer == step->member->rank)
             continue;
-        result = nccl->Send(source_of(plan, bare, peer), bare->bytes, COLL_UINT8, peer, step->call.comm, stream);
+        result =
+            nccl->Send(departure_of(plan, bare, memory, peer), bare->bytes, COLL_UINT8, peer, step->call.comm, stream);
         if (result == COLL_SUCCESS)
-            result = nccl->Recv(arrival_of(plan, bare, launch_memory(step), peer), bare->bytes, COLL_UINT8, peer,
-                                step->call.comm, stream);
+            result = nccl->Recv(arrival_of(plan, bare, memory, peer), bare->bytes, COLL_UINT8, peer, step->call.comm,
+                                stream);
     }
     return result;
 }
@@ -105,6 +121,8 @@ static coll_result gather(const struct coll_step *step, const struct plan *plan,
 static coll_result move_all(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
 {
     const struct coll_table *nccl = step->member->host.nccl;
+    if (!prepare(step, plan, bare))
+        return launch_failed(step, "a head or tail could not be copied");
     coll_result result = nccl->GroupStart();
     if (result != COLL_SUCCESS)
         return result;

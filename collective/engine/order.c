@@ -2,25 +2,25 @@
 
 #include "collective/engine/member.h"
 
-/* When a graph runs, it waits for what was last marked outside of it, and later work waits for the graph. */
+/* When a graph runs, it waits for what was last marked outside of it, and later work waits for the graph. A handle
+ * alone does not identify a stream: each thread has another one by that of cudaStreamPerThread. */
 static bool follow_in_graph(struct coll_member *member, const struct coll_staging *staging, coll_stream stream)
 {
     if (!staging->used)
         return member->gpu->event_follow_outside(stream, member->last);
-    return staging->stream == stream || member->gpu->event_follow(stream, staging->last);
+    return member->gpu->event_follow(stream, staging->last);
 }
 
 bool order_follow(struct coll_member *member, const struct coll_staging *staging, coll_stream stream)
 {
     if (staging->capture != 0)
         return follow_in_graph(member, staging, stream);
-    return member->gpu->event_follow(stream, member->last); /* a handle alone does not identify a stream */
+    return member->gpu->event_follow(stream, member->last);
 }
 
 bool order_mark(struct coll_member *member, struct coll_staging *staging, coll_stream stream)
 {
     staging->used = true;
-    staging->stream = stream;
     return member->gpu->event_record(staging->capture == 0 ? member->last : staging->last, stream);
 }
 

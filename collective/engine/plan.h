@@ -6,11 +6,13 @@
 #include "collective/engine/shape.h"
 
 /* Values at the beginning and end of each message that are left uncompressed (bare.h); count 0: none. `at`: unless they
- * go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes. */
+ * go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes. Those to
+ * be added up are also sent from there, from `out_at` on, likewise: memory that the program has registered with NCCL
+ * must be so on both sides of a send. */
 enum plan_end { PLAN_HEAD, PLAN_TAIL };
 struct plan_bare {
     uint64_t from, count, bytes, stride;
-    size_t at;
+    size_t at, out_at;
 };
 
 /* By operation:

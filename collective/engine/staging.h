@@ -21,8 +21,7 @@ struct coll_staging {
         bool hosted;
     } * outgrown; /* memory that was too small; running work may still use it */
     unsigned outgrown_count;
-    gpu_event last; /* for a graph, if `used`: end of its work so far, which was on `stream` */
-    coll_stream stream;
+    gpu_event last; /* for a graph, if `used`: end of its work so far */
     bool used;
     /* A second stream, for pieces and for groups with sends. */
     coll_stream side;

@@ -93,10 +93,45 @@ START_TEST(graphs_hold_both_phases)
 }
 END_TEST
 
+/* NCCL uses memory that a program has registered as it is, if it is registered on both sides of a send. What is to be
+ * added up arrives in memory of the library, so it may not be sent from the program's. */
+static void sum_registered(struct rank *rank)
+{
+    const size_t count = 100000, ranks = (size_t)rank->ranks;
+    const bool all = rank->argument != NULL;
+    float *own = values_new(COLL_FP32, count * ranks, 0), *sum = values_new(COLL_FP32, count, 0);
+    for (size_t part = 0; part < ranks; part++)
+        values_fill_whole(own + part * count, count, true, 100 * part + (unsigned)rank->rank);
+    if (rank->rank == 0) {
+        fake_nccl.watched = (const uint8_t *)own;
+        fake_nccl.watched_bytes = count * ranks * sizeof(*own);
+    }
+    ranks_meet();
+    require_ok(all ? ncclAllReduce(own, sum, count, COLL_FP32, COLL_SUM, rank->comm, rank->stream)
+                   : ncclReduceScatter(own, sum, count, COLL_FP32, COLL_SUM, rank->comm, rank->stream));
+    fake_stream_wait(rank->stream);
+    require(values_are_sums(sum, count, rank->ranks, true, all ? 0 : 100 * (unsigned)rank->rank));
+    require(told_of(rank->comm, all ? "all_reduce" : "reduce_scatter", "fp32").compressed == 1);
+    ranks_meet();
+    require(fake_nccl.watched_sent == 0);
+    values_free(own, COLL_FP32, 0);
+    values_free(sum, COLL_FP32, 0);
+}
+
+START_TEST(what_is_added_up_is_not_sent_from_where_it_is)
+{
+    static int all;
+    begin();
+    setenv("STRAIT_COLL_PIECES", _i < 2 ? "32+32" : "3", 1);
+    ranks_run(_i % 2 == 0 ? 3 : 2, sum_registered, _i % 2 == 0 ? NULL : &all);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("sums");
     tcase_add_loop_test(tests, groups_run_phase_by_phase, 2, 5);
     tcase_add_loop_test(tests, graphs_hold_both_phases, 2, 5);
+    tcase_add_loop_test(tests, what_is_added_up_is_not_sent_from_where_it_is, 0, 4);
     return suite_run("sums", tests);
 }

@@ -80,7 +80,11 @@ struct fake_nccl_control {
     /* Rank slow - 1 returns slow_ms later from making its communicator; 0: none. */
     _Atomic int32_t slow;
     _Atomic uint32_t slow_ms;
+    /* Sends from this memory are counted. */
+    const uint8_t *watched;
+    size_t watched_bytes;
     /* Counters. */
+    _Atomic uint32_t watched_sent;
     _Atomic uint64_t counted;   /* questions for the number of ranks */
     _Atomic uint32_t simulated; /* operations of simulated groups */
 };

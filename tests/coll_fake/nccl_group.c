@@ -216,6 +216,8 @@ ALIAS(CommShrink)
 
 int pncclSend(const void *send, size_t count, int type, int peer, COLLECTIVE_TAIL)
 {
+    const uintptr_t from = (uintptr_t)fake_nccl.watched, at = (uintptr_t)send;
+    fake_nccl.watched_sent += at >= from && at - from < fake_nccl.watched_bytes;
     return add_item((struct item){
         .kind = KIND_SEND, .comm = comm, .stream = stream, .send = send, .count = count, .type = type, .peer = peer});
 }
