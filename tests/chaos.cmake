@@ -38,27 +38,39 @@ if(STRAIT_HAVE_UCX)
     set(chaos_transport both)
 endif()
 
+set(chaos_seed 1)
+if(STRAIT_SANITIZE MATCHES thread) # other parts of the table than with the other sanitizers
+    set(chaos_seed 2)
+endif()
+
 # strait_chaos_test(NAME TIMEOUT seconds OPTIONS ...)
 function(strait_chaos_test name)
     cmake_parse_arguments(ARG "" "TIMEOUT" "OPTIONS" ${ARGN})
     strait_add_test(${name} COMMAND chaos-driver --daemon $<TARGET_FILE:straitd-chaos> --transport ${chaos_transport}
-        --seed 1 ${ARG_OPTIONS} LABELS chaos TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "UCX_MEM_EVENTS=no"
+        --seed ${chaos_seed} ${ARG_OPTIONS} LABELS chaos TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "UCX_MEM_EVENTS=no"
         "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
         "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan-chaos.supp:print_suppressions=0")
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
 endfunction()
 
-# Then with pools in memory of the fake devices, and of GPUs where there are any: as much as there is time for.
+# Then with pools in memory of the fake devices, and of GPUs where there are any. All of the table; under sanitizers, which
+# make it take many minutes, as much as there is time for.
+set(chaos_whole --seconds 220)
+set(chaos_wire --seconds 150 --partly)
+if(STRAIT_SANITIZE)
+    set(chaos_whole --seconds 40 --partly)
+    set(chaos_wire --seconds 40 --partly)
+endif()
 set(chaos_fake --memory fake --plugin $<TARGET_FILE_DIR:chaos-fake> --behind $<TARGET_FILE:strait-fake-device>)
-strait_chaos_test(chaos OPTIONS --local --hits 2 --seconds 220 TIMEOUT 240)
-strait_chaos_test(chaos_device OPTIONS ${chaos_fake} --local --hits 1 --seconds 220 TIMEOUT 240)
-if(STRAIT_HAVE_UCX) # and by NCCL between them, which all of the table takes a minute for, and longer under a sanitizer
+strait_chaos_test(chaos OPTIONS --local --hits 2 ${chaos_whole} TIMEOUT 240)
+strait_chaos_test(chaos_device OPTIONS ${chaos_fake} --local --hits 1 ${chaos_whole} TIMEOUT 240)
+if(STRAIT_HAVE_UCX)
     add_dependencies(chaos-driver strait-fake-nccl)
-    strait_chaos_test(chaos_nccl OPTIONS ${chaos_fake} --hits 1 --seconds 150 --partly --straitd --gpu-wires=nccl
+    strait_chaos_test(chaos_nccl OPTIONS ${chaos_fake} --hits 1 ${chaos_wire} --straitd --gpu-wires=nccl
         --straitd "--nccl-options=tls=tcp devices=lo timeout_ms=1000" TIMEOUT 200)
     set_property(TEST chaos_nccl APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-nccl>")
-    strait_chaos_test(chaos_ucx_cuda OPTIONS ${chaos_fake} --hits 1 --seconds 100 --partly --straitd --gpu-wires=ucx
-        TIMEOUT 150)
+    strait_chaos_test(chaos_ucx_cuda OPTIONS ${chaos_fake} --hits 1 ${chaos_wire} --straitd --gpu-wires=ucx
+        TIMEOUT 200)
     set_property(TEST chaos_ucx_cuda APPEND PROPERTY ENVIRONMENT "STRAIT_CHAOS_UCX=1")
 endif()
 if(STRAIT_HAVE_CUDA)

@@ -21,9 +21,11 @@
         }                                                                                           \
     } while (0)
 
-/* ThreadSanitizer is slow and looks for other errors: with it, loops over every bit take every STRIDEth one. */
+/* Sanitizers are slow: with them, loops over every bit take every STRIDEth one. */
 #if defined(__SANITIZE_THREAD__)
 enum { STRIDE = 7 };
+#elif defined(__SANITIZE_ADDRESS__)
+enum { STRIDE = 3 };
 #else
 enum { STRIDE = 1 };
 #endif

@@ -72,8 +72,8 @@ START_TEST(blocks_that_change_during_the_call_fail_or_are_what_was_encoded)
     struct verdict verdict;
     struct rng rng = rng_init(601);
     pthread_t thread;
-    if (STRIDE > 1 || variant(_i % VARIANTS) == NULL)
-        return; /* ThreadSanitizer is right: this is a race */
+    if (variant(_i % VARIANTS) == NULL)
+        return;
     setup_pages(&busy_shape);
     layout_fill(&src, &rng, PATTERN_RARE, codebook);
     encode_chunk(busy_modes[_i / VARIANTS]);
