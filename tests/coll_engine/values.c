@@ -6,6 +6,7 @@
 
 #include "collective/call.h"
 #include "collective/reduce_values.h"
+#include "tests/support.h"
 
 size_t element_bytes(int type)
 {
@@ -47,14 +48,13 @@ static uint32_t value(int type, enum values kind, uint64_t random)
     return kind == VALUES_WIDENED && type == COLL_FP32 ? bits & 0xffff0000 : bits;
 }
 
-/* Of the next values, so many at a time; not watched by ThreadSanitizer, for which it would take minutes in all. */
+/* Of the next values, so many at a time. */
 enum { CHUNK = 1024 };
 struct chunk {
     uint8_t bytes[CHUNK * 4];
 };
 
-__attribute__((no_sanitize("thread"))) static size_t draw_chunk(struct chunk *chunk, int type, size_t count,
-                                                                enum values kind, uint64_t *seed)
+UNWATCHED static size_t draw_chunk(struct chunk *chunk, int type, size_t count, enum values kind, uint64_t *seed)
 {
     const size_t size = element_bytes(type), some = count < CHUNK ? count : CHUNK;
     for (size_t i = 0; i < some; i++) {
