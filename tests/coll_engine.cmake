@@ -86,12 +86,9 @@ if(NOT STRAIT_SANITIZE)
         ENVIRONMENT "STRAIT_COLL_MEET=nccl")
 endif()
 
-# By the wire `peer`, in many pieces: all of them coded, and some as they are.
-foreach(test operations stress)
-    strait_add_test(coll_${test}_peer COMMAND test_coll_${test} LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
-endforeach()
-# Sanitizers make the longest several times as long: there those are left out whose threads meet in others too.
+# By the wire `peer`, in many pieces: all of them coded, and some as they are. Sanitizers make the longest several times as
+# long: there those are left out whose threads meet in others too.
+set(peer_tests operations stress)
 set(direct_tests operations groups stress)
 set(hosts_tests operations groups rings failures stress)
 set(neighbours_tried 1 2)
@@ -100,6 +97,14 @@ if(STRAIT_SANITIZE)
     set(hosts_tests groups rings stress)
     set(neighbours_tried 2)
 endif()
+if(STRAIT_SANITIZE MATCHES thread)
+    set(peer_tests stress)
+    set(hosts_tests groups stress)
+endif()
+foreach(test ${peer_tests})
+    strait_add_test(coll_${test}_peer COMMAND test_coll_${test} LABELS collective TIMEOUT 240
+        ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
+endforeach()
 foreach(test ${direct_tests})
     strait_add_test(coll_${test}_peer_direct COMMAND test_coll_${test} LABELS collective TIMEOUT 240
         ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,direct")

@@ -239,6 +239,14 @@ void values_free(void *values, int type, size_t shift)
 
 /* ---- Suites ------------------------------------------------------------------------------------------------------ */
 
+void add_loop(TCase *tests, const TTest *test, int from, int until)
+{
+    static int loops;
+    const int all = until - from, first = loops++ % (STRIDE < all ? STRIDE : all);
+    for (int at = from + first; at < until; at += STRIDE)
+        tcase_add_loop_test(tests, test, at, at + 1);
+}
+
 int suite_run(const char *name, TCase *tests)
 {
     Suite *suite = suite_create(name);

@@ -64,6 +64,9 @@ struct told told_of(coll_comm comm, const char *operation, const char *type);
 void *values_new(int type, size_t count, size_t shift);
 void values_free(void *values, int type, size_t shift);
 
+/* tcase_add_loop_test; under sanitizers of every STRIDEth one, beginning elsewhere in each loop. */
+void add_loop(TCase *tests, const TTest *test, int from, int until);
+
 /* Runs a suite, each test in a process of its own. */
 int suite_run(const char *name, TCase *tests);
 

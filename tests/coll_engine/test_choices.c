@@ -337,11 +337,11 @@ int main(void)
 {
     TCase *tests = tcase_create("choices");
     tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, the_table_decides_before_the_link, 0, COUNT(tables));
+    add_loop(tests, the_table_decides_before_the_link, 0, COUNT(tables));
     tcase_add_loop_test(tests, the_table_bounds_what_is_always_compressed, 0, 2);
     tcase_add_test(tests, the_table_is_printed);
     tcase_add_test(tests, groups_do_not_change_what_is_counted);
-    tcase_add_loop_test(tests, the_link_decides, 0, COUNT(links));
+    add_loop(tests, the_link_decides, 0, COUNT(links));
     tcase_add_test(tests, each_communicator_of_a_group_is_measured_by_itself);
     tcase_add_loop_test(tests, sends_and_sums_are_measured, 0, 2);
     tcase_add_loop_test(tests, what_is_alone_everywhere_overlaps_coding_with_moving, 0, 2);

@@ -387,12 +387,12 @@ int main(void)
     tcase_add_loop_test(tests, calls_after_a_failure_fail, 0, 3);
     tcase_add_test(tests, aborting_ends_waiting_for_messages);
     tcase_add_test(tests, aborting_waits_for_no_other_work);
-    tcase_add_loop_test(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));
+    add_loop(tests, corrupt_messages_are_errors, 0, COUNT(bad_bytes));
     tcase_add_loop_test(tests, what_cannot_be_made_is_an_error_or_stays_raw, 0, 3);
     tcase_add_test(tests, work_that_cannot_be_asked_for_is_an_error);
-    tcase_add_loop_test(tests, ranks_that_differ_stay_raw, 0, 3 * COUNT(differences));
+    add_loop(tests, ranks_that_differ_stay_raw, 0, 3 * COUNT(differences));
     if (getenv("STRAIT_TEST_HOSTS") == NULL) /* ranks on other hosts need not reach it */
-        tcase_add_loop_test(tests, a_rank_that_does_not_reach_the_memory_keeps_all_raw, 0, 12);
+        add_loop(tests, a_rank_that_does_not_reach_the_memory_keeps_all_raw, 0, 12);
     tcase_add_loop_test(tests, a_rank_without_the_codec_keeps_all_raw, 0, 3);
     tcase_add_loop_test(tests, a_rank_that_cannot_count_on_launches_keeps_all_raw, 0, 3);
     return suite_run("failures", tests);

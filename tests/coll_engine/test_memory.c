@@ -122,8 +122,8 @@ int main(void)
     TCase *tests = tcase_create("memory");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, who_has_memory_compresses);
-    tcase_add_loop_test(tests, ranks_without_memory_make_all_raw, 1, 8);
-    tcase_add_loop_test(tests, so_do_they_in_groups, 1, 8);
-    tcase_add_loop_test(tests, graphs_that_are_captured_without_memory_are_right, 1, 8);
+    add_loop(tests, ranks_without_memory_make_all_raw, 1, 8);
+    add_loop(tests, so_do_they_in_groups, 1, 8);
+    add_loop(tests, graphs_that_are_captured_without_memory_are_right, 1, 8);
     return suite_run("memory", tests);
 }

@@ -380,7 +380,7 @@ int main(void)
 {
     TCase *tests = tcase_create("order");
     tcase_set_timeout(tests, 20);
-    tcase_add_loop_test(tests, who_groups_sends_with_a_collective_meets_who_does_not, 0, COUNT(scenes));
+    add_loop(tests, who_groups_sends_with_a_collective_meets_who_does_not, 0, COUNT(scenes));
     tcase_add_test(tests, an_exchange_comes_behind_the_send_before_it);
     tcase_add_loop_test(tests, one_that_is_grouped_later_ends_cutting_or_fails, 0, 2);
     tcase_add_loop_test(tests, streams_of_a_group_wait_for_each_other, 0, 4);

@@ -351,12 +351,12 @@ END_TEST
 int main(void)
 {
     TCase *tests = tcase_create("overflow");
-    tcase_add_loop_test(tests, gathers_that_overflow_twice_get_more_room, 0, 2 * COUNT(gathers));
-    tcase_add_loop_test(tests, one_block_that_overflows_is_known_to_all, 0, 9);
-    tcase_add_loop_test(tests, directions_of_a_pair_step_on_their_own, 0, COUNT(swaps));
+    add_loop(tests, gathers_that_overflow_twice_get_more_room, 0, 2 * COUNT(gathers));
+    add_loop(tests, one_block_that_overflows_is_known_to_all, 0, 9);
+    add_loop(tests, directions_of_a_pair_step_on_their_own, 0, COUNT(swaps));
     tcase_add_loop_test(tests, groups_with_many_that_overflow_arrive, 2, 5);
     tcase_add_test(tests, levels_go_up_and_after_a_rest_down);
     tcase_add_test(tests, there_is_as_much_room_as_was_needed);
-    tcase_add_loop_test(tests, sums_of_all_arrive_though_they_do_not_fit, 0, 9);
+    add_loop(tests, sums_of_all_arrive_though_they_do_not_fit, 0, 9);
     return suite_run("overflow", tests);
 }

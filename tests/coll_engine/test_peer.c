@@ -426,14 +426,14 @@ int main(void)
     tcase_add_test(tests, kernels_can_push_all);
     tcase_add_loop_test(tests, encoders_store_what_one_rank_gets, 0, 4);
     tcase_add_loop_test(tests, encoders_store_what_each_rank_gets, 0, 3);
-    tcase_add_loop_test(tests, sums_are_those_that_are_specified, 0, 6);
+    add_loop(tests, sums_are_those_that_are_specified, 0, 6);
     tcase_add_loop_test(tests, graphs_and_straight_operations_take_turns, 0, 2);
     tcase_add_loop_test(tests, without_access_the_wire_of_nccl_stays, 0, 2);
     tcase_add_loop_test(tests, auto_takes_what_was_measured_to_be_faster, 0, COUNT(speeds));
     tcase_add_loop_test(tests, so_much_stays_as_it_is_as_was_measured_to_be_fastest, 0, COUNT(balances));
-    tcase_add_loop_test(tests, nonsense_in_a_slot_is_an_error, 0, 2 * COUNT(bad_bytes));
+    add_loop(tests, nonsense_in_a_slot_is_an_error, 0, 2 * COUNT(bad_bytes));
     tcase_add_loop_test(tests, aborting_ends_waiting_for_a_rank, 0, 2);
     tcase_add_loop_test(tests, who_leaves_takes_nothing_away, 0, 2);
-    tcase_add_loop_test(tests, what_cannot_be_launched_is_an_error, 0, 2 * PARTS);
+    add_loop(tests, what_cannot_be_launched_is_an_error, 0, 2 * PARTS);
     return suite_run("peer", tests);
 }
