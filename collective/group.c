@@ -247,13 +247,16 @@ static coll_result begin(void)
  * only behind its second phase. */
 coll_result coll_group_before_end(void)
 {
-    coll_result result = kept.failed;
-    if (result != COLL_SUCCESS) {
+    const coll_result failed = kept.failed;
+    coll_result result = COLL_SUCCESS;
+    if (failed != COLL_SUCCESS) {
         uncount();
         forget();
-    } else if (kept.step_count > 0) {
-        result = begin();
+        kept.failed = failed;
+        return COLL_SUCCESS;
     }
+    if (kept.step_count > 0)
+        result = begin();
     if (result == COLL_SUCCESS)
         result = kept.later ? coll_run_part(coll_engine()->move, kept.steps, now()) : move(0);
     return result;
@@ -290,11 +293,14 @@ static coll_result end(void)
 
 coll_result coll_group_after_end(coll_result ended)
 {
+    const coll_result failed = kept.failed;
     coll_result result = await(ended);
     if (result == COLL_SUCCESS && kept.step_count > 0)
         result = end();
     forget();
-    return result == COLL_SUCCESS ? ended : result;
+    if (result == COLL_SUCCESS)
+        result = ended;
+    return result == COLL_SUCCESS ? failed : result;
 }
 
 coll_result coll_group_before_simulation(void)

@@ -22,7 +22,7 @@ bool coll_group_add(const struct coll_step *step);
 /* A step that goes raw: whether it has to be kept, because it counts and the group may come to nothing. */
 bool coll_group_counts(const struct coll_step *step);
 
-/* A call of the group was refused. NCCL then does nothing of the group. */
+/* A call of the group was refused. NCCL then does nothing of the group, and its end is an error. */
 void coll_group_fail(coll_result result);
 
 /* Called before and after NCCL ends the outermost group of this thread; `ended` is NCCL's result. All is forgotten

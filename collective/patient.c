@@ -121,28 +121,46 @@ static coll_result asked_for(coll_comm comm, coll_result result)
     return result == COLL_IN_PROGRESS ? COLL_SUCCESS : result;
 }
 
+#define ASK(comm, invocation) (is_known(comm) ? asked_for(comm, nccl()->invocation) : COLL_INVALID_USAGE)
+
 static coll_result all_gather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
                               coll_stream stream)
 {
-    return is_known(comm) ? asked_for(comm, nccl()->AllGather(send, receive, count, type, comm, stream))
-                          : COLL_INVALID_USAGE;
+    return ASK(comm, AllGather(send, receive, count, type, comm, stream));
+}
+
+static coll_result all_to_all(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                              coll_stream stream)
+{
+    return ASK(comm, AlltoAll(send, receive, count, type, comm, stream));
+}
+
+static coll_result gather(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                          coll_stream stream)
+{
+    return ASK(comm, Gather(send, receive, count, type, root, comm, stream));
+}
+
+static coll_result scatter(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                           coll_stream stream)
+{
+    return ASK(comm, Scatter(send, receive, count, type, root, comm, stream));
 }
 
 static coll_result reduce_scatter(const void *send, void *receive, size_t count, coll_type type,
                                   coll_reduction reduction, coll_comm comm, coll_stream stream)
 {
-    return is_known(comm) ? asked_for(comm, nccl()->ReduceScatter(send, receive, count, type, reduction, comm, stream))
-                          : COLL_INVALID_USAGE;
+    return ASK(comm, ReduceScatter(send, receive, count, type, reduction, comm, stream));
 }
 
 static coll_result send(const void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
 {
-    return is_known(comm) ? asked_for(comm, nccl()->Send(values, count, type, peer, comm, stream)) : COLL_INVALID_USAGE;
+    return ASK(comm, Send(values, count, type, peer, comm, stream));
 }
 
 static coll_result receive(void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
 {
-    return is_known(comm) ? asked_for(comm, nccl()->Recv(values, count, type, peer, comm, stream)) : COLL_INVALID_USAGE;
+    return ASK(comm, Recv(values, count, type, peer, comm, stream));
 }
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
@@ -155,6 +173,9 @@ static void fill(void)
     table.GroupStart = group_start;
     table.GroupEnd = group_end;
     table.AllGather = all_gather;
+    table.AlltoAll = all_to_all;
+    table.Gather = gather;
+    table.Scatter = scatter;
     table.ReduceScatter = reduce_scatter;
     table.Send = send;
     table.Recv = receive;

@@ -1,5 +1,5 @@
 /* NCCL for callers that cannot go on before their work is on a stream. With communicators that do not block, NCCL may
- * return that a call is in progress; these functions then ask until it is not. Groups, and what the engine puts into
+ * return that a call is in progress; these functions then ask until it is not. Groups, and what the library puts into
  * them, are wrapped so; all else is NCCL's own. */
 #ifndef STRAIT_COLLECTIVE_PATIENT_H
 #define STRAIT_COLLECTIVE_PATIENT_H

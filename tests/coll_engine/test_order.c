@@ -151,9 +151,10 @@ START_TEST(who_groups_sends_with_a_collective_meets_who_does_not)
 }
 END_TEST
 
-/* NCCL makes sends and receives of an all_to_all, in the order of the calls. */
+/* NCCL makes sends and receives of an all_to_all, in the order of the calls; also of one that goes raw. */
 static void exchange_behind(struct rank *rank)
 {
+    int32_t few[2] = {10 * rank->rank, 10 * rank->rank + 1}, got[2];
     uint8_t *sent = values_new(COLL_BF16, MANY, 0), *out = values_new(COLL_BF16, 2 * MANY, 0),
             *in = values_new(COLL_BF16, 2 * MANY, 0);
     for (unsigned turn = 0; turn < TIMES; turn++) {
@@ -165,10 +166,12 @@ static void exchange_behind(struct rank *rank)
             require_ok(ncclGroupStart());
         require_ok(rank->rank == 0 ? ncclSend(sent, MANY, COLL_BF16, 1, rank->comm, rank->stream)
                                    : ncclRecv(sent, MANY, COLL_BF16, 0, rank->comm, rank->stream));
+        require_ok(ncclAlltoAll(few, got, 1, COLL_INT32, rank->comm, rank->stream));
         require_ok(ncclAlltoAll(out, in, MANY, COLL_BF16, rank->comm, rank->stream));
         if (rank->rank == 0)
             require_ok(ncclGroupEnd());
         fake_stream_wait(rank->stream);
+        require(got[0] == rank->rank && got[1] == 10 + rank->rank);
         require(values_are(sent, COLL_BF16, MANY, VALUES_NORMAL, seed_of(turn, 0, 1)));
         for (int from = 0; from < 2; from++)
             require(
