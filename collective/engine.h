@@ -42,6 +42,7 @@ struct coll_step {
     uint64_t wire;       /* bytes handed to NCCL */
     struct coll_phase of[COLL_PHASES_MAX];
     bool counted; /* as one of its kind, also if it goes raw */
+    bool differs; /* another rank has it in no group, and has begun it as such: an error, if it comes to be */
     bool peer;    /* it goes by the wire `peer`, in one phase; the fields below are unused */
     unsigned piece;
     struct coll_staging *staging;
@@ -89,6 +90,8 @@ struct coll_engine_ops {
     coll_result (*pass)(struct coll_step *steps, unsigned count);
     /* COLL_SUCCESS, or what has failed since. */
     coll_result (*error)(struct coll_member *member);
+    /* Makes it fail, unless it has already. */
+    void (*fail)(struct coll_member *member, coll_result result);
     /* Ends our kernels on its GPU at once. */
     void (*abort)(struct coll_member *member);
     /* No more operations will come: that this rank ends is no failure for the others. */

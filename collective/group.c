@@ -7,14 +7,14 @@
 #include "collective/patient.h"
 #include "collective/run.h"
 #include "collective/thread.h"
+#include "collective/track.h"
 
 /* Of the calling thread. */
 static _Thread_local struct {
     struct coll_step *steps;
     unsigned step_count, step_capacity;
-    /* Of the steps, the collectives, when the group ends: first, and if `later`, all else comes in a group of ours. */
-    unsigned collectives;
-    bool later;
+    /* When the group ends: of the steps, the collectives come first, and those from `now` on in a group of ours. */
+    unsigned collectives, now;
     struct raw { /* calls that go raw, each behind `turn` steps */
         struct coll_call call;
         unsigned turn;
@@ -60,9 +60,9 @@ static bool moves_by_pairs(const struct coll_call *call)
            call->operation == COLL_GATHER || call->operation == COLL_SCATTER;
 }
 
-bool coll_group_holds(const struct coll_call *call)
+bool coll_group_holds(const struct coll_call *call, int ranks)
 {
-    return moves_by_pairs(call);
+    return moves_by_pairs(call) && call->peer >= 0 && call->peer < ranks && coll_type_row(call->type) != COLL_UNKNOWN;
 }
 
 coll_result coll_group_keep(const struct coll_call *call)
@@ -127,12 +127,32 @@ static void uncount(void)
         coll_engine()->forget(kept.counted, kept.counted_count);
 }
 
-/* Puts collectives first, otherwise keeping their order; returns how many they are. */
-static unsigned sort(void)
+static bool is_collective(const struct coll_call *call)
 {
-    unsigned first = 0;
-    for (unsigned i = 0; i < kept.step_count; i++) {
-        if (moves_by_pairs(&kept.steps[i].call))
+    return !moves_by_pairs(call);
+}
+
+/* An all_reduce in two phases needs two groups. Other ranks may have it in no group, and come to sends and receives of
+ * its communicator only behind its second phase. */
+static bool is_late(const struct coll_call *call)
+{
+    bool late = false;
+    for (unsigned i = 0; i < kept.collectives && moves_by_pairs(call); i++)
+        late |= kept.steps[i].phases > 1 && kept.steps[i].call.comm == call->comm;
+    return late;
+}
+
+static bool is_prompt(const struct coll_call *call)
+{
+    return !is_late(call);
+}
+
+/* Of the steps from `first` on, puts those that belong there first, otherwise keeping their order; returns where they
+ * end. */
+static unsigned put_first(unsigned first, bool (*belongs)(const struct coll_call *call))
+{
+    for (unsigned i = first; i < kept.step_count; i++) {
+        if (!belongs(&kept.steps[i].call))
             continue;
         const struct coll_step step = kept.steps[i];
         memmove(&kept.steps[first + 1], &kept.steps[first], (i - first) * sizeof(step));
@@ -141,12 +161,12 @@ static unsigned sort(void)
     return first;
 }
 
-static bool have_phases(unsigned count)
+static bool any_late(void)
 {
-    bool found = false;
-    for (unsigned i = 0; i < count; i++)
-        found |= kept.steps[i].phases > 1;
-    return found;
+    bool late = kept.now < kept.step_count;
+    for (unsigned i = 0; i < kept.raw_count; i++)
+        late |= is_late(&kept.raw[i].call);
+    return late;
 }
 
 /* What NCCL would do with the streams of a communicator, since it does not know of coding. It refuses by itself that
@@ -205,46 +225,45 @@ static coll_result move_raw(const struct coll_call *call)
     }
 }
 
-static unsigned end_before(unsigned at, unsigned turn)
+static unsigned end_before(unsigned at, unsigned until, unsigned turn)
 {
-    while (at < kept.step_count && (!moves_by_pairs(&kept.steps[at].call) || kept.steps[at].turn < turn))
+    while (at < until && (is_collective(&kept.steps[at].call) || kept.steps[at].turn < turn))
         at++;
     return at;
 }
 
-/* Steps from `at` on, with the raw calls in between. */
-static coll_result move(unsigned at)
+static coll_result move_steps(unsigned at, unsigned until)
 {
-    coll_result result = COLL_SUCCESS;
-    for (unsigned i = 0; i <= kept.raw_count && result == COLL_SUCCESS; i++) {
-        const bool last = i == kept.raw_count;
-        const unsigned end = last ? kept.step_count : end_before(at, kept.raw[i].turn);
-        if (end > at)
-            result = coll_run_part(coll_engine()->move, kept.steps + at, end - at);
-        if (result == COLL_SUCCESS && !last)
-            result = move_raw(&kept.raw[i].call);
-        at = end;
-    }
-    return result;
+    return at < until ? coll_run_part(coll_engine()->move, kept.steps + at, until - at) : COLL_SUCCESS;
 }
 
-static unsigned now(void)
+/* Those steps, with the raw calls in between that are as late or prompt. */
+static coll_result move(unsigned at, unsigned until, bool late)
 {
-    return kept.later ? kept.collectives : kept.step_count;
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i < kept.raw_count && result == COLL_SUCCESS; i++) {
+        const struct raw *raw = &kept.raw[i];
+        if (is_late(&raw->call) != late)
+            continue;
+        const unsigned end = end_before(at, until, raw->turn);
+        result = move_steps(at, end);
+        if (result == COLL_SUCCESS)
+            result = move_raw(&raw->call);
+        at = end;
+    }
+    return result == COLL_SUCCESS ? move_steps(at, until) : result;
 }
 
 static coll_result begin(void)
 {
-    kept.collectives = sort();
-    kept.later = have_phases(kept.collectives);
+    kept.collectives = put_first(0, is_collective);
+    kept.now = put_first(kept.collectives, is_prompt);
     coll_result result = tie_all();
-    if (result == COLL_SUCCESS)
-        result = coll_run_part(coll_engine()->encode, kept.steps, now());
+    if (result == COLL_SUCCESS && kept.now > 0)
+        result = coll_run_part(coll_engine()->encode, kept.steps, kept.now);
     return result;
 }
 
-/* An all_reduce in two phases needs two groups. Other ranks may have it in no group, and come to sends and receives
- * only behind its second phase. */
 coll_result coll_group_before_end(void)
 {
     const coll_result failed = kept.failed;
@@ -253,13 +272,10 @@ coll_result coll_group_before_end(void)
         uncount();
         forget();
         kept.failed = failed;
-        return COLL_SUCCESS;
-    }
-    if (kept.step_count > 0)
+    } else if (kept.step_count > 0) {
         result = begin();
-    if (result == COLL_SUCCESS)
-        result = kept.later ? coll_run_part(coll_engine()->move, kept.steps, now()) : move(0);
-    return result;
+    }
+    return result == COLL_SUCCESS ? move(0, kept.now, false) : result;
 }
 
 /* Decoding has to be queued behind what NCCL moves, so this waits until NCCL has queued that. */
@@ -274,21 +290,29 @@ static coll_result await(coll_result ended)
     return coll_left(result);
 }
 
-static coll_result move_held(struct coll_step *steps, unsigned count)
+static coll_result move_late(struct coll_step *steps, unsigned count)
 {
     (void)steps;
     (void)count;
-    return move(now());
+    return move(kept.now, kept.step_count, true);
 }
 
 static coll_result end(void)
 {
-    coll_result result = coll_run_part(coll_engine()->decode, kept.steps, now());
+    coll_result result = coll_run_part(coll_engine()->decode, kept.steps, kept.now);
     if (result == COLL_SUCCESS)
-        result = coll_run_later_phases(kept.steps, now());
-    if (result == COLL_SUCCESS && kept.later)
-        result = coll_run_moved(kept.steps + now(), kept.step_count - now(), move_held);
+        result = coll_run_later_phases(kept.steps, kept.now);
+    if (result == COLL_SUCCESS && any_late())
+        result = coll_run_moved(kept.steps + kept.now, kept.step_count - kept.now, move_late);
     return result == COLL_SUCCESS ? tie_all() : result;
+}
+
+/* Something was encoded, and maybe moved, that other ranks count otherwise now. */
+static void fail_all(coll_result result)
+{
+    for (unsigned i = 0; i < kept.step_count; i++)
+        if (!coll_track_has_gone(kept.steps[i].held))
+            coll_engine()->fail(kept.steps[i].member, result);
 }
 
 coll_result coll_group_after_end(coll_result ended)
@@ -297,6 +321,8 @@ coll_result coll_group_after_end(coll_result ended)
     coll_result result = await(ended);
     if (result == COLL_SUCCESS && kept.step_count > 0)
         result = end();
+    if (result != COLL_SUCCESS)
+        fail_all(result);
     forget();
     if (result == COLL_SUCCESS)
         result = ended;

@@ -12,9 +12,9 @@
 /* A call in a group, on a communicator that compresses. */
 void coll_group_note(const struct coll_call *call);
 
-/* A call that goes raw on such a communicator: whether it has to be kept, because NCCL makes sends and receives of it.
- */
-bool coll_group_holds(const struct coll_call *call);
+/* A call that goes raw on such a communicator, of so many ranks: whether it has to be kept, because NCCL makes sends
+ * and receives of it. Not if NCCL would refuse it, which has to be known before anything is encoded. */
+bool coll_group_holds(const struct coll_call *call, int ranks);
 coll_result coll_group_keep(const struct coll_call *call);
 
 /* A step that is to be run. False: no memory. It is released when the group has ended. */

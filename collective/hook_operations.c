@@ -23,7 +23,7 @@ static struct coll_decision begin(struct coll_call *call, struct coll_step *step
     if (!call->grouped || standing.member == NULL || standing.pinned)
         return decision;
     coll_group_note(call);
-    if (decision.way == COLL_PASS && coll_group_holds(call))
+    if (decision.way == COLL_PASS && coll_group_holds(call, standing.ranks))
         decision.way = COLL_HOLD;
     return decision;
 }

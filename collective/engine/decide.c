@@ -134,7 +134,7 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
  * users who know how their ranks group calls. Steps of a group overlap anyway. */
 static bool issue(struct coll_member *member, struct coll_step *step)
 {
-    bool good = true, cut = member->host.settings.pieces.given != 0, differs = false;
+    bool good = true, cut = member->host.settings.pieces.given != 0;
     step->counted = true;
     for (unsigned phase = 0; phase < step->phases; phase++) {
         const unsigned key = member_key(member, &step->call, phase);
@@ -142,12 +142,10 @@ static bool issue(struct coll_member *member, struct coll_step *step)
         const struct issued issued = kinds_issue(member, key, step->call.grouped, long_enough);
         step->of[phase] = (struct coll_phase){.index = issued.index, .level = issued.level, .key = key};
         cut |= issued.cut;
-        differs |= issued.differs;
+        step->differs |= issued.differs;
         good &= !issued.stopped;
     }
-    if (differs)
-        member_fail(member, COLL_INVALID_USAGE, "a rank groups an operation that another has begun outside of groups");
-    if (!cut || step->call.grouped)
+    if ((!cut || step->call.grouped) && !step->differs) /* one that differs is weighed as on the other rank */
         step->head = step->tail = 0;
     if (step->call.grouped)
         step->pieces = 1;

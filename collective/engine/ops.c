@@ -29,6 +29,11 @@ static coll_result error_of(struct coll_member *member)
     return failed;
 }
 
+static void fail(struct coll_member *member, coll_result result)
+{
+    member_fail(member, result, "a group of calls could not be moved");
+}
+
 /* That this rank ends is no failure for the others. */
 static void finish(struct coll_member *member)
 {
@@ -99,6 +104,7 @@ static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .decode = decode,
                                            .pass = pass,
                                            .error = error_of,
+                                           .fail = fail,
                                            .abort = member_abort,
                                            .finish = finish,
                                            .leave = member_leave};

@@ -96,9 +96,24 @@ static coll_result encode_one(const struct coll_step *steps, unsigned count, uns
     return COLL_SUCCESS;
 }
 
+/* What the ranks would move is not the same. */
+static coll_result refuse_different(const struct coll_step *steps, unsigned count)
+{
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i < count; i++) {
+        if (!steps[i].differs)
+            continue;
+        result = COLL_INVALID_USAGE;
+        member_fail(steps[i].member, result, "a rank groups an operation that another has begun outside of groups");
+    }
+    return result;
+}
+
 coll_result steps_encode(struct coll_step *steps, unsigned count)
 {
-    coll_result result = steps_reserve(steps, count);
+    coll_result result = refuse_different(steps, count);
+    if (result == COLL_SUCCESS)
+        result = steps_reserve(steps, count);
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++) {
         const struct gpu_ops *gpu = steps[i].member->gpu;
         int before;

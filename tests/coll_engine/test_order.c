@@ -195,20 +195,22 @@ END_TEST
 /* ---- What is cut ------------------------------------------------------------------------------------------------- */
 
 /* Long messages that are in no group on any rank leave head and tail uncompressed. Then rank 0 has one in a group:
- * before rank 1 comes to it, or after, which is an error, as rank 1 has cut its own. */
-enum { LONG = 6 << 20, ALONE = 17 };
+ * before rank 1 comes to it, or after, which is an error, as rank 1 has cut its own; unless it only asks for an
+ * estimate. */
+enum { LONG = 8 << 20, ALONE = 17 };
 static coll_id id_for_all;
+static int long_type;
 
 static void gather_long(const struct rank *rank, uint8_t *own, uint8_t *all)
 {
-    require_ok(ncclAllGather(own, all, LONG, COLL_BF16, rank->comm, rank->stream));
+    require_ok(ncclAllGather(own, all, LONG, long_type, rank->comm, rank->stream));
 }
 
 static void check_long(const struct rank *rank, const uint8_t *all)
 {
     fake_stream_wait(rank->stream);
     for (unsigned from = 0; from < 2; from++)
-        require(values_are(all + from * (size_t)LONG * 2, COLL_BF16, LONG, VALUES_NORMAL, from));
+        require(values_are(all + from * (size_t)LONG * 2, long_type, LONG, VALUES_NORMAL, from));
 }
 
 static void group_first(struct rank *rank, uint8_t *own, uint8_t *all)
@@ -244,33 +246,61 @@ static void group_behind(struct rank *rank, uint8_t *own, uint8_t *all)
     fake_stream_wait(rank->stream);
 }
 
+static void estimate_behind(struct rank *rank, uint8_t *own, uint8_t *all)
+{
+    if (rank->rank == 1)
+        gather_long(rank, own, all);
+    ranks_meet();
+    if (rank->rank == 0) {
+        require_ok(ncclGroupStart());
+        gather_long(rank, own, all);
+        require_ok(ncclGroupSimulateEnd(NULL));
+        gather_long(rank, own, all);
+    }
+    check_long(rank, all);
+    require_ok(error_of(rank->comm));
+    ranks_meet();
+    require_ok(ncclCommDestroy(rank->comm));
+}
+
+static const struct later {
+    void (*play)(struct rank *rank, uint8_t *own, uint8_t *all);
+    int type;
+    const char *way;
+} laters[] = {{group_first, COLL_BF16, "compress"},
+              {group_behind, COLL_BF16, "compress"},
+              {group_behind, COLL_FP16, "auto"}, /* which only pays because it is cut */
+              {estimate_behind, COLL_BF16, "compress"}};
+
 static void cut(struct rank *rank)
 {
-    uint8_t *own = values_new(COLL_BF16, LONG, 0), *all = values_new(COLL_BF16, 2 * LONG, 0);
+    const struct later *later = rank->argument;
+    uint8_t *own = values_new(later->type, LONG, 0), *all = values_new(later->type, 2 * LONG, 0);
     rank_begin(rank, id_for_all);
-    values_fill(own, COLL_BF16, LONG, VALUES_NORMAL, (unsigned)rank->rank);
+    values_fill(own, later->type, LONG, VALUES_NORMAL, (unsigned)rank->rank);
     for (unsigned i = 0; i < ALONE; i++) {
         gather_long(rank, own, all);
         fake_stream_wait(rank->stream);
         ranks_meet();
     }
-    if (rank->argument == NULL)
-        group_first(rank, own, all);
-    else
-        group_behind(rank, own, all);
+    require(told_of(rank->comm, "all_gather", type_name(later->type)).compressed > 0);
+    later->play(rank, own, all);
     fake_stream_end(rank->stream);
-    values_free(own, COLL_BF16, 0);
-    values_free(all, COLL_BF16, 0);
+    values_free(own, later->type, 0);
+    values_free(all, later->type, 0);
 }
 
 START_TEST(one_that_is_grouped_later_ends_cutting_or_fails)
 {
-    static int behind;
     if (by_peer() || getenv("STRAIT_TEST_HOSTS") != NULL)
         return; /* nothing is cut there */
     begin();
+    setenv("STRAIT_COLL", laters[_i].way, 1);
+    long_type = laters[_i].type;
+    for (int device = 0; device < 2; device++)
+        fake_gpu.link_fs[device] = 40000;
     require_ok(ncclGetUniqueId(&id_for_all));
-    ranks_start(2, cut, _i == 1 ? &behind : NULL);
+    ranks_start(2, cut, (void *)(uintptr_t)&laters[_i]);
 }
 END_TEST
 
@@ -357,7 +387,8 @@ static void try_twice(struct rank *rank)
         if (rank->rank == 0 && turn < 5) {
             require_ok(ncclGroupStart());
             require_ok(ncclSend(out, SENT, COLL_BF16, peer, rank->comm, rank->stream));
-            require(ncclBroadcast(out, in, 1, COLL_INT32, 99, rank->comm, rank->stream) != COLL_SUCCESS);
+            require(turn % 2 == 0 ? ncclBroadcast(out, in, 1, COLL_INT32, 99, rank->comm, rank->stream) != COLL_SUCCESS
+                                  : ncclSend(out, 1, COLL_INT32, 99, rank->comm, rank->stream) != COLL_SUCCESS);
             require(ncclGroupEnd() != COLL_SUCCESS);
         }
         require_ok(ncclGroupStart());
@@ -385,7 +416,7 @@ int main(void)
     tcase_set_timeout(tests, 20);
     add_loop(tests, who_groups_sends_with_a_collective_meets_who_does_not, 0, COUNT(scenes));
     tcase_add_test(tests, an_exchange_comes_behind_the_send_before_it);
-    tcase_add_loop_test(tests, one_that_is_grouped_later_ends_cutting_or_fails, 0, 2);
+    tcase_add_loop_test(tests, one_that_is_grouped_later_ends_cutting_or_fails, 0, COUNT(laters));
     tcase_add_loop_test(tests, streams_of_a_group_wait_for_each_other, 0, 4);
     tcase_add_test(tests, what_is_refused_counts_as_nothing);
     return suite_run("order", tests);
