@@ -88,11 +88,12 @@ endif()
 
 # By the wire `peer`, in many pieces: all of them coded, and some as they are. Sanitizers make the longest several times as
 # long: there those are left out whose threads meet in others too.
-set(peer_tests operations stress)
+set(peer_tests operations order stress)
 set(direct_tests operations groups stress)
-set(hosts_tests operations groups rings failures stress)
+set(hosts_tests operations groups order rings failures stress)
 set(neighbours_tried 1 2)
 if(STRAIT_SANITIZE)
+    set(peer_tests operations stress)
     set(direct_tests groups stress)
     set(hosts_tests groups rings stress)
     set(neighbours_tried 2)
