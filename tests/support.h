@@ -21,8 +21,8 @@
         }                                                                                           \
     } while (0)
 
-/* Sanitizers are slow: with them, loops over every bit take every STRIDEth one. Loops over several things at once are of
- * 2, 3, 6 or so of each, so STRIDE is prime to these. */
+/* Sanitizers are slow: with them, loops over every bit take every STRIDEth one. Loops over several things at once are
+ * of 2, 3, 6 or so of each, so STRIDE is prime to these. */
 #if defined(__SANITIZE_THREAD__)
 enum { STRIDE = 7 };
 #elif defined(__SANITIZE_ADDRESS__)
