@@ -13,9 +13,8 @@
 static _Thread_local struct {
     struct coll_step *steps;
     unsigned step_count, step_capacity;
-    /* When the group ends: of the steps, the collectives come first, and those from `now` on in a group of ours. */
-    unsigned collectives, now;
-    struct raw { /* calls that go raw, each behind `turn` steps */
+    unsigned now; /* when the group ends: steps from this one on come in a group of ours */
+    struct raw {  /* calls that go raw, each behind `turn` steps */
         struct coll_call call;
         unsigned turn;
     } * raw;
@@ -137,7 +136,7 @@ static bool is_collective(const struct coll_call *call)
 static bool is_late(const struct coll_call *call)
 {
     bool late = false;
-    for (unsigned i = 0; i < kept.collectives && moves_by_pairs(call); i++)
+    for (unsigned i = 0; i < kept.step_count && moves_by_pairs(call); i++)
         late |= kept.steps[i].phases > 1 && kept.steps[i].call.comm == call->comm;
     return late;
 }
@@ -256,8 +255,7 @@ static coll_result move(unsigned at, unsigned until, bool late)
 
 static coll_result begin(void)
 {
-    kept.collectives = put_first(0, is_collective);
-    kept.now = put_first(kept.collectives, is_prompt);
+    kept.now = put_first(put_first(0, is_collective), is_prompt);
     coll_result result = tie_all();
     if (result == COLL_SUCCESS && kept.now > 0)
         result = coll_run_part(coll_engine()->encode, kept.steps, kept.now);

@@ -230,7 +230,8 @@ static void group_first(struct rank *rank, uint8_t *own, uint8_t *all)
     require_ok(ncclCommDestroy(rank->comm));
 }
 
-static void group_behind(struct rank *rank, uint8_t *own, uint8_t *all)
+/* Rank 1 has begun it when rank 0 calls it in a group. */
+static void begin_behind(const struct rank *rank, uint8_t *own, uint8_t *all)
 {
     if (rank->rank == 1)
         gather_long(rank, own, all);
@@ -238,6 +239,13 @@ static void group_behind(struct rank *rank, uint8_t *own, uint8_t *all)
     if (rank->rank == 0) {
         require_ok(ncclGroupStart());
         gather_long(rank, own, all);
+    }
+}
+
+static void group_behind(struct rank *rank, uint8_t *own, uint8_t *all)
+{
+    begin_behind(rank, own, all);
+    if (rank->rank == 0) {
         require(ncclGroupEnd() == COLL_INVALID_USAGE);
         require(error_of(rank->comm) == COLL_INVALID_USAGE);
     }
@@ -248,12 +256,8 @@ static void group_behind(struct rank *rank, uint8_t *own, uint8_t *all)
 
 static void estimate_behind(struct rank *rank, uint8_t *own, uint8_t *all)
 {
-    if (rank->rank == 1)
-        gather_long(rank, own, all);
-    ranks_meet();
+    begin_behind(rank, own, all);
     if (rank->rank == 0) {
-        require_ok(ncclGroupStart());
-        gather_long(rank, own, all);
         require_ok(ncclGroupSimulateEnd(NULL));
         gather_long(rank, own, all);
     }
@@ -409,6 +413,39 @@ START_TEST(what_is_refused_counts_as_nothing)
 }
 END_TEST
 
+/* One rank's group is refused when all of it was encoded: that cannot be taken back. */
+static void end_in_vain(struct rank *rank)
+{
+    uint8_t *own = values_new(COLL_BF16, MANY, 0), *all = values_new(COLL_BF16, 2 * MANY, 0);
+    rank_begin(rank, id_for_all);
+    rank_gather(rank, rank->comm, true);
+    ranks_meet();
+    if (rank->rank == 0) {
+        require_ok(ncclGroupStart());
+        require_ok(ncclAllGather(own, all, MANY, COLL_BF16, rank->comm, rank->stream));
+        fake_nccl.refuse = 1;
+        const coll_result ended = ncclGroupEnd();
+        require(ended != COLL_SUCCESS && error_of(rank->comm) == ended);
+        require(ncclAllGather(own, all, MANY, COLL_BF16, rank->comm, rank->stream) == ended);
+    }
+    ranks_meet();
+    require_ok(ncclCommAbort(rank->comm));
+    fake_stream_end(rank->stream);
+    values_free(own, COLL_BF16, 0);
+    values_free(all, COLL_BF16, 0);
+}
+
+START_TEST(what_is_refused_at_its_end_fails_the_communicator)
+{
+    if (by_peer())
+        return; /* NCCL moves nothing there */
+    begin();
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(2, end_in_vain, NULL);
+    require(fake_gpu.made == 0);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("order");
@@ -418,5 +455,6 @@ int main(void)
     tcase_add_loop_test(tests, one_that_is_grouped_later_ends_cutting_or_fails, 0, COUNT(laters));
     tcase_add_loop_test(tests, streams_of_a_group_wait_for_each_other, 0, 4);
     tcase_add_test(tests, what_is_refused_counts_as_nothing);
+    tcase_add_test(tests, what_is_refused_at_its_end_fails_the_communicator);
     return suite_run("order", tests);
 }

@@ -80,6 +80,8 @@ struct fake_nccl_control {
     /* Rank slow - 1 returns slow_ms later from making its communicator; 0: none. */
     _Atomic int32_t slow;
     _Atomic uint32_t slow_ms;
+    /* The next group of rank refuse - 1 is refused when it ends; 0: none. */
+    _Atomic int32_t refuse;
     /* Sends from this memory are counted. */
     const uint8_t *watched;
     size_t watched_bytes;

@@ -100,6 +100,10 @@ static coll_result end_if_outermost(void)
 {
     if (here.depth > 0)
         return COLL_SUCCESS;
+    if (here.item_count > 0 && fake_nccl.refuse == here.items[0].comm->rank + 1) {
+        fake_nccl.refuse = 0;
+        here.failed = INVALID_ARGUMENT;
+    }
     if (here.failed != COLL_SUCCESS)
         return drop_all();
     const bool made_later = make_all(), moved_later = launch_all();
