@@ -69,22 +69,26 @@ if(STRAIT_HAVE_CUDA)
         full beside LABELS collective TIMEOUT 240
         ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
 
-    # What does not fit. The same program is tried on fake GPUs, with ranks that are threads.
-    set(overflow_sources gpu/collective_overflow.c gpu/collective_world.c gpu/collective_nccl.c coll_engine/values.c)
-    add_executable(gpu_collective_overflow ${overflow_sources})
-    target_link_libraries(gpu_collective_overflow PRIVATE strait_test_support strait_coll_reduce CUDA::cudart_static
-        ${CMAKE_DL_LIBS})
-    add_dependencies(gpu_collective_overflow strait-coll)
-    strait_add_test(gpu_collective_overflow COMMAND gpu_collective_overflow $<TARGET_FILE:strait-coll> LABELS gpu
-        TIMEOUT 300 ENVIRONMENT "STRAIT_COLL=compress")
-    add_executable(fake_collective_overflow ${overflow_sources} coll_engine/cudart.c)
-    target_include_directories(fake_collective_overflow PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(fake_collective_overflow PRIVATE strait_test_support strait_coll_reduce strait-coll-fake-gpu
-        Threads::Threads ${CMAKE_DL_LIBS})
-    add_dependencies(fake_collective_overflow strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
-    strait_add_test(coll_overflow_program COMMAND fake_collective_overflow --threads $<TARGET_FILE:strait-coll-tested>
-        LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+    # What does not fit, and groups. The same programs are tried on fake GPUs, with ranks that are threads.
+    function(strait_world_program name)
+        set(sources gpu/collective_${name}.c gpu/collective_world.c gpu/collective_nccl.c coll_engine/values.c)
+        add_executable(gpu_collective_${name} ${sources})
+        target_link_libraries(gpu_collective_${name} PRIVATE strait_test_support strait_coll_reduce CUDA::cudart_static
+            ${CMAKE_DL_LIBS})
+        add_dependencies(gpu_collective_${name} strait-coll)
+        strait_add_test(gpu_collective_${name} COMMAND gpu_collective_${name} $<TARGET_FILE:strait-coll> LABELS gpu
+            TIMEOUT 300 ENVIRONMENT "STRAIT_COLL=compress")
+        add_executable(fake_collective_${name} ${sources} coll_engine/cudart.c)
+        target_include_directories(fake_collective_${name} PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+        target_link_libraries(fake_collective_${name} PRIVATE strait_test_support strait_coll_reduce
+            strait-coll-fake-gpu Threads::Threads ${CMAKE_DL_LIBS})
+        add_dependencies(fake_collective_${name} strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
+        strait_add_test(coll_${name}_program COMMAND fake_collective_${name} --threads
+            $<TARGET_FILE:strait-coll-tested> LABELS collective TIMEOUT 240
+            ENVIRONMENT "STRAIT_COLL=compress;STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
+    endfunction()
+    strait_world_program(overflow)
+    strait_world_program(order)
 
     # What calls cost that are passed on. On fake GPUs only to see that it runs.
     add_executable(gpu_collective_calls gpu/collective_calls.c gpu/collective_nccl.c)

@@ -60,6 +60,72 @@ CUDA(cudaMemcpy)(void *dst, const void *src, size_t size, enum cudaMemcpyKind ki
     return cudaSuccess;
 }
 
+struct copy {
+    void *dst;
+    const void *src;
+    size_t size;
+};
+
+static void run_copy(coll_stream stream, void *argument)
+{
+    const struct copy *copy = argument;
+    (void)stream;
+    memcpy(copy->dst, copy->src, copy->size);
+}
+
+CUDA(cudaMemcpyAsync)(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    const struct copy copy = {dst, src, size};
+    (void)kind;
+    fake_queue(stream, run_copy, NULL, &copy, sizeof(copy));
+    return cudaSuccess;
+}
+
+struct host_work {
+    cudaHostFn_t run;
+    void *argument;
+};
+
+static void run_host(coll_stream stream, void *argument)
+{
+    const struct host_work *work = argument;
+    (void)stream;
+    work->run(work->argument);
+}
+
+CUDA(cudaLaunchHostFunc)(cudaStream_t stream, cudaHostFn_t run, void *argument)
+{
+    const struct host_work work = {run, argument};
+    fake_queue(stream, run_host, NULL, &work, sizeof(work));
+    return cudaSuccess;
+}
+
+CUDA(cudaEventCreateWithFlags)(cudaEvent_t *event, unsigned flags)
+{
+    (void)flags;
+    *event = fake_event_make();
+    return cudaSuccess;
+}
+
+CUDA(cudaEventRecord)(cudaEvent_t event, cudaStream_t stream)
+{
+    fake_event_record(event, stream);
+    return cudaSuccess;
+}
+
+CUDA(cudaStreamWaitEvent)(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)flags;
+    fake_event_follow(stream, event);
+    return cudaSuccess;
+}
+
+CUDA(cudaEventDestroy)(cudaEvent_t event)
+{
+    fake_event_end(event);
+    return cudaSuccess;
+}
+
 CUDA(cudaMemset)(void *dst, int value, size_t size)
 {
     memset(dst, value, size);

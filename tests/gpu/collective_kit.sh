@@ -24,7 +24,7 @@ needs() {
         grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libnccl)\.so' || true
 }
 
-for program in "$build/tests/gpu_collective_calls" "$build/tests/gpu_collective_join" "$build/tests/gpu_collective_kill" "$build/tests/gpu_collective_overflow" "$build/tests/gpu_collective_rings" "$build/tools/strait" "$nccl_tests"/*_perf; do
+for program in "$build"/tests/gpu_collective_* "$build/tools/strait" "$nccl_tests"/*_perf; do
     copy "$program" "$kit/bin"
     for library in $(needs "$program"); do copy "$library" "$kit/lib/programs"; done
 done

@@ -4,6 +4,8 @@
 #   STEPS   of these, in this order; without it the first five, in less than 150 s:
 #             kill         a rank is killed in mid-collective: NCCL alone, compressed, passed on by auto
 #             overflow     what does not fit, bits compared: straight, in a graph, in groups, on two communicators
+#             order        groups that only some ranks make, that are refused, that order streams, also in a graph: with NCCL
+#                          alone, too, which does by itself what the library has to do
 #             rings        the same between two GPUs, more than the rings hold: beside cudaFree, grouped on one side only
 #             join         how communicators join: what it adds to ncclCommInitRank, those that do not block, a rank that is
 #                          raw, one without memory, aborts beside calls
@@ -21,10 +23,10 @@
 #             hosts        ranks on hosts of their own, as NCCL is told, so that all goes by TCP: what does not fit, a rank
 #                          that is killed, and NCCL beside compress and auto on real tensors (HOSTS_DATA), in 120 s
 #             shared       ranks that share the first GPU, on hosts of their own as above: what does not fit (2 and 4 ranks),
-#                          rings, a rank that is killed, joining (SHARED: overflow rings kill join torch), in 400 s
+#                          groups, rings, a rank that is killed, joining (SHARED: overflow order rings kill join torch), in 400 s
 #             ranks        nccl-tests of ranks that share the first GPU on one host, by CUDA MPS, with an NCCL from 2.30 on
 #                          (WITH=kit): RANKS (4), by RANKS_WIRES (shm peer p2p tcp), all with compress; then scenes of what
-#                          does not fit, of rings, kills and joining (RANKS_SCENES); about 8 minutes
+#                          does not fit, of groups, rings, kills and joining (RANKS_SCENES); about 8 minutes
 #             wires        strait bench collective by the wire peer, several tunings of it side by side
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
@@ -83,7 +85,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | shared | ranks | bench | calls | pieces | small) ;;
+    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | shared | ranks | bench | calls | pieces | small) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -227,6 +229,17 @@ overflow_scenes() {
     return $code
 }
 
+order_scenes() {
+    local code=0
+    export STRAIT_COLL=compress STRAIT_COLL_NCCL=$nccl
+    for library in "$nccl" "$coll"; do
+        echo "$library"
+        bin/gpu_collective_order --ranks="$gpus" "$library" || code=$?
+        [ $code -ne 77 ] || return 77
+    done
+    return $code
+}
+
 # join_time NAME SETTING... LIBRARY: what ncclCommInitRank takes.
 join_time() {
     local name=$1 set=()
@@ -349,7 +362,7 @@ hosts_scenes() {
 shared_one() {
     local name=$1 seconds=$2 status=0 begin=$SECONDS
     shift 2
-    case " ${SHARED:-overflow rings kill join torch} " in *" ${name%%-*} "*) ;; *) return 0 ;; esac
+    case " ${SHARED:-overflow order rings kill join torch} " in *" ${name%%-*} "*) ;; *) return 0 ;; esac
     echo "$name"
     timeout -k 5 "$seconds" "$@" 2>"$out/shared-$name.err" || status=$?
     echo "exit status $status, $((SECONDS - begin)) s"
@@ -364,6 +377,9 @@ shared_scenes() {
     export STRAIT_COLL=compress
     shared_one overflow-2 100 bin/gpu_collective_overflow --ranks=2 "$coll" || code=1
     shared_one overflow-4 150 bin/gpu_collective_overflow --ranks=4 "$coll" straight two || code=1
+    shared_one order-nccl 60 bin/gpu_collective_order --ranks=4 "$nccl" || code=1
+    shared_one order-2 60 bin/gpu_collective_order --ranks=2 "$coll" || code=1
+    shared_one order-4 100 bin/gpu_collective_order --ranks=4 "$coll" || code=1
     shared_one rings 150 bin/gpu_collective_rings "$coll" ${RINGS:-} || code=1
     shared_one kill 100 bin/gpu_collective_kill --told "$coll" ${KILL:-waiting repair all_gather} || code=1
     shared_one join 200 bin/gpu_collective_join "$coll" late bare full beside || code=1
@@ -399,9 +415,15 @@ ranks_scenes() {
     ranks_tests peer "DATA=$data" STRAIT_COLL_WIRE=peer STRAIT_COLL_PAIRS=1 || code=1
     ranks_tests p2p || code=1
     ranks_tests tcp "DATA=$data" HOSTS=1 BYTES=64M || code=1
-    export NCCL_MULTI_RANK_GPU_ENABLE=1 STRAIT_COLL=compress STRAIT_COLL_PRINT=1 SHARED=${RANKS_SCENES:-overflow rings kill join}
+    export NCCL_MULTI_RANK_GPU_ENABLE=1 STRAIT_COLL=compress STRAIT_COLL_PRINT=1 SHARED=${RANKS_SCENES:-overflow order rings kill join}
     shared_one overflow-nccl 60 bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
     shared_one overflow-peer 60 env STRAIT_COLL_WIRE=peer bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
+    shared_one order-nccl 60 bin/gpu_collective_order --ranks="${RANKS:-4}" "$nccl" || code=1
+    shared_one order-2 60 bin/gpu_collective_order --ranks=2 "$coll" || code=1
+    shared_one order 60 bin/gpu_collective_order --ranks="${RANKS:-4}" "$coll" || code=1
+    # By this wire both sides of a send have to group alike.
+    shared_one order-peer 60 env STRAIT_COLL_WIRE=peer bin/gpu_collective_order --ranks="${RANKS:-4}" "$coll" \
+        refused streams graph || code=1
     shared_one rings 60 bin/gpu_collective_rings "$coll" ${RINGS:-} || code=1
     shared_one kill 60 bin/gpu_collective_kill --told "$coll" ${KILL:-waiting repair all_gather} || code=1
     shared_one join 100 bin/gpu_collective_join "$coll" late bare beside || code=1
@@ -454,7 +476,7 @@ PYTHON
     return $code
 }
 }
-export -f join_time join_scenes rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
+export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
 export kit out coll nccl gpus KILL KILL_WAYS RINGS RINGS_WIRE TUNINGS BEFORE WIRES WIRES_SECONDS
 
 unpack() {
@@ -477,6 +499,7 @@ step join 110 env "$programs" bash -c join_scenes
 step kill 100 env "$programs" bash -c kill_scenes
 step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
 step overflow 100 env "$programs" bash -c overflow_scenes
+step order 120 env "$programs" bash -c order_scenes
 step shared "${SHARED_SECONDS:-400}" env "$programs" bash -c shared_scenes
 step ranks "${RANKS_STEP_SECONDS:-560}" env "$programs" bash -c ranks_scenes
 step calls 60 env "$programs" bash -c calls_rows

@@ -6,14 +6,10 @@
  * turn, so that the others have to learn of it: called straight, in a graph, in a group, on two communicators and
  * streams at once, and with counts by rank, some of them none. All that arrives is compared. With STRAIT_COLL=compress
  * something has to have been compressed. Exit status 77: too few GPUs. */
-#include <stdlib.h>
-
 #include "collective/call.h"
 #include "collective/reduce.h"
 #include "tests/coll_engine/values.h"
 #include "tests/gpu/collective_world.h"
-
-#define SKIPPED 77
 
 enum { COUNT_OF = 1 << 19, BYTES = 2 * COUNT_OF, TURNS = 12, REPLAYS = 20, UNEVEN = 60007 };
 
@@ -176,8 +172,9 @@ static void exchange(struct rank *rank, unsigned slot, unsigned stream)
 
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
 
-static void play_straight(struct rank *rank)
+static void play_straight(struct rank *rank, const void *argument)
 {
+    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         const bool noisy = is_noisy(rank, turn, rank->number);
         put(rank, 0, turn, noisy, false);
@@ -189,8 +186,9 @@ static void play_straight(struct rank *rank)
     }
 }
 
-static void play_sums(struct rank *rank)
+static void play_sums(struct rank *rank, const void *argument)
 {
+    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         put(rank, 0, turn, is_noisy(rank, turn, rank->number), true);
         require_nccl(nccl.ReduceScatter(rank->send[0], rank->receive[0], COUNT_OF, COLL_BF16, COLL_SUM, rank->comm[0],
@@ -208,10 +206,11 @@ static bool is_noisy_in_turn(const struct rank *rank, unsigned turn, int from)
     return turn % 2 == 1 && (int)(turn / 2) % rank->ranks == from;
 }
 
-static void play_graph(struct rank *rank)
+static void play_graph(struct rank *rank, const void *argument)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
+    (void)argument;
     put(rank, 0, 0, false, false);
     put(rank, 1, 0, false, true);
     gather(rank, 0); /* connects the ranks, which a capture cannot */
@@ -244,8 +243,9 @@ static bool is_quiet(const struct rank *rank, unsigned turn, int from)
 }
 
 /* Of the two in it one fits. */
-static void play_group(struct rank *rank)
+static void play_group(struct rank *rank, const void *argument)
 {
+    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         put(rank, 0, turn, false, false);
         put(rank, 1, turn, is_noisy(rank, turn, rank->number), true);
@@ -259,9 +259,10 @@ static void play_group(struct rank *rank)
 }
 
 /* Several of each under way at once, those of one communicator with noise. */
-static void play_two(struct rank *rank)
+static void play_two(struct rank *rank, const void *argument)
 {
     enum { AT_ONCE = 4 };
+    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         put(rank, 0, turn, is_noisy(rank, turn, rank->number), false);
         put(rank, 1, turn, false, false);
@@ -292,8 +293,9 @@ static void check_uneven(struct rank *rank, unsigned turn)
     free(expected);
 }
 
-static void play_uneven(struct rank *rank)
+static void play_uneven(struct rank *rank, const void *argument)
 {
+    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         put(rank, 0, turn, is_noisy(rank, turn, rank->number), true);
         require_nccl(nccl.GroupStart());
@@ -308,76 +310,13 @@ static void play_uneven(struct rank *rank)
     }
 }
 
-struct scene {
-    const char *name;
-    void (*play)(struct rank *rank);
-    const char *compressed; /* an operation that has to have been */
+static const struct world_scene scenes[] = {
+    {"straight", play_straight, NULL, "all_gather"}, {"sums", play_sums, NULL, "reduce_scatter"},
+    {"graph", play_graph, NULL, "all_gather"},       {"group", play_group, NULL, "all_to_all"},
+    {"two", play_two, NULL, "all_gather"},           {"uneven", play_uneven, NULL, "send"},
 };
-
-static const struct scene scenes[] = {
-    {"straight", play_straight, "all_gather"}, {"sums", play_sums, "reduce_scatter"},
-    {"graph", play_graph, "all_gather"},       {"group", play_group, "all_to_all"},
-    {"two", play_two, "all_gather"},           {"uneven", play_uneven, "send"},
-};
-
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
-
-static bool is_demanding(void)
-{
-    const char *way = getenv("STRAIT_COLL");
-    return way != NULL && strcmp(way, "compress") == 0;
-}
-
-static void play(struct rank *rank, const void *argument)
-{
-    const struct scene *scene = argument;
-    scene->play(rank);
-    const unsigned long long compressed = nccl_compressed(rank->comm[0], scene->compressed);
-    if (rank->number == 0)
-        printf("%-10s ok, %llu calls of %s compressed\n", scene->name, compressed, scene->compressed);
-    require(compressed > 0 || !is_demanding());
-}
-
-static bool run_scene(struct world *world, const struct scene *scene)
-{
-    world->play = play;
-    world->argument = scene;
-    const bool good = world_run(world);
-    if (!good)
-        printf("%-10s FAILED\n", scene->name);
-    return good;
-}
-
-static void read_option(struct world *world, const char *option)
-{
-    if (strncmp(option, "--ranks=", 8) == 0)
-        world->ranks = atoi(option + 8);
-    else
-        world->threads |= strcmp(option, "--threads") == 0;
-}
 
 int main(int argc, char **argv)
 {
-    struct world world = {.ranks = 2, .bytes = BYTES};
-    int failed = 0, run = 0;
-    bool threads;
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    for (; argc > 1 && strncmp(argv[1], "--", 2) == 0; argc--, argv++)
-        read_option(&world, argv[1]);
-    if (argc < 2 || world.ranks < 2 || world.ranks > WORLD_RANKS_MAX) {
-        fprintf(stderr, "usage: collective_overflow [--threads] [--ranks=N] LIBRARY [SCENE ...]\n");
-        return 2;
-    }
-    world.library = argv[1];
-    if (!have_devices(world.ranks, &threads) || (world.threads && !threads)) {
-        printf("skipped: %d GPUs are needed\n", world.ranks);
-        return SKIPPED;
-    }
-    for (int i = 0; i < COUNT(scenes); i++)
-        if (is_named(scenes[i].name, argc - 2, argv + 2)) {
-            failed += !run_scene(&world, &scenes[i]);
-            run++;
-        }
-    printf("%d of %d failed\n", failed, run);
-    return failed > 0 || run == 0;
+    return world_main(argc, argv, scenes, COUNT(scenes), BYTES);
 }

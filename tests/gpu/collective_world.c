@@ -4,6 +4,16 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#define SKIPPED 77
+
+struct world {
+    bool threads;
+    int ranks;
+    const char *library;
+    size_t bytes; /* of the memory of each rank, by ranks */
+    const struct world_scene *scene;
+};
+
 struct start {
     const struct world *world;
     struct rank rank;
@@ -44,11 +54,26 @@ static void close_rank(struct rank *rank)
     free(rank->host);
 }
 
+static bool is_demanding(void)
+{
+    const char *way = getenv("STRAIT_COLL");
+    return nccl.report != NULL && way != NULL && strcmp(way, "compress") == 0;
+}
+
+static void play(struct rank *rank, const struct world_scene *scene)
+{
+    scene->play(rank, scene->argument);
+    const unsigned long long compressed = nccl_compressed(rank->comm[0], scene->compressed);
+    if (rank->number == 0)
+        printf("%-14s ok, %llu calls of %s compressed\n", scene->name, compressed, scene->compressed);
+    require(compressed > 0 || !is_demanding());
+}
+
 static void *run_rank(void *argument)
 {
     struct start *start = argument;
     open_rank(&start->rank, start->world->bytes);
-    start->world->play(&start->rank, start->world->argument);
+    play(&start->rank, start->world->scene);
     close_rank(&start->rank);
     return NULL;
 }
@@ -105,7 +130,8 @@ static bool run_starts(struct start *starts, const struct world *world)
     return await_all(pids, processes);
 }
 
-bool world_run(const struct world *world)
+/* False: one of the ranks failed, or took too long, which stderr has been told. */
+static bool run_scene(const struct world *world)
 {
     struct start starts[WORLD_RANKS_MAX];
     pthread_barrierattr_t attributes;
@@ -120,4 +146,50 @@ bool world_run(const struct world *world)
     const bool good = run_starts(starts, world);
     require(munmap(shared, sizeof(*shared)) == 0);
     return good;
+}
+
+/* ---- The program ------------------------------------------------------------------------------------------------- */
+
+static bool read_options(struct world *world, int *argc, char ***argv)
+{
+    for (; *argc > 1 && strncmp((*argv)[1], "--", 2) == 0; (*argc)--, (*argv)++) {
+        const char *option = (*argv)[1];
+        if (strncmp(option, "--ranks=", 8) == 0)
+            world->ranks = atoi(option + 8);
+        else if (strcmp(option, "--threads") == 0)
+            world->threads = true;
+        else
+            return false;
+    }
+    return *argc > 1 && world->ranks >= 2 && world->ranks <= WORLD_RANKS_MAX;
+}
+
+int world_main(int argc, char **argv, const struct world_scene *scenes, int count, size_t bytes)
+{
+    struct world world = {.ranks = 2, .bytes = bytes};
+    int failed = 0, run = 0;
+    bool threads;
+    const char *program = argv[0];
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (!read_options(&world, &argc, &argv)) {
+        fprintf(stderr, "usage: %s [--threads] [--ranks=N] LIBRARY [SCENE ...]\n", program);
+        return 2;
+    }
+    world.library = argv[1];
+    if (!have_devices(world.ranks, &threads) || (world.threads && !threads)) {
+        printf("skipped: %d GPUs are needed\n", world.ranks);
+        return SKIPPED;
+    }
+    for (int i = 0; i < count; i++) {
+        if (!is_named(scenes[i].name, argc - 2, argv + 2))
+            continue;
+        world.scene = &scenes[i];
+        const bool good = run_scene(&world);
+        if (!good)
+            printf("%-14s FAILED\n", scenes[i].name);
+        failed += !good;
+        run++;
+    }
+    printf("%d of %d failed\n", failed, run);
+    return failed > 0 || run == 0;
 }

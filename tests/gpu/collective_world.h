@@ -24,20 +24,20 @@ struct rank {
     uint8_t *host;                                     /* as large */
 };
 
-struct world {
-    bool threads;
-    int ranks;
-    const char *library;
-    size_t bytes; /* of the memory of each rank, by ranks */
-    void (*play)(struct rank *rank, const void *argument);
-    const void *argument;
-};
-
 /* The other ranks are here too. */
 void world_meet(struct rank *rank);
 
-/* Plays it on all ranks, with what they need made before and gone after. False: one of them failed, or took too long,
- * which stderr has been told. */
-bool world_run(const struct world *world);
+struct world_scene {
+    const char *name;
+    void (*play)(struct rank *rank, const void *argument);
+    const void *argument;
+    const char
+        *compressed; /* an operation that has to have been on the first communicator, with STRAIT_COLL=compress */
+};
+
+/* PROGRAM [--threads] [--ranks=N] LIBRARY [SCENE ...]: plays all of them, or those that are named, each with ranks of
+ * its own, which have memory of so many bytes for each rank. Returns the exit status: 77 where there are too few GPUs.
+ */
+int world_main(int argc, char **argv, const struct world_scene *scenes, int count, size_t bytes);
 
 #endif
