@@ -77,7 +77,7 @@ once() {
     timeout --foreground -k 5 "${SECONDS_MAX:-120}" "${launcher[@]}" env ${preload:+"LD_PRELOAD=$preload"} \
         STRAIT_COLL_PRINT=1 "$set_way" "$tests/${op}_perf" "$@" >"$out/$name.log" 2>"$out/$name.err"
     code=$?
-    echo "exit $code: ${op}_perf $*" >>"$out/$name.log"
+    printf '\nexit %s: %s\n' "$code" "${op}_perf $*" >>"$out/$name.log" # it may have ended in mid-line
     if [ $code -ne 0 ]; then
         echo "FAILED $name: exit status $code: ${op}_perf $*: $(tail -n 1 "$out/$name.err" | cut -c1-200)"
         failed=1

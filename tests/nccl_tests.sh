@@ -34,6 +34,7 @@ echo "           0             0  bfloat16    none      -1     0.00    0.00    0
 echo "     1048576        262144  bfloat16    none      -1    34.61   30.29   $busbw       0    33.85   30.98   20.0      $wrong"
 [ -n "${FAKE_SHORT:-}" ] && [ $busbw = 12.50 ] ||
     echo "   134217728      33554432  bfloat16    none      -1    34.61   30.29   $busbw       0    33.85   30.98   20.0     N/A"
+[ -z "${FAKE_CUT:-}" ] || printf '   134217728      33554432      half    none      -1    34.61   30.29   12.50       0'
 exit "${FAKE_EXIT:-0}"
 PROGRAM
 chmod +x build/all_gather_perf
@@ -61,6 +62,7 @@ ends 0 '^all_reduce +bfloat16-max .* ok ' OUT=full MATRIX=full
 ends 1 '^all_gather .* WRONG ' OPS=all_gather FAKE_WRONG=2
 ends 1 'FAILED all_gather.bfloat16-threads.plain.1: exit status 3' OPS=all_gather FAKE_EXIT=3
 ends 1 '^all_gather .* FAILED ' OPS=all_gather FAKE_SHORT=1 # rows that only one of them has
+ends 1 '^all_gather .* FAILED ' OPS=all_gather FAKE_CUT=1 FAKE_EXIT=3 # ended in mid-row
 ends 1 'exit status 124' OPS=all_gather SECONDS_MAX=1 FAKE_SLEEP=3
 ends 1 'no time for 2 runs' OPS=all_gather SECONDS_ALL=0
 ends 0 '^all_gather +bfloat16-threads +strait +bfloat16 +134217728 +- +12.50 +- +- +20.00 +- +0 +0$' OUT=one WAYS=strait OPS=all_gather

@@ -396,7 +396,7 @@ ranks_tests() {
     shift
     case " ${RANKS_WIRES:-shm peer p2p tcp} " in *" $wire "*) ;; *) return 0 ;; esac
     env RANKS="${RANKS:-4}" MPIEXEC="$kit/bin/mpiexec" PAUSE=1 OUT="$out/ranks-$wire" MATRIX="${MATRIX:-show}" WAYS="${WAYS:-compress}" \
-        ITERS="${ITERS:-3}" SECONDS_MAX=30 SECONDS_ALL="${RANKS_SECONDS:-150}" "$@" bench/nccl_tests.sh run bin "$coll" >"$out/ranks-$wire.txt"
+        ITERS="${ITERS:-3}" SECONDS_MAX=45 SECONDS_ALL="${RANKS_SECONDS:-150}" "$@" bench/nccl_tests.sh run bin "$coll" >"$out/ranks-$wire.txt"
     local status=$?
     echo "$wire: exit status $status, $(cat "$out/ranks-$wire"/*.log 2>/dev/null | grep -cE '^ +[0-9]+ +[0-9]+ +[a-z0-9]+ ') rows"
     grep -E ' (ok|WRONG|RAW|FAILED) |^FAILED|no time' "$out/ranks-$wire.txt" | cut -c1-190
@@ -415,6 +415,7 @@ ranks_scenes() {
     ranks_tests peer "DATA=$data" STRAIT_COLL_WIRE=peer STRAIT_COLL_PAIRS=1 || code=1
     ranks_tests p2p || code=1
     ranks_tests tcp "DATA=$data" HOSTS=1 BYTES=64M || code=1
+    sleep 3 # MPS refuses processes while it ends for those before
     export NCCL_MULTI_RANK_GPU_ENABLE=1 STRAIT_COLL=compress STRAIT_COLL_PRINT=1 SHARED=${RANKS_SCENES:-overflow order rings kill join}
     shared_one overflow-nccl 60 bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
     shared_one overflow-peer 60 env STRAIT_COLL_WIRE=peer bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
