@@ -391,6 +391,7 @@ static bool run(const char *library, bool threads, bool (*scene)(struct rank *ra
         require(pid >= 0);
         if (pid > 0)
             continue;
+        end_with_parent();
         alarm(patience(SECONDS_MAX));
         if (!threads)
             tell_host(i);

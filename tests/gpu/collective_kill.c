@@ -341,6 +341,7 @@ static pid_t start_rank(const struct scene *scene, int number, bool told, const 
     if (pid > 0)
         return pid;
     struct rank rank = {.number = number, .control = control[number], .told = told};
+    end_with_parent();
     close(control[!number]);
     tell_host(number);
     int status = run_rank(&rank, scene, library);

@@ -439,6 +439,7 @@ static pid_t start_process(const struct scene *scene, int number, const int cont
     require(pid >= 0);
     if (pid > 0)
         return pid;
+    end_with_parent();
     alarm(only_threads ? 0 : patience(SECONDS_MAX));
     tell_host(number);
     open_library(library);
@@ -512,6 +513,7 @@ static int run_one_thread(void)
     pid_t pid = fork();
     require(pid >= 0);
     if (pid == 0) {
+        end_with_parent();
         alarm(only_threads ? 0 : SECONDS_MAX);
         open_library(library);
         play_one_thread();

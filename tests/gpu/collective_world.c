@@ -99,6 +99,7 @@ static pid_t start_process(void *(*run)(void *), void *argument, const char *lib
     require(pid >= 0);
     if (pid > 0)
         return pid;
+    end_with_parent();
     alarm(patience(WORLD_SECONDS_MAX));
     tell_host(((struct start *)argument)->rank.number);
     nccl_open(library);

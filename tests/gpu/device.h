@@ -2,9 +2,11 @@
 #ifndef STRAIT_TESTS_GPU_DEVICE_H
 #define STRAIT_TESTS_GPU_DEVICE_H
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +21,12 @@ static inline void require_cuda_(cudaError_t error, const char *what, const char
         return;
     fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, cudaGetErrorString(error));
     abort();
+}
+
+/* In a process that is not to outlive who has started it: what is left of ranks would keep the GPU busy. */
+static inline void end_with_parent(void)
+{
+    require(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
 }
 
 /* In a process of its own: what starts the driver here would be inherited. */
