@@ -100,7 +100,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_member *member);
 };
 
-#define COLL_ENGINE_VERSION 8u
+#define COLL_ENGINE_VERSION 9u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL. NULL: it cannot be used, and `why` says why. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

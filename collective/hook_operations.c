@@ -14,6 +14,7 @@ static struct coll_decision begin(struct coll_call *call, struct coll_step *step
     struct coll_standing standing;
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
+    call->registered = coll_track_any_memory();
     (void)coll_track_hold(call->comm, &standing);
     if (standing.late != NULL && !coll_late_call(call, &standing))
         return (struct coll_decision){COLL_REFUSE, "aborted", 0};

@@ -27,6 +27,7 @@ static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static struct coll_tracked *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;
+static atomic_int registered; /* buffers and windows, of all communicators */
 
 /* ---- Under the lock ---------------------------------------------------------------------------------------------- */
 
@@ -200,11 +201,17 @@ void coll_track_ending(coll_comm comm)
 
 void coll_track_memory(coll_comm comm, int change)
 {
+    atomic_fetch_add(&registered, change);
     coll_track_lock();
     struct coll_tracked *tracked = *place_of(comm);
     if (tracked != NULL)
         tracked->standing.memory += change;
     coll_track_unlock();
+}
+
+bool coll_track_any_memory(void)
+{
+    return atomic_load(&registered) > 0;
 }
 
 void coll_track_member(coll_comm comm, struct coll_member *member, const char *why)

@@ -81,13 +81,13 @@ static uint8_t *arrival_of(const struct plan *plan, const struct plan_bare *bare
 /* Where it is sent from. */
 static const uint8_t *departure_of(const struct plan *plan, const struct plan_bare *bare, uint8_t *memory, int rank)
 {
-    return plan->reduces ? memory + bare->out_at + (plan->everybody ? 0 : (uint64_t)rank * bare->stride)
-                         : source_of(plan, bare, rank);
+    return plan->copies ? memory + bare->out_at + (plan->everybody ? 0 : (uint64_t)rank * bare->stride)
+                        : source_of(plan, bare, rank);
 }
 
 static bool prepare(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
 {
-    return !plan->reduces ||
+    return !plan->copies ||
            step->member->gpu->copy_rows(launch_memory(step) + bare->out_at, bare->stride, source_of(plan, bare, 0),
                                         plan->stride, bare->bytes, plan->out, step->call.stream);
 }

@@ -10,8 +10,11 @@ static const struct coll_phase *phase_of(const struct coll_step *step)
 /* A phase's plan follows from the step alone, so each part of the phase computes it anew. */
 bool launch_plan(struct plan *plan, const struct coll_step *step)
 {
-    return plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) &&
-           plan_cut(plan, step, phase_of(step)->level) && plan_measure(plan, step->member);
+    if (!plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) ||
+        !plan_cut(plan, step, phase_of(step)->level))
+        return false;
+    plan->copies = plan->reduces && (step->call.registered || step->staging->capture != 0);
+    return plan_measure(plan, step->member);
 }
 
 uint8_t *launch_memory(const struct coll_step *step)

@@ -190,15 +190,15 @@ static bool codec_scratch(size_t *most, const struct plan *plan, const struct co
     return size > 0 || list.count == 0;
 }
 
-/* Values gathered by rank arrive in staging memory, those to be added up are also sent from there, and all others go
- * from the program's memory to the program's memory. */
+/* Values gathered by rank, and those to be added up, arrive in staging memory; all others go from the program's memory
+ * to the program's memory. */
 static size_t place_bare(struct plan *plan, size_t at)
 {
     const bool kept = plan->reduces || plan->whole.operation == COLL_ALL_GATHER;
     for (unsigned end = PLAN_HEAD; end <= PLAN_TAIL && kept; end++) {
         plan->bare[end].at = at;
         plan->bare[end].out_at = plan_aligned(at + plan->in * plan->bare[end].stride);
-        at = plan->bare[end].out_at + (plan->reduces ? plan->out * plan->bare[end].stride : 0);
+        at = plan->bare[end].out_at + (plan->copies ? plan->out * plan->bare[end].stride : 0);
     }
     return at;
 }

@@ -7,8 +7,7 @@
 
 /* Values at the beginning and end of each message that are left uncompressed (bare.h); count 0: none. `at`: unless they
  * go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes. Those to
- * be added up are also sent from there, from `out_at` on, likewise: memory that the program has registered with NCCL
- * must be so on both sides of a send. */
+ * be added up may be sent from there, too (plan.copies): from `out_at` on, likewise. */
 enum plan_end { PLAN_HEAD, PLAN_TAIL };
 struct plan_bare {
     uint64_t from, count, bytes, stride;
@@ -30,6 +29,9 @@ struct plan {
     struct shape shape;
     bool sends, receives, everybody; /* everybody: one message, for all ranks */
     bool reduces;
+    /* Sums' heads and tails are copied, and sent from there: memory that the program has registered with NCCL, or that
+     * NCCL registers for a graph, must be so on both sides of a send, and these arrive in the staging memory. */
+    bool copies;
     uint32_t out, in; /* number of messages: one for each rank, or one */
     uint32_t skip;    /* the rank's own message, which is not coded */
     uint64_t raw;     /* bytes of one message's values */

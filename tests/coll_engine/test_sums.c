@@ -93,37 +93,66 @@ START_TEST(graphs_hold_both_phases)
 }
 END_TEST
 
-/* NCCL uses memory that a program has registered as it is, if it is registered on both sides of a send. What is to be
- * added up arrives in memory of the library, so it may not be sent from the program's. */
-static void sum_registered(struct rank *rank)
+/* NCCL uses memory that a program has registered, or that is in a graph, as it is, if it is so on both sides of a send.
+ * What is to be added up arrives in memory of the library, so then it may not be sent from the program's; otherwise it
+ * is, rather than copied. */
+static const struct sending {
+    bool all; /* an all_reduce of two ranks, or a reduce_scatter of three */
+    const char *pieces;
+    bool registered, captured;
+} sendings[] = {
+    {false, "32+32", false, false}, {true, "32+32", false, false}, {false, "32+32", true, false},
+    {true, "32+32", true, false},   {false, "32+32", false, true}, {true, "32+32", false, true},
+    {false, "3", true, false},      {true, "3", false, true},
+};
+
+static void sum_and_wait(struct rank *rank, const struct sending *sending, const float *own, float *sum, size_t count)
 {
+    struct fake_graph *graph = NULL;
+    if (sending->captured)
+        fake_capture_begin(rank->stream);
+    require_ok(sending->all ? ncclAllReduce(own, sum, count, COLL_FP32, COLL_SUM, rank->comm, rank->stream)
+                            : ncclReduceScatter(own, sum, count, COLL_FP32, COLL_SUM, rank->comm, rank->stream));
+    if (sending->captured) {
+        graph = fake_capture_end(rank->stream);
+        fake_graph_launch(graph, rank->stream);
+    }
+    fake_stream_wait(rank->stream);
+    ranks_meet();
+    if (graph != NULL)
+        fake_graph_end(graph);
+}
+
+static void sum_from_there(struct rank *rank)
+{
+    const struct sending *sending = rank->argument;
     const size_t count = 100000, ranks = (size_t)rank->ranks;
-    const bool all = rank->argument != NULL;
     float *own = values_new(COLL_FP32, count * ranks, 0), *sum = values_new(COLL_FP32, count, 0);
+    void *handle = NULL;
     for (size_t part = 0; part < ranks; part++)
         values_fill_whole(own + part * count, count, true, 100 * part + (unsigned)rank->rank);
     if (rank->rank == 0) {
         fake_nccl.watched = (const uint8_t *)own;
         fake_nccl.watched_bytes = count * ranks * sizeof(*own);
     }
+    if (sending->registered)
+        require_ok(ncclCommRegister(rank->comm, own, count * ranks * sizeof(*own), &handle));
     ranks_meet();
-    require_ok(all ? ncclAllReduce(own, sum, count, COLL_FP32, COLL_SUM, rank->comm, rank->stream)
-                   : ncclReduceScatter(own, sum, count, COLL_FP32, COLL_SUM, rank->comm, rank->stream));
-    fake_stream_wait(rank->stream);
-    require(values_are_sums(sum, count, rank->ranks, true, all ? 0 : 100 * (unsigned)rank->rank));
-    require(told_of(rank->comm, all ? "all_reduce" : "reduce_scatter", "fp32").compressed == 1);
-    ranks_meet();
-    require(fake_nccl.watched_sent == 0);
+    sum_and_wait(rank, sending, own, sum, count);
+    require(values_are_sums(sum, count, rank->ranks, true, sending->all ? 0 : 100 * (unsigned)rank->rank));
+    require(told_of(rank->comm, sending->all ? "all_reduce" : "reduce_scatter", "fp32").compressed == 1);
+    require((fake_nccl.watched_sent == 0) == (sending->registered || sending->captured));
+    if (sending->registered)
+        require_ok(ncclCommDeregister(rank->comm, handle));
     values_free(own, COLL_FP32, 0);
     values_free(sum, COLL_FP32, 0);
 }
 
-START_TEST(what_is_added_up_is_not_sent_from_where_it_is)
+START_TEST(sums_are_not_sent_from_registered_memory)
 {
-    static int all;
     begin();
-    setenv("STRAIT_COLL_PIECES", _i < 2 ? "32+32" : "3", 1);
-    ranks_run(_i % 2 == 0 ? 3 : 2, sum_registered, _i % 2 == 0 ? NULL : &all);
+    setenv("STRAIT_COLL_PIECES", sendings[_i].pieces, 1);
+    ranks_run(sendings[_i].all ? 2 : 3, sum_from_there, (void *)(uintptr_t)&sendings[_i]);
 }
 END_TEST
 
@@ -132,6 +161,6 @@ int main(void)
     TCase *tests = tcase_create("sums");
     tcase_add_loop_test(tests, groups_run_phase_by_phase, 2, 5);
     tcase_add_loop_test(tests, graphs_hold_both_phases, 2, 5);
-    tcase_add_loop_test(tests, what_is_added_up_is_not_sent_from_where_it_is, 0, 4);
+    tcase_add_loop_test(tests, sums_are_not_sent_from_registered_memory, 0, COUNT(sendings));
     return suite_run("sums", tests);
 }
