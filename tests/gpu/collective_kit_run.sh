@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh: libstrait-coll between programs and NCCL on GPUs. Made by tests/gpu/collective_kit.sh.
 #
-#   STEPS   of these, in this order; without it the first five, in less than 150 s:
+#   STEPS   of these, in this order; without it rings, kill, overflow, random and torch, in less than 150 s:
 #             kill         a rank is killed in mid-collective: NCCL alone, compressed, passed on by auto
 #             overflow     what does not fit, bits compared: straight, in a graph, in groups, on two communicators
 #             order        groups that only some ranks make, that are refused, that order streams, also in a graph: with NCCL

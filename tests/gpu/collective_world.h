@@ -31,8 +31,7 @@ struct world_scene {
     const char *name;
     void (*play)(struct rank *rank, const void *argument);
     const void *argument;
-    const char
-        *compressed; /* an operation that has to have been on the first communicator, with STRAIT_COLL=compress */
+    const char *compressed; /* with STRAIT_COLL=compress this operation has to have been, on the first communicator */
 };
 
 /* PROGRAM [--threads] [--ranks=N] LIBRARY [SCENE ...]: plays all of them, or those that are named, each with ranks of
