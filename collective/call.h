@@ -63,7 +63,7 @@ struct coll_call {
     coll_stream stream;
     /* Of the calling thread, and of the stream, at the time of the call. */
     bool grouped, captured;
-    bool registered; /* the program has memory registered with NCCL by then; of this rank alone */
+    bool registered; /* the program has registered memory with NCCL before; of this process alone */
 };
 
 const char *coll_operation_name(enum coll_operation operation);

@@ -27,7 +27,7 @@ static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 static struct coll_tracked *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;
-static atomic_int registered; /* buffers and windows, of all communicators */
+static atomic_bool registered; /* memory, with any communicator; never cleared, so that no count can be wrong */
 
 /* ---- Under the lock ---------------------------------------------------------------------------------------------- */
 
@@ -201,7 +201,8 @@ void coll_track_ending(coll_comm comm)
 
 void coll_track_memory(coll_comm comm, int change)
 {
-    atomic_fetch_add(&registered, change);
+    if (change > 0)
+        atomic_store(&registered, true);
     coll_track_lock();
     struct coll_tracked *tracked = *place_of(comm);
     if (tracked != NULL)
@@ -211,7 +212,7 @@ void coll_track_memory(coll_comm comm, int change)
 
 bool coll_track_any_memory(void)
 {
-    return atomic_load(&registered) > 0;
+    return atomic_load(&registered);
 }
 
 void coll_track_member(coll_comm comm, struct coll_member *member, const char *why)

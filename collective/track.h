@@ -42,7 +42,7 @@ bool coll_track_is_over(const struct coll_tracked *held); /* gone, finalized or 
 void coll_track_ranks(coll_comm comm, int rank, int ranks);
 void coll_track_ending(coll_comm comm);
 void coll_track_memory(coll_comm comm, int change);
-/* Whether any memory is registered with any communicator: those of one family share what NCCL knows of it. */
+/* Whether memory has ever been registered, with any communicator: those of one family share what NCCL knows of it. */
 bool coll_track_any_memory(void);
 /* member NULL: it stays raw, because of `why`, which is static. */
 void coll_track_member(coll_comm comm, struct coll_member *member, const char *why);
