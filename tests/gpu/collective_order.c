@@ -107,9 +107,8 @@ static void call_pairs(struct rank *rank)
 
 /* In the first turn nobody groups: NCCL connects ranks when they first send to each other, and there all have to group
  * alike. */
-static void play_sends(struct rank *rank, const void *argument)
+static void play_sends(struct rank *rank, enum coll_operation operation)
 {
-    const enum coll_operation operation = *(const enum coll_operation *)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         const bool grouped = rank->number == 0 && turn > 0;
         put_parts(rank, rank->send[0], turn);
@@ -133,13 +132,27 @@ static void play_sends(struct rank *rank, const void *argument)
     }
 }
 
+static void play_reduce_scatter(struct rank *rank)
+{
+    play_sends(rank, COLL_REDUCE_SCATTER);
+}
+
+static void play_all_reduce(struct rank *rank)
+{
+    play_sends(rank, COLL_ALL_REDUCE);
+}
+
+static void play_all_gather(struct rank *rank)
+{
+    play_sends(rank, COLL_ALL_GATHER);
+}
+
 /* ---- Exchanges and sends ----------------------------------------------------------------------------------------- */
 
 /* NCCL makes sends and receives of an all_to_all, so it comes behind the send before it; also one that goes raw. */
-static void play_exchange(struct rank *rank, const void *argument)
+static void play_exchange(struct rank *rank)
 {
     uint8_t *few = rank->send[1], *sent = rank->send[1] + 4096, *few_in = rank->receive[1];
-    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         const bool grouped = rank->number == 0 && turn > 0;
         put(rank, few, COLL_INT32, (size_t)rank->ranks, VALUES_NORMAL, seed_of(turn, rank->number, 1));
@@ -174,13 +187,12 @@ static void play_exchange(struct rank *rank, const void *argument)
 /* ---- Groups that are refused ------------------------------------------------------------------------------------- */
 
 /* It counts as nothing, or ranks would change what they compress at different operations: half of it does not fit. */
-static void play_refused(struct rank *rank, const void *argument)
+static void play_refused(struct rank *rank)
 {
     enum { MANY = 24, REFUSED = 5, NOBODY = 99 };
     const int next = (rank->number + 1) % rank->ranks, last = (rank->number + rank->ranks - 1) % rank->ranks;
     coll_comm comm = rank->comm[0];
     coll_stream stream = rank->stream[0];
-    (void)argument;
     for (unsigned turn = 0; turn < MANY; turn++) {
         const enum values kind = turn < MANY / 2 ? VALUES_NOISE : VALUES_NORMAL;
         put(rank, rank->send[0], COLL_BF16, SENT, kind, seed_of(turn, rank->number, 0));
@@ -270,9 +282,8 @@ static void cross(struct rank *rank, size_t others)
     end_crossing(&crossing);
 }
 
-static void play_streams(struct rank *rank, const void *argument)
+static void play_streams(struct rank *rank)
 {
-    (void)argument;
     cross(rank, VALUES);
     cross(rank, 100);
 }
@@ -297,10 +308,9 @@ static cudaGraph_t capture(struct rank *rank, const struct crossing *crossing)
     return graph;
 }
 
-static void play_graph(struct rank *rank, const void *argument)
+static void play_graph(struct rank *rank)
 {
     const struct crossing crossing = new_crossing(rank, VALUES);
-    (void)argument;
     prepare_crossing(rank, &crossing, 0);
     call_crossing(rank, &crossing); /* connects the ranks, which a capture cannot */
     check_crossing(rank, &crossing, 0);
@@ -320,17 +330,14 @@ static void play_graph(struct rank *rank, const void *argument)
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
 
-static const enum coll_operation reduce_scatter = COLL_REDUCE_SCATTER, all_reduce = COLL_ALL_REDUCE,
-                                 all_gather = COLL_ALL_GATHER;
-
 static const struct world_scene scenes[] = {
-    {"reduce_scatter", play_sends, &reduce_scatter, "reduce_scatter"},
-    {"all_reduce", play_sends, &all_reduce, "all_reduce"},
-    {"all_gather", play_sends, &all_gather, "all_gather"},
-    {"exchange", play_exchange, NULL, "all_to_all"},
-    {"refused", play_refused, NULL, "send"},
-    {"streams", play_streams, NULL, "all_gather"},
-    {"graph", play_graph, NULL, "all_gather"},
+    {"reduce_scatter", play_reduce_scatter, "reduce_scatter"},
+    {"all_reduce", play_all_reduce, "all_reduce"},
+    {"all_gather", play_all_gather, "all_gather"},
+    {"exchange", play_exchange, "all_to_all"},
+    {"refused", play_refused, "send"},
+    {"streams", play_streams, "all_gather"},
+    {"graph", play_graph, "all_gather"},
 };
 
 int main(int argc, char **argv)

@@ -172,9 +172,8 @@ static void exchange(struct rank *rank, unsigned slot, unsigned stream)
 
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
 
-static void play_straight(struct rank *rank, const void *argument)
+static void play_straight(struct rank *rank)
 {
-    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         const bool noisy = is_noisy(rank, turn, rank->number);
         put(rank, 0, turn, noisy, false);
@@ -186,9 +185,8 @@ static void play_straight(struct rank *rank, const void *argument)
     }
 }
 
-static void play_sums(struct rank *rank, const void *argument)
+static void play_sums(struct rank *rank)
 {
-    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         put(rank, 0, turn, is_noisy(rank, turn, rank->number), true);
         require_nccl(nccl.ReduceScatter(rank->send[0], rank->receive[0], COUNT_OF, COLL_BF16, COLL_SUM, rank->comm[0],
@@ -206,11 +204,10 @@ static bool is_noisy_in_turn(const struct rank *rank, unsigned turn, int from)
     return turn % 2 == 1 && (int)(turn / 2) % rank->ranks == from;
 }
 
-static void play_graph(struct rank *rank, const void *argument)
+static void play_graph(struct rank *rank)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    (void)argument;
     put(rank, 0, 0, false, false);
     put(rank, 1, 0, false, true);
     gather(rank, 0); /* connects the ranks, which a capture cannot */
@@ -243,9 +240,8 @@ static bool is_quiet(const struct rank *rank, unsigned turn, int from)
 }
 
 /* Of the two in it one fits. */
-static void play_group(struct rank *rank, const void *argument)
+static void play_group(struct rank *rank)
 {
-    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         put(rank, 0, turn, false, false);
         put(rank, 1, turn, is_noisy(rank, turn, rank->number), true);
@@ -259,10 +255,9 @@ static void play_group(struct rank *rank, const void *argument)
 }
 
 /* Several of each under way at once, those of one communicator with noise. */
-static void play_two(struct rank *rank, const void *argument)
+static void play_two(struct rank *rank)
 {
     enum { AT_ONCE = 4 };
-    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         put(rank, 0, turn, is_noisy(rank, turn, rank->number), false);
         put(rank, 1, turn, false, false);
@@ -293,9 +288,8 @@ static void check_uneven(struct rank *rank, unsigned turn)
     free(expected);
 }
 
-static void play_uneven(struct rank *rank, const void *argument)
+static void play_uneven(struct rank *rank)
 {
-    (void)argument;
     for (unsigned turn = 0; turn < TURNS; turn++) {
         put(rank, 0, turn, is_noisy(rank, turn, rank->number), true);
         require_nccl(nccl.GroupStart());
@@ -311,9 +305,9 @@ static void play_uneven(struct rank *rank, const void *argument)
 }
 
 static const struct world_scene scenes[] = {
-    {"straight", play_straight, NULL, "all_gather"}, {"sums", play_sums, NULL, "reduce_scatter"},
-    {"graph", play_graph, NULL, "all_gather"},       {"group", play_group, NULL, "all_to_all"},
-    {"two", play_two, NULL, "all_gather"},           {"uneven", play_uneven, NULL, "send"},
+    {"straight", play_straight, "all_gather"}, {"sums", play_sums, "reduce_scatter"},
+    {"graph", play_graph, "all_gather"},       {"group", play_group, "all_to_all"},
+    {"two", play_two, "all_gather"},           {"uneven", play_uneven, "send"},
 };
 
 int main(int argc, char **argv)

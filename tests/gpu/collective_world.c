@@ -62,7 +62,7 @@ static bool is_demanding(void)
 
 static void play(struct rank *rank, const struct world_scene *scene)
 {
-    scene->play(rank, scene->argument);
+    scene->play(rank);
     const unsigned long long compressed = nccl_compressed(rank->comm[0], scene->compressed);
     if (rank->number == 0)
         printf("%-14s ok, %llu calls of %s compressed\n", scene->name, compressed, scene->compressed);

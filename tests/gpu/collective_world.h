@@ -29,8 +29,7 @@ void world_meet(struct rank *rank);
 
 struct world_scene {
     const char *name;
-    void (*play)(struct rank *rank, const void *argument);
-    const void *argument;
+    void (*play)(struct rank *rank);
     const char *compressed; /* with STRAIT_COLL=compress this operation has to have been, on the first communicator */
 };
 
