@@ -1,5 +1,3 @@
-#include "proto/channel.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -7,7 +5,169 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "proto/channel_input.h"
+#include "internal/bytes.h"
+#include "proto/channel.h"
+
+/* What a channel (channel.h) has received and not handed out yet: a buffer of bytes, where frames begin in it, and the
+ * descriptors that came with them. Reads no socket. */
+
+#define LENGTH_BYTES    4u                    /* of a frame's length, which comes first and does not count itself */
+#define FDS_WAITING_MAX (4 * CHANNEL_FDS_MAX) /* reading stops while this might be exceeded */
+
+/* A received descriptor, and the position of a byte of the frame that it belongs to. */
+struct arrived {
+    uint64_t at;
+    int fd;
+};
+
+/* Bytes received and not yet handed out. Positions count from the first byte of the stream. */
+struct input {
+    uint8_t *bytes;
+    size_t capacity, begin, end;
+    uint64_t begin_at;    /* position of bytes[begin], where a frame begins */
+    uint64_t complete_at; /* position of the first incomplete frame */
+    struct arrived fds[FDS_WAITING_MAX];
+    uint32_t fd_count;
+};
+
+/* Closes the descriptors too. */
+void input_free(struct input *in);
+
+/* Bytes of the frame at a position, including its length field; 0 when that has not fully arrived. */
+size_t input_frame_bytes(const struct input *in, uint64_t at);
+/* Moves complete_at past the frames that have become complete, and returns the position of the frame that the last byte
+ * belongs to. Does not step over a frame that is longer than allowed. */
+uint64_t input_advance(struct input *in, size_t body_max);
+/* Whether the incomplete frame announces more bytes than allowed; then nothing more is read. It is rejected only when
+ * its turn comes, because a message before it may be the reason to allow more. */
+bool input_is_too_long(const struct input *in, size_t body_max);
+
+/* Makes room after the received bytes: by moving them to the front, then by doubling, so that no byte is moved more
+ * than a few times and no memory is taken for bytes that are only announced. False: out of memory. If there is no room
+ * although this returns true, the owner has to take complete frames first. */
+bool input_make_room(struct input *in, size_t body_max);
+/* Removes the first frame. */
+void input_drop(struct input *in, size_t bytes);
+
+/* The descriptors belong to the frame that the last byte belongs to, which begins at `frame`: one receive does not go
+ * past the end of the call that sent them. False: more than a frame may have; none of them is kept. */
+bool input_keep_fds(struct input *in, uint64_t frame, const int *fds, uint32_t count);
+/* Moves the descriptors of the first frame to fds; those of later frames stay. */
+uint32_t input_take_fds(struct input *in, size_t bytes, int fds[CHANNEL_FDS_MAX]);
+
+#define BUFFER_BYTES_MIN  ((size_t)4096)
+#define BUFFER_BYTES_KEEP ((size_t)64 * 1024) /* larger buffers are freed when they are empty */
+
+void input_free(struct input *in)
+{
+    for (uint32_t i = 0; i < in->fd_count; i++)
+        close(in->fds[i].fd);
+    free(in->bytes);
+}
+
+/* ---- Frames ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t input_end(const struct input *in)
+{
+    return in->begin_at + (in->end - in->begin);
+}
+
+size_t input_frame_bytes(const struct input *in, uint64_t at)
+{
+    if (input_end(in) - at < LENGTH_BYTES)
+        return 0;
+    return LENGTH_BYTES + (size_t)load_le32(in->bytes + in->begin + (at - in->begin_at));
+}
+
+uint64_t input_advance(struct input *in, size_t body_max)
+{
+    uint64_t latest = in->complete_at;
+    while (in->complete_at < input_end(in)) {
+        size_t bytes = input_frame_bytes(in, in->complete_at);
+        latest = in->complete_at;
+        if (bytes == 0 || bytes > LENGTH_BYTES + body_max || input_end(in) - in->complete_at < bytes)
+            break;
+        in->complete_at += bytes;
+    }
+    return latest;
+}
+
+bool input_is_too_long(const struct input *in, size_t body_max)
+{
+    return input_frame_bytes(in, in->complete_at) > LENGTH_BYTES + body_max;
+}
+
+static size_t input_capacity_max(size_t body_max)
+{
+    size_t frame = LENGTH_BYTES + body_max;
+    return frame > BUFFER_BYTES_MIN ? frame : BUFFER_BYTES_MIN;
+}
+
+static bool input_grow(struct input *in, size_t most)
+{
+    size_t capacity = in->capacity == 0 ? BUFFER_BYTES_MIN : 2 * in->capacity;
+    uint8_t *bytes = realloc(in->bytes, capacity < most ? capacity : most);
+    if (bytes == NULL)
+        return false;
+    in->bytes = bytes;
+    in->capacity = capacity < most ? capacity : most;
+    return true;
+}
+
+bool input_make_room(struct input *in, size_t body_max)
+{
+    if (in->end < in->capacity)
+        return true;
+    if (in->begin > 0) {
+        memmove(in->bytes, in->bytes + in->begin, in->end - in->begin);
+        in->end -= in->begin;
+        in->begin = 0;
+    }
+    if (in->end < in->capacity / 2 || in->capacity >= input_capacity_max(body_max))
+        return true;
+    return input_grow(in, input_capacity_max(body_max));
+}
+
+void input_drop(struct input *in, size_t bytes)
+{
+    in->begin += bytes;
+    in->begin_at += bytes;
+    if (in->begin < in->end)
+        return;
+    in->begin = in->end = 0;
+    if (in->capacity > BUFFER_BYTES_KEEP) {
+        free(in->bytes);
+        in->bytes = NULL;
+        in->capacity = 0;
+    }
+}
+
+/* ---- Descriptors ------------------------------------------------------------------------------------------------ */
+
+bool input_keep_fds(struct input *in, uint64_t frame, const int *fds, uint32_t count)
+{
+    uint32_t of_frame = count;
+    for (uint32_t i = 0; i < in->fd_count; i++)
+        of_frame += in->fds[i].at >= frame;
+    if (of_frame > CHANNEL_FDS_MAX)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        in->fds[in->fd_count++] = (struct arrived){.at = input_end(in) - 1, .fd = fds[i]};
+    return true;
+}
+
+uint32_t input_take_fds(struct input *in, size_t bytes, int fds[CHANNEL_FDS_MAX])
+{
+    uint32_t taken = 0, kept = 0;
+    for (uint32_t i = 0; i < in->fd_count; i++) {
+        if (in->fds[i].at < in->begin_at + bytes)
+            fds[taken++] = in->fds[i].fd;
+        else
+            in->fds[kept++] = in->fds[i];
+    }
+    in->fd_count = kept;
+    return taken;
+}
 
 #define READ_BYTES_MAX   ((size_t)256 * 1024) /* in one channel_read */
 #define READ_CALLS_MAX   32u
