@@ -12,7 +12,7 @@
 #include "tests/run_suite.h"
 #include "tests/transport_sides.h"
 #include "transport/ucx.h"
-#include "transport/ucx_address.h"
+#include "transport/ucx_internal.h"
 
 #define STRANGERS 40
 #define NONSENSE  16384

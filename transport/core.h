@@ -1,9 +1,14 @@
-/* What all transports share: their links, and the queue of callbacks that are due. A callback never runs inside another
- * call; instead, whatever happens becomes an event in a queue that transport_progress delivers. */
 #ifndef STRAIT_TRANSPORT_CORE_H
 #define STRAIT_TRANSPORT_CORE_H
 
+#include <stdint.h>
+#include <strait/status.h>
+#include <time.h>
+
 #include "transport/transport.h"
+
+/* What all transports share: their links, and the queue of callbacks that are due. A callback never runs inside another
+ * call; instead, whatever happens becomes an event in a queue that transport_progress delivers. */
 
 enum event_kind {
     EVENT_NONE, /* no callback: only counted */
@@ -79,5 +84,30 @@ bool core_deliver(struct core *core);
 bool core_reap(struct core *core);
 /* Whether transport_progress has something to do whatever the file descriptor says. */
 bool core_is_due(const struct core *core);
+
+/* Options of a transport: "name=value" pairs separated by spaces. */
+
+#define OPTION_MAX 256u /* bytes of a pair, including its zero */
+
+struct option {
+    char *name, *value; /* in `text` */
+    char text[OPTION_MAX];
+};
+
+/* Takes the next pair from *options. OK with name NULL at the end; NULL is an empty list. ERR_INVALID: not a pair, or
+ * too long. */
+enum strait_status option_next(const char **options, struct option *option);
+
+/* For a transport without options: OK if the list is empty. */
+enum strait_status options_none(const char *options);
+
+/* Monotonic time. */
+
+static inline int64_t nanoseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
 
 #endif

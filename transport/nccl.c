@@ -1,11 +1,655 @@
-#include "transport/nccl.h"
-
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <unistd.h>
 
+#include "internal/bytes.h"
+#include "transport/nccl.h"
 #include "transport/nccl_internal.h"
+#include "transport/nccl_wire.h"
+
+#define CARRIER_AT 48u
+
+_Static_assert(NCCL_ID_BYTES <= NCCL_MESSAGE_PAYLOAD && TRANSPORT_HEADER_MAX <= NCCL_MESSAGE_PAYLOAD, "payloads fit");
+_Static_assert(NCCL_MESSAGE_BYTES <= TRANSPORT_HEADER_MAX, "a message is a header of the carrier");
+
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
+
+static const uint8_t magic[4] = {'N', 'C', 'C', '1'};
+static const uint8_t zeros[6];
+
+/* Detects a blob that was cut or mixed up on its way; trust comes from the connection that brought it. */
+static uint64_t sum_of(const uint8_t *src, size_t size)
+{
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < size; i++)
+        sum = (sum ^ src[i]) * 0x100000001b3u;
+    return sum;
+}
+
+void nccl_address_write(uint8_t *dst, const struct nccl_address *address)
+{
+    size_t summed = CARRIER_AT + address->carrier_size;
+    memset(dst, 0, CARRIER_AT);
+    memcpy(dst, magic, sizeof(magic));
+    store_le32(dst + 4, address->library);
+    memcpy(dst + 8, address->process, NCCL_PLACE_BYTES);
+    memcpy(dst + 24, address->identity, NCCL_PLACE_BYTES);
+    store_le16(dst + 40, (uint16_t)address->carrier_size);
+    if (address->carrier_size > 0)
+        memmove(dst + CARRIER_AT, address->carrier, address->carrier_size);
+    store_le64(dst + summed, sum_of(dst, summed));
+}
+
+static bool is_sound(const uint8_t *src, size_t summed)
+{
+    return memcmp(src, magic, sizeof(magic)) == 0 && memcmp(src + 42, zeros, sizeof(zeros)) == 0 &&
+           load_le64(src + summed) == sum_of(src, summed);
+}
+
+enum strait_status nccl_address_read(const void *src, size_t size, struct nccl_address *address)
+{
+    const uint8_t *bytes = src;
+    if (src == NULL || size < NCCL_ADDRESS_FIXED || size > LINK_ADDRESS_MAX)
+        return STRAIT_ERR_INVALID;
+    size_t carrier_size = load_le16(bytes + 40);
+    if (size != NCCL_ADDRESS_FIXED + carrier_size)
+        return STRAIT_ERR_INVALID;
+    if (!is_sound(bytes, CARRIER_AT + carrier_size))
+        return STRAIT_ERR_CORRUPT;
+    address->library = load_le32(bytes + 4);
+    memcpy(address->process, bytes + 8, NCCL_PLACE_BYTES);
+    memcpy(address->identity, bytes + 24, NCCL_PLACE_BYTES);
+    address->carrier = bytes + CARRIER_AT;
+    address->carrier_size = carrier_size;
+    return STRAIT_OK;
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+void nccl_message_write(uint8_t dst[NCCL_MESSAGE_BYTES], const struct nccl_message *message)
+{
+    store_le32(dst, message->type);
+    store_le32(dst + 4, 0);
+    store_le64(dst + 8, message->id);
+    store_le64(dst + 16, message->value);
+}
+
+static bool is_whole(const struct nccl_message *message, size_t payload)
+{
+    switch (message->type) {
+    case NCCL_HELLO:
+        return message->id == 0 && message->value == NCCL_VERSION && payload == NCCL_ID_BYTES;
+    case NCCL_READY:
+        return message->id == 0 && message->value == 0 && payload == 0;
+    case NCCL_CHUNK:
+        return message->id != 0 && message->value <= SIZE_MAX && payload <= TRANSPORT_HEADER_MAX;
+    case NCCL_GO:
+        return message->id != 0 && payload == 0;
+    case NCCL_REFUSED:
+        return message->id != 0 && message->value == 0 && payload == 0;
+    default:
+        return false;
+    }
+}
+
+enum strait_status nccl_message_read(const void *src, size_t size, size_t payload, struct nccl_message *message)
+{
+    const uint8_t *bytes = src;
+    if (size != NCCL_MESSAGE_BYTES || load_le32(bytes + 4) != 0)
+        return STRAIT_ERR_CORRUPT;
+    message->type = load_le32(bytes);
+    message->id = load_le64(bytes + 8);
+    message->value = load_le64(bytes + 16);
+    return is_whole(message, payload) ? STRAIT_OK : STRAIT_ERR_CORRUPT;
+}
+
+/* Outgoing and incoming chunks: the agreement about them, and their way through the engine. */
+
+static struct nccl_chunk *chunk_of(struct nccl_op *op)
+{
+    return (struct nccl_chunk *)((char *)op - offsetof(struct nccl_chunk, op));
+}
+
+/* ---- Sending ----------------------------------------------------------------------------------------------------- */
+
+static void append(struct nccl_chunk **list, struct nccl_chunk *chunk)
+{
+    while (*list != NULL)
+        list = &(*list)->next;
+    chunk->next = NULL;
+    *list = chunk;
+}
+
+enum strait_status nccl_link_send(struct link *base, const void *header, size_t header_size, const void *data,
+                                  size_t size, void *handle, uint64_t cookie)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    (void)handle;
+    if (header_size > TRANSPORT_HEADER_MAX || (data == NULL && size > 0))
+        return STRAIT_ERR_INVALID;
+    if (link->core.state != LINK_CONNECTED)
+        return STRAIT_ERR_IO;
+    struct nccl_chunk *chunk = calloc(1, sizeof(*chunk));
+    if (chunk == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    chunk->op.data = (void *)(uintptr_t)data; /* only read */
+    chunk->op.size = size;
+    chunk->id = ++link->last_id;
+    enum strait_status status = nccl_say_chunk(link, chunk, header, header_size);
+    if (status != STRAIT_OK) {
+        free(chunk);
+        return status;
+    }
+    event_begin(&chunk->event, &link->core, EVENT_SENT, cookie);
+    if (size > 0)
+        append(&link->unanswered, chunk);
+    return STRAIT_OK;
+}
+
+static struct nccl_chunk *take_unanswered(struct nccl_link *link, uint64_t id)
+{
+    struct nccl_chunk **at = &link->unanswered, *chunk;
+    while ((chunk = *at) != NULL && chunk->id != id)
+        at = &chunk->next;
+    if (chunk != NULL)
+        *at = chunk->next;
+    return chunk;
+}
+
+static void insert_early(struct nccl_link *link, struct nccl_chunk *chunk)
+{
+    struct nccl_chunk **at = &link->early;
+    while (*at != NULL && (*at)->place < chunk->place)
+        at = &(*at)->next;
+    chunk->next = *at;
+    *at = chunk;
+}
+
+/* NCCL has no names for operations: the n-th send of a direction goes to its n-th receive. */
+static void post_those_in_turn(struct nccl_link *link)
+{
+    struct nccl_chunk *chunk;
+    while ((chunk = link->early) != NULL && chunk->place == link->sent) {
+        link->early = chunk->next;
+        link->sent++;
+        nccl_engine_post(link->engine, NCCL_OUT, &chunk->op);
+    }
+}
+
+void nccl_chunk_answered(struct nccl_link *link, const struct nccl_message *message)
+{
+    struct nccl_chunk *chunk = take_unanswered(link, message->id);
+    if (chunk == NULL) {
+        nccl_link_break(link, "the peer answers what was not asked");
+        return;
+    }
+    if (message->type == NCCL_REFUSED) {
+        event_due(&chunk->event, STRAIT_OK);
+        return;
+    }
+    chunk->place = message->value;
+    insert_early(link, chunk);
+    post_those_in_turn(link);
+}
+
+/* ---- Receiving --------------------------------------------------------------------------------------------------- */
+
+/* The peer sends chunks only after it has heard that this side is ready; but its own READY may arrive later than its
+ * chunk. */
+static bool is_connected(struct nccl_link *link)
+{
+    if (link->core.state == LINK_CONNECTING && link->said_ready) {
+        link->heard_ready = true;
+        nccl_link_settle(link);
+        core_deliver(link->core.core); /* `connected` has to come first */
+    } else if (link->core.state == LINK_CONNECTING) {
+        nccl_link_break(link, "the peer sends before its time");
+    }
+    return link->core.state == LINK_CONNECTED;
+}
+
+/* The receive is posted to the engine before the peer hears of it. */
+static void accept_chunk(struct nccl_link *link, struct nccl_chunk *chunk, const struct landing *landing)
+{
+    event_begin(&chunk->event, &link->core, EVENT_ARRIVED, landing->cookie);
+    chunk->op.data = landing->address;
+    if (chunk->op.size == 0) {
+        event_due(&chunk->event, STRAIT_OK);
+        return;
+    }
+    struct nccl_message go = {.type = NCCL_GO, .id = chunk->id, .value = link->received++};
+    nccl_engine_post(link->engine, NCCL_IN, &chunk->op);
+    if (link->core.state == LINK_CONNECTED) /* not if the owner has closed it meanwhile */
+        nccl_say(link, &go, NULL, 0);
+}
+
+static void refuse_chunk(struct nccl_link *link, struct nccl_chunk *chunk)
+{
+    struct nccl_message refused = {.type = NCCL_REFUSED, .id = chunk->id};
+    if (chunk->op.size > 0 && link->core.state == LINK_CONNECTED)
+        nccl_say(link, &refused, NULL, 0);
+    free(chunk);
+}
+
+void nccl_chunk_arrives(struct nccl_link *link, const struct nccl_message *message, const void *header,
+                        size_t header_size)
+{
+    const struct transport *transport = link->core.base.transport;
+    if (!is_connected(link))
+        return;
+    struct nccl_chunk *chunk = calloc(1, sizeof(*chunk)); /* before asking: an accepted chunk must get its callback */
+    if (chunk == NULL) {
+        nccl_link_break(link, "out of memory");
+        return;
+    }
+    chunk->id = message->id;
+    chunk->op.size = (size_t)message->value;
+    struct landing landing =
+        transport->events.arriving(transport->owner, &link->core.base, header, header_size, chunk->op.size);
+    if (landing.address != NULL)
+        accept_chunk(link, chunk, &landing);
+    else
+        refuse_chunk(link, chunk);
+}
+
+/* ---- Both -------------------------------------------------------------------------------------------------------- */
+
+void nccl_chunks_over(struct nccl_op *op)
+{
+    struct nccl_op *next;
+    for (; op != NULL; op = next) {
+        next = op->next;
+        event_due(&chunk_of(op)->event, op->done ? STRAIT_OK : STRAIT_ERR_IO);
+    }
+}
+
+static void fail_list(struct nccl_chunk **list)
+{
+    struct nccl_chunk *chunk;
+    while ((chunk = *list) != NULL) {
+        *list = chunk->next;
+        event_due(&chunk->event, STRAIT_ERR_IO);
+    }
+}
+
+void nccl_chunks_fail(struct nccl_link *link)
+{
+    fail_list(&link->early);
+    fail_list(&link->unanswered);
+}
+
+/* Messages over the carrier, and its other events. */
+
+/* An outgoing message. */
+struct saying {
+    struct nccl_chunk *chunk; /* a chunk without bytes: it is sent when this message is */
+    uint8_t payload[NCCL_MESSAGE_PAYLOAD];
+};
+
+/* An incoming message. */
+struct hearing {
+    struct nccl_message message;
+    size_t payload_size;
+    uint8_t payload[NCCL_MESSAGE_PAYLOAD];
+};
+
+/* ---- Saying ------------------------------------------------------------------------------------------------------ */
+
+static enum strait_status say(struct nccl_link *link, const struct nccl_message *message, const void *payload,
+                              size_t payload_size, struct nccl_chunk *chunk)
+{
+    uint8_t header[NCCL_MESSAGE_BYTES];
+    struct saying *saying = malloc(sizeof(*saying));
+    if (saying == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    saying->chunk = chunk;
+    if (payload_size > 0)
+        memcpy(saying->payload, payload, payload_size);
+    nccl_message_write(header, message);
+    enum strait_status status = link_send(link->carrier, header, sizeof(header), saying->payload, payload_size, NULL,
+                                          (uint64_t)(uintptr_t)saying);
+    if (status != STRAIT_OK)
+        free(saying);
+    return status;
+}
+
+void nccl_say(struct nccl_link *link, const struct nccl_message *message, const void *payload, size_t payload_size)
+{
+    if (link->carrier_closing || say(link, message, payload, payload_size, NULL) != STRAIT_OK)
+        nccl_link_break(link, "the carrier does not take messages");
+}
+
+enum strait_status nccl_say_chunk(struct nccl_link *link, struct nccl_chunk *chunk, const void *header,
+                                  size_t header_size)
+{
+    struct nccl_message message = {.type = NCCL_CHUNK, .id = chunk->id, .value = chunk->op.size};
+    return say(link, &message, header, header_size, chunk->op.size == 0 ? chunk : NULL);
+}
+
+static void on_sent(void *owner, struct link *carrier, uint64_t cookie, enum strait_status status)
+{
+    struct saying *saying = (struct saying *)(uintptr_t)cookie;
+    struct nccl_link *link = carrier->owner;
+    (void)owner;
+    if (saying->chunk != NULL)
+        event_due(&saying->chunk->event, status);
+    free(saying);
+    if (status != STRAIT_OK)
+        nccl_link_break(link, "the carrier lost a message");
+}
+
+/* ---- Hearing ----------------------------------------------------------------------------------------------------- */
+
+/* The communicators are made from the ids in the two hellos. */
+static void on_hello(struct nccl_link *link, const uint8_t *id)
+{
+    if (link->greeted) {
+        nccl_link_break(link, "the peer said hello twice");
+        return;
+    }
+    link->greeted = true;
+    nccl_engine_join(link->engine, id);
+}
+
+/* `connected` has to come before chunks that may follow at once. */
+static void on_ready(struct nccl_link *link)
+{
+    link->heard_ready = true;
+    nccl_link_settle(link);
+    core_deliver(link->core.core);
+}
+
+static void understand(struct nccl_link *link, const struct hearing *hearing)
+{
+    switch (hearing->message.type) {
+    case NCCL_HELLO:
+        on_hello(link, hearing->payload);
+        break;
+    case NCCL_READY:
+        on_ready(link);
+        break;
+    case NCCL_CHUNK:
+        nccl_chunk_arrives(link, &hearing->message, hearing->payload, hearing->payload_size);
+        break;
+    default:
+        nccl_chunk_answered(link, &hearing->message);
+    }
+}
+
+static bool listens(const struct nccl_link *link)
+{
+    return link->core.state == LINK_CONNECTING || link->core.state == LINK_CONNECTED;
+}
+
+static struct landing on_arriving(void *owner, struct link *carrier, const void *header, size_t header_size,
+                                  size_t size)
+{
+    struct nccl_link *link = carrier->owner;
+    struct nccl_message message;
+    (void)owner;
+    if (!listens(link))
+        return (struct landing){.address = NULL};
+    struct hearing *hearing = NULL;
+    if (nccl_message_read(header, header_size, size, &message) != STRAIT_OK)
+        nccl_link_break(link, "the peer does not say what it should");
+    else if ((hearing = malloc(sizeof(*hearing))) == NULL)
+        nccl_link_break(link, "out of memory");
+    if (hearing == NULL)
+        return (struct landing){.address = NULL};
+    hearing->message = message;
+    hearing->payload_size = size;
+    return (struct landing){.address = hearing->payload, .cookie = (uint64_t)(uintptr_t)hearing};
+}
+
+/* Messages are answered here and not in on_arriving, which may run deep inside the carrier. */
+static void on_arrived(void *owner, struct link *carrier, uint64_t cookie, enum strait_status status)
+{
+    struct hearing *hearing = (struct hearing *)(uintptr_t)cookie;
+    struct nccl_link *link = carrier->owner;
+    (void)owner;
+    if (status != STRAIT_OK)
+        nccl_link_break(link, "the carrier lost a message");
+    else if (listens(link))
+        understand(link, hearing);
+    free(hearing);
+}
+
+/* ---- The carrier's link ------------------------------------------------------------------------------------------ */
+
+static void on_connected(void *owner, struct link *carrier)
+{
+    const struct nccl *nccl = owner;
+    struct nccl_link *link = carrier->owner;
+    struct nccl_engine_config config = {.calls = nccl->calls,
+                                        .device = nccl->place.device,
+                                        .blocks = nccl->options.blocks,
+                                        .timeout_ms = nccl->options.timeout_ms,
+                                        .wake = nccl->wake};
+    if (listens(link) && nccl_engine_start(&config, &link->engine) != STRAIT_OK)
+        nccl_link_break(link, "no threads for it");
+}
+
+static void on_broken(void *owner, struct link *carrier, const char *why)
+{
+    (void)owner;
+    nccl_link_break(carrier->owner, why);
+}
+
+static void on_closed(void *owner, struct link *carrier)
+{
+    struct nccl_link *link = carrier->owner;
+    (void)owner;
+    link->carrier = NULL;
+}
+
+const struct transport_events nccl_carrier_events = {
+    .arriving = on_arriving,
+    .arrived = on_arrived,
+    .sent = on_sent,
+    .connected = on_connected,
+    .broken = on_broken,
+    .closed = on_closed,
+};
+
+/* A link from its start to its end: the carrier connects, the engine makes an id, hellos exchange the ids, the engines
+ * connect, and each side tells that it is ready. */
+
+static struct nccl *nccl_of(const struct nccl_link *link)
+{
+    return (struct nccl *)link->core.core;
+}
+
+/* ---- Start ------------------------------------------------------------------------------------------------------- */
+
+/* Kernels that wait for a peer's kernels, which in turn wait for a multiprocessor, could wait for ever. */
+static bool has_room(const struct nccl *nccl)
+{
+    uint64_t blocks = (uint64_t)(nccl->core.link_count + 1) * NCCL_DIRECTIONS * nccl->options.blocks;
+    return blocks <= nccl->place.multiprocessors;
+}
+
+enum strait_status nccl_link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
+                                  struct link **out)
+{
+    struct nccl *nccl = (struct nccl *)transport;
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 || (side != LINK_ACCEPTED && side != LINK_DIALLED))
+        return STRAIT_ERR_INVALID;
+    if (!has_room(nccl))
+        return STRAIT_ERR_AGAIN;
+    struct nccl_link *link = calloc(1, sizeof(*link));
+    if (link == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    enum strait_status status = link_open(nccl->carrier, -1, side, link, &link->carrier);
+    if (status != STRAIT_OK) {
+        free(link);
+        return status;
+    }
+    core_link_add(&nccl->core, &link->core, link_owner);
+    *out = &link->core.base;
+    return STRAIT_OK;
+}
+
+/* An id that is the same for all transports of this process, whatever thread asks, but not inherited by a forked child.
+ */
+static void own_process(uint8_t dst[NCCL_PLACE_BYTES])
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static uint8_t process[NCCL_PLACE_BYTES];
+    static pid_t drawn_by;
+    pthread_mutex_lock(&lock);
+    if (drawn_by != getpid() && getrandom(process, sizeof(process), 0) == sizeof(process))
+        drawn_by = getpid();
+    memcpy(dst, process, NCCL_PLACE_BYTES);
+    pthread_mutex_unlock(&lock);
+}
+
+size_t nccl_link_address(struct link *base, void *dst, size_t capacity)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    const struct nccl *nccl = nccl_of(link);
+    uint8_t carrier[LINK_ADDRESS_MAX];
+    struct nccl_address address = {.library = nccl->calls->library, .carrier = carrier};
+    if (link->carrier == NULL)
+        return 0;
+    address.carrier_size = link_address(link->carrier, carrier, sizeof(carrier));
+    own_process(address.process);
+    memcpy(address.identity, nccl->place.identity, NCCL_PLACE_BYTES);
+    size_t size = NCCL_ADDRESS_FIXED + address.carrier_size;
+    if (size <= capacity && address.carrier_size <= NCCL_ADDRESS_CARRIER)
+        nccl_address_write(dst, &address);
+    return size;
+}
+
+/* Why the two ends cannot be connected, where NCCL would find out only after some time or not at all. NULL: no reason
+ * is known. */
+static const char *objection(const struct nccl *nccl, const struct nccl_address *peer)
+{
+    uint8_t process[NCCL_PLACE_BYTES];
+    own_process(process);
+    if (peer->library != nccl->calls->library)
+        return "the peer has another version of NCCL";
+    if (memcmp(peer->identity, nccl->place.identity, NCCL_PLACE_BYTES) == 0)
+        return "both ends are on the same GPU";
+    if (!nccl->calls->within_process && memcmp(peer->process, process, NCCL_PLACE_BYTES) == 0)
+        return "both ends are in the same process";
+    return NULL;
+}
+
+enum strait_status nccl_link_connect(struct link *base, const void *src, size_t size)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    struct nccl_address address;
+    if (link->core.state != LINK_OPEN)
+        return STRAIT_ERR_INVALID;
+    enum strait_status status = nccl_address_read(src, size, &address);
+    if (status != STRAIT_OK)
+        return status;
+    const char *why = objection(nccl_of(link), &address);
+    if (why == NULL) {
+        status = link_connect(link->carrier, address.carrier, address.carrier_size);
+        if (status != STRAIT_OK)
+            return status;
+    }
+    link->core.state = LINK_CONNECTING;
+    if (why != NULL)
+        nccl_link_break(link, why);
+    return STRAIT_OK;
+}
+
+void nccl_link_settle(struct nccl_link *link)
+{
+    if (link->core.state == LINK_CONNECTING && link->said_ready && link->heard_ready)
+        core_link_connected(&link->core);
+}
+
+static void say_hello(struct nccl_link *link, const uint8_t *id)
+{
+    struct nccl_message hello = {.type = NCCL_HELLO, .value = NCCL_VERSION};
+    link->said_hello = true;
+    nccl_say(link, &hello, id, NCCL_ID_BYTES);
+}
+
+static void say_ready(struct nccl_link *link)
+{
+    struct nccl_message ready = {.type = NCCL_READY};
+    link->said_ready = true;
+    nccl_say(link, &ready, NULL, 0);
+    nccl_link_settle(link);
+}
+
+void nccl_link_hear_engine(struct nccl_link *link)
+{
+    struct nccl_news news;
+    if (link->engine == NULL || link->abandoned)
+        return;
+    nccl_engine_take(link->engine, &news);
+    nccl_chunks_over(news.over);
+    link->drained = news.drained;
+    if (news.failed != NULL)
+        nccl_link_break(link, news.failed);
+    if (link->core.state == LINK_CONNECTING && news.id_made && !link->said_hello)
+        say_hello(link, news.id);
+    if (link->core.state == LINK_CONNECTING && news.ready && !link->said_ready)
+        say_ready(link);
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+/* Nothing is sent any more. The end of the carrier's link tells the peer. */
+static void wind_down(struct nccl_link *link)
+{
+    if (link->carrier != NULL && !link->carrier_closing)
+        link_close(link->carrier);
+    link->carrier_closing = true;
+    if (link->engine != NULL)
+        nccl_engine_end(link->engine);
+    nccl_chunks_fail(link);
+}
+
+void nccl_link_break(struct nccl_link *link, const char *why)
+{
+    if (link->core.state >= LINK_BROKEN)
+        return;
+    core_link_break(&link->core, why);
+    wind_down(link);
+}
+
+void nccl_link_close(struct link *base)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    if (core_link_close(&link->core))
+        wind_down(link);
+}
+
+void nccl_link_abandon(struct link *base)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    if (link->core.state != LINK_CLOSING || link->abandoned || link->engine == NULL)
+        return;
+    link->abandoned = true;
+    nccl_chunks_over(nccl_engine_abandon(link->engine));
+}
+
+bool nccl_link_quiet(struct core_link *base)
+{
+    const struct nccl_link *link = (const struct nccl_link *)base;
+    return link->carrier == NULL && (link->engine == NULL || link->drained || link->abandoned);
+}
+
+void nccl_link_release(struct core_link *base)
+{
+    struct nccl_link *link = (struct nccl_link *)base;
+    if (link->engine != NULL)
+        nccl_engine_release(link->engine);
+    free(link);
+}
 
 #define CARRIER_ARENA_BYTES 4096u
 

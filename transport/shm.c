@@ -1,14 +1,513 @@
-#include "transport/shm.h"
-
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "transport/options.h"
-#include "transport/shm_internal.h"
+#include "internal/bytes.h"
+#include "internal/memfd.h"
+#include "transport/core.h"
+#include "transport/shm.h"
+
+/* Shared by the shm*.c files: what a link of shared memory (shm.h) is made of. */
+
+#define RECORD_HEAD 16u
+#define RECORD_MAX  (RECORD_HEAD + TRANSPORT_HEADER_MAX)
+#define INPUT_BYTES 8192u
+
+extern const uint8_t shm_record_magic[4];
+
+/* The last bytes of a link whose side ended it in order. Without them the peer's process is dying or dead. */
+extern const uint8_t shm_farewell[RECORD_HEAD];
+
+struct shm {
+    struct core core;
+    struct transport_arena arena;
+    int epoll;
+};
+
+/* Bytes on their way to the socket: a record, the hello, or the farewell. */
+struct message {
+    struct event event;
+    struct message *next;
+    uint32_t size;
+    bool hello;
+    uint8_t bytes[RECORD_MAX + RECORD_HEAD]; /* the farewell may have to follow the rest of a record */
+};
+
+struct shm_link {
+    struct core_link core;
+    int fd;
+    int process;   /* pidfd of the peer's process; -1: it is this one, or unknown */
+    bool sees_end; /* the peer's process is known; it may be this one */
+    enum link_side side;
+    uint32_t watched;          /* epoll events; 0: not watched */
+    bool shared;               /* the hello was sent, and our arena with it */
+    bool greeted;              /* the peer's hello has come */
+    bool finishing;            /* closing: only the farewell is left to send */
+    bool dying;                /* the input ended without a farewell: `process` is watched instead of the socket */
+    bool ended;                /* the peer stores no more */
+    uint8_t last[RECORD_HEAD]; /* latest input, once nothing of it is processed any more */
+    struct message *out_head, **out_tail;
+    uint32_t out_written; /* of the first message */
+    int in_arena;         /* the descriptor that came with the hello; -1: none */
+    uint32_t in_size;
+    uint8_t in[INPUT_BYTES];
+    void *map;
+    size_t map_size;
+};
+
+static inline struct shm *shm_of(const struct shm_link *link)
+{
+    return (struct shm *)link->core.core;
+}
+
+/* ---- shm_send.c: what waits for the socket ----------------------------------------------------------------------- */
+
+/* Watches the socket, or the process of a dying peer, for other epoll events; 0: for none. */
+bool shm_watch(struct shm_link *link, uint32_t events);
+/* Breaks the link. A broken link is not watched until link_close: its end of file would wake us all the time. */
+void shm_fail(struct shm_link *link, const char *why);
+/* Drops what waits, and makes its callbacks due. */
+void shm_out_fail(struct shm_link *link);
+/* Writes what the socket takes. */
+void shm_flush(struct shm_link *link);
+bool shm_send_hello(struct shm_link *link); /* false: out of memory */
+/* Drops all messages except one that has been written in part, and appends the farewell. */
+void shm_send_farewell(struct shm_link *link);
+enum strait_status shm_link_send(struct link *base, const void *header, size_t header_size, const void *data,
+                                 size_t size, void *handle, uint64_t cookie);
+
+/* ---- shm_receive.c: what comes from it, and its end -------------------------------------------------------------- */
+
+/* Called with the epoll events of what is watched. */
+void shm_serve(struct shm_link *link, uint32_t events);
+
+/* The first message of a shared-memory link, which passes the sender's receive arena. */
+
+#define SHM_HELLO_BYTES 24u
+
+void shm_hello_write(uint8_t dst[SHM_HELLO_BYTES], size_t arena_size);
+
+/* Maps the arena of a peer's hello; takes over fd (-1: none came). Returns NULL, or the reason for failure as a static
+ * text. */
+const char *shm_hello_map(const uint8_t src[SHM_HELLO_BYTES], int fd, void **map, size_t *size);
+
+/* Like write and read of a non-blocking socket; the descriptor goes with the first byte. When receiving, *fd must be -1
+ * before; it becomes the first descriptor that came, and others are closed. */
+ptrdiff_t shm_hello_send(int socket, const uint8_t *src, size_t size, int fd);
+ptrdiff_t shm_hello_receive(int socket, uint8_t *dst, size_t capacity, int *fd);
+
+#define DESCRIPTORS_MAX 8 /* accepted in one message, only to be closed */
+
+static const uint8_t magic[4] = {'S', 'H', 'M', '1'};
+
+void shm_hello_write(uint8_t dst[SHM_HELLO_BYTES], size_t arena_size)
+{
+    memset(dst, 0, SHM_HELLO_BYTES);
+    memcpy(dst, magic, sizeof(magic));
+    store_le64(dst + 8, arena_size);
+}
+
+/* ---- The peer's arena ------------------------------------------------------------------------------------------ */
+
+/* Our stores into a file that could shrink, or that lacks huge pages, would end in SIGBUS. */
+static const char *check_arena(int fd, uint64_t claimed)
+{
+    struct stat info;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
+        return "the peer's arena is not a memfd";
+    if (memfd_is_hugetlb(fd))
+        return "the peer's arena is of huge pages, which there may be none of";
+    if ((seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
+        return "the peer's arena is not sealed against resizing";
+    if (claimed == 0 || claimed > (uint64_t)info.st_size || claimed > SIZE_MAX / 2)
+        return "the peer's arena is shorter than it claims";
+    return NULL;
+}
+
+static const char *map_arena(int fd, uint64_t claimed, void **map, size_t *size)
+{
+    const char *why = check_arena(fd, claimed);
+    if (why != NULL)
+        return why;
+    void *at = mmap(NULL, (size_t)claimed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED)
+        return "the peer's arena cannot be mapped";
+    *map = at;
+    *size = (size_t)claimed;
+    return NULL;
+}
+
+static bool is_hello(const uint8_t src[SHM_HELLO_BYTES])
+{
+    return memcmp(src, magic, sizeof(magic)) == 0 && load_le32(src + 4) == 0 && load_le64(src + 16) == 0;
+}
+
+const char *shm_hello_map(const uint8_t src[SHM_HELLO_BYTES], int fd, void **map, size_t *size)
+{
+    if (fd < 0)
+        return "the peer sent no arena";
+    const char *why = is_hello(src) ? map_arena(fd, load_le64(src + 8), map, size) : "the peer's hello is malformed";
+    close(fd);
+    return why;
+}
+
+/* ---- Its way over the socket ----------------------------------------------------------------------------------- */
+
+ptrdiff_t shm_hello_send(int socket, const uint8_t *src, size_t size, int fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec part = {.iov_base = (void *)(uintptr_t)src, .iov_len = size};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &fd, sizeof(int));
+    return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+static void take_descriptors(struct msghdr *message, int *fd)
+{
+    for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at != NULL; at = CMSG_NXTHDR(message, at)) {
+        if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int got;
+            memcpy(&got, CMSG_DATA(at) + i * sizeof(int), sizeof(int));
+            if (*fd < 0)
+                *fd = got;
+            else
+                close(got);
+        }
+    }
+}
+
+ptrdiff_t shm_hello_receive(int socket, uint8_t *dst, size_t capacity, int *fd)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(DESCRIPTORS_MAX * sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = dst, .iov_len = capacity};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+    ptrdiff_t got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got >= 0)
+        take_descriptors(&message, fd);
+    return got;
+}
+
+/* What a link sends: messages wait in a list until the socket takes them. */
+
+const uint8_t shm_record_magic[4] = {'C', 'H', 'N', 'K'};
+const uint8_t shm_farewell[RECORD_HEAD] = {'C', 'H', 'N', 'K', ' ', 'g', 'o', 'o', 'd', ' ', 'b', 'y', 'e', '.'};
+
+/* ---- Watching -------------------------------------------------------------------------------------------------- */
+
+bool shm_watch(struct shm_link *link, uint32_t events)
+{
+    if (link->watched == events)
+        return true;
+    struct epoll_event event = {.events = events, .data.ptr = link};
+    int how = events == 0 ? EPOLL_CTL_DEL : link->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+    if (epoll_ctl(shm_of(link)->epoll, how, link->dying ? link->process : link->fd, &event) != 0)
+        return false;
+    link->watched = events;
+    return true;
+}
+
+/* ---- Sending --------------------------------------------------------------------------------------------------- */
+
+static struct message *out_pop(struct shm_link *link)
+{
+    struct message *message = link->out_head;
+    link->out_head = message->next;
+    if (link->out_head == NULL)
+        link->out_tail = &link->out_head;
+    link->out_written = 0;
+    return message;
+}
+
+static void out_push(struct shm_link *link, struct message *message)
+{
+    message->next = NULL;
+    *link->out_tail = message;
+    link->out_tail = &message->next;
+}
+
+void shm_out_fail(struct shm_link *link)
+{
+    while (link->out_head != NULL)
+        event_due(&out_pop(link)->event, STRAIT_ERR_IO);
+}
+
+void shm_fail(struct shm_link *link, const char *why)
+{
+    core_link_break(&link->core, why);
+    shm_out_fail(link);
+    shm_watch(link, 0);
+}
+
+static struct message *message_new(struct shm_link *link, enum event_kind kind, uint64_t cookie)
+{
+    struct message *message = calloc(1, sizeof(*message));
+    if (message != NULL)
+        event_begin(&message->event, &link->core, kind, cookie);
+    return message;
+}
+
+/* Writes from the first message. Returns the bytes written, or -1. */
+static ptrdiff_t write_some(struct shm_link *link)
+{
+    const struct message *message = link->out_head;
+    const uint8_t *from = message->bytes + link->out_written;
+    size_t left = message->size - link->out_written;
+    if (!message->hello || link->out_written > 0)
+        return send(link->fd, from, left, MSG_DONTWAIT | MSG_NOSIGNAL);
+    ptrdiff_t sent = shm_hello_send(link->fd, from, left, shm_of(link)->arena.fd);
+    link->shared |= sent > 0;
+    return sent;
+}
+
+void shm_flush(struct shm_link *link)
+{
+    while (link->out_head != NULL) {
+        ptrdiff_t sent = write_some(link);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && errno != EAGAIN && link->finishing) {
+            shm_out_fail(link); /* nobody reads it; what the peer has said is still to come, and its end */
+            break;
+        }
+        if (sent < 0 && errno != EAGAIN) {
+            shm_fail(link, "the peer's end of the socket is gone");
+            return;
+        }
+        if (sent < 0)
+            break;
+        link->out_written += (uint32_t)sent;
+        if (link->out_written == link->out_head->size)
+            event_due(&out_pop(link)->event, STRAIT_OK);
+    }
+    if (link->finishing && link->out_head == NULL)
+        shutdown(link->fd, SHUT_WR);
+    uint32_t in = link->ended ? 0 : EPOLLIN;
+    if (!shm_watch(link, in | (link->out_head != NULL ? EPOLLOUT : 0)))
+        shm_fail(link, "the socket cannot be watched");
+}
+
+void shm_send_farewell(struct shm_link *link)
+{
+    struct message *message = message_new(link, EVENT_NONE, 0);
+    const struct message *begun = link->out_written > 0 ? link->out_head : NULL;
+    if (message != NULL && begun != NULL) {
+        message->size = begun->size - link->out_written;
+        memcpy(message->bytes, begun->bytes + link->out_written, message->size);
+    }
+    shm_out_fail(link);
+    link->finishing = true;
+    if (message == NULL) /* the peer then waits for the end of this process */
+        return;
+    memcpy(message->bytes + message->size, shm_farewell, sizeof(shm_farewell));
+    message->size += sizeof(shm_farewell);
+    out_push(link, message);
+}
+
+bool shm_send_hello(struct shm_link *link)
+{
+    struct message *message = message_new(link, EVENT_NONE, 0);
+    if (message == NULL)
+        return false;
+    message->hello = true;
+    message->size = SHM_HELLO_BYTES;
+    shm_hello_write(message->bytes, shm_of(link)->arena.size);
+    out_push(link, message);
+    return true;
+}
+
+enum strait_status shm_link_send(struct link *base, const void *header, size_t header_size, const void *data,
+                                 size_t size, void *handle, uint64_t cookie)
+{
+    struct shm_link *link = (struct shm_link *)base;
+    (void)handle;
+    if (header_size > TRANSPORT_HEADER_MAX || data != NULL)
+        return STRAIT_ERR_INVALID;
+    if (link->core.state != LINK_CONNECTED)
+        return STRAIT_ERR_IO;
+    if (size > UINT32_MAX)
+        return STRAIT_ERR_INVALID;
+    struct message *message = message_new(link, EVENT_SENT, cookie);
+    if (message == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    memcpy(message->bytes, shm_record_magic, sizeof(shm_record_magic));
+    store_le32(message->bytes + 4, (uint32_t)header_size);
+    store_le64(message->bytes + 8, size);
+    if (header_size > 0)
+        memcpy(message->bytes + RECORD_HEAD, header, header_size);
+    message->size = RECORD_HEAD + (uint32_t)header_size;
+    out_push(link, message);
+    if (link->out_head == message)
+        shm_flush(link);
+    return STRAIT_OK;
+}
+
+/* What a link receives, and how the end of the peer is told from the end of its socket. */
+
+#define READS_MAX 8 /* per link and progress, so that a link that floods us does not starve the others */
+
+/* ---- Receiving ------------------------------------------------------------------------------------------------- */
+
+/* Returns the bytes taken from the input; 0: more are needed, or the link broke. */
+static uint32_t take_hello(struct shm_link *link)
+{
+    if (link->in_size < SHM_HELLO_BYTES)
+        return 0;
+    int fd = link->in_arena;
+    link->in_arena = -1;
+    const char *why = shm_hello_map(link->in, fd, &link->map, &link->map_size);
+    if (why == NULL && link->side == LINK_DIALLED && !shm_send_hello(link))
+        why = "out of memory";
+    if (why != NULL) {
+        shm_fail(link, why);
+        return 0;
+    }
+    link->greeted = true;
+    core_link_connected(&link->core);
+    shm_flush(link);
+    return SHM_HELLO_BYTES;
+}
+
+/* The bytes are already in the arena, so the two callbacks follow each other at once. */
+static void deliver_chunk(struct shm_link *link, const uint8_t *header, uint32_t header_size, uint64_t size)
+{
+    struct transport *transport = link->core.base.transport;
+    const struct transport_events *events = &transport->events;
+    core_deliver(link->core.core); /* `connected` may still be due */
+    if (link->core.state != LINK_CONNECTED)
+        return;
+    struct landing landing = events->arriving(transport->owner, &link->core.base, header, header_size, (size_t)size);
+    if (landing.address != NULL)
+        events->arrived(transport->owner, &link->core.base, landing.cookie, STRAIT_OK);
+}
+
+static uint32_t take_record(struct shm_link *link, const uint8_t *at, uint32_t left)
+{
+    if (left < RECORD_HEAD)
+        return 0;
+    if (memcmp(at, shm_farewell, sizeof(shm_farewell)) == 0)
+        return RECORD_HEAD; /* the end of file is next */
+    uint32_t header_size = load_le32(at + 4);
+    uint64_t size = load_le64(at + 8);
+    if (memcmp(at, shm_record_magic, sizeof(shm_record_magic)) != 0 || header_size > TRANSPORT_HEADER_MAX ||
+        size > UINT32_MAX) {
+        shm_fail(link, "the peer sent a malformed record");
+        return 0;
+    }
+    if (left < RECORD_HEAD + header_size)
+        return 0;
+    deliver_chunk(link, at + RECORD_HEAD, header_size, size);
+    return RECORD_HEAD + header_size;
+}
+
+/* A callback may close or break the link, which ends the loop: such a link takes no more input. */
+static void parse(struct shm_link *link)
+{
+    uint32_t at = 0, taken;
+    do {
+        taken = 0;
+        if (link->core.state == LINK_CONNECTING && !link->greeted)
+            taken = take_hello(link);
+        else if (link->core.state == LINK_CONNECTED)
+            taken = take_record(link, link->in + at, link->in_size - at);
+        at += taken;
+    } while (taken > 0);
+    link->in_size -= at;
+    memmove(link->in, link->in + at, link->in_size);
+    if (link->core.state >= LINK_BROKEN)
+        link->in_size = 0;
+}
+
+/* ---- The end of the peer's side --------------------------------------------------------------------------------
+
+ * A process that is killed closes its files one after another: the socket may end while a GPU is still storing on the
+ * process's behalf. The pidfd becomes readable when all of that has ended. */
+
+static void wait_for_process(struct shm_link *link)
+{
+    shm_out_fail(link); /* nobody reads it */
+    shm_watch(link, 0);
+    link->dying = true;
+    if (link->core.state == LINK_CLOSING && !shm_watch(link, EPOLLIN))
+        link->dying = false; /* stays in quarantine until our process ends */
+}
+
+/* ECONNRESET means that the peer closed with bytes unread. Any other error proves nothing about the peer, so its slots
+ * stay in quarantine. */
+static void at_end(struct shm_link *link, bool closed)
+{
+    bool orderly = memcmp(link->last, shm_farewell, sizeof(shm_farewell)) == 0;
+    shm_fail(link, closed ? "the peer closed the link" : "the socket cannot be read");
+    if (closed && !orderly && link->process >= 0)
+        wait_for_process(link);
+    else
+        link->ended = closed;
+}
+
+static void keep_last(struct shm_link *link, const uint8_t *bytes, size_t size)
+{
+    size_t fresh = size < sizeof(link->last) ? size : sizeof(link->last), old = sizeof(link->last) - fresh;
+    memmove(link->last, link->last + fresh, old);
+    memcpy(link->last + old, bytes + size - fresh, fresh);
+}
+
+/* False: nothing more to read for now. */
+static bool read_some(struct shm_link *link)
+{
+    uint8_t *to = link->in + link->in_size;
+    size_t room = INPUT_BYTES - link->in_size;
+    ptrdiff_t got = link->core.state == LINK_CONNECTING ? shm_hello_receive(link->fd, to, room, &link->in_arena)
+                                                        : recv(link->fd, to, room, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return false;
+    if (got <= 0) {
+        at_end(link, got == 0 || errno == ECONNRESET);
+        return false;
+    }
+    keep_last(link, to, (size_t)got);
+    link->in_size += (uint32_t)got;
+    parse(link);
+    return link->watched != 0;
+}
+
+void shm_serve(struct shm_link *link, uint32_t events)
+{
+    if (link->dying) {
+        link->ended = true;
+        shm_watch(link, 0);
+        return;
+    }
+    if (events & EPOLLOUT)
+        shm_flush(link);
+    for (int i = 0; i < READS_MAX && link->watched != 0; i++)
+        if (!read_some(link))
+            break;
+}
 
 #define READY_MAX 32
 

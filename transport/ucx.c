@@ -1,9 +1,654 @@
-#include "transport/ucx.h"
-
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <ucs/debug/debug.h>
+#include <unistd.h>
 
-#include "transport/clock.h"
+#include "internal/bytes.h"
+#include "transport/core.h"
+#include "transport/ucx.h"
 #include "transport/ucx_internal.h"
+
+static struct ucx *ucx_of(const struct ucx_link *link)
+{
+    return (struct ucx *)link->core.core;
+}
+
+/* ---- Requests -------------------------------------------------------------------------------------------------- */
+
+struct ucx_op *ucx_op_begin(struct ucx_link *link, enum event_kind kind, uint64_t cookie)
+{
+    struct ucx_op *op = malloc(sizeof(*op));
+    if (op == NULL)
+        return NULL;
+    op->orphaned = false;
+    event_begin(&op->event, &link->core, kind, cookie);
+    LIST_INSERT_HEAD(&ucx_of(link)->ops, op, entry);
+    return op;
+}
+
+void ucx_op_end(struct ucx_op *op, ucs_status_t status)
+{
+    LIST_REMOVE(op, entry);
+    if (op->orphaned)
+        free(op);
+    else
+        event_due(&op->event, status == UCS_OK ? STRAIT_OK : STRAIT_ERR_IO);
+}
+
+static void on_sent(void *request, ucs_status_t status, void *op)
+{
+    ucx_op_end(op, status);
+    ucp_request_free(request);
+}
+
+static void on_received(void *request, ucs_status_t status, size_t size, void *op)
+{
+    (void)size;
+    ucx_op_end(op, status);
+    ucp_request_free(request);
+}
+
+void ucx_op_send(struct ucx_link *link, struct ucx_op *op, unsigned id, size_t header_size, const void *data,
+                 size_t size, ucp_mem_h handle)
+{
+    const struct ucx *ucx = (const struct ucx *)link->core.base.transport;
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
+                        (handle != NULL ? UCP_OP_ATTR_FIELD_MEMH : 0) | (size > 0 ? UCP_OP_ATTR_FIELD_MEMORY_TYPE : 0),
+        .memory_type = ucx->memory,
+        .flags = UCP_AM_SEND_FLAG_REPLY | (size < ucx->eager_bytes ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV),
+        .cb.send = on_sent,
+        .user_data = op,
+        .memh = handle,
+    };
+    ucs_status_ptr_t request = ucp_am_send_nbx(link->ep, id, op->header, header_size, data, size, &param);
+    if (!UCS_PTR_IS_PTR(request))
+        ucx_op_end(op, UCS_PTR_STATUS(request));
+}
+
+enum strait_status ucx_link_send(struct link *base, const void *header, size_t header_size, const void *data,
+                                 size_t size, void *handle, uint64_t cookie)
+{
+    struct ucx_link *link = (struct ucx_link *)base;
+    if (header_size > TRANSPORT_HEADER_MAX || (data == NULL && size > 0))
+        return STRAIT_ERR_INVALID;
+    if (link->core.state != LINK_CONNECTED)
+        return STRAIT_ERR_IO;
+    struct ucx_op *op = ucx_op_begin(link, EVENT_SENT, cookie);
+    if (op == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    store_le64(op->header, link->peer_token);
+    if (header_size > 0)
+        memcpy(op->header + UCX_TOKEN_BYTES, header, header_size);
+    ucx_op_send(link, op, UCX_AM_CHUNK, UCX_TOKEN_BYTES + header_size, data, size, handle);
+    return STRAIT_OK;
+}
+
+/* ---- Chunks that arrive ---------------------------------------------------------------------------------------- */
+
+/* The link that a chunk is for: the one whose token it carries, provided that the chunk came through that link's
+ * endpoint. */
+static struct ucx_link *addressee(struct ucx *ucx, const uint8_t *header, size_t size, const ucp_am_recv_param_t *param)
+{
+    if (!ucx->progressing || size < UCX_TOKEN_BYTES || size > UCX_TOKEN_BYTES + TRANSPORT_HEADER_MAX ||
+        !(param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP))
+        return NULL;
+    uint64_t token = load_le64(header);
+    for (struct core_link *at = ucx->core.links; at != NULL; at = at->next) {
+        struct ucx_link *link = (struct ucx_link *)at;
+        if (link->token == token && link->ep == param->reply_ep && at->state == LINK_CONNECTED)
+            return link;
+    }
+    return NULL;
+}
+
+/* The arena's registration is valid only for memory inside the arena. */
+static ucp_mem_h handle_for(const struct ucx *ucx, const void *address, size_t size)
+{
+    uintptr_t start = (uintptr_t)ucx->arena.base, at = (uintptr_t)address;
+    bool inside = at >= start && at - start <= ucx->arena.size && size <= ucx->arena.size - (at - start);
+    return inside ? ucx->arena_handle : NULL;
+}
+
+static void begin_fetch(struct ucx *ucx, struct ucx_op *op)
+{
+    ucp_mem_h handle = handle_for(ucx, op->fetch.address, op->fetch.size);
+    ucp_request_param_t param = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE |
+                        (handle != NULL ? UCP_OP_ATTR_FIELD_MEMH : 0),
+        .memory_type = ucx->memory,
+        .cb.recv_am = on_received,
+        .user_data = op,
+        .memh = handle,
+    };
+    ucs_status_ptr_t request =
+        ucp_am_recv_data_nbx(ucx->worker, op->fetch.descriptor, op->fetch.address, op->fetch.size, &param);
+    if (!UCS_PTR_IS_PTR(request))
+        ucx_op_end(op, UCS_PTR_STATUS(request));
+}
+
+/* Not called from the callback that brought the chunk. Fetching sends; if the peer has died meanwhile, a send that
+ * fails while UCX 1.13.1 still reads what that peer had sent can make UCX meet an acknowledgement that it no longer
+ * expects, and abort. */
+bool ucx_begin_fetches(struct ucx *ucx)
+{
+    struct ucx_op *op, *first = NULL;
+    while ((op = ucx->fetches) != NULL) { /* reverses the list to the order of arrival */
+        ucx->fetches = op->fetch.next;
+        op->fetch.next = first;
+        first = op;
+    }
+    bool any = first != NULL;
+    while ((op = first) != NULL) {
+        first = op->fetch.next;
+        if (!op->orphaned && op->event.link->state == LINK_CONNECTED) {
+            begin_fetch(ucx, op);
+        } else {
+            ucp_am_data_release(ucx->worker, op->fetch.descriptor);
+            ucx_op_end(op, UCS_ERR_CANCELED);
+        }
+    }
+    return any;
+}
+
+static ucs_status_t fetch_later(struct ucx *ucx, struct ucx_op *op, void *descriptor, void *address, size_t size)
+{
+    op->fetch.descriptor = descriptor;
+    op->fetch.address = address;
+    op->fetch.size = size;
+    op->fetch.next = ucx->fetches;
+    ucx->fetches = op;
+    return UCS_INPROGRESS; /* the descriptor is ours now */
+}
+
+static struct landing ask(struct ucx_link *link, const uint8_t *header, size_t header_size, size_t size)
+{
+    const struct transport *transport = link->core.base.transport;
+    return transport->events.arriving(transport->owner, &link->core.base, header + UCX_TOKEN_BYTES,
+                                      header_size - UCX_TOKEN_BYTES, size);
+}
+
+ucs_status_t ucx_on_chunk(void *arg, const void *header, size_t header_size, void *data, size_t size,
+                          const ucp_am_recv_param_t *param)
+{
+    struct ucx *ucx = arg;
+    struct ucx_link *link = addressee(ucx, header, header_size, param);
+    const bool eager = !(param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+    if (link != NULL && eager && size > 0 && ucx->arena.memory == TRANSPORT_CUDA) {
+        core_link_break(&link->core, "a chunk for a GPU came to the host");
+        return UCS_OK;
+    }
+    /* Allocated before asking: an accepted chunk must get its callback. */
+    struct ucx_op *op = link != NULL ? ucx_op_begin(link, EVENT_NONE, 0) : NULL;
+    if (op == NULL)
+        return UCS_OK;
+    struct landing landing = ask(link, header, header_size, size);
+    if (landing.address == NULL) {
+        ucx_op_end(op, UCS_OK);
+        return UCS_OK;
+    }
+    op->event.kind = EVENT_ARRIVED;
+    op->event.cookie = landing.cookie;
+    if (!eager)
+        return fetch_later(ucx, op, data, landing.address, size);
+    if (size > 0)
+        memcpy(landing.address, data, size);
+    ucx_op_end(op, UCS_OK);
+    return UCS_OK;
+}
+
+/* ---- Links ----------------------------------------------------------------------------------------------------- */
+
+static bool draw_token(uint64_t *token)
+{
+    do
+        if (getrandom(token, sizeof(*token), 0) != sizeof(*token))
+            return false;
+    while (*token == 0);
+    return true;
+}
+
+enum strait_status ucx_link_open(struct transport *transport, int fd, enum link_side side, void *link_owner,
+                                 struct link **out)
+{
+    struct ucx *ucx = (struct ucx *)transport;
+    if (fd >= 0)
+        close(fd);
+    if (fd >= 0 || (side != LINK_ACCEPTED && side != LINK_DIALLED))
+        return STRAIT_ERR_INVALID;
+    struct ucx_link *link = calloc(1, sizeof(*link));
+    if (link == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    if (!draw_token(&link->token)) {
+        free(link);
+        return STRAIT_ERR_IO;
+    }
+    link->side = side;
+    core_link_add(&ucx->core, &link->core, link_owner);
+    *out = &link->core.base;
+    return STRAIT_OK;
+}
+
+size_t ucx_link_address(struct link *base, void *dst, size_t capacity)
+{
+    struct ucx_link *link = (struct ucx_link *)base;
+    struct ucx_address address = ucx_of(link)->address;
+    address.token = link->token;
+    if (capacity >= UCX_ADDRESS_BYTES)
+        ucx_address_write(dst, &address);
+    return UCX_ADDRESS_BYTES;
+}
+
+enum strait_status ucx_link_connect(struct link *base, const void *src, size_t size)
+{
+    struct ucx_link *link = (struct ucx_link *)base;
+    struct ucx_address address;
+    if (link->core.state != LINK_OPEN)
+        return STRAIT_ERR_INVALID;
+    enum strait_status status = ucx_address_read(src, size, &address);
+    if (status != STRAIT_OK)
+        return status;
+    link->peer_token = address.token;
+    if (link->side == LINK_DIALLED)
+        return ucx_peer_dial(link, &address);
+    link->core.state = LINK_CONNECTING;
+    ucx_peer_greet(link);
+    return STRAIT_OK;
+}
+
+/* ---- The end --------------------------------------------------------------------------------------------------- */
+
+/* The endpoint itself is closed in progress, because this may be called from within a UCX callback about that very
+ * endpoint. */
+void ucx_link_close(struct link *base)
+{
+    core_link_close(&((struct ucx_link *)base)->core);
+}
+
+/* UCX may never let go of a chunk whose GPU has failed. So its callback comes now, and what UCX still reports about it
+ * is ignored. */
+void ucx_link_abandon(struct link *base)
+{
+    struct ucx_link *link = (struct ucx_link *)base;
+    struct ucx_op *op;
+    if (link->core.state != LINK_CLOSING)
+        return;
+    LIST_FOREACH(op, &ucx_of(link)->ops, entry)
+    {
+        struct event *event = op->event.link == &link->core && !op->orphaned ? malloc(sizeof(*event)) : NULL;
+        if (event == NULL)
+            continue;
+        *event = op->event;
+        op->orphaned = true;
+        event_due(event, STRAIT_ERR_IO);
+    }
+}
+
+static bool close_is_due(const struct ucx_link *link)
+{
+    return link->core.state == LINK_CLOSING && !link->ep_closed;
+}
+
+/* Sends end with the endpoint, receives within the rounds after it. */
+static void close_endpoint(struct ucx_link *link)
+{
+    if (link->ep != NULL)
+        ucx_ep_close(link->ep);
+    link->ep_closed = true;
+    link->closed_at = link->ep != NULL ? ucx_of(link)->rounds : 0;
+    link->ep = NULL;
+}
+
+bool ucx_close_endpoints(struct ucx *ucx)
+{
+    bool any = false;
+    for (struct core_link *link = ucx->core.closing > 0 ? ucx->core.links : NULL; link != NULL; link = link->next)
+        if (close_is_due((struct ucx_link *)link)) {
+            close_endpoint((struct ucx_link *)link);
+            any = true;
+        }
+    return any;
+}
+
+/* Also true during the rounds after closing: no event would wake us for them. */
+bool ucx_close_is_due(const struct ucx *ucx)
+{
+    for (struct core_link *at = ucx->core.closing > 0 ? ucx->core.links : NULL; at != NULL; at = at->next) {
+        const struct ucx_link *link = (const struct ucx_link *)at;
+        if (close_is_due(link) ||
+            (link->ep_closed && link->closed_at != 0 && ucx->rounds - link->closed_at < UCX_ROUNDS_TO_REST))
+            return true;
+    }
+    return false;
+}
+
+bool ucx_link_quiet(struct core_link *base)
+{
+    const struct ucx_link *link = (const struct ucx_link *)base;
+    return link->ep_closed && (link->closed_at == 0 || ucx_of(link)->rounds - link->closed_at >= UCX_ROUNDS_TO_REST);
+}
+
+void ucx_link_release(struct core_link *link)
+{
+    free(link);
+}
+
+/* Hello: 0 4 "HELO" | 4 4 version | 8 8 token of the link it is for. */
+#define HELLO_BYTES   16u
+#define HELLO_VERSION 1u
+
+static const uint8_t hello_magic[4] = {'H', 'E', 'L', 'O'};
+
+/* ---- Endpoints ------------------------------------------------------------------------------------------------- */
+
+void ucx_ep_close(ucp_ep_h ep)
+{
+    ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS, .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    ucs_status_ptr_t request = ucp_ep_close_nbx(ep, &param);
+    if (UCS_PTR_IS_PTR(request))
+        ucp_request_free(request);
+}
+
+static struct ucx_link *link_of(struct ucx *ucx, ucp_ep_h ep)
+{
+    struct core_link *link = ucx->core.links;
+    while (link != NULL && ((struct ucx_link *)link)->ep != ep)
+        link = link->next;
+    return (struct ucx_link *)link;
+}
+
+/* The link is looked up, not passed as the handler's argument, so that link and endpoint need not outlive each other.
+ */
+static void on_error(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+    struct ucx *ucx = arg;
+    struct ucx_link *link = link_of(ucx, ep);
+    if (link != NULL)
+        core_link_break(&link->core, ucs_status_string(status));
+    for (uint32_t i = 0; i < ucx->stranger_count; i++)
+        ucx->strangers[i].failed |= ucx->strangers[i].ep == ep;
+}
+
+/* The caller's `params` say whom to connect to. */
+static enum strait_status make_ep(struct ucx *ucx, ucp_ep_params_t *params, ucp_ep_h *ep)
+{
+    params->field_mask |= UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params->err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params->err_handler.cb = on_error;
+    params->err_handler.arg = ucx;
+    ucs_status_t status = ucp_ep_create(ucx->worker, params, ep);
+    if (status != UCS_OK)
+        *ep = NULL;
+    return status == UCS_OK ? STRAIT_OK : status == UCS_ERR_NO_MEMORY ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_IO;
+}
+
+/* ---- Strangers ------------------------------------------------------------------------------------------------- */
+
+static void stranger_remove(struct ucx *ucx, uint32_t index)
+{
+    ucx->stranger_count--;
+    memmove(&ucx->strangers[index], &ucx->strangers[index + 1],
+            (ucx->stranger_count - index) * sizeof(ucx->strangers[0]));
+}
+
+static bool stranger_take(struct ucx *ucx, ucp_ep_h ep)
+{
+    for (uint32_t i = 0; i < ucx->stranger_count; i++)
+        if (ucx->strangers[i].ep == ep && !ucx->strangers[i].failed) {
+            stranger_remove(ucx, i);
+            return true;
+        }
+    return false;
+}
+
+bool ucx_drop_failed_strangers(struct ucx *ucx)
+{
+    bool any = false;
+    for (uint32_t i = ucx->stranger_count; i-- > 0;)
+        if (ucx->strangers[i].failed) {
+            ucx_ep_close(ucx->strangers[i].ep);
+            stranger_remove(ucx, i);
+            any = true;
+        }
+    return any;
+}
+
+static void stranger_add(struct ucx *ucx, ucp_ep_h ep)
+{
+    ucx->strangers[ucx->stranger_count++] = (struct ucx_stranger){.ep = ep};
+    if (ucx->stranger_count > UCX_STRANGERS_MAX)
+        ucx->strangers[ucx->stranger_count - 1 - UCX_STRANGERS_MAX].failed = true;
+}
+
+static void on_conn_request(ucp_conn_request_h request, void *arg)
+{
+    struct ucx *ucx = arg;
+    ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST, .conn_request = request};
+    ucp_ep_h ep;
+    if (ucx->stranger_count == UCX_STRANGERS_ROOM)
+        ucp_listener_reject(ucx->listener, request);
+    else if (make_ep(ucx, &params, &ep) == STRAIT_OK)
+        stranger_add(ucx, ep);
+}
+
+/* ---- Hellos ---------------------------------------------------------------------------------------------------- */
+
+/* Sends the hello. Without memory the link breaks, because the peer would wait for ever. */
+static void send_hello(struct ucx_link *link)
+{
+    struct ucx_op *op = ucx_op_begin(link, EVENT_NONE, 0);
+    if (op == NULL) {
+        core_link_break(&link->core, "out of memory");
+        return;
+    }
+    memcpy(op->header, hello_magic, sizeof(hello_magic));
+    store_le32(op->header + 4, HELLO_VERSION);
+    store_le64(op->header + 8, link->peer_token);
+    ucx_op_send(link, op, UCX_AM_HELLO, HELLO_BYTES, NULL, 0, NULL);
+}
+
+/* The accepted side answers once it has been told to connect and has heard from the peer, in either order. */
+void ucx_peer_greet(struct ucx_link *link)
+{
+    if (link->core.state != LINK_CONNECTING || !link->greeted)
+        return;
+    if (link->side == LINK_ACCEPTED)
+        send_hello(link);
+    if (link->core.state == LINK_CONNECTING)
+        core_link_connected(&link->core);
+}
+
+static struct ucx_link *link_by_token(struct ucx *ucx, uint64_t token)
+{
+    struct core_link *link = ucx->core.links;
+    while (link != NULL && ((struct ucx_link *)link)->token != token)
+        link = link->next;
+    return (struct ucx_link *)link;
+}
+
+/* Whether a hello for this link from `ep` is acceptable. A token admits one endpoint, once. */
+static bool admits(struct ucx *ucx, struct ucx_link *link, ucp_ep_h ep)
+{
+    if (link->greeted || link->core.state > LINK_CONNECTING)
+        return false;
+    if (link->side == LINK_DIALLED)
+        return link->ep == ep;
+    if (link->ep != NULL || !stranger_take(ucx, ep))
+        return false;
+    link->ep = ep;
+    return true;
+}
+
+static bool is_hello(const uint8_t *header, size_t size, const ucp_am_recv_param_t *param)
+{
+    return size == HELLO_BYTES && memcmp(header, hello_magic, sizeof(hello_magic)) == 0 &&
+           load_le32(header + 4) == HELLO_VERSION && (param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP);
+}
+
+ucs_status_t ucx_on_hello(void *arg, const void *header, size_t header_size, void *data, size_t size,
+                          const ucp_am_recv_param_t *param)
+{
+    struct ucx *ucx = arg;
+    (void)data, (void)size;
+    if (!is_hello(header, header_size, param))
+        return UCS_OK;
+    struct ucx_link *link = link_by_token(ucx, load_le64((const uint8_t *)header + 8));
+    if (link == NULL || !admits(ucx, link, param->reply_ep))
+        return UCS_OK;
+    link->greeted = true;
+    ucx_peer_greet(link);
+    if (ucx->progressing)
+        core_deliver(&ucx->core); /* `connected` must precede chunks that may follow at once */
+    return UCS_OK;
+}
+
+/* ---- Both ends ------------------------------------------------------------------------------------------------- */
+
+enum strait_status ucx_peer_dial(struct ucx_link *link, const struct ucx_address *address)
+{
+    struct ucx *ucx = (struct ucx *)link->core.core;
+    ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_SOCK_ADDR | UCP_EP_PARAM_FIELD_FLAGS,
+                              .flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER,
+                              .sockaddr = {(const struct sockaddr *)&address->at, address->at_size}};
+    enum strait_status status = make_ep(ucx, &params, &link->ep);
+    if (status == STRAIT_OK) {
+        link->core.state = LINK_CONNECTING;
+        send_hello(link);
+    }
+    return status;
+}
+
+/* Fills in the address that peers are told, with the port that the system chose. */
+static enum strait_status learn_address(struct ucx *ucx)
+{
+    ucp_listener_attr_t attr = {.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR};
+    if (ucp_listener_query(ucx->listener, &attr) != UCS_OK)
+        return STRAIT_ERR_IO;
+    ucx->address.at = attr.sockaddr;
+    return STRAIT_OK;
+}
+
+enum strait_status ucx_listen(struct ucx *ucx, const struct sockaddr_storage *address, socklen_t size)
+{
+    ucp_listener_params_t params = {
+        .field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER,
+        .sockaddr = {(const struct sockaddr *)address, size},
+        .conn_handler = {on_conn_request, ucx},
+    };
+    if (ucp_listener_create(ucx->worker, &params, &ucx->listener) != UCS_OK)
+        return STRAIT_ERR_IO;
+    enum strait_status status = learn_address(ucx);
+    if (status != STRAIT_OK)
+        ucp_listener_destroy(ucx->listener);
+    return status;
+}
+
+void ucx_unlisten(struct ucx *ucx)
+{
+    ucp_listener_destroy(ucx->listener);
+    for (uint32_t i = 0; i < ucx->stranger_count; i++)
+        ucx->strangers[i].failed = true;
+    ucx_drop_failed_strangers(ucx);
+}
+
+/* Memory of GPUs, where UCX supports it. UCX wants the thread that calls it to have a CUDA context; older versions know
+ * the GPU only from that. CUDA's ucx_cuda_driver is in the process by then, because it has allocated the arena; so its
+ * functions are looked up, not linked. */
+
+#define POINTER_CONTEXT 1 /* CU_POINTER_ATTRIBUTE_CONTEXT */
+
+static struct ucx_cuda_driver {
+    int (*attribute)(void *dst, int attribute, uintptr_t pointer); /* cuPointerGetAttribute */
+    int (*enter)(void *context);                                   /* cuCtxSetCurrent */
+} ucx_cuda_driver;
+static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
+static bool stands_in;
+static atomic_bool is_missing;
+
+static void find_driver(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL)
+        return;
+    *(void **)&ucx_cuda_driver.attribute = dlsym(library, "cuPointerGetAttribute");
+    *(void **)&ucx_cuda_driver.enter = dlsym(library, "cuCtxSetCurrent");
+}
+
+void *ucx_cuda_context(const struct transport_arena *arena)
+{
+    void *context = NULL;
+    if (arena->memory != TRANSPORT_CUDA || stands_in)
+        return NULL;
+    pthread_once(&driver_once, find_driver);
+    if (ucx_cuda_driver.attribute == NULL || ucx_cuda_driver.enter == NULL ||
+        ucx_cuda_driver.attribute(&context, POINTER_CONTEXT, (uintptr_t)arena->base) != 0)
+        return NULL;
+    return context;
+}
+
+void ucx_cuda_enter(void *context)
+{
+    if (context != NULL)
+        (void)ucx_cuda_driver.enter(context);
+}
+
+ucs_memory_type_t ucx_memory_type(const struct transport_arena *arena)
+{
+    return arena->memory == TRANSPORT_CUDA && !stands_in ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
+
+bool ucx_cuda_is_there(ucp_context_h context)
+{
+    ucp_context_attr_t attr = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    bool is_there = ucp_context_query(context, &attr) == UCS_OK && (attr.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA));
+    atomic_store(&is_missing, !is_there);
+    return is_there;
+}
+
+void ucx_missing(char *dst, size_t size)
+{
+    if (atomic_load(&is_missing))
+        snprintf(dst, size,
+                 "UCX %s does not know CUDA's memory: built without it, or its modules for CUDA are not found, or tls= "
+                 "leaves cuda out",
+                 ucp_get_version_string());
+}
+
+void ucx_stand_in(void)
+{
+    stands_in = true;
+}
+
+/* UCX takes signals when it is loaded, before any code of ours runs: those of errors, to print a backtrace, and SIGHUP,
+ * to stop for a debugger. */
+
+static bool is_of_ucx(const struct sigaction *action)
+{
+    union { /* ISO C has no conversion from function pointers to object pointers */
+        void (*function)(int number, siginfo_t *info, void *context);
+        void *object;
+    } handler = {.function = action->sa_sigaction}; /* a union with sa_handler */
+    Dl_info info;
+    return handler.object != NULL && dladdr(handler.object, &info) != 0 && info.dli_fname != NULL &&
+           strstr(info.dli_fname, "libucs.so") != NULL;
+}
+
+void ucx_leave_signals(void)
+{
+    struct sigaction action;
+    if (getenv("UCX_HANDLE_ERRORS") != NULL || getenv("UCX_DEBUG_SIGNO") != NULL)
+        return;
+    for (int number = 1; number < NSIG; number++)
+        if (sigaction(number, NULL, &action) == 0 && is_of_ucx(&action))
+            ucs_debug_disable_signal(number);
+}
 
 /* Limits of one call of progress, which otherwise runs until there is nothing left to do. */
 #define ROUNDS_MAX  16

@@ -1,20 +1,104 @@
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/options.h"
+#include "internal/bytes.h"
+#include "transport/core.h"
 #include "transport/ucx_internal.h"
+
+#define SUMMED 40u
+
+static const uint8_t magic[4] = {'U', 'C', 'X', '1'};
+
+/* Detects a blob that was cut or mixed up on its way; trust comes from the connection that brought it. */
+static uint64_t sum_of(const uint8_t *src)
+{
+    uint64_t sum = 0xcbf29ce484222325u;
+    for (unsigned i = 0; i < SUMMED; i++)
+        sum = (sum ^ src[i]) * 0x100000001b3u;
+    return sum;
+}
+
+static void write_v4(uint8_t *dst, const struct sockaddr_in *in)
+{
+    store_le16(dst + 4, 4);
+    store_le16(dst + 6, ntohs(in->sin_port));
+    memcpy(dst + 16, &in->sin_addr, sizeof(in->sin_addr));
+}
+
+static void write_v6(uint8_t *dst, const struct sockaddr_in6 *in)
+{
+    store_le16(dst + 4, 6);
+    store_le16(dst + 6, ntohs(in->sin6_port));
+    memcpy(dst + 16, &in->sin6_addr, sizeof(in->sin6_addr));
+    store_le32(dst + 32, in->sin6_scope_id);
+}
+
+void ucx_address_write(uint8_t dst[UCX_ADDRESS_BYTES], const struct ucx_address *address)
+{
+    memset(dst, 0, UCX_ADDRESS_BYTES);
+    memcpy(dst, magic, sizeof(magic));
+    if (address->at.ss_family == AF_INET6)
+        write_v6(dst, (const struct sockaddr_in6 *)&address->at);
+    else
+        write_v4(dst, (const struct sockaddr_in *)&address->at);
+    store_le64(dst + 8, address->token);
+    store_le64(dst + SUMMED, sum_of(dst));
+}
+
+static void read_v4(const uint8_t *src, struct ucx_address *address)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(load_le16(src + 6))};
+    memcpy(&in.sin_addr, src + 16, sizeof(in.sin_addr));
+    memcpy(&address->at, &in, sizeof(in));
+    address->at_size = sizeof(in);
+}
+
+static void read_v6(const uint8_t *src, struct ucx_address *address)
+{
+    struct sockaddr_in6 in = {
+        .sin6_family = AF_INET6, .sin6_port = htons(load_le16(src + 6)), .sin6_scope_id = load_le32(src + 32)};
+    memcpy(&in.sin6_addr, src + 16, sizeof(in.sin6_addr));
+    memcpy(&address->at, &in, sizeof(in));
+    address->at_size = sizeof(in);
+}
+
+static bool is_sound(const uint8_t *src)
+{
+    return memcmp(src, magic, sizeof(magic)) == 0 && load_le64(src + SUMMED) == sum_of(src) &&
+           load_le64(src + 8) != 0 && load_le16(src + 6) != 0 && load_le32(src + 36) == 0;
+}
+
+enum strait_status ucx_address_read(const void *src, size_t size, struct ucx_address *address)
+{
+    const uint8_t *bytes = src;
+    if (src == NULL || size != UCX_ADDRESS_BYTES)
+        return STRAIT_ERR_INVALID;
+    uint16_t version = load_le16(bytes + 4);
+    if (!is_sound(bytes) || (version != 4 && version != 6))
+        return STRAIT_ERR_CORRUPT;
+    memset(address, 0, sizeof(*address));
+    if (version == 4)
+        read_v4(bytes, address);
+    else
+        read_v6(bytes, address);
+    address->token = load_le64(bytes + 8);
+    return STRAIT_OK;
+}
 
 #define DEFAULT_LISTEN "127.0.0.1"
 #define EAGER_TCP      262144u
 #define EAGER_RDMA     32768u
 #define EAGER_MAX      (16ul * 1024 * 1024)
 
-/* Our names for UCX's settings. */
+/* Our names for UCX's ucx_options_settings. */
 static const struct setting {
     const char *name, *ucx;
-} settings[] = {
+} ucx_options_settings[] = {
     {"tls", "TLS"},
     {"devices", "NET_DEVICES"},
     {"keepalive", "KEEPALIVE_INTERVAL"},
@@ -82,12 +166,12 @@ static bool read_eager(const char *text, size_t *bytes)
 
 static bool set_ucx(struct reading *reading, const struct option *option)
 {
-    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
-        if (strcmp(settings[i].name, option->name) == 0) {
+    for (size_t i = 0; i < sizeof(ucx_options_settings) / sizeof(ucx_options_settings[0]); i++)
+        if (strcmp(ucx_options_settings[i].name, option->name) == 0) {
             reading->devices_chosen |= strcmp(option->name, "devices") == 0;
             reading->tcp_only |= strcmp(option->name, "tls") == 0 && strcmp(option->value, "tcp") == 0;
             return *option->value != '\0' &&
-                   ucp_config_modify(reading->options->config, settings[i].ucx, option->value) == UCS_OK;
+                   ucp_config_modify(reading->options->config, ucx_options_settings[i].ucx, option->value) == UCS_OK;
         }
     return false;
 }
@@ -156,5 +240,56 @@ enum strait_status ucx_options_read(const char *text, struct ucx_options *option
         status = STRAIT_ERR_IO;
     if (status != STRAIT_OK)
         ucp_config_release(options->config);
+    return status;
+}
+
+/* UCX 1.13.1 takes some settings only from the environment. The process may have threads that call getenv(), such as
+ * those of a serving framework that embeds us, and setenv() may free the array that they are walking through. So a
+ * longer copy replaces the array, and the old one is left as it was. */
+
+#define SETTINGS 3
+
+extern char **environ;
+
+static char settings[SETTINGS][32] = {"UCX_TCP_CONN_NB=y", "UCX_TCP_CM_REUSEADDR=y", "UCX_TCP_CM_PRIV_DATA_LEN=64k"};
+
+static bool is_set(char **array, const char *setting)
+{
+    size_t name = (size_t)(strchr(setting, '=') - setting) + 1;
+    for (; array != NULL && *array != NULL; array++)
+        if (strncmp(*array, setting, name) == 0)
+            return true;
+    return false;
+}
+
+static enum strait_status add_missing(void)
+{
+    char **before = __atomic_load_n(&environ, __ATOMIC_ACQUIRE);
+    size_t count = 0, missing = 0;
+    while (before != NULL && before[count] != NULL)
+        count++;
+    for (size_t i = 0; i < SETTINGS; i++)
+        missing += !is_set(before, settings[i]);
+    if (missing == 0)
+        return STRAIT_OK;
+
+    char **after = calloc(count + missing + 1, sizeof(*after));
+    if (after == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    if (count > 0)
+        memcpy(after, before, count * sizeof(*after));
+    for (size_t i = 0; i < SETTINGS; i++)
+        if (!is_set(before, settings[i]))
+            after[count++] = settings[i];
+    __atomic_store_n(&environ, after, __ATOMIC_RELEASE);
+    return STRAIT_OK;
+}
+
+enum strait_status ucx_environment(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    enum strait_status status = add_missing();
+    pthread_mutex_unlock(&lock);
     return status;
 }
