@@ -1,12 +1,13 @@
-#include "kernels/codebook.h"
-
+#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <openssl/evp.h>
-
 #include "internal/bytes.h"
 #include "kernels/block.h"
+#include "kernels/codebook.h"
+#include "kernels/codebook.pb-c.h"
+#include "kernels/codebook_file.h"
+#include "kernels/table_image.h"
 
 bool codebook_id(uint8_t id[STRAIT_CODEBOOK_ID_BYTES], const uint8_t (*rankings)[256], uint32_t count)
 {
@@ -177,4 +178,399 @@ uint32_t strait_codebook_find(const struct strait_codebook *codebook, struct str
     if (table == 0)
         table = find_exact(codebook, (struct strait_class){.role = wanted.role, .layer = -1});
     return table;
+}
+
+#define MARK            0x42435453u
+#define VERSION         1u
+#define EXPONENTS       256u
+#define LAYER_UNCLASSED (-2) /* in files only: the set has no classes, its tables are found by index */
+
+/* protobuf turns two bytes of input into an allocation of a hundred. No valid file needs more than this. */
+#define UNPACK_BYTES_MAX (4 * (size_t)CODEBOOK_FILE_BYTES_MAX)
+
+static const uint8_t first_bytes[] = {0x0d, 'S', 'T', 'C', 'B'};
+
+/* ---- Unpacking ------------------------------------------------------------------------------------------------- */
+
+/* The unpacker returns NULL for every error; the budget knows whether the cause was memory. */
+struct budget {
+    size_t left;
+    bool out_of_memory;
+};
+
+static void *budget_alloc(void *arg, size_t size)
+{
+    struct budget *budget = arg;
+    if (size > budget->left)
+        return NULL;
+    budget->left -= size;
+    void *block = malloc(size);
+    budget->out_of_memory |= block == NULL;
+    return block;
+}
+
+static void budget_free(void *arg, void *block)
+{
+    (void)arg;
+    free(block);
+}
+
+/* A field may occur twice, and then the last one counts: hence the mark is checked here too. */
+static enum strait_status check_head(const Strait__CodebookSet *set)
+{
+    if (set->mark != MARK || set->version == 0)
+        return STRAIT_ERR_CORRUPT;
+    return set->version == VERSION ? STRAIT_OK : STRAIT_ERR_UNSUPPORTED;
+}
+
+/* On success the caller must strait__codebook_set__free_unpacked(*message, NULL), which works since budget_free is
+ * free(). */
+static enum strait_status message_unpack(const void *src, size_t src_size, Strait__CodebookSet **message)
+{
+    struct budget budget = {.left = UNPACK_BYTES_MAX};
+    ProtobufCAllocator allocator = {.alloc = budget_alloc, .free = budget_free, .allocator_data = &budget};
+    if (src_size > CODEBOOK_FILE_BYTES_MAX || !codebook_file_probe(src, src_size))
+        return STRAIT_ERR_CORRUPT;
+    Strait__CodebookSet *set = strait__codebook_set__unpack(&allocator, src_size, src);
+    if (set == NULL)
+        return budget.out_of_memory ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_CORRUPT;
+    enum strait_status status = check_head(set);
+    if (status == STRAIT_OK)
+        *message = set;
+    else
+        strait__codebook_set__free_unpacked(set, NULL);
+    return status;
+}
+
+bool codebook_file_probe(const void *src, size_t src_size)
+{
+    return src_size >= sizeof(first_bytes) && memcmp(src, first_bytes, sizeof(first_bytes)) == 0;
+}
+
+/* ---- Packing --------------------------------------------------------------------------------------------------- */
+
+/* Serialized messages written one after another parse as one message with the fields of all. So a file is packed as a
+ * head, one message for each table and, in partial files, a tail, without building the whole in memory. */
+
+static Strait__CodebookSet message_head(const uint8_t *id)
+{
+    Strait__CodebookSet head = STRAIT__CODEBOOK_SET__INIT;
+    head.mark = MARK;
+    head.version = VERSION;
+    if (id != NULL)
+        head.id = (ProtobufCBinaryData){.len = STRAIT_CODEBOOK_ID_BYTES, .data = (uint8_t *)id};
+    return head;
+}
+
+/* With dst NULL only computes the size. */
+static size_t pack(uint8_t *dst, const Strait__CodebookSet *message)
+{
+    return dst == NULL ? strait__codebook_set__get_packed_size(message) : strait__codebook_set__pack(message, dst);
+}
+
+static size_t pack_table(uint8_t *dst, Strait__Table *table)
+{
+    Strait__CodebookSet message = STRAIT__CODEBOOK_SET__INIT;
+    message.tables = &table;
+    message.n_tables = 1;
+    return pack(dst, &message);
+}
+
+/* Where the next piece goes after one of `size` bytes. */
+static uint8_t *after(uint8_t *dst, size_t size)
+{
+    return dst == NULL ? NULL : dst + size;
+}
+
+/* ---- Sets ------------------------------------------------------------------------------------------------------ */
+
+static bool table_is_of_set(const Strait__Table *table)
+{
+    return table->ranking.len == EXPONENTS && (table->n_counts == 0 || table->n_counts == EXPONENTS);
+}
+
+static struct strait_class table_class(const Strait__Table *table)
+{
+    return (struct strait_class){.role = (enum strait_role)table->role, .layer = table->layer};
+}
+
+/* Whether all tables but the fallback are found by index. If only some are, strait_codebook_create refuses the set. */
+static bool set_is_unclassed(const Strait__CodebookSet *set)
+{
+    for (size_t t = 1; t < set->n_tables; t++)
+        if (set->tables[t]->role != STRAIT__ROLE__ROLE_OTHER || set->tables[t]->layer != LAYER_UNCLASSED)
+            return false;
+    return true;
+}
+
+static enum strait_status set_create(const Strait__CodebookSet *set, uint8_t (*rankings)[EXPONENTS],
+                                     struct strait_class *classes, struct strait_codebook **codebook)
+{
+    for (size_t t = 0; t < set->n_tables; t++) {
+        if (!table_is_of_set(set->tables[t]))
+            return STRAIT_ERR_CORRUPT;
+        memcpy(rankings[t], set->tables[t]->ranking.data, EXPONENTS);
+        classes[t] = table_class(set->tables[t]);
+    }
+    if (classes[0].role != STRAIT_ROLE_OTHER || classes[0].layer != -1)
+        return STRAIT_ERR_CORRUPT;
+    enum strait_status status =
+        strait_codebook_create((const uint8_t(*)[EXPONENTS])rankings, set_is_unclassed(set) ? NULL : classes,
+                               (uint32_t)set->n_tables, codebook);
+    return status == STRAIT_ERR_INVALID ? STRAIT_ERR_CORRUPT : status;
+}
+
+static bool set_has_id(const Strait__CodebookSet *set, const struct strait_codebook *codebook)
+{
+    return set->id.len == STRAIT_CODEBOOK_ID_BYTES &&
+           memcmp(set->id.data, strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES) == 0;
+}
+
+static enum strait_status set_parse(const Strait__CodebookSet *set, struct strait_codebook **codebook)
+{
+    if (set->n_tables == 0 || set->n_tables > STRAIT_CODEBOOK_TABLES_MAX)
+        return STRAIT_ERR_CORRUPT;
+    enum strait_status status = STRAIT_ERR_NO_MEMORY;
+    struct strait_codebook *created = NULL;
+    uint8_t(*rankings)[EXPONENTS] = malloc(sizeof(*rankings) * set->n_tables);
+    struct strait_class *classes = malloc(sizeof(*classes) * set->n_tables);
+    if (rankings != NULL && classes != NULL)
+        status = set_create(set, rankings, classes, &created);
+    free(classes);
+    free(rankings);
+    if (status != STRAIT_OK)
+        return status;
+    if (!set_has_id(set, created)) {
+        strait_codebook_destroy(created);
+        return STRAIT_ERR_CORRUPT;
+    }
+    *codebook = created;
+    return STRAIT_OK;
+}
+
+enum strait_status strait_codebook_parse(const void *src, size_t src_size, struct strait_codebook **codebook)
+{
+    Strait__CodebookSet *set;
+    if (src == NULL || codebook == NULL)
+        return STRAIT_ERR_INVALID;
+    enum strait_status status = message_unpack(src, src_size, &set);
+    if (status != STRAIT_OK)
+        return status;
+    status = set_parse(set, codebook);
+    strait__codebook_set__free_unpacked(set, NULL);
+    return status;
+}
+
+/* A set made without classes finds none of its tables by class, a set made with classes finds them all. */
+static bool codebook_is_unclassed(const struct strait_codebook *codebook)
+{
+    return strait_codebook_find(codebook, strait_codebook_class(codebook, 1)) == 0;
+}
+
+static size_t set_pack(uint8_t *dst, const struct strait_codebook *codebook)
+{
+    bool unclassed = codebook_is_unclassed(codebook);
+    Strait__CodebookSet head = message_head(strait_codebook_id(codebook));
+    size_t size = pack(dst, &head);
+    for (uint32_t t = 0; t < strait_codebook_count(codebook); t++) {
+        struct strait_class class = strait_codebook_class(codebook, t);
+        Strait__Table table = STRAIT__TABLE__INIT;
+        table.role = (Strait__Role) class.role;
+        table.layer = unclassed && t > 0 ? LAYER_UNCLASSED : class.layer;
+        table.ranking.data = (uint8_t *)strait_codebook_ranking(codebook, t);
+        table.ranking.len = EXPONENTS;
+        size += pack_table(after(dst, size), &table);
+    }
+    return size;
+}
+
+size_t strait_codebook_serialized_size(const struct strait_codebook *codebook)
+{
+    return set_pack(NULL, codebook);
+}
+
+enum strait_status strait_codebook_serialize(const struct strait_codebook *codebook, void *dst, size_t dst_capacity)
+{
+    if (codebook == NULL || dst == NULL)
+        return STRAIT_ERR_INVALID;
+    if (dst_capacity < set_pack(NULL, codebook))
+        return STRAIT_ERR_NO_SPACE;
+    set_pack(dst, codebook);
+    return STRAIT_OK;
+}
+
+/* ---- Histograms ------------------------------------------------------------------------------------------------ */
+
+int codebook_class_compare(struct strait_class a, struct strait_class b)
+{
+    if (a.role != b.role)
+        return a.role < b.role ? -1 : 1;
+    return (a.layer > b.layer) - (a.layer < b.layer);
+}
+
+static bool class_is_known(struct strait_class class)
+{
+    return (class.role == STRAIT_ROLE_OTHER || class.role == STRAIT_ROLE_K || class.role == STRAIT_ROLE_V) &&
+           class.layer >= -1;
+}
+
+/* Adds the counts to *total. False when all counts are zero or the sum does not fit. */
+static bool add_values(uint64_t *total, const uint64_t counts[EXPONENTS])
+{
+    uint64_t before = *total;
+    for (unsigned e = 0; e < EXPONENTS; e++)
+        if (__builtin_add_overflow(*total, counts[e], total))
+            return false;
+    return *total > before;
+}
+
+/* Whether a list is as codebook_partial_parse promises; *total becomes the number of all its values. */
+static bool list_is_valid(const struct codebook_histogram *list, uint32_t count, uint64_t *total)
+{
+    *total = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!class_is_known(list[i].class) || !add_values(total, list[i].counts))
+            return false;
+        if (i > 0 && codebook_class_compare(list[i - 1].class, list[i].class) >= 0)
+            return false;
+    }
+    return count >= 1 && count < STRAIT_CODEBOOK_TABLES_MAX;
+}
+
+static bool copy_histogram(struct codebook_histogram *histogram, const Strait__Table *table)
+{
+    if (table->ranking.len != 0 || table->n_counts != EXPONENTS)
+        return false;
+    histogram->class = table_class(table);
+    memcpy(histogram->counts, table->counts, sizeof(histogram->counts));
+    return true;
+}
+
+static enum strait_status partial_parse(const Strait__CodebookSet *set, struct codebook_histogram **list)
+{
+    if (set->id.len != 0)
+        return STRAIT_ERR_INVALID;
+    if (set->n_tables == 0 || set->n_tables >= STRAIT_CODEBOOK_TABLES_MAX)
+        return STRAIT_ERR_CORRUPT;
+    struct codebook_histogram *copy = malloc(sizeof(*copy) * set->n_tables);
+    if (copy == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    bool valid = true;
+    uint64_t total;
+    for (size_t t = 0; t < set->n_tables && valid; t++)
+        valid = copy_histogram(&copy[t], set->tables[t]);
+    if (!valid || !list_is_valid(copy, (uint32_t)set->n_tables, &total) || total != set->values) {
+        free(copy);
+        return STRAIT_ERR_CORRUPT;
+    }
+    *list = copy;
+    return STRAIT_OK;
+}
+
+enum strait_status codebook_partial_parse(const void *src, size_t src_size, struct codebook_histogram **list,
+                                          uint32_t *count)
+{
+    Strait__CodebookSet *set;
+    enum strait_status status = message_unpack(src, src_size, &set);
+    if (status != STRAIT_OK)
+        return status;
+    status = partial_parse(set, list);
+    if (status == STRAIT_OK)
+        *count = (uint32_t)set->n_tables;
+    strait__codebook_set__free_unpacked(set, NULL);
+    return status;
+}
+
+static uint64_t list_values(const struct codebook_histogram *list, uint32_t count)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++)
+        for (unsigned e = 0; e < EXPONENTS; e++)
+            total += list[i].counts[e];
+    return total;
+}
+
+static size_t partial_pack(uint8_t *dst, const struct codebook_histogram *list, uint32_t count)
+{
+    Strait__CodebookSet head = message_head(NULL), tail = STRAIT__CODEBOOK_SET__INIT;
+    size_t size = pack(dst, &head);
+    for (uint32_t i = 0; i < count; i++) {
+        Strait__Table table = STRAIT__TABLE__INIT;
+        table.role = (Strait__Role)list[i].class.role;
+        table.layer = list[i].class.layer;
+        table.counts = (uint64_t *)list[i].counts;
+        table.n_counts = EXPONENTS;
+        size += pack_table(after(dst, size), &table);
+    }
+    tail.values = list_values(list, count);
+    return size + pack(after(dst, size), &tail);
+}
+
+size_t codebook_partial_serialized_size(const struct codebook_histogram *list, uint32_t count)
+{
+    return partial_pack(NULL, list, count);
+}
+
+enum strait_status codebook_partial_serialize(const struct codebook_histogram *list, uint32_t count, void *dst,
+                                              size_t dst_capacity)
+{
+    uint64_t total;
+    if (!list_is_valid(list, count, &total))
+        return STRAIT_ERR_INVALID;
+    size_t size = partial_pack(NULL, list, count);
+    if (size > CODEBOOK_FILE_BYTES_MAX || size > dst_capacity)
+        return STRAIT_ERR_NO_SPACE;
+    partial_pack(dst, list, count);
+    return STRAIT_OK;
+}
+
+_Static_assert(sizeof(struct table_image) % 16 == 0, "bulk copies");
+
+static uint32_t tiers_of(unsigned rank)
+{
+    if (rank < TIER2_RANK)
+        return rank;
+    return 3u | (rank < TIER3_RANK ? rank - TIER2_RANK : 3u) << 16;
+}
+
+static uint8_t tier3_of(unsigned rank)
+{
+    if (rank < TIER3_RANK)
+        return 0;
+    return (uint8_t)(rank < TIER4_RANK ? rank - TIER3_RANK : 15);
+}
+
+static void make_table(struct table_image *image, const struct table *table)
+{
+    memset(image, 0, sizeof(*image));
+    for (unsigned e = 0; e < 256; e++) {
+        unsigned rank = table->rank[e];
+        image->tiers[e] = tiers_of(rank);
+        image->tier3[e] = image->tier3[e + 256] = tier3_of(rank);
+        image->top16[e] = rank < TOP16_RANKS ? rank : IMAGE_ESCAPE;
+    }
+    memcpy(image->first, table->exponent, TIER3_RANK);
+    memcpy(image->third, table->exponent + TIER3_RANK, TIER4_RANK - TIER3_RANK);
+    memcpy(image->codes, table->exponent, TOP16_RANKS);
+    memcpy(image->rank, table->rank, 256);
+}
+
+size_t strait_codebook_image_size(const struct strait_codebook *codebook)
+{
+    return IMAGE_HEADER_BYTES + (size_t)codebook->count * sizeof(struct table_image);
+}
+
+enum strait_status strait_codebook_image(const struct strait_codebook *codebook, void *dst, size_t dst_capacity)
+{
+    uint8_t *at = dst;
+    struct table_image image;
+    if (dst == NULL || dst_capacity < strait_codebook_image_size(codebook))
+        return STRAIT_ERR_NO_SPACE;
+    memset(at, 0, IMAGE_HEADER_BYTES);
+    memcpy(at, codebook->id, STRAIT_CODEBOOK_ID_BYTES);
+    for (uint32_t t = 0; t < codebook->count; t++) {
+        make_table(&image, &codebook->tables[t]);
+        memcpy(at + IMAGE_HEADER_BYTES + t * sizeof(image), &image, sizeof(image));
+    }
+    return STRAIT_OK;
 }

@@ -1,12 +1,223 @@
-/* The public calls that work on chunks: argument checks, then the chosen variant. */
-#include "kernels/codec.h"
-
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <strait/codec.h>
 #include <string.h>
 
+#include "internal/bytes.h"
 #include "internal/element.h"
-#include "kernels/chunk_layout.h"
-#include "kernels/pages.h"
+#include "kernels/chunk.h"
+#include "kernels/codec.h"
+#include "kernels/device.h"
+
+/* The variants of the codec, which of them this processor has, and which one NULL stands for. */
+
+static bool always(void)
+{
+    return true;
+}
+
+#ifdef STRAIT_X86
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+           __builtin_cpu_supports("avx512vpopcntdq") && __builtin_cpu_supports("bmi2");
+}
+#endif
+
+#define CPU_CODEC(NAME, SUPPORTED)                                                                               \
+    {                                                                                                            \
+        .name = #NAME, .supported = SUPPORTED, .scratch_size = sizeof(struct cpu_scratch), .encode = cpu_encode, \
+        .decode = cpu_decode, .blocks = &block_##NAME                                                            \
+    }
+
+/* Best first. */
+static const struct strait_codec codecs[] = {
+#ifdef STRAIT_X86
+    CPU_CODEC(avx512, has_avx512),
+    CPU_CODEC(avx2, has_avx2),
+#endif
+    CPU_CODEC(scalar, always),
+};
+
+#define CODEC_COUNT (sizeof(codecs) / sizeof(codecs[0]))
+
+static const struct strait_codec *codec_by_name(const char *name)
+{
+    for (size_t i = 0; i < CODEC_COUNT; i++)
+        if (strcmp(codecs[i].name, name) == 0 && codecs[i].supported())
+            return &codecs[i];
+    return NULL;
+}
+
+/* The variant that NULL stands for. Looked up only once, because another thread may change the environment. */
+static const struct strait_codec *default_codec(void)
+{
+    static const struct strait_codec *_Atomic chosen;
+    const struct strait_codec *codec = atomic_load_explicit(&chosen, memory_order_acquire);
+    if (codec != NULL)
+        return codec;
+    const char *wanted = getenv("STRAIT_CODEC");
+    codec = wanted == NULL ? NULL : codec_by_name(wanted);
+    for (size_t i = 0; codec == NULL; i++)
+        if (codecs[i].supported())
+            codec = &codecs[i];
+    atomic_store_explicit(&chosen, codec, memory_order_release);
+    return codec;
+}
+
+const struct strait_codec *strait_codec_get(const char *name)
+{
+    if (name != NULL && strcmp(name, "cuda") == 0)
+        return codec_cuda();
+    return name != NULL ? codec_by_name(name) : default_codec();
+}
+
+const char *strait_codec_name_at(uint32_t index)
+{
+    return index < CODEC_COUNT ? codecs[index].name : NULL;
+}
+
+enum strait_status strait_codec_prepare(const struct strait_codec *codec)
+{
+    return codec == NULL || codec->device == NULL ? STRAIT_OK : codec->device->prepare();
+}
+
+const char *strait_version(void)
+{
+    return STRAIT_VERSION;
+}
+
+const char *strait_codec_name(const struct strait_codec *codec)
+{
+    return codec->name;
+}
+
+size_t strait_scratch_size(const struct strait_codec *codec)
+{
+    return (codec == NULL ? strait_codec_get(NULL) : codec)->scratch_size;
+}
+
+/* Finds the plugin of the CUDA variant. */
+
+#define CUDA_PLUGIN "libstrait-cuda.so.0"
+
+static struct strait_codec cuda = {.name = "cuda"};
+static device_ops_get *get_ops;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The plugin stays loaded: a driver that has been started cannot be unloaded safely. */
+static void load_plugin(void)
+{
+    void *plugin = dlopen(CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (plugin != NULL)
+        *(void **)&get_ops = dlsym(plugin, DEVICE_OPS_SYMBOL);
+}
+
+const struct strait_codec *codec_cuda(void)
+{
+    pthread_once(&once, load_plugin);
+    if (get_ops == NULL)
+        return NULL;
+    const struct device_ops *ops = get_ops();
+    if (ops == NULL || ops->version != DEVICE_OPS_VERSION)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    cuda.device = ops; /* the same each time */
+    pthread_mutex_unlock(&lock);
+    return &cuda;
+}
+
+#define LANES 4 /* neighbours often share an exponent: with separate counters their increments are independent */
+
+void strait_histogram_add(uint64_t counts[256], const void *values, size_t count)
+{
+    const uint8_t *src = values;
+    uint64_t lanes[LANES][256] = {{0}};
+    size_t i = 0;
+    for (; i + LANES <= count; i += LANES) {
+        uint64_t four = load_le64(src + 2 * i);
+        lanes[0][(four >> 7) & 255]++;
+        lanes[1][(four >> 23) & 255]++;
+        lanes[2][(four >> 39) & 255]++;
+        lanes[3][(four >> 55) & 255]++;
+    }
+    for (; i < count; i++)
+        lanes[0][(load_le16(src + 2 * i) >> 7) & 255]++;
+    for (unsigned e = 0; e < 256; e++)
+        counts[e] += lanes[0][e] + lanes[1][e] + lanes[2][e] + lanes[3][e];
+}
+
+static void add_fp32(uint64_t counts[256], const uint8_t *src, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        counts[load_le32(src + 4 * i) >> 23 & 255]++;
+}
+
+/* Zero, infinity and NaN keep their places; the other exponents move up by the difference of the biases. */
+static void add_fp16(uint64_t counts[256], const uint8_t *src, size_t count)
+{
+    uint64_t own[32] = {0};
+    for (size_t i = 0; i < count; i++)
+        own[load_le16(src + 2 * i) >> 10 & 31]++;
+    counts[0] += own[0];
+    counts[255] += own[31];
+    for (unsigned e = 1; e < 31; e++)
+        counts[e + 112] += own[e];
+}
+
+enum strait_status strait_histogram_add_values(uint64_t counts[256], enum strait_element element, const void *values,
+                                               size_t count)
+{
+    switch (element) {
+    case STRAIT_ELEMENT_BF16:
+        strait_histogram_add(counts, values, count);
+        return STRAIT_OK;
+    case STRAIT_ELEMENT_FP16:
+        add_fp16(counts, values, count);
+        return STRAIT_OK;
+    case STRAIT_ELEMENT_FP32:
+        add_fp32(counts, values, count);
+        return STRAIT_OK;
+    default:
+        return STRAIT_ERR_INVALID;
+    }
+}
+
+struct counted {
+    uint64_t count;
+    uint8_t exponent;
+};
+
+static int by_falling_count(const void *a, const void *b)
+{
+    const struct counted *x = a, *y = b;
+    if (x->count != y->count)
+        return x->count > y->count ? -1 : 1;
+    return (int)x->exponent - (int)y->exponent;
+}
+
+void strait_histogram_rank(uint8_t ranking[256], const uint64_t counts[256])
+{
+    struct counted order[256];
+    for (unsigned e = 0; e < 256; e++)
+        order[e] = (struct counted){.count = counts[e], .exponent = (uint8_t)e};
+    qsort(order, 256, sizeof(order[0]), by_falling_count);
+    for (unsigned r = 0; r < 256; r++)
+        ranking[r] = order[r].exponent;
+}
+
+/* The public calls that work on chunks: argument checks, then the chosen variant. */
 
 uint64_t strait_encode_bound(const struct strait_pages *pages)
 {

@@ -6,7 +6,7 @@
 #include "collective/engine/levels.h"
 #include "collective/engine/peer_gpu.h"
 #include "internal/bytes.h"
-#include "kernels/chunk_layout.h"
+#include "kernels/chunk.h"
 
 #define LINE    128u
 #define RAW_MAX (UINT64_C(1) << 40)

@@ -4,7 +4,7 @@
 #include <internal/bytes.h>
 
 #include "daemon/memory/job_private.h"
-#include "kernels/chunk_layout.h"
+#include "kernels/chunk.h"
 
 static enum strait_reason reason_of(const struct job *job, enum strait_status status)
 {

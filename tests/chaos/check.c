@@ -65,7 +65,7 @@ static bool is_held(const struct world *w, const struct orphan *orphan)
 static void check_orphan(struct world *w, struct orphan *orphan)
 {
     char why[160];
-    if (!pages_check(&orphan->pages, why, sizeof(why)))
+    if (!check_pages(&orphan->pages, why, sizeof(why)))
         violation(w, "%s", why);
     bool lives = is_held(w, orphan);
     if (lives && fair_ns() - orphan->since_ns < REST_MS * (uint64_t)MS)
@@ -79,7 +79,7 @@ void world_check(struct world *w)
 {
     char why[160];
     for (int side = 0; side < 2; side++)
-        if (w->sides[side].pages.base != NULL && !pages_check(&w->sides[side].pages, why, sizeof(why)))
+        if (w->sides[side].pages.base != NULL && !check_pages(&w->sides[side].pages, why, sizeof(why)))
             violation(w, "%s", why);
     for (uint32_t i = 0; i < ORPHANS_MAX; i++)
         if (w->orphans[i].pages.base != NULL)

@@ -175,7 +175,7 @@ static void tell_wrong(const struct pages *pages, const struct part *part, char 
         snprintf(why, why_size, "page %u of pool %s changed, although nobody expects it", page, pages->name);
 }
 
-bool pages_check(const struct pages *pages, char *why, size_t why_size)
+bool check_pages(const struct pages *pages, char *why, size_t why_size)
 {
     struct part parts[PARTS_MAX];
     uint32_t count = add_known(pages, parts), wrong = pages->kind->find_wrong(pages, parts, count);

@@ -50,6 +50,6 @@ struct strait_pool_region pages_region(const struct pages *pages, uint32_t regio
 void pages_fill(struct pages *pages, uint32_t page, uint64_t tag); /* and marks it PAGE_KNOWN */
 bool pages_hold(const struct pages *pages, uint32_t page, uint64_t tag);
 /* Checks all known pages and all guards; names the first wrong one in `why`. */
-bool pages_check(const struct pages *pages, char *why, size_t why_size);
+bool check_pages(const struct pages *pages, char *why, size_t why_size);
 
 #endif

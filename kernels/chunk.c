@@ -1,0 +1,769 @@
+#include <string.h>
+
+#include "internal/bytes.h"
+#include "internal/element.h"
+#include "kernels/block_check.h"
+#include "kernels/block_typed.h"
+#include "kernels/chunk.h"
+#include "kernels/codec.h"
+#include "kernels/sum.h"
+
+static enum strait_status region_check(const struct strait_region *region, uint32_t alignment)
+{
+    if (region->reserved[0] != 0 || region->reserved[1] != 0)
+        return STRAIT_ERR_INVALID;
+    if (region->base == NULL || region->rows == 0 || region->row_bytes == 0 ||
+        (uint64_t)region->rows * region->row_bytes > STRAIT_PAGE_BYTES_MAX)
+        return STRAIT_ERR_INVALID;
+    uint64_t all = (uintptr_t)region->base;
+    if (region->page_count > 1)
+        all |= region->page_stride;
+    if (region->rows > 1)
+        all |= region->row_stride | region->row_bytes;
+    return all % alignment == 0 ? STRAIT_OK : STRAIT_ERR_ALIGNMENT;
+}
+
+enum strait_status pages_check(const struct strait_pages *pages, uint32_t alignment)
+{
+    if (pages == NULL || pages->regions == NULL || pages->region_count == 0 || pages->id_count == 0 ||
+        (uint64_t)pages->region_count * pages->id_count > STRAIT_CHUNK_PAGES_MAX)
+        return STRAIT_ERR_INVALID;
+    for (uint32_t r = 0; r < pages->region_count; r++) {
+        enum strait_status status = region_check(&pages->regions[r], alignment);
+        if (status != STRAIT_OK)
+            return status;
+    }
+    return STRAIT_OK;
+}
+
+bool pages_get(const struct strait_pages *pages, uint32_t index, struct page *page)
+{
+    uint32_t i = index % pages->id_count;
+    uint32_t id = pages->ids == NULL ? i : pages->ids[i];
+    page->region = &pages->regions[index / pages->id_count];
+    page->bytes = region_page_bytes(page->region);
+    if (id >= page->region->page_count)
+        return false;
+    page->base = (uint8_t *)page->region->base + id * page->region->page_stride;
+    return true;
+}
+
+uint8_t *page_span(const struct page *page, uint32_t offset, uint32_t size)
+{
+    const struct strait_region *region = page->region;
+    if (region->rows == 1 || region->row_stride == region->row_bytes)
+        return page->base + offset;
+    uint32_t row = offset / region->row_bytes, inside = offset % region->row_bytes;
+    return inside + size <= region->row_bytes ? page->base + row * region->row_stride + inside : NULL;
+}
+
+/* Address of the byte at `offset` of the page; *piece becomes how many of the `left` bytes lie in that row. */
+static uint8_t *row_piece(const struct page *page, uint32_t offset, uint32_t left, uint32_t *piece)
+{
+    uint32_t row = offset / page->region->row_bytes, inside = offset % page->region->row_bytes;
+    uint32_t rest = page->region->row_bytes - inside;
+    *piece = rest < left ? rest : left;
+    return page->base + row * page->region->row_stride + inside;
+}
+
+void page_read(const struct page *page, uint32_t offset, uint32_t size, uint8_t *dst)
+{
+    for (uint32_t piece; size > 0; offset += piece, dst += piece, size -= piece) {
+        const uint8_t *src = row_piece(page, offset, size, &piece);
+        memcpy(dst, src, piece);
+    }
+}
+
+void page_write(const struct page *page, uint32_t offset, uint32_t size, const uint8_t *src)
+{
+    for (uint32_t piece; size > 0; offset += piece, src += piece, size -= piece) {
+        uint8_t *dst = row_piece(page, offset, size, &piece);
+        memcpy(dst, src, piece);
+    }
+}
+
+static const uint8_t no_codebook[STRAIT_CODEBOOK_ID_BYTES];
+
+static uint64_t rows_offset(const struct chunk_layout *layout)
+{
+    return entry_offset(layout->page_count) + (layout->lengths ? 4 * (uint64_t)layout->page_count : 0);
+}
+
+static uint64_t metadata_end(const struct chunk_layout *layout)
+{
+    return rows_offset(layout) + 4 * (uint64_t)layout->page_count * layout->rows_per_page;
+}
+
+void chunk_layout_init(struct chunk_layout *layout, uint32_t page_count, uint32_t page_bytes, bool lengths)
+{
+    layout->page_count = page_count;
+    layout->page_bytes = page_bytes;
+    layout->rows_per_page = page_blocks(page_bytes) - 1;
+    layout->lengths = lengths;
+    layout->metadata_bytes = CHUNK_UNIT * (uint64_t)units(metadata_end(layout));
+}
+
+uint64_t length_offset(const struct chunk_layout *layout, uint32_t page)
+{
+    return entry_offset(layout->page_count) + 4 * (uint64_t)page;
+}
+
+uint64_t row_offset(const struct chunk_layout *layout, uint32_t page, uint32_t b)
+{
+    if (b == 0)
+        return entry_offset(page);
+    return rows_offset(layout) + 4 * ((uint64_t)page * layout->rows_per_page + b - 1);
+}
+
+/* Checks 1 to 4. */
+static enum strait_status read_header(struct strait_chunk_info *info, struct chunk_layout *layout, const uint8_t *src,
+                                      uint64_t src_size)
+{
+    if (src_size < STRAIT_CHUNK_HEADER_BYTES)
+        return STRAIT_ERR_TRUNCATED;
+    if (memcmp(src, "STRC", 4) != 0)
+        return STRAIT_ERR_CORRUPT;
+    if (src[4] != CHUNK_VERSION || src[5] > STRAIT_ELEMENT_FP8_E5M2 || (src[6] & ~CHUNK_FLAG_LENGTHS) != 0)
+        return STRAIT_ERR_UNSUPPORTED;
+    uint32_t page_count = load_le32(src + 8), page_bytes = load_le32(src + 12), chunk_bytes = load_le32(src + 16);
+    if (src[7] != 0 || load_le32(src + 20) != 0 || page_count == 0 || page_count > STRAIT_CHUNK_PAGES_MAX ||
+        page_bytes == 0 || page_bytes > STRAIT_PAGE_BYTES_MAX || chunk_bytes % CHUNK_UNIT != 0)
+        return STRAIT_ERR_CORRUPT;
+    chunk_layout_init(layout, page_count, page_bytes, (src[6] & CHUNK_FLAG_LENGTHS) != 0);
+    if (chunk_bytes < layout->metadata_bytes + CHUNK_UNIT)
+        return STRAIT_ERR_CORRUPT;
+    *info = (struct strait_chunk_info){.chunk_bytes = chunk_bytes,
+                                       .metadata_bytes = layout->metadata_bytes,
+                                       .page_count = page_count,
+                                       .page_bytes = page_bytes,
+                                       .element = (enum strait_element)src[5],
+                                       .version = src[4]};
+    memcpy(info->codebook_id, src + 24, STRAIT_CODEBOOK_ID_BYTES);
+    return STRAIT_OK;
+}
+
+enum strait_status strait_chunk_info(const void *src, uint64_t src_size, struct strait_chunk_info *info)
+{
+    struct chunk_layout layout;
+    if (src == NULL || info == NULL)
+        return STRAIT_ERR_INVALID;
+    return read_header(info, &layout, src, src_size);
+}
+
+/* The sum of the metadata with its own field taken as zero. Terms are independent, so the header is summed from a copy.
+ */
+uint64_t chunk_metadata_sum(const uint8_t *src, uint64_t metadata_bytes)
+{
+    uint8_t head[SUM_LANES * 4] = {0};
+    memcpy(head, src, sizeof(head));
+    memset(head + CHUNK_SUM_OFFSET, 0, 8);
+    return sum_seed_metadata((uint32_t)metadata_bytes) + sum_terms(head, sizeof(head), 0) +
+           sum_terms(src + sizeof(head), metadata_bytes - sizeof(head), SUM_LANES);
+}
+
+/* Check 8. */
+static bool check_lengths(const struct chunk *chunk)
+{
+    const struct chunk_layout *layout = &chunk->layout;
+    for (uint64_t i = metadata_end(layout); i < layout->metadata_bytes; i++)
+        if (chunk->metadata[i] != 0)
+            return false;
+    if (!layout->lengths)
+        return true;
+    uint32_t longest = 0, shortest = UINT32_MAX;
+    for (uint32_t p = 0; p < layout->page_count; p++) {
+        uint32_t length = load_le32(chunk->metadata + length_offset(layout, p));
+        longest = length > longest ? length : longest;
+        shortest = length < shortest ? length : shortest;
+    }
+    return shortest >= 1 && shortest < longest && longest == layout->page_bytes;
+}
+
+uint32_t chunk_page_bytes(const struct chunk *chunk, uint32_t page)
+{
+    if (!chunk->layout.lengths)
+        return chunk->layout.page_bytes;
+    return load_le32(chunk->metadata + length_offset(&chunk->layout, page));
+}
+
+static uint32_t get_row(const struct chunk *chunk, uint32_t page, uint32_t b)
+{
+    return load_le32(chunk->metadata + row_offset(&chunk->layout, page, b));
+}
+
+/* The unit where block b ends: the offset of the block that follows in the order (page, block). */
+static uint32_t block_end(const struct chunk *chunk, uint32_t page, uint32_t blocks, uint32_t b)
+{
+    if (b + 1 < blocks)
+        return get_row(chunk, page, b + 1) >> 4;
+    if (page + 1 < chunk->layout.page_count)
+        return get_row(chunk, page + 1, 0) >> 4;
+    return (uint32_t)(chunk->info.chunk_bytes / CHUNK_UNIT);
+}
+
+/* Whether a block of `bytes` raw bytes may have this mode and extent (in units). */
+static bool extent_fits(unsigned mode, enum strait_element element, uint32_t bytes, uint32_t extent)
+{
+    uint32_t n = bytes / 2, t = bytes % 2, raw = units(bytes);
+    switch (mode) {
+    case STRAIT_BLOCK_RAW:
+        return extent == raw;
+    case STRAIT_BLOCK_CONST:
+        return extent == 1 && extent < raw;
+    case STRAIT_BLOCK_TOP16:
+        return extent == units(n + pack_bytes_4bit(n) + t) && extent < raw;
+    case STRAIT_BLOCK_TOP16_ESCAPES:
+        return extent >= units(n + pack_bytes_4bit(n) + 5 + t) && extent < raw;
+    case STRAIT_BLOCK_TIERED:
+        return extent >= units(n + pack_bytes_2bit(n) + t) && extent < raw;
+    default:
+        return extent >= units(typed_least_bytes(mode, element, bytes)) && extent < raw;
+    }
+}
+
+/* Golden vectors rely on mode 5 being unknown. */
+static bool mode_is_known(unsigned mode)
+{
+    return mode < STRAIT_BLOCK_MODES_ALL && mode != STRAIT_BLOCK_MODES;
+}
+
+/* Whether blocks of this mode may occur in this chunk. */
+static bool mode_fits(const struct chunk *chunk, unsigned mode)
+{
+    if (mode >= STRAIT_BLOCK_BASE)
+        return typed_mode_fits(mode, chunk->info.element);
+    return mode < STRAIT_BLOCK_TOP16 || (chunk->info.element == STRAIT_ELEMENT_BF16 && chunk->codebook);
+}
+
+/* Check 9: all modes are checked before rows are used for anything else. */
+static bool modes_known(const struct chunk *chunk)
+{
+    for (uint32_t p = 0; p < chunk->layout.page_count; p++) {
+        uint32_t blocks = page_blocks(chunk_page_bytes(chunk, p));
+        for (uint32_t b = 0; b < blocks; b++)
+            if (!mode_is_known(get_row(chunk, p, b) & 15))
+                return false;
+    }
+    return true;
+}
+
+/* Check 10 for one page. *at is the unit where its first block must begin and, on return, where the next page's must.
+ */
+static enum strait_status check_page(const struct chunk *chunk, uint32_t page, uint32_t *at)
+{
+    uint32_t bytes = chunk_page_bytes(chunk, page), blocks = page_blocks(bytes);
+    if (load_le16(chunk->metadata + entry_offset(page) + 6) != 0)
+        return STRAIT_ERR_CORRUPT;
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t row = get_row(chunk, page, b), mode = row & 15, end = block_end(chunk, page, blocks, b);
+        if (!mode_fits(chunk, mode) || row >> 4 != *at || end <= *at ||
+            !extent_fits(mode, chunk->info.element, block_bytes(bytes, b), end - *at))
+            return STRAIT_ERR_CORRUPT;
+        *at = end;
+    }
+    for (uint32_t b = blocks; b <= chunk->layout.rows_per_page; b++)
+        if (get_row(chunk, page, b) != 0)
+            return STRAIT_ERR_CORRUPT;
+    return STRAIT_OK;
+}
+
+/* Check 10. */
+static enum strait_status check_pages(struct chunk *chunk)
+{
+    uint32_t at = (uint32_t)(chunk->layout.metadata_bytes / CHUNK_UNIT);
+    chunk->table_limit = 0;
+    for (uint32_t p = 0; p < chunk->layout.page_count; p++) {
+        enum strait_status status = check_page(chunk, p, &at);
+        if (status != STRAIT_OK)
+            return status;
+        uint32_t table = load_le16(chunk->metadata + entry_offset(p) + 4);
+        if (table != 0 && !chunk->codebook)
+            return STRAIT_ERR_CORRUPT;
+        if (table >= chunk->table_limit)
+            chunk->table_limit = table + 1;
+    }
+    return STRAIT_OK;
+}
+
+enum strait_status chunk_open(struct chunk *chunk, const uint8_t *src, uint64_t src_size, const uint8_t *metadata)
+{
+    enum strait_status status = read_header(&chunk->info, &chunk->layout, metadata, src_size);
+    if (status != STRAIT_OK)
+        return status;
+    if (src_size < chunk->info.chunk_bytes)
+        return STRAIT_ERR_TRUNCATED;
+    if (src_size > chunk->info.chunk_bytes)
+        return STRAIT_ERR_CORRUPT;
+    if (chunk_metadata_sum(metadata, chunk->layout.metadata_bytes) != load_le64(metadata + CHUNK_SUM_OFFSET))
+        return STRAIT_ERR_INTEGRITY;
+    chunk->src = src;
+    chunk->metadata = metadata;
+    chunk->codebook = memcmp(chunk->info.codebook_id, no_codebook, sizeof(no_codebook)) != 0;
+    if (!check_lengths(chunk))
+        return STRAIT_ERR_CORRUPT;
+    return modes_known(chunk) ? check_pages(chunk) : STRAIT_ERR_UNSUPPORTED;
+}
+
+struct chunk_block chunk_get_block(const struct chunk *chunk, uint32_t page, uint32_t page_bytes, uint32_t b)
+{
+    uint32_t row = get_row(chunk, page, b);
+    uint32_t end = block_end(chunk, page, page_blocks(page_bytes), b);
+    return (struct chunk_block){.src = chunk->src + CHUNK_UNIT * (uint64_t)(row >> 4),
+                                .size = CHUNK_UNIT * (end - (row >> 4)),
+                                .mode = (enum strait_block_mode)(row & 15)};
+}
+
+enum strait_status strait_chunk_pages(const void *src, uint64_t src_size, uint32_t count, struct strait_page_info *info)
+{
+    struct chunk chunk;
+    if (src == NULL || (info == NULL && count > 0))
+        return STRAIT_ERR_INVALID;
+    enum strait_status status = chunk_open(&chunk, src, src_size, src);
+    if (status != STRAIT_OK)
+        return status;
+    if (count > chunk.layout.page_count)
+        return STRAIT_ERR_INVALID;
+    for (uint32_t p = 0; p < count; p++) {
+        const uint8_t *entry = chunk.metadata + entry_offset(p);
+        info[p] = (struct strait_page_info){
+            .sum = load_le64(entry + 8), .page_bytes = chunk_page_bytes(&chunk, p), .table = load_le16(entry + 4)};
+        for (uint32_t b = 0; b < page_blocks(info[p].page_bytes); b++) {
+            struct chunk_block block = chunk_get_block(&chunk, p, info[p].page_bytes, b);
+            info[p].coded_bytes += block.size;
+            info[p].block_modes |= 1u << block.mode;
+        }
+    }
+    return STRAIT_OK;
+}
+
+/* Encodes pages to a chunk on a CPU. */
+
+struct encoder {
+    const struct block_ops *blocks;
+    const struct strait_pages *src;
+    struct cpu_scratch *scratch;
+    struct typed typed;
+    struct chunk_layout layout;
+    enum strait_element element;
+    enum strait_mode mode;
+    uint8_t *dst;
+    uint64_t at; /* end of what has been written */
+    bool stream;
+};
+
+/* An uncoded block and the result of coding it. */
+struct block {
+    struct block_bytes in;
+    uint32_t escapes;
+    enum strait_block_mode mode, counted; /* as in the chunk, as in the statistics */
+};
+
+static bool values_equal(const uint8_t *src, uint32_t n)
+{
+    return n >= 1 && memcmp(src, src + 2, 2 * (n - 1)) == 0;
+}
+
+/* Zeroes the rest of the last unit after `used` bytes at dst. Returns the bytes in whole units. */
+static uint32_t pad(uint8_t *dst, size_t used)
+{
+    uint32_t size = CHUNK_UNIT * units(used);
+    memset(dst + used, 0, size - used);
+    return size;
+}
+
+/* The mode that the block gets if it shrinks. */
+static enum strait_block_mode wanted_mode(const struct encoder *e, const struct block_bytes *in,
+                                          const struct table *table)
+{
+    if (e->mode == STRAIT_MODE_RAW || units(in->size) == 1)
+        return STRAIT_BLOCK_RAW;
+    if (values_equal(in->bytes, in->size / 2))
+        return STRAIT_BLOCK_CONST;
+    if (e->mode == STRAIT_MODE_BASE || (e->mode == STRAIT_MODE_SPLIT && table != NULL))
+        return typed_mode(&e->typed, e->element, e->mode == STRAIT_MODE_BASE, in->bytes, in->size);
+    if (table == NULL || e->element != STRAIT_ELEMENT_BF16)
+        return STRAIT_BLOCK_RAW;
+    return e->mode == STRAIT_MODE_TOP16 ? STRAIT_BLOCK_TOP16 : STRAIT_BLOCK_TIERED;
+}
+
+/* Writes the streams of a block and its tail to the stage. Returns their bytes. */
+static size_t encode_streams(struct encoder *e, struct block *block, const struct table *table)
+{
+    uint8_t *stage = e->scratch->stage;
+    size_t used;
+    switch (block->mode) {
+    case STRAIT_BLOCK_CONST:
+        block->in.sum = e->blocks->sum(block->in.bytes, block->in.size, block->in.word);
+        memcpy(stage, block->in.bytes, 2);
+        used = 2;
+        break;
+    case STRAIT_BLOCK_TOP16:
+        used = e->blocks->encode_top16(stage, &block->in, table, &block->escapes);
+        if (block->escapes > 0)
+            block->mode = STRAIT_BLOCK_TOP16_ESCAPES;
+        break;
+    case STRAIT_BLOCK_TIERED:
+        used = e->blocks->encode_tiered(stage, &block->in, table, &block->escapes);
+        break;
+    default:
+        used = typed_encode(&e->typed, stage, &block->in, block->mode, e->element,
+                            e->mode == STRAIT_MODE_BASE ? NULL : table, &block->escapes);
+        block->counted = e->typed.counted;
+        return used;
+    }
+    block->counted = block->mode;
+    if (block->in.size % 2 != 0)
+        stage[used++] = block->in.bytes[block->in.size - 1];
+    return used;
+}
+
+/* Writes a block at e->at and returns its row. */
+static uint32_t encode_block(struct encoder *e, struct block *block, const struct table *table)
+{
+    uint8_t *dst = e->dst + e->at, *stage = e->scratch->stage;
+    uint32_t unit = (uint32_t)(e->at / CHUNK_UNIT), raw_units = units(block->in.size), size;
+    block->mode = block->counted = wanted_mode(e, &block->in, table);
+    if (block->mode == STRAIT_BLOCK_RAW) {
+        block->in.sum = e->blocks->sum_copy(dst, block->in.bytes, block->in.size, block->in.word, e->stream);
+        e->at += pad(dst, block->in.size);
+        return unit << 4 | STRAIT_BLOCK_RAW;
+    }
+    size_t used = encode_streams(e, block, table);
+    if (units(used) < raw_units) {
+        size = pad(stage, used);
+        e->blocks->copy(dst, stage, size, e->stream);
+    } else {
+        block->mode = block->counted = STRAIT_BLOCK_RAW;
+        block->escapes = 0;
+        e->blocks->copy(dst, block->in.bytes, block->in.size, e->stream);
+        size = pad(dst, block->in.size);
+    }
+    e->at += size;
+    return unit << 4 | block->mode;
+}
+
+/* Address of block b of the page, in place or gathered. */
+static uint8_t *get_block(struct encoder *e, const struct page *page, uint32_t b, uint32_t size)
+{
+    uint8_t *src = page_span(page, b * BLOCK_BYTES, size);
+    if (src != NULL)
+        return src;
+    page_read(page, b * BLOCK_BYTES, size, e->scratch->rows);
+    return e->scratch->rows;
+}
+
+/* The block after block b of page `index`, if it can be prefetched. */
+static const uint8_t *next_block(const struct encoder *e, uint32_t index, const struct page *page, uint32_t b)
+{
+    struct page next;
+    if (b + 1 < page_blocks(page->bytes))
+        return page_span(page, (b + 1) * BLOCK_BYTES, 1);
+    if (index + 1 == e->layout.page_count)
+        return NULL;
+    pages_get(e->src, index + 1, &next);
+    return next.base;
+}
+
+/* Encodes page `index` and fills its entry and rows. `table` NULL: there is no codebook. */
+static void encode_page(struct encoder *e, uint32_t index, const struct page *page, const struct table *table,
+                        struct page_stats *stats)
+{
+    uint64_t sum = sum_seed_page(page->bytes, index, page->region->table);
+    uint32_t blocks = page_blocks(page->bytes);
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t size = block_bytes(page->bytes, b);
+        struct block block = {.in = {.bytes = get_block(e, page, b, size),
+                                     .size = size,
+                                     .word = b * (BLOCK_BYTES / 4),
+                                     .next = next_block(e, index, page, b)}};
+        store_le32(e->dst + row_offset(&e->layout, index, b), encode_block(e, &block, table));
+        sum += block.in.sum;
+        stats->values[block.counted] += size / 2;
+        stats->escapes += block.escapes;
+    }
+    for (uint32_t b = blocks; b <= e->layout.rows_per_page; b++)
+        store_le32(e->dst + row_offset(&e->layout, index, b), 0);
+    if (e->layout.lengths)
+        store_le32(e->dst + length_offset(&e->layout, index), page->bytes);
+    uint8_t *entry = e->dst + entry_offset(index);
+    store_le16(entry + 4, (uint16_t)page->region->table);
+    store_le16(entry + 6, 0);
+    store_le64(entry + 8, sum);
+}
+
+/* Written last, when the chunk's size and all that goes into its sum are known. */
+static void write_header(struct encoder *e, const struct strait_encode_params *params)
+{
+    uint8_t *dst = e->dst;
+    memset(dst, 0, STRAIT_CHUNK_HEADER_BYTES);
+    memcpy(dst, "STRC", 4);
+    dst[4] = CHUNK_VERSION;
+    dst[5] = (uint8_t)params->element;
+    dst[6] = e->layout.lengths ? CHUNK_FLAG_LENGTHS : 0;
+    store_le32(dst + 8, e->layout.page_count);
+    store_le32(dst + 12, e->layout.page_bytes);
+    store_le32(dst + 16, (uint32_t)e->at);
+    if (params->codebook != NULL)
+        memcpy(dst + 24, params->codebook->id, STRAIT_CODEBOOK_ID_BYTES);
+    store_le64(dst + CHUNK_SUM_OFFSET, chunk_metadata_sum(dst, e->layout.metadata_bytes));
+}
+
+static void plan_layout(struct chunk_layout *layout, const struct strait_pages *src)
+{
+    uint32_t longest = 0, shortest = UINT32_MAX;
+    for (uint32_t r = 0; r < src->region_count; r++) {
+        uint32_t bytes = region_page_bytes(&src->regions[r]);
+        longest = bytes > longest ? bytes : longest;
+        shortest = bytes < shortest ? bytes : shortest;
+    }
+    chunk_layout_init(layout, pages_count(src), longest, shortest != longest);
+}
+
+/* Checks all ids before anything is encoded: a chunk with a missing page would be useless. */
+static bool check_ids(const struct strait_pages *src, const struct strait_run *run, struct strait_result *result)
+{
+    struct page page;
+    for (uint32_t i = 0; i < pages_count(src); i++)
+        run_page_status(run, result, i, pages_get(src, i, &page) ? STRAIT_OK : STRAIT_ERR_PAGE_ID);
+    return result->failed_pages == 0;
+}
+
+static void encode_chunk(struct encoder *e, const struct strait_encode_params *params, const struct strait_run *run,
+                         struct strait_result *result)
+{
+    e->at = e->layout.metadata_bytes;
+    memset(e->dst + e->at - CHUNK_UNIT, 0, CHUNK_UNIT); /* padding; rows and entries overwrite the rest */
+    for (uint32_t i = 0; i < e->layout.page_count; i++) {
+        struct page page;
+        struct page_stats stats = {{0}, 0};
+        pages_get(e->src, i, &page);
+        const struct strait_codebook *codebook = params->codebook;
+        encode_page(e, i, &page, codebook == NULL ? NULL : &codebook->tables[page.region->table], &stats);
+        run_count_page(run, result, &stats, page.region->table);
+    }
+    write_header(e, params);
+    e->blocks->flush();
+    result->bytes = e->at;
+}
+
+static void encode_with(struct cpu_scratch *scratch, const struct strait_codec *codec,
+                        const struct strait_encode_params *params, uint8_t *dst, const struct strait_pages *src,
+                        const struct strait_run *run)
+{
+    struct strait_result result = {.status = STRAIT_OK};
+    struct encoder e = {.blocks = codec->blocks,
+                        .src = src,
+                        .scratch = scratch,
+                        .typed = typed_init(codec->blocks, &scratch->typed),
+                        .element = params->element,
+                        .mode = params->mode,
+                        .dst = dst,
+                        .stream = run_passes_caches(run, strait_encode_bound(src))};
+    plan_layout(&e.layout, src);
+    if (check_ids(src, run, &result))
+        encode_chunk(&e, params, run, &result);
+    *run->result = result;
+}
+
+/* Not inlined: a caller who provides scratch may have no room for it on the stack. */
+static __attribute__((noinline)) void encode_on_stack(const struct strait_codec *codec,
+                                                      const struct strait_encode_params *params, uint8_t *dst,
+                                                      const struct strait_pages *src, const struct strait_run *run)
+{
+    struct cpu_scratch scratch;
+    encode_with(&scratch, codec, params, dst, src, run);
+}
+
+void cpu_encode(const struct strait_codec *codec, const struct strait_encode_params *params, uint8_t *dst,
+                const struct strait_pages *src, const struct strait_run *run)
+{
+    if (run->scratch != NULL)
+        encode_with(run->scratch, codec, params, dst, src, run);
+    else
+        encode_on_stack(codec, params, dst, src, run);
+}
+
+/* Decodes a chunk to pages on a CPU. The chunk may be hostile: chunk_open has checked where its blocks lie. */
+
+struct decoder {
+    const struct block_ops *blocks;
+    const struct strait_codebook *codebook;
+    struct cpu_scratch *scratch;
+    struct typed typed;
+    struct chunk chunk;
+    bool stream;
+};
+
+static size_t decode_const(const struct decoder *d, struct block_bytes *out, const uint8_t *src)
+{
+    uint32_t n = out->size / 2, t = out->size % 2;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(out->bytes + 2 * i, src, 2);
+    memcpy(out->bytes + 2 * n, src + 2, t);
+    out->sum = d->blocks->sum(out->bytes, out->size, out->word);
+    return 2 + t;
+}
+
+/* Decodes streams, tail and end of a block. Returns their bytes, or 0 when no encoder would have written them. */
+static size_t decode_streams(struct decoder *d, const struct chunk_block *block, struct block_bytes *out,
+                             const struct table *table, uint32_t *escapes)
+{
+    switch (block->mode) {
+    case STRAIT_BLOCK_RAW:
+        out->sum = d->blocks->sum_copy(out->bytes, block->src, out->size, out->word, out->stream);
+        return out->size;
+    case STRAIT_BLOCK_CONST:
+        return decode_const(d, out, block->src);
+    case STRAIT_BLOCK_TIERED:
+        return d->blocks->decode_tiered(out, block->src, block->size, table, escapes);
+    case STRAIT_BLOCK_TOP16:
+    case STRAIT_BLOCK_TOP16_ESCAPES:
+        return d->blocks->decode_top16(out, block->src, block->size, block->mode == STRAIT_BLOCK_TOP16_ESCAPES, table,
+                                       escapes);
+    default:
+        return typed_decode(&d->typed, out, block->src, block->size, block->mode, d->chunk.info.element, table, escapes)
+                   ? block->size
+                   : 0;
+    }
+}
+
+/* Decodes a block of any mode to out->bytes. False when no encoder would have written it. */
+static bool decode_block(struct decoder *d, const struct chunk_block *block, struct block_bytes *out,
+                         const struct table *table, uint32_t *escapes)
+{
+    size_t used = decode_streams(d, block, out, table, escapes);
+    if (used == 0 || units(used) * CHUNK_UNIT != block->size || !all_zero(block->src + used, block->size - used))
+        return false;
+    return block->mode < STRAIT_BLOCK_TOP16 || !out->maybe_const ||
+           memcmp(out->bytes, out->bytes + 2, out->size / 2 * 2 - 2) != 0;
+}
+
+/* Decodes page `index` of the chunk. */
+static enum strait_status decode_page(struct decoder *d, uint32_t index, const struct page *page,
+                                      struct page_stats *stats)
+{
+    const uint8_t *entry = d->chunk.metadata + entry_offset(index);
+    uint32_t page_bytes = chunk_page_bytes(&d->chunk, index), table_index = load_le16(entry + 4);
+    const struct table *table = d->chunk.codebook ? &d->codebook->tables[table_index] : NULL;
+    uint64_t sum = sum_seed_page(page_bytes, index, table_index);
+    for (uint32_t b = 0; b < page_blocks(page_bytes); b++) {
+        struct chunk_block block = chunk_get_block(&d->chunk, index, page_bytes, b);
+        uint32_t offset = b * BLOCK_BYTES, escapes = 0;
+        struct block_bytes out = {.size = block_bytes(page_bytes, b), .word = offset / 4};
+        uint8_t *in_place = page == NULL ? NULL : page_span(page, offset, out.size);
+        out.bytes = in_place != NULL ? in_place : d->scratch->stage;
+        out.stream = in_place != NULL && d->stream;
+        if (!decode_block(d, &block, &out, table, &escapes))
+            return STRAIT_ERR_CORRUPT;
+        if (page != NULL && in_place == NULL)
+            page_write(page, offset, out.size, out.bytes);
+        sum += out.sum;
+        stats->values[block.mode > STRAIT_BLOCK_TIERED ? d->typed.counted : block.mode] += out.size / 2;
+        stats->escapes += escapes;
+    }
+    return sum == load_le64(entry + 8) ? STRAIT_OK : STRAIT_ERR_INTEGRITY;
+}
+
+static enum strait_status decode_listed(struct decoder *d, const struct strait_pages *dst, uint32_t i, uint32_t index,
+                                        struct page_stats *stats)
+{
+    struct page page;
+    if (index >= d->chunk.layout.page_count)
+        return STRAIT_ERR_INVALID;
+    if (dst == NULL)
+        return decode_page(d, index, NULL, stats);
+    if (!pages_get(dst, i, &page))
+        return STRAIT_ERR_PAGE_ID;
+    if (page.bytes != chunk_page_bytes(&d->chunk, index))
+        return STRAIT_ERR_INVALID;
+    return decode_page(d, index, &page, stats);
+}
+
+static void decode_chunk(struct decoder *d, const struct strait_pages *dst, const uint32_t *select,
+                         const struct strait_run *run, struct strait_result *result)
+{
+    uint32_t count = dst == NULL ? d->chunk.layout.page_count : pages_count(dst);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t index = select == NULL ? i : select[i];
+        struct page_stats stats = {{0}, 0};
+        enum strait_status status = decode_listed(d, dst, i, index, &stats);
+        run_page_status(run, result, i, status);
+        if (status != STRAIT_OK)
+            continue;
+        run_count_page(run, result, &stats, load_le16(d->chunk.metadata + entry_offset(index) + 4));
+        result->bytes += chunk_page_bytes(&d->chunk, index);
+    }
+    d->blocks->flush();
+}
+
+/* Check 11. */
+static bool codebook_fits(const struct chunk *chunk, const struct strait_codebook *codebook)
+{
+    return !chunk->codebook ||
+           (codebook != NULL && memcmp(codebook->id, chunk->info.codebook_id, STRAIT_CODEBOOK_ID_BYTES) == 0 &&
+            chunk->table_limit <= codebook->count);
+}
+
+/* Does all checks of the chunk as a whole, and last whether it fits the list of pages. */
+static enum strait_status open_chunk(struct decoder *d, const struct strait_pages *dst, const uint32_t *select,
+                                     const uint8_t *src, uint64_t src_size, const struct strait_run *run)
+{
+    enum strait_status status = chunk_open(&d->chunk, src, src_size, run->metadata == NULL ? src : run->metadata);
+    if (status != STRAIT_OK)
+        return status;
+    if (!codebook_fits(&d->chunk, d->codebook))
+        return STRAIT_ERR_CODEBOOK;
+    if (dst == NULL)
+        return STRAIT_OK;
+    if (select == NULL && pages_count(dst) != d->chunk.layout.page_count)
+        return STRAIT_ERR_INVALID;
+    return pages_check(dst, element_bytes(d->chunk.info.element));
+}
+
+/* Nothing was decoded: every listed page shares the chunk's status. */
+static void fail_all(const struct strait_pages *dst, const struct strait_run *run, struct strait_result *result)
+{
+    result->status = result->chunk_status;
+    result->failed_pages = dst == NULL ? 0 : pages_count(dst);
+    for (uint32_t i = 0; i < result->failed_pages && i < run->page_status_count; i++)
+        run->page_status[i] = result->status;
+}
+
+static void decode_with(struct cpu_scratch *scratch, const struct strait_codec *codec,
+                        const struct strait_codebook *codebook, const struct strait_pages *dst, const uint32_t *select,
+                        const uint8_t *src, uint64_t src_size, const struct strait_run *run)
+{
+    struct strait_result result = {.status = STRAIT_OK};
+    struct decoder d = {.blocks = codec->blocks,
+                        .codebook = codebook,
+                        .scratch = scratch,
+                        .typed = typed_init(codec->blocks, &scratch->typed),
+                        .stream = run_passes_caches(run, src_size)};
+    result.chunk_status = open_chunk(&d, dst, select, src, src_size, run);
+    if (result.chunk_status == STRAIT_OK)
+        decode_chunk(&d, dst, select, run, &result);
+    else
+        fail_all(dst, run, &result);
+    *run->result = result;
+}
+
+/* Not inlined: a caller who provides scratch may have no room for it on the stack. */
+static __attribute__((noinline)) void decode_on_stack(const struct strait_codec *codec,
+                                                      const struct strait_codebook *codebook,
+                                                      const struct strait_pages *dst, const uint32_t *select,
+                                                      const uint8_t *src, uint64_t src_size,
+                                                      const struct strait_run *run)
+{
+    struct cpu_scratch scratch;
+    decode_with(&scratch, codec, codebook, dst, select, src, src_size, run);
+}
+
+void cpu_decode(const struct strait_codec *codec, const struct strait_codebook *codebook,
+                const struct strait_pages *dst, const uint32_t *select, const uint8_t *src, uint64_t src_size,
+                const struct strait_run *run)
+{
+    if (run->scratch != NULL)
+        decode_with(run->scratch, codec, codebook, dst, select, src, src_size, run);
+    else
+        decode_on_stack(codec, codebook, dst, select, src, src_size, run);
+}
