@@ -3,7 +3,7 @@
 
 #include <sys/mman.h>
 
-#include "client/words.h"
+#include "client/gpu.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/fake_cuda/streams.h"
 
