@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "daemon/memory/arena.h"
-#include "daemon/memory/map.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 

@@ -12,7 +12,6 @@
 #include <uv.h>
 
 #include "daemon/equipment/http.h"
-#include "daemon/equipment/http_request.h"
 #include "tests/machine.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"

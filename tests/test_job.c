@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "daemon/memory/stream_copy.h"
+#include "daemon/memory/job.h"
 
 /* ---- Copy -------------------------------------------------------------------------------------------------------- */
 

@@ -1,13 +1,13 @@
-/* Counters, gauges and histograms of one node, and their Prometheus text. Written by the loop's thread only: jobs hand
- * their figures over with their results. */
 #ifndef STRAIT_DAEMON_EQUIPMENT_METRICS_H
 #define STRAIT_DAEMON_EQUIPMENT_METRICS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include <strait/strait.h>
+
+/* Counters, gauges and histograms of one node, and their Prometheus text. Written by the loop's thread only: jobs hand
+ * their figures over with their results. */
 
 #define HISTOGRAM_BUCKETS 28u /* powers of two from 1 us to 2^26 us (67 s), and above */
 
@@ -66,5 +66,33 @@ char *metrics_text(const struct metrics *metrics, size_t *size);
  * merged in under its own names, or NULL. NULL without memory, or when `extra` is no object or uses a name of ours:
  * counters, source_failed, sink_failed, gauges, stages, stalls. */
 char *metrics_json(const struct metrics *metrics, const char *extra, size_t *size);
+
+/* The fields of struct metrics as a table, from which both output formats are printed. */
+
+struct metric_row {
+    const char *family; /* Prometheus name; rows of one family stand together */
+    const char *labels; /* `role="source"`, or NULL */
+    const char *help;   /* of the family: in its first row */
+    const char *name;   /* in JSON */
+    size_t offset;      /* of a uint64_t */
+};
+
+extern const struct metric_row metric_counters[], metric_gauges[];
+extern const size_t metric_counter_count, metric_gauge_count;
+extern const char *const metric_stage_names[STAGES];
+
+static inline uint64_t metric_value(const struct metrics *metrics, const struct metric_row *row)
+{
+    return *(const uint64_t *)(const void *)((const char *)metrics + row->offset);
+}
+
+/* Upper bound of a bucket in microseconds; not for the last one, which has none. */
+static inline uint64_t histogram_bound(unsigned bucket)
+{
+    return (uint64_t)1 << bucket;
+}
+
+/* A reason's name as a label, "lease_expired"; NULL: no reason has this number. */
+const char *metric_reason_name(unsigned reason);
 
 #endif

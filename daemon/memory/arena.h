@@ -1,13 +1,13 @@
-/* Memory for chunks in transit, in equal slots: the receive arena is a sealed memfd that peers may write through a
- * transport; the send arena is touched by this process only. Faulted in when made. */
 #ifndef STRAIT_DAEMON_MEMORY_ARENA_H
 #define STRAIT_DAEMON_MEMORY_ARENA_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
 #include <strait/status.h>
+
+/* Memory for chunks in transit, in equal slots: the receive arena is a sealed memfd that peers may write through a
+ * transport; the send arena is touched by this process only. Faulted in when made. */
 
 #define ARENA_NONE UINT32_MAX
 
@@ -36,5 +36,23 @@ static inline uint8_t *arena_slot(const struct arena *arena, uint32_t slot)
 {
     return arena->base + (size_t)slot * arena->slot_bytes;
 }
+
+/* Large mappings. They are made, faulted in and released without holding up the process's other threads, which wait for
+ * the kernel's lock on the address space whenever they map memory themselves. */
+
+/* Maps `size` bytes for reading and writing: of a memfd, shared, or (fd -1) private memory. The address is a multiple
+ * of 2 MiB, and huge pages are requested. NULL: errno says why. */
+void *map_huge(size_t size, int fd);
+
+/* Unmaps in pieces. */
+void map_drop(void *base, size_t size);
+
+/* Faults in every page of memory for writing without changing a byte, as others may be using it. 0, or what errno would
+ * be: ENOMEM (also: nothing is mapped there), EACCES (read-only mapping), EFAULT, EHWPOISON, EINVAL (the kernel is too
+ * old, or the mapping is a driver's: neither is an error of the memory). */
+int map_populate(void *base, size_t size);
+
+/* The same by touching each page, for kernels before 5.14. The memory must be mapped for writing. */
+void map_touch(void *base, size_t size);
 
 #endif

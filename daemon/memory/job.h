@@ -1,13 +1,24 @@
+#ifndef STRAIT_DAEMON_MEMORY_JOB_H
+#define STRAIT_DAEMON_MEMORY_JOB_H
+
+#include <stddef.h>
+#include <strait/codec.h>
+
+#include "daemon/memory/pool.h"
+
+/* Copies data that this process will not read again. */
+
+/* memcpy with stores that bypass the caches, where the processor has them: pays for pages that together exceed the
+ * caches, though each of them is small. */
+void stream_copy(void *dst, const void *src, size_t size);
+
+/* Makes the stores above visible to other threads before anything that follows. Call it once after the last copy. */
+void stream_flush(void);
+
 /* Work on pages that is too long for the loop: encode, decode, copy, and anything else that may block. It runs on
  * libuv's worker threads; small pieces run at once, on the caller's thread. Pages in GPU memory are coded by that GPU:
  * the jobs started in one turn of the loop are submitted to it together. `done` is called on the loop's thread, exactly
  * once, never from inside the call that starts the job (for small jobs in the next turn of the loop). */
-#ifndef STRAIT_DAEMON_MEMORY_JOB_H
-#define STRAIT_DAEMON_MEMORY_JOB_H
-
-#include <strait/codec.h>
-
-#include "daemon/memory/pool.h"
 
 struct uv_loop_s;
 struct jobs;
