@@ -1,7 +1,441 @@
-/* Launches the tasks of one direction, in batches. */
+#include <sched.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 
 #include "daemon/device/cuda/cuda.h"
+
+/* Collects the results of launches. */
+
+uint64_t task_bytes(const struct device_task *task)
+{
+    uint64_t bytes = 0;
+    for (uint32_t r = 0; r < task->pages.region_count; r++)
+        bytes += (uint64_t)task->pages.regions[r].rows * task->pages.regions[r].row_bytes;
+    return bytes * task->pages.id_count;
+}
+
+void task_fail(struct device *device, struct device_task *task, enum strait_status status)
+{
+    task->status = status;
+    device->setup.done(device->setup.owner, task);
+}
+
+/* ---- Escapes ----------------------------------------------------------------------------------------------------- */
+
+cudaError_t escapes_init(struct escapes *escapes, uint32_t tables)
+{
+    size_t size = tables * sizeof(escapes->stats[0]);
+    if (tables == 0 || tables > TABLES_MAX)
+        return cudaSuccess;
+    cudaError_t error = cudaHostAlloc((void **)&escapes->stats, size, cudaHostAllocDefault);
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&escapes->copied, cudaEventDisableTiming);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&escapes->counters, size);
+    return error == cudaSuccess ? cudaMemset(escapes->counters, 0, size) : error;
+}
+
+void escapes_fini(struct escapes *escapes)
+{
+    cudaFreeHost(escapes->stats);
+    cudaFree(escapes->counters);
+    if (escapes->copied != NULL)
+        cudaEventDestroy(escapes->copied);
+}
+
+static void copy_escapes(struct device *device, struct lane *lane)
+{
+    struct escapes *e = &lane->escapes;
+    cudaError_t error = cudaMemcpyAsync(e->stats, e->counters, device->table_count * sizeof(e->stats[0]),
+                                        cudaMemcpyDeviceToHost, lane->stream);
+    if (error == cudaSuccess)
+        error = cudaEventRecord(e->copied, lane->stream);
+    if (error != cudaSuccess)
+        device_fail(device, "copy", error);
+    e->counted = false;
+    e->copying = error == cudaSuccess;
+}
+
+/* Escapes of what was encoded up to the latest copy of the counters, less those reported already. */
+static uint64_t take_escapes(struct device *device, struct lane *lane)
+{
+    struct escapes *e = &lane->escapes;
+    if (e->copying && cudaEventQuery(e->copied) == cudaSuccess) {
+        e->copying = false;
+        e->seen = 0;
+        for (uint32_t t = 0; t < device->table_count; t++)
+            e->seen += e->stats[t].escapes;
+    }
+    uint64_t fresh = e->seen - e->told;
+    e->told = e->seen;
+    return fresh;
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------------------------------- */
+
+/* Reports a task, which may be freed by that. A chunk encoded in a stage must first be copied out. */
+static void tell(struct device *device, struct lane *lane, struct batch *batch, uint32_t i)
+{
+    struct device_task *task = batch->tasks[i];
+    struct stage_slot *slot = batch->slots[i];
+    uint64_t now = clock_ns(), from = batch->began > lane->last_over ? batch->began : lane->last_over;
+    batch->tasks[i] = NULL;
+    batch->told++;
+    lane->last_over = now;
+    task->result = batch->results[i];
+    task->status = STRAIT_OK;
+    task->queued = batch->began > task->created ? batch->began - task->created : 0;
+    task->nanoseconds = now - from;
+    if (task->work == DEVICE_ENCODE) {
+        task->escapes = take_escapes(device, lane);
+        if (task->result.status == STRAIT_OK && slot != NULL) {
+            stage_send(device, slot, task, batch->began);
+            return;
+        }
+    }
+    if (slot != NULL)
+        stage_give(task->work == DEVICE_ENCODE ? &device->out : &device->in, slot);
+    device->setup.done(device->setup.owner, task);
+}
+
+/* A chunk's result is written last: the chunk is complete then, whatever else its launch still does. */
+static bool tell_results(struct device *device, struct lane *lane, struct batch *batch)
+{
+    uint32_t before = batch->told;
+    for (uint32_t i = 0; i < batch->count; i++)
+        if (batch->tasks[i] != NULL &&
+            __atomic_load_n(&batch->results[i].status, __ATOMIC_ACQUIRE) != STRAIT_ERR_DEVICE)
+            tell(device, lane, batch, i);
+    return batch->told != before;
+}
+
+/* Ends the oldest batch. True: it is complete, and all its tasks have been reported. */
+static bool end_batch(struct device *device, struct lane *lane)
+{
+    struct batch *batch = &lane->batches[lane->first];
+    cudaError_t error = cudaEventQuery(batch->over);
+    if (error == cudaErrorNotReady)
+        return false;
+    if (error == cudaSuccess)
+        tell_results(device, lane, batch);
+    if (error != cudaSuccess || batch->told != batch->count) {
+        device_fail(device, "encode or decode", error);
+        return false;
+    }
+    lane->first = (lane->first + 1) % LANE_BATCHES;
+    lane->running--;
+    return true;
+}
+
+bool lane_collect(struct device *device, struct lane *lane)
+{
+    bool moved = false;
+    if (device_has_failed(device))
+        return false; /* left to lane_abandon */
+    for (uint32_t i = 0; i < lane->running; i++)
+        moved |= tell_results(device, lane, &lane->batches[(lane->first + i) % LANE_BATCHES]);
+    while (lane->running > 0 && lane->batches[lane->first].told == lane->batches[lane->first].count &&
+           end_batch(device, lane))
+        moved = true;
+    if (!moved && lane->running > 0 && end_batch(device, lane)) /* a failed launch writes no results */
+        moved = true;
+    if (lane->running == 0 && lane->waiting == NULL && lane->escapes.counted && !lane->escapes.copying)
+        copy_escapes(device, lane);
+    return moved;
+}
+
+uint64_t lane_load(const struct lane *lane)
+{
+    uint64_t tasks = 0;
+    for (uint32_t i = 0; i < lane->running; i++) {
+        const struct batch *batch = &lane->batches[(lane->first + i) % LANE_BATCHES];
+        tasks += batch->count - batch->told;
+    }
+    for (const struct device_task *task = lane->waiting; task != NULL; task = task->next)
+        tasks++;
+    return tasks;
+}
+
+bool lane_is_busy(const struct lane *lane)
+{
+    return lane->running > 0 || lane->waiting != NULL;
+}
+
+void lane_abandon(struct device *device, struct lane *lane)
+{
+    (void)cudaStreamSynchronize(lane->stream); /* any error is ignored */
+    for (; lane->running > 0; lane->running--) {
+        struct batch *batch = &lane->batches[lane->first];
+        device_settle_batch(device, batch);
+        for (uint32_t i = 0; i < batch->count; i++) {
+            struct device_task *task = batch->tasks[i];
+            if (task == NULL)
+                continue;
+            if (batch->slots[i] != NULL)
+                stage_give(task->work == DEVICE_ENCODE ? &device->out : &device->in, batch->slots[i]);
+            task_fail(device, task, STRAIT_ERR_DEVICE);
+        }
+        lane->first = (lane->first + 1) % LANE_BATCHES;
+    }
+    struct device_task *task = lane->waiting, *next;
+    lane->waiting = NULL;
+    lane->waiting_end = &lane->waiting;
+    for (; task != NULL; task = next) {
+        next = task->next;
+        task_fail(device, task, STRAIT_ERR_DEVICE);
+    }
+}
+
+/* Copies chunks between the device's memory and the host's. Coding kernels work on slots in the device's own memory,
+ * and copy engines carry the chunks: they fill the bus, and multiprocessors are occupied for a fraction of the time
+ * that a kernel's loads and stores would take (bench/RESULTS.md). */
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+cudaError_t stage_init(struct stage *stage, size_t slot_bytes)
+{
+    slot_bytes = (slot_bytes + 4095) / 4096 * 4096;
+    cudaError_t error = cudaMalloc((void **)&stage->memory, STAGE_SLOTS * slot_bytes);
+    stage->slot_bytes = slot_bytes;
+    for (uint32_t i = 0; i < STAGE_STREAMS && error == cudaSuccess; i++)
+        error = cudaStreamCreateWithFlags(&stage->streams[i], cudaStreamNonBlocking);
+    for (uint32_t i = 0; i < STAGE_SLOTS && error == cudaSuccess; i++) {
+        stage->slots[i].memory = stage->memory + i * slot_bytes;
+        error = cudaEventCreateWithFlags(&stage->slots[i].copied, cudaEventDisableTiming);
+    }
+    return error;
+}
+
+void stage_fini(struct stage *stage)
+{
+    for (uint32_t i = 0; i < STAGE_SLOTS; i++)
+        if (stage->slots[i].copied != NULL)
+            cudaEventDestroy(stage->slots[i].copied);
+    for (uint32_t i = 0; i < STAGE_STREAMS; i++)
+        if (stage->streams[i] != NULL)
+            cudaStreamDestroy(stage->streams[i]);
+    cudaFree(stage->memory);
+}
+
+struct stage_slot *stage_take(struct stage *stage)
+{
+    for (uint32_t i = 0; i < STAGE_SLOTS; i++)
+        if (!stage->slots[i].taken) {
+            stage->slots[i].taken = true;
+            stage->taken++;
+            return &stage->slots[i];
+        }
+    return NULL;
+}
+
+void stage_give(struct stage *stage, struct stage_slot *slot)
+{
+    slot->taken = slot->leaving = false;
+    slot->task = NULL;
+    stage->taken--;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+/* Alternates streams, so that one copy begins while another ends. */
+static cudaError_t copy(struct stage *stage, struct stage_slot *slot, void *to, const void *from, size_t size)
+{
+    cudaStream_t stream = stage->streams[stage->turn++ % STAGE_STREAMS];
+    cudaError_t error = cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, stream);
+    return error == cudaSuccess ? cudaEventRecord(slot->copied, stream) : error;
+}
+
+cudaError_t stage_fetch(struct stage *stage, struct stage_slot *slot, const struct device_task *task,
+                        cudaStream_t reader)
+{
+    cudaError_t error = copy(stage, slot, slot->memory, task->src, task->size);
+    return error == cudaSuccess ? cudaStreamWaitEvent(reader, slot->copied, 0) : error;
+}
+
+void stage_send(struct device *device, struct stage_slot *slot, struct device_task *task, uint64_t began)
+{
+    cudaError_t error = copy(&device->out, slot, task->dst, slot->memory, task->result.bytes);
+    slot->task = task;
+    slot->began = began;
+    slot->leaving = true;
+    device->out.leaving++;
+    if (error != cudaSuccess)
+        device_fail(device, "copy", error);
+}
+
+static void finish(struct device *device, struct stage_slot *slot, enum strait_status status)
+{
+    struct stage *stage = &device->out;
+    struct device_task *task = slot->task;
+    uint64_t now = clock_ns(), from = slot->began > stage->last_over ? slot->began : stage->last_over;
+    stage->last_over = now;
+    stage->leaving--;
+    stage_give(stage, slot);
+    task->status = status;
+    task->nanoseconds = now - from;
+    device->setup.done(device->setup.owner, task);
+}
+
+bool stage_collect(struct device *device)
+{
+    bool moved = false;
+    for (uint32_t i = 0; i < STAGE_SLOTS && device->out.leaving > 0 && !device_has_failed(device); i++) {
+        struct stage_slot *slot = &device->out.slots[i];
+        if (!slot->leaving)
+            continue;
+        cudaError_t error = cudaEventQuery(slot->copied);
+        if (error == cudaErrorNotReady)
+            continue;
+        if (error != cudaSuccess) {
+            device_fail(device, "copy", error);
+            break;
+        }
+        finish(device, slot, STRAIT_OK);
+        moved = true;
+    }
+    return moved;
+}
+
+void stage_abandon(struct device *device)
+{
+    for (uint32_t i = 0; i < STAGE_STREAMS; i++)
+        (void)cudaStreamSynchronize(device->out.streams[i]);
+    device_settle(device); /* none of it is in flight any more */
+    for (uint32_t i = 0; i < STAGE_SLOTS; i++)
+        if (device->out.slots[i].leaving)
+            finish(device, &device->out.slots[i], STRAIT_ERR_DEVICE);
+}
+
+/* The coder thread: it launches submitted tasks and polls for completed ones. */
+
+#define SPIN_NS  200000u /* chunks take some tens of microseconds: the thread polls without a pause for so long, */
+#define PAUSE_NS 20000u  /* then with pauses */
+
+/* The least loaded lane of the task's direction. */
+static struct lane *lane_of(struct device *device, const struct device_task *task)
+{
+    const bool encodes = task->work == DEVICE_ENCODE;
+    struct lane *first = &device->lanes[encodes ? 0 : ENCODE_LANES], *least = first;
+    for (uint32_t i = 1; i < (encodes ? ENCODE_LANES : DECODE_LANES); i++)
+        if (lane_load(first + i) < lane_load(least))
+            least = first + i;
+    return least;
+}
+
+/* Tasks submitted together for a link go into one lane, and so cross the link in order: the first chunks arrive sooner
+ * than if all went at once. */
+static void take_submitted(struct device *device)
+{
+    struct device_task *task = device->submitted, *next;
+    struct lane *away = NULL;
+    device->submitted = NULL;
+    device->submitted_end = &device->submitted;
+    for (; task != NULL; task = next) {
+        next = task->next;
+        struct lane *lane = task->away && away != NULL ? away : lane_of(device, task);
+        if (task->away)
+            away = lane;
+        lane_add(device, lane, task);
+    }
+}
+
+/* True: there was progress. One launch at a time: it takes some 10 us, in which other chunks may have been coded whose
+ * copies the link waits for. */
+static bool work_lane(struct device *device, struct lane *lane)
+{
+    bool moved = false;
+    if (lane->running > 0 || lane->escapes.counted)
+        moved = lane_collect(device, lane);
+    if (lane_may_launch(device, lane) && !device_has_failed(device)) {
+        lane_launch(device, lane);
+        moved = true;
+    }
+    if (device_has_failed(device) && (lane->running > 0 || lane->waiting != NULL)) {
+        lane_abandon(device, lane);
+        moved = true;
+    }
+    return moved;
+}
+
+static bool is_busy(const struct device *device)
+{
+    for (uint32_t i = 0; i < LANES; i++)
+        if (lane_is_busy(&device->lanes[i]))
+            return true;
+    return device->out.leaving > 0;
+}
+
+/* True: there was progress. */
+static bool work_stage(struct device *device)
+{
+    bool moved = device->out.leaving > 0 && stage_collect(device);
+    if (device->out.leaving > 0 && device_has_failed(device)) {
+        stage_abandon(device);
+        moved = true;
+    }
+    return moved;
+}
+
+/* A GPU shared by several processes serves one at a time, and takes some 150 us to switch. An empty kernel makes it
+ * switch to this process while the daemons are still negotiating. */
+static void turn_here(struct device *device)
+{
+    const struct prepare nothing = {.vectors = 0};
+    if (device_has_failed(device))
+        return;
+    cudaError_t error = prepare_launch(&nothing, device->lanes[0].stream);
+    if (error != cudaSuccess)
+        device_fail(device, "launch", error);
+}
+
+static void pause_after(const struct device *device, uint64_t moved_at)
+{
+    uint64_t spin = device->setup.attention_ns > SPIN_NS ? device->setup.attention_ns : SPIN_NS;
+    if (clock_ns() - moved_at < spin)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+}
+
+void *coder_run(void *arg)
+{
+    struct device *device = arg;
+    uint64_t moved_at = 0;
+    prctl(PR_SET_NAME, "strait-gpu");
+    prctl(PR_SET_TIMERSLACK, 1000);
+    cudaSetDevice(device->number);
+    pthread_mutex_lock(&device->lock);
+    for (;;) {
+        bool idle = !is_busy(device) && device->submitted == NULL, roused = idle && device->roused;
+        device->roused = false;
+        if (idle && device->closing)
+            break;
+        if (roused)
+            moved_at = clock_ns();
+        if (idle && !roused && clock_ns() - moved_at >= device->setup.attention_ns) {
+            pthread_cond_wait(&device->work, &device->lock);
+            moved_at = clock_ns();
+            continue;
+        }
+        take_submitted(device);
+        pthread_mutex_unlock(&device->lock);
+        if (roused)
+            turn_here(device);
+        bool moved = work_stage(device);
+        for (uint32_t i = LANES; i-- > 0;)
+            moved |= work_lane(device, &device->lanes[i]);
+        if (moved)
+            moved_at = clock_ns();
+        else
+            pause_after(device, moved_at);
+        pthread_mutex_lock(&device->lock);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return NULL;
+}
+
+/* Launches the tasks of one direction, in batches. */
 
 #define SCRATCH_FIXED (1u << 20)
 #define BATCH_BYTES   (4u << 20)  /* bytes of pages: keeps the bus busy; with more, its first chunk would wait longer */

@@ -1,11 +1,14 @@
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "daemon/device/cuda/cuda.h"
+
 /* What happens to all GPUs when one fails. CUDA calls most of these errors sticky: the process is inconsistent from
  * then on, every launch and copy fails with the same error, on its other GPUs too, and only another process can use any
  * of them. So one GPU's failure is made the failure of all GPUs of the process, at once and not when each of them
  * happens to notice. The GPU that saw the error first is blamed: it is the one that was working. */
-#include <stdio.h>
-#include <time.h>
-
-#include "daemon/device/cuda/cuda.h"
 
 static struct {
     pthread_mutex_t lock;  /* taken before a device's lock */
@@ -219,8 +222,8 @@ bool process_is_sick(int number, const char *what, const struct device_why *why)
 
 /* ---- Work that may still run ------------------------------------------------------------------------------------- */
 
-#define SETTLE_NS 500000000u
-#define PAUSE_NS  100000u
+#define SETTLE_NS        500000000u
+#define failure_PAUSE_NS 100000u
 
 static bool may_settle(struct device *device)
 {
@@ -232,7 +235,7 @@ static bool may_settle(struct device *device)
 
 static void pause_briefly(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = failure_PAUSE_NS}, NULL);
 }
 
 void device_settle(struct device *device)
@@ -248,4 +251,102 @@ void device_settle_batch(struct device *device, const struct batch *batch)
         while (batch->tasks[i] != NULL &&
                __atomic_load_n(&batch->results[i].status, __ATOMIC_ACQUIRE) == STRAIT_ERR_DEVICE && may_settle(device))
             pause_briefly();
+}
+
+/* The waiter thread, for clients' events: pages are ready when one has completed. That may take long, and nothing else
+ * waits for it. */
+
+#define PAUSE_NS 50000u
+
+/* Another process's event is opened when it is first looked at; then `event` holds the opened one. */
+static cudaError_t open_event(struct device_task *task, cudaEvent_t *event)
+{
+    cudaIpcEventHandle_t handle;
+    if (task->event_size != sizeof(handle)) {
+        memcpy(event, task->event, sizeof(*event));
+        return cudaSuccess;
+    }
+    if (task->status == STRAIT_ERR_AGAIN) {
+        memcpy(event, task->event, sizeof(*event));
+        return cudaSuccess;
+    }
+    memcpy(&handle, task->event, sizeof(handle));
+    cudaError_t error = cudaIpcOpenEventHandle(event, handle);
+    if (error != cudaSuccess)
+        return error;
+    memcpy(task->event, event, sizeof(*event));
+    task->status = STRAIT_ERR_AGAIN;
+    return cudaSuccess;
+}
+
+/* True: the event is complete, or has failed. */
+static bool look(struct device *device, struct device_task *task, bool closing)
+{
+    cudaEvent_t event;
+    bool forgotten = closing || __atomic_load_n(&task->forgotten, __ATOMIC_RELAXED);
+    cudaError_t error = forgotten || device_has_failed(device) ? cudaErrorUnknown : open_event(task, &event);
+    if (error == cudaSuccess)
+        error = cudaEventQuery(event);
+    if (error == cudaErrorNotReady)
+        return false;
+    if (error != cudaSuccess && !forgotten)
+        (void)device_is_sick(device, "event");
+    if (task->status == STRAIT_ERR_AGAIN && !device_has_failed(device)) { /* otherwise it is freed with the context */
+        memcpy(&event, task->event, sizeof(event));
+        cudaEventDestroy(event);
+    }
+    (void)cudaGetLastError();
+    task->status = error == cudaSuccess        ? STRAIT_OK
+                   : device_has_failed(device) ? STRAIT_ERR_DEVICE
+                                               : STRAIT_ERR_INVALID;
+    return true;
+}
+
+static struct device_task *look_at_all(struct device *device, struct device_task *tasks, bool closing)
+{
+    struct device_task *left = NULL, *next;
+    for (struct device_task *task = tasks; task != NULL; task = next) {
+        next = task->next;
+        if (look(device, task, closing)) {
+            device->setup.done(device->setup.owner, task);
+            continue;
+        }
+        task->next = left;
+        left = task;
+    }
+    return left;
+}
+
+static struct device_task *joined(struct device_task *a, struct device_task *b)
+{
+    struct device_task **end = &a;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = b;
+    return a;
+}
+
+void *waiter_run(void *arg)
+{
+    struct device *device = arg;
+    struct device_task *tasks = NULL;
+    prctl(PR_SET_NAME, "strait-gpu-wait");
+    cudaSetDevice(device->number);
+    pthread_mutex_lock(&device->lock);
+    while (!device->closing || tasks != NULL || device->awaited != NULL) {
+        if (tasks == NULL && device->awaited == NULL) {
+            pthread_cond_wait(&device->events, &device->lock);
+            continue;
+        }
+        bool closing = device->closing;
+        tasks = joined(device->awaited, tasks);
+        device->awaited = NULL;
+        pthread_mutex_unlock(&device->lock);
+        tasks = look_at_all(device, tasks, closing);
+        if (tasks != NULL)
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        pthread_mutex_lock(&device->lock);
+    }
+    pthread_mutex_unlock(&device->lock);
+    return NULL;
 }
