@@ -1,3 +1,16 @@
+#ifndef STRAIT_DAEMON_EXCHANGE_H
+#define STRAIT_DAEMON_EXCHANGE_H
+
+#include <uthash.h>
+
+#include "daemon/memory/pool.h"
+#include "daemon/peers/peer.h"
+#include "daemon/policy.h"
+#include "daemon/protocol/coverage.h"
+#include "daemon/protocol/leg.h"
+#include "daemon/protocol/segments.h"
+#include "daemon/receive.h"
+
 /* The offers and expectations of this node's clients, the legs that pair them, and requests that wait for their other
  * side.
  *
@@ -7,18 +20,6 @@
  *
  * Objects are freed only at the end of the loop's turn (exchange_turn), so that pointers stay valid while actions are
  * carried out. */
-#ifndef STRAIT_DAEMON_EXCHANGE_H
-#define STRAIT_DAEMON_EXCHANGE_H
-
-#include <uthash.h>
-
-#include "daemon/protocol/coverage.h"
-#include "daemon/protocol/leg.h"
-#include "daemon/peers/peer.h"
-#include "daemon/policy.h"
-#include "daemon/memory/pool.h"
-#include "daemon/protocol/segments.h"
-#include "daemon/receive.h"
 
 struct node;
 struct session;
@@ -369,5 +370,24 @@ void parked_meet_offer(struct offer *offer);
 void parked_meet_expectation(struct expectation *expectation);
 /* Binds a REQUEST to its offer, whichever of the two came first. */
 void request_bind(struct parked *parked, struct offer *offer, const struct open_grants *open);
+
+/* Shared by the exchange's files that deal with peers. */
+
+/* Callback of the peers. False: the peer broke the protocol. */
+bool exchange_message(void *owner, struct peer *peer, const struct message *message);
+
+/* The source leg that a message of this peer is about; NULL: there is none, or it has another epoch. */
+struct source *exchange_find_source(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch);
+
+/* match.c: the two messages that look for the other side of a leg. */
+bool exchange_request(struct node *node, struct peer *peer, const struct message_request *r);
+bool exchange_announce(struct node *node, struct peer *peer, const struct message_announce *a);
+
+/* Tells the peer that a leg has failed, or never began. */
+void exchange_send_end(struct peer *peer, uint64_t leg, const struct epoch *epoch, bool from_sink,
+                       enum strait_reason reason);
+
+/* Gives a grant back that no leg of ours holds. */
+void exchange_send_released(struct peer *peer, const struct message_grant_id *id);
 
 #endif

@@ -1,21 +1,22 @@
-/* One node of the service: everything that a daemon consists of. Only the loop's thread touches it; jobs and the log
- * have threads of their own and report through callbacks. */
 #ifndef STRAIT_DAEMON_NODE_H
 #define STRAIT_DAEMON_NODE_H
 
 #include <uv.h>
 
-#include "daemon/memory/arena.h"
-#include "daemon/exchange.h"
 #include "daemon/equipment/http.h"
-#include "daemon/gpu_links.h"
-#include "daemon/memory/job.h"
 #include "daemon/equipment/log.h"
 #include "daemon/equipment/metrics.h"
 #include "daemon/equipment/options.h"
+#include "daemon/exchange.h"
+#include "daemon/gpu_links.h"
+#include "daemon/memory/arena.h"
+#include "daemon/memory/job.h"
 #include "daemon/peers/peer.h"
 #include "daemon/peers/watch.h"
 #include "daemon/receive.h"
+
+/* One node of the service: everything that a daemon consists of. Only the loop's thread touches it; jobs and the log
+ * have threads of their own and report through callbacks. */
 
 struct session;
 
@@ -94,5 +95,14 @@ void node_wake(struct node *node);
 /* What `strait status` and strait_stats show: JSON, malloc'ed. */
 char *node_report(struct node *node, size_t *size);
 char *node_metrics(struct node *node, size_t *size);
+
+/* What a node is made of: codebook, arenas, jobs and devices, peers, metrics by HTTP, and its socket for clients. */
+
+/* Makes all parts, one after the other; if one fails, `why` says so, and those before it are there. */
+enum strait_status parts_make(struct node *node, char *why, size_t why_size);
+/* No client is accepted any more, and the socket's name goes. */
+void parts_stop_listening(struct node *node);
+/* Frees memory, when everything that used it has ended. */
+void parts_free(struct node *node);
 
 #endif

@@ -1,14 +1,14 @@
-/* The source's side of a request: what is ready, which expectations it looks for, and the verdict over all its
- * consumers. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include <utlist.h>
 
 #include "daemon/node.h"
 #include "daemon/session.h"
 #include "daemon/source.h"
+
+/* The source's side of a request: what is ready, which expectations it looks for, and the verdict over all its
+ * consumers. */
 
 struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
                            const struct message_offer *message)
@@ -313,4 +313,241 @@ void offer_leg_drained(struct offer *o)
     struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = o->request.transfer}};
     session_send(o->request.session, &message);
     session_drained(o->request.session);
+}
+
+/* The ready pages of an offer: segments in the order in which they became ready. */
+
+static bool add(struct offer *o, const struct segment *segment)
+{
+    if (o->ready_count == o->ready_capacity) {
+        uint32_t capacity = o->ready_capacity != 0 ? 2 * o->ready_capacity : 16;
+        struct segment *ready = realloc(o->ready, capacity * sizeof(*ready));
+        if (ready == NULL)
+            return false;
+        o->ready = ready;
+        o->ready_capacity = capacity;
+    }
+    o->ready[o->ready_count++] = *segment;
+    return true;
+}
+
+/* The regions of a group whose layer is in a range: consecutive, as they are sorted by layer. Count 0: all. */
+static void layer_regions(const struct pool_group *group, int32_t first, uint32_t count, uint32_t *begin, uint32_t *end)
+{
+    *begin = 0;
+    *end = group->region_count;
+    if (count == 0)
+        return;
+    while (*begin < group->region_count && group->layers[*begin] < first)
+        ++*begin;
+    *end = *begin;
+    while (*end < group->region_count && (int64_t)group->layers[*end] < (int64_t)first + count)
+        ++*end;
+}
+
+bool offer_pages_ready(struct offer *o, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
+                       uint32_t layer_count)
+{
+    uint32_t begin, end;
+    layer_regions(&o->request.pool->pool->groups[group], layer_first, layer_count, &begin, &end);
+    struct segment segment = {
+        .group = group, .region_first = begin, .region_count = end - begin, .first = first, .count = count};
+    return begin == end || count == 0 || add(o, &segment);
+}
+
+/* ---- Pages that were offered as `later` -------------------------------------------------------------------------- */
+
+static uint32_t count_regions(const struct pool *pool)
+{
+    uint32_t count = 0;
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        count += pool->groups[g].region_count;
+    return count;
+}
+
+/* Remembers which pages were announced: later appends may add others, to which ready layers do not apply. */
+static bool announce_later(struct offer *o)
+{
+    o->later_spans = page_set_spans(&o->request.pages, &o->later_count);
+    o->later_ready = calloc(count_regions(o->request.pool->pool), sizeof(*o->later_ready));
+    return o->later_spans != NULL && o->later_ready != NULL;
+}
+
+bool offer_pages_known(struct offer *o)
+{
+    if (o->later)
+        return announce_later(o);
+    for (uint32_t g = 0; g < o->request.pages.group_count; g++) {
+        const struct page_group *group = &o->request.pages.groups[g];
+        struct page_cursor cursor = {0};
+        const struct page_span *span;
+        while ((span = page_group_next(group, &cursor)) != NULL)
+            if (!offer_pages_ready(o, g, span->first, span->count, 0, 0))
+                return false;
+    }
+    return true;
+}
+
+/* Marks these regions of a group's announced pages as ready. */
+static bool regions_ready(struct offer *o, uint32_t group, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = 0; i < o->later_count; i++) {
+        struct segment segment = {.group = group,
+                                  .region_first = begin,
+                                  .region_count = end - begin,
+                                  .first = o->later_spans[i].first,
+                                  .count = o->later_spans[i].count};
+        if (o->later_spans[i].group == group && !add(o, &segment))
+            return false;
+    }
+    return true;
+}
+
+bool offer_layers_ready(struct offer *o, int32_t layer_first, uint32_t layer_count)
+{
+    const struct pool *pool = o->request.pool->pool;
+    bool *ready = o->later_ready;
+    for (uint32_t g = 0; o->later && g < pool->group_count; ready += pool->groups[g].region_count, g++) {
+        uint32_t at, end;
+        layer_regions(&pool->groups[g], layer_first, layer_count, &at, &end);
+        while (at < end) {
+            uint32_t begin = at;
+            while (at < end && !ready[at])
+                ready[at++] = true;
+            if (at > begin && !regions_ready(o, g, begin, at))
+                return false;
+            while (at < end && ready[at])
+                at++;
+        }
+    }
+    return true;
+}
+
+/* Pages of an offer that become ready when a GPU event has completed. The device's own thread waits for the event. Only
+ * ready pages are announced to sinks, so that no slot is held for a slow producer. */
+
+/* Pages whose event has not completed. May outlive the offer. */
+struct awaited {
+    struct device_task task;
+    struct offer *offer; /* NULL: the offer has its verdict */
+    int32_t layer_first;
+    uint32_t layer_count;
+    uint32_t list_count;           /* 0: all announced pages */
+    struct awaited *next;          /* in offer->awaited */
+    struct wire_page_list lists[]; /* without ids: only logical indexes count here */
+};
+
+/* The device whose memory an event concerns: that of the first list, else of the pool's first group on a device. */
+static int32_t device_of(const struct pool *pool, const struct wire_page_list *lists, uint32_t list_count)
+{
+    if (list_count > 0)
+        return pool->groups[lists[0].group].device;
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        if (pool->groups[g].device >= 0)
+            return pool->groups[g].device;
+    return -1;
+}
+
+static enum strait_reason make_ready(struct offer *o, const struct awaited *awaited)
+{
+    for (uint32_t i = 0; i < awaited->list_count; i++) {
+        const struct wire_page_list *list = &awaited->lists[i];
+        if (!offer_pages_ready(o, list->group, list->first, list->count, awaited->layer_first, awaited->layer_count))
+            return STRAIT_REASON_NO_MEMORY;
+    }
+    if (awaited->list_count == 0 && !offer_layers_ready(o, awaited->layer_first, awaited->layer_count))
+        return STRAIT_REASON_NO_MEMORY;
+    return STRAIT_REASON_NONE;
+}
+
+static void complete(struct offer *o, const struct awaited *awaited)
+{
+    uint32_t from = o->ready_count;
+    enum strait_reason reason = STRAIT_REASON_LOCAL;
+    if (awaited->task.status == STRAIT_OK)
+        reason = make_ready(o, awaited);
+    if (reason != STRAIT_REASON_NONE) {
+        bool of_event = awaited->task.status != STRAIT_OK && awaited->task.status != STRAIT_ERR_DEVICE;
+        offer_fail(o, reason, of_event ? "the event of its pages failed" : ""); /* a device gives its own reason */
+        return;
+    }
+    offer_tell_legs(o, from);
+}
+
+static void on_finished(struct device_task *task)
+{
+    struct awaited *awaited = (struct awaited *)task; /* its first member */
+    struct offer *o = awaited->offer;
+    if (o != NULL) {
+        LL_DELETE(o->awaited, awaited);
+        complete(o, awaited);
+    }
+    free(awaited);
+}
+
+static struct awaited *create(struct offer *o, const struct wire_page_list *lists, uint32_t list_count)
+{
+    size_t size = sizeof(struct awaited) + list_count * sizeof(lists[0]);
+    struct awaited *awaited = request_charge(&o->request, size) ? calloc(1, size) : NULL;
+    if (awaited == NULL)
+        return NULL;
+    awaited->offer = o;
+    awaited->list_count = list_count;
+    for (uint32_t i = 0; i < list_count; i++) {
+        awaited->lists[i] = lists[i];
+        awaited->lists[i].ids = NULL;
+    }
+    return awaited;
+}
+
+static void submit(struct awaited *awaited, int32_t device, struct view event)
+{
+    struct offer *o = awaited->offer;
+    awaited->task = (struct device_task){
+        .work = DEVICE_READY, .finished = on_finished, .created = uv_hrtime(), .event_size = (uint32_t)event.size};
+    memcpy(awaited->task.event, event.data, event.size);
+    LL_PREPEND(o->awaited, awaited);
+    devices_submit(o->request.node->devices, device, &awaited->task);
+}
+
+static bool can_wait(const struct offer *o, int32_t device, struct view event)
+{
+    bool inside = o->request.session != NULL && o->request.session->inside;
+    return device >= 0 && event.size == (inside ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC);
+}
+
+enum strait_reason await_append(struct offer *o, const struct message_append *message)
+{
+    int32_t device = device_of(o->request.pool->pool, message->lists, message->list_count);
+    if (!can_wait(o, device, message->ready))
+        return STRAIT_REASON_LOCAL;
+    struct awaited *awaited = create(o, message->lists, message->list_count);
+    if (awaited == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    awaited->layer_first = message->layer_first;
+    awaited->layer_count = message->layer_count;
+    submit(awaited, device, message->ready);
+    return STRAIT_REASON_NONE;
+}
+
+enum strait_reason await_offer(struct offer *o, struct view event)
+{
+    int32_t device = device_of(o->request.pool->pool, NULL, 0);
+    if (!can_wait(o, device, event))
+        return STRAIT_REASON_LOCAL;
+    struct awaited *awaited = create(o, NULL, 0);
+    if (awaited == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    submit(awaited, device, event);
+    return STRAIT_REASON_NONE;
+}
+
+void await_forget(struct offer *o)
+{
+    struct awaited *awaited, *next;
+    LL_FOREACH_SAFE (o->awaited, awaited, next) {
+        awaited->offer = NULL;
+        __atomic_store_n(&awaited->task.forgotten, true, __ATOMIC_RELAXED);
+    }
+    o->awaited = NULL;
 }

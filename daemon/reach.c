@@ -1,11 +1,390 @@
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include <utlist.h>
 
 #include "daemon/node.h"
-#include "daemon/reach_private.h"
+#include "daemon/reach.h"
 #include "daemon/source.h"
+
+/* Shared by the files about GPUs that reach each other. */
+
+/* An arena in the memory of a peer's GPU. */
+struct far_arena {
+    uint32_t device, first, slot_bytes, slot_count;
+    bool has_handle, by[LINK_BY_COUNT]; /* wires that the peer offers */
+    uint8_t handle[DEVICE_HANDLE_BYTES];
+    struct way *ways;
+    struct far_arena *next;
+};
+
+/* The mapping by which one of our GPUs stores into a far arena. While it is mapped, the peer's link must be kept. */
+struct way {
+    struct node *node;
+    struct peer *peer;
+    struct far_arena *arena;
+    int32_t device;
+    enum pin_state state;
+    struct device_memory memory;
+    enum strait_status status;
+    char why[256];
+    struct way *next;
+};
+
+/* A pool of the peer, and our devices whose arenas it reaches. */
+struct reached {
+    struct pool_id id;
+    uint64_t devices;
+    UT_hash_handle hh;
+};
+
+/* Prepares the best available wire from our GPU `device` to the arena. */
+void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device);
+/* The wire that leads there now; WIRES_COUNTED: none. */
+enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
+                                int32_t device);
+/* Does the policy let chunks use that wire? */
+bool reach_takes(const struct node *node, const struct peer *peer, enum wire_counter wire);
+/* The ends of a link from our GPU to there. */
+struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire);
+/* Tells the peer which of its GPUs our pools on `device` reach now. */
+void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device);
+
+/* reach_map.c: the peer's memory, mapped. */
+
+/* Can GPU memory be shared with that peer, in both directions? */
+bool map_is_possible(const struct peer *peer);
+/* State of the mapping; the first call starts it. */
+enum pin_state map_way(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device);
+const struct way *map_find(const struct far_arena *arena, int32_t device); /* NULL: not mapped */
+
+/* Maps the arenas of a peer's GPUs for ours, and unmaps them. */
+
+bool map_is_possible(const struct peer *peer)
+{
+    return peer->state == PEER_UP && peer->owner != NULL && peer->direct && link_sees_end(peer->link);
+}
+
+/* ---- Mapping ----------------------------------------------------------------------------------------------------- */
+
+static void map_work(void *arg)
+{
+    struct way *way = arg;
+    const struct far_arena *arena = way->arena;
+    way->status =
+        devices_reach(way->node->devices, way->device, arena->handle, (uint64_t)arena->slot_bytes * arena->slot_count,
+                      &way->memory, &(struct device_why){way->why, sizeof(way->why)});
+}
+
+static void map_done(void *arg)
+{
+    struct way *way = arg;
+    const struct peer_use *use = way->peer->owner;
+    way->state = way->status == STRAIT_OK ? PIN_DONE : PIN_FAILED;
+    if (way->status == STRAIT_OK)
+        log_write(way->node->log, LOG_INFO, "msg=\"GPU reached\" peer=%s device=%d peer_device=%u", way->peer->address,
+                  way->device, way->arena->device);
+    else
+        log_write(way->node->log, LOG_WARN,
+                  "msg=\"GPU not reached: pages go another way\" peer=%s device=%d peer_device=%u why=\"%s\"",
+                  way->peer->address, way->device, way->arena->device, way->why);
+    if (way->status == STRAIT_OK && !use->down)
+        reach_tell_pools_of(way->node, way->peer, way->device);
+    if (way->status != STRAIT_OK && !use->down)
+        reach_open(way->node, way->peer, way->arena, way->device);
+    exchange_writer_done(way->peer);
+}
+
+static enum pin_state begin(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
+{
+    struct way *way = calloc(1, sizeof(*way));
+    if (way == NULL)
+        return PIN_FAILED;
+    *way = (struct way){.node = node, .peer = peer, .arena = arena, .device = device, .state = PIN_BUSY};
+    if (job_call(node->jobs, map_work, map_done, way) != STRAIT_OK) {
+        free(way);
+        return PIN_FAILED;
+    }
+    LL_PREPEND(arena->ways, way);
+    exchange_writer_begun(peer);
+    return PIN_BUSY;
+}
+
+enum pin_state map_way(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
+{
+    const struct way *way;
+    if (!arena->has_handle || !map_is_possible(peer))
+        return PIN_FAILED;
+    LL_SEARCH_SCALAR(arena->ways, way, device, device);
+    return way != NULL ? way->state : begin(node, peer, arena, device);
+}
+
+const struct way *map_find(const struct far_arena *arena, int32_t device)
+{
+    const struct way *way;
+    LL_SEARCH_SCALAR(arena->ways, way, device, device);
+    return way != NULL && way->state == PIN_DONE ? way : NULL;
+}
+
+/* ---- Letting go -------------------------------------------------------------------------------------------------- */
+
+static void forget_arena(struct far_arena *arena)
+{
+    struct way *way, *next;
+    LL_FOREACH_SAFE (arena->ways, way, next)
+        free(way);
+    free(arena);
+}
+
+struct letting_go {
+    struct node *node;
+    struct peer *peer;
+    struct far_arena *arenas;
+};
+
+static void unmap_work(void *arg)
+{
+    const struct letting_go *l = arg;
+    struct far_arena *arena;
+    struct way *way;
+    LL_FOREACH (l->arenas, arena)
+        LL_FOREACH (arena->ways, way)
+            if (way->state == PIN_DONE)
+                devices_unmap(l->node->devices, way->device, &way->memory);
+}
+
+static void free_arenas(struct far_arena *arenas)
+{
+    struct far_arena *arena, *next;
+    LL_FOREACH_SAFE (arenas, arena, next)
+        forget_arena(arena);
+}
+
+static void unmap_done(void *arg)
+{
+    struct letting_go *l = arg;
+    free_arenas(l->arenas);
+    exchange_writer_done(l->peer);
+    free(l);
+}
+
+bool reach_release(struct node *node, struct peer *peer)
+{
+    struct peer_use *use = peer->owner;
+    if (use->arenas == NULL)
+        return true;
+    struct letting_go here = {.node = node, .peer = peer, .arenas = use->arenas}, *l = malloc(sizeof(*l));
+    use->arenas = NULL;
+    if (l != NULL) {
+        *l = here;
+        exchange_writer_begun(peer);
+        if (job_call(node->jobs, unmap_work, unmap_done, l) == STRAIT_OK)
+            return false;
+        use->writers--;
+        free(l);
+    }
+    unmap_work(&here); /* slow, but nothing stays mapped */
+    free_arenas(here.arenas);
+    return true;
+}
+
+void reach_forget(struct peer_use *use)
+{
+    struct reached *reached, *next;
+    HASH_ITER (hh, use->reached, reached, next) {
+        HASH_DELETE(hh, use->reached, reached);
+        free(reached);
+    }
+    free_arenas(use->arenas);
+}
+
+/* Which wires between GPUs are allowed, and which one is chosen. */
+
+/* ---- Allowed wires ----------------------------------------------------------------------------------------------- */
+
+static bool peer_is_allowed(const struct node *node)
+{
+    const char *p2p = getenv("NCCL_P2P_DISABLE");
+    return node->options.gpu_peer && (p2p == NULL || strcmp(p2p, "1") != 0);
+}
+
+static enum wire_counter wire_named(const char *name, size_t size)
+{
+    return strncmp(name, "nccl", size) == 0   ? WIRE_NCCL
+           : strncmp(name, "ucx", size) == 0  ? WIRE_UCX_CUDA
+           : strncmp(name, "peer", size) == 0 ? WIRE_PEER
+                                              : WIRE_PINNED;
+}
+
+/* Wires that the option lists after the host's memory are never used. */
+void reach_init(struct node *node)
+{
+    struct gpu_wires *wires = &node->wires;
+    const char *at = node->options.gpu_wires;
+    wires->count = 0;
+    wires->measured = strcmp(at, "auto") == 0;
+    if (wires->measured)
+        at = "peer,nccl,ucx";
+    while (node->options.gpu_arena_bytes != 0 && *at != 0) {
+        size_t size = strcspn(at, ",");
+        const enum wire_counter wire = wire_named(at, size);
+        if (wire == WIRE_PINNED)
+            break;
+        if ((wire != WIRE_PEER || peer_is_allowed(node)) && !reach_has_wire(node, wire))
+            wires->list[wires->count++] = wire;
+        at += size + (at[size] == ',');
+    }
+}
+
+bool reach_has_wire(const struct node *node, enum wire_counter wire)
+{
+    for (uint32_t i = 0; i < node->wires.count; i++)
+        if (node->wires.list[i] == wire)
+            return true;
+    return false;
+}
+
+bool reach_has_links(const struct node *node)
+{
+    return reach_has_wire(node, WIRE_NCCL) || reach_has_wire(node, WIRE_UCX_CUDA);
+}
+
+bool reach_is_on(const struct node *node)
+{
+    return node->wires.count != 0;
+}
+
+/* ---- The wire in use --------------------------------------------------------------------------------------------- */
+
+struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire)
+{
+    return (struct gpu_ends){.by = wire_link(wire), .device = (uint32_t)device, .peer_device = arena->device};
+}
+
+static bool is_up_to(const struct peer *peer, const struct far_arena *arena, int32_t device, enum wire_counter wire)
+{
+    return wire == WIRE_PEER ? map_find(arena, device) != NULL
+                             : peer_has_gpu_link(peer, reach_ends(arena, device, wire));
+}
+
+/* Takes the first wire that is up or, when wires are measured, the best one: `peer` comes first there. */
+enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
+                                int32_t device)
+{
+    const struct gpu_wires *wires = &node->wires;
+    enum wire_counter best = WIRES_COUNTED;
+    double most = -1;
+    for (uint32_t i = 0; i < wires->count; i++) {
+        const enum wire_counter wire = wires->list[i];
+        if (!is_up_to(peer, arena, device, wire))
+            continue;
+        if (wire == WIRE_PEER || !wires->measured)
+            return wire;
+        if (policy_rank(peer, wire_link(wire)) > most) {
+            most = policy_rank(peer, wire_link(wire));
+            best = wire;
+        }
+    }
+    return best;
+}
+
+bool reach_takes(const struct node *node, const struct peer *peer, enum wire_counter wire)
+{
+    return wire == WIRE_PEER || (wire_is_link(wire) && policy_takes(node, peer, wire_link(wire)));
+}
+
+/* Reports which wire chunks use between our GPUs and a peer's, and why no better one. */
+
+/* Why chunks are not stored straight into that GPU's memory. */
+static const char *why_not_peer(const struct node *node, const struct peer *peer, const struct far_arena *arena,
+                                int32_t device)
+{
+    const struct way *way;
+    if (!reach_has_wire(node, WIRE_PEER))
+        return "off (gpu-wires, gpu-peer or NCCL_P2P_DISABLE)";
+    if (!map_is_possible(peer))
+        return "no memory is shared with the peer";
+    if (!arena->has_handle)
+        return "not offered by the peer";
+    LL_SEARCH_SCALAR(arena->ways, way, device, device);
+    return way == NULL ? "not asked for" : way->state == PIN_BUSY ? "being mapped" : way->why;
+}
+
+static const char *measured(const struct peer *peer, enum message_link_by by, char *text, size_t size)
+{
+    double host, link;
+    policy_rivals(peer, by, &host, &link);
+    if (link == 0)
+        return "the host is being measured";
+    snprintf(text, size, "carried %.2f GB/s of pages, the host %.2f", link * 1e-9, host * 1e-9);
+    return text;
+}
+
+static const char *why_not_link(const struct node *node, const struct peer *peer, const struct far_arena *arena,
+                                int32_t device, enum wire_counter wire, char *text, size_t size)
+{
+    const enum message_link_by by = wire_link(wire);
+    const struct gpu_links *gpu = gpu_links_of(node, device);
+    const struct gpu_ends ends = reach_ends(arena, device, wire);
+    if (!reach_has_wire(node, wire))
+        return "off (gpu-wires)";
+    if (gpu == NULL || !gpu->by[by].ready)
+        return gpu != NULL ? gpu_links_state(gpu, by) : "being loaded";
+    if (arena->by[by] && peer_has_gpu_link(peer, ends))
+        return measured(peer, by, text, size);
+    return arena->by[by] ? peer_gpu_link_why(peer, ends) : "not offered by the peer";
+}
+
+static const char *name_of(enum wire_counter wire)
+{
+    return wire == WIRE_PEER ? "peer" : wire == WIRE_NCCL ? "nccl" : "ucx-cuda";
+}
+
+/* All wires: the allowed ones in their order, preceded by `peer` if it is not allowed, followed by the others. */
+static void in_order(const struct node *node, enum wire_counter order[GPU_WIRES_MAX])
+{
+    static const enum wire_counter links[] = {WIRE_NCCL, WIRE_UCX_CUDA};
+    uint32_t count = 0;
+    if (!reach_has_wire(node, WIRE_PEER))
+        order[count++] = WIRE_PEER;
+    for (uint32_t i = 0; i < node->wires.count; i++)
+        order[count++] = node->wires.list[i];
+    for (uint32_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+        if (!reach_has_wire(node, links[i]))
+            order[count++] = links[i];
+}
+
+static void describe(const struct node *node, const struct peer *peer, const struct far_arena *arena, int32_t device,
+                     struct reach_report *report)
+{
+    const enum wire_counter wire = reach_wire_to(node, peer, arena, device);
+    const bool taken = reach_takes(node, peer, wire);
+    enum wire_counter order[GPU_WIRES_MAX];
+    char text[96];
+    size_t used = 0;
+    *report = (struct reach_report){.device = (uint32_t)device, .peer_device = arena->device};
+    report->wire = taken ? name_of(wire) : peer->direct ? "pinned" : "ucx";
+    in_order(node, order);
+    for (uint32_t i = 0; i < GPU_WIRES_MAX && used < sizeof(report->why) && !(taken && order[i] == wire); i++)
+        used += (size_t)snprintf(
+            report->why + used, sizeof(report->why) - used, "%s%s: %s", used > 0 ? "; " : "", name_of(order[i]),
+            order[i] == WIRE_PEER ? why_not_peer(node, peer, arena, device)
+                                  : why_not_link(node, peer, arena, device, order[i], text, sizeof(text)));
+}
+
+void reach_each(const struct node *node, const struct peer *peer,
+                void (*f)(void *arg, const struct reach_report *report), void *arg)
+{
+    const struct peer_use *use = peer->owner;
+    const struct far_arena *arena;
+    struct reach_report report;
+    LL_FOREACH (use->arenas, arena)
+        for (uint32_t i = 0; i < node->receive.arena_count; i++)
+            if (node->receive.arenas[i]->device >= 0) {
+                describe(node, peer, arena, node->receive.arenas[i]->device, &report);
+                f(arg, &report);
+            }
+}
 
 #define REACHED_MAX 4096u /* pools remembered per peer */
 

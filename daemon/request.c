@@ -1,8 +1,11 @@
-/* The common part of offers and expectations: pages, state, end. */
+#include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 #include "daemon/node.h"
 #include "daemon/session.h"
+
+/* The common part of offers and expectations: pages, state, end. */
 
 static bool mark(struct request *request, const struct wire_page_list *list)
 {
@@ -117,4 +120,102 @@ void request_release_pool(struct request *request)
     pool->uses--;
     if (pool->uses == 0 && pool->removing)
         session_pool_gone(pool);
+}
+
+/* Remembers for a while how requests failed, so that a late other side gets the old verdict instead of waiting in vain.
+ * A request that was DONE leaves no tombstone: its name may be used again, and then waits for its new other side. */
+
+#define TOMBSTONES   4096u  /* at most this many are remembered, */
+#define TOMBSTONE_MS 60000u /* for this long: then a name may mean something new */
+
+enum strait_reason tombstone_reason(struct node *node, const struct name *name, bool is_offer)
+{
+    struct exchange *x = &node->exchange;
+    struct tombstone *stone;
+    struct tombstone_key key = {.name = *name, .is_offer = is_offer};
+    HASH_FIND(hh, x->tombstones, &key, sizeof(key), stone);
+    bool known = stone != NULL && uv_now(node->loop) - stone->ended <= TOMBSTONE_MS;
+    return known ? stone->reason : STRAIT_REASON_NONE;
+}
+
+void tombstone_free(struct node *node, struct tombstone *stone)
+{
+    HASH_DELETE(hh, node->exchange.tombstones, stone);
+    free(stone);
+}
+
+void tombstone_remove(struct node *node, const struct name *name, bool is_offer)
+{
+    struct tombstone *stone;
+    struct tombstone_key key = {.name = *name, .is_offer = is_offer};
+    HASH_FIND(hh, node->exchange.tombstones, &key, sizeof(key), stone);
+    if (stone != NULL)
+        tombstone_free(node, stone);
+}
+
+void tombstone_add(struct node *node, const struct request *request)
+{
+    struct exchange *x = &node->exchange;
+    tombstone_remove(node, &request->name, request->is_offer);
+    if (request->reason == STRAIT_REASON_NONE)
+        return;
+    struct tombstone *stone = calloc(1, sizeof(*stone));
+    if (stone == NULL)
+        return; /* late messages will be parked until their deadline instead */
+    stone->key.name = request->name;
+    stone->key.is_offer = request->is_offer;
+    stone->reason = request->reason;
+    stone->ended = uv_now(node->loop);
+    HASH_ADD(hh, x->tombstones, key, sizeof(stone->key), stone);
+    if (HASH_COUNT(x->tombstones) > TOMBSTONES)
+        tombstone_free(node, x->tombstones); /* the head is the oldest */
+}
+
+/* Notifications to clients of other daemons: sent at once, or queued for a while until the peer is up. */
+
+#define NOTES_MAX 256u   /* queued at most */
+#define NOTE_MS   10000u /* how long one is queued */
+
+static bool send_note(struct node *node, const char *address, const struct message *message)
+{
+    struct peer *peer = peers_get(node->peers, address);
+    return peer != NULL && peer->state == PEER_UP && peer_send(peer, message) == STRAIT_OK;
+}
+
+void exchange_note(struct node *node, const char *address, const struct message *message)
+{
+    struct exchange *x = &node->exchange;
+    const struct message_note *m = &message->note;
+    if (send_note(node, address, message) || x->note_count >= NOTES_MAX)
+        return;
+    struct note *note = calloc(1, sizeof(*note) + m->key.size + m->data.size);
+    if (note == NULL)
+        return;
+    strcpy(note->address, address);
+    note->pool = m->pool;
+    note->key_size = m->key.size;
+    note->size = m->data.size;
+    note->expires = uv_now(node->loop) + NOTE_MS;
+    memcpy(note->bytes, m->key.data, m->key.size);
+    if (m->data.size != 0)
+        memcpy(note->bytes + m->key.size, m->data.data, m->data.size);
+    LL_APPEND(x->notes, note);
+    x->note_count++;
+}
+
+void exchange_send_notes(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct note *note, *next;
+    LL_FOREACH_SAFE (x->notes, note, next) {
+        struct message message = {.type = MESSAGE_PEER_NOTE};
+        message.note = (struct message_note){.pool = note->pool,
+                                             .key = view_of(note->bytes, note->key_size),
+                                             .data = view_of(note->bytes + note->key_size, note->size)};
+        if (!send_note(node, note->address, &message) && uv_now(node->loop) < note->expires)
+            continue;
+        LL_DELETE(x->notes, note);
+        x->note_count--;
+        free(note);
+    }
 }

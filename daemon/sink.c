@@ -1,12 +1,580 @@
-/* The sink's half of a leg: carries out the actions of its state machine. */
 #include <stdlib.h>
 #include <string.h>
-
 #include <utlist.h>
+#include <xxhash.h>
 
+#include "daemon/chunk_header.h"
+#include "daemon/equipment/fault.h"
 #include "daemon/node.h"
-#include "daemon/sink_private.h"
+#include "daemon/reach.h"
+#include "daemon/session.h"
+#include "daemon/sink.h"
 #include "daemon/source.h"
+
+/* Shared by the files of the sink's half of a leg: sink.c carries out the actions of its state machine by these. */
+
+/* ---- sink_messages.c --------------------------------------------------------------------------------------------- */
+
+void sink_send_request(struct sink *sink, const struct leg_action *action);
+void sink_send_grant(struct sink *sink, const struct leg_grant *grant);
+void sink_send_revoke(struct sink *sink, uint64_t grant);
+void sink_send_end(struct sink *sink, enum strait_reason reason);
+
+/* ---- sink_grants.c ----------------------------------------------------------------------------------------------- */
+
+/* Adds slots for open grants to the event: as many as the sink's first chunks can use and nobody else needs. */
+void sink_open(struct sink *sink, struct leg_event *start);
+void sink_free_slot(struct sink *sink, const struct leg_grant *grant);
+
+/* ---- sink_chunks.c ----------------------------------------------------------------------------------------------- */
+
+void sink_decode_chunk(struct sink *sink, const struct leg_grant *grant); /* an arrived chunk; sink_copied follows */
+
+/* The sink's half of a leg: its messages to the source, under this daemon or over its connection, and the source's
+ * SEGMENTS. */
+
+/* ---- To the source ----------------------------------------------------------------------------------------------- */
+
+/* The slots of the grants that go with it. */
+static void slots_of(const struct sink *sink, const struct leg_action *request, uint32_t slots[LEG_GRANTS])
+{
+    for (uint32_t i = 0, count = 0; i < LEG_GRANTS && count < request->count; i++)
+        if (sink->leg.grants[i].id >= request->grant.id)
+            slots[count++] = sink->leg.grants[i].slot;
+}
+
+void sink_send_request(struct sink *sink, const struct leg_action *action)
+{
+    struct expectation *e = sink->expectation;
+    struct node *node = sink->node;
+    if (sink->is_local) {
+        struct request *offer;
+        HASH_FIND(by_name, node->exchange.offers_by_name, &sink->source, sizeof(sink->source), offer);
+        if (offer != NULL && offer->begun) {
+            local_bind(sink, (struct offer *)offer);
+            return;
+        }
+        enum strait_reason failed = tombstone_reason(node, &sink->source, true);
+        if (offer == NULL && failed != STRAIT_REASON_NONE) {
+            sink_event(sink, SINK_END, leg_peer_reason(failed));
+            return;
+        }
+        struct parked *parked = calloc(1, sizeof(*parked));
+        if (parked == NULL)
+            return; /* the deadline ends it */
+        parked->key.is_request = true;
+        parked->key.wants = sink->source;
+        parked->sink = sink;
+        parked->expires = UINT64_MAX; /* lives as long as the sink */
+        parked_add(node, parked);
+        return;
+    }
+    uint64_t now = uv_now(node->loop);
+    uint32_t sent = 0, slots[LEG_GRANTS];
+    slots_of(sink, action, slots);
+    node->metrics.grants += action->count;
+    do {
+        uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
+        bool more = sent + count < e->wanted_count;
+        struct message message = {.type = MESSAGE_REQUEST};
+        message.request = (struct message_request){.leg = sink->id,
+                                                   .epoch = e->epoch,
+                                                   .source_pool = sink->source.pool,
+                                                   .sink_pool = e->request.name.pool,
+                                                   .source_key = view_of(sink->source.key, sink->source.size),
+                                                   .sink_key = view_of(e->request.name.key, e->request.name.size),
+                                                   .geometry = e->request.pool->pool->geometry,
+                                                   .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
+                                                   .more = more,
+                                                   .rest = sent != 0,
+                                                   .span_count = count,
+                                                   .spans = e->wanted + sent,
+                                                   .grant = more ? 0 : action->grant.id,
+                                                   .slot_count = more ? 0 : action->count,
+                                                   .slots = slots};
+        (void)peer_send(sink->peer, &message); /* if the peer is down, `down` follows */
+        sent += count;
+    } while (sent < e->wanted_count);
+}
+
+void sink_send_grant(struct sink *sink, const struct leg_grant *grant)
+{
+    if (sink->is_local) {
+        struct leg_event event = {.type = SOURCE_GRANT,
+                                  .grant = grant->id,
+                                  .first = grant->first,
+                                  .count = grant->count,
+                                  .slot = grant->slot};
+        local_post(sink->node, NULL, sink->local, &event);
+        return;
+    }
+    struct message message = {.type = MESSAGE_GRANT};
+    message.grant = (struct message_grant){.leg = sink->id,
+                                           .epoch = sink->expectation->epoch,
+                                           .grant = grant->id,
+                                           .first = grant->first,
+                                           .count = grant->count,
+                                           .slot = grant->slot};
+    sink->node->metrics.grants++;
+    (void)peer_send(sink->peer, &message);
+}
+
+void sink_send_revoke(struct sink *sink, uint64_t grant)
+{
+    if (sink->is_local) {
+        struct leg_event event = {.type = SOURCE_REVOKE, .grant = grant};
+        local_post(sink->node, NULL, sink->local, &event);
+        return;
+    }
+    struct message message = {.type = MESSAGE_REVOKE};
+    message.grant_id = (struct message_grant_id){.leg = sink->id, .epoch = sink->expectation->epoch, .grant = grant};
+    sink->node->metrics.grants_reclaimed++;
+    (void)peer_send(sink->peer, &message);
+}
+
+void sink_send_end(struct sink *sink, enum strait_reason reason)
+{
+    if (sink->is_local) {
+        struct leg_event event = {.type = SOURCE_END, .reason = leg_peer_reason(reason)};
+        if (sink->local != NULL)
+            local_post(sink->node, NULL, sink->local, &event);
+        return;
+    }
+    if (sink->peer == NULL)
+        return; /* no source has been asked */
+    struct message message = {.type = MESSAGE_END};
+    message.end = (struct message_end){.leg = sink->id,
+                                       .epoch = sink->expectation->epoch,
+                                       .from_sink = true,
+                                       .state = reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED,
+                                       .reason = (uint32_t)reason};
+    (void)peer_send(sink->peer, &message);
+}
+
+/* ---- From the source --------------------------------------------------------------------------------------------- */
+
+static enum strait_reason take_aux(struct expectation *e, const struct message_segments *message)
+{
+    if (message->aux.size == 0 || e->aux != NULL)
+        return STRAIT_REASON_NONE;
+    if (XXH3_64bits(message->aux.data, message->aux.size) != message->aux_sum)
+        return STRAIT_REASON_INTEGRITY;
+    e->aux = malloc(message->aux.size);
+    if (e->aux == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    memcpy(e->aux, message->aux.data, message->aux.size);
+    e->aux_size = message->aux.size;
+    return STRAIT_REASON_NONE;
+}
+
+/* More units are ready at the source. Returns NONE, or why this leg fails. */
+enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message)
+{
+    struct expectation *e = sink->expectation;
+    if (e->request.decided || sink->leg.last || message->before != sink->leg.ready)
+        return STRAIT_REASON_NONE; /* late or duplicate */
+    uint32_t before = sink->segments.units;
+    for (uint32_t i = 0; i < message->segment_count; i++) {
+        if (!coverage_claim(e->coverage, &message->segments[i]))
+            return STRAIT_REASON_GEOMETRY;
+        enum strait_status status = segments_add(&sink->segments, &message->segments[i]);
+        if (status != STRAIT_OK)
+            return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+        sink->bytes += segment_bytes(&message->segments[i], &e->request.pool->pool->sizes);
+    }
+    if (message->last) {
+        enum strait_reason reason = take_aux(e, message);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+    }
+    struct leg_event event = {.type = SINK_SEGMENTS,
+                              .grant = message->grant,
+                              .opens = message->granted_count,
+                              .before = message->before,
+                              .count = sink->segments.units - before,
+                              .last = message->last};
+    for (uint32_t i = 0; i < message->granted_count; i++)
+        event.units[i] = message->granted[i];
+    (void)sink_apply(sink, &event);
+    return STRAIT_REASON_NONE;
+}
+
+/* The sink's half of a leg: chunks that arrive in its slots and are decoded into pages. */
+
+/* ---- Arrival ----------------------------------------------------------------------------------------------------- */
+
+static bool is_current(const struct sink *sink, const struct chunk_header *header)
+{
+    const struct epoch *epoch = &sink->expectation->epoch;
+    return sink->id == header->leg && epoch->incarnation == header->epoch.incarnation &&
+           epoch->counter == header->epoch.counter;
+}
+
+/* Can chunks for that arena come by this GPU's link, or by the connection's own (-1)? */
+static bool comes_by(const struct receive_arena *arena, const struct peer *peer, int32_t device)
+{
+    return device >= 0 ? arena->device == device : arena->device < 0 || peer->direct;
+}
+
+/* The slot that was granted for exactly this chunk; NULL: there is none, or it was released. */
+static struct slot *granted_slot(struct node *node, const struct peer *peer, int32_t device,
+                                 const struct chunk_header *header)
+{
+    if (header->slot >= node->receive.slot_count || peer->token != header->token)
+        return NULL;
+    struct slot *slot = &node->receive.slots[header->slot];
+    if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer ||
+        !comes_by(node->receive.arenas[slot->arena], peer, device))
+        return NULL;
+    return is_current(slot->sink, header) || fault_at(FAULT_BUG_EPOCH, NULL, NULL) ? slot : NULL;
+}
+
+struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *bytes,
+                             size_t header_size, size_t size)
+{
+    struct chunk_header header;
+    struct slot *slot = NULL;
+    (void)fault_at(FAULT_ARRIVING, peer, NULL);
+    if (chunk_header_read(&header, bytes, header_size))
+        slot = granted_slot(node, peer, device, &header);
+    if (slot != NULL && (size == 0 || size > node->receive.arenas[slot->arena]->slots.slot_bytes))
+        slot = NULL;
+    struct leg_event event = {.type = SINK_ARRIVING, .grant = slot != NULL ? slot->grant : 0};
+    if (slot == NULL || !sink_apply(slot->sink, &event)) {
+        node->metrics.chunks_refused++;
+        return (struct landing){.address = NULL};
+    }
+    slot->size = size;
+    return (struct landing){.address = receive_address(&node->receive, header.slot), .cookie = header.slot};
+}
+
+void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status)
+{
+    struct slot *slot = &node->receive.slots[cookie];
+    struct leg_event event = {.type = SINK_ARRIVED, .grant = slot->grant};
+    (void)fault_at(FAULT_ARRIVED, slot->sink->peer, NULL);
+    if (status != STRAIT_OK)
+        event.reason = STRAIT_REASON_PEER_DOWN;
+    slot->sink->expectation->wire_bytes += slot->size;
+    node->metrics.wire_bytes_landed += slot->size;
+    (void)sink_apply(slot->sink, &event);
+}
+
+/* ---- Decoding ---------------------------------------------------------------------------------------------------- */
+
+static void on_decoded(void *owner, uint64_t cookie, const struct job_result *result)
+{
+    struct node *node = owner;
+    const struct slot *slot = &node->receive.slots[cookie];
+    histogram_record(&node->metrics.stages[STAGE_DECODE], result->nanoseconds / 1000);
+    sink_copied(slot->sink, slot->grant, result);
+}
+
+static struct leg_grant *find_grant(struct sink *sink, uint64_t id)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (sink->leg.grants[i].state != GRANT_NONE && sink->leg.grants[i].id == id)
+            return &sink->leg.grants[i];
+    return NULL;
+}
+
+struct layers {
+    uint32_t count;
+    int32_t list[STRAIT_REGIONS_MAX];
+};
+
+static void add_layer(void *owner, int32_t layer)
+{
+    struct layers *layers = owner;
+    if (layers->count < STRAIT_REGIONS_MAX)
+        layers->list[layers->count++] = layer;
+}
+
+/* Counts landed pages and reports layers that are complete. False: these pages cannot have landed. */
+static bool land(struct sink *sink, const struct leg_grant *grant)
+{
+    struct expectation *e = sink->expectation;
+    struct piece piece;
+    struct layers layers = {.count = 0};
+    if (!segments_piece(&sink->segments, grant->first, grant->count, &piece) ||
+        !coverage_land(e->coverage, &piece, add_layer, &layers))
+        return false;
+    if (layers.count != 0) {
+        struct message message = {.type = MESSAGE_LAYERS};
+        message.layers = (struct message_layers){
+            .transfer = e->request.transfer, .layer_count = layers.count, .layers = layers.list};
+        session_send(e->request.session, &message);
+        waits_layers(e, layers.list, layers.count);
+    }
+    return true;
+}
+
+/* A job has put the pages of a grant in place, or failed to. */
+void sink_copied(struct sink *sink, uint64_t grant_id, const struct job_result *result)
+{
+    struct expectation *e = sink->expectation;
+    const struct leg_grant *grant = find_grant(sink, grant_id);
+    struct leg_event event = {.type = SINK_DECODED, .grant = grant_id, .reason = result->reason};
+    if (event.reason == STRAIT_REASON_NONE && !e->request.decided) {
+        if (grant == NULL || !land(sink, grant))
+            event.reason = STRAIT_REASON_GEOMETRY;
+        e->raw_bytes += result->raw_bytes;
+        sink->node->metrics.raw_bytes_landed += sink->is_local ? 0 : result->raw_bytes;
+        sink->node->metrics.chunks_landed += sink->is_local ? 0 : 1;
+    }
+    (void)sink_apply(sink, &event);
+}
+
+void sink_decode_chunk(struct sink *sink, const struct leg_grant *grant)
+{
+    struct node *node = sink->node;
+    if (sink->is_local)
+        return; /* local_copy does this */
+    if (fault_at(FAULT_BUG_ACKNOWLEDGE, sink, grant))
+        return;
+    struct piece piece;
+    struct request *request = &sink->expectation->request;
+    const uint32_t *ids = NULL;
+    const struct job_chunk chunk = {.bytes = receive_address(&node->receive, grant->slot),
+                                    .size = node->receive.slots[grant->slot].size,
+                                    .far = receive_arena_of(&node->receive, grant->slot)->device >= 0};
+    if (segments_piece(&sink->segments, grant->first, grant->count, &piece))
+        ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
+    enum strait_status status = STRAIT_ERR_INVALID;
+    if (ids != NULL)
+        status = job_decode(node->jobs, request->pool->pool, &piece, ids, &chunk, on_decoded, node, grant->slot);
+    if (status != STRAIT_OK) {
+        struct leg_event event = {.type = SINK_DECODED, .grant = grant->id};
+        event.reason = status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
+        (void)sink_apply(sink, &event);
+    }
+}
+
+/* The sink's half of a leg: which legs get slots, and for how many units. */
+
+/* ---- Slots ------------------------------------------------------------------------------------------------------- */
+
+struct share {
+    uint64_t node;
+    uint32_t arena, slots;
+};
+
+static void add_slots(void *arg, struct peer *peer)
+{
+    struct share *share = arg;
+    const struct peer_use *use = peer->owner;
+    if (use != NULL && peer->node == share->node)
+        share->slots += use->slots[share->arena];
+}
+
+/* No daemon may hold more than half of an arena, over all its connections: otherwise one that is stopped could block
+ * all others. */
+static bool has_share(const struct node *node, const struct sink *sink, const struct receive_arena *arena)
+{
+    struct share share = {.node = sink->peer->node, .arena = arena->index};
+    peers_each(node->peers, add_slots, &share);
+    return share.slots == 0 || share.slots < (arena->slots.slot_count + 1) / 2;
+}
+
+static bool has_room(const struct node *node, const struct sink *sink, const struct receive_arena *arena)
+{
+    return arena->slots.used < arena->slots.slot_count && has_share(node, sink, arena);
+}
+
+/* The arena for chunks of this GPU (-1: of the host): in its own memory if the source's GPUs reach it. */
+static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
+{
+    const struct receive *receive = &sink->node->receive;
+    if (device < 0 || (reach_devices(sink->peer, &sink->source.pool) >> device & 1) == 0)
+        return receive->arenas[0];
+    struct receive_arena *arena = receive_of_device(receive, device);
+    return arena != NULL ? arena : receive->arenas[0];
+}
+
+/* There must be one. */
+static uint32_t take_slot(struct sink *sink, struct receive_arena *arena, uint64_t grant)
+{
+    struct node *node = sink->node;
+    uint32_t number = receive_take(&node->receive, arena);
+    struct slot *slot = &node->receive.slots[number];
+    slot->sink = sink;
+    slot->grant = grant;
+    ((struct peer_use *)sink->peer->owner)->slots[arena->index]++;
+    sink->granted_at = uv_now(node->loop);
+    return number;
+}
+
+void sink_free_slot(struct sink *sink, const struct leg_grant *grant)
+{
+    if (sink->is_local)
+        return;
+    struct receive *receive = &sink->node->receive;
+    if (sink->peer != NULL)
+        ((struct peer_use *)sink->peer->owner)->slots[receive->slots[grant->slot].arena]--;
+    receive_give(receive, grant->slot);
+}
+
+/* The device of all groups of the pool; -1: there are several, or it is the host. */
+static int32_t only_device(const struct pool *pool)
+{
+    for (uint32_t g = 1; g < pool->group_count; g++)
+        if (pool->groups[g].device != pool->groups[0].device)
+            return -1;
+    return pool->groups[0].device;
+}
+
+/* Of all pages, counted up to `enough`. */
+static uint64_t wanted_bytes(const struct expectation *e, uint64_t enough)
+{
+    const struct region_sizes *sizes = &e->request.pool->pool->sizes;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < e->wanted_count && bytes < enough; i++) {
+        const struct wire_span *span = &e->wanted[i];
+        const struct segment pages = {span->group, 0, sizes->region_counts[span->group], span->first, span->count};
+        bytes += segment_bytes(&pages, sizes);
+    }
+    return bytes;
+}
+
+/* How many grants the first chunks of the request can use. Between GPUs several chunks have to be under way before the
+ * link is busy; the host's memory is shared by more, and a message takes less time than a chunk there. */
+static uint32_t most_open(const struct sink *sink, const struct receive_arena *arena)
+{
+    const struct expectation *e = sink->expectation;
+    if (e->wanted_count == 0 || arena->device < 0)
+        return e->wanted_count != 0;
+    const uint32_t slot_bytes = arena->slots.slot_bytes, most = sink->leg.window;
+    const uint64_t chunks = far_chunks(slot_bytes, wanted_bytes(e, (uint64_t)slot_bytes * most));
+    return chunks < most ? (uint32_t)chunks : most;
+}
+
+void sink_open(struct sink *sink, struct leg_event *start)
+{
+    const struct node *node = sink->node;
+    struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));
+    const uint32_t most = most_open(sink, arena);
+    while (start->opens < most && arena->slots.used < arena->slots.slot_count / 2 &&
+           node->exchange.wanting_count == 0 && has_share(node, sink, arena)) {
+        start->slots[start->opens] = take_slot(sink, arena, sink->leg.next_grant + start->opens);
+        start->opens++;
+    }
+}
+
+bool sink_holds_grants(const struct sink *sink)
+{
+    for (uint32_t i = 0; i < LEG_GRANTS; i++)
+        if (sink->leg.grants[i].state != GRANT_NONE)
+            return true;
+    return false;
+}
+
+/* ---- Granting ---------------------------------------------------------------------------------------------------- */
+
+/* The GPU that holds the next units; -1: the host. */
+static int32_t next_device(const struct sink *sink, uint32_t first)
+{
+    struct piece piece;
+    if (!segments_piece(&sink->segments, first, 1, &piece))
+        return -1;
+    return sink->expectation->request.pool->pool->groups[piece.group].device;
+}
+
+/* How many units from `first` on fit into one chunk for this arena. A range that came back is taken whole: it fitted a
+ * slot. */
+static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
+{
+    const struct request *request = &sink->expectation->request;
+    uint64_t most = arena->slots.slot_bytes;
+    if (!sink->is_local && arena->device < 0 && sink->peer->slot_bytes < most)
+        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own first */
+    if (arena->device >= 0 && count > FAR_PAGES_MAX)
+        count = FAR_PAGES_MAX;
+    const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
+    const bool is_new = first >= sink->leg.granted;
+    uint64_t target = !is_new ? most : by_gpu ? far_target((uint32_t)most, sink->bytes) : arena->target;
+    if (is_new && arena->device >= 0 && sink->leg.last && sink->leg.ready > 0)
+        target = far_tail(target, sink->bytes / sink->leg.ready * count);
+    return segments_cut_chunk(&sink->segments, first, count, &request->pool->pool->sizes, &request->pages, target,
+                              most);
+}
+
+/* Grants one slot to this sink. False: it cannot use one, or none is free for it. */
+static bool grant_one(struct sink *sink)
+{
+    struct node *node = sink->node;
+    struct receive_arena *arena = node->receive.arenas[0];
+    const uint64_t next = sink->leg.next_grant;
+    uint32_t first, most, count = 0;
+    if (!sink_wants(&sink->leg, &first, &most))
+        return false;
+    if (!sink->is_local)
+        arena = arena_for(sink, next_device(sink, first));
+    count = cut(sink, arena, first, most);
+    if (count == 0 && arena->device >= 0) { /* its slots are too small */
+        arena = node->receive.arenas[0];
+        count = cut(sink, arena, first, most);
+    }
+    if (!sink->is_local && !has_room(node, sink, arena))
+        return false;
+    if (count == 0) {
+        expectation_fail(sink->expectation, STRAIT_REASON_GEOMETRY, "a page is larger than chunk-bytes allows");
+        return false;
+    }
+    struct leg_event event = {.type = SINK_GRANT, .first = first, .count = count, .slot = ARENA_NONE};
+    if (!sink->is_local)
+        event.slot = take_slot(sink, arena, sink->leg.next_grant);
+    (void)sink_apply(sink, &event);
+    return sink->leg.next_grant != next; /* else the leg holds too many pieces, and the slot is free again */
+}
+
+static bool is_full(const struct receive *receive)
+{
+    for (uint32_t i = 0; i < receive->arena_count; i++)
+        if (receive->arenas[i]->slots.used < receive->arenas[i]->slots.slot_count)
+            return false;
+    return true;
+}
+
+/* Hands out free slots in turn to the legs that want one; local legs need none. */
+void sink_grants(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct sink *sink;
+    for (uint32_t passed = 0; passed < x->wanting_count;) {
+        if (x->wanting_local == 0 && is_full(&node->receive))
+            break;
+        sink = x->wanting;
+        passed = grant_one(sink) ? 0 : passed + 1;
+        if (x->wanting == sink) { /* to the end of the round */
+            DL_DELETE2(x->wanting, sink, wprev, wnext);
+            DL_APPEND2(x->wanting, sink, wprev, wnext);
+        }
+    }
+}
+
+/* When a leg has waited for grant-timeout without any slot, the others give back grants that they have not used for as
+ * long. */
+void sink_reclaim(struct node *node)
+{
+    uint64_t now = uv_now(node->loop);
+    bool starving = false;
+    struct sink *sink, *next;
+    DL_FOREACH2 (node->exchange.wanting, sink, wnext) {
+        if (sink_holds_grants(sink))
+            sink->wants_since = 0;
+        else if (sink->wants_since == 0)
+            sink->wants_since = now;
+        else
+            starving |= now - sink->wants_since >= node->options.grant_ms;
+    }
+    if (!starving)
+        return;
+    HASH_ITER (hh, node->exchange.sinks, sink, next)
+        if (!sink->is_local && sink_unused(&sink->leg) != 0 && now - sink->granted_at >= node->options.grant_ms)
+            sink_event(sink, SINK_RECLAIM, STRAIT_REASON_NONE);
+}
+
+/* The sink's half of a leg: carries out the actions of its state machine. */
 
 /* Grants of one leg at a time: one being encoded, one or two on the wire, one being decoded. A GPU is further away and
  * has twice as many. */
