@@ -14,7 +14,7 @@
 #include "bench/rivals.h"
 #include "bench/tables.h"
 #include "bench/values.h"
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
 #include "tools/util.h"
 
 #define ESCAPE_SEED 1u

@@ -7,7 +7,7 @@
 
 #include "bench/planes.h"
 #include "bench/rivals.h"
-#include "tools/buffer.h"
+#include "tools/input.h"
 #include "tools/util.h"
 
 #define SAMPLE_BYTES (8u * 1024 * 1024) /* for each thread, of slow compressors */

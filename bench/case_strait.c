@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "bench/tables.h"
-#include "tools/buffer.h"
+#include "tools/input.h"
 #include "tools/util.h"
 
 struct strait_state {

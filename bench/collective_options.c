@@ -4,7 +4,6 @@
 
 #include "bench/options.h"
 #include "bench/values.h"
-#include "tools/options.h"
 #include "tools/util.h"
 
 #define SIZE_MIN    ((uint64_t)16 * COLLECTIVE_RANKS_MAX) /* at least 16 bytes for every rank */

@@ -4,7 +4,6 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
-#include "tools/json.h"
 #include "tools/util.h"
 
 static const char *const way_names[] = {"nccl", "strait"};

@@ -7,7 +7,7 @@
 #include "bench/collective_kinds.h"
 #include "bench/random.h"
 #include "internal/bytes.h"
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
 #include "tools/util.h"
 
 #define RANDOM_BYTES ((uint64_t)16 << 20)

@@ -7,8 +7,8 @@
 
 #include <strait/codec.h>
 
-#include "tools/plan.h"
-#include "tools/tensors.h"
+#include "tools/pipeline.h"
+#include "tools/calibrate.h"
 
 struct data {
     uint8_t *bytes;

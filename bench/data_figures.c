@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "bench/tables.h"
-#include "tools/histograms.h"
+#include "tools/calibrate.h"
 
 struct sums {
     double values, top16, tiered, bits;

@@ -9,7 +9,7 @@
 
 #include "bench/device_codec.h"
 #include "bench/device_pool.h"
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
 
 struct CUstream_st;
 

@@ -8,7 +8,7 @@
 #include "bench/device_beside.h"
 #include "bench/machine.h"
 #include "bench/options.h"
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
 
 /* One line of the table. */
 struct device_row {

@@ -7,7 +7,7 @@
 
 #include <strait/codec.h>
 
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
 
 #define POOL_REGIONS_MAX 64u
 

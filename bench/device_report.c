@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "bench/values.h"
-#include "tools/json.h"
+#include "tools/util.h"
 
 static void print_size(char text[24], uint64_t bytes)
 {

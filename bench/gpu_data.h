@@ -9,7 +9,7 @@
 
 #include "bench/gpu_memory.h"
 #include "bench/gpu_options.h"
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
 
 /* Pools have the size of the largest request. Region r repeats tensor r and belongs to its class. Every GPU_STAMP_STEP
  * bytes carry a number, so that a page in another's place is noticed. */

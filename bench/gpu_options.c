@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "bench/options.h"
-#include "tools/options.h"
 #include "tools/util.h"
 
 #define GPU_SIZE_MAX (1ull << 40)

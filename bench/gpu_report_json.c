@@ -3,7 +3,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "tools/json.h"
+#include "tools/util.h"
 
 static void add_devices(cJSON *root, const struct gpu_bench *bench)
 {

@@ -7,9 +7,8 @@
 #include "bench/cases.h"
 #include "bench/rivals.h"
 #include "bench/values.h"
-#include "tools/options.h"
-#include "tools/plan.h"
 #include "tools/util.h"
+#include "tools/pipeline.h"
 
 #define CHUNK_MAX      (1024u * 1024 * 1024)
 #define SIZE_MAX_BYTES (1024ull * 1024 * 1024 * 1024)

@@ -5,7 +5,7 @@
 
 #include "bench/figures.h"
 #include "bench/head.h"
-#include "tools/json.h"
+#include "tools/util.h"
 
 static void add_names(cJSON *object, const char *name, const char *const *names, unsigned count)
 {

@@ -1,7 +1,7 @@
 #include "bench/tables.h"
 
-#include "tools/histograms.h"
-#include "tools/options.h"
+#include "tools/calibrate.h"
+#include "tools/util.h"
 
 bool tables_open(struct tensors *tensors, const char *const *paths, unsigned count)
 {

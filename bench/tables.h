@@ -6,7 +6,7 @@
 
 #include <strait/codec.h>
 
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
 
 #define TABLE_BYTES 256u /* size of a table embedded in a file: FORMAT.md, section 7 */
 

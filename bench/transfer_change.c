@@ -8,7 +8,7 @@
 
 #define SECOND 1000000000u
 
-struct run {
+struct change_run {
     struct transfer_bench *bench;
     struct change *change;
     struct move move;
@@ -18,7 +18,7 @@ struct run {
     struct node_figures before;
 };
 
-static bool set_rate(struct run *run, double rate)
+static bool set_rate(struct change_run *run, double rate)
 {
     run->rate = rate;
     return bench_link_shape(&run->bench->paths[PATH_LINK].link, rate, run->bench->options->burst);
@@ -39,7 +39,7 @@ static void share_out(struct change *change, uint64_t from, uint64_t to, double 
     }
 }
 
-static bool move_once(struct run *run)
+static bool move_once(struct change_run *run)
 {
     struct node_figures source, sink;
     uint64_t ns, wrong, from = clock_ns() - run->began, second;
@@ -58,7 +58,7 @@ static bool move_once(struct run *run)
     return true;
 }
 
-static bool run_half(struct run *run, double rate, uint64_t until)
+static bool run_half(struct change_run *run, double rate, uint64_t until)
 {
     bool good = set_rate(run, rate);
 
@@ -67,7 +67,7 @@ static bool run_half(struct run *run, double rate, uint64_t until)
     return good;
 }
 
-static bool run_both(struct run *run)
+static bool run_both(struct change_run *run)
 {
     const struct transfer_options *options = run->bench->options;
     struct node_figures sink;
@@ -84,7 +84,7 @@ static bool run_both(struct run *run)
 bool change_run(struct transfer_bench *bench, struct change *change)
 {
     struct bench_path *path = &bench->paths[PATH_LINK];
-    struct run run = {.bench = bench, .change = change};
+    struct change_run run = {.bench = bench, .change = change};
     bool good;
 
     *change = (struct change){.count = bench->options->seconds};

@@ -9,7 +9,7 @@
 #include <strait/strait.h>
 
 #include "bench/transfer_options.h"
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
 
 /* One way to cut the memory into pages. Request q has its own logical indexes 0..pages-1, at places q * pages onward.
  */

@@ -7,9 +7,8 @@
 #include <strait/codec.h>
 
 #include "bench/options.h"
-#include "tools/options.h"
-#include "tools/plan.h"
 #include "tools/util.h"
+#include "tools/pipeline.h"
 
 #define PAGES_COUNT_MAX    (1024u * 1024)
 #define REQUESTS_COUNT_MAX 1024u

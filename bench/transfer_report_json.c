@@ -4,7 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "bench/transfer_figures.h"
-#include "tools/json.h"
+#include "tools/util.h"
 
 static void add_data(cJSON *root, const struct transfer_bench *bench)
 {

@@ -9,9 +9,8 @@
 
 #include <strait/codec.h>
 
-#include "tools/options.h"
-#include "tools/plan.h"
 #include "tools/util.h"
+#include "tools/pipeline.h"
 
 const char *const coding_names[] = {"auto", "raw", "top16", "tiered"};
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "tests/run_suite.h"
-#include "tools/classes.h"
+#include "tools/input.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 

@@ -7,7 +7,7 @@
 
 #include "internal/bytes.h"
 #include "tests/run_suite.h"
-#include "tools/safetensors.h"
+#include "tools/input.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
 

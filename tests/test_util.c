@@ -10,8 +10,7 @@
 #include <unistd.h>
 
 #include "tests/run_suite.h"
-#include "tools/ordered.h"
-#include "tools/plan.h"
+#include "tools/pipeline.h"
 #include "tools/util.h"
 
 #define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))

@@ -8,12 +8,8 @@
 #include <string.h>
 
 #include "kernels/codebook_file.h"
-#include "tools/calibrate_report.h"
-#include "tools/classes.h"
-#include "tools/histograms.h"
-#include "tools/options.h"
-#include "tools/safetensors.h"
-#include "tools/tensors.h"
+#include "tools/calibrate.h"
+#include "tools/input.h"
 #include "tools/util.h"
 
 static const char usage[] =

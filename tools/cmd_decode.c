@@ -11,9 +11,7 @@
 
 #include "kernels/container.h"
 #include "tools/decode_file.h"
-#include "tools/json.h"
-#include "tools/options.h"
-#include "tools/original.h"
+#include "tools/util.h"
 
 #define SUFFIX ".strait"
 

@@ -7,10 +7,9 @@
 #include <string.h>
 
 #include "tools/encode_file.h"
-#include "tools/encode_report.h"
-#include "tools/examine.h"
-#include "tools/options.h"
-#include "tools/tally.h"
+#include "tools/pipeline.h"
+#include "tools/util.h"
+#include "tools/calibrate.h"
 
 #define CHUNK_BYTES_MAX ((uint64_t)1 << 30) /* with cutter_next's limits strait_encode_bound stays below 4 GiB */
 #define SUFFIX          ".strait"

@@ -1,12 +1,338 @@
-#include "tools/encode_file.h"
-
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/buffer.h"
-#include "tools/file_writer.h"
-#include "tools/ordered.h"
+#include "kernels/container.h"
+#include "tools/decode_file.h"
+#include "tools/encode_file.h"
+#include "tools/input.h"
+#include "tools/pipeline.h"
+#include "tools/util.h"
+
+static bool put(struct file_writer *writer, const void *data, size_t size)
+{
+    writer->offset += size;
+    return output_write(writer->output, data, size);
+}
+
+static bool put_tables(struct file_writer *writer, const struct strait_codebook *codebook)
+{
+    for (uint32_t t = 0; t < writer->header.table_count; t++)
+        if (!put(writer, strait_codebook_ranking(codebook, t), CONTAINER_TABLE_BYTES))
+            return false;
+    return true;
+}
+
+static bool put_head(struct file_writer *writer, const void *preamble, const struct strait_codebook *codebook)
+{
+    static const uint8_t zeroes[16];
+    const struct container_header *header = &writer->header;
+    uint8_t bytes[CONTAINER_HEADER_BYTES];
+    uint64_t padding = container_tables_offset(header) - CONTAINER_HEADER_BYTES - header->preamble_bytes;
+
+    container_write_header(bytes, header);
+    return put(writer, bytes, sizeof(bytes)) && put(writer, preamble, header->preamble_bytes) &&
+           put(writer, zeroes, padding) && put_tables(writer, codebook);
+}
+
+bool file_writer_init(struct file_writer *writer, struct output *output, const void *preamble, uint64_t preamble_bytes,
+                      const struct strait_codebook *codebook)
+{
+    *writer = (struct file_writer){.output = output, .header.preamble_bytes = preamble_bytes};
+    if (codebook != NULL) {
+        writer->header.table_count = strait_codebook_count(codebook);
+        memcpy(writer->header.codebook_id, strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES);
+    }
+    if (!original_init(&writer->original)) {
+        print_error(NULL, "out of memory");
+        return false;
+    }
+    original_add(&writer->original, preamble, preamble_bytes);
+    return put_head(writer, preamble, codebook);
+}
+
+void file_writer_fini(struct file_writer *writer)
+{
+    original_fini(&writer->original);
+    chunk_list_fini(&writer->chunks);
+}
+
+/* ---- Chunks and footer ----------------------------------------------------------------------------------------- */
+
+bool file_writer_chunk(struct file_writer *writer, const void *chunk, uint32_t chunk_bytes, uint32_t page_count,
+                       uint64_t raw_bytes)
+{
+    uint64_t raw_end = writer->original.bytes - writer->header.preamble_bytes;
+
+    return chunk_list_add(&writer->chunks, (struct container_chunk){.file_offset = writer->offset,
+                                                                    .raw_offset = raw_end - raw_bytes,
+                                                                    .chunk_bytes = chunk_bytes,
+                                                                    .page_count = page_count}) &&
+           put(writer, chunk, chunk_bytes);
+}
+
+bool file_writer_finish(struct file_writer *writer)
+{
+    struct container_tail tail = {.footer_offset = writer->offset, .original_bytes = writer->original.bytes};
+    uint64_t size = container_footer_bytes(writer->chunks.count);
+    uint8_t *footer = malloc(size);
+    bool ok = footer != NULL;
+
+    if (!ok) {
+        print_error(NULL, "out of memory");
+    } else {
+        original_hash(&writer->original, tail.hash);
+        container_write_footer(footer, writer->chunks.list, writer->chunks.count, &tail);
+        ok = put(writer, footer, size);
+    }
+    free(footer);
+    return ok;
+}
+
+const char *const element_names[SURVEY_ELEMENTS] = {
+    [STRAIT_ELEMENT_BYTES] = "bytes", [STRAIT_ELEMENT_BF16] = "bf16",         [STRAIT_ELEMENT_FP16] = "fp16",
+    [STRAIT_ELEMENT_FP32] = "fp32",   [STRAIT_ELEMENT_FP8_E4M3] = "fp8_e4m3", [STRAIT_ELEMENT_FP8_E5M2] = "fp8_e5m2",
+};
+
+bool survey_init(struct survey *survey)
+{
+    *survey = (struct survey){.tables = calloc(SURVEY_TABLES, sizeof(struct survey_sum))};
+    return survey->tables != NULL;
+}
+
+void survey_fini(struct survey *survey)
+{
+    free(survey->tables);
+    survey->tables = NULL;
+    buffer_fini(&survey->pages);
+}
+
+static void add(struct survey_sum *sum, const struct strait_page_info *page, uint64_t offset)
+{
+    if (sum->pages == 0)
+        sum->first_offset = offset;
+    sum->pages++;
+    sum->raw_bytes += page->page_bytes;
+    sum->coded_bytes += page->coded_bytes;
+}
+
+/* Pages of types other than BF16 name table 0 also when they use none. */
+static bool has_table(enum strait_element element, const struct strait_page_info *page)
+{
+    const uint32_t coded = 1u << STRAIT_BLOCK_SPLIT | 1u << STRAIT_BLOCK_FP32Z;
+    return element == STRAIT_ELEMENT_BF16 || (page->block_modes & coded) != 0;
+}
+
+static void add_page(struct survey *survey, const struct strait_page_info *page)
+{
+    uint64_t offset = survey->all.raw_bytes;
+
+    add(&survey->all, page, offset);
+    add(&survey->elements[survey->info.element], page, offset);
+    if (has_table(survey->info.element, page))
+        add(&survey->tables[page->table], page, offset);
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
+        survey->mode_pages[m] += page->block_modes >> m & 1;
+}
+
+enum strait_status survey_add(struct survey *survey, const void *chunk, uint64_t chunk_bytes)
+{
+    enum strait_status status = strait_chunk_info(chunk, chunk_bytes, &survey->info);
+    uint32_t count = status == STRAIT_OK ? survey->info.page_count : 0;
+
+    if (status != STRAIT_OK)
+        return status;
+    if (!buffer_reserve(&survey->pages, 0, (uint64_t)count * sizeof(struct strait_page_info)))
+        return STRAIT_ERR_NO_MEMORY;
+    status = strait_chunk_pages(chunk, chunk_bytes, count, (struct strait_page_info *)survey->pages.data);
+    if (status != STRAIT_OK)
+        return status;
+    for (uint32_t i = 0; i < count; i++)
+        add_page(survey, survey_page(survey, i));
+    survey->chunks++;
+    survey->metadata_bytes += survey->info.metadata_bytes;
+    return STRAIT_OK;
+}
+
+/* ---- Output ---------------------------------------------------------------------------------------------------- */
+
+void survey_modes(char text[SURVEY_MODES_BYTES], uint32_t block_modes)
+{
+    size_t used = 0;
+
+    text[0] = '\0';
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
+        if (block_modes >> m & 1)
+            used += (size_t)snprintf(text + used, SURVEY_MODES_BYTES - used, "%s%s", used > 0 ? "+" : "",
+                                     block_mode_names[m]);
+}
+
+void survey_print(const struct survey *survey, FILE *stream)
+{
+    fprintf(stream, "  chunks      %" PRIu64 ", of %" PRIu64 " pages, with %" PRIu64 " bytes of metadata\n",
+            survey->chunks, survey->all.pages, survey->metadata_bytes);
+    for (unsigned e = 0; e < SURVEY_ELEMENTS; e++) {
+        const struct survey_sum *sum = &survey->elements[e];
+        if (sum->pages > 0)
+            fprintf(stream, "  %-11s %" PRIu64 " pages, %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n",
+                    element_names[e], sum->pages, sum->raw_bytes, sum->coded_bytes,
+                    ratio_of(sum->raw_bytes, sum->coded_bytes));
+    }
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
+        if (survey->mode_pages[m] > 0)
+            fprintf(stream, "  %-13s blocks in %" PRIu64 " pages\n", block_mode_names[m], survey->mode_pages[m]);
+}
+
+static void sum_json(cJSON *object, const struct survey_sum *sum)
+{
+    cJSON_AddNumberToObject(object, "pages", (double)sum->pages);
+    cJSON_AddNumberToObject(object, "raw_bytes", (double)sum->raw_bytes);
+    cJSON_AddNumberToObject(object, "coded_bytes", (double)sum->coded_bytes);
+    cJSON_AddNumberToObject(object, "ratio", ratio_of(sum->raw_bytes, sum->coded_bytes));
+}
+
+void survey_json(const struct survey *survey, cJSON *object)
+{
+    cJSON *list;
+
+    cJSON_AddNumberToObject(object, "chunks", (double)survey->chunks);
+    cJSON_AddNumberToObject(object, "metadata_bytes", (double)survey->metadata_bytes);
+    sum_json(object, &survey->all);
+    list = cJSON_AddObjectToObject(object, "elements");
+    for (unsigned e = 0; e < SURVEY_ELEMENTS; e++)
+        if (survey->elements[e].pages > 0)
+            sum_json(cJSON_AddObjectToObject(list, element_names[e]), &survey->elements[e]);
+    list = cJSON_AddObjectToObject(object, "mode_pages");
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
+        if (block_mode_names[m] != NULL)
+            cJSON_AddNumberToObject(list, block_mode_names[m], (double)survey->mode_pages[m]);
+}
+
+static uint64_t table_bytes(const struct encode_report *report)
+{
+    const struct strait_codebook *codebook = report->task->codebook;
+    return codebook == NULL ? 0 : (uint64_t)strait_codebook_count(codebook) * CONTAINER_TABLE_BYTES;
+}
+
+/* Bytes of the original per nanosecond. */
+static double gigabytes_per_second(const struct encode_report *report)
+{
+    return report->seconds > 0 ? (double)report->outcome->original_bytes / 1e9 / report->seconds : 0;
+}
+
+/* The type of plain values, which the plan's list does not name. NULL when there are none, or for tensors. */
+static const char *plain_type(const struct encode_report *report)
+{
+    const struct plan *plan = report->task->plan;
+    bool plain = plan->dtype_count == 0 && plan->preamble_bytes == 0 && report->outcome->original_bytes > 0;
+    return plain ? element_names[plan->segments[0].element] : NULL;
+}
+
+static const char *why_carried(const struct plan *plan)
+{
+    return plan_codes(plan, STRAIT_ELEMENT_FP32) ? "not BF16, FP16 or FP32" : "not BF16";
+}
+
+static void print_carried_plain(const struct encode_report *report, FILE *stream)
+{
+    const char *type = plain_type(report);
+
+    if (type != NULL && !plan_codes(report->task->plan, report->task->plan->segments[0].element))
+        fprintf(stream, "  carried uncompressed (%s): %" PRIu64 " bytes%s%s\n", why_carried(report->task->plan),
+                report->outcome->original_bytes, strcmp(type, "bytes") == 0 ? "" : " of ",
+                strcmp(type, "bytes") == 0 ? "" : type);
+}
+
+/* Lists the types that are stored unchanged, which explains the ratio. */
+static void print_carried(const struct plan *plan, FILE *stream)
+{
+    char first[64];
+    const char *separator = first;
+
+    snprintf(first, sizeof(first), "  carried uncompressed (%s): ", why_carried(plan));
+    for (uint32_t i = 0; i < plan->dtype_count; i++) {
+        const struct dtype_sum *sum = &plan->dtypes[i];
+        if (plan_codes(plan, sum->element) || sum->bytes == 0)
+            continue;
+        fprintf(stream, "%s%" PRIu64 " %s tensor%s, %" PRIu64 " bytes", separator, sum->tensors, sum->name,
+                sum->tensors == 1 ? "" : "s", sum->bytes);
+        separator = "; ";
+    }
+    if (separator[0] == ';')
+        fputc('\n', stream);
+}
+
+void encode_report_print(const struct encode_report *report, FILE *stream)
+{
+    const struct encode_outcome *outcome = report->outcome;
+
+    fprintf(stream, "%s: %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s)\n",
+            report->task->source->name, outcome->original_bytes, outcome->file_bytes,
+            ratio_of(outcome->original_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
+            strait_codec_name(report->task->codec));
+    if (table_bytes(report) > 0)
+        fprintf(stream, "  codebook: %" PRIu32 " tables, %" PRIu64 " bytes of the file\n",
+                strait_codebook_count(report->task->codebook), table_bytes(report));
+    totals_print(&outcome->totals, stream);
+    print_carried(report->task->plan, stream);
+    print_carried_plain(report, stream);
+}
+
+static void add_dtype(cJSON *list, const char *name, uint64_t tensors, uint64_t bytes, bool compressed)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "dtype", name);
+    cJSON_AddNumberToObject(item, "tensors", (double)tensors);
+    cJSON_AddNumberToObject(item, "bytes", (double)bytes);
+    cJSON_AddBoolToObject(item, "compressed", compressed);
+    cJSON_AddItemToArray(list, item);
+}
+
+static void add_dtypes(cJSON *object, const struct encode_report *report)
+{
+    const struct plan *plan = report->task->plan;
+    const char *type = plain_type(report);
+    cJSON *list = cJSON_AddArrayToObject(object, "dtypes");
+
+    if (type != NULL)
+        add_dtype(list, type, 0, report->outcome->original_bytes, plan_codes(plan, plan->segments[0].element));
+    for (uint32_t i = 0; i < plan->dtype_count; i++) {
+        const struct dtype_sum *sum = &plan->dtypes[i];
+        add_dtype(list, sum->name, sum->tensors, sum->bytes, plan_codes(plan, sum->element));
+    }
+}
+
+static cJSON *describe(const struct encode_report *report)
+{
+    const struct encode_outcome *outcome = report->outcome;
+    char hex[ORIGINAL_HEX_BYTES];
+    cJSON *object = cJSON_CreateObject();
+
+    original_hex(hex, outcome->hash);
+    cJSON_AddStringToObject(object, "input", report->task->source->name);
+    cJSON_AddStringToObject(object, "output", report->output);
+    cJSON_AddNumberToObject(object, "original_bytes", (double)outcome->original_bytes);
+    cJSON_AddNumberToObject(object, "compressed_bytes", (double)outcome->file_bytes);
+    cJSON_AddNumberToObject(object, "ratio", ratio_of(outcome->original_bytes, outcome->file_bytes));
+    cJSON_AddNumberToObject(object, "seconds", report->seconds);
+    cJSON_AddNumberToObject(object, "gigabytes_per_second", gigabytes_per_second(report));
+    cJSON_AddStringToObject(object, "codec", strait_codec_name(report->task->codec));
+    cJSON_AddStringToObject(object, "mode", report->mode);
+    cJSON_AddNumberToObject(object, "threads", report->task->threads);
+    if (report->task->codebook != NULL)
+        json_add_hex(object, "codebook_id", strait_codebook_id(report->task->codebook), STRAIT_CODEBOOK_ID_BYTES);
+    cJSON_AddNumberToObject(object, "table_bytes", (double)table_bytes(report));
+    totals_json(&outcome->totals, object);
+    add_dtypes(object, report);
+    cJSON_AddStringToObject(object, "xxh3_128", hex);
+    return object;
+}
+
+bool encode_report_json(const struct encode_report *report, FILE *stream)
+{
+    return json_print(describe(report), stream);
+}
 
 struct encode_job {
     const struct encode_task *task;

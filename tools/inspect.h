@@ -7,7 +7,7 @@
 
 #include <strait/codec.h>
 
-#include "tools/survey.h"
+#include "tools/encode_file.h"
 #include "tools/util.h"
 
 struct inspect_options {

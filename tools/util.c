@@ -1,5 +1,4 @@
-#include "tools/util.h"
-
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,6 +13,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "tools/util.h"
 
 #define PROGRESS_NS   200000000u /* between two updates of the line */
 #define MESSAGE_BYTES 1024
@@ -480,4 +481,181 @@ void progress_end(struct progress *progress)
 {
     if (progress->shown)
         fputs("\r\033[K", stderr);
+}
+
+#define HEX_BYTES_MAX 32u
+
+bool json_print(cJSON *object, FILE *stream)
+{
+    char *text = cJSON_Print(object);
+    bool printed = text != NULL && fprintf(stream, "%s\n", text) > 0 && fflush(stream) == 0;
+
+    if (!printed)
+        print_error(NULL, "cannot print the report");
+    cJSON_free(text);
+    cJSON_Delete(object);
+    return printed;
+}
+
+void json_add_hex(cJSON *object, const char *name, const uint8_t *bytes, size_t size)
+{
+    char hex[2 * HEX_BYTES_MAX + 1] = "";
+
+    for (size_t i = 0; i < size && i < HEX_BYTES_MAX; i++)
+        snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+    cJSON_AddStringToObject(object, name, hex);
+}
+
+void json_add_known(cJSON *object, const char *name, double value)
+{
+    if (value > 0)
+        cJSON_AddNumberToObject(object, name, value);
+    else
+        cJSON_AddNullToObject(object, name);
+}
+
+bool option_threads(const char *text, unsigned *threads)
+{
+    uint64_t number;
+
+    if (!parse_number(text, OPTION_THREADS_MAX, &number)) {
+        print_error(NULL, "-T takes a number from 0 (all processors) to %u, not '%s'", OPTION_THREADS_MAX, text);
+        return false;
+    }
+    *threads = number == 0 ? cpu_count() : (unsigned)number;
+    return true;
+}
+
+bool option_size(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *size)
+{
+    if (parse_size(text, max, size) && *size >= min)
+        return true;
+    print_error(NULL, "%s takes a size from %" PRIu64 " to %" PRIu64 ", such as 64K, not '%s'", option, min, max, text);
+    return false;
+}
+
+bool option_name(const char *option, const char *text, const char *const *names, unsigned count, unsigned *index)
+{
+    for (*index = 0; *index < count; (*index)++)
+        if (strcmp(text, names[*index]) == 0)
+            return true;
+    print_error(NULL, "%s: unknown value '%s'", option, text);
+    return false;
+}
+
+bool option_codec(const char *text, const struct strait_codec **codec)
+{
+    *codec = strait_codec_get(text);
+    if (*codec == NULL)
+        print_error(NULL, "--codec: this build or processor has no '%s'", text);
+    return *codec != NULL;
+}
+
+bool codebook_load(const char *path, struct strait_codebook **codebook)
+{
+    struct input input;
+    enum strait_status status;
+
+    if (!input_open(&input, path))
+        return false;
+    status = strait_codebook_parse(input.data, input.size, codebook);
+    if (status != STRAIT_OK)
+        print_error(path, "not a codebook set: %s", strait_status_string(status));
+    input_close(&input);
+    return status == STRAIT_OK;
+}
+
+/* Whether the name is taken by a file or a dangling symbolic link. Devices and pipes may be written to. */
+static bool is_taken(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? S_ISREG(info.st_mode) : lstat(path, &info) == 0;
+}
+
+bool output_allowed(const char *path, bool force)
+{
+    bool is_stdout = strcmp(path, "-") == 0;
+
+    if (force)
+        return true;
+    if (is_stdout && isatty(STDOUT_FILENO)) {
+        print_error("stdout", "is a terminal; -f writes to it anyway");
+        return false;
+    }
+    if (!is_stdout && is_taken(path)) {
+        print_error(path, "exists; -f replaces it");
+        return false;
+    }
+    return true;
+}
+
+const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL] = {
+    [STRAIT_BLOCK_RAW] = "raw",       [STRAIT_BLOCK_CONST] = "const",
+    [STRAIT_BLOCK_TOP16] = "top16",   [STRAIT_BLOCK_TOP16_ESCAPES] = "top16_escapes",
+    [STRAIT_BLOCK_TIERED] = "tiered", [STRAIT_BLOCK_BASE] = "base",
+    [STRAIT_BLOCK_SPLIT] = "split",   [STRAIT_BLOCK_FP32Z] = "fp32z",
+};
+
+void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
+                struct strait_class_stats *stats, uint32_t table_count)
+{
+    totals->pages += pages;
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+        totals->values[m] += result->values[m];
+    for (uint32_t t = 0; t < table_count; t++) {
+        totals->coded.values += stats[t].values;
+        totals->coded.escapes += stats[t].escapes;
+    }
+    if (table_count > 0)
+        memset(stats, 0, table_count * sizeof(*stats));
+}
+
+double ratio_of(uint64_t a, uint64_t b)
+{
+    return b == 0 ? 0.0 : (double)a / (double)b;
+}
+
+/* Share of coded values that needed the escape stream or the last tier; 0 when none were coded. */
+static double totals_escape_rate(const struct totals *totals)
+{
+    return ratio_of(totals->coded.escapes, totals->coded.values);
+}
+
+static uint64_t all_values(const struct totals *totals)
+{
+    uint64_t all = 0;
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+        all += totals->values[m];
+    return all;
+}
+
+void totals_print(const struct totals *totals, FILE *stream)
+{
+    uint64_t all = all_values(totals);
+    const char *separator = "  blocks: ";
+
+    for (unsigned m = STRAIT_BLOCK_MODES; m-- > 0;) {
+        if (totals->values[m] == 0)
+            continue;
+        fprintf(stream, "%s%s %.2f%%", separator, block_mode_names[m], 100 * ratio_of(totals->values[m], all));
+        separator = ", ";
+    }
+    if (totals->coded.values > 0)
+        fprintf(stream, "; escapes %.4f%% of coded values", 100 * totals_escape_rate(totals));
+    if (all > 0)
+        fputc('\n', stream);
+}
+
+void totals_json(const struct totals *totals, cJSON *object)
+{
+    cJSON *modes;
+
+    cJSON_AddNumberToObject(object, "chunks", (double)totals->chunks);
+    cJSON_AddNumberToObject(object, "pages", (double)totals->pages);
+    modes = cJSON_AddObjectToObject(object, "mode_bytes");
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
+        cJSON_AddNumberToObject(modes, block_mode_names[m], 2 * (double)totals->values[m]);
+    cJSON_AddNumberToObject(object, "coded_values", (double)totals->coded.values);
+    cJSON_AddNumberToObject(object, "escapes", (double)totals->coded.escapes);
+    cJSON_AddNumberToObject(object, "escape_rate", totals_escape_rate(totals));
 }

@@ -1,5 +1,3 @@
-/* Shared by the commands: messages, numbers, files, threads. Functions that return bool have printed to stderr why they
- * failed, unless they say otherwise. */
 #ifndef STRAIT_TOOLS_UTIL_H
 #define STRAIT_TOOLS_UTIL_H
 
@@ -7,6 +5,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <strait/codec.h>
+
+/* Shared by the commands: messages, numbers, files, threads. Functions that return bool have printed to stderr why they
+ * failed, unless they say otherwise. */
 
 /* Exit codes of every command. */
 enum exit_code {
@@ -105,5 +108,65 @@ void progress_begin(struct progress *progress, const char *what, uint64_t total,
 void progress_add(struct progress *progress, uint64_t bytes);
 /* Removes the line. */
 void progress_end(struct progress *progress);
+
+/* Helpers for reports in JSON. Code that builds objects does not check for lack of memory: cJSON passes NULL on, and
+ * json_print then fails or prints less. */
+
+struct cJSON;
+
+/* Prints the object and a newline, and deletes it. False: no memory, or output failed; the error is on stderr. */
+bool json_print(struct cJSON *object, FILE *stream);
+
+/* Adds `size` bytes, at most 32, as hexadecimal digits in their order. */
+void json_add_hex(struct cJSON *object, const char *name, const uint8_t *bytes, size_t size);
+
+/* Adds the number if it is above 0, else null, for "not known". */
+void json_add_known(struct cJSON *object, const char *name, double value);
+
+/* Argument parsing that encode, decode and inspect share. All functions print to stderr why they fail. */
+
+#define OPTION_THREADS_MAX 1024u
+
+/* -T N: 0 stands for all processors. */
+bool option_threads(const char *text, unsigned *threads);
+/* A size such as 32K, within min..max; `option` is named in the error. */
+bool option_size(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *size);
+/* One of `count` names: its index. */
+bool option_name(const char *option, const char *text, const char *const *names, unsigned count, unsigned *index);
+/* --codec NAME; text NULL: the best one. */
+bool option_codec(const char *text, const struct strait_codec **codec);
+
+/* Reads a codebook set. The caller owns it. */
+bool codebook_load(const char *path, struct strait_codebook **codebook);
+
+/* Whether a command may write to `path`: unless forced, not over a file, and no binary data to a terminal. */
+bool output_allowed(const char *path, bool force);
+
+/* Codec statistics summed over chunks, for the reports of encode and decode. */
+
+struct cJSON;
+
+struct totals {
+    uint64_t chunks;
+    uint64_t pages;
+    uint64_t values[STRAIT_BLOCK_MODES]; /* of 2 bytes each */
+    struct strait_class_stats coded;
+};
+
+/* Adds the result of some pages and their statistics per table, then zeroes the latter for the next ones. The caller
+ * counts the chunks. */
+void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
+                struct strait_class_stats *stats, uint32_t table_count);
+
+/* "top16", "tiered", ...: index enum strait_block_mode. */
+extern const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL];
+
+/* One line: "  blocks: tiered 99.12%, raw 0.88%". Nothing when there were no values. */
+void totals_print(const struct totals *totals, FILE *stream);
+/* Adds the fields chunks, pages, mode_bytes, coded_values, escapes and escape_rate. */
+void totals_json(const struct totals *totals, struct cJSON *object);
+
+/* a / b, 0 when b is 0. */
+double ratio_of(uint64_t a, uint64_t b);
 
 #endif

@@ -3,7 +3,7 @@
 
 #include "internal/bytes.h"
 #include "tests/fuzz/fuzz.h"
-#include "tools/safetensors.h"
+#include "tools/input.h"
 
 /* What the header promises: tensors in order, apart, inside the file, after the header. */
 static void check(const struct safetensors *list, uint64_t head_size, uint64_t file_size)

@@ -1,16 +1,298 @@
-/* A whole Strait file, read through its footer. */
-#include "tools/inspect.h"
-
+#include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include <cjson/cJSON.h>
-
+#include "kernels/codebook_file.h"
 #include "kernels/container.h"
-#include "tools/json.h"
-#include "tools/original.h"
-#include "tools/safetensors.h"
-#include "tools/totals.h"
+#include "tools/decode_file.h"
+#include "tools/input.h"
+#include "tools/inspect.h"
+#include "tools/util.h"
+
+/* A bare chunk, and how pages and tables are shown. */
+
+#define TOP_RANKS 16u
+
+/* ---- Pages and tables ------------------------------------------------------------------------------------------ */
+
+void print_pages_title(FILE *stream)
+{
+    fprintf(stream, "%8s %7s %14s %9s %9s %7s %6s %-16s  %s\n", "chunk", "page", "offset", "raw", "coded", "ratio",
+            "table", "sum", "modes, tensor");
+}
+
+void print_page(FILE *stream, const struct page_place *place, const struct strait_page_info *info)
+{
+    char modes[SURVEY_MODES_BYTES];
+
+    survey_modes(modes, info->block_modes);
+    fprintf(stream,
+            "%8" PRIu64 " %7" PRIu32 " %14" PRIu64 " %9" PRIu32 " %9" PRIu32 " %7.4f %6" PRIu32 " %016" PRIx64
+            "  %s %s\n",
+            place->chunk, place->page, place->offset, info->page_bytes, info->coded_bytes,
+            ratio_of(info->page_bytes, info->coded_bytes), info->table, info->sum, modes,
+            place->tensor == NULL ? "" : place->tensor);
+}
+
+static cJSON *modes_json(uint32_t block_modes)
+{
+    cJSON *list = cJSON_CreateArray();
+
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
+        if (block_modes >> m & 1)
+            cJSON_AddItemToArray(list, cJSON_CreateString(block_mode_names[m]));
+    return list;
+}
+
+cJSON *page_json(const struct page_place *place, const struct strait_page_info *info)
+{
+    cJSON *object = cJSON_CreateObject();
+    char sum[17];
+
+    snprintf(sum, sizeof(sum), "%016" PRIx64, info->sum);
+    cJSON_AddNumberToObject(object, "chunk", (double)place->chunk);
+    cJSON_AddNumberToObject(object, "page", place->page);
+    cJSON_AddNumberToObject(object, "offset", (double)place->offset);
+    cJSON_AddNumberToObject(object, "raw_bytes", info->page_bytes);
+    cJSON_AddNumberToObject(object, "coded_bytes", info->coded_bytes);
+    cJSON_AddNumberToObject(object, "table", info->table);
+    cJSON_AddStringToObject(object, "sum", sum);
+    cJSON_AddItemToObject(object, "modes", modes_json(info->block_modes));
+    if (place->tensor != NULL)
+        cJSON_AddStringToObject(object, "tensor", place->tensor);
+    return object;
+}
+
+void print_top(FILE *stream, const uint8_t *ranking)
+{
+    for (unsigned r = 0; r < TOP_RANKS; r++)
+        fprintf(stream, "%s%u", r > 0 ? " " : "", ranking[r]);
+}
+
+cJSON *top_json(const uint8_t *ranking)
+{
+    cJSON *list = cJSON_CreateArray();
+
+    for (unsigned r = 0; r < TOP_RANKS; r++)
+        cJSON_AddItemToArray(list, cJSON_CreateNumber(ranking[r]));
+    return list;
+}
+
+void print_hex(FILE *stream, const uint8_t *bytes, unsigned size)
+{
+    for (unsigned i = 0; i < size; i++)
+        fprintf(stream, "%02x", bytes[i]);
+}
+
+/* ---- The chunk ------------------------------------------------------------------------------------------------- */
+
+static void print_chunk_pages(const struct survey *survey)
+{
+    struct page_place place = {0};
+
+    print_pages_title(stdout);
+    for (; place.page < survey->info.page_count; place.page++) {
+        print_page(stdout, &place, survey_page(survey, place.page));
+        place.offset += survey_page(survey, place.page)->page_bytes;
+    }
+}
+
+static cJSON *chunk_pages_json(const struct survey *survey)
+{
+    struct page_place place = {0};
+    cJSON *list = cJSON_CreateArray();
+
+    for (; place.page < survey->info.page_count; place.page++) {
+        cJSON_AddItemToArray(list, page_json(&place, survey_page(survey, place.page)));
+        place.offset += survey_page(survey, place.page)->page_bytes;
+    }
+    return list;
+}
+
+static bool print_chunk(const struct input *input, const struct survey *survey, const struct inspect_options *options)
+{
+    printf("%s: Strait chunk, format %u\n", input->path, survey->info.version);
+    printf("  size        %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n", survey->all.raw_bytes,
+           survey->info.chunk_bytes, ratio_of(survey->all.raw_bytes, survey->info.chunk_bytes));
+    printf("  codebook    ");
+    print_hex(stdout, survey->info.codebook_id, STRAIT_CODEBOOK_ID_BYTES);
+    putchar('\n');
+    survey_print(survey, stdout);
+    if (options->pages)
+        print_chunk_pages(survey);
+    return true;
+}
+
+static bool print_chunk_json(const struct input *input, const struct survey *survey,
+                             const struct inspect_options *options)
+{
+    cJSON *object = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(object, "input", input->path);
+    cJSON_AddStringToObject(object, "kind", "chunk");
+    cJSON_AddNumberToObject(object, "format", survey->info.version);
+    cJSON_AddNumberToObject(object, "chunk_bytes", (double)survey->info.chunk_bytes);
+    json_add_hex(object, "codebook_id", survey->info.codebook_id, STRAIT_CODEBOOK_ID_BYTES);
+    survey_json(survey, object);
+    if (options->pages)
+        cJSON_AddItemToObject(object, "page_list", chunk_pages_json(survey));
+    return json_print(object, stdout);
+}
+
+bool inspect_chunk(const struct input *input, const struct inspect_options *options)
+{
+    struct survey survey;
+    enum strait_status status = survey_init(&survey) ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+    bool ok;
+
+    if (status == STRAIT_OK)
+        status = survey_add(&survey, input->data, input->size);
+    ok = status == STRAIT_OK;
+    if (!ok)
+        print_error(input->path, "chunk: %s", strait_status_string(status));
+    else
+        ok = (options->json ? print_chunk_json : print_chunk)(input, &survey, options);
+    survey_fini(&survey);
+    return ok;
+}
+
+/* A codebook set, or the histograms that sets are made of. */
+
+static const char *const role_names[] = {
+    [STRAIT_ROLE_OTHER] = "other",
+    [STRAIT_ROLE_K] = "k",
+    [STRAIT_ROLE_V] = "v",
+};
+
+static void print_class(struct strait_class class)
+{
+    if (class.layer < 0)
+        printf("%-6s %6s", role_names[class.role], "-");
+    else
+        printf("%-6s %6" PRId32, role_names[class.role], class.layer);
+}
+
+static void class_json(cJSON *object, struct strait_class class)
+{
+    cJSON_AddStringToObject(object, "role", role_names[class.role]);
+    cJSON_AddNumberToObject(object, "layer", class.layer);
+}
+
+/* ---- Sets ------------------------------------------------------------------------------------------------------ */
+
+static bool print_set(const struct input *input, const struct strait_codebook *codebook)
+{
+    uint32_t count = strait_codebook_count(codebook);
+
+    printf("%s: codebook set of %" PRIu32 " tables, id ", input->path, count);
+    print_hex(stdout, strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES);
+    printf("\n%5s %-6s %6s  exponents, most frequent first\n", "table", "role", "layer");
+    for (uint32_t t = 0; t < count; t++) {
+        printf("%5" PRIu32 " ", t);
+        if (t == 0)
+            printf("%-13s", "fallback");
+        else
+            print_class(strait_codebook_class(codebook, t));
+        printf("  ");
+        print_top(stdout, strait_codebook_ranking(codebook, t));
+        putchar('\n');
+    }
+    return true;
+}
+
+static bool print_set_json(const struct input *input, const struct strait_codebook *codebook)
+{
+    cJSON *object = cJSON_CreateObject(), *list;
+
+    cJSON_AddStringToObject(object, "input", input->path);
+    cJSON_AddStringToObject(object, "kind", "codebook_set");
+    json_add_hex(object, "codebook_id", strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES);
+    list = cJSON_AddArrayToObject(object, "tables");
+    for (uint32_t t = 0; t < strait_codebook_count(codebook); t++) {
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddNumberToObject(item, "table", t);
+        class_json(item, strait_codebook_class(codebook, t));
+        cJSON_AddItemToObject(item, "top", top_json(strait_codebook_ranking(codebook, t)));
+        cJSON_AddItemToArray(list, item);
+    }
+    return json_print(object, stdout);
+}
+
+/* ---- Histograms ------------------------------------------------------------------------------------------------ */
+
+static uint64_t values_of(const struct codebook_histogram *histogram)
+{
+    uint64_t values = 0;
+
+    for (unsigned e = 0; e < 256; e++)
+        values += histogram->counts[e];
+    return values;
+}
+
+static bool print_partial(const struct input *input, const struct codebook_histogram *list, uint32_t count)
+{
+    printf("%s: histograms of %" PRIu32 " classes\n%-6s %6s %16s  exponents, most frequent first\n", input->path, count,
+           "role", "layer", "values");
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t ranking[256];
+        strait_histogram_rank(ranking, list[i].counts);
+        print_class(list[i].class);
+        printf(" %16" PRIu64 "  ", values_of(&list[i]));
+        print_top(stdout, ranking);
+        putchar('\n');
+    }
+    return true;
+}
+
+static bool print_partial_json(const struct input *input, const struct codebook_histogram *list, uint32_t count)
+{
+    cJSON *object = cJSON_CreateObject(), *classes;
+
+    cJSON_AddStringToObject(object, "input", input->path);
+    cJSON_AddStringToObject(object, "kind", "histograms");
+    classes = cJSON_AddArrayToObject(object, "classes");
+    for (uint32_t i = 0; i < count; i++) {
+        cJSON *item = cJSON_CreateObject();
+        class_json(item, list[i].class);
+        cJSON_AddNumberToObject(item, "values", (double)values_of(&list[i]));
+        cJSON_AddItemToArray(classes, item);
+    }
+    return json_print(object, stdout);
+}
+
+static bool inspect_partial(const struct input *input, const struct inspect_options *options)
+{
+    struct codebook_histogram *list;
+    uint32_t count;
+    bool ok;
+
+    if (codebook_partial_parse(input->data, input->size, &list, &count) != STRAIT_OK)
+        return false;
+    ok = (options->json ? print_partial_json : print_partial)(input, list, count);
+    free(list);
+    return ok;
+}
+
+/* An input that is no set may be a partial file; if it is neither, the error is the one from reading it as a set. */
+bool inspect_set(const struct input *input, const struct inspect_options *options)
+{
+    struct strait_codebook *codebook;
+    enum strait_status status = strait_codebook_parse(input->data, input->size, &codebook);
+    bool ok;
+
+    if (status != STRAIT_OK) {
+        ok = inspect_partial(input, options);
+        if (!ok)
+            print_error(input->path, "codebook set: %s", strait_status_string(status));
+        return ok;
+    }
+    ok = (options->json ? print_set_json : print_set)(input, codebook);
+    strait_codebook_destroy(codebook);
+    return ok;
+}
+
+/* A whole Strait file, read through its footer. */
 
 struct file_view {
     const struct input *input;

@@ -1,15 +1,32 @@
-/* How an input is cut: into segments (tensors and the gaps between them), these into pages, and pages of equal element
- * type into chunks. All offsets are in the data: the input after its preamble. */
-#ifndef STRAIT_TOOLS_PLAN_H
-#define STRAIT_TOOLS_PLAN_H
+#ifndef STRAIT_TOOLS_PIPELINE_H
+#define STRAIT_TOOLS_PIPELINE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-
 #include <strait/codec.h>
 
-#include "tools/classes.h"
-#include "tools/safetensors.h"
+#include "tools/input.h"
+
+/* A pipeline whose results come out in the order in which the work went in: every thread takes the next piece, works on
+ * it in parallel with the others, waits for its turn and gives the result away. */
+
+struct ordered_steps {
+    /* Fills the slot with the next piece; one thread at a time. False: there is none, or it failed. */
+    bool (*take)(void *job, void *slot);
+    /* Any number of threads at a time. Failures are recorded in the slot, for `give` to report. */
+    void (*work)(void *job, void *slot);
+    /* One thread at a time, in the order of `take`. False: nothing more is taken or given. */
+    bool (*give)(void *job, void *slot);
+};
+
+/* Runs until `take` has no more or `give` stops it. slots: one per thread, slot_bytes apart, owned by the caller. Which
+ * thread does what varies between runs; what is taken and given, and in which order, does not. No `take` begins after
+ * the `give` that stops the run; pieces taken before may be worked on and then dropped. */
+void ordered_run(const struct ordered_steps *steps, void *job, void *slots, size_t slot_bytes, unsigned threads);
+
+/* How an input is cut: into segments (tensors and the gaps between them), these into pages, and pages of equal element
+ * type into chunks. All offsets are in the data: the input after its preamble. */
 
 #define PLAN_PAGE_MULTIPLE 16u /* page sizes are multiples of this, so that pages of a run stay aligned */
 
@@ -92,5 +109,13 @@ enum cut_result cutter_next(struct cutter *cutter, struct cut *cut);
 /* Pages of a cut, at most STRAIT_CHUNK_PAGES_MAX. */
 uint32_t cut_pages(const struct cut *cut, uint64_t page_bytes);
 void cut_fini(struct cut *cut);
+
+/* Plans an input by its first bytes: a safetensors file tensor by tensor, anything else as one piece. */
+
+/* Makes the plan and peeks at all of the preamble. An input that looks like a safetensors file but is none becomes one
+ * piece, with a warning. raw: one piece, whatever the input is. On failure (I/O, memory) the error is on stderr. The
+ * caller calls plan_fini. */
+bool examine(struct plan *plan, struct source *source, const struct class_rules *rules, enum strait_element element,
+             bool raw);
 
 #endif

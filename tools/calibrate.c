@@ -1,0 +1,635 @@
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal/element.h"
+#include "tools/calibrate.h"
+#include "tools/input.h"
+#include "tools/pipeline.h"
+#include "tools/util.h"
+
+#define PIECE_VALUES (8u * 1024 * 1024) /* taken by a thread at a time: 16 MiB */
+
+/* ---- Histograms ------------------------------------------------------------------------------------------------ */
+
+static int by_class(const void *a, const void *b)
+{
+    const struct codebook_histogram *x = a, *y = b;
+    return codebook_class_compare(x->class, y->class);
+}
+
+void histogram_sum(uint64_t sum[256], const uint64_t counts[256])
+{
+    for (unsigned e = 0; e < 256; e++)
+        sum[e] += counts[e];
+}
+
+/* If the sum over everything fits, so does every partial sum. */
+static bool values_fit(const struct codebook_histogram *list, size_t count)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++)
+        for (unsigned e = 0; e < 256; e++)
+            if (__builtin_add_overflow(total, list[i].counts[e], &total))
+                return false;
+    return true;
+}
+
+/* Merges adjacent entries of the same class; returns how many classes remain. */
+static size_t fold(struct codebook_histogram *list, size_t count)
+{
+    size_t last = 0;
+    for (size_t i = 1; i < count; i++) {
+        if (by_class(&list[last], &list[i]) == 0)
+            histogram_sum(list[last].counts, list[i].counts);
+        else if (++last != i)
+            list[last] = list[i];
+    }
+    return count == 0 ? 0 : last + 1;
+}
+
+enum strait_status histograms_add(struct histograms *histograms, const struct codebook_histogram *list, uint32_t count)
+{
+    size_t all = (size_t)histograms->count + count;
+    struct codebook_histogram *grown = realloc(histograms->list, sizeof(*grown) * (all + 1));
+    if (grown == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    histograms->list = grown;
+    memcpy(grown + histograms->count, list, sizeof(*grown) * count);
+    if (!values_fit(grown, all))
+        return STRAIT_ERR_INVALID;
+    qsort(grown, all, sizeof(*grown), by_class);
+    histograms->count = (uint32_t)fold(grown, all);
+    return STRAIT_OK;
+}
+
+void histograms_fini(struct histograms *histograms)
+{
+    free(histograms->list);
+    *histograms = (struct histograms){0};
+}
+
+void histograms_total(const struct histograms *histograms, uint64_t total[256])
+{
+    memset(total, 0, 256 * sizeof(total[0]));
+    for (uint32_t i = 0; i < histograms->count; i++)
+        histogram_sum(total, histograms->list[i].counts);
+}
+
+/* Table 0 ranks all values; table i + 1 ranks those of class i, unless only table 0 is wanted. */
+enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
+                                       struct strait_codebook **codebook)
+{
+    uint32_t count = global ? 1 : histograms->count + 1;
+    uint64_t total[256];
+    enum strait_status status = STRAIT_ERR_NO_MEMORY;
+    uint8_t(*rankings)[256] = malloc(sizeof(*rankings) * count);
+    struct strait_class *classes = malloc(sizeof(*classes) * count);
+    if (rankings == NULL || classes == NULL)
+        goto out;
+    histograms_total(histograms, total);
+    strait_histogram_rank(rankings[0], total);
+    classes[0] = (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
+    for (uint32_t t = 1; t < count; t++) {
+        strait_histogram_rank(rankings[t], histograms->list[t - 1].counts);
+        classes[t] = histograms->list[t - 1].class;
+    }
+    status = strait_codebook_create((const uint8_t(*)[256])rankings, classes, count, codebook);
+out:
+    free(classes);
+    free(rankings);
+    return status;
+}
+
+/* ---- Spans ----------------------------------------------------------------------------------------------------- */
+
+bool spans_add(struct spans *spans, struct strait_class class, enum strait_element element, const uint8_t *data,
+               uint64_t values)
+{
+    if (values == 0)
+        return true;
+    if (spans->count == spans->capacity) {
+        size_t capacity = spans->capacity == 0 ? 256 : 2 * spans->capacity;
+        struct span *grown = realloc(spans->list, sizeof(*grown) * capacity);
+        if (grown == NULL)
+            return false;
+        spans->list = grown;
+        spans->capacity = capacity;
+    }
+    spans->list[spans->count++] = (struct span){.class = class, .element = element, .data = data, .values = values};
+    return true;
+}
+
+void spans_fini(struct spans *spans)
+{
+    free(spans->list);
+    *spans = (struct spans){0};
+}
+
+static int by_span_class(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return codebook_class_compare(x->class, y->class);
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return (x->data > y->data) - (x->data < y->data);
+}
+
+/* Gives every class of the spans an empty histogram. */
+static bool assign_histograms(struct spans *spans, struct histograms *histograms)
+{
+    uint32_t count = 0;
+    if (spans->count == 0)
+        return true;
+    qsort(spans->list, spans->count, sizeof(spans->list[0]), by_span_class);
+    for (size_t i = 0; i < spans->count; i++)
+        count += i == 0 || by_span_class(&spans->list[i - 1], &spans->list[i]) != 0;
+    histograms->list = calloc(count, sizeof(histograms->list[0]));
+    if (histograms->list == NULL)
+        return false;
+    for (size_t i = 0; i < spans->count; i++) {
+        struct span *span = &spans->list[i];
+        if (i == 0 || by_span_class(&spans->list[i - 1], span) != 0)
+            histograms->list[histograms->count++].class = span->class;
+        span->histogram = &histograms->list[histograms->count - 1];
+    }
+    return true;
+}
+
+/* ---- Counting -------------------------------------------------------------------------------------------------- */
+
+struct counting {
+    const struct spans *spans;
+    struct progress *progress;
+    pthread_mutex_t lock; /* guards the fields below and the histograms */
+    size_t next;          /* the span to take from */
+    uint64_t taken;       /* values already taken from that span */
+};
+
+/* Takes the next piece of the next span. False when nothing is left. */
+static bool take_piece(struct counting *counting, struct span *piece)
+{
+    pthread_mutex_lock(&counting->lock);
+    bool found = counting->next < counting->spans->count;
+    if (found) {
+        *piece = counting->spans->list[counting->next];
+        piece->data += element_bytes(piece->element) * counting->taken;
+        piece->values -= counting->taken;
+        if (piece->values > PIECE_VALUES) {
+            piece->values = PIECE_VALUES;
+            counting->taken += PIECE_VALUES;
+        } else {
+            counting->next++;
+            counting->taken = 0;
+        }
+    }
+    pthread_mutex_unlock(&counting->lock);
+    return found;
+}
+
+/* Adds each piece to the shared histograms: the cost is negligible next to counting, and saves a set per thread. */
+static void count_pieces(void *arg, unsigned index)
+{
+    struct counting *counting = arg;
+    struct span piece;
+    (void)index;
+    while (take_piece(counting, &piece)) {
+        uint64_t counts[256] = {0};
+        strait_histogram_add_values(counts, piece.element, piece.data, piece.values);
+        pthread_mutex_lock(&counting->lock);
+        histogram_sum(piece.histogram->counts, counts);
+        pthread_mutex_unlock(&counting->lock);
+        progress_add(counting->progress, element_bytes(piece.element) * piece.values);
+    }
+}
+
+bool spans_count(struct spans *spans, unsigned threads, struct progress *progress, struct histograms *histograms)
+{
+    struct counting counting = {.spans = spans, .progress = progress, .lock = PTHREAD_MUTEX_INITIALIZER};
+    if (!assign_histograms(spans, histograms))
+        return false;
+    if (spans->count > 0)
+        qsort(spans->list, spans->count, sizeof(spans->list[0]), by_address); /* files are read from front to back */
+    parallel_run(threads, count_pieces, &counting);
+    pthread_mutex_destroy(&counting.lock);
+    return true;
+}
+
+static bool out_of_memory(const char *file)
+{
+    print_error(file, "out of memory");
+    return false;
+}
+
+static bool add_values(struct tensors *tensors, const struct input *input, struct strait_class class,
+                       enum strait_element element, uint64_t begin, uint64_t end)
+{
+    uint64_t values = (end - begin) / element_bytes(element);
+
+    tensors->bytes += element_bytes(element) * values;
+    return spans_add(&tensors->spans, class, element, input->data + begin, values) || out_of_memory(input->path);
+}
+
+static bool is_wanted(const struct tensors *tensors, const char *name)
+{
+    return tensors->wanted == NULL || tensors->wanted(name, tensors->kind);
+}
+
+static struct strait_class class_by(const struct class_rules *rules, const char *name)
+{
+    return rules != NULL ? class_of(rules, name) : (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
+}
+
+static bool take_list(struct tensors *tensors, const struct input *input, const struct safetensors *list,
+                      const struct class_rules *rules)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        const struct safetensor *tensor = &list->tensors[i];
+
+        enum strait_element element = safetensors_element(tensor->dtype);
+
+        if ((tensors->elements >> element & 1) == 0 || !is_wanted(tensors, tensor->name))
+            tensors->skipped++;
+        else if (!add_values(tensors, input, class_by(rules, tensor->name), element, tensor->begin, tensor->end))
+            return false;
+    }
+    return true;
+}
+
+bool tensors_take_safetensors(struct tensors *tensors, const struct input *input, const struct class_rules *rules)
+{
+    struct safetensors list;
+    const char *why = "out of memory";
+    bool taken;
+
+    if (!safetensors_probe(input->data, input->size, input->size)) {
+        print_error(input->path, "not a safetensors file");
+        return false;
+    }
+    if (safetensors_init(&list, input->data, input->size, input->size, &why) != STRAIT_OK) {
+        print_error(input->path, "bad safetensors file: %s", why);
+        return false;
+    }
+    taken = take_list(tensors, input, &list, rules);
+    safetensors_fini(&list);
+    return taken;
+}
+
+bool tensors_take_raw(struct tensors *tensors, const struct input *input, const struct class_rules *rules)
+{
+    struct strait_class class = {.role = STRAIT_ROLE_OTHER, .layer = -1};
+
+    enum strait_element element = (enum strait_element)__builtin_ctz(tensors->elements);
+
+    (void)rules;
+    if (input->size % element_bytes(element) != 0) {
+        print_error(input->path, element_bytes(element) == 2 ? "an odd number of bytes cannot be values of two"
+                                                             : "its size is no multiple of the four bytes of a value");
+        return false;
+    }
+    return add_values(tensors, input, class, element, 0, input->size);
+}
+
+/* ---- All files ------------------------------------------------------------------------------------------------- */
+
+static bool take_files(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                       const struct class_rules *rules)
+{
+    tensors->inputs = calloc(count, sizeof(tensors->inputs[0]));
+    if (tensors->inputs == NULL)
+        return out_of_memory(NULL);
+    for (unsigned i = 0; i < count; i++) {
+        if (!input_open(&tensors->inputs[i], paths[i]))
+            return false;
+        tensors->input_count++;
+        if (!take(tensors, &tensors->inputs[i], rules))
+            return false;
+    }
+    return true;
+}
+
+static bool take_or_close(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                          const struct class_rules *rules)
+{
+    const bool taken = take_files(tensors, paths, count, take, rules);
+
+    if (!taken)
+        tensors_close(tensors);
+    return taken;
+}
+
+bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                  const struct class_rules *rules, uint32_t elements)
+{
+    *tensors = (struct tensors){.elements = elements};
+    return take_or_close(tensors, paths, count, take, rules);
+}
+
+bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsigned count, uint32_t elements,
+                         bool (*wanted)(const char *name, int kind), int kind)
+{
+    *tensors = (struct tensors){.elements = elements, .wanted = wanted, .kind = kind};
+    return take_or_close(tensors, paths, count, tensors_take_safetensors, NULL);
+}
+
+void tensors_close(struct tensors *tensors)
+{
+    for (unsigned i = 0; i < tensors->input_count; i++)
+        input_close(&tensors->inputs[i]);
+    free(tensors->inputs);
+    spans_fini(&tensors->spans);
+    *tensors = (struct tensors){0};
+}
+
+typedef uint64_t histogram[256];
+
+struct tally {
+    const struct source *source;
+    uint64_t data_begin;
+    struct cutter cutter;
+    struct progress *progress;
+    atomic_bool failed;
+    pthread_mutex_t lock; /* guards counts */
+    histogram *counts;    /* one per table */
+};
+
+/* Buffers of one thread. */
+struct tally_slot {
+    struct cut cut;
+    struct buffer buffer;
+};
+
+/* ---- The pass -------------------------------------------------------------------------------------------------- */
+
+static bool read_run(struct tally *tally, struct tally_slot *slot, const struct run *run)
+{
+    if (!buffer_reserve(&slot->buffer, 0, run->bytes)) {
+        print_error(tally->source->name, "out of memory");
+        return false;
+    }
+    return source_read_at(tally->source, tally->data_begin + run->offset, slot->buffer.data, run->bytes);
+}
+
+static void count_run(struct tally *tally, struct tally_slot *slot, const struct run *run)
+{
+    histogram counts = {0};
+
+    if (!read_run(tally, slot, run)) {
+        tally->failed = true;
+        return;
+    }
+    strait_histogram_add_values(counts, slot->cut.element, slot->buffer.data,
+                                run->bytes / element_bytes(slot->cut.element));
+    pthread_mutex_lock(&tally->lock);
+    histogram_sum(tally->counts[run->table], counts);
+    pthread_mutex_unlock(&tally->lock);
+}
+
+static bool tally_take(void *job, void *slot_)
+{
+    struct tally *tally = job;
+    struct tally_slot *slot = slot_;
+    enum cut_result result = cutter_next(&tally->cutter, &slot->cut);
+
+    if (result == CUT_NO_MEMORY) {
+        print_error(tally->source->name, "out of memory");
+        tally->failed = true;
+    }
+    return result == CUT_OK && !tally->failed;
+}
+
+static void tally_work(void *job, void *slot_)
+{
+    struct tally *tally = job;
+    struct tally_slot *slot = slot_;
+
+    for (uint32_t i = 0; i < slot->cut.run_count; i++) {
+        if (plan_tables(tally->cutter.plan, slot->cut.element) && !tally->failed)
+            count_run(tally, slot, &slot->cut.runs[i]);
+        progress_add(tally->progress, slot->cut.runs[i].bytes);
+    }
+}
+
+static bool tally_give(void *job, void *slot)
+{
+    (void)slot;
+    return !((struct tally *)job)->failed;
+}
+
+/* ---- From counts to tables ------------------------------------------------------------------------------------- */
+
+static struct strait_codebook *rank(const histogram *counts, uint32_t table_count)
+{
+    struct strait_codebook *codebook = NULL;
+    uint8_t(*rankings)[256] = malloc((size_t)table_count * sizeof(*rankings));
+
+    if (rankings == NULL)
+        return NULL;
+    for (uint32_t t = 0; t < table_count; t++)
+        strait_histogram_rank(rankings[t], counts[t]);
+    if (strait_codebook_create((const uint8_t(*)[256])rankings, NULL, table_count, &codebook) != STRAIT_OK)
+        codebook = NULL;
+    free(rankings);
+    return codebook;
+}
+
+/* ---- All of it ------------------------------------------------------------------------------------------------- */
+
+static void slots_destroy(struct tally_slot *slots, unsigned threads)
+{
+    for (unsigned t = 0; slots != NULL && t < threads; t++) {
+        cut_fini(&slots[t].cut);
+        buffer_fini(&slots[t].buffer);
+    }
+    free(slots);
+}
+
+static struct strait_codebook *run_tally(struct tally *tally, uint32_t table_count, unsigned threads)
+{
+    static const struct ordered_steps steps = {tally_take, tally_work, tally_give};
+    struct tally_slot *slots = calloc(threads, sizeof(*slots));
+    struct strait_codebook *codebook = NULL;
+
+    tally->counts = calloc(table_count, sizeof(histogram));
+    if (slots != NULL && tally->counts != NULL) {
+        ordered_run(&steps, tally, slots, sizeof(*slots), threads);
+        if (!tally->failed)
+            codebook = rank((const histogram *)tally->counts, table_count);
+    }
+    free(tally->counts);
+    slots_destroy(slots, threads);
+    return codebook;
+}
+
+struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, uint64_t chunk_bytes,
+                                       unsigned threads, struct progress *progress)
+{
+    struct tally tally = {
+        .source = source,
+        .data_begin = plan->preamble_bytes,
+        .cutter = {.plan = plan, .page_bytes = PLAN_PAGE_MULTIPLE, .chunk_bytes = chunk_bytes},
+        .progress = progress,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+    };
+    uint32_t table_count = plan_number_tables(plan);
+    struct strait_codebook *codebook = table_count == 0 ? NULL : run_tally(&tally, table_count, threads);
+
+    pthread_mutex_destroy(&tally.lock);
+    if (codebook == NULL && !tally.failed) /* earlier failures have been printed */
+        print_error(source->name, "cannot build a codebook: out of memory");
+    return codebook;
+}
+
+/* How ranks are coded: FORMAT.md, section 3. The estimate leaves out what depends on the cut into blocks: the u16 count
+ * of a block with escapes, padding, tables, and blocks that stay raw. */
+#define VALUE_BITS         16.0
+#define SIGN_MANTISSA_BITS 8.0
+#define TOP16_RANKS        16u
+#define TOP16_ESCAPE_BITS  (16.0 + 8.0) /* position and exponent, besides the 4 bits of the code */
+#define TIER2_RANK         3u
+#define TIER3_RANK         6u
+#define TIER4_RANK         21u
+
+/* Sums over values, so that those of several classes can be added. */
+struct cost {
+    uint64_t values;
+    double entropy; /* bits */
+    double top16, tiered;
+    double top16_escapes, tiered_escapes;
+};
+
+static struct cost cost_of(const uint64_t counts[256], const uint8_t ranking[256])
+{
+    struct cost cost = {0};
+    for (unsigned e = 0; e < 256; e++)
+        cost.values += counts[e];
+    for (unsigned r = 0; r < 256; r++) {
+        double count = (double)counts[ranking[r]];
+        bool escapes = r >= TOP16_RANKS;
+        if (count > 0)
+            cost.entropy += count * log2((double)cost.values / count);
+        cost.top16_escapes += escapes ? count : 0;
+        cost.top16 += count * (4 + (escapes ? TOP16_ESCAPE_BITS : 0));
+        cost.tiered_escapes += r >= TIER4_RANK ? count : 0;
+        cost.tiered += count * (2 + (r >= TIER2_RANK ? 2 : 0) + (r >= TIER3_RANK ? 4 : 0) + (r >= TIER4_RANK ? 8 : 0));
+    }
+    return cost;
+}
+
+static void cost_add(struct cost *sum, const struct cost *cost)
+{
+    sum->values += cost->values;
+    sum->entropy += cost->entropy;
+    sum->top16 += cost->top16;
+    sum->tiered += cost->tiered;
+    sum->top16_escapes += cost->top16_escapes;
+    sum->tiered_escapes += cost->tiered_escapes;
+}
+
+static double per_value(const struct cost *cost, double sum)
+{
+    return sum / (double)cost->values;
+}
+
+/* Never below 1, as blocks that would grow are kept raw. */
+static double ratio(const struct cost *cost, double exponent_bits)
+{
+    double bits = SIGN_MANTISSA_BITS + per_value(cost, exponent_bits);
+    return bits < VALUE_BITS ? VALUE_BITS / bits : 1;
+}
+
+static struct cost class_cost(const struct calibrate_report *report, const struct codebook_histogram *counts)
+{
+    uint32_t table = strait_codebook_find(report->codebook, counts->class);
+    return cost_of(counts->counts, strait_codebook_ranking(report->codebook, table));
+}
+
+static const char *const role_names[] = {
+    [STRAIT_ROLE_OTHER] = "other",
+    [STRAIT_ROLE_K] = "k",
+    [STRAIT_ROLE_V] = "v",
+};
+
+/* ---- For people ------------------------------------------------------------------------------------------------ */
+
+#define NAME_BYTES 24
+
+static void name_class(char name[NAME_BYTES], struct strait_class class)
+{
+    if (class.layer < 0)
+        snprintf(name, NAME_BYTES, "%s", role_names[class.role]);
+    else
+        snprintf(name, NAME_BYTES, "%s %" PRId32, role_names[class.role], class.layer);
+}
+
+static void print_row(FILE *stream, const char *name, const struct cost *cost)
+{
+    fprintf(stream, "%-12s %14" PRIu64 " %8.3f %8.4f %8.3f %8.4f %8.4f %8.4f %8.4f\n", name, cost->values,
+            per_value(cost, cost->entropy), 100 * (1 - per_value(cost, cost->top16_escapes)),
+            per_value(cost, cost->tiered), ratio(cost, cost->top16), 100 * per_value(cost, cost->top16_escapes),
+            ratio(cost, cost->tiered), 100 * per_value(cost, cost->tiered_escapes));
+}
+
+void calibrate_report_table(const struct calibrate_report *report, FILE *stream)
+{
+    struct cost total = {0};
+    fprintf(stream, "%-12s %14s %8s %8s %8s %8s %8s %8s %8s\n", "", "", "entropy", "top-16", "tiered", "top16", "top16",
+            "tiered", "tiered");
+    fprintf(stream, "%-12s %14s %8s %8s %8s %8s %8s %8s %8s\n", "class", "values", "bits", "%", "bits", "ratio",
+            "esc %", "ratio", "esc %");
+    for (uint32_t i = 0; i < report->histograms->count; i++) {
+        char name[NAME_BYTES];
+        struct cost cost = class_cost(report, &report->histograms->list[i]);
+        name_class(name, report->histograms->list[i].class);
+        print_row(stream, name, &cost);
+        cost_add(&total, &cost);
+    }
+    print_row(stream, "total", &total);
+}
+
+/* ---- For machines ---------------------------------------------------------------------------------------------- */
+
+static void add_cost_json(cJSON *row, const struct cost *cost)
+{
+    cJSON_AddNumberToObject(row, "values", (double)cost->values);
+    cJSON_AddNumberToObject(row, "entropy_bits", per_value(cost, cost->entropy));
+    cJSON_AddNumberToObject(row, "top16_coverage", 1 - per_value(cost, cost->top16_escapes));
+    cJSON_AddNumberToObject(row, "top16_ratio", ratio(cost, cost->top16));
+    cJSON_AddNumberToObject(row, "top16_escape_rate", per_value(cost, cost->top16_escapes));
+    cJSON_AddNumberToObject(row, "tiered_bits", per_value(cost, cost->tiered));
+    cJSON_AddNumberToObject(row, "tiered_ratio", ratio(cost, cost->tiered));
+    cJSON_AddNumberToObject(row, "tiered_escape_rate", per_value(cost, cost->tiered_escapes));
+}
+
+static void add_class_json(cJSON *classes, const struct codebook_histogram *counts, const struct cost *cost)
+{
+    cJSON *row = cJSON_CreateObject();
+    cJSON_AddStringToObject(row, "role", role_names[counts->class.role]);
+    cJSON_AddNumberToObject(row, "layer", counts->class.layer);
+    add_cost_json(row, cost);
+    cJSON_AddItemToArray(classes, row);
+}
+
+bool calibrate_report_json(const struct calibrate_report *report, FILE *stream)
+{
+    struct cost total = {0};
+    cJSON *root = cJSON_CreateObject();
+    json_add_hex(root, "codebook_id", strait_codebook_id(report->codebook), STRAIT_CODEBOOK_ID_BYTES);
+    cJSON_AddNumberToObject(root, "tables", strait_codebook_count(report->codebook));
+    cJSON_AddNumberToObject(root, "skipped_tensors", (double)report->skipped);
+    cJSON *classes = cJSON_AddArrayToObject(root, "classes");
+    for (uint32_t i = 0; i < report->histograms->count; i++) {
+        struct cost cost = class_cost(report, &report->histograms->list[i]);
+        add_class_json(classes, &report->histograms->list[i], &cost);
+        cost_add(&total, &cost);
+    }
+    add_cost_json(cJSON_AddObjectToObject(root, "total"), &total);
+    return json_print(root, stream);
+}

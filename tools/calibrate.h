@@ -1,0 +1,119 @@
+#ifndef STRAIT_TOOLS_CALIBRATE_H
+#define STRAIT_TOOLS_CALIBRATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <strait/codec.h>
+
+#include "kernels/codebook_file.h"
+#include "tools/input.h"
+#include "tools/pipeline.h"
+#include "tools/util.h"
+
+/* What `strait calibrate` counts: one histogram per class, of tensors in memory or of partial files. */
+
+/* ---- Histograms ------------------------------------------------------------------------------------------------ */
+
+/* In ascending order of class, as codebook_partial_serialize needs it. Zero it to begin; histograms_fini() frees it. */
+struct histograms {
+    struct codebook_histogram *list;
+    uint32_t count;
+};
+
+/* Adds `list`, which is copied, class by class. The order of additions makes no difference.
+ * ERR_INVALID: the number of values exceeds 64 bits, *histograms is unusable. ERR_NO_MEMORY. */
+enum strait_status histograms_add(struct histograms *histograms, const struct codebook_histogram *list, uint32_t count);
+void histograms_fini(struct histograms *histograms);
+
+/* The counts of all classes together. */
+void histograms_total(const struct histograms *histograms, uint64_t total[256]);
+
+/* sum += counts */
+void histogram_sum(uint64_t sum[256], const uint64_t counts[256]);
+
+/* Makes a set: one table that ranks all values and, unless `global`, one for each class. The caller owns it.
+ * ERR_NO_MEMORY, or what strait_codebook_create returns for too many classes. */
+enum strait_status histograms_codebook(const struct histograms *histograms, bool global,
+                                       struct strait_codebook **codebook);
+
+/* ---- Tensors --------------------------------------------------------------------------------------------------- */
+
+/* Values in memory, borrowed. */
+struct span {
+    struct strait_class class;
+    enum strait_element element; /* one that has tables */
+    const uint8_t *data;
+    uint64_t values;
+    struct codebook_histogram *histogram; /* of its class; valid while counting */
+};
+
+/* A growing list. Zero it to begin; spans_fini() frees it. */
+struct spans {
+    struct span *list;
+    size_t count, capacity;
+};
+
+/* Appends; a span without values is left out. False when out of memory. */
+bool spans_add(struct spans *spans, struct strait_class class, enum strait_element element, const uint8_t *data,
+               uint64_t values);
+void spans_fini(struct spans *spans);
+
+/* Counts all spans, in `threads` threads, into *histograms, which must be empty; the result does not depend on
+ * `threads`. Reorders the list. `progress` moves by bytes. False when out of memory. */
+bool spans_count(struct spans *spans, unsigned threads, struct progress *progress, struct histograms *histograms);
+
+/* The tensors of input files that can be counted for tables, each with the class derived from its name. */
+
+struct tensors {
+    struct input *inputs;
+    unsigned input_count;
+    struct spans spans;                         /* their data lies in the inputs */
+    uint64_t bytes;                             /* of all spans */
+    uint64_t skipped;                           /* tensors of unwanted types */
+    uint32_t elements;                          /* wanted types: bit e for enum strait_element e */
+    bool (*wanted)(const char *name, int kind); /* NULL: all names are wanted */
+    int kind;
+};
+
+/* Adds the tensors of a file. Like all functions here, it returns false on failure, with the error on stderr. */
+typedef bool tensors_take(struct tensors *tensors, const struct input *input, const struct class_rules *rules);
+
+tensors_take tensors_take_safetensors;
+/* Takes the whole file as values of role OTHER, of no layer. */
+tensors_take tensors_take_raw;
+
+#define TENSORS_BF16 (1u << STRAIT_ELEMENT_BF16)
+
+/* Maps the files and takes each; values of files without tensors are of the first type in `elements`. On success the
+ * caller must tensors_close() it. */
+bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
+                  const struct class_rules *rules, uint32_t elements);
+/* Takes the tensors of safetensors files whose names are wanted, as of no layer. */
+bool tensors_open_wanted(struct tensors *tensors, const char *const *paths, unsigned count, uint32_t elements,
+                         bool (*wanted)(const char *name, int kind), int kind);
+/* Safe on zeroes. */
+void tensors_close(struct tensors *tensors);
+
+/* Calibrates on the input itself: a first pass over its BF16 values makes a codebook. */
+
+/* Reads the source, which must be seekable, and numbers the plan's tables (plan_number_tables). The plan must have BF16
+ * segments. The caller owns the codebook; its tables have no classes. NULL when it failed, with the error on stderr. */
+struct strait_codebook *tally_codebook(const struct source *source, struct plan *plan, uint64_t chunk_bytes,
+                                       unsigned threads, struct progress *progress);
+
+/* What `strait calibrate` reports about the data it counted, class by class. */
+
+struct calibrate_report {
+    const struct histograms *histograms;
+    const struct strait_codebook *codebook; /* each class is coded with the table it finds there */
+    uint64_t skipped;                       /* tensors that are not BF16 */
+};
+
+/* The caller checks the stream for write errors. */
+void calibrate_report_table(const struct calibrate_report *report, FILE *stream);
+/* False: no memory, or output failed; the error was printed to stderr. */
+bool calibrate_report_json(const struct calibrate_report *report, FILE *stream);
+
+#endif
