@@ -7,8 +7,7 @@
 #include <unistd.h>
 
 #include "collective/engine/carry.h"
-#include "collective/engine/divide.h"
-#include "collective/engine/greet.h"
+#include "collective/engine/hosts.h"
 #include "tests/support.h"
 
 /* ---- Who shares memory ------------------------------------------------------------------------------------------- */

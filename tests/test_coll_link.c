@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collective/engine/link.h"
+#include "collective/engine/carry.h"
 #include "collective/engine/member.h"
 #include "tests/support.h"
 

@@ -2,11 +2,9 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "collective/engine/head.h"
+#include "collective/engine/join.h"
 #include "collective/engine/levels.h"
-#include "collective/engine/phase.h"
 #include "collective/engine/plan.h"
-#include "collective/engine/shape.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 

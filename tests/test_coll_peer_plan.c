@@ -2,7 +2,7 @@
 #include <check.h>
 
 #include "collective/engine/peer_gpu.h"
-#include "collective/engine/peer_plan.h"
+#include "collective/engine/peer.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 

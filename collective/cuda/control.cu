@@ -3,7 +3,7 @@
 
 #include "collective/cuda/load.cuh"
 
-#include "collective/engine/head.h"
+#include "collective/engine/join.h"
 
 namespace
 {

@@ -1,5 +1,5 @@
-/* collective/engine/gpu.h on the CUDA runtime. */
 #include <cuda_runtime_api.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "collective/cuda/control.h"
@@ -7,6 +7,9 @@
 #include "collective/cuda/gpu.h"
 #include "collective/cuda/peer.h"
 #include "collective/cuda/reduce.h"
+#include "collective/engine/ops.h"
+
+/* collective/engine/gpu.h on the CUDA runtime. */
 
 static bool good(cudaError_t error)
 {
@@ -326,4 +329,18 @@ const struct gpu_ops *cuda_gpu(void)
                                        .reduce = reduce,
                                        .peer = &cuda_gpu_peer};
     return &ops;
+}
+
+/* What libstrait-coll looks up in its plugin. */
+
+__attribute__((visibility("default"))) coll_engine_get strait_coll_engine;
+const struct coll_engine_ops *strait_coll_engine(char *why, size_t why_size)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error == cudaSuccess && count > 0)
+        return engine_ops(cuda_gpu());
+    snprintf(why, why_size, "no GPU can be used: %s",
+             error != cudaSuccess ? cudaGetErrorString(error) : "there is none");
+    return NULL;
 }

@@ -1,13 +1,688 @@
-#include "collective/engine/carry.h"
-
 #include <errno.h>
 #include <linux/sockios.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "collective/clock.h"
+#include "collective/engine/carry.h"
+#include "collective/engine/member.h"
+#include "internal/bytes.h"
+
+/* magic, from, to, secret */
+enum { GREETING = 8 + 4 + 4 + GREET_SECRET, GUESTS_MAX = 128 };
+#define CALLS   UINT64_C(0x314c4c4143525453) /* "STRCALL1" */
+#define ANSWERS UINT64_C(0x31534e4152525453) /* "STRRANS1" */
+
+static void put(uint8_t *greeting, uint64_t magic, int from, int to, const struct greet_card *card)
+{
+    store_le64(greeting, magic);
+    store_le32(greeting + 8, (uint32_t)from);
+    store_le32(greeting + 12, (uint32_t)to);
+    memcpy(greeting + 16, card->secret, GREET_SECRET);
+}
+
+/* In constant time, so as not to reveal how much of it is right. */
+static bool is_it(const uint8_t *greeting, uint64_t magic, int from, int to, const struct greet_card *card)
+{
+    uint8_t right[GREETING];
+    unsigned differs = 0;
+    put(right, magic, from, to, card);
+    for (unsigned i = 0; i < GREETING; i++)
+        differs |= right[i] ^ greeting[i];
+    return differs == 0;
+}
+
+/* Does not block: a new connection's buffer has room. */
+static bool greet_say(int socket, uint64_t magic, int from, int to, const struct greet_card *card)
+{
+    uint8_t greeting[GREETING];
+    put(greeting, magic, from, to, card);
+    return send(socket, greeting, GREETING, MSG_NOSIGNAL | MSG_DONTWAIT) == GREETING;
+}
+
+/* ---- Connecting -------------------------------------------------------------------------------------------------- */
+
+int greet_connect(const struct greet_card *card, int from, int to)
+{
+    const int connected = address_connect(&card->address, GREET_MILLISECONDS);
+    if (connected < 0 || greet_say(connected, CALLS, from, to, card))
+        return connected;
+    close(connected);
+    return -1;
+}
+
+bool greet_await(int connected, const struct greet_card *own, int from, int to)
+{
+    const int64_t until = now_ms() + GREET_MILLISECONDS;
+    uint8_t answer[GREETING];
+    size_t got = 0;
+    for (int64_t left = GREET_MILLISECONDS; got < GREETING && left > 0; left = until - now_ms()) {
+        struct pollfd ready = {.fd = connected, .events = POLLIN};
+        if (poll(&ready, 1, (int)left) < 0 && errno != EINTR)
+            return false;
+        const ssize_t size = recv(connected, answer + got, GREETING - got, MSG_DONTWAIT);
+        if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR))
+            return false;
+        got += size > 0 ? (size_t)size : 0;
+    }
+    return got == GREETING && is_it(answer, ANSWERS, from, to, own);
+}
+
+/* ---- Accepting --------------------------------------------------------------------------------------------------- */
+
+int greet_listen(struct greet_card *card)
+{
+    memset(card, 0, sizeof(*card));
+    if (getrandom(card->secret, GREET_SECRET, 0) != GREET_SECRET)
+        return -1;
+    return address_listen(&card->address);
+}
+
+struct guest {
+    int socket;
+    size_t got;
+    uint8_t said[GREETING];
+};
+
+struct reception {
+    int listener, to;
+    const struct greet_card *cards;
+    uint64_t awaited;
+    int *sockets;
+    struct guest guests[GUESTS_MAX];
+    unsigned count;
+};
+
+/* If there is no room, the guest that has been there longest goes. */
+static void let_in(struct reception *here)
+{
+    const int socket = accept4(here->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket < 0)
+        return;
+    if (here->count == GUESTS_MAX) {
+        close(here->guests[0].socket);
+        memmove(here->guests, here->guests + 1, --here->count * sizeof(here->guests[0]));
+    }
+    here->guests[here->count++] = (struct guest){.socket = socket};
+}
+
+/* False: it is a stranger. */
+static bool welcome(struct reception *here, const struct guest *guest)
+{
+    const uint32_t from = load_le32(guest->said + 8);
+    if (from >= 64 || (here->awaited >> from & 1) == 0 ||
+        !is_it(guest->said, CALLS, (int)from, here->to, &here->cards[here->to]) ||
+        !greet_say(guest->socket, ANSWERS, (int)from, here->to, &here->cards[from]))
+        return false;
+    here->sockets[from] = guest->socket;
+    here->awaited &= ~(UINT64_C(1) << from);
+    return true;
+}
+
+/* False: the guest has been let in or sent away. */
+static bool listen_to(struct reception *here, struct guest *guest)
+{
+    const ssize_t size = recv(guest->socket, guest->said + guest->got, GREETING - guest->got, MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    guest->got += size > 0 ? (size_t)size : 0;
+    if (size > 0 && guest->got < GREETING)
+        return true;
+    if (size <= 0 || !welcome(here, guest))
+        close(guest->socket);
+    return false;
+}
+
+static void look(struct reception *here, int milliseconds)
+{
+    struct pollfd ready[GUESTS_MAX + 1];
+    const unsigned count = here->count;
+    for (unsigned i = 0; i < count; i++)
+        ready[i] = (struct pollfd){.fd = here->guests[i].socket, .events = POLLIN};
+    ready[count] = (struct pollfd){.fd = here->listener, .events = POLLIN};
+    (void)poll(ready, count + 1, milliseconds);
+    unsigned kept = 0;
+    for (unsigned i = 0; i < count; i++)
+        if (listen_to(here, &here->guests[i]))
+            here->guests[kept++] = here->guests[i];
+    here->count = kept;
+    let_in(here);
+}
+
+bool greet_accept(int listener, const struct greet_card *cards, int to, uint64_t awaited, int *sockets)
+{
+    struct reception here = {.listener = listener, .to = to, .cards = cards, .awaited = awaited, .sockets = sockets};
+    const int64_t until = now_ms() + GREET_MILLISECONDS;
+    for (int64_t left = GREET_MILLISECONDS; here.awaited != 0 && left > 0; left = until - now_ms())
+        look(&here, (int)left);
+    for (unsigned i = 0; i < here.count; i++)
+        close(here.guests[i].socket);
+    return here.awaited == 0;
+}
+
+bool agree_begin(struct agree *agree, struct coll_member *member)
+{
+    agree->member = member;
+    agree->seen = agree->gone = 0;
+    agree->kinds = calloc(kinds_count(member), sizeof(*agree->kinds));
+    return agree->kinds != NULL;
+}
+
+void agree_end(struct agree *agree)
+{
+    free(agree->kinds);
+    agree->kinds = NULL;
+}
+
+/* ---- Who decides ------------------------------------------------------------------------------------------------- */
+
+/* Sends to all ranks that are asked and still there. */
+static bool say_all(struct agree *agree, uint32_t number, const struct frame *frame, uint64_t *told)
+{
+    bool good = true;
+    for (int rank = 0; rank < agree->member->ranks; rank++) {
+        if (!kinds_asked(agree->member, number, rank) || (agree->gone >> rank & 1) != 0)
+            continue;
+        good &= agree->say(agree->speaker, rank, frame);
+        *told |= UINT64_C(1) << rank;
+    }
+    return good;
+}
+
+/* Called when all have promised. */
+static bool settle(struct agree *agree, uint32_t number)
+{
+    struct kinds *kinds = agree->member->share.kinds;
+    struct kind *kind = &kinds->kinds[number];
+    uint64_t told = 0;
+    kinds_lock(kinds);
+    levels_step(&kind->level, kind->overflow, agree->kinds[number].from);
+    kind->limit = 0;
+    const struct level_span now = kind->level.now;
+    kinds_unlock(kinds);
+    return say_all(agree, number,
+                   &(struct frame){.type = FRAME_STEP, .small = number, .a = now.from, .b = now.until, .c = now.level},
+                   &told);
+}
+
+/* A kind's limit, if this rank decides and is not asking already; else 0. */
+static uint64_t wanted_of(const struct agree *agree, uint32_t number)
+{
+    struct kinds *kinds = agree->member->share.kinds;
+    if (agree->kinds[number].missing != 0 || kinds_decider(agree->member, number) != agree->member->rank)
+        return 0;
+    kinds_lock(kinds);
+    const uint64_t limit = kinds->kinds[number].limit;
+    kinds_unlock(kinds);
+    return limit;
+}
+
+bool agree_ask(struct agree *agree)
+{
+    const uint64_t wanted = __atomic_load_n(&agree->member->share.kinds->wanted, __ATOMIC_ACQUIRE);
+    bool good = true;
+    if (wanted == agree->seen)
+        return true;
+    agree->seen = wanted;
+    for (uint32_t number = 0; number < kinds_count(agree->member); number++) {
+        struct agreement *agreement = &agree->kinds[number];
+        const uint64_t limit = wanted_of(agree, number);
+        if (limit == 0)
+            continue;
+        agreement->from = limit;
+        good &= say_all(agree, number, &(struct frame){.type = FRAME_ASK, .small = number}, &agreement->missing);
+        if (agreement->missing == 0)
+            good &= settle(agree, number);
+    }
+    return good;
+}
+
+static bool hear_promise(struct agree *agree, int peer, const struct frame *frame)
+{
+    struct agreement *agreement = &agree->kinds[frame->small];
+    if ((agreement->missing >> peer & 1) == 0 || frame->a >= UINT64_MAX / 2)
+        return false;
+    agreement->missing &= ~(UINT64_C(1) << peer);
+    agreement->from = frame->a > agreement->from ? frame->a : agreement->from;
+    return agreement->missing != 0 || settle(agree, frame->small);
+}
+
+/* ---- Ranks that take steps over ---------------------------------------------------------------------------------- */
+
+static bool promise(struct agree *agree, int peer, uint32_t number)
+{
+    struct kinds *kinds = agree->member->share.kinds;
+    struct kind *kind = &kinds->kinds[number];
+    kinds_lock(kinds);
+    const bool promised = kind->limit != 0;
+    const uint64_t limit = kind->level.issued + KINDS_AHEAD;
+    if (!promised)
+        kind->limit = limit;
+    kinds_unlock(kinds);
+    return !promised &&
+           agree->say(agree->speaker, peer, &(struct frame){.type = FRAME_PROMISE, .small = number, .a = limit});
+}
+
+static bool take_over(struct agree *agree, const struct frame *frame)
+{
+    struct kinds *kinds = agree->member->share.kinds;
+    struct kind *kind = &kinds->kinds[frame->small];
+    kinds_lock(kinds);
+    const bool good = kind->limit != 0 && frame->a >= kind->limit && frame->b >= frame->a &&
+                      frame->b < UINT64_MAX / 2 && frame->c <= 1024;
+    if (good) {
+        kind->level.old = kind->level.now;
+        kind->level.now = (struct level_span){.from = frame->a, .until = frame->b, .level = (unsigned)frame->c};
+        kind->limit = 0;
+    }
+    kinds_unlock(kinds);
+    return good;
+}
+
+bool agree_hear(struct agree *agree, int peer, const struct frame *frame)
+{
+    const struct coll_member *member = agree->member;
+    if (frame->small >= kinds_count(member))
+        return false;
+    const int decider = kinds_decider(member, frame->small);
+    if (frame->type == FRAME_PROMISE)
+        return decider == member->rank && hear_promise(agree, peer, frame);
+    if (decider != peer || !kinds_asked(member, frame->small, member->rank))
+        return false;
+    return frame->type == FRAME_ASK ? promise(agree, peer, frame->small) : take_over(agree, frame);
+}
+
+/* ---- Ranks that have gone ---------------------------------------------------------------------------------------- */
+
+static void forget_promise(struct kinds *kinds, uint32_t number)
+{
+    kinds_lock(kinds);
+    kinds->kinds[number].limit = 0;
+    kinds_unlock(kinds);
+}
+
+bool agree_without(struct agree *agree, int peer)
+{
+    const struct coll_member *member = agree->member;
+    bool good = true;
+    agree->gone |= UINT64_C(1) << peer;
+    for (uint32_t number = 0; number < kinds_count(member); number++) {
+        struct agreement *agreement = &agree->kinds[number];
+        const bool awaited = (agreement->missing >> peer & 1) != 0;
+        agreement->missing &= ~(UINT64_C(1) << peer);
+        if (awaited && agreement->missing == 0)
+            good &= settle(agree, number);
+        if (kinds_decider(member, number) == peer && kinds_asked(member, number, member->rank))
+            forget_promise(member->share.kinds, number);
+    }
+    return good;
+}
+
+/* How often it polls memory that kernels write, as they wake nobody: often for a while after anything moved. Sockets
+ * wake it at once. */
+enum { SOON_NS = 20000, LATER_NS = 1000000, BUSY_TURNS = 2000, SOCKETS_MAX = 1024 };
+
+/* All of it is under the lock. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct link *first;
+    pid_t process; /* in which the thread runs; 0: it has not been started */
+    bool over;     /* the process ends: CUDA's memory may be gone already */
+} carrier = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* Sockets beyond SOCKETS_MAX are polled as often as kernels' memory is. */
+static nfds_t list_sockets(struct pollfd *sockets)
+{
+    nfds_t count = 0;
+    for (const struct link *link = carrier.first; link != NULL; link = link->next)
+        for (int rank = 0; rank < link->member->ranks && count < SOCKETS_MAX; rank++)
+            if (link->carries[rank].socket >= 0)
+                sockets[count++] =
+                    (struct pollfd){.fd = link->carries[rank].socket,
+                                    .events = (short)(POLLIN | (link->carries[rank].blocked ? POLLOUT : 0))};
+    return count;
+}
+
+/* Called with the lock held, and releases it meanwhile. */
+static void rest(bool busy)
+{
+    static struct pollfd sockets[SOCKETS_MAX]; /* used by the thread alone */
+    const nfds_t count = list_sockets(sockets);
+    pthread_mutex_unlock(&carrier.lock);
+    (void)ppoll(sockets, count, &(struct timespec){.tv_nsec = busy ? SOON_NS : LATER_NS}, NULL);
+    pthread_mutex_lock(&carrier.lock);
+}
+
+static void *run(void *argument)
+{
+    unsigned quiet = BUSY_TURNS;
+    (void)prctl(PR_SET_TIMERSLACK, 1000UL);
+    pthread_mutex_lock(&carrier.lock);
+    while (!carrier.over) {
+        bool moved = false;
+        while (carrier.first == NULL && !carrier.over)
+            pthread_cond_wait(&carrier.changed, &carrier.lock);
+        for (struct link *link = carrier.first; link != NULL && !carrier.over; link = link->next)
+            moved |= link_turn(link);
+        quiet = moved ? 0 : quiet + (quiet < BUSY_TURNS);
+        if (!carrier.over)
+            rest(quiet < BUSY_TURNS);
+    }
+    pthread_mutex_unlock(&carrier.lock);
+    return argument;
+}
+
+/* Registered after CUDA's exit handler, so it runs before that. In a forked child the lock is as it was at the fork. */
+static void stop(void)
+{
+    if (carrier.process != getpid())
+        return;
+    pthread_mutex_lock(&carrier.lock);
+    carrier.over = true;
+    pthread_mutex_unlock(&carrier.lock);
+}
+
+/* A child closes its copies of the connections: otherwise they would not end with its parent. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&carrier.lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&carrier.lock);
+}
+
+static void be_child(void)
+{
+    for (struct link *link = carrier.first; link != NULL; link = link->next)
+        for (int rank = 0; rank < link->member->ranks; rank++)
+            if (link->carries[rank].socket >= 0)
+                close(link->carries[rank].socket);
+    carrier.first = NULL;
+    carrier.process = 0;
+    pthread_mutex_unlock(&carrier.lock);
+}
+
+static bool prepare(void)
+{
+    static bool prepared;
+    if (!prepared)
+        prepared = atexit(stop) == 0 && pthread_atfork(before_fork, after_fork, be_child) == 0;
+    return prepared;
+}
+
+/* All signals are blocked: they are for the program's threads. */
+static bool start(void)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = prepare() && pthread_create(&thread, NULL, run, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started)
+        pthread_detach(thread);
+    carrier.process = started ? getpid() : 0;
+    return started;
+}
+
+bool carrier_is_ours(void)
+{
+    return carrier.process == getpid();
+}
+
+bool carrier_take(struct link *link)
+{
+    pthread_mutex_lock(&carrier.lock);
+    const bool good = carrier.process == getpid() || start();
+    if (good) {
+        link->carried = true;
+        link->next = carrier.first;
+        carrier.first = link;
+        pthread_cond_signal(&carrier.changed);
+    }
+    pthread_mutex_unlock(&carrier.lock);
+    return good;
+}
+
+void carrier_finish(struct link *link)
+{
+    pthread_mutex_lock(&carrier.lock);
+    link->finished = true;
+    pthread_mutex_unlock(&carrier.lock);
+}
+
+bool carrier_drop(struct link *link, bool (*done)(const struct link *link))
+{
+    if (!link->carried || !carrier_is_ours())
+        return true;
+    pthread_mutex_lock(&carrier.lock);
+    const bool drops = done == NULL || carrier.over || done(link);
+    for (struct link **at = &carrier.first; *at != NULL && drops; at = &(*at)->next)
+        if (*at == link) {
+            *at = link->next;
+            break;
+        }
+    link->carried = !drops;
+    pthread_mutex_unlock(&carrier.lock);
+    return drops;
+}
+
+/* How long leaving may wait for data under way, and after an abort for the last frame. */
+enum { LEAVE_LOOK_NS = 1000000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 };
+
+static bool is_apart(const struct coll_member *member, int rank)
+{
+    return !divide_near(&member->share.division, rank, member->rank);
+}
+
+/* ---- Joining ----------------------------------------------------------------------------------------------------- */
+
+bool link_prepare(struct coll_member *member, struct greet_card *card)
+{
+    struct link *link = calloc(1, sizeof(*link) + (size_t)member->ranks * sizeof(link->carries[0]));
+    if (link == NULL)
+        return false;
+    member->share.link = link;
+    link->member = member;
+    for (int rank = 0; rank < member->ranks; rank++)
+        link->carries[rank] = (struct carry){.socket = -1, .peer = rank};
+    link->listener = greet_listen(card);
+    return link->listener >= 0;
+}
+
+bool link_connect(struct coll_member *member, const struct greet_card *cards)
+{
+    struct link *link = member->share.link;
+    for (int rank = member->rank + 1; rank < member->ranks; rank++) {
+        if (!is_apart(member, rank))
+            continue;
+        link->carries[rank].socket = greet_connect(&cards[rank], member->rank, rank);
+        if (link->carries[rank].socket < 0)
+            return false;
+    }
+    return true;
+}
+
+bool link_accept(struct coll_member *member, const struct greet_card *cards)
+{
+    struct link *link = member->share.link;
+    int sockets[DIVIDE_RANKS_MAX];
+    uint64_t awaited = 0;
+    for (int rank = 0; rank < member->rank; rank++) {
+        sockets[rank] = -1;
+        awaited |= is_apart(member, rank) ? UINT64_C(1) << rank : 0;
+    }
+    const bool good = greet_accept(link->listener, cards, member->rank, awaited, sockets);
+    for (int rank = 0; rank < member->rank; rank++)
+        link->carries[rank].socket = sockets[rank];
+    close(link->listener);
+    link->listener = -1;
+    return good;
+}
+
+bool link_await(struct coll_member *member, const struct greet_card *own)
+{
+    const struct link *link = member->share.link;
+    for (int rank = member->rank + 1; rank < member->ranks; rank++)
+        if (is_apart(member, rank) && !greet_await(link->carries[rank].socket, own, member->rank, rank))
+            return false;
+    return true;
+}
+
+static struct carry_ring ring_of(const struct coll_member *member, int from, int to)
+{
+    const struct share *share = &member->share;
+    const uint32_t number = ring_number(&share->rings, (uint32_t)from, (uint32_t)to);
+    uint8_t *slots = (uint8_t *)share->pinned + ring_flags_size((uint32_t)member->ranks);
+    return (struct carry_ring){(struct ring_flags *)share->pinned + number,
+                               slots + (size_t)number * RING_SLOTS * share->rings.slot_bytes};
+}
+
+static bool link_hear(void *hearer, int peer, const struct frame *frame)
+{
+    return agree_hear(&((struct link *)hearer)->agree, peer, frame);
+}
+
+static bool link_say(void *speaker, int peer, const struct frame *frame)
+{
+    return carry_say(&((struct link *)speaker)->carries[peer], frame);
+}
+
+bool link_begin(struct coll_member *member)
+{
+    struct link *link = member->share.link;
+    for (int rank = 0; rank < member->ranks; rank++) {
+        struct carry *carry = &link->carries[rank];
+        if (carry->socket < 0)
+            continue;
+        address_tune(carry->socket);
+        link->peers++;
+        carry->slot_bytes = member->share.rings.slot_bytes;
+        carry->to = ring_of(member, member->rank, rank);
+        carry->from = ring_of(member, rank, member->rank);
+        carry->hear = link_hear;
+        carry->hearer = link;
+    }
+    link->agree.say = link_say;
+    link->agree.speaker = link;
+    return agree_begin(&link->agree, member) && carrier_take(link);
+}
+
+void link_describe(const struct coll_member *member, char *text, size_t size)
+{
+    const struct link *link = member->share.link;
+    snprintf(text, size, "%.0d%s", link != NULL ? link->peers : 0,
+             link != NULL ? " ranks on other hosts by TCP, " : "");
+}
+
+/* ---- A turn of the thread ---------------------------------------------------------------------------------------- */
+
+static void lose(struct link *link, const struct carry *carry)
+{
+    char why[120];
+    link->lost = true;
+    snprintf(why, sizeof(why), "rank %d, on another host, %s", carry->peer, carry->trouble);
+    member_fail(link->member, COLL_REMOTE_ERROR, why);
+}
+
+static bool turn_one(struct link *link, struct carry *carry)
+{
+    if (link->finished && !carry->leaving)
+        carry->leaving = carry_say(carry, &(struct frame){.type = FRAME_LEAVE});
+    const bool moved = carry_pass(carry);
+    if (carry->socket >= 0)
+        return moved;
+    if (carry->trouble != NULL && !link->finished && !link->lost)
+        lose(link, carry);
+    if (!agree_without(&link->agree, carry->peer))
+        link->starved = true;
+    return true;
+}
+
+bool link_turn(struct link *link)
+{
+    bool moved = false;
+    link->starved |= !agree_ask(&link->agree);
+    for (int rank = 0; rank < link->member->ranks; rank++)
+        if (link->carries[rank].socket >= 0)
+            moved |= turn_one(link, &link->carries[rank]);
+    if (link->starved && !link->lost) {
+        link->lost = true;
+        member_fail(link->member, COLL_INTERNAL_ERROR, "no memory for what ranks tell each other");
+    }
+    if (link->lost) /* also stops what was launched since */
+        member_give_up(link->member);
+    return moved;
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+void link_finish(struct coll_member *member)
+{
+    if (member->share.link != NULL && carrier_is_ours())
+        carrier_finish(member->share.link);
+}
+
+static bool all_are(const struct link *link, bool (*what)(const struct carry *))
+{
+    bool all = true;
+    for (int rank = 0; rank < link->member->ranks && all; rank++)
+        all = link->carries[rank].socket < 0 || (link->carries[rank].leaving && what(&link->carries[rank]));
+    return all;
+}
+
+static bool has_arrived(const struct link *link)
+{
+    return all_are(link, carry_has_arrived);
+}
+
+static bool has_said(const struct link *link)
+{
+    return all_are(link, carry_has_said);
+}
+
+void link_leave(struct coll_member *member)
+{
+    struct link *link = member->share.link;
+    if (link == NULL || !link->carried || !carrier_is_ours())
+        return;
+    carrier_finish(link);
+    const int most = member->aborted ? ABORT_LOOKS_MAX : LEAVE_LOOKS_MAX;
+    for (int looks = 0; looks < most && !carrier_drop(link, member->aborted ? has_said : has_arrived); looks++)
+        nanosleep(&(struct timespec){.tv_nsec = LEAVE_LOOK_NS}, NULL);
+    (void)carrier_drop(link, NULL);
+    for (int rank = 0; rank < member->ranks; rank++)
+        carry_end(&link->carries[rank]);
+}
+
+void link_end(struct coll_member *member)
+{
+    struct link *link = member->share.link;
+    if (link == NULL)
+        return;
+    (void)carrier_drop(link, NULL);
+    for (int rank = 0; rank < member->ranks; rank++)
+        carry_end(&link->carries[rank]);
+    if (link->listener >= 0)
+        close(link->listener);
+    agree_end(&link->agree);
+    member->share.link = NULL;
+    free(link);
+}
 
 /* The most that one connection sends or receives before others get their turn. */
 enum { TURN_BYTES = 4 << 20 };

@@ -1,10 +1,8 @@
 #include "collective/engine/decide.h"
 
-#include "collective/engine/bare.h"
-#include "collective/engine/cost.h"
-#include "collective/engine/peer.h"
-#include "collective/engine/phase.h"
+#include "collective/engine/overlap.h"
 #include "collective/engine/plan.h"
+#include "collective/engine/peer.h"
 
 /* What the codec takes, conservatively: launches of a step, and raw bytes per second each way. */
 #define CODEC_SECONDS    80e-6

@@ -1,4 +1,4 @@
-#include "collective/engine/kinds.h"
+#include "collective/engine/levels.h"
 
 #include <errno.h>
 #include <time.h>

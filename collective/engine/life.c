@@ -1,4 +1,4 @@
-#include "collective/engine/life.h"
+#include "collective/engine/hosts.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -7,7 +7,7 @@
 
 #include "collective/engine.h"
 #include "collective/engine/gpu.h"
-#include "collective/engine/share.h"
+#include "collective/engine/hosts.h"
 #include "collective/engine/staging.h"
 
 enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };

@@ -2,15 +2,13 @@
 
 #include <string.h>
 
-#include "collective/engine/bare.h"
+#include "collective/engine/overlap.h"
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
-#include "collective/engine/link.h"
-#include "collective/engine/order.h"
-#include "collective/engine/peer.h"
-#include "collective/engine/pieces.h"
+#include "collective/engine/carry.h"
 #include "collective/engine/steps.h"
-#include "collective/engine/watch.h"
+#include "collective/engine/peer.h"
+#include "collective/engine/hosts.h"
 
 static const struct gpu_ops *gpus;
 

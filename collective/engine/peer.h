@@ -1,3 +1,93 @@
+#ifndef STRAIT_COLLECTIVE_ENGINE_PEER_H
+#define STRAIT_COLLECTIVE_ENGINE_PEER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <strait/codec.h>
+
+#include "collective/call.h"
+#include "collective/engine/member.h"
+#include "collective/engine/peer_gpu.h"
+
+/* How the wire `peer` cuts messages into pieces, and where these lie: a function of sizes alone, so the same on all
+ * ranks. */
+
+enum {
+    PEER_PAGE = 32768, /* raw bytes that are coded as one page */
+    PEER_DEPTH = 5,    /* slots of each sender: two being filled, one full, two being decoded */
+    PEER_OUTGOING = 3, /* encoded pieces yet to cross: one being filled, one full, one crossing */
+    PEER_ENCODERS_MAX = 3,
+    PEER_DECODERS_MAX = 2,
+};
+
+/* How encoded pieces cross: a copy engine pushes as many bytes as usually suffice and a kernel the rest, or a kernel
+ * pushes all. */
+enum peer_crossing { PEER_BY_ENGINE, PEER_BY_KERNEL };
+
+/* What is still to be measured: the best values of bare and cross, and whether direct is better than any of them. */
+enum peer_open { PEER_OPEN_SHARE = 1, PEER_OPEN_DIRECT = 2 };
+
+/* What can be tuned; the same on all ranks. */
+struct peer_tuning {
+    uint32_t crossing;
+    uint32_t piece;  /* raw bytes of a piece: a multiple of PEER_PAGE */
+    uint32_t blocks; /* of a kernel that moves */
+    uint32_t sms;    /* multiprocessors that a codec kernel may have; 0: all */
+    uint32_t direct; /* pieces for one rank are encoded into its slots: they cross as the encoder stores them */
+    uint32_t encoders, encoder_sms; /* for direct: streams that encode in turn, and `sms` for all of them together */
+    uint32_t decoders, decoder_sms; /* likewise */
+    uint32_t bare;                  /* each N-th piece, the first and the last stay uncompressed; 0: none, 1: all */
+    uint32_t cross;                 /* streams on which pieces cross in turn: 1 or 2 */
+    uint32_t open;                  /* bits of peer_open */
+    uint32_t flat;                  /* pieces are equal from the first to the last */
+    uint32_t trace;                 /* prints on stderr, at the end, when each stage ended */
+};
+
+/* Parses words between commas: direct, engine or kernel, piece=KIB, blocks=N, sms=N, bare=N, cross=N, encoders=N,
+ * encoder_sms=N, decoders=N, decoder_sms=N, flat, trace. NULL: the best values known. If none of direct, bare and cross
+ * is given, they are left open for measuring; with engine or kernel, direct is not tried. False: not understood, and
+ * the best values are used. Pieces are smaller the more ranks there are, as all of them share the memory. */
+bool peer_tuning_of(struct peer_tuning *tuning, const char *text, int ranks);
+
+/* A message of one element type, of at least one page.
+ *
+ * When pieces are encoded here and then pushed, encoding, moving and decoding are about equally fast, so some pieces
+ * are left uncompressed: while one of them crosses, others are coded. The first and the last are among them, so that
+ * crossing begins at once and nothing has to be decoded at the end; the last two are smaller than the rest. Without
+ * bare pieces, as with direct, the first two are smaller, too. */
+struct peer_cut {
+    enum strait_element element;
+    uint32_t pieces;
+    uint64_t pages;      /* whole ones, of all pieces */
+    uint32_t ramp;       /* pages of the last piece, half of those of the one before it; 0: all pieces are equal */
+    uint32_t front;      /* pieces at the beginning that grow likewise: 2 or 0 */
+    uint32_t bare;       /* as tuned */
+    uint32_t tail_bytes; /* behind the pages of the last piece */
+};
+
+/* False: it is too small or too large. */
+bool peer_cut_of(struct peer_cut *cut, coll_type type, uint64_t count, const struct peer_tuning *tuning);
+
+struct peer_piece {
+    uint64_t at, bytes; /* of the message's values */
+    uint32_t pages, tail_bytes;
+    bool bare;                       /* uncompressed values follow the head */
+    uint64_t tail_at, main_at;       /* in the slot; tail_at 0: none */
+    uint64_t tail_bound, main_bound; /* the most bytes they can encode to */
+    uint64_t room;                   /* bytes at the slot's beginning that usually suffice: a multiple of 128 */
+};
+struct peer_piece peer_piece_of(const struct peer_cut *cut, uint32_t number);
+
+/* The chunk of so many pages: how it begins, and the bytes of its metadata, a multiple of 16 (kernels/FORMAT.md). */
+struct peer_chunk {
+    uint32_t begins[4];
+    uint32_t metadata_bytes;
+};
+struct peer_chunk peer_chunk_of(enum strait_element element, uint32_t pages, uint32_t page_bytes);
+
+/* Bytes of the largest slot. */
+uint64_t peer_slot_bytes(const struct peer_tuning *tuning);
+
 /* The wire `peer` (peer_gpu.h): operations of ranks that reach each other's memory, without NCCL.
  *
  * Everything is queued in an order that could run on a single stream, on every rank: first the work that makes piece n
@@ -6,12 +96,6 @@
  * Whatever waits is a single warp, so it never keeps other work from running, and nothing has to be launched while it
  * waits. This holds for collectives, which all ranks call in the same order, and for sends and receives if both sides
  * group them alike. */
-#ifndef STRAIT_COLLECTIVE_ENGINE_PEER_H
-#define STRAIT_COLLECTIVE_ENGINE_PEER_H
-
-#include "collective/engine/member.h"
-#include "collective/engine/peer_gpu.h"
-#include "collective/engine/peer_plan.h"
 
 /* Streams of an operation, and the events that order them. While a graph is captured, those that it uses are part of
  * it. */
@@ -102,5 +186,95 @@ bool peer_sums_prepare(struct coll_member *member);      /* allocates `sums`; fa
 /* peer_lane.c: the lane for the next operation on a stream; NULL: none can be had. */
 struct peer_lane *peer_lane_of(struct coll_member *member, coll_stream stream);
 void peer_lanes_end(struct peer_wire *wire, const struct gpu_ops *gpu);
+
+/* The steps of a group as the wire `peer` sees them: consecutive segments, each of messages that are sent at once. A
+ * collective is one segment, an all_reduce two; all sends and receives of a group are one segment, the last. */
+
+/* One message, to or from one rank or to all others. Messages of one rank go one after another, piece by piece. */
+struct peer_flow {
+    struct peer_cut cut;
+    uint8_t *values; /* NULL: received to be added up */
+    int rank;        /* the other rank; for sending also PEER_TO_ALL */
+    uint32_t next;   /* next piece */
+};
+#define PEER_TO_ALL (-1)
+
+struct peer_segment {
+    const struct coll_step *step;
+    struct peer_flow *out, *in;
+    unsigned outs, ins;
+    bool sums;    /* what is received is added up, with `own`, into `sum` */
+    bool follows; /* sends the sum of the segment before it */
+    uint8_t *own, *sum;
+};
+
+struct peer_segments {
+    struct peer_segment *segment;
+    struct peer_flow *flow; /* flows of all segments */
+    unsigned count;
+};
+
+/* For the steps of one member; false: no memory. */
+bool peer_segments_of(struct peer_segments *segments, const struct coll_member *member, const struct coll_step *steps,
+                      unsigned count);
+void peer_segments_free(struct peer_segments *segments);
+
+/* The next piece of each flow, at most one for each rank. */
+struct peer_round {
+    uint32_t count;
+    struct peer_flow *flow[PEER_RANKS_MAX];
+    struct peer_piece piece[PEER_RANKS_MAX];
+    uint32_t number[PEER_RANKS_MAX]; /* of the piece in its message */
+};
+struct peer_round peer_round_next(struct peer_flow *flows, unsigned count);
+bool peer_round_left(const struct peer_flow *flows, unsigned count); /* whether another round follows */
+
+/* For all_reduce: the block of values that `rank` adds up. All blocks but the last are equal. */
+struct peer_block {
+    uint64_t at, count;
+};
+struct peer_block peer_block_of(uint64_t count, int ranks, int rank);
+
+/* Members of this process whose wire `peer` is being made, together with those of others. */
+
+/* What a rank tells the others. */
+struct peer_offer {
+    struct peer_handle handle;
+    struct peer_tuning tuning; /* the same on all */
+    uint32_t able;
+    char why[96];
+};
+
+/* What is measured: a small message and a large one, by NCCL and by this wire, the latter in several ways. */
+enum peer_trial { PEER_PLAIN_SMALL, PEER_PLAIN, PEER_OWN_SMALL, PEER_OWN, PEER_TRIALS = PEER_OWN + 7 };
+
+/* What each took, in seconds; 0: it was not tried. */
+struct peer_times {
+    double of[PEER_TRIALS];
+};
+
+struct peer_entry {
+    struct coll_member *member;
+    struct peer_wire *wire; /* becomes the member's when all ranks have it, since a thread of the member looks there */
+    struct peer_offer own;
+    struct peer_offer *told; /* in the GPU's memory: of all ranks, then of this one */
+    uint8_t *probe;          /* large messages of all ranks; NULL: nothing is measured */
+    gpu_event begin, end;
+    struct peer_times times;
+};
+
+typedef bool peer_part(struct peer_entry *entry);
+
+/* Calls `what` for each entry, on its GPU; peer_grouped in a group of NCCL. False: one of them failed. */
+bool peer_each(struct peer_entry *entries, unsigned count, peer_part *what);
+bool peer_grouped(struct peer_entry *entries, unsigned count, peer_part *what);
+
+/* peer_measure.c: whether NCCL is measured for comparison, and whether anything is measured; what measuring needs,
+ * before ranks tell whether they are able; and measuring itself. */
+bool peer_compared(const struct coll_member *member);
+bool peer_measured(const struct coll_member *member, const struct peer_wire *wire);
+bool peer_measure_prepare(struct peer_entry *entry);
+bool peer_measure(struct peer_entry *entries, unsigned count);
+bool peer_measure_end(struct peer_entry *entry);
 
 #endif

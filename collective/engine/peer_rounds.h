@@ -22,7 +22,7 @@
 #ifndef STRAIT_COLLECTIVE_ENGINE_PEER_ROUNDS_H
 #define STRAIT_COLLECTIVE_ENGINE_PEER_ROUNDS_H
 
-#include "collective/engine/peer_flows.h"
+#include "collective/engine/peer.h"
 
 /* A rank may start an operation as late as it likes, but once it has, it goes on. */
 #define PEER_PATIENCE_NS UINT64_C(60000000000)

@@ -1,8 +1,174 @@
-#include "collective/engine/plan.h"
-
 #include <stdlib.h>
 
-#include "collective/engine/phase.h"
+#include "collective/engine/gpu.h"
+#include "collective/engine/levels.h"
+#include "collective/engine/plan.h"
+
+unsigned phase_count(const struct coll_member *member, const struct coll_call *call)
+{
+    return call->operation == COLL_ALL_REDUCE && (member->ranks > 2 || member->host.settings.parts) ? 2 : 1;
+}
+
+static size_t part_of(const struct coll_member *member, const struct coll_call *call)
+{
+    return call->count / (size_t)member->ranks / 8 * 8;
+}
+
+static uint64_t element_bytes(const struct coll_call *call)
+{
+    return call->type == COLL_FP32 ? 4 : 2;
+}
+
+struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count)
+{
+    struct coll_call part = *call;
+    part.send = (const uint8_t *)call->send + at * element_bytes(call);
+    part.receive = (uint8_t *)call->receive + at * element_bytes(call);
+    part.count = count;
+    return part;
+}
+
+struct coll_call phase_call(const struct coll_member *member, const struct coll_call *call, unsigned phase)
+{
+    if (phase_count(member, call) == 1)
+        return *call;
+    const size_t part = part_of(member, call);
+    struct coll_call own = phase_cut(call, (size_t)member->rank * part, part);
+    if (phase == 0) {
+        own.operation = COLL_REDUCE_SCATTER;
+        own.send = call->send;
+    } else {
+        own.operation = COLL_ALL_GATHER;
+        own.send = own.receive;
+        own.receive = call->receive;
+    }
+    return own;
+}
+
+struct coll_call phase_rest(const struct coll_member *member, const struct coll_call *call, unsigned phase)
+{
+    if (phase > 0 || phase_count(member, call) == 1)
+        return phase_cut(call, 0, 0);
+    const size_t parts = part_of(member, call) * (size_t)member->ranks;
+    return phase_cut(call, parts, call->count - parts);
+}
+
+#define LINE    128u
+#define RAW_MAX (UINT64_C(1) << 31) /* a chunk is shorter than 4 GiB */
+
+static uint64_t lines(uint64_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+static enum strait_element element_of(coll_type type)
+{
+    return type == COLL_BF16 ? STRAIT_ELEMENT_BF16 : type == COLL_FP16 ? STRAIT_ELEMENT_FP16 : STRAIT_ELEMENT_FP32;
+}
+
+static struct strait_region region_at(void *raw, uint32_t page, uint32_t count)
+{
+    return (struct strait_region){
+        .base = raw, .page_stride = page, .row_stride = page, .page_count = count, .rows = 1, .row_bytes = page};
+}
+
+/* A bound depends on sizes only, but the call requires an address. */
+static uint64_t bound_of(uint32_t page, uint32_t count)
+{
+    static uint64_t somewhere;
+    struct strait_region region = region_at(&somewhere, page, count);
+    struct strait_pages pages = {.regions = &region, .region_count = 1, .id_count = count};
+    return strait_encode_bound(&pages);
+}
+
+bool shape_of(struct shape *shape, coll_type type, uint64_t count, unsigned level)
+{
+    const uint64_t size = type == COLL_FP32 ? 4 : 2;
+    const unsigned share = levels_share(type, level);
+    if (share == 0 || count > RAW_MAX / size || count * size < SHAPE_PAGE)
+        return false;
+    *shape = (struct shape){.element = element_of(type), .raw = count * size};
+    shape->pages = (uint32_t)(shape->raw / SHAPE_PAGE);
+    shape->tail_bytes = (uint32_t)(shape->raw % SHAPE_PAGE);
+    uint64_t at = HEAD_BYTES;
+    if (shape->tail_bytes > 0) {
+        shape->tail_at = at;
+        shape->tail_room = lines(bound_of(shape->tail_bytes, 1));
+        at += shape->tail_room;
+    }
+    shape->main_at = at;
+    shape->main_bound = bound_of(SHAPE_PAGE, shape->pages);
+    shape->main_room = lines((uint64_t)shape->pages * SHAPE_PAGE / 1024 * share);
+    shape->message = at + shape->main_room;
+    shape->encoded = at + lines(shape->main_bound);
+    return shape->main_bound > shape->main_room && shape->message < shape->raw;
+}
+
+unsigned shape_parts(const struct shape *shape, void *raw, struct shape_part parts[2])
+{
+    uint8_t *bytes = raw;
+    unsigned count = 0;
+    if (shape->tail_at != 0)
+        parts[count++] = (struct shape_part){
+            .region = region_at(bytes + (uint64_t)shape->pages * SHAPE_PAGE, shape->tail_bytes, 1),
+            .at = shape->tail_at,
+            .room = shape->tail_room,
+            .bound = shape->tail_room,
+        };
+    parts[count++] = (struct shape_part){
+        .region = region_at(bytes, SHAPE_PAGE, shape->pages),
+        .at = shape->main_at,
+        .room = shape->main_room,
+        .bound = shape->encoded - shape->main_at,
+    };
+    return count;
+}
+
+struct strait_pages shape_pages(const struct shape_part *part)
+{
+    return (struct strait_pages){.regions = &part->region, .region_count = 1, .id_count = part->region.page_count};
+}
+
+static bool is_pair(const struct plan *plan)
+{
+    return plan->call.operation == COLL_SEND || plan->call.operation == COLL_RECV;
+}
+
+/* What was measured is a message to each other rank. */
+static double pair(const struct coll_member *member)
+{
+    return member->cost.per[LINK_EXCHANGE] / (member->ranks - 1);
+}
+
+double cost_plain(const struct coll_member *member, const struct plan *plan)
+{
+    const double *per = member->cost.per;
+    switch (plan->call.operation) {
+    case COLL_ALL_GATHER:
+        return per[LINK_GATHER];
+    case COLL_REDUCE_SCATTER:
+        return per[LINK_SCATTER];
+    case COLL_ALL_REDUCE: /* of two ranks: each part crosses as in a reduce_scatter and as in an all_gather */
+        return (per[LINK_SCATTER] + per[LINK_GATHER]) / 2;
+    default:
+        return is_pair(plan) ? pair(member) : per[LINK_EXCHANGE];
+    }
+}
+
+double cost_coded(const struct coll_member *member, const struct plan *plan)
+{
+    if (is_pair(plan))
+        return pair(member);
+    return member->cost.per[plan->call.operation == COLL_ALL_GATHER ? LINK_GATHER : LINK_EXCHANGE];
+}
+
+double cost_most(const struct coll_member *member)
+{
+    double most = 0;
+    for (int use = 0; use < LINK_USES; use++)
+        most = member->cost.per[use] > most ? member->cost.per[use] : most;
+    return most;
+}
 
 size_t plan_aligned(size_t size)
 {

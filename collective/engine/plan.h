@@ -1,9 +1,46 @@
-/* What a phase of a step sends, receives and needs room for. */
 #ifndef STRAIT_COLLECTIVE_ENGINE_PLAN_H
 #define STRAIT_COLLECTIVE_ENGINE_PLAN_H
 
+#include <stdbool.h>
+#include <stdint.h>
+#include <strait/codec.h>
+
+#include "collective/call.h"
 #include "collective/engine/member.h"
-#include "collective/engine/shape.h"
+
+/* How large messages are, and where their parts lie: a function of count, type and level alone.
+ *
+ *   head | tail: the values behind whole pages, as a chunk of one page | main part: a chunk of whole pages
+ *
+ * The tail has room for any result, the main part for what the level gives it. All messages that fit are sent with the
+ * same number of bytes, even if they encode to fewer. */
+
+enum { SHAPE_PAGE = 32768 };
+
+struct shape {
+    enum strait_element element;
+    uint64_t raw;                  /* bytes of the values */
+    uint32_t pages, tail_bytes;    /* raw */
+    uint64_t tail_at, main_at;     /* in a message; 0: there is none */
+    uint64_t tail_room, main_room; /* bytes on the wire */
+    uint64_t main_bound;           /* the most that the encoder may write */
+    uint64_t message, encoded;     /* bytes on the wire; bytes of room for the encoder. Multiples of 128 */
+};
+
+/* False: it cannot be compressed, or would gain nothing. */
+bool shape_of(struct shape *shape, coll_type type, uint64_t count, unsigned level);
+
+/* The parts of a message whose values are at `raw`: 0 to 2, in the order of the message. */
+struct shape_part {
+    struct strait_region region;
+    uint64_t at, room, bound;
+};
+unsigned shape_parts(const struct shape *shape, void *raw, struct shape_part parts[2]);
+
+/* The pages of a part, which has to stay where it is. */
+struct strait_pages shape_pages(const struct shape_part *part);
+
+/* What a phase of a step sends, receives and needs room for. */
 
 /* Values at the beginning and end of each message that are left uncompressed (bare.h); count 0: none. `at`: unless they
  * go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes. Those to
@@ -77,5 +114,36 @@ struct codec_list {
 };
 bool plan_list(struct codec_list *list, const struct plan *plan, uint8_t *staging, bool encoding);
 void plan_list_free(struct codec_list *list);
+
+/* What moving messages takes by the links, as they were measured when the communicator was made (measure.c): seconds,
+ * the same on all ranks; 0 where nothing was measured. */
+
+/* Of each byte of a phase's values, by the operation of NCCL that would move them uncompressed. */
+double cost_plain(const struct coll_member *member, const struct plan *plan);
+
+/* Of each byte handed to NCCL to move the phase's messages: all_gather, or sends and receives. */
+double cost_coded(const struct coll_member *member, const struct plan *plan);
+
+/* The most that a byte can cost. */
+double cost_most(const struct coll_member *member);
+
+/* An operation has one phase or several, one after another. Each is encoded, moved and decoded like a call of its own,
+ * of a simpler kind.
+ *
+ *   all_reduce of more than two ranks   reduce_scatter of `count / ranks` values each, then all_gather of the sums
+ *   all others                          themselves, including all_reduce of two ranks unless parts are asked for
+ *
+ * All parts have the same size, a multiple of 8 values so that they are aligned as the whole is. The values behind the
+ * parts, fewer than 8 for each rank, are sent uncompressed by every rank to all others in the first phase, and all of
+ * them add these up. */
+
+unsigned phase_count(const struct coll_member *member, const struct coll_call *call);
+struct coll_call phase_call(const struct coll_member *member, const struct coll_call *call, unsigned phase);
+
+/* The same call for `count` values from number `at` on. */
+struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count);
+
+/* The values behind the parts, in this phase; count 0: none. */
+struct coll_call phase_rest(const struct coll_member *member, const struct coll_call *call, unsigned phase);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/engine/share.h"
+#include "collective/engine/hosts.h"
 #include "tests/coll_engine/harness.h"
 
 enum { COUNT_OF = 40001, BYTES = COUNT_OF * 2 };

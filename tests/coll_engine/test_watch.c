@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collective/engine/life.h"
+#include "collective/engine/hosts.h"
 #include "tests/coll_engine/harness.h"
 
 enum { COUNT_OF = 40001, PATIENCE_MS = 20000, TOLD_MS = 10000, ABORT_MS = 5000, UNTOLD_MS = 500 };

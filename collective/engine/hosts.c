@@ -1,0 +1,513 @@
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collective/engine/carry.h"
+#include "collective/engine/hosts.h"
+#include "collective/engine/member.h"
+
+/* Seeing need be neither symmetric nor transitive: a leader follows nobody. */
+void divide(struct division *division, const uint64_t *sees, int ranks)
+{
+    for (int rank = 0; rank < ranks; rank++) {
+        int leader = 0;
+        while (leader < rank && (division->leader[leader] != leader || (sees[rank] >> leader & 1) == 0))
+            leader++;
+        division->leader[rank] = (uint8_t)leader;
+    }
+}
+
+#define NAME "strait-coll-rings"
+
+static bool map(struct segment *segment, int file)
+{
+    void *memory = mmap(NULL, segment->size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    segment->memory = memory != MAP_FAILED ? memory : NULL;
+    return segment->memory != NULL;
+}
+
+bool segment_make(struct segment *segment, size_t size, struct segment_card *card)
+{
+    struct stat status;
+    *segment = (struct segment){.size = size, .file = memfd_create(NAME, MFD_CLOEXEC)};
+    *card = (struct segment_card){.process = getpid(), .file = segment->file};
+    if (segment->file >= 0 && getrandom(&card->token, sizeof(card->token), 0) == sizeof(card->token) &&
+        posix_fallocate(segment->file, 0, (off_t)size) == 0 && fstat(segment->file, &status) == 0 &&
+        map(segment, segment->file)) {
+        card->inode = status.st_ino;
+        memcpy(segment->memory, &card->token, sizeof(card->token));
+        return true;
+    }
+    segment_close(segment);
+    return false;
+}
+
+/* Reading the link has no effect on its target, which may be anything, on another host. */
+static bool is_ours(const char *path)
+{
+    char name[64] = "";
+    return readlink(path, name, sizeof(name) - 1) > 0 && strncmp(name, "/memfd:" NAME, strlen("/memfd:" NAME)) == 0;
+}
+
+static bool is_it(int file, size_t size, const struct segment_card *card)
+{
+    uint64_t token;
+    struct stat status;
+    return fstat(file, &status) == 0 && status.st_ino == card->inode && status.st_size == (off_t)size &&
+           pread(file, &token, sizeof(token), 0) == sizeof(token) && token == card->token;
+}
+
+bool segment_open(struct segment *segment, size_t size, const struct segment_card *card)
+{
+    char path[64];
+    *segment = (struct segment){.size = size, .file = -1};
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", card->process, card->file);
+    if (!is_ours(path))
+        return false;
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        return false;
+    const bool good = is_it(file, size, card) && map(segment, file);
+    close(file);
+    return good;
+}
+
+void segment_settle(struct segment *segment)
+{
+    if (segment->file >= 0)
+        close(segment->file);
+    segment->file = -1;
+}
+
+void segment_close(struct segment *segment)
+{
+    segment_settle(segment);
+    if (segment->memory != NULL)
+        (void)munmap(segment->memory, segment->size);
+    segment->memory = NULL;
+}
+
+#define LOOK_NS 100000000
+
+struct watch {
+    struct coll_member *member;
+    struct watch *next; /* in the list of the thread */
+    struct life own;
+    struct life_card card;
+    struct life_card *told; /* in the GPU's memory: of all ranks, then of this one */
+    int here;               /* ranks in this process, including this one */
+    int gone;               /* rank + 1 of one that has gone; 0: none */
+    struct {
+        int file; /* of life_find, or -1 */
+        int32_t process;
+        bool seen;
+    } ranks[];
+};
+
+/* ---- The thread that looks, one of the process --------------------------------------------------------------------
+ */
+
+/* All of it is under the lock. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct watch *first;
+    pid_t process; /* in which the thread runs; 0: it has not been started */
+    bool over;     /* the process ends: CUDA's memory may be gone already */
+} watcher = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static int find_gone(const struct watch *watch)
+{
+    for (int rank = 0; rank < watch->member->ranks; rank++)
+        if (watch->ranks[rank].file >= 0 && life_look(watch->ranks[rank].file) == LIFE_ENDED)
+            return rank + 1;
+    return 0;
+}
+
+static void tell_gone(const struct watch *watch)
+{
+    char why[80];
+    snprintf(why, sizeof(why), "process %d, which is rank %d, has ended without leaving",
+             watch->ranks[watch->gone - 1].process, watch->gone - 1);
+    member_fail(watch->member, COLL_REMOTE_ERROR, why);
+}
+
+static void look(struct watch *watch)
+{
+    if (watch->gone == 0 && (watch->gone = find_gone(watch)) != 0)
+        tell_gone(watch);
+    if (watch->gone != 0) /* also stops what was launched since */
+        member_give_up(watch->member);
+}
+
+static void *run(void *argument)
+{
+    pthread_mutex_lock(&watcher.lock);
+    while (!watcher.over) {
+        while (watcher.first == NULL)
+            pthread_cond_wait(&watcher.changed, &watcher.lock);
+        for (struct watch *watch = watcher.first; watch != NULL && !watcher.over; watch = watch->next)
+            look(watch);
+        pthread_mutex_unlock(&watcher.lock);
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        pthread_mutex_lock(&watcher.lock);
+    }
+    pthread_mutex_unlock(&watcher.lock);
+    return argument;
+}
+
+/* Registered after CUDA's exit handler, so it runs before that. In a forked child the lock is as it was at the fork. */
+static void stop(void)
+{
+    if (watcher.process != getpid())
+        return;
+    pthread_mutex_lock(&watcher.lock);
+    watcher.over = true;
+    pthread_mutex_unlock(&watcher.lock);
+}
+
+/* All signals are blocked: they are for the program's threads. */
+static bool start(void)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const bool started = atexit(stop) == 0 && pthread_create(&thread, NULL, run, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started)
+        pthread_detach(thread);
+    watcher.process = started ? getpid() : 0;
+    return started;
+}
+
+static bool enlist(struct watch *watch)
+{
+    pthread_mutex_lock(&watcher.lock);
+    const bool good = watcher.process == getpid() || start();
+    if (good) {
+        watch->next = watcher.first;
+        watcher.first = watch;
+        pthread_cond_signal(&watcher.changed);
+    }
+    pthread_mutex_unlock(&watcher.lock);
+    return good;
+}
+
+static void delist(struct watch *watch)
+{
+    pthread_mutex_lock(&watcher.lock);
+    struct watch **at = &watcher.first;
+    while (*at != NULL && *at != watch)
+        at = &(*at)->next;
+    if (*at != NULL)
+        *at = watch->next;
+    pthread_mutex_unlock(&watcher.lock);
+}
+
+static void forget_others(struct watch *watch)
+{
+    delist(watch);
+    for (int rank = 0; rank < watch->member->ranks; rank++) {
+        if (watch->ranks[rank].file >= 0)
+            close(watch->ranks[rank].file);
+        watch->ranks[rank].file = -1;
+    }
+}
+
+/* ---- Joining ------------------------------------------------------------------------------------------------------
+ */
+
+bool watch_prepare(struct coll_member *member)
+{
+    const size_t ranks = (size_t)member->ranks;
+    struct watch *watch = calloc(1, sizeof(*watch) + ranks * sizeof(watch->ranks[0]));
+    if (watch == NULL)
+        return false;
+    watch->member = member;
+    member->watch = watch;
+    for (size_t i = 0; i < ranks; i++)
+        watch->ranks[i].file = -1;
+    (void)life_begin(&watch->own, &watch->card);
+    watch->card.host = member->gpu->host();
+    watch->told = member->gpu->allocate(sizeof(watch->card) * (ranks + 1), false);
+    return watch->told != NULL;
+}
+
+bool watch_tell(struct coll_member *member)
+{
+    const struct watch *watch = member->watch;
+    struct life_card *own = watch->told + member->ranks;
+    return member->gpu->copy(own, &watch->card, sizeof(*own), member->stream) &&
+           member->host.nccl->AllGather(own, watch->told, sizeof(*own), COLL_UINT8, member->comm, member->stream) ==
+               COLL_SUCCESS;
+}
+
+static void follow(struct watch *watch, int rank, const struct life_card *card)
+{
+    if (card->host != watch->card.host)
+        return;
+    watch->ranks[rank].seen = true;
+    if (life_is_own(card)) {
+        watch->here++;
+        return;
+    }
+    watch->ranks[rank].file = life_find(&watch->own, card);
+    watch->ranks[rank].seen = watch->ranks[rank].file >= 0;
+    watch->ranks[rank].process = card->process;
+}
+
+bool watch_sees(const struct coll_member *member, int rank)
+{
+    return member->watch->ranks[rank].seen;
+}
+
+static int watched(const struct watch *watch)
+{
+    int count = 0;
+    for (int rank = 0; rank < watch->member->ranks; rank++)
+        count += watch->ranks[rank].file >= 0;
+    return count;
+}
+
+bool watch_begin(struct coll_member *member)
+{
+    const size_t size = sizeof(struct life_card) * (size_t)member->ranks;
+    struct watch *watch = member->watch;
+    struct life_card *cards = malloc(size);
+    const bool good = cards != NULL && member->gpu->copy(cards, watch->told, size, member->stream) &&
+                      member->gpu->stream_wait(member->stream);
+    for (int rank = 0; rank < member->ranks && good; rank++)
+        follow(watch, rank, &cards[rank]);
+    free(cards);
+    if (watched(watch) > 0 && !enlist(watch))
+        forget_others(watch);
+    return good;
+}
+
+void watch_describe(const struct coll_member *member, char *text, size_t size)
+{
+    const int others = member->ranks - member->watch->here;
+    snprintf(text, size, "%d of %d other processes watched", watched(member->watch), others);
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+void watch_leave(struct coll_member *member)
+{
+    if (member->watch == NULL || member->watch->own.process != getpid())
+        return;
+    life_leave(&member->watch->own);
+    forget_others(member->watch);
+}
+
+void watch_end(struct coll_member *member)
+{
+    struct watch *watch = member->watch;
+    if (watch == NULL)
+        return;
+    forget_others(watch);
+    life_end(&watch->own);
+    member->gpu->release(watch->told);
+    member->watch = NULL;
+    free(watch);
+}
+
+#define PAGE ((size_t)64 << 10) /* of any machine */
+
+static size_t rings_at(const struct coll_member *member)
+{
+    return (kinds_size(member->ranks) + PAGE - 1) / PAGE * PAGE;
+}
+
+static size_t rings_size(const struct coll_member *member)
+{
+    const uint32_t ranks = (uint32_t)member->ranks;
+    return (ring_flags_size(ranks) + ring_slots_size(ranks) + PAGE - 1) / PAGE * PAGE;
+}
+
+bool share_prepare(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    share->segment.file = -1;
+    share->told = member->gpu->allocate(sizeof(share->card) * ((size_t)member->ranks + 1), false);
+    return share->told != NULL;
+}
+
+/* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
+
+/* Gathers a word or a card from each rank, always through the same memory. */
+static bool tell(struct coll_member *member, const void *what, size_t size)
+{
+    uint8_t *told = (uint8_t *)member->share.told, *own = told + size * (size_t)member->ranks;
+    return member->gpu->copy(own, what, size, member->stream) &&
+           member->host.nccl->AllGather(own, told, size, COLL_UINT8, member->comm, member->stream) == COLL_SUCCESS;
+}
+
+/* What was gathered, to be freed; NULL: no memory, or the GPU failed. */
+static void *hear(struct coll_member *member, size_t size)
+{
+    void *all = calloc((size_t)member->ranks, size);
+    if (all != NULL && member->gpu->copy(all, member->share.told, size * (size_t)member->ranks, member->stream) &&
+        member->gpu->stream_wait(member->stream))
+        return all;
+    free(all);
+    return NULL;
+}
+
+static bool tell_good(struct coll_member *member)
+{
+    const uint64_t good = member->share.good;
+    return tell(member, &good, sizeof(good));
+}
+
+static bool all_are_good(struct coll_member *member)
+{
+    uint64_t *good = hear(member, sizeof(*good));
+    bool all = good != NULL;
+    for (int rank = 0; rank < member->ranks && all; rank++)
+        all = good[rank] == 1;
+    free(good);
+    return all;
+}
+
+/* ---- Who shares memory ------------------------------------------------------------------------------------------- */
+
+bool share_tell_seen(struct coll_member *member)
+{
+    uint64_t sees = UINT64_C(1) << member->rank;
+    for (int rank = 0; rank < member->ranks; rank++)
+        sees |= (uint64_t)watch_sees(member, rank) << rank;
+    return tell(member, &sees, sizeof(sees));
+}
+
+bool share_divide(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    uint64_t *sees = hear(member, sizeof(*sees));
+    if (sees == NULL)
+        return false;
+    divide(&share->division, sees, member->ranks);
+    free(sees);
+    for (int rank = 0; rank < member->ranks; rank++)
+        share->apart |= !divide_near(&share->division, rank, 0);
+    const size_t size = rings_at(member) + rings_size(member);
+    share->good = share->division.leader[member->rank] != member->rank ||
+                  (segment_make(&share->segment, size, &share->card.segment) &&
+                   kinds_begin((struct kinds *)(void *)share->segment.memory));
+    share->good &= !share->apart || link_prepare(member, &share->card.greet);
+    return true;
+}
+
+bool share_tell(struct coll_member *member)
+{
+    return tell(member, &member->share.card, sizeof(member->share.card));
+}
+
+static bool reach(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    const uint32_t ranks = (uint32_t)member->ranks;
+    share->kinds = (struct kinds *)(void *)share->segment.memory;
+    uint8_t *rings = share->segment.memory + rings_at(member);
+    uint8_t *reached = member->gpu->share(rings, rings_size(member));
+    if (reached == NULL)
+        return false;
+    share->pinned = rings;
+    share->rings = (struct ring_set){.flags = (struct ring_flags *)(void *)reached,
+                                     .slots = reached + ring_flags_size(ranks),
+                                     .rank = (uint32_t)member->rank,
+                                     .ranks = ranks,
+                                     .teams = ring_teams(ranks),
+                                     .slot_bytes = ring_slot_bytes(ranks)};
+    return true;
+}
+
+/* ---- Reaching the memory ----------------------------------------------------------------------------------------- */
+
+static struct greet_card *greet_cards(const struct share_card *cards, int ranks)
+{
+    struct greet_card *greet = calloc((size_t)ranks, sizeof(*greet));
+    for (int rank = 0; rank < ranks && greet != NULL; rank++)
+        greet[rank] = cards[rank].greet;
+    return greet;
+}
+
+static bool open_all(struct coll_member *member, const struct share_card *cards)
+{
+    struct share *share = &member->share;
+    const int leader = share->division.leader[member->rank];
+    const size_t size = rings_at(member) + rings_size(member);
+    if ((leader != member->rank && !segment_open(&share->segment, size, &cards[leader].segment)) || !reach(member))
+        return false;
+    if (!share->apart)
+        return true;
+    share->greet = greet_cards(cards, member->ranks);
+    return share->greet != NULL && link_connect(member, share->greet);
+}
+
+bool share_open(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    struct share_card *cards = hear(member, sizeof(*cards));
+    if (cards == NULL)
+        return false;
+    share->good = share->good && open_all(member, cards);
+    free(cards);
+    return true;
+}
+
+bool share_tell_opened(struct coll_member *member)
+{
+    return tell_good(member);
+}
+
+bool share_accept(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    const bool all = all_are_good(member);
+    segment_settle(&share->segment);
+    if (all && share->apart)
+        share->good = link_accept(member, share->greet);
+    return all;
+}
+
+bool share_tell_accepted(struct coll_member *member)
+{
+    return !member->share.apart || tell_good(member);
+}
+
+/* Once all have accepted, it is too late to stay raw: from here on a failure is the communicator's. */
+bool share_settle(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    if (!share->apart)
+        return true;
+    if (!all_are_good(member))
+        return false;
+    if (!link_await(member, &share->greet[member->rank]) || !link_begin(member)) {
+        member_fail(member, COLL_REMOTE_ERROR, "a rank on another host has gone");
+        member_give_up(member);
+    }
+    return true;
+}
+
+void share_end(struct coll_member *member)
+{
+    struct share *share = &member->share;
+    link_end(member);
+    free(share->greet);
+    if (share->pinned != NULL)
+        member->gpu->unshare(share->pinned);
+    member->gpu->release(share->told);
+    segment_close(&share->segment);
+    *share = (struct share){.segment.file = -1};
+}

@@ -1,0 +1,159 @@
+#ifndef STRAIT_COLLECTIVE_ENGINE_HOSTS_H
+#define STRAIT_COLLECTIVE_ENGINE_HOSTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collective/engine/carry.h"
+#include "collective/engine/levels.h"
+#include "collective/engine/rings.h"
+#include "collective/reduce.h"
+
+/* Which ranks share memory of a host. Each rank tells which others it sees (watch.h); from that, all of them find the
+ * same leaders. A leader's followers open its memory. */
+
+enum { DIVIDE_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
+
+/* By rank: whose memory it uses, which is the lowest leader that it sees, or its own. */
+struct division {
+    uint8_t leader[DIVIDE_RANKS_MAX];
+};
+
+/* sees: for each rank, a bit for each rank that it sees. */
+void divide(struct division *division, const uint64_t *sees, int ranks);
+
+static inline bool divide_near(const struct division *division, int a, int b)
+{
+    return division->leader[a] == division->leader[b];
+}
+
+/* Host memory that processes share: a file in memory, which one of them makes and the others find by way of /proc (as
+ * in life.h). It has no name, so it is gone when the last process that has it ends. */
+
+/* The first 8 bytes of the memory are a token that identifies it; the rest is zero at first. */
+struct segment {
+    uint8_t *memory; /* NULL: there is none */
+    size_t size;
+    int file; /* while others may still look for it; -1 afterwards */
+};
+
+/* How others find it. */
+struct segment_card {
+    uint64_t token, inode;
+    int32_t process, file;
+};
+
+/* False: there is not enough memory, or no such file. All of the memory is allocated here, so that nobody is killed for
+ * lack of it later. */
+bool segment_make(struct segment *segment, size_t size, struct segment_card *card);
+/* False: the segment cannot be seen from here, for example from another host. */
+bool segment_open(struct segment *segment, size_t size, const struct segment_card *card);
+/* Nobody will look for it any more. */
+void segment_settle(struct segment *segment);
+void segment_close(struct segment *segment);
+
+/* A process's sign of life, for other processes of its host: a file in memory that it keeps locked. The kernel unlocks
+ * it when the process ends, however it does, and when it executes another program; a stopped process keeps the lock,
+ * and its forked children never have it. A process that leaves in order first writes so into the file.
+ *
+ * Others find the file by way of /proc, which needs the right to look at that process: the same user, and one PID
+ * namespace. They recognise the file by its inode and its first bytes, so a process number that means another process,
+ * here or by now, does no harm. */
+
+struct life {
+    int file; /* -1: there is none */
+    int32_t process;
+};
+
+/* How others find the file. All zero: nowhere. */
+struct life_card {
+    uint64_t self;  /* the process: the same in all of its cards, and in no other's */
+    uint64_t nonce; /* the file's first bytes */
+    uint64_t inode;
+    int32_t process, file;
+    uint64_t host; /* as in gpu.h; processes of other hosts are not looked for */
+};
+
+enum life_state { LIFE_GOES_ON, LIFE_LEFT, LIFE_ENDED };
+
+/* False: no such file can be had, and nobody can find this process. */
+bool life_begin(struct life *life, struct life_card *card);
+/* The process leaves in order: its end does not count as one. */
+void life_leave(struct life *life);
+void life_end(struct life *life);
+
+/* The card is the calling process's own. */
+bool life_is_own(const struct life_card *card);
+/* A descriptor for life_look, to be closed by the caller; -1: the process cannot be seen from here. Never call it for
+ * the own process: by closing the descriptor it would lose its own lock. */
+int life_find(const struct life *own, const struct life_card *card);
+enum life_state life_look(int found);
+
+/* Ranks of one host watch each other: when a rank's process ends without having left, the communicators of the others
+ * fail, and our kernels that wait on their GPUs give up. One thread of the process watches; it calls neither CUDA nor
+ * NCCL. */
+
+struct coll_member;
+struct watch;
+
+/* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
+bool watch_prepare(struct coll_member *member);
+/* Called for all ranks, on their GPUs: watch_tell in a group that the caller opens, watch_begin after it. False: the
+ * GPU or NCCL failed. */
+bool watch_tell(struct coll_member *member);
+bool watch_begin(struct coll_member *member);
+/* The rank is in this process, or in one that can be looked at, so it is on this host. */
+bool watch_sees(const struct coll_member *member, int rank);
+/* Text that tells how many of the others are watched. */
+void watch_describe(const struct coll_member *member, char *text, size_t size);
+/* This rank issues no more operations: the end of its process does not concern the others, nor theirs this rank. */
+void watch_leave(struct coll_member *member);
+/* On the member's GPU. */
+void watch_end(struct coll_member *member);
+
+/* What the ranks of a communicator share on a host: kinds.h, and the rings of rings.h, which their GPUs reach. Ranks of
+ * one host share memory that the lowest of them makes (divide.h); ranks on different hosts have a link (link.h). */
+
+struct coll_member;
+
+/* What a rank tells the others: the segment it made, if it leads, and how to reach it, if ranks are on several
+ * hosts. */
+struct share_card {
+    struct segment_card segment;
+    struct greet_card greet;
+};
+
+struct share {
+    struct division division;
+    bool apart; /* they are on several hosts */
+    struct segment segment;
+    struct share_card card;  /* this rank's own */
+    struct share_card *told; /* in the GPU's memory: of all ranks, then of this one */
+    struct kinds *kinds;
+    void *pinned; /* the part with the rings, pinned */
+    struct ring_set rings;
+    struct link *link;        /* NULL: all are on one host */
+    struct greet_card *greet; /* by rank; likewise */
+    bool good;                /* nothing has failed so far */
+};
+
+/* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
+bool share_prepare(struct coll_member *member);
+
+/* Called for all ranks, in this order, on their GPUs; each `tell` in a group that the caller opens. False: the GPU or
+ * NCCL failed; from `accept` and `settle` also that some rank cannot reach the memory or another rank, which all ranks
+ * find alike. */
+bool share_tell_seen(struct coll_member *member);
+bool share_divide(struct coll_member *member);
+bool share_tell(struct coll_member *member);
+bool share_open(struct coll_member *member);
+bool share_tell_opened(struct coll_member *member);
+bool share_accept(struct coll_member *member);
+bool share_tell_accepted(struct coll_member *member);
+bool share_settle(struct coll_member *member);
+
+/* On the member's GPU, when nothing of ours runs on it. */
+void share_end(struct coll_member *member);
+
+#endif

@@ -1,0 +1,362 @@
+#include "collective/engine/overlap.h"
+#include "collective/engine/plan.h"
+#include "collective/engine/steps.h"
+
+/* ---- Sizes of head and tail -------------------------------------------------------------------------------------- */
+
+/* What head and tail have to cover: launches, before a message can be sent and after one has arrived, and coding, in
+ * raw bytes per second while some multiprocessors are left to NCCL. Too short costs all of what is missing, too long a
+ * third of the excess. */
+#define ENCODE_SECONDS    40e-6
+#define DECODE_SECONDS    55e-6
+#define ENCODE_PER_SECOND 1.0e12
+#define DECODE_PER_SECOND 0.8e12
+/* That of host memory, used where nothing was measured. */
+#define PER_BYTE 4e-11
+/* Operations shorter than this many heads and tails gain nothing. */
+#define LEAST 3
+
+static uint32_t pages_of(double seconds, double per_byte)
+{
+    return 1 + (uint32_t)(seconds / per_byte / SHAPE_PAGE);
+}
+
+static void cut_by_size(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
+{
+    const double raw = (double)plan->raw, others = member->ranks - 1;
+    const double measured = cost_coded(member, plan), per_byte = measured > 0 ? measured : PER_BYTE;
+    const double encoding = ENCODE_SECONDS + (plan->everybody ? 1 : others) * raw / ENCODE_PER_SECOND;
+    const double decoding = DECODE_SECONDS + others * raw / DECODE_PER_SECOND;
+    if (LEAST * (encoding + decoding) > raw * per_byte)
+        return;
+    const uint32_t head = pages_of(encoding, per_byte), tail = pages_of(decoding, per_byte);
+    if (head + tail >= plan->shape.pages) /* each is a page at least */
+        return;
+    step->head = head;
+    step->tail = tail;
+}
+
+static void cut_as_given(const struct coll_pieces *given, const struct plan *plan, struct coll_step *step)
+{
+    enum { PAGE_KIB = SHAPE_PAGE / 1024 };
+    const uint32_t head = given->head / PAGE_KIB, tail = given->tail / PAGE_KIB;
+    if (head + tail >= plan->shape.pages)
+        return;
+    step->head = head;
+    step->tail = tail;
+}
+
+void bare_cut(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
+{
+    const struct coll_pieces *pieces = &member->host.settings.pieces;
+    step->head = step->tail = 0;
+    if (pieces->given)
+        cut_as_given(pieces, plan, step);
+    else
+        cut_by_size(member, plan, step);
+}
+
+/* ---- Moving ------------------------------------------------------------------------------------------------------ */
+
+static const uint8_t *source_of(const struct plan *plan, const struct plan_bare *bare, int rank)
+{
+    const uint64_t size = plan->stride / plan->whole.count;
+    const uint64_t message = plan->everybody ? 0 : (uint64_t)rank * plan->stride;
+    return (const uint8_t *)plan->whole.send + message + bare->from * size;
+}
+
+static uint8_t *target_of(const struct plan *plan, const struct plan_bare *bare, int rank)
+{
+    const uint64_t size = plan->stride / plan->whole.count;
+    return (uint8_t *)plan->whole.receive + (uint64_t)rank * plan->stride + bare->from * size;
+}
+
+static uint8_t *bare_arrival_of(const struct plan *plan, const struct plan_bare *bare, uint8_t *memory, int rank)
+{
+    return plan->reduces ? memory + bare->at + (uint64_t)rank * bare->stride : target_of(plan, bare, rank);
+}
+
+/* Where it is sent from. */
+static const uint8_t *departure_of(const struct plan *plan, const struct plan_bare *bare, uint8_t *memory, int rank)
+{
+    return plan->copies ? memory + bare->out_at + (plan->everybody ? 0 : (uint64_t)rank * bare->stride)
+                        : source_of(plan, bare, rank);
+}
+
+static bool prepare(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+{
+    return !plan->copies ||
+           step->member->gpu->copy_rows(launch_memory(step) + bare->out_at, bare->stride, source_of(plan, bare, 0),
+                                        plan->stride, bare->bytes, plan->out, step->call.stream);
+}
+
+static coll_result exchange(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+{
+    const struct coll_table *nccl = step->member->host.nccl;
+    const coll_stream stream = step->call.stream;
+    uint8_t *memory = launch_memory(step);
+    coll_result result = COLL_SUCCESS;
+    for (int peer = 0; peer < step->member->ranks && result == COLL_SUCCESS; peer++) {
+        if (peer == step->member->rank)
+            continue;
+        result =
+            nccl->Send(departure_of(plan, bare, memory, peer), bare->bytes, COLL_UINT8, peer, step->call.comm, stream);
+        if (result == COLL_SUCCESS)
+            result = nccl->Recv(bare_arrival_of(plan, bare, memory, peer), bare->bytes, COLL_UINT8, peer,
+                                step->call.comm, stream);
+    }
+    return result;
+}
+
+static coll_result gather(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+{
+    return step->member->host.nccl->AllGather(source_of(plan, bare, 0), launch_memory(step) + bare->at, bare->bytes,
+                                              COLL_UINT8, step->call.comm, step->call.stream);
+}
+
+/* In a group even if it is one call: when the group has ended the work is on the stream (patient.h), so more can
+ * follow. */
+static coll_result move_all(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+{
+    const struct coll_table *nccl = step->member->host.nccl;
+    if (!prepare(step, plan, bare))
+        return launch_failed(step, "a head or tail could not be copied");
+    coll_result result = nccl->GroupStart();
+    if (result != COLL_SUCCESS)
+        return result;
+    result = plan->whole.operation == COLL_ALL_GATHER ? gather(step, plan, bare) : exchange(step, plan, bare);
+    const coll_result ended = nccl->GroupEnd();
+    return result == COLL_SUCCESS ? ended : result;
+}
+
+coll_result bare_move(const struct coll_step *step, enum plan_end end)
+{
+    struct plan plan;
+    if (!launch_plan(&plan, step))
+        return launch_failed(step, "no plan");
+    return plan.bare[end].count > 0 ? move_all(step, &plan, &plan.bare[end]) : COLL_SUCCESS;
+}
+
+/* ---- Finishing --------------------------------------------------------------------------------------------------- */
+
+/* Copies the values of ranks `from` to `until`. */
+static bool put(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare, int from,
+                int until)
+{
+    return from == until ||
+           step->member->gpu->copy_rows(target_of(plan, bare, from), plan->stride,
+                                        launch_memory(step) + bare->at + (uint64_t)from * bare->stride, bare->stride,
+                                        bare->bytes, (size_t)(until - from), step->call.stream);
+}
+
+static bool add_up(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+{
+    const struct coll_call call = phase_cut(&plan->whole, bare->from, bare->count);
+    struct coll_reduce sum = launch_sum_of(step, &call);
+    for (int rank = 0; rank < step->member->ranks; rank++)
+        sum.source[rank] = rank == step->member->rank ? source_of(plan, bare, rank)
+                                                      : bare_arrival_of(plan, bare, launch_memory(step), rank);
+    return step->member->gpu->reduce(&sum, step->call.stream);
+}
+
+bool bare_finish(const struct coll_step *step, enum plan_end end)
+{
+    struct plan plan;
+    const int rank = step->member->rank;
+    if (!launch_plan(&plan, step))
+        return false;
+    const struct plan_bare *bare = &plan.bare[end];
+    if (bare->count == 0)
+        return true;
+    if (plan.reduces)
+        return add_up(step, &plan, bare);
+    return plan.whole.operation != COLL_ALL_GATHER ||
+           (put(step, &plan, bare, 0, rank) && put(step, &plan, bare, rank + 1, step->member->ranks));
+}
+
+/* How the work overlaps:
+ *
+ *   the step's stream   move head      | move what is coded | move tail      | finish tail
+ *   beside it           bare_run_encode, copy own                    | check, bare_run_decode, finish head
+ *
+ * It is queued in an order that a single stream could run, so nothing waits for work behind it where streams share a
+ * queue. NCCL's parts follow each other directly on one stream. */
+
+/* Stream `behind` goes on when `before` has come to this point. */
+static bool follow(const struct coll_step *step, coll_stream behind, coll_stream before, gpu_event event)
+{
+    const struct gpu_ops *gpu = step->member->gpu;
+    return gpu->event_record(event, before) && gpu->event_follow(behind, event);
+}
+
+static coll_result move_coded(const struct coll_step *step)
+{
+    const struct coll_table *nccl = step->member->host.nccl;
+    coll_result result = nccl->GroupStart();
+    if (result != COLL_SUCCESS)
+        return result;
+    result = launch_move(step, step->call.stream);
+    const coll_result ended = nccl->GroupEnd();
+    return result == COLL_SUCCESS ? ended : result;
+}
+
+/* `beside`: the same step, on the other stream. */
+static bool bare_run_encode(const struct coll_step *step, const struct coll_step *beside)
+{
+    return launch_encode(beside) && follow(step, step->call.stream, beside->call.stream, step->staging->join) &&
+           launch_own(beside);
+}
+
+static bool bare_run_decode(const struct coll_step *beside)
+{
+    return beside->member->gpu->event_follow(beside->call.stream, beside->staging->turn) && launch_check(beside) &&
+           plain_behind(beside, false) && launch_decode(beside) && bare_finish(beside, PLAN_HEAD) &&
+           launch_sums(beside);
+}
+
+static bool finish(const struct coll_step *step, const struct coll_step *beside)
+{
+    return follow(step, step->call.stream, beside->call.stream, step->staging->join) && bare_finish(step, PLAN_TAIL) &&
+           order_end(step->member, step->staging, step->call.stream);
+}
+
+/* From the fork up to what is decoded. */
+static coll_result pass(const struct coll_step *step, const struct coll_step *beside)
+{
+    const struct gpu_ops *gpu = step->member->gpu;
+    const struct coll_staging *staging = step->staging;
+    coll_result result = bare_move(step, PLAN_HEAD);
+    if (result != COLL_SUCCESS)
+        return result;
+    if (!gpu->event_follow(staging->side, staging->fork) || !bare_run_encode(step, beside))
+        return launch_failed(step, "encoding could not be launched");
+    result = move_coded(step);
+    if (result == COLL_SUCCESS && !gpu->event_record(staging->turn, step->call.stream))
+        return launch_failed(step, "what has come could not be followed");
+    return result == COLL_SUCCESS ? bare_move(step, PLAN_TAIL) : result;
+}
+
+static coll_result run(const struct coll_step *step)
+{
+    const struct gpu_ops *gpu = step->member->gpu;
+    struct coll_staging *staging = step->staging;
+    if (!steps_grow(step))
+        return launch_failed(step, "no memory for messages");
+    if (!order_follow(step->member, staging, step->call.stream) || !gpu->event_record(staging->fork, step->call.stream))
+        return launch_failed(step, "encoding could not be launched");
+    struct coll_step beside = *step;
+    beside.call.stream = staging->side;
+    const coll_result result = pass(step, &beside);
+    if (result != COLL_SUCCESS)
+        return result;
+    return bare_run_decode(&beside) && finish(step, &beside) ? COLL_SUCCESS
+                                                             : launch_failed(step, "decoding could not be launched");
+}
+
+coll_result bare_run(struct coll_step *step)
+{
+    const struct gpu_ops *gpu = step->member->gpu;
+    int before;
+    coll_result result = steps_reserve(step, 1);
+    if (result != COLL_SUCCESS)
+        return result;
+    if (!gpu->enter(step->member->device, &before))
+        return launch_failed(step, "no GPU");
+    result = run(step);
+    gpu->leave(before);
+    return result;
+}
+
+/*  the step's stream   encode 0 | encode 1 | decode 0, encode 2 | decode 1, encode 3 | ...
+ *  beside it                    | move 0   | move 1             | move 2             | ... */
+
+/* Two events suffice: when a piece has been moved, the one before it is being decoded. */
+static gpu_event arrival_of(const struct coll_step *piece)
+{
+    return piece->piece % 2 == 0 ? piece->staging->join : piece->staging->turn;
+}
+
+static bool encode(const struct coll_step *piece)
+{
+    const struct gpu_ops *gpu = piece->member->gpu;
+    const struct coll_staging *staging = piece->staging;
+    return launch_encode(piece) && gpu->event_record(staging->fork, piece->call.stream) &&
+           gpu->event_follow(staging->side, staging->fork);
+}
+
+static coll_result move(const struct coll_step *piece)
+{
+    const struct coll_table *nccl = piece->member->host.nccl;
+    const struct coll_staging *staging = piece->staging;
+    coll_result result = nccl->GroupStart();
+    if (result != COLL_SUCCESS)
+        return result;
+    result = launch_move(piece, staging->side);
+    const coll_result ended = nccl->GroupEnd();
+    result = result == COLL_SUCCESS ? ended : result;
+    if (result == COLL_SUCCESS && !piece->member->gpu->event_record(arrival_of(piece), staging->side))
+        return launch_failed(piece, "a piece could not be followed");
+    return result;
+}
+
+static bool decode(const struct coll_step *piece)
+{
+    return piece->member->gpu->event_follow(piece->call.stream, arrival_of(piece)) && launch_check(piece) &&
+           launch_decode(piece);
+}
+
+static coll_result pass_all(const struct coll_step *pieces, unsigned count)
+{
+    coll_result result = COLL_SUCCESS;
+    for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++) {
+        if (!encode(&pieces[i]))
+            return launch_failed(&pieces[i], "encoding could not be launched");
+        result = move(&pieces[i]);
+        if (result == COLL_SUCCESS && i > 0 && !decode(&pieces[i - 1]))
+            return launch_failed(&pieces[i], "decoding could not be launched");
+    }
+    return result;
+}
+
+/* Overflow of any piece comes when all pieces have been checked; sums can be made after that. */
+static bool finish_all(const struct coll_step *pieces, unsigned count)
+{
+    const struct coll_step *last = &pieces[count - 1];
+    bool good = decode(last) && plain_behind(last, false) && launch_own(last);
+    for (unsigned i = 0; i < count && good; i++)
+        good = launch_sums(&pieces[i]);
+    return good && order_end(last->member, last->staging, last->call.stream);
+}
+
+static coll_result run_all(const struct coll_step *pieces, unsigned count)
+{
+    struct coll_staging *staging = pieces->staging;
+    if (!steps_grow(pieces))
+        return launch_failed(pieces, "no memory for messages");
+    if (!order_follow(pieces->member, staging, pieces->call.stream))
+        return launch_failed(pieces, "encoding could not be launched");
+    const coll_result result = pass_all(pieces, count);
+    if (result != COLL_SUCCESS)
+        return result;
+    return finish_all(pieces, count) ? COLL_SUCCESS : launch_failed(pieces, "decoding could not be launched");
+}
+
+coll_result pieces_run(struct coll_step *steps, unsigned count)
+{
+    struct coll_step pieces[COLL_PIECES_MAX];
+    const struct gpu_ops *gpu = steps->member->gpu;
+    int before;
+    (void)count;
+    for (unsigned i = 0; i < steps->pieces; i++) {
+        pieces[i] = *steps;
+        pieces[i].piece = i;
+    }
+    coll_result result = steps_reserve(pieces, steps->pieces);
+    if (result != COLL_SUCCESS)
+        return result;
+    if (!gpu->enter(steps->member->device, &before))
+        return launch_failed(steps, "no GPU");
+    result = run_all(pieces, steps->pieces);
+    gpu->leave(before);
+    return result;
+}
