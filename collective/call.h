@@ -1,4 +1,3 @@
-/* One operation, as a program called it. */
 #ifndef STRAIT_COLLECTIVE_CALL_H
 #define STRAIT_COLLECTIVE_CALL_H
 
@@ -6,6 +5,8 @@
 #include <stdint.h>
 
 #include "collective/nccl_types.h"
+
+/* One operation, as a program called it. */
 
 /* NCCL's operations. Composite ones (AllToAllv as grouped sends and receives, dispatch and combine of experts) will get
  * rows of their own. */
@@ -70,5 +71,14 @@ const char *coll_operation_name(enum coll_operation operation);
 const char *coll_type_name(unsigned type);
 unsigned coll_type_row(coll_type type);                 /* COLL_UNKNOWN for unknown types */
 uint64_t coll_call_bytes(const struct coll_call *call); /* of `count` elements; 0 when the type is unknown */
+
+/* Whether work queued on a stream goes into a CUDA graph. */
+
+/* Looks for the driver, which NCCL has loaded by the time the first communicator is made. Not done in every call,
+ * because the loader must not be called in a process that has just been forked. Any thread. */
+void coll_capture_prepare(void);
+
+/* False if there is no driver. Any thread. */
+bool coll_is_captured(coll_stream stream);
 
 #endif

@@ -1,13 +1,37 @@
+#ifndef STRAIT_COLLECTIVE_GROUP_H
+#define STRAIT_COLLECTIVE_GROUP_H
+
+#include "collective/engine.h"
+
+/* Runs compressed operations: at once, or at the end of their thread's group. */
+
+/* Outside of groups runs the step, else adds it to the group. Releases what it holds when it is over. */
+coll_result coll_run(const struct coll_step *step);
+
+/* For group.c. One of the engine's parts for these steps, all of which may be none; refused if one of their
+ * communicators has ended or failed. */
+typedef coll_result coll_part(struct coll_step *steps, unsigned count);
+coll_result coll_run_part(coll_part *what, struct coll_step *steps, unsigned count);
+/* One phase of steps that are not cut, in a group of ours: encode, what `move` does, decode. */
+coll_result coll_run_moved(struct coll_step *steps, unsigned count, coll_part *move);
+/* The phases behind the first one, of those that have more. Changes the order of steps. */
+coll_result coll_run_later_phases(struct coll_step *steps, unsigned count);
+
+/* The call is done with it (coll_track_hold; may be NULL). */
+void coll_run_release(struct coll_tracked *held);
+
+/* Likewise of a communicator that is destroyed or aborted: in a group, NCCL ends it when the group does. Until then its
+ * work may go on, and so may that of others which the group aborts, and freeing memory of the GPU waits for all of it.
+ * So in a group coll_run_release_all releases it, when the outermost group of this thread has ended. */
+void coll_run_release_ended(struct coll_tracked *held);
+void coll_run_release_all(void);
+
 /* What the calling thread's group holds back until it ends.
  *
  * NCCL moves the collectives of a group first, then its sends and receives, each in the order of the calls, and it
  * makes sends and receives of all_to_all, gather and scatter. Ranks may group their calls differently, so what is
  * compressed has to come in this order, and so does what goes raw beside it. NCCL also starts when all streams of a
  * group have come to it, and none goes on before it has ended. */
-#ifndef STRAIT_COLLECTIVE_GROUP_H
-#define STRAIT_COLLECTIVE_GROUP_H
-
-#include "collective/engine.h"
 
 /* A call in a group, on a communicator that compresses. */
 void coll_group_note(const struct coll_call *call);

@@ -1,9 +1,22 @@
-/* The functions that are looked at; api.h lists them. Each passes its arguments on to coll_thread.nccl unchanged and
- * returns what NCCL returned. */
 #ifndef STRAIT_COLLECTIVE_HOOKS_H
 #define STRAIT_COLLECTIVE_HOOKS_H
 
+#include <stddef.h>
+
 #include "collective/load.h"
+#include "collective/nccl_types.h"
+
+/* The report of what was counted, for people. */
+
+/* Implements strait_coll_report (include/strait/collective.h). */
+size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity);
+
+/* Prints on stderr, if STRAIT_COLL_PRINT is set: for a communicator that ends, and for the process. */
+void coll_report_ended(coll_comm comm);
+void coll_report_process(void);
+
+/* The functions that are looked at; api.h lists them. Each passes its arguments on to coll_thread.nccl unchanged and
+ * returns what NCCL returned. */
 
 #define COLL_DECLARE_FORWARD(returns, name, parameters)
 #define COLL_DECLARE_HOOK(returns, name, parameters)            COLL_TYPE_##returns coll_hook_##name parameters;

@@ -1,11 +1,11 @@
-#include "collective/join.h"
-
 #include <dirent.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "collective/patient.h"
+#include "collective/group.h"
+#include "collective/join.h"
 #include "collective/reduce.h"
 #include "collective/thread.h"
 #include "collective/track.h"
@@ -60,8 +60,8 @@ static bool wait_for_presence(struct coll_meeting *meeting, int64_t ms, void *ar
     return ms < settings()->wait_ms && !is_over(argument);
 }
 
-/* All of them have the library, and will come with their next collective. They may have something else to do first,
- * which a collective of NCCL would wait for, too. */
+/* All of them have the library, and will join_come with their next collective. They may have something else to do
+ * first, which a collective of NCCL would wait for, too. */
 enum { SAY_MS = 10000, COME_MS = 1800 * 1000 };
 
 struct waiting {
@@ -180,7 +180,7 @@ void coll_join_meet(struct coll_entry *entries, unsigned count)
         coll_join_tell(entries[i].what, entries[i].held);
 }
 
-/* Saves waiting for ranks that cannot come. Known where the driver tells; otherwise there is no limit. */
+/* Saves waiting for ranks that cannot join_come. Known where the driver tells; otherwise there is no limit. */
 static int gpus_here(void)
 {
     int count = 0;
@@ -205,9 +205,9 @@ static struct coll_meeting *come_here(const struct coll_key *key, struct coll_jo
     return meeting;
 }
 
-/* A rank that does not reach the place meets in host memory: there, too, either all come or none goes on, so it does no
- * harm if others have reached the place. */
-static struct coll_meeting *come(const struct coll_key *key, struct coll_joining *what)
+/* A rank that does not reach the place meets in host memory: there, too, either all join_come or none goes on, so it
+ * does no harm if others have reached the place. */
+static struct coll_meeting *join_come(const struct coll_key *key, struct coll_joining *what)
 {
     struct coll_meeting *there = coll_key_has_place(key) ? coll_meeting_come(key, what->rank, what->ranks) : NULL;
     if (there != NULL)
@@ -225,7 +225,7 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
         snprintf(what->why, sizeof(what->why), "more ranks than sums are made of");
         return;
     }
-    entry->meeting = come(key, what);
+    entry->meeting = join_come(key, what);
     if (entry->meeting != NULL)
         say(entry, COLL_ROUND_PRESENT, coll_engine() != NULL);
 }
@@ -284,4 +284,179 @@ void coll_join(struct coll_joining *joinings, const struct coll_key *keys, unsig
         join_by_nccl(joinings, count);
     else
         join_by_meeting(joinings, keys, count);
+}
+
+struct coll_late {
+    pthread_mutex_t lock; /* of all fields below; also held while it joins */
+    struct coll_key key;
+    struct coll_meeting *meeting; /* NULL: its ranks are not known yet */
+    uint32_t begun;               /* collectives that went raw */
+    bool paired, over;
+};
+
+void coll_ask_ranks(coll_comm comm, int *rank, int *ranks)
+{
+    const struct coll_table *nccl = coll_thread.nccl;
+    if (nccl->CommCount == NULL || nccl->CommUserRank == NULL || COLL_NCCL(CommCount(comm, ranks)) != COLL_SUCCESS ||
+        COLL_NCCL(CommUserRank(comm, rank)) != COLL_SUCCESS)
+        *rank = *ranks = -1;
+}
+
+void coll_late_end(struct coll_late *late)
+{
+    if (late == NULL)
+        return;
+    coll_meeting_leave(late->meeting);
+    pthread_mutex_destroy(&late->lock);
+    free(late);
+}
+
+/* ---- Saying that a rank is there --------------------------------------------------------------------------------- */
+
+static bool is_ready(coll_comm comm)
+{
+    coll_result error = COLL_SUCCESS;
+    coll_patient_lock();
+    const coll_result asked = COLL_NCCL(CommGetAsyncError(comm, &error));
+    coll_patient_unlock();
+    return asked == COLL_SUCCESS && error == COLL_SUCCESS;
+}
+
+static struct coll_entry entry_of(struct coll_late *late, struct coll_joining *what, struct coll_tracked *held)
+{
+    return (struct coll_entry){
+        .what = what, .meeting = late->meeting, .held = held, .index = late->begun, .paired = late->paired};
+}
+
+/* A communicator of one rank has nobody to join; one that finds no place leaves the others waiting for a moment. */
+static void come(struct coll_late *late, coll_comm comm, struct coll_standing *standing)
+{
+    struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
+    struct coll_entry entry = entry_of(late, &what, standing->held);
+    if (what.ranks > 1)
+        coll_join_come(&entry, &late->key);
+    late->meeting = entry.meeting;
+    late->over = late->meeting == NULL;
+    if (late->over && what.ranks > 1)
+        coll_join_tell(&what, standing->held);
+    else if (late->over)
+        coll_track_joined(standing->held, NULL, NULL);
+}
+
+static void learn_ranks(coll_comm comm, struct coll_standing *standing)
+{
+    if (standing->ranks >= 0)
+        return;
+    coll_ask_ranks(comm, &standing->rank, &standing->ranks);
+    coll_track_ranks(comm, standing->rank, standing->ranks);
+}
+
+/* NCCL may be asked only if the communicator is ready. */
+static void be_there(coll_comm comm, bool ready)
+{
+    struct coll_standing standing;
+    (void)coll_track_hold(comm, &standing);
+    struct coll_late *late = standing.late;
+    if (late != NULL && pthread_mutex_trylock(&late->lock) == 0) { /* otherwise another thread is doing it */
+        if (ready)
+            learn_ranks(comm, &standing);
+        if (late->meeting == NULL && !late->over && standing.ranks >= 0)
+            come(late, comm, &standing);
+        pthread_mutex_unlock(&late->lock);
+    }
+    coll_run_release(standing.held);
+}
+
+void coll_late_begin(coll_comm comm, const struct coll_key *key)
+{
+    const struct coll_settings *settings = &coll_library()->settings;
+    if (settings->raw)
+        return;
+    struct coll_late *late = settings->meet == COLL_MEET_NCCL ? NULL : calloc(1, sizeof(*late));
+    if (late != NULL) {
+        pthread_mutex_init(&late->lock, NULL);
+        late->key = *key;
+    }
+    coll_track_late(comm, late, "it does not block, and has not joined yet");
+    be_there(comm, false);
+}
+
+void coll_late_ready(coll_comm comm)
+{
+    be_there(comm, true);
+}
+
+/* ---- The first collective ---------------------------------------------------------------------------------------- */
+
+static void join(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
+{
+    struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
+    struct coll_entry entry = entry_of(late, &what, standing->held);
+    coll_join_meet(&entry, 1);
+    coll_meeting_leave(late->meeting);
+    late->meeting = NULL;
+    late->over = true;
+}
+
+static bool is_pair(const struct coll_call *call)
+{
+    return call->operation == COLL_SEND || call->operation == COLL_RECV;
+}
+
+static void stay_raw(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
+{
+    struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
+    snprintf(what.why, sizeof(what.why), "its first %u collectives were in groups and graphs", late->begun);
+    coll_join_tell(&what, standing->held);
+    coll_meeting_leave(late->meeting);
+    late->meeting = NULL;
+    late->over = true;
+}
+
+/* Collectives that do not join are counted, as ranks that are not equally far do not join, and others may be waiting
+ * already. Telling them costs some microseconds, which a program that always groups its calls should not pay
+ * forever. */
+static void pass(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
+{
+    enum { PASSED_MAX = 1024 };
+    late->begun++;
+    if (late->meeting != NULL)
+        coll_meeting_pass(late->meeting, late->begun);
+    if (late->begun == PASSED_MAX)
+        stay_raw(late, comm, standing);
+}
+
+static bool can_join(const struct coll_late *late, const struct coll_call *call, const struct coll_standing *standing)
+{
+    return late->meeting != NULL && !call->grouped && !call->captured && !standing->pinned && !standing->ending &&
+           is_ready(call->comm);
+}
+
+static void look_at(struct coll_late *late, const struct coll_call *call, struct coll_standing *standing)
+{
+    if (late->over)
+        return;
+    if (is_pair(call))
+        late->paired = true;
+    else if (can_join(late, call, standing))
+        join(late, call->comm, standing);
+    else
+        pass(late, call->comm, standing);
+}
+
+bool coll_late_call(const struct coll_call *call, struct coll_standing *standing)
+{
+    struct coll_late *late = standing->late;
+    struct coll_tracked *held = standing->held;
+    pthread_mutex_lock(&late->lock);
+    look_at(late, call, standing);
+    pthread_mutex_unlock(&late->lock);
+    const bool gone = coll_track_has_gone(held);
+    struct coll_member *member = coll_track_member_of(held);
+    if (gone && member != NULL) /* the thread that ended it did not know of the member */
+        coll_engine()->abort(member);
+    if (!gone)
+        (void)coll_track_hold(call->comm, standing);
+    coll_run_release(held);
+    return !gone;
 }

@@ -1,11 +1,13 @@
-/* What is known of communicators, and what was counted for each and for the process. Any thread; one lock, held for a
- * few instructions at a time and never while NCCL is called. */
 #ifndef STRAIT_COLLECTIVE_TRACK_H
 #define STRAIT_COLLECTIVE_TRACK_H
 
 #include "collective/call.h"
 #include "collective/decide.h"
 #include "collective/key.h"
+#include "collective/load.h"
+
+/* What is known of communicators, and what was counted for each and for the process. Any thread; one lock, held for a
+ * few instructions at a time and never while NCCL is called. */
 
 struct coll_count {
     uint64_t calls, bytes;              /* that NCCL accepted */
@@ -70,5 +72,21 @@ bool coll_track_any(void); /* something was counted */
 void coll_track_lock(void);
 void coll_track_unlock(void);
 void coll_track_clear(void);
+
+/* NCCL for callers that cannot go on before their work is on a stream. With communicators that do not block, NCCL may
+ * return that a call is in progress; these functions then ask until it is not. Groups, and what the library puts into
+ * them, are wrapped so; all else is NCCL's own. */
+
+/* The functions named pncclX. Any thread. */
+const struct coll_table *coll_patient(void);
+
+/* Around ncclCommGetAsyncError, wherever it is called: it completes what was in progress, and NCCL does not support two
+ * threads doing so at once, as a watchdog and a waiting thread might. Held for no longer than that call. */
+void coll_patient_lock(void);
+void coll_patient_unlock(void);
+
+/* Returns `result` or, if that is in progress, its outcome on `comm`: an error also if another thread has ended the
+ * communicator meanwhile. */
+coll_result coll_patient_await(coll_comm comm, coll_result result);
 
 #endif

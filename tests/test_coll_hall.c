@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "collective/hall.h"
-#include "collective/meeting_frame.h"
 #include "tests/support.h"
 
 static struct hall *hall;

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collective/card.h"
+#include "collective/hall.h"
 #include "collective/meeting.h"
 #include "collective/track.h"
 #include "tests/support.h"

@@ -5,7 +5,7 @@
 #include "collective/call.h"
 #include "collective/decide.h"
 #include "collective/engine.h"
-#include "collective/report.h"
+#include "collective/hooks.h"
 #include "collective/track.h"
 #include "tests/run_suite.h"
 

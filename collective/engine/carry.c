@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/clock.h"
+#include "collective/grow.h"
 #include "collective/engine/carry.h"
 #include "collective/engine/member.h"
 #include "internal/bytes.h"

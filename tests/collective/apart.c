@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/card.h"
-#include "collective/clock.h"
+#include "collective/hall.h"
+#include "collective/grow.h"
 #include "collective/meeting.h"
 #include "tests/support.h"
 

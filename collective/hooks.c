@@ -1,0 +1,678 @@
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strait/collective.h>
+#include <unistd.h>
+
+#include "collective/call.h"
+#include "collective/decide.h"
+#include "collective/group.h"
+#include "collective/hall.h"
+#include "collective/hooks.h"
+#include "collective/join.h"
+#include "collective/load.h"
+#include "collective/thread.h"
+#include "collective/track.h"
+
+/* ---- Text of any length --------------------------------------------------------------------------------------------
+ */
+
+struct text {
+    char *dst;
+    size_t capacity, size; /* size: what the whole text needs, without its terminator */
+};
+
+__attribute__((format(printf, 2, 3))) static void put(struct text *text, const char *format, ...)
+{
+    size_t left = text->size < text->capacity ? text->capacity - text->size : 0;
+    va_list arguments;
+    va_start(arguments, format);
+    int size = vsnprintf(left > 0 ? text->dst + text->size : NULL, left, format, arguments);
+    va_end(arguments);
+    text->size += size > 0 ? (size_t)size : 0;
+}
+
+/* ---- Parts ---------------------------------------------------------------------------------------------------------
+ */
+
+static void put_library(struct text *text)
+{
+    const struct coll_library *library = coll_library_if_loaded();
+    put(text, "strait-coll " STRAIT_VERSION ", process %ld, ", (long)getpid());
+    if (library == NULL)
+        put(text, "NCCL not called yet\n");
+    else if (!library->found)
+        put(text, "no NCCL\n");
+    else
+        put(text, "NCCL %d from %s%s\n", library->version, library->path,
+            library->settings.off ? ", off: nothing is counted"
+            : library->forward    ? ", which counts: it is another copy of this library"
+                                  : "");
+}
+
+static void put_standing(struct text *text, coll_comm comm, const struct coll_standing *standing)
+{
+    put(text, "communicator %p", (void *)comm);
+    if (standing->ranks >= 0)
+        put(text, ", rank %d of %d", standing->rank, standing->ranks);
+    if (standing->memory > 0)
+        put(text, ", %d registered", standing->memory);
+    put(text, "%s%s\n", standing->pinned ? ", pinned to raw" : "", standing->ending ? ", ending" : "");
+}
+
+static void put_count(struct text *text, unsigned operation, unsigned type, const struct coll_count *count)
+{
+    put(text,
+        "%-14s %-7s %10" PRIu64 " %16" PRIu64 " %10" PRIu64 " %10" PRIu64 " %7" PRIu64 " %10" PRIu64 " %16" PRIu64,
+        coll_operation_name(operation), coll_type_name(type), count->calls, count->bytes, count->grouped,
+        count->captured, count->failed, count->compressed, count->wire);
+    put(text, "  %s%s\n", count->compressed > 0 ? "the last: " : "raw: ", count->reason);
+}
+
+static void put_counts(struct text *text, const struct coll_counts *counts)
+{
+    put(text, "%-14s %-7s %10s %16s %10s %10s %7s %10s %16s  way\n", "operation", "type", "calls", "bytes", "in groups",
+        "captured", "failed", "compressed", "their bytes");
+    for (unsigned operation = 0; operation < COLL_OPERATIONS; operation++)
+        for (unsigned type = 0; type < COLL_TYPES; type++)
+            if (counts->of[operation][type].reason != NULL)
+                put_count(text, operation, type, &counts->of[operation][type]);
+}
+
+/* ---- Reports -------------------------------------------------------------------------------------------------------
+ */
+
+size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
+{
+    struct text text = {.dst = dst, .capacity = dst_capacity};
+    struct coll_standing standing;
+    struct coll_counts counts;
+    if (!coll_track_counts(comm, &standing, &counts))
+        return 0;
+    put_library(&text);
+    if (comm != NULL)
+        put_standing(&text, comm, &standing);
+    put_counts(&text, &counts);
+    return text.size + 1;
+}
+
+/* Long enough for all possible rows. */
+enum { REPORT_MAX = (COLL_OPERATIONS * COLL_TYPES + 3) * 200 + COLL_PATH_MAX };
+
+static void print(coll_comm comm)
+{
+    const struct coll_library *library = coll_library_if_loaded();
+    if (library == NULL || !library->settings.print)
+        return;
+    char *text = malloc(REPORT_MAX);
+    if (text != NULL && coll_report(comm, text, REPORT_MAX) > 0)
+        fputs(text, stderr); /* one write: reports of several processes do not mix */
+    free(text);
+}
+
+void coll_report_ended(coll_comm comm)
+{
+    if (comm != NULL)
+        print(comm);
+}
+
+void coll_report_process(void)
+{
+    print(NULL);
+}
+
+const char *strait_coll_version(void)
+{
+    return STRAIT_VERSION;
+}
+
+enum strait_status strait_coll_nccl(const char **path, int *version)
+{
+    const struct coll_library *library = coll_library();
+    if (!library->found)
+        return STRAIT_ERR_UNSUPPORTED;
+    *path = library->path;
+    *version = library->version;
+    return STRAIT_OK;
+}
+
+enum strait_status strait_coll_pin(struct ncclComm *comm, int choice)
+{
+    if (choice != STRAIT_COLL_AUTO && choice != STRAIT_COLL_RAW)
+        return STRAIT_ERR_INVALID;
+    if (comm == NULL)
+        coll_track_pin_all(choice == STRAIT_COLL_RAW);
+    else if (!coll_track_pin(comm, choice == STRAIT_COLL_RAW))
+        return STRAIT_ERR_INVALID;
+    return STRAIT_OK;
+}
+
+size_t strait_coll_report(struct ncclComm *comm, char *dst, size_t dst_capacity)
+{
+    return coll_report(comm, dst, dst_capacity);
+}
+
+/* Events of the process as a whole: it forks, it ends. */
+
+/* A child that has not called NCCL itself has nothing to report. */
+static bool is_child;
+
+static void before_fork(void)
+{
+    coll_library_lock();
+    coll_patient_lock();
+    coll_track_lock();
+    coll_card_lock();
+}
+
+static void in_parent(void)
+{
+    coll_card_unlock();
+    coll_track_unlock();
+    coll_patient_unlock();
+    coll_library_unlock();
+}
+
+static void in_child(void)
+{
+    coll_track_clear();
+    coll_card_clear();
+    is_child = true;
+    coll_card_unlock();
+    coll_track_unlock();
+    coll_patient_unlock();
+    coll_library_unlock_in_child();
+}
+
+/* The library is linked with -z nodelete, so these stay until the process ends. */
+__attribute__((constructor)) static void at_start(void)
+{
+    pthread_atfork(before_fork, in_parent, in_child);
+}
+
+__attribute__((destructor)) static void at_end(void)
+{
+    if (!is_child || coll_track_any())
+        coll_report_process();
+}
+
+/* Hooks for communicators: making and ending them, and registering memory. */
+
+static bool is_good(coll_result result)
+{
+    return result == COLL_SUCCESS || result == COLL_IN_PROGRESS;
+}
+
+/* ---- Making communicators ------------------------------------------------------------------------------------------
+ */
+
+/* False: there is nothing to join, or it is not ready yet and joins later. */
+static bool settle(struct coll_pending made, coll_result result, struct coll_joining *joining)
+{
+    coll_comm comm = *made.slot;
+    if (comm == NULL) /* a rank that a split or shrink leaves out */
+        return false;
+    if (made.ranks < 0 && result == COLL_SUCCESS)
+        coll_ask_ranks(comm, &made.rank, &made.ranks);
+    coll_track_made(comm, made.rank, made.ranks);
+    coll_track_key(comm, &made.key);
+    if (result == COLL_IN_PROGRESS)
+        coll_late_begin(comm, &made.key);
+    *joining = (struct coll_joining){.comm = comm, .rank = made.rank, .ranks = made.ranks};
+    return result == COLL_SUCCESS && made.ranks > 1;
+}
+
+/* Communicators made in one group, or by one call, join together. */
+static void settle_all(coll_result result)
+{
+    struct coll_pending made;
+    const size_t most = coll_pending_count();
+    if (most == 0) /* true of most groups */
+        return;
+    struct coll_joining *joinings = calloc(most, sizeof(*joinings));
+    struct coll_key *keys = calloc(most, sizeof(*keys));
+    unsigned count = 0;
+    while (coll_pending_take(&made)) {
+        if (!is_good(result) || joinings == NULL || keys == NULL || !settle(made, result, &joinings[count]))
+            continue;
+        keys[count++] = made.key;
+    }
+    if (joinings != NULL && keys != NULL)
+        coll_join(joinings, keys, count);
+    free(joinings);
+    free(keys);
+}
+
+/* Inside a group, the communicator is there only when the group has ended. */
+static coll_result note_made(coll_result result, coll_comm *slot, int rank, int ranks, struct coll_key key)
+{
+    if (!is_good(result) || slot == NULL)
+        return result;
+    coll_capture_prepare();
+    coll_pending_add((struct coll_pending){slot, rank, ranks, key});
+    if (coll_thread.depth == 0)
+        settle_all(result);
+    return result;
+}
+
+/* ---- By a unique id ------------------------------------------------------------------------------------------------
+ */
+
+static bool uses_cards(void)
+{
+    const struct coll_settings *settings = &coll_library()->settings;
+    return !settings->raw && settings->meet == COLL_MEET_AUTO;
+}
+
+coll_result coll_hook_GetUniqueId(coll_id *id)
+{
+    const coll_result result = COLL_NCCL(GetUniqueId(id));
+    if (result == COLL_SUCCESS && id != NULL && uses_cards())
+        coll_card_put(id);
+    return result;
+}
+
+/* If there are several ids, the first one's card counts. */
+static struct coll_key key_of(const coll_id *ids, size_t count)
+{
+    struct coll_key key = coll_key_of(ids, count * sizeof(*ids));
+    if (count > 0 && uses_cards())
+        coll_card_read(ids, &key.place);
+    return key;
+}
+
+coll_result coll_hook_CommInitRank(coll_comm *made, int ranks, coll_id id, int rank)
+{
+    return note_made(COLL_NCCL(CommInitRank(made, ranks, id, rank)), made, rank, ranks, key_of(&id, 1));
+}
+
+coll_result coll_hook_CommInitRankConfig(coll_comm *made, int ranks, coll_id id, int rank, coll_config *config)
+{
+    return note_made(COLL_NCCL(CommInitRankConfig(made, ranks, id, rank, config)), made, rank, ranks, key_of(&id, 1));
+}
+
+coll_result coll_hook_CommInitRankScalable(coll_comm *made, int ranks, int rank, int id_count, coll_id *ids,
+                                           coll_config *config)
+{
+    const coll_result result = COLL_NCCL(CommInitRankScalable(made, ranks, rank, id_count, ids, config));
+    return note_made(result, made, rank, ranks, key_of(ids, ids != NULL && id_count > 0 ? (size_t)id_count : 0));
+}
+
+coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices)
+{
+    coll_result result = COLL_NCCL(CommInitAll(made, count, devices));
+    if (!is_good(result) || made == NULL)
+        return result;
+    coll_capture_prepare();
+    const struct coll_key key = coll_key_draw();
+    for (int i = 0; i < count; i++)
+        coll_pending_add((struct coll_pending){&made[i], i, count, key});
+    if (coll_thread.depth == 0)
+        settle_all(result);
+    return result;
+}
+
+coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *made, coll_config *config)
+{
+    const struct coll_key child = coll_track_child(comm, COLL_BY_SPLIT, color);
+    return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
+}
+
+/* Ends what is under way on it; nothing of ours may go on waiting behind that. */
+static void give_up(coll_comm comm)
+{
+    struct coll_standing standing;
+    coll_track_ending(comm);
+    (void)coll_track_hold(comm, &standing);
+    coll_thread.inside++;
+    if (standing.member != NULL)
+        coll_engine()->abort(standing.member);
+    coll_thread.inside--;
+    coll_run_release(standing.held);
+}
+
+coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_count, coll_comm *made,
+                                 coll_config *config, int flags)
+{
+    if ((flags & COLL_SHRINK_ABORT) != 0)
+        give_up(comm);
+    const struct coll_key child = coll_track_child(comm, COLL_BY_SHRINK, 0);
+    return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1, child);
+}
+
+/* Where a program learns that a communicator that does not block is ready. */
+coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
+{
+    struct coll_standing standing;
+    coll_patient_lock();
+    coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
+    coll_patient_unlock();
+    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_hold(comm, &standing))
+        return result;
+    if (standing.ranks < 0) {
+        coll_ask_ranks(comm, &standing.rank, &standing.ranks);
+        coll_track_ranks(comm, standing.rank, standing.ranks);
+    }
+    if (standing.late != NULL)
+        coll_late_ready(comm);
+    if (standing.member != NULL && !standing.ending)
+        *error = coll_engine()->error(standing.member);
+    coll_run_release(standing.held);
+    return result;
+}
+
+/* ---- Ending communicators ------------------------------------------------------------------------------------------
+ */
+
+/* Before NCCL ends the communicator, because afterwards another may be made at its address. Other threads may have
+ * calls under way on it; the last one out makes the member leave. The lock waits for a thread that is asking NCCL for
+ * the outcome of such a call. */
+static struct coll_tracked *note_gone(coll_comm comm)
+{
+    coll_report_ended(comm);
+    struct coll_tracked *gone = coll_track_end(comm);
+    coll_patient_lock();
+    coll_patient_unlock();
+    return gone;
+}
+
+coll_result coll_hook_CommDestroy(coll_comm comm)
+{
+    coll_run_release_ended(note_gone(comm));
+    return COLL_NCCL(CommDestroy(comm));
+}
+
+coll_result coll_hook_CommAbort(coll_comm comm)
+{
+    struct coll_tracked *gone = note_gone(comm);
+    struct coll_member *member = coll_track_member_of(gone);
+    if (member != NULL) {
+        coll_thread.inside++;
+        coll_engine()->abort(member);
+        coll_thread.inside--;
+    }
+    coll_result result = COLL_NCCL(CommAbort(comm));
+    coll_run_release_ended(gone);
+    return result;
+}
+
+coll_result coll_hook_CommFinalize(coll_comm comm)
+{
+    struct coll_standing standing;
+    coll_track_ending(comm);
+    coll_result result = COLL_NCCL(CommFinalize(comm));
+    (void)coll_track_hold(comm, &standing);
+    if (is_good(result) && standing.member != NULL)
+        coll_engine()->finish(standing.member);
+    coll_run_release(standing.held);
+    return result;
+}
+
+coll_result coll_hook_CommRevoke(coll_comm comm, int flags)
+{
+    give_up(comm);
+    return COLL_NCCL(CommRevoke(comm, flags));
+}
+
+/* ---- Groups --------------------------------------------------------------------------------------------------------
+ */
+
+coll_result coll_hook_GroupStart(void)
+{
+    coll_result result = COLL_NCCL(GroupStart());
+    if (result == COLL_SUCCESS)
+        coll_thread.depth++;
+    return result;
+}
+
+/* NCCL counts down whether or not the group's calls succeed, and refuses an end without a start. */
+static coll_result note_ended(coll_result result)
+{
+    if (coll_thread.depth > 0 && --coll_thread.depth > 0)
+        return result;
+    coll_run_release_all();
+    settle_all(result);
+    return result;
+}
+
+coll_result coll_hook_GroupEnd(void)
+{
+    if (coll_thread.depth != 1)
+        return note_ended(COLL_NCCL(GroupEnd()));
+    coll_result begun = coll_group_before_end(), ended = COLL_NCCL(GroupEnd());
+    ended = coll_group_after_end(begun == COLL_SUCCESS ? ended : begun);
+    return note_ended(ended);
+}
+
+coll_result coll_hook_GroupSimulateEnd(coll_simulation *simulation)
+{
+    const coll_result begun = coll_thread.depth == 1 ? coll_group_before_simulation() : COLL_SUCCESS;
+    const coll_result ended = COLL_NCCL(GroupSimulateEnd(simulation));
+    return note_ended(begun == COLL_SUCCESS ? ended : begun);
+}
+
+/* ---- Registering memory --------------------------------------------------------------------------------------------
+ */
+
+static coll_result note_memory(coll_result result, coll_comm comm, int change)
+{
+    if (is_good(result))
+        coll_track_memory(comm, change);
+    return result;
+}
+
+coll_result coll_hook_CommRegister(const coll_comm comm, void *buffer, size_t size, void **handle)
+{
+    return note_memory(COLL_NCCL(CommRegister(comm, buffer, size, handle)), comm, 1);
+}
+
+coll_result coll_hook_CommDeregister(const coll_comm comm, void *handle)
+{
+    return note_memory(COLL_NCCL(CommDeregister(comm, handle)), comm, -1);
+}
+
+coll_result coll_hook_CommWindowRegister(coll_comm comm, void *buffer, size_t size, coll_window *window, int flags)
+{
+    return note_memory(COLL_NCCL(CommWindowRegister(comm, buffer, size, window, flags)), comm, 1);
+}
+
+coll_result coll_hook_CommWindowDeregister(coll_comm comm, coll_window window)
+{
+    return note_memory(COLL_NCCL(CommWindowDeregister(comm, window)), comm, -1);
+}
+
+/* Hooks for collectives, send and recv: describe the call, decide about it, and count it. */
+
+/* A step to be run holds its communicator until it is over, and one that only counts until its group is. */
+static struct coll_decision begin(struct coll_call *call, struct coll_step *step)
+{
+    struct coll_standing standing;
+    call->grouped = coll_thread.depth > 0;
+    call->captured = coll_is_captured(call->stream);
+    call->registered = coll_track_any_memory();
+    (void)coll_track_hold(call->comm, &standing);
+    if (standing.late != NULL && !coll_late_call(call, &standing))
+        return (struct coll_decision){COLL_REFUSE, "aborted", 0};
+    struct coll_decision decision = coll_decide(&standing, call, step);
+    if (decision.way == COLL_PASS && !coll_group_counts(step))
+        coll_run_release(standing.held);
+    if (!call->grouped || standing.member == NULL || standing.pinned)
+        return decision;
+    coll_group_note(call);
+    if (decision.way == COLL_PASS && coll_group_holds(call, standing.ranks))
+        decision.way = COLL_HOLD;
+    return decision;
+}
+
+static coll_result end(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
+{
+    if (call->grouped && result != COLL_SUCCESS && result != COLL_IN_PROGRESS)
+        coll_group_fail(result);
+    coll_track_count(call, decision, result);
+    return result;
+}
+
+/* `call` as the program made it; `invocation` is the same call of NCCL. */
+#define RUN(call, invocation)                                         \
+    do {                                                              \
+        struct coll_step step;                                        \
+        const struct coll_decision decision = begin(&(call), &step);  \
+        if (decision.way == COLL_COMPRESS)                            \
+            return end(&(call), &decision, coll_run(&step));          \
+        if (decision.way == COLL_REFUSE)                              \
+            return end(&(call), &decision, COLL_INVALID_USAGE);       \
+        if (decision.way == COLL_HOLD)                                \
+            return end(&(call), &decision, coll_group_keep(&(call))); \
+        return end(&(call), &decision, COLL_NCCL(invocation));        \
+    } while (0)
+
+coll_result coll_hook_AllGather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                                coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_ALL_GATHER,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, AllGather(send, receive, count, type, comm, stream));
+}
+
+coll_result coll_hook_AllReduce(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
+                                coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_ALL_REDUCE,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .reduction = reduction,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, AllReduce(send, receive, count, type, reduction, comm, stream));
+}
+
+coll_result coll_hook_AlltoAll(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                               coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_ALL_TO_ALL,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, AlltoAll(send, receive, count, type, comm, stream));
+}
+
+coll_result coll_hook_Bcast(void *buffer, size_t count, coll_type type, int root, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_BROADCAST,
+                             .send = buffer,
+                             .receive = buffer,
+                             .count = count,
+                             .type = type,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Bcast(buffer, count, type, root, comm, stream));
+}
+
+coll_result coll_hook_Broadcast(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                                coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_BROADCAST,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Broadcast(send, receive, count, type, root, comm, stream));
+}
+
+coll_result coll_hook_Gather(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                             coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_GATHER,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Gather(send, receive, count, type, root, comm, stream));
+}
+
+coll_result coll_hook_Reduce(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
+                             int root, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_REDUCE,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .reduction = reduction,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Reduce(send, receive, count, type, reduction, root, comm, stream));
+}
+
+coll_result coll_hook_ReduceScatter(const void *send, void *receive, size_t count, coll_type type,
+                                    coll_reduction reduction, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_REDUCE_SCATTER,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .reduction = reduction,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, ReduceScatter(send, receive, count, type, reduction, comm, stream));
+}
+
+coll_result coll_hook_Scatter(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                              coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_SCATTER,
+                             .send = send,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .peer = root,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Scatter(send, receive, count, type, root, comm, stream));
+}
+
+coll_result coll_hook_Send(const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_SEND,
+                             .send = send,
+                             .count = count,
+                             .type = type,
+                             .peer = peer,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Send(send, count, type, peer, comm, stream));
+}
+
+coll_result coll_hook_Recv(void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
+{
+    struct coll_call call = {.operation = COLL_RECV,
+                             .receive = receive,
+                             .count = count,
+                             .type = type,
+                             .peer = peer,
+                             .comm = comm,
+                             .stream = stream};
+    RUN(call, Recv(receive, count, type, peer, comm, stream));
+}
