@@ -13,18 +13,18 @@ enum coll_way {
 
 struct coll_member;
 struct coll_tracked;
-struct coll_late;
+struct coll_lazy_join;
 
 /* What is known of a communicator, the same on all of its ranks. */
 struct coll_standing {
-    int rank, ranks;            /* -1: not known */
-    int memory;                 /* number of registered buffers and windows */
-    bool pinned;                /* the program has pinned it to raw */
-    bool ending;                /* finalized or revoked */
-    struct coll_member *member; /* NULL: it stays raw */
-    const char *why;            /* why it stays raw; static */
-    struct coll_late *late;     /* not NULL: it does not block and has not joined yet */
-    struct coll_tracked *held;  /* of coll_track_hold */
+    int rank, ranks;             /* -1: not known */
+    int memory;                  /* number of registered buffers and windows */
+    bool pinned;                 /* the program has pinned it to raw */
+    bool ending;                 /* finalized or revoked */
+    struct coll_member *member;  /* NULL: it stays raw */
+    const char *why;             /* why it stays raw; static */
+    struct coll_lazy_join *late; /* not NULL: it does not block and has not joined yet */
+    struct coll_tracked *held;   /* of coll_track_hold */
 };
 
 struct coll_decision {

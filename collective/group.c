@@ -55,11 +55,11 @@ coll_result coll_run_moved(struct coll_step *steps, unsigned count, coll_part *m
     if (result == COLL_SUCCESS && any_gone(steps, count))
         result = COLL_INVALID_USAGE;
     if (result == COLL_SUCCESS)
-        result = group(coll_patient()->GroupStart);
+        result = group(coll_nccl_blocking()->GroupStart);
     if (result != COLL_SUCCESS)
         return result;
     result = move_run(steps, count);
-    coll_result ended = group(coll_patient()->GroupEnd);
+    coll_result ended = group(coll_nccl_blocking()->GroupEnd);
     result = result == COLL_SUCCESS ? ended : result;
     return result == COLL_SUCCESS ? coll_run_part(coll_engine()->decode, steps, count) : result;
 }
@@ -345,7 +345,7 @@ static coll_result tie_all(void)
 
 static coll_result move_raw(const struct coll_call *call)
 {
-    const struct coll_table *nccl = coll_patient();
+    const struct coll_table *nccl = coll_nccl_blocking();
     coll_thread.inside++;
     switch (call->operation) {
     case COLL_SEND:
@@ -421,7 +421,7 @@ static coll_result await(coll_result ended)
     coll_result result = ended;
     coll_thread.inside++;
     for (unsigned i = 0; i < kept.step_count && ended == COLL_IN_PROGRESS; i++) {
-        const coll_result came = coll_patient_await(kept.steps[i].call.comm, ended);
+        const coll_result came = coll_nccl_wait(kept.steps[i].call.comm, ended);
         result = result == COLL_SUCCESS || result == COLL_IN_PROGRESS ? came : result;
     }
     return coll_left(result);

@@ -48,8 +48,8 @@ enum meet_action { MEET_SAY = 1, MEET_LOOK, MEET_GIVE_UP, MEET_LEAVE, MEET_PASS,
 
 struct meet_request {
     enum meet_action action;
-    enum coll_round round;
-    struct coll_word word; /* for MEET_SAY; for MEET_PASS only its index */
+    enum coll_vote_phase round;
+    struct coll_ballot word; /* for MEET_SAY; for MEET_PASS only its index */
 };
 
 static inline void meet_request_put(uint8_t frame[MEET_FRAME_BYTES], const struct meet_request *request)
@@ -67,10 +67,10 @@ static inline void meet_request_put(uint8_t frame[MEET_FRAME_BYTES], const struc
 static inline bool meet_request_get(const uint8_t frame[MEET_FRAME_BYTES], struct meet_request *request)
 {
     const uint32_t action = load_le32(frame), round = load_le32(frame + 4);
-    if (action < MEET_SAY || action >= MEET_ACTIONS || round >= COLL_ROUNDS)
+    if (action < MEET_SAY || action >= MEET_ACTIONS || round >= COLL_VOTE_PHASES)
         return false;
     *request = (struct meet_request){.action = (enum meet_action)action,
-                                     .round = (enum coll_round)round,
+                                     .round = (enum coll_vote_phase)round,
                                      .word = {.able = load_le32(frame + 8),
                                               .blocks = load_le32(frame + 12),
                                               .index = load_le32(frame + 16),
@@ -83,7 +83,7 @@ static inline bool meet_request_get(const uint8_t frame[MEET_FRAME_BYTES], struc
 #define MEET_VIEW UINT32_C(0x57454956)
 enum { MEET_VIEW_ALL = 1 << 8, MEET_VIEW_PAIRED = 1 << 9 };
 
-static inline void meet_view_put(uint8_t frame[MEET_FRAME_BYTES], const struct coll_view *view)
+static inline void meet_view_put(uint8_t frame[MEET_FRAME_BYTES], const struct coll_vote_state *view)
 {
     const uint32_t flags = (view->all ? MEET_VIEW_ALL : 0u) | (view->paired ? MEET_VIEW_PAIRED : 0u);
     store_le32(frame, MEET_VIEW);
@@ -94,17 +94,17 @@ static inline void meet_view_put(uint8_t frame[MEET_FRAME_BYTES], const struct c
         store_le32(frame + 16 + 4 * i, (uint32_t)view->named[i]);
 }
 
-static inline bool meet_view_get(const uint8_t frame[MEET_FRAME_BYTES], struct coll_view *view)
+static inline bool meet_view_get(const uint8_t frame[MEET_FRAME_BYTES], struct coll_vote_state *view)
 {
     const uint32_t what = load_le32(frame + 4), ending = what & 0xff;
-    *view = (struct coll_view){.ending = (enum coll_ending)ending,
-                               .about = (int)load_le32(frame + 8),
-                               .all = (what & MEET_VIEW_ALL) != 0,
-                               .paired = (what & MEET_VIEW_PAIRED) != 0,
-                               .absent = (int)load_le32(frame + 12)};
+    *view = (struct coll_vote_state){.ending = (enum coll_vote_result)ending,
+                                     .about = (int)load_le32(frame + 8),
+                                     .all = (what & MEET_VIEW_ALL) != 0,
+                                     .paired = (what & MEET_VIEW_PAIRED) != 0,
+                                     .absent = (int)load_le32(frame + 12)};
     for (int i = 0; i < COLL_NAMED_MAX; i++)
         view->named[i] = (int)load_le32(frame + 16 + 4 * i);
-    return load_le32(frame) == MEET_VIEW && ending < COLL_ENDING_LOST && view->absent >= 0;
+    return load_le32(frame) == MEET_VIEW && ending < COLL_VOTE_LOST && view->absent >= 0;
 }
 
 /* The boards of a hall (hall.h): one for each communicator whose ranks meet there, found by its key. No I/O except
@@ -115,60 +115,60 @@ static inline bool meet_view_get(const uint8_t frame[MEET_FRAME_BYTES], struct c
  * so that a late rank hears what the others have heard, until newer boards take up all the room. */
 
 /* Larger communicators do not join. */
-enum { HALL_TABLES_MAX = 256, HALL_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
+enum { RDV_ENTRIES_MAX = 256, RDV_RANKS_MAX = COLL_REDUCE_SOURCES_MAX };
 
-struct hall_tables {
-    struct hall_table *newest;
+struct rdv_entries {
+    struct rdv_entry *newest;
     unsigned count;
 };
 
 /* A rank's place at a table. */
-struct hall_seat {
-    struct hall_table *table; /* NULL: none */
+struct rdv_slot {
+    struct rdv_entry *table; /* NULL: none */
     int rank;
 };
 
 /* False: this rank, connected by `socket`, is refused. */
-bool hall_sit(struct hall_tables *tables, const struct meet_hello *hello, int socket, struct hall_seat *seat);
+bool rdv_admit(struct rdv_entries *tables, const struct meet_hello *hello, int socket, struct rdv_slot *seat);
 /* Does what is requested; *view is the answer, if there is one. False: it breaks a rule, or is MEET_LEAVE. */
-bool hall_hear(const struct hall_seat *seat, const struct meet_request *request, struct coll_view *view);
+bool rdv_handle(const struct rdv_slot *seat, const struct meet_request *request, struct coll_vote_state *view);
 /* The rank's connection has ended, or is about to. The table may be freed. */
-void hall_rise(struct hall_tables *tables, struct hall_seat *seat);
+void rdv_depart(struct rdv_entries *tables, struct rdv_slot *seat);
 /* Frees all tables. */
-void hall_clear(struct hall_tables *tables);
+void rdv_entries_free(struct rdv_entries *tables);
 
 /* A process's place to meet (meeting.h), for ranks anywhere: it listens, and answers their requests. A connection is
  * untrusted until it shows the secret, and its requests are validated even then. The number of connections, and how
  * long half a frame may last, are limited. Nothing here waits for anybody, calls NCCL, or launches anything. */
 
-struct hall;
+struct rdv_server;
 
 /* NULL: it cannot listen anywhere, or there is no memory. */
-struct hall *hall_open(struct coll_place *place);
+struct rdv_server *rdv_server_open(struct coll_rdv_endpoint *place);
 /* Waits until there is something to do, for at most so many milliseconds; -1: without limit. */
-void hall_await(struct hall *hall, int milliseconds);
+void rdv_server_wait(struct rdv_server *rdv_server, int milliseconds);
 /* Does what there is to do then. */
-void hall_serve(struct hall *hall);
+void rdv_server_progress(struct rdv_server *rdv_server);
 /* Takes over a connection that was accepted elsewhere. */
-void hall_take(struct hall *hall, int socket);
+void rdv_server_adopt(struct rdv_server *rdv_server, int socket);
 /* Closes what this process has of it; a forked child may do so while its parent goes on. */
-void hall_close(struct hall *hall);
+void rdv_server_close(struct rdv_server *rdv_server);
 
 /* Numbers of connections and of boards. */
-void hall_count(const struct hall *hall, unsigned *guests, unsigned *tables);
+void rdv_server_counts(const struct rdv_server *rdv_server, unsigned *conns, unsigned *tables);
 
 /* The place where ranks meet travels in the unique id: NCCL uses only its first bytes and leaves the others zero. There
  * the process that asks for an id puts a card with its own place (hall.h), which it opens then. An id that already has
  * something there stays unchanged. Any thread. */
 
-void coll_card_put(coll_id *id);
+void coll_unique_id_put(coll_id *id);
 /* If there is none, *place is all zero. */
-void coll_card_read(const coll_id *id, struct coll_place *place);
+void coll_unique_id_read(const coll_id *id, struct coll_rdv_endpoint *place);
 
 /* Around fork. In the child, coll_card_clear before unlocking forgets the parent's place; the child will open its
  * own. */
-void coll_card_lock(void);
-void coll_card_unlock(void);
-void coll_card_clear(void);
+void coll_unique_id_lock(void);
+void coll_unique_id_unlock(void);
+void coll_unique_id_clear(void);
 
 #endif

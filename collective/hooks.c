@@ -163,27 +163,27 @@ static bool is_child;
 static void before_fork(void)
 {
     coll_library_lock();
-    coll_patient_lock();
+    coll_nccl_query_lock();
     coll_track_lock();
-    coll_card_lock();
+    coll_unique_id_lock();
 }
 
 static void in_parent(void)
 {
-    coll_card_unlock();
+    coll_unique_id_unlock();
     coll_track_unlock();
-    coll_patient_unlock();
+    coll_nccl_query_unlock();
     coll_library_unlock();
 }
 
 static void in_child(void)
 {
     coll_track_clear();
-    coll_card_clear();
+    coll_unique_id_clear();
     is_child = true;
-    coll_card_unlock();
+    coll_unique_id_unlock();
     coll_track_unlock();
-    coll_patient_unlock();
+    coll_nccl_query_unlock();
     coll_library_unlock_in_child();
 }
 
@@ -220,7 +220,7 @@ static bool settle(struct coll_pending made, coll_result result, struct coll_joi
     coll_track_made(comm, made.rank, made.ranks);
     coll_track_key(comm, &made.key);
     if (result == COLL_IN_PROGRESS)
-        coll_late_begin(comm, &made.key);
+        coll_lazy_join_begin(comm, &made.key);
     *joining = (struct coll_joining){.comm = comm, .rank = made.rank, .ranks = made.ranks};
     return result == COLL_SUCCESS && made.ranks > 1;
 }
@@ -271,7 +271,7 @@ coll_result coll_hook_GetUniqueId(coll_id *id)
 {
     const coll_result result = COLL_NCCL(GetUniqueId(id));
     if (result == COLL_SUCCESS && id != NULL && uses_cards())
-        coll_card_put(id);
+        coll_unique_id_put(id);
     return result;
 }
 
@@ -280,7 +280,7 @@ static struct coll_key key_of(const coll_id *ids, size_t count)
 {
     struct coll_key key = coll_key_of(ids, count * sizeof(*ids));
     if (count > 0 && uses_cards())
-        coll_card_read(ids, &key.place);
+        coll_unique_id_read(ids, &key.place);
     return key;
 }
 
@@ -347,9 +347,9 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
     struct coll_standing standing;
-    coll_patient_lock();
+    coll_nccl_query_lock();
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
-    coll_patient_unlock();
+    coll_nccl_query_unlock();
     if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_hold(comm, &standing))
         return result;
     if (standing.ranks < 0) {
@@ -357,7 +357,7 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
         coll_track_ranks(comm, standing.rank, standing.ranks);
     }
     if (standing.late != NULL)
-        coll_late_ready(comm);
+        coll_lazy_join_ready(comm);
     if (standing.member != NULL && !standing.ending)
         *error = coll_engine()->error(standing.member);
     coll_run_release(standing.held);
@@ -374,8 +374,8 @@ static struct coll_tracked *note_gone(coll_comm comm)
 {
     coll_report_ended(comm);
     struct coll_tracked *gone = coll_track_end(comm);
-    coll_patient_lock();
-    coll_patient_unlock();
+    coll_nccl_query_lock();
+    coll_nccl_query_unlock();
     return gone;
 }
 
@@ -494,7 +494,7 @@ static struct coll_decision begin(struct coll_call *call, struct coll_step *step
     call->captured = coll_is_captured(call->stream);
     call->registered = coll_track_any_memory();
     (void)coll_track_hold(call->comm, &standing);
-    if (standing.late != NULL && !coll_late_call(call, &standing))
+    if (standing.late != NULL && !coll_lazy_join_call(call, &standing))
         return (struct coll_decision){COLL_REFUSE, "aborted", 0};
     struct coll_decision decision = coll_decide(&standing, call, step);
     if (decision.way == COLL_PASS && !coll_group_counts(step))

@@ -19,7 +19,7 @@ static struct coll_engine_host host_of(void)
 {
     const struct coll_library *library = coll_library();
     return (struct coll_engine_host){
-        .nccl = coll_patient(), .settings = library->settings, .enter = coll_thread_enter, .say = coll_say};
+        .nccl = coll_nccl_blocking(), .settings = library->settings, .enter = coll_thread_enter, .say = coll_say};
 }
 
 static bool is_over(const struct coll_entry *entry)
@@ -39,22 +39,22 @@ static uint64_t this_thread(void)
     return drawn;
 }
 
-static struct coll_word word_of(const struct coll_entry *entry, bool able)
+static struct coll_ballot word_of(const struct coll_entry *entry, bool able)
 {
-    return (struct coll_word){.able = able,
-                              .blocks = entry->held == NULL,
-                              .index = entry->index,
-                              .paired = entry->paired,
-                              .thread = this_thread()};
+    return (struct coll_ballot){.able = able,
+                                .blocks = entry->held == NULL,
+                                .index = entry->index,
+                                .paired = entry->paired,
+                                .thread = this_thread()};
 }
 
-static void say(struct coll_entry *entry, enum coll_round round, bool able)
+static void say(struct coll_entry *entry, enum coll_vote_phase round, bool able)
 {
-    const struct coll_word word = word_of(entry, able);
-    coll_meeting_say(entry->meeting, round, &word);
+    const struct coll_ballot word = word_of(entry, able);
+    coll_rdv_vote(entry->meeting, round, &word);
 }
 
-static bool wait_for_presence(struct coll_meeting *meeting, int64_t ms, void *argument)
+static bool wait_for_presence(struct coll_rdv *meeting, int64_t ms, void *argument)
 {
     (void)meeting;
     return ms < settings()->wait_ms && !is_over(argument);
@@ -66,17 +66,17 @@ enum { SAY_MS = 10000, COME_MS = 1800 * 1000 };
 
 struct waiting {
     const struct coll_entry *entry;
-    enum coll_round round;
+    enum coll_vote_phase round;
     int64_t say_ms;
 };
 
-static bool wait_for_others(struct coll_meeting *meeting, int64_t ms, void *argument)
+static bool wait_for_others(struct coll_rdv *meeting, int64_t ms, void *argument)
 {
     struct waiting *waiting = argument;
     const struct coll_joining *what = waiting->entry->what;
     if (ms >= waiting->say_ms) {
         char absent[96];
-        coll_meeting_absent(meeting, waiting->round, absent, sizeof(absent));
+        coll_rdv_missing(meeting, waiting->round, absent, sizeof(absent));
         coll_say(
             "communicator %p, rank %d of %d: has waited %d s for %s to join, which comes with the first collective",
             (void *)what->comm, what->rank, what->ranks, (int)(ms / 1000), absent);
@@ -88,33 +88,32 @@ static bool wait_for_others(struct coll_meeting *meeting, int64_t ms, void *argu
 /* Nothing was asked of the GPU so far, as that may wait for a rank that is not there yet. */
 static bool hear_reached(struct coll_entry *entry)
 {
-    struct waiting waiting = {entry, COLL_ROUND_REACHED, SAY_MS};
-    say(entry, COLL_ROUND_REACHED, true);
-    const bool all =
-        coll_meeting_wait(entry->meeting, COLL_ROUND_REACHED, wait_for_others, &waiting) == COLL_VERDICT_GO;
+    struct waiting waiting = {entry, COLL_PHASE_REACHED, SAY_MS};
+    say(entry, COLL_PHASE_REACHED, true);
+    const bool all = coll_rdv_wait(entry->meeting, COLL_PHASE_REACHED, wait_for_others, &waiting) == COLL_VERDICT_GO;
     if (!all)
-        coll_meeting_why(entry->meeting, COLL_ROUND_REACHED, entry->what->why, sizeof(entry->what->why));
-    entry->what->paired = all && coll_meeting_any_paired(entry->meeting);
+        coll_rdv_reason(entry->meeting, COLL_PHASE_REACHED, entry->what->why, sizeof(entry->what->why));
+    entry->what->paired = all && coll_rdv_any_paired(entry->meeting);
     return all;
 }
 
 static bool hear_presence(struct coll_entry *entry)
 {
-    const enum coll_verdict verdict = coll_meeting_wait(entry->meeting, COLL_ROUND_PRESENT, wait_for_presence, entry);
+    const enum coll_verdict verdict = coll_rdv_wait(entry->meeting, COLL_PHASE_PRESENT, wait_for_presence, entry);
     if (verdict == COLL_VERDICT_RAW)
-        coll_meeting_why(entry->meeting, COLL_ROUND_PRESENT, entry->what->why, sizeof(entry->what->why));
+        coll_rdv_reason(entry->meeting, COLL_PHASE_PRESENT, entry->what->why, sizeof(entry->what->why));
     return verdict == COLL_VERDICT_GO && (entry->held == NULL || hear_reached(entry));
 }
 
 /* If it is this rank that is not able, `why` keeps its own reason. */
 static void hear_ability(struct coll_entry *entry)
 {
-    struct waiting waiting = {entry, COLL_ROUND_ABLE, SAY_MS};
+    struct waiting waiting = {entry, COLL_PHASE_ABLE, SAY_MS};
     struct coll_joining *what = entry->what;
     const bool able = what->able;
-    what->able = coll_meeting_wait(entry->meeting, COLL_ROUND_ABLE, wait_for_others, &waiting) == COLL_VERDICT_GO;
+    what->able = coll_rdv_wait(entry->meeting, COLL_PHASE_ABLE, wait_for_others, &waiting) == COLL_VERDICT_GO;
     if (!what->able && able)
-        coll_meeting_why(entry->meeting, COLL_ROUND_ABLE, what->why, sizeof(what->why));
+        coll_rdv_reason(entry->meeting, COLL_PHASE_ABLE, what->why, sizeof(what->why));
 }
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
@@ -158,7 +157,7 @@ static void prepare_and_join(struct coll_entry *entries, unsigned count)
     for (unsigned i = 0; i < count && joinings != NULL; i++)
         *entries[i].what = joinings[i];
     for (unsigned i = 0; i < count; i++)
-        say(&entries[i], COLL_ROUND_ABLE, entries[i].what->able && !is_over(&entries[i]));
+        say(&entries[i], COLL_PHASE_ABLE, entries[i].what->able && !is_over(&entries[i]));
     for (unsigned i = 0; i < count; i++)
         hear_ability(&entries[i]);
     for (unsigned i = 0; i < count && joinings != NULL; i++)
@@ -192,14 +191,14 @@ static int gpus_here(void)
     return count > 0 ? count : INT_MAX;
 }
 
-static struct coll_meeting *come_here(const struct coll_key *key, struct coll_joining *what)
+static struct coll_rdv *come_here(const struct coll_key *key, struct coll_joining *what)
 {
     const struct coll_key here = {.words = {key->words[0], key->words[1]}};
     if (what->ranks > gpus_here()) {
         snprintf(what->why, sizeof(what->why), "more ranks than this host has GPUs, and no other place to meet at");
         return NULL;
     }
-    struct coll_meeting *meeting = coll_meeting_come(&here, what->rank, what->ranks);
+    struct coll_rdv *meeting = coll_rdv_join(&here, what->rank, what->ranks);
     if (meeting == NULL)
         snprintf(what->why, sizeof(what->why), "there is no memory of the host to meet in (/dev/shm)");
     return meeting;
@@ -207,9 +206,9 @@ static struct coll_meeting *come_here(const struct coll_key *key, struct coll_jo
 
 /* A rank that does not reach the place meets in host memory: there, too, either all join_come or none goes on, so it
  * does no harm if others have reached the place. */
-static struct coll_meeting *join_come(const struct coll_key *key, struct coll_joining *what)
+static struct coll_rdv *join_come(const struct coll_key *key, struct coll_joining *what)
 {
-    struct coll_meeting *there = coll_key_has_place(key) ? coll_meeting_come(key, what->rank, what->ranks) : NULL;
+    struct coll_rdv *there = coll_key_has_place(key) ? coll_rdv_join(key, what->rank, what->ranks) : NULL;
     if (there != NULL)
         return there;
     if (coll_key_has_place(key))
@@ -227,7 +226,7 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
     }
     entry->meeting = join_come(key, what);
     if (entry->meeting != NULL)
-        say(entry, COLL_ROUND_PRESENT, coll_engine() != NULL);
+        say(entry, COLL_PHASE_PRESENT, coll_engine() != NULL);
 }
 
 /* ---- Communicators that block ------------------------------------------------------------------------------------ */
@@ -270,7 +269,7 @@ static void join_by_meeting(struct coll_joining *joinings, const struct coll_key
     if (entries != NULL)
         coll_join_meet(entries, count);
     for (unsigned i = 0; i < count && entries != NULL; i++)
-        coll_meeting_leave(entries[i].meeting);
+        coll_rdv_leave(entries[i].meeting);
     free(entries);
 }
 
@@ -286,11 +285,11 @@ void coll_join(struct coll_joining *joinings, const struct coll_key *keys, unsig
         join_by_meeting(joinings, keys, count);
 }
 
-struct coll_late {
+struct coll_lazy_join {
     pthread_mutex_t lock; /* of all fields below; also held while it joins */
     struct coll_key key;
-    struct coll_meeting *meeting; /* NULL: its ranks are not known yet */
-    uint32_t begun;               /* collectives that went raw */
+    struct coll_rdv *meeting; /* NULL: its ranks are not known yet */
+    uint32_t begun;           /* collectives that went raw */
     bool paired, over;
 };
 
@@ -302,11 +301,11 @@ void coll_ask_ranks(coll_comm comm, int *rank, int *ranks)
         *rank = *ranks = -1;
 }
 
-void coll_late_end(struct coll_late *late)
+void coll_lazy_join_end(struct coll_lazy_join *late)
 {
     if (late == NULL)
         return;
-    coll_meeting_leave(late->meeting);
+    coll_rdv_leave(late->meeting);
     pthread_mutex_destroy(&late->lock);
     free(late);
 }
@@ -316,20 +315,20 @@ void coll_late_end(struct coll_late *late)
 static bool is_ready(coll_comm comm)
 {
     coll_result error = COLL_SUCCESS;
-    coll_patient_lock();
+    coll_nccl_query_lock();
     const coll_result asked = COLL_NCCL(CommGetAsyncError(comm, &error));
-    coll_patient_unlock();
+    coll_nccl_query_unlock();
     return asked == COLL_SUCCESS && error == COLL_SUCCESS;
 }
 
-static struct coll_entry entry_of(struct coll_late *late, struct coll_joining *what, struct coll_tracked *held)
+static struct coll_entry entry_of(struct coll_lazy_join *late, struct coll_joining *what, struct coll_tracked *held)
 {
     return (struct coll_entry){
         .what = what, .meeting = late->meeting, .held = held, .index = late->begun, .paired = late->paired};
 }
 
 /* A communicator of one rank has nobody to join; one that finds no place leaves the others waiting for a moment. */
-static void come(struct coll_late *late, coll_comm comm, struct coll_standing *standing)
+static void come(struct coll_lazy_join *late, coll_comm comm, struct coll_standing *standing)
 {
     struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     struct coll_entry entry = entry_of(late, &what, standing->held);
@@ -352,11 +351,11 @@ static void learn_ranks(coll_comm comm, struct coll_standing *standing)
 }
 
 /* NCCL may be asked only if the communicator is ready. */
-static void be_there(coll_comm comm, bool ready)
+static void post_presence(coll_comm comm, bool ready)
 {
     struct coll_standing standing;
     (void)coll_track_hold(comm, &standing);
-    struct coll_late *late = standing.late;
+    struct coll_lazy_join *late = standing.late;
     if (late != NULL && pthread_mutex_trylock(&late->lock) == 0) { /* otherwise another thread is doing it */
         if (ready)
             learn_ranks(comm, &standing);
@@ -367,33 +366,33 @@ static void be_there(coll_comm comm, bool ready)
     coll_run_release(standing.held);
 }
 
-void coll_late_begin(coll_comm comm, const struct coll_key *key)
+void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key)
 {
     const struct coll_settings *settings = &coll_library()->settings;
     if (settings->raw)
         return;
-    struct coll_late *late = settings->meet == COLL_MEET_NCCL ? NULL : calloc(1, sizeof(*late));
+    struct coll_lazy_join *late = settings->meet == COLL_MEET_NCCL ? NULL : calloc(1, sizeof(*late));
     if (late != NULL) {
         pthread_mutex_init(&late->lock, NULL);
         late->key = *key;
     }
     coll_track_late(comm, late, "it does not block, and has not joined yet");
-    be_there(comm, false);
+    post_presence(comm, false);
 }
 
-void coll_late_ready(coll_comm comm)
+void coll_lazy_join_ready(coll_comm comm)
 {
-    be_there(comm, true);
+    post_presence(comm, true);
 }
 
 /* ---- The first collective ---------------------------------------------------------------------------------------- */
 
-static void join(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
+static void join(struct coll_lazy_join *late, coll_comm comm, const struct coll_standing *standing)
 {
     struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     struct coll_entry entry = entry_of(late, &what, standing->held);
     coll_join_meet(&entry, 1);
-    coll_meeting_leave(late->meeting);
+    coll_rdv_leave(late->meeting);
     late->meeting = NULL;
     late->over = true;
 }
@@ -403,12 +402,12 @@ static bool is_pair(const struct coll_call *call)
     return call->operation == COLL_SEND || call->operation == COLL_RECV;
 }
 
-static void stay_raw(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
+static void give_up_joining(struct coll_lazy_join *late, coll_comm comm, const struct coll_standing *standing)
 {
     struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     snprintf(what.why, sizeof(what.why), "its first %u collectives were in groups and graphs", late->begun);
     coll_join_tell(&what, standing->held);
-    coll_meeting_leave(late->meeting);
+    coll_rdv_leave(late->meeting);
     late->meeting = NULL;
     late->over = true;
 }
@@ -416,23 +415,24 @@ static void stay_raw(struct coll_late *late, coll_comm comm, const struct coll_s
 /* Collectives that do not join are counted, as ranks that are not equally far do not join, and others may be waiting
  * already. Telling them costs some microseconds, which a program that always groups its calls should not pay
  * forever. */
-static void pass(struct coll_late *late, coll_comm comm, const struct coll_standing *standing)
+static void pass(struct coll_lazy_join *late, coll_comm comm, const struct coll_standing *standing)
 {
     enum { PASSED_MAX = 1024 };
     late->begun++;
     if (late->meeting != NULL)
-        coll_meeting_pass(late->meeting, late->begun);
+        coll_rdv_note_raw(late->meeting, late->begun);
     if (late->begun == PASSED_MAX)
-        stay_raw(late, comm, standing);
+        give_up_joining(late, comm, standing);
 }
 
-static bool can_join(const struct coll_late *late, const struct coll_call *call, const struct coll_standing *standing)
+static bool can_join(const struct coll_lazy_join *late, const struct coll_call *call,
+                     const struct coll_standing *standing)
 {
     return late->meeting != NULL && !call->grouped && !call->captured && !standing->pinned && !standing->ending &&
            is_ready(call->comm);
 }
 
-static void look_at(struct coll_late *late, const struct coll_call *call, struct coll_standing *standing)
+static void look_at(struct coll_lazy_join *late, const struct coll_call *call, struct coll_standing *standing)
 {
     if (late->over)
         return;
@@ -444,9 +444,9 @@ static void look_at(struct coll_late *late, const struct coll_call *call, struct
         pass(late, call->comm, standing);
 }
 
-bool coll_late_call(const struct coll_call *call, struct coll_standing *standing)
+bool coll_lazy_join_call(const struct coll_call *call, struct coll_standing *standing)
 {
-    struct coll_late *late = standing->late;
+    struct coll_lazy_join *late = standing->late;
     struct coll_tracked *held = standing->held;
     pthread_mutex_lock(&late->lock);
     look_at(late, call, standing);

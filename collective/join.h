@@ -11,7 +11,7 @@
 /* A communicator on its way to joining. */
 struct coll_entry {
     struct coll_joining *what;
-    struct coll_meeting *meeting;
+    struct coll_rdv *meeting;
     struct coll_tracked *held; /* set if it does not block; only then are the fields below used */
     uint32_t index, paired;    /* what it says, as in struct coll_word (board.h) */
 };
@@ -34,16 +34,16 @@ void coll_join_tell(const struct coll_joining *what, struct coll_tracked *held);
  * to it, and NCCL waits for them there, too. Until then they are raw; then ranks compare how far they are. */
 
 /* State of a communicator that has not joined yet; owned by its entry in track.h. */
-struct coll_late;
+struct coll_lazy_join;
 
 /* The communicator is being made, and is known already. */
-void coll_late_begin(coll_comm comm, const struct coll_key *key);
+void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key);
 /* It has been found ready. */
-void coll_late_ready(coll_comm comm);
+void coll_lazy_join_ready(coll_comm comm);
 /* Called with each call, which may be the one that joins. Renews *standing, which holds the communicator. False: the
  * communicator has gone meanwhile, and nothing is held. */
-bool coll_late_call(const struct coll_call *call, struct coll_standing *standing);
-void coll_late_end(struct coll_late *late);
+bool coll_lazy_join_call(const struct coll_call *call, struct coll_standing *standing);
+void coll_lazy_join_end(struct coll_lazy_join *late);
 
 /* NCCL's answer, which may be asked for only if the communicator is ready; else -1. */
 void coll_ask_ranks(coll_comm comm, int *rank, int *ranks);

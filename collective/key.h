@@ -12,7 +12,7 @@
 enum { COLL_SECRET_BYTES = 16 };
 
 /* A process that can be asked (hall.h), and the secret that proves that the asker was told of it. All zero: none. */
-struct coll_place {
+struct coll_rdv_endpoint {
     struct address address;
     uint8_t secret[COLL_SECRET_BYTES];
 };
@@ -21,7 +21,7 @@ struct coll_place {
  * none. */
 struct coll_key {
     uint64_t words[2];
-    struct coll_place place;
+    struct coll_rdv_endpoint place;
 };
 
 struct coll_key coll_key_of(const void *bytes, size_t size);

@@ -16,7 +16,7 @@ struct coll_tracked {
     coll_comm comm;
     unsigned holders;
     atomic_bool gone; /* no longer found by its address */
-    struct coll_late *late;
+    struct coll_lazy_join *late;
     struct coll_key key;
     uint64_t children[COLL_BIRTHS];
     struct coll_standing standing;
@@ -139,7 +139,7 @@ struct coll_member *coll_track_release(struct coll_tracked *held)
     if (!last)
         return NULL;
     struct coll_member *member = held->standing.member;
-    coll_late_end(held->late);
+    coll_lazy_join_end(held->late);
     free(held);
     return member;
 }
@@ -237,7 +237,7 @@ void coll_track_joined(struct coll_tracked *held, struct coll_member *member, co
     coll_track_unlock();
 }
 
-void coll_track_late(coll_comm comm, struct coll_late *late, const char *why)
+void coll_track_late(coll_comm comm, struct coll_lazy_join *late, const char *why)
 {
     coll_track_lock();
     struct coll_tracked *tracked = *place_of(comm);
@@ -247,7 +247,7 @@ void coll_track_late(coll_comm comm, struct coll_late *late, const char *why)
     }
     coll_track_unlock();
     if (tracked == NULL)
-        coll_late_end(late);
+        coll_lazy_join_end(late);
 }
 
 void coll_track_key(coll_comm comm, const struct coll_key *key)
@@ -349,12 +349,12 @@ static const struct coll_table *nccl(void)
 
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
-void coll_patient_lock(void)
+void coll_nccl_query_lock(void)
 {
     pthread_mutex_lock(&asking);
 }
 
-void coll_patient_unlock(void)
+void coll_nccl_query_unlock(void)
 {
     pthread_mutex_unlock(&asking);
 }
@@ -368,13 +368,13 @@ static bool is_known(coll_comm comm)
 /* Under the lock: a thread that has made the communicator unknown, and has held the lock since, may end it. */
 static coll_result ask(coll_comm comm, coll_result *result)
 {
-    coll_patient_lock();
+    coll_nccl_query_lock();
     const coll_result asked = is_known(comm) ? nccl()->CommGetAsyncError(comm, result) : COLL_INVALID_USAGE;
-    coll_patient_unlock();
+    coll_nccl_query_unlock();
     return asked;
 }
 
-coll_result coll_patient_await(coll_comm comm, coll_result result)
+coll_result coll_nccl_wait(coll_comm comm, coll_result result)
 {
     while (result == COLL_IN_PROGRESS) {
         const coll_result asked = ask(comm, &result);
@@ -419,7 +419,7 @@ static coll_result await_all(coll_result result)
 {
     const coll_result ended = result;
     for (unsigned i = 0; i < open_group.count; i++) {
-        const coll_result came = coll_patient_await(open_group.comms[i], ended);
+        const coll_result came = coll_nccl_wait(open_group.comms[i], ended);
         result = result == COLL_IN_PROGRESS || result == COLL_SUCCESS ? came : result;
     }
     free(open_group.comms);
@@ -509,7 +509,7 @@ static void fill(void)
     table.Recv = receive;
 }
 
-const struct coll_table *coll_patient(void)
+const struct coll_table *coll_nccl_blocking(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, fill);

@@ -51,7 +51,7 @@ void coll_track_member(coll_comm comm, struct coll_member *member, const char *w
 /* Likewise for one that is held, after it has joined. */
 void coll_track_joined(struct coll_tracked *held, struct coll_member *member, const char *why);
 /* It joins later. Takes over `late`, which may be NULL. */
-void coll_track_late(coll_comm comm, struct coll_late *late, const char *why);
+void coll_track_late(coll_comm comm, struct coll_lazy_join *late, const char *why);
 /* The key of a communicator, and keys of its children, numbered in the order of the calls that make them, which is the
  * same on all ranks; splits and shrinks apart, as ranks that a shrink leaves out do not call it. */
 void coll_track_key(coll_comm comm, const struct coll_key *key);
@@ -78,15 +78,15 @@ void coll_track_clear(void);
  * them, are wrapped so; all else is NCCL's own. */
 
 /* The functions named pncclX. Any thread. */
-const struct coll_table *coll_patient(void);
+const struct coll_table *coll_nccl_blocking(void);
 
 /* Around ncclCommGetAsyncError, wherever it is called: it completes what was in progress, and NCCL does not support two
  * threads doing so at once, as a watchdog and a waiting thread might. Held for no longer than that call. */
-void coll_patient_lock(void);
-void coll_patient_unlock(void);
+void coll_nccl_query_lock(void);
+void coll_nccl_query_unlock(void);
 
 /* Returns `result` or, if that is in progress, its outcome on `comm`: an error also if another thread has ended the
  * communicator meanwhile. */
-coll_result coll_patient_await(coll_comm comm, coll_result result);
+coll_result coll_nccl_wait(coll_comm comm, coll_result result);
 
 #endif

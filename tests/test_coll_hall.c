@@ -10,27 +10,27 @@
 #include "collective/hall.h"
 #include "tests/support.h"
 
-static struct hall *hall;
-static struct coll_place place;
+static struct rdv_server *rdv_server;
+static struct coll_rdv_endpoint place;
 
 static void set_up(void)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    hall = hall_open(&place);
-    require(hall != NULL && place.address.family == 4);
+    rdv_server = rdv_server_open(&place);
+    require(rdv_server != NULL && place.address.family == 4);
 }
 
 static void tear_down(void)
 {
-    hall_close(hall);
+    rdv_server_close(rdv_server);
 }
 
 /* ---- Who comes --------------------------------------------------------------------------------------------------- */
 
 static void turn(void)
 {
-    hall_await(hall, 1);
-    hall_serve(hall);
+    rdv_server_wait(rdv_server, 1);
+    rdv_server_progress(rdv_server);
 }
 
 static int call(void)
@@ -46,7 +46,7 @@ static void put(int socket, const uint8_t *frame, size_t size)
 }
 
 /* False: it was hung up. */
-static bool get(int socket, struct coll_view *view)
+static bool get(int socket, struct coll_vote_state *view)
 {
     uint8_t frame[MEET_FRAME_BYTES];
     size_t got = 0;
@@ -71,7 +71,7 @@ static struct meet_hello hello_of(uint64_t key, uint32_t rank, uint32_t ranks)
 static bool say_hello(int socket, const struct meet_hello *hello)
 {
     uint8_t frame[MEET_FRAME_BYTES];
-    struct coll_view view;
+    struct coll_vote_state view;
     meet_hello_put(frame, hello);
     put(socket, frame, sizeof(frame));
     return get(socket, &view);
@@ -88,27 +88,27 @@ static int come(uint64_t key, uint32_t rank, uint32_t ranks)
     return -1;
 }
 
-static struct meet_request request_of(enum meet_action action, enum coll_round round)
+static struct meet_request request_of(enum meet_action action, enum coll_vote_phase round)
 {
     return (struct meet_request){action, round, {.able = 1, .blocks = 1}};
 }
 
 /* COLL_ENDING_LOST: it was hung up. */
-static enum coll_ending ask(int socket, enum meet_action action, enum coll_round round)
+static enum coll_vote_result ask(int socket, enum meet_action action, enum coll_vote_phase round)
 {
     const struct meet_request request = request_of(action, round);
     uint8_t frame[MEET_FRAME_BYTES];
-    struct coll_view view;
+    struct coll_vote_state view;
     meet_request_put(frame, &request);
     put(socket, frame, sizeof(frame));
-    return get(socket, &view) ? view.ending : COLL_ENDING_LOST;
+    return get(socket, &view) ? view.ending : COLL_VOTE_LOST;
 }
 
 static void require_count(unsigned guests, unsigned tables)
 {
     unsigned found[2];
-    for (unsigned turns = 0; hall_count(hall, &found[0], &found[1]), found[0] != guests || found[1] != tables;
-         turns++) {
+    for (unsigned turns = 0;
+         rdv_server_counts(rdv_server, &found[0], &found[1]), found[0] != guests || found[1] != tables; turns++) {
         require(turns < 10000);
         turn();
     }
@@ -119,10 +119,10 @@ static void require_good(uint64_t key, int first)
 {
     const int second = come(key, 1, 2);
     require(second >= 0);
-    for (int round = COLL_ROUND_PRESENT; round < COLL_ROUNDS; round++) {
-        ck_assert_int_eq(ask(first, MEET_SAY, (enum coll_round)round), COLL_ENDING_OPEN);
-        ck_assert_int_eq(ask(second, MEET_SAY, (enum coll_round)round), COLL_ENDING_GO);
-        ck_assert_int_eq(ask(first, MEET_LOOK, (enum coll_round)round), COLL_ENDING_GO);
+    for (int round = COLL_PHASE_PRESENT; round < COLL_VOTE_PHASES; round++) {
+        ck_assert_int_eq(ask(first, MEET_SAY, (enum coll_vote_phase)round), COLL_VOTE_OPEN);
+        ck_assert_int_eq(ask(second, MEET_SAY, (enum coll_vote_phase)round), COLL_VOTE_GO);
+        ck_assert_int_eq(ask(first, MEET_LOOK, (enum coll_vote_phase)round), COLL_VOTE_GO);
     }
     close(first);
     close(second);
@@ -154,7 +154,7 @@ END_TEST
 
 START_TEST(who_speaks_otherwise_is_hung_up_on)
 {
-    struct coll_view view;
+    struct coll_vote_state view;
     const int first = come(8, 0, 2), socket = call();
     put(socket, (const uint8_t *)"GET / HTTP/1.1\r\nHost: this one\r\nAccept: */*\r\n\r\n", 48);
     ck_assert(!get(socket, &view));
@@ -169,7 +169,7 @@ START_TEST(half_a_frame_keeps_nobody_waiting)
 {
     uint8_t frame[MEET_FRAME_BYTES];
     const struct meet_hello hello = hello_of(8, 0, 2);
-    struct coll_view view;
+    struct coll_vote_state view;
     const int slow = call(), other = call();
     meet_hello_put(frame, &hello);
     put(slow, frame, 20);
@@ -222,7 +222,7 @@ START_TEST(without_descriptors_nobody_is_lost)
     for (unsigned i = 0; i < 5; i++)
         turn();
     unsigned guests, tables;
-    hall_count(hall, &guests, &tables);
+    rdv_server_counts(rdv_server, &guests, &tables);
     ck_assert_uint_eq(guests, 0);
     while (count > 0)
         close(taken[--count]);
@@ -255,7 +255,7 @@ END_TEST
 /* Whose word it was the others go without. */
 static void require_ended(int first, int second)
 {
-    ck_assert_int_eq(ask(first, MEET_LOOK, COLL_ROUND_PRESENT), COLL_ENDING_ENDED);
+    ck_assert_int_eq(ask(first, MEET_LOOK, COLL_PHASE_PRESENT), COLL_VOTE_ENDED);
     close(first);
     close(second);
 }
@@ -263,8 +263,8 @@ static void require_ended(int first, int second)
 START_TEST(nobody_says_a_second_word)
 {
     const int first = come(8, 0, 2), second = come(8, 1, 2);
-    ck_assert_int_eq(ask(second, MEET_SAY, COLL_ROUND_PRESENT), COLL_ENDING_OPEN);
-    ck_assert_int_eq(ask(second, MEET_SAY, COLL_ROUND_PRESENT), COLL_ENDING_LOST);
+    ck_assert_int_eq(ask(second, MEET_SAY, COLL_PHASE_PRESENT), COLL_VOTE_OPEN);
+    ck_assert_int_eq(ask(second, MEET_SAY, COLL_PHASE_PRESENT), COLL_VOTE_LOST);
     require_ended(first, second);
 }
 END_TEST
@@ -272,7 +272,7 @@ END_TEST
 START_TEST(the_first_word_comes_first)
 {
     const int first = come(8, 0, 2), second = come(8, 1, 2);
-    ck_assert_int_eq(ask(second, MEET_SAY, COLL_ROUND_ABLE), COLL_ENDING_LOST);
+    ck_assert_int_eq(ask(second, MEET_SAY, COLL_PHASE_ABLE), COLL_VOTE_LOST);
     close(second);
     require_good(8, first);
     require_count(0, 0);
@@ -281,10 +281,10 @@ END_TEST
 
 START_TEST(what_is_no_request_is_hung_up_on)
 {
-    static const int bad[][2] = {{0, 0}, {MEET_ACTIONS, 0}, {MEET_SAY, COLL_ROUNDS}, {-1, -1}};
+    static const int bad[][2] = {{0, 0}, {MEET_ACTIONS, 0}, {MEET_SAY, COLL_VOTE_PHASES}, {-1, -1}};
     const int first = come(8, 0, 2), second = come(8, 1, 2);
-    ck_assert_int_eq(ask(second, MEET_SAY, COLL_ROUND_PRESENT), COLL_ENDING_OPEN);
-    ck_assert_int_eq(ask(second, (enum meet_action)bad[_i][0], (enum coll_round)bad[_i][1]), COLL_ENDING_LOST);
+    ck_assert_int_eq(ask(second, MEET_SAY, COLL_PHASE_PRESENT), COLL_VOTE_OPEN);
+    ck_assert_int_eq(ask(second, (enum meet_action)bad[_i][0], (enum coll_vote_phase)bad[_i][1]), COLL_VOTE_LOST);
     require_ended(first, second);
 }
 END_TEST
@@ -295,12 +295,12 @@ START_TEST(who_passes_an_operation_is_not_waited_for_in_it)
     const struct meet_request request = {.action = MEET_PASS, .word = {.index = 1}};
     uint8_t frame[MEET_FRAME_BYTES];
     const int first = come(8, 0, 2), second = come(8, 1, 2);
-    ck_assert_int_eq(ask(first, MEET_SAY, COLL_ROUND_PRESENT), COLL_ENDING_OPEN);
-    ck_assert_int_eq(ask(second, MEET_SAY, COLL_ROUND_PRESENT), COLL_ENDING_GO);
+    ck_assert_int_eq(ask(first, MEET_SAY, COLL_PHASE_PRESENT), COLL_VOTE_OPEN);
+    ck_assert_int_eq(ask(second, MEET_SAY, COLL_PHASE_PRESENT), COLL_VOTE_GO);
     meet_request_put(frame, &request);
     put(second, frame, sizeof(frame));
-    ck_assert_int_eq(ask(second, MEET_LOOK, COLL_ROUND_REACHED), COLL_ENDING_OPEN);
-    ck_assert_int_eq(ask(first, MEET_SAY, COLL_ROUND_REACHED), COLL_ENDING_DIFFERS);
+    ck_assert_int_eq(ask(second, MEET_LOOK, COLL_PHASE_REACHED), COLL_VOTE_OPEN);
+    ck_assert_int_eq(ask(first, MEET_SAY, COLL_PHASE_REACHED), COLL_VOTE_DIFFERS);
     close(first);
     close(second);
 }
@@ -311,16 +311,16 @@ END_TEST
 /* What was said before the end is not counted on, though it is read before the end is seen. */
 START_TEST(a_rank_that_has_gone_is_not_counted_on)
 {
-    const struct meet_request request = request_of(MEET_SAY, COLL_ROUND_PRESENT);
+    const struct meet_request request = request_of(MEET_SAY, COLL_PHASE_PRESENT);
     uint8_t frame[MEET_FRAME_BYTES];
     const int first = come(8, 0, 2), second = come(8, 1, 2);
     meet_request_put(frame, &request);
     put(second, frame, sizeof(frame));
     close(second);
     put(first, frame, sizeof(frame));
-    struct coll_view view;
+    struct coll_vote_state view;
     ck_assert(get(first, &view));
-    ck_assert_int_eq(view.ending, COLL_ENDING_ENDED);
+    ck_assert_int_eq(view.ending, COLL_VOTE_ENDED);
     ck_assert_int_eq(view.about, 1);
     close(first);
 }
@@ -332,14 +332,14 @@ START_TEST(who_comes_late_hears_what_was_decided)
     enum { LATER = 300, REMEMBERED = 256 };
     for (unsigned key = 0; key < LATER; key++) {
         const int first = come(key, 0, 2);
-        ck_assert_int_eq(ask(first, MEET_SAY, COLL_ROUND_PRESENT), COLL_ENDING_OPEN);
-        ck_assert_int_eq(ask(first, MEET_GIVE_UP, COLL_ROUND_PRESENT), COLL_ENDING_ABSENT);
+        ck_assert_int_eq(ask(first, MEET_SAY, COLL_PHASE_PRESENT), COLL_VOTE_OPEN);
+        ck_assert_int_eq(ask(first, MEET_GIVE_UP, COLL_PHASE_PRESENT), COLL_VOTE_ABSENT);
         close(first);
         require_count(0, key < REMEMBERED ? key + 1 : REMEMBERED);
     }
     const int last = come(LATER - 1, 1, 2), forgotten = come(0, 1, 2);
-    ck_assert_int_eq(ask(last, MEET_SAY, COLL_ROUND_PRESENT), COLL_ENDING_ABSENT);
-    ck_assert_int_eq(ask(forgotten, MEET_SAY, COLL_ROUND_PRESENT), COLL_ENDING_OPEN);
+    ck_assert_int_eq(ask(last, MEET_SAY, COLL_PHASE_PRESENT), COLL_VOTE_ABSENT);
+    ck_assert_int_eq(ask(forgotten, MEET_SAY, COLL_PHASE_PRESENT), COLL_VOTE_OPEN);
     close(last);
     close(forgotten);
 }

@@ -16,12 +16,12 @@
 
 enum { RANKS = 5, NEVER = -1 };
 
-static struct coll_word word_of(int rank)
+static struct coll_ballot word_of(int rank)
 {
-    return (struct coll_word){.able = 1, .blocks = 1, .thread = (uint64_t)rank + 1};
+    return (struct coll_ballot){.able = 1, .blocks = 1, .thread = (uint64_t)rank + 1};
 }
 
-static bool until_limit(struct coll_meeting *meeting, int64_t ms, void *argument)
+static bool until_limit(struct coll_rdv *meeting, int64_t ms, void *argument)
 {
     (void)meeting;
     return ms < *(const int *)argument;
@@ -29,7 +29,7 @@ static bool until_limit(struct coll_meeting *meeting, int64_t ms, void *argument
 
 /* ---- Places ------------------------------------------------------------------------------------------------------ */
 
-static struct coll_place place; /* none: the host's memory */
+static struct coll_rdv_endpoint place; /* none: the host's memory */
 
 static void meet_here(void)
 {
@@ -40,8 +40,8 @@ static void meet_there(void)
 {
     coll_id id = {{0}};
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    coll_card_put(&id);
-    coll_card_read(&id, &place);
+    coll_unique_id_put(&id);
+    coll_unique_id_read(&id, &place);
     require(place.address.family != 0);
 }
 
@@ -67,7 +67,7 @@ struct visitor {
     pthread_t thread;
     struct coll_key key;
     int rank, after_us, limit_ms;
-    struct coll_word word;
+    struct coll_ballot word;
     enum coll_verdict verdict;
 };
 
@@ -75,11 +75,11 @@ static void *visit(void *argument)
 {
     struct visitor *visitor = argument;
     usleep((useconds_t)visitor->after_us);
-    struct coll_meeting *meeting = coll_meeting_come(&visitor->key, visitor->rank, RANKS);
+    struct coll_rdv *meeting = coll_rdv_join(&visitor->key, visitor->rank, RANKS);
     require(meeting != NULL);
-    coll_meeting_say(meeting, COLL_ROUND_PRESENT, &visitor->word);
-    visitor->verdict = coll_meeting_wait(meeting, COLL_ROUND_PRESENT, until_limit, &visitor->limit_ms);
-    coll_meeting_leave(meeting);
+    coll_rdv_vote(meeting, COLL_PHASE_PRESENT, &visitor->word);
+    visitor->verdict = coll_rdv_wait(meeting, COLL_PHASE_PRESENT, until_limit, &visitor->limit_ms);
+    coll_rdv_leave(meeting);
     return NULL;
 }
 
@@ -148,7 +148,7 @@ START_TEST(one_word_that_differs_keeps_all_raw)
 {
     struct visitor visitors[RANKS];
     all_come(visitors, 60000);
-    struct coll_word *word = &visitors[_i % RANKS].word;
+    struct coll_ballot *word = &visitors[_i % RANKS].word;
     if (_i / RANKS == 0)
         word->able = 0;
     else if (_i / RANKS == 1)
@@ -178,10 +178,10 @@ static void come_and_end(const struct coll_key *key)
     const pid_t child = fork();
     require(child >= 0);
     if (child == 0) {
-        const struct coll_word word = word_of(1);
-        struct coll_meeting *meeting = coll_meeting_come(key, 1, 2);
+        const struct coll_ballot word = word_of(1);
+        struct coll_rdv *meeting = coll_rdv_join(key, 1, 2);
         if (meeting != NULL)
-            coll_meeting_say(meeting, COLL_ROUND_PRESENT, &word);
+            coll_rdv_vote(meeting, COLL_PHASE_PRESENT, &word);
         _exit(meeting == NULL);
     }
     int status;
@@ -194,17 +194,17 @@ START_TEST(a_rank_that_has_ended_is_not_counted_on)
     static int limit_ms = 60000;
     char why[160];
     const struct coll_key key = draw();
-    const struct coll_word word = word_of(0);
-    struct coll_meeting *before = _i == 0 ? coll_meeting_come(&key, 0, 2) : NULL;
+    const struct coll_ballot word = word_of(0);
+    struct coll_rdv *before = _i == 0 ? coll_rdv_join(&key, 0, 2) : NULL;
     come_and_end(&key);
-    struct coll_meeting *meeting = before != NULL ? before : coll_meeting_come(&key, 0, 2);
+    struct coll_rdv *meeting = before != NULL ? before : coll_rdv_join(&key, 0, 2);
     ck_assert_ptr_nonnull(meeting);
-    coll_meeting_say(meeting, COLL_ROUND_PRESENT, &word);
-    ck_assert_int_eq(coll_meeting_wait(meeting, COLL_ROUND_PRESENT, until_limit, &limit_ms), COLL_VERDICT_RAW);
-    coll_meeting_why(meeting, COLL_ROUND_PRESENT, why, sizeof(why));
+    coll_rdv_vote(meeting, COLL_PHASE_PRESENT, &word);
+    ck_assert_int_eq(coll_rdv_wait(meeting, COLL_PHASE_PRESENT, until_limit, &limit_ms), COLL_VERDICT_RAW);
+    coll_rdv_reason(meeting, COLL_PHASE_PRESENT, why, sizeof(why));
     ck_assert_str_eq(why, "rank 1 has ended");
     ck_assert(!has_name(&key));
-    coll_meeting_leave(meeting);
+    coll_rdv_leave(meeting);
 }
 END_TEST
 
@@ -215,14 +215,14 @@ START_TEST(who_does_not_come_is_named)
     static int limit_ms = 1;
     char why[200];
     const struct coll_key key = draw();
-    const struct coll_word word = word_of(1);
-    struct coll_meeting *meeting = coll_meeting_come(&key, 1, 4);
+    const struct coll_ballot word = word_of(1);
+    struct coll_rdv *meeting = coll_rdv_join(&key, 1, 4);
     ck_assert_ptr_nonnull(meeting);
-    coll_meeting_say(meeting, COLL_ROUND_PRESENT, &word);
-    ck_assert_int_eq(coll_meeting_wait(meeting, COLL_ROUND_PRESENT, until_limit, &limit_ms), COLL_VERDICT_RAW);
-    coll_meeting_why(meeting, COLL_ROUND_PRESENT, why, sizeof(why));
+    coll_rdv_vote(meeting, COLL_PHASE_PRESENT, &word);
+    ck_assert_int_eq(coll_rdv_wait(meeting, COLL_PHASE_PRESENT, until_limit, &limit_ms), COLL_VERDICT_RAW);
+    coll_rdv_reason(meeting, COLL_PHASE_PRESENT, why, sizeof(why));
     ck_assert_ptr_nonnull(strstr(why, "ranks 0, 2, 3 did not come in time"));
-    coll_meeting_leave(meeting);
+    coll_rdv_leave(meeting);
 }
 END_TEST
 
@@ -242,7 +242,7 @@ START_TEST(keys_differ_with_what_they_are_of)
         for (size_t j = 0; j < i; j++)
             ck_assert_mem_ne(&keys[i], &keys[j], sizeof(keys[i]));
     const struct coll_key child = coll_key_child(&none, 1, 0, 0);
-    ck_assert(coll_key_is_none(&child) && coll_meeting_come(&child, 0, 2) == NULL);
+    ck_assert(coll_key_is_none(&child) && coll_rdv_join(&child, 0, 2) == NULL);
 }
 END_TEST
 

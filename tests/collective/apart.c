@@ -30,33 +30,33 @@ static coll_id find_id(const char *path)
 }
 
 /* As ranks do (join.c): who does not reach the place goes on in the host's memory. */
-static struct coll_meeting *come(const struct coll_key *key, int rank, int ranks)
+static struct coll_rdv *come(const struct coll_key *key, int rank, int ranks)
 {
     const struct coll_key here = {.words = {key->words[0], key->words[1]}};
     const int64_t begin = now_ms();
-    struct coll_meeting *meeting = coll_meeting_come(key, rank, ranks);
+    struct coll_rdv *meeting = coll_rdv_join(key, rank, ranks);
     if (meeting != NULL)
         return meeting;
     printf("rank %d: not reached for %d ms\n", rank, (int)(now_ms() - begin));
-    return coll_meeting_come(&here, rank, ranks);
+    return coll_rdv_join(&here, rank, ranks);
 }
 
-static bool until_limit(struct coll_meeting *meeting, int64_t ms, void *argument)
+static bool until_limit(struct coll_rdv *meeting, int64_t ms, void *argument)
 {
     (void)meeting;
     return ms < *(const int *)argument;
 }
 
-static void decide(struct coll_meeting *meeting, int rank, int limit_ms)
+static void decide(struct coll_rdv *meeting, int rank, int limit_ms)
 {
     char text[200] = "go";
-    const struct coll_word word = {.able = 1, .blocks = 1, .thread = (uint64_t)rank};
+    const struct coll_ballot word = {.able = 1, .blocks = 1, .thread = (uint64_t)rank};
     enum coll_verdict verdict = COLL_VERDICT_GO;
-    for (int round = 0; round < COLL_ROUNDS && verdict == COLL_VERDICT_GO; round++) {
-        coll_meeting_say(meeting, (enum coll_round)round, &word);
-        verdict = coll_meeting_wait(meeting, (enum coll_round)round, until_limit, &limit_ms);
+    for (int round = 0; round < COLL_VOTE_PHASES && verdict == COLL_VERDICT_GO; round++) {
+        coll_rdv_vote(meeting, (enum coll_vote_phase)round, &word);
+        verdict = coll_rdv_wait(meeting, (enum coll_vote_phase)round, until_limit, &limit_ms);
         if (verdict != COLL_VERDICT_GO)
-            coll_meeting_why(meeting, (enum coll_round)round, text, sizeof(text));
+            coll_rdv_reason(meeting, (enum coll_vote_phase)round, text, sizeof(text));
     }
     printf("rank %d: %s\n", rank, text);
 }
@@ -69,18 +69,18 @@ int main(int argc, char **argv)
     const bool there = strcmp(argv[2], "there") == 0, here = strcmp(argv[2], "here") == 0;
     coll_id id = {"an id of a test"};
     if (rank == 0) {
-        coll_card_put(&id);
+        coll_unique_id_put(&id);
         leave_id(argv[1], &id);
     }
     id = find_id(argv[1]);
     struct coll_key key = coll_key_of(&id, sizeof(id));
     if (!here)
-        coll_card_read(&id, &key.place);
+        coll_unique_id_read(&id, &key.place);
     require(coll_key_has_place(&key) != here);
-    struct coll_meeting *meeting = come(&key, rank, ranks);
+    struct coll_rdv *meeting = come(&key, rank, ranks);
     require(meeting != NULL);
     decide(meeting, rank, there ? WAIT_MS : ALONE_MS);
-    coll_meeting_leave(meeting);
+    coll_rdv_leave(meeting);
     fflush(stdout);
     if (rank == 0)
         (void)getchar();

@@ -12,15 +12,15 @@
 enum { GUESTS = 4, WHO = 3, HANG_UP = 4, SECRET = 8, HALF = 16, RECORD = 1 + MEET_FRAME_BYTES };
 
 struct world {
-    struct hall *hall;
-    struct coll_place place;
+    struct rdv_server *rdv_server;
+    struct coll_rdv_endpoint place;
     int sockets[GUESTS]; /* -1: none */
 };
 
 static void take_turn(struct world *world)
 {
-    hall_await(world->hall, 0);
-    hall_serve(world->hall);
+    rdv_server_wait(world->rdv_server, 0);
+    rdv_server_progress(world->rdv_server);
 }
 
 static void come(struct world *world, unsigned who)
@@ -28,7 +28,7 @@ static void come(struct world *world, unsigned who)
     int ends[2];
     require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
     world->sockets[who] = ends[0];
-    hall_take(world->hall, ends[1]);
+    rdv_server_adopt(world->rdv_server, ends[1]);
 }
 
 static void go(struct world *world, unsigned who)
@@ -42,11 +42,11 @@ static void go(struct world *world, unsigned who)
 static void check_answers(struct world *world, unsigned who)
 {
     uint8_t frame[MEET_FRAME_BYTES];
-    struct coll_view view;
+    struct coll_vote_state view;
     ssize_t size;
     while ((size = recv(world->sockets[who], frame, sizeof(frame), 0)) > 0) {
         require(size == sizeof(frame) && meet_view_get(frame, &view));
-        require(view.ending != COLL_ENDING_GO || view.absent == 0);
+        require(view.ending != COLL_VOTE_GO || view.absent == 0);
     }
     if (size == 0 || errno != EAGAIN)
         go(world, who);
@@ -75,13 +75,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct world world = {.sockets = {-1, -1, -1, -1}};
     unsigned guests, tables;
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    require((world.hall = hall_open(&world.place)) != NULL);
+    require((world.rdv_server = rdv_server_open(&world.place)) != NULL);
     for (size_t at = 0; at + RECORD <= size; at += RECORD)
         play(&world, data + at);
     for (unsigned who = 0; who < GUESTS; who++)
         go(&world, who);
-    hall_count(world.hall, &guests, &tables);
+    rdv_server_counts(world.rdv_server, &guests, &tables);
     require(guests == 0 && tables <= 256);
-    hall_close(world.hall);
+    rdv_server_close(world.rdv_server);
     return 0;
 }

@@ -28,7 +28,7 @@ static void come(unsigned how, uint32_t rank, uint32_t ranks)
     meet_hello_put(add(how | SECRET), &hello);
 }
 
-static void ask(unsigned how, enum meet_action action, enum coll_round round, uint32_t able)
+static void ask(unsigned how, enum meet_action action, enum coll_vote_phase round, uint32_t able)
 {
     const struct meet_request request = {action, round, {.able = able, .blocks = 1, .index = action == MEET_PASS}};
     meet_request_put(add(how), &request);
@@ -49,8 +49,8 @@ static void both_come(void)
 {
     come(0, 0, 2);
     come(1, 1, 2);
-    ask(0, MEET_SAY, COLL_ROUND_PRESENT, 1);
-    ask(1, MEET_SAY, COLL_ROUND_PRESENT, 1);
+    ask(0, MEET_SAY, COLL_PHASE_PRESENT, 1);
+    ask(1, MEET_SAY, COLL_PHASE_PRESENT, 1);
 }
 
 int main(int argc, char **argv)
@@ -58,24 +58,24 @@ int main(int argc, char **argv)
     require(argc == 2);
     folder = argv[1];
     both_come();
-    for (unsigned round = COLL_ROUND_REACHED; round < COLL_ROUNDS; round++)
+    for (unsigned round = COLL_PHASE_REACHED; round < COLL_VOTE_PHASES; round++)
         for (unsigned who = 0; who < 2; who++)
-            ask(who, MEET_SAY, (enum coll_round)round, 1);
-    ask(0, MEET_LOOK, COLL_ROUND_ABLE, 0);
-    ask(0, MEET_LEAVE, COLL_ROUND_PRESENT, 0);
+            ask(who, MEET_SAY, (enum coll_vote_phase)round, 1);
+    ask(0, MEET_LOOK, COLL_PHASE_ABLE, 0);
+    ask(0, MEET_LEAVE, COLL_PHASE_PRESENT, 0);
     write_seed("two-go");
     both_come();
-    ask(1, MEET_SAY, COLL_ROUND_ABLE, 0);
-    ask(0, MEET_SAY, COLL_ROUND_ABLE, 1);
+    ask(1, MEET_SAY, COLL_PHASE_ABLE, 0);
+    ask(0, MEET_SAY, COLL_PHASE_ABLE, 1);
     write_seed("one-is-not-able");
     come(0, 0, 3);
-    ask(0, MEET_SAY, COLL_ROUND_PRESENT, 1);
-    ask(0 | HANG_UP, MEET_GIVE_UP, COLL_ROUND_PRESENT, 0);
+    ask(0, MEET_SAY, COLL_PHASE_PRESENT, 1);
+    ask(0 | HANG_UP, MEET_GIVE_UP, COLL_PHASE_PRESENT, 0);
     come(1, 1, 3);
-    ask(1, MEET_SAY, COLL_ROUND_PRESENT, 1);
+    ask(1, MEET_SAY, COLL_PHASE_PRESENT, 1);
     write_seed("one-comes-late");
     both_come();
-    ask(0, MEET_SAY, COLL_ROUND_PRESENT, 1);
+    ask(0, MEET_SAY, COLL_PHASE_PRESENT, 1);
     write_seed("a-second-word");
     come(0, 0, 2);
     come(1, 0, 2);
@@ -84,16 +84,16 @@ int main(int argc, char **argv)
     write_seed("seats-that-are-taken");
     come(0 | HALF, 0, 2);
     come(1, 1, 2);
-    ask(1 | HALF, MEET_SAY, COLL_ROUND_PRESENT, 1);
-    ask(1 | HANG_UP, MEET_SAY, COLL_ROUND_PRESENT, 1);
+    ask(1 | HALF, MEET_SAY, COLL_PHASE_PRESENT, 1);
+    ask(1 | HANG_UP, MEET_SAY, COLL_PHASE_PRESENT, 1);
     write_seed("halves");
     both_come();
-    ask(0, (enum meet_action)7, COLL_ROUND_PRESENT, 1);
-    ask(1, MEET_LOOK, (enum coll_round)3, 1);
+    ask(0, (enum meet_action)7, COLL_PHASE_PRESENT, 1);
+    ask(1, MEET_LOOK, (enum coll_vote_phase)3, 1);
     write_seed("requests-unknown");
     both_come();
-    ask(1, MEET_PASS, COLL_ROUND_REACHED, 1);
-    ask(0, MEET_SAY, COLL_ROUND_REACHED, 1);
+    ask(1, MEET_PASS, COLL_PHASE_REACHED, 1);
+    ask(0, MEET_SAY, COLL_PHASE_REACHED, 1);
     write_seed("one-passes");
     return 0;
 }
