@@ -4,31 +4,31 @@
 
 #include "collective/call.h"
 
-enum coll_way {
-    COLL_PASS,     /* NCCL does it, with the arguments unchanged */
-    COLL_HOLD,     /* likewise, when its group ends (group.h) */
-    COLL_COMPRESS, /* NCCL moves what a step (engine.h) has made of it */
-    COLL_REFUSE,   /* another thread has ended its communicator meanwhile */
+enum coll_route {
+    COLL_ROUTE_NCCL,     /* NCCL does it, with the arguments unchanged */
+    COLL_ROUTE_DEFER,    /* likewise, when its group ends (group.h) */
+    COLL_ROUTE_COMPRESS, /* NCCL moves what a step (engine.h) has made of it */
+    COLL_ROUTE_REJECT,   /* another thread has ended its communicator meanwhile */
 };
 
 struct coll_member;
-struct coll_tracked;
+struct coll_comm_entry;
 struct coll_lazy_join;
 
 /* What is known of a communicator, the same on all of its ranks. */
-struct coll_standing {
-    int rank, ranks;             /* -1: not known */
-    int memory;                  /* number of registered buffers and windows */
-    bool pinned;                 /* the program has pinned it to raw */
-    bool ending;                 /* finalized or revoked */
-    struct coll_member *member;  /* NULL: it stays raw */
-    const char *why;             /* why it stays raw; static */
-    struct coll_lazy_join *late; /* not NULL: it does not block and has not joined yet */
-    struct coll_tracked *held;   /* of coll_track_hold */
+struct coll_comm_info {
+    int rank, ranks;              /* -1: not known */
+    int memory;                   /* number of registered buffers and windows */
+    bool pinned;                  /* the program has pinned it to raw */
+    bool ending;                  /* finalized or revoked */
+    struct coll_member *member;   /* NULL: it stays raw */
+    const char *why;              /* why it stays raw; static */
+    struct coll_lazy_join *late;  /* not NULL: it does not block and has not joined yet */
+    struct coll_comm_entry *held; /* of coll_track_hold */
 };
 
 struct coll_decision {
-    enum coll_way way;
+    enum coll_route way;
     const char *reason; /* static */
     uint64_t wire;      /* bytes that NCCL was handed, if not those of the call */
 };
@@ -37,7 +37,7 @@ struct coll_step;
 
 /* A function of what all ranks hold alike, never of addresses, data or time, so all ranks decide alike. COLL_COMPRESS:
  * *step is to be run; else it tells only whether it counts. */
-struct coll_decision coll_decide(const struct coll_standing *standing, const struct coll_call *call,
+struct coll_decision coll_decide(const struct coll_comm_info *standing, const struct coll_call *call,
                                  struct coll_step *step);
 
 #endif

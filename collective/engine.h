@@ -8,7 +8,7 @@
 
 /* A communicator that is to be compressed, as a plugin has made it. */
 struct coll_member;
-struct coll_tracked;
+struct coll_comm_entry;
 
 /* A communicator that is to join, made by NCCL and ready. */
 struct coll_candidate; /* what a plugin has prepared for one */
@@ -46,10 +46,10 @@ struct coll_step {
     bool peer;    /* it goes by the wire `peer`, in one phase; the fields below are unused */
     unsigned piece;
     struct coll_staging *staging;
-    size_t at;                 /* offset of its part of the staging memory */
-    unsigned number;           /* of its job, within the staging memory */
-    struct coll_tracked *held; /* the library's: keeps `member` until the step is over */
-    unsigned turn;             /* likewise: number of the step in its group */
+    size_t at;                    /* offset of its part of the staging memory */
+    unsigned number;              /* of its job, within the staging memory */
+    struct coll_comm_entry *held; /* the library's: keeps `member` until the step is over */
+    unsigned turn;                /* likewise: number of the step in its group */
 };
 
 struct coll_engine_host {

@@ -20,7 +20,7 @@ static bool any_gone(const struct coll_step *steps, unsigned count)
 {
     bool gone = false;
     for (unsigned i = 0; i < count; i++)
-        gone |= coll_track_has_gone(steps[i].held);
+        gone |= coll_comm_is_removed(steps[i].held);
     return gone;
 }
 
@@ -110,9 +110,9 @@ coll_result coll_run(const struct coll_step *step)
 
 /* ---- Releasing --------------------------------------------------------------------------------------------------- */
 
-void coll_run_release(struct coll_tracked *held)
+void coll_run_release(struct coll_comm_entry *held)
 {
-    struct coll_member *member = coll_track_release(held);
+    struct coll_member *member = coll_comm_put(held);
     if (member == NULL)
         return;
     coll_thread.inside++;
@@ -122,15 +122,15 @@ void coll_run_release(struct coll_tracked *held)
 
 /* Of communicators that the calling thread's group aborts or destroys. */
 static _Thread_local struct {
-    struct coll_tracked **items;
+    struct coll_comm_entry **items;
     unsigned count, capacity;
 } leaving;
 
-void coll_run_release_ended(struct coll_tracked *held)
+void coll_run_release_ended(struct coll_comm_entry *held)
 {
-    struct coll_tracked **items = NULL;
+    struct coll_comm_entry **items = NULL;
     if (held != NULL && coll_thread.depth > 0)
-        items = coll_grown(leaving.items, leaving.count, &leaving.capacity, sizeof(struct coll_tracked *));
+        items = coll_grown(leaving.items, leaving.count, &leaving.capacity, sizeof(struct coll_comm_entry *));
     if (items == NULL) {
         coll_run_release(held);
         return;
@@ -448,7 +448,7 @@ static coll_result end(void)
 static void fail_all(coll_result result)
 {
     for (unsigned i = 0; i < kept.step_count; i++)
-        if (!coll_track_has_gone(kept.steps[i].held))
+        if (!coll_comm_is_removed(kept.steps[i].held))
             coll_engine()->fail(kept.steps[i].member, result);
 }
 

@@ -18,12 +18,12 @@ coll_result coll_run_moved(struct coll_step *steps, unsigned count, coll_part *m
 coll_result coll_run_later_phases(struct coll_step *steps, unsigned count);
 
 /* The call is done with it (coll_track_hold; may be NULL). */
-void coll_run_release(struct coll_tracked *held);
+void coll_run_release(struct coll_comm_entry *held);
 
 /* Likewise of a communicator that is destroyed or aborted: in a group, NCCL ends it when the group does. Until then its
  * work may go on, and so may that of others which the group aborts, and freeing memory of the GPU waits for all of it.
  * So in a group coll_run_release_all releases it, when the outermost group of this thread has ended. */
-void coll_run_release_ended(struct coll_tracked *held);
+void coll_run_release_ended(struct coll_comm_entry *held);
 void coll_run_release_all(void);
 
 /* What the calling thread's group holds back until it ends.

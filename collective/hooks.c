@@ -53,7 +53,7 @@ static void put_library(struct text *text)
                                   : "");
 }
 
-static void put_standing(struct text *text, coll_comm comm, const struct coll_standing *standing)
+static void put_standing(struct text *text, coll_comm comm, const struct coll_comm_info *standing)
 {
     put(text, "communicator %p", (void *)comm);
     if (standing->ranks >= 0)
@@ -88,7 +88,7 @@ static void put_counts(struct text *text, const struct coll_counts *counts)
 size_t coll_report(coll_comm comm, char *dst, size_t dst_capacity)
 {
     struct text text = {.dst = dst, .capacity = dst_capacity};
-    struct coll_standing standing;
+    struct coll_comm_info standing;
     struct coll_counts counts;
     if (!coll_track_counts(comm, &standing, &counts))
         return 0;
@@ -217,7 +217,7 @@ static bool settle(struct coll_pending made, coll_result result, struct coll_joi
         return false;
     if (made.ranks < 0 && result == COLL_SUCCESS)
         coll_ask_ranks(comm, &made.rank, &made.ranks);
-    coll_track_made(comm, made.rank, made.ranks);
+    coll_comm_insert(comm, made.rank, made.ranks);
     coll_track_key(comm, &made.key);
     if (result == COLL_IN_PROGRESS)
         coll_lazy_join_begin(comm, &made.key);
@@ -317,16 +317,16 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
 
 coll_result coll_hook_CommSplit(coll_comm comm, int color, int key, coll_comm *made, coll_config *config)
 {
-    const struct coll_key child = coll_track_child(comm, COLL_BY_SPLIT, color);
+    const struct coll_key child = coll_comm_child_key(comm, COLL_BY_SPLIT, color);
     return note_made(COLL_NCCL(CommSplit(comm, color, key, made, config)), made, -1, -1, child);
 }
 
 /* Ends what is under way on it; nothing of ours may go on waiting behind that. */
 static void give_up(coll_comm comm)
 {
-    struct coll_standing standing;
+    struct coll_comm_info standing;
     coll_track_ending(comm);
-    (void)coll_track_hold(comm, &standing);
+    (void)coll_comm_get(comm, &standing);
     coll_thread.inside++;
     if (standing.member != NULL)
         coll_engine()->abort(standing.member);
@@ -339,18 +339,18 @@ coll_result coll_hook_CommShrink(coll_comm comm, int *excluded, int excluded_cou
 {
     if ((flags & COLL_SHRINK_ABORT) != 0)
         give_up(comm);
-    const struct coll_key child = coll_track_child(comm, COLL_BY_SHRINK, 0);
+    const struct coll_key child = coll_comm_child_key(comm, COLL_BY_SHRINK, 0);
     return note_made(COLL_NCCL(CommShrink(comm, excluded, excluded_count, made, config, flags)), made, -1, -1, child);
 }
 
 /* Where a program learns that a communicator that does not block is ready. */
 coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 {
-    struct coll_standing standing;
+    struct coll_comm_info standing;
     coll_nccl_query_lock();
     coll_result result = COLL_NCCL(CommGetAsyncError(comm, error));
     coll_nccl_query_unlock();
-    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_track_hold(comm, &standing))
+    if (result != COLL_SUCCESS || error == NULL || *error != COLL_SUCCESS || !coll_comm_get(comm, &standing))
         return result;
     if (standing.ranks < 0) {
         coll_ask_ranks(comm, &standing.rank, &standing.ranks);
@@ -370,10 +370,10 @@ coll_result coll_hook_CommGetAsyncError(coll_comm comm, coll_result *error)
 /* Before NCCL ends the communicator, because afterwards another may be made at its address. Other threads may have
  * calls under way on it; the last one out makes the member leave. The lock waits for a thread that is asking NCCL for
  * the outcome of such a call. */
-static struct coll_tracked *note_gone(coll_comm comm)
+static struct coll_comm_entry *note_gone(coll_comm comm)
 {
     coll_report_ended(comm);
-    struct coll_tracked *gone = coll_track_end(comm);
+    struct coll_comm_entry *gone = coll_comm_detach(comm);
     coll_nccl_query_lock();
     coll_nccl_query_unlock();
     return gone;
@@ -387,7 +387,7 @@ coll_result coll_hook_CommDestroy(coll_comm comm)
 
 coll_result coll_hook_CommAbort(coll_comm comm)
 {
-    struct coll_tracked *gone = note_gone(comm);
+    struct coll_comm_entry *gone = note_gone(comm);
     struct coll_member *member = coll_track_member_of(gone);
     if (member != NULL) {
         coll_thread.inside++;
@@ -401,10 +401,10 @@ coll_result coll_hook_CommAbort(coll_comm comm)
 
 coll_result coll_hook_CommFinalize(coll_comm comm)
 {
-    struct coll_standing standing;
+    struct coll_comm_info standing;
     coll_track_ending(comm);
     coll_result result = COLL_NCCL(CommFinalize(comm));
-    (void)coll_track_hold(comm, &standing);
+    (void)coll_comm_get(comm, &standing);
     if (is_good(result) && standing.member != NULL)
         coll_engine()->finish(standing.member);
     coll_run_release(standing.held);
@@ -489,21 +489,21 @@ coll_result coll_hook_CommWindowDeregister(coll_comm comm, coll_window window)
 /* A step to be run holds its communicator until it is over, and one that only counts until its group is. */
 static struct coll_decision begin(struct coll_call *call, struct coll_step *step)
 {
-    struct coll_standing standing;
+    struct coll_comm_info standing;
     call->grouped = coll_thread.depth > 0;
     call->captured = coll_is_captured(call->stream);
     call->registered = coll_track_any_memory();
-    (void)coll_track_hold(call->comm, &standing);
+    (void)coll_comm_get(call->comm, &standing);
     if (standing.late != NULL && !coll_lazy_join_call(call, &standing))
-        return (struct coll_decision){COLL_REFUSE, "aborted", 0};
+        return (struct coll_decision){COLL_ROUTE_REJECT, "aborted", 0};
     struct coll_decision decision = coll_decide(&standing, call, step);
-    if (decision.way == COLL_PASS && !coll_group_counts(step))
+    if (decision.way == COLL_ROUTE_NCCL && !coll_group_counts(step))
         coll_run_release(standing.held);
     if (!call->grouped || standing.member == NULL || standing.pinned)
         return decision;
     coll_group_note(call);
-    if (decision.way == COLL_PASS && coll_group_holds(call, standing.ranks))
-        decision.way = COLL_HOLD;
+    if (decision.way == COLL_ROUTE_NCCL && coll_group_holds(call, standing.ranks))
+        decision.way = COLL_ROUTE_DEFER;
     return decision;
 }
 
@@ -520,11 +520,11 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
     do {                                                              \
         struct coll_step step;                                        \
         const struct coll_decision decision = begin(&(call), &step);  \
-        if (decision.way == COLL_COMPRESS)                            \
+        if (decision.way == COLL_ROUTE_COMPRESS)                      \
             return end(&(call), &decision, coll_run(&step));          \
-        if (decision.way == COLL_REFUSE)                              \
+        if (decision.way == COLL_ROUTE_REJECT)                        \
             return end(&(call), &decision, COLL_INVALID_USAGE);       \
-        if (decision.way == COLL_HOLD)                                \
+        if (decision.way == COLL_ROUTE_DEFER)                         \
             return end(&(call), &decision, coll_group_keep(&(call))); \
         return end(&(call), &decision, COLL_NCCL(invocation));        \
     } while (0)

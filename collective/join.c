@@ -24,7 +24,7 @@ static struct coll_engine_host host_of(void)
 
 static bool is_over(const struct coll_entry *entry)
 {
-    return entry->held != NULL && coll_track_is_over(entry->held);
+    return entry->held != NULL && coll_comm_is_closing(entry->held);
 }
 
 /* ---- The two questions ------------------------------------------------------------------------------------------- */
@@ -118,11 +118,11 @@ static void hear_ability(struct coll_entry *entry)
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-void coll_join_tell(const struct coll_joining *what, struct coll_tracked *held)
+void coll_join_tell(const struct coll_joining *what, struct coll_comm_entry *held)
 {
     const char *why = coll_engine() != NULL ? "the ranks could not agree" : coll_engine_why();
     if (held != NULL)
-        coll_track_joined(held, what->member, why);
+        coll_comm_set_engine(held, what->member, why);
     else
         coll_track_member(what->comm, what->member, why);
     if ((what->member == NULL && coll_engine() != NULL) || (what->member != NULL && settings()->print))
@@ -321,14 +321,14 @@ static bool is_ready(coll_comm comm)
     return asked == COLL_SUCCESS && error == COLL_SUCCESS;
 }
 
-static struct coll_entry entry_of(struct coll_lazy_join *late, struct coll_joining *what, struct coll_tracked *held)
+static struct coll_entry entry_of(struct coll_lazy_join *late, struct coll_joining *what, struct coll_comm_entry *held)
 {
     return (struct coll_entry){
         .what = what, .meeting = late->meeting, .held = held, .index = late->begun, .paired = late->paired};
 }
 
 /* A communicator of one rank has nobody to join; one that finds no place leaves the others waiting for a moment. */
-static void come(struct coll_lazy_join *late, coll_comm comm, struct coll_standing *standing)
+static void come(struct coll_lazy_join *late, coll_comm comm, struct coll_comm_info *standing)
 {
     struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     struct coll_entry entry = entry_of(late, &what, standing->held);
@@ -339,10 +339,10 @@ static void come(struct coll_lazy_join *late, coll_comm comm, struct coll_standi
     if (late->over && what.ranks > 1)
         coll_join_tell(&what, standing->held);
     else if (late->over)
-        coll_track_joined(standing->held, NULL, NULL);
+        coll_comm_set_engine(standing->held, NULL, NULL);
 }
 
-static void learn_ranks(coll_comm comm, struct coll_standing *standing)
+static void learn_ranks(coll_comm comm, struct coll_comm_info *standing)
 {
     if (standing->ranks >= 0)
         return;
@@ -353,8 +353,8 @@ static void learn_ranks(coll_comm comm, struct coll_standing *standing)
 /* NCCL may be asked only if the communicator is ready. */
 static void post_presence(coll_comm comm, bool ready)
 {
-    struct coll_standing standing;
-    (void)coll_track_hold(comm, &standing);
+    struct coll_comm_info standing;
+    (void)coll_comm_get(comm, &standing);
     struct coll_lazy_join *late = standing.late;
     if (late != NULL && pthread_mutex_trylock(&late->lock) == 0) { /* otherwise another thread is doing it */
         if (ready)
@@ -376,7 +376,7 @@ void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key)
         pthread_mutex_init(&late->lock, NULL);
         late->key = *key;
     }
-    coll_track_late(comm, late, "it does not block, and has not joined yet");
+    coll_comm_set_lazy_join(comm, late, "it does not block, and has not joined yet");
     post_presence(comm, false);
 }
 
@@ -387,7 +387,7 @@ void coll_lazy_join_ready(coll_comm comm)
 
 /* ---- The first collective ---------------------------------------------------------------------------------------- */
 
-static void join(struct coll_lazy_join *late, coll_comm comm, const struct coll_standing *standing)
+static void join(struct coll_lazy_join *late, coll_comm comm, const struct coll_comm_info *standing)
 {
     struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     struct coll_entry entry = entry_of(late, &what, standing->held);
@@ -402,7 +402,7 @@ static bool is_pair(const struct coll_call *call)
     return call->operation == COLL_SEND || call->operation == COLL_RECV;
 }
 
-static void give_up_joining(struct coll_lazy_join *late, coll_comm comm, const struct coll_standing *standing)
+static void give_up_joining(struct coll_lazy_join *late, coll_comm comm, const struct coll_comm_info *standing)
 {
     struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     snprintf(what.why, sizeof(what.why), "its first %u collectives were in groups and graphs", late->begun);
@@ -415,7 +415,7 @@ static void give_up_joining(struct coll_lazy_join *late, coll_comm comm, const s
 /* Collectives that do not join are counted, as ranks that are not equally far do not join, and others may be waiting
  * already. Telling them costs some microseconds, which a program that always groups its calls should not pay
  * forever. */
-static void pass(struct coll_lazy_join *late, coll_comm comm, const struct coll_standing *standing)
+static void pass(struct coll_lazy_join *late, coll_comm comm, const struct coll_comm_info *standing)
 {
     enum { PASSED_MAX = 1024 };
     late->begun++;
@@ -426,13 +426,13 @@ static void pass(struct coll_lazy_join *late, coll_comm comm, const struct coll_
 }
 
 static bool can_join(const struct coll_lazy_join *late, const struct coll_call *call,
-                     const struct coll_standing *standing)
+                     const struct coll_comm_info *standing)
 {
     return late->meeting != NULL && !call->grouped && !call->captured && !standing->pinned && !standing->ending &&
            is_ready(call->comm);
 }
 
-static void look_at(struct coll_lazy_join *late, const struct coll_call *call, struct coll_standing *standing)
+static void look_at(struct coll_lazy_join *late, const struct coll_call *call, struct coll_comm_info *standing)
 {
     if (late->over)
         return;
@@ -444,19 +444,19 @@ static void look_at(struct coll_lazy_join *late, const struct coll_call *call, s
         pass(late, call->comm, standing);
 }
 
-bool coll_lazy_join_call(const struct coll_call *call, struct coll_standing *standing)
+bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *standing)
 {
     struct coll_lazy_join *late = standing->late;
-    struct coll_tracked *held = standing->held;
+    struct coll_comm_entry *held = standing->held;
     pthread_mutex_lock(&late->lock);
     look_at(late, call, standing);
     pthread_mutex_unlock(&late->lock);
-    const bool gone = coll_track_has_gone(held);
+    const bool gone = coll_comm_is_removed(held);
     struct coll_member *member = coll_track_member_of(held);
     if (gone && member != NULL) /* the thread that ended it did not know of the member */
         coll_engine()->abort(member);
     if (!gone)
-        (void)coll_track_hold(call->comm, standing);
+        (void)coll_comm_get(call->comm, standing);
     coll_run_release(held);
     return !gone;
 }

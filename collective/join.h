@@ -12,8 +12,8 @@
 struct coll_entry {
     struct coll_joining *what;
     struct coll_rdv *meeting;
-    struct coll_tracked *held; /* set if it does not block; only then are the fields below used */
-    uint32_t index, paired;    /* what it says, as in struct coll_word (board.h) */
+    struct coll_comm_entry *held; /* set if it does not block; only then are the fields below used */
+    uint32_t index, paired;       /* what it says, as in struct coll_word (board.h) */
 };
 
 /* Joins communicators that were just made and are ready, all those that one group's end has made; `keys` are theirs. */
@@ -25,7 +25,7 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key);
 void coll_join_meet(struct coll_entry *entries, unsigned count);
 
 /* Makes the result known; `held` for a communicator that does not block, else NULL. */
-void coll_join_tell(const struct coll_joining *what, struct coll_tracked *held);
+void coll_join_tell(const struct coll_joining *what, struct coll_comm_entry *held);
 
 /* Communicators that do not block: NCCL makes them while the program goes on, and the program asks for their state
  * (ncclCommGetAsyncError) until they are ready. A rank says that it is there while NCCL makes the communicator, which
@@ -42,7 +42,7 @@ void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key);
 void coll_lazy_join_ready(coll_comm comm);
 /* Called with each call, which may be the one that joins. Renews *standing, which holds the communicator. False: the
  * communicator has gone meanwhile, and nothing is held. */
-bool coll_lazy_join_call(const struct coll_call *call, struct coll_standing *standing);
+bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *standing);
 void coll_lazy_join_end(struct coll_lazy_join *late);
 
 /* NCCL's answer, which may be asked for only if the communicator is ready; else -1. */

@@ -11,46 +11,46 @@
 
 enum { BUCKETS = 64 };
 
-struct coll_tracked {
-    struct coll_tracked *next;
+struct coll_comm_entry {
+    struct coll_comm_entry *next;
     coll_comm comm;
     unsigned holders;
     atomic_bool gone; /* no longer found by its address */
     struct coll_lazy_join *late;
     struct coll_key key;
     uint64_t children[COLL_BIRTHS];
-    struct coll_standing standing;
+    struct coll_comm_info standing;
     struct coll_counts counts;
 };
 
 /* Threads that drive one GPU each call at the same time; a sleeping one would wake too late for a call of
  * microseconds. */
 static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
-static struct coll_tracked *buckets[BUCKETS];
+static struct coll_comm_entry *buckets[BUCKETS];
 static struct coll_counts process;
 static bool pin_all;
 static atomic_bool registered; /* memory, with any communicator; never cleared, so that no count can be wrong */
 
 /* ---- Under the lock ---------------------------------------------------------------------------------------------- */
 
-static struct coll_tracked **bucket_of(coll_comm comm)
+static struct coll_comm_entry **bucket_of(coll_comm comm)
 {
     uint64_t mixed = (uint64_t)(uintptr_t)comm * UINT64_C(0x9E3779B97F4A7C15);
     return &buckets[mixed >> 58];
 }
 
-static struct coll_tracked **place_of(coll_comm comm)
+static struct coll_comm_entry **place_of(coll_comm comm)
 {
-    struct coll_tracked **at = bucket_of(comm);
+    struct coll_comm_entry **at = bucket_of(comm);
     while (*at != NULL && (*at)->comm != comm)
         at = &(*at)->next;
     return at;
 }
 
 /* If there is no memory, it is not tracked; its calls count for the process only. */
-static struct coll_tracked *place_for(coll_comm comm)
+static struct coll_comm_entry *place_for(coll_comm comm)
 {
-    struct coll_tracked **at = place_of(comm);
+    struct coll_comm_entry **at = place_of(comm);
     if (*at == NULL && (*at = calloc(1, sizeof(**at))) != NULL)
         (*at)->comm = comm;
     return *at;
@@ -69,7 +69,7 @@ static void add(struct coll_counts *counts, const struct coll_call *call, const 
     count->bytes += coll_call_bytes(call);
     count->grouped += call->grouped;
     count->captured += call->captured;
-    if (decision->way != COLL_COMPRESS)
+    if (decision->way != COLL_ROUTE_COMPRESS)
         return;
     count->compressed++;
     count->plain += coll_call_bytes(call);
@@ -89,10 +89,10 @@ void coll_track_unlock(void)
     pthread_mutex_unlock(&lock);
 }
 
-struct coll_tracked *coll_track_end(coll_comm comm)
+struct coll_comm_entry *coll_comm_detach(coll_comm comm)
 {
     coll_track_lock();
-    struct coll_tracked **at = place_of(comm), *gone = *at;
+    struct coll_comm_entry **at = place_of(comm), *gone = *at;
     if (gone != NULL) {
         *at = gone->next;
         gone->holders++;
@@ -102,24 +102,24 @@ struct coll_tracked *coll_track_end(coll_comm comm)
     return gone;
 }
 
-static struct coll_standing standing_of(const struct coll_tracked *tracked)
+static struct coll_comm_info standing_of(const struct coll_comm_entry *tracked)
 {
-    return tracked != NULL ? tracked->standing : (struct coll_standing){.rank = -1, .ranks = -1, .pinned = pin_all};
+    return tracked != NULL ? tracked->standing : (struct coll_comm_info){.rank = -1, .ranks = -1, .pinned = pin_all};
 }
 
-bool coll_track_standing(coll_comm comm, struct coll_standing *standing)
+bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *standing)
 {
     coll_track_lock();
-    const struct coll_tracked *tracked = *place_of(comm);
+    const struct coll_comm_entry *tracked = *place_of(comm);
     *standing = standing_of(tracked);
     coll_track_unlock();
     return tracked != NULL;
 }
 
-bool coll_track_hold(coll_comm comm, struct coll_standing *standing)
+bool coll_comm_get(coll_comm comm, struct coll_comm_info *standing)
 {
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     *standing = standing_of(tracked);
     if (standing->member != NULL || standing->late != NULL) {
         standing->held = tracked;
@@ -129,7 +129,7 @@ bool coll_track_hold(coll_comm comm, struct coll_standing *standing)
     return tracked != NULL;
 }
 
-struct coll_member *coll_track_release(struct coll_tracked *held)
+struct coll_member *coll_comm_put(struct coll_comm_entry *held)
 {
     if (held == NULL)
         return NULL;
@@ -144,23 +144,23 @@ struct coll_member *coll_track_release(struct coll_tracked *held)
     return member;
 }
 
-void coll_track_gone(coll_comm comm)
+void coll_comm_remove(coll_comm comm)
 {
-    (void)coll_track_release(coll_track_end(comm));
+    (void)coll_comm_put(coll_comm_detach(comm));
 }
 
 /* A communicator that was at the same address has ended without a call that we saw, and so has its member. */
-void coll_track_made(coll_comm comm, int rank, int ranks)
+void coll_comm_insert(coll_comm comm, int rank, int ranks)
 {
-    coll_track_gone(comm);
+    coll_comm_remove(comm);
     coll_track_lock();
-    struct coll_tracked *tracked = place_for(comm);
+    struct coll_comm_entry *tracked = place_for(comm);
     if (tracked != NULL)
-        tracked->standing = (struct coll_standing){.rank = rank, .ranks = ranks, .pinned = pin_all};
+        tracked->standing = (struct coll_comm_info){.rank = rank, .ranks = ranks, .pinned = pin_all};
     coll_track_unlock();
 }
 
-struct coll_member *coll_track_member_of(const struct coll_tracked *held)
+struct coll_member *coll_track_member_of(const struct coll_comm_entry *held)
 {
     coll_track_lock();
     struct coll_member *member = held != NULL ? held->standing.member : NULL;
@@ -168,7 +168,7 @@ struct coll_member *coll_track_member_of(const struct coll_tracked *held)
     return member;
 }
 
-bool coll_track_is_over(const struct coll_tracked *held)
+bool coll_comm_is_closing(const struct coll_comm_entry *held)
 {
     coll_track_lock();
     const bool over = held->gone || held->standing.ending;
@@ -176,7 +176,7 @@ bool coll_track_is_over(const struct coll_tracked *held)
     return over;
 }
 
-bool coll_track_has_gone(const struct coll_tracked *held)
+bool coll_comm_is_removed(const struct coll_comm_entry *held)
 {
     return held->gone;
 }
@@ -184,7 +184,7 @@ bool coll_track_has_gone(const struct coll_tracked *held)
 void coll_track_ranks(coll_comm comm, int rank, int ranks)
 {
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL) {
         tracked->standing.rank = rank;
         tracked->standing.ranks = ranks;
@@ -195,7 +195,7 @@ void coll_track_ranks(coll_comm comm, int rank, int ranks)
 void coll_track_ending(coll_comm comm)
 {
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL)
         tracked->standing.ending = true;
     coll_track_unlock();
@@ -206,7 +206,7 @@ void coll_track_memory(coll_comm comm, int change)
     if (change > 0)
         atomic_store(&registered, true);
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL)
         tracked->standing.memory += change;
     coll_track_unlock();
@@ -220,7 +220,7 @@ bool coll_track_any_memory(void)
 void coll_track_member(coll_comm comm, struct coll_member *member, const char *why)
 {
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL) {
         tracked->standing.member = member;
         tracked->standing.why = why;
@@ -228,7 +228,7 @@ void coll_track_member(coll_comm comm, struct coll_member *member, const char *w
     coll_track_unlock();
 }
 
-void coll_track_joined(struct coll_tracked *held, struct coll_member *member, const char *why)
+void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_member *member, const char *why)
 {
     coll_track_lock();
     held->standing.member = member;
@@ -237,10 +237,10 @@ void coll_track_joined(struct coll_tracked *held, struct coll_member *member, co
     coll_track_unlock();
 }
 
-void coll_track_late(coll_comm comm, struct coll_lazy_join *late, const char *why)
+void coll_comm_set_lazy_join(coll_comm comm, struct coll_lazy_join *late, const char *why)
 {
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL) {
         tracked->late = tracked->standing.late = late;
         tracked->standing.why = why;
@@ -253,7 +253,7 @@ void coll_track_late(coll_comm comm, struct coll_lazy_join *late, const char *wh
 void coll_track_key(coll_comm comm, const struct coll_key *key)
 {
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL) {
         tracked->key = *key;
         memset(tracked->children, 0, sizeof(tracked->children));
@@ -261,11 +261,11 @@ void coll_track_key(coll_comm comm, const struct coll_key *key)
     coll_track_unlock();
 }
 
-struct coll_key coll_track_child(coll_comm comm, enum coll_birth way, int64_t color)
+struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin way, int64_t color)
 {
     struct coll_key key = {0};
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL)
         key = coll_key_child(&tracked->key, 1 + (uint64_t)way, tracked->children[way]++, color);
     coll_track_unlock();
@@ -275,7 +275,7 @@ struct coll_key coll_track_child(coll_comm comm, enum coll_birth way, int64_t co
 bool coll_track_pin(coll_comm comm, bool raw)
 {
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(comm);
+    struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL)
         tracked->standing.pinned = raw;
     coll_track_unlock();
@@ -287,7 +287,7 @@ void coll_track_pin_all(bool raw)
     coll_track_lock();
     pin_all = raw;
     for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct coll_tracked *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
+        for (struct coll_comm_entry *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
             tracked->standing.pinned = raw;
     coll_track_unlock();
 }
@@ -298,17 +298,17 @@ void coll_track_pin_all(bool raw)
 void coll_track_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
 {
     coll_track_lock();
-    struct coll_tracked *tracked = *place_of(call->comm);
+    struct coll_comm_entry *tracked = *place_of(call->comm);
     if (tracked != NULL)
         add(&tracked->counts, call, decision, result);
     add(&process, call, decision, result);
     coll_track_unlock();
 }
 
-bool coll_track_counts(coll_comm comm, struct coll_standing *standing, struct coll_counts *counts)
+bool coll_track_counts(coll_comm comm, struct coll_comm_info *standing, struct coll_counts *counts)
 {
     coll_track_lock();
-    const struct coll_tracked *tracked = comm != NULL ? *place_of(comm) : NULL;
+    const struct coll_comm_entry *tracked = comm != NULL ? *place_of(comm) : NULL;
     *standing = standing_of(tracked);
     if (tracked != NULL)
         *counts = tracked->counts;
@@ -332,7 +332,7 @@ void coll_track_clear(void)
 {
     memset(&process, 0, sizeof(process));
     for (unsigned i = 0; i < BUCKETS; i++)
-        for (struct coll_tracked *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
+        for (struct coll_comm_entry *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
             memset(&tracked->counts, 0, sizeof(tracked->counts));
 }
 
@@ -361,8 +361,8 @@ void coll_nccl_query_unlock(void)
 
 static bool is_known(coll_comm comm)
 {
-    struct coll_standing standing;
-    return coll_track_standing(comm, &standing);
+    struct coll_comm_info standing;
+    return coll_comm_lookup(comm, &standing);
 }
 
 /* Under the lock: a thread that has made the communicator unknown, and has held the lock since, may end it. */

@@ -23,23 +23,23 @@ struct coll_counts {
 };
 
 /* A communicator is ready, or will be; whatever was known of one at this address is forgotten. ranks -1: not known. */
-void coll_track_made(coll_comm comm, int rank, int ranks);
+void coll_comm_insert(coll_comm comm, int rank, int ranks);
 /* It ends: its address may become another one's. */
-void coll_track_gone(coll_comm comm);
+void coll_comm_remove(coll_comm comm);
 /* Likewise, for a caller that still uses the communicator and holds the result; NULL: it was not known. */
-struct coll_tracked *coll_track_end(coll_comm comm);
+struct coll_comm_entry *coll_comm_detach(coll_comm comm);
 /* False: the communicator is not known, and *standing is that of one that nothing is known of. */
-bool coll_track_standing(coll_comm comm, struct coll_standing *standing);
+bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *standing);
 
 /* Likewise, for a call that is going to use the member, or to join: what `standing->held` refers to then survives the
  * communicator, which another thread may abort meanwhile. held is NULL if there is nothing to release. Returns false as
  * above. */
-bool coll_track_hold(coll_comm comm, struct coll_standing *standing);
+bool coll_comm_get(coll_comm comm, struct coll_comm_info *standing);
 /* The last holder, after the communicator has gone, gets the member, and has to make it leave; others get NULL. */
-struct coll_member *coll_track_release(struct coll_tracked *held);
-struct coll_member *coll_track_member_of(const struct coll_tracked *held); /* NULL also for NULL */
-bool coll_track_has_gone(const struct coll_tracked *held);
-bool coll_track_is_over(const struct coll_tracked *held); /* gone, finalized or revoked */
+struct coll_member *coll_comm_put(struct coll_comm_entry *held);
+struct coll_member *coll_track_member_of(const struct coll_comm_entry *held); /* NULL also for NULL */
+bool coll_comm_is_removed(const struct coll_comm_entry *held);
+bool coll_comm_is_closing(const struct coll_comm_entry *held); /* gone, finalized or revoked */
 /* These do nothing for a communicator that is not known. */
 void coll_track_ranks(coll_comm comm, int rank, int ranks);
 void coll_track_ending(coll_comm comm);
@@ -49,14 +49,14 @@ bool coll_track_any_memory(void);
 /* member NULL: it stays raw, because of `why`, which is static. */
 void coll_track_member(coll_comm comm, struct coll_member *member, const char *why);
 /* Likewise for one that is held, after it has joined. */
-void coll_track_joined(struct coll_tracked *held, struct coll_member *member, const char *why);
+void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_member *member, const char *why);
 /* It joins later. Takes over `late`, which may be NULL. */
-void coll_track_late(coll_comm comm, struct coll_lazy_join *late, const char *why);
+void coll_comm_set_lazy_join(coll_comm comm, struct coll_lazy_join *late, const char *why);
 /* The key of a communicator, and keys of its children, numbered in the order of the calls that make them, which is the
  * same on all ranks; splits and shrinks apart, as ranks that a shrink leaves out do not call it. */
 void coll_track_key(coll_comm comm, const struct coll_key *key);
-enum coll_birth { COLL_BY_SPLIT, COLL_BY_SHRINK, COLL_BIRTHS };
-struct coll_key coll_track_child(coll_comm comm, enum coll_birth way, int64_t color);
+enum coll_comm_origin { COLL_BY_SPLIT, COLL_BY_SHRINK, COLL_BIRTHS };
+struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin way, int64_t color);
 bool coll_track_pin(coll_comm comm, bool raw);
 void coll_track_pin_all(bool raw); /* including those to come */
 
@@ -64,7 +64,7 @@ void coll_track_pin_all(bool raw); /* including those to come */
 void coll_track_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result);
 
 /* Copies of what was counted; comm NULL: for the process. False: not known. */
-bool coll_track_counts(coll_comm comm, struct coll_standing *standing, struct coll_counts *counts);
+bool coll_track_counts(coll_comm comm, struct coll_comm_info *standing, struct coll_counts *counts);
 
 bool coll_track_any(void); /* something was counted */
 

@@ -251,17 +251,17 @@ START_TEST(ranks_that_a_shrink_leaves_out_find_the_next_split)
 {
     coll_comm here = (coll_comm)(uintptr_t)0x1000, there = (coll_comm)(uintptr_t)0x2000;
     const struct coll_key key = coll_key_draw();
-    coll_track_made(here, 0, 3);
-    coll_track_made(there, 1, 3);
+    coll_comm_insert(here, 0, 3);
+    coll_comm_insert(there, 1, 3);
     coll_track_key(here, &key);
     coll_track_key(there, &key);
-    const struct coll_key shrunk = coll_track_child(here, COLL_BY_SHRINK, 0);
-    const struct coll_key split = coll_track_child(here, COLL_BY_SPLIT, 0);
-    const struct coll_key same = coll_track_child(there, COLL_BY_SPLIT, 0);
+    const struct coll_key shrunk = coll_comm_child_key(here, COLL_BY_SHRINK, 0);
+    const struct coll_key split = coll_comm_child_key(here, COLL_BY_SPLIT, 0);
+    const struct coll_key same = coll_comm_child_key(there, COLL_BY_SPLIT, 0);
     require(memcmp(split.words, same.words, sizeof(same.words)) == 0);
     require(memcmp(split.words, shrunk.words, sizeof(shrunk.words)) != 0);
-    coll_track_gone(here);
-    coll_track_gone(there);
+    coll_comm_remove(here);
+    coll_comm_remove(there);
 }
 END_TEST
 

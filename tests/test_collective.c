@@ -36,50 +36,50 @@ START_TEST(unknown_types_have_a_row_and_no_bytes)
 }
 END_TEST
 
-static const char *reason(struct coll_standing standing, int type)
+static const char *reason(struct coll_comm_info standing, int type)
 {
     struct coll_call call = {.operation = COLL_ALL_GATHER, .count = 1, .type = type};
     struct coll_step step;
     struct coll_decision decision = coll_decide(&standing, &call, &step);
-    ck_assert_int_eq(decision.way, COLL_PASS);
+    ck_assert_int_eq(decision.way, COLL_ROUTE_NCCL);
     return decision.reason;
 }
 
 START_TEST(what_stays_raw_is_told_why)
 {
-    struct coll_standing standing = {.rank = 0, .ranks = 2};
+    struct coll_comm_info standing = {.rank = 0, .ranks = 2};
     ck_assert_str_eq(reason(standing, COLL_INT8), "type is not compressed");
     ck_assert_str_eq(reason(standing, 99), "type is not compressed");
     ck_assert_str_eq(reason(standing, COLL_BF16), "nothing is known of it");
     standing.why = "the ranks could not agree";
     ck_assert_str_eq(reason(standing, COLL_BF16), "the ranks could not agree");
-    ck_assert_str_eq(reason((struct coll_standing){.ranks = 1}, COLL_BF16), "one rank");
-    ck_assert_str_eq(reason((struct coll_standing){.ranks = 2, .ending = true}, COLL_BF16), "ending");
-    ck_assert_str_eq(reason((struct coll_standing){.ranks = 2, .pinned = true}, COLL_BF16), "pinned");
+    ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 1}, COLL_BF16), "one rank");
+    ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 2, .ending = true}, COLL_BF16), "ending");
+    ck_assert_str_eq(reason((struct coll_comm_info){.ranks = 2, .pinned = true}, COLL_BF16), "pinned");
 }
 END_TEST
 
 START_TEST(many_communicators_are_told_apart)
 {
     enum { MANY = 5000 };
-    struct coll_standing standing;
+    struct coll_comm_info standing;
     for (uintptr_t i = 1; i <= MANY; i++)
-        coll_track_made((coll_comm)(i * 64), (int)i, MANY);
+        coll_comm_insert((coll_comm)(i * 64), (int)i, MANY);
     for (uintptr_t i = 1; i <= MANY; i += 2)
-        coll_track_gone((coll_comm)(i * 64));
+        coll_comm_remove((coll_comm)(i * 64));
     for (uintptr_t i = 1; i <= MANY; i++) {
-        ck_assert_int_eq(coll_track_standing((coll_comm)(i * 64), &standing), i % 2 == 0);
+        ck_assert_int_eq(coll_comm_lookup((coll_comm)(i * 64), &standing), i % 2 == 0);
         ck_assert_int_eq(standing.rank, i % 2 == 0 ? (int)i : -1);
     }
     for (uintptr_t i = 2; i <= MANY; i += 2)
-        coll_track_gone((coll_comm)(i * 64));
+        coll_comm_remove((coll_comm)(i * 64));
 }
 END_TEST
 
 /* One call of every operation and type, in the longest numbers. */
 static void count_everything(void)
 {
-    struct coll_decision decision = {COLL_PASS, "one rank", 0};
+    struct coll_decision decision = {COLL_ROUTE_NCCL, "one rank", 0};
     for (int operation = 0; operation < COLL_OPERATIONS; operation++)
         for (int type = 0; type < COLL_TYPES; type++) {
             struct coll_call call = {.operation = operation,
@@ -94,7 +94,7 @@ static void count_everything(void)
 
 START_TEST(a_report_has_every_row)
 {
-    coll_track_made(COMM, 0, 2);
+    coll_comm_insert(COMM, 0, 2);
     count_everything();
     size_t size = coll_report(COMM, NULL, 0), rows = 0;
     char *text = malloc(size);
@@ -104,7 +104,7 @@ START_TEST(a_report_has_every_row)
     ck_assert_uint_eq(rows, COLL_OPERATIONS * COLL_TYPES);
     ck_assert_ptr_nonnull(strstr(text, "NCCL not called yet"));
     free(text);
-    coll_track_gone(COMM);
+    coll_comm_remove(COMM);
     ck_assert_uint_eq(coll_report(COMM, NULL, 0), 0);
 }
 END_TEST
@@ -112,16 +112,16 @@ END_TEST
 START_TEST(counts_of_a_communicator_end_with_it)
 {
     struct coll_counts counts;
-    struct coll_standing standing;
-    coll_track_made(COMM, 0, 2);
+    struct coll_comm_info standing;
+    coll_comm_insert(COMM, 0, 2);
     count_everything();
-    coll_track_made(COMM, 1, 3);
+    coll_comm_insert(COMM, 1, 3);
     ck_assert(coll_track_counts(COMM, &standing, &counts));
     ck_assert_uint_eq(counts.of[COLL_SEND][COLL_BF16].calls, 0);
     ck_assert_int_eq(standing.rank, 1);
     ck_assert(coll_track_counts(NULL, &standing, &counts));
     ck_assert_uint_gt(counts.of[COLL_SEND][COLL_BF16].calls, 0);
-    coll_track_gone(COMM);
+    coll_comm_remove(COMM);
     coll_track_lock();
     coll_track_clear();
     coll_track_unlock();
