@@ -11,7 +11,7 @@ enum coll_route {
     COLL_ROUTE_REJECT,   /* another thread has ended its communicator meanwhile */
 };
 
-struct coll_member;
+struct coll_ccomm;
 struct coll_comm_entry;
 struct coll_lazy_join;
 
@@ -21,7 +21,7 @@ struct coll_comm_info {
     int memory;                   /* number of registered buffers and windows */
     bool pinned;                  /* the program has pinned it to raw */
     bool ending;                  /* finalized or revoked */
-    struct coll_member *member;   /* NULL: it stays raw */
+    struct coll_ccomm *member;    /* NULL: it stays raw */
     const char *why;              /* why it stays raw; static */
     struct coll_lazy_join *late;  /* not NULL: it does not block and has not joined yet */
     struct coll_comm_entry *held; /* of coll_track_hold */
@@ -33,11 +33,11 @@ struct coll_decision {
     uint64_t wire;      /* bytes that NCCL was handed, if not those of the call */
 };
 
-struct coll_step;
+struct coll_op;
 
 /* A function of what all ranks hold alike, never of addresses, data or time, so all ranks decide alike. COLL_COMPRESS:
  * *step is to be run; else it tells only whether it counts. */
 struct coll_decision coll_decide(const struct coll_comm_info *standing, const struct coll_call *call,
-                                 struct coll_step *step);
+                                 struct coll_op *step);
 
 #endif

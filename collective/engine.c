@@ -77,7 +77,7 @@ static const char *reason_to_pass(const struct coll_comm_info *standing, const s
 }
 
 struct coll_decision coll_decide(const struct coll_comm_info *standing, const struct coll_call *call,
-                                 struct coll_step *step)
+                                 struct coll_op *step)
 {
     struct coll_decision decision = {COLL_ROUTE_NCCL, reason_to_pass(standing, call), 0};
     step->counted = false;

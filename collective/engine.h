@@ -7,19 +7,19 @@
 #include "collective/load.h"
 
 /* A communicator that is to be compressed, as a plugin has made it. */
-struct coll_member;
+struct coll_ccomm;
 struct coll_comm_entry;
 
 /* A communicator that is to join, made by NCCL and ready. */
-struct coll_candidate; /* what a plugin has prepared for one */
-struct coll_joining {
+struct coll_join_scratch; /* what a plugin has prepared for one */
+struct coll_join_args {
     coll_comm comm;
     int rank, ranks;
-    bool able;                        /* this rank is able to; once ranks have voted, all are */
-    bool paired;                      /* some ranks have sent or received before, so pairs stay raw */
-    struct coll_candidate *candidate; /* NULL: there was no memory even for that */
-    struct coll_member *member;       /* result: NULL if it stays raw */
-    char why[400];                    /* result: why it stays raw, or what was measured */
+    bool able;                           /* this rank is able to; once ranks have voted, all are */
+    bool paired;                         /* some ranks have sent or received before, so pairs stay raw */
+    struct coll_join_scratch *candidate; /* NULL: there was no memory even for that */
+    struct coll_ccomm *member;           /* result: NULL if it stays raw */
+    char why[400];                       /* result: why it stays raw, or what was measured */
 };
 
 enum { COLL_PHASES_MAX = 2, COLL_PIECES_MAX = 8 };
@@ -32,8 +32,8 @@ struct coll_phase {
 };
 
 /* One operation under way. Fields below `wire` belong to the plugin. */
-struct coll_step {
-    struct coll_member *member;
+struct coll_op {
+    struct coll_ccomm *member;
     struct coll_call call;
     unsigned phases;     /* how often it is encoded, moved and decoded */
     unsigned phase;      /* the next one, from 0 */
@@ -65,39 +65,38 @@ struct coll_engine_ops {
     uint32_t version; /* COLL_ENGINE_VERSION */
     /* Not collective: allocates what joining needs. Sets `able`, or else `why`. join has to be called with the same
      * joinings afterwards. */
-    void (*prepare)(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count);
+    void (*prepare)(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
     /* Collective, for the joinings that are able: every rank of each of them joins at the same time, in any order
      * within one call. Those that are not able are given up, unless ranks have not voted: then they vote now, through
      * NCCL. */
-    void (*join)(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted);
+    void (*join)(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count, bool voted);
     /* Whether this call is to be compressed; if so, it counts as one of its kind, and `step` is to be run. A function
      * of the call's arguments and of what all ranks hold, so all ranks decide alike. */
-    bool (*decide)(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
-                   const char **reason);
+    bool (*decide)(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason);
     /* These steps, which were decided about in the group that this thread ends, do not come to be: they do not count.
      * In any order, but for all of the group that do. */
-    void (*forget)(const struct coll_step *steps, unsigned count);
+    void (*forget)(const struct coll_op *steps, unsigned count);
     /* What is queued next on any of these streams, of which there are at least two, all or none captured, runs after
      * what is queued on all of them by now. */
-    coll_result (*tie)(struct coll_member *member, const coll_stream *streams, unsigned count);
+    coll_result (*tie)(struct coll_ccomm *member, const coll_stream *streams, unsigned count);
     /* The three parts of a phase, each for all steps of a group at once: encode; move, which hands NCCL what it moves,
      * in an open group; decode, after that group has ended. Steps with another phase follow, together. Nothing waits. A
      * failure leaves the communicator as a failure of NCCL would. */
-    coll_result (*encode)(struct coll_step *steps, unsigned count);
-    coll_result (*move)(struct coll_step *steps, unsigned count);
-    coll_result (*decode)(struct coll_step *steps, unsigned count);
+    coll_result (*encode)(struct coll_op *steps, unsigned count);
+    coll_result (*move)(struct coll_op *steps, unsigned count);
+    coll_result (*decode)(struct coll_op *steps, unsigned count);
     /* All three parts at once, for a step outside of groups that has pieces, a head or a tail. */
-    coll_result (*pass)(struct coll_step *steps, unsigned count);
+    coll_result (*pass)(struct coll_op *steps, unsigned count);
     /* COLL_SUCCESS, or what has failed since. */
-    coll_result (*error)(struct coll_member *member);
+    coll_result (*error)(struct coll_ccomm *member);
     /* Makes it fail, unless it has already. */
-    void (*fail)(struct coll_member *member, coll_result result);
+    void (*fail)(struct coll_ccomm *member, coll_result result);
     /* Ends our kernels on its GPU at once. */
-    void (*abort)(struct coll_member *member);
+    void (*abort)(struct coll_ccomm *member);
     /* No more operations will come: that this rank ends is no failure for the others. */
-    void (*finish)(struct coll_member *member);
+    void (*finish)(struct coll_ccomm *member);
     /* Called when all operations are over, or right after abort, by the last thread that uses it. */
-    void (*leave)(struct coll_member *member);
+    void (*leave)(struct coll_ccomm *member);
 };
 
 #define COLL_ENGINE_VERSION 9u

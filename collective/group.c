@@ -7,7 +7,7 @@
 #include "collective/track.h"
 
 /* After a failure all steps fail: a program that never asks for errors must not go on with data that did not arrive. */
-static coll_result error_of(const struct coll_step *steps, unsigned count)
+static coll_result error_of(const struct coll_op *steps, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++)
@@ -16,7 +16,7 @@ static coll_result error_of(const struct coll_step *steps, unsigned count)
 }
 
 /* If another thread has aborted one of them, NCCL must not be asked about it any more. */
-static bool any_gone(const struct coll_step *steps, unsigned count)
+static bool any_gone(const struct coll_op *steps, unsigned count)
 {
     bool gone = false;
     for (unsigned i = 0; i < count; i++)
@@ -25,7 +25,7 @@ static bool any_gone(const struct coll_step *steps, unsigned count)
 }
 
 /* Nothing that the engine calls, nor what NCCL calls in turn, is looked at. */
-coll_result coll_run_part(coll_part *what, struct coll_step *steps, unsigned count)
+coll_result coll_run_stage(coll_part *what, struct coll_op *steps, unsigned count)
 {
     const bool begins = what == coll_engine()->encode || what == coll_engine()->pass;
     if (any_gone(steps, count))
@@ -34,11 +34,11 @@ coll_result coll_run_part(coll_part *what, struct coll_step *steps, unsigned cou
     if (failed != COLL_SUCCESS)
         return failed;
     coll_thread.inside++;
-    return coll_left(what(steps, count));
+    return coll_leave_nccl(what(steps, count));
 }
 
 /* Whether its coding and moving overlap; steps of groups never do. */
-static bool is_cut(const struct coll_step *step)
+static bool is_cut(const struct coll_op *step)
 {
     return step->pieces > 1 || step->head > 0 || step->tail > 0;
 }
@@ -46,12 +46,12 @@ static bool is_cut(const struct coll_step *step)
 static coll_result group(coll_result (*what)(void))
 {
     coll_thread.inside++;
-    return coll_left(what());
+    return coll_leave_nccl(what());
 }
 
-coll_result coll_run_moved(struct coll_step *steps, unsigned count, coll_part *move_run)
+coll_result coll_run_moved(struct coll_op *steps, unsigned count, coll_part *move_run)
 {
-    coll_result result = coll_run_part(coll_engine()->encode, steps, count);
+    coll_result result = coll_run_stage(coll_engine()->encode, steps, count);
     if (result == COLL_SUCCESS && any_gone(steps, count))
         result = COLL_INVALID_USAGE;
     if (result == COLL_SUCCESS)
@@ -61,26 +61,26 @@ coll_result coll_run_moved(struct coll_step *steps, unsigned count, coll_part *m
     result = move_run(steps, count);
     coll_result ended = group(coll_nccl_blocking()->GroupEnd);
     result = result == COLL_SUCCESS ? ended : result;
-    return result == COLL_SUCCESS ? coll_run_part(coll_engine()->decode, steps, count) : result;
+    return result == COLL_SUCCESS ? coll_run_stage(coll_engine()->decode, steps, count) : result;
 }
 
-static coll_result move_run(struct coll_step *steps, unsigned count)
+static coll_result move_run(struct coll_op *steps, unsigned count)
 {
-    return coll_run_part(coll_engine()->move, steps, count);
+    return coll_run_stage(coll_engine()->move, steps, count);
 }
 
-static coll_result run_phase(struct coll_step *steps, unsigned count)
+static coll_result run_phase(struct coll_op *steps, unsigned count)
 {
-    return is_cut(&steps[0]) ? coll_run_part(coll_engine()->pass, steps, 1) : coll_run_moved(steps, count, move_run);
+    return is_cut(&steps[0]) ? coll_run_stage(coll_engine()->pass, steps, 1) : coll_run_moved(steps, count, move_run);
 }
 
 /* Puts the steps with another phase first, keeping their order; returns how many they are. */
-static unsigned next_phase(struct coll_step *steps, unsigned count)
+static unsigned next_phase(struct coll_op *steps, unsigned count)
 {
     unsigned left = 0;
     for (unsigned i = 0; i < count; i++)
         if (steps[i].phase + 1 < steps[i].phases) {
-            const struct coll_step step = steps[i];
+            const struct coll_op step = steps[i];
             steps[i] = steps[left];
             steps[left] = step;
             steps[left++].phase++;
@@ -88,7 +88,7 @@ static unsigned next_phase(struct coll_step *steps, unsigned count)
     return left;
 }
 
-coll_result coll_run_later_phases(struct coll_step *steps, unsigned count)
+coll_result coll_run_later_phases(struct coll_op *steps, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     while (result == COLL_SUCCESS && (count = next_phase(steps, count)) > 0)
@@ -96,9 +96,9 @@ coll_result coll_run_later_phases(struct coll_step *steps, unsigned count)
     return result;
 }
 
-coll_result coll_run(const struct coll_step *step)
+coll_result coll_run(const struct coll_op *step)
 {
-    struct coll_step own = *step;
+    struct coll_op own = *step;
     if (coll_thread.depth > 0 && coll_group_add(step))
         return COLL_SUCCESS;
     coll_result result = coll_thread.depth > 0 ? COLL_SYSTEM_ERROR : run_phase(&own, 1);
@@ -112,7 +112,7 @@ coll_result coll_run(const struct coll_step *step)
 
 void coll_run_release(struct coll_comm_entry *held)
 {
-    struct coll_member *member = coll_comm_put(held);
+    struct coll_ccomm *member = coll_comm_put(held);
     if (member == NULL)
         return;
     coll_thread.inside++;
@@ -150,7 +150,7 @@ void coll_run_release_all(void)
 
 /* Of the calling thread. */
 static _Thread_local struct {
-    struct coll_step *steps;
+    struct coll_op *steps;
     unsigned step_count, step_capacity;
     unsigned now; /* when the group ends: steps from this one on come in a group of ours */
     struct raw {  /* calls that go raw, each behind `turn` steps */
@@ -158,7 +158,7 @@ static _Thread_local struct {
         unsigned turn;
     } * raw;
     unsigned raw_count, raw_capacity;
-    struct coll_step *counted; /* of raw calls */
+    struct coll_op *counted; /* of raw calls */
     unsigned counted_count, counted_capacity;
     struct place { /* where calls are */
         coll_comm comm;
@@ -213,9 +213,9 @@ coll_result coll_group_keep(const struct coll_call *call)
     return COLL_SUCCESS;
 }
 
-bool coll_group_add(const struct coll_step *step)
+bool coll_group_add(const struct coll_op *step)
 {
-    struct coll_step *steps = coll_grown(kept.steps, kept.step_count, &kept.step_capacity, sizeof(*steps));
+    struct coll_op *steps = coll_grown(kept.steps, kept.step_count, &kept.step_capacity, sizeof(*steps));
     if (steps == NULL)
         return false;
     kept.steps = steps;
@@ -225,9 +225,9 @@ bool coll_group_add(const struct coll_step *step)
     return true;
 }
 
-bool coll_group_counts(const struct coll_step *step)
+bool coll_group_counts(const struct coll_op *step)
 {
-    struct coll_step *counted = NULL;
+    struct coll_op *counted = NULL;
     if (step->counted && coll_thread.depth > 0)
         counted = coll_grown(kept.counted, kept.counted_count, &kept.counted_capacity, sizeof(*counted));
     if (counted == NULL)
@@ -292,7 +292,7 @@ static unsigned put_first(unsigned first, bool (*belongs)(const struct coll_call
     for (unsigned i = first; i < kept.step_count; i++) {
         if (!belongs(&kept.steps[i].call))
             continue;
-        const struct coll_step step = kept.steps[i];
+        const struct coll_op step = kept.steps[i];
         memmove(&kept.steps[first + 1], &kept.steps[first], (i - first) * sizeof(step));
         kept.steps[first++] = step;
     }
@@ -309,7 +309,7 @@ static bool any_late(void)
 
 /* What NCCL would do with the streams of a communicator, since it does not know of coding. It refuses by itself that
  * only some of them are captured. */
-static coll_result tie(const struct coll_step *step)
+static coll_result tie(const struct coll_op *step)
 {
     coll_stream *streams = malloc(kept.place_count * sizeof(*streams));
     unsigned count = 0, captured = 0;
@@ -323,7 +323,7 @@ static coll_result tie(const struct coll_step *step)
     if (count > 1 && (captured == 0 || captured == count))
         result = coll_engine()->tie(step->member, streams, count);
     free(streams);
-    return coll_left(result);
+    return coll_leave_nccl(result);
 }
 
 static bool is_first(unsigned i)
@@ -349,16 +349,18 @@ static coll_result move_raw(const struct coll_call *call)
     coll_thread.inside++;
     switch (call->operation) {
     case COLL_SEND:
-        return coll_left(nccl->Send(call->send, call->count, call->type, call->peer, call->comm, call->stream));
+        return coll_leave_nccl(nccl->Send(call->send, call->count, call->type, call->peer, call->comm, call->stream));
     case COLL_RECV:
-        return coll_left(nccl->Recv(call->receive, call->count, call->type, call->peer, call->comm, call->stream));
+        return coll_leave_nccl(
+            nccl->Recv(call->receive, call->count, call->type, call->peer, call->comm, call->stream));
     case COLL_ALL_TO_ALL:
-        return coll_left(nccl->AlltoAll(call->send, call->receive, call->count, call->type, call->comm, call->stream));
+        return coll_leave_nccl(
+            nccl->AlltoAll(call->send, call->receive, call->count, call->type, call->comm, call->stream));
     case COLL_GATHER:
-        return coll_left(
+        return coll_leave_nccl(
             nccl->Gather(call->send, call->receive, call->count, call->type, call->peer, call->comm, call->stream));
     default:
-        return coll_left(
+        return coll_leave_nccl(
             nccl->Scatter(call->send, call->receive, call->count, call->type, call->peer, call->comm, call->stream));
     }
 }
@@ -372,7 +374,7 @@ static unsigned end_before(unsigned at, unsigned until, unsigned turn)
 
 static coll_result move_steps(unsigned at, unsigned until)
 {
-    return at < until ? coll_run_part(coll_engine()->move, kept.steps + at, until - at) : COLL_SUCCESS;
+    return at < until ? coll_run_stage(coll_engine()->move, kept.steps + at, until - at) : COLL_SUCCESS;
 }
 
 /* Those steps, with the raw calls in between that are as late or prompt. */
@@ -397,7 +399,7 @@ static coll_result begin(void)
     kept.now = put_first(put_first(0, is_collective), is_prompt);
     coll_result result = tie_all();
     if (result == COLL_SUCCESS && kept.now > 0)
-        result = coll_run_part(coll_engine()->encode, kept.steps, kept.now);
+        result = coll_run_stage(coll_engine()->encode, kept.steps, kept.now);
     return result;
 }
 
@@ -424,10 +426,10 @@ static coll_result await(coll_result ended)
         const coll_result came = coll_nccl_wait(kept.steps[i].call.comm, ended);
         result = result == COLL_SUCCESS || result == COLL_IN_PROGRESS ? came : result;
     }
-    return coll_left(result);
+    return coll_leave_nccl(result);
 }
 
-static coll_result move_late(struct coll_step *steps, unsigned count)
+static coll_result move_late(struct coll_op *steps, unsigned count)
 {
     (void)steps;
     (void)count;
@@ -436,7 +438,7 @@ static coll_result move_late(struct coll_step *steps, unsigned count)
 
 static coll_result end(void)
 {
-    coll_result result = coll_run_part(coll_engine()->decode, kept.steps, kept.now);
+    coll_result result = coll_run_stage(coll_engine()->decode, kept.steps, kept.now);
     if (result == COLL_SUCCESS)
         result = coll_run_later_phases(kept.steps, kept.now);
     if (result == COLL_SUCCESS && any_late())

@@ -6,16 +6,16 @@
 /* Runs compressed operations: at once, or at the end of their thread's group. */
 
 /* Outside of groups runs the step, else adds it to the group. Releases what it holds when it is over. */
-coll_result coll_run(const struct coll_step *step);
+coll_result coll_run(const struct coll_op *step);
 
 /* For group.c. One of the engine's parts for these steps, all of which may be none; refused if one of their
  * communicators has ended or failed. */
-typedef coll_result coll_part(struct coll_step *steps, unsigned count);
-coll_result coll_run_part(coll_part *what, struct coll_step *steps, unsigned count);
+typedef coll_result coll_part(struct coll_op *steps, unsigned count);
+coll_result coll_run_stage(coll_part *what, struct coll_op *steps, unsigned count);
 /* One phase of steps that are not cut, in a group of ours: encode, what `move` does, decode. */
-coll_result coll_run_moved(struct coll_step *steps, unsigned count, coll_part *move);
+coll_result coll_run_moved(struct coll_op *steps, unsigned count, coll_part *move);
 /* The phases behind the first one, of those that have more. Changes the order of steps. */
-coll_result coll_run_later_phases(struct coll_step *steps, unsigned count);
+coll_result coll_run_later_phases(struct coll_op *steps, unsigned count);
 
 /* The call is done with it (coll_track_hold; may be NULL). */
 void coll_run_release(struct coll_comm_entry *held);
@@ -42,9 +42,9 @@ bool coll_group_holds(const struct coll_call *call, int ranks);
 coll_result coll_group_keep(const struct coll_call *call);
 
 /* A step that is to be run. False: no memory. It is released when the group has ended. */
-bool coll_group_add(const struct coll_step *step);
+bool coll_group_add(const struct coll_op *step);
 /* A step that goes raw: whether it has to be kept, because it counts and the group may come to nothing. */
-bool coll_group_counts(const struct coll_step *step);
+bool coll_group_counts(const struct coll_op *step);
 
 /* A call of the group was refused. NCCL then does nothing of the group, and its end is an error. */
 void coll_group_fail(coll_result result);

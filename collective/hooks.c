@@ -210,7 +210,7 @@ static bool is_good(coll_result result)
  */
 
 /* False: there is nothing to join, or it is not ready yet and joins later. */
-static bool settle(struct coll_pending made, coll_result result, struct coll_joining *joining)
+static bool register_comm(struct coll_pending made, coll_result result, struct coll_join_args *joining)
 {
     coll_comm comm = *made.slot;
     if (comm == NULL) /* a rank that a split or shrink leaves out */
@@ -221,22 +221,22 @@ static bool settle(struct coll_pending made, coll_result result, struct coll_joi
     coll_track_key(comm, &made.key);
     if (result == COLL_IN_PROGRESS)
         coll_lazy_join_begin(comm, &made.key);
-    *joining = (struct coll_joining){.comm = comm, .rank = made.rank, .ranks = made.ranks};
+    *joining = (struct coll_join_args){.comm = comm, .rank = made.rank, .ranks = made.ranks};
     return result == COLL_SUCCESS && made.ranks > 1;
 }
 
 /* Communicators made in one group, or by one call, join together. */
-static void settle_all(coll_result result)
+static void register_pending(coll_result result)
 {
     struct coll_pending made;
     const size_t most = coll_pending_count();
     if (most == 0) /* true of most groups */
         return;
-    struct coll_joining *joinings = calloc(most, sizeof(*joinings));
+    struct coll_join_args *joinings = calloc(most, sizeof(*joinings));
     struct coll_key *keys = calloc(most, sizeof(*keys));
     unsigned count = 0;
     while (coll_pending_take(&made)) {
-        if (!is_good(result) || joinings == NULL || keys == NULL || !settle(made, result, &joinings[count]))
+        if (!is_good(result) || joinings == NULL || keys == NULL || !register_comm(made, result, &joinings[count]))
             continue;
         keys[count++] = made.key;
     }
@@ -254,7 +254,7 @@ static coll_result note_made(coll_result result, coll_comm *slot, int rank, int 
     coll_capture_prepare();
     coll_pending_add((struct coll_pending){slot, rank, ranks, key});
     if (coll_thread.depth == 0)
-        settle_all(result);
+        register_pending(result);
     return result;
 }
 
@@ -311,7 +311,7 @@ coll_result coll_hook_CommInitAll(coll_comm *made, int count, const int *devices
     for (int i = 0; i < count; i++)
         coll_pending_add((struct coll_pending){&made[i], i, count, key});
     if (coll_thread.depth == 0)
-        settle_all(result);
+        register_pending(result);
     return result;
 }
 
@@ -388,7 +388,7 @@ coll_result coll_hook_CommDestroy(coll_comm comm)
 coll_result coll_hook_CommAbort(coll_comm comm)
 {
     struct coll_comm_entry *gone = note_gone(comm);
-    struct coll_member *member = coll_track_member_of(gone);
+    struct coll_ccomm *member = coll_track_member_of(gone);
     if (member != NULL) {
         coll_thread.inside++;
         coll_engine()->abort(member);
@@ -434,7 +434,7 @@ static coll_result note_ended(coll_result result)
     if (coll_thread.depth > 0 && --coll_thread.depth > 0)
         return result;
     coll_run_release_all();
-    settle_all(result);
+    register_pending(result);
     return result;
 }
 
@@ -487,7 +487,7 @@ coll_result coll_hook_CommWindowDeregister(coll_comm comm, coll_window window)
 /* Hooks for collectives, send and recv: describe the call, decide about it, and count it. */
 
 /* A step to be run holds its communicator until it is over, and one that only counts until its group is. */
-static struct coll_decision begin(struct coll_call *call, struct coll_step *step)
+static struct coll_decision begin(struct coll_call *call, struct coll_op *step)
 {
     struct coll_comm_info standing;
     call->grouped = coll_thread.depth > 0;
@@ -518,7 +518,7 @@ static coll_result end(const struct coll_call *call, const struct coll_decision 
 /* `call` as the program made it; `invocation` is the same call of NCCL. */
 #define RUN(call, invocation)                                         \
     do {                                                              \
-        struct coll_step step;                                        \
+        struct coll_op step;                                          \
         const struct coll_decision decision = begin(&(call), &step);  \
         if (decision.way == COLL_ROUTE_COMPRESS)                      \
             return end(&(call), &decision, coll_run(&step));          \

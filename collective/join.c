@@ -73,7 +73,7 @@ struct waiting {
 static bool wait_for_others(struct coll_rdv *meeting, int64_t ms, void *argument)
 {
     struct waiting *waiting = argument;
-    const struct coll_joining *what = waiting->entry->what;
+    const struct coll_join_args *what = waiting->entry->what;
     if (ms >= waiting->say_ms) {
         char absent[96];
         coll_rdv_missing(meeting, waiting->round, absent, sizeof(absent));
@@ -109,7 +109,7 @@ static bool hear_presence(struct coll_entry *entry)
 static void hear_ability(struct coll_entry *entry)
 {
     struct waiting waiting = {entry, COLL_PHASE_ABLE, SAY_MS};
-    struct coll_joining *what = entry->what;
+    struct coll_join_args *what = entry->what;
     const bool able = what->able;
     what->able = coll_rdv_wait(entry->meeting, COLL_PHASE_ABLE, wait_for_others, &waiting) == COLL_VERDICT_GO;
     if (!what->able && able)
@@ -118,7 +118,7 @@ static void hear_ability(struct coll_entry *entry)
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
-void coll_join_tell(const struct coll_joining *what, struct coll_comm_entry *held)
+void coll_join_tell(const struct coll_join_args *what, struct coll_comm_entry *held)
 {
     const char *why = coll_engine() != NULL ? "the ranks could not agree" : coll_engine_why();
     if (held != NULL)
@@ -148,7 +148,7 @@ static unsigned sort_present(struct coll_entry *entries, unsigned count)
 static void prepare_and_join(struct coll_entry *entries, unsigned count)
 {
     const struct coll_engine_host host = host_of();
-    struct coll_joining *joinings = calloc(count, sizeof(*joinings));
+    struct coll_join_args *joinings = calloc(count, sizeof(*joinings));
     for (unsigned i = 0; i < count && joinings != NULL; i++)
         joinings[i] = *entries[i].what;
     coll_thread.inside++;
@@ -191,7 +191,7 @@ static int gpus_here(void)
     return count > 0 ? count : INT_MAX;
 }
 
-static struct coll_rdv *come_here(const struct coll_key *key, struct coll_joining *what)
+static struct coll_rdv *come_here(const struct coll_key *key, struct coll_join_args *what)
 {
     const struct coll_key here = {.words = {key->words[0], key->words[1]}};
     if (what->ranks > gpus_here()) {
@@ -206,7 +206,7 @@ static struct coll_rdv *come_here(const struct coll_key *key, struct coll_joinin
 
 /* A rank that does not reach the place meets in host memory: there, too, either all join_come or none goes on, so it
  * does no harm if others have reached the place. */
-static struct coll_rdv *join_come(const struct coll_key *key, struct coll_joining *what)
+static struct coll_rdv *join_come(const struct coll_key *key, struct coll_join_args *what)
 {
     struct coll_rdv *there = coll_key_has_place(key) ? coll_rdv_join(key, what->rank, what->ranks) : NULL;
     if (there != NULL)
@@ -219,7 +219,7 @@ static struct coll_rdv *join_come(const struct coll_key *key, struct coll_joinin
 
 void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
 {
-    struct coll_joining *what = entry->what;
+    struct coll_join_args *what = entry->what;
     if (what->ranks > COLL_REDUCE_SOURCES_MAX) {
         snprintf(what->why, sizeof(what->why), "more ranks than sums are made of");
         return;
@@ -232,7 +232,7 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
 /* ---- Communicators that block ------------------------------------------------------------------------------------ */
 
 /* A rank that is not able still takes part in the vote. */
-static void be_left_out(const struct coll_table *nccl, const struct coll_joining *joinings, unsigned count)
+static void be_left_out(const struct coll_table *nccl, const struct coll_join_args *joinings, unsigned count)
 {
     coll_comm none = NULL;
     if (nccl->CommSplit == NULL)
@@ -244,7 +244,7 @@ static void be_left_out(const struct coll_table *nccl, const struct coll_joining
 }
 
 /* Joins by NCCL alone: all ranks have to vote, and wait for each other without a time limit (engine/join.c). */
-static void join_by_nccl(struct coll_joining *joinings, unsigned count)
+static void join_by_nccl(struct coll_join_args *joinings, unsigned count)
 {
     const struct coll_engine_host host = host_of();
     coll_thread.inside++;
@@ -259,7 +259,7 @@ static void join_by_nccl(struct coll_joining *joinings, unsigned count)
         coll_join_tell(&joinings[i], NULL);
 }
 
-static void join_by_meeting(struct coll_joining *joinings, const struct coll_key *keys, unsigned count)
+static void join_by_meeting(struct coll_join_args *joinings, const struct coll_key *keys, unsigned count)
 {
     struct coll_entry *entries = calloc(count, sizeof(*entries));
     for (unsigned i = 0; i < count && entries != NULL; i++) {
@@ -273,7 +273,7 @@ static void join_by_meeting(struct coll_joining *joinings, const struct coll_key
     free(entries);
 }
 
-void coll_join(struct coll_joining *joinings, const struct coll_key *keys, unsigned count)
+void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, unsigned count)
 {
     if (settings()->raw || count == 0)
         return;
@@ -321,7 +321,8 @@ static bool is_ready(coll_comm comm)
     return asked == COLL_SUCCESS && error == COLL_SUCCESS;
 }
 
-static struct coll_entry entry_of(struct coll_lazy_join *late, struct coll_joining *what, struct coll_comm_entry *held)
+static struct coll_entry entry_of(struct coll_lazy_join *late, struct coll_join_args *what,
+                                  struct coll_comm_entry *held)
 {
     return (struct coll_entry){
         .what = what, .meeting = late->meeting, .held = held, .index = late->begun, .paired = late->paired};
@@ -330,7 +331,7 @@ static struct coll_entry entry_of(struct coll_lazy_join *late, struct coll_joini
 /* A communicator of one rank has nobody to join; one that finds no place leaves the others waiting for a moment. */
 static void come(struct coll_lazy_join *late, coll_comm comm, struct coll_comm_info *standing)
 {
-    struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
+    struct coll_join_args what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     struct coll_entry entry = entry_of(late, &what, standing->held);
     if (what.ranks > 1)
         coll_join_come(&entry, &late->key);
@@ -389,7 +390,7 @@ void coll_lazy_join_ready(coll_comm comm)
 
 static void join(struct coll_lazy_join *late, coll_comm comm, const struct coll_comm_info *standing)
 {
-    struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
+    struct coll_join_args what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     struct coll_entry entry = entry_of(late, &what, standing->held);
     coll_join_meet(&entry, 1);
     coll_rdv_leave(late->meeting);
@@ -404,7 +405,7 @@ static bool is_pair(const struct coll_call *call)
 
 static void give_up_joining(struct coll_lazy_join *late, coll_comm comm, const struct coll_comm_info *standing)
 {
-    struct coll_joining what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
+    struct coll_join_args what = {.comm = comm, .rank = standing->rank, .ranks = standing->ranks};
     snprintf(what.why, sizeof(what.why), "its first %u collectives were in groups and graphs", late->begun);
     coll_join_tell(&what, standing->held);
     coll_rdv_leave(late->meeting);
@@ -452,7 +453,7 @@ bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *st
     look_at(late, call, standing);
     pthread_mutex_unlock(&late->lock);
     const bool gone = coll_comm_is_removed(held);
-    struct coll_member *member = coll_track_member_of(held);
+    struct coll_ccomm *member = coll_track_member_of(held);
     if (gone && member != NULL) /* the thread that ended it did not know of the member */
         coll_engine()->abort(member);
     if (!gone)

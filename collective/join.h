@@ -10,14 +10,14 @@
 
 /* A communicator on its way to joining. */
 struct coll_entry {
-    struct coll_joining *what;
+    struct coll_join_args *what;
     struct coll_rdv *meeting;
     struct coll_comm_entry *held; /* set if it does not block; only then are the fields below used */
     uint32_t index, paired;       /* what it says, as in struct coll_word (board.h) */
 };
 
 /* Joins communicators that were just made and are ready, all those that one group's end has made; `keys` are theirs. */
-void coll_join(struct coll_joining *joinings, const struct coll_key *keys, unsigned count);
+void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, unsigned count);
 
 /* The two parts of joining: coll_join_come says that this rank is there, and waits for no other; coll_join_meet does
  * the rest. Those that have come leave the meeting there. */
@@ -25,7 +25,7 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key);
 void coll_join_meet(struct coll_entry *entries, unsigned count);
 
 /* Makes the result known; `held` for a communicator that does not block, else NULL. */
-void coll_join_tell(const struct coll_joining *what, struct coll_comm_entry *held);
+void coll_join_tell(const struct coll_join_args *what, struct coll_comm_entry *held);
 
 /* Communicators that do not block: NCCL makes them while the program goes on, and the program asks for their state
  * (ncclCommGetAsyncError) until they are ready. A rank says that it is there while NCCL makes the communicator, which

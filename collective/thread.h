@@ -17,9 +17,9 @@ struct coll_thread {
 extern _Thread_local struct coll_thread coll_thread;
 
 /* Calls NCCL from a hook, and yields the result. */
-#define COLL_NCCL(invocation) (coll_thread.inside++, coll_left(coll_thread.nccl->invocation))
+#define COLL_NCCL(invocation) (coll_thread.inside++, coll_leave_nccl(coll_thread.nccl->invocation))
 
-static inline coll_result coll_left(coll_result result)
+static inline coll_result coll_leave_nccl(coll_result result)
 {
     coll_thread.inside--;
     return result;

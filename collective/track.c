@@ -129,7 +129,7 @@ bool coll_comm_get(coll_comm comm, struct coll_comm_info *standing)
     return tracked != NULL;
 }
 
-struct coll_member *coll_comm_put(struct coll_comm_entry *held)
+struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held)
 {
     if (held == NULL)
         return NULL;
@@ -138,7 +138,7 @@ struct coll_member *coll_comm_put(struct coll_comm_entry *held)
     coll_track_unlock();
     if (!last)
         return NULL;
-    struct coll_member *member = held->standing.member;
+    struct coll_ccomm *member = held->standing.member;
     coll_lazy_join_end(held->late);
     free(held);
     return member;
@@ -160,10 +160,10 @@ void coll_comm_insert(coll_comm comm, int rank, int ranks)
     coll_track_unlock();
 }
 
-struct coll_member *coll_track_member_of(const struct coll_comm_entry *held)
+struct coll_ccomm *coll_track_member_of(const struct coll_comm_entry *held)
 {
     coll_track_lock();
-    struct coll_member *member = held != NULL ? held->standing.member : NULL;
+    struct coll_ccomm *member = held != NULL ? held->standing.member : NULL;
     coll_track_unlock();
     return member;
 }
@@ -217,7 +217,7 @@ bool coll_track_any_memory(void)
     return atomic_load(&registered);
 }
 
-void coll_track_member(coll_comm comm, struct coll_member *member, const char *why)
+void coll_track_member(coll_comm comm, struct coll_ccomm *member, const char *why)
 {
     coll_track_lock();
     struct coll_comm_entry *tracked = *place_of(comm);
@@ -228,7 +228,7 @@ void coll_track_member(coll_comm comm, struct coll_member *member, const char *w
     coll_track_unlock();
 }
 
-void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_member *member, const char *why)
+void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why)
 {
     coll_track_lock();
     held->standing.member = member;

@@ -36,8 +36,8 @@ bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *standing);
  * above. */
 bool coll_comm_get(coll_comm comm, struct coll_comm_info *standing);
 /* The last holder, after the communicator has gone, gets the member, and has to make it leave; others get NULL. */
-struct coll_member *coll_comm_put(struct coll_comm_entry *held);
-struct coll_member *coll_track_member_of(const struct coll_comm_entry *held); /* NULL also for NULL */
+struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held);
+struct coll_ccomm *coll_track_member_of(const struct coll_comm_entry *held); /* NULL also for NULL */
 bool coll_comm_is_removed(const struct coll_comm_entry *held);
 bool coll_comm_is_closing(const struct coll_comm_entry *held); /* gone, finalized or revoked */
 /* These do nothing for a communicator that is not known. */
@@ -47,9 +47,9 @@ void coll_track_memory(coll_comm comm, int change);
 /* Whether memory has ever been registered, with any communicator: those of one family share what NCCL knows of it. */
 bool coll_track_any_memory(void);
 /* member NULL: it stays raw, because of `why`, which is static. */
-void coll_track_member(coll_comm comm, struct coll_member *member, const char *why);
+void coll_track_member(coll_comm comm, struct coll_ccomm *member, const char *why);
 /* Likewise for one that is held, after it has joined. */
-void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_member *member, const char *why);
+void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why);
 /* It joins later. Takes over `late`, which may be NULL. */
 void coll_comm_set_lazy_join(coll_comm comm, struct coll_lazy_join *late, const char *why);
 /* The key of a communicator, and keys of its children, numbered in the order of the calls that make them, which is the

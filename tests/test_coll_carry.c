@@ -27,7 +27,7 @@ static const struct {
 START_TEST(ranks_that_see_each_other_share)
 {
     struct division division;
-    divide(&division, divisions[_i].sees, divisions[_i].ranks);
+    host_groups_of(&division, divisions[_i].sees, divisions[_i].ranks);
     for (int rank = 0; rank < divisions[_i].ranks; rank++)
         ck_assert_uint_eq(division.leader[rank], divisions[_i].leaders[rank]);
 }
@@ -51,7 +51,7 @@ END_TEST
 
 enum { GREETING = 32 };
 
-static int call(const struct greet_card *card, const void *said, size_t size)
+static int call(const struct peer_endpoint *card, const void *said, size_t size)
 {
     const int made = address_connect(&card->address, 10000);
     ck_assert_int_ge(made, 0);
@@ -68,11 +68,11 @@ static bool is_closed(int socket)
 
 START_TEST(strangers_are_sent_away)
 {
-    struct greet_card cards[3] = {0};
+    struct peer_endpoint cards[3] = {0};
     uint8_t wrong[GREETING] = {0}, right[GREETING];
     int strangers[6], sockets[3] = {-1, -1, -1};
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    const int listener = greet_listen(&cards[2]), other = greet_listen(&cards[0]);
+    const int listener = auth_listen(&cards[2]), other = auth_listen(&cards[0]);
     ck_assert(listener >= 0 && other >= 0);
     store_le64(right, UINT64_C(0x314c4c4143525453));
     store_le32(right + 8, 0);
@@ -91,15 +91,15 @@ START_TEST(strangers_are_sent_away)
     wrong[12] = 1; /* another one is meant */
     strangers[4] = call(&cards[2], wrong, GREETING);
     strangers[5] = call(&cards[2], right, GREETING / 2); /* says no more */
-    const int good = greet_connect(&cards[2], 0, 2);
+    const int good = auth_connect(&cards[2], 0, 2);
     ck_assert_int_ge(good, 0);
-    ck_assert(greet_accept(listener, cards, 2, 1, sockets));
+    ck_assert(auth_accept(listener, cards, 2, 1, sockets));
     ck_assert(sockets[0] >= 0 && sockets[1] < 0);
     for (size_t i = 0; i < sizeof(strangers) / sizeof(strangers[0]); i++) {
         ck_assert(is_closed(strangers[i]));
         close(strangers[i]);
     }
-    ck_assert(!greet_await(good, &cards[2], 0, 2)); /* another's secret */
+    ck_assert(!auth_await(good, &cards[2], 0, 2)); /* another's secret */
     close(good);
     close(sockets[0]);
     close(listener);
@@ -109,12 +109,12 @@ END_TEST
 
 START_TEST(who_is_let_in_is_told_so)
 {
-    struct greet_card cards[2];
+    struct peer_endpoint cards[2];
     int sockets[2] = {-1, -1};
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    const int listener = greet_listen(&cards[1]), other = greet_listen(&cards[0]);
-    const int made = greet_connect(&cards[1], 0, 1);
-    ck_assert(made >= 0 && greet_accept(listener, cards, 1, 1, sockets) && greet_await(made, &cards[0], 0, 1));
+    const int listener = auth_listen(&cards[1]), other = auth_listen(&cards[0]);
+    const int made = auth_connect(&cards[1], 0, 1);
+    ck_assert(made >= 0 && auth_accept(listener, cards, 1, 1, sockets) && auth_await(made, &cards[0], 0, 1));
     close(made);
     close(sockets[0]);
     close(listener);

@@ -17,7 +17,7 @@ enum { RANKS = 3, SLOTS_ALL = 200 };
 
 struct common {
     pthread_barrier_t barrier;
-    struct greet_card cards[RANKS];
+    struct peer_endpoint cards[RANKS];
 };
 
 static void say(const char *format, ...)
@@ -39,22 +39,22 @@ static struct common *common_make(void)
     return common;
 }
 
-static struct coll_member *member_make(int rank)
+static struct coll_ccomm *member_make(int rank)
 {
-    struct coll_member *member = calloc(1, sizeof(*member));
+    struct coll_ccomm *member = calloc(1, sizeof(*member));
     const size_t flags = ring_flags_size(RANKS);
     require(member != NULL);
     member->rank = rank;
     member->ranks = RANKS;
     member->host.say = say;
     pthread_mutex_init(&member->lock, NULL);
-    member->mail = calloc(1, sizeof(*member->mail));
+    member->host_status = calloc(1, sizeof(*member->host_status));
     for (int i = 0; i < RANKS; i++)
         member->share.division.leader[i] = (uint8_t)i;
     member->share.apart = true;
     member->share.kinds = calloc(1, kinds_size(RANKS));
     member->share.pinned = calloc(1, flags + ring_slots_size(RANKS));
-    require(member->mail != NULL && member->share.kinds != NULL && member->share.pinned != NULL);
+    require(member->host_status != NULL && member->share.kinds != NULL && member->share.pinned != NULL);
     require(kinds_begin(member->share.kinds));
     member->share.rings = (struct ring_set){.flags = member->share.pinned,
                                             .slots = (uint8_t *)member->share.pinned + flags,
@@ -64,7 +64,7 @@ static struct coll_member *member_make(int rank)
     return member;
 }
 
-static void join(struct coll_member *member, struct common *common)
+static void join(struct coll_ccomm *member, struct common *common)
 {
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
     require(link_prepare(member, &common->cards[member->rank]));
@@ -75,13 +75,13 @@ static void join(struct coll_member *member, struct common *common)
     require(link_await(member, &common->cards[member->rank]) && link_begin(member));
 }
 
-static void part(struct coll_member *member)
+static void part(struct coll_ccomm *member)
 {
     link_leave(member);
     link_end(member);
     free(member->share.pinned);
     free(member->share.kinds);
-    free(member->mail);
+    free(member->host_status);
     pthread_mutex_destroy(&member->lock);
     free(member);
 }
@@ -109,7 +109,7 @@ struct end {
     uint64_t moved[RING_SLOTS];
 };
 
-static struct end end_of(const struct coll_member *member, int from, int to)
+static struct end end_of(const struct coll_ccomm *member, int from, int to)
 {
     const struct ring_set *rings = &member->share.rings;
     const uint32_t ring = ring_number(rings, (uint32_t)from, (uint32_t)to);
@@ -117,7 +117,7 @@ static struct end end_of(const struct coll_member *member, int from, int to)
                         .slots = rings->slots + (size_t)ring * RING_SLOTS * rings->slot_bytes};
 }
 
-static bool offer(struct end *end, const struct coll_member *member, int to)
+static bool offer(struct end *end, const struct coll_ccomm *member, int to)
 {
     const uint32_t most = member->share.rings.slot_bytes;
     const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
@@ -132,7 +132,7 @@ static bool offer(struct end *end, const struct coll_member *member, int to)
     return true;
 }
 
-static bool take(struct end *end, const struct coll_member *member, int from)
+static bool take(struct end *end, const struct coll_ccomm *member, int from)
 {
     const uint32_t most = member->share.rings.slot_bytes;
     const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
@@ -147,7 +147,7 @@ static bool take(struct end *end, const struct coll_member *member, int from)
 }
 
 /* All ranks with all others, until all has come. */
-static void move_slots(struct coll_member *member)
+static void move_slots(struct coll_ccomm *member)
 {
     struct end out[RANKS], in[RANKS];
     for (int peer = 0; peer < RANKS; peer++)
@@ -174,7 +174,7 @@ static int exit_of(pid_t pid)
 
 static void be_host(struct common *common, int rank)
 {
-    struct coll_member *member = member_make(rank);
+    struct coll_ccomm *member = member_make(rank);
     join(member, common);
     move_slots(member);
     require(member->failed == COLL_SUCCESS);
@@ -197,7 +197,7 @@ END_TEST
 /* Rank 1 ends in one way or another; a child that it has forked goes on. */
 enum { KILLED, LEFT, ENDS };
 
-static void end_in_a_way(struct coll_member *member, int way)
+static void end_in_a_way(struct coll_ccomm *member, int way)
 {
     if (way == KILLED && fork() == 0) {
         sleep(20);
@@ -210,12 +210,12 @@ static void end_in_a_way(struct coll_member *member, int way)
 
 static void see_end(struct common *common, int rank, int way)
 {
-    struct coll_member *member = member_make(rank);
+    struct coll_ccomm *member = member_make(rank);
     join(member, common);
     pthread_barrier_wait(&common->barrier);
     if (rank == 1)
         end_in_a_way(member, way);
-    for (int i = 0; i < 5000 && __atomic_load_n(&member->mail->abort, __ATOMIC_ACQUIRE) == 0; i++)
+    for (int i = 0; i < 5000 && __atomic_load_n(&member->host_status->abort, __ATOMIC_ACQUIRE) == 0; i++)
         usleep(way == KILLED ? 1000 : 100);
     pthread_mutex_lock(&member->lock);
     const int failed = member->failed;

@@ -235,7 +235,7 @@ START_TEST(all_reduce_of_many_scatters_sums_and_gathers_them)
     size_t seen = 0;
     call.count = sizes[_i % COUNT(sizes)];
     for (int rank = 0; rank < ranks; rank++) {
-        const struct coll_member member = {.rank = rank, .ranks = ranks};
+        const struct coll_ccomm member = {.rank = rank, .ranks = ranks};
         ck_assert_uint_eq(phase_count(&member, &call), 2);
         const struct coll_call first = phase_call(&member, &call, 0), second = phase_call(&member, &call, 1);
         const struct coll_call rest = phase_rest(&member, &call, 0);
@@ -307,7 +307,7 @@ static void check_list(const struct plan *plan, uint32_t coded, bool encoding)
 START_TEST(plans_place_everything_apart)
 {
     const struct expected *expected = &plans[_i];
-    const struct coll_member member = {
+    const struct coll_ccomm member = {
         .codec = strait_codec_get("scalar"), .rank = expected->ranks / 2, .ranks = expected->ranks};
     static uint8_t send[8], receive[8];
     const struct coll_call call = call_of(expected, send, receive);
@@ -340,7 +340,7 @@ END_TEST
 
 START_TEST(pieces_are_all_of_it)
 {
-    const struct coll_member member = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
+    const struct coll_ccomm member = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
     static uint8_t send[1], receive[1];
     const struct coll_call call = {
         .operation = COLL_ALL_TO_ALL, .send = send, .receive = receive, .count = 16384 * 7 + 5, .type = COLL_BF16};
@@ -348,7 +348,7 @@ START_TEST(pieces_are_all_of_it)
     uint64_t seen = 0;
     for (unsigned piece = 0; piece < pieces; piece++) {
         struct plan plan;
-        const struct coll_step step = {.pieces = pieces, .piece = piece};
+        const struct coll_op step = {.pieces = pieces, .piece = piece};
         ck_assert(plan_of(&plan, &member, &call, 0, 0) && plan_cut(&plan, &step, 0));
         for (uint32_t i = 0; i < 3; i++) {
             ck_assert(plan_source(&plan, i) == send + 2 * (i * call.count + seen));
@@ -367,19 +367,19 @@ START_TEST(heads_and_tails_are_what_is_not_coded)
 {
     static const uint32_t ends[][2] = {{1, 2}, {3, 0}, {0, 1}, {5, 1}};
     enum { PAGE = 16384, REST = 5 };
-    const struct coll_member member = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
+    const struct coll_ccomm member = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
     static uint8_t send[1], receive[1];
     const struct coll_call call = {.operation = COLL_REDUCE_SCATTER,
                                    .send = send,
                                    .receive = receive,
                                    .count = PAGE * 7 + REST,
                                    .type = COLL_BF16};
-    const struct coll_step step = {.pieces = 1, .head = ends[_i][0], .tail = ends[_i][1]};
+    const struct coll_op step = {.pieces = 1, .head = ends[_i][0], .tail = ends[_i][1]};
     struct plan plan, whole;
     ck_assert(plan_of(&plan, &member, &call, 0, 0));
     whole = plan;
     ck_assert(plan_cut(&plan, &step, 0) && plan_measure(&plan, &member));
-    const struct plan_bare *head = &plan.bare[PLAN_HEAD], *tail = &plan.bare[PLAN_TAIL];
+    const struct plan_raw_part *head = &plan.bare[PLAN_HEAD], *tail = &plan.bare[PLAN_TAIL];
     ck_assert_uint_eq(head->count, step.head * PAGE);
     ck_assert_uint_eq(tail->count, step.tail > 0 ? step.tail * PAGE + REST : 0);
     ck_assert_uint_eq(head->count + plan.call.count + tail->count, call.count);
@@ -398,7 +398,7 @@ END_TEST
 START_TEST(keys_differ_by_peer_direction_phase_and_type)
 {
     enum { RANKS = 5, MOST = 64 };
-    const struct coll_member member = {.ranks = RANKS};
+    const struct coll_ccomm member = {.ranks = RANKS};
     bool seen[MOST * 2] = {0};
     ck_assert_uint_le(member_keys(&member), COUNT(seen));
     for (int operation = 0; operation < COLL_OPERATIONS; operation++) {

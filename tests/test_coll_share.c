@@ -94,31 +94,31 @@ static struct common *common_make(void)
     return common;
 }
 
-static struct coll_member *member_make(struct common *common, int rank)
+static struct coll_ccomm *member_make(struct common *common, int rank)
 {
-    struct coll_member *member = calloc(1, sizeof(*member));
+    struct coll_ccomm *member = calloc(1, sizeof(*member));
     require(member != NULL);
     member->rank = rank;
     member->ranks = RANKS;
     member->share.kinds = &common->kinds;
     member->issued = calloc(member_keys(member), sizeof(*member->issued));
-    member->mail = calloc(1, sizeof(*member->mail));
-    require(member->issued != NULL && member->mail != NULL);
+    member->host_status = calloc(1, sizeof(*member->host_status));
+    require(member->issued != NULL && member->host_status != NULL);
     return member;
 }
 
-static void member_free(struct coll_member *member)
+static void member_free(struct coll_ccomm *member)
 {
     free(member->issued);
-    free(member->mail);
+    free(member->host_status);
     free(member);
 }
 
-static void report(struct mail *mail, uint64_t index, uint32_t share)
+static void report(struct host_status *host_status, uint64_t index, uint32_t share)
 {
-    const struct report made = {.count = mail->reported + 1, .index = index, .key = KEY, .share = share};
-    mail->reports[mail->reported % REPORTS_MAX] = made;
-    mail->reported++;
+    const struct report made = {.count = host_status->reported + 1, .index = index, .key = KEY, .share = share};
+    host_status->reports[host_status->reported % REPORTS_MAX] = made;
+    host_status->reported++;
 }
 
 static uint64_t issued_by_all(struct common *common)
@@ -133,7 +133,7 @@ static uint64_t issued_by_all(struct common *common)
  * issued it: nothing is over before. */
 static void issue_all(struct common *common, int rank)
 {
-    struct coll_member *member = member_make(common, rank);
+    struct coll_ccomm *member = member_make(common, rank);
     unsigned speed = (unsigned)rank + 1;
     uint64_t told = 0;
     common->ready++;
@@ -146,7 +146,7 @@ static void issue_all(struct common *common, int rank)
         common->issued[rank] = i + 1;
         for (const uint64_t all = issued_by_all(common); told < all && rand_r(&speed) % 100 > 0; told++)
             if (told % 700 < 3)
-                report(member->mail, told, 750 + (uint32_t)(told % 100));
+                report(member->host_status, told, 750 + (uint32_t)(told % 100));
         if (rand_r(&speed) % 64 == 0)
             usleep((useconds_t)rand_r(&speed) % 200);
     }
@@ -179,8 +179,7 @@ END_TEST
 START_TEST(what_a_rank_begins_in_groups_is_not_cut)
 {
     struct common *common = common_make();
-    struct coll_member *first = member_make(common, 0), *second = member_make(common, 1),
-                       *last = member_make(common, 2);
+    struct coll_ccomm *first = member_make(common, 0), *second = member_make(common, 1), *last = member_make(common, 2);
     for (int i = 0; i < 2 * KINDS_ALONE; i++) {
         ck_assert(!kinds_issue(first, KEY, false, true).cut);
         ck_assert(!kinds_issue(second, KEY, false, true).cut);
@@ -200,7 +199,7 @@ END_TEST
 START_TEST(nothing_is_cut_from_the_first_in_a_group_on)
 {
     struct common *common = common_make();
-    struct coll_member *ranks[RANKS];
+    struct coll_ccomm *ranks[RANKS];
     for (int rank = 0; rank < RANKS; rank++)
         ranks[rank] = member_make(common, rank);
     for (int i = 0; i < KINDS_ALONE; i++)
@@ -232,7 +231,7 @@ START_TEST(a_process_may_end_with_the_lock_held)
         raise(SIGKILL);
     }
     ck_assert_int_eq(end_of(pid), 256 + SIGKILL);
-    struct coll_member *member = member_make(common, 0);
+    struct coll_ccomm *member = member_make(common, 0);
     for (uint64_t i = 0; i < 3; i++)
         ck_assert_uint_eq(kinds_issue(member, KEY, false, true).index, i);
     member_free(member);

@@ -39,7 +39,7 @@ END_TEST
 static const char *reason(struct coll_comm_info standing, int type)
 {
     struct coll_call call = {.operation = COLL_ALL_GATHER, .count = 1, .type = type};
-    struct coll_step step;
+    struct coll_op step;
     struct coll_decision decision = coll_decide(&standing, &call, &step);
     ck_assert_int_eq(decision.way, COLL_ROUTE_NCCL);
     return decision.reason;

@@ -33,7 +33,7 @@ struct verdict {
 };
 
 // Results are in the order of messages, a tail's before its main part's.
-__device__ verdict verdict_of(const gpu_seal &seal, uint32_t i)
+__device__ verdict verdict_of(const gpu_write_headers &seal, uint32_t i)
 {
     const uint32_t before = i - (seal.list.skip < i), parts = parts_of(seal.list);
     const strait_result *results = seal.results + before * parts;
@@ -49,7 +49,7 @@ __device__ unsigned long long need_of(const verdict &is)
 }
 
 // Number of the job's messages, as both sides count them.
-__device__ uint64_t number_of(const gpu_seal &seal)
+__device__ uint64_t number_of(const gpu_write_headers &seal)
 {
     const ring_ends *ends = seal.ends;
     if (seal.job.peer < 0)
@@ -57,7 +57,7 @@ __device__ uint64_t number_of(const gpu_seal &seal)
     return seal.job.sent != nullptr ? ends->peers[seal.job.peer].sends : ends->peers[seal.job.peer].receives;
 }
 
-__device__ void count_message(const gpu_seal &seal, uint64_t number)
+__device__ void count_message(const gpu_write_headers &seal, uint64_t number)
 {
     ring_ends *ends = seal.ends;
     if (seal.job.peer < 0)
@@ -68,7 +68,7 @@ __device__ void count_message(const gpu_seal &seal, uint64_t number)
         ends->peers[seal.job.peer].receives = number + 1;
 }
 
-__device__ void write_record(const gpu_seal &seal, uint32_t peer, uint64_t number, uint64_t first,
+__device__ void write_record(const gpu_write_headers &seal, uint32_t peer, uint64_t number, uint64_t first,
                              const unsigned long long *row)
 {
     const uint32_t i = seal.job.sent_stride != 0 ? peer : 0;
@@ -82,7 +82,7 @@ __device__ void write_record(const gpu_seal &seal, uint32_t peer, uint64_t numbe
     record->number = number + 1;
 }
 
-__global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_seal seal)
+__global__ void __launch_bounds__(THREADS) seal_kernel(const gpu_write_headers seal)
 {
     __shared__ unsigned long long row[ROW_WORDS], most;
     bool any = false;
@@ -147,18 +147,18 @@ __device__ bool is_whole(const message_head *head)
 }
 
 // Kernels with the same mail run one after another.
-__device__ void say_failed(mail *mail, uint32_t status)
+__device__ void say_failed(host_status *host_status, uint32_t status)
 {
-    if (*reinterpret_cast<const volatile uint32_t *>(&mail->failed) == 0)
-        *reinterpret_cast<volatile uint32_t *>(&mail->failed) = status;
+    if (*reinterpret_cast<const volatile uint32_t *>(&host_status->failed) == 0)
+        *reinterpret_cast<volatile uint32_t *>(&host_status->failed) = status;
     __threadfence_system();
 }
 
 // Ranks may see different rows now, so one that waits for others might wait forever.
-__device__ void say_bad_head(mail *mail)
+__device__ void say_bad_head(host_status *host_status)
 {
-    say_failed(mail, MAIL_BAD_HEAD);
-    *reinterpret_cast<volatile uint32_t *>(&mail->abort) = 1;
+    say_failed(host_status, MAIL_BAD_HEAD);
+    *reinterpret_cast<volatile uint32_t *>(&host_status->abort) = 1;
 }
 
 // 1024ths that a main part of `need` bytes takes.
@@ -170,16 +170,16 @@ __device__ uint32_t share_of(uint64_t need, uint64_t unit)
 // Operations of a member run one after another, so nobody else writes here.
 __device__ void report_overflow(const gpu_check &check)
 {
-    mail *mail = check.mail;
-    const uint64_t number = mail->reported;
-    volatile report *to = &mail->reports[number % REPORTS_MAX];
-    to->count = ++check.tally->count;
+    host_status *host_status = check.host_status;
+    const uint64_t number = host_status->reported;
+    volatile report *to = &host_status->reports[number % REPORTS_MAX];
+    to->count = ++check.overflow_counter->count;
     to->index = check.index;
     to->key = check.key;
-    to->share = check.tally->share;
-    check.tally->share = 0;
+    to->share = check.overflow_counter->share;
+    check.overflow_counter->share = 0;
     __threadfence_system();
-    *reinterpret_cast<volatile uint64_t *>(&mail->reported) = number + 1;
+    *reinterpret_cast<volatile uint64_t *>(&host_status->reported) = number + 1;
 }
 
 __device__ void clear_header(uint8_t *chunk)
@@ -225,10 +225,10 @@ __global__ void __launch_bounds__(THREADS) check_kernel(const gpu_check check)
     if (threadIdx.x != 0)
         return;
     if (bad) {
-        say_bad_head(check.mail);
+        say_bad_head(check.host_status);
         return;
     }
-    check.tally->share = max(check.tally->share, share_of(need, check.unit));
+    check.overflow_counter->share = max(check.overflow_counter->share, share_of(need, check.unit));
     if (any)
         report_overflow(check);
 }
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(THREADS) verify_kernel(const gpu_verify verify
     for (uint32_t i = threadIdx.x; i < (verify.list.count - skipped) * parts; i += THREADS) {
         const uint32_t message = i / parts + (i / parts >= verify.list.skip);
         if (verify.found[message] == 0 && verify.results[i].status != STRAIT_OK)
-            say_failed(verify.mail, static_cast<uint32_t>(verify.results[i].status));
+            say_failed(verify.host_status, static_cast<uint32_t>(verify.results[i].status));
     }
 }
 
@@ -253,7 +253,7 @@ cudaError_t control_prepare(void)
     return load_kernels(kernels);
 }
 
-cudaError_t control_seal(const struct gpu_seal *seal, cudaStream_t stream)
+cudaError_t control_seal(const struct gpu_write_headers *seal, cudaStream_t stream)
 {
     seal_kernel<<<1, THREADS, 0, stream>>>(*seal);
     return cudaGetLastError();

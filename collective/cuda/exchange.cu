@@ -162,30 +162,30 @@ __device__ uint64_t now_ns()
     return ns;
 }
 
-__device__ bool is_aborted(const mail *mail)
+__device__ bool is_aborted(const host_status *host_status)
 {
-    return *reinterpret_cast<const volatile uint32_t *>(&mail->abort) != 0;
+    return *reinterpret_cast<const volatile uint32_t *>(&host_status->abort) != 0;
 }
 
-__device__ void give_up(mail *mail)
+__device__ void give_up(host_status *host_status)
 {
-    *reinterpret_cast<volatile uint32_t *>(&mail->failed) = static_cast<uint32_t>(STRAIT_ERR_IO);
+    *reinterpret_cast<volatile uint32_t *>(&host_status->failed) = static_cast<uint32_t>(STRAIT_ERR_IO);
     __threadfence_system();
-    *reinterpret_cast<volatile uint32_t *>(&mail->abort) = 1;
+    *reinterpret_cast<volatile uint32_t *>(&host_status->abort) = 1;
     __threadfence_system();
 }
 
 // Called by the leader between steps without progress.
 __device__ bool has_to_end(const gpu_exchange &call, const exchange_block &block, uint64_t since)
 {
-    if (is_aborted(call.mail))
+    if (is_aborted(call.host_status))
         return true;
     if (now_ns() - since < exchange_patience(&call, &block)) {
         __nanosleep(500);
         return false;
     }
     if (exchange_fails(&call))
-        give_up(call.mail);
+        give_up(call.host_status);
     return true;
 }
 

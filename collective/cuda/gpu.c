@@ -267,7 +267,7 @@ static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_
     return copied;
 }
 
-static bool seal(const struct gpu_seal *what, coll_stream stream)
+static bool seal(const struct gpu_write_headers *what, coll_stream stream)
 {
     return good(control_seal(what, stream));
 }

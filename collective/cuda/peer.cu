@@ -43,9 +43,9 @@ __device__ void mark(const peer_world *world, peer_point point, uint64_t number)
 {
     if (world->trace == 0)
         return;
-    const uint32_t i = atomicAdd_system(&world->mail->marks, 1u);
+    const uint32_t i = atomicAdd_system(&world->host_status->marks, 1u);
     if (i < PEER_TRACE_MAX)
-        world->mail->mark[i] = {now_ns(), static_cast<uint32_t>(point), static_cast<uint32_t>(number)};
+        world->host_status->mark[i] = {now_ns(), static_cast<uint32_t>(point), static_cast<uint32_t>(number)};
 }
 
 // Copies with so many threads, of which this one begins at `first`.
@@ -76,7 +76,7 @@ __device__ void give_up(const peer_world *world, int32_t status)
 {
     if (atomicExch(&world->counters->broken, 1u) != 0)
         return;
-    *const_cast<volatile uint32_t *>(&world->mail->failed) = static_cast<uint32_t>(status);
+    *const_cast<volatile uint32_t *>(&world->host_status->failed) = static_cast<uint32_t>(status);
     for (uint32_t rank = 0; rank < world->ranks; rank++)
         if (rank != world->rank)
             store_release(&world->flags[rank]->broken[world->rank], 1);
@@ -93,7 +93,7 @@ __device__ bool is_in_vain(const peer_world *world, uint32_t rank, uint32_t poll
 {
     if (is_broken(world) || has_given_up(world, rank))
         return true;
-    return poll % POLLS == POLLS - 1 && (load_now(&world->mail->abort) != 0 || (until != 0 && now_ns() > until));
+    return poll % POLLS == POLLS - 1 && (load_now(&world->host_status->abort) != 0 || (until != 0 && now_ns() > until));
 }
 
 // Waits until a flag that `rank` writes has reached `number`.
@@ -220,7 +220,7 @@ __device__ void set_aside(const peer_aside &aside, bool come)
 }
 
 // Run by one warp.
-__device__ void take_and_wait(const peer_turn &turn)
+__device__ void take_and_wait(const peer_receive_step &turn)
 {
     const peer_world *world = turn.world;
     if (threadIdx.x < turn.takes)
@@ -235,7 +235,7 @@ __device__ void take_and_wait(const peer_turn &turn)
     mark(world, PEER_ARRIVED, number);
 }
 
-__global__ void __launch_bounds__(THREADS, RESIDENT) turn_kernel(const __grid_constant__ peer_turn turn)
+__global__ void __launch_bounds__(THREADS, RESIDENT) turn_kernel(const __grid_constant__ peer_receive_step turn)
 {
     if (threadIdx.x < WARP)
         take_and_wait(turn);
@@ -265,7 +265,7 @@ cudaError_t peer_post_launch(const struct peer_post *post, cudaStream_t stream)
     return cudaGetLastError();
 }
 
-cudaError_t peer_turn_launch(const struct peer_turn *turn, cudaStream_t stream)
+cudaError_t peer_turn_launch(const struct peer_receive_step *turn, cudaStream_t stream)
 {
     const uint32_t threads = turn->asides > 0 ? THREADS : WARP;
     turn_kernel<<<1, threads, 0, stream>>>(*turn);

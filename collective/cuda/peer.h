@@ -14,7 +14,7 @@ extern "C" {
 cudaError_t peer_kernels_prepare(void);
 cudaError_t peer_claim_launch(const struct peer_claim *claim, cudaStream_t stream);
 cudaError_t peer_post_launch(const struct peer_post *post, cudaStream_t stream);
-cudaError_t peer_turn_launch(const struct peer_turn *turn, cudaStream_t stream);
+cudaError_t peer_turn_launch(const struct peer_receive_step *turn, cudaStream_t stream);
 
 extern const struct gpu_peer_ops cuda_gpu_peer;
 

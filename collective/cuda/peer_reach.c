@@ -132,7 +132,7 @@ static bool post(const struct peer_post *what, coll_stream stream)
     return good(peer_post_launch(what, stream));
 }
 
-static bool turn(const struct peer_turn *what, coll_stream stream)
+static bool turn(const struct peer_receive_step *what, coll_stream stream)
 {
     return good(peer_turn_launch(what, stream));
 }

@@ -24,7 +24,7 @@ enum { GREETING = 8 + 4 + 4 + GREET_SECRET, GUESTS_MAX = 128 };
 #define CALLS   UINT64_C(0x314c4c4143525453) /* "STRCALL1" */
 #define ANSWERS UINT64_C(0x31534e4152525453) /* "STRRANS1" */
 
-static void put(uint8_t *greeting, uint64_t magic, int from, int to, const struct greet_card *card)
+static void put(uint8_t *greeting, uint64_t magic, int from, int to, const struct peer_endpoint *card)
 {
     store_le64(greeting, magic);
     store_le32(greeting + 8, (uint32_t)from);
@@ -33,7 +33,7 @@ static void put(uint8_t *greeting, uint64_t magic, int from, int to, const struc
 }
 
 /* In constant time, so as not to reveal how much of it is right. */
-static bool is_it(const uint8_t *greeting, uint64_t magic, int from, int to, const struct greet_card *card)
+static bool is_it(const uint8_t *greeting, uint64_t magic, int from, int to, const struct peer_endpoint *card)
 {
     uint8_t right[GREETING];
     unsigned differs = 0;
@@ -44,7 +44,7 @@ static bool is_it(const uint8_t *greeting, uint64_t magic, int from, int to, con
 }
 
 /* Does not block: a new connection's buffer has room. */
-static bool greet_say(int socket, uint64_t magic, int from, int to, const struct greet_card *card)
+static bool greet_say(int socket, uint64_t magic, int from, int to, const struct peer_endpoint *card)
 {
     uint8_t greeting[GREETING];
     put(greeting, magic, from, to, card);
@@ -53,7 +53,7 @@ static bool greet_say(int socket, uint64_t magic, int from, int to, const struct
 
 /* ---- Connecting -------------------------------------------------------------------------------------------------- */
 
-int greet_connect(const struct greet_card *card, int from, int to)
+int auth_connect(const struct peer_endpoint *card, int from, int to)
 {
     const int connected = address_connect(&card->address, GREET_MILLISECONDS);
     if (connected < 0 || greet_say(connected, CALLS, from, to, card))
@@ -62,7 +62,7 @@ int greet_connect(const struct greet_card *card, int from, int to)
     return -1;
 }
 
-bool greet_await(int connected, const struct greet_card *own, int from, int to)
+bool auth_await(int connected, const struct peer_endpoint *own, int from, int to)
 {
     const int64_t until = now_ms() + GREET_MILLISECONDS;
     uint8_t answer[GREETING];
@@ -81,7 +81,7 @@ bool greet_await(int connected, const struct greet_card *own, int from, int to)
 
 /* ---- Accepting --------------------------------------------------------------------------------------------------- */
 
-int greet_listen(struct greet_card *card)
+int auth_listen(struct peer_endpoint *card)
 {
     memset(card, 0, sizeof(*card));
     if (getrandom(card->secret, GREET_SECRET, 0) != GREET_SECRET)
@@ -97,7 +97,7 @@ struct guest {
 
 struct reception {
     int listener, to;
-    const struct greet_card *cards;
+    const struct peer_endpoint *cards;
     uint64_t awaited;
     int *sockets;
     struct guest guests[GUESTS_MAX];
@@ -160,7 +160,7 @@ static void look(struct reception *here, int milliseconds)
     let_in(here);
 }
 
-bool greet_accept(int listener, const struct greet_card *cards, int to, uint64_t awaited, int *sockets)
+bool auth_accept(int listener, const struct peer_endpoint *cards, int to, uint64_t awaited, int *sockets)
 {
     struct reception here = {.listener = listener, .to = to, .cards = cards, .awaited = awaited, .sockets = sockets};
     const int64_t until = now_ms() + GREET_MILLISECONDS;
@@ -171,7 +171,7 @@ bool greet_accept(int listener, const struct greet_card *cards, int to, uint64_t
     return here.awaited == 0;
 }
 
-bool agree_begin(struct agree *agree, struct coll_member *member)
+bool agree_begin(struct agree *agree, struct coll_ccomm *member)
 {
     agree->member = member;
     agree->seen = agree->gone = 0;
@@ -292,7 +292,7 @@ static bool take_over(struct agree *agree, const struct frame *frame)
 
 bool agree_hear(struct agree *agree, int peer, const struct frame *frame)
 {
-    const struct coll_member *member = agree->member;
+    const struct coll_ccomm *member = agree->member;
     if (frame->small >= kinds_count(member))
         return false;
     const int decider = kinds_decider(member, frame->small);
@@ -314,7 +314,7 @@ static void forget_promise(struct kinds *kinds, uint32_t number)
 
 bool agree_without(struct agree *agree, int peer)
 {
-    const struct coll_member *member = agree->member;
+    const struct coll_ccomm *member = agree->member;
     bool good = true;
     agree->gone |= UINT64_C(1) << peer;
     for (uint32_t number = 0; number < kinds_count(member); number++) {
@@ -484,14 +484,14 @@ bool carrier_drop(struct link *link, bool (*done)(const struct link *link))
 /* How long leaving may wait for data under way, and after an abort for the last frame. */
 enum { LEAVE_LOOK_NS = 1000000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 };
 
-static bool is_apart(const struct coll_member *member, int rank)
+static bool is_apart(const struct coll_ccomm *member, int rank)
 {
-    return !divide_near(&member->share.division, rank, member->rank);
+    return !host_groups_same(&member->share.division, rank, member->rank);
 }
 
 /* ---- Joining ----------------------------------------------------------------------------------------------------- */
 
-bool link_prepare(struct coll_member *member, struct greet_card *card)
+bool link_prepare(struct coll_ccomm *member, struct peer_endpoint *card)
 {
     struct link *link = calloc(1, sizeof(*link) + (size_t)member->ranks * sizeof(link->carries[0]));
     if (link == NULL)
@@ -500,24 +500,24 @@ bool link_prepare(struct coll_member *member, struct greet_card *card)
     link->member = member;
     for (int rank = 0; rank < member->ranks; rank++)
         link->carries[rank] = (struct carry){.socket = -1, .peer = rank};
-    link->listener = greet_listen(card);
+    link->listener = auth_listen(card);
     return link->listener >= 0;
 }
 
-bool link_connect(struct coll_member *member, const struct greet_card *cards)
+bool link_connect(struct coll_ccomm *member, const struct peer_endpoint *cards)
 {
     struct link *link = member->share.link;
     for (int rank = member->rank + 1; rank < member->ranks; rank++) {
         if (!is_apart(member, rank))
             continue;
-        link->carries[rank].socket = greet_connect(&cards[rank], member->rank, rank);
+        link->carries[rank].socket = auth_connect(&cards[rank], member->rank, rank);
         if (link->carries[rank].socket < 0)
             return false;
     }
     return true;
 }
 
-bool link_accept(struct coll_member *member, const struct greet_card *cards)
+bool link_accept(struct coll_ccomm *member, const struct peer_endpoint *cards)
 {
     struct link *link = member->share.link;
     int sockets[DIVIDE_RANKS_MAX];
@@ -526,7 +526,7 @@ bool link_accept(struct coll_member *member, const struct greet_card *cards)
         sockets[rank] = -1;
         awaited |= is_apart(member, rank) ? UINT64_C(1) << rank : 0;
     }
-    const bool good = greet_accept(link->listener, cards, member->rank, awaited, sockets);
+    const bool good = auth_accept(link->listener, cards, member->rank, awaited, sockets);
     for (int rank = 0; rank < member->rank; rank++)
         link->carries[rank].socket = sockets[rank];
     close(link->listener);
@@ -534,16 +534,16 @@ bool link_accept(struct coll_member *member, const struct greet_card *cards)
     return good;
 }
 
-bool link_await(struct coll_member *member, const struct greet_card *own)
+bool link_await(struct coll_ccomm *member, const struct peer_endpoint *own)
 {
     const struct link *link = member->share.link;
     for (int rank = member->rank + 1; rank < member->ranks; rank++)
-        if (is_apart(member, rank) && !greet_await(link->carries[rank].socket, own, member->rank, rank))
+        if (is_apart(member, rank) && !auth_await(link->carries[rank].socket, own, member->rank, rank))
             return false;
     return true;
 }
 
-static struct carry_ring ring_of(const struct coll_member *member, int from, int to)
+static struct carry_ring ring_of(const struct coll_ccomm *member, int from, int to)
 {
     const struct share *share = &member->share;
     const uint32_t number = ring_number(&share->rings, (uint32_t)from, (uint32_t)to);
@@ -562,7 +562,7 @@ static bool link_say(void *speaker, int peer, const struct frame *frame)
     return carry_say(&((struct link *)speaker)->carries[peer], frame);
 }
 
-bool link_begin(struct coll_member *member)
+bool link_begin(struct coll_ccomm *member)
 {
     struct link *link = member->share.link;
     for (int rank = 0; rank < member->ranks; rank++) {
@@ -582,7 +582,7 @@ bool link_begin(struct coll_member *member)
     return agree_begin(&link->agree, member) && carrier_take(link);
 }
 
-void link_describe(const struct coll_member *member, char *text, size_t size)
+void link_describe(const struct coll_ccomm *member, char *text, size_t size)
 {
     const struct link *link = member->share.link;
     snprintf(text, size, "%.0d%s", link != NULL ? link->peers : 0,
@@ -631,7 +631,7 @@ bool link_turn(struct link *link)
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-void link_finish(struct coll_member *member)
+void link_finish(struct coll_ccomm *member)
 {
     if (member->share.link != NULL && carrier_is_ours())
         carrier_finish(member->share.link);
@@ -655,7 +655,7 @@ static bool has_said(const struct link *link)
     return all_are(link, carry_has_said);
 }
 
-void link_leave(struct coll_member *member)
+void link_leave(struct coll_ccomm *member)
 {
     struct link *link = member->share.link;
     if (link == NULL || !link->carried || !carrier_is_ours())
@@ -669,7 +669,7 @@ void link_leave(struct coll_member *member)
         carry_end(&link->carries[rank]);
 }
 
-void link_end(struct coll_member *member)
+void link_end(struct coll_ccomm *member)
 {
     struct link *link = member->share.link;
     if (link == NULL)

@@ -56,22 +56,22 @@ static inline struct frame frame_get(const uint8_t *bytes)
 enum { GREET_SECRET = 16, GREET_MILLISECONDS = 10000 };
 
 /* What a rank tells the others. */
-struct greet_card {
+struct peer_endpoint {
     struct address address;
     uint8_t secret[GREET_SECRET];
 };
 
 /* A listening socket; -1: there is none. */
-int greet_listen(struct greet_card *card);
+int auth_listen(struct peer_endpoint *card);
 
 /* Connects rank `from` to rank `to`, whose card is `card`, and greets it. -1: it is not reached. */
-int greet_connect(const struct greet_card *card, int from, int to);
+int auth_connect(const struct peer_endpoint *card, int from, int to);
 /* Waits for the answer to that, which comes before anything else. False: it is the wrong one, or none came in time. */
-bool greet_await(int connected, const struct greet_card *own, int from, int to);
+bool auth_await(int connected, const struct peer_endpoint *own, int from, int to);
 
 /* Rank `to` accepts the awaited ranks (a bit for each) and answers them; sockets are by rank. False: not all came in
  * time. */
-bool greet_accept(int listener, const struct greet_card *cards, int to, uint64_t awaited, int *sockets);
+bool auth_accept(int listener, const struct peer_endpoint *cards, int to, uint64_t awaited, int *sockets);
 
 /* Steps of levels (kinds.h) that ranks on several hosts take together. The copy that wants a step asks all others, over
  * their connections. Each promises an operation number: none of the kind from that one on begins before the step has
@@ -79,7 +79,7 @@ bool greet_accept(int listener, const struct greet_card *cards, int to, uint64_t
  * to. A rank that gets there too early waits for as long as an answer takes, which other threads give; that is rare,
  * since there are KINDS_AHEAD operations until then. */
 
-struct coll_member;
+struct coll_ccomm;
 
 /* One for each kind, in the process of the rank that decides. */
 struct agreement {
@@ -88,7 +88,7 @@ struct agreement {
 };
 
 struct agree {
-    struct coll_member *member;
+    struct coll_ccomm *member;
     struct agreement *kinds;
     uint64_t seen; /* value of kinds.wanted that was handled */
     uint64_t gone; /* a bit for each rank that has gone */
@@ -98,7 +98,7 @@ struct agree {
 };
 
 /* False: no memory. */
-bool agree_begin(struct agree *agree, struct coll_member *member);
+bool agree_begin(struct agree *agree, struct coll_ccomm *member);
 void agree_end(struct agree *agree);
 
 /* Asks for all steps wanted by now. False: no memory. */
@@ -197,7 +197,7 @@ bool carrier_is_ours(void);
 
 /* While `carried`, the carrier's lock protects the fields below it. */
 struct link {
-    struct coll_member *member;
+    struct coll_ccomm *member;
     int listener; /* -1: no more connections are awaited */
     int peers;    /* number of ranks that it is connected to */
     bool carried; /* the thread was given the link and has not dropped it */
@@ -216,27 +216,27 @@ bool link_turn(struct link *link);
  * steps (agree.h). One thread of the process does this for all of its communicators: it calls neither CUDA nor NCCL,
  * waits for no GPU, and polls memory that kernels write. */
 
-struct coll_member;
+struct coll_ccomm;
 struct link;
 
 /* Starts to listen. False: no memory, or no address that others could reach. */
-bool link_prepare(struct coll_member *member, struct greet_card *card);
+bool link_prepare(struct coll_ccomm *member, struct peer_endpoint *card);
 /* Called for all ranks, in this order: connects to those of higher rank, accepts those of lower rank, and awaits the
  * answers of the higher ones. False: a rank is not reached. Cards are by rank. */
-bool link_connect(struct coll_member *member, const struct greet_card *cards);
-bool link_accept(struct coll_member *member, const struct greet_card *cards);
-bool link_await(struct coll_member *member, const struct greet_card *own);
+bool link_connect(struct coll_ccomm *member, const struct peer_endpoint *cards);
+bool link_accept(struct coll_ccomm *member, const struct peer_endpoint *cards);
+bool link_await(struct coll_ccomm *member, const struct peer_endpoint *own);
 /* When all ranks are connected: the rings are carried from now on. False: no memory, or no thread. */
-bool link_begin(struct coll_member *member);
+bool link_begin(struct coll_ccomm *member);
 
 /* Text that tells how many ranks it is connected to, to be appended; empty: there is no link. */
-void link_describe(const struct coll_member *member, char *text, size_t size);
+void link_describe(const struct coll_ccomm *member, char *text, size_t size);
 
 /* No more operations will come: that other ranks end, or this one, is no failure. Any thread. */
-void link_finish(struct coll_member *member);
+void link_finish(struct coll_ccomm *member);
 /* Waits until what this rank's kernels have written has arrived, unless it was aborted. Then connections end, and none
  * of its memory is read any more. */
-void link_leave(struct coll_member *member);
-void link_end(struct coll_member *member);
+void link_leave(struct coll_ccomm *member);
+void link_end(struct coll_ccomm *member);
 
 #endif

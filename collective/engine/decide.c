@@ -17,7 +17,7 @@
 #define MOST 2.0
 
 /* The part of coding that head and tail do not cover; each of them costs NCCL some more launches. */
-static double seconds_coding(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
+static double seconds_coding(const struct coll_ccomm *member, const struct coll_op *step, const struct plan *plan)
 {
     const double raw = (double)plan->raw, others = plan->skip == UINT32_MAX ? 1 : member->ranks - 1;
     const double each = CODEC_SECONDS / 2 + others * raw / CODEC_PER_SECOND;
@@ -26,7 +26,7 @@ static double seconds_coding(const struct coll_member *member, const struct coll
 
 /* The time of a phase when coded: coding, and what NCCL takes for the coded bytes, by the link as it was measured; the
  * same on all ranks. */
-static double seconds_coded(const struct coll_member *member, const struct coll_step *step, const struct plan *plan)
+static double seconds_coded(const struct coll_ccomm *member, const struct coll_op *step, const struct plan *plan)
 {
     const uint64_t bytes = plan->shape.message + plan->bare[PLAN_HEAD].bytes + plan->bare[PLAN_TAIL].bytes;
     return member->cost.start + (double)bytes * cost_coded(member, plan) + seconds_coding(member, step, plan);
@@ -34,14 +34,14 @@ static double seconds_coded(const struct coll_member *member, const struct coll_
 
 /* ---- What ranks were told ---------------------------------------------------------------------------------------- */
 
-static uint64_t told_from(const struct coll_member *member, const struct coll_call *call)
+static uint64_t told_from(const struct coll_ccomm *member, const struct coll_call *call)
 {
     const struct coll_sizes *table = &member->host.settings.table;
     return table->given != 0 ? coll_sizes_from(table, call) : 0;
 }
 
 /* Is it compressed whatever it costs? Not asked of a call that the table excludes. */
-static bool is_forced(const struct coll_member *member, const struct coll_call *call)
+static bool is_forced(const struct coll_ccomm *member, const struct coll_call *call)
 {
     return member->forced || told_from(member, call) != 0;
 }
@@ -52,7 +52,7 @@ static uint64_t bytes_of(const struct coll_call *call)
 }
 
 /* The ring's order is for those who want NCCL's bits, which only NCCL's own blocks give. */
-static bool needs_blocks_of_nccl(const struct coll_member *member, const struct coll_call *call)
+static bool needs_blocks_of_nccl(const struct coll_ccomm *member, const struct coll_call *call)
 {
     return call->operation == COLL_ALL_REDUCE && member->host.settings.ring && member->ranks > 2;
 }
@@ -61,18 +61,18 @@ static bool needs_blocks_of_nccl(const struct coll_member *member, const struct 
 
 /* It would not pay even if coding were free. That holds for nearly all calls where links are fast, and making a plan
  * alone takes a percent of a small call's time. */
-static bool is_short(const struct coll_member *member, const struct coll_call *call)
+static bool is_short(const struct coll_ccomm *member, const struct coll_call *call)
 {
     const double bytes = (double)bytes_of(call);
     return !is_forced(member, call) && SAVED_MOST * bytes * cost_most(member) < 2 * NCCL_SECONDS;
 }
 
 /* False: a piece goes raw. */
-static bool add_wire(const struct plan *whole, struct coll_step *step, unsigned phase)
+static bool add_wire(const struct plan *whole, struct coll_op *step, unsigned phase)
 {
     for (unsigned piece = 0; piece < step->pieces; piece++) {
         struct plan plan = *whole;
-        struct coll_step part = *step;
+        struct coll_op part = *step;
         part.piece = piece;
         if (!plan_cut(&plan, &part, step->of[phase].level))
             return false;
@@ -82,7 +82,7 @@ static bool add_wire(const struct plan *whole, struct coll_step *step, unsigned 
 }
 
 /* Why it stays raw; NULL: it is compressed. Sets what NCCL is handed. */
-static const char *weigh(const struct coll_member *member, struct coll_step *step)
+static const char *weigh(const struct coll_ccomm *member, struct coll_op *step)
 {
     double coded = 0, plain = member->cost.start, repair = 0;
     step->wire = 0;
@@ -103,7 +103,7 @@ static const char *weigh(const struct coll_member *member, struct coll_step *ste
                                            : NULL;
 }
 
-static bool takes_part(const struct coll_member *member, const struct coll_call *call, const char **reason)
+static bool takes_part(const struct coll_ccomm *member, const struct coll_call *call, const char **reason)
 {
     *reason = NULL;
     switch (call->operation) {
@@ -130,7 +130,7 @@ static bool takes_part(const struct coll_member *member, const struct coll_call 
 
 /* Counts the step as one of its kind. False: it goes raw, as a rank has no memory for it. Pieces set by hand are for
  * users who know how their ranks group calls. Steps of a group overlap anyway. */
-static bool issue(struct coll_member *member, struct coll_step *step)
+static bool issue(struct coll_ccomm *member, struct coll_op *step)
 {
     bool good = true, cut = member->host.settings.pieces.given != 0;
     step->counted = true;
@@ -152,20 +152,20 @@ static bool issue(struct coll_member *member, struct coll_step *step)
 
 /* As if the call were in no group: ranks may group it differently, and have to count it alike. The parts of an
  * all_reduce have the same size in both phases. */
-static void cut(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
+static void cut(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *step)
 {
     const unsigned most = member->host.settings.pieces.count, pages = plan->shape.pages;
     step->pieces = 1;
     if (plan->skip == UINT32_MAX)
         return;
     if (most == 0)
-        bare_cut(member, plan, step);
+        overlap_split(member, plan, step);
     else
         step->pieces = most < pages ? most : pages;
 }
 
 /* At the tightest packing. Why it stays raw; NULL: it is compressed. */
-static const char *consider(struct coll_member *member, const struct coll_call *call, struct coll_step *step)
+static const char *consider(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step)
 {
     struct plan plan;
     const char *reason;
@@ -181,15 +181,14 @@ static const char *consider(struct coll_member *member, const struct coll_call *
         return "the link is fast";
     if (!plan_of(&plan, member, call, 0, 0))
         return "too small or too large";
-    *step = (struct coll_step){.member = member, .call = *call, .phases = phase_count(member, call)};
+    *step = (struct coll_op){.member = member, .call = *call, .phases = phase_count(member, call)};
     cut(member, &plan, step);
     return weigh(member, step);
 }
 
 /* If it would not pay at the tightest packing, it pays at no level: such a call, and all are such where the link is
  * fast, does not count as one of its kind and takes no lock that other processes hold. */
-bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
-                   const char **reason)
+bool member_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason)
 {
     *reason = consider(member, call, step);
     if (*reason == NULL && !step->peer)
@@ -197,7 +196,7 @@ bool member_decide(struct coll_member *member, const struct coll_call *call, str
     return *reason == NULL;
 }
 
-void member_forget(const struct coll_step *steps, unsigned count)
+void member_forget(const struct coll_op *steps, unsigned count)
 {
     for (unsigned i = 0; i < count; i++)
         for (unsigned phase = 0; phase < steps[i].phases && steps[i].counted; phase++)
@@ -207,7 +206,7 @@ void member_forget(const struct coll_step *steps, unsigned count)
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
 /* The smallest power of two from which on all are compressed. */
-static uint64_t from_which(struct coll_member *member, enum coll_operation operation, coll_type type)
+static uint64_t from_which(struct coll_ccomm *member, enum coll_operation operation, coll_type type)
 {
     const uint64_t largest = UINT64_C(1) << 30, smallest = 32 << 10;
     uint64_t from = COLL_SIZES_NEVER;
@@ -218,7 +217,7 @@ static uint64_t from_which(struct coll_member *member, enum coll_operation opera
                                        .reduction = COLL_SUM,
                                        .peer = (member->rank + 1) % member->ranks,
                                        .comm = member->comm};
-        struct coll_step step = {.member = member};
+        struct coll_op step = {.member = member};
         if (consider(member, &call, &step) != NULL)
             break;
         from = bytes;
@@ -226,7 +225,7 @@ static uint64_t from_which(struct coll_member *member, enum coll_operation opera
     return from;
 }
 
-struct coll_sizes member_table(struct coll_member *member)
+struct coll_sizes member_table(struct coll_ccomm *member)
 {
     struct coll_sizes sizes = member->host.settings.table;
     sizes.given = 1;

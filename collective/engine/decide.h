@@ -4,12 +4,11 @@
 
 #include "collective/engine/member.h"
 
-bool member_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step,
-                   const char **reason);
-void member_forget(const struct coll_step *steps, unsigned count);
+bool member_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason);
+void member_forget(const struct coll_op *steps, unsigned count);
 
 /* From which size on operations outside of groups are compressed, among powers of two: those of STRAIT_COLL_TABLE, and
  * else what follows from what was measured. */
-struct coll_sizes member_table(struct coll_member *member);
+struct coll_sizes member_table(struct coll_ccomm *member);
 
 #endif

@@ -47,13 +47,13 @@ struct report {
 };
 
 /* What is to be reported, by key; in the GPU's memory, initially zero. */
-struct tally {
+struct overflow_counter {
     uint64_t count;
     uint32_t share, reserved;
 };
 
 /* In pinned memory, one for each member. */
-struct mail {
+struct host_status {
     uint32_t abort;    /* kernels give up; set by any thread, or by a kernel that has given up */
     uint32_t failed;   /* the first failure: an enum strait_status, negative as it is, or MAIL_BAD_HEAD */
     uint64_t reported; /* reports so far, written after them; the last REPORTS_MAX are kept */
@@ -86,7 +86,7 @@ struct exchange_job {
 
 /* Writes the heads and records of messages from the encoder's results, and stores the step's job. Results of each
  * message: its tail's, then its main part's. If any message overflows, all get slots. */
-struct gpu_seal {
+struct gpu_write_headers {
     struct message_list list;            /* count 0: none */
     const struct strait_result *results; /* one for each part in the list, without skipped messages */
     struct ring_set rings;
@@ -103,8 +103,8 @@ struct gpu_check {
     uint32_t bit;             /* this rank's bit in the rows of what it receives */
     uint32_t *found;          /* result, by message: an enum message_found */
     uint64_t unit;            /* bytes of values in one 1024th of a main part */
-    struct mail *mail;
-    struct tally *tally; /* of the kind */
+    struct host_status *host_status;
+    struct overflow_counter *overflow_counter; /* of the kind */
     uint64_t index;
     uint32_t key, reserved;
 };
@@ -116,7 +116,7 @@ struct gpu_exchange {
     struct ring_set rings;
     struct ring_ends *ends;
     const struct exchange_job *jobs;
-    struct mail *mail;
+    struct host_status *host_status;
     uint64_t patience_ns, pair_patience_ns; /* how long nothing may move */
     uint32_t count;                         /* of jobs */
     enum exchange_kind kind;
@@ -127,7 +127,7 @@ struct gpu_verify {
     struct message_list list;            /* count and skip tell which messages the results belong to */
     const struct strait_result *results; /* as in gpu_seal */
     const uint32_t *found;
-    struct mail *mail;
+    struct host_status *host_status;
 };
 
 struct gpu_ops {
@@ -165,7 +165,7 @@ struct gpu_ops {
     /* `rows` of `size` bytes each, at multiples of the strides. */
     bool (*copy_rows)(void *dst, size_t dst_stride, const void *src, size_t src_stride, size_t size, size_t rows,
                       coll_stream stream);
-    bool (*seal)(const struct gpu_seal *seal, coll_stream stream);
+    bool (*seal)(const struct gpu_write_headers *seal, coll_stream stream);
     bool (*check)(const struct gpu_check *check, coll_stream stream);
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);

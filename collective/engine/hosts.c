@@ -15,7 +15,7 @@
 #include "collective/engine/member.h"
 
 /* Seeing need be neither symmetric nor transitive: a leader follows nobody. */
-void divide(struct division *division, const uint64_t *sees, int ranks)
+void host_groups_of(struct division *division, const uint64_t *sees, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++) {
         int leader = 0;
@@ -98,7 +98,7 @@ void segment_close(struct segment *segment)
 #define LOOK_NS 100000000
 
 struct watch {
-    struct coll_member *member;
+    struct coll_ccomm *member;
     struct watch *next; /* in the list of the thread */
     struct life own;
     struct life_card card;
@@ -226,7 +226,7 @@ static void forget_others(struct watch *watch)
 /* ---- Joining ------------------------------------------------------------------------------------------------------
  */
 
-bool watch_prepare(struct coll_member *member)
+bool watch_prepare(struct coll_ccomm *member)
 {
     const size_t ranks = (size_t)member->ranks;
     struct watch *watch = calloc(1, sizeof(*watch) + ranks * sizeof(watch->ranks[0]));
@@ -242,7 +242,7 @@ bool watch_prepare(struct coll_member *member)
     return watch->told != NULL;
 }
 
-bool watch_tell(struct coll_member *member)
+bool watch_tell(struct coll_ccomm *member)
 {
     const struct watch *watch = member->watch;
     struct life_card *own = watch->told + member->ranks;
@@ -265,7 +265,7 @@ static void follow(struct watch *watch, int rank, const struct life_card *card)
     watch->ranks[rank].process = card->process;
 }
 
-bool watch_sees(const struct coll_member *member, int rank)
+bool watch_sees(const struct coll_ccomm *member, int rank)
 {
     return member->watch->ranks[rank].seen;
 }
@@ -278,7 +278,7 @@ static int watched(const struct watch *watch)
     return count;
 }
 
-bool watch_begin(struct coll_member *member)
+bool watch_begin(struct coll_ccomm *member)
 {
     const size_t size = sizeof(struct life_card) * (size_t)member->ranks;
     struct watch *watch = member->watch;
@@ -293,7 +293,7 @@ bool watch_begin(struct coll_member *member)
     return good;
 }
 
-void watch_describe(const struct coll_member *member, char *text, size_t size)
+void watch_describe(const struct coll_ccomm *member, char *text, size_t size)
 {
     const int others = member->ranks - member->watch->here;
     snprintf(text, size, "%d of %d other processes watched", watched(member->watch), others);
@@ -301,7 +301,7 @@ void watch_describe(const struct coll_member *member, char *text, size_t size)
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
-void watch_leave(struct coll_member *member)
+void watch_leave(struct coll_ccomm *member)
 {
     if (member->watch == NULL || member->watch->own.process != getpid())
         return;
@@ -309,7 +309,7 @@ void watch_leave(struct coll_member *member)
     forget_others(member->watch);
 }
 
-void watch_end(struct coll_member *member)
+void watch_end(struct coll_ccomm *member)
 {
     struct watch *watch = member->watch;
     if (watch == NULL)
@@ -323,18 +323,18 @@ void watch_end(struct coll_member *member)
 
 #define PAGE ((size_t)64 << 10) /* of any machine */
 
-static size_t rings_at(const struct coll_member *member)
+static size_t rings_at(const struct coll_ccomm *member)
 {
     return (kinds_size(member->ranks) + PAGE - 1) / PAGE * PAGE;
 }
 
-static size_t rings_size(const struct coll_member *member)
+static size_t rings_size(const struct coll_ccomm *member)
 {
     const uint32_t ranks = (uint32_t)member->ranks;
     return (ring_flags_size(ranks) + ring_slots_size(ranks) + PAGE - 1) / PAGE * PAGE;
 }
 
-bool share_prepare(struct coll_member *member)
+bool share_prepare(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     share->segment.file = -1;
@@ -345,7 +345,7 @@ bool share_prepare(struct coll_member *member)
 /* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
 
 /* Gathers a word or a card from each rank, always through the same memory. */
-static bool tell(struct coll_member *member, const void *what, size_t size)
+static bool tell(struct coll_ccomm *member, const void *what, size_t size)
 {
     uint8_t *told = (uint8_t *)member->share.told, *own = told + size * (size_t)member->ranks;
     return member->gpu->copy(own, what, size, member->stream) &&
@@ -353,7 +353,7 @@ static bool tell(struct coll_member *member, const void *what, size_t size)
 }
 
 /* What was gathered, to be freed; NULL: no memory, or the GPU failed. */
-static void *hear(struct coll_member *member, size_t size)
+static void *hear(struct coll_ccomm *member, size_t size)
 {
     void *all = calloc((size_t)member->ranks, size);
     if (all != NULL && member->gpu->copy(all, member->share.told, size * (size_t)member->ranks, member->stream) &&
@@ -363,13 +363,13 @@ static void *hear(struct coll_member *member, size_t size)
     return NULL;
 }
 
-static bool tell_good(struct coll_member *member)
+static bool tell_good(struct coll_ccomm *member)
 {
     const uint64_t good = member->share.good;
     return tell(member, &good, sizeof(good));
 }
 
-static bool all_are_good(struct coll_member *member)
+static bool all_are_good(struct coll_ccomm *member)
 {
     uint64_t *good = hear(member, sizeof(*good));
     bool all = good != NULL;
@@ -381,7 +381,7 @@ static bool all_are_good(struct coll_member *member)
 
 /* ---- Who shares memory ------------------------------------------------------------------------------------------- */
 
-bool share_tell_seen(struct coll_member *member)
+bool host_gather_seen(struct coll_ccomm *member)
 {
     uint64_t sees = UINT64_C(1) << member->rank;
     for (int rank = 0; rank < member->ranks; rank++)
@@ -389,16 +389,16 @@ bool share_tell_seen(struct coll_member *member)
     return tell(member, &sees, sizeof(sees));
 }
 
-bool share_divide(struct coll_member *member)
+bool share_divide(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     uint64_t *sees = hear(member, sizeof(*sees));
     if (sees == NULL)
         return false;
-    divide(&share->division, sees, member->ranks);
+    host_groups_of(&share->division, sees, member->ranks);
     free(sees);
     for (int rank = 0; rank < member->ranks; rank++)
-        share->apart |= !divide_near(&share->division, rank, 0);
+        share->apart |= !host_groups_same(&share->division, rank, 0);
     const size_t size = rings_at(member) + rings_size(member);
     share->good = share->division.leader[member->rank] != member->rank ||
                   (segment_make(&share->segment, size, &share->card.segment) &&
@@ -407,12 +407,12 @@ bool share_divide(struct coll_member *member)
     return true;
 }
 
-bool share_tell(struct coll_member *member)
+bool host_gather(struct coll_ccomm *member)
 {
     return tell(member, &member->share.card, sizeof(member->share.card));
 }
 
-static bool reach(struct coll_member *member)
+static bool reach(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     const uint32_t ranks = (uint32_t)member->ranks;
@@ -433,15 +433,15 @@ static bool reach(struct coll_member *member)
 
 /* ---- Reaching the memory ----------------------------------------------------------------------------------------- */
 
-static struct greet_card *greet_cards(const struct share_card *cards, int ranks)
+static struct peer_endpoint *greet_cards(const struct share_card *cards, int ranks)
 {
-    struct greet_card *greet = calloc((size_t)ranks, sizeof(*greet));
+    struct peer_endpoint *greet = calloc((size_t)ranks, sizeof(*greet));
     for (int rank = 0; rank < ranks && greet != NULL; rank++)
         greet[rank] = cards[rank].greet;
     return greet;
 }
 
-static bool open_all(struct coll_member *member, const struct share_card *cards)
+static bool open_all(struct coll_ccomm *member, const struct share_card *cards)
 {
     struct share *share = &member->share;
     const int leader = share->division.leader[member->rank];
@@ -454,7 +454,7 @@ static bool open_all(struct coll_member *member, const struct share_card *cards)
     return share->greet != NULL && link_connect(member, share->greet);
 }
 
-bool share_open(struct coll_member *member)
+bool share_open(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     struct share_card *cards = hear(member, sizeof(*cards));
@@ -465,12 +465,12 @@ bool share_open(struct coll_member *member)
     return true;
 }
 
-bool share_tell_opened(struct coll_member *member)
+bool host_gather_opened(struct coll_ccomm *member)
 {
     return tell_good(member);
 }
 
-bool share_accept(struct coll_member *member)
+bool share_accept(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     const bool all = all_are_good(member);
@@ -480,13 +480,13 @@ bool share_accept(struct coll_member *member)
     return all;
 }
 
-bool share_tell_accepted(struct coll_member *member)
+bool host_gather_accepted(struct coll_ccomm *member)
 {
     return !member->share.apart || tell_good(member);
 }
 
 /* Once all have accepted, it is too late to stay raw: from here on a failure is the communicator's. */
-bool share_settle(struct coll_member *member)
+bool share_settle(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     if (!share->apart)
@@ -500,7 +500,7 @@ bool share_settle(struct coll_member *member)
     return true;
 }
 
-void share_end(struct coll_member *member)
+void share_end(struct coll_ccomm *member)
 {
     struct share *share = &member->share;
     link_end(member);

@@ -21,9 +21,9 @@ struct division {
 };
 
 /* sees: for each rank, a bit for each rank that it sees. */
-void divide(struct division *division, const uint64_t *sees, int ranks);
+void host_groups_of(struct division *division, const uint64_t *sees, int ranks);
 
-static inline bool divide_near(const struct division *division, int a, int b)
+static inline bool host_groups_same(const struct division *division, int a, int b)
 {
     return division->leader[a] == division->leader[b];
 }
@@ -94,34 +94,34 @@ enum life_state life_look(int found);
  * fail, and our kernels that wait on their GPUs give up. One thread of the process watches; it calls neither CUDA nor
  * NCCL. */
 
-struct coll_member;
+struct coll_ccomm;
 struct watch;
 
 /* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
-bool watch_prepare(struct coll_member *member);
+bool watch_prepare(struct coll_ccomm *member);
 /* Called for all ranks, on their GPUs: watch_tell in a group that the caller opens, watch_begin after it. False: the
  * GPU or NCCL failed. */
-bool watch_tell(struct coll_member *member);
-bool watch_begin(struct coll_member *member);
+bool watch_tell(struct coll_ccomm *member);
+bool watch_begin(struct coll_ccomm *member);
 /* The rank is in this process, or in one that can be looked at, so it is on this host. */
-bool watch_sees(const struct coll_member *member, int rank);
+bool watch_sees(const struct coll_ccomm *member, int rank);
 /* Text that tells how many of the others are watched. */
-void watch_describe(const struct coll_member *member, char *text, size_t size);
+void watch_describe(const struct coll_ccomm *member, char *text, size_t size);
 /* This rank issues no more operations: the end of its process does not concern the others, nor theirs this rank. */
-void watch_leave(struct coll_member *member);
+void watch_leave(struct coll_ccomm *member);
 /* On the member's GPU. */
-void watch_end(struct coll_member *member);
+void watch_end(struct coll_ccomm *member);
 
 /* What the ranks of a communicator share on a host: kinds.h, and the rings of rings.h, which their GPUs reach. Ranks of
  * one host share memory that the lowest of them makes (divide.h); ranks on different hosts have a link (link.h). */
 
-struct coll_member;
+struct coll_ccomm;
 
 /* What a rank tells the others: the segment it made, if it leads, and how to reach it, if ranks are on several
  * hosts. */
 struct share_card {
     struct segment_card segment;
-    struct greet_card greet;
+    struct peer_endpoint greet;
 };
 
 struct share {
@@ -133,27 +133,27 @@ struct share {
     struct kinds *kinds;
     void *pinned; /* the part with the rings, pinned */
     struct ring_set rings;
-    struct link *link;        /* NULL: all are on one host */
-    struct greet_card *greet; /* by rank; likewise */
-    bool good;                /* nothing has failed so far */
+    struct link *link;           /* NULL: all are on one host */
+    struct peer_endpoint *greet; /* by rank; likewise */
+    bool good;                   /* nothing has failed so far */
 };
 
 /* On the member's GPU, before ranks tell each other whether they are able. False: no memory. */
-bool share_prepare(struct coll_member *member);
+bool share_prepare(struct coll_ccomm *member);
 
 /* Called for all ranks, in this order, on their GPUs; each `tell` in a group that the caller opens. False: the GPU or
  * NCCL failed; from `accept` and `settle` also that some rank cannot reach the memory or another rank, which all ranks
  * find alike. */
-bool share_tell_seen(struct coll_member *member);
-bool share_divide(struct coll_member *member);
-bool share_tell(struct coll_member *member);
-bool share_open(struct coll_member *member);
-bool share_tell_opened(struct coll_member *member);
-bool share_accept(struct coll_member *member);
-bool share_tell_accepted(struct coll_member *member);
-bool share_settle(struct coll_member *member);
+bool host_gather_seen(struct coll_ccomm *member);
+bool share_divide(struct coll_ccomm *member);
+bool host_gather(struct coll_ccomm *member);
+bool share_open(struct coll_ccomm *member);
+bool host_gather_opened(struct coll_ccomm *member);
+bool share_accept(struct coll_ccomm *member);
+bool host_gather_accepted(struct coll_ccomm *member);
+bool share_settle(struct coll_ccomm *member);
 
 /* On the member's GPU, when nothing of ours runs on it. */
-void share_end(struct coll_member *member);
+void share_end(struct coll_ccomm *member);
 
 #endif

@@ -24,7 +24,7 @@ struct hello {
 };
 
 /* Room for a hello or for an offer, whichever is larger. */
-size_t tell_bytes(void)
+size_t exchange_configs_bytes(void)
 {
     return sizeof(struct hello) > peer_offer_bytes() ? sizeof(struct hello) : peer_offer_bytes();
 }
@@ -49,7 +49,7 @@ static struct hello hello_of(const struct joining *joining)
 
 static bool tell(struct joining *joining)
 {
-    const struct coll_member *member = joining->member;
+    const struct coll_ccomm *member = joining->member;
     const struct hello hello = hello_of(joining);
     struct hello *own = joining->told + member->ranks;
     return member->gpu->copy(own, &hello, sizeof(hello), member->stream) &&
@@ -59,7 +59,7 @@ static bool tell(struct joining *joining)
 
 static bool agree(struct joining *joining)
 {
-    struct coll_member *member = joining->member;
+    struct coll_ccomm *member = joining->member;
     const struct hello mine = hello_of(joining);
     struct hello *all = calloc((size_t)member->ranks, sizeof(*all));
     bool same = all != NULL &&
@@ -79,7 +79,7 @@ static bool agree(struct joining *joining)
 
 static bool tell_seen(struct joining *joining)
 {
-    return share_tell_seen(joining->member);
+    return host_gather_seen(joining->member);
 }
 
 static bool divide_hosts(struct joining *joining)
@@ -89,7 +89,7 @@ static bool divide_hosts(struct joining *joining)
 
 static bool tell_share(struct joining *joining)
 {
-    return share_tell(joining->member);
+    return host_gather(joining->member);
 }
 
 static bool open_share(struct joining *joining)
@@ -99,7 +99,7 @@ static bool open_share(struct joining *joining)
 
 static bool tell_opened(struct joining *joining)
 {
-    return share_tell_opened(joining->member);
+    return host_gather_opened(joining->member);
 }
 
 static bool accept_share(struct joining *joining)
@@ -113,7 +113,7 @@ static bool accept_share(struct joining *joining)
 
 static bool tell_accepted(struct joining *joining)
 {
-    return share_tell_accepted(joining->member);
+    return host_gather_accepted(joining->member);
 }
 
 static bool settle_share(struct joining *joining)
@@ -139,7 +139,7 @@ static bool begin_watch(struct joining *joining)
 void joining_each(struct joining *joinings, unsigned count, bool (*what)(struct joining *))
 {
     for (unsigned i = 0; i < count; i++) {
-        struct coll_member *member = joinings[i].member;
+        struct coll_ccomm *member = joinings[i].member;
         int before;
         if (!joinings[i].able)
             continue;
@@ -167,7 +167,7 @@ static void together(struct joining *joinings, unsigned count, const struct coll
     joining_each(joinings, count, nccl->GroupEnd() == COLL_SUCCESS ? hear : lose);
 }
 
-void tell_all(struct joining *joinings, unsigned count, const struct coll_table *nccl)
+void exchange_configs(struct joining *joinings, unsigned count, const struct coll_table *nccl)
 {
     together(joinings, count, nccl, tell, agree);
     together(joinings, count, nccl, tell_watch, begin_watch);
@@ -179,7 +179,7 @@ void tell_all(struct joining *joinings, unsigned count, const struct coll_table 
 
 /* How a communicator ends: at once if it was aborted, else when all its operations are over. */
 
-void member_destroy(struct coll_member *member)
+void member_destroy(struct coll_ccomm *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     int before;
@@ -191,7 +191,7 @@ void member_destroy(struct coll_member *member)
         share_end(member);
         gpu->release(member->ends);
         gpu->release(member->tallies);
-        gpu->release_pinned(member->mail);
+        gpu->release_pinned(member->host_status);
         if (member->last != NULL)
             gpu->event_end(member->last);
         if (member->tie != NULL)
@@ -205,20 +205,20 @@ void member_destroy(struct coll_member *member)
     free(member);
 }
 
-void member_abort(struct coll_member *member)
+void member_abort(struct coll_ccomm *member)
 {
     member->aborted = true;
     member_give_up(member);
 }
 
-static bool is_over(const struct coll_member *member)
+static bool is_over(const struct coll_ccomm *member)
 {
     return member->gpu->event_over(member->last) && peer_over(member);
 }
 
 /* Operations may still run. After an abort they end soon, except for work queued behind something else on its stream,
  * which nobody may be made to wait for. */
-static bool drain(struct coll_member *member)
+static bool drain(struct coll_ccomm *member)
 {
     enum { LOOK_NS = 100 * 1000, LOOKS_MAX = 10000 };
     int before;
@@ -235,9 +235,9 @@ static bool drain(struct coll_member *member)
 }
 
 /* The member's memory is still in use, and freeing any would wait for that. */
-static void keep(struct coll_member *member)
+static void keep(struct coll_ccomm *member)
 {
-    static struct coll_member *kept;
+    static struct coll_ccomm *kept;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     member->host.say("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
                      (void *)member->comm, member->rank, member->ranks);
@@ -248,7 +248,7 @@ static void keep(struct coll_member *member)
 }
 
 /* Processes are watched until all is over: other ranks may still have to read what this one has sent them. */
-void member_leave(struct coll_member *member)
+void member_leave(struct coll_ccomm *member)
 {
     peer_close(member);
     const bool over = drain(member);
@@ -268,30 +268,30 @@ void member_leave(struct coll_member *member)
 #define LEFT_OUT (-1) /* NCCL_SPLIT_NOCOLOR */
 
 /* Kept until all ranks have said that they are able. */
-struct coll_candidate {
+struct coll_join_scratch {
     struct joining joining;
 };
 
 /* ---- Alone ------------------------------------------------------------------------------------------------------- */
 
-static bool make_own(struct coll_member *member)
+static bool make_own(struct coll_ccomm *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     const size_t keys = member_keys(member);
     member->issued = calloc(keys, sizeof(*member->issued));
-    member->mail = gpu->allocate_pinned(sizeof(*member->mail));
+    member->host_status = gpu->allocate_pinned(sizeof(*member->host_status));
     member->ends = gpu->allocate(ring_ends_size((uint32_t)member->ranks), true);
     member->tallies = gpu->allocate(keys * sizeof(*member->tallies), true);
     member->last = gpu->event_make(false);
     member->tie = gpu->event_make(false);
-    return member->issued != NULL && member->mail != NULL && member->ends != NULL && member->tallies != NULL &&
+    return member->issued != NULL && member->host_status != NULL && member->ends != NULL && member->tallies != NULL &&
            member->last != NULL && member->tie != NULL && gpu->event_record(member->last, member->stream) &&
            staging_get(&member->stagings, gpu, member->stream) != NULL;
 }
 
 static const char *why_not(struct joining *joining)
 {
-    struct coll_member *member = joining->member;
+    struct coll_ccomm *member = joining->member;
     const struct gpu_ops *gpu = member->gpu;
     const size_t ranks = (size_t)member->ranks;
     if (member->ranks < 2)
@@ -306,7 +306,7 @@ static const char *why_not(struct joining *joining)
     if ((member->codec = gpu->codec()) == NULL || strait_codec_prepare(member->codec) != STRAIT_OK || !gpu->prepare())
         return "the codec does not run on this GPU";
     member->stream = gpu->stream_make();
-    joining->told = gpu->allocate(tell_bytes() * (ranks + 1), false);
+    joining->told = gpu->allocate(exchange_configs_bytes() * (ranks + 1), false);
     if (member->stream == NULL || joining->told == NULL || !make_own(member))
         return "no memory";
     if (!share_prepare(member))
@@ -320,8 +320,8 @@ static const char *why_not(struct joining *joining)
 
 static void begin(struct joining *joining, const struct gpu_ops *gpu, const struct coll_engine_host *host)
 {
-    struct coll_joining *what = joining->what;
-    struct coll_member *member = joining->member = calloc(1, sizeof(*member));
+    struct coll_join_args *what = joining->what;
+    struct coll_ccomm *member = joining->member = calloc(1, sizeof(*member));
     int before;
     if (member == NULL)
         return;
@@ -350,7 +350,7 @@ static void split(struct joining *joinings, unsigned count, const struct coll_ta
     nccl->GroupStart();
     for (unsigned i = 0; i < count; i++) {
         struct joining *joining = &joinings[i];
-        const struct coll_joining *what = joining->what;
+        const struct coll_join_args *what = joining->what;
         static _Thread_local coll_comm none;
         coll_comm *made = joining->able ? &joining->voted : &none;
         const coll_result result = nccl->CommSplit(what->comm, joining->able ? 0 : LEFT_OUT, what->rank, made, NULL);
@@ -361,7 +361,7 @@ static void split(struct joining *joinings, unsigned count, const struct coll_ta
 
 static bool is_whole(struct joining *joining)
 {
-    const struct coll_member *member = joining->member;
+    const struct coll_ccomm *member = joining->member;
     int ranks = 0;
     const bool whole = joining->voted != NULL && member->host.nccl->CommCount(joining->voted, &ranks) == COLL_SUCCESS &&
                        ranks == member->ranks;
@@ -389,7 +389,7 @@ static void vote(struct joining *joinings, unsigned count, const struct coll_tab
 
 static void reach(struct joining *joinings, unsigned count)
 {
-    struct coll_member **members = calloc(count, sizeof(*members));
+    struct coll_ccomm **members = calloc(count, sizeof(*members));
     void **told = calloc(count, sizeof(*told));
     unsigned able = 0;
     for (unsigned i = 0; i < count && members != NULL && told != NULL; i++) {
@@ -406,7 +406,7 @@ static void reach(struct joining *joinings, unsigned count)
 
 static void measure(struct joining *joinings, unsigned count)
 {
-    struct coll_member **members = calloc(count, sizeof(*members));
+    struct coll_ccomm **members = calloc(count, sizeof(*members));
     unsigned able = 0;
     for (unsigned i = 0; i < count && members != NULL; i++)
         if (joinings[i].able && !joinings[i].member->forced)
@@ -424,7 +424,7 @@ static double rate_of(double per_byte)
 }
 
 /* As a setting that would have the same effect. */
-static void tell_table(struct coll_member *member)
+static void tell_table(struct coll_ccomm *member)
 {
     char text[COLL_SIZES_TEXT];
     if (!member->host.settings.print)
@@ -437,8 +437,8 @@ static void tell_table(struct coll_member *member)
 
 static void finish(struct joining *joining)
 {
-    struct coll_member *member = joining->member;
-    struct coll_joining *what = joining->what;
+    struct coll_ccomm *member = joining->member;
+    struct coll_join_args *what = joining->what;
     int before;
     if (member != NULL && member->gpu->enter(member->device, &before)) {
         member->gpu->release(joining->told);
@@ -469,11 +469,11 @@ static void finish(struct joining *joining)
     tell_table(member);
 }
 
-void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
+void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
                      unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        struct coll_joining *what = &joinings[i];
+        struct coll_join_args *what = &joinings[i];
         what->able = false;
         what->member = NULL;
         what->why[0] = '\0';
@@ -487,11 +487,11 @@ void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *h
 }
 
 /* From here on they are in one array. */
-static struct joining *gather_candidates(struct coll_joining *joinings, unsigned count)
+static struct joining *gather_candidates(struct coll_join_args *joinings, unsigned count)
 {
     struct joining *all = calloc(count, sizeof(*all));
     for (unsigned i = 0; i < count && all != NULL; i++) {
-        struct coll_joining *what = &joinings[i];
+        struct coll_join_args *what = &joinings[i];
         if (what->candidate != NULL)
             all[i] = what->candidate->joining;
         free(what->candidate);
@@ -504,7 +504,7 @@ static struct joining *gather_candidates(struct coll_joining *joinings, unsigned
     return all;
 }
 
-void members_join(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted)
+void members_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count, bool voted)
 {
     struct joining *all = gather_candidates(joinings, count);
     if (all == NULL)
@@ -512,7 +512,7 @@ void members_join(const struct coll_engine_host *host, struct coll_joining *join
     if (!voted)
         vote(all, count, host->nccl);
     /* From here on all ranks of a communicator are able, or none is. */
-    tell_all(all, count, host->nccl);
+    exchange_configs(all, count, host->nccl);
     reach(all, count);
     measure(all, count);
     for (unsigned i = 0; i < count; i++)

@@ -35,30 +35,30 @@ struct hello;
 
 /* A communicator that is joining. */
 struct joining {
-    struct coll_joining *what;
-    struct coll_member *member; /* NULL: no memory even for that */
-    struct hello *told;         /* in the GPU's memory: of all ranks, then of this one */
-    coll_comm voted;            /* a communicator of those that are able */
+    struct coll_join_args *what;
+    struct coll_ccomm *member; /* NULL: no memory even for that */
+    struct hello *told;        /* in the GPU's memory: of all ranks, then of this one */
+    coll_comm voted;           /* a communicator of those that are able */
     bool able;
 };
 
 /* GPU memory that a rank's part of `told` takes, here and when ranks reach each other (peer.h). */
-size_t tell_bytes(void);
+size_t exchange_configs_bytes(void);
 
 /* Calls `what` for all that are able, each with its GPU current; those for which it returns false are not able. */
 void joining_each(struct joining *joinings, unsigned count, bool (*what)(struct joining *));
 /* Precondition: of each communicator all ranks are able, or none is. Those that are able afterwards have the same
  * version and settings, share memory with their host and are connected to others; else `why` tells what was wrong. */
-void tell_all(struct joining *joinings, unsigned count, const struct coll_table *nccl);
+void exchange_configs(struct joining *joinings, unsigned count, const struct coll_table *nccl);
 
 /* Making and ending members (collective/engine.h). */
 
-void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_joining *joinings,
+void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
                      unsigned count);
-void members_join(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count, bool voted);
+void members_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count, bool voted);
 /* leave.c. member_destroy requires that nothing of the member runs. */
-void member_destroy(struct coll_member *member);
-void member_abort(struct coll_member *member);
-void member_leave(struct coll_member *member);
+void member_destroy(struct coll_ccomm *member);
+void member_abort(struct coll_ccomm *member);
+void member_leave(struct coll_ccomm *member);
 
 #endif

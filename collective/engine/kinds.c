@@ -29,7 +29,7 @@ bool kinds_begin(struct kinds *kinds)
 }
 
 /* Keys of pairs are local to each side, numbers are not. */
-static uint32_t number_of(const struct coll_member *member, unsigned key)
+static uint32_t number_of(const struct coll_ccomm *member, unsigned key)
 {
     if (key < COLLECTIVES)
         return key;
@@ -41,22 +41,22 @@ static uint32_t number_of(const struct coll_member *member, unsigned key)
 
 /* ---- On several hosts -------------------------------------------------------------------------------------------- */
 
-uint32_t kinds_count(const struct coll_member *member)
+uint32_t kinds_count(const struct coll_ccomm *member)
 {
     return COLLECTIVES + (uint32_t)member->ranks * (uint32_t)member->ranks * MEMBER_TYPES;
 }
 
-int kinds_decider(const struct coll_member *member, uint32_t number)
+int kinds_decider(const struct coll_ccomm *member, uint32_t number)
 {
     const struct division *hosts = &member->share.division;
     if (number < COLLECTIVES)
         return member->share.apart ? 0 : -1;
     const int pair = (int)((number - COLLECTIVES) / MEMBER_TYPES);
     const int from = pair / member->ranks, to = pair % member->ranks;
-    return !member->share.apart || divide_near(hosts, from, to) ? -1 : from;
+    return !member->share.apart || host_groups_same(hosts, from, to) ? -1 : from;
 }
 
-bool kinds_asked(const struct coll_member *member, uint32_t number, int rank)
+bool kinds_asked(const struct coll_ccomm *member, uint32_t number, int rank)
 {
     if (number < COLLECTIVES)
         return rank != 0 && member->share.division.leader[rank] == rank;
@@ -74,7 +74,7 @@ static void want(struct kinds *kinds, struct kind *kind, uint64_t overflow)
 }
 
 /* The rank that hears of an overflow first considers it, for all. */
-static void consider(struct coll_member *member, const struct report *report)
+static void consider(struct coll_ccomm *member, const struct report *report)
 {
     if (report->key >= member_keys(member))
         return;
@@ -83,7 +83,7 @@ static void consider(struct coll_member *member, const struct report *report)
     struct kind *kind = &kinds->kinds[number];
     const int decider = kinds_decider(member, number);
     if (report->count <= kind->overflows ||
-        (decider >= 0 && !divide_near(&member->share.division, decider, member->rank)))
+        (decider >= 0 && !host_groups_same(&member->share.division, decider, member->rank)))
         return;
     kind->overflows = report->count;
     const unsigned fitting = levels_fitting(member_key_type(report->key), report->share);
@@ -96,14 +96,14 @@ static void consider(struct coll_member *member, const struct report *report)
 }
 
 /* Reports that were overwritten before they were read are lost: there will be more. */
-static void listen(struct coll_member *member)
+static void listen(struct coll_ccomm *member)
 {
-    const struct mail *mail = member->mail;
-    const uint64_t reported = __atomic_load_n(&mail->reported, __ATOMIC_ACQUIRE);
+    const struct host_status *host_status = member->host_status;
+    const uint64_t reported = __atomic_load_n(&host_status->reported, __ATOMIC_ACQUIRE);
     if (reported - member->heard > REPORTS_MAX / 2)
         member->heard = reported - REPORTS_MAX / 2;
     for (; member->heard < reported; member->heard++)
-        consider(member, &mail->reports[member->heard % REPORTS_MAX]);
+        consider(member, &host_status->reports[member->heard % REPORTS_MAX]);
 }
 
 /* Spins first: the lock is held for less time than sleeping and waking takes, and ranks come at the same time. */
@@ -133,11 +133,12 @@ void kinds_unlock(struct kinds *kinds)
 }
 
 /* The step depends only on threads that answer each other, not on what callers do meanwhile. */
-static void await_step(struct coll_member *member, const struct kind *kind, uint64_t index)
+static void await_step(struct coll_ccomm *member, const struct kind *kind, uint64_t index)
 {
     struct kinds *kinds = member->share.kinds;
     int looks = 0;
-    while (kind->limit != 0 && index >= kind->limit && __atomic_load_n(&member->mail->abort, __ATOMIC_ACQUIRE) == 0) {
+    while (kind->limit != 0 && index >= kind->limit &&
+           __atomic_load_n(&member->host_status->abort, __ATOMIC_ACQUIRE) == 0) {
         kinds_unlock(kinds);
         if (looks++ == LOOKS_MAX) {
             member_fail(member, COLL_REMOTE_ERROR, "another host has not answered");
@@ -149,7 +150,7 @@ static void await_step(struct coll_member *member, const struct kind *kind, uint
     }
 }
 
-static void count_alone(const struct coll_member *member, struct kind *kind, uint64_t index)
+static void count_alone(const struct coll_ccomm *member, struct kind *kind, uint64_t index)
 {
     if (index >= KINDS_ALONE)
         return;
@@ -170,7 +171,7 @@ static void stop_cutting(struct kind *kind, uint64_t index)
         kind->cut_until = index;
 }
 
-struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped, bool long_enough)
+struct issued kinds_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough)
 {
     struct kinds *kinds = member->share.kinds;
     struct kind *kind = &kinds->kinds[number_of(member, key)];
@@ -192,7 +193,7 @@ struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped
 }
 
 /* level.issued stays: it then says too much, and the next step comes later than it could. */
-void kinds_forget(struct coll_member *member, unsigned key, uint64_t index)
+void kinds_forget(struct coll_ccomm *member, unsigned key, uint64_t index)
 {
     struct kinds *kinds = member->share.kinds;
     kinds_lock(kinds);
@@ -201,7 +202,7 @@ void kinds_forget(struct coll_member *member, unsigned key, uint64_t index)
     kinds_unlock(kinds);
 }
 
-void kinds_stop(struct coll_member *member)
+void kinds_stop(struct coll_ccomm *member)
 {
     struct kinds *kinds = member->share.kinds;
     if (member->share.apart)

@@ -63,7 +63,7 @@ void levels_step(struct level *level, uint64_t overflowed, uint64_t from);
  * over, so all ranks have asked for its level by then, and it leads to a change only if it came after the last one. So
  * when a second change is made, all ranks are past the first. */
 
-struct coll_member;
+struct coll_ccomm;
 
 /* An operation cut into several messages must be cut on all ranks. Operations in groups are not cut, and a rank does
  * not know whether another one has put its call into a group; NCCL requires only that the calls match. So ranks look at
@@ -98,14 +98,14 @@ bool kinds_begin(struct kinds *kinds); /* once, on zeroed memory */
 /* How many operations may still begin before a step that other hosts were asked about takes effect. */
 enum { KINDS_AHEAD = 16 };
 
-uint32_t kinds_count(const struct coll_member *member);
+uint32_t kinds_count(const struct coll_ccomm *member);
 void kinds_lock(struct kinds *kinds);
 void kinds_unlock(struct kinds *kinds);
 
 /* For a kind by its number: the rank whose copy decides; -1: all of its ranks share one copy. And whether `rank`, on
  * another host, is asked for its promise. */
-int kinds_decider(const struct coll_member *member, uint32_t number);
-bool kinds_asked(const struct coll_member *member, uint32_t number, int rank);
+int kinds_decider(const struct coll_ccomm *member, uint32_t number);
+bool kinds_asked(const struct coll_ccomm *member, uint32_t number, int rank);
 
 /* Counts an operation that this rank issues, by key (member_key), after considering the overflows that its own GPU has
  * reported so far. */
@@ -117,12 +117,12 @@ struct issued {
     bool stopped; /* it goes raw */
 };
 /* `long_enough`: outside of groups it could be cut. */
-struct issued kinds_issue(struct coll_member *member, unsigned key, bool grouped, bool long_enough);
+struct issued kinds_issue(struct coll_ccomm *member, unsigned key, bool grouped, bool long_enough);
 
 /* The operation that this rank has issued with this index does not come to be, nor do any of the kind after it. */
-void kinds_forget(struct coll_member *member, unsigned key, uint64_t index);
+void kinds_forget(struct coll_ccomm *member, unsigned key, uint64_t index);
 
 /* Called when this rank has no memory for more: all operations that no rank has issued yet go raw, of all kinds. */
-void kinds_stop(struct coll_member *member);
+void kinds_stop(struct coll_ccomm *member);
 
 #endif

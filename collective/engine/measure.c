@@ -15,7 +15,7 @@ enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, TURNS = 4,
 #define SAVED          0.3
 #define CODEC_PER_BYTE 2e-12
 
-size_t measure_large(const struct coll_member *member)
+size_t measure_large(const struct coll_ccomm *member)
 {
     const size_t share = (size_t)LARGE_ALL / (size_t)member->ranks;
     return share < LARGE_MAX ? share / 128 * 128 : LARGE_MAX;
@@ -23,7 +23,7 @@ size_t measure_large(const struct coll_member *member)
 
 /* ---- One member, whose GPU is current ---------------------------------------------------------------------------- */
 
-bool measure_prepare(struct coll_member *member)
+bool measure_prepare(struct coll_ccomm *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     struct link_probe *probe = &member->probe;
@@ -33,7 +33,7 @@ bool measure_prepare(struct coll_member *member)
     return probe->memory != NULL && probe->begin != NULL && probe->end != NULL;
 }
 
-void measure_end(struct coll_member *member)
+void measure_end(struct coll_ccomm *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     struct link_probe *probe = &member->probe;
@@ -45,29 +45,29 @@ void measure_end(struct coll_member *member)
     *probe = (struct link_probe){0};
 }
 
-static bool begin(struct coll_member *member)
+static bool begin(struct coll_ccomm *member)
 {
     return member->gpu->event_record(member->probe.begin, member->stream);
 }
 
-static bool gather(struct coll_member *member, size_t size)
+static bool gather(struct coll_ccomm *member, size_t size)
 {
     uint8_t *memory = member->probe.memory;
     return begin(member) && member->host.nccl->AllGather(memory, memory + size, size, COLL_UINT8, member->comm,
                                                          member->stream) == COLL_SUCCESS;
 }
 
-static bool gather_small(struct coll_member *member)
+static bool gather_small(struct coll_ccomm *member)
 {
     return gather(member, SMALL);
 }
 
-static bool gather_large(struct coll_member *member)
+static bool gather_large(struct coll_ccomm *member)
 {
     return gather(member, measure_large(member));
 }
 
-static bool exchange(struct coll_member *member)
+static bool exchange(struct coll_ccomm *member)
 {
     const struct coll_table *nccl = member->host.nccl;
     const size_t size = measure_large(member);
@@ -84,7 +84,7 @@ static bool exchange(struct coll_member *member)
 }
 
 /* The values do not matter. */
-static bool scatter(struct coll_member *member)
+static bool scatter(struct coll_ccomm *member)
 {
     const size_t size = measure_large(member);
     uint8_t *memory = member->probe.memory;
@@ -92,12 +92,12 @@ static bool scatter(struct coll_member *member)
                                                              member->comm, member->stream) == COLL_SUCCESS;
 }
 
-static bool record(struct coll_member *member)
+static bool record(struct coll_ccomm *member)
 {
     return member->gpu->event_record(member->probe.end, member->stream);
 }
 
-static bool read_time(struct coll_member *member, int which)
+static bool read_time(struct coll_ccomm *member, int which)
 {
     const struct gpu_ops *gpu = member->gpu;
     struct link_probe *probe = &member->probe;
@@ -109,32 +109,32 @@ static bool read_time(struct coll_member *member, int which)
     return seconds >= 0;
 }
 
-static bool read_small(struct coll_member *member)
+static bool read_small(struct coll_ccomm *member)
 {
     return read_time(member, PROBE_SMALL);
 }
 
-static bool read_gather(struct coll_member *member)
+static bool read_gather(struct coll_ccomm *member)
 {
     return read_time(member, LINK_GATHER);
 }
 
-static bool read_exchange(struct coll_member *member)
+static bool read_exchange(struct coll_ccomm *member)
 {
     return read_time(member, LINK_EXCHANGE);
 }
 
-static bool read_scatter(struct coll_member *member)
+static bool read_scatter(struct coll_ccomm *member)
 {
     return read_time(member, LINK_SCATTER);
 }
 
-static bool read_repair(struct coll_member *member)
+static bool read_repair(struct coll_ccomm *member)
 {
     return read_time(member, PROBE_REPAIR);
 }
 
-static bool tell(struct coll_member *member)
+static bool tell(struct coll_ccomm *member)
 {
     const struct link_probe *probe = &member->probe;
     double *own = (double *)(void *)probe->memory, *all = own + PROBES;
@@ -144,7 +144,7 @@ static bool tell(struct coll_member *member)
 }
 
 /* What was not measured costs as much as a gather. */
-static void set_cost(struct coll_member *member)
+static void set_cost(struct coll_ccomm *member)
 {
     const double *seconds = member->probe.seconds, small = seconds[PROBE_SMALL];
     const double bytes = (double)(measure_large(member) - SMALL);
@@ -158,7 +158,7 @@ static void set_cost(struct coll_member *member)
 }
 
 /* Nothing else can differ between ranks by now: all take what the fastest one measured. */
-static bool settle(struct coll_member *member)
+static bool settle(struct coll_ccomm *member)
 {
     struct link_probe *probe = &member->probe;
     const size_t ranks = (size_t)member->ranks, size = sizeof(probe->seconds);
@@ -176,7 +176,7 @@ static bool settle(struct coll_member *member)
 
 /* By faster links hardly anything is compressed, and sends and receives, which few programs use, would make NCCL
  * connect every rank with all others. */
-static bool end_if_fast(struct coll_member *member)
+static bool end_if_fast(struct coll_ccomm *member)
 {
     member->probe.over = SAVED * member->cost.per[LINK_GATHER] <= CODEC_PER_BYTE * (member->ranks - 1);
     return true;
@@ -184,11 +184,11 @@ static bool end_if_fast(struct coll_member *member)
 
 /* ---- All of this process, also of several communicators ---------------------------------------------------------- */
 
-static bool each(struct coll_member *const members[], unsigned count, bool (*what)(struct coll_member *))
+static bool each(struct coll_ccomm *const members[], unsigned count, bool (*what)(struct coll_ccomm *))
 {
     bool all = true;
     for (unsigned i = 0; i < count; i++) {
-        struct coll_member *member = members[i];
+        struct coll_ccomm *member = members[i];
         int before;
         if (member->probe.over)
             continue;
@@ -202,15 +202,15 @@ static bool each(struct coll_member *const members[], unsigned count, bool (*wha
     return all;
 }
 
-static bool grouped(struct coll_member *const members[], unsigned count, bool (*what)(struct coll_member *))
+static bool grouped(struct coll_ccomm *const members[], unsigned count, bool (*what)(struct coll_ccomm *))
 {
     const struct coll_table *nccl = members[0]->host.nccl;
     bool good = nccl->GroupStart() == COLL_SUCCESS && each(members, count, what);
     return nccl->GroupEnd() == COLL_SUCCESS && good;
 }
 
-static bool turn(struct coll_member *const members[], unsigned count, bool (*what)(struct coll_member *),
-                 bool (*read)(struct coll_member *), unsigned turns)
+static bool turn(struct coll_ccomm *const members[], unsigned count, bool (*what)(struct coll_ccomm *),
+                 bool (*read)(struct coll_ccomm *), unsigned turns)
 {
     bool good = true;
     for (unsigned i = 0; i < turns && good; i++)
@@ -219,11 +219,11 @@ static bool turn(struct coll_member *const members[], unsigned count, bool (*wha
 }
 
 /* NCCL moves something first, so that all ranks begin together. */
-static bool turn_repair(struct coll_member *const members[], unsigned count, unsigned number)
+static bool turn_repair(struct coll_ccomm *const members[], unsigned count, unsigned number)
 {
     bool good = grouped(members, count, gather_small);
     for (unsigned i = 0; i < count && good; i++) {
-        struct coll_member *member = members[i];
+        struct coll_ccomm *member = members[i];
         int before;
         good = member->gpu->enter(member->device, &before);
         if (!good)
@@ -234,12 +234,12 @@ static bool turn_repair(struct coll_member *const members[], unsigned count, uns
     return good && each(members, count, read_repair);
 }
 
-static bool end_repair(struct coll_member *member)
+static bool end_repair(struct coll_ccomm *member)
 {
     return measure_repair_end(member, TURNS);
 }
 
-static bool turns_of_repair(struct coll_member *const members[], unsigned count)
+static bool turns_of_repair(struct coll_ccomm *const members[], unsigned count)
 {
     bool good = true;
     for (unsigned i = 0; i < TURNS && good; i++)
@@ -247,12 +247,12 @@ static bool turns_of_repair(struct coll_member *const members[], unsigned count)
     return good && each(members, count, end_repair);
 }
 
-static bool agree(struct coll_member *const members[], unsigned count)
+static bool agree(struct coll_ccomm *const members[], unsigned count)
 {
     return grouped(members, count, tell) && each(members, count, settle);
 }
 
-bool measure_links(struct coll_member *const members[], unsigned count)
+bool measure_links(struct coll_ccomm *const members[], unsigned count)
 {
     return turn(members, count, gather_small, read_small, TURNS) &&
            turn(members, count, gather_large, read_gather, TURNS) && turns_of_repair(members, count) &&
@@ -273,12 +273,12 @@ struct told {
     uint32_t found;
 };
 
-size_t measure_repaired(const struct coll_member *member)
+size_t measure_repaired(const struct coll_ccomm *member)
 {
     return measure_large(member) / 2;
 }
 
-static struct told told_of(const struct coll_member *member, unsigned turn)
+static struct told told_of(const struct coll_ccomm *member, unsigned turn)
 {
     uint8_t *memory = member->probe.memory;
     const size_t bytes = measure_repaired(member);
@@ -299,14 +299,14 @@ static struct told told_of(const struct coll_member *member, unsigned turn)
     return told;
 }
 
-bool measure_repair(struct coll_member *member, unsigned turn)
+bool measure_repair(struct coll_ccomm *member, unsigned turn)
 {
     const struct told told = told_of(member, turn);
     struct told *place = (struct told *)(void *)(member->probe.memory + measure_repaired(member));
     const struct gpu_exchange what = {.rings = member->share.rings,
                                       .ends = member->ends,
                                       .jobs = &place->job,
-                                      .mail = member->mail,
+                                      .host_status = member->host_status,
                                       .patience_ns = PATIENCE_NS,
                                       .pair_patience_ns = PATIENCE_NS,
                                       .count = 1,
@@ -316,9 +316,10 @@ bool measure_repair(struct coll_member *member, unsigned turn)
            member->gpu->exchange(&what, member->stream) && member->gpu->event_record(member->probe.end, member->stream);
 }
 
-bool measure_repair_end(struct coll_member *member, unsigned turns)
+bool measure_repair_end(struct coll_ccomm *member, unsigned turns)
 {
     const uint64_t next = turns * ring_slots(&member->share.rings, measure_repaired(member));
     return member->gpu->copy(&member->ends->next, &next, sizeof(next), member->stream) &&
-           member->gpu->stream_wait(member->stream) && __atomic_load_n(&member->mail->failed, __ATOMIC_ACQUIRE) == 0;
+           member->gpu->stream_wait(member->stream) &&
+           __atomic_load_n(&member->host_status->failed, __ATOMIC_ACQUIRE) == 0;
 }

@@ -22,12 +22,12 @@ coll_type member_key_type(unsigned key)
     return types[key % MEMBER_TYPES];
 }
 
-unsigned member_keys(const struct coll_member *member)
+unsigned member_keys(const struct coll_ccomm *member)
 {
     return MEMBER_OPERATIONS * MEMBER_TYPES + 2 * (unsigned)member->ranks * MEMBER_TYPES;
 }
 
-unsigned member_key(const struct coll_member *member, const struct coll_call *call, unsigned phase)
+unsigned member_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
 {
     const unsigned type = type_row(call->type);
     if (call->operation != COLL_SEND && call->operation != COLL_RECV)
@@ -36,7 +36,7 @@ unsigned member_key(const struct coll_member *member, const struct coll_call *ca
     return MEMBER_OPERATIONS * MEMBER_TYPES + row * MEMBER_TYPES + type;
 }
 
-void member_fail(struct coll_member *member, coll_result result, const char *why)
+void member_fail(struct coll_ccomm *member, coll_result result, const char *why)
 {
     pthread_mutex_lock(&member->lock);
     const bool first = member->failed == COLL_SUCCESS;
@@ -47,9 +47,9 @@ void member_fail(struct coll_member *member, coll_result result, const char *why
         member->host.say("communicator %p, rank %d of %d: %s", (void *)member->comm, member->rank, member->ranks, why);
 }
 
-void member_give_up(struct coll_member *member)
+void member_give_up(struct coll_ccomm *member)
 {
-    __atomic_store_n(&member->mail->abort, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&member->host_status->abort, 1, __ATOMIC_RELEASE);
     peer_abort(member);
 }
 
@@ -60,10 +60,10 @@ static const char *text_of(uint32_t failed)
                                                : strait_status_string((enum strait_status)failed);
 }
 
-void member_look(struct coll_member *member)
+void member_look(struct coll_ccomm *member)
 {
     peer_look(member);
-    const uint32_t failed = __atomic_load_n(&member->mail->failed, __ATOMIC_ACQUIRE);
+    const uint32_t failed = __atomic_load_n(&member->host_status->failed, __ATOMIC_ACQUIRE);
     if (failed != 0)
         member_fail(member, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR,
                     text_of(failed));

@@ -40,7 +40,7 @@ struct link_probe {
     bool over;              /* nothing more is measured; the same on all ranks */
 };
 
-struct coll_member {
+struct coll_ccomm {
     struct coll_engine_host host;
     const struct gpu_ops *gpu;
     const struct strait_codec *codec;
@@ -57,9 +57,9 @@ struct coll_member {
     struct watch *watch; /* watches the processes of other ranks (watch.h) */
 
     struct share share;
-    struct mail *mail;
+    struct host_status *host_status;
     struct ring_ends *ends;
-    struct tally *tallies; /* by key */
+    struct overflow_counter *tallies; /* by key */
 
     gpu_event last; /* end of all operations so far (order.h) */
     gpu_event tie;  /* of order_tie, while it is called */
@@ -70,38 +70,38 @@ struct coll_member {
     pthread_mutex_t lock; /* of `failed` */
     int failed;           /* a coll_result */
     bool aborted;
-    coll_stream stream;       /* used while joining */
-    struct coll_member *next; /* in the list of those that could not be freed */
+    coll_stream stream;      /* used while joining */
+    struct coll_ccomm *next; /* in the list of those that could not be freed */
 };
 
 /* The key of a phase of a call; for sends and receives, by peer. */
-unsigned member_key(const struct coll_member *member, const struct coll_call *call, unsigned phase);
-unsigned member_keys(const struct coll_member *member);
+unsigned member_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
+unsigned member_keys(const struct coll_ccomm *member);
 coll_type member_key_type(unsigned key);
 
 /* Keeps the first failure, and prints it on stderr. */
-void member_fail(struct coll_member *member, coll_result result, const char *why);
+void member_fail(struct coll_ccomm *member, coll_result result, const char *why);
 
 /* Makes all our kernels on this member's GPU stop waiting, within a moment and for good. Any thread, at any time until
  * the member leaves; it only writes memory and calls nothing. */
-void member_give_up(struct coll_member *member);
+void member_give_up(struct coll_ccomm *member);
 
 /* Turns an error that kernels found into a failure. */
-void member_look(struct coll_member *member);
+void member_look(struct coll_ccomm *member);
 
 /* measure.c: measure_prepare makes the probe, on the member's GPU; measure_links, which is collective, sets `cost`;
  * measure_end, declared below, ends the probe, whether it was made or not. */
-bool measure_prepare(struct coll_member *member);
-bool measure_links(struct coll_member *const members[], unsigned count);
+bool measure_prepare(struct coll_ccomm *member);
+bool measure_links(struct coll_ccomm *const members[], unsigned count);
 /* Bytes of the probe's large messages. */
-size_t measure_large(const struct coll_member *member);
+size_t measure_large(const struct coll_ccomm *member);
 
 /* measure_rings.c, on the member's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
  * each other one as overflow is moved, between the probe's events; `turn` counts from 0. After `turns` of these,
  * measure_repair_end makes slots count on from there; false: it went wrong. */
-size_t measure_repaired(const struct coll_member *member);
-bool measure_repair(struct coll_member *member, unsigned turn);
-bool measure_repair_end(struct coll_member *member, unsigned turns);
-void measure_end(struct coll_member *member);
+size_t measure_repaired(const struct coll_ccomm *member);
+bool measure_repair(struct coll_ccomm *member, unsigned turn);
+bool measure_repair_end(struct coll_ccomm *member, unsigned turns);
+void measure_end(struct coll_ccomm *member);
 
 #endif

@@ -12,13 +12,13 @@
 
 static const struct gpu_ops *gpus;
 
-static void prepare(const struct coll_engine_host *host, struct coll_joining *joinings, unsigned count)
+static void prepare(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count)
 {
     members_prepare(gpus, host, joinings, count);
 }
 
 /* The calling thread may be waiting for other ranks, or for work that has failed since. */
-static coll_result error_of(struct coll_member *member)
+static coll_result error_of(struct coll_ccomm *member)
 {
     member_look(member);
     pthread_mutex_lock(&member->lock);
@@ -27,24 +27,24 @@ static coll_result error_of(struct coll_member *member)
     return failed;
 }
 
-static void fail(struct coll_member *member, coll_result result)
+static void fail(struct coll_ccomm *member, coll_result result)
 {
     member_fail(member, result, "a group of calls could not be moved");
 }
 
 /* That this rank ends is no failure for the others. */
-static void finish(struct coll_member *member)
+static void finish(struct coll_ccomm *member)
 {
     link_finish(member);
     watch_leave(member);
 }
 
-static coll_result tie(struct coll_member *member, const coll_stream *streams, unsigned count)
+static coll_result tie(struct coll_ccomm *member, const coll_stream *streams, unsigned count)
 {
     int before;
     bool good = member->gpu->enter(member->device, &before);
     if (good) {
-        good = order_tie(member, streams, count);
+        good = streams_join(member, streams, count);
         member->gpu->leave(before);
     }
     if (!good)
@@ -55,11 +55,11 @@ static coll_result tie(struct coll_member *member, const coll_stream *streams, u
 /* ---- Steps by wire ----------------------------------------------------------------------------------------------- */
 
 /* Puts the steps that go by NCCL first, otherwise keeping their order. Returns how many they are. */
-static unsigned sort_by_wire(struct coll_step *steps, unsigned count)
+static unsigned sort_by_wire(struct coll_op *steps, unsigned count)
 {
     unsigned by_nccl = 0;
     for (unsigned i = 0; i < count; i++) {
-        const struct coll_step step = steps[i];
+        const struct coll_op step = steps[i];
         if (step.peer)
             continue;
         memmove(&steps[by_nccl + 1], &steps[by_nccl], (i - by_nccl) * sizeof(step));
@@ -68,27 +68,27 @@ static unsigned sort_by_wire(struct coll_step *steps, unsigned count)
     return by_nccl;
 }
 
-static coll_result encode(struct coll_step *steps, unsigned count)
+static coll_result encode(struct coll_op *steps, unsigned count)
 {
     const unsigned by_nccl = sort_by_wire(steps, count);
     return by_nccl > 0 ? steps_encode(steps, by_nccl) : COLL_SUCCESS;
 }
 
-static coll_result move(struct coll_step *steps, unsigned count)
+static coll_result move(struct coll_op *steps, unsigned count)
 {
     return steps_move(steps, sort_by_wire(steps, count));
 }
 
-static coll_result decode(struct coll_step *steps, unsigned count)
+static coll_result decode(struct coll_op *steps, unsigned count)
 {
     const unsigned by_nccl = sort_by_wire(steps, count);
     const coll_result result = by_nccl > 0 ? steps_decode(steps, by_nccl) : COLL_SUCCESS;
     return result == COLL_SUCCESS && by_nccl < count ? peer_run(steps + by_nccl, count - by_nccl) : result;
 }
 
-static coll_result pass(struct coll_step *steps, unsigned count)
+static coll_result pass(struct coll_op *steps, unsigned count)
 {
-    return steps[0].pieces > 1 ? pieces_run(steps, count) : bare_run(&steps[0]);
+    return steps[0].pieces > 1 ? pieces_run(steps, count) : overlap_run(&steps[0]);
 }
 
 static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,

@@ -21,7 +21,7 @@ static uint32_t pages_of(double seconds, double per_byte)
     return 1 + (uint32_t)(seconds / per_byte / SHAPE_PAGE);
 }
 
-static void cut_by_size(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
+static void cut_by_size(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *step)
 {
     const double raw = (double)plan->raw, others = member->ranks - 1;
     const double measured = cost_coded(member, plan), per_byte = measured > 0 ? measured : PER_BYTE;
@@ -36,7 +36,7 @@ static void cut_by_size(const struct coll_member *member, const struct plan *pla
     step->tail = tail;
 }
 
-static void cut_as_given(const struct coll_pieces *given, const struct plan *plan, struct coll_step *step)
+static void cut_as_given(const struct coll_pieces *given, const struct plan *plan, struct coll_op *step)
 {
     enum { PAGE_KIB = SHAPE_PAGE / 1024 };
     const uint32_t head = given->head / PAGE_KIB, tail = given->tail / PAGE_KIB;
@@ -46,7 +46,7 @@ static void cut_as_given(const struct coll_pieces *given, const struct plan *pla
     step->tail = tail;
 }
 
-void bare_cut(const struct coll_member *member, const struct plan *plan, struct coll_step *step)
+void overlap_split(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *step)
 {
     const struct coll_pieces *pieces = &member->host.settings.pieces;
     step->head = step->tail = 0;
@@ -58,39 +58,39 @@ void bare_cut(const struct coll_member *member, const struct plan *plan, struct 
 
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
-static const uint8_t *source_of(const struct plan *plan, const struct plan_bare *bare, int rank)
+static const uint8_t *source_of(const struct plan *plan, const struct plan_raw_part *bare, int rank)
 {
     const uint64_t size = plan->stride / plan->whole.count;
     const uint64_t message = plan->everybody ? 0 : (uint64_t)rank * plan->stride;
     return (const uint8_t *)plan->whole.send + message + bare->from * size;
 }
 
-static uint8_t *target_of(const struct plan *plan, const struct plan_bare *bare, int rank)
+static uint8_t *target_of(const struct plan *plan, const struct plan_raw_part *bare, int rank)
 {
     const uint64_t size = plan->stride / plan->whole.count;
     return (uint8_t *)plan->whole.receive + (uint64_t)rank * plan->stride + bare->from * size;
 }
 
-static uint8_t *bare_arrival_of(const struct plan *plan, const struct plan_bare *bare, uint8_t *memory, int rank)
+static uint8_t *bare_arrival_of(const struct plan *plan, const struct plan_raw_part *bare, uint8_t *memory, int rank)
 {
     return plan->reduces ? memory + bare->at + (uint64_t)rank * bare->stride : target_of(plan, bare, rank);
 }
 
 /* Where it is sent from. */
-static const uint8_t *departure_of(const struct plan *plan, const struct plan_bare *bare, uint8_t *memory, int rank)
+static const uint8_t *departure_of(const struct plan *plan, const struct plan_raw_part *bare, uint8_t *memory, int rank)
 {
     return plan->copies ? memory + bare->out_at + (plan->everybody ? 0 : (uint64_t)rank * bare->stride)
                         : source_of(plan, bare, rank);
 }
 
-static bool prepare(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+static bool prepare(const struct coll_op *step, const struct plan *plan, const struct plan_raw_part *bare)
 {
     return !plan->copies ||
            step->member->gpu->copy_rows(launch_memory(step) + bare->out_at, bare->stride, source_of(plan, bare, 0),
                                         plan->stride, bare->bytes, plan->out, step->call.stream);
 }
 
-static coll_result exchange(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+static coll_result exchange(const struct coll_op *step, const struct plan *plan, const struct plan_raw_part *bare)
 {
     const struct coll_table *nccl = step->member->host.nccl;
     const coll_stream stream = step->call.stream;
@@ -108,7 +108,7 @@ static coll_result exchange(const struct coll_step *step, const struct plan *pla
     return result;
 }
 
-static coll_result gather(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+static coll_result gather(const struct coll_op *step, const struct plan *plan, const struct plan_raw_part *bare)
 {
     return step->member->host.nccl->AllGather(source_of(plan, bare, 0), launch_memory(step) + bare->at, bare->bytes,
                                               COLL_UINT8, step->call.comm, step->call.stream);
@@ -116,7 +116,7 @@ static coll_result gather(const struct coll_step *step, const struct plan *plan,
 
 /* In a group even if it is one call: when the group has ended the work is on the stream (patient.h), so more can
  * follow. */
-static coll_result move_all(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+static coll_result move_all(const struct coll_op *step, const struct plan *plan, const struct plan_raw_part *bare)
 {
     const struct coll_table *nccl = step->member->host.nccl;
     if (!prepare(step, plan, bare))
@@ -129,7 +129,7 @@ static coll_result move_all(const struct coll_step *step, const struct plan *pla
     return result == COLL_SUCCESS ? ended : result;
 }
 
-coll_result bare_move(const struct coll_step *step, enum plan_end end)
+coll_result overlap_send_raw(const struct coll_op *step, enum plan_end end)
 {
     struct plan plan;
     if (!launch_plan(&plan, step))
@@ -140,7 +140,7 @@ coll_result bare_move(const struct coll_step *step, enum plan_end end)
 /* ---- Finishing --------------------------------------------------------------------------------------------------- */
 
 /* Copies the values of ranks `from` to `until`. */
-static bool put(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare, int from,
+static bool put(const struct coll_op *step, const struct plan *plan, const struct plan_raw_part *bare, int from,
                 int until)
 {
     return from == until ||
@@ -149,7 +149,7 @@ static bool put(const struct coll_step *step, const struct plan *plan, const str
                                         bare->bytes, (size_t)(until - from), step->call.stream);
 }
 
-static bool add_up(const struct coll_step *step, const struct plan *plan, const struct plan_bare *bare)
+static bool add_up(const struct coll_op *step, const struct plan *plan, const struct plan_raw_part *bare)
 {
     const struct coll_call call = phase_cut(&plan->whole, bare->from, bare->count);
     struct coll_reduce sum = launch_sum_of(step, &call);
@@ -159,13 +159,13 @@ static bool add_up(const struct coll_step *step, const struct plan *plan, const 
     return step->member->gpu->reduce(&sum, step->call.stream);
 }
 
-bool bare_finish(const struct coll_step *step, enum plan_end end)
+bool overlap_finish_raw(const struct coll_op *step, enum plan_end end)
 {
     struct plan plan;
     const int rank = step->member->rank;
     if (!launch_plan(&plan, step))
         return false;
-    const struct plan_bare *bare = &plan.bare[end];
+    const struct plan_raw_part *bare = &plan.bare[end];
     if (bare->count == 0)
         return true;
     if (plan.reduces)
@@ -183,13 +183,13 @@ bool bare_finish(const struct coll_step *step, enum plan_end end)
  * queue. NCCL's parts follow each other directly on one stream. */
 
 /* Stream `behind` goes on when `before` has come to this point. */
-static bool follow(const struct coll_step *step, coll_stream behind, coll_stream before, gpu_event event)
+static bool follow(const struct coll_op *step, coll_stream behind, coll_stream before, gpu_event event)
 {
     const struct gpu_ops *gpu = step->member->gpu;
     return gpu->event_record(event, before) && gpu->event_follow(behind, event);
 }
 
-static coll_result move_coded(const struct coll_step *step)
+static coll_result move_coded(const struct coll_op *step)
 {
     const struct coll_table *nccl = step->member->host.nccl;
     coll_result result = nccl->GroupStart();
@@ -201,31 +201,31 @@ static coll_result move_coded(const struct coll_step *step)
 }
 
 /* `beside`: the same step, on the other stream. */
-static bool bare_run_encode(const struct coll_step *step, const struct coll_step *beside)
+static bool bare_run_encode(const struct coll_op *step, const struct coll_op *beside)
 {
     return launch_encode(beside) && follow(step, step->call.stream, beside->call.stream, step->staging->join) &&
            launch_own(beside);
 }
 
-static bool bare_run_decode(const struct coll_step *beside)
+static bool bare_run_decode(const struct coll_op *beside)
 {
     return beside->member->gpu->event_follow(beside->call.stream, beside->staging->turn) && launch_check(beside) &&
-           plain_behind(beside, false) && launch_decode(beside) && bare_finish(beside, PLAN_HEAD) &&
+           overflow_finish(beside, false) && launch_decode(beside) && overlap_finish_raw(beside, PLAN_HEAD) &&
            launch_sums(beside);
 }
 
-static bool finish(const struct coll_step *step, const struct coll_step *beside)
+static bool finish(const struct coll_op *step, const struct coll_op *beside)
 {
-    return follow(step, step->call.stream, beside->call.stream, step->staging->join) && bare_finish(step, PLAN_TAIL) &&
-           order_end(step->member, step->staging, step->call.stream);
+    return follow(step, step->call.stream, beside->call.stream, step->staging->join) &&
+           overlap_finish_raw(step, PLAN_TAIL) && order_end(step->member, step->staging, step->call.stream);
 }
 
 /* From the fork up to what is decoded. */
-static coll_result pass(const struct coll_step *step, const struct coll_step *beside)
+static coll_result pass(const struct coll_op *step, const struct coll_op *beside)
 {
     const struct gpu_ops *gpu = step->member->gpu;
     const struct coll_staging *staging = step->staging;
-    coll_result result = bare_move(step, PLAN_HEAD);
+    coll_result result = overlap_send_raw(step, PLAN_HEAD);
     if (result != COLL_SUCCESS)
         return result;
     if (!gpu->event_follow(staging->side, staging->fork) || !bare_run_encode(step, beside))
@@ -233,10 +233,10 @@ static coll_result pass(const struct coll_step *step, const struct coll_step *be
     result = move_coded(step);
     if (result == COLL_SUCCESS && !gpu->event_record(staging->turn, step->call.stream))
         return launch_failed(step, "what has come could not be followed");
-    return result == COLL_SUCCESS ? bare_move(step, PLAN_TAIL) : result;
+    return result == COLL_SUCCESS ? overlap_send_raw(step, PLAN_TAIL) : result;
 }
 
-static coll_result run(const struct coll_step *step)
+static coll_result run(const struct coll_op *step)
 {
     const struct gpu_ops *gpu = step->member->gpu;
     struct coll_staging *staging = step->staging;
@@ -244,7 +244,7 @@ static coll_result run(const struct coll_step *step)
         return launch_failed(step, "no memory for messages");
     if (!order_follow(step->member, staging, step->call.stream) || !gpu->event_record(staging->fork, step->call.stream))
         return launch_failed(step, "encoding could not be launched");
-    struct coll_step beside = *step;
+    struct coll_op beside = *step;
     beside.call.stream = staging->side;
     const coll_result result = pass(step, &beside);
     if (result != COLL_SUCCESS)
@@ -253,7 +253,7 @@ static coll_result run(const struct coll_step *step)
                                                              : launch_failed(step, "decoding could not be launched");
 }
 
-coll_result bare_run(struct coll_step *step)
+coll_result overlap_run(struct coll_op *step)
 {
     const struct gpu_ops *gpu = step->member->gpu;
     int before;
@@ -271,12 +271,12 @@ coll_result bare_run(struct coll_step *step)
  *  beside it                    | move 0   | move 1             | move 2             | ... */
 
 /* Two events suffice: when a piece has been moved, the one before it is being decoded. */
-static gpu_event arrival_of(const struct coll_step *piece)
+static gpu_event arrival_of(const struct coll_op *piece)
 {
     return piece->piece % 2 == 0 ? piece->staging->join : piece->staging->turn;
 }
 
-static bool encode(const struct coll_step *piece)
+static bool encode(const struct coll_op *piece)
 {
     const struct gpu_ops *gpu = piece->member->gpu;
     const struct coll_staging *staging = piece->staging;
@@ -284,7 +284,7 @@ static bool encode(const struct coll_step *piece)
            gpu->event_follow(staging->side, staging->fork);
 }
 
-static coll_result move(const struct coll_step *piece)
+static coll_result move(const struct coll_op *piece)
 {
     const struct coll_table *nccl = piece->member->host.nccl;
     const struct coll_staging *staging = piece->staging;
@@ -299,13 +299,13 @@ static coll_result move(const struct coll_step *piece)
     return result;
 }
 
-static bool decode(const struct coll_step *piece)
+static bool decode(const struct coll_op *piece)
 {
     return piece->member->gpu->event_follow(piece->call.stream, arrival_of(piece)) && launch_check(piece) &&
            launch_decode(piece);
 }
 
-static coll_result pass_all(const struct coll_step *pieces, unsigned count)
+static coll_result pass_all(const struct coll_op *pieces, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++) {
@@ -319,16 +319,16 @@ static coll_result pass_all(const struct coll_step *pieces, unsigned count)
 }
 
 /* Overflow of any piece comes when all pieces have been checked; sums can be made after that. */
-static bool finish_all(const struct coll_step *pieces, unsigned count)
+static bool finish_all(const struct coll_op *pieces, unsigned count)
 {
-    const struct coll_step *last = &pieces[count - 1];
-    bool good = decode(last) && plain_behind(last, false) && launch_own(last);
+    const struct coll_op *last = &pieces[count - 1];
+    bool good = decode(last) && overflow_finish(last, false) && launch_own(last);
     for (unsigned i = 0; i < count && good; i++)
         good = launch_sums(&pieces[i]);
     return good && order_end(last->member, last->staging, last->call.stream);
 }
 
-static coll_result run_all(const struct coll_step *pieces, unsigned count)
+static coll_result run_all(const struct coll_op *pieces, unsigned count)
 {
     struct coll_staging *staging = pieces->staging;
     if (!steps_grow(pieces))
@@ -341,9 +341,9 @@ static coll_result run_all(const struct coll_step *pieces, unsigned count)
     return finish_all(pieces, count) ? COLL_SUCCESS : launch_failed(pieces, "decoding could not be launched");
 }
 
-coll_result pieces_run(struct coll_step *steps, unsigned count)
+coll_result pieces_run(struct coll_op *steps, unsigned count)
 {
-    struct coll_step pieces[COLL_PIECES_MAX];
+    struct coll_op pieces[COLL_PIECES_MAX];
     const struct gpu_ops *gpu = steps->member->gpu;
     int before;
     (void)count;

@@ -13,20 +13,20 @@
 
 /* Sets how many pages of each message of the step's first phase head and tail take: as the settings say, else by the
  * size and the link; 0 and 0: none. A function of what all ranks hold alike. */
-void bare_cut(const struct coll_member *member, const struct plan *plan, struct coll_step *step);
+void overlap_split(const struct coll_ccomm *member, const struct plan *plan, struct coll_op *step);
 
 /* Hands the head or the tail to NCCL, on the step's stream. */
-coll_result bare_move(const struct coll_step *step, enum plan_end end);
+coll_result overlap_send_raw(const struct coll_op *step, enum plan_end end);
 /* When it has arrived, puts it where it belongs or adds it up. On the step's stream. */
-bool bare_finish(const struct coll_step *step, enum plan_end end);
+bool overlap_finish_raw(const struct coll_op *step, enum plan_end end);
 
 /* All three parts of a phase of the step (collective/engine.h). */
-coll_result bare_run(struct coll_step *step);
+coll_result overlap_run(struct coll_op *step);
 
 /* Runs a step that is in no group in pieces: while one piece moves, the next is encoded and the one before it is
  * decoded. Each piece is a message of its own to every rank, with its own head. */
 
 /* All three parts of a phase of steps[0], the only step. */
-coll_result pieces_run(struct coll_step *steps, unsigned count);
+coll_result pieces_run(struct coll_op *steps, unsigned count);
 
 #endif

@@ -102,8 +102,8 @@ uint64_t peer_slot_bytes(const struct peer_tuning *tuning);
 enum peer_stream {
     PEER_CLAIMING,
     PEER_ENCODING, /* several, which encode in turn; likewise below */
-    PEER_CROSSING = PEER_ENCODING + PEER_ENCODERS_MAX,
-    PEER_CROSSING_TOO,
+    PEER_COPY_STREAM_0 = PEER_ENCODING + PEER_ENCODERS_MAX,
+    PEER_COPY_STREAM_1,
     PEER_POSTING,
     PEER_WAITING,
     PEER_DECODING,
@@ -134,7 +134,7 @@ struct peer_wire {
     struct peer_handle handle[PEER_RANKS_MAX];
     struct peer_counters *counters;
     struct peer_world *world; /* in the GPU's memory */
-    struct peer_mail *mail;
+    struct peer_mail *host_status;
     struct strait_result *results; /* of decoding: by stream, then by rank the main part's and the tail's */
     uint8_t *asides;               /* metadata of pieces to be decoded: likewise */
     struct peer_scratch encoding[PEER_ENCODERS_MAX], decoding[PEER_DECODERS_MAX];
@@ -146,27 +146,27 @@ struct peer_wire {
 
 /* Collective, called for the able members of this process: makes their `peer`, or sets `no_peer` to why there is none.
  * told: GPU memory of each member, for one offer of each rank and one more. */
-void peer_join(struct coll_member *const members[], void *const told[], unsigned count);
+void peer_join(struct coll_ccomm *const members[], void *const told[], unsigned count);
 size_t peer_offer_bytes(void);
 
 /* No more operations will come: those so far (peer_over) then end when other ranks have read what they were sent, for
  * which they get as long as within an operation. Nothing if it was aborted. */
-void peer_close(struct coll_member *member);
+void peer_close(struct coll_ccomm *member);
 /* Called when nothing of it runs any more. */
-void peer_end(struct coll_member *member);
+void peer_end(struct coll_ccomm *member);
 
-void peer_abort(struct coll_member *member);
-bool peer_over(const struct coll_member *member); /* everything outside of graphs has ended */
-void peer_look(struct coll_member *member);       /* turns an error that kernels found into a failure */
+void peer_abort(struct coll_ccomm *member);
+bool peer_over(const struct coll_ccomm *member); /* everything outside of graphs has ended */
+void peer_look(struct coll_ccomm *member);       /* turns an error that kernels found into a failure */
 
 /* Appends what became of it, as text. */
-void peer_describe(const struct coll_member *member, char *text, size_t size);
+void peer_describe(const struct coll_ccomm *member, char *text, size_t size);
 
 /* Whether the call goes by this wire; if so, `step` is complete. */
-bool peer_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step);
+bool peer_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step);
 
 /* Runs the steps of one group, all of which go by this wire. Nothing is left for the other parts of a run. */
-coll_result peer_run(struct coll_step *steps, unsigned count);
+coll_result peer_run(struct coll_op *steps, unsigned count);
 
 /* peer_layout.c: where things lie. */
 uint64_t peer_arena_bytes(const struct peer_wire *wire, int ranks);
@@ -181,10 +181,10 @@ uint8_t *peer_aside(const struct peer_wire *wire, int ranks, uint32_t decoder, u
 uint64_t peer_results_bytes(int ranks);
 struct strait_result *peer_results(const struct peer_wire *wire, int ranks, uint32_t decoder, uint32_t i);
 uint64_t peer_sums_stride(const struct peer_wire *wire); /* from one rank's sums to the next one's */
-bool peer_sums_prepare(struct coll_member *member);      /* allocates `sums`; false: no memory */
+bool peer_sums_prepare(struct coll_ccomm *member);       /* allocates `sums`; false: no memory */
 
 /* peer_lane.c: the lane for the next operation on a stream; NULL: none can be had. */
-struct peer_lane *peer_lane_of(struct coll_member *member, coll_stream stream);
+struct peer_lane *peer_lane_of(struct coll_ccomm *member, coll_stream stream);
 void peer_lanes_end(struct peer_wire *wire, const struct gpu_ops *gpu);
 
 /* The steps of a group as the wire `peer` sees them: consecutive segments, each of messages that are sent at once. A
@@ -200,7 +200,7 @@ struct peer_flow {
 #define PEER_TO_ALL (-1)
 
 struct peer_segment {
-    const struct coll_step *step;
+    const struct coll_op *step;
     struct peer_flow *out, *in;
     unsigned outs, ins;
     bool sums;    /* what is received is added up, with `own`, into `sum` */
@@ -215,7 +215,7 @@ struct peer_segments {
 };
 
 /* For the steps of one member; false: no memory. */
-bool peer_segments_of(struct peer_segments *segments, const struct coll_member *member, const struct coll_step *steps,
+bool peer_segments_of(struct peer_segments *segments, const struct coll_ccomm *member, const struct coll_op *steps,
                       unsigned count);
 void peer_segments_free(struct peer_segments *segments);
 
@@ -254,7 +254,7 @@ struct peer_times {
 };
 
 struct peer_entry {
-    struct coll_member *member;
+    struct coll_ccomm *member;
     struct peer_wire *wire; /* becomes the member's when all ranks have it, since a thread of the member looks there */
     struct peer_offer own;
     struct peer_offer *told; /* in the GPU's memory: of all ranks, then of this one */
@@ -271,8 +271,8 @@ bool peer_grouped(struct peer_entry *entries, unsigned count, peer_part *what);
 
 /* peer_measure.c: whether NCCL is measured for comparison, and whether anything is measured; what measuring needs,
  * before ranks tell whether they are able; and measuring itself. */
-bool peer_compared(const struct coll_member *member);
-bool peer_measured(const struct coll_member *member, const struct peer_wire *wire);
+bool peer_compared(const struct coll_ccomm *member);
+bool peer_measured(const struct coll_ccomm *member, const struct peer_wire *wire);
 bool peer_measure_prepare(struct peer_entry *entry);
 bool peer_measure(struct peer_entry *entries, unsigned count);
 bool peer_measure_end(struct peer_entry *entry);

@@ -79,7 +79,7 @@ struct peer_world {
     uint32_t rank, ranks;
     struct peer_flags *flags[PEER_RANKS_MAX]; /* by rank, including this one's */
     struct peer_counters *counters;
-    struct peer_mail *mail;
+    struct peer_mail *host_status;
     uint32_t trace, reserved; /* not 0: marks are wanted */
 };
 
@@ -127,7 +127,7 @@ struct peer_taken {
     const struct strait_result *results; /* of decoding: main, tail; NULL: the piece was not encoded */
     uint32_t source, has_tail;
 };
-struct peer_turn {
+struct peer_receive_step {
     const struct peer_world *world;
     uint64_t patience_ns;
     uint32_t takes, waits, asides, reserved;
@@ -166,7 +166,7 @@ struct gpu_peer_ops {
     bool (*move)(void *dst, const void *src, size_t size, coll_stream stream);
     bool (*claim)(const struct peer_claim *claim, coll_stream stream);
     bool (*post)(const struct peer_post *post, coll_stream stream);
-    bool (*turn)(const struct peer_turn *turn, coll_stream stream);
+    bool (*turn)(const struct peer_receive_step *turn, coll_stream stream);
 };
 
 #endif

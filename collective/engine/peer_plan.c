@@ -78,7 +78,7 @@ uint64_t peer_sums_stride(const struct peer_wire *wire)
     return wire->tuning.piece + PEER_PAGE;
 }
 
-bool peer_sums_prepare(struct coll_member *member)
+bool peer_sums_prepare(struct coll_ccomm *member)
 {
     struct peer_wire *wire = member->peer;
     if (wire->sums == NULL)
@@ -159,11 +159,11 @@ static bool is_needed(const struct peer_tuning *tuning, int stream)
         return stream < PEER_DECODING + (tuning->direct != 0 ? (int)tuning->decoders : 1);
     if (stream == PEER_CLAIMING || stream == PEER_WAITING || stream == PEER_FREEING)
         return tuning->direct != 0;
-    return stream != PEER_CROSSING_TOO || tuning->cross == 2;
+    return stream != PEER_COPY_STREAM_1 || tuning->cross == 2;
 }
 
 /* Streams share hardware queues, so streams that would stay unused are not made. */
-static bool make_streams(struct peer_lane *lane, const struct coll_member *member)
+static bool make_streams(struct peer_lane *lane, const struct coll_ccomm *member)
 {
     bool good = true;
     for (int i = 0; i < PEER_STREAMS && good; i++)
@@ -172,7 +172,7 @@ static bool make_streams(struct peer_lane *lane, const struct coll_member *membe
     return good;
 }
 
-struct peer_lane *peer_lane_of(struct coll_member *member, coll_stream stream)
+struct peer_lane *peer_lane_of(struct coll_ccomm *member, coll_stream stream)
 {
     const struct gpu_ops *gpu = member->gpu;
     const uint64_t capture = gpu->stream_capture(stream);

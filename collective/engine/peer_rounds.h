@@ -25,12 +25,12 @@
 #include "collective/engine/peer.h"
 
 /* A rank may start an operation as late as it likes, but once it has, it goes on. */
-#define PEER_PATIENCE_NS UINT64_C(60000000000)
+#define PEER_TIMEOUT_NS UINT64_C(60000000000)
 
 /* What one member does for the steps of a group. */
 struct peer_operation {
-    struct coll_member *member;
-    const struct coll_step *steps;
+    struct coll_ccomm *member;
+    const struct coll_op *steps;
     unsigned count;
     struct peer_lane *lane;
     struct peer_segments segments;

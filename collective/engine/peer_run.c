@@ -28,7 +28,7 @@ static void add(struct peer_segment *segment, bool out, int rank, uint64_t count
 }
 
 /* The others in order, beginning behind this rank, so that not all send to the same one at once. */
-static int other(const struct coll_member *member, int number)
+static int other(const struct coll_ccomm *member, int number)
 {
     return (member->rank + 1 + number) % member->ranks;
 }
@@ -37,7 +37,7 @@ static int other(const struct coll_member *member, int number)
 
 static void gather(struct peer_segment *segment, const uint8_t *send, uint8_t *receive, uint64_t count)
 {
-    const struct coll_member *member = segment->step->member;
+    const struct coll_ccomm *member = segment->step->member;
     const uint64_t stride = count * element_bytes(segment->step->call.type);
     add(segment, true, PEER_TO_ALL, count, send);
     for (int i = 0; i + 1 < member->ranks; i++) {
@@ -48,7 +48,7 @@ static void gather(struct peer_segment *segment, const uint8_t *send, uint8_t *r
 
 static void exchange(struct peer_segment *segment, bool sums)
 {
-    const struct coll_member *member = segment->step->member;
+    const struct coll_ccomm *member = segment->step->member;
     const struct coll_call *call = &segment->step->call;
     const uint64_t stride = call->count * element_bytes(call->type);
     uint8_t *send = (uint8_t *)(uintptr_t)call->send;
@@ -64,7 +64,7 @@ static void exchange(struct peer_segment *segment, bool sums)
 
 static void scatter_blocks(struct peer_segment *segment)
 {
-    const struct coll_member *member = segment->step->member;
+    const struct coll_ccomm *member = segment->step->member;
     const struct coll_call *call = &segment->step->call;
     const uint64_t size = element_bytes(call->type);
     uint8_t *send = (uint8_t *)(uintptr_t)call->send;
@@ -81,7 +81,7 @@ static void scatter_blocks(struct peer_segment *segment)
 
 static void gather_blocks(struct peer_segment *segment)
 {
-    const struct coll_member *member = segment->step->member;
+    const struct coll_ccomm *member = segment->step->member;
     const struct coll_call *call = &segment->step->call;
     const uint64_t size = element_bytes(call->type);
     uint8_t *receive = call->receive;
@@ -96,13 +96,13 @@ static void gather_blocks(struct peer_segment *segment)
 
 /* ---- Segments ---------------------------------------------------------------------------------------------------- */
 
-static bool is_pair(const struct coll_step *step)
+static bool is_pair(const struct coll_op *step)
 {
     return step->call.operation == COLL_SEND || step->call.operation == COLL_RECV;
 }
 
 /* Appends a segment, whose flows begin where the previous one's end. */
-static struct peer_segment *begin(struct peer_segments *all, const struct coll_step *step, unsigned outs)
+static struct peer_segment *begin(struct peer_segments *all, const struct coll_op *step, unsigned outs)
 {
     struct peer_segment *segment = &all->segment[all->count], *before = all->count > 0 ? segment - 1 : NULL;
     *segment = (struct peer_segment){.step = step};
@@ -112,7 +112,7 @@ static struct peer_segment *begin(struct peer_segments *all, const struct coll_s
     return segment;
 }
 
-static void add_collective(struct peer_segments *all, const struct coll_step *step)
+static void add_collective(struct peer_segments *all, const struct coll_op *step)
 {
     const struct coll_call *call = &step->call;
     const unsigned others = (unsigned)step->member->ranks - 1;
@@ -128,7 +128,7 @@ static void add_collective(struct peer_segments *all, const struct coll_step *st
         gather_blocks(begin(all, step, 1));
 }
 
-static void add_pairs(struct peer_segments *all, const struct coll_step *steps, unsigned count)
+static void add_pairs(struct peer_segments *all, const struct coll_op *steps, unsigned count)
 {
     unsigned sends = 0, first = count;
     for (unsigned i = count; i-- > 0;) {
@@ -148,7 +148,7 @@ static void add_pairs(struct peer_segments *all, const struct coll_step *steps, 
     }
 }
 
-bool peer_segments_of(struct peer_segments *segments, const struct coll_member *member, const struct coll_step *steps,
+bool peer_segments_of(struct peer_segments *segments, const struct coll_ccomm *member, const struct coll_op *steps,
                       unsigned count)
 {
     const size_t flows = (size_t)count * 4 * (size_t)member->ranks;
@@ -251,7 +251,7 @@ coll_stream peer_sending(const struct peer_operation *operation)
 static uint32_t receivers_of(const struct peer_operation *operation, const struct peer_round *round, uint32_t i,
                              uint8_t receivers[])
 {
-    const struct coll_member *member = operation->member;
+    const struct coll_ccomm *member = operation->member;
     uint32_t count = 0;
     if (round->flow[i]->rank != PEER_TO_ALL) {
         receivers[0] = (uint8_t)round->flow[i]->rank;
@@ -266,7 +266,7 @@ static bool claim(const struct peer_operation *operation, const struct peer_roun
 {
     const struct gpu_ops *gpu = operation->member->gpu;
     struct peer_claim claim = {
-        .world = operation->member->peer->world, .patience_ns = PEER_PATIENCE_NS, .ahead = is_direct(operation)};
+        .world = operation->member->peer->world, .patience_ns = PEER_TIMEOUT_NS, .ahead = is_direct(operation)};
     for (uint32_t i = 0; i < round->count; i++) {
         const uint32_t number = round->number[i];
         uint8_t *receivers = &claim.receiver[claim.count];
@@ -294,7 +294,7 @@ static bool crosses_at_once(const struct peer_operation *operation, const struct
 /* Where a piece is encoded. */
 static uint8_t *place_of(const struct peer_operation *operation, const struct peer_round *round, uint32_t i)
 {
-    const struct coll_member *member = operation->member;
+    const struct coll_ccomm *member = operation->member;
     uint8_t receivers[PEER_RANKS_MAX];
     if (!crosses_at_once(operation, round, i))
         return outgoing(operation, i);
@@ -411,7 +411,7 @@ static coll_stream crossing(const struct peer_operation *operation, const struct
     if (!later)
         return encoding(operation);
     const bool other = operation->sent % operation->member->peer->tuning.cross == 1;
-    return operation->lane->stream[other ? PEER_CROSSING_TOO : PEER_CROSSING];
+    return operation->lane->stream[other ? PEER_COPY_STREAM_1 : PEER_COPY_STREAM_0];
 }
 
 /* The part of a push that a copy engine does. */
@@ -452,7 +452,7 @@ bool peer_send(struct peer_operation *operation, const struct peer_round *round)
 
 static uint8_t *slot_of(const struct peer_operation *operation, const struct peer_round *round, uint32_t i)
 {
-    const struct coll_member *member = operation->member;
+    const struct coll_ccomm *member = operation->member;
     return peer_slot(member->peer, member->rank, round->flow[i]->rank, round->number[i]);
 }
 
@@ -494,14 +494,14 @@ coll_stream peer_received(const struct peer_operation *operation)
 
 static struct strait_result *results_of(const struct peer_operation *operation, uint32_t i)
 {
-    const struct coll_member *member = operation->member;
+    const struct coll_ccomm *member = operation->member;
     return peer_results(member->peer, member->ranks, decoder_of(operation, operation->taken), i);
 }
 
 /* For the pieces that arrive `ahead` rounds from now. */
 static uint8_t *aside_of(const struct peer_operation *operation, uint32_t ahead, uint32_t i, bool tail)
 {
-    const struct coll_member *member = operation->member;
+    const struct coll_ccomm *member = operation->member;
     return peer_aside(member->peer, member->ranks, decoder_of(operation, operation->taken + ahead), i, tail);
 }
 
@@ -565,7 +565,7 @@ static bool decode(const struct peer_operation *operation, const struct peer_rou
 static bool add_up(const struct peer_operation *operation, const struct peer_round *round)
 {
     const struct peer_segment *segment = &operation->segments.segment[operation->current];
-    const struct coll_member *member = operation->member;
+    const struct coll_ccomm *member = operation->member;
     const struct coll_call *call = &segment->step->call;
     const struct peer_piece *piece = &round->piece[0]; /* the same for all */
     if (!segment->sums)
@@ -589,7 +589,7 @@ static bool add_up(const struct peer_operation *operation, const struct peer_rou
 
 /* Prepares copying the metadata of pieces that will have arrived. */
 static void set_aside(const struct peer_operation *operation, const struct peer_round *round, uint32_t ahead,
-                      struct peer_turn *turn)
+                      struct peer_receive_step *turn)
 {
     for (uint32_t i = 0; i < round->count; i++) {
         const struct peer_piece *piece = &round->piece[i];
@@ -610,8 +610,8 @@ static void set_aside(const struct peer_operation *operation, const struct peer_
 static bool turn(const struct peer_operation *operation, const struct peer_round *done, const struct peer_round *next,
                  uint32_t ahead, coll_stream stream)
 {
-    const struct coll_member *member = operation->member;
-    struct peer_turn turn = {.world = member->peer->world, .takes = done->count, .waits = next->count};
+    const struct coll_ccomm *member = operation->member;
+    struct peer_receive_step turn = {.world = member->peer->world, .takes = done->count, .waits = next->count};
     for (uint32_t i = 0; i < done->count; i++)
         turn.taken[i] = (struct peer_taken){
             .head = (void *)slot_of(operation, done, i),
@@ -619,7 +619,7 @@ static bool turn(const struct peer_operation *operation, const struct peer_round
             .source = (uint32_t)done->flow[i]->rank,
             .has_tail = done->piece[i].tail_bytes > 0,
         };
-    turn.patience_ns = PEER_PATIENCE_NS;
+    turn.patience_ns = PEER_TIMEOUT_NS;
     for (uint32_t i = 0; i < next->count; i++) {
         turn.source[i] = (uint8_t)next->flow[i]->rank;
         if (next->number[i] == 0)
@@ -720,7 +720,7 @@ static bool one_round(struct peer_operation *run)
 /* ---- Beginning and ending ---------------------------------------------------------------------------------------- */
 
 /* Copies what the rank has for itself. */
-static bool copy_own(const struct coll_step *step)
+static bool copy_own(const struct coll_op *step)
 {
     const struct coll_call *call = &step->call;
     const bool gathers = call->operation == COLL_ALL_GATHER;
@@ -807,14 +807,14 @@ static bool on_gpu(struct peer_operation *run, bool (*what)(struct peer_operatio
 /* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
 /* Steps of one member are adjacent. */
-static unsigned split(struct coll_step *steps, unsigned count, struct peer_operation *runs)
+static unsigned split(struct coll_op *steps, unsigned count, struct peer_operation *runs)
 {
     unsigned members = 0;
     for (unsigned at = 0; at < count; members++) {
         unsigned end = at + 1;
         for (unsigned i = end; i < count; i++)
             if (steps[i].member == steps[at].member) {
-                const struct coll_step step = steps[i];
+                const struct coll_op step = steps[i];
                 memmove(&steps[end + 1], &steps[end], (i - end) * sizeof(step));
                 steps[end++] = step;
             }
@@ -835,7 +835,7 @@ static bool give_up(struct peer_operation *run)
     return run->lane == NULL || mark_last(run);
 }
 
-static coll_result failed(struct peer_operation *runs, unsigned members, struct coll_member *member)
+static coll_result failed(struct peer_operation *runs, unsigned members, struct coll_ccomm *member)
 {
     for (unsigned i = 0; i < members; i++) {
         peer_abort(runs[i].member); /* the other ranks learn of it from what is queued already */
@@ -869,7 +869,7 @@ static coll_result run_all(struct peer_operation *runs, unsigned members)
     return COLL_SUCCESS;
 }
 
-coll_result peer_run(struct coll_step *steps, unsigned count)
+coll_result peer_run(struct coll_op *steps, unsigned count)
 {
     struct peer_operation *runs = calloc(count, sizeof(*runs));
     if (runs == NULL)

@@ -22,12 +22,12 @@ static const struct way {
 
 /* ---- One member, whose GPU is current ---------------------------------------------------------------------------- */
 
-bool peer_compared(const struct coll_member *member)
+bool peer_compared(const struct coll_ccomm *member)
 {
     return !member->forced && member->host.settings.wire == COLL_WIRE_AUTO;
 }
 
-bool peer_measured(const struct coll_member *member, const struct peer_wire *wire)
+bool peer_measured(const struct coll_ccomm *member, const struct peer_wire *wire)
 {
     return wire->tuning.open != 0 || peer_compared(member);
 }
@@ -49,7 +49,7 @@ static bool is_own(int trial)
     return trial >= PEER_OWN_SMALL;
 }
 
-static bool is_tried(const struct coll_member *member, const struct peer_wire *wire, int trial)
+static bool is_tried(const struct coll_ccomm *member, const struct peer_wire *wire, int trial)
 {
     if (trial > PEER_OWN)
         return (wire->tuning.open & (ways[trial - PEER_OWN].direct ? PEER_OPEN_DIRECT : PEER_OPEN_SHARE)) != 0;
@@ -130,7 +130,7 @@ static bool read_time(const struct peer_entry *entry, double *seconds)
 /* ---- All of this process ----------------------------------------------------------------------------------------- */
 
 /* In place. */
-static struct coll_step step_of(const struct peer_entry *entry, int trial)
+static struct coll_op step_of(const struct peer_entry *entry, int trial)
 {
     const size_t size = size_of(entry->wire, is_large(trial));
     const struct coll_call call = {.operation = COLL_ALL_GATHER,
@@ -140,7 +140,7 @@ static struct coll_step step_of(const struct peer_entry *entry, int trial)
                                    .type = COLL_BF16,
                                    .comm = entry->member->comm,
                                    .stream = entry->member->stream};
-    return (struct coll_step){.member = entry->member, .call = call, .phases = 1, .pieces = 1, .peer = true};
+    return (struct coll_op){.member = entry->member, .call = call, .phases = 1, .pieces = 1, .peer = true};
 }
 
 static void take_way(struct peer_wire *wire, int trial)
@@ -155,7 +155,7 @@ static void take_way(struct peer_wire *wire, int trial)
 
 static bool gather_own(struct peer_entry *entries, unsigned count, int trial)
 {
-    struct coll_step *steps = calloc(count, sizeof(*steps));
+    struct coll_op *steps = calloc(count, sizeof(*steps));
     bool good = steps != NULL;
     for (unsigned i = 0; i < count && good; i++) {
         take_way(entries[i].wire, trial);
@@ -191,7 +191,7 @@ static bool try_once(struct peer_entry *entries, unsigned count, int trial)
 
 static bool peer_measure_tell(struct peer_entry *entry)
 {
-    const struct coll_member *member = entry->member;
+    const struct coll_ccomm *member = entry->member;
     struct peer_times *all = (void *)entry->told, *own = all + member->ranks;
     return member->gpu->copy(own, &entry->times, sizeof(*own), member->stream) &&
            member->host.nccl->AllGather(own, all, sizeof(*own), COLL_UINT8, member->comm, member->stream) ==
@@ -228,7 +228,7 @@ static int fastest_way(const struct peer_wire *wire, const struct peer_times *ti
 
 static bool peer_measure_settle(struct peer_entry *entry)
 {
-    struct coll_member *member = entry->member;
+    struct coll_ccomm *member = entry->member;
     struct peer_wire *wire = entry->wire;
     const size_t ranks = (size_t)member->ranks;
     struct peer_times *all = calloc(ranks, sizeof(*all));
@@ -260,7 +260,7 @@ static double rate_of(const struct link_cost *cost)
     return cost->per_byte > 0 ? 1e-9 / cost->per_byte : 0;
 }
 
-void peer_describe(const struct coll_member *member, char *text, size_t size)
+void peer_describe(const struct coll_ccomm *member, char *text, size_t size)
 {
     const struct peer_wire *wire = member->peer;
     if (wire == NULL) {
@@ -288,7 +288,7 @@ static bool refuse(struct peer_entry *entry, const char *why)
 }
 
 /* Scratch for the largest call of the codec: a piece with a tail from each other rank. */
-static bool scratch_sizes(struct peer_wire *wire, const struct coll_member *member)
+static bool scratch_sizes(struct peer_wire *wire, const struct coll_ccomm *member)
 {
     static uint64_t somewhere;
     struct strait_region region[2] = {{.base = &somewhere,
@@ -329,7 +329,7 @@ static void free_scratch(const struct peer_scratch *scratch, unsigned count, con
         gpu->release(scratch[i].memory);
 }
 
-static bool make_memory(struct peer_wire *wire, const struct coll_member *member)
+static bool make_memory(struct peer_wire *wire, const struct coll_ccomm *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     const int ranks = member->ranks;
@@ -341,10 +341,10 @@ static bool make_memory(struct peer_wire *wire, const struct coll_member *member
     wire->world = gpu->allocate(sizeof(*wire->world), true);
     wire->results = gpu->allocate(peer_results_bytes(ranks), true);
     wire->asides = gpu->allocate(peer_asides_bytes(wire, ranks), true);
-    wire->mail = gpu->allocate_pinned(sizeof(*wire->mail));
+    wire->host_status = gpu->allocate_pinned(sizeof(*wire->host_status));
     wire->last = gpu->event_make(false);
     return wire->arena != NULL && wire->outgoing != NULL && wire->counters != NULL && wire->world != NULL &&
-           wire->results != NULL && wire->asides != NULL && wire->mail != NULL && wire->last != NULL &&
+           wire->results != NULL && wire->asides != NULL && wire->host_status != NULL && wire->last != NULL &&
            make_scratch(wire->encoding, PEER_ENCODERS_MAX, gpu) && make_scratch(wire->decoding, PEER_DECODERS_MAX, gpu);
 }
 
@@ -360,14 +360,14 @@ static void free_memory(struct peer_wire *wire, const struct gpu_ops *gpu, bool 
     free_scratch(wire->encoding, PEER_ENCODERS_MAX, gpu);
     free_scratch(wire->decoding, PEER_DECODERS_MAX, gpu);
     gpu->release(wire->sums);
-    gpu->release_pinned(wire->mail);
+    gpu->release_pinned(wire->host_status);
     if (wire->last != NULL)
         gpu->event_end(wire->last);
 }
 
 static bool prepare(struct peer_entry *entry)
 {
-    struct coll_member *member = entry->member;
+    struct coll_ccomm *member = entry->member;
     const struct gpu_ops *gpu = member->gpu;
     if (member->ranks > PEER_RANKS_MAX)
         return refuse(entry, "more ranks than a host has");
@@ -397,7 +397,7 @@ static bool prepare(struct peer_entry *entry)
 
 static bool peer_join_tell(struct peer_entry *entry)
 {
-    struct coll_member *member = entry->member;
+    struct coll_ccomm *member = entry->member;
     struct peer_offer *own = entry->told + member->ranks;
     return member->gpu->copy(own, &entry->own, sizeof(*own), member->stream) &&
            member->host.nccl->AllGather(own, entry->told, sizeof(*own), COLL_UINT8, member->comm, member->stream) ==
@@ -406,7 +406,7 @@ static bool peer_join_tell(struct peer_entry *entry)
 
 static bool hear(struct peer_entry *entry, struct peer_offer *all)
 {
-    const struct coll_member *member = entry->member;
+    const struct coll_ccomm *member = entry->member;
     return member->gpu->copy(all, entry->told, sizeof(*all) * (size_t)member->ranks, member->stream) &&
            member->gpu->stream_wait(member->stream);
 }
@@ -414,7 +414,7 @@ static bool hear(struct peer_entry *entry, struct peer_offer *all)
 /* False: one of the ranks is not able; sets why. */
 static bool are_able(struct peer_entry *entry, const struct peer_offer *all)
 {
-    struct coll_member *member = entry->member;
+    struct coll_ccomm *member = entry->member;
     for (int rank = 0; rank < member->ranks; rank++) {
         const char *why = NULL;
         if (all[rank].able == 0)
@@ -433,7 +433,7 @@ static bool are_able(struct peer_entry *entry, const struct peer_offer *all)
 
 static bool reach(struct peer_entry *entry, const struct peer_offer *all)
 {
-    struct coll_member *member = entry->member;
+    struct coll_ccomm *member = entry->member;
     struct peer_wire *wire = entry->wire;
     for (int rank = 0; rank < member->ranks; rank++) {
         const char *why = "cannot be reached";
@@ -446,7 +446,7 @@ static bool reach(struct peer_entry *entry, const struct peer_offer *all)
     struct peer_world world = {.rank = (uint32_t)member->rank,
                                .ranks = (uint32_t)member->ranks,
                                .counters = wire->counters,
-                               .mail = wire->mail,
+                               .host_status = wire->host_status,
                                .trace = wire->tuning.trace};
     for (int rank = 0; rank < member->ranks; rank++)
         world.flags[rank] = (void *)wire->reached[rank];
@@ -468,29 +468,30 @@ static bool try_to_reach(struct peer_entry *entry)
 
 /* ---- Ending ------------------------------------------------------------------------------------------------------ */
 
-static void tell_trace(const struct coll_member *member, const struct peer_mail *mail)
+static void tell_trace(const struct coll_ccomm *member, const struct peer_mail *host_status)
 {
     static const char *const names[PEER_POINTS] = {"claimed", "encoded", "crossed", "posted", "arrived", "decoded"};
-    const uint32_t count = mail->marks < PEER_TRACE_MAX ? mail->marks : PEER_TRACE_MAX;
+    const uint32_t count = host_status->marks < PEER_TRACE_MAX ? host_status->marks : PEER_TRACE_MAX;
     for (uint32_t i = 0; i < count; i++)
-        member->host.say("rank %d: %8.1f us: %s %u", member->rank, (double)(mail->mark[i].ns - mail->mark[0].ns) / 1e3,
-                         names[mail->mark[i].point % PEER_POINTS], mail->mark[i].number);
+        member->host.say("rank %d: %8.1f us: %s %u", member->rank,
+                         (double)(host_status->mark[i].ns - host_status->mark[0].ns) / 1e3,
+                         names[host_status->mark[i].point % PEER_POINTS], host_status->mark[i].number);
 }
 
-static void peer_join_end(const struct coll_member *member, struct peer_wire *wire)
+static void peer_join_end(const struct coll_ccomm *member, struct peer_wire *wire)
 {
     const struct gpu_ops *gpu = member->gpu;
     bool reached = true;
     for (int rank = 0; rank < member->ranks; rank++)
         reached &= wire->reached[rank] != NULL;
-    const bool aborted = wire->mail != NULL && __atomic_load_n(&wire->mail->abort, __ATOMIC_ACQUIRE) != 0;
+    const bool aborted = wire->host_status != NULL && __atomic_load_n(&wire->host_status->abort, __ATOMIC_ACQUIRE) != 0;
     const bool quiet =
-        !reached || (!aborted && !wire->unsure && __atomic_load_n(&wire->mail->failed, __ATOMIC_ACQUIRE) == 0);
+        !reached || (!aborted && !wire->unsure && __atomic_load_n(&wire->host_status->failed, __ATOMIC_ACQUIRE) == 0);
     if (!quiet)
         member->host.say("communicator %p, rank %d of %d: others may still write into its memory, which is not freed",
                          (void *)member->comm, member->rank, member->ranks);
     if (wire->tuning.trace != 0 && reached)
-        tell_trace(member, wire->mail);
+        tell_trace(member, wire->host_status);
     for (int rank = 0; rank < member->ranks; rank++)
         if (rank != member->rank && wire->reached[rank] != NULL)
             gpu->peer->close(&wire->handle[rank], wire->reached[rank]);
@@ -503,7 +504,7 @@ static void peer_join_end(const struct coll_member *member, struct peer_wire *wi
 
 static bool peer_join_settle(struct peer_entry *entry)
 {
-    struct coll_member *member = entry->member;
+    struct coll_ccomm *member = entry->member;
     struct peer_offer *all = calloc((size_t)member->ranks, sizeof(*all));
     const bool good = all != NULL && hear(entry, all);
     const bool able = good && are_able(entry, all);
@@ -519,7 +520,7 @@ bool peer_each(struct peer_entry *entries, unsigned count, peer_part *what)
 {
     bool all = true;
     for (unsigned i = 0; i < count; i++) {
-        struct coll_member *member = entries[i].member;
+        struct coll_ccomm *member = entries[i].member;
         int before;
         bool good = member->gpu->enter(member->device, &before);
         if (good) {
@@ -556,7 +557,7 @@ size_t peer_offer_bytes(void)
     return sizeof(struct peer_offer);
 }
 
-void peer_join(struct coll_member *const members[], void *const told[], unsigned count)
+void peer_join(struct coll_ccomm *const members[], void *const told[], unsigned count)
 {
     struct peer_entry *entries = calloc(count, sizeof(*entries));
     bool good = entries != NULL;
@@ -581,11 +582,11 @@ void peer_join(struct coll_member *const members[], void *const told[], unsigned
 /* ---- Members that have the wire ---------------------------------------------------------------------------------- */
 
 /* Queued behind all operations, and part of them. */
-static bool await_readers(const struct coll_member *member)
+static bool await_readers(const struct coll_ccomm *member)
 {
     const struct gpu_ops *gpu = member->gpu;
     const struct peer_wire *wire = member->peer;
-    struct peer_claim claim = {.world = wire->world, .patience_ns = PEER_PATIENCE_NS};
+    struct peer_claim claim = {.world = wire->world, .patience_ns = PEER_TIMEOUT_NS};
     for (int rank = 0; rank < member->ranks; rank++)
         if (rank != member->rank)
             claim.receiver[claim.count++] = (uint8_t)rank;
@@ -593,7 +594,7 @@ static bool await_readers(const struct coll_member *member)
            gpu->event_record(wire->last, member->stream);
 }
 
-void peer_close(struct coll_member *member)
+void peer_close(struct coll_ccomm *member)
 {
     int before;
     if (member->peer == NULL || member->aborted)
@@ -607,29 +608,29 @@ void peer_close(struct coll_member *member)
 
 /* Nothing that was pushed here matters any more, and the other ranks do not need this memory either, as they read their
  * own arenas. All that others could still write here is that they have freed slots. */
-void peer_end(struct coll_member *member)
+void peer_end(struct coll_ccomm *member)
 {
     if (member->peer != NULL)
         peer_join_end(member, member->peer);
     member->peer = NULL;
 }
 
-void peer_abort(struct coll_member *member)
+void peer_abort(struct coll_ccomm *member)
 {
     const struct peer_wire *wire = __atomic_load_n(&member->peer, __ATOMIC_ACQUIRE);
     if (wire != NULL)
-        __atomic_store_n(&wire->mail->abort, 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&wire->host_status->abort, 1, __ATOMIC_RELEASE);
 }
 
-bool peer_over(const struct coll_member *member)
+bool peer_over(const struct coll_ccomm *member)
 {
     return member->peer == NULL || member->gpu->event_over(member->peer->last);
 }
 
-void peer_look(struct coll_member *member)
+void peer_look(struct coll_ccomm *member)
 {
     const struct peer_wire *wire = __atomic_load_n(&member->peer, __ATOMIC_ACQUIRE);
-    const uint32_t failed = wire != NULL ? __atomic_load_n(&wire->mail->failed, __ATOMIC_ACQUIRE) : 0;
+    const uint32_t failed = wire != NULL ? __atomic_load_n(&wire->host_status->failed, __ATOMIC_ACQUIRE) : 0;
     if (failed == (uint32_t)STRAIT_ERR_IO)
         member_fail(member, COLL_REMOTE_ERROR, "a rank has given up, or did not come");
     else if (failed != 0)
@@ -645,7 +646,7 @@ static bool is_sum(const struct coll_call *call)
 
 /* How many messages a rank encodes; `count` becomes the number of values of the shortest. False: the operation does not
  * go this way. */
-static bool messages_of(const struct coll_member *member, const struct coll_call *call, uint64_t *count,
+static bool messages_of(const struct coll_ccomm *member, const struct coll_call *call, uint64_t *count,
                         unsigned *messages)
 {
     const struct peer_block last = peer_block_of(call->count, member->ranks, member->ranks - 1);
@@ -675,7 +676,7 @@ static bool messages_of(const struct coll_member *member, const struct coll_call
 
 /* As measured for all_gather. That is NCCL's slowest operation, so others have to gain more, by what was seen of them
  * on two GPUs (bench/RESULTS.md, "Collectives"). */
-static bool pays(const struct coll_member *member, const struct coll_call *call, const struct peer_cut *cut)
+static bool pays(const struct coll_ccomm *member, const struct coll_call *call, const struct peer_cut *cut)
 {
     const struct link_cost *own = &member->peer->own, *plain = &member->peer->plain;
     const double bytes = (double)cut->pages * PEER_PAGE + cut->tail_bytes;
@@ -691,7 +692,7 @@ static uint64_t message_bytes(const struct peer_cut *cut)
     return bytes;
 }
 
-bool peer_decide(struct coll_member *member, const struct coll_call *call, struct coll_step *step)
+bool peer_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step)
 {
     uint64_t count;
     unsigned messages;
@@ -701,7 +702,7 @@ bool peer_decide(struct coll_member *member, const struct coll_call *call, struc
         return false;
     if (peer_compared(member) && !pays(member, call, &cut))
         return false;
-    *step = (struct coll_step){.member = member, .call = *call, .phases = 1, .pieces = 1, .peer = true};
+    *step = (struct coll_op){.member = member, .call = *call, .phases = 1, .pieces = 1, .peer = true};
     step->wire = messages * message_bytes(&cut);
     return true;
 }

@@ -4,12 +4,12 @@
 #include "collective/engine/levels.h"
 #include "collective/engine/plan.h"
 
-unsigned phase_count(const struct coll_member *member, const struct coll_call *call)
+unsigned phase_count(const struct coll_ccomm *member, const struct coll_call *call)
 {
     return call->operation == COLL_ALL_REDUCE && (member->ranks > 2 || member->host.settings.parts) ? 2 : 1;
 }
 
-static size_t part_of(const struct coll_member *member, const struct coll_call *call)
+static size_t part_of(const struct coll_ccomm *member, const struct coll_call *call)
 {
     return call->count / (size_t)member->ranks / 8 * 8;
 }
@@ -28,7 +28,7 @@ struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count
     return part;
 }
 
-struct coll_call phase_call(const struct coll_member *member, const struct coll_call *call, unsigned phase)
+struct coll_call phase_call(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
 {
     if (phase_count(member, call) == 1)
         return *call;
@@ -45,7 +45,7 @@ struct coll_call phase_call(const struct coll_member *member, const struct coll_
     return own;
 }
 
-struct coll_call phase_rest(const struct coll_member *member, const struct coll_call *call, unsigned phase)
+struct coll_call phase_rest(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
 {
     if (phase > 0 || phase_count(member, call) == 1)
         return phase_cut(call, 0, 0);
@@ -135,12 +135,12 @@ static bool is_pair(const struct plan *plan)
 }
 
 /* What was measured is a message to each other rank. */
-static double pair(const struct coll_member *member)
+static double pair(const struct coll_ccomm *member)
 {
     return member->cost.per[LINK_EXCHANGE] / (member->ranks - 1);
 }
 
-double cost_plain(const struct coll_member *member, const struct plan *plan)
+double cost_plain(const struct coll_ccomm *member, const struct plan *plan)
 {
     const double *per = member->cost.per;
     switch (plan->call.operation) {
@@ -155,14 +155,14 @@ double cost_plain(const struct coll_member *member, const struct plan *plan)
     }
 }
 
-double cost_coded(const struct coll_member *member, const struct plan *plan)
+double cost_coded(const struct coll_ccomm *member, const struct plan *plan)
 {
     if (is_pair(plan))
         return pair(member);
     return member->cost.per[plan->call.operation == COLL_ALL_GATHER ? LINK_GATHER : LINK_EXCHANGE];
 }
 
-double cost_most(const struct coll_member *member)
+double cost_most(const struct coll_ccomm *member)
 {
     double most = 0;
     for (int use = 0; use < LINK_USES; use++)
@@ -177,7 +177,7 @@ size_t plan_aligned(size_t size)
 
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
 
-static void fill(struct plan *plan, const struct coll_member *member, enum coll_operation operation)
+static void fill(struct plan *plan, const struct coll_ccomm *member, enum coll_operation operation)
 {
     const uint32_t ranks = (uint32_t)member->ranks;
     plan->sends = operation != COLL_RECV;
@@ -195,7 +195,7 @@ static void fill(struct plan *plan, const struct coll_member *member, enum coll_
     plan->skip = (uint32_t)member->rank;
 }
 
-bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned phase,
+bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct coll_call *call, unsigned phase,
              unsigned level)
 {
     *plan = (struct plan){.whole = phase_call(member, call, phase), .rest = phase_rest(member, call, phase)};
@@ -217,14 +217,14 @@ static bool take(struct plan *plan, uint64_t from, uint64_t until, unsigned leve
     return true;
 }
 
-static struct plan_bare bare_of(const struct plan *plan, uint64_t from, uint64_t until)
+static struct plan_raw_part bare_of(const struct plan *plan, uint64_t from, uint64_t until)
 {
     const uint64_t bytes = (until - from) * (plan->stride / plan->whole.count);
-    return (struct plan_bare){
+    return (struct plan_raw_part){
         .from = from, .count = until - from, .bytes = bytes, .stride = plan->reduces ? plan_aligned(bytes) : bytes};
 }
 
-bool plan_cut(struct plan *plan, const struct coll_step *step, unsigned level)
+bool plan_cut(struct plan *plan, const struct coll_op *step, unsigned level)
 {
     const uint64_t page = SHAPE_PAGE / (plan->stride / plan->whole.count), pages = plan->shape.pages;
     const uint64_t piece = step->piece, pieces = step->pieces, all = plan->whole.count;
@@ -339,7 +339,7 @@ void plan_list_free(struct codec_list *list)
     free(list->decode);
 }
 
-static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_member *member, bool encoding)
+static bool codec_scratch(size_t *most, const struct plan *plan, const struct coll_ccomm *member, bool encoding)
 {
     struct codec_list list;
     /* Only sizes matter, but the calls require addresses. */
@@ -369,7 +369,7 @@ static size_t place_bare(struct plan *plan, size_t at)
     return at;
 }
 
-bool plan_measure(struct plan *plan, const struct coll_member *member)
+bool plan_measure(struct plan *plan, const struct coll_ccomm *member)
 {
     const unsigned out = coded(plan, true), in = coded(plan, false);
     plan->out_at = 0;

@@ -46,7 +46,7 @@ struct strait_pages shape_pages(const struct shape_part *part);
  * go straight to the program, where those of all ranks arrive in the staging memory, one every `stride` bytes. Those to
  * be added up may be sent from there, too (plan.copies): from `out_at` on, likewise. */
 enum plan_end { PLAN_HEAD, PLAN_TAIL };
-struct plan_bare {
+struct plan_raw_part {
     uint64_t from, count, bytes, stride;
     size_t at, out_at;
 };
@@ -75,7 +75,7 @@ struct plan {
     uint64_t
         stride;    /* from one message's values to the next one's, for those that lie by rank in the program's memory */
     uint64_t left; /* bytes of the rest, for each rank */
-    struct plan_bare bare[2];
+    struct plan_raw_part bare[2];
     /* Parts of the staging memory, relative to the step's place in it. */
     size_t out_at, in_at, scratch_at, rest_at, found_at, results_at, codec_at, codec_size, size;
 };
@@ -84,15 +84,15 @@ struct plan {
 size_t plan_aligned(size_t size);
 
 /* False: the phase goes raw. */
-bool plan_of(struct plan *plan, const struct coll_member *member, const struct coll_call *call, unsigned phase,
+bool plan_of(struct plan *plan, const struct coll_ccomm *member, const struct coll_call *call, unsigned phase,
              unsigned level);
 
 /* The plan of the step's piece, or of what lies between its head and tail; the message has more pages than these.
  * False: it goes raw. */
-bool plan_cut(struct plan *plan, const struct coll_step *step, unsigned level);
+bool plan_cut(struct plan *plan, const struct coll_op *step, unsigned level);
 
 /* Asks the codec for the size of its scratch and adds it; the total is known then. False: no memory. */
-bool plan_measure(struct plan *plan, const struct coll_member *member);
+bool plan_measure(struct plan *plan, const struct coll_ccomm *member);
 
 /* Bytes handed to NCCL. */
 uint64_t plan_wire(const struct plan *plan);
@@ -119,13 +119,13 @@ void plan_list_free(struct codec_list *list);
  * the same on all ranks; 0 where nothing was measured. */
 
 /* Of each byte of a phase's values, by the operation of NCCL that would move them uncompressed. */
-double cost_plain(const struct coll_member *member, const struct plan *plan);
+double cost_plain(const struct coll_ccomm *member, const struct plan *plan);
 
 /* Of each byte handed to NCCL to move the phase's messages: all_gather, or sends and receives. */
-double cost_coded(const struct coll_member *member, const struct plan *plan);
+double cost_coded(const struct coll_ccomm *member, const struct plan *plan);
 
 /* The most that a byte can cost. */
-double cost_most(const struct coll_member *member);
+double cost_most(const struct coll_ccomm *member);
 
 /* An operation has one phase or several, one after another. Each is encoded, moved and decoded like a call of its own,
  * of a simpler kind.
@@ -137,13 +137,13 @@ double cost_most(const struct coll_member *member);
  * parts, fewer than 8 for each rank, are sent uncompressed by every rank to all others in the first phase, and all of
  * them add these up. */
 
-unsigned phase_count(const struct coll_member *member, const struct coll_call *call);
-struct coll_call phase_call(const struct coll_member *member, const struct coll_call *call, unsigned phase);
+unsigned phase_count(const struct coll_ccomm *member, const struct coll_call *call);
+struct coll_call phase_call(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
 
 /* The same call for `count` values from number `at` on. */
 struct coll_call phase_cut(const struct coll_call *call, size_t at, size_t count);
 
 /* The values behind the parts, in this phase; count 0: none. */
-struct coll_call phase_rest(const struct coll_member *member, const struct coll_call *call, unsigned phase);
+struct coll_call phase_rest(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
 
 #endif

@@ -6,34 +6,34 @@
 
 /* When a graph runs, it waits for what was last marked outside of it, and later work waits for the graph. A handle
  * alone does not identify a stream: each thread has another one by that of cudaStreamPerThread. */
-static bool follow_in_graph(struct coll_member *member, const struct coll_staging *staging, coll_stream stream)
+static bool follow_in_graph(struct coll_ccomm *member, const struct coll_staging *staging, coll_stream stream)
 {
     if (!staging->used)
         return member->gpu->event_follow_outside(stream, member->last);
     return member->gpu->event_follow(stream, staging->last);
 }
 
-bool order_follow(struct coll_member *member, const struct coll_staging *staging, coll_stream stream)
+bool order_follow(struct coll_ccomm *member, const struct coll_staging *staging, coll_stream stream)
 {
     if (staging->capture != 0)
         return follow_in_graph(member, staging, stream);
     return member->gpu->event_follow(stream, member->last);
 }
 
-bool order_mark(struct coll_member *member, struct coll_staging *staging, coll_stream stream)
+bool order_mark(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream)
 {
     staging->used = true;
     return member->gpu->event_record(staging->capture == 0 ? member->last : staging->last, stream);
 }
 
-bool order_end(struct coll_member *member, struct coll_staging *staging, coll_stream stream)
+bool order_end(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream)
 {
     if (!order_mark(member, staging, stream))
         return false;
     return staging->capture == 0 || member->gpu->event_record_outside(member->last, stream);
 }
 
-bool order_tie(struct coll_member *member, const coll_stream *streams, unsigned count)
+bool streams_join(struct coll_ccomm *member, const coll_stream *streams, unsigned count)
 {
     const struct gpu_ops *gpu = member->gpu;
     bool good = true;
@@ -138,7 +138,7 @@ void staging_end(struct staging_list *list, const struct gpu_ops *gpu)
 #define PATIENCE_NS      UINT64_C(10000000000)
 #define PAIR_PATIENCE_NS UINT64_C(600000000000)
 
-struct exchange_job plain_job(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+struct exchange_job plain_job(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
 {
     struct exchange_job job = {
         .bytes = plan->raw, .found = plan_found(plan, memory), .peer = plan->skip == UINT32_MAX ? step->call.peer : -1};
@@ -158,13 +158,13 @@ struct exchange_job plain_job(const struct coll_step *step, const struct plan *p
 }
 
 /* For all steps of the staging memory. */
-static bool exchange(const struct coll_step *step, enum exchange_kind kind, coll_stream stream)
+static bool exchange(const struct coll_op *step, enum exchange_kind kind, coll_stream stream)
 {
-    const struct coll_member *member = step->member;
+    const struct coll_ccomm *member = step->member;
     const struct gpu_exchange what = {.rings = member->share.rings,
                                       .ends = member->ends,
                                       .jobs = (const void *)step->staging->memory,
-                                      .mail = member->mail,
+                                      .host_status = member->host_status,
                                       .patience_ns = PATIENCE_NS,
                                       .pair_patience_ns = PAIR_PATIENCE_NS,
                                       .count = step->staging->steps,
@@ -172,12 +172,12 @@ static bool exchange(const struct coll_step *step, enum exchange_kind kind, coll
     return member->gpu->exchange(&what, stream);
 }
 
-bool plain_fork(const struct coll_step *step)
+bool overflow_prepare(const struct coll_op *step)
 {
     return step->member->gpu->event_record(step->staging->fork, step->call.stream);
 }
 
-bool plain_beside(const struct coll_step *step)
+bool overflow_start(const struct coll_op *step)
 {
     const struct gpu_ops *gpu = step->member->gpu;
     const struct coll_staging *staging = step->staging;
@@ -185,20 +185,20 @@ bool plain_beside(const struct coll_step *step)
            gpu->event_record(staging->join, staging->side);
 }
 
-bool plain_behind(const struct coll_step *step, bool forked)
+bool overflow_finish(const struct coll_op *step, bool forked)
 {
     const struct gpu_ops *gpu = step->member->gpu;
     return exchange(step, EXCHANGE_BEHIND, step->call.stream) &&
            (!forked || gpu->event_follow(step->call.stream, step->staging->join));
 }
 
-static const struct coll_phase *phase_of(const struct coll_step *step)
+static const struct coll_phase *phase_of(const struct coll_op *step)
 {
     return &step->of[step->phase];
 }
 
 /* A phase's plan follows from the step alone, so each part of the phase computes it anew. */
-bool launch_plan(struct plan *plan, const struct coll_step *step)
+bool launch_plan(struct plan *plan, const struct coll_op *step)
 {
     if (!plan_of(plan, step->member, &step->call, step->phase, phase_of(step)->level) ||
         !plan_cut(plan, step, phase_of(step)->level))
@@ -207,18 +207,18 @@ bool launch_plan(struct plan *plan, const struct coll_step *step)
     return plan_measure(plan, step->member);
 }
 
-uint8_t *launch_memory(const struct coll_step *step)
+uint8_t *launch_memory(const struct coll_op *step)
 {
     return step->staging->memory + step->at;
 }
 
-coll_result launch_failed(const struct coll_step *step, const char *why)
+coll_result launch_failed(const struct coll_op *step, const char *why)
 {
     member_fail(step->member, COLL_UNHANDLED_CUDA_ERROR, why);
     return COLL_UNHANDLED_CUDA_ERROR;
 }
 
-static bool is_pair(const struct coll_step *step)
+static bool is_pair(const struct coll_op *step)
 {
     return step->call.operation == COLL_SEND || step->call.operation == COLL_RECV;
 }
@@ -248,7 +248,7 @@ static struct message_list received_list(const struct plan *plan, uint8_t *memor
 }
 
 /* If NCCL moves data meanwhile, it needs some of the multiprocessors, and at once. */
-static struct strait_run run_of(const struct coll_step *step, const struct plan *plan, uint8_t *memory, uint32_t beside)
+static struct strait_run run_of(const struct coll_op *step, const struct plan *plan, uint8_t *memory, uint32_t beside)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
                                .scratch = memory + plan->codec_at,
@@ -257,7 +257,7 @@ static struct strait_run run_of(const struct coll_step *step, const struct plan 
                                .sm_budget = beside > 0 ? step->member->multiprocessors * 3 / 4 : 0};
 }
 
-static bool encode(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+static bool encode(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
 {
     const struct strait_encode_params params = {sizeof(params), plan->shape.element, STRAIT_MODE_BASE, NULL};
     const struct strait_run run = run_of(step, plan, memory, step->head);
@@ -270,20 +270,20 @@ static bool encode(const struct coll_step *step, const struct plan *plan, uint8_
 }
 
 /* Also for a step that sends nothing: its job has to be stored. */
-static bool seal(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+static bool seal(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
 {
-    struct gpu_seal what = {.results = (void *)(memory + plan->results_at),
-                            .rings = step->member->share.rings,
-                            .ends = step->member->ends,
-                            .slots = ring_slots(&step->member->share.rings, plan->raw),
-                            .job = plain_job(step, plan, memory),
-                            .place = (struct exchange_job *)(void *)step->staging->memory + step->number};
+    struct gpu_write_headers what = {.results = (void *)(memory + plan->results_at),
+                                     .rings = step->member->share.rings,
+                                     .ends = step->member->ends,
+                                     .slots = ring_slots(&step->member->share.rings, plan->raw),
+                                     .job = plain_job(step, plan, memory),
+                                     .place = (struct exchange_job *)(void *)step->staging->memory + step->number};
     if (plan->sends)
         what.list = sent_list(plan, memory);
     return step->member->gpu->seal(&what, step->call.stream);
 }
 
-bool launch_encode(const struct coll_step *step)
+bool launch_encode(const struct coll_op *step)
 {
     struct plan plan;
     if (!launch_plan(&plan, step))
@@ -295,7 +295,7 @@ bool launch_encode(const struct coll_step *step)
 
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
-static coll_result move_pair(const struct coll_step *step, const struct plan *plan, uint8_t *memory, int peer,
+static coll_result move_pair(const struct coll_op *step, const struct plan *plan, uint8_t *memory, int peer,
                              coll_stream stream)
 {
     const struct coll_table *nccl = step->member->host.nccl;
@@ -311,13 +311,12 @@ static coll_result move_pair(const struct coll_step *step, const struct plan *pl
     return result;
 }
 
-static coll_result gather(const struct coll_step *step, const void *send, void *receive, size_t size,
-                          coll_stream stream)
+static coll_result gather(const struct coll_op *step, const void *send, void *receive, size_t size, coll_stream stream)
 {
     return step->member->host.nccl->AllGather(send, receive, size, COLL_UINT8, step->call.comm, stream);
 }
 
-coll_result launch_move(const struct coll_step *step, coll_stream stream)
+coll_result launch_move(const struct coll_op *step, coll_stream stream)
 {
     struct plan plan;
     if (!launch_plan(&plan, step))
@@ -338,18 +337,18 @@ coll_result launch_move(const struct coll_step *step, coll_stream stream)
 
 /* ---- Overflow ---------------------------------------------------------------------------------------------------- */
 
-bool launch_check(const struct coll_step *step)
+bool launch_check(const struct coll_op *step)
 {
     struct plan plan;
     if (!launch_plan(&plan, step))
         return false;
     uint8_t *memory = launch_memory(step);
-    struct coll_member *member = step->member;
+    struct coll_ccomm *member = step->member;
     struct gpu_check look = {.bit = plan.everybody || is_pair(step) ? 0 : (uint32_t)member->rank,
                              .found = plan_found(&plan, memory),
                              .unit = plan.shape.pages * (uint64_t)SHAPE_PAGE / 1024,
-                             .mail = member->mail,
-                             .tally = member->tallies + phase_of(step)->key,
+                             .host_status = member->host_status,
+                             .overflow_counter = member->tallies + phase_of(step)->key,
                              .index = phase_of(step)->index,
                              .key = phase_of(step)->key};
     if (plan.receives)
@@ -361,7 +360,7 @@ bool launch_check(const struct coll_step *step)
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
-static bool decode(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+static bool decode(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
 {
     const struct gpu_ops *gpu = step->member->gpu;
     const struct strait_run run = run_of(step, plan, memory, step->tail);
@@ -369,14 +368,14 @@ static bool decode(const struct coll_step *step, const struct plan *plan, uint8_
     if (!plan_list(&list, plan, memory, false))
         return false;
     const struct gpu_verify verify = {received_list(plan, memory), (void *)(memory + plan->results_at),
-                                      plan_found(plan, memory), step->member->mail};
+                                      plan_found(plan, memory), step->member->host_status};
     bool good = strait_decode_batch(step->member->codec, NULL, list.decode, list.count, &run) == STRAIT_OK &&
                 gpu->verify(&verify, step->call.stream);
     plan_list_free(&list);
     return good;
 }
 
-bool launch_own(const struct coll_step *step)
+bool launch_own(const struct coll_op *step)
 {
     struct plan plan;
     const struct coll_phase *phase = phase_of(step);
@@ -390,7 +389,7 @@ bool launch_own(const struct coll_step *step)
 }
 
 /* All ranks of an all_reduce add up the same values, so all use the order of rank 0's block. */
-struct coll_reduce launch_sum_of(const struct coll_step *step, const struct coll_call *call)
+struct coll_reduce launch_sum_of(const struct coll_op *step, const struct coll_call *call)
 {
     return (struct coll_reduce){.type = call->type == COLL_BF16   ? COLL_REDUCE_BF16
                                         : call->type == COLL_FP16 ? COLL_REDUCE_FP16
@@ -403,7 +402,7 @@ struct coll_reduce launch_sum_of(const struct coll_step *step, const struct coll
                                 .count = call->count};
 }
 
-static bool reduce(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+static bool reduce(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
 {
     if (!plan->reduces)
         return true;
@@ -413,7 +412,7 @@ static bool reduce(const struct coll_step *step, const struct plan *plan, uint8_
     return step->member->gpu->reduce(&sum, step->call.stream);
 }
 
-static bool reduce_rest(const struct coll_step *step, const struct plan *plan, uint8_t *memory)
+static bool reduce_rest(const struct coll_op *step, const struct plan *plan, uint8_t *memory)
 {
     if (plan->left == 0)
         return true;
@@ -423,13 +422,13 @@ static bool reduce_rest(const struct coll_step *step, const struct plan *plan, u
     return step->member->gpu->reduce(&sum, step->call.stream);
 }
 
-bool launch_decode(const struct coll_step *step)
+bool launch_decode(const struct coll_op *step)
 {
     struct plan plan;
     return launch_plan(&plan, step) && (!plan.receives || decode(step, &plan, launch_memory(step)));
 }
 
-bool launch_sums(const struct coll_step *step)
+bool launch_sums(const struct coll_op *step)
 {
     struct plan plan;
     if (!launch_plan(&plan, step))
@@ -438,7 +437,7 @@ bool launch_sums(const struct coll_step *step)
     return reduce(step, &plan, memory) && reduce_rest(step, &plan, memory);
 }
 
-static bool is_last(const struct coll_step *steps, unsigned count, unsigned i)
+static bool is_last(const struct coll_op *steps, unsigned count, unsigned i)
 {
     for (unsigned later = i + 1; later < count; later++)
         if (steps[later].staging == steps[i].staging)
@@ -446,19 +445,19 @@ static bool is_last(const struct coll_step *steps, unsigned count, unsigned i)
     return true;
 }
 
-static bool follow(const struct coll_step *step)
+static bool follow(const struct coll_op *step)
 {
     return order_follow(step->member, step->staging, step->call.stream);
 }
 
 /* Steps of a group may be on several streams. */
-static bool mark(const struct coll_step *step, unsigned count)
+static bool mark(const struct coll_op *step, unsigned count)
 {
     return count == 1 || order_mark(step->member, step->staging, step->call.stream);
 }
 
 /* For grouped steps, NCCL may finish only after other ranks have received their overflow. */
-static bool is_grouped(const struct coll_step *steps, unsigned count)
+static bool is_grouped(const struct coll_op *steps, unsigned count)
 {
     return count > 1 || steps[0].call.grouped;
 }
@@ -466,9 +465,9 @@ static bool is_grouped(const struct coll_step *steps, unsigned count)
 /* ---- Encoding ---------------------------------------------------------------------------------------------------- */
 
 /* All steps of a group are under way at once, so each has its own place, behind the jobs of all. */
-static bool reserve_one(struct coll_step *step)
+static bool reserve_one(struct coll_op *step)
 {
-    struct coll_member *member = step->member;
+    struct coll_ccomm *member = step->member;
     int before;
     if (!member->gpu->enter(member->device, &before))
         return false;
@@ -477,7 +476,7 @@ static bool reserve_one(struct coll_step *step)
     return step->staging != NULL;
 }
 
-coll_result steps_reserve(struct coll_step *steps, unsigned count)
+coll_result steps_reserve(struct coll_op *steps, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         if (!reserve_one(&steps[i]))
@@ -499,9 +498,9 @@ coll_result steps_reserve(struct coll_step *steps, unsigned count)
 }
 
 /* Other ranks are at this operation already, or will be, so it has to be compressed. Later ones need not be. */
-bool steps_grow(const struct coll_step *step)
+bool steps_grow(const struct coll_op *step)
 {
-    struct coll_member *member = step->member;
+    struct coll_ccomm *member = step->member;
     const bool hosted = step->staging->hosted;
     if (!staging_grow(step->staging, member->gpu))
         return false;
@@ -515,23 +514,23 @@ bool steps_grow(const struct coll_step *step)
     return true;
 }
 
-static bool encode_step(const struct coll_step *step, unsigned count)
+static bool encode_step(const struct coll_op *step, unsigned count)
 {
     return follow(step) && launch_encode(step) && mark(step, count);
 }
 
-static coll_result encode_one(const struct coll_step *steps, unsigned count, unsigned i)
+static coll_result encode_one(const struct coll_op *steps, unsigned count, unsigned i)
 {
-    const struct coll_step *step = &steps[i];
+    const struct coll_op *step = &steps[i];
     if (!steps_grow(step))
         return launch_failed(step, "no memory for messages");
-    if (!encode_step(step, count) || (is_last(steps, count, i) && is_grouped(steps, count) && !plain_fork(step)))
+    if (!encode_step(step, count) || (is_last(steps, count, i) && is_grouped(steps, count) && !overflow_prepare(step)))
         return launch_failed(step, "encoding could not be launched");
     return COLL_SUCCESS;
 }
 
 /* What the ranks would move is not the same. */
-static coll_result refuse_different(const struct coll_step *steps, unsigned count)
+static coll_result refuse_different(const struct coll_op *steps, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count; i++) {
@@ -543,7 +542,7 @@ static coll_result refuse_different(const struct coll_step *steps, unsigned coun
     return result;
 }
 
-coll_result steps_encode(struct coll_step *steps, unsigned count)
+coll_result steps_encode(struct coll_op *steps, unsigned count)
 {
     coll_result result = refuse_different(steps, count);
     if (result == COLL_SUCCESS)
@@ -559,7 +558,7 @@ coll_result steps_encode(struct coll_step *steps, unsigned count)
     return result;
 }
 
-coll_result steps_move(struct coll_step *steps, unsigned count)
+coll_result steps_move(struct coll_op *steps, unsigned count)
 {
     coll_result result = COLL_SUCCESS;
     for (unsigned i = 0; i < count && result == COLL_SUCCESS; i++)
@@ -570,8 +569,8 @@ coll_result steps_move(struct coll_step *steps, unsigned count)
 /* ---- Overflow ---------------------------------------------------------------------------------------------------- */
 
 /* Calls `what` on the GPU of each step. */
-static bool each(const struct coll_step *steps, unsigned count,
-                 bool (*what)(const struct coll_step *steps, unsigned count, unsigned i))
+static bool each(const struct coll_op *steps, unsigned count,
+                 bool (*what)(const struct coll_op *steps, unsigned count, unsigned i))
 {
     bool good = true;
     for (unsigned i = 0; i < count && good; i++) {
@@ -585,29 +584,29 @@ static bool each(const struct coll_step *steps, unsigned count,
     return good;
 }
 
-static bool move_beside(const struct coll_step *steps, unsigned count, unsigned i)
+static bool move_beside(const struct coll_op *steps, unsigned count, unsigned i)
 {
-    return !is_last(steps, count, i) || !is_grouped(steps, count) || plain_beside(&steps[i]);
+    return !is_last(steps, count, i) || !is_grouped(steps, count) || overflow_start(&steps[i]);
 }
 
-static bool check_one(const struct coll_step *steps, unsigned count, unsigned i)
+static bool check_one(const struct coll_op *steps, unsigned count, unsigned i)
 {
     const bool last = is_last(steps, count, i);
     return follow(&steps[i]) && launch_check(&steps[i]) &&
-           (!last || plain_behind(&steps[i], is_grouped(steps, count))) && mark(&steps[i], count);
+           (!last || overflow_finish(&steps[i], is_grouped(steps, count))) && mark(&steps[i], count);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
 
-static bool decode_one(const struct coll_step *steps, unsigned count, unsigned i)
+static bool decode_one(const struct coll_op *steps, unsigned count, unsigned i)
 {
-    const struct coll_step *step = &steps[i];
+    const struct coll_op *step = &steps[i];
     (void)count;
     return follow(step) && launch_decode(step) && launch_own(step) && launch_sums(step) &&
            order_end(step->member, step->staging, step->call.stream);
 }
 
-coll_result steps_decode(struct coll_step *steps, unsigned count)
+coll_result steps_decode(struct coll_op *steps, unsigned count)
 {
     if (!each(steps, count, move_beside) || !each(steps, count, check_one))
         return launch_failed(&steps[0], "what did not fit could not be looked for");

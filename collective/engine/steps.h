@@ -10,69 +10,69 @@
 /* Operations of a communicator run one after another, whatever streams and graphs they are in, as NCCL's parts of them
  * do: they use the same rings, and those of one staging memory the same memory. */
 
-struct coll_member;
+struct coll_ccomm;
 struct coll_staging;
 
 /* What is queued next on the stream runs after what was marked last. */
-bool order_follow(struct coll_member *member, const struct coll_staging *staging, coll_stream stream);
+bool order_follow(struct coll_ccomm *member, const struct coll_staging *staging, coll_stream stream);
 /* order_mark marks what is queued on the stream so far, for other steps of its group; order_end marks a whole
  * operation, for all later ones. */
-bool order_mark(struct coll_member *member, struct coll_staging *staging, coll_stream stream);
-bool order_end(struct coll_member *member, struct coll_staging *staging, coll_stream stream);
+bool order_mark(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream);
+bool order_end(struct coll_ccomm *member, struct coll_staging *staging, coll_stream stream);
 
 /* As coll_engine_ops.tie, on the member's GPU. */
-bool order_tie(struct coll_member *member, const coll_stream *streams, unsigned count);
+bool streams_join(struct coll_ccomm *member, const coll_stream *streams, unsigned count);
 
 /* When the kernels of exchange.h are launched, which move the values of messages that overflow. One launch serves all
  * steps of a staging memory, which are under way together; `last` is the last of these steps. */
 
 /* What a seal kernel stores for the step. */
-struct exchange_job plain_job(const struct coll_step *step, const struct plan *plan, uint8_t *memory);
+struct exchange_job plain_job(const struct coll_op *step, const struct plan *plan, uint8_t *memory);
 
 /* For grouped steps: plain_fork behind all seals, before NCCL moves; plain_beside when NCCL's kernels have been
  * launched, so that its kernel blocks nothing where streams share a queue. */
-bool plain_fork(const struct coll_step *last);
-bool plain_beside(const struct coll_step *last);
+bool overflow_prepare(const struct coll_op *last);
+bool overflow_start(const struct coll_op *last);
 
 /* Behind all checks. */
-bool plain_behind(const struct coll_step *last, bool forked);
+bool overflow_finish(const struct coll_op *last, bool forked);
 
 /* Launches work for a phase of a step, or for a piece of it, on the current device, which must be the member's. The
  * caller sets the order (steps.h, pieces.h). False: it could not be launched. */
 
 /* The plan of the step's phase. It follows from the step alone, so it is computed anew for each launch. */
-bool launch_plan(struct plan *plan, const struct coll_step *step);
+bool launch_plan(struct plan *plan, const struct coll_op *step);
 
 /* Encodes messages and writes their heads. */
-bool launch_encode(const struct coll_step *step);
+bool launch_encode(const struct coll_op *step);
 /* Hands NCCL what it moves, on `stream`, in a group that is open. */
-coll_result launch_move(const struct coll_step *step, coll_stream stream);
+coll_result launch_move(const struct coll_op *step, coll_stream stream);
 /* Checks which messages overflow. */
-bool launch_check(const struct coll_step *step);
+bool launch_check(const struct coll_op *step);
 /* Decodes the others. */
-bool launch_decode(const struct coll_step *step);
+bool launch_decode(const struct coll_op *step);
 /* Copies what the rank has for itself, for the whole phase even if the step is cut into pieces; at any time. */
-bool launch_own(const struct coll_step *step);
+bool launch_own(const struct coll_op *step);
 /* Adds up, when everything to be added has arrived. */
-bool launch_sums(const struct coll_step *step);
+bool launch_sums(const struct coll_op *step);
 
 /* The step's part of the staging memory; the parameters of the call's sum, except for its sources. */
-uint8_t *launch_memory(const struct coll_step *step);
-struct coll_reduce launch_sum_of(const struct coll_step *step, const struct coll_call *call);
+uint8_t *launch_memory(const struct coll_op *step);
+struct coll_reduce launch_sum_of(const struct coll_op *step, const struct coll_call *call);
 
 /* Fails the communicator, for the reason `why`. */
-coll_result launch_failed(const struct coll_step *step, const char *why);
+coll_result launch_failed(const struct coll_op *step, const char *why);
 
 /* The three parts of a phase (collective/engine.h). */
 
 /* Gives each step its own place in the staging memory of its stream; the memory has to be grown then. */
-coll_result steps_reserve(struct coll_step *steps, unsigned count);
+coll_result steps_reserve(struct coll_op *steps, unsigned count);
 /* Grows it. If the GPU has no memory for that, host memory is used, and all ranks go raw soon. False: there is none
  * either. */
-bool steps_grow(const struct coll_step *step);
+bool steps_grow(const struct coll_op *step);
 
-coll_result steps_encode(struct coll_step *steps, unsigned count);
-coll_result steps_move(struct coll_step *steps, unsigned count);
-coll_result steps_decode(struct coll_step *steps, unsigned count);
+coll_result steps_encode(struct coll_op *steps, unsigned count);
+coll_result steps_move(struct coll_op *steps, unsigned count);
+coll_result steps_decode(struct coll_op *steps, unsigned count);
 
 #endif

@@ -38,10 +38,10 @@ static bool turn(const struct gpu_exchange *call, struct exchange_block *block, 
     return state == EXCHANGE_DONE || (state == EXCHANGE_WAITS && !waits);
 }
 
-static void give_up(struct mail *mail)
+static void give_up(struct host_status *host_status)
 {
-    __atomic_store_n(&mail->failed, (uint32_t)STRAIT_ERR_IO, __ATOMIC_RELEASE);
-    __atomic_store_n(&mail->abort, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&host_status->failed, (uint32_t)STRAIT_ERR_IO, __ATOMIC_RELEASE);
+    __atomic_store_n(&host_status->abort, 1, __ATOMIC_RELEASE);
 }
 
 /* Branches of a fake graph run one after another: there the one beside cannot wait for what comes behind it. */
@@ -59,7 +59,7 @@ static void move_all(coll_stream stream, const struct running *running)
         return;
     for (uint32_t i = 0; i < count; i++)
         blocks[i] = exchange_begin(&call, i);
-    for (uint32_t left = count; left > 0 && __atomic_load_n(&call.mail->abort, __ATOMIC_ACQUIRE) == 0;) {
+    for (uint32_t left = count; left > 0 && __atomic_load_n(&call.host_status->abort, __ATOMIC_ACQUIRE) == 0;) {
         bool moved = false;
         for (uint32_t i = 0; i < count; i++) {
             const uint64_t before = waited_ns[i];
@@ -73,7 +73,7 @@ static void move_all(coll_stream stream, const struct running *running)
                 continue;
             if (!exchange_fails(&call))
                 return;
-            give_up(call.mail);
+            give_up(call.host_status);
         }
         if (!moved)
             usleep(PAUSE_US);

@@ -23,7 +23,7 @@ struct verdict {
     bool fits;
 };
 
-static struct verdict verdict_of(const struct gpu_seal *seal, uint32_t i)
+static struct verdict verdict_of(const struct gpu_write_headers *seal, uint32_t i)
 {
     const uint32_t before = i - (seal->list.skip < i), parts = parts_of(&seal->list);
     const struct strait_result *results = seal->results + before * parts;
@@ -53,7 +53,7 @@ static void write_head(struct message_head *head, struct verdict is, uint64_t fi
     head->sum = head_sum(head);
 }
 
-static uint64_t count_message(const struct gpu_seal *seal)
+static uint64_t count_message(const struct gpu_write_headers *seal)
 {
     struct ring_ends *ends = seal->ends;
     if (seal->job.peer < 0)
@@ -61,7 +61,7 @@ static uint64_t count_message(const struct gpu_seal *seal)
     return seal->job.sent != NULL ? ends->peers[seal->job.peer].sends++ : ends->peers[seal->job.peer].receives++;
 }
 
-static void record(const struct gpu_seal *seal, uint32_t peer, const uint64_t row[ROW_WORDS])
+static void record(const struct gpu_write_headers *seal, uint32_t peer, const uint64_t row[ROW_WORDS])
 {
     const uint32_t i = seal->job.sent_stride != 0 ? peer : 0;
     const bool fits = (row[i / 64] >> i % 64 & 1) == 0;
@@ -74,7 +74,7 @@ static void record(const struct gpu_seal *seal, uint32_t peer, const uint64_t ro
 
 static void run_seal(coll_stream stream, void *argument)
 {
-    const struct gpu_seal *seal = argument;
+    const struct gpu_write_headers *seal = argument;
     uint64_t row[ROW_WORDS] = {0}, most = 0;
     bool any = false;
     (void)stream;
@@ -112,16 +112,16 @@ static bool is_whole(const struct message_head *head)
     return head->magic == MESSAGE_MAGIC && head->sum == head_sum(head);
 }
 
-static void say_failed(struct mail *mail, uint32_t status)
+static void say_failed(struct host_status *host_status, uint32_t status)
 {
-    if (__atomic_load_n(&mail->failed, __ATOMIC_ACQUIRE) == 0)
-        __atomic_store_n(&mail->failed, status, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&host_status->failed, __ATOMIC_ACQUIRE) == 0)
+        __atomic_store_n(&host_status->failed, status, __ATOMIC_RELEASE);
 }
 
-static void say_bad_head(struct mail *mail)
+static void say_bad_head(struct host_status *host_status)
 {
-    say_failed(mail, MAIL_BAD_HEAD);
-    __atomic_store_n(&mail->abort, 1, __ATOMIC_RELEASE);
+    say_failed(host_status, MAIL_BAD_HEAD);
+    __atomic_store_n(&host_status->abort, 1, __ATOMIC_RELEASE);
 }
 
 /* Adds a head to what is known of an operation. */
@@ -138,12 +138,14 @@ static uint32_t share_of(uint64_t need, uint64_t unit)
 
 static void report(const struct gpu_check *check)
 {
-    struct mail *mail = check->mail;
-    const struct report report = {
-        .count = ++check->tally->count, .index = check->index, .key = check->key, .share = check->tally->share};
-    check->tally->share = 0;
-    mail->reports[mail->reported % REPORTS_MAX] = report;
-    __atomic_store_n(&mail->reported, mail->reported + 1, __ATOMIC_RELEASE);
+    struct host_status *host_status = check->host_status;
+    const struct report report = {.count = ++check->overflow_counter->count,
+                                  .index = check->index,
+                                  .key = check->key,
+                                  .share = check->overflow_counter->share};
+    check->overflow_counter->share = 0;
+    host_status->reports[host_status->reported % REPORTS_MAX] = report;
+    __atomic_store_n(&host_status->reported, host_status->reported + 1, __ATOMIC_RELEASE);
 }
 
 static void clear_chunks(const struct message_list *list, uint32_t i)
@@ -174,11 +176,11 @@ static void run_check(coll_stream stream, void *argument)
             clear_chunks(&check->list, i);
     }
     if (strange) {
-        say_bad_head(check->mail);
+        say_bad_head(check->host_status);
         return;
     }
-    if (share_of(need, check->unit) > check->tally->share)
-        check->tally->share = share_of(need, check->unit);
+    if (share_of(need, check->unit) > check->overflow_counter->share)
+        check->overflow_counter->share = share_of(need, check->unit);
     if (any)
         report(check);
 }
@@ -193,7 +195,7 @@ static void run_verify(coll_stream stream, void *argument)
     for (uint32_t i = 0; i < verify->list.count; i++)
         for (uint32_t part = 0; part < parts_of(&verify->list) && i != verify->list.skip; part++, result++)
             if (verify->found[i] == 0 && result->status != STRAIT_OK)
-                say_failed(verify->mail, (uint32_t)result->status);
+                say_failed(verify->host_status, (uint32_t)result->status);
 }
 
 static void run_reduce(coll_stream stream, void *argument)
@@ -204,7 +206,7 @@ static void run_reduce(coll_stream stream, void *argument)
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-void kernel_seal(const struct gpu_seal *seal, coll_stream stream)
+void kernel_seal(const struct gpu_write_headers *seal, coll_stream stream)
 {
     fake_queue(stream, run_seal, NULL, seal, sizeof(*seal));
 }

@@ -98,7 +98,7 @@ static bool goes_before(const struct world *world, int a, int b)
 }
 
 /* By the last rank that tells. */
-static void divide(struct world *world)
+static void host_groups_of(struct world *world)
 {
     for (int rank = 0; rank < world->ranks; rank++) {
         const int color = world->splitting.colors[rank];
@@ -128,7 +128,7 @@ void fake_split_begin(coll_comm comm, int color, int key)
     world->splitting.colors[comm->rank] = color;
     world->splitting.keys[comm->rank] = key;
     if (++world->splitting.told == world->ranks)
-        divide(world);
+        host_groups_of(world);
     pthread_cond_broadcast(&world->changed);
     pthread_mutex_unlock(&world->lock);
 }

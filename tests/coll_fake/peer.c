@@ -32,7 +32,7 @@ static void give_up(const struct peer_world *world, int32_t status)
     if (__atomic_exchange_n(&world->counters->broken, 1, __ATOMIC_ACQ_REL) != 0)
         return;
     atomic_store(&given_up[fake_device()], true);
-    __atomic_store_n(&world->mail->failed, (uint32_t)status, __ATOMIC_RELEASE);
+    __atomic_store_n(&world->host_status->failed, (uint32_t)status, __ATOMIC_RELEASE);
     for (uint32_t rank = 0; rank < world->ranks; rank++)
         if (rank != world->rank)
             __atomic_store_n(&world->flags[rank]->broken[world->rank], 1, __ATOMIC_RELEASE);
@@ -49,7 +49,7 @@ static void await(const struct peer_world *world, const uint64_t *flag, uint64_t
     const uint64_t hurry = fake_gpu.hurry != 0 ? fake_gpu.hurry : 1;
     for (uint64_t waited_ns = 0; __atomic_load_n(flag, __ATOMIC_ACQUIRE) < number; waited_ns += 100000 * hurry) {
         if (is_broken(world) || has_given_up(world, rank) ||
-            __atomic_load_n(&world->mail->abort, __ATOMIC_ACQUIRE) != 0 ||
+            __atomic_load_n(&world->host_status->abort, __ATOMIC_ACQUIRE) != 0 ||
             (patience_ns != 0 && waited_ns > patience_ns)) {
             give_up(world, STRAIT_ERR_IO);
             return;
@@ -149,7 +149,7 @@ static void set_aside(const struct peer_aside *aside, bool come)
 
 static void run_turn(coll_stream stream, void *argument)
 {
-    const struct peer_turn *turn = argument;
+    const struct peer_receive_step *turn = argument;
     const struct peer_world *world = turn->world;
     (void)stream;
     for (uint32_t i = 0; i < turn->takes; i++)
@@ -176,7 +176,7 @@ void kernel_post(const struct peer_post *post, coll_stream stream)
     fake_queue(stream, run_post, NULL, post, sizeof(*post));
 }
 
-void kernel_turn(const struct peer_turn *turn, coll_stream stream)
+void kernel_turn(const struct peer_receive_step *turn, coll_stream stream)
 {
     fake_queue(stream, run_turn, NULL, turn, sizeof(*turn));
 }

@@ -7,7 +7,7 @@
 /* The kernels of collective/cuda/peer.cu, run by one thread, as work on streams. Arguments are copied. */
 void kernel_claim(const struct peer_claim *claim, coll_stream stream);
 void kernel_post(const struct peer_post *post, coll_stream stream);
-void kernel_turn(const struct peer_turn *turn, coll_stream stream);
+void kernel_turn(const struct peer_receive_step *turn, coll_stream stream);
 
 /* Whether kernels of that device have given up. After that, others may read where its streams write, or write where
  * they read: peer_gpu.h says why that does no harm. fake_move_racy hides this from ThreadSanitizer. */

@@ -302,7 +302,7 @@ static bool copy_rows(void *dst, size_t dst_stride, const void *src, size_t src_
         kernel_##name(argument, stream);                              \
         return true;                                                  \
     }
-KERNEL(seal, gpu_seal)
+KERNEL(seal, gpu_write_headers)
 KERNEL(check, gpu_check)
 KERNEL(exchange, gpu_exchange)
 KERNEL(verify, gpu_verify)
@@ -358,7 +358,7 @@ static bool move(void *dst, const void *src, size_t size, coll_stream stream)
 
 KERNEL(claim, peer_claim)
 KERNEL(post, peer_post)
-KERNEL(turn, peer_turn)
+KERNEL(turn, peer_receive_step)
 #undef KERNEL
 
 static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
