@@ -316,7 +316,7 @@ enum strait_status strait_stats(struct strait_client *client)
 /* ---- Making one -------------------------------------------------------------------------------------------------- */
 
 /* What expectations and offers have in common. */
-struct demand {
+struct request_args {
     bool sink;
     const void *key;
     size_t key_size;
@@ -327,42 +327,44 @@ struct demand {
     void *context;
 };
 
-static bool demand_valid(const struct strait_pool *pool, const struct demand *demand)
+static bool demand_valid(const struct strait_pool *pool, const struct request_args *request_args)
 {
-    return !pool->removing && bytes_valid(demand->key, demand->key_size, 1, STRAIT_KEY_BYTES_MAX) &&
-           demand->parts <= STRAIT_PARTS_MAX && demand->time_ms > 0 && demand->time_ms <= DEADLINE_MAX_MS;
+    return !pool->removing && bytes_valid(request_args->key, request_args->key_size, 1, STRAIT_KEY_BYTES_MAX) &&
+           request_args->parts <= STRAIT_PARTS_MAX && request_args->time_ms > 0 &&
+           request_args->time_ms <= DEADLINE_MAX_MS;
 }
 
 /* A sink's lists are kept, because its failure has to name the pages. */
-static enum strait_status fill(struct strait_transfer *transfer, const struct demand *demand)
+static enum strait_status fill(struct strait_transfer *transfer, const struct request_args *request_args)
 {
-    enum strait_status status = lists_check(transfer->pool, demand->lists, demand->list_count, &transfer->pages);
+    enum strait_status status =
+        lists_check(transfer->pool, request_args->lists, request_args->list_count, &transfer->pages);
     if (status != STRAIT_OK)
         return status;
-    transfer->sink = demand->sink;
-    transfer->context = demand->context;
+    transfer->sink = request_args->sink;
+    transfer->context = request_args->context;
     transfer->state = STRAIT_BOOTSTRAP;
-    transfer->deadline = clock_ms() + demand->time_ms;
-    transfer->key_size = demand->key_size;
-    memcpy(transfer->key, demand->key, demand->key_size);
-    if (!demand->sink)
+    transfer->deadline = clock_ms() + request_args->time_ms;
+    transfer->key_size = request_args->key_size;
+    memcpy(transfer->key, request_args->key, request_args->key_size);
+    if (!request_args->sink)
         return STRAIT_OK;
-    transfer->list_count = demand->list_count;
-    transfer->lists = lists_copy(demand->lists, demand->list_count);
+    transfer->list_count = request_args->list_count;
+    transfer->lists = lists_copy(request_args->lists, request_args->list_count);
     return transfer->lists != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
 }
 
-static enum strait_status create(struct strait_pool *pool, const struct demand *demand,
+static enum strait_status create(struct strait_pool *pool, const struct request_args *request_args,
                                  struct strait_transfer **transfer)
 {
-    if (!demand_valid(pool, demand))
+    if (!demand_valid(pool, request_args))
         return STRAIT_ERR_INVALID;
     struct strait_transfer *made = calloc(1, sizeof(*made));
     if (made == NULL)
         return STRAIT_ERR_NO_MEMORY;
     made->client = pool->client;
     made->pool = pool;
-    enum strait_status status = fill(made, demand);
+    enum strait_status status = fill(made, request_args);
     if (status == STRAIT_OK)
         status = table_insert(pool->client, made);
     if (status != STRAIT_OK) {
@@ -422,16 +424,16 @@ enum strait_status strait_expect(struct strait_pool *pool, const struct strait_e
 {
     if (pool == NULL || transfer == NULL || params == NULL || !params_known(params, params->size, sizeof(*params)))
         return STRAIT_ERR_INVALID;
-    struct demand demand = {true,
-                            params->key,
-                            params->key_size,
-                            params->lists,
-                            params->list_count,
-                            params->sources,
-                            params->deadline_ms,
-                            params->context};
+    struct request_args request_args = {true,
+                                        params->key,
+                                        params->key_size,
+                                        params->lists,
+                                        params->list_count,
+                                        params->sources,
+                                        params->deadline_ms,
+                                        params->context};
     struct strait_transfer *made = NULL;
-    enum strait_status status = create(pool, &demand, &made);
+    enum strait_status status = create(pool, &request_args, &made);
     if (status != STRAIT_OK)
         return status;
     struct message message = expect_message(made, params);
@@ -479,16 +481,16 @@ enum strait_status strait_offer(struct strait_pool *pool, const struct strait_of
         return STRAIT_ERR_INVALID;
     if (params->ready != NULL && !pool_on_gpu(pool))
         return STRAIT_ERR_UNSUPPORTED;
-    struct demand demand = {false,
-                            params->key,
-                            params->key_size,
-                            params->lists,
-                            params->list_count,
-                            params->consumers,
-                            params->lease_ms,
-                            params->context};
+    struct request_args request_args = {false,
+                                        params->key,
+                                        params->key_size,
+                                        params->lists,
+                                        params->list_count,
+                                        params->consumers,
+                                        params->lease_ms,
+                                        params->context};
     struct strait_transfer *made = NULL;
-    enum strait_status status = create(pool, &demand, &made);
+    enum strait_status status = create(pool, &request_args, &made);
     if (status != STRAIT_OK)
         return status;
     made->last = params->last;

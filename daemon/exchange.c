@@ -76,7 +76,7 @@ void exchange_send_released(struct peer *peer, const struct message_grant_id *id
 static bool on_grant(struct node *node, struct peer *peer, const struct message_grant *grant)
 {
     struct source *source = exchange_find_source(node, peer, grant->leg, &grant->epoch);
-    if (!reach_knows_slot(peer, grant->slot))
+    if (!reach_has_slot(peer, grant->slot))
         return false;
     if (source == NULL) {
         struct message_grant_id id = {.leg = grant->leg, .epoch = grant->epoch, .grant = grant->grant};
@@ -163,7 +163,7 @@ static void on_up(void *owner, struct peer *peer)
 }
 
 /* The link may be closed once nothing of ours writes to the peer's arena any more. */
-static void quit_when_quiet(struct peer *peer)
+static void close_link_when_idle(struct peer *peer)
 {
     struct peer_use *use = peer->owner;
     if (use == NULL ||
@@ -171,15 +171,15 @@ static void quit_when_quiet(struct peer *peer)
         peer_quit_link(peer);
 }
 
-void exchange_writer_begun(struct peer *peer)
+void peer_writer_begin(struct peer *peer)
 {
     ((struct peer_use *)peer->owner)->writers++;
 }
 
-void exchange_writer_done(struct peer *peer)
+void peer_writer_end(struct peer *peer)
 {
     ((struct peer_use *)peer->owner)->writers--;
-    quit_when_quiet(peer);
+    close_link_when_idle(peer);
 }
 
 static void on_down(void *owner, struct peer *peer)
@@ -196,7 +196,7 @@ static void on_down(void *owner, struct peer *peer)
         if (sink->leg.state != STRAIT_BOOTSTRAP)
             sink_event(sink, SINK_FAIL, STRAIT_REASON_PEER_DOWN);
         else if (!sink_holds_grants(sink)) /* not bound: it may ask again; with an open grant, when the link is quiet */
-            sink_part(sink);
+            sink_detach_peer(sink);
     }
     struct source *source, *next_source;
     HASH_ITER (hh, node->exchange.sources, source, next_source)
@@ -208,7 +208,7 @@ static void on_down(void *owner, struct peer *peer)
         LL_FOREACH (offer->announces, announce)
             if (announce->told == peer)
                 announce->told = NULL;
-    quit_when_quiet(peer);
+    close_link_when_idle(peer);
 }
 
 static void on_quiet(void *owner, struct peer *peer)
@@ -219,7 +219,7 @@ static void on_quiet(void *owner, struct peer *peer)
         if (sink->peer != peer)
             continue;
         sink_event(sink, SINK_QUIET, STRAIT_REASON_NONE);
-        sink_part(sink);
+        sink_detach_peer(sink);
     }
     struct source *source, *next_source;
     HASH_ITER (hh, node->exchange.sources, source, next_source) {

@@ -224,8 +224,8 @@ void exchange_note(struct node *node, const char *address, const struct message 
 void exchange_send_notes(struct node *node); /* sends those whose peer is up now */
 
 /* Counts jobs that write straight into a peer's arena: its link must stay mapped until they have ended. */
-void exchange_writer_begun(struct peer *peer);
-void exchange_writer_done(struct peer *peer);
+void peer_writer_begin(struct peer *peer);
+void peer_writer_end(struct peer *peer);
 
 /* State of pinning a peer's arena, so that GPUs can write to it. */
 enum pin_state { PIN_NONE, PIN_BUSY, PIN_DONE, PIN_FAILED };
@@ -236,7 +236,7 @@ struct peer_use {
     uint32_t writers; /* jobs that write to its arena */
     uint32_t parked, parked_spans;
     uint32_t slots[RECEIVE_ARENAS_MAX]; /* per receive arena: how many of its slots the peer may write to */
-    struct far_arena *arenas;           /* reach.c: arenas of its GPUs, which ours may use */
+    struct peer_gpu_arena *arenas;      /* reach.c: arenas of its GPUs, which ours may use */
     struct reached *reached;            /* which of our GPUs its pools reach */
     bool down;
     enum pin_state pin;
@@ -247,21 +247,21 @@ struct peer_use {
 /* The allowed wires that go straight from GPU to GPU, best first. */
 #define GPU_WIRES_MAX 3u /* WIRE_PEER, and the links */
 struct gpu_wires {
-    enum wire_counter list[GPU_WIRES_MAX];
+    enum gpu_path list[GPU_WIRES_MAX];
     uint32_t count;
     bool measured; /* links are used only where they are faster than the way by the host */
 };
 
 /* Wires that are links between two GPUs. */
-static inline bool wire_is_link(enum wire_counter wire)
+static inline bool wire_is_link(enum gpu_path wire)
 {
     return wire == WIRE_NCCL || wire == WIRE_UCX_CUDA;
 }
-static inline enum message_link_by wire_link(enum wire_counter wire)
+static inline enum message_link_by wire_link(enum gpu_path wire)
 {
     return wire == WIRE_NCCL ? LINK_BY_NCCL : LINK_BY_UCX;
 }
-static inline enum wire_counter link_wire(enum message_link_by by)
+static inline enum gpu_path link_wire(enum message_link_by by)
 {
     return by == LINK_BY_NCCL ? WIRE_NCCL : WIRE_UCX_CUDA;
 }
@@ -284,7 +284,8 @@ void tombstone_free(struct node *node, struct tombstone *stone);
 
 /* Charges memory taken for a request to its client: false when the client has used up its share. */
 bool request_charge(struct request *request, uint64_t bytes);
-void request_rouse(const struct request *request); /* its pages are about to be coded: wakes the GPUs that hold them */
+void request_wake_gpus(
+    const struct request *request);         /* its pages are about to be coded: wakes the GPUs that hold them */
 void request_over(struct request *request); /* part of it has ended: it is freed at the end of the turn if possible */
 /* The text of a failure: `text`, or if there is none, what a failed device of the pool reports. It may point into
  * *state. */
@@ -353,8 +354,8 @@ void offer_leg_drained(struct offer *offer);
 /* Pairs a waiting sink with an offer under the same daemon. */
 void local_bind(struct sink *sink, struct offer *offer);
 void local_post(struct node *node, struct sink *sink, struct source *source, const struct leg_event *event);
-bool local_turn(struct node *node);                        /* false: there was nothing to do */
-void local_part(struct sink *sink, struct source *source); /* the source is freed */
+bool local_turn(struct node *node);                          /* false: there was nothing to do */
+void local_detach(struct sink *sink, struct source *source); /* the source is freed */
 /* Begins `grant` for the source: a copy from page to page, which is encode and decode in one. */
 void local_copy(struct source *source, const struct leg_grant *grant);
 

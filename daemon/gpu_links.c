@@ -161,7 +161,7 @@ static void pin_done(void *arg)
         log_write(p->node->log, LOG_WARN, "msg=\"peer's arena not reachable for GPUs\" peer=%s error=\"%s\" why=\"%s\"",
                   p->peer->address, strait_status_string(p->status), p->why);
     }
-    exchange_writer_done(p->peer);
+    peer_writer_end(p->peer);
     free(p);
 }
 
@@ -179,7 +179,7 @@ static void begin(struct node *node, struct peer *peer)
         return;
     }
     use->pin = PIN_BUSY;
-    exchange_writer_begun(peer);
+    peer_writer_begin(peer);
 }
 
 enum pin_state pin_peer(struct node *node, struct peer *peer)
@@ -201,7 +201,7 @@ static void unpin_work(void *arg)
 static void unpin_done(void *arg)
 {
     struct pinning *p = arg;
-    exchange_writer_done(p->peer);
+    peer_writer_end(p->peer);
     free(p);
 }
 
@@ -215,7 +215,7 @@ bool pin_release(struct node *node, struct peer *peer)
     use->pin = PIN_FAILED;
     if (p != NULL) {
         *p = here;
-        exchange_writer_begun(peer);
+        peer_writer_begin(peer);
         if (job_call(node->jobs, unpin_work, unpin_done, p) == STRAIT_OK)
             return false;
         ((struct peer_use *)peer->owner)->writers--;

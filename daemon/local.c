@@ -109,7 +109,7 @@ static void on_copied(void *owner, uint64_t cookie, const struct job_result *res
     free(copy);
 }
 
-void local_part(struct sink *sink, struct source *source)
+void local_detach(struct sink *sink, struct source *source)
 {
     if (source != NULL)
         source->local = NULL;

@@ -132,7 +132,7 @@ static enum strait_status make_jobs(struct node *node)
                                           .arena_bytes =
                                               reach_is_on(node) ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
                                           .multiprocessors = node->options.gpu_multiprocessors,
-                                          .attention_ns = node_attention(node),
+                                          .attention_ns = node_busy_poll_ns(node),
                                           .failed = node_gpu_failed,
                                           .owner = node};
     enum strait_status status = devices_create(node->loop, &config, &node->devices);
@@ -284,21 +284,21 @@ static void on_again(uv_idle_t *idle)
     uv_idle_stop(idle);
 }
 
-uint64_t node_attention(const struct node *node)
+uint64_t node_busy_poll_ns(const struct node *node)
 {
     return node->processors >= ATTENTIVE_PROCESSORS ? (uint64_t)node->options.gpu_attention_ms * 1000000 : 0;
 }
 
-void node_attend(struct node *node)
+void node_busy_poll(struct node *node)
 {
-    uint64_t attention = node_attention(node);
+    uint64_t attention = node_busy_poll_ns(node);
     if (attention != 0)
-        node->attentive_until = uv_hrtime() + attention;
+        node->busy_poll_until = uv_hrtime() + attention;
 }
 
 static bool is_attentive(const struct node *node)
 {
-    return node->attentive_until != 0 && uv_hrtime() < node->attentive_until;
+    return node->busy_poll_until != 0 && uv_hrtime() < node->busy_poll_until;
 }
 
 /* A turn is the time from one end of a turn to the next, less the time that the loop slept. */

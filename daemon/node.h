@@ -52,7 +52,7 @@ struct node {
     uv_prepare_t prepare;                    /* runs at the end of a turn */
     uv_idle_t again;                         /* while active, the next turn begins at once */
     uint64_t began, turn_began, idle_before; /* uv_hrtime; the loop's idle time up to then */
-    uint64_t attentive_until;                /* uv_hrtime until which the loop does not sleep */
+    uint64_t busy_poll_until;                /* uv_hrtime until which the loop does not sleep */
     uint64_t id, incarnation, epoch_counter;
     uint64_t gpus_failed; /* bit n: device n */
 
@@ -86,9 +86,9 @@ void node_gpu_failed(void *node);
 void node_peers_closed(struct node *node);
 /* A transfer between GPUs has made a step and the next will follow soon: for a while the loop polls without sleeping,
  * because waking up takes longer than a chunk between two GPUs. */
-void node_attend(struct node *node);
+void node_busy_poll(struct node *node);
 /* That while, in nanoseconds. 0 with few processors: a polling loop would take time from the threads that work. */
-uint64_t node_attention(const struct node *node);
+uint64_t node_busy_poll_ns(const struct node *node);
 /* Starts the tick: a request is live that has deadlines. */
 void node_wake(struct node *node);
 

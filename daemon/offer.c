@@ -36,7 +36,7 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
     DL_APPEND(node->exchange.offers, o);
     HASH_ADD(by_name, node->exchange.offers_by_name, name, sizeof(struct name), &o->request);
     tombstone_remove(node, &o->request.name, true);
-    request_rouse(&o->request);
+    request_wake_gpus(&o->request);
     return o;
 }
 

@@ -127,7 +127,7 @@ static enum strait_mode choose_for_peer(struct policy *policy, const struct poli
     return pool->chunks % PROBE_CHUNKS == 0 ? modes[pool->chunks / PROBE_CHUNKS % count] : best;
 }
 
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, enum wire_counter wire)
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, enum gpu_path wire)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     pool->policy.chunks++;
@@ -159,14 +159,14 @@ static void smooth(double *value, double sample)
     *value = *value == 0 ? sample : *value + (sample - *value) / 4;
 }
 
-static struct policy_wire *wire_of(struct policy *policy, enum wire_counter wire)
+static struct policy_wire *wire_of(struct policy *policy, enum gpu_path wire)
 {
     if (wire_is_link(wire))
         return &policy->links[wire_link(wire)];
     return wire == WIRE_PINNED ? &policy->pinned : &policy->link;
 }
 
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum wire_counter wire,
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum gpu_path wire,
                     const struct job_result *result)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
@@ -180,7 +180,7 @@ void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode m
     smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
 }
 
-void policy_sending(struct peer *peer, enum wire_counter wire)
+void policy_sending(struct peer *peer, enum gpu_path wire)
 {
     struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
     if (w->sending++ != 0)
@@ -189,7 +189,7 @@ void policy_sending(struct peer *peer, enum wire_counter wire)
     w->busy_bytes = w->busy_raw = 0;
 }
 
-void policy_sent(struct peer *peer, enum wire_counter wire, uint64_t bytes, uint64_t raw_bytes)
+void policy_sent(struct peer *peer, enum gpu_path wire, uint64_t bytes, uint64_t raw_bytes)
 {
     struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
     uint64_t now = uv_hrtime();

@@ -10,19 +10,19 @@
 /* Shared by the files about GPUs that reach each other. */
 
 /* An arena in the memory of a peer's GPU. */
-struct far_arena {
+struct peer_gpu_arena {
     uint32_t device, first, slot_bytes, slot_count;
     bool has_handle, by[LINK_BY_COUNT]; /* wires that the peer offers */
     uint8_t handle[DEVICE_HANDLE_BYTES];
     struct way *ways;
-    struct far_arena *next;
+    struct peer_gpu_arena *next;
 };
 
 /* The mapping by which one of our GPUs stores into a far arena. While it is mapped, the peer's link must be kept. */
 struct way {
     struct node *node;
     struct peer *peer;
-    struct far_arena *arena;
+    struct peer_gpu_arena *arena;
     int32_t device;
     enum pin_state state;
     struct device_memory memory;
@@ -39,14 +39,14 @@ struct reached {
 };
 
 /* Prepares the best available wire from our GPU `device` to the arena. */
-void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device);
+void reach_open(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
 /* The wire that leads there now; WIRES_COUNTED: none. */
-enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
-                                int32_t device);
+enum gpu_path reach_wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                            int32_t device);
 /* Does the policy let chunks use that wire? */
-bool reach_takes(const struct node *node, const struct peer *peer, enum wire_counter wire);
+bool reach_takes(const struct node *node, const struct peer *peer, enum gpu_path wire);
 /* The ends of a link from our GPU to there. */
-struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire);
+struct gpu_ends reach_ends(const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire);
 /* Tells the peer which of its GPUs our pools on `device` reach now. */
 void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device);
 
@@ -55,8 +55,8 @@ void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device);
 /* Can GPU memory be shared with that peer, in both directions? */
 bool map_is_possible(const struct peer *peer);
 /* State of the mapping; the first call starts it. */
-enum pin_state map_way(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device);
-const struct way *map_find(const struct far_arena *arena, int32_t device); /* NULL: not mapped */
+enum pin_state map_way(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
+const struct way *map_find(const struct peer_gpu_arena *arena, int32_t device); /* NULL: not mapped */
 
 /* Maps the arenas of a peer's GPUs for ours, and unmaps them. */
 
@@ -70,7 +70,7 @@ bool map_is_possible(const struct peer *peer)
 static void map_work(void *arg)
 {
     struct way *way = arg;
-    const struct far_arena *arena = way->arena;
+    const struct peer_gpu_arena *arena = way->arena;
     way->status =
         devices_reach(way->node->devices, way->device, arena->handle, (uint64_t)arena->slot_bytes * arena->slot_count,
                       &way->memory, &(struct device_why){way->why, sizeof(way->why)});
@@ -92,10 +92,10 @@ static void map_done(void *arg)
         reach_tell_pools_of(way->node, way->peer, way->device);
     if (way->status != STRAIT_OK && !use->down)
         reach_open(way->node, way->peer, way->arena, way->device);
-    exchange_writer_done(way->peer);
+    peer_writer_end(way->peer);
 }
 
-static enum pin_state begin(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
+static enum pin_state begin(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
 {
     struct way *way = calloc(1, sizeof(*way));
     if (way == NULL)
@@ -106,11 +106,11 @@ static enum pin_state begin(struct node *node, struct peer *peer, struct far_are
         return PIN_FAILED;
     }
     LL_PREPEND(arena->ways, way);
-    exchange_writer_begun(peer);
+    peer_writer_begin(peer);
     return PIN_BUSY;
 }
 
-enum pin_state map_way(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
+enum pin_state map_way(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
 {
     const struct way *way;
     if (!arena->has_handle || !map_is_possible(peer))
@@ -119,7 +119,7 @@ enum pin_state map_way(struct node *node, struct peer *peer, struct far_arena *a
     return way != NULL ? way->state : begin(node, peer, arena, device);
 }
 
-const struct way *map_find(const struct far_arena *arena, int32_t device)
+const struct way *map_find(const struct peer_gpu_arena *arena, int32_t device)
 {
     const struct way *way;
     LL_SEARCH_SCALAR(arena->ways, way, device, device);
@@ -128,7 +128,7 @@ const struct way *map_find(const struct far_arena *arena, int32_t device)
 
 /* ---- Letting go -------------------------------------------------------------------------------------------------- */
 
-static void forget_arena(struct far_arena *arena)
+static void forget_arena(struct peer_gpu_arena *arena)
 {
     struct way *way, *next;
     LL_FOREACH_SAFE (arena->ways, way, next)
@@ -136,16 +136,16 @@ static void forget_arena(struct far_arena *arena)
     free(arena);
 }
 
-struct letting_go {
+struct unmap_job {
     struct node *node;
     struct peer *peer;
-    struct far_arena *arenas;
+    struct peer_gpu_arena *arenas;
 };
 
 static void unmap_work(void *arg)
 {
-    const struct letting_go *l = arg;
-    struct far_arena *arena;
+    const struct unmap_job *l = arg;
+    struct peer_gpu_arena *arena;
     struct way *way;
     LL_FOREACH (l->arenas, arena)
         LL_FOREACH (arena->ways, way)
@@ -153,18 +153,18 @@ static void unmap_work(void *arg)
                 devices_unmap(l->node->devices, way->device, &way->memory);
 }
 
-static void free_arenas(struct far_arena *arenas)
+static void free_arenas(struct peer_gpu_arena *arenas)
 {
-    struct far_arena *arena, *next;
+    struct peer_gpu_arena *arena, *next;
     LL_FOREACH_SAFE (arenas, arena, next)
         forget_arena(arena);
 }
 
 static void unmap_done(void *arg)
 {
-    struct letting_go *l = arg;
+    struct unmap_job *l = arg;
     free_arenas(l->arenas);
-    exchange_writer_done(l->peer);
+    peer_writer_end(l->peer);
     free(l);
 }
 
@@ -173,11 +173,11 @@ bool reach_release(struct node *node, struct peer *peer)
     struct peer_use *use = peer->owner;
     if (use->arenas == NULL)
         return true;
-    struct letting_go here = {.node = node, .peer = peer, .arenas = use->arenas}, *l = malloc(sizeof(*l));
+    struct unmap_job here = {.node = node, .peer = peer, .arenas = use->arenas}, *l = malloc(sizeof(*l));
     use->arenas = NULL;
     if (l != NULL) {
         *l = here;
-        exchange_writer_begun(peer);
+        peer_writer_begin(peer);
         if (job_call(node->jobs, unmap_work, unmap_done, l) == STRAIT_OK)
             return false;
         use->writers--;
@@ -208,7 +208,7 @@ static bool peer_is_allowed(const struct node *node)
     return node->options.gpu_peer && (p2p == NULL || strcmp(p2p, "1") != 0);
 }
 
-static enum wire_counter wire_named(const char *name, size_t size)
+static enum gpu_path wire_named(const char *name, size_t size)
 {
     return strncmp(name, "nccl", size) == 0   ? WIRE_NCCL
            : strncmp(name, "ucx", size) == 0  ? WIRE_UCX_CUDA
@@ -227,7 +227,7 @@ void reach_init(struct node *node)
         at = "peer,nccl,ucx";
     while (node->options.gpu_arena_bytes != 0 && *at != 0) {
         size_t size = strcspn(at, ",");
-        const enum wire_counter wire = wire_named(at, size);
+        const enum gpu_path wire = wire_named(at, size);
         if (wire == WIRE_PINNED)
             break;
         if ((wire != WIRE_PEER || peer_is_allowed(node)) && !reach_has_wire(node, wire))
@@ -236,7 +236,7 @@ void reach_init(struct node *node)
     }
 }
 
-bool reach_has_wire(const struct node *node, enum wire_counter wire)
+bool reach_has_wire(const struct node *node, enum gpu_path wire)
 {
     for (uint32_t i = 0; i < node->wires.count; i++)
         if (node->wires.list[i] == wire)
@@ -256,26 +256,26 @@ bool reach_is_on(const struct node *node)
 
 /* ---- The wire in use --------------------------------------------------------------------------------------------- */
 
-struct gpu_ends reach_ends(const struct far_arena *arena, int32_t device, enum wire_counter wire)
+struct gpu_ends reach_ends(const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
 {
     return (struct gpu_ends){.by = wire_link(wire), .device = (uint32_t)device, .peer_device = arena->device};
 }
 
-static bool is_up_to(const struct peer *peer, const struct far_arena *arena, int32_t device, enum wire_counter wire)
+static bool is_up_to(const struct peer *peer, const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
 {
     return wire == WIRE_PEER ? map_find(arena, device) != NULL
                              : peer_has_gpu_link(peer, reach_ends(arena, device, wire));
 }
 
 /* Takes the first wire that is up or, when wires are measured, the best one: `peer` comes first there. */
-enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer, const struct far_arena *arena,
-                                int32_t device)
+enum gpu_path reach_wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                            int32_t device)
 {
     const struct gpu_wires *wires = &node->wires;
-    enum wire_counter best = WIRES_COUNTED;
+    enum gpu_path best = WIRE_NONE;
     double most = -1;
     for (uint32_t i = 0; i < wires->count; i++) {
-        const enum wire_counter wire = wires->list[i];
+        const enum gpu_path wire = wires->list[i];
         if (!is_up_to(peer, arena, device, wire))
             continue;
         if (wire == WIRE_PEER || !wires->measured)
@@ -288,7 +288,7 @@ enum wire_counter reach_wire_to(const struct node *node, const struct peer *peer
     return best;
 }
 
-bool reach_takes(const struct node *node, const struct peer *peer, enum wire_counter wire)
+bool reach_takes(const struct node *node, const struct peer *peer, enum gpu_path wire)
 {
     return wire == WIRE_PEER || (wire_is_link(wire) && policy_takes(node, peer, wire_link(wire)));
 }
@@ -296,7 +296,7 @@ bool reach_takes(const struct node *node, const struct peer *peer, enum wire_cou
 /* Reports which wire chunks use between our GPUs and a peer's, and why no better one. */
 
 /* Why chunks are not stored straight into that GPU's memory. */
-static const char *why_not_peer(const struct node *node, const struct peer *peer, const struct far_arena *arena,
+static const char *why_not_peer(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
                                 int32_t device)
 {
     const struct way *way;
@@ -320,8 +320,8 @@ static const char *measured(const struct peer *peer, enum message_link_by by, ch
     return text;
 }
 
-static const char *why_not_link(const struct node *node, const struct peer *peer, const struct far_arena *arena,
-                                int32_t device, enum wire_counter wire, char *text, size_t size)
+static const char *why_not_link(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                                int32_t device, enum gpu_path wire, char *text, size_t size)
 {
     const enum message_link_by by = wire_link(wire);
     const struct gpu_links *gpu = gpu_links_of(node, device);
@@ -335,15 +335,15 @@ static const char *why_not_link(const struct node *node, const struct peer *peer
     return arena->by[by] ? peer_gpu_link_why(peer, ends) : "not offered by the peer";
 }
 
-static const char *name_of(enum wire_counter wire)
+static const char *name_of(enum gpu_path wire)
 {
     return wire == WIRE_PEER ? "peer" : wire == WIRE_NCCL ? "nccl" : "ucx-cuda";
 }
 
 /* All wires: the allowed ones in their order, preceded by `peer` if it is not allowed, followed by the others. */
-static void in_order(const struct node *node, enum wire_counter order[GPU_WIRES_MAX])
+static void in_order(const struct node *node, enum gpu_path order[GPU_WIRES_MAX])
 {
-    static const enum wire_counter links[] = {WIRE_NCCL, WIRE_UCX_CUDA};
+    static const enum gpu_path links[] = {WIRE_NCCL, WIRE_UCX_CUDA};
     uint32_t count = 0;
     if (!reach_has_wire(node, WIRE_PEER))
         order[count++] = WIRE_PEER;
@@ -354,12 +354,12 @@ static void in_order(const struct node *node, enum wire_counter order[GPU_WIRES_
             order[count++] = links[i];
 }
 
-static void describe(const struct node *node, const struct peer *peer, const struct far_arena *arena, int32_t device,
-                     struct reach_report *report)
+static void describe(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                     int32_t device, struct reach_report *report)
 {
-    const enum wire_counter wire = reach_wire_to(node, peer, arena, device);
+    const enum gpu_path wire = reach_wire_to(node, peer, arena, device);
     const bool taken = reach_takes(node, peer, wire);
-    enum wire_counter order[GPU_WIRES_MAX];
+    enum gpu_path order[GPU_WIRES_MAX];
     char text[96];
     size_t used = 0;
     *report = (struct reach_report){.device = (uint32_t)device, .peer_device = arena->device};
@@ -376,7 +376,7 @@ void reach_each(const struct node *node, const struct peer *peer,
                 void (*f)(void *arg, const struct reach_report *report), void *arg)
 {
     const struct peer_use *use = peer->owner;
-    const struct far_arena *arena;
+    const struct peer_gpu_arena *arena;
     struct reach_report report;
     LL_FOREACH (use->arenas, arena)
         for (uint32_t i = 0; i < node->receive.arena_count; i++)
@@ -462,7 +462,7 @@ void reach_up(struct node *node, struct peer *peer)
 
 /* A wire replaces those ranked below it as soon as it is up. Mapping either succeeds quickly or not at all; links take
  * time, so they are opened alongside. */
-void reach_open(struct node *node, struct peer *peer, struct far_arena *arena, int32_t device)
+void reach_open(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
 {
     const struct gpu_wires *wires = &node->wires;
     for (uint32_t i = 0; i < wires->count; i++) {
@@ -478,7 +478,7 @@ static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
 {
     const struct peer_use *use = peer->owner;
     uint64_t devices = 0;
-    const struct far_arena *arena;
+    const struct peer_gpu_arena *arena;
     LL_FOREACH (use->arenas, arena) {
         bool all = true;
         for (uint32_t g = 0; g < pool->group_count; g++)
@@ -512,7 +512,7 @@ void reach_tell_pools_of(struct node *node, struct peer *peer, int32_t device)
 }
 
 /* Opens the ways from every GPU that holds pages of our pools. */
-static void open_ways(struct node *node, struct peer *peer, struct far_arena *arena)
+static void open_ways(struct node *node, struct peer *peer, struct peer_gpu_arena *arena)
 {
     struct pool_ref *pool, *next;
     HASH_ITER (hh, node->exchange.pools, pool, next)
@@ -521,19 +521,19 @@ static void open_ways(struct node *node, struct peer *peer, struct far_arena *ar
                 reach_open(node, peer, arena, pool->pool->groups[g].device);
 }
 
-static struct far_arena *arena_of_slot(const struct peer *peer, uint32_t slot)
+static struct peer_gpu_arena *arena_of_slot(const struct peer *peer, uint32_t slot)
 {
     const struct peer_use *use = peer->owner;
-    struct far_arena *arena = NULL;
+    struct peer_gpu_arena *arena = NULL;
     LL_FOREACH (use->arenas, arena)
         if (slot >= arena->first && slot - arena->first < arena->slot_count)
             break;
     return arena;
 }
 
-static struct far_arena *arena_of_device(const struct peer_use *use, uint32_t device)
+static struct peer_gpu_arena *arena_of_device(const struct peer_use *use, uint32_t device)
 {
-    struct far_arena *arena;
+    struct peer_gpu_arena *arena;
     LL_SEARCH_SCALAR(use->arenas, arena, device, device);
     return arena;
 }
@@ -542,7 +542,7 @@ static struct far_arena *arena_of_device(const struct peer_use *use, uint32_t de
 static bool is_sound(const struct peer *peer, const struct message_arena *m)
 {
     const struct peer_use *use = peer->owner;
-    const struct far_arena *arena;
+    const struct peer_gpu_arena *arena;
     if (m->first_slot < peer->slot_count || (m->ipc.size != 0 && !peer->direct))
         return false;
     LL_FOREACH (use->arenas, arena)
@@ -554,15 +554,15 @@ static bool is_sound(const struct peer *peer, const struct message_arena *m)
     return true;
 }
 
-static struct far_arena *add_far(struct peer_use *use, const struct message_arena *message)
+static struct peer_gpu_arena *add_far(struct peer_use *use, const struct message_arena *message)
 {
-    struct far_arena *arena = calloc(1, sizeof(*arena));
+    struct peer_gpu_arena *arena = calloc(1, sizeof(*arena));
     if (arena == NULL)
         return NULL; /* the host's memory does as well */
-    *arena = (struct far_arena){.device = message->device,
-                                .first = message->first_slot,
-                                .slot_bytes = message->slot_bytes,
-                                .slot_count = message->slot_count};
+    *arena = (struct peer_gpu_arena){.device = message->device,
+                                     .first = message->first_slot,
+                                     .slot_bytes = message->slot_bytes,
+                                     .slot_count = message->slot_count};
     LL_PREPEND(use->arenas, arena);
     return arena;
 }
@@ -580,7 +580,7 @@ bool reach_arena(struct node *node, struct peer *peer, const struct message_aren
                   message->device);
         return true;
     }
-    struct far_arena *arena = arena_of_device(use, message->device);
+    struct peer_gpu_arena *arena = arena_of_device(use, message->device);
     if (arena == NULL)
         arena = add_far(use, message);
     if (arena == NULL)
@@ -595,20 +595,20 @@ bool reach_arena(struct node *node, struct peer *peer, const struct message_aren
     return true;
 }
 
-bool reach_knows_slot(const struct peer *peer, uint32_t slot)
+bool reach_has_slot(const struct peer *peer, uint32_t slot)
 {
     return slot < peer->slot_count || (peer->owner != NULL && arena_of_slot(peer, slot) != NULL);
 }
 
 uint32_t reach_slot_bytes(const struct peer *peer, uint32_t slot)
 {
-    const struct far_arena *arena = slot < peer->slot_count ? NULL : arena_of_slot(peer, slot);
+    const struct peer_gpu_arena *arena = slot < peer->slot_count ? NULL : arena_of_slot(peer, slot);
     return arena != NULL ? arena->slot_bytes : 0;
 }
 
 bool reach_by_link(const struct peer *peer, uint32_t slot)
 {
-    const struct far_arena *arena = arena_of_slot(peer, slot);
+    const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
     return arena != NULL && (arena->by[LINK_BY_NCCL] || arena->by[LINK_BY_UCX]);
 }
 
@@ -617,15 +617,15 @@ uint32_t reach_slot_device(const struct peer *peer, uint32_t slot)
     return arena_of_slot(peer, slot)->device;
 }
 
-enum wire_counter reach_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot)
+enum gpu_path reach_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot)
 {
-    const struct far_arena *arena = arena_of_slot(peer, slot);
-    return arena != NULL ? reach_wire_to(node, peer, arena, device) : WIRES_COUNTED;
+    const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
+    return arena != NULL ? reach_wire_to(node, peer, arena, device) : WIRE_NONE;
 }
 
 void *reach_slot(const struct peer *peer, int32_t device, uint32_t slot)
 {
-    const struct far_arena *arena = arena_of_slot(peer, slot);
+    const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
     const struct way *way = arena != NULL ? map_find(arena, device) : NULL;
     return way != NULL ? way->memory.base + (size_t)(slot - arena->first) * arena->slot_bytes : NULL;
 }
@@ -642,7 +642,7 @@ static void tell_pool_to(void *arg, struct peer *peer)
     const struct pool_news *news = arg;
     const struct pool *pool = news->pool->pool;
     const struct peer_use *use = peer->owner;
-    struct far_arena *arena;
+    struct peer_gpu_arena *arena;
     if (!is_up(peer))
         return;
     LL_FOREACH (use->arenas, arena)
@@ -716,7 +716,7 @@ static void open_from_to(void *arg, struct peer *peer)
 {
     const struct news *news = arg;
     const struct peer_use *use = peer->owner;
-    struct far_arena *arena;
+    struct peer_gpu_arena *arena;
     if (!is_up(peer))
         return;
     tell_arena(news->node, peer, news->arena);

@@ -17,7 +17,7 @@
 /* Determines which of those wires options and environment (NCCL_P2P_DISABLE) allow; called once, before everything else
  * here. */
 void reach_init(struct node *node);
-bool reach_has_wire(const struct node *node, enum wire_counter wire);
+bool reach_has_wire(const struct node *node, enum gpu_path wire);
 bool reach_has_links(const struct node *node); /* is a GPU link among the allowed wires? */
 bool reach_is_on(const struct node *node);
 
@@ -42,13 +42,13 @@ uint64_t reach_devices(const struct peer *peer, const struct pool_id *pool);
 
 /* As the source: whether the slot is one of the peer's at all; its size if it is in a GPU's memory (else 0), and in
  * which GPU's. */
-bool reach_knows_slot(const struct peer *peer, uint32_t slot);
+bool reach_has_slot(const struct peer *peer, uint32_t slot);
 uint32_t reach_slot_bytes(const struct peer *peer, uint32_t slot);
 /* Chunks for this slot may go by a GPU link when there is one. */
 bool reach_by_link(const struct peer *peer, uint32_t slot);
 uint32_t reach_slot_device(const struct peer *peer, uint32_t slot);
 /* The wire from our GPU `device` to a slot in a GPU's memory: WIRE_PEER or a link's; WIRES_COUNTED: none. */
-enum wire_counter reach_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot);
+enum gpu_path reach_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot);
 /* For WIRE_PEER: the slot's address for our GPU `device`. */
 void *reach_slot(const struct peer *peer, int32_t device, uint32_t slot);
 

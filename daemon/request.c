@@ -80,7 +80,7 @@ const char *request_why(const struct request *request, enum strait_reason reason
     return text;
 }
 
-void request_rouse(const struct request *request)
+void request_wake_gpus(const struct request *request)
 {
     const struct pool *pool = request->pool->pool;
     int32_t before = -1;

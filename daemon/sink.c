@@ -595,7 +595,7 @@ struct sink *sink_create(struct expectation *e, const struct name *source, const
     HASH_ADD(hh, sink->node->exchange.sinks, id, sizeof(sink->id), sink);
     LL_PREPEND(e->sinks, sink);
     e->sink_count++;
-    request_rouse(&e->request);
+    request_wake_gpus(&e->request);
     return sink;
 }
 
@@ -623,7 +623,7 @@ void sink_free(struct sink *sink)
     free(sink);
 }
 
-void sink_part(struct sink *sink)
+void sink_detach_peer(struct sink *sink)
 {
     sink->peer = NULL;
     sink->asked = false;
@@ -723,7 +723,7 @@ bool sink_apply(struct sink *sink, const struct leg_event *event)
     }
     update_waiting(sink);
     if (sink->expectation->request.pool != NULL && sink->expectation->request.pool->pool->devices != NULL)
-        node_attend(sink->node);
+        node_busy_poll(sink->node);
     if (!honest)
         sink_event(sink, SINK_FAIL, STRAIT_REASON_GEOMETRY);
     return accepted;

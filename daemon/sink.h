@@ -30,7 +30,7 @@ struct sink *sink_create(struct expectation *expectation, const struct name *sou
 void sink_free(struct sink *sink);
 void sink_ask(struct sink *sink);                                  /* sends REQUEST if its peer is up */
 void sink_ask_peer(struct sink *sink, struct peer *peer);          /* the same over this connection, which is up */
-void sink_part(struct sink *sink);                                 /* unbinds it from its peer: it may ask again */
+void sink_detach_peer(struct sink *sink);                          /* unbinds it from its peer: it may ask again */
 bool sink_apply(struct sink *sink, const struct leg_event *event); /* true: the event was accepted (ARRIVING) */
 void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason);
 

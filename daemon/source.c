@@ -24,7 +24,7 @@ void source_send_end(struct source *source, enum strait_reason reason);
 uint32_t source_cut(const struct source *source, uint32_t slot, uint32_t first);
 void source_encode_chunk(struct source *source, const struct leg_grant *grant);   /* ENCODED follows, */
 void source_transmit_chunk(struct source *source, const struct leg_grant *grant); /* and SENT */
-void source_end_flight(struct source *source, uint64_t grant);                    /* frees the chunk's memory */
+void source_free_inflight(struct source *source, uint64_t grant);                 /* frees the chunk's memory */
 
 /* The source's half of a leg: its messages to the sink: which wanted pages are ready, and how the leg ends. */
 
@@ -230,7 +230,7 @@ uint32_t source_cut(const struct source *source, uint32_t slot, uint32_t first)
 }
 
 /* The wire for a grant's chunk from this GPU (-1: from the host); WIRES_COUNTED: there is none any more. */
-static enum wire_counter wire_for(const struct source *source, const struct leg_grant *grant, int32_t device)
+static enum gpu_path wire_for(const struct source *source, const struct leg_grant *grant, int32_t device)
 {
     const struct peer *peer = source->peer;
     if (grant->slot >= peer->slot_count)
@@ -241,33 +241,34 @@ static enum wire_counter wire_for(const struct source *source, const struct leg_
 }
 
 /* The arena of ours in which chunks for this wire are encoded; NULL: they are encoded into the peer's arena. */
-static struct arena *memory_for(struct node *node, enum wire_counter wire, int32_t device)
+static struct arena *memory_for(struct node *node, enum gpu_path wire, int32_t device)
 {
     return wire_is_link(wire) ? gpu_links_send(node, device) : wire == WIRE_UCX ? &node->send : NULL;
 }
 
 /* Where the chunk of a grant is written: into the peer's own arena when it can be reached, else into a slot of ours. */
 static struct job_chunk destination(struct source *source, const struct leg_grant *grant, int32_t device,
-                                    struct flight *flight)
+                                    struct inflight_chunk *inflight_chunk)
 {
     struct peer *peer = source->peer;
     const bool far = grant->slot >= peer->slot_count;
     struct job_chunk chunk = {.far = far,
-                              .away = flight->wire == WIRE_PEER,
+                              .away = inflight_chunk->wire == WIRE_PEER,
                               .size = far ? reach_slot_bytes(peer, grant->slot) : near_limit(source)};
-    flight->from = memory_for(source->node, flight->wire, device);
-    if (flight->wire == WIRE_PEER)
+    inflight_chunk->from = memory_for(source->node, inflight_chunk->wire, device);
+    if (inflight_chunk->wire == WIRE_PEER)
         chunk.bytes = reach_slot(peer, device, grant->slot);
-    else if (flight->wire == WIRE_SHM || flight->wire == WIRE_PINNED)
+    else if (inflight_chunk->wire == WIRE_SHM || inflight_chunk->wire == WIRE_PINNED)
         chunk.bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
-    else if (flight->from != NULL && (flight->send_slot = arena_take(flight->from)) != ARENA_NONE)
-        chunk.bytes = arena_slot(flight->from, flight->send_slot);
+    else if (inflight_chunk->from != NULL &&
+             (inflight_chunk->send_slot = arena_take(inflight_chunk->from)) != ARENA_NONE)
+        chunk.bytes = arena_slot(inflight_chunk->from, inflight_chunk->send_slot);
     else
-        flight->from = NULL;
-    if (wire_is_link(flight->wire))
-        flight->ends = (struct gpu_ends){.by = wire_link(flight->wire),
-                                         .device = (uint32_t)device,
-                                         .peer_device = reach_slot_device(peer, grant->slot)};
+        inflight_chunk->from = NULL;
+    if (wire_is_link(inflight_chunk->wire))
+        inflight_chunk->ends = (struct gpu_ends){.by = wire_link(inflight_chunk->wire),
+                                                 .device = (uint32_t)device,
+                                                 .peer_device = reach_slot_device(peer, grant->slot)};
     return chunk;
 }
 
@@ -280,22 +281,22 @@ static bool needs_pin(const struct source *source, const struct leg_grant *grant
 
 /* ---- Flights ----------------------------------------------------------------------------------------------------- */
 
-static struct flight *find_flight(struct source *source, uint64_t grant)
+static struct inflight_chunk *find_inflight(struct source *source, uint64_t grant)
 {
-    struct flight *flight;
-    LL_SEARCH_SCALAR(source->flights, flight, grant, grant);
-    return flight;
+    struct inflight_chunk *inflight_chunk;
+    LL_SEARCH_SCALAR(source->flights, inflight_chunk, grant, grant);
+    return inflight_chunk;
 }
 
-void source_end_flight(struct source *source, uint64_t grant)
+void source_free_inflight(struct source *source, uint64_t grant)
 {
-    struct flight *flight = find_flight(source, grant);
-    if (flight == NULL)
+    struct inflight_chunk *inflight_chunk = find_inflight(source, grant);
+    if (inflight_chunk == NULL)
         return;
-    if (flight->from != NULL)
-        arena_give(flight->from, flight->send_slot);
-    LL_DELETE(source->flights, flight);
-    free(flight);
+    if (inflight_chunk->from != NULL)
+        arena_give(inflight_chunk->from, inflight_chunk->send_slot);
+    LL_DELETE(source->flights, inflight_chunk);
+    free(inflight_chunk);
 }
 
 static void report(struct source *source, enum leg_event_type type, uint64_t grant, enum strait_reason reason)
@@ -306,21 +307,21 @@ static void report(struct source *source, enum leg_event_type type, uint64_t gra
 
 static void on_encoded(void *owner, uint64_t cookie, const struct job_result *result)
 {
-    struct flight *flight = (struct flight *)(uintptr_t)cookie;
-    struct source *source = flight->source;
+    struct inflight_chunk *inflight_chunk = (struct inflight_chunk *)(uintptr_t)cookie;
+    struct source *source = inflight_chunk->source;
     struct node *node = owner;
     node->exchange.encoding_jobs--;
-    flight->size = result->bytes;
-    flight->raw_bytes = result->raw_bytes;
+    inflight_chunk->size = result->bytes;
+    inflight_chunk->raw_bytes = result->raw_bytes;
     histogram_record(&node->metrics.stages[STAGE_ENCODE], result->nanoseconds / 1000);
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
     if (source->peer != NULL) { /* otherwise its link is closed already and nothing will be sent */
-        policy_encoded(source->peer, source->offer->request.pool, flight->mode, flight->wire, result);
+        policy_encoded(source->peer, source->offer->request.pool, inflight_chunk->mode, inflight_chunk->wire, result);
         if (source->peer->direct)
-            exchange_writer_done(source->peer);
+            peer_writer_end(source->peer);
     }
-    report(source, SOURCE_ENCODED, flight->grant, result->reason);
+    report(source, SOURCE_ENCODED, inflight_chunk->grant, result->reason);
 }
 
 void source_encode_chunk(struct source *source, const struct leg_grant *grant)
@@ -331,13 +332,13 @@ void source_encode_chunk(struct source *source, const struct leg_grant *grant)
         local_copy(source, grant);
         return;
     }
-    struct flight *flight = calloc(1, sizeof(*flight));
-    if (flight == NULL) {
+    struct inflight_chunk *inflight_chunk = calloc(1, sizeof(*inflight_chunk));
+    if (inflight_chunk == NULL) {
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
         return;
     }
-    *flight = (struct flight){.source = source, .grant = grant->id, .since = uv_hrtime()};
-    LL_PREPEND(source->flights, flight);
+    *inflight_chunk = (struct inflight_chunk){.source = source, .grant = grant->id, .since = uv_hrtime()};
+    LL_PREPEND(source->flights, inflight_chunk);
 
     struct piece piece;
     if (needs_pin(source, grant) && pin_peer(node, source->peer) != PIN_DONE) {
@@ -350,38 +351,40 @@ void source_encode_chunk(struct source *source, const struct leg_grant *grant)
         ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
     if (ids != NULL) {
         const int32_t device = request->pool->pool->groups[piece.group].device;
-        flight->wire = wire_for(source, grant, device);
-        if (flight->wire == WIRES_COUNTED && reach_by_link(source->peer, grant->slot)) { /* the link has ended */
+        inflight_chunk->wire = wire_for(source, grant, device);
+        if (inflight_chunk->wire == WIRE_NONE && reach_by_link(source->peer, grant->slot)) { /* the link has ended */
             report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
             return;
         }
-        if (flight->wire != WIRES_COUNTED)
-            chunk = destination(source, grant, device, flight);
+        if (inflight_chunk->wire != WIRE_NONE)
+            chunk = destination(source, grant, device, inflight_chunk);
     }
     if (chunk.bytes == NULL) { /* no honest sink gives this grant: it would cut as this side does */
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
         return;
     }
-    flight->mode = policy_mode(node, source->peer, request->pool, flight->wire);
-    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, flight->mode, &chunk,
-                                           on_encoded, node, (uint64_t)(uintptr_t)flight);
+    inflight_chunk->mode = policy_mode(node, source->peer, request->pool, inflight_chunk->wire);
+    enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, inflight_chunk->mode, &chunk,
+                                           on_encoded, node, (uint64_t)(uintptr_t)inflight_chunk);
     if (status != STRAIT_OK) {
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
         return;
     }
     node->exchange.encoding_jobs++;
     if (source->peer->direct)
-        exchange_writer_begun(source->peer);
+        peer_writer_begin(source->peer);
 }
 
 static enum strait_status send_chunk(struct peer *peer, const uint8_t header[CHUNK_HEADER_BYTES],
-                                     const struct flight *flight)
+                                     const struct inflight_chunk *inflight_chunk)
 {
-    const void *data = flight->from != NULL ? arena_slot(flight->from, flight->send_slot) : NULL;
-    const uint64_t cookie = (uint64_t)(uintptr_t)flight;
-    if (wire_is_link(flight->wire))
-        return peer_send_gpu_chunk(peer, flight->ends, header, CHUNK_HEADER_BYTES, data, flight->size, cookie);
-    return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, flight->size, cookie);
+    const void *data =
+        inflight_chunk->from != NULL ? arena_slot(inflight_chunk->from, inflight_chunk->send_slot) : NULL;
+    const uint64_t cookie = (uint64_t)(uintptr_t)inflight_chunk;
+    if (wire_is_link(inflight_chunk->wire))
+        return peer_send_gpu_chunk(peer, inflight_chunk->ends, header, CHUNK_HEADER_BYTES, data, inflight_chunk->size,
+                                   cookie);
+    return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, inflight_chunk->size, cookie);
 }
 
 void source_transmit_chunk(struct source *source, const struct leg_grant *grant)
@@ -391,7 +394,7 @@ void source_transmit_chunk(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_SENT, grant->id, STRAIT_REASON_NONE); /* the copy was all there was to do */
         return;
     }
-    struct flight *flight = find_flight(source, grant->id);
+    struct inflight_chunk *inflight_chunk = find_inflight(source, grant->id);
     struct chunk_header header = {.slot = grant->slot,
                                   .token = source->peer->peer_token,
                                   .leg = source->id,
@@ -399,44 +402,46 @@ void source_transmit_chunk(struct source *source, const struct leg_grant *grant)
                                   .epoch = source->epoch};
     uint8_t bytes[CHUNK_HEADER_BYTES];
     chunk_header_write(bytes, &header);
-    flight->since = uv_hrtime();
-    if (send_chunk(source->peer, bytes, flight) != STRAIT_OK) {
+    inflight_chunk->since = uv_hrtime();
+    if (send_chunk(source->peer, bytes, inflight_chunk) != STRAIT_OK) {
         report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
         return;
     }
-    policy_sending(source->peer, flight->wire);
-    node->metrics.chunks_sent[flight->mode == STRAIT_MODE_RAW     ? CODED_RAW
-                              : flight->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
-                                                                  : CODED_TIERED]++;
+    policy_sending(source->peer, inflight_chunk->wire);
+    node->metrics.chunks_sent[inflight_chunk->mode == STRAIT_MODE_RAW     ? CODED_RAW
+                              : inflight_chunk->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
+                                                                          : CODED_TIERED]++;
 }
 
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
 {
     if (fault_at(FAULT_CHUNK_DONE, NULL, &cookie))
         return;
-    struct flight *flight = (struct flight *)(uintptr_t)cookie;
-    struct source *source = flight->source;
-    policy_sent(source->peer, flight->wire, status == STRAIT_OK ? flight->size : 0, flight->raw_bytes);
+    struct inflight_chunk *inflight_chunk = (struct inflight_chunk *)(uintptr_t)cookie;
+    struct source *source = inflight_chunk->source;
+    policy_sent(source->peer, inflight_chunk->wire, status == STRAIT_OK ? inflight_chunk->size : 0,
+                inflight_chunk->raw_bytes);
     if (policy_judge(node, source->peer))
         reach_changed(node, source->peer);
     if (status == STRAIT_OK) {
-        histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - flight->since) / 1000);
-        node->metrics.raw_bytes_sent += flight->raw_bytes;
-        node->metrics.wire_bytes_sent += flight->size;
-        node->metrics.wires[flight->wire] += flight->size;
+        histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - inflight_chunk->since) / 1000);
+        node->metrics.raw_bytes_sent += inflight_chunk->raw_bytes;
+        node->metrics.wire_bytes_sent += inflight_chunk->size;
+        node->metrics.wires[inflight_chunk->wire] += inflight_chunk->size;
     }
-    report(source, SOURCE_SENT, flight->grant, status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
+    report(source, SOURCE_SENT, inflight_chunk->grant,
+           status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
 }
 
 /* `sent` of its chunks comes when the link has released them, which can take long: the verdict does not wait for it. */
 void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends)
 {
     struct source *source, *next;
-    const struct flight *flight;
+    const struct inflight_chunk *inflight_chunk;
     HASH_ITER (hh, node->exchange.sources, source, next) {
         bool concerned = false;
-        LL_FOREACH (source->flights, flight)
-            concerned |= wire_is_link(flight->wire) && gpu_ends_equal(flight->ends, ends);
+        LL_FOREACH (source->flights, inflight_chunk)
+            concerned |= wire_is_link(inflight_chunk->wire) && gpu_ends_equal(inflight_chunk->ends, ends);
         if (concerned && source->peer == peer)
             source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
     }
@@ -528,7 +533,7 @@ void source_free(struct source *source)
 {
     stop_waiting(source);
     if (source->is_local)
-        local_part(source->local, source);
+        local_detach(source->local, source);
     HASH_DELETE(hh, source->node->exchange.sources, source);
     LL_DELETE(source->offer->sources, source);
     request_over(&source->offer->request);
@@ -558,7 +563,7 @@ static void act(struct source *source, const struct leg_action *action)
         source_transmit_chunk(source, &action->grant);
         break;
     case LEG_FREE_SLOT:
-        source_end_flight(source, action->grant.id);
+        source_free_inflight(source, action->grant.id);
         break;
     case LEG_STATE:
         request_state(&source->offer->request, action->state);
@@ -599,7 +604,7 @@ bool source_apply(struct source *source, const struct leg_event *event)
         act(source, &actions.list[i]);
     update_waiting(source);
     if (source->offer->request.pool != NULL && source->offer->request.pool->pool->devices != NULL)
-        node_attend(source->node);
+        node_busy_poll(source->node);
     if (!honest)
         source_event(source, SOURCE_FAIL, STRAIT_REASON_GEOMETRY);
     return honest;

@@ -5,17 +5,17 @@
 #include "daemon/exchange.h"
 
 /* A chunk on its way out. */
-struct flight {
+struct inflight_chunk {
     struct source *source;
     uint64_t grant;
     struct arena *from; /* it is encoded in a slot of this arena of ours; NULL: straight into the peer's arena */
     uint32_t send_slot;
-    enum wire_counter wire;
+    enum gpu_path wire;
     struct gpu_ends ends; /* of a GPU link */
     uint64_t size, raw_bytes;
     uint64_t since;
     enum strait_mode mode;
-    struct flight *next;
+    struct inflight_chunk *next;
 };
 
 struct source {
@@ -32,7 +32,7 @@ struct source {
     struct sink *local;
     bool is_local;
     bool superseded; /* the sink asked again over another connection: how this leg ends does not count */
-    struct flight *flights;
+    struct inflight_chunk *flights;
     uint64_t queued_at;
     bool waiting; /* in exchange.encoding */
     struct source *next;

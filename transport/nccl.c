@@ -286,13 +286,13 @@ void nccl_chunks_fail(struct nccl_link *link)
 /* Messages over the carrier, and its other events. */
 
 /* An outgoing message. */
-struct saying {
+struct tx_message {
     struct nccl_chunk *chunk; /* a chunk without bytes: it is sent when this message is */
     uint8_t payload[NCCL_MESSAGE_PAYLOAD];
 };
 
 /* An incoming message. */
-struct hearing {
+struct rx_message {
     struct nccl_message message;
     size_t payload_size;
     uint8_t payload[NCCL_MESSAGE_PAYLOAD];
@@ -304,17 +304,17 @@ static enum strait_status say(struct nccl_link *link, const struct nccl_message 
                               size_t payload_size, struct nccl_chunk *chunk)
 {
     uint8_t header[NCCL_MESSAGE_BYTES];
-    struct saying *saying = malloc(sizeof(*saying));
-    if (saying == NULL)
+    struct tx_message *tx_message = malloc(sizeof(*tx_message));
+    if (tx_message == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    saying->chunk = chunk;
+    tx_message->chunk = chunk;
     if (payload_size > 0)
-        memcpy(saying->payload, payload, payload_size);
+        memcpy(tx_message->payload, payload, payload_size);
     nccl_message_write(header, message);
-    enum strait_status status = link_send(link->carrier, header, sizeof(header), saying->payload, payload_size, NULL,
-                                          (uint64_t)(uintptr_t)saying);
+    enum strait_status status = link_send(link->carrier, header, sizeof(header), tx_message->payload, payload_size,
+                                          NULL, (uint64_t)(uintptr_t)tx_message);
     if (status != STRAIT_OK)
-        free(saying);
+        free(tx_message);
     return status;
 }
 
@@ -333,12 +333,12 @@ enum strait_status nccl_say_chunk(struct nccl_link *link, struct nccl_chunk *chu
 
 static void on_sent(void *owner, struct link *carrier, uint64_t cookie, enum strait_status status)
 {
-    struct saying *saying = (struct saying *)(uintptr_t)cookie;
+    struct tx_message *tx_message = (struct tx_message *)(uintptr_t)cookie;
     struct nccl_link *link = carrier->owner;
     (void)owner;
-    if (saying->chunk != NULL)
-        event_due(&saying->chunk->event, status);
-    free(saying);
+    if (tx_message->chunk != NULL)
+        event_due(&tx_message->chunk->event, status);
+    free(tx_message);
     if (status != STRAIT_OK)
         nccl_link_break(link, "the carrier lost a message");
 }
@@ -364,20 +364,20 @@ static void on_ready(struct nccl_link *link)
     core_deliver(link->core.core);
 }
 
-static void understand(struct nccl_link *link, const struct hearing *hearing)
+static void dispatch_message(struct nccl_link *link, const struct rx_message *rx_message)
 {
-    switch (hearing->message.type) {
+    switch (rx_message->message.type) {
     case NCCL_HELLO:
-        on_hello(link, hearing->payload);
+        on_hello(link, rx_message->payload);
         break;
     case NCCL_READY:
         on_ready(link);
         break;
     case NCCL_CHUNK:
-        nccl_chunk_arrives(link, &hearing->message, hearing->payload, hearing->payload_size);
+        nccl_chunk_arrives(link, &rx_message->message, rx_message->payload, rx_message->payload_size);
         break;
     default:
-        nccl_chunk_answered(link, &hearing->message);
+        nccl_chunk_answered(link, &rx_message->message);
     }
 }
 
@@ -394,29 +394,29 @@ static struct landing on_arriving(void *owner, struct link *carrier, const void 
     (void)owner;
     if (!listens(link))
         return (struct landing){.address = NULL};
-    struct hearing *hearing = NULL;
+    struct rx_message *rx_message = NULL;
     if (nccl_message_read(header, header_size, size, &message) != STRAIT_OK)
         nccl_link_break(link, "the peer does not say what it should");
-    else if ((hearing = malloc(sizeof(*hearing))) == NULL)
+    else if ((rx_message = malloc(sizeof(*rx_message))) == NULL)
         nccl_link_break(link, "out of memory");
-    if (hearing == NULL)
+    if (rx_message == NULL)
         return (struct landing){.address = NULL};
-    hearing->message = message;
-    hearing->payload_size = size;
-    return (struct landing){.address = hearing->payload, .cookie = (uint64_t)(uintptr_t)hearing};
+    rx_message->message = message;
+    rx_message->payload_size = size;
+    return (struct landing){.address = rx_message->payload, .cookie = (uint64_t)(uintptr_t)rx_message};
 }
 
 /* Messages are answered here and not in on_arriving, which may run deep inside the carrier. */
 static void on_arrived(void *owner, struct link *carrier, uint64_t cookie, enum strait_status status)
 {
-    struct hearing *hearing = (struct hearing *)(uintptr_t)cookie;
+    struct rx_message *rx_message = (struct rx_message *)(uintptr_t)cookie;
     struct nccl_link *link = carrier->owner;
     (void)owner;
     if (status != STRAIT_OK)
         nccl_link_break(link, "the carrier lost a message");
     else if (listens(link))
-        understand(link, hearing);
-    free(hearing);
+        dispatch_message(link, rx_message);
+    free(rx_message);
 }
 
 /* ---- The carrier's link ------------------------------------------------------------------------------------------ */

@@ -36,7 +36,7 @@ enum coding_counter { CODED_RAW, CODED_TOP16, CODED_TIERED, CODED_LOCAL, CODINGS
 
 /* How chunks travel: PINNED: between GPUs and shared memory; PEER: stored straight into the other GPU's memory; NCCL
  * and UCX_CUDA: into the other GPU's memory by NCCL or by UCX. */
-enum wire_counter { WIRE_SHM, WIRE_UCX, WIRE_PINNED, WIRE_PEER, WIRE_NCCL, WIRE_UCX_CUDA, WIRES_COUNTED };
+enum gpu_path { WIRE_SHM, WIRE_UCX, WIRE_PINNED, WIRE_PEER, WIRE_NCCL, WIRE_UCX_CUDA, WIRE_NONE };
 
 struct metrics {
     struct histogram stages[STAGES];
@@ -46,7 +46,7 @@ struct metrics {
     uint64_t source_failed[16], sink_failed[16]; /* by enum strait_reason */
     uint64_t raw_bytes_sent, wire_bytes_sent;    /* chunks */
     uint64_t raw_bytes_landed, wire_bytes_landed;
-    uint64_t wires[WIRES_COUNTED]; /* of wire_bytes_sent */
+    uint64_t wires[WIRE_NONE]; /* of wire_bytes_sent */
     uint64_t chunks_sent[CODINGS], chunks_landed;
     uint64_t local_bytes;           /* page to page under this daemon */
     uint64_t coded_values, escapes; /* drift: escapes per value against calibration */
