@@ -4,7 +4,7 @@
 #define STRAIT_COLLECTIVE_ENGINE_H
 
 #include "collective/call.h"
-#include "collective/load.h"
+#include "collective/nccl.h"
 
 /* A communicator that is to be compressed, as a plugin has made it. */
 struct coll_ccomm;

@@ -4,7 +4,7 @@
 #include "collective/group.h"
 #include "collective/grow.h"
 #include "collective/thread.h"
-#include "collective/track.h"
+#include "collective/comm.h"
 
 /* After a failure all steps fail: a program that never asks for errors must not go on with data that did not arrive. */
 static coll_result error_of(const struct coll_op *steps, unsigned count)

@@ -10,12 +10,12 @@
 #include "collective/call.h"
 #include "collective/decide.h"
 #include "collective/group.h"
-#include "collective/hall.h"
+#include "collective/rdv_server.h"
 #include "collective/hooks.h"
 #include "collective/join.h"
-#include "collective/load.h"
+#include "collective/nccl.h"
 #include "collective/thread.h"
-#include "collective/track.h"
+#include "collective/comm.h"
 
 /* ---- Text of any length --------------------------------------------------------------------------------------------
  */

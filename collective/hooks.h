@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "collective/load.h"
+#include "collective/nccl.h"
 #include "collective/nccl_types.h"
 
 /* The report of what was counted, for people. */

@@ -8,7 +8,7 @@
 #include "collective/join.h"
 #include "collective/reduce.h"
 #include "collective/thread.h"
-#include "collective/track.h"
+#include "collective/comm.h"
 
 static const struct coll_settings *settings(void)
 {

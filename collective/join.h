@@ -3,7 +3,7 @@
 
 #include "collective/decide.h"
 #include "collective/engine.h"
-#include "collective/meeting.h"
+#include "collective/rendezvous.h"
 
 /* Joining of communicators: ranks find out whether all of them are able to compress (meeting.h), and together make what
  * that takes (engine.h). Communicators that block join as they are made, others later (late.h). */

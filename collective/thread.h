@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "collective/key.h"
-#include "collective/load.h"
+#include "collective/nccl.h"
 
 struct coll_thread {
     unsigned depth;                /* of ncclGroupStart */

@@ -4,7 +4,7 @@
 
 #include "daemon/exchange.h"
 #include "daemon/node.h"
-#include "daemon/reach.h"
+#include "daemon/gpu_path.h"
 #include "daemon/session.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
@@ -76,7 +76,7 @@ void exchange_send_released(struct peer *peer, const struct message_grant_id *id
 static bool on_grant(struct node *node, struct peer *peer, const struct message_grant *grant)
 {
     struct source *source = exchange_find_source(node, peer, grant->leg, &grant->epoch);
-    if (!reach_has_slot(peer, grant->slot))
+    if (!gpu_path_has_slot(peer, grant->slot))
         return false;
     if (source == NULL) {
         struct message_grant_id id = {.leg = grant->leg, .epoch = grant->epoch, .grant = grant->grant};
@@ -136,9 +136,9 @@ bool exchange_message(void *owner, struct peer *peer, const struct message *mess
     case MESSAGE_END:
         return on_end(node, peer, &message->end);
     case MESSAGE_ARENA:
-        return reach_arena(node, peer, &message->arena);
+        return gpu_path_arena(node, peer, &message->arena);
     case MESSAGE_REACH:
-        return reach_reach(peer, &message->reach);
+        return gpu_path_open_mapping(peer, &message->reach);
     case MESSAGE_PEER_NOTE:
         return on_note(node, &message->note);
     default:
@@ -158,7 +158,7 @@ static void on_up(void *owner, struct peer *peer)
     }
     use->node = node;
     peer->owner = use;
-    reach_up(node, peer);
+    gpu_path_up(node, peer);
     exchange_redial(node);
 }
 
@@ -167,7 +167,7 @@ static void close_link_when_idle(struct peer *peer)
 {
     struct peer_use *use = peer->owner;
     if (use == NULL ||
-        (use->down && use->writers == 0 && reach_release(use->node, peer) && pin_release(use->node, peer)))
+        (use->down && use->writers == 0 && gpu_path_release(use->node, peer) && pin_release(use->node, peer)))
         peer_quit_link(peer);
 }
 
@@ -231,7 +231,7 @@ static void on_quiet(void *owner, struct peer *peer)
         HASH_ADD(hh, node->exchange.sources, at, sizeof(source->at), source);
     }
     if (peer->owner != NULL)
-        reach_forget(peer->owner);
+        gpu_path_forget(peer->owner);
     free(peer->owner);
     peer->owner = NULL;
 }
@@ -256,7 +256,7 @@ static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait
 
 static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
 {
-    reach_gpu_link(owner, peer, ends);
+    gpu_path_gpu_link(owner, peer, ends);
 }
 
 static void on_closed(void *owner)

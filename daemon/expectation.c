@@ -3,7 +3,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "daemon/equipment/fault.h"
+#include "daemon/base/fault.h"
 #include "daemon/missing.h"
 #include "daemon/node.h"
 #include "daemon/session.h"

@@ -4,7 +4,7 @@
 
 #include "daemon/gpu_links.h"
 #include "daemon/node.h"
-#include "daemon/reach.h"
+#include "daemon/gpu_path.h"
 #include "transport/nccl.h"
 
 #if STRAIT_HAVE_UCX
@@ -13,7 +13,7 @@
 
 uint64_t gpu_links_bytes(const struct node *node, uint64_t receive)
 {
-    return reach_has_links(node) ? receive : 0;
+    return gpu_path_has_links(node) ? receive : 0;
 }
 
 const struct gpu_links *gpu_links_of(const struct node *node, int32_t device)
@@ -96,7 +96,7 @@ static void load_done(void *arg)
     if (gpu->by[LINK_BY_UCX].asked)
         open_ucx(gpu);
     if (gpu_links_send(node, gpu->device) != NULL)
-        reach_gpu_ready(node, gpu->device);
+        gpu_path_gpu_ready(node, gpu->device);
 }
 
 /* ---- GPUs -------------------------------------------------------------------------------------------------------- */
@@ -109,7 +109,7 @@ void gpu_links_open(struct node *node, int32_t device, void *base, uint64_t rece
         return;
     *gpu = (struct gpu_links){.node = node, .device = device, .receive = base, .receive_size = receive};
     for (int by = 0; by < LINK_BY_COUNT; by++)
-        gpu->by[by].asked = reach_has_wire(node, link_wire((enum message_link_by)by));
+        gpu->by[by].asked = gpu_path_has_wire(node, link_wire((enum message_link_by)by));
     if (arena_init_over(&gpu->send, (uint8_t *)base + receive, slot_bytes, (uint32_t)(receive / slot_bytes)) !=
             STRAIT_OK ||
         job_call(node->jobs, load_work, load_done, gpu) != STRAIT_OK) {

@@ -4,7 +4,7 @@
 
 #include "daemon/exchange.h"
 #include "daemon/node.h"
-#include "daemon/reach.h"
+#include "daemon/gpu_path.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
 
@@ -272,7 +272,7 @@ bool exchange_request(struct node *node, struct peer *peer, const struct message
 {
     const struct open_grants open = {.first = r->grant, .count = r->slot_count, .slots = r->slots};
     for (uint32_t i = 0; i < open.count; i++)
-        if (!reach_has_slot(peer, open.slots[i]))
+        if (!gpu_path_has_slot(peer, open.slots[i]))
             return false;
     if (exchange_find_source(node, peer, r->leg, &r->epoch) != NULL)
         return true; /* duplicate */

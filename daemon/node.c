@@ -7,11 +7,11 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "daemon/equipment/auth.h"
-#include "daemon/equipment/lock.h"
+#include "daemon/base/auth.h"
+#include "daemon/base/lock.h"
 #include "daemon/memory/codebook_option.h"
 #include "daemon/node.h"
-#include "daemon/reach.h"
+#include "daemon/gpu_path.h"
 #include "daemon/session.h"
 
 #define SMALL_BYTES (256u * 1024) /* pieces up to this size are coded on the loop: about 30 us */
@@ -125,16 +125,16 @@ static enum strait_status make_jobs(struct node *node)
     const struct arena *receive = receive_host(&node->receive);
     const uint64_t arena_bytes =
         node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes * far_slot_bytes(node->options.gpu_chunk_bytes);
-    reach_init(node);
-    const struct devices_config config = {.codebook = node->codebook,
-                                          .slot_bytes = receive->slot_bytes,
-                                          .far_bytes = far_slot_bytes(node->options.gpu_chunk_bytes),
-                                          .arena_bytes =
-                                              reach_is_on(node) ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
-                                          .multiprocessors = node->options.gpu_multiprocessors,
-                                          .attention_ns = node_busy_poll_ns(node),
-                                          .failed = node_gpu_failed,
-                                          .owner = node};
+    gpu_path_init(node);
+    const struct devices_config config = {
+        .codebook = node->codebook,
+        .slot_bytes = receive->slot_bytes,
+        .far_bytes = far_slot_bytes(node->options.gpu_chunk_bytes),
+        .arena_bytes = gpu_path_is_on(node) ? arena_bytes + gpu_links_bytes(node, arena_bytes) : 0,
+        .multiprocessors = node->options.gpu_multiprocessors,
+        .attention_ns = node_busy_poll_ns(node),
+        .failed = node_gpu_failed,
+        .owner = node};
     enum strait_status status = devices_create(node->loop, &config, &node->devices);
     if (status == STRAIT_OK)
         status = jobs_create(node->loop, node->codebook, SMALL_BYTES, &node->jobs);

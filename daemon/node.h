@@ -3,10 +3,10 @@
 
 #include <uv.h>
 
-#include "daemon/equipment/http.h"
-#include "daemon/equipment/log.h"
-#include "daemon/equipment/metrics.h"
-#include "daemon/equipment/options.h"
+#include "daemon/base/http.h"
+#include "daemon/base/log.h"
+#include "daemon/base/metrics.h"
+#include "daemon/base/options.h"
 #include "daemon/exchange.h"
 #include "daemon/gpu_links.h"
 #include "daemon/memory/arena.h"

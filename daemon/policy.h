@@ -7,7 +7,7 @@
 
 #include <strait/codec.h>
 
-#include "daemon/equipment/metrics.h"
+#include "daemon/base/metrics.h"
 #include "proto/message.h"
 
 #define POLICY_MODES (STRAIT_MODE_TIERED + 1) /* enum strait_mode is the index; AUTO's place is unused */

@@ -7,7 +7,7 @@
 #include <utlist.h>
 
 #include "daemon/node.h"
-#include "daemon/reach.h"
+#include "daemon/gpu_path.h"
 #include "daemon/sink.h"
 
 static void refresh_slots(struct node *node)
@@ -98,7 +98,7 @@ static const char *state_text(enum peer_state state)
     return texts[state];
 }
 
-static void add_way(void *arg, const struct reach_report *report)
+static void add_way(void *arg, const struct gpu_path_report *report)
 {
     cJSON *item = cJSON_CreateObject();
     cJSON_AddItemToArray(arg, item);
@@ -131,7 +131,7 @@ static void add_peer(void *arg, struct peer *peer)
                             use->policy.link.rate != 0 ? use->policy.link.rate : use->policy.pinned.rate);
     cJSON_AddNumberToObject(item, "nccl_bytes_per_second", use->policy.links[LINK_BY_NCCL].rate);
     cJSON_AddNumberToObject(item, "ucx_cuda_bytes_per_second", use->policy.links[LINK_BY_UCX].rate);
-    reach_each(use->node, peer, add_way, cJSON_AddArrayToObject(item, "gpu_ways"));
+    gpu_path_each(use->node, peer, add_way, cJSON_AddArrayToObject(item, "gpu_ways"));
 }
 
 static void add_pools(struct node *node, cJSON *array)

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "daemon/equipment/fault.h"
+#include "daemon/base/fault.h"
 #include "daemon/session.h"
 
 /* The life of a client connection. */

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-#include "daemon/reach.h"
+#include "daemon/gpu_path.h"
 #include "daemon/session.h"
 #include "internal/memfd.h"
 
@@ -86,7 +86,7 @@ static bool keep_pool(struct mapping *mapping)
     ref->uid = session->uid;
     ref->id = mapping->pool->id;
     HASH_ADD(hh, session->node->exchange.pools, id, sizeof(ref->id), ref);
-    reach_pool(session->node, ref);
+    gpu_path_pool(session->node, ref);
     return true;
 }
 
@@ -202,7 +202,7 @@ static void unmap_done(void *arg)
 void session_pool_gone(struct pool_ref *ref)
 {
     struct node *node = ref->node;
-    reach_pool_gone(node, ref);
+    gpu_path_pool_gone(node, ref);
     HASH_DELETE(hh, node->exchange.pools, ref);
     if (ref->session != NULL)
         ref->session->jobs++;

@@ -4,9 +4,9 @@
 #include <xxhash.h>
 
 #include "daemon/chunk_header.h"
-#include "daemon/equipment/fault.h"
+#include "daemon/base/fault.h"
 #include "daemon/node.h"
-#include "daemon/reach.h"
+#include "daemon/gpu_path.h"
 #include "daemon/session.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
@@ -385,7 +385,7 @@ static bool has_room(const struct node *node, const struct sink *sink, const str
 static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
 {
     const struct receive *receive = &sink->node->receive;
-    if (device < 0 || (reach_devices(sink->peer, &sink->source.pool) >> device & 1) == 0)
+    if (device < 0 || (gpu_path_devices(sink->peer, &sink->source.pool) >> device & 1) == 0)
         return receive->arenas[0];
     struct receive_arena *arena = receive_of_device(receive, device);
     return arena != NULL ? arena : receive->arenas[0];

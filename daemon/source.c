@@ -3,10 +3,10 @@
 #include <xxhash.h>
 
 #include "daemon/chunk_header.h"
-#include "daemon/equipment/fault.h"
+#include "daemon/base/fault.h"
 #include "daemon/node.h"
 #include "daemon/policy.h"
-#include "daemon/reach.h"
+#include "daemon/gpu_path.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
 
@@ -216,7 +216,7 @@ uint32_t source_cut(const struct source *source, uint32_t slot, uint32_t first)
 {
     const struct request *request = &source->offer->request;
     const struct segments *segments = &source->segments;
-    const uint32_t far = reach_slot_bytes(source->peer, slot);
+    const uint32_t far = gpu_path_slot_bytes(source->peer, slot);
     uint32_t units = segments->units - first;
     uint64_t target = far != 0 ? far_target(far, source->bytes) : near_target(source, first),
              limit = far != 0 ? far : near_limit(source);
@@ -234,7 +234,7 @@ static enum gpu_path wire_for(const struct source *source, const struct leg_gran
 {
     const struct peer *peer = source->peer;
     if (grant->slot >= peer->slot_count)
-        return reach_wire(source->node, peer, device, grant->slot);
+        return gpu_path_wire(source->node, peer, device, grant->slot);
     if (!peer->direct)
         return WIRE_UCX;
     return source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM;
@@ -254,10 +254,10 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
     const bool far = grant->slot >= peer->slot_count;
     struct job_chunk chunk = {.far = far,
                               .away = inflight_chunk->wire == WIRE_PEER,
-                              .size = far ? reach_slot_bytes(peer, grant->slot) : near_limit(source)};
+                              .size = far ? gpu_path_slot_bytes(peer, grant->slot) : near_limit(source)};
     inflight_chunk->from = memory_for(source->node, inflight_chunk->wire, device);
     if (inflight_chunk->wire == WIRE_PEER)
-        chunk.bytes = reach_slot(peer, device, grant->slot);
+        chunk.bytes = gpu_path_slot(peer, device, grant->slot);
     else if (inflight_chunk->wire == WIRE_SHM || inflight_chunk->wire == WIRE_PINNED)
         chunk.bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
     else if (inflight_chunk->from != NULL &&
@@ -268,7 +268,7 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
     if (wire_is_link(inflight_chunk->wire))
         inflight_chunk->ends = (struct gpu_ends){.by = wire_link(inflight_chunk->wire),
                                                  .device = (uint32_t)device,
-                                                 .peer_device = reach_slot_device(peer, grant->slot)};
+                                                 .peer_device = gpu_path_slot_device(peer, grant->slot)};
     return chunk;
 }
 
@@ -352,7 +352,7 @@ void source_encode_chunk(struct source *source, const struct leg_grant *grant)
     if (ids != NULL) {
         const int32_t device = request->pool->pool->groups[piece.group].device;
         inflight_chunk->wire = wire_for(source, grant, device);
-        if (inflight_chunk->wire == WIRE_NONE && reach_by_link(source->peer, grant->slot)) { /* the link has ended */
+        if (inflight_chunk->wire == WIRE_NONE && gpu_path_by_link(source->peer, grant->slot)) { /* the link has ended */
             report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
             return;
         }
@@ -422,7 +422,7 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
     policy_sent(source->peer, inflight_chunk->wire, status == STRAIT_OK ? inflight_chunk->size : 0,
                 inflight_chunk->raw_bytes);
     if (policy_judge(node, source->peer))
-        reach_changed(node, source->peer);
+        gpu_path_changed(node, source->peer);
     if (status == STRAIT_OK) {
         histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - inflight_chunk->since) / 1000);
         node->metrics.raw_bytes_sent += inflight_chunk->raw_bytes;

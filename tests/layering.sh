@@ -51,11 +51,11 @@ while read -r dir allowed; do
         "$(includes "$dir" | grep -E "include[[:space:]]*[\"<]($folders)/" |
             grep -vE "include[[:space:]]*[\"<](strait|internal|$allowed)/" || true)"
 done <<RULES
-daemon/equipment  daemon/equipment|proto
+daemon/base  daemon/base|proto
 daemon/protocol   daemon/protocol|proto|kernels
 daemon/device     daemon/device
-daemon/memory     daemon/memory|daemon/device|daemon/protocol|daemon/equipment|proto|kernels
-daemon/peers      daemon/peers|daemon/equipment|proto|transport
+daemon/memory     daemon/memory|daemon/device|daemon/protocol|daemon/base|proto|kernels
+daemon/peers      daemon/peers|daemon/base|proto|transport
 RULES
 
 # ---- Block coders are the kernels' own; tests and benches look at them too -------------------------------------------

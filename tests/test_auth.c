@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/equipment/auth.h"
+#include "daemon/base/auth.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 

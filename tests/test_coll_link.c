@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collective/engine/carry.h"
-#include "collective/engine/member.h"
+#include "collective/engine/overflow_tcp.h"
+#include "collective/engine/ccomm.h"
 #include "tests/support.h"
 
 enum { RANKS = 3, SLOTS_ALL = 200 };

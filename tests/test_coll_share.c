@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 #include "tests/coll_fake/exchange_thread.h"
 #include "tests/support.h"
 

@@ -6,7 +6,7 @@
 #include "collective/decide.h"
 #include "collective/engine.h"
 #include "collective/hooks.h"
-#include "collective/track.h"
+#include "collective/comm.h"
 #include "tests/run_suite.h"
 
 #define COMM ((coll_comm)(uintptr_t)0x1000)

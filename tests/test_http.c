@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "daemon/equipment/http.h"
+#include "daemon/base/http.h"
 #include "tests/machine.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "daemon/equipment/lock.h"
+#include "daemon/base/lock.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "daemon/equipment/log.h"
+#include "daemon/base/log.h"
 #include "tests/machine.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"

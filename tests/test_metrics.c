@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/equipment/metrics.h"
+#include "daemon/base/metrics.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/equipment/address.h"
-#include "daemon/equipment/option_table.h"
+#include "daemon/base/address.h"
+#include "daemon/base/option_table.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 

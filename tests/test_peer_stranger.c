@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "daemon/equipment/auth.h"
+#include "daemon/base/auth.h"
 
 /* ---- Secrets ----------------------------------------------------------------------------------------------------- */
 

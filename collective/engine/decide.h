@@ -2,7 +2,7 @@
 #ifndef STRAIT_COLLECTIVE_ENGINE_DECIDE_H
 #define STRAIT_COLLECTIVE_ENGINE_DECIDE_H
 
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 
 bool member_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason);
 void member_forget(const struct coll_op *steps, unsigned count);

@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/engine/carry.h"
+#include "collective/engine/overflow_tcp.h"
 #include "collective/engine/hosts.h"
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 
 /* Seeing need be neither symmetric nor transitive: a leader follows nobody. */
 void host_groups_of(struct division *division, const uint64_t *sees, int ranks)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collective/engine/carry.h"
+#include "collective/engine/overflow_tcp.h"
 #include "collective/engine/levels.h"
 #include "collective/engine/rings.h"
 #include "collective/reduce.h"

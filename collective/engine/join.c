@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "collective/engine/carry.h"
+#include "collective/engine/overflow_tcp.h"
 #include "collective/engine/decide.h"
 #include "collective/engine/hosts.h"
 #include "collective/engine/join.h"
@@ -260,7 +260,7 @@ void member_leave(struct coll_ccomm *member)
         keep(member);
 }
 
-/* Whether all ranks are able is agreed on first, where they meet (collective/meeting.h), or else by a split. A split
+/* Whether all ranks are able is agreed on first, where they meet (collective/rendezvous.h), or else by a split. A split
  * needs nothing of a GPU, so even a rank without memory can say that it is not able: it is left out, and the others see
  * that they are fewer. All ranks can do everything that comes afterwards: tell each other what they have to (tell.h),
  * reach each other's memory, and measure links. */

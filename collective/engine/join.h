@@ -2,7 +2,7 @@
 #define STRAIT_COLLECTIVE_ENGINE_JOIN_H
 
 #include "collective/engine/gpu.h"
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 
 /* The checksum of a message's head, the same on GPUs and here: any single flipped bit changes it. Rows decide whether
  * ranks wait for each other, so a damaged one must not be believed. */

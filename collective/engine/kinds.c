@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <time.h>
 
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 
 enum { COLLECTIVES = MEMBER_OPERATIONS * MEMBER_TYPES };
 

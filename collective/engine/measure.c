@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "collective/engine/join.h"
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 
 /* Measures the cost of the link between ranks when a communicator is made: by all-gathers of two sizes and, where
  * compressing may pay, by the other operations that NCCL moves messages with or would be spared. Every rank measures,

@@ -5,7 +5,7 @@
 #include "collective/engine/overlap.h"
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
-#include "collective/engine/carry.h"
+#include "collective/engine/overflow_tcp.h"
 #include "collective/engine/steps.h"
 #include "collective/engine/peer.h"
 #include "collective/engine/hosts.h"

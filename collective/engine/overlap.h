@@ -1,7 +1,7 @@
 #ifndef STRAIT_COLLECTIVE_ENGINE_OVERLAP_H
 #define STRAIT_COLLECTIVE_ENGINE_OVERLAP_H
 
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 #include "collective/engine/plan.h"
 
 /* What an operation outside of groups leaves uncompressed, so that coding overlaps with moving where NCCL moves: the

@@ -6,7 +6,7 @@
 #include <strait/codec.h>
 
 #include "collective/call.h"
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 #include "collective/engine/peer_gpu.h"
 
 /* How the wire `peer` cuts messages into pieces, and where these lie: a function of sizes alone, so the same on all

@@ -6,7 +6,7 @@
 #include <strait/codec.h>
 
 #include "collective/call.h"
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 
 /* How large messages are, and where their parts lie: a function of count, type and level alone.
  *

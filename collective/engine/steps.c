@@ -1,6 +1,6 @@
 #include <stdlib.h>
 
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 #include "collective/engine/staging.h"
 #include "collective/engine/steps.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "collective/engine/member.h"
+#include "collective/engine/ccomm.h"
 #include "collective/engine/plan.h"
 #include "collective/nccl_types.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <uv.h>
 
-#include "daemon/equipment/fault.h"
+#include "daemon/base/fault.h"
 #include "daemon/memory/job.h"
 #include "kernels/chunk.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "daemon/equipment/fault.h"
+#include "daemon/base/fault.h"
 #include "daemon/peers/peer_internal.h"
 
 /* Heartbeats: each side sends a numbered one per interval, which is answered at once by an unnumbered one (0). */

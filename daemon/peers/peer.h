@@ -9,9 +9,9 @@
 #ifndef STRAIT_DAEMON_PEERS_PEER_H
 #define STRAIT_DAEMON_PEERS_PEER_H
 
-#include "daemon/equipment/log.h"
-#include "daemon/equipment/metrics.h"
-#include "daemon/equipment/options.h"
+#include "daemon/base/log.h"
+#include "daemon/base/metrics.h"
+#include "daemon/base/options.h"
 #include "proto/channel.h"
 #include "transport/transport.h"
 

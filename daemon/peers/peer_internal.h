@@ -14,8 +14,8 @@
 #include <sys/un.h>
 #include <uv.h>
 
-#include "daemon/equipment/address.h"
-#include "daemon/equipment/auth.h"
+#include "daemon/base/address.h"
+#include "daemon/base/auth.h"
 #include "daemon/peers/peer.h"
 #include "daemon/peers/port.h"
 #include "daemon/peers/watch.h"

@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "daemon/equipment/fault.h"
+#include "daemon/base/fault.h"
 #include "daemon/peers/peer_internal.h"
 
 /* The link of a connection by shared memory, which is offered on one host only: the dialler connects to the other

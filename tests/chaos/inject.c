@@ -1,11 +1,11 @@
-/* Linked into straitd-chaos: at the points of daemon/equipment/fault.h it does what the driver asks for (shared.h).
+/* Linked into straitd-chaos: at the points of daemon/base/fault.h it does what the driver asks for (shared.h).
  * Only the loop's thread touches state other than the shared file; on workers a point only counts, waits, or holds. */
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "daemon/equipment/fault.h"
+#include "daemon/base/fault.h"
 #include "daemon/node.h"
 #include "daemon/peers/peer_internal.h"
 #include "daemon/session.h"

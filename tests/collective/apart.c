@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/hall.h"
+#include "collective/rdv_server.h"
 #include "collective/grow.h"
-#include "collective/meeting.h"
+#include "collective/rendezvous.h"
 #include "tests/support.h"
 
 enum { WAIT_MS = 20000, ALONE_MS = 1000 };

@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "collective/engine/carry.h"
+#include "collective/engine/overflow_tcp.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { SLOT_BYTES = 64, PART = 97 };

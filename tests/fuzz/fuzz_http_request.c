@@ -1,7 +1,7 @@
 /* Foreign bytes as HTTP requests: the verdict does not depend on how they arrive. */
 #include <string.h>
 
-#include "daemon/equipment/http.h"
+#include "daemon/base/http.h"
 #include "tests/fuzz/fuzz.h"
 
 #define PARTS_MAX 1024u /* larger inputs are not tried in every length: it is quadratic */

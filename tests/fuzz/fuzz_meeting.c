@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "collective/hall.h"
+#include "collective/rdv_server.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { GUESTS = 4, WHO = 3, HANG_UP = 4, SECRET = 8, HALF = 16, RECORD = 1 + MEET_FRAME_BYTES };

@@ -1,7 +1,7 @@
 /* Foreign bytes as a file of options: what is read is printed and read again. */
 #include <string.h>
 
-#include "daemon/equipment/options.h"
+#include "daemon/base/options.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_print(const struct node_options *options)

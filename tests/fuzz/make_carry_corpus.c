@@ -1,7 +1,7 @@
 /* make_carry_corpus FOLDER: writes the seeds of the target carry to FOLDER/carry/. The same bytes on every machine. */
 #include <string.h>
 
-#include "collective/engine/carry.h"
+#include "collective/engine/overflow_tcp.h"
 #include "tests/fuzz/seed.h"
 #include "tests/support.h"
 

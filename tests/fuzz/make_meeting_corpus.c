@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "collective/hall.h"
+#include "collective/rdv_server.h"
 #include "tests/support.h"
 
 enum { HANG_UP = 4, SECRET = 8, HALF = 16, RECORDS_MAX = 32 }; /* as in fuzz_meeting.c */

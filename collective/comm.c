@@ -1,0 +1,517 @@
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "collective/decide.h"
+#include "collective/grow.h"
+#include "collective/join.h"
+#include "collective/comm.h"
+
+enum { BUCKETS = 64 };
+
+struct coll_comm_entry {
+    struct coll_comm_entry *next;
+    coll_comm comm;
+    unsigned holders;
+    atomic_bool gone; /* no longer found by its address */
+    struct coll_lazy_join *late;
+    struct coll_key key;
+    uint64_t children[COLL_BIRTHS];
+    struct coll_comm_info standing;
+    struct coll_counts counts;
+};
+
+/* Threads that drive one GPU each call at the same time; a sleeping one would wake too late for a call of
+ * microseconds. */
+static pthread_mutex_t lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
+static struct coll_comm_entry *buckets[BUCKETS];
+static struct coll_counts process;
+static bool pin_all;
+static atomic_bool registered; /* memory, with any communicator; never cleared, so that no count can be wrong */
+
+/* ---- Under the lock ---------------------------------------------------------------------------------------------- */
+
+static struct coll_comm_entry **bucket_of(coll_comm comm)
+{
+    uint64_t mixed = (uint64_t)(uintptr_t)comm * UINT64_C(0x9E3779B97F4A7C15);
+    return &buckets[mixed >> 58];
+}
+
+static struct coll_comm_entry **place_of(coll_comm comm)
+{
+    struct coll_comm_entry **at = bucket_of(comm);
+    while (*at != NULL && (*at)->comm != comm)
+        at = &(*at)->next;
+    return at;
+}
+
+/* If there is no memory, it is not tracked; its calls count for the process only. */
+static struct coll_comm_entry *place_for(coll_comm comm)
+{
+    struct coll_comm_entry **at = place_of(comm);
+    if (*at == NULL && (*at = calloc(1, sizeof(**at))) != NULL)
+        (*at)->comm = comm;
+    return *at;
+}
+
+static void add(struct coll_counts *counts, const struct coll_call *call, const struct coll_decision *decision,
+                coll_result result)
+{
+    struct coll_count *count = &counts->of[call->operation][coll_type_row(call->type)];
+    count->reason = decision->reason;
+    if (result != COLL_SUCCESS && result != COLL_IN_PROGRESS) {
+        count->failed++;
+        return;
+    }
+    count->calls++;
+    count->bytes += coll_call_bytes(call);
+    count->grouped += call->grouped;
+    count->captured += call->captured;
+    if (decision->way != COLL_ROUTE_COMPRESS)
+        return;
+    count->compressed++;
+    count->plain += coll_call_bytes(call);
+    count->wire += decision->wire;
+}
+
+/* ---- Communicators -------------------------------------------------------------------------------------------------
+ */
+
+void coll_track_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void coll_track_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+struct coll_comm_entry *coll_comm_detach(coll_comm comm)
+{
+    coll_track_lock();
+    struct coll_comm_entry **at = place_of(comm), *gone = *at;
+    if (gone != NULL) {
+        *at = gone->next;
+        gone->holders++;
+        gone->gone = true;
+    }
+    coll_track_unlock();
+    return gone;
+}
+
+static struct coll_comm_info standing_of(const struct coll_comm_entry *tracked)
+{
+    return tracked != NULL ? tracked->standing : (struct coll_comm_info){.rank = -1, .ranks = -1, .pinned = pin_all};
+}
+
+bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *standing)
+{
+    coll_track_lock();
+    const struct coll_comm_entry *tracked = *place_of(comm);
+    *standing = standing_of(tracked);
+    coll_track_unlock();
+    return tracked != NULL;
+}
+
+bool coll_comm_get(coll_comm comm, struct coll_comm_info *standing)
+{
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    *standing = standing_of(tracked);
+    if (standing->member != NULL || standing->late != NULL) {
+        standing->held = tracked;
+        tracked->holders++;
+    }
+    coll_track_unlock();
+    return tracked != NULL;
+}
+
+struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held)
+{
+    if (held == NULL)
+        return NULL;
+    coll_track_lock();
+    const bool last = --held->holders == 0 && held->gone;
+    coll_track_unlock();
+    if (!last)
+        return NULL;
+    struct coll_ccomm *member = held->standing.member;
+    coll_lazy_join_end(held->late);
+    free(held);
+    return member;
+}
+
+void coll_comm_remove(coll_comm comm)
+{
+    (void)coll_comm_put(coll_comm_detach(comm));
+}
+
+/* A communicator that was at the same address has ended without a call that we saw, and so has its member. */
+void coll_comm_insert(coll_comm comm, int rank, int ranks)
+{
+    coll_comm_remove(comm);
+    coll_track_lock();
+    struct coll_comm_entry *tracked = place_for(comm);
+    if (tracked != NULL)
+        tracked->standing = (struct coll_comm_info){.rank = rank, .ranks = ranks, .pinned = pin_all};
+    coll_track_unlock();
+}
+
+struct coll_ccomm *coll_track_member_of(const struct coll_comm_entry *held)
+{
+    coll_track_lock();
+    struct coll_ccomm *member = held != NULL ? held->standing.member : NULL;
+    coll_track_unlock();
+    return member;
+}
+
+bool coll_comm_is_closing(const struct coll_comm_entry *held)
+{
+    coll_track_lock();
+    const bool over = held->gone || held->standing.ending;
+    coll_track_unlock();
+    return over;
+}
+
+bool coll_comm_is_removed(const struct coll_comm_entry *held)
+{
+    return held->gone;
+}
+
+void coll_track_ranks(coll_comm comm, int rank, int ranks)
+{
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    if (tracked != NULL) {
+        tracked->standing.rank = rank;
+        tracked->standing.ranks = ranks;
+    }
+    coll_track_unlock();
+}
+
+void coll_track_ending(coll_comm comm)
+{
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    if (tracked != NULL)
+        tracked->standing.ending = true;
+    coll_track_unlock();
+}
+
+void coll_track_memory(coll_comm comm, int change)
+{
+    if (change > 0)
+        atomic_store(&registered, true);
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    if (tracked != NULL)
+        tracked->standing.memory += change;
+    coll_track_unlock();
+}
+
+bool coll_track_any_memory(void)
+{
+    return atomic_load(&registered);
+}
+
+void coll_track_member(coll_comm comm, struct coll_ccomm *member, const char *why)
+{
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    if (tracked != NULL) {
+        tracked->standing.member = member;
+        tracked->standing.why = why;
+    }
+    coll_track_unlock();
+}
+
+void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why)
+{
+    coll_track_lock();
+    held->standing.member = member;
+    held->standing.why = why;
+    held->standing.late = NULL;
+    coll_track_unlock();
+}
+
+void coll_comm_set_lazy_join(coll_comm comm, struct coll_lazy_join *late, const char *why)
+{
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    if (tracked != NULL) {
+        tracked->late = tracked->standing.late = late;
+        tracked->standing.why = why;
+    }
+    coll_track_unlock();
+    if (tracked == NULL)
+        coll_lazy_join_end(late);
+}
+
+void coll_track_key(coll_comm comm, const struct coll_key *key)
+{
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    if (tracked != NULL) {
+        tracked->key = *key;
+        memset(tracked->children, 0, sizeof(tracked->children));
+    }
+    coll_track_unlock();
+}
+
+struct coll_key coll_comm_child_key(coll_comm comm, enum coll_comm_origin way, int64_t color)
+{
+    struct coll_key key = {0};
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    if (tracked != NULL)
+        key = coll_key_child(&tracked->key, 1 + (uint64_t)way, tracked->children[way]++, color);
+    coll_track_unlock();
+    return key;
+}
+
+bool coll_track_pin(coll_comm comm, bool raw)
+{
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(comm);
+    if (tracked != NULL)
+        tracked->standing.pinned = raw;
+    coll_track_unlock();
+    return tracked != NULL;
+}
+
+void coll_track_pin_all(bool raw)
+{
+    coll_track_lock();
+    pin_all = raw;
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct coll_comm_entry *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
+            tracked->standing.pinned = raw;
+    coll_track_unlock();
+}
+
+/* ---- Counts --------------------------------------------------------------------------------------------------------
+ */
+
+void coll_track_count(const struct coll_call *call, const struct coll_decision *decision, coll_result result)
+{
+    coll_track_lock();
+    struct coll_comm_entry *tracked = *place_of(call->comm);
+    if (tracked != NULL)
+        add(&tracked->counts, call, decision, result);
+    add(&process, call, decision, result);
+    coll_track_unlock();
+}
+
+bool coll_track_counts(coll_comm comm, struct coll_comm_info *standing, struct coll_counts *counts)
+{
+    coll_track_lock();
+    const struct coll_comm_entry *tracked = comm != NULL ? *place_of(comm) : NULL;
+    *standing = standing_of(tracked);
+    if (tracked != NULL)
+        *counts = tracked->counts;
+    else if (comm == NULL)
+        *counts = process;
+    coll_track_unlock();
+    return tracked != NULL || comm == NULL;
+}
+
+bool coll_track_any(void)
+{
+    bool any = false;
+    coll_track_lock();
+    for (unsigned i = 0; i < COLL_OPERATIONS * COLL_TYPES; i++)
+        any |= process.of[i / COLL_TYPES][i % COLL_TYPES].reason != NULL;
+    coll_track_unlock();
+    return any;
+}
+
+void coll_track_clear(void)
+{
+    memset(&process, 0, sizeof(process));
+    for (unsigned i = 0; i < BUCKETS; i++)
+        for (struct coll_comm_entry *tracked = buckets[i]; tracked != NULL; tracked = tracked->next)
+            memset(&tracked->counts, 0, sizeof(tracked->counts));
+}
+
+/* Of the calling thread: its group depth, and the communicators in the group. */
+static _Thread_local struct {
+    unsigned depth, count, capacity;
+    coll_comm *comms;
+} open_group;
+
+static const struct coll_table *nccl(void)
+{
+    return &coll_library()->pnccl;
+}
+
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+
+void coll_nccl_query_lock(void)
+{
+    pthread_mutex_lock(&asking);
+}
+
+void coll_nccl_query_unlock(void)
+{
+    pthread_mutex_unlock(&asking);
+}
+
+static bool is_known(coll_comm comm)
+{
+    struct coll_comm_info standing;
+    return coll_comm_lookup(comm, &standing);
+}
+
+/* Under the lock: a thread that has made the communicator unknown, and has held the lock since, may end it. */
+static coll_result ask(coll_comm comm, coll_result *result)
+{
+    coll_nccl_query_lock();
+    const coll_result asked = is_known(comm) ? nccl()->CommGetAsyncError(comm, result) : COLL_INVALID_USAGE;
+    coll_nccl_query_unlock();
+    return asked;
+}
+
+coll_result coll_nccl_wait(coll_comm comm, coll_result result)
+{
+    while (result == COLL_IN_PROGRESS) {
+        const coll_result asked = ask(comm, &result);
+        if (asked != COLL_SUCCESS)
+            return asked;
+        if (result == COLL_IN_PROGRESS)
+            nanosleep(&(struct timespec){.tv_nsec = 5000}, NULL);
+    }
+    return result;
+}
+
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
+
+static bool is_noted(coll_comm comm)
+{
+    for (unsigned i = 0; i < open_group.count; i++)
+        if (open_group.comms[i] == comm)
+            return true;
+    return false;
+}
+
+static bool note(coll_comm comm)
+{
+    if (is_noted(comm))
+        return true;
+    coll_comm *comms = coll_grown(open_group.comms, open_group.count, &open_group.capacity, sizeof(coll_comm));
+    if (comms == NULL)
+        return false;
+    open_group.comms = comms;
+    open_group.comms[open_group.count++] = comm;
+    return true;
+}
+
+static coll_result group_start(void)
+{
+    const coll_result result = nccl()->GroupStart();
+    open_group.depth += result == COLL_SUCCESS;
+    return result;
+}
+
+static coll_result await_all(coll_result result)
+{
+    const coll_result ended = result;
+    for (unsigned i = 0; i < open_group.count; i++) {
+        const coll_result came = coll_nccl_wait(open_group.comms[i], ended);
+        result = result == COLL_IN_PROGRESS || result == COLL_SUCCESS ? came : result;
+    }
+    free(open_group.comms);
+    open_group.comms = NULL;
+    open_group.count = open_group.capacity = 0;
+    return result;
+}
+
+static coll_result group_end(void)
+{
+    const coll_result result = nccl()->GroupEnd();
+    if (open_group.depth > 0 && --open_group.depth > 0)
+        return result;
+    return await_all(result);
+}
+
+/* ---- Calls in groups --------------------------------------------------------------------------------------------- */
+
+/* In a group of the program's own (depth 0 here), waiting is up to the program, or to run.c. NCCL is not asked about a
+ * communicator that another thread has ended meanwhile. */
+static coll_result asked_for(coll_comm comm, coll_result result)
+{
+    if (result != COLL_IN_PROGRESS && result != COLL_SUCCESS)
+        return result;
+    if (open_group.depth > 0)
+        return note(comm) ? COLL_SUCCESS : COLL_SYSTEM_ERROR;
+    return result == COLL_IN_PROGRESS ? COLL_SUCCESS : result;
+}
+
+#define ASK(comm, invocation) (is_known(comm) ? asked_for(comm, nccl()->invocation) : COLL_INVALID_USAGE)
+
+static coll_result all_gather(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                              coll_stream stream)
+{
+    return ASK(comm, AllGather(send, receive, count, type, comm, stream));
+}
+
+static coll_result all_to_all(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                              coll_stream stream)
+{
+    return ASK(comm, AlltoAll(send, receive, count, type, comm, stream));
+}
+
+static coll_result gather(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                          coll_stream stream)
+{
+    return ASK(comm, Gather(send, receive, count, type, root, comm, stream));
+}
+
+static coll_result scatter(const void *send, void *receive, size_t count, coll_type type, int root, coll_comm comm,
+                           coll_stream stream)
+{
+    return ASK(comm, Scatter(send, receive, count, type, root, comm, stream));
+}
+
+static coll_result reduce_scatter(const void *send, void *receive, size_t count, coll_type type,
+                                  coll_reduction reduction, coll_comm comm, coll_stream stream)
+{
+    return ASK(comm, ReduceScatter(send, receive, count, type, reduction, comm, stream));
+}
+
+static coll_result send(const void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
+{
+    return ASK(comm, Send(values, count, type, peer, comm, stream));
+}
+
+static coll_result receive(void *values, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream)
+{
+    return ASK(comm, Recv(values, count, type, peer, comm, stream));
+}
+
+/* ---- The table --------------------------------------------------------------------------------------------------- */
+
+static struct coll_table table;
+
+static void fill(void)
+{
+    table = *nccl();
+    table.GroupStart = group_start;
+    table.GroupEnd = group_end;
+    table.AllGather = all_gather;
+    table.AlltoAll = all_to_all;
+    table.Gather = gather;
+    table.Scatter = scatter;
+    table.ReduceScatter = reduce_scatter;
+    table.Send = send;
+    table.Recv = receive;
+}
+
+const struct coll_table *coll_nccl_blocking(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill);
+    return &table;
+}

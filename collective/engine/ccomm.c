@@ -1,0 +1,70 @@
+#include "collective/engine/ccomm.h"
+
+#include "collective/engine/peer.h"
+
+static unsigned type_row(coll_type type)
+{
+    return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
+}
+
+/* Sums need different room than the values that they are made of. */
+static unsigned operation_row(enum coll_operation operation, unsigned phase)
+{
+    return operation == COLL_ALL_GATHER       ? 0
+           : operation == COLL_ALL_TO_ALL     ? 1
+           : operation == COLL_REDUCE_SCATTER ? 2
+                                              : 3 + phase;
+}
+
+coll_type member_key_type(unsigned key)
+{
+    static const coll_type types[MEMBER_TYPES] = {COLL_BF16, COLL_FP16, COLL_FP32};
+    return types[key % MEMBER_TYPES];
+}
+
+unsigned member_keys(const struct coll_ccomm *member)
+{
+    return MEMBER_OPERATIONS * MEMBER_TYPES + 2 * (unsigned)member->ranks * MEMBER_TYPES;
+}
+
+unsigned member_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase)
+{
+    const unsigned type = type_row(call->type);
+    if (call->operation != COLL_SEND && call->operation != COLL_RECV)
+        return operation_row(call->operation, phase) * MEMBER_TYPES + type;
+    const unsigned row = (call->operation == COLL_RECV ? (unsigned)member->ranks : 0) + (unsigned)call->peer;
+    return MEMBER_OPERATIONS * MEMBER_TYPES + row * MEMBER_TYPES + type;
+}
+
+void member_fail(struct coll_ccomm *member, coll_result result, const char *why)
+{
+    pthread_mutex_lock(&member->lock);
+    const bool first = member->failed == COLL_SUCCESS;
+    if (first)
+        member->failed = result;
+    pthread_mutex_unlock(&member->lock);
+    if (first)
+        member->host.say("communicator %p, rank %d of %d: %s", (void *)member->comm, member->rank, member->ranks, why);
+}
+
+void member_give_up(struct coll_ccomm *member)
+{
+    __atomic_store_n(&member->host_status->abort, 1, __ATOMIC_RELEASE);
+    peer_abort(member);
+}
+
+static const char *text_of(uint32_t failed)
+{
+    return failed == MAIL_BAD_HEAD ? "a message's head was changed on its way: it is not known what did not fit"
+           : failed == (uint32_t)STRAIT_ERR_IO ? "what did not fit could not be moved"
+                                               : strait_status_string((enum strait_status)failed);
+}
+
+void member_look(struct coll_ccomm *member)
+{
+    peer_look(member);
+    const uint32_t failed = __atomic_load_n(&member->host_status->failed, __ATOMIC_ACQUIRE);
+    if (failed != 0)
+        member_fail(member, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR,
+                    text_of(failed));
+}

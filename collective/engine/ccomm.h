@@ -1,0 +1,107 @@
+/* A communicator that is compressed, as seen by one of its ranks. */
+#ifndef STRAIT_COLLECTIVE_ENGINE_CCOMM_H
+#define STRAIT_COLLECTIVE_ENGINE_CCOMM_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "collective/engine.h"
+#include "collective/engine/gpu.h"
+#include "collective/engine/hosts.h"
+#include "collective/engine/staging.h"
+
+enum { MEMBER_TYPES = 3, MEMBER_OPERATIONS = 5 };
+
+/* What was measured of the link between ranks, the same on all of them: sending S bytes to each other rank takes
+ * `start` + S x `per_byte` seconds; a message that overflows takes S x `repair` more. */
+struct link_cost {
+    double start, per_byte;
+};
+
+/* By operation of NCCL: seconds per byte of one rank's message, while all ranks send as much to each other. */
+enum link_use {
+    LINK_GATHER,   /* all_gather */
+    LINK_EXCHANGE, /* a message from each rank to each other one, by send and recv */
+    LINK_SCATTER,  /* reduce_scatter */
+    LINK_USES,
+};
+struct link_costs {
+    double start;          /* of any */
+    double per[LINK_USES]; /* 0: none was measured */
+    double repair;         /* of overflow */
+};
+
+/* What link_costs are measured with; made before ranks tell each other whether they are able. */
+enum { PROBE_SMALL = LINK_USES, PROBE_REPAIR, PROBES }; /* besides large messages of each use */
+struct link_probe {
+    uint8_t *memory; /* one message to send, and one from each rank */
+    gpu_event begin, end;
+    double seconds[PROBES]; /* 0: not measured */
+    bool over;              /* nothing more is measured; the same on all ranks */
+};
+
+struct coll_ccomm {
+    struct coll_engine_host host;
+    const struct gpu_ops *gpu;
+    const struct strait_codec *codec;
+    coll_comm comm;
+    int rank, ranks, device;
+    unsigned multiprocessors;
+    bool forced; /* compressed whatever it costs */
+    struct link_costs cost;
+    struct link_probe probe;
+
+    struct staging_list stagings;
+    struct peer_wire *peer; /* NULL: there is none, for the reason in no_peer */
+    char no_peer[112];
+    struct watch *watch; /* watches the processes of other ranks (watch.h) */
+
+    struct share share;
+    struct host_status *host_status;
+    struct ring_ends *ends;
+    struct overflow_counter *tallies; /* by key */
+
+    gpu_event last; /* end of all operations so far (order.h) */
+    gpu_event tie;  /* of order_tie, while it is called */
+
+    uint64_t *issued; /* operations issued, by key; under the lock of share.kinds, as is `heard` */
+    uint64_t heard;   /* reports in the mail that were read */
+
+    pthread_mutex_t lock; /* of `failed` */
+    int failed;           /* a coll_result */
+    bool aborted;
+    coll_stream stream;      /* used while joining */
+    struct coll_ccomm *next; /* in the list of those that could not be freed */
+};
+
+/* The key of a phase of a call; for sends and receives, by peer. */
+unsigned member_key(const struct coll_ccomm *member, const struct coll_call *call, unsigned phase);
+unsigned member_keys(const struct coll_ccomm *member);
+coll_type member_key_type(unsigned key);
+
+/* Keeps the first failure, and prints it on stderr. */
+void member_fail(struct coll_ccomm *member, coll_result result, const char *why);
+
+/* Makes all our kernels on this member's GPU stop waiting, within a moment and for good. Any thread, at any time until
+ * the member leaves; it only writes memory and calls nothing. */
+void member_give_up(struct coll_ccomm *member);
+
+/* Turns an error that kernels found into a failure. */
+void member_look(struct coll_ccomm *member);
+
+/* measure.c: measure_prepare makes the probe, on the member's GPU; measure_links, which is collective, sets `cost`;
+ * measure_end, declared below, ends the probe, whether it was made or not. */
+bool measure_prepare(struct coll_ccomm *member);
+bool measure_links(struct coll_ccomm *const members[], unsigned count);
+/* Bytes of the probe's large messages. */
+size_t measure_large(const struct coll_ccomm *member);
+
+/* measure_rings.c, on the member's GPU. measure_repair moves a message of measure_repaired() bytes from each rank to
+ * each other one as overflow is moved, between the probe's events; `turn` counts from 0. After `turns` of these,
+ * measure_repair_end makes slots count on from there; false: it went wrong. */
+size_t measure_repaired(const struct coll_ccomm *member);
+bool measure_repair(struct coll_ccomm *member, unsigned turn);
+bool measure_repair_end(struct coll_ccomm *member, unsigned turns);
+void measure_end(struct coll_ccomm *member);
+
+#endif

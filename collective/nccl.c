@@ -1,0 +1,183 @@
+#include "collective/nccl.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "collective/comm.h"
+
+#define LIBRARY "libnccl.so.2"
+#define ANCHOR  "ncclGetUniqueId" /* every NCCL has it */
+#define OURS    "strait_coll_version"
+
+/* Recursive, because a library being loaded might call NCCL as it starts. */
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static struct coll_library library;
+static _Atomic(const struct coll_library *) ready;
+static bool looking;
+
+void coll_library_lock(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+void coll_library_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* A recursive lock belongs to a thread, and the child's thread is another one. */
+void coll_library_unlock_in_child(void)
+{
+    lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+}
+
+/* ---- What a library is ------------------------------------------------------------------------------------------- */
+
+static const char *file_of(const void *symbol)
+{
+    Dl_info info;
+    return symbol != NULL && dladdr(symbol, &info) != 0 ? info.dli_fname : NULL;
+}
+
+static void *base_of(const void *symbol)
+{
+    Dl_info info;
+    return symbol != NULL && dladdr(symbol, &info) != 0 ? info.dli_fbase : NULL;
+}
+
+/* This library, or a copy of it: a library with the anchor that has our own function too. */
+static bool is_ours(void *handle)
+{
+    const void *anchor = dlsym(handle, ANCHOR), *ours = dlsym(handle, OURS);
+    return anchor != NULL && base_of(anchor) == base_of(ours);
+}
+
+/* ---- Finding NCCL ------------------------------------------------------------------------------------------------ */
+
+static void *open_named(const char *path)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL)
+        coll_say("STRAIT_COLL_NCCL: %s", dlerror());
+    else if (is_ours(handle))
+        coll_say("STRAIT_COLL_NCCL=%s is this library, not NCCL", path);
+    else if (dlsym(handle, ANCHOR) == NULL)
+        coll_say("STRAIT_COLL_NCCL=%s is not NCCL: it has no " ANCHOR, path);
+    else
+        return handle;
+    return NULL;
+}
+
+static void *open_found(void)
+{
+    static const char hint[] = "STRAIT_COLL_NCCL names NCCL's by its path";
+    void *handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL)
+        coll_say("no NCCL: %s. %s", dlerror(), hint);
+    else if (is_ours(handle))
+        coll_say("no NCCL: " LIBRARY " is this library itself. %s", hint);
+    else if (dlsym(handle, ANCHOR) == NULL)
+        coll_say("no NCCL: " LIBRARY " has no " ANCHOR ". %s", hint);
+    else
+        return handle;
+    return NULL;
+}
+
+/* Two copies would count everything twice, so only the one nearer to NCCL does the work. */
+static void note_copy(struct coll_library *found)
+{
+    if (!is_ours(RTLD_NEXT))
+        return;
+    found->forward = true;
+    coll_say("loaded twice: calls go on to %s", file_of(dlsym(RTLD_NEXT, ANCHOR)));
+}
+
+static void *find(struct coll_library *found)
+{
+    if (found->settings.library != NULL)
+        return open_named(found->settings.library);
+    if (dlsym(RTLD_NEXT, ANCHOR) == NULL)
+        return open_found();
+    note_copy(found);
+    return RTLD_NEXT;
+}
+
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
+
+static void fill(struct coll_library *found, void *handle)
+{
+#define X(returns, name, parameters, arguments, way)           \
+    *(void **)&found->nccl.name = dlsym(handle, "nccl" #name); \
+    *(void **)&found->pnccl.name = dlsym(handle, "pnccl" #name);
+    COLL_API(X)
+#undef X
+    const char *file = file_of(dlsym(handle, ANCHOR));
+    snprintf(found->path, sizeof(found->path), "%s", file != NULL ? file : LIBRARY);
+    if (found->nccl.GetVersion == NULL || found->nccl.GetVersion(&found->version) != COLL_SUCCESS)
+        found->version = 0;
+}
+
+static void look(void)
+{
+    library.settings = coll_settings_read();
+    library.forward = library.settings.off;
+    if (library.settings.raw)
+        coll_track_pin_all(true);
+    void *handle = find(&library);
+    library.found = handle != NULL;
+    if (library.found)
+        fill(&library, handle);
+}
+
+const struct coll_library *coll_library(void)
+{
+    const struct coll_library *found = coll_library_if_loaded();
+    if (found != NULL)
+        return found;
+    coll_library_lock();
+    /* A call from the library that is being loaded finds what is known so far. */
+    if (!looking && coll_library_if_loaded() == NULL) {
+        looking = true;
+        look();
+        looking = false;
+        atomic_store_explicit(&ready, &library, memory_order_release);
+    }
+    coll_library_unlock();
+    return &library;
+}
+
+const struct coll_library *coll_library_if_loaded(void)
+{
+    return atomic_load_explicit(&ready, memory_order_acquire);
+}
+
+/* ---- Functions that are not there -------------------------------------------------------------------------------- */
+
+/* One flag for each function, found by its place in this list. */
+static const char *const names[] = {
+#define X(returns, name, parameters, arguments, way) "nccl" #name, "pnccl" #name,
+    COLL_API(X)
+#undef X
+};
+
+static bool said_before(const char *name)
+{
+    static atomic_bool said[sizeof(names) / sizeof(names[0])];
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (strcmp(names[i], name) == 0)
+            return atomic_exchange(&said[i], true);
+    return false;
+}
+
+coll_result coll_absent(const char *name)
+{
+    const struct coll_library *found = coll_library();
+    if (!found->found)
+        return COLL_SYSTEM_ERROR; /* reported when NCCL was looked for */
+    if (!said_before(name))
+        coll_say("%s is not in %s, NCCL %d", name, found->path, found->version);
+    return COLL_INVALID_USAGE;
+}

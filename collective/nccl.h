@@ -1,0 +1,44 @@
+/* The real NCCL, behind the functions of the same names that this library exports. */
+#ifndef STRAIT_COLLECTIVE_NCCL_H
+#define STRAIT_COLLECTIVE_NCCL_H
+
+#include "collective/api.h"
+#include "collective/nccl_types.h"
+#include "collective/settings.h"
+
+/* NULL: this NCCL has no such function. */
+struct coll_table {
+#define X(returns, name, parameters, arguments, way) COLL_TYPE_##returns(*name) parameters;
+    COLL_API(X)
+#undef X
+};
+
+enum { COLL_PATH_MAX = 512 };
+
+struct coll_library {
+    /* The functions named ncclX, and those named pncclX. They differ if another library that overrides some ncclX lies
+     * between us and NCCL: it calls pncclX, which must not lead back to it. */
+    struct coll_table nccl, pnccl;
+    struct coll_settings settings;
+    bool found;   /* there is an NCCL */
+    bool forward; /* nothing is looked at: as configured, or because what was found is another copy of this library */
+    int version;  /* as ncclGetVersion reports it; 0: unknown */
+    char path[COLL_PATH_MAX];
+};
+
+/* Loaded in the first call, and never changed: STRAIT_COLL_NCCL, else the next library in link order that has NCCL's
+ * functions, else libnccl.so.2 as the loader finds it or has it already. Any thread. */
+const struct coll_library *coll_library(void);
+
+/* Likewise, but NULL if it has not been looked for yet. */
+const struct coll_library *coll_library_if_loaded(void);
+
+/* Around fork, so that the child can go on looking. */
+void coll_library_lock(void);
+void coll_library_unlock(void);
+void coll_library_unlock_in_child(void);
+
+/* The result of a function that cannot be passed on; says so on stderr, once for each. */
+coll_result coll_absent(const char *name);
+
+#endif

@@ -1,0 +1,3 @@
+#include "daemon/base/fault.h"
+
+fault_function *fault_hook;

@@ -1,0 +1,61 @@
+/* Points at which a test can inject faults. Nothing in the daemon sets the hook; only a program that links its own
+ * injector does (tests/chaos/inject.c). So the code under test is the code that is shipped, and no option or variable
+ * of straitd turns faults on. Without a hook a point costs one branch, which is always predicted. */
+#ifndef STRAIT_DAEMON_BASE_FAULT_H
+#define STRAIT_DAEMON_BASE_FAULT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum fault_point {
+    /* Messages between daemons. where: struct peer; what: struct message. True: the message is dropped, or the hook has
+     * taken it. */
+    FAULT_SEND,  /* about to be queued; handshakes and heartbeats too */
+    FAULT_SENT,  /* queued */
+    FAULT_TAKE,  /* read, about to be acted upon */
+    FAULT_TAKEN, /* acted upon */
+    /* Chunks. where: struct peer. */
+    FAULT_CHUNK,      /* about to be sent; what: struct fault_chunk */
+    FAULT_CHUNK_SENT, /* given to the transport; what: struct fault_chunk */
+    FAULT_CHUNK_DONE, /* the transport is done with it; what: its cookie. True: the chunk was the hook's own */
+    FAULT_ARRIVING,
+    FAULT_ARRIVED,
+    /* Jobs, mostly on a worker thread. */
+    FAULT_ENCODE,
+    FAULT_ENCODED,
+    FAULT_DECODE,
+    FAULT_DECODED,
+    FAULT_COPY,
+    FAULT_COPIED,
+    /* Messages to a client. where: struct session; what: struct message. */
+    FAULT_TELL,
+    FAULT_TOLD,
+    /* Rules that a test breaks to prove that it notices. True: the rule is broken. */
+    FAULT_BUG_ACKNOWLEDGE, /* a chunk is decoded before it counts as landed. where: struct sink; what: its grant */
+    FAULT_BUG_EPOCH,       /* a chunk must be of the leg and epoch that its slot was granted to */
+    FAULT_BUG_DRAINED,     /* pages are in use until their jobs have ended */
+};
+
+struct link;
+
+struct fault_chunk {
+    struct link *link; /* the link it goes by: the connection's own, or a GPU link */
+    const void *header;
+    size_t header_size;
+    const void *data;
+    size_t size;
+    void *handle;
+};
+
+typedef bool fault_function(enum fault_point point, void *where, const void *what);
+
+/* Set before a daemon starts, or never. Called on any of its threads. */
+extern fault_function *fault_hook;
+
+static inline bool fault_at(enum fault_point point, void *where, const void *what)
+{
+    return __builtin_expect(fault_hook != NULL, 0) && fault_hook(point, where, what);
+}
+
+#endif

@@ -1,0 +1,648 @@
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <uv.h>
+
+#include "daemon/base/address.h"
+#include "daemon/base/http.h"
+
+#define BAD      400
+#define BODY     413
+#define TOO_LONG 431
+#define VERSION  505
+
+struct span {
+    const char *data;
+    size_t size;
+};
+
+/* What the header fields say. */
+struct fields {
+    unsigned hosts;
+    bool close, body;
+};
+
+static bool is_token(struct span text)
+{
+    static const char others[] = "!#$%&'*+-.^_`|~";
+    for (size_t i = 0; i < text.size; i++) {
+        char c = text.data[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!letter && (c == 0 || strchr(others, c) == NULL))
+            return false;
+    }
+    return text.size > 0;
+}
+
+static bool is_text(struct span text, uint8_t least)
+{
+    for (size_t i = 0; i < text.size; i++)
+        if (((uint8_t)text.data[i] < least && text.data[i] != '\t') || text.data[i] == 0x7f)
+            return false;
+    return true;
+}
+
+static bool equals(struct span text, const char *word)
+{
+    return text.size == strlen(word) && strncasecmp(text.data, word, text.size) == 0;
+}
+
+/* Splits off the text up to `stop`; all of it when there is none. */
+static struct span cut(struct span *rest, char stop)
+{
+    const char *found = rest->size > 0 ? memchr(rest->data, stop, rest->size) : NULL;
+    size_t size = found != NULL ? (size_t)(found - rest->data) : rest->size;
+    struct span head = {rest->data, size};
+    size += found != NULL;
+    rest->data += size;
+    rest->size -= size;
+    return head;
+}
+
+static struct span trim(struct span text)
+{
+    while (text.size > 0 && (text.data[0] == ' ' || text.data[0] == '\t')) {
+        text.data++;
+        text.size--;
+    }
+    while (text.size > 0 && (text.data[text.size - 1] == ' ' || text.data[text.size - 1] == '\t'))
+        text.size--;
+    return text;
+}
+
+/* ---- The request line -------------------------------------------------------------------------------------------- */
+
+/* "/path?query", or with "http://host" in front, as to a proxy. */
+static bool parse_target(struct span target, char path[HTTP_PATH_MAX])
+{
+    if (!is_text(target, 0x21) || memchr(target.data, '\t', target.size) != NULL)
+        return false;
+    if (target.size >= 7 && strncasecmp(target.data, "http://", 7) == 0) {
+        const char *slash = memchr(target.data + 7, '/', target.size - 7);
+        size_t before = slash != NULL ? (size_t)(slash - target.data) : target.size;
+        target = (struct span){target.data + before, target.size - before};
+    }
+    struct span name = cut(&target, '?');
+    size_t size = name.size < HTTP_PATH_MAX ? name.size : HTTP_PATH_MAX - 1;
+    memcpy(path, name.data, size);
+    path[size] = 0;
+    return true;
+}
+
+/* HTTP/1.0 and any HTTP/1.x. */
+static int parse_version(struct span version, bool *old)
+{
+    bool shaped = version.size == 8 && memcmp(version.data, "HTTP/", 5) == 0 && version.data[6] == '.' &&
+                  version.data[5] >= '0' && version.data[5] <= '9' && version.data[7] >= '0' && version.data[7] <= '9';
+    if (!shaped)
+        return BAD;
+    *old = version.data[7] == '0';
+    return version.data[5] == '1' ? HTTP_GOOD : VERSION;
+}
+
+static int parse_first_line(struct span line, struct http_request *request, bool *old)
+{
+    struct span method = cut(&line, ' '), target = cut(&line, ' ');
+    if (!is_token(method) || target.size == 0 || !parse_target(target, request->path))
+        return BAD;
+    request->method = method.size == 3 && memcmp(method.data, "GET", 3) == 0    ? HTTP_GET
+                      : method.size == 4 && memcmp(method.data, "HEAD", 4) == 0 ? HTTP_HEAD
+                                                                                : HTTP_OTHER;
+    return parse_version(line, old);
+}
+
+/* ---- Fields ------------------------------------------------------------------------------------------------------ */
+
+static bool is_zero(struct span number)
+{
+    for (size_t i = 0; i < number.size; i++)
+        if (number.data[i] != '0')
+            return false;
+    return number.size > 0;
+}
+
+static bool is_number(struct span number)
+{
+    for (size_t i = 0; i < number.size; i++)
+        if (number.data[i] < '0' || number.data[i] > '9')
+            return false;
+    return number.size > 0;
+}
+
+static void note_connection(struct span value, struct fields *fields)
+{
+    while (value.size > 0)
+        if (equals(trim(cut(&value, ',')), "close"))
+            fields->close = true;
+}
+
+static int parse_field(struct span line, struct fields *fields)
+{
+    if (memchr(line.data, ':', line.size) == NULL)
+        return BAD;
+    struct span name = cut(&line, ':'), value = trim(line);
+    if (!is_token(name) || !is_text(value, 0x20))
+        return BAD;
+    if (equals(name, "host"))
+        fields->hosts++;
+    else if (equals(name, "connection"))
+        note_connection(value, fields);
+    else if (equals(name, "transfer-encoding"))
+        fields->body = true;
+    else if (equals(name, "content-length") && !is_number(value))
+        return BAD;
+    else if (equals(name, "content-length") && !is_zero(value))
+        fields->body = true;
+    return HTTP_GOOD;
+}
+
+static int parse_fields(struct span rest, struct fields *fields)
+{
+    while (rest.size > 0) {
+        struct span line = cut(&rest, '\n');
+        line.size--; /* its CR, see find_head */
+        int verdict = parse_field(line, fields);
+        if (verdict != HTTP_GOOD)
+            return verdict;
+    }
+    return HTTP_GOOD;
+}
+
+/* ---- The whole head ---------------------------------------------------------------------------------------------- */
+
+/* Empty lines before a request are allowed. */
+static size_t skip_empty_lines(const char *data, size_t size)
+{
+    size_t at = 0;
+    while (size - at >= 2 && data[at] == '\r' && data[at + 1] == '\n')
+        at += 2;
+    return at;
+}
+
+/* Finds the empty line that ends the head and makes sure that every line ends with CR LF. *end: the position behind
+ * it. */
+static int find_head(const char *data, size_t size, size_t begin, size_t *end)
+{
+    size_t line = begin;
+    for (size_t i = begin; i < size && i < HTTP_HEAD_MAX; i++) {
+        if (data[i] != '\n')
+            continue;
+        if (i == line || data[i - 1] != '\r')
+            return BAD;
+        *end = i + 1;
+        if (i == line + 1)
+            return HTTP_GOOD;
+        line = i + 1;
+    }
+    return size >= HTTP_HEAD_MAX ? TOO_LONG : HTTP_INCOMPLETE;
+}
+
+static int parse_head(struct span head, struct http_request *request)
+{
+    struct fields fields = {0};
+    bool old = false;
+    struct span line = cut(&head, '\n');
+    line.size--;
+    int verdict = parse_first_line(line, request, &old);
+    if (verdict == HTTP_GOOD)
+        verdict = parse_fields(head, &fields);
+    if (verdict != HTTP_GOOD)
+        return verdict;
+    if (fields.hosts > 1 || (fields.hosts == 0 && !old))
+        return BAD;
+    request->close = old || fields.close;
+    return fields.body ? BODY : HTTP_GOOD;
+}
+
+int http_request_parse(const char *data, size_t size, struct http_request *request)
+{
+    struct http_request parsed = {0};
+    size_t begin = skip_empty_lines(data, size), end = 0;
+    int verdict = find_head(data, size, begin, &end);
+    if (verdict != HTTP_GOOD)
+        return verdict;
+    verdict = parse_head((struct span){data + begin, end - begin - 2}, &parsed);
+    parsed.size = end;
+    if (verdict == HTTP_GOOD)
+        *request = parsed;
+    return verdict;
+}
+
+#define CONNECTIONS_MAX 64u
+#define BACKLOG         128
+#define TICK_MS         250u
+#define REQUEST_MS      5000u  /* from the first byte, or the accept, to the end of a head */
+#define IDLE_MS         60000u /* between requests */
+#define ANSWER_MS       10000u
+#define LINGER_MS       1000u /* lets the peer read an answer before a reset overtakes it */
+
+enum connection_state {
+    READING,   /* waits for the rest of a head */
+    ANSWERING, /* waits for its answer to be written; reads nothing */
+    LINGERING, /* shut down; discards what still comes, until the peer has closed too */
+    CLOSING,
+};
+
+struct connection {
+    uv_tcp_t tcp;
+    uv_write_t write;
+    uv_shutdown_t shutdown;
+    struct http *http;
+    struct connection *next; /* in the order of accepts */
+    enum connection_state state;
+    bool close; /* after the answer */
+    uint64_t deadline;
+    size_t used;
+    char *body;
+    char head[256];
+    char input[HTTP_HEAD_MAX];
+};
+
+struct http {
+    uv_loop_t *loop;
+    uv_tcp_t listener;
+    uv_timer_t tick;
+    struct http_handlers handlers;
+    void *owner;
+    struct connection *first;
+    unsigned connections;
+    unsigned handles; /* handles that are not closed yet */
+    bool waiting;     /* a client waits to be accepted: there was no room */
+    bool closing;
+};
+
+struct answer {
+    int status;
+    const char *type;
+    const char *extra; /* a whole field, or "" */
+    char *body;        /* malloc'ed; NULL: the status in words */
+    size_t size;
+};
+
+/* ---- Closing ----------------------------------------------------------------------------------------------------- */
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct http *http = handle->data;
+    if (--http->handles == 0)
+        free(http);
+}
+
+static void accept_next(struct http *http);
+
+static void remove_connection(struct http *http, struct connection *connection)
+{
+    struct connection **at = &http->first;
+    while (*at != connection)
+        at = &(*at)->next;
+    *at = connection->next;
+    if (--http->connections == 0 && !http->waiting && !http->closing)
+        uv_timer_stop(&http->tick);
+}
+
+static void on_connection_closed(uv_handle_t *handle)
+{
+    struct connection *connection = handle->data;
+    struct http *http = connection->http;
+    remove_connection(http, connection);
+    free(connection->body);
+    free(connection);
+    if (--http->handles == 0)
+        free(http);
+    else if (http->waiting && !http->closing)
+        accept_next(http);
+}
+
+static void connection_close(struct connection *connection)
+{
+    if (connection->state == CLOSING)
+        return;
+    connection->state = CLOSING;
+    uv_close((uv_handle_t *)&connection->tcp, on_connection_closed);
+}
+
+static void set_state(struct connection *connection, enum connection_state state, unsigned milliseconds)
+{
+    connection->state = state;
+    connection->deadline = uv_now(connection->http->loop) + milliseconds;
+}
+
+static void on_tick(uv_timer_t *tick)
+{
+    struct http *http = tick->data;
+    for (struct connection *at = http->first; at != NULL; at = at->next)
+        if (uv_now(http->loop) >= at->deadline)
+            connection_close(at);
+    if (http->waiting)
+        accept_next(http);
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+
+static void serve(struct connection *connection);
+
+static const char *status_text(int status)
+{
+    switch (status) {
+    case 200:
+        return "OK";
+    case 400:
+        return "Bad Request";
+    case 404:
+        return "Not Found";
+    case 405:
+        return "Method Not Allowed";
+    case 413:
+        return "Content Too Large";
+    case 431:
+        return "Request Header Fields Too Large";
+    case 500:
+        return "Internal Server Error";
+    case 503:
+        return "Service Unavailable";
+    case 505:
+        return "HTTP Version Not Supported";
+    default:
+        return "Unknown";
+    }
+}
+
+static void on_shut_down(uv_shutdown_t *request, int error)
+{
+    struct connection *connection = request->data;
+    if (error != 0 && error != UV_ECANCELED)
+        connection_close(connection);
+}
+
+static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
+{
+    struct connection *connection = handle->data;
+    (void)suggested;
+    *buffer = uv_buf_init(connection->input + connection->used, (unsigned)(HTTP_HEAD_MAX - connection->used));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer);
+
+static void resume_reading(struct connection *connection)
+{
+    int error = uv_read_start((uv_stream_t *)&connection->tcp, on_alloc, on_read);
+    if (error != 0 && error != UV_EALREADY)
+        connection_close(connection);
+}
+
+static void linger(struct connection *connection)
+{
+    set_state(connection, LINGERING, LINGER_MS);
+    connection->used = 0;
+    connection->shutdown.data = connection;
+    if (uv_shutdown(&connection->shutdown, (uv_stream_t *)&connection->tcp, on_shut_down) != 0)
+        connection_close(connection);
+    else
+        resume_reading(connection);
+}
+
+static void on_written(uv_write_t *request, int error)
+{
+    struct connection *connection = request->data;
+    free(connection->body);
+    connection->body = NULL;
+    if (connection->state == CLOSING)
+        return;
+    if (error != 0) {
+        connection_close(connection);
+    } else if (connection->close) {
+        linger(connection);
+    } else {
+        set_state(connection, READING, connection->used > 0 ? REQUEST_MS : IDLE_MS);
+        serve(connection);
+    }
+}
+
+/* Takes the body. HEAD gets the same head and nothing else. */
+static void answer_write(struct connection *connection, const struct answer *answer, bool head_only)
+{
+    int size = snprintf(connection->head, sizeof(connection->head),
+                        "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n%sCache-Control: no-store\r\n"
+                        "Connection: %s\r\n\r\n",
+                        answer->status, status_text(answer->status), answer->type, answer->size, answer->extra,
+                        connection->close ? "close" : "keep-alive");
+    uv_buf_t buffers[2] = {uv_buf_init(connection->head, (unsigned)size),
+                           uv_buf_init(answer->body, (unsigned)answer->size)};
+    connection->body = answer->body;
+    connection->write.data = connection;
+    set_state(connection, ANSWERING, ANSWER_MS);
+    uv_read_stop((uv_stream_t *)&connection->tcp);
+    if (uv_write(&connection->write, (uv_stream_t *)&connection->tcp, buffers, head_only ? 1 : 2, on_written) != 0)
+        connection_close(connection);
+}
+
+static void answer_words(struct answer *answer, int status)
+{
+    int size = asprintf(&answer->body, "%s\n", status_text(status));
+    answer->status = status;
+    answer->type = "text/plain; charset=utf-8";
+    answer->size = size > 0 ? (size_t)size : 0;
+    if (size < 0)
+        answer->body = NULL;
+}
+
+static void answer_metrics(const struct http *http, struct answer *answer)
+{
+    answer->status = 200;
+    answer->type = "text/plain; version=0.0.4; charset=utf-8";
+    answer->body = http->handlers.metrics(http->owner, &answer->size);
+    if (answer->body == NULL)
+        answer_words(answer, 500);
+}
+
+static void answer_health(const struct http *http, struct answer *answer)
+{
+    answer->status = 200;
+    answer->type = "application/json";
+    answer->body = http->handlers.health(http->owner, &answer->size, &answer->status);
+    if (answer->body == NULL)
+        answer_words(answer, 500);
+}
+
+static void answer_request(struct connection *connection, const struct http_request *request)
+{
+    struct answer answer = {.extra = ""};
+    bool metrics = strcmp(request->path, "/metrics") == 0, health = strcmp(request->path, "/health") == 0;
+    if (!metrics && !health) {
+        answer_words(&answer, 404);
+    } else if (request->method == HTTP_OTHER) {
+        answer_words(&answer, 405);
+        answer.extra = "Allow: GET, HEAD\r\n";
+    } else if (metrics) {
+        answer_metrics(connection->http, &answer);
+    } else {
+        answer_health(connection->http, &answer);
+    }
+    connection->close = request->close;
+    answer_write(connection, &answer, request->method == HTTP_HEAD);
+}
+
+static void answer_refusal(struct connection *connection, int status)
+{
+    struct answer answer = {.extra = ""};
+    answer_words(&answer, status);
+    connection->close = true;
+    answer_write(connection, &answer, false);
+}
+
+/* ---- Requests ---------------------------------------------------------------------------------------------------- */
+
+/* Begins the answer to the next request if its head is complete. Further requests wait in the buffer. */
+static void serve(struct connection *connection)
+{
+    struct http_request request;
+    int verdict = http_request_parse(connection->input, connection->used, &request);
+    if (verdict == HTTP_INCOMPLETE) {
+        resume_reading(connection);
+    } else if (verdict != HTTP_GOOD) {
+        answer_refusal(connection, verdict);
+    } else {
+        connection->used -= request.size;
+        memmove(connection->input, connection->input + request.size, connection->used);
+        answer_request(connection, &request);
+    }
+}
+
+static void on_read(uv_stream_t *stream, ssize_t size, const uv_buf_t *buffer)
+{
+    struct connection *connection = stream->data;
+    (void)buffer;
+    if (size < 0) {
+        connection_close(connection);
+        return;
+    }
+    if (size == 0 || connection->state != READING) /* lingering: discarded */
+        return;
+    if (connection->used == 0)
+        set_state(connection, READING, REQUEST_MS); /* later bytes do not extend it */
+    connection->used += (size_t)size;
+    serve(connection);
+}
+
+/* ---- Connections ------------------------------------------------------------------------------------------------- */
+
+/* At the limit, the connection that has waited longest without a whole request is closed, so silent connections cannot
+ * keep others out. */
+static bool has_room(struct http *http)
+{
+    struct connection *victim = http->first;
+    if (http->connections < CONNECTIONS_MAX)
+        return true;
+    while (victim != NULL && victim->state != READING && victim->state != LINGERING)
+        if (victim->state == CLOSING)
+            return false; /* there will be room soon */
+        else
+            victim = victim->next;
+    if (victim != NULL)
+        connection_close(victim);
+    return false;
+}
+
+static struct connection *connection_create(struct http *http)
+{
+    struct connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL || uv_tcp_init(http->loop, &connection->tcp) != 0) {
+        free(connection);
+        return NULL;
+    }
+    struct connection **end = &http->first;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = connection;
+    connection->tcp.data = connection;
+    connection->http = http;
+    http->connections++;
+    http->handles++;
+    return connection;
+}
+
+/* Without room or memory nothing is accepted, and libuv stops listening, until a connection has closed or time passes.
+ */
+static void accept_next(struct http *http)
+{
+    struct connection *connection = has_room(http) ? connection_create(http) : NULL;
+    if (!uv_is_active((uv_handle_t *)&http->tick))
+        uv_timer_start(&http->tick, on_tick, TICK_MS, TICK_MS);
+    http->waiting = connection == NULL;
+    if (connection == NULL)
+        return;
+    set_state(connection, READING, REQUEST_MS);
+    if (uv_accept((uv_stream_t *)&http->listener, (uv_stream_t *)&connection->tcp) != 0)
+        connection_close(connection);
+    else
+        resume_reading(connection);
+}
+
+static void on_connection(uv_stream_t *listener, int error)
+{
+    if (error == 0)
+        accept_next(listener->data);
+}
+
+/* ---- The server -------------------------------------------------------------------------------------------------- */
+
+static int http_listen(struct http *http, const struct sockaddr_storage *address, unsigned *port)
+{
+    struct sockaddr_storage bound;
+    int size = sizeof(bound);
+    int error = uv_tcp_bind(&http->listener, (const struct sockaddr *)address, 0);
+    if (error == 0)
+        error = uv_listen((uv_stream_t *)&http->listener, BACKLOG, on_connection);
+    if (error == 0)
+        error = uv_tcp_getsockname(&http->listener, (struct sockaddr *)&bound, &size);
+    if (error == 0)
+        *port = address_port(&bound);
+    return error;
+}
+
+static struct http *http_create(struct uv_loop_s *loop, const struct http_handlers *handlers, void *owner)
+{
+    struct http *http = malloc(sizeof(*http));
+    if (http == NULL)
+        return NULL;
+    *http = (struct http){.loop = loop, .handlers = *handlers, .owner = owner, .handles = 2};
+    uv_tcp_init(loop, &http->listener); /* cannot fail: makes no socket yet */
+    uv_timer_init(loop, &http->tick);
+    http->listener.data = http;
+    http->tick.data = http;
+    return http;
+}
+
+enum strait_status http_open(struct uv_loop_s *loop, const char *address, const struct http_handlers *handlers,
+                             void *owner, struct http **http, unsigned *port)
+{
+    struct sockaddr_storage numeric;
+    if (!address_numeric(address, &numeric))
+        return STRAIT_ERR_INVALID;
+    struct http *fresh = http_create(loop, handlers, owner);
+    if (fresh == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    int error = http_listen(fresh, &numeric, port);
+    if (error != 0) {
+        http_close(fresh);
+        errno = -error; /* as libuv numbers them */
+        return STRAIT_ERR_IO;
+    }
+    *http = fresh;
+    return STRAIT_OK;
+}
+
+void http_close(struct http *http)
+{
+    if (http == NULL || http->closing)
+        return;
+    http->closing = true;
+    for (struct connection *at = http->first; at != NULL; at = at->next)
+        connection_close(at);
+    uv_close((uv_handle_t *)&http->listener, on_handle_closed);
+    uv_close((uv_handle_t *)&http->tick, on_handle_closed);
+}

@@ -1,0 +1,37 @@
+/* Logging: logfmt lines, one per event, written by a thread of its own so that a stalled reader of stderr never stalls
+ * the daemon. */
+#ifndef STRAIT_DAEMON_BASE_LOG_H
+#define STRAIT_DAEMON_BASE_LOG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <strait/status.h>
+
+enum log_level {
+    LOG_ERROR = 0,
+    LOG_WARN = 1,
+    LOG_INFO = 2,
+    LOG_DEBUG = 3,
+};
+
+struct log;
+
+/* Writes to `fd` (borrowed) from its own thread through a bounded queue; lines that do not fit are counted and reported
+ * later. ERR_NO_MEMORY. */
+enum strait_status log_create(int fd, enum log_level level, struct log **log);
+/* Writes what is queued (for at most a second) and ends the thread. NULL is allowed. */
+void log_destroy(struct log *log);
+
+bool log_enabled(const struct log *log, enum log_level level); /* false for NULL */
+
+/* One line: `ts=<UTC, ms> level=info ` and then the text, which is logfmt already, like
+ * log_write(log, LOG_INFO, "msg=\"peer connected\" peer=%s", name). Foreign bytes go through log_quote first. Any
+ * thread; NULL log: nothing. */
+void log_write(struct log *log, enum log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Writes bytes as a logfmt value, quoted and escaped where needed, cut to fit; returns dst. */
+const char *log_quote(char *dst, size_t capacity, const void *bytes, size_t size);
+
+#endif

@@ -1,0 +1,331 @@
+#include <cjson/cJSON.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/metrics.h"
+
+#define AT(field) offsetof(struct metrics, field)
+
+const char *const metric_stage_names[STAGES] = {
+    [STAGE_QUEUE] = "queue",   [STAGE_ENCODE] = "encode", [STAGE_WIRE] = "wire",
+    [STAGE_DECODE] = "decode", [STAGE_COPY] = "copy",     [STAGE_TRANSFER] = "transfer",
+};
+
+#define SENT   "direction=\"sent\""
+#define LANDED "direction=\"landed\""
+
+const struct metric_row metric_counters[] = {
+    {"strait_transfers_started_total", "role=\"source\"", "Offers and expectations begun.", "offers", AT(offers)},
+    {"strait_transfers_started_total", "role=\"sink\"", NULL, "expectations", AT(expectations)},
+    {"strait_transfers_done_total", "role=\"source\"", "Offers and expectations that ended with DONE.", "source_done",
+     AT(source_done)},
+    {"strait_transfers_done_total", "role=\"sink\"", NULL, "sink_done", AT(sink_done)},
+    {"strait_chunk_raw_bytes_total", SENT, "Page bytes in chunks, before coding.", "raw_bytes_sent",
+     AT(raw_bytes_sent)},
+    {"strait_chunk_raw_bytes_total", LANDED, NULL, "raw_bytes_landed", AT(raw_bytes_landed)},
+    {"strait_chunk_wire_bytes_total", SENT, "Bytes of chunks as they travelled.", "wire_bytes_sent",
+     AT(wire_bytes_sent)},
+    {"strait_chunk_wire_bytes_total", LANDED, NULL, "wire_bytes_landed", AT(wire_bytes_landed)},
+    {"strait_wire_bytes_total", "wire=\"shm\"", "Bytes of chunks sent, by their way.", "wire_bytes_shm",
+     AT(wires[WIRE_SHM])},
+    {"strait_wire_bytes_total", "wire=\"ucx\"", NULL, "wire_bytes_ucx", AT(wires[WIRE_UCX])},
+    {"strait_wire_bytes_total", "wire=\"pinned\"", NULL, "wire_bytes_pinned", AT(wires[WIRE_PINNED])},
+    {"strait_wire_bytes_total", "wire=\"peer\"", NULL, "wire_bytes_peer", AT(wires[WIRE_PEER])},
+    {"strait_wire_bytes_total", "wire=\"nccl\"", NULL, "wire_bytes_nccl", AT(wires[WIRE_NCCL])},
+    {"strait_wire_bytes_total", "wire=\"ucx-cuda\"", NULL, "wire_bytes_ucx_cuda", AT(wires[WIRE_UCX_CUDA])},
+    {"strait_chunks_sent_total", "coding=\"raw\"", "Chunks sent, by how they were coded.", "chunks_sent_raw",
+     AT(chunks_sent[CODED_RAW])},
+    {"strait_chunks_sent_total", "coding=\"top16\"", NULL, "chunks_sent_top16", AT(chunks_sent[CODED_TOP16])},
+    {"strait_chunks_sent_total", "coding=\"tiered\"", NULL, "chunks_sent_tiered", AT(chunks_sent[CODED_TIERED])},
+    {"strait_chunks_sent_total", "coding=\"local\"", NULL, "chunks_sent_local", AT(chunks_sent[CODED_LOCAL])},
+    {"strait_chunks_landed_total", NULL, "Chunks checked, decoded and in place.", "chunks_landed", AT(chunks_landed)},
+    {"strait_chunks_refused_total", NULL, "Chunks turned away: stale or of no live expectation.", "chunks_refused",
+     AT(chunks_refused)},
+    {"strait_local_bytes_total", NULL, "Bytes copied page to page under this daemon.", "local_bytes", AT(local_bytes)},
+    {"strait_coded_values_total", NULL, "Values encoded.", "coded_values", AT(coded_values)},
+    {"strait_escapes_total", NULL, "Values whose exponent the codebook had no short code for.", "escapes", AT(escapes)},
+    {"strait_grants_total", NULL, "Grants of receive slots given.", "grants", AT(grants)},
+    {"strait_grants_reclaimed_total", NULL, "Unused grants asked back.", "grants_reclaimed", AT(grants_reclaimed)},
+    {"strait_clients_accepted_total", NULL, "Connections of clients accepted.", "clients_accepted",
+     AT(clients_accepted)},
+    {"strait_clients_refused_total", NULL, "Connections of clients refused.", "clients_refused", AT(clients_refused)},
+    {"strait_client_errors_total", NULL, "Connections of clients ended for a violation of the protocol.",
+     "client_errors", AT(client_errors)},
+    {"strait_peers_connected_total", NULL, "Connections with peers that were established.", "peers_connected",
+     AT(peers_connected)},
+    {"strait_peers_lost_total", NULL, "Connections with peers that were lost.", "peers_lost", AT(peers_lost)},
+    {"strait_peer_errors_total", NULL, "Connections with peers ended for a violation of the protocol.", "peer_errors",
+     AT(peer_errors)},
+    {"strait_auth_failures_total", NULL, "Peers that could not prove that they know the secret.", "auth_failures",
+     AT(auth_failures)},
+};
+
+const struct metric_row metric_gauges[] = {
+    {"strait_clients", NULL, "Clients connected.", "clients", AT(clients)},
+    {"strait_pools", NULL, "Pools registered.", "pools", AT(pools)},
+    {"strait_pool_bytes", NULL, "Bytes of pool memory mapped.", "pool_bytes", AT(pool_bytes)},
+    {"strait_gpus", NULL, "GPUs taken into use.", "gpus", AT(gpus)},
+    {"strait_gpus_failed", NULL, "GPUs that cannot be used until the daemon is started again.", "gpus_failed",
+     AT(gpus_failed)},
+    {"strait_peers", NULL, "Peers connected.", "peers", AT(peers)},
+    {"strait_transfers_live", "role=\"source\"", "Offers and expectations that have no verdict yet.", "live_offers",
+     AT(live_offers)},
+    {"strait_transfers_live", "role=\"sink\"", NULL, "live_expectations", AT(live_expectations)},
+    {"strait_parked", NULL, "Requests that wait for their other side.", "parked", AT(parked)},
+    {"strait_slots", NULL, "Slots of the receive arena.", "slots", AT(slots)},
+    {"strait_slots_used", NULL, "Slots of the receive arena that are granted or hold a chunk.", "slots_used",
+     AT(slots_used)},
+    {"strait_slots_quarantined", NULL, "Slots that a lost peer might still write to.", "slots_quarantined",
+     AT(slots_quarantined)},
+    {"strait_send_slots", NULL, "Slots of the send arena.", "send_slots", AT(send_slots)},
+    {"strait_send_slots_used", NULL, "Slots of the send arena in use.", "send_slots_used", AT(send_slots_used)},
+    {"strait_quarantined_pages", NULL, "Pages of failed transfers that are not drained yet.", "quarantined_pages",
+     AT(quarantined_pages)},
+};
+
+const size_t metric_counter_count = sizeof(metric_counters) / sizeof(metric_counters[0]);
+const size_t metric_gauge_count = sizeof(metric_gauges) / sizeof(metric_gauges[0]);
+
+const char *metric_reason_name(unsigned reason)
+{
+    static const char *const names[] = {
+        [STRAIT_REASON_NONE] = "none",
+        [STRAIT_REASON_TIMEOUT] = "timeout",
+        [STRAIT_REASON_LEASE_EXPIRED] = "lease_expired",
+        [STRAIT_REASON_PEER_DOWN] = "peer_down",
+        [STRAIT_REASON_PEER_ABORT] = "peer_abort",
+        [STRAIT_REASON_ABORTED] = "aborted",
+        [STRAIT_REASON_GEOMETRY] = "geometry",
+        [STRAIT_REASON_CODEC] = "codec",
+        [STRAIT_REASON_INTEGRITY] = "integrity",
+        [STRAIT_REASON_NO_MEMORY] = "no_memory",
+        [STRAIT_REASON_LOCAL] = "local",
+        [STRAIT_REASON_BUSY] = "busy",
+    };
+    return reason < sizeof(names) / sizeof(names[0]) ? names[reason] : NULL;
+}
+
+/* ---- Histograms -------------------------------------------------------------------------------------------------- */
+
+static unsigned bucket_of(uint64_t microseconds)
+{
+    if (microseconds <= 1)
+        return 0;
+    unsigned bits = 64 - (unsigned)__builtin_clzll(microseconds - 1); /* the smallest b with value <= 2^b */
+    return bits < HISTOGRAM_BUCKETS - 1 ? bits : HISTOGRAM_BUCKETS - 1;
+}
+
+void histogram_record(struct histogram *histogram, uint64_t microseconds)
+{
+    histogram->buckets[bucket_of(microseconds)]++;
+    histogram->count++;
+    histogram->sum_us += microseconds;
+}
+
+/* Rank of the value that the quantile asks for: 1..count. */
+static uint64_t quantile_rank(uint64_t count, double quantile)
+{
+    double rank = quantile * (double)count;
+    if (!(rank > 1))
+        return 1;
+    if (rank >= (double)count)
+        return count;
+    uint64_t whole = (uint64_t)rank;
+    return whole + ((double)whole < rank);
+}
+
+uint64_t histogram_quantile(const struct histogram *histogram, double quantile)
+{
+    if (histogram->count == 0)
+        return 0;
+    uint64_t rank = quantile_rank(histogram->count, quantile), below = 0;
+    for (unsigned b = 0; b < HISTOGRAM_BUCKETS - 1; b++) {
+        below += histogram->buckets[b];
+        if (below >= rank)
+            return histogram_bound(b);
+    }
+    return UINT64_MAX;
+}
+
+/* The metrics as JSON. Numbers are printed as raw text, because as doubles counters above 2^53 would be rounded. */
+
+static bool add_number(cJSON *object, const char *name, uint64_t value)
+{
+    char text[24];
+    snprintf(text, sizeof(text), "%" PRIu64, value);
+    return cJSON_AddRawToObject(object, name, text) != NULL;
+}
+
+static bool add_rows(cJSON *root, const char *name, const struct metrics *metrics, const struct metric_row *rows,
+                     size_t count)
+{
+    cJSON *object = cJSON_AddObjectToObject(root, name);
+    for (size_t i = 0; i < count; i++)
+        if (!add_number(object, rows[i].name, metric_value(metrics, &rows[i])))
+            return false;
+    return object != NULL;
+}
+
+static bool add_failures(cJSON *root, const char *name, const uint64_t failed[16])
+{
+    cJSON *object = cJSON_AddObjectToObject(root, name);
+    for (unsigned reason = STRAIT_REASON_NONE + 1; metric_reason_name(reason) != NULL; reason++)
+        if (!add_number(object, metric_reason_name(reason), failed[reason]))
+            return false;
+    return object != NULL;
+}
+
+/* null: the value is beyond the last bucket's bound. */
+static bool add_quantile(cJSON *object, const char *name, const struct histogram *histogram, double quantile)
+{
+    uint64_t value = histogram_quantile(histogram, quantile);
+    return value == UINT64_MAX ? cJSON_AddNullToObject(object, name) != NULL : add_number(object, name, value);
+}
+
+static bool add_histogram(cJSON *parent, const char *name, const struct histogram *histogram)
+{
+    cJSON *object = cJSON_AddObjectToObject(parent, name);
+    return object != NULL && add_number(object, "count", histogram->count) &&
+           add_number(object, "sum_us", histogram->sum_us) && add_quantile(object, "p50_us", histogram, 0.5) &&
+           add_quantile(object, "p90_us", histogram, 0.9) && add_quantile(object, "p99_us", histogram, 0.99);
+}
+
+static bool add_stages(cJSON *root, const struct metrics *metrics)
+{
+    cJSON *object = cJSON_AddObjectToObject(root, "stages");
+    for (unsigned i = 0; i < STAGES; i++)
+        if (!add_histogram(object, metric_stage_names[i], &metrics->stages[i]))
+            return false;
+    return object != NULL;
+}
+
+static bool fill(cJSON *root, const struct metrics *metrics)
+{
+    return root != NULL && add_rows(root, "counters", metrics, metric_counters, metric_counter_count) &&
+           add_failures(root, "source_failed", metrics->source_failed) &&
+           add_failures(root, "sink_failed", metrics->sink_failed) &&
+           add_rows(root, "gauges", metrics, metric_gauges, metric_gauge_count) && add_stages(root, metrics) &&
+           add_histogram(root, "stalls", &metrics->stalls);
+}
+
+/* Is `extra` an object that uses none of our names? */
+static bool extra_fits(const cJSON *root, const char *extra)
+{
+    cJSON *object = cJSON_ParseWithOpts(extra, NULL, true), *item;
+    bool good = cJSON_IsObject(object);
+    cJSON_ArrayForEach(item, object) good = good && cJSON_GetObjectItemCaseSensitive(root, item->string) == NULL;
+    cJSON_Delete(object);
+    return good;
+}
+
+/* Joins two objects as texts: if they were parsed and printed again, the numbers of `extra` would lose digits. */
+static char *join(const char *ours, const char *extra, size_t *size)
+{
+    const char *inside = strchr(extra, '{') + 1;
+    bool empty = inside[strspn(inside, " \t\r\n")] == '}';
+    char *text = NULL;
+    int length = asprintf(&text, "%.*s%s%s", (int)strlen(ours) - 1, ours, empty ? "" : ",", inside);
+    if (length < 0)
+        return NULL;
+    *size = (size_t)length;
+    return text;
+}
+
+char *metrics_json(const struct metrics *metrics, const char *extra, size_t *size)
+{
+    cJSON *root = cJSON_CreateObject();
+    char *text = NULL, *joined = NULL;
+    if (fill(root, metrics) && (extra == NULL || extra_fits(root, extra)))
+        text = cJSON_PrintUnformatted(root);
+    cJSON_Delete(root);
+    if (text != NULL)
+        joined = join(text, extra != NULL ? extra : "{}", size);
+    cJSON_free(text);
+    return joined;
+}
+
+/* Prometheus text exposition format, version 0.0.4. */
+
+static void print_family(FILE *out, const char *family, const char *type, const char *help)
+{
+    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", family, help, family, type);
+}
+
+static void print_rows(FILE *out, const struct metrics *metrics, const struct metric_row *rows, size_t count,
+                       const char *type)
+{
+    for (size_t i = 0; i < count; i++) {
+        const struct metric_row *row = &rows[i];
+        if (row->help != NULL)
+            print_family(out, row->family, type, row->help);
+        if (row->labels != NULL)
+            fprintf(out, "%s{%s} %" PRIu64 "\n", row->family, row->labels, metric_value(metrics, row));
+        else
+            fprintf(out, "%s %" PRIu64 "\n", row->family, metric_value(metrics, row));
+    }
+}
+
+static void print_failures(FILE *out, const char *role, const uint64_t failed[16])
+{
+    for (unsigned reason = STRAIT_REASON_NONE + 1; metric_reason_name(reason) != NULL; reason++)
+        fprintf(out, "strait_transfers_failed_total{role=\"%s\",reason=\"%s\"} %" PRIu64 "\n", role,
+                metric_reason_name(reason), failed[reason]);
+}
+
+/* `label` is empty or ends with a comma. +Inf and _count are summed from the buckets: they must agree. */
+static void print_histogram(FILE *out, const char *family, const char *label, const struct histogram *histogram)
+{
+    int bare = (int)strlen(label) - (label[0] != 0);
+    const char *open = bare > 0 ? "{" : "", *close = bare > 0 ? "}" : "";
+    uint64_t total = 0;
+    for (unsigned b = 0; b < HISTOGRAM_BUCKETS - 1; b++) {
+        total += histogram->buckets[b];
+        fprintf(out, "%s_bucket{%sle=\"%.9g\"} %" PRIu64 "\n", family, label, (double)histogram_bound(b) / 1e6, total);
+    }
+    total += histogram->buckets[HISTOGRAM_BUCKETS - 1];
+    fprintf(out, "%s_bucket{%sle=\"+Inf\"} %" PRIu64 "\n", family, label, total);
+    fprintf(out, "%s_sum%s%.*s%s %" PRIu64 ".%06" PRIu64 "\n", family, open, bare, label, close,
+            histogram->sum_us / 1000000, histogram->sum_us % 1000000);
+    fprintf(out, "%s_count%s%.*s%s %" PRIu64 "\n", family, open, bare, label, close, total);
+}
+
+static void print_histograms(FILE *out, const struct metrics *metrics)
+{
+    char label[64];
+    print_family(out, "strait_stage_seconds", "histogram", "Time that chunks and transfers spent in each stage.");
+    for (unsigned i = 0; i < STAGES; i++) {
+        snprintf(label, sizeof(label), "stage=\"%s\",", metric_stage_names[i]);
+        print_histogram(out, "strait_stage_seconds", label, &metrics->stages[i]);
+    }
+    print_family(out, "strait_loop_stall_seconds", "histogram", "Time that one turn of the event loop took.");
+    print_histogram(out, "strait_loop_stall_seconds", "", &metrics->stalls);
+}
+
+static void print_metrics(FILE *out, const struct metrics *metrics)
+{
+    print_rows(out, metrics, metric_counters, metric_counter_count, "counter");
+    print_family(out, "strait_transfers_failed_total", "counter", "Offers and expectations that failed, by reason.");
+    print_failures(out, "source", metrics->source_failed);
+    print_failures(out, "sink", metrics->sink_failed);
+    print_rows(out, metrics, metric_gauges, metric_gauge_count, "gauge");
+    print_histograms(out, metrics);
+}
+
+char *metrics_text(const struct metrics *metrics, size_t *size)
+{
+    char *text = NULL;
+    size_t written = 0;
+    FILE *out = open_memstream(&text, &written);
+    if (out == NULL)
+        return NULL;
+    print_metrics(out, metrics);
+    bool failed = ferror(out) != 0;
+    if (fclose(out) != 0 || failed) {
+        free(text);
+        return NULL;
+    }
+    *size = written;
+    return text;
+}

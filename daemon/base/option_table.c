@@ -1,0 +1,311 @@
+#include "daemon/base/option_table.h"
+
+#include <string.h>
+
+#include "internal/default_socket.h"
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+#define TIB ((uint64_t)1 << 40)
+
+#define DURATION_MAX (24u * 3600 * 1000)
+
+#define AT(field)     .offset = offsetof(struct node_options, field)
+#define TEXT_OF(size) .max = (size)-1
+
+const struct option_row option_rows[] = {
+    {.section = "Where it is reached",
+     .name = "socket",
+     .kind = OPTION_TEXT,
+     AT(socket),
+     .max = SOCKET_PATH_MAX,
+     .initial = SOCKET_OF_THE_NODE,
+     .help = "Path of the unix socket for clients of this node, at most 103 bytes; empty: none. It gets mode 0660: its "
+             "group may connect. For users other than root the default is $XDG_RUNTIME_DIR/strait/straitd.sock when "
+             "that variable is set."},
+    {.name = "listen",
+     .kind = OPTION_NUMERIC,
+     AT(listen),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "127.0.0.1:7350",
+     .help =
+         "Numeric host:port for other daemons, like 10.0.0.7:7350 or [::1]:7350; port 0: any free one; empty: none.",
+     .danger = "An address that is not loopback needs secret-file (or insecure-no-auth)."},
+    {.name = "advertise",
+     .kind = OPTION_ADDRESS,
+     AT(advertise),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "host:port that peers are told to dial, when it is not the one of listen: behind NAT, or when that is "
+             "0.0.0.0. The host may be a name."},
+    {.name = "metrics",
+     .kind = OPTION_NUMERIC,
+     AT(metrics),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "127.0.0.1:7351",
+     .help = "Numeric host:port of the HTTP server for GET /metrics (Prometheus) and GET /health; empty: none.",
+     .danger = "It asks for no password: whoever reaches it reads the figures."},
+
+    {.section = "Who may connect",
+     .name = "secret-file",
+     .kind = OPTION_TEXT,
+     AT(secret_file),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help =
+         "File of 16 to 4096 bytes, the same on all nodes: daemons prove to each other that they know it. It must be "
+         "a regular file of the daemon's user with mode 0600 or 0400. Every byte counts, a newline at its end too.",
+     .danger =
+         "It authenticates the control connection and encrypts nothing: page data crosses the network in the clear."},
+    {.name = "insecure-no-auth",
+     .kind = OPTION_SWITCH,
+     AT(insecure_no_auth),
+     .initial = "no",
+     .help = "Allows addresses that are not loopback without a secret.",
+     .danger = "Whoever reaches the port can read and overwrite pages of live requests. Only for networks where every "
+               "host is trusted."},
+
+    {.section = "How pages travel",
+     .name = "codebook",
+     .kind = OPTION_TEXT,
+     AT(codebook),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "File of a codebook set made by \"strait calibrate\"; empty: pages travel raw. Peers with different sets "
+             "send raw to each other."},
+    {.name = "coding",
+     .kind = OPTION_ONE_OF,
+     AT(coding),
+     TEXT_OF(sizeof(((struct node_options *)0)->coding)),
+     .initial = "auto",
+     .choices = "auto,raw,top16,tiered",
+     .help = "How pages are coded on the way: auto chooses by what the link and the codec are measured to do, the "
+             "others pin it.",
+     .danger = "A pinned coding is used even where it is slower than sending raw."},
+    {.name = "transports",
+     .kind = OPTION_LIST,
+     AT(transports),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "shm,ucx",
+     .choices = "shm,ucx",
+     .help = "Transports that may be used, best first: shm between daemons of one host, ucx for the network."},
+    {.name = "ucx-options",
+     .kind = OPTION_TEXT,
+     AT(ucx),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "Settings of the ucx transport, name=value separated by blanks: listen (numeric host), port, tls, "
+             "devices, eager, keepalive. Like \"listen=10.0.0.7 tls=rc,tcp devices=mlx5_0:1\". Without listen= it "
+             "listens at the host of advertise if that is set, else of listen, if that is a numeric address and no "
+             "wildcard; else on loopback, with a warning: so give listen= here when listen is 0.0.0.0, and behind "
+             "NAT.",
+     .danger = "UCX listens on ports of its own, which have no authentication: keep them on a trusted network."},
+
+    {.section = "Memory and threads",
+     .name = "arena-bytes",
+     .kind = OPTION_BYTES,
+     AT(arena_bytes),
+     .min = 64 * KIB,
+     .max = TIB,
+     .initial = "256M",
+     .help = "Receive arena, in bytes: chunks land here before they are checked. It bounds what is in flight to this "
+             "node."},
+    {.name = "send-bytes",
+     .kind = OPTION_BYTES,
+     AT(send_bytes),
+     .min = 64 * KIB,
+     .max = TIB,
+     .initial = "128M",
+     .help = "Send arena, in bytes: chunks are encoded here before they travel."},
+    {.name = "chunk-bytes",
+     .kind = OPTION_BYTES,
+     AT(chunk_bytes),
+     .min = 64 * KIB,
+     .max = 16 * MIB,
+     .initial = "8M",
+     .help = "Size of a slot of either arena, in bytes, a multiple of 4K: the largest chunk, and so the largest page."},
+    {.name = "chunk-target",
+     .kind = OPTION_BYTES,
+     AT(chunk_target),
+     .min = 16 * KIB,
+     .max = 16 * MIB,
+     .initial = "2M",
+     .help =
+         "Pages of the host's memory are encoded, sent and decoded in chunks of about this many bytes, or a page if "
+         "that "
+         "is larger. Small ones stay in the processor's caches on their way, large ones cost fewer messages. Pages of "
+         "GPUs travel in chunks of up to chunk-bytes."},
+    {.name = "pool-bytes",
+     .kind = OPTION_BYTES,
+     AT(pool_bytes),
+     .min = 4 * KIB,
+     .max = 1024 * TIB,
+     .initial = "64G",
+     .help = "Memory in bytes that the pools of one user id may have mapped in this daemon, all together."},
+    {.name = "workers",
+     .kind = OPTION_COUNT,
+     AT(workers),
+     .max = 1024,
+     .initial = "0",
+     .help = "Threads that copy, encode and decode, at least 2; 0: as many as there are processors."},
+    {.name = "gpu-multiprocessors",
+     .kind = OPTION_COUNT,
+     AT(gpu_multiprocessors),
+     .max = 1024,
+     .initial = "0",
+     .help =
+         "Multiprocessors of a GPU that encoding and decoding may occupy at a time, each; 0: all. Fewer leave more to "
+         "the model that runs there."},
+
+    {.name = "gpu-attention",
+     .kind = OPTION_DURATION,
+     AT(gpu_attention_ms),
+     .min = 0,
+     .max = 10000,
+     .initial = "5ms",
+     .help =
+         "How long, in ms or s, two threads go on polling after the latest step of a transfer of GPU pages, instead "
+         "of sleeping: waking up takes longer than many chunks travel. With fewer than 4 processors the daemon "
+         "always sleeps.",
+     .danger = "Two processors are busy for that time."},
+    {.name = "gpu-failure",
+     .kind = OPTION_ONE_OF,
+     AT(gpu_failure),
+     TEXT_OF(sizeof(((struct node_options *)0)->gpu_failure)),
+     .initial = "stay",
+     .choices = "stay,exit",
+     .help = "When a GPU has failed, this process cannot use any GPU any more. stay: all requests on GPUs fail, and "
+             "pools in host memory go on; GPUs work again when the daemon has been restarted. exit: requests on GPUs "
+             "fail, transfers between host pools that are moving have a second to end, and the daemon ends with exit "
+             "status 3, for a service manager to restart it; workers reconnect by themselves. In embedded mode it is "
+             "always stay.",
+     .danger = "exit without a service manager that restarts it leaves the node without a daemon."},
+    {.name = "gpu-peer",
+     .kind = OPTION_SWITCH,
+     AT(gpu_peer),
+     .initial = "yes",
+     .help = "Between daemons of one host, GPUs that can (NVLink, or peer to peer over PCIe) store straight into each "
+             "other's memory; no: pages go through host memory. NCCL_P2P_DISABLE=1 in the environment means no; with "
+             "no, straitd sets that variable for NCCL."},
+    {.name = "gpu-wires",
+     .kind = OPTION_LIST,
+     AT(gpu_wires),
+     TEXT_OF(sizeof(((struct node_options *)0)->gpu_wires)),
+     .initial = "peer",
+     .choices = "peer,nccl,ucx,pinned,auto",
+     .help =
+         "How chunks go between GPUs of two daemons, best first: peer, straight into the other GPU's memory (see "
+         "gpu-peer); nccl, by NCCL, on one host or between hosts, when both daemons name it and have "
+         "libstrait-transport-nccl.so.0 and libnccl.so.2; ucx, by UCX, likewise, when both name it and have a UCX that "
+         "was built with CUDA; pinned, through host memory, which is used when nothing else works. auto, alone: peer, "
+         "else what was measured to be the fastest of the others. nccl or ucx alone force it wherever it is available. "
+         "Either takes as much memory of each GPU again as gpu-arena-bytes, and NCCL some of its own.",
+     .danger = "NCCL and UCX listen on ports of their own, which have no authentication: keep them on a trusted "
+               "network."},
+    {.name = "nccl-options",
+     .kind = OPTION_TEXT,
+     AT(nccl),
+     TEXT_OF(OPTION_TEXT_MAX),
+     .initial = "",
+     .help = "Settings of the nccl transport, name=value separated by blanks: library (path of libnccl.so.2), blocks "
+             "(of threads on the GPU, for each direction of a link), timeout_ms; and those of ucx-options, for the "
+             "messages that go with the chunks. Without listen= it listens at the same host as ucx without it."},
+    {.name = "gpu-arena-bytes",
+     .kind = OPTION_BYTES,
+     AT(gpu_arena_bytes),
+     .max = TIB,
+     .initial = "256M",
+     .help = "Receive arena in the memory of each GPU in use, in bytes, where chunks from other GPUs land; 0: none, as "
+             "with gpu-peer = no. It bounds what is in flight between two GPUs."},
+    {.name = "gpu-chunk-bytes",
+     .kind = OPTION_BYTES,
+     AT(gpu_chunk_bytes),
+     .min = 64 * KIB,
+     .max = 64 * MIB,
+     .initial = "16M",
+     .help =
+         "Pages of the largest chunk between two GPUs, in bytes, a multiple of 4K. A slot of that arena is a little "
+         "larger."},
+
+    {.section = "Times",
+     .name = "heartbeat",
+     .kind = OPTION_DURATION,
+     AT(heartbeat_ms),
+     .min = 10,
+     .max = DURATION_MAX,
+     .initial = "1s",
+     .help = "Interval, in ms or s, of the signs of life between daemons."},
+    {.name = "peer-timeout",
+     .kind = OPTION_DURATION,
+     AT(peer_timeout_ms),
+     .min = 20,
+     .max = DURATION_MAX,
+     .initial = "3s",
+     .help = "Silence, in ms or s, after which a peer counts as down; at least two heartbeats.",
+     .danger = "Too short, and a stalled but living peer fails every transfer it takes part in."},
+    {.name = "grant-timeout",
+     .kind = OPTION_DURATION,
+     AT(grant_ms),
+     .min = 1,
+     .max = DURATION_MAX,
+     .initial = "100ms",
+     .help =
+         "Time, in ms or s, after which arena space that a source has not used is asked back when others wait for it."},
+    {.name = "connect-timeout",
+     .kind = OPTION_DURATION,
+     AT(connect_ms),
+     .min = 1,
+     .max = DURATION_MAX,
+     .initial = "3s",
+     .help = "Time, in ms or s, for a peer to be reached and to prove who it is."},
+    {.name = "drain-timeout",
+     .kind = OPTION_DURATION,
+     AT(drain_ms),
+     .min = 0,
+     .max = DURATION_MAX,
+     .initial = "10s",
+     .help = "How long, in ms or s, SIGTERM waits for live transfers before they are failed. Keep it below the service "
+             "manager's own limit."},
+
+    {.section = "Limits",
+     .name = "clients",
+     .kind = OPTION_COUNT,
+     AT(clients),
+     .min = 1,
+     .max = 65536,
+     .initial = "256",
+     .help = "Connections of clients at once."},
+    {.name = "transfers",
+     .kind = OPTION_COUNT,
+     AT(transfers),
+     .min = 1,
+     .max = 1u << 20,
+     .initial = "4096",
+     .help = "Live offers and expectations of one client."},
+    {.name = "parked",
+     .kind = OPTION_COUNT,
+     AT(parked),
+     .min = 1,
+     .max = 1u << 20,
+     .initial = "4096",
+     .help = "Requests of one peer that may wait here for their other side, with 256 ranges of pages each on average."},
+
+    {.section = "Logging",
+     .name = "log-level",
+     .kind = OPTION_ONE_OF,
+     AT(log_level),
+     TEXT_OF(sizeof(((struct node_options *)0)->log_level)),
+     .initial = "info",
+     .choices = "error,warn,info,debug",
+     .help = "Least important lines that are written to stderr. Nothing is logged per page or chunk at info."},
+};
+
+const size_t option_row_count = sizeof(option_rows) / sizeof(option_rows[0]);
+
+const struct option_row *option_find(const char *name, size_t size)
+{
+    for (size_t i = 0; i < option_row_count; i++)
+        if (strlen(option_rows[i].name) == size && memcmp(option_rows[i].name, name, size) == 0)
+            return &option_rows[i];
+    return NULL;
+}

@@ -1,3 +1,0 @@
-#include "daemon/equipment/fault.h"
-
-fault_function *fault_hook;

@@ -1,0 +1,749 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "daemon/node.h"
+#include "daemon/gpu_path.h"
+#include "daemon/source.h"
+
+/* Shared by the files about GPUs that reach each other. */
+
+/* An arena in the memory of a peer's GPU. */
+struct peer_gpu_arena {
+    uint32_t device, first, slot_bytes, slot_count;
+    bool has_handle, by[LINK_BY_COUNT]; /* wires that the peer offers */
+    uint8_t handle[DEVICE_HANDLE_BYTES];
+    struct way *ways;
+    struct peer_gpu_arena *next;
+};
+
+/* The mapping by which one of our GPUs stores into a far arena. While it is mapped, the peer's link must be kept. */
+struct way {
+    struct node *node;
+    struct peer *peer;
+    struct peer_gpu_arena *arena;
+    int32_t device;
+    enum pin_state state;
+    struct device_memory memory;
+    enum strait_status status;
+    char why[256];
+    struct way *next;
+};
+
+/* A pool of the peer, and our devices whose arenas it reaches. */
+struct reached {
+    struct pool_id id;
+    uint64_t devices;
+    UT_hash_handle hh;
+};
+
+/* Prepares the best available wire from our GPU `device` to the arena. */
+void gpu_path_open(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
+/* The wire that leads there now; WIRES_COUNTED: none. */
+enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                               int32_t device);
+/* Does the policy let chunks use that wire? */
+bool gpu_path_takes(const struct node *node, const struct peer *peer, enum gpu_path wire);
+/* The ends of a link from our GPU to there. */
+struct gpu_ends gpu_path_ends(const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire);
+/* Tells the peer which of its GPUs our pools on `device` reach now. */
+void gpu_path_tell_pools_of(struct node *node, struct peer *peer, int32_t device);
+
+/* reach_map.c: the peer's memory, mapped. */
+
+/* Can GPU memory be shared with that peer, in both directions? */
+bool map_is_possible(const struct peer *peer);
+/* State of the mapping; the first call starts it. */
+enum pin_state map_way(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
+const struct way *map_find(const struct peer_gpu_arena *arena, int32_t device); /* NULL: not mapped */
+
+/* Maps the arenas of a peer's GPUs for ours, and unmaps them. */
+
+bool map_is_possible(const struct peer *peer)
+{
+    return peer->state == PEER_UP && peer->owner != NULL && peer->direct && link_sees_end(peer->link);
+}
+
+/* ---- Mapping ----------------------------------------------------------------------------------------------------- */
+
+static void map_work(void *arg)
+{
+    struct way *way = arg;
+    const struct peer_gpu_arena *arena = way->arena;
+    way->status =
+        devices_reach(way->node->devices, way->device, arena->handle, (uint64_t)arena->slot_bytes * arena->slot_count,
+                      &way->memory, &(struct device_why){way->why, sizeof(way->why)});
+}
+
+static void map_done(void *arg)
+{
+    struct way *way = arg;
+    const struct peer_use *use = way->peer->owner;
+    way->state = way->status == STRAIT_OK ? PIN_DONE : PIN_FAILED;
+    if (way->status == STRAIT_OK)
+        log_write(way->node->log, LOG_INFO, "msg=\"GPU reached\" peer=%s device=%d peer_device=%u", way->peer->address,
+                  way->device, way->arena->device);
+    else
+        log_write(way->node->log, LOG_WARN,
+                  "msg=\"GPU not reached: pages go another way\" peer=%s device=%d peer_device=%u why=\"%s\"",
+                  way->peer->address, way->device, way->arena->device, way->why);
+    if (way->status == STRAIT_OK && !use->down)
+        gpu_path_tell_pools_of(way->node, way->peer, way->device);
+    if (way->status != STRAIT_OK && !use->down)
+        gpu_path_open(way->node, way->peer, way->arena, way->device);
+    peer_writer_end(way->peer);
+}
+
+static enum pin_state begin(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
+{
+    struct way *way = calloc(1, sizeof(*way));
+    if (way == NULL)
+        return PIN_FAILED;
+    *way = (struct way){.node = node, .peer = peer, .arena = arena, .device = device, .state = PIN_BUSY};
+    if (job_call(node->jobs, map_work, map_done, way) != STRAIT_OK) {
+        free(way);
+        return PIN_FAILED;
+    }
+    LL_PREPEND(arena->ways, way);
+    peer_writer_begin(peer);
+    return PIN_BUSY;
+}
+
+enum pin_state map_way(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
+{
+    const struct way *way;
+    if (!arena->has_handle || !map_is_possible(peer))
+        return PIN_FAILED;
+    LL_SEARCH_SCALAR(arena->ways, way, device, device);
+    return way != NULL ? way->state : begin(node, peer, arena, device);
+}
+
+const struct way *map_find(const struct peer_gpu_arena *arena, int32_t device)
+{
+    const struct way *way;
+    LL_SEARCH_SCALAR(arena->ways, way, device, device);
+    return way != NULL && way->state == PIN_DONE ? way : NULL;
+}
+
+/* ---- Letting go -------------------------------------------------------------------------------------------------- */
+
+static void forget_arena(struct peer_gpu_arena *arena)
+{
+    struct way *way, *next;
+    LL_FOREACH_SAFE (arena->ways, way, next)
+        free(way);
+    free(arena);
+}
+
+struct unmap_job {
+    struct node *node;
+    struct peer *peer;
+    struct peer_gpu_arena *arenas;
+};
+
+static void unmap_work(void *arg)
+{
+    const struct unmap_job *l = arg;
+    struct peer_gpu_arena *arena;
+    struct way *way;
+    LL_FOREACH (l->arenas, arena)
+        LL_FOREACH (arena->ways, way)
+            if (way->state == PIN_DONE)
+                devices_unmap(l->node->devices, way->device, &way->memory);
+}
+
+static void free_arenas(struct peer_gpu_arena *arenas)
+{
+    struct peer_gpu_arena *arena, *next;
+    LL_FOREACH_SAFE (arenas, arena, next)
+        forget_arena(arena);
+}
+
+static void unmap_done(void *arg)
+{
+    struct unmap_job *l = arg;
+    free_arenas(l->arenas);
+    peer_writer_end(l->peer);
+    free(l);
+}
+
+bool gpu_path_release(struct node *node, struct peer *peer)
+{
+    struct peer_use *use = peer->owner;
+    if (use->arenas == NULL)
+        return true;
+    struct unmap_job here = {.node = node, .peer = peer, .arenas = use->arenas}, *l = malloc(sizeof(*l));
+    use->arenas = NULL;
+    if (l != NULL) {
+        *l = here;
+        peer_writer_begin(peer);
+        if (job_call(node->jobs, unmap_work, unmap_done, l) == STRAIT_OK)
+            return false;
+        use->writers--;
+        free(l);
+    }
+    unmap_work(&here); /* slow, but nothing stays mapped */
+    free_arenas(here.arenas);
+    return true;
+}
+
+void gpu_path_forget(struct peer_use *use)
+{
+    struct reached *reached, *next;
+    HASH_ITER (hh, use->reached, reached, next) {
+        HASH_DELETE(hh, use->reached, reached);
+        free(reached);
+    }
+    free_arenas(use->arenas);
+}
+
+/* Which wires between GPUs are allowed, and which one is chosen. */
+
+/* ---- Allowed wires ----------------------------------------------------------------------------------------------- */
+
+static bool peer_is_allowed(const struct node *node)
+{
+    const char *p2p = getenv("NCCL_P2P_DISABLE");
+    return node->options.gpu_peer && (p2p == NULL || strcmp(p2p, "1") != 0);
+}
+
+static enum gpu_path wire_named(const char *name, size_t size)
+{
+    return strncmp(name, "nccl", size) == 0   ? WIRE_NCCL
+           : strncmp(name, "ucx", size) == 0  ? WIRE_UCX_CUDA
+           : strncmp(name, "peer", size) == 0 ? WIRE_PEER
+                                              : WIRE_PINNED;
+}
+
+/* Wires that the option lists after the host's memory are never used. */
+void gpu_path_init(struct node *node)
+{
+    struct gpu_wires *wires = &node->wires;
+    const char *at = node->options.gpu_wires;
+    wires->count = 0;
+    wires->measured = strcmp(at, "auto") == 0;
+    if (wires->measured)
+        at = "peer,nccl,ucx";
+    while (node->options.gpu_arena_bytes != 0 && *at != 0) {
+        size_t size = strcspn(at, ",");
+        const enum gpu_path wire = wire_named(at, size);
+        if (wire == WIRE_PINNED)
+            break;
+        if ((wire != WIRE_PEER || peer_is_allowed(node)) && !gpu_path_has_wire(node, wire))
+            wires->list[wires->count++] = wire;
+        at += size + (at[size] == ',');
+    }
+}
+
+bool gpu_path_has_wire(const struct node *node, enum gpu_path wire)
+{
+    for (uint32_t i = 0; i < node->wires.count; i++)
+        if (node->wires.list[i] == wire)
+            return true;
+    return false;
+}
+
+bool gpu_path_has_links(const struct node *node)
+{
+    return gpu_path_has_wire(node, WIRE_NCCL) || gpu_path_has_wire(node, WIRE_UCX_CUDA);
+}
+
+bool gpu_path_is_on(const struct node *node)
+{
+    return node->wires.count != 0;
+}
+
+/* ---- The wire in use --------------------------------------------------------------------------------------------- */
+
+struct gpu_ends gpu_path_ends(const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
+{
+    return (struct gpu_ends){.by = wire_link(wire), .device = (uint32_t)device, .peer_device = arena->device};
+}
+
+static bool is_up_to(const struct peer *peer, const struct peer_gpu_arena *arena, int32_t device, enum gpu_path wire)
+{
+    return wire == WIRE_PEER ? map_find(arena, device) != NULL
+                             : peer_has_gpu_link(peer, gpu_path_ends(arena, device, wire));
+}
+
+/* Takes the first wire that is up or, when wires are measured, the best one: `peer` comes first there. */
+enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                               int32_t device)
+{
+    const struct gpu_wires *wires = &node->wires;
+    enum gpu_path best = WIRE_NONE;
+    double most = -1;
+    for (uint32_t i = 0; i < wires->count; i++) {
+        const enum gpu_path wire = wires->list[i];
+        if (!is_up_to(peer, arena, device, wire))
+            continue;
+        if (wire == WIRE_PEER || !wires->measured)
+            return wire;
+        if (policy_rank(peer, wire_link(wire)) > most) {
+            most = policy_rank(peer, wire_link(wire));
+            best = wire;
+        }
+    }
+    return best;
+}
+
+bool gpu_path_takes(const struct node *node, const struct peer *peer, enum gpu_path wire)
+{
+    return wire == WIRE_PEER || (wire_is_link(wire) && policy_takes(node, peer, wire_link(wire)));
+}
+
+/* Reports which wire chunks use between our GPUs and a peer's, and why no better one. */
+
+/* Why chunks are not stored straight into that GPU's memory. */
+static const char *why_not_peer(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                                int32_t device)
+{
+    const struct way *way;
+    if (!gpu_path_has_wire(node, WIRE_PEER))
+        return "off (gpu-wires, gpu-peer or NCCL_P2P_DISABLE)";
+    if (!map_is_possible(peer))
+        return "no memory is shared with the peer";
+    if (!arena->has_handle)
+        return "not offered by the peer";
+    LL_SEARCH_SCALAR(arena->ways, way, device, device);
+    return way == NULL ? "not asked for" : way->state == PIN_BUSY ? "being mapped" : way->why;
+}
+
+static const char *measured(const struct peer *peer, enum message_link_by by, char *text, size_t size)
+{
+    double host, link;
+    policy_rivals(peer, by, &host, &link);
+    if (link == 0)
+        return "the host is being measured";
+    snprintf(text, size, "carried %.2f GB/s of pages, the host %.2f", link * 1e-9, host * 1e-9);
+    return text;
+}
+
+static const char *why_not_link(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                                int32_t device, enum gpu_path wire, char *text, size_t size)
+{
+    const enum message_link_by by = wire_link(wire);
+    const struct gpu_links *gpu = gpu_links_of(node, device);
+    const struct gpu_ends ends = gpu_path_ends(arena, device, wire);
+    if (!gpu_path_has_wire(node, wire))
+        return "off (gpu-wires)";
+    if (gpu == NULL || !gpu->by[by].ready)
+        return gpu != NULL ? gpu_links_state(gpu, by) : "being loaded";
+    if (arena->by[by] && peer_has_gpu_link(peer, ends))
+        return measured(peer, by, text, size);
+    return arena->by[by] ? peer_gpu_link_why(peer, ends) : "not offered by the peer";
+}
+
+static const char *name_of(enum gpu_path wire)
+{
+    return wire == WIRE_PEER ? "peer" : wire == WIRE_NCCL ? "nccl" : "ucx-cuda";
+}
+
+/* All wires: the allowed ones in their order, preceded by `peer` if it is not allowed, followed by the others. */
+static void in_order(const struct node *node, enum gpu_path order[GPU_WIRES_MAX])
+{
+    static const enum gpu_path links[] = {WIRE_NCCL, WIRE_UCX_CUDA};
+    uint32_t count = 0;
+    if (!gpu_path_has_wire(node, WIRE_PEER))
+        order[count++] = WIRE_PEER;
+    for (uint32_t i = 0; i < node->wires.count; i++)
+        order[count++] = node->wires.list[i];
+    for (uint32_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+        if (!gpu_path_has_wire(node, links[i]))
+            order[count++] = links[i];
+}
+
+static void describe(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
+                     int32_t device, struct gpu_path_report *report)
+{
+    const enum gpu_path wire = gpu_path_wire_to(node, peer, arena, device);
+    const bool taken = gpu_path_takes(node, peer, wire);
+    enum gpu_path order[GPU_WIRES_MAX];
+    char text[96];
+    size_t used = 0;
+    *report = (struct gpu_path_report){.device = (uint32_t)device, .peer_device = arena->device};
+    report->wire = taken ? name_of(wire) : peer->direct ? "pinned" : "ucx";
+    in_order(node, order);
+    for (uint32_t i = 0; i < GPU_WIRES_MAX && used < sizeof(report->why) && !(taken && order[i] == wire); i++)
+        used += (size_t)snprintf(
+            report->why + used, sizeof(report->why) - used, "%s%s: %s", used > 0 ? "; " : "", name_of(order[i]),
+            order[i] == WIRE_PEER ? why_not_peer(node, peer, arena, device)
+                                  : why_not_link(node, peer, arena, device, order[i], text, sizeof(text)));
+}
+
+void gpu_path_each(const struct node *node, const struct peer *peer,
+                   void (*f)(void *arg, const struct gpu_path_report *report), void *arg)
+{
+    const struct peer_use *use = peer->owner;
+    const struct peer_gpu_arena *arena;
+    struct gpu_path_report report;
+    LL_FOREACH (use->arenas, arena)
+        for (uint32_t i = 0; i < node->receive.arena_count; i++)
+            if (node->receive.arenas[i]->device >= 0) {
+                describe(node, peer, arena, node->receive.arenas[i]->device, &report);
+                f(arg, &report);
+            }
+}
+
+#define REACHED_MAX 4096u /* pools remembered per peer */
+
+static bool is_up(const struct peer *peer)
+{
+    return peer->state == PEER_UP && peer->owner != NULL;
+}
+
+/* ---- Our arenas -------------------------------------------------------------------------------------------------- */
+
+static bool has_links(const struct node *node, enum message_link_by by, int32_t device)
+{
+    return peers_has_gpu(node->peers, by, (uint32_t)device);
+}
+
+/* Sends the arena and the wires that lead there from this peer, if there are any by now. */
+static void tell_arena(struct node *node, struct peer *peer, const struct receive_arena *arena)
+{
+    const struct devices_arena *memory = devices_arena(node->devices, arena->device);
+    const bool is_shared = gpu_path_has_wire(node, WIRE_PEER) && map_is_possible(peer);
+    struct message message = {.type = MESSAGE_ARENA};
+    message.arena = (struct message_arena){.device = (uint32_t)arena->device,
+                                           .first_slot = arena->first,
+                                           .slot_bytes = arena->slots.slot_bytes,
+                                           .slot_count = arena->slots.slot_count,
+                                           .ipc = view_of(memory->handle, is_shared ? sizeof(memory->handle) : 0),
+                                           .nccl = has_links(node, LINK_BY_NCCL, arena->device),
+                                           .ucx = has_links(node, LINK_BY_UCX, arena->device)};
+    if (message.arena.ipc.size != 0 || message.arena.nccl || message.arena.ucx)
+        (void)peer_send(peer, &message); /* if the peer is down, `down` follows */
+}
+
+struct news {
+    struct node *node;
+    const struct receive_arena *arena;
+};
+
+static void tell_arena_to(void *arg, struct peer *peer)
+{
+    const struct news *news = arg;
+    if (is_up(peer))
+        tell_arena(news->node, peer, news->arena);
+}
+
+/* Adds the slots of a device that has come into use. */
+static void add_arena(struct node *node, int32_t device)
+{
+    const struct devices_arena *memory = devices_arena(node->devices, device);
+    if (memory == NULL || receive_of_device(&node->receive, device) != NULL)
+        return;
+    uint32_t slot_bytes = far_slot_bytes(node->options.gpu_chunk_bytes);
+    uint64_t count = node->options.gpu_arena_bytes / node->options.gpu_chunk_bytes;
+    if (memory->base == NULL ||
+        receive_add(&node->receive, device, memory->base, slot_bytes, (uint32_t)count) != STRAIT_OK) {
+        log_write(node->log, LOG_WARN, "msg=\"no arena on GPU\" device=%d why=\"%s\"", device,
+                  memory->base == NULL ? memory->why : "no memory");
+        return;
+    }
+    struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
+    peers_each(node->peers, tell_arena_to, &news);
+    if (gpu_path_has_links(node))
+        gpu_links_open(node, device, memory->base, (uint64_t)slot_bytes * count);
+}
+
+void gpu_path_up(struct node *node, struct peer *peer)
+{
+    if (!is_up(peer))
+        return;
+    for (uint32_t i = 0; i < node->receive.arena_count; i++)
+        if (node->receive.arenas[i]->device >= 0)
+            tell_arena(node, peer, node->receive.arenas[i]);
+}
+
+/* ---- The peer's arenas ------------------------------------------------------------------------------------------- */
+
+/* A wire replaces those ranked below it as soon as it is up. Mapping either succeeds quickly or not at all; links take
+ * time, so they are opened alongside. */
+void gpu_path_open(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device)
+{
+    const struct gpu_wires *wires = &node->wires;
+    for (uint32_t i = 0; i < wires->count; i++) {
+        if (wires->list[i] == WIRE_PEER && map_way(node, peer, arena, device) != PIN_FAILED)
+            return;
+        if (wire_is_link(wires->list[i]) && arena->by[wire_link(wires->list[i])])
+            peer_want_gpu_link(peer, gpu_path_ends(arena, device, wires->list[i]));
+    }
+}
+
+/* The peer's devices that every GPU of the pool reaches. */
+static uint64_t devices_of(const struct peer *peer, const struct pool *pool)
+{
+    const struct peer_use *use = peer->owner;
+    uint64_t devices = 0;
+    const struct peer_gpu_arena *arena;
+    LL_FOREACH (use->arenas, arena) {
+        bool all = true;
+        for (uint32_t g = 0; g < pool->group_count; g++)
+            all &= pool->groups[g].device >= 0 &&
+                   gpu_path_takes(use->node, peer, gpu_path_wire_to(use->node, peer, arena, pool->groups[g].device));
+        devices |= (uint64_t)all << arena->device;
+    }
+    return devices;
+}
+
+static void tell_pool(struct peer *peer, const struct pool_id *id, uint64_t devices)
+{
+    struct message message = {.type = MESSAGE_REACH, .reach = {.pool = *id, .devices = devices}};
+    (void)peer_send(peer, &message);
+}
+
+static bool uses_device(const struct pool *pool, int32_t device)
+{
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        if (pool->groups[g].device == device)
+            return true;
+    return false;
+}
+
+void gpu_path_tell_pools_of(struct node *node, struct peer *peer, int32_t device)
+{
+    struct pool_ref *pool, *next;
+    HASH_ITER (hh, node->exchange.pools, pool, next)
+        if (uses_device(pool->pool, device) && !pool->removing)
+            tell_pool(peer, &pool->id, devices_of(peer, pool->pool));
+}
+
+/* Opens the ways from every GPU that holds pages of our pools. */
+static void open_ways(struct node *node, struct peer *peer, struct peer_gpu_arena *arena)
+{
+    struct pool_ref *pool, *next;
+    HASH_ITER (hh, node->exchange.pools, pool, next)
+        for (uint32_t g = 0; g < pool->pool->group_count; g++)
+            if (pool->pool->groups[g].device >= 0)
+                gpu_path_open(node, peer, arena, pool->pool->groups[g].device);
+}
+
+static struct peer_gpu_arena *arena_of_slot(const struct peer *peer, uint32_t slot)
+{
+    const struct peer_use *use = peer->owner;
+    struct peer_gpu_arena *arena = NULL;
+    LL_FOREACH (use->arenas, arena)
+        if (slot >= arena->first && slot - arena->first < arena->slot_count)
+            break;
+    return arena;
+}
+
+static struct peer_gpu_arena *arena_of_device(const struct peer_use *use, uint32_t device)
+{
+    struct peer_gpu_arena *arena;
+    LL_SEARCH_SCALAR(use->arenas, arena, device, device);
+    return arena;
+}
+
+/* Is the message valid: its slots overlap no other arena's, and are the same as in earlier messages? */
+static bool is_sound(const struct peer *peer, const struct message_arena *m)
+{
+    const struct peer_use *use = peer->owner;
+    const struct peer_gpu_arena *arena;
+    if (m->first_slot < peer->slot_count || (m->ipc.size != 0 && !peer->direct))
+        return false;
+    LL_FOREACH (use->arenas, arena)
+        if (arena->device == m->device
+                ? m->first_slot != arena->first || m->slot_bytes != arena->slot_bytes ||
+                      m->slot_count != arena->slot_count
+                : m->first_slot < arena->first + arena->slot_count && arena->first < m->first_slot + m->slot_count)
+            return false;
+    return true;
+}
+
+static struct peer_gpu_arena *add_far(struct peer_use *use, const struct message_arena *message)
+{
+    struct peer_gpu_arena *arena = calloc(1, sizeof(*arena));
+    if (arena == NULL)
+        return NULL; /* the host's memory does as well */
+    *arena = (struct peer_gpu_arena){.device = message->device,
+                                     .first = message->first_slot,
+                                     .slot_bytes = message->slot_bytes,
+                                     .slot_count = message->slot_count};
+    LL_PREPEND(use->arenas, arena);
+    return arena;
+}
+
+bool gpu_path_arena(struct node *node, struct peer *peer, const struct message_arena *message)
+{
+    struct peer_use *use = peer->owner;
+    if (!is_sound(peer, message))
+        return false;
+    if (!gpu_path_is_on(node))
+        return true;
+    if (message->slot_bytes > far_slot_bytes(node->options.gpu_chunk_bytes)) {
+        log_write(node->log, LOG_WARN,
+                  "msg=\"GPU not used: its gpu-chunk-bytes is larger than ours\" peer=%s peer_device=%u", peer->address,
+                  message->device);
+        return true;
+    }
+    struct peer_gpu_arena *arena = arena_of_device(use, message->device);
+    if (arena == NULL)
+        arena = add_far(use, message);
+    if (arena == NULL)
+        return true;
+    if (message->ipc.size != 0 && !arena->has_handle) {
+        memcpy(arena->handle, message->ipc.data, sizeof(arena->handle));
+        arena->has_handle = true;
+    }
+    arena->by[LINK_BY_NCCL] |= message->nccl;
+    arena->by[LINK_BY_UCX] |= message->ucx;
+    open_ways(node, peer, arena);
+    return true;
+}
+
+bool gpu_path_has_slot(const struct peer *peer, uint32_t slot)
+{
+    return slot < peer->slot_count || (peer->owner != NULL && arena_of_slot(peer, slot) != NULL);
+}
+
+uint32_t gpu_path_slot_bytes(const struct peer *peer, uint32_t slot)
+{
+    const struct peer_gpu_arena *arena = slot < peer->slot_count ? NULL : arena_of_slot(peer, slot);
+    return arena != NULL ? arena->slot_bytes : 0;
+}
+
+bool gpu_path_by_link(const struct peer *peer, uint32_t slot)
+{
+    const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
+    return arena != NULL && (arena->by[LINK_BY_NCCL] || arena->by[LINK_BY_UCX]);
+}
+
+uint32_t gpu_path_slot_device(const struct peer *peer, uint32_t slot)
+{
+    return arena_of_slot(peer, slot)->device;
+}
+
+enum gpu_path gpu_path_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot)
+{
+    const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
+    return arena != NULL ? gpu_path_wire_to(node, peer, arena, device) : WIRE_NONE;
+}
+
+void *gpu_path_slot(const struct peer *peer, int32_t device, uint32_t slot)
+{
+    const struct peer_gpu_arena *arena = arena_of_slot(peer, slot);
+    const struct way *way = arena != NULL ? map_find(arena, device) : NULL;
+    return way != NULL ? way->memory.base + (size_t)(slot - arena->first) * arena->slot_bytes : NULL;
+}
+
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+
+struct pool_news {
+    struct node *node;
+    const struct pool_ref *pool;
+};
+
+static void tell_pool_to(void *arg, struct peer *peer)
+{
+    const struct pool_news *news = arg;
+    const struct pool *pool = news->pool->pool;
+    const struct peer_use *use = peer->owner;
+    struct peer_gpu_arena *arena;
+    if (!is_up(peer))
+        return;
+    LL_FOREACH (use->arenas, arena)
+        for (uint32_t g = 0; g < pool->group_count; g++)
+            if (pool->groups[g].device >= 0)
+                gpu_path_open(news->node, peer, arena, pool->groups[g].device);
+    uint64_t devices = devices_of(peer, pool);
+    if (devices != 0)
+        tell_pool(peer, &news->pool->id, devices);
+}
+
+void gpu_path_pool(struct node *node, const struct pool_ref *pool)
+{
+    struct pool_news news = {.node = node, .pool = pool};
+    if (pool->pool->devices == NULL || !gpu_path_is_on(node))
+        return;
+    for (uint32_t g = 0; g < pool->pool->group_count; g++)
+        if (pool->pool->groups[g].device >= 0)
+            add_arena(node, pool->pool->groups[g].device);
+    peers_each(node->peers, tell_pool_to, &news);
+}
+
+static void tell_pool_gone_to(void *arg, struct peer *peer)
+{
+    const struct pool_ref *pool = arg;
+    if (is_up(peer) && devices_of(peer, pool->pool) != 0)
+        tell_pool(peer, &pool->id, 0);
+}
+
+void gpu_path_pool_gone(struct node *node, const struct pool_ref *pool)
+{
+    if (pool->pool->devices != NULL && node->peers != NULL)
+        peers_each(node->peers, tell_pool_gone_to, (void *)(uintptr_t)pool);
+}
+
+bool gpu_path_open_mapping(struct peer *peer, const struct message_reach *message)
+{
+    struct peer_use *use = peer->owner;
+    struct reached *reached;
+    HASH_FIND(hh, use->reached, &message->pool, sizeof(message->pool), reached);
+    if (message->devices == 0) {
+        if (reached != NULL) {
+            HASH_DELETE(hh, use->reached, reached);
+            free(reached);
+        }
+        return true;
+    }
+    if (reached == NULL) {
+        reached = HASH_COUNT(use->reached) < REACHED_MAX ? calloc(1, sizeof(*reached)) : NULL;
+        if (reached == NULL)
+            return true; /* the host's memory does as well */
+        reached->id = message->pool;
+        HASH_ADD(hh, use->reached, id, sizeof(reached->id), reached);
+    }
+    reached->devices = message->devices;
+    return true;
+}
+
+uint64_t gpu_path_devices(const struct peer *peer, const struct pool_id *pool)
+{
+    const struct peer_use *use = peer->owner;
+    struct reached *reached = NULL;
+    if (use != NULL)
+        HASH_FIND(hh, use->reached, pool, sizeof(*pool), reached);
+    return reached != NULL ? reached->devices : 0;
+}
+
+/* ---- Links between GPUs ------------------------------------------------------------------------------------------ */
+
+static void open_from_to(void *arg, struct peer *peer)
+{
+    const struct news *news = arg;
+    const struct peer_use *use = peer->owner;
+    struct peer_gpu_arena *arena;
+    if (!is_up(peer))
+        return;
+    tell_arena(news->node, peer, news->arena);
+    LL_FOREACH (use->arenas, arena)
+        gpu_path_open(news->node, peer, arena, news->arena->device);
+}
+
+void gpu_path_gpu_ready(struct node *node, int32_t device)
+{
+    struct news news = {.node = node, .arena = receive_of_device(&node->receive, device)};
+    peers_each(node->peers, open_from_to, &news);
+}
+
+void gpu_path_changed(struct node *node, struct peer *peer)
+{
+    if (!is_up(peer))
+        return;
+    for (uint32_t i = 0; i < node->receive.arena_count; i++)
+        if (node->receive.arenas[i]->device >= 0)
+            gpu_path_tell_pools_of(node, peer, node->receive.arenas[i]->device);
+}
+
+void gpu_path_gpu_link(struct node *node, struct peer *peer, struct gpu_ends ends)
+{
+    if (!is_up(peer))
+        return;
+    gpu_path_tell_pools_of(node, peer, (int32_t)ends.device);
+    if (!peer_has_gpu_link(peer, ends))
+        source_gpu_link_ended(node, peer, ends);
+}
