@@ -1,3 +1,4 @@
+/* Client handles: open, poll, close. */
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -7,42 +8,11 @@
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "client/client.h"
 #include "client/gpu.h"
 #include "internal/default_socket.h"
-
-/* ---- Time -------------------------------------------------------------------------------------------------------- */
-
-uint64_t clock_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
-static uint64_t next_timeout(const struct strait_client *client)
-{
-    uint64_t reconnect = client->state == AWAY ? client->reconnect_at : NEVER;
-    return reconnect < client->next_due ? reconnect : client->next_due;
-}
-
-/* Setting the timer also clears an expiration. */
-void timer_update(struct strait_client *client)
-{
-    uint64_t at = next_timeout(client);
-    if (at == client->timer_at)
-        return;
-    struct itimerspec spec = {0};
-    if (at != NEVER) {
-        spec.it_value.tv_sec = (time_t)(at / 1000);
-        spec.it_value.tv_nsec = (long)(at % 1000) * 1000000;
-    }
-    if (timerfd_settime(client->timer_fd, TFD_TIMER_ABSTIME, &spec, NULL) == 0)
-        client->timer_at = at;
-}
 
 /* ---- Poll -------------------------------------------------------------------------------------------------------- */
 
@@ -51,7 +21,7 @@ uint32_t strait_poll(struct strait_client *client, struct strait_event *events, 
     events_recycle(client);
     connection_work(client);
     transfers_expire(client, clock_ms());
-    connection_flush(client);
+    outbox_flush(client);
     timer_update(client);
     return events_hand_out(client, events, capacity);
 }
@@ -77,17 +47,6 @@ uint32_t strait_wait(struct strait_client *client, struct strait_event *events, 
         if (poll(&fd, 1, left) < 0 && errno != EINTR)
             return 0;
     }
-}
-
-bool params_known(const void *params, size_t size, size_t known)
-{
-    const uint8_t *bytes = params;
-    if (size < known)
-        return false;
-    for (size_t i = known; i < size; i++)
-        if (bytes[i] != 0)
-            return false;
-    return true;
 }
 
 /* ---- Open -------------------------------------------------------------------------------------------------------- */
@@ -232,4 +191,16 @@ int strait_client_fd(const struct strait_client *client)
 bool strait_client_connected(const struct strait_client *client)
 {
     return client->state == READY;
+}
+
+enum strait_status strait_stats(struct strait_client *client)
+{
+    if (client == NULL)
+        return STRAIT_ERR_INVALID;
+    if (client->state != READY)
+        return STRAIT_ERR_AGAIN;
+    struct message message = {.type = MESSAGE_STATS};
+    enum strait_status status = outbox_send(client, &message, NULL, NULL);
+    outbox_flush(client);
+    return status;
 }

@@ -1,4 +1,5 @@
-/* Shared by the library's files: the objects behind the handles of strait.h, and the functions that each file offers.
+/* Objects behind the handles of strait.h, and the functions that the library's files offer each other. A file calls
+ * only those above it in this list: events, outbox, gpu, peer, transfer, pool, connection, client.
  *
  * A client has one connection at a time. Its states:
  *
@@ -9,6 +10,8 @@
  * that, so the library shuts its own side down and calls nothing drained before the socket has ended. */
 #ifndef STRAIT_CLIENT_CLIENT_H
 #define STRAIT_CLIENT_CLIENT_H
+
+#include <time.h>
 
 #include "proto/blob.h"
 #include "proto/channel.h"
@@ -30,8 +33,10 @@
 struct event_node {
     struct strait_event event;
     struct event_node *next;
-    bool heap;        /* freed when done with */
-    void *payload[3]; /* freed with the event */
+    bool heap;                                      /* freed when the event was seen */
+    void *payload[3];                               /* freed with the event */
+    void (*seen)(const struct strait_event *event); /* called after the node's last use, unless NULL; may free the
+                                                       object that contains the node */
 };
 
 struct event_list {
@@ -76,7 +81,7 @@ struct strait_client {
     bool write_failed; /* nothing more can be sent, though the other side has not closed */
     uint32_t backoff_ms;
     uint64_t reconnect_at;
-    enum strait_status told; /* the failure that the last event CONNECTION reported */
+    enum strait_status reported; /* the failure that the last event CONNECTION reported */
 
     bool welcomed; /* at least once: the fields below are known */
     uint32_t version;
@@ -144,7 +149,8 @@ struct strait_transfer {
     uint32_t failed_count, failed_capacity;
 };
 
-/* ---- events.c ---------------------------------------------------------------------------------------------------- */
+/* ---- Event queue, timer (events.c) --------------------------------------------------------------------------------
+ */
 
 void events_init(struct event_list *list);
 /* Queues a node and makes the client's descriptor readable. */
@@ -157,32 +163,11 @@ uint32_t events_hand_out(struct strait_client *client, struct strait_event *even
 /* Drops the waiting events of a transfer, or (NULL) all. */
 void events_drop(struct strait_client *client, const struct strait_transfer *transfer);
 void event_signal(struct strait_client *client);
-
-/* ---- poll.c ------------------------------------------------------------------------------------------------------ */
-
-uint64_t clock_ms(void); /* monotonic */
+/* Sets the timer to the next deadline or attempt to connect. */
 void timer_update(struct strait_client *client);
 
-/* ---- connection.c ------------------------------------------------------------------------------------------------ */
-
-/* Begins to connect; after a failure the next attempt is scheduled. */
-enum strait_status connection_start(struct strait_client *client);
-/* Reads, writes and, when it is time, connects. */
-void connection_work(struct strait_client *client);
-/* Writes as much as the socket takes. Every public call that sends messages ends with it. */
-void connection_flush(struct strait_client *client);
-/* The library gives up the connection, because of what it received or could not send. */
-void connection_break(struct strait_client *client, enum strait_status why, const char *text);
-/* WELCOME has come: sends everything that waited. */
-void connection_ready(struct strait_client *client);
-void connection_close(struct strait_client *client);
-
-/* ---- dispatch.c -------------------------------------------------------------------------------------------------- */
-
-/* Handles one message of the daemon. Any status but OK breaks the connection. */
-enum strait_status dispatch(struct strait_client *client, const struct message *message);
-
-/* ---- outbox.c ---------------------------------------------------------------------------------------------------- */
+/* ---- Messages that are sent, now or later (outbox.c) --------------------------------------------------------------
+ */
 
 void outbox_init(struct outbox *outbox);
 /* Sends the message, or keeps a copy to send later, in order. `transfer` may be NULL; `peer` is for START only.
@@ -194,46 +179,33 @@ enum strait_status outbox_send_pool(struct strait_client *client, struct strait_
 /* Like outbox_send, for messages that must not get lost: without memory the connection is given up, which tells the
  * daemon just as well. */
 void outbox_send_always(struct strait_client *client, const struct message *message);
-/* Hands messages to the channel as long as it takes them. */
-void outbox_drain(struct strait_client *client);
+/* Writes as much as the socket takes. Every public call that sends messages ends with it. */
+void outbox_flush(struct strait_client *client);
+/* Watches the socket for output exactly while there is some. */
+void outbox_watch(struct strait_client *client);
 void outbox_drop_transfer(struct strait_client *client, const struct strait_transfer *transfer);
 void outbox_drop_pool(struct strait_client *client, const struct strait_pool *pool);
 void outbox_clear(struct strait_client *client);
-
-/* ---- copy.c ------------------------------------------------------------------------------------------------------ */
-
-/* Copies everything that the message points to into one block, which the caller frees. ERR_NO_MEMORY. */
-enum strait_status message_copy(struct message *message, void **block);
 /* Copies lists and, behind them in the same block, their ids. */
 struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t count);
 
-/* ---- region.c ---------------------------------------------------------------------------------------------------- */
+/* ---- GPU streams that wait (gpu.c) --------------------------------------------------------------------------------
+ */
 
-/* Checks the rules of strait.h for regions. */
-enum strait_status regions_check(const struct strait_pool_region *regions, uint32_t count, bool embedded);
+/* The message that names the client's words to a daemon; their descriptor is sent with it. */
+struct message words_message(void);
+/* Releases the streams that wait for a transfer: it has its verdict, or its handle was released. */
+void stream_release(struct strait_transfer *transfer);
 
-/* ---- pool.c ------------------------------------------------------------------------------------------------------ */
-
-struct message pool_registration(const struct strait_pool *pool);
-bool pool_on_gpu(const struct strait_pool *pool); /* some of it */
-struct strait_pool *pool_find(struct strait_client *client, const struct pool_id *id);
-/* The daemon no longer has the pool: queues POOL_REMOVED; the pool is freed once that event was seen. */
-void pool_removed(struct strait_pool *pool);
-void pool_destroy(struct strait_pool *pool);
-
-/* ---- peer.c ------------------------------------------------------------------------------------------------------ */
+/* ---- Peers (peer.c) -----------------------------------------------------------------------------------------------
+ */
 
 void peer_destroy(struct strait_peer *peer);
 
-/* ---- table.c ----------------------------------------------------------------------------------------------------- */
+/* ---- Transfers (transfer.c) ---------------------------------------------------------------------------------------
+ */
 
-/* Gives the transfer its id and a place. ERR_NO_MEMORY. */
-enum strait_status table_insert(struct strait_client *client, struct strait_transfer *transfer);
 struct strait_transfer *table_find(const struct strait_client *client, uint64_t id);
-void table_remove(struct strait_transfer *transfer);
-
-/* ---- verdict.c --------------------------------------------------------------------------------------------------- */
-
 /* Moves to READY or TRANSFERRING; other states and steps back are ignored. */
 void transfer_advance(struct strait_transfer *transfer, enum strait_state state);
 /* The daemon's verdict, ignored when there is one already. Takes `aux`; the failed pages received so far go along. */
@@ -243,8 +215,6 @@ void transfer_drained(struct strait_transfer *transfer);
 /* The library's own verdict: all pages of a sink failed. A transfer that the daemon never heard of is drained in any
  * case. */
 void transfer_give_up(struct strait_transfer *transfer, enum strait_reason reason, bool drained, const char *text);
-/* The time at which the library has to give the verdict itself. */
-uint64_t transfer_due(const struct strait_transfer *transfer);
 /* Gives up the transfers that are due at `now`. */
 void transfers_expire(struct strait_client *client, uint64_t now);
 /* Gives up all transfers. */
@@ -252,34 +222,58 @@ void transfers_fail(struct strait_client *client, enum strait_reason reason, boo
 /* The socket ended: the transfers that the daemon knew are drained, and the next daemon knows nothing of them. */
 void transfers_drained(struct strait_client *client);
 void transfer_destroy(struct strait_transfer *transfer);
+/* event_node.seen of all events of transfers: frees a released transfer with its last event. */
+void transfer_event_seen(const struct strait_event *event);
 
-/* ---- lists.c ----------------------------------------------------------------------------------------------------- */
-
-/* Checks lists against the pool; adds their number of pages to *pages. ERR_INVALID. */
-enum strait_status lists_check(const struct strait_pool *pool, const struct strait_page_list *lists, uint32_t count,
-                               uint64_t *pages);
-/* Sends an EXPECT, OFFER or APPEND that is complete except for its lists, in as many messages as the lists need. */
-enum strait_status lists_send(struct strait_transfer *transfer, const struct message *message,
-                              const struct strait_page_list *lists, uint32_t count);
-
-/* ---- embedded.c -------------------------------------------------------------------------------------------------- */
-
-/* Starts a daemon in this process and puts a socket to it in *fd. ERR_INVALID, ERR_UNSUPPORTED, ERR_NO_MEMORY, ERR_IO.
+/* ---- Pools (pool.c) -----------------------------------------------------------------------------------------------
  */
-enum strait_status embedded_start(const char *options, int *fd);
 
-/* ---- stream.c ---------------------------------------------------------------------------------------------------- */
+struct strait_pool *pool_find(struct strait_client *client, const struct pool_id *id);
+/* The daemon no longer has the pool: queues POOL_REMOVED; the pool is freed once that event was seen. */
+void pool_removed(struct strait_pool *pool);
+void pool_destroy(struct strait_pool *pool);
 
-/* The message that tells a daemon of the client's words; their descriptor is sent with it. */
-struct message words_message(void);
-/* Releases the streams that wait for a transfer: it has its verdict, or its handle was released. */
-void stream_release(struct strait_transfer *transfer);
+/* Whether some of the pool's memory is on a GPU. */
+static inline bool pool_on_gpu(const struct strait_pool *pool)
+{
+    uint32_t r = 0;
+    while (r < pool->region_count && pool->wire[r].device < 0)
+        r++;
+    return r < pool->region_count;
+}
 
-/* ---- Params ------------------------------------------------------------------------------------------------------ */
+/* ---- Connection (connection.c) ------------------------------------------------------------------------------------
+ */
+
+/* Begins to connect; after a failure the next attempt is scheduled. */
+enum strait_status connection_start(struct strait_client *client);
+/* Reads and, when it is time, connects. */
+void connection_work(struct strait_client *client);
+void connection_close(struct strait_client *client);
+
+/* ---- Clock and arguments ------------------------------------------------------------------------------------------
+ */
+
+/* CLOCK_MONOTONIC. */
+static inline uint64_t clock_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
 
 /* Whether this library understands a params struct of `size` bytes: it must not be older than the first release, and
  * must hold only zeros beyond the fields known here. */
-bool params_known(const void *params, size_t size, size_t known);
+static inline bool params_known(const void *params, size_t size, size_t known)
+{
+    const uint8_t *bytes = params;
+    if (size < known)
+        return false;
+    for (size_t i = known; i < size; i++)
+        if (bytes[i] != 0)
+            return false;
+    return true;
+}
 
 /* Whether a key or payload is of a legal size, and there unless that is 0. */
 static inline bool bytes_valid(const void *data, size_t size, size_t min, size_t max)

@@ -1,3 +1,4 @@
+/* Connection to the daemon: connecting, reading and the end, and the handlers of the daemon's messages. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
@@ -19,8 +20,9 @@
 
 typedef int (*node_embed)(const char *options, int *fd, char *error, size_t error_size);
 
-/* ---- Signals stay the host's ---------------------------------------------------------------------------------------
- * UCX, which comes with that library, installs handlers for SIGHUP, SIGSEGV and others when it is loaded. Only
+/* ---- Loading the node library without its signal handlers -------------------------------------------------------- */
+
+/* UCX, which comes with that library, installs handlers for SIGHUP, SIGSEGV and others when it is loaded. Only
  * environment variables could prevent that, and setting them is unsafe in a process with several threads. So the old
  * handlers are put back. */
 
@@ -61,10 +63,11 @@ static void *load(void)
     return library;
 }
 
-/* ---- Starting ---------------------------------------------------------------------------------------------------- */
+/* ---- Starting an embedded daemon ---------------------------------------------------------------------------------
+ */
 
 /* Goes to stderr, as a status cannot say which option is wrong and there is no client yet to report an event. */
-static void say(const char *why)
+static void report(const char *why)
 {
     fprintf(stderr, "strait: no embedded daemon: %s\n", why);
 }
@@ -73,7 +76,7 @@ static node_embed find_node_embed(void)
 {
     void *library = load();
     if (library == NULL) {
-        say(dlerror());
+        report(dlerror());
         return NULL;
     }
     union { /* ISO C has no conversion from object to function pointers */
@@ -83,7 +86,7 @@ static node_embed find_node_embed(void)
     return symbol.function;
 }
 
-enum strait_status embedded_start(const char *options, int *fd)
+static enum strait_status embedded_start(const char *options, int *fd)
 {
     char error[MESSAGE_TEXT_MAX] = "out of memory"; /* the only failure for which the node sets no text */
     node_embed embed = find_node_embed();
@@ -92,7 +95,7 @@ enum strait_status embedded_start(const char *options, int *fd)
     enum strait_status status = (enum strait_status)embed(options, fd, error, sizeof(error));
     if (status == STRAIT_OK)
         return STRAIT_OK;
-    say(error);
+    report(error);
     return status == STRAIT_ERR_INVALID || status == STRAIT_ERR_NO_MEMORY ? status : STRAIT_ERR_IO;
 }
 
@@ -100,7 +103,8 @@ enum strait_status embedded_start(const char *options, int *fd)
 #define STRAIT_VERSION "unknown"
 #endif
 
-/* ---- Watching ---------------------------------------------------------------------------------------------------- */
+/* ---- Watching ----------------------------------------------------------------------------------------------------
+ */
 
 static enum strait_status watch_socket(struct strait_client *client)
 {
@@ -109,17 +113,8 @@ static enum strait_status watch_socket(struct strait_client *client)
     return epoll_ctl(client->epoll_fd, EPOLL_CTL_ADD, event.data.fd, &event) == 0 ? STRAIT_OK : STRAIT_ERR_IO;
 }
 
-static void watch_output(struct strait_client *client)
-{
-    bool want = !client->write_failed && channel_wants_write(client->channel);
-    if (want == client->want_out)
-        return;
-    struct epoll_event event = {.events = want ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.fd = channel_fd(client->channel)};
-    if (epoll_ctl(client->epoll_fd, EPOLL_CTL_MOD, event.data.fd, &event) == 0)
-        client->want_out = want;
-}
-
-/* ---- The end of a connection ------------------------------------------------------------------------------------- */
+/* ---- The end of a connection -------------------------------------------------------------------------------------
+ */
 
 /* Schedules the next attempt, with a longer delay each time. */
 static void back_off(struct strait_client *client)
@@ -140,10 +135,10 @@ void connection_close(struct strait_client *client)
 
 /* A failure is reported once, not with every attempt. Without memory the event may be lost, as transfers report their
  * failure in events of their own. */
-static void tell_disconnected(struct strait_client *client, enum strait_status why, const char *text)
+static void report_disconnected(struct strait_client *client, enum strait_status why, const char *text)
 {
     struct event_node *node = event_create(STRAIT_EVENT_CONNECTION);
-    client->told = why;
+    client->reported = why;
     if (node == NULL)
         return;
     node->event.status = why;
@@ -175,7 +170,7 @@ static void connection_ended(struct strait_client *client)
     connection_close(client);
     back_off(client);
     if (was == READY) {
-        tell_disconnected(client, STRAIT_OK, "");
+        report_disconnected(client, STRAIT_OK, "");
         lose_transfers(client, true, "the connection to the daemon ended");
     }
     transfers_drained(client);
@@ -185,16 +180,16 @@ static void connection_ended(struct strait_client *client)
 /* Before WELCOME the daemon knows none of our transfers: there is nothing to wait for. */
 static void break_greeting(struct strait_client *client, enum strait_status why, const char *text)
 {
-    bool news = client->told != why && why != STRAIT_ERR_IO; /* a daemon that accepts and closes counts as away */
+    bool news = client->reported != why && why != STRAIT_ERR_IO; /* a daemon that accepts and closes counts as away */
     connection_close(client);
     back_off(client);
     if (why == STRAIT_ERR_UNSUPPORTED) /* this daemon will never serve the transfers that wait for it */
         lose_transfers(client, true, text);
     if (news)
-        tell_disconnected(client, why, text);
+        report_disconnected(client, why, text);
 }
 
-void connection_break(struct strait_client *client, enum strait_status why, const char *text)
+static void connection_break(struct strait_client *client, enum strait_status why, const char *text)
 {
     if (client->state == GREETING)
         break_greeting(client, why, text);
@@ -203,14 +198,15 @@ void connection_break(struct strait_client *client, enum strait_status why, cons
     client->state = CLOSING;
     client->input_left = false;
     client->write_failed = true;
-    watch_output(client);
+    outbox_watch(client);
     shutdown(channel_fd(client->channel), SHUT_WR);
-    tell_disconnected(client, why, text);
+    report_disconnected(client, why, text);
     lose_transfers(client, false, text);
     event_signal(client);
 }
 
-/* ---- Connecting -------------------------------------------------------------------------------------------------- */
+/* ---- Connecting --------------------------------------------------------------------------------------------------
+ */
 
 /* A unix socket connects at once or not at all. */
 static int connect_socket(const char *path)
@@ -280,12 +276,12 @@ enum strait_status connection_start(struct strait_client *client)
         return status;
     }
     client->state = GREETING;
-    connection_flush(client);
+    outbox_flush(client);
     return STRAIT_OK;
 }
 
 /* Words and pools go first, because messages in the outbox refer to them. */
-void connection_ready(struct strait_client *client)
+static void connection_ready(struct strait_client *client)
 {
     struct outbox late = client->outbox;
     struct message words = words_message();
@@ -302,100 +298,7 @@ void connection_ready(struct strait_client *client)
         client->outbox.end = late.end;
         client->outbox.notes += late.notes;
     }
-    connection_flush(client);
-}
-
-/* ---- Work -------------------------------------------------------------------------------------------------------- */
-
-static void close_all(const int *fds, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        close(fds[i]);
-}
-
-/* Dispatches the frames that have arrived; `all`: even though events pile up, as there will be no later call. ERR_AGAIN
- * when none is left, OK when the rest must wait, else why to break the connection. */
-static enum strait_status take_frames(struct strait_client *client, bool all)
-{
-    enum strait_status status = STRAIT_OK;
-    while (status == STRAIT_OK && (all || client->waiting.count < EVENTS_AHEAD)) {
-        int fds[CHANNEL_FDS_MAX];
-        uint32_t fd_count = 0;
-        struct message message = {0};
-        status = channel_next(client->channel, &message, fds, &fd_count);
-        if (status != STRAIT_OK)
-            break;
-        close_all(fds, fd_count); /* a daemon has no reason to send descriptors */
-        status = dispatch(client, &message);
-        message_fini(&message);
-    }
-    return status;
-}
-
-static const char *break_text(enum strait_status why)
-{
-    return why == STRAIT_ERR_NO_MEMORY     ? "no memory to read what the daemon says"
-           : why == STRAIT_ERR_UNSUPPORTED ? "the daemon speaks another version of the protocol"
-                                           : "the daemon broke the protocol";
-}
-
-static void read_socket(struct strait_client *client)
-{
-    enum strait_status end = STRAIT_OK;
-    if (client->waiting.count < EVENTS_AHEAD)
-        end = channel_read(client->channel);
-    enum strait_status status = take_frames(client, end != STRAIT_OK);
-    if (client->state != GREETING && client->state != READY)
-        return; /* a message made the library give up the connection */
-    client->input_left = status == STRAIT_OK;
-    if (status != STRAIT_OK && status != STRAIT_ERR_AGAIN)
-        connection_break(client, status, break_text(status));
-    else if (client->write_failed && end == STRAIT_OK)
-        connection_break(client, STRAIT_ERR_IO, "nothing can be sent to the daemon");
-    if (end != STRAIT_OK && client->state != AWAY) /* after the reason, if there was one */
-        connection_ended(client);
-}
-
-/* Discards what still arrives and waits for the end of the socket. */
-static void await_end(struct strait_client *client)
-{
-    char scrap[16384];
-    ssize_t got;
-    for (int i = 0; i < 64; i++) {
-        got = recv(channel_fd(client->channel), scrap, sizeof(scrap), MSG_DONTWAIT);
-        if (got > 0 || (got < 0 && errno == EINTR))
-            continue;
-        if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
-            connection_ended(client);
-        return;
-    }
-}
-
-void connection_work(struct strait_client *client)
-{
-    if (client->state == AWAY && clock_ms() >= client->reconnect_at)
-        connection_start(client);
-    if (client->state == GREETING || client->state == READY)
-        read_socket(client);
-    else if (client->state == CLOSING)
-        await_end(client);
-}
-
-/* An error only marks the connection: what the daemon sent before the end is read first. */
-void connection_flush(struct strait_client *client)
-{
-    if (client->state != GREETING && client->state != READY)
-        return;
-    enum strait_status status = client->write_failed ? STRAIT_ERR_IO : channel_flush(client->channel);
-    if (client->state == READY && status == STRAIT_OK && client->outbox.first != NULL) {
-        outbox_drain(client);
-        status = channel_flush(client->channel);
-    }
-    if (status != STRAIT_OK) {
-        client->write_failed = true;
-        event_signal(client);
-    }
-    watch_output(client);
+    outbox_flush(client);
 }
 
 static void *duplicate(const void *data, size_t size)
@@ -412,7 +315,8 @@ static char *duplicate_text(struct view text)
     return strndup(text.size > 0 ? (const char *)text.data : "", text.size);
 }
 
-/* ---- Connection -------------------------------------------------------------------------------------------------- */
+/* ---- Messages: connection ----------------------------------------------------------------------------------------
+ */
 
 static enum strait_status on_welcome(struct strait_client *client, const struct message_welcome *welcome)
 {
@@ -432,14 +336,15 @@ static enum strait_status on_welcome(struct strait_client *client, const struct 
         memcpy(client->address, welcome->address.data, welcome->address.size);
     if (welcome->codebook_id.size > 0)
         memcpy(client->codebook_id, welcome->codebook_id.data, welcome->codebook_id.size);
-    client->told = STRAIT_OK;
+    client->reported = STRAIT_OK;
     node->event.connected = true;
     event_push(client, node);
     connection_ready(client);
     return STRAIT_OK;
 }
 
-/* ---- Pools ------------------------------------------------------------------------------------------------------- */
+/* ---- Messages: pools ---------------------------------------------------------------------------------------------
+ */
 
 static void fail_transfers_of(struct strait_pool *pool, const char *text)
 {
@@ -475,7 +380,8 @@ static enum strait_status on_pool_status(struct strait_client *client, const str
     return STRAIT_OK;
 }
 
-/* ---- Transfers --------------------------------------------------------------------------------------------------- */
+/* ---- Messages: transfers -----------------------------------------------------------------------------------------
+ */
 
 static bool reserve_failed(struct strait_transfer *transfer, uint64_t count)
 {
@@ -573,6 +479,7 @@ static enum strait_status on_layers(struct strait_client *client, const struct m
         struct event_node *node = event_create(STRAIT_EVENT_LAYER);
         if (node == NULL)
             return STRAIT_ERR_NO_MEMORY;
+        node->seen = transfer_event_seen;
         node->event.transfer = transfer;
         node->event.context = transfer->context;
         node->event.state = transfer->state;
@@ -583,7 +490,8 @@ static enum strait_status on_layers(struct strait_client *client, const struct m
     return STRAIT_OK;
 }
 
-/* ---- The rest ---------------------------------------------------------------------------------------------------- */
+/* ---- Messages: notifications and statistics ----------------------------------------------------------------------
+ */
 
 /* The data of NOTE and STATS end with a NUL, not counted in the size, so that they can be printed. */
 static enum strait_status push_data(struct strait_client *client, enum strait_event_type type, struct strait_pool *pool,
@@ -616,7 +524,7 @@ static enum strait_status on_note(struct strait_client *client, const struct mes
     return pool == NULL ? STRAIT_OK : push_data(client, STRAIT_EVENT_NOTE, pool, note->key, note->data);
 }
 
-enum strait_status dispatch(struct strait_client *client, const struct message *message)
+static enum strait_status dispatch(struct strait_client *client, const struct message *message)
 {
     if ((message->type == MESSAGE_WELCOME) != (client->state == GREETING))
         return STRAIT_ERR_CORRUPT;
@@ -639,4 +547,81 @@ enum strait_status dispatch(struct strait_client *client, const struct message *
     default: /* not for clients */
         return STRAIT_ERR_CORRUPT;
     }
+}
+
+/* ---- Reading -----------------------------------------------------------------------------------------------------
+ */
+
+static void close_all(const int *fds, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+}
+
+/* Dispatches the frames that have arrived; `all`: even though events pile up, as there will be no later call.
+ * ERR_AGAIN when none is left, OK when the rest must wait, else why to break the connection. */
+static enum strait_status take_frames(struct strait_client *client, bool all)
+{
+    enum strait_status status = STRAIT_OK;
+    while (status == STRAIT_OK && (all || client->waiting.count < EVENTS_AHEAD)) {
+        int fds[CHANNEL_FDS_MAX];
+        uint32_t fd_count = 0;
+        struct message message = {0};
+        status = channel_next(client->channel, &message, fds, &fd_count);
+        if (status != STRAIT_OK)
+            break;
+        close_all(fds, fd_count); /* a daemon has no reason to send descriptors */
+        status = dispatch(client, &message);
+        message_fini(&message);
+    }
+    return status;
+}
+
+static const char *break_text(enum strait_status why)
+{
+    return why == STRAIT_ERR_NO_MEMORY     ? "no memory to read what the daemon says"
+           : why == STRAIT_ERR_UNSUPPORTED ? "the daemon speaks another version of the protocol"
+                                           : "the daemon broke the protocol";
+}
+
+static void read_socket(struct strait_client *client)
+{
+    enum strait_status end = STRAIT_OK;
+    if (client->waiting.count < EVENTS_AHEAD)
+        end = channel_read(client->channel);
+    enum strait_status status = take_frames(client, end != STRAIT_OK);
+    if (client->state != GREETING && client->state != READY)
+        return; /* a message made the library give up the connection */
+    client->input_left = status == STRAIT_OK;
+    if (status != STRAIT_OK && status != STRAIT_ERR_AGAIN)
+        connection_break(client, status, break_text(status));
+    else if (client->write_failed && end == STRAIT_OK)
+        connection_break(client, STRAIT_ERR_IO, "nothing can be sent to the daemon");
+    if (end != STRAIT_OK && client->state != AWAY) /* after the reason, if there was one */
+        connection_ended(client);
+}
+
+/* Discards what still arrives and waits for the end of the socket. */
+static void await_end(struct strait_client *client)
+{
+    char scrap[16384];
+    ssize_t got;
+    for (int i = 0; i < 64; i++) {
+        got = recv(channel_fd(client->channel), scrap, sizeof(scrap), MSG_DONTWAIT);
+        if (got > 0 || (got < 0 && errno == EINTR))
+            continue;
+        if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+            connection_ended(client);
+        return;
+    }
+}
+
+void connection_work(struct strait_client *client)
+{
+    if (client->state == AWAY && clock_ms() >= client->reconnect_at)
+        connection_start(client);
+    if (client->state == GREETING || client->state == READY)
+        read_socket(client);
+    else if (client->state == CLOSING)
+        await_end(client);
 }

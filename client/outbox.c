@@ -1,10 +1,12 @@
+/* Messages of a client: sent at once, or copied and sent when the daemon takes them. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 
 #include "client/client.h"
 #include "client/gpu.h"
 
-/* ---- A block that is filled front to back ------------------------------------------------------------------------ */
+/* ---- Copies of messages ------------------------------------------------------------------------------------------ */
 
 struct block {
     uint8_t *at;
@@ -29,8 +31,6 @@ static void put_view(struct block *block, struct view *view)
     if (view->size > 0)
         view->data = put(block, view->data, view->size);
 }
-
-/* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
 static size_t lists_size(const struct wire_page_list *lists, uint32_t count)
 {
@@ -67,8 +67,6 @@ struct wire_page_list *lists_copy(const struct strait_page_list *lists, uint32_t
     return copy;
 }
 
-/* ---- Messages ---------------------------------------------------------------------------------------------------- */
-
 /* The pointers in a message that the client sends. */
 struct parts {
     struct view *views[3];
@@ -94,7 +92,7 @@ static struct parts parts_of(struct message *m)
     }
 }
 
-enum strait_status message_copy(struct message *message, void **block)
+static enum strait_status message_copy(struct message *message, void **block)
 {
     struct parts parts = parts_of(message);
     size_t size = parts.lists != NULL ? lists_size(*parts.lists, parts.list_count) : 0;
@@ -112,75 +110,7 @@ enum strait_status message_copy(struct message *message, void **block)
     return STRAIT_OK;
 }
 
-#define BUCKETS_FIRST 64u
-
-/* Ids count up, so their low bits spread well. */
-static struct strait_transfer **bucket_of(const struct strait_client *client, uint64_t id)
-{
-    return &client->buckets[id & (client->bucket_count - 1)];
-}
-
-static void add_to_bucket(struct strait_client *client, struct strait_transfer *transfer)
-{
-    struct strait_transfer **bucket = bucket_of(client, transfer->id);
-    transfer->bucket_next = *bucket;
-    *bucket = transfer;
-}
-
-/* Without memory the old buckets still work, only slower; the first allocation must succeed. */
-static enum strait_status grow(struct strait_client *client)
-{
-    if (client->transfer_count < client->bucket_count)
-        return STRAIT_OK;
-    uint32_t count = client->bucket_count > 0 ? client->bucket_count * 2 : BUCKETS_FIRST;
-    struct strait_transfer **buckets = calloc(count, sizeof(struct strait_transfer *));
-    if (buckets == NULL)
-        return client->buckets != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
-    free(client->buckets);
-    client->buckets = buckets;
-    client->bucket_count = count;
-    for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next)
-        add_to_bucket(client, transfer);
-    return STRAIT_OK;
-}
-
-enum strait_status table_insert(struct strait_client *client, struct strait_transfer *transfer)
-{
-    if (grow(client) != STRAIT_OK)
-        return STRAIT_ERR_NO_MEMORY;
-    transfer->id = ++client->last_id;
-    add_to_bucket(client, transfer);
-    transfer->next = client->transfers;
-    transfer->link = &client->transfers;
-    if (transfer->next != NULL)
-        transfer->next->link = &transfer->next;
-    client->transfers = transfer;
-    client->transfer_count++;
-    return STRAIT_OK;
-}
-
-struct strait_transfer *table_find(const struct strait_client *client, uint64_t id)
-{
-    struct strait_transfer *transfer = client->buckets != NULL ? *bucket_of(client, id) : NULL;
-    while (transfer != NULL && transfer->id != id)
-        transfer = transfer->bucket_next;
-    return transfer;
-}
-
-void table_remove(struct strait_transfer *transfer)
-{
-    if (transfer->link == NULL)
-        return;
-    struct strait_transfer **at = bucket_of(transfer->client, transfer->id);
-    while (*at != transfer)
-        at = &(*at)->bucket_next;
-    *at = transfer->bucket_next;
-    *transfer->link = transfer->next;
-    if (transfer->next != NULL)
-        transfer->next->link = transfer->link;
-    transfer->link = NULL;
-    transfer->client->transfer_count--;
-}
+/* ---- Entries ----------------------------------------------------------------------------------------------------- */
 
 /* A message that waits for the daemon, or for room in the channel. */
 struct outbox_entry {
@@ -229,9 +159,20 @@ static enum strait_status send_now(struct strait_client *client, struct message 
     return status;
 }
 
+static struct message registration_of(const struct strait_pool *pool)
+{
+    struct message message = {.type = MESSAGE_POOL_REGISTER};
+    message.pool_register.pool = pool->id;
+    message.pool_register.fd_count = pool->fd_count;
+    message.pool_register.coding = pool->coding;
+    message.pool_register.region_count = pool->region_count;
+    message.pool_register.regions = pool->wire;
+    return message;
+}
+
 static enum strait_status send_pool_now(struct strait_client *client, const struct strait_pool *pool)
 {
-    struct message message = pool_registration(pool);
+    struct message message = registration_of(pool);
     return channel_send(client->channel, &message, pool->fds, pool->fd_count);
 }
 
@@ -315,7 +256,7 @@ static struct outbox_entry *take_first(struct outbox *outbox)
 }
 
 /* ERR_NO_SPACE from an empty channel would never go away, so it is a failure. */
-void outbox_drain(struct strait_client *client)
+static void outbox_drain(struct strait_client *client)
 {
     while (client->outbox.first != NULL) {
         struct outbox_entry *entry = client->outbox.first;
@@ -366,4 +307,33 @@ void outbox_clear(struct strait_client *client)
 {
     while (client->outbox.first != NULL)
         entry_destroy(take_first(&client->outbox));
+}
+
+/* ---- Writing to the socket --------------------------------------------------------------------------------------- */
+
+void outbox_watch(struct strait_client *client)
+{
+    bool want = !client->write_failed && channel_wants_write(client->channel);
+    if (want == client->want_out)
+        return;
+    struct epoll_event event = {.events = want ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.fd = channel_fd(client->channel)};
+    if (epoll_ctl(client->epoll_fd, EPOLL_CTL_MOD, event.data.fd, &event) == 0)
+        client->want_out = want;
+}
+
+/* An error only marks the connection: what the daemon sent before the end is read first. */
+void outbox_flush(struct strait_client *client)
+{
+    if (client->state != GREETING && client->state != READY)
+        return;
+    enum strait_status status = client->write_failed ? STRAIT_ERR_IO : channel_flush(client->channel);
+    if (client->state == READY && status == STRAIT_OK && client->outbox.first != NULL) {
+        outbox_drain(client);
+        status = channel_flush(client->channel);
+    }
+    if (status != STRAIT_OK) {
+        client->write_failed = true;
+        event_signal(client);
+    }
+    outbox_watch(client);
 }

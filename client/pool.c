@@ -1,3 +1,4 @@
+/* Pools: check of their regions, registration, removal. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include "client/client.h"
 #include "internal/element.h"
 
-/* ---- One region -------------------------------------------------------------------------------------------------- */
+/* ---- Check of a region ------------------------------------------------------------------------------------------- */
 
 static bool names_valid(const struct strait_pool_region *region)
 {
@@ -61,7 +62,7 @@ static bool extent_of(const struct strait_pool_region *region, uint64_t *end)
            !__builtin_add_overflow(pages_span, region->offset, end);
 }
 
-/* ---- Its memory -------------------------------------------------------------------------------------------------- */
+/* ---- Check of its memory ----------------------------------------------------------------------------------------- */
 
 static bool memfd_holds(int fd, uint64_t end)
 {
@@ -105,7 +106,7 @@ static bool region_valid(const struct strait_pool_region *region, bool embedded)
            memory_valid(&checked, end, embedded);
 }
 
-/* ---- All of them ------------------------------------------------------------------------------------------------- */
+/* ---- Check of all regions ---------------------------------------------------------------------------------------- */
 
 /* Groups are counted from 0 without gaps, and each is of one element type. */
 static bool groups_valid(const struct strait_pool_region *regions, uint32_t count)
@@ -126,7 +127,7 @@ static bool groups_valid(const struct strait_pool_region *regions, uint32_t coun
     return true;
 }
 
-enum strait_status regions_check(const struct strait_pool_region *regions, uint32_t count, bool embedded)
+static enum strait_status regions_check(const struct strait_pool_region *regions, uint32_t count, bool embedded)
 {
     if (regions == NULL || count == 0 || count > STRAIT_REGIONS_MAX)
         return STRAIT_ERR_INVALID;
@@ -134,82 +135,6 @@ enum strait_status regions_check(const struct strait_pool_region *regions, uint3
         if (!region_valid(&regions[i], embedded))
             return STRAIT_ERR_INVALID;
     return groups_valid(regions, count) ? STRAIT_OK : STRAIT_ERR_INVALID;
-}
-
-/* ---- Own pools --------------------------------------------------------------------------------------------------- */
-
-/* The own pool as peers see it; points into pool and client. */
-static struct pool_blob pool_describe(const struct strait_pool *pool)
-{
-    const struct strait_client *client = pool->client;
-    struct pool_blob blob = {
-        .pool = pool->id,
-        .version = client->welcomed ? client->version : PROTOCOL_VERSION,
-        .version_min = PROTOCOL_VERSION_MIN,
-        .region_count = pool->region_count,
-        .regions = pool->regions,
-    };
-    memcpy(blob.address, client->address, sizeof(blob.address));
-    memcpy(blob.codebook_id, client->codebook_id, sizeof(blob.codebook_id));
-    return blob;
-}
-
-enum strait_status strait_pool_export(const struct strait_pool *pool, void *dst, size_t dst_capacity, size_t *size)
-{
-    if (pool == NULL || size == NULL || (dst == NULL && dst_capacity > 0))
-        return STRAIT_ERR_INVALID;
-    if (!pool->client->welcomed)
-        return STRAIT_ERR_AGAIN;
-    struct pool_blob blob = pool_describe(pool);
-    return blob_pack(&blob, dst, dst_capacity, size);
-}
-
-/* ---- Others' ----------------------------------------------------------------------------------------------------- */
-
-enum strait_status strait_peer_import(struct strait_client *client, const void *src, size_t src_size,
-                                      struct strait_peer **peer)
-{
-    if (client == NULL || peer == NULL || (src == NULL && src_size > 0))
-        return STRAIT_ERR_INVALID;
-    struct strait_peer *made = calloc(1, sizeof(*made));
-    if (made == NULL)
-        return STRAIT_ERR_NO_MEMORY;
-    enum strait_status status = src_size > 0 ? blob_unpack(src, src_size, &made->blob) : STRAIT_ERR_TRUNCATED;
-    if (status != STRAIT_OK) {
-        free(made);
-        return status;
-    }
-    made->client = client;
-    made->next = client->peers;
-    made->link = &client->peers;
-    if (made->next != NULL)
-        made->next->link = &made->next;
-    client->peers = made;
-    *peer = made;
-    return STRAIT_OK;
-}
-
-void peer_destroy(struct strait_peer *peer)
-{
-    *peer->link = peer->next;
-    if (peer->next != NULL)
-        peer->next->link = peer->link;
-    blob_fini(&peer->blob);
-    free(peer);
-}
-
-void strait_peer_remove(struct strait_peer *peer)
-{
-    if (peer != NULL)
-        peer_destroy(peer);
-}
-
-/* Codebooks are not compared before the daemon's first answer, as its set is not known until then. */
-uint32_t strait_peer_check(const struct strait_pool *pool, const struct strait_peer *peer)
-{
-    struct pool_blob own = pool_describe(pool);
-    uint32_t mismatch = blob_mismatch(&own, &peer->blob);
-    return pool->client->welcomed ? mismatch : mismatch & ~(uint32_t)STRAIT_MISMATCH_CODEBOOK;
 }
 
 /* ---- Regions in the pool's order --------------------------------------------------------------------------------- */
@@ -382,25 +307,6 @@ void pool_destroy(struct strait_pool *pool)
 
 /* ---- Register ---------------------------------------------------------------------------------------------------- */
 
-bool pool_on_gpu(const struct strait_pool *pool)
-{
-    uint32_t r = 0;
-    while (r < pool->region_count && pool->wire[r].device < 0)
-        r++;
-    return r < pool->region_count;
-}
-
-struct message pool_registration(const struct strait_pool *pool)
-{
-    struct message message = {.type = MESSAGE_POOL_REGISTER};
-    message.pool_register.pool = pool->id;
-    message.pool_register.fd_count = pool->fd_count;
-    message.pool_register.coding = pool->coding;
-    message.pool_register.region_count = pool->region_count;
-    message.pool_register.regions = pool->wire;
-    return message;
-}
-
 /* While the daemon is away nothing is sent: when its WELCOME comes, all pools are. */
 static enum strait_status announce(struct strait_pool *pool)
 {
@@ -428,7 +334,7 @@ enum strait_status strait_pool_register(struct strait_client *client, const stru
         return status;
     }
     link_pool(made);
-    connection_flush(client);
+    outbox_flush(client);
     *pool = made;
     return STRAIT_OK;
 }
@@ -442,6 +348,11 @@ struct strait_pool *pool_find(struct strait_client *client, const struct pool_id
 }
 
 /* ---- Remove ------------------------------------------------------------------------------------------------------ */
+
+static void removal_seen(const struct strait_event *event)
+{
+    pool_destroy(event->pool);
+}
 
 /* The pool is freed with this event, the last of the queue: earlier ones that name the pool may still wait. */
 void pool_removed(struct strait_pool *pool)
@@ -458,6 +369,7 @@ void pool_removed(struct strait_pool *pool)
     unlink_pool(pool);
     pool->removed.event.type = STRAIT_EVENT_POOL_REMOVED;
     pool->removed.event.pool = pool;
+    pool->removed.seen = removal_seen;
     event_push(client, &pool->removed);
 }
 
@@ -489,10 +401,10 @@ void strait_pool_remove(struct strait_pool *pool)
         return; /* the end of the connection removes the pool */
     struct message message = {.type = MESSAGE_POOL_REMOVE, .pool_remove.pool = pool->id};
     outbox_send_always(client, &message);
-    connection_flush(client);
+    outbox_flush(client);
 }
 
-/* ---- The rest ---------------------------------------------------------------------------------------------------- */
+/* ---- Id and policy ----------------------------------------------------------------------------------------------- */
 
 const uint8_t *strait_pool_id(const struct strait_pool *pool)
 {
@@ -509,6 +421,6 @@ enum strait_status strait_set_policy(struct strait_pool *pool, enum strait_codin
     if (status != STRAIT_OK)
         return status;
     pool->coding = coding;
-    connection_flush(pool->client);
+    outbox_flush(pool->client);
     return STRAIT_OK;
 }

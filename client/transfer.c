@@ -1,10 +1,252 @@
+/* Transfers: table, verdicts and events, page lists, and the calls of strait.h that make, start and end them. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/client.h"
-#include "client/gpu.h"
 
-/* ---- Checking ---------------------------------------------------------------------------------------------------- */
+/* ---- Transfers by id --------------------------------------------------------------------------------------------- */
+
+#define BUCKETS_FIRST 64u
+
+/* Ids count up, so their low bits spread well. */
+static struct strait_transfer **bucket_of(const struct strait_client *client, uint64_t id)
+{
+    return &client->buckets[id & (client->bucket_count - 1)];
+}
+
+static void add_to_bucket(struct strait_client *client, struct strait_transfer *transfer)
+{
+    struct strait_transfer **bucket = bucket_of(client, transfer->id);
+    transfer->bucket_next = *bucket;
+    *bucket = transfer;
+}
+
+/* Without memory the old buckets still work, only slower; the first allocation must succeed. */
+static enum strait_status grow(struct strait_client *client)
+{
+    if (client->transfer_count < client->bucket_count)
+        return STRAIT_OK;
+    uint32_t count = client->bucket_count > 0 ? client->bucket_count * 2 : BUCKETS_FIRST;
+    struct strait_transfer **buckets = calloc(count, sizeof(struct strait_transfer *));
+    if (buckets == NULL)
+        return client->buckets != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+    free(client->buckets);
+    client->buckets = buckets;
+    client->bucket_count = count;
+    for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next)
+        add_to_bucket(client, transfer);
+    return STRAIT_OK;
+}
+
+static enum strait_status table_insert(struct strait_client *client, struct strait_transfer *transfer)
+{
+    if (grow(client) != STRAIT_OK)
+        return STRAIT_ERR_NO_MEMORY;
+    transfer->id = ++client->last_id;
+    add_to_bucket(client, transfer);
+    transfer->next = client->transfers;
+    transfer->link = &client->transfers;
+    if (transfer->next != NULL)
+        transfer->next->link = &transfer->next;
+    client->transfers = transfer;
+    client->transfer_count++;
+    return STRAIT_OK;
+}
+
+struct strait_transfer *table_find(const struct strait_client *client, uint64_t id)
+{
+    struct strait_transfer *transfer = client->buckets != NULL ? *bucket_of(client, id) : NULL;
+    while (transfer != NULL && transfer->id != id)
+        transfer = transfer->bucket_next;
+    return transfer;
+}
+
+static void table_remove(struct strait_transfer *transfer)
+{
+    if (transfer->link == NULL)
+        return;
+    struct strait_transfer **at = bucket_of(transfer->client, transfer->id);
+    while (*at != transfer)
+        at = &(*at)->bucket_next;
+    *at = transfer->bucket_next;
+    *transfer->link = transfer->next;
+    if (transfer->next != NULL)
+        transfer->next->link = transfer->link;
+    transfer->link = NULL;
+    transfer->client->transfer_count--;
+}
+
+void transfer_destroy(struct strait_transfer *transfer)
+{
+    table_remove(transfer);
+    stream_release(transfer);
+    for (int i = 0; i < NODES; i++)
+        for (int k = 0; k < 3; k++)
+            free(transfer->nodes[i].payload[k]);
+    free(transfer->failed);
+    free(transfer->lists);
+    free(transfer);
+}
+
+/* ---- Events of a transfer ---------------------------------------------------------------------------------------- */
+
+void transfer_event_seen(const struct strait_event *event)
+{
+    struct strait_transfer *transfer = event->transfer;
+    if (transfer->released && transfer->handed + transfer->waiting == 0)
+        transfer_destroy(transfer);
+}
+
+/* Each node is used only once, because states only rise. */
+static struct event_node *prepare(struct strait_transfer *transfer, int which, enum strait_event_type type)
+{
+    struct event_node *node = &transfer->nodes[which];
+    node->seen = transfer_event_seen;
+    node->event.type = type;
+    node->event.transfer = transfer;
+    node->event.context = transfer->context;
+    node->event.state = transfer->state;
+    node->event.reason = transfer->reason;
+    node->event.drained = transfer->drained;
+    return node;
+}
+
+void transfer_advance(struct strait_transfer *transfer, enum strait_state state)
+{
+    if (transfer->ended || state <= transfer->state || state >= STRAIT_DONE)
+        return;
+    transfer->state = state;
+    event_push(transfer->client,
+               prepare(transfer, state == STRAIT_READY ? NODE_READY : NODE_TRANSFERRING, STRAIT_EVENT_STATE));
+}
+
+static void end(struct strait_transfer *transfer, enum strait_state state, enum strait_reason reason, bool drained)
+{
+    transfer->ended = true;
+    transfer->state = state;
+    transfer->reason = reason;
+    transfer->drained = drained;
+    stream_release(transfer);
+    free(transfer->lists);
+    transfer->lists = NULL;
+}
+
+/* Moves the failed pages received so far, if any, into the verdict. */
+static void move_failed(struct strait_transfer *transfer, struct event_node *node)
+{
+    node->event.failed = node->payload[0] = transfer->failed;
+    node->event.failed_count = transfer->failed_count;
+    transfer->failed = NULL;
+    transfer->failed_count = transfer->failed_capacity = 0;
+}
+
+void transfer_done(struct strait_transfer *transfer, void *aux, size_t aux_size)
+{
+    if (transfer->ended) {
+        free(aux);
+        return;
+    }
+    end(transfer, STRAIT_DONE, STRAIT_REASON_NONE, true);
+    struct event_node *node = prepare(transfer, NODE_VERDICT, STRAIT_EVENT_STATE);
+    node->event.data = node->payload[1] = aux;
+    node->event.data_size = aux_size;
+    event_push(transfer->client, node);
+}
+
+void transfer_fail(struct strait_transfer *transfer, enum strait_reason reason, bool drained, const char *text)
+{
+    if (transfer->ended)
+        return;
+    end(transfer, STRAIT_FAILED, reason, drained);
+    struct event_node *node = prepare(transfer, NODE_VERDICT, STRAIT_EVENT_STATE);
+    node->event.text = node->payload[2] = strdup(text); /* without memory there is only the reason */
+    move_failed(transfer, node);
+    event_push(transfer->client, node);
+}
+
+void transfer_drained(struct strait_transfer *transfer)
+{
+    if (!transfer->ended || transfer->drained)
+        return;
+    transfer->drained = true;
+    event_push(transfer->client, prepare(transfer, NODE_DRAINED, STRAIT_EVENT_DRAINED));
+}
+
+/* ---- Verdicts of the library ------------------------------------------------------------------------------------- */
+
+static uint32_t fill_failed(struct strait_failed_page *failed, const struct wire_page_list *list)
+{
+    for (uint32_t i = 0; i < list->count; i++) {
+        uint32_t id = list->ids != NULL ? list->ids[i] : list->first_id + i;
+        failed[i] = (struct strait_failed_page){list->group, id};
+    }
+    return list->count;
+}
+
+/* No page is known to be in place, so all are reported. Without memory the verdict comes without the list. */
+static void name_all_pages(struct strait_transfer *transfer)
+{
+    free(transfer->failed);
+    transfer->failed_count = transfer->failed_capacity = 0;
+    transfer->failed =
+        transfer->sink && transfer->pages > 0 ? malloc(transfer->pages * sizeof(*transfer->failed)) : NULL;
+    for (uint32_t i = 0; transfer->failed != NULL && i < transfer->list_count; i++)
+        transfer->failed_count += fill_failed(transfer->failed + transfer->failed_count, &transfer->lists[i]);
+}
+
+void transfer_give_up(struct strait_transfer *transfer, enum strait_reason reason, bool drained, const char *text)
+{
+    if (transfer->ended)
+        return;
+    outbox_drop_transfer(transfer->client, transfer);
+    name_all_pages(transfer);
+    transfer_fail(transfer, reason, drained || !transfer->known, text);
+}
+
+/* The library never ends an offer that the daemon knows: the daemons renew its lease or end it. */
+static uint64_t transfer_due(const struct strait_transfer *transfer)
+{
+    if (transfer->ended || (transfer->known && !transfer->sink))
+        return NEVER;
+    return transfer->deadline + (transfer->known ? GRACE_MS : 0);
+}
+
+static void expire(struct strait_transfer *transfer)
+{
+    if (transfer->sink)
+        transfer_give_up(transfer, STRAIT_REASON_TIMEOUT, false, "no word from the daemon until the deadline");
+    else
+        transfer_give_up(transfer, STRAIT_REASON_LEASE_EXPIRED, false, "no daemon took the offer");
+}
+
+void transfers_expire(struct strait_client *client, uint64_t now)
+{
+    if (now < client->next_due)
+        return;
+    client->next_due = NEVER;
+    for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next) {
+        if (transfer_due(transfer) <= now)
+            expire(transfer);
+        uint64_t due = transfer_due(transfer);
+        client->next_due = due < client->next_due ? due : client->next_due;
+    }
+}
+
+void transfers_fail(struct strait_client *client, enum strait_reason reason, bool drained, const char *text)
+{
+    for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next)
+        transfer_give_up(transfer, reason, drained, text);
+}
+
+void transfers_drained(struct strait_client *client)
+{
+    for (struct strait_transfer *transfer = client->transfers; transfer != NULL; transfer = transfer->next) {
+        transfer_drained(transfer);
+        transfer->known = transfer->known && !transfer->ended;
+    }
+}
+
+/* ---- Page lists: check ------------------------------------------------------------------------------------------- */
 
 static bool ids_below(const uint32_t *ids, uint32_t count, uint32_t limit)
 {
@@ -25,8 +267,8 @@ static bool list_valid(const struct strait_pool *pool, const struct strait_page_
     return list->count <= limit && list->first_id <= limit - list->count;
 }
 
-enum strait_status lists_check(const struct strait_pool *pool, const struct strait_page_list *lists, uint32_t count,
-                               uint64_t *pages)
+static enum strait_status lists_check(const struct strait_pool *pool, const struct strait_page_list *lists,
+                                      uint32_t count, uint64_t *pages)
 {
     if (count > 0 && lists == NULL)
         return STRAIT_ERR_INVALID;
@@ -40,7 +282,7 @@ enum strait_status lists_check(const struct strait_pool *pool, const struct stra
     return STRAIT_OK;
 }
 
-/* ---- Splitting --------------------------------------------------------------------------------------------------- */
+/* ---- Page lists: one message or several -------------------------------------------------------------------------- */
 
 /* Where the next message begins in the lists. */
 struct cursor {
@@ -111,8 +353,8 @@ static struct message part_message(const struct message *whole, const struct wir
     return part;
 }
 
-enum strait_status lists_send(struct strait_transfer *transfer, const struct message *message,
-                              const struct strait_page_list *lists, uint32_t count)
+static enum strait_status lists_send(struct strait_transfer *transfer, const struct message *message,
+                                     const struct strait_page_list *lists, uint32_t count)
 {
     struct cursor cursor = {lists, count, 0};
     uint32_t most = count < MESSAGE_LIST_MAX ? count + 1 : MESSAGE_LIST_MAX;
@@ -129,191 +371,7 @@ enum strait_status lists_send(struct strait_transfer *transfer, const struct mes
     return status;
 }
 
-/* GPU streams that wait for a transfer. A stream waits for a word. The daemon raises the word when the pages are in
- * place or the transfer has failed; the library raises it when it gives the verdict itself. */
-
-struct stream_wait {
-    uint32_t word, value;
-};
-
-/* ---- What may be waited for -------------------------------------------------------------------------------------- */
-
-static bool has_layer(const struct strait_pool *pool, int32_t layer)
-{
-    for (uint32_t r = 0; r < pool->region_count; r++)
-        if (pool->wire[r].layer == layer)
-            return true;
-    return false;
-}
-
-/* A removed pool has ended its transfers: they have their verdicts, and nothing has to wait. */
-static enum strait_status check(const struct strait_transfer *transfer, int32_t layer)
-{
-    if (transfer == NULL || !transfer->sink || layer < -1)
-        return STRAIT_ERR_INVALID;
-    if (transfer->client->embedded != NULL)
-        return STRAIT_ERR_UNSUPPORTED;
-    if (transfer->pool == NULL)
-        return STRAIT_OK;
-    if (!pool_on_gpu(transfer->pool))
-        return STRAIT_ERR_UNSUPPORTED;
-    return layer < 0 || has_layer(transfer->pool, layer) ? STRAIT_OK : STRAIT_ERR_INVALID;
-}
-
-/* ---- Words ------------------------------------------------------------------------------------------------------- */
-
-/* Pins the words through the current context, for all contexts. */
-static enum strait_status pin(struct words *words, const struct gpu *gpu)
-{
-    if (!words->pinned && gpu->host_register(words->at, WORDS_BYTES, GPU_REGISTER_FLAGS) != 0)
-        return STRAIT_ERR_DEVICE;
-    words->pinned = true;
-    return STRAIT_OK;
-}
-
-struct message words_message(void)
-{
-    return (struct message){.type = MESSAGE_WORDS, .words = {.count = WORDS_COUNT}};
-}
-
-/* Gets the client its words. A daemon that is not connected is told of them when it connects. */
-static enum strait_status open_words(struct strait_client *client, const struct gpu *gpu)
-{
-    if (client->words != NULL)
-        return STRAIT_OK;
-    struct words *words = words_get();
-    if (words == NULL)
-        return STRAIT_ERR_NO_MEMORY;
-    enum strait_status status = pin(words, gpu);
-    client->words = words;
-    if (status == STRAIT_OK && client->state == READY) {
-        struct message message = words_message();
-        status = outbox_send(client, &message, NULL, NULL);
-    }
-    if (status == STRAIT_OK)
-        return STRAIT_OK;
-    client->words = NULL;
-    words_put(words);
-    return status;
-}
-
-/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
-
-static struct stream_wait *add_wait(struct strait_transfer *transfer)
-{
-    size_t size = (transfer->wait_count + 1) * sizeof(*transfer->waits);
-    struct stream_wait *waits = realloc(transfer->waits, size);
-    if (waits == NULL)
-        return NULL;
-    transfer->waits = waits;
-    return &waits[transfer->wait_count];
-}
-
-static enum strait_status send_wait(struct strait_transfer *transfer, int32_t layer, const struct stream_wait *wait)
-{
-    struct message message = {.type = MESSAGE_WAIT};
-    message.wait =
-        (struct message_wait){.transfer = transfer->id, .layer = layer, .word = wait->word, .value = wait->value};
-    return outbox_send(transfer->client, &message, transfer, NULL);
-}
-
-/* Sends the message before the stream waits: if the daemon were not asked, the stream would wait until the verdict. */
-static enum strait_status begin_wait(struct strait_transfer *transfer, int32_t layer, const struct gpu *gpu,
-                                     void *stream)
-{
-    struct words *words = transfer->client->words;
-    struct stream_wait *wait = add_wait(transfer);
-    uint64_t address;
-    if (wait == NULL || !words_take(words, &wait->word, &wait->value))
-        return STRAIT_ERR_NO_MEMORY;
-    enum strait_status status = send_wait(transfer, layer, wait);
-    if (status == STRAIT_OK && (gpu->host_device_pointer(&address, &words->at[wait->word], 0) != 0 ||
-                                gpu->stream_wait_value(stream, address, wait->value, GPU_WAIT_GEQ) != 0))
-        status = STRAIT_ERR_DEVICE;
-    if (status == STRAIT_OK)
-        transfer->wait_count++;
-    else
-        words_raise(words, wait->word, wait->value);
-    return status;
-}
-
-/* Runs with the stream's context current. */
-static enum strait_status wait_in_context(struct strait_transfer *transfer, int32_t layer, const struct gpu *gpu,
-                                          void *stream)
-{
-    int capturing = 0;
-    if (gpu->stream_is_capturing(stream, &capturing) != 0)
-        return STRAIT_ERR_DEVICE;
-    if (capturing != 0)
-        return STRAIT_ERR_INVALID;
-    enum strait_status status = open_words(transfer->client, gpu);
-    return status == STRAIT_OK ? begin_wait(transfer, layer, gpu, stream) : status;
-}
-
-enum strait_status strait_wait_stream(struct strait_transfer *transfer, int32_t layer, void *stream)
-{
-    enum strait_status status = check(transfer, layer);
-    if (status != STRAIT_OK || transfer->ended)
-        return status;
-    const struct gpu *gpu = gpu_driver();
-    void *context = NULL;
-    if (gpu == NULL)
-        return STRAIT_ERR_UNSUPPORTED;
-    if (gpu->stream_context(stream, &context) != 0 || gpu->context_push(context) != 0)
-        return STRAIT_ERR_DEVICE;
-    status = wait_in_context(transfer, layer, gpu, stream);
-    (void)gpu->context_pop(&context);
-    connection_flush(transfer->client);
-    return status;
-}
-
-void stream_release(struct strait_transfer *transfer)
-{
-    for (uint32_t i = 0; i < transfer->wait_count; i++)
-        words_raise(transfer->client->words, transfer->waits[i].word, transfer->waits[i].value);
-    free(transfer->waits);
-    transfer->waits = NULL;
-    transfer->wait_count = 0;
-}
-
-static struct message note_message(const struct strait_peer *peer, struct view key, struct view data)
-{
-    struct message message = {.type = MESSAGE_NOTIFY};
-    message.notify.peer_pool = peer->blob.pool;
-    message.notify.peer_address = view_of(peer->blob.address, strlen(peer->blob.address));
-    message.notify.key = key;
-    message.notify.data = data;
-    return message;
-}
-
-/* Notes have no deadline, so the number that wait for a daemon that is away is limited. */
-enum strait_status strait_notify(const struct strait_peer *peer, const void *key, size_t key_size, const void *data,
-                                 size_t data_size)
-{
-    if (peer == NULL || !bytes_valid(key, key_size, 1, STRAIT_KEY_BYTES_MAX) ||
-        !bytes_valid(data, data_size, 0, STRAIT_NOTE_BYTES_MAX))
-        return STRAIT_ERR_INVALID;
-    if (peer->client->outbox.notes >= NOTES_AHEAD)
-        return STRAIT_ERR_AGAIN;
-    struct message message = note_message(peer, view_of(key, key_size), view_of(data, data_size));
-    enum strait_status status = outbox_send(peer->client, &message, NULL, NULL);
-    connection_flush(peer->client);
-    return status;
-}
-
-enum strait_status strait_stats(struct strait_client *client)
-{
-    if (client == NULL)
-        return STRAIT_ERR_INVALID;
-    if (client->state != READY)
-        return STRAIT_ERR_AGAIN;
-    struct message message = {.type = MESSAGE_STATS};
-    enum strait_status status = outbox_send(client, &message, NULL, NULL);
-    connection_flush(client);
-    return status;
-}
-
-/* ---- Making one -------------------------------------------------------------------------------------------------- */
+/* ---- Creating a transfer ----------------------------------------------------------------------------------------- */
 
 /* What expectations and offers have in common. */
 struct request_args {
@@ -396,7 +454,7 @@ static enum strait_status begin(struct strait_transfer *transfer, const struct m
         strait_release(transfer);
         return status;
     }
-    connection_flush(transfer->client);
+    outbox_flush(transfer->client);
     watch_deadline(transfer);
     return STRAIT_OK;
 }
@@ -535,7 +593,7 @@ static enum strait_status send_append(struct strait_transfer *transfer, const st
     enum strait_status status = lists_send(transfer, &message, params->lists, params->list_count);
     if (status != STRAIT_OK)
         strait_abort(transfer);
-    connection_flush(transfer->client);
+    outbox_flush(transfer->client);
     return status;
 }
 
@@ -596,7 +654,7 @@ enum strait_status strait_start(struct strait_transfer *transfer, const struct s
         return STRAIT_OK; /* it has its verdict, or that is on the way */
     struct message message = start_message(transfer, peer, params);
     enum strait_status status = outbox_send(transfer->client, &message, transfer, peer);
-    connection_flush(transfer->client);
+    outbox_flush(transfer->client);
     return status;
 }
 
@@ -606,7 +664,7 @@ static void send_end(struct strait_transfer *transfer, enum message_type type)
 {
     struct message message = {.type = type, .transfer.transfer = transfer->id};
     outbox_send_always(transfer->client, &message);
-    connection_flush(transfer->client);
+    outbox_flush(transfer->client);
 }
 
 void strait_abort(struct strait_transfer *transfer)
@@ -641,7 +699,7 @@ void strait_release(struct strait_transfer *transfer)
         transfer_destroy(transfer);
 }
 
-/* ---- What is known ----------------------------------------------------------------------------------------------- */
+/* ---- Progress ---------------------------------------------------------------------------------------------------- */
 
 struct strait_progress strait_transfer_progress(const struct strait_transfer *transfer)
 {
