@@ -1,5 +1,5 @@
-# One line per test. Labels: unit, service, collective, fuzz, cli, python, chaos, soak, gpu, layering. A test that exits with
-# 77 was skipped and says why.
+# One line per test. Labels: unit, service, collective, fuzz, cli, python, chaos, soak, gpu, layering; and long (tests/long.cmake),
+# which the presets leave out and tests/nightly.sh runs. A test that exits with 77 was skipped and says why.
 set(STRAIT_TEST_SECONDS 30)
 if(STRAIT_SANITIZE)
     set(STRAIT_TEST_SLOWER 6) # sanitizers take their time

@@ -1,4 +1,4 @@
-# The service under load, and the scenarios of shared arenas and restarts, with daemons of their own. CTest runs a minute
+# The service under load, and the scenarios of shared arenas and restarts, with daemons of their own. The gate runs 15 s
 # of it; `soak --daemon straitd --seconds 1200` is the release check.
 add_executable(soak soak/main.c soak/report.c soak/daemon.c soak/figures.c soak/watch.c soak/pool.c soak/world.c
     soak/move.c soak/group.c soak/scene.c soak/mixed.c soak/mixed_judge.c soak/one_slot.c soak/deadline.c soak/restart.c)
@@ -19,12 +19,8 @@ math(EXPR soak_stall_ms "20 * ${STRAIT_TEST_SLOWER}")
 if(STRAIT_SANITIZE MATCHES thread) # copies are watched byte by byte: its stalls say little
     math(EXPR soak_stall_ms "3 * ${soak_stall_ms}")
 endif()
-if(STRAIT_SANITIZE)
-    set(soak_seconds 15)
-else()
-    set(soak_seconds 60)
-endif()
-strait_soak_test(soak OPTIONS --seconds ${soak_seconds} --stall-ms ${soak_stall_ms} TIMEOUT 200)
+strait_soak_test(soak OPTIONS --seconds 15 --stall-ms ${soak_stall_ms} TIMEOUT 100)
+strait_soak_test(soak_minute OPTIONS --seconds 60 --stall-ms ${soak_stall_ms} TIMEOUT 200)
 strait_soak_test(soak_one_slot OPTIONS --scenario one-slot TIMEOUT 120)
 strait_soak_test(soak_deadline OPTIONS --scenario deadline TIMEOUT 120)
 strait_soak_test(soak_restart OPTIONS --scenario restart TIMEOUT 120)

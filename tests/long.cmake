@@ -1,0 +1,29 @@
+# Tests that the commit gate leaves out: they take more than 20 s, wait for chance, or repeat a suite that the gate runs
+# under another setting. tests/nightly.sh runs them all. What a build lacks (UCX, for one) is passed over.
+set(long
+    # Random faults in all states: the gate has `chaos`, for 25 s.
+    chaos_table chaos_device chaos_nccl chaos_ucx_cuda chaos_acknowledge chaos_epoch chaos_drained chaos_device_acknowledge
+    chaos_device_drained
+    # A minute under load, and scenarios that need the machine for themselves: the gate has 15 s of `soak`.
+    soak_minute soak_one_slot soak_deadline soak_restart
+    # Suites that the gate runs under one setting.
+    coll_operations_hosts1 coll_operations_hosts2 coll_groups_hosts1 coll_order_hosts1 coll_order_hosts2 coll_rings_hosts1
+    coll_failures_hosts1 coll_failures_hosts2 coll_stress_hosts1 coll_stress_hosts2 coll_late_hosts coll_late_end_hosts
+    coll_absent_hosts)
+
+# Under sanitizers also what is slow there and has no memory or threads that other tests do not have.
+set(long_address)
+# ThreadSanitizer: what repeats values where the threads are those of a test that stays.
+set(long_thread)
+
+set(names ${long})
+if(STRAIT_SANITIZE MATCHES address)
+    list(APPEND names ${long_address})
+elseif(STRAIT_SANITIZE MATCHES thread)
+    list(APPEND names ${long_thread})
+endif()
+foreach(name ${names})
+    if(TEST ${name})
+        set_property(TEST ${name} APPEND PROPERTY LABELS long)
+    endif()
+endforeach()
