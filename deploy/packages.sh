@@ -6,7 +6,9 @@ packages_build="cmake ninja-build gcc libc6-dev pkg-config git ca-certificates
 # To measure against.
 packages_rivals="libzstd-dev liblz4-dev"
 # To test.
-packages_test="check g++ python3 python3-numpy python3-pytest python3-xxhash"
+packages_test="check g++ python3 python3-venv"
+# From PyPI, into an environment of the tests.
+packages_pip="numpy pytest xxhash"
 
 # install_packages NAME...: those that are missing, as root or through sudo.
 install_packages() {

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Every test there is, in every build: what .ci/run leaves out because it takes long, repeats a suite under another setting
+# or looks for chance. For a release and for each night; about three hours on two processors, no GPU. Steps to run, in
+# this order, are the arguments; without any, all of them. Goes on after a failure and lists the steps that failed.
+#
+#   dev       all tests of the development build
+#   asan      the same under AddressSanitizer and UndefinedBehaviorSanitizer
+#   tsan      under ThreadSanitizer
+#   model     the model of the protocol, four steps deeper (STRAIT_MODEL_DEPTH)
+#   chaos     tests/chaos/run.sh: every fault in every state, host memory and fake GPUs
+#   soak      the service under load for 20 minutes (SOAK_SECONDS)
+#   mutants   tests/mutate.py: faults planted in the source, each of which a named test has to notice
+#   fuzz      libFuzzer with clang, FUZZ_SECONDS (120) for each target, from its corpus
+#   loop      tests that depend on time, processes or UCX, LOOPS (50) times beside a busy machine
+#   aarch64   the cross build with all tests that run under an emulator
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. deploy/packages.sh
+export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$((2 * $(nproc)))}
+export STRAIT_TEST_SEED=${STRAIT_TEST_SEED:-$(date +%Y%m%d)}
+seed=$STRAIT_TEST_SEED
+failed=()
+
+# build PRESET: configures and builds it.
+build() {
+    cmake --preset "$1" >/dev/null && cmake --build --preset "$1"
+}
+
+# all PRESET: every test of a build; the presets for ctest leave out those that are long.
+all() {
+    build "$1" && ctest --test-dir "build/$1" --output-on-failure --no-tests=error
+}
+
+run_dev() {
+    deploy/test.sh -R '^layering$' && all dev # test.sh installs what tests need
+}
+run_asan() {
+    all asan
+}
+run_tsan() {
+    all tsan
+}
+run_model() {
+    build dev && STRAIT_MODEL_DEPTH=4 build/dev/tests/test_model
+}
+run_chaos() {
+    build dev && tests/chaos/run.sh build/dev "$seed"
+}
+run_soak() {
+    build dev && UCX_MEM_EVENTS=no build/dev/tests/soak --daemon build/dev/daemon/straitd --seconds "${SOAK_SECONDS:-1200}"
+}
+run_mutants() {
+    build dev && tests/mutate.py
+}
+run_fuzz() {
+    install_packages clang || return 1
+    CC=clang cmake -S . -B build/fuzz -G Ninja -DSTRAIT_FUZZERS=ON -DSTRAIT_SANITIZE=address,undefined >/dev/null &&
+        cmake --build build/fuzz || return 1
+    for target in build/fuzz/tests/fuzz/fuzz_*; do
+        [ -x "$target" ] && [ -f "$target" ] || continue
+        name=${target##*/fuzz_}
+        mkdir -p "build/fuzz/found/$name"
+        "$target" -max_total_time="${FUZZ_SECONDS:-120}" -print_final_stats=1 \
+            "build/fuzz/found/$name" "tests/fuzz/corpus/$name" || return 1
+    done
+}
+run_loop() {
+    build dev && tests/loop.sh build/dev "${LOOPS:-50}"
+}
+run_aarch64() {
+    tests/aarch64.sh
+}
+
+[ $# -gt 0 ] || set -- dev asan tsan model chaos soak mutants fuzz loop aarch64
+for step; do
+    if ! declare -F "run_$step" >/dev/null; then
+        echo "nightly.sh: there is no step '$step'" >&2
+        exit 2
+    fi
+done
+for step; do
+    printf '\n=== %s (seed %s)\n' "$step" "$seed"
+    "run_$step" || failed+=("$step")
+done
+echo
+if [ ${#failed[@]} -gt 0 ]; then
+    echo "nightly: FAILED: ${failed[*]}"
+    exit 1
+fi
+echo "nightly: all of $* passed"
