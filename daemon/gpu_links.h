@@ -1,6 +1,6 @@
 /* GPU links between daemons, by NCCL or by UCX with CUDA memory: for each of our GPUs in use, the transports of the
  * kinds that the option gpu-wires names, and GPU memory to send from. The links to peers' GPUs are made by
- * peers/peer_gpu.c when reach.c wants them. */
+ * peers/gpu_link.c when gpu_path.c wants them. */
 #ifndef STRAIT_DAEMON_GPU_LINKS_H
 #define STRAIT_DAEMON_GPU_LINKS_H
 

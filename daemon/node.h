@@ -12,7 +12,7 @@
 #include "daemon/memory/arena.h"
 #include "daemon/memory/job.h"
 #include "daemon/peers/peer.h"
-#include "daemon/peers/watch.h"
+#include "daemon/peers/poll.h"
 #include "daemon/receive.h"
 
 /* One node of the service: everything that a daemon consists of. Only the loop's thread touches it; jobs and the log

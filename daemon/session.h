@@ -3,7 +3,7 @@
 #define STRAIT_DAEMON_SESSION_H
 
 #include "daemon/node.h"
-#include "daemon/peers/watch.h"
+#include "daemon/peers/poll.h"
 
 struct session {
     struct node *node;

@@ -10,7 +10,7 @@
 #include <uv.h>
 
 #include "daemon/peers/peer.h"
-#include "daemon/peers/watch.h"
+#include "daemon/peers/poll.h"
 #include "tests/machine.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))

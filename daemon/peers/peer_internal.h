@@ -1,9 +1,9 @@
-/* Shared by the peer_*.c files. The life of a connection:
+/* Connections of a node, shared by the files of this folder. The life of one:
  *
  *   IDLE --peers_get--> DIALLING --connected--> PROVING --hellos, proofs--> LINKING --link connected--> UP
  *                       accepted ones begin here ^
  *
- * A connection that is to end is only marked (connection_doom); it is ended at the end of the loop's turn
+ * A connection that is to end is only marked (connection_fail); it is ended at the end of the loop's turn
  * (connection_end), so that no callback runs inside a call and nothing is freed under a caller. An ended connection is
  * CLOSING until its links are closed and its name lookup has returned; a dialled one leaves a new IDLE one in its place
  * at once. */
@@ -17,8 +17,7 @@
 #include "daemon/base/address.h"
 #include "daemon/base/auth.h"
 #include "daemon/peers/peer.h"
-#include "daemon/peers/port.h"
-#include "daemon/peers/watch.h"
+#include "daemon/peers/poll.h"
 
 #define PEER_KINDS_MAX        8u
 #define PEER_RECORDS_MAX      4096u /* dialled connections, including IDLE ones */
@@ -64,7 +63,7 @@ enum gpu_link_state {
     GPU_LINK_ENDING, /* its link is not closed yet */
 };
 
-/* A link between one of our GPUs and one of the peer's: peer_gpu.c. */
+/* A link between one of our GPUs, and one of the peer's. */
 struct gpu_link {
     LIST_ENTRY(gpu_link) entry;
     struct gpu_ends ends;
@@ -82,7 +81,7 @@ struct connection {
     TAILQ_ENTRY(connection) entry;
     TAILQ_ENTRY(connection) dirty_entry;
     bool dirty;    /* it is in peers.dirty */
-    bool doomed;   /* ends with this turn of the loop; peer.why says why */
+    bool failing;  /* ends with this turn of the loop; peer.why says why */
     bool repeated; /* the previous attempt failed for the same reason: not worth another line */
     bool was_up;
 
@@ -122,8 +121,8 @@ struct connection {
     bool holding;
 
     /* Up. */
-    uint64_t up_at, heard;
-    uint64_t next_beat, sequence, sent_at_ns, seen;
+    uint64_t up_at, received_at;
+    uint64_t next_heartbeat, sequence, sent_at_ns, seen;
 };
 
 /* Limits the lines per second that others can cause at will. */
@@ -148,19 +147,23 @@ struct peers {
     char address[MESSAGE_ADDRESS_MAX + 1];
     int listen_fd;
     struct watch *listener;
-    uint64_t listen_again; /* accepting pauses until then; 0: it does not */
+    uint64_t accept_paused_until; /* accepting pauses until then; 0: it does not */
     struct secret secret_bytes;
     const struct secret *secret; /* NULL: none */
     struct watch_count watches;
     uv_timer_t tick;
     uv_prepare_t prepare; /* flushes */
-    uv_idle_t turn;       /* active while something is dirty or `told` is set: the loop does not block */
-    bool told;            /* the owner was called back from a prepare handle */
+    uv_idle_t turn;       /* active while something is dirty or `turn_again` is set: the loop does not block */
+    bool turn_again;      /* the owner was called back from a prepare handle */
     uint64_t abandon_at;  /* closing: from then on links do not wait for their peers */
     uint32_t handles;
     uint32_t tick_ms;
     uint64_t last_tick;
     struct log_limit limit;
+    /* Calls into files above the caller's. */
+    void (*on_link_up)(struct connection *c);     /* the current link is connected */
+    void (*on_link_closed)(struct connection *c); /* one of its links has ended */
+    void (*on_part_closed)(struct peers *peers);  /* a connection or a transport has ended */
     bool closing, ports_closing, handles_closing;
 };
 
@@ -177,103 +180,75 @@ static inline uint64_t peers_now(const struct peers *peers)
     return uv_now(peers->config.loop);
 }
 
-/* ---- peer.c: connections ----------------------------------------------------------------------------------------- */
+/* Files from the bottom to the top: each calls only those before it. */
+
+/* ---- connection.c ------------------------------------------------------------------------------------------------ */
 
 struct connection *connection_create(struct peers *peers, const char *address, bool dialled);
+/* Queues the connection to be flushed at the end of the turn. */
 void connection_dirty(struct connection *c);
-/* Marks the connection to be ended, and why; only the first reason counts. */
-void connection_doom(struct connection *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Marks the connection to be ended at the end of the turn, and why; only the first reason counts. */
+void connection_fail(struct connection *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same, because the peer broke the protocol. */
-void connection_blame(struct connection *c, const char *what);
-void connection_up(struct connection *c);
-/* Ends a connection. The current link of a peer that was UP waits until its user stops writing to it. */
-void connection_end(struct connection *c);
-/* Frees the connection when it is CLOSING and nothing of it is left. */
-void connection_settle(struct connection *c);
-
-/* ---- peer_control.c: messages ------------------------------------------------------------------------------------ */
-
-/* Gives the socket to a channel and starts reading. */
-void connection_begin(struct connection *c, int fd);
+void connection_protocol_error(struct connection *c, const char *what);
 void connection_send(struct connection *c, const struct message *message);
-/* Flushes queued messages, or ends a doomed connection. */
-void connection_flush(struct connection *c);
-/* Handles the message that was held back until UP, if there is one, and what came after it. */
-void control_go_on(struct connection *c);
 
-/* ---- peers.c: all of them ---------------------------------------------------------------------------------------- */
+/* Creates a link. Takes the socket in any case. */
+enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **link);
+void link_end(struct peer_link *link);
+struct kind *kind_find(struct peers *peers, const char *name, size_t size);
+struct kind *gpu_kind_find(const struct peers *peers, enum message_link_by by, uint32_t device);
 
-void peers_settle(struct peers *peers);
 void peers_tick_start(struct peers *peers);
 void peers_turn_start(struct peers *peers); /* something is dirty: flush before blocking */
 /* The owner was called back while prepare handles run, after its own prepare handle: what it queues now is carried out
  * in one more turn, before the loop blocks. */
-void peers_told(struct peers *peers);
+void peers_turn_again(struct peers *peers);
 /* Logs a line that others can cause: at most ten a second; the next line counts those left out. */
 void peers_log_limited(struct peers *peers, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- peer_kind.c: transports ------------------------------------------------------------------------------------- */
+/* ---- gpu_link.c -------------------------------------------------------------------------------------------------- */
 
-/* Checks the option texts that transports will parse. ERR_INVALID: `why`. */
-enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size);
-/* Opens the transports that the options name, and records which are not available. */
-void kinds_open(struct peers *peers);
-/* Makes the transport; its options are completed from the node's own. */
-enum strait_status kind_open(struct peers *peers, struct kind *kind, const struct transport_arena *arena,
-                             const char *options);
-void kind_release_memory(struct kind *kind);
-
-/* ---- peer_dial.c ------------------------------------------------------------------------------------------------- */
-
-void connection_dial(struct connection *c);
-void connection_dial_tick(struct connection *c);
-void connection_dial_end(struct connection *c);
-void socket_prepare(int fd); /* sets the options of a connection's socket */
-
-/* ---- peer_listen.c ----------------------------------------------------------------------------------------------- */
-
-enum strait_status listener_open(struct peers *peers, char *why, size_t why_size);
-void listener_close(struct peers *peers);
-void listener_tick(struct peers *peers);
-
-/* ---- peer_hello.c: each returns after connection_doom when the message is not what is due ------------------------ */
-
-void hello_send(struct connection *c);
-void hello_take(struct connection *c, struct message *message); /* takes ownership of the message */
-void proof_take(struct connection *c, const struct message_peer_proof *proof);
-
-/* ---- peer_link.c ------------------------------------------------------------------------------------------------- */
-
-extern const struct transport_events peer_transport_events; /* owner: the kind */
-struct kind *kind_find(struct peers *peers, const char *name, size_t size);
-void links_send(struct connection *c);
-void links_take(struct connection *c, const struct message_peer_links *links);
-void links_tick(struct connection *c);
-/* Takes the socket in any case. */
-enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **link);
-void link_end(struct peer_link *link);
-/* The connection's own link, or an attempt at it; link_begin takes the socket in any case. */
-enum strait_status link_begin(struct connection *c, struct kind *kind, int fd);
-void current_end(struct connection *c);
-
-/* ---- peer_shm.c -------------------------------------------------------------------------------------------------- */
-
-/* Begins a link as the dialler. NULL, or why it failed. connect fails at once if the unix socket's backlog is full, and
- * nothing signals when it has room: then shm_is_full is set, and ticks try again. */
-const char *shm_try(struct connection *c, struct kind *kind);
-
-/* ---- peer_gpu.c -------------------------------------------------------------------------------------------------- */
-
-void gpu_link_take(struct connection *c, const struct message_gpu_link *message);
+void gpu_link_receive(struct connection *c, const struct message_gpu_link *message);
 void gpu_links_tick(struct connection *c);
 void gpu_links_free(struct connection *c);
 void gpu_link_connected(struct connection *c, struct gpu_link *g);
 void gpu_link_broken(struct connection *c, struct gpu_link *g, const char *why);
 void gpu_link_closed(struct gpu_link *g);
 
-/* ---- peer_beat.c ------------------------------------------------------------------------------------------------- */
+/* ---- peer_link.c ------------------------------------------------------------------------------------------------- */
 
-void beat_take(struct connection *c, const struct message_heartbeat *beat);
-void beat_tick(struct connection *c);
+extern const struct transport_events peer_transport_events; /* owner: the kind */
+void links_send(struct connection *c);
+void links_receive(struct connection *c, const struct message_peer_links *links);
+void links_tick(struct connection *c);
+
+/* ---- kind.c: transports ------------------------------------------------------------------------------------------ */
+
+/* Checks the option texts that transports will parse. ERR_INVALID: `why`. */
+enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size);
+/* Opens the transports that the options name, and records which are not available. */
+void kinds_open(struct peers *peers);
+void kind_release_memory(struct kind *kind);
+
+/* ---- peer.c: handshake, messages, heartbeats, the end ------------------------------------------------------------ */
+
+/* Gives the socket to a channel and starts reading. */
+void connection_start(struct connection *c, int fd);
+void connection_up(struct connection *c);
+/* Flushes queued messages, or ends a failing connection. */
+void connection_flush(struct connection *c);
+/* Frees the connection when it is CLOSING and nothing of it is left. */
+void connection_release(struct connection *c);
+void heartbeat_tick(struct connection *c);
+
+/* ---- dial.c: dialling and listening ------------------------------------------------------------------------------ */
+
+void connection_dial(struct connection *c);
+void connection_dial_tick(struct connection *c);
+
+enum strait_status listener_open(struct peers *peers, char *why, size_t why_size);
+void listener_close(struct peers *peers);
+void listener_tick(struct peers *peers);
 
 #endif

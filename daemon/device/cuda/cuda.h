@@ -8,6 +8,7 @@
 #define STRAIT_DAEMON_DEVICE_CUDA_CUDA_H
 
 #include <pthread.h>
+#include <time.h>
 
 #include <cuda_runtime_api.h>
 
@@ -113,7 +114,14 @@ struct device {
     struct device *process_next; /* failure.c's */
 };
 
-uint64_t clock_ns(void);
+static inline uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- failure.c --------------------------------------------------------------------------------------------------- */
 
 /* Writes the text; returns `status`. */
 enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
@@ -122,8 +130,6 @@ enum strait_status refuse(const struct device_why *why, enum strait_status statu
  * that. */
 enum strait_status refuse_error(const struct device_why *why, enum strait_status status, const char *what,
                                 cudaError_t error);
-
-/* ---- failure.c --------------------------------------------------------------------------------------------------- */
 
 /* Marks the device as failed for good: all its tasks fail, and after an error that breaks the process so do the tasks
  * of all other devices. The first reason counts. `error` is cudaSuccess when there is no code for what went wrong. */
@@ -149,7 +155,7 @@ enum strait_status device_refuse(struct device *device, enum strait_status statu
 void device_settle(struct device *device);
 void device_settle_batch(struct device *device, const struct batch *batch);
 
-/* ---- batch.c, collect.c ------------------------------------------------------------------------------------------ */
+/* ---- batch.c: lanes ---------------------------------------------------------------------------------------------- */
 
 cudaError_t lane_init(struct device *device, struct lane *lane);
 void lane_fini(struct lane *lane);
@@ -170,7 +176,7 @@ void lane_add(struct device *device, struct lane *lane, struct device_task *task
 /* After a failure: waits for running work, and fails all tasks. */
 void lane_abandon(struct device *device, struct lane *lane);
 
-/* ---- stage.c ----------------------------------------------------------------------------------------------------- */
+/* ---- batch.c: staging slots -------------------------------------------------------------------------------------- */
 
 cudaError_t stage_init(struct stage *stage, size_t slot_bytes);
 void stage_fini(struct stage *stage);
@@ -185,7 +191,7 @@ void stage_send(struct device *device, struct stage_slot *slot, struct device_ta
 bool stage_collect(struct device *device); /* reports chunks that have arrived. False: there are none */
 void stage_abandon(struct device *device); /* after a failure */
 
-/* ---- prepare.cu, warm.c ------------------------------------------------------------------------------------------ */
+/* ---- prepare.cu, plugin.c ---------------------------------------------------------------------------------------- */
 
 /* Metadata to be copied, in whole vectors of 16 bytes. Zeroes are written instead when the first vector differs from
  * `begins`. */
@@ -206,7 +212,7 @@ cudaError_t prepare_launch(const struct prepare *prepare, cudaStream_t stream);
 
 cudaError_t device_warm(struct device *device);
 
-/* ---- coder.c, ready.c -------------------------------------------------------------------------------------------- */
+/* ---- batch.c: coder thread; failure.c: waiter thread ------------------------------------------------------------- */
 
 void *coder_run(void *device);
 void *waiter_run(void *device);

@@ -1,3 +1,4 @@
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -44,6 +45,23 @@ bool error_breaks_process(cudaError_t error)
     default:
         return false;
     }
+}
+
+enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(why->text, why->size, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+enum strait_status refuse_error(const struct device_why *why, enum strait_status status, const char *what,
+                                cudaError_t error)
+{
+    (void)cudaGetLastError();
+    return refuse(why, error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : status, "%s: %s", what,
+                  cudaGetErrorString(error));
 }
 
 /* ---- Reporting --------------------------------------------------------------------------------------------------- */
@@ -222,8 +240,8 @@ bool process_is_sick(int number, const char *what, const struct device_why *why)
 
 /* ---- Work that may still run ------------------------------------------------------------------------------------- */
 
-#define SETTLE_NS        500000000u
-#define failure_PAUSE_NS 100000u
+#define SETTLE_NS       500000000u
+#define SETTLE_PAUSE_NS 100000u
 
 static bool may_settle(struct device *device)
 {
@@ -235,7 +253,7 @@ static bool may_settle(struct device *device)
 
 static void pause_briefly(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = failure_PAUSE_NS}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = SETTLE_PAUSE_NS}, NULL);
 }
 
 void device_settle(struct device *device)
@@ -256,7 +274,7 @@ void device_settle_batch(struct device *device, const struct batch *batch)
 /* The waiter thread, for clients' events: pages are ready when one has completed. That may take long, and nothing else
  * waits for it. */
 
-#define PAUSE_NS 50000u
+#define EVENT_PAUSE_NS 50000u
 
 /* Another process's event is opened when it is first looked at; then `event` holds the opened one. */
 static cudaError_t open_event(struct device_task *task, cudaEvent_t *event)
@@ -344,7 +362,7 @@ void *waiter_run(void *arg)
         pthread_mutex_unlock(&device->lock);
         tasks = look_at_all(device, tasks, closing);
         if (tasks != NULL)
-            nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = EVENT_PAUSE_NS}, NULL);
         pthread_mutex_lock(&device->lock);
     }
     pthread_mutex_unlock(&device->lock);

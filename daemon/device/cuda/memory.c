@@ -1,12 +1,88 @@
 /* Maps the memory of clients and pins memory of the host. */
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "daemon/device/cuda/cuda.h"
-#include "daemon/device/cuda/driver.h"
 
-/* What unmapping has to undo. */
+/* ---- The driver -------------------------------------------------------------------------------------------------- */
+
+/* Functions that only the driver API has. The plugin does not link the driver: it looks them up at run time. */
+struct driver {
+    PFN_cuMemGetAddressRange_v3020 address_range;
+    PFN_cuPointerGetAttribute_v4000 pointer_attribute;
+    PFN_cuMemImportFromShareableHandle_v10020 import;
+    PFN_cuMemGetAllocationPropertiesFromHandle_v10020 properties;
+    PFN_cuMemGetAllocationGranularity_v10020 granularity;
+    PFN_cuMemAddressReserve_v10020 reserve;
+    PFN_cuMemAddressFree_v10020 unreserve;
+    PFN_cuMemMap_v10020 map;
+    PFN_cuMemUnmap_v10020 unmap;
+    PFN_cuMemSetAccess_v10020 set_access;
+    PFN_cuMemRelease_v10020 release;
+    PFN_cuGetErrorString_v6000 error_string;
+};
+
+static struct driver driver_calls;
+static bool driver_complete;
+static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
+
+static const struct driver_entry {
+    const char *name;
+    unsigned version;
+    size_t offset;
+} driver_entries[] = {
+    {"cuMemGetAddressRange", 3020, offsetof(struct driver, address_range)},
+    {"cuPointerGetAttribute", 4000, offsetof(struct driver, pointer_attribute)},
+    {"cuMemImportFromShareableHandle", 10020, offsetof(struct driver, import)},
+    {"cuMemGetAllocationPropertiesFromHandle", 10020, offsetof(struct driver, properties)},
+    {"cuMemGetAllocationGranularity", 10020, offsetof(struct driver, granularity)},
+    {"cuMemAddressReserve", 10020, offsetof(struct driver, reserve)},
+    {"cuMemAddressFree", 10020, offsetof(struct driver, unreserve)},
+    {"cuMemMap", 10020, offsetof(struct driver, map)},
+    {"cuMemUnmap", 10020, offsetof(struct driver, unmap)},
+    {"cuMemSetAccess", 10020, offsetof(struct driver, set_access)},
+    {"cuMemRelease", 10020, offsetof(struct driver, release)},
+    {"cuGetErrorString", 6000, offsetof(struct driver, error_string)},
+};
+
+static void driver_find(void)
+{
+    for (size_t i = 0; i < sizeof(driver_entries) / sizeof(driver_entries[0]); i++) {
+        void *found = NULL;
+        enum cudaDriverEntryPointQueryResult status;
+        if (cudaGetDriverEntryPointByVersion(driver_entries[i].name, &found, driver_entries[i].version,
+                                             cudaEnableDefault, &status) != cudaSuccess ||
+            found == NULL)
+            return;
+        *(void **)((char *)&driver_calls + driver_entries[i].offset) = found;
+    }
+    driver_complete = true;
+}
+
+/* NULL: the driver lacks some of them. */
+static const struct driver *driver_get(void)
+{
+    pthread_once(&driver_once, driver_find);
+    return driver_complete ? &driver_calls : NULL;
+}
+
+static const char *driver_text(CUresult result)
+{
+    const char *text = NULL;
+    return driver_complete && driver_calls.error_string(result, &text) == CUDA_SUCCESS && text != NULL
+               ? text
+               : "unknown error";
+}
+
+/* ---- Mappings ---------------------------------------------------------------------------------------------------- */
+
+/* State that unmapping needs. */
 struct mapping {
     enum strait_handle kind;
     CUdeviceptr base;

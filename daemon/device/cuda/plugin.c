@@ -1,64 +1,10 @@
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "daemon/device/cuda/cuda.h"
-#include "daemon/device/cuda/driver.h"
-
-static struct driver driver;
-static bool complete;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static const struct entry {
-    const char *name;
-    unsigned version;
-    size_t offset;
-} entries[] = {
-    {"cuMemGetAddressRange", 3020, offsetof(struct driver, address_range)},
-    {"cuPointerGetAttribute", 4000, offsetof(struct driver, pointer_attribute)},
-    {"cuMemImportFromShareableHandle", 10020, offsetof(struct driver, import)},
-    {"cuMemGetAllocationPropertiesFromHandle", 10020, offsetof(struct driver, properties)},
-    {"cuMemGetAllocationGranularity", 10020, offsetof(struct driver, granularity)},
-    {"cuMemAddressReserve", 10020, offsetof(struct driver, reserve)},
-    {"cuMemAddressFree", 10020, offsetof(struct driver, unreserve)},
-    {"cuMemMap", 10020, offsetof(struct driver, map)},
-    {"cuMemUnmap", 10020, offsetof(struct driver, unmap)},
-    {"cuMemSetAccess", 10020, offsetof(struct driver, set_access)},
-    {"cuMemRelease", 10020, offsetof(struct driver, release)},
-    {"cuGetErrorString", 6000, offsetof(struct driver, error_string)},
-};
-
-static void find_all(void)
-{
-    for (size_t i = 0; i < sizeof(entries) / sizeof(entries[0]); i++) {
-        void *found = NULL;
-        enum cudaDriverEntryPointQueryResult status;
-        if (cudaGetDriverEntryPointByVersion(entries[i].name, &found, entries[i].version, cudaEnableDefault, &status) !=
-                cudaSuccess ||
-            found == NULL)
-            return;
-        *(void **)((char *)&driver + entries[i].offset) = found;
-    }
-    complete = true;
-}
-
-const struct driver *driver_get(void)
-{
-    pthread_once(&once, find_all);
-    return complete ? &driver : NULL;
-}
-
-const char *driver_text(CUresult result)
-{
-    const char *text = NULL;
-    return complete && driver.error_string(result, &text) == CUDA_SUCCESS && text != NULL ? text : "unknown error";
-}
 
 /* The driver loads a kernel when it is first launched, which takes milliseconds. A device that is taken into use codes
  * a page in every mode, so that the first transfer does not wait for it. */
@@ -130,32 +76,6 @@ cudaError_t device_warm(struct device *device)
 }
 
 /* Taking a GPU into use, and the plugin's interface to the daemon. */
-
-uint64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* ---- Errors ------------------------------------------------------------------------------------------------------ */
-
-enum strait_status refuse(const struct device_why *why, enum strait_status status, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(why->text, why->size, format, arguments);
-    va_end(arguments);
-    return status;
-}
-
-enum strait_status refuse_error(const struct device_why *why, enum strait_status status, const char *what,
-                                cudaError_t error)
-{
-    (void)cudaGetLastError();
-    return refuse(why, error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : status, "%s: %s", what,
-                  cudaGetErrorString(error));
-}
 
 /* ---- Taking a GPU into use --------------------------------------------------------------------------------------- */
 

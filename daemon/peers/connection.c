@@ -1,0 +1,200 @@
+/* Connections: creation, queueing of messages, the first reason to end, links. Everything else in this folder is above.
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/fault.h"
+#include "daemon/peers/peer_internal.h"
+
+#define LOG_LINES_PER_SECOND 10u
+
+void peers_log_limited(struct peers *peers, const char *format, ...)
+{
+    struct log_limit *limit = &peers->limit;
+    uint64_t second = peers_now(peers) / 1000;
+    char text[1024];
+    va_list arguments;
+    if (limit->second != second) {
+        limit->second = second;
+        limit->lines = 0;
+    }
+    if (limit->lines++ >= LOG_LINES_PER_SECOND) {
+        limit->suppressed++;
+        return;
+    }
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    log_write(peers->config.log, LOG_WARN, limit->suppressed > 0 ? "%s left_out=%" PRIu32 : "%s", text,
+              limit->suppressed);
+    limit->suppressed = 0;
+}
+
+/* ---- The loop ---------------------------------------------------------------------------------------------------- */
+
+void peers_tick_start(struct peers *peers)
+{
+    if (peers->handles_closing || uv_is_active((uv_handle_t *)&peers->tick))
+        return;
+    peers->last_tick = peers_now(peers);
+    uv_timer_again(&peers->tick); /* peers_open has set its callback and its interval */
+}
+
+static void on_turn(uv_idle_t *idle)
+{
+    (void)idle;
+}
+
+void peers_turn_start(struct peers *peers)
+{
+    if (!peers->handles_closing)
+        uv_idle_start(&peers->turn, on_turn);
+}
+
+void peers_turn_again(struct peers *peers)
+{
+    peers->turn_again = true;
+    peers_turn_start(peers);
+}
+
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+struct connection *connection_create(struct peers *peers, const char *address, bool dialled)
+{
+    struct connection *c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return NULL;
+    c->peer.peers = peers;
+    c->peer.state = dialled ? PEER_IDLE : PEER_PROVING;
+    c->peer.dialled = dialled;
+    snprintf(c->peer.address, sizeof(c->peer.address), "%s", address);
+    auth_random(&c->peer.token, sizeof(c->peer.token));
+    auth_random(c->nonce, sizeof(c->nonce));
+    c->socket = -1;
+    c->backoff = c->flap_backoff = PEER_BACKOFF_MS;
+    c->asked = peers_now(peers);
+    LIST_INIT(&c->links);
+    LIST_INIT(&c->gpu_links);
+    TAILQ_INSERT_TAIL(&peers->connections, c, entry);
+    if (!uv_is_active((uv_handle_t *)&peers->tick))
+        peers_tick_start(peers);
+    return c;
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+void connection_dirty(struct connection *c)
+{
+    struct peers *peers = peers_of(c);
+    if (c->dirty)
+        return;
+    c->dirty = true;
+    TAILQ_INSERT_TAIL(&peers->dirty, c, dirty_entry);
+    peers_turn_start(peers);
+}
+
+void connection_fail(struct connection *c, const char *format, ...)
+{
+    char why[sizeof(c->peer.why)] = "";
+    va_list arguments;
+    if (c->failing || c->peer.state == PEER_IDLE || c->peer.state == PEER_CLOSING)
+        return;
+    c->failing = true;
+    va_start(arguments, format);
+    vsnprintf(why, sizeof(why), format, arguments);
+    va_end(arguments);
+    c->repeated = c->peer.dialled && strcmp(why, c->peer.why) == 0;
+    memcpy(c->peer.why, why, sizeof(why));
+    connection_dirty(c);
+}
+
+void connection_protocol_error(struct connection *c, const char *what)
+{
+    peers_of(c)->config.metrics->peer_errors++;
+    connection_fail(c, "protocol error: %s", what);
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+void connection_send(struct connection *c, const struct message *message)
+{
+    if (fault_at(FAULT_SEND, &c->peer, message))
+        return;
+    enum strait_status status = channel_send(c->channel, message, NULL, 0);
+    if (status != STRAIT_OK)
+        connection_fail(c, "cannot send %s: %s", message_name(message->type), strait_status_string(status));
+    connection_dirty(c);
+}
+
+enum strait_status peer_send(struct peer *peer, const struct message *message)
+{
+    struct connection *c = connection_of(peer);
+    if (peer->state != PEER_UP || c->failing)
+        return STRAIT_ERR_AGAIN;
+    if (fault_at(FAULT_SEND, peer, message))
+        return STRAIT_OK;
+    enum strait_status status = channel_send(c->channel, message, NULL, 0);
+    if (status == STRAIT_ERR_INVALID)
+        return status;
+    if (status != STRAIT_OK)
+        connection_fail(c, "messages are not taken: %s", strait_status_string(status));
+    connection_dirty(c);
+    (void)fault_at(FAULT_SENT, peer, message);
+    return status;
+}
+
+/* ---- Links ------------------------------------------------------------------------------------------------------- */
+
+enum strait_status link_make(struct connection *c, struct kind *kind, int fd, struct peer_link **made)
+{
+    struct peer_link *link = calloc(1, sizeof(*link));
+    enum strait_status status = STRAIT_ERR_NO_MEMORY;
+    if (link == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return status;
+    }
+    link->connection = c;
+    link->kind = kind;
+    status = link_open(kind->transport, fd, c->peer.dialled ? LINK_DIALLED : LINK_ACCEPTED, link, &link->link);
+    if (status != STRAIT_OK) {
+        free(link);
+        return status;
+    }
+    LIST_INSERT_HEAD(&c->links, link, entry);
+    *made = link;
+    return STRAIT_OK;
+}
+
+void link_end(struct peer_link *link)
+{
+    if (link->closing)
+        return;
+    link->closing = true;
+    link_close(link->link);
+}
+
+struct kind *kind_find(struct peers *peers, const char *name, size_t size)
+{
+    for (uint32_t i = 0; i < peers->kind_count; i++) {
+        const char *own = peers->kinds[i].ops->name;
+        if (strlen(own) == size && memcmp(own, name, size) == 0)
+            return &peers->kinds[i];
+    }
+    return NULL;
+}
+
+struct kind *gpu_kind_find(const struct peers *peers, enum message_link_by by, uint32_t device)
+{
+    struct kind *kind;
+    LIST_FOREACH(kind, &peers->gpu_kinds, entry)
+    {
+        if (kind->by == by && kind->device == (int32_t)device)
+            return kind;
+    }
+    return NULL;
+}

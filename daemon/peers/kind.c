@@ -1,0 +1,194 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/peers/peer_internal.h"
+
+/* The transports of a node: those that its options name are checked, made and offered to peers. */
+
+/* ---- Failed and closed ports ------------------------------------------------------------------------------------- */
+
+static void on_port_failed(void *owner)
+{
+    struct kind *kind = owner;
+    struct connection *c;
+    log_write(kind->peers->config.log, LOG_ERROR, "msg=\"transport broken\" transport=%s", kind->ops->name);
+    TAILQ_FOREACH(c, &kind->peers->connections, entry)
+    {
+        if (c->current != NULL && c->current->kind == kind)
+            connection_fail(c, "transport %s is broken", kind->ops->name);
+        struct gpu_link *g;
+        LIST_FOREACH(g, &c->gpu_links, entry)
+        {
+            if (g->link != NULL && g->link->kind == kind)
+                gpu_link_broken(c, g, "its transport is broken");
+        }
+    }
+}
+
+static void on_port_closed(void *owner)
+{
+    struct kind *kind = owner;
+    transport_destroy(kind->transport);
+    kind->transport = NULL;
+    kind->peers->ports--;
+    kind->peers->on_part_closed(kind->peers);
+}
+
+static const struct port_events port_events = {.failed = on_port_failed, .closed = on_port_closed};
+
+/* ---- Options ----------------------------------------------------------------------------------------------------- */
+
+static bool are_understood(const char *name, const char *options, char *why, size_t why_size)
+{
+    const struct transport_ops *ops = transport_find(name);
+    if (ops == NULL || transport_check(ops, options) == STRAIT_OK)
+        return true;
+    snprintf(why, why_size, "%s-options: '%s' is not understood", name, options);
+    return false;
+}
+
+/* A typing error must not silently turn the network off. */
+enum strait_status kinds_check(const struct peers *peers, char *why, size_t why_size)
+{
+    const struct node_options *options = &peers->options;
+    return are_understood("ucx", options->ucx, why, why_size) && are_understood("nccl", options->nccl, why, why_size)
+               ? STRAIT_OK
+               : STRAIT_ERR_INVALID;
+}
+
+/* UCX, and NCCL's carrier, which is UCX too, listen on the daemon's own address unless their options say otherwise:
+ * peers are told a numeric address, so the wildcard address will not do. */
+static void complete_options(const struct peers *peers, const char *name, const char *given, char *text, size_t size)
+{
+    char host[ADDRESS_HOST_MAX];
+    struct sockaddr_storage address;
+    unsigned port;
+    bool known = address_numeric(peers->address, &address) && !address_is_wildcard(&address) &&
+                 address_split(peers->address, host, &port);
+    bool told = strstr(given, "listen=") != NULL || strstr(given, "carrier=") != NULL;
+    if (known && !told)
+        snprintf(text, size, "listen=%s %s", host, given);
+    else
+        snprintf(text, size, "%s", given);
+    if (!known && peers->address[0] != 0 && !told)
+        log_write(peers->config.log, LOG_WARN, "msg=\"%s is for peers of this host only: set listen= in %s-options\"",
+                  name, name);
+}
+
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
+
+void kind_release_memory(struct kind *kind)
+{
+    if (kind->sends_known)
+        transport_memory_release(kind->transport, kind->send_handle);
+    kind->sends_known = false;
+}
+
+/* Makes the transport; its options are completed from the node's own. */
+static enum strait_status kind_open(struct peers *peers, struct kind *kind, const struct transport_arena *arena,
+                                    const char *given)
+{
+    char options[OPTION_TEXT_MAX + ADDRESS_HOST_MAX + 16] = "";
+    const bool sends = kind->device < 0 && peers->config.send_size > 0;
+    if (given != NULL)
+        complete_options(peers, kind->ops->name, given, options, sizeof(options));
+    enum strait_status status =
+        transport_create(kind->ops, arena, &peer_transport_events, kind, options, &kind->transport);
+    if (status != STRAIT_OK)
+        return status;
+    if (sends)
+        status =
+            transport_memory(kind->transport, peers->config.send_base, peers->config.send_size, &kind->send_handle);
+    kind->sends_known = status == STRAIT_OK && sends;
+    if (status == STRAIT_OK)
+        status = port_create(peers->config.loop, kind->transport, &port_events, kind, &kind->port);
+    if (status == STRAIT_OK)
+        return STRAIT_OK;
+    kind_release_memory(kind);
+    transport_destroy(kind->transport);
+    kind->transport = NULL;
+    return status;
+}
+
+static void offer(struct peers *peers, const char *name)
+{
+    size_t used = strlen(peers->offered);
+    snprintf(peers->offered + used, sizeof(peers->offered) - used, "%s%s", used > 0 ? "," : "", name);
+}
+
+static void leave_out(struct peers *peers, const char *name, const char *error)
+{
+    size_t used = strlen(peers->left_out);
+    log_write(peers->config.log, LOG_WARN, "msg=\"transport left out\" transport=%s error=\"%s\"", name, error);
+    snprintf(peers->left_out + used, sizeof(peers->left_out) - used, "%s%s: %s", used > 0 ? "; " : "", name, error);
+}
+
+static void open_named(struct peers *peers, const char *name)
+{
+    struct kind *kind = &peers->kinds[peers->kind_count];
+    enum strait_status status = STRAIT_ERR_UNSUPPORTED;
+    if (peers->kind_count == PEER_KINDS_MAX || kind_find(peers, name, strlen(name)) != NULL)
+        return;
+    if (strcmp(name, "shm") == 0 && peers->shm_path[0] == 0) {
+        peers->alone = true; /* without a unix socket no peer can reach it */
+        return;
+    }
+    *kind = (struct kind){.peers = peers, .ops = transport_find(name), .device = -1};
+    if (kind->ops != NULL)
+        status = kind_open(peers, kind, peers->config.arena, strcmp(name, "ucx") == 0 ? peers->options.ucx : NULL);
+    if (status != STRAIT_OK) {
+        leave_out(peers, name, kind->ops == NULL ? "not in this build" : strait_status_string(status));
+        return;
+    }
+    peers->kind_count++;
+    peers->ports++;
+    offer(peers, name);
+}
+
+void kinds_open(struct peers *peers)
+{
+    char list[sizeof(peers->options.transports)], *rest = list, *name;
+    memcpy(list, peers->options.transports, sizeof(list));
+    while ((name = strsep(&rest, ", ")) != NULL)
+        if (name[0] != 0)
+            open_named(peers, name);
+}
+
+bool peers_can_travel(const struct peers *peers, char *why, size_t why_size)
+{
+    if (peers->kind_count > 0 || peers->alone)
+        return true;
+    snprintf(why, why_size, "transports = %s: none can be used (%s)", peers->options.transports, peers->left_out);
+    return false;
+}
+
+/* ---- GPUs -------------------------------------------------------------------------------------------------------- */
+
+enum strait_status peers_open_gpu(struct peers *peers, enum message_link_by by, uint32_t device,
+                                  const struct transport_ops *ops, const struct transport_arena *arena,
+                                  const char *options, char *why, size_t why_size)
+{
+    struct kind *kind = peers->closing || gpu_kind_find(peers, by, device) != NULL ? NULL : calloc(1, sizeof(*kind));
+    snprintf(why, why_size, "%s", kind != NULL ? "" : strait_status_string(STRAIT_ERR_INVALID));
+    if (kind == NULL)
+        return STRAIT_ERR_INVALID;
+    *kind = (struct kind){.peers = peers, .ops = ops, .device = (int32_t)device, .by = by};
+    enum strait_status status = kind_open(peers, kind, arena, options);
+    if (status == STRAIT_OK) {
+        LIST_INSERT_HEAD(&peers->gpu_kinds, kind, entry);
+        peers->ports++;
+        return status;
+    }
+    if (status == STRAIT_ERR_UNSUPPORTED)
+        transport_missing(ops, why, why_size);
+    if (why[0] == 0)
+        snprintf(why, why_size, "%s", strait_status_string(status));
+    free(kind);
+    return status;
+}
+
+bool peers_has_gpu(const struct peers *peers, enum message_link_by by, uint32_t device)
+{
+    return gpu_kind_find(peers, by, device) != NULL;
+}
