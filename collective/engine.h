@@ -15,7 +15,7 @@ struct coll_join_scratch; /* what a plugin has prepared for one */
 struct coll_join_args {
     coll_comm comm;
     int rank, ranks;
-    bool able;                           /* this rank is able to; once ranks have voted, all are */
+    bool able;                           /* this rank is able to compress; after the vote, all ranks are */
     bool paired;                         /* some ranks have sent or received before, so pairs stay raw */
     struct coll_join_scratch *candidate; /* NULL: there was no memory even for that */
     struct coll_ccomm *member;           /* result: NULL if it stays raw */
@@ -66,10 +66,9 @@ struct coll_engine_ops {
     /* Not collective: allocates what joining needs. Sets `able`, or else `why`. join has to be called with the same
      * joinings afterwards. */
     void (*prepare)(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
-    /* Collective, for the joinings that are able: every rank of each of them joins at the same time, in any order
-     * within one call. Those that are not able are given up, unless ranks have not voted: then they vote now, through
-     * NCCL. */
-    void (*join)(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count, bool voted);
+    /* Collective, for the joinings that are able after the vote: every rank of each of them joins at the same time, in
+     * any order within one call. The others are given up. */
+    void (*join)(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
     /* Whether this call is to be compressed; if so, it counts as one of its kind, and `step` is to be run. A function
      * of the call's arguments and of what all ranks hold, so all ranks decide alike. */
     bool (*decide)(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason);
@@ -99,7 +98,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_ccomm *member);
 };
 
-#define COLL_ENGINE_VERSION 9u
+#define COLL_ENGINE_VERSION 10u
 
 /* What a plugin exports under the name COLL_ENGINE_SYMBOL. NULL: it cannot be used, and `why` says why. */
 typedef const struct coll_engine_ops *coll_engine_get(char *why, size_t why_size);

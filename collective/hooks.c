@@ -48,9 +48,7 @@ static void put_library(struct text *text)
         put(text, "no NCCL\n");
     else
         put(text, "NCCL %d from %s%s\n", library->version, library->path,
-            library->settings.off ? ", off: nothing is counted"
-            : library->forward    ? ", which counts: it is another copy of this library"
-                                  : "");
+            library->forward ? ", which counts: it is another copy of this library" : "");
 }
 
 static void put_standing(struct text *text, coll_comm comm, const struct coll_comm_info *standing)
@@ -264,7 +262,7 @@ static coll_result note_made(coll_result result, coll_comm *slot, int rank, int 
 static bool uses_cards(void)
 {
     const struct coll_settings *settings = &coll_library()->settings;
-    return !settings->raw && settings->meet == COLL_MEET_AUTO;
+    return !settings->raw && !settings->shm_only;
 }
 
 coll_result coll_hook_GetUniqueId(coll_id *id)

@@ -163,7 +163,7 @@ static void prepare_and_join(struct coll_entry *entries, unsigned count)
     for (unsigned i = 0; i < count && joinings != NULL; i++)
         joinings[i] = *entries[i].what;
     if (joinings != NULL)
-        coll_engine()->join(&host, joinings, count, true);
+        coll_engine()->join(&host, joinings, count);
     for (unsigned i = 0; i < count && joinings != NULL; i++)
         *entries[i].what = joinings[i];
     coll_thread.inside--;
@@ -231,36 +231,12 @@ void coll_join_come(struct coll_entry *entry, const struct coll_key *key)
 
 /* ---- Communicators that block ------------------------------------------------------------------------------------ */
 
-/* A rank that is not able still takes part in the vote. */
-static void be_left_out(const struct coll_table *nccl, const struct coll_join_args *joinings, unsigned count)
+void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, unsigned count)
 {
-    coll_comm none = NULL;
-    if (nccl->CommSplit == NULL)
+    if (settings()->raw || count == 0)
         return;
-    (void)nccl->GroupStart();
-    for (unsigned i = 0; i < count; i++)
-        (void)nccl->CommSplit(joinings[i].comm, COLL_SPLIT_NOCOLOR, joinings[i].rank, &none, NULL);
-    (void)nccl->GroupEnd();
-}
-
-/* Joins by NCCL alone: all ranks have to vote, and wait for each other without a time limit (engine/join.c). */
-static void join_by_nccl(struct coll_join_args *joinings, unsigned count)
-{
-    const struct coll_engine_host host = host_of();
-    coll_thread.inside++;
-    if (coll_engine() == NULL)
-        be_left_out(host.nccl, joinings, count);
-    else
-        coll_engine()->prepare(&host, joinings, count);
-    if (coll_engine() != NULL)
-        coll_engine()->join(&host, joinings, count, false);
-    coll_thread.inside--;
-    for (unsigned i = 0; i < count; i++)
-        coll_join_tell(&joinings[i], NULL);
-}
-
-static void join_by_meeting(struct coll_join_args *joinings, const struct coll_key *keys, unsigned count)
-{
+    if (coll_engine() == NULL && settings()->forced)
+        coll_say("nothing is compressed: %s", coll_engine_why());
     struct coll_entry *entries = calloc(count, sizeof(*entries));
     for (unsigned i = 0; i < count && entries != NULL; i++) {
         entries[i].what = &joinings[i];
@@ -271,18 +247,6 @@ static void join_by_meeting(struct coll_join_args *joinings, const struct coll_k
     for (unsigned i = 0; i < count && entries != NULL; i++)
         coll_rdv_leave(entries[i].meeting);
     free(entries);
-}
-
-void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, unsigned count)
-{
-    if (settings()->raw || count == 0)
-        return;
-    if (coll_engine() == NULL && settings()->forced)
-        coll_say("nothing is compressed: %s", coll_engine_why());
-    if (settings()->meet == COLL_MEET_NCCL)
-        join_by_nccl(joinings, count);
-    else
-        join_by_meeting(joinings, keys, count);
 }
 
 struct coll_lazy_join {
@@ -372,7 +336,7 @@ void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key)
     const struct coll_settings *settings = &coll_library()->settings;
     if (settings->raw)
         return;
-    struct coll_lazy_join *late = settings->meet == COLL_MEET_NCCL ? NULL : calloc(1, sizeof(*late));
+    struct coll_lazy_join *late = calloc(1, sizeof(*late));
     if (late != NULL) {
         pthread_mutex_init(&late->lock, NULL);
         late->key = *key;

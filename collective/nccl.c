@@ -123,7 +123,6 @@ static void fill(struct coll_library *found, void *handle)
 static void look(void)
 {
     library.settings = coll_settings_read();
-    library.forward = library.settings.off;
     if (library.settings.raw)
         coll_track_pin_all(true);
     void *handle = find(&library);

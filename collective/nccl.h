@@ -21,7 +21,7 @@ struct coll_library {
     struct coll_table nccl, pnccl;
     struct coll_settings settings;
     bool found;   /* there is an NCCL */
-    bool forward; /* nothing is looked at: as configured, or because what was found is another copy of this library */
+    bool forward; /* what was found is another copy of this library, which intercepts the calls */
     int version;  /* as ncclGetVersion reports it; 0: unknown */
     char path[COLL_PATH_MAX];
 };

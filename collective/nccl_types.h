@@ -37,9 +37,8 @@ enum {
     COLL_IN_PROGRESS = 7,
 };
 
-/* Flags that are tested, and a color. */
+/* Flags that are tested. */
 enum {
-    COLL_SPLIT_NOCOLOR = -1,
     COLL_SHRINK_ABORT = 1,
 };
 

@@ -74,16 +74,19 @@ static struct coll_sizes table_of(const char *name)
     return sizes;
 }
 
-/* A number from 1 to `most`. */
-static unsigned number(const char *name, unsigned usual, unsigned most)
+/* Milliseconds, from 1 to an hour's: `5` is in seconds, `200ms` in milliseconds. */
+static unsigned wait_of(const char *name)
 {
+    enum { USUAL_S = 5, MOST_MS = 3600 * 1000 };
     const char *value = setting(name);
     char *end = NULL;
-    const unsigned long found = value != NULL ? strtoul(value, &end, 10) : usual;
-    if (found >= 1 && found <= most && (value == NULL || *end == '\0'))
-        return (unsigned)found;
-    coll_say("%s=%s is not understood: taken as %u", name, value, usual);
-    return usual;
+    if (value == NULL)
+        return USUAL_S * 1000;
+    const unsigned long number = strtoul(value, &end, 10), unit = strcmp(end, "ms") == 0 ? 1 : 1000;
+    if (number >= 1 && number <= MOST_MS / unit && (unit == 1 || *end == '\0'))
+        return (unsigned)(number * unit);
+    coll_say("%s=%s is not understood: taken as %d", name, value, USUAL_S);
+    return USUAL_S * 1000;
 }
 
 static bool is_known(const char *variable, size_t size)
@@ -112,18 +115,17 @@ struct coll_settings coll_settings_read(void)
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
     static const char *const wires[] = {"nccl", "auto", "peer"};
-    static const char *const meets[] = {"auto", "host", "nccl"};
+    static const char *const meets[] = {"auto", "host"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
-        .raw = mode == 1,
+        .raw = mode == 1 || mode == 3,
         .forced = mode == 2,
-        .off = mode == 3,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
         .pieces = pieces_of("STRAIT_COLL_PIECES"),
         .parts = choice("STRAIT_COLL_PARTS", switches, 2) == 1,
-        .meet = (enum coll_meet)choice("STRAIT_COLL_MEET", meets, 3),
-        .wait_ms = 1000 * number("STRAIT_COLL_WAIT", 5, 3600),
+        .shm_only = choice("STRAIT_COLL_MEET", meets, 2) == 1,
+        .wait_ms = wait_of("STRAIT_COLL_WAIT"),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
         .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),
         .table = table_of("STRAIT_COLL_TABLE"),

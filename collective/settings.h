@@ -1,7 +1,7 @@
 /* The settings in the environment, read once per process, when NCCL is first called.
  *
- *   STRAIT_COLL        auto (the default): what is faster so is compressed; raw: nothing is; compress: all that can be;
- *                      off: calls are passed on and not looked at
+ *   STRAIT_COLL        auto (the default): what is faster so is compressed; compress: all that can be; raw (or off):
+ *                      nothing is, which switches the library off but for its counts
  *   STRAIT_COLL_ORDER  fp32 (the default): sums are FP32, by rank, rounded once; nccl-ring: as NCCL's ring adds
  *   STRAIT_COLL_PAIRS  0: sends and receives are not compressed
  *   STRAIT_COLL_PARTS  1: an all_reduce of two ranks goes in parts, as that of more does
@@ -13,9 +13,9 @@
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_TABLE  from which size on operations are compressed, by operation and type, whatever was measured
  *                      (sizes.h)
- *   STRAIT_COLL_WAIT   seconds that ranks wait for the others of a new communicator to say that they compress: 5
- *   STRAIT_COLL_MEET   where they say it. auto (the default): by TCP at the process that made the communicator's id, if
- *                      it can listen, else in host memory; host: in host memory; nccl: they vote through NCCL
+ *   STRAIT_COLL_WAIT   how long ranks wait for the others of a new communicator to join: seconds, or as in `200ms`; 5
+ *   STRAIT_COLL_MEET   where they join. auto (the default): by TCP at the process that made the communicator's id, if
+ *                      it can listen, else in host memory; host: in host memory
  *   STRAIT_COLL_NCCL   the path of NCCL's library */
 #ifndef STRAIT_COLLECTIVE_SETTINGS_H
 #define STRAIT_COLLECTIVE_SETTINGS_H
@@ -27,8 +27,6 @@
 
 enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_AUTO, COLL_WIRE_PEER };
 
-enum coll_meet { COLL_MEET_AUTO, COLL_MEET_HOST, COLL_MEET_NCCL };
-
 struct coll_pieces {
     uint32_t count; /* number of messages; 0: one, with an uncompressed head and tail */
     uint32_t given; /* not 0: `head` and `tail` are given, in KiB; else they follow from the size */
@@ -36,11 +34,11 @@ struct coll_pieces {
 };
 
 struct coll_settings {
-    bool off, raw, forced, ring, pairs, parts, print;
+    bool raw, forced, ring, pairs, parts, print;
+    bool shm_only; /* ranks never join by TCP */
     unsigned wait_ms;
     struct coll_pieces pieces;
     enum coll_wire wire;
-    enum coll_meet meet;
     struct coll_sizes table;
     const char *peer;    /* tuning of the wire `peer`; NULL: the default */
     const char *library; /* path of NCCL's library; NULL: not given */

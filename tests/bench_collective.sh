@@ -100,8 +100,6 @@ rows 2 '^as-is .* all_gather .*|^as-is .* sendrecv '
 rows 2 '^shm '
 rows 2 '^socket '
 [ "$(grep -cE '(all_gather|sendrecv) .* ok +raw: ' out)" -eq 6 ] || fail "no way: $(cat out)"
-bench --size 64K --types bf16 --ops all_gather --env STRAIT_COLL=off
-grep -qE 'all_gather .* ok +-$' out || fail "a way that nobody told: $(cat out)"
 
 # Calls alone: of a row of one, the median is the slowest.
 bench --size 64K --types bf16 --ops all_gather --singles 1 --data tensors,random

@@ -80,12 +80,6 @@ strait_test(coll_peer_plan USES coll_engine LABELS collective TIMEOUT 120)
 strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
 
-# Ranks that vote by NCCL instead of meeting.
-if(NOT STRAIT_SANITIZE)
-    strait_add_test(coll_failures_vote COMMAND test_coll_failures LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL_MEET=nccl")
-endif()
-
 # By the wire `peer`, in many pieces: all of them coded, and some as they are. Sanitizers make the longest several times as
 # long: there those are left out whose threads meet in others too.
 set(peer_tests operations order stress)

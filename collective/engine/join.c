@@ -260,12 +260,8 @@ void member_leave(struct coll_ccomm *member)
         keep(member);
 }
 
-/* Whether all ranks are able is agreed on first, where they meet (collective/rendezvous.h), or else by a split. A split
- * needs nothing of a GPU, so even a rank without memory can say that it is not able: it is left out, and the others see
- * that they are fewer. All ranks can do everything that comes afterwards: tell each other what they have to (tell.h),
- * reach each other's memory, and measure links. */
-
-#define LEFT_OUT (-1) /* NCCL_SPLIT_NOCOLOR */
+/* Joining is called only for communicators whose ranks have all voted that they are able (collective/rendezvous.h):
+ * they exchange their configurations, map each other's memory, and measure the links. */
 
 /* Kept until all ranks have said that they are able. */
 struct coll_join_scratch {
@@ -298,8 +294,6 @@ static const char *why_not(struct joining *joining)
         return "there is no other rank";
     if (member->ranks > COLL_REDUCE_SOURCES_MAX)
         return "more ranks than sums are made of";
-    if (member->host.settings.meet == COLL_MEET_NCCL && member->host.nccl->CommSplit == NULL)
-        return "this NCCL is too old";
     const char *trouble = gpu->trouble();
     if (trouble != NULL)
         return trouble;
@@ -343,49 +337,6 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 }
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
-
-/* Those that are able get a communicator, which serves no other purpose. */
-static void split(struct joining *joinings, unsigned count, const struct coll_table *nccl)
-{
-    nccl->GroupStart();
-    for (unsigned i = 0; i < count; i++) {
-        struct joining *joining = &joinings[i];
-        const struct coll_join_args *what = joining->what;
-        static _Thread_local coll_comm none;
-        coll_comm *made = joining->able ? &joining->voted : &none;
-        const coll_result result = nccl->CommSplit(what->comm, joining->able ? 0 : LEFT_OUT, what->rank, made, NULL);
-        joining->able &= result == COLL_SUCCESS;
-    }
-    nccl->GroupEnd();
-}
-
-static bool is_whole(struct joining *joining)
-{
-    const struct coll_ccomm *member = joining->member;
-    int ranks = 0;
-    const bool whole = joining->voted != NULL && member->host.nccl->CommCount(joining->voted, &ranks) == COLL_SUCCESS &&
-                       ranks == member->ranks;
-    if (!whole)
-        snprintf(joining->what->why, sizeof(joining->what->why), "%d of the ranks are not able", member->ranks - ranks);
-    return whole;
-}
-
-/* The vote is over. */
-static void forget_votes(struct joining *joinings, unsigned count, const struct coll_table *nccl)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (joinings[i].voted != NULL)
-            (void)nccl->CommDestroy(joinings[i].voted);
-}
-
-static void vote(struct joining *joinings, unsigned count, const struct coll_table *nccl)
-{
-    if (nccl->CommSplit == NULL)
-        return;
-    split(joinings, count, nccl);
-    joining_each(joinings, count, is_whole);
-    forget_votes(joinings, count, nccl);
-}
 
 static void reach(struct joining *joinings, unsigned count)
 {
@@ -504,14 +455,11 @@ static struct joining *gather_candidates(struct coll_join_args *joinings, unsign
     return all;
 }
 
-void members_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count, bool voted)
+void members_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count)
 {
     struct joining *all = gather_candidates(joinings, count);
     if (all == NULL)
         return;
-    if (!voted)
-        vote(all, count, host->nccl);
-    /* From here on all ranks of a communicator are able, or none is. */
     exchange_configs(all, count, host->nccl);
     reach(all, count);
     measure(all, count);

@@ -38,7 +38,6 @@ struct joining {
     struct coll_join_args *what;
     struct coll_ccomm *member; /* NULL: no memory even for that */
     struct hello *told;        /* in the GPU's memory: of all ranks, then of this one */
-    coll_comm voted;           /* a communicator of those that are able */
     bool able;
 };
 
@@ -55,7 +54,7 @@ void exchange_configs(struct joining *joinings, unsigned count, const struct col
 
 void members_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *host, struct coll_join_args *joinings,
                      unsigned count);
-void members_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count, bool voted);
+void members_join(const struct coll_engine_host *host, struct coll_join_args *joinings, unsigned count);
 /* leave.c. member_destroy requires that nothing of the member runs. */
 void member_destroy(struct coll_ccomm *member);
 void member_abort(struct coll_ccomm *member);

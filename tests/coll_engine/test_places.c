@@ -155,7 +155,6 @@ static const struct {
                 {"STRAIT_COLL", "off", false},
                 {"STRAIT_COLL_MEET", "auto", true},
                 {"STRAIT_COLL_MEET", "host", false},
-                {"STRAIT_COLL_MEET", "nccl", false},
                 {"NCCL_COMM_ID", "127.0.0.1:7000", false},
                 {"NCCL_SOCKET_IFNAME", "=no-such-interface", false}};
 

@@ -61,7 +61,7 @@ preload)
         quiet
     done
     expect 0 "${preloaded[@]}" "${linked[@]}" --pnccl every
-    expect 0 "${preloaded[@]}" STRAIT_COLL=off "${linked[@]}" every
+    expect 0 "${preloaded[@]}" STRAIT_COLL=raw "${linked[@]}" every
     expect 0 env "LD_PRELOAD=$coll:$coll" "LD_LIBRARY_PATH=$tests/fake_libnccl" "${linked[@]}" counts
     quiet
     # A tool that overrides some of NCCL's functions, before us and behind us: both see each call once.
@@ -101,7 +101,7 @@ replace)
     expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "${by_name[@]}" --local libnccl.so.2 --pnccl every
     expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" "LD_PRELOAD=$coll" \
         "${by_name[@]}" --local libnccl.so.2 counts
-    expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" STRAIT_COLL=off "${by_name[@]}" --local libnccl.so.2 every
+    expect 0 "${named[@]}" "LD_LIBRARY_PATH=$scratch/ours" STRAIT_COLL=raw "${by_name[@]}" --local libnccl.so.2 every
     ;;
 # How NCCL itself is found.
 find)
@@ -150,10 +150,11 @@ refuse)
     said 1 "STRAIT_COLL_NCCL: $scratch/none.so: cannot open"
     expect 0 env "STRAIT_COLL_NCCL=$FAKE_CUDA" "${by_name[@]}" --local "$coll" missing
     said 1 "is not NCCL: it has no ncclGetUniqueId"
-    expect 0 env STRAIT_COLL=fast STRAIT_COLL_PRINT=yes STRAIT_COLL_PRNT=1 STRAIT_COLL_= "STRAIT_COLL_NCCL=$scratch/none.so" \
+    expect 0 env STRAIT_COLL=fast STRAIT_COLL_PRINT=yes STRAIT_COLL_PRNT=1 STRAIT_COLL_WAIT=20s STRAIT_COLL_= "STRAIT_COLL_NCCL=$scratch/none.so" \
         "${by_name[@]}" --local "$coll" missing
     said 1 "STRAIT_COLL=fast is not understood: taken as auto"
     said 1 "STRAIT_COLL_PRINT=yes is not understood: taken as 0"
+    said 1 "STRAIT_COLL_WAIT=20s is not understood: taken as 5"
     said 1 "STRAIT_COLL_PRNT is not a setting: not used"
     said 1 "is not a setting"
     ;;
@@ -168,9 +169,8 @@ print)
     said 3 "NCCL 22809 from" # a communicator, the parent, the child that calls
     expect 0 "${run[@]}" STRAIT_COLL=raw "${linked[@]}" fork
     said 3 "raw: pinned"
-    expect 0 "${run[@]}" STRAIT_COLL=off "${linked[@]}" every
-    said 1 "off: nothing is counted"
-    said 0 bf16
+    expect 0 "${run[@]}" STRAIT_COLL=off "${linked[@]}" fork # another spelling
+    said 3 "raw: pinned"
     # Programs that never call NCCL say nothing, nor do those that are not asked to.
     expect 0 "${run[@]}" true
     quiet

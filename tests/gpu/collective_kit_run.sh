@@ -261,9 +261,7 @@ join_scenes() {
     join_time raw STRAIT_COLL=raw "$coll" || code=1
     join_time auto STRAIT_COLL=auto "$coll" || code=1
     join_time "auto, by memory" STRAIT_COLL=auto STRAIT_COLL_MEET=host "$coll" || code=1
-    join_time "auto, voting by NCCL" STRAIT_COLL=auto STRAIT_COLL_MEET=nccl "$coll" || code=1
     join_time compress STRAIT_COLL=compress "$coll" || code=1
-    join_time "compress, by NCCL" STRAIT_COLL=compress STRAIT_COLL_MEET=nccl "$coll" || code=1
     export STRAIT_COLL=compress
     for ranks in "" --threads; do
         echo "ranks are ${ranks:-processes}"
@@ -384,7 +382,6 @@ shared_scenes() {
     shared_one kill 100 bin/gpu_collective_kill --told "$coll" ${KILL:-waiting repair all_gather} || code=1
     shared_one join 200 bin/gpu_collective_join "$coll" late bare full beside || code=1
     shared_one join-times 60 env STRAIT_COLL=auto bin/gpu_collective_join "$coll" times || code=1
-    shared_one join-nccl 60 env STRAIT_COLL_MEET=nccl bin/gpu_collective_join "$coll" times || code=1
     shared_one torch 200 env "LD_LIBRARY_PATH=$kit/lib" SHARED=1 "OUT=$out/shared-torch" RANKS=2 RANKS_START=one SECONDS_MAX=80 "WAYS=${TORCH_WAYS:-auto compress}" \
         examples/collective_pytorch.sh "$coll" ${TORCH:-} || code=1
     return $code
