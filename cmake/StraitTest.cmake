@@ -9,17 +9,25 @@ else()
     set(STRAIT_TEST_SLOWER 1)
 endif()
 
-# strait_add_test(NAME COMMAND ... LABELS ... [TIMEOUT seconds] [ENVIRONMENT ...]): what all tests have in common.
+# UCX's memory hooks do not get on with the thread sanitizer, and it leaks a little.
+set(STRAIT_TEST_ENVIRONMENT "UCX_MEM_EVENTS=no"
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0"
+    "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:print_suppressions=0")
+
+# strait_add_test(NAME COMMAND ... LABELS ... [TIMEOUT seconds] [ENVIRONMENT ...]): properties that all tests share.
 function(strait_add_test name)
     cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
     if(NOT ARG_TIMEOUT)
         set(ARG_TIMEOUT ${STRAIT_TEST_SECONDS})
     endif()
+    if(name IN_LIST STRAIT_LONG_TESTS)
+        list(APPEND ARG_LABELS long)
+    endif()
     math(EXPR seconds "${ARG_TIMEOUT} * ${STRAIT_TEST_SLOWER}")
     add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     math(EXPR patience "10 * ${STRAIT_TEST_SLOWER}") # Check gives each case 4 seconds, and machines are shared
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${seconds} SKIP_RETURN_CODE 77
-        ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${patience};${ARG_ENVIRONMENT}")
+        ENVIRONMENT "CK_TIMEOUT_MULTIPLIER=${patience};${STRAIT_TEST_ENVIRONMENT};${ARG_ENVIRONMENT}")
 endfunction()
 
 # strait_test(NAME USES components ... LABELS ... [SOURCES more ...] [TIMEOUT seconds] [ALONE]): test_NAME.c, a Check program.

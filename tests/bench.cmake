@@ -8,24 +8,21 @@ if(STRAIT_TOOLS)
         string(APPEND bench_paths ",tcp")
     endif()
     set_property(TEST bench_transfer APPEND PROPERTY ENVIRONMENT "BENCH_PATHS=${bench_paths}"
-        "STRAITD=$<TARGET_FILE:straitd>" "UCX_MEM_EVENTS=no"
-        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0")
+        "STRAITD=$<TARGET_FILE:straitd>")
 
     # `strait bench transfer --device`, with the fake GPUs of the tests below both the bench and its daemons.
-    add_executable(bench_device bench_device.c fake_gpu_memory.c)
+    add_executable(bench_device bench_device.c fakes/gpu_memory.c)
     target_link_libraries(bench_device PRIVATE strait_bench)
     add_dependencies(bench_device straitd strait-fake-device strait-fake-nccl)
     strait_add_test(bench_device TIMEOUT 120 LABELS cli
         COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/bench_device.sh $<TARGET_FILE:bench_device>
                 ${CMAKE_CURRENT_BINARY_DIR}/scratch/bench_device)
-    set_property(TEST bench_device APPEND PROPERTY ENVIRONMENT "STRAITD=$<TARGET_FILE:straitd>" "UCX_MEM_EVENTS=no"
-        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
-        "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0"
+    set_property(TEST bench_device APPEND PROPERTY ENVIRONMENT "STRAITD=$<TARGET_FILE:straitd>"
         "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-device>:$<TARGET_FILE_DIR:strait-fake-nccl>:$<TARGET_FILE_DIR:strait-node>"
         "BENCH_NCCL=$<BOOL:${STRAIT_HAVE_UCX}>")
 
     # `strait bench collective`, with the same GPUs and an NCCL that moves bytes between processes.
-    add_executable(bench_collective bench_collective.c fake_gpu_memory.c)
+    add_executable(bench_collective bench_collective.c fakes/gpu_memory.c)
     target_link_libraries(bench_collective PRIVATE strait_bench)
     add_library(strait-moving-nccl SHARED collective/moving_nccl.c)
     target_link_libraries(strait-moving-nccl PRIVATE strait_options)

@@ -47,8 +47,7 @@ endif()
 function(strait_chaos_test name)
     cmake_parse_arguments(ARG "" "TIMEOUT;TSAN" "OPTIONS" ${ARGN})
     strait_add_test(${name} COMMAND chaos-driver --daemon $<TARGET_FILE:straitd-chaos> --transport ${chaos_transport}
-        --seed ${chaos_seed} ${ARG_OPTIONS} LABELS chaos TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "UCX_MEM_EVENTS=no"
-        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
+        --seed ${chaos_seed} ${ARG_OPTIONS} LABELS chaos TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT
         "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan-chaos.supp:print_suppressions=0:${ARG_TSAN}")
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
 endfunction()

@@ -1,6 +1,6 @@
 # Tests that the commit gate leaves out: they take more than 20 s, wait for chance, or repeat a suite that the gate runs
 # under another setting. tests/nightly.sh runs them all. What a build lacks (UCX, for one) is passed over.
-set(long
+set(STRAIT_LONG_TESTS
     # Random faults in all states: the gate has `chaos`, for 25 s.
     chaos_table chaos_device chaos_nccl chaos_ucx_cuda chaos_acknowledge chaos_epoch chaos_drained chaos_device_acknowledge
     chaos_device_drained
@@ -16,14 +16,8 @@ set(long_address)
 # ThreadSanitizer: what repeats values where the threads are those of a test that stays.
 set(long_thread)
 
-set(names ${long})
 if(STRAIT_SANITIZE MATCHES address)
-    list(APPEND names ${long_address})
+    list(APPEND STRAIT_LONG_TESTS ${long_address})
 elseif(STRAIT_SANITIZE MATCHES thread)
-    list(APPEND names ${long_thread})
+    list(APPEND STRAIT_LONG_TESTS ${long_thread})
 endif()
-foreach(name ${names})
-    if(TEST ${name})
-        set_property(TEST ${name} APPEND PROPERTY LABELS long)
-    endif()
-endforeach()

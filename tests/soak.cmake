@@ -9,9 +9,7 @@ target_compile_definitions(soak PRIVATE SOAK_UCX=$<BOOL:${STRAIT_HAVE_UCX}> SOAK
 function(strait_soak_test name)
     cmake_parse_arguments(ARG "" "TIMEOUT" "OPTIONS" ${ARGN})
     strait_add_test(${name} COMMAND soak --daemon $<TARGET_FILE:straitd> ${ARG_OPTIONS} LABELS soak
-        TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "UCX_MEM_EVENTS=no"
-        "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/lsan.supp:print_suppressions=0"
-        "TSAN_OPTIONS=suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tsan.supp:print_suppressions=0")
+        TIMEOUT ${ARG_TIMEOUT})
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
 endfunction()
 

@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 
 #include "client/gpu.h"
-#include "tests/fake_cuda/fake_cuda.h"
-#include "tests/fake_cuda/streams.h"
+#include "tests/fakes/cuda.h"
+#include "tests/fakes/cuda_streams.h"
 
 static uint32_t *words; /* as the daemon has them */
 static struct strait_pool *pool;

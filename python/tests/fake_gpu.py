@@ -1,4 +1,4 @@
-"""Tensors in memory of the fake driver's devices (tests/fake_cuda): the host's, so that tests can look at it."""
+"""Tensors in memory of the fake driver's devices (tests/fakes/cuda.h): the host's, so that tests can look at it."""
 
 import contextlib
 import ctypes

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "tests/chaos/memory.h"
-#include "tests/fake_device.h"
+#include "tests/fakes/device.h"
 
 static const uint64_t *table;
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "tests/chaos/plugin.h"
-#include "tests/fake_device.h"
+#include "tests/fakes/device.h"
 
 static struct fake_control *control(void *behind)
 {

@@ -11,7 +11,7 @@ export UCX_MEM_EVENTS=no
 # chaos MEMORY OPTIONS ...
 chaos() {
     case $1 in
-    fake) plugin=tests/chaos-fake behind=tests/fake ;;
+    fake) plugin=tests/chaos-fake behind=tests/fakes/device ;;
     *) plugin=tests/chaos-cuda behind=kernels ;;
     esac
     memory=$1

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "tests/collective/caller.h"
-#include "tests/fake_cuda/fake_cuda.h"
+#include "tests/fakes/cuda.h"
 
 enum { FP32 = 7, SUM = 0, THREADS = 8, ROUNDS = 200, FORKS = 20 };
 

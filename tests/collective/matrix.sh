@@ -9,7 +9,7 @@ scratch=$4
 mkdir -p "$scratch"
 fake=$tests/fake_libnccl/libnccl.so.2
 old=$tests/fake_libnccl-old/libnccl.so.2
-export FAKE_NCCL=$fake FAKE_CUDA=$tests/fake_cuda/libcuda.so.1
+export FAKE_NCCL=$fake FAKE_CUDA=$tests/fakes/cuda/libcuda.so.1
 unset STRAIT_COLL_NCCL STRAIT_COLL_PRINT LD_PRELOAD LD_LIBRARY_PATH
 export STRAIT_COLL=auto # there is no GPU, so nothing is compressed
 # What is preloaded comes before the runtime of the sanitizer, which it brings along.

@@ -1,0 +1,434 @@
+/* Pools: how what a client registered is mapped, who uses which page, and the codebook that the daemon has for them. */
+#include "tests/memory/pool_harness.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "daemon/memory/codebook_option.h"
+
+/* ---- What is mapped ---------------------------------------------------------------------------------------------- */
+
+static uint8_t *map_own(int fd)
+{
+    uint8_t *bytes = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(bytes, MAP_FAILED);
+    return bytes;
+}
+
+START_TEST(regions_are_where_the_client_has_them)
+{
+    struct wire_region regions[4] = {layer_region(0), layer_region(1), layer_region(2), layer_region(3)};
+    regions[1].fd = regions[3].fd = 2;
+    regions[1].offset += 24;
+    regions[3].group = 1;
+    regions[3].page_count = 3;
+    regions[2].page_count = 5;
+    uint8_t *memory[3] = {map_own(fds[0]), NULL, map_own(fds[2])};
+    struct pool *pool = map_good(regions, 4, false);
+    ck_assert_uint_eq(pool->mapping_count, 2);
+    ck_assert_uint_eq(pool->group_count, 2);
+    ck_assert_uint_eq(pool->groups[0].region_count, 3);
+    ck_assert_uint_eq(pool->groups[0].page_count, 5); /* of the shortest */
+    ck_assert_uint_eq(pool->groups[1].page_count, 3);
+    ck_assert_uint_eq(pool->coding, STRAIT_CODING_TOP16);
+    ck_assert_uint_eq(pool->id.bytes[1], 8);
+    for (uint32_t r = 0; r < 4; r++) {
+        struct pool_group *group = &pool->groups[r / 3];
+        const struct strait_region *region = &group->regions[r % 3];
+        ((uint8_t *)region->base)[2 * PAGE + 5] = (uint8_t)(r + 100);
+        ck_assert_uint_eq(memory[regions[r].fd][regions[r].offset + 2 * PAGE + 5], r + 100);
+        ck_assert_int_eq(group->layers[r % 3], (int32_t)r);
+        ck_assert_ptr_eq(pool->sizes.groups[r / 3], group->regions);
+        ck_assert_uint_eq(region->page_count, regions[r].page_count);
+    }
+    ck_assert_uint_eq(pool->sizes.group_count, 2);
+    ck_assert_uint_eq(pool->sizes.region_counts[1], 1);
+    pool_unmap(pool);
+    ck_assert_int_eq(mappings(), 2); /* the test's own */
+    munmap(memory[0], BYTES);
+    munmap(memory[2], BYTES);
+}
+END_TEST
+
+START_TEST(memory_is_faulted_in_and_keeps_what_is_in_it)
+{
+    struct wire_region region = layer_region(1);
+    struct stat info;
+    uint8_t *memory = map_own(fds[0]);
+    memset(memory + PAGE * PAGES + 3 * PAGE, 77, PAGE);
+    struct pool *pool = map_good(&region, 1, false);
+    ck_assert_int_eq(fstat(fds[0], &info), 0);
+    ck_assert_int_ge(info.st_blocks, PAGE * PAGES / 512);
+    ck_assert_uint_ge(pool->bytes, PAGE * PAGES);
+    ck_assert(is_filled(memory + PAGE * PAGES + 3 * PAGE, PAGE, 77));
+    ck_assert(is_filled(memory + PAGE * PAGES, 3 * PAGE, 0));
+    pool_unmap(pool);
+    ck_assert(is_filled(memory + PAGE * PAGES + 3 * PAGE, PAGE, 77));
+    munmap(memory, BYTES);
+}
+END_TEST
+
+START_TEST(no_more_is_mapped_than_the_quota_has_left)
+{
+    struct wire_region regions[2] = {layer_region(0), layer_region(1)};
+    struct pool *pool;
+    regions[1].fd = 3;
+    regions[1].offset = 0;
+    ck_assert_int_eq(map_all(regions, 2, false, 2 * PAGE * PAGES - 1, NULL, &pool), STRAIT_ERR_NO_MEMORY);
+    ck_assert_int_eq(map_all(regions, 2, false, 0, NULL, &pool), STRAIT_ERR_NO_MEMORY);
+    ck_assert_int_eq(mappings(), 0);
+    ck_assert_int_eq(map_all(regions, 2, false, 2 * PAGE * PAGES, NULL, &pool), STRAIT_OK);
+    ck_assert_uint_eq(pool->bytes, 2 * PAGE * PAGES);
+    pool_unmap(pool);
+}
+END_TEST
+
+START_TEST(a_part_of_a_page_of_memory_counts_whole)
+{
+    struct wire_region region = layer_region(0);
+    struct pool *pool;
+    region.offset = 100;
+    region.page_count = 1;
+    region.row_bytes = 10;
+    ck_assert_int_eq(map_all(&region, 1, false, 4095, NULL, &pool), STRAIT_ERR_NO_MEMORY);
+    ck_assert_int_eq(map_all(&region, 1, false, 4096, NULL, &pool), STRAIT_OK);
+    ck_assert_uint_eq(pool->bytes, 4096);
+    pool_unmap(pool);
+}
+END_TEST
+
+START_TEST(the_last_page_may_end_with_an_unround_file)
+{
+    struct wire_region region = layer_region(0);
+    close(fds[0]);
+    fds[0] = make_memfd(PAGE * PAGES - 100, F_SEAL_SHRINK);
+    region.row_bytes = PAGE - 100;
+    struct pool *pool = map_good(&region, 1, false);
+    ((uint8_t *)pool->groups[0].regions[0].base)[PAGE * PAGES - 101] = 1;
+    pool_unmap(pool);
+    region.row_bytes += 2;
+    refused(&region, 1, false, STRAIT_ERR_INVALID);
+}
+END_TEST
+
+START_TEST(the_codebook_gives_each_class_its_table)
+{
+    uint8_t rankings[4][256];
+    const struct strait_class classes[4] = {{0}, {STRAIT_ROLE_K, 1}, {STRAIT_ROLE_V, -1}, {STRAIT_ROLE_K, 0}};
+    struct wire_region regions[4] = {layer_region(0), layer_region(1), layer_region(1), layer_region(3)};
+    const uint32_t tables[4] = {3, 1, 2, 0};
+    struct strait_codebook *codebook;
+    struct pool *pool;
+    for (uint32_t t = 0; t < 4; t++)
+        test_ranking(rankings[t], t);
+    ck_assert_int_eq(strait_codebook_create((const uint8_t(*)[256])rankings, classes, 4, &codebook), STRAIT_OK);
+    regions[2].role = STRAIT_ROLE_V;
+    regions[2].offset = 2 * PAGE * PAGES;
+    ck_assert_int_eq(map_all(regions, 4, false, BYTES, codebook, &pool), STRAIT_OK);
+    for (uint32_t r = 0; r < 4; r++)
+        ck_assert_uint_eq(pool->groups[0].regions[r].table, tables[r]);
+    pool_unmap(pool);
+    strait_codebook_destroy(codebook);
+}
+END_TEST
+
+START_TEST(the_geometry_is_that_of_the_regions_and_not_of_their_places)
+{
+    struct wire_region regions[2] = {layer_region(0), layer_region(1)};
+    struct pool *a = map_good(regions, 2, false);
+    regions[0].fd = 1;
+    regions[0].offset = 4096;
+    regions[0].page_stride = 2 * PAGE;
+    struct pool *b = map_good(regions, 2, false);
+    regions[1].row_bytes -= 2;
+    struct pool *c = map_good(regions, 2, false);
+    ck_assert_uint_eq(a->geometry, b->geometry);
+    ck_assert_uint_ne(a->geometry, c->geometry);
+    pool_unmap(a);
+    pool_unmap(b);
+    pool_unmap(c);
+}
+END_TEST
+
+/* ---- Pointers ---------------------------------------------------------------------------------------------------- */
+
+static struct wire_region pointer_region(const void *at, int32_t layer)
+{
+    struct wire_region region = layer_region(layer);
+    region.handle = STRAIT_HANDLE_POINTER;
+    region.pointer = (uintptr_t)at;
+    return region;
+}
+
+START_TEST(pointers_are_used_in_place_and_left_alone)
+{
+    uint8_t *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct wire_region regions[3] = {pointer_region(memory, 0), pointer_region(memory, 1),
+                                     pointer_region(memory + PAGE * PAGES, 2)};
+    regions[0].page_stride = regions[1].page_stride = 2 * PAGE;
+    regions[0].page_count = regions[1].page_count = PAGES / 2;
+    regions[1].offset = PAGE;
+    struct pool *pool = map_good(regions, 3, true);
+    ck_assert_ptr_eq(pool->groups[0].regions[1].base, memory + PAGE);
+    ck_assert_ptr_eq(pool->groups[0].regions[2].base, memory + PAGE * PAGES + 2 * PAGE * PAGES);
+    ck_assert_uint_eq(pool->bytes, 2 * PAGE * PAGES); /* interleaved regions count once */
+    pool_unmap(pool);
+    memory[0] = memory[BYTES - 1] = 1; /* still there */
+    munmap(memory, BYTES);
+}
+END_TEST
+
+START_TEST(a_pointer_to_no_memory_is_refused)
+{
+    uint8_t *memory = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct wire_region region = pointer_region(memory, 0);
+    refused(&region, 1, true, STRAIT_ERR_INVALID); /* cannot be written */
+    munmap(memory, BYTES);
+    refused(&region, 1, true, STRAIT_ERR_INVALID);
+    region.pointer = 0;
+    refused(&region, 1, true, STRAIT_ERR_INVALID);
+    region.pointer = UINT64_MAX - PAGE;
+    refused(&region, 1, true, STRAIT_ERR_INVALID);
+    region.pointer = 4097; /* and two bytes a value */
+    refused(&region, 1, true, STRAIT_ERR_INVALID);
+}
+END_TEST
+
+/* ---- Uses -------------------------------------------------------------------------------------------------------- */
+
+static struct pool *pool;
+
+static void setup_uses(void)
+{
+    struct wire_region regions[3] = {layer_region(0), layer_region(1), layer_region(2)};
+    open_fds();
+    regions[2].group = 1;
+    pool = map_good(regions, 3, false);
+}
+
+static void teardown_uses(void)
+{
+    pool_unmap(pool);
+    close_fds();
+}
+
+static struct wire_page_list run_of(uint32_t group, uint32_t first_id, uint32_t count)
+{
+    return (struct wire_page_list){.group = group, .first_id = first_id, .count = count};
+}
+
+static struct wire_page_list ids_of(uint32_t group, const uint32_t *ids, uint32_t count)
+{
+    return (struct wire_page_list){.group = group, .ids = ids, .count = count};
+}
+
+static void give_back(uint32_t group, uint32_t *ids, uint32_t count, bool expected)
+{
+    struct page_group groups[2] = {{0}, {0}};
+    groups[group].ids = ids;
+    groups[group].id_count = count;
+    pool_release(pool, &(struct page_set){.groups = groups, .group_count = 2}, expected);
+}
+
+#define POOL_EXPECTED UINT32_MAX /* in these tests: in place of a count */
+
+static uint32_t use_of(const struct pool_group *group, uint32_t id)
+{
+    bool expected = group->expected[id / 64] >> id % 64 & 1;
+    ck_assert(!expected || group->uses[id] == 0);
+    return expected ? POOL_EXPECTED : group->uses[id];
+}
+
+static void uses_are(uint32_t group, const uint32_t *uses, uint32_t count)
+{
+    for (uint32_t i = 0; i < PAGES; i++)
+        ck_assert_uint_eq(use_of(&pool->groups[group], i), i < count ? uses[i] : 0);
+}
+
+START_TEST(a_pool_knows_its_page_ids)
+{
+    const uint32_t ids[] = {0, PAGES - 1, PAGES};
+    struct wire_page_list lists[] = {run_of(0, 0, PAGES),      run_of(1, PAGES - 1, 1),   run_of(0, PAGES, 0),
+                                     ids_of(0, ids, 2),        run_of(0, 0, PAGES + 1),   run_of(0, PAGES, 1),
+                                     run_of(0, UINT32_MAX, 2), run_of(0, 2, UINT32_MAX),  run_of(2, 0, 1),
+                                     ids_of(0, ids, 3),        ids_of(UINT32_MAX, ids, 1)};
+    for (int i = 0; i < COUNT(lists); i++)
+        ck_assert_int_eq(pool_has(pool, &lists[i]), i < 4);
+    for (int i = 4; i < COUNT(lists); i++) {
+        ck_assert(!pool_expect(pool, &lists[i]));
+        ck_assert(!pool_offer(pool, &lists[i]));
+    }
+    uses_are(0, NULL, 0);
+}
+END_TEST
+
+START_TEST(an_expected_page_is_in_nothing_else)
+{
+    uint32_t ids[] = {3, 1, 4};
+    struct wire_page_list list = ids_of(0, ids, 3), overlaps = run_of(0, 0, 2), same_elsewhere = run_of(1, 0, PAGES);
+    ck_assert(pool_expect(pool, &list));
+    ck_assert(!pool_expect(pool, &list));
+    ck_assert(!pool_expect(pool, &overlaps));
+    ck_assert(!pool_offer(pool, &overlaps));
+    ck_assert(pool_expect(pool, &same_elsewhere));
+    uses_are(0, (uint32_t[]){0, POOL_EXPECTED, 0, POOL_EXPECTED, POOL_EXPECTED}, 5); /* and 0 is free */
+    give_back(0, ids, 3, true);
+    uses_are(0, NULL, 0);
+    ck_assert(pool_offer(pool, &overlaps));
+}
+END_TEST
+
+START_TEST(a_page_may_be_offered_many_times_but_not_expected_meanwhile)
+{
+    uint32_t ids[] = {5, 6}, more[] = {6};
+    struct wire_page_list both = ids_of(0, ids, 2), one = ids_of(0, more, 1), before = run_of(0, 4, 2);
+    ck_assert(pool_offer(pool, &both));
+    ck_assert(pool_offer(pool, &one));
+    ck_assert(!pool_expect(pool, &one));
+    ck_assert(!pool_expect(pool, &before));
+    uses_are(0, (uint32_t[]){0, 0, 0, 0, 0, 1, 2}, 7);
+    give_back(0, ids, 2, false);
+    uses_are(0, (uint32_t[]){0, 0, 0, 0, 0, 0, 1}, 7);
+    ck_assert(!pool_expect(pool, &one));
+    give_back(0, more, 1, false);
+    ck_assert(pool_expect(pool, &one));
+}
+END_TEST
+
+START_TEST(a_page_twice_in_one_list_can_be_offered_but_not_expected)
+{
+    uint32_t ids[] = {2, 9, 2};
+    struct wire_page_list list = ids_of(1, ids, 3);
+    ck_assert(!pool_expect(pool, &list));
+    uses_are(1, NULL, 0);
+    ck_assert(pool_offer(pool, &list));
+    give_back(1, ids, 3, false);
+    uses_are(1, NULL, 0);
+}
+END_TEST
+
+START_TEST(what_was_not_marked_is_not_given_back)
+{
+    uint32_t ids[] = {0, 1, PAGES, UINT32_MAX};
+    struct wire_page_list expected = run_of(0, 0, 1), offered = run_of(0, 1, 1);
+    ck_assert(pool_expect(pool, &expected));
+    ck_assert(pool_offer(pool, &offered));
+    give_back(0, &ids[1], 3, true);  /* an offered page is none of an expectation */
+    give_back(0, &ids[0], 1, false); /* nor the other way round */
+    uses_are(0, (uint32_t[]){POOL_EXPECTED, 1}, 2);
+    give_back(1, ids, 4, false);
+    uses_are(1, NULL, 0);
+}
+END_TEST
+
+START_TEST(random_uses_agree_with_counting_them)
+{
+    struct rng rng = rng_init(3);
+    uint32_t counts[PAGES] = {0};
+    for (int i = 0; i < 20000; i++) {
+        uint32_t ids[3], n = 1 + rng_below(&rng, 3);
+        for (uint32_t k = 0; k < n; k++)
+            ids[k] = rng_below(&rng, PAGES);
+        struct wire_page_list list = ids_of(0, ids, n);
+        uint32_t next[PAGES], what = rng_below(&rng, 4);
+        bool expect = what < 2, fine = true;
+        memcpy(next, counts, sizeof(next));
+        for (uint32_t k = 0; k < n; k++) {
+            if (what % 2 == 0) {
+                fine = fine && (expect ? next[ids[k]] == 0 : next[ids[k]] != POOL_EXPECTED);
+                next[ids[k]] = expect ? POOL_EXPECTED : next[ids[k]] + 1;
+            } else if (expect) {
+                next[ids[k]] = next[ids[k]] == POOL_EXPECTED ? 0 : next[ids[k]];
+            } else if (next[ids[k]] != POOL_EXPECTED && next[ids[k]] > 0) {
+                next[ids[k]]--;
+            }
+        }
+        if (what % 2 == 1)
+            give_back(0, ids, n, expect);
+        else
+            ck_assert_int_eq(expect ? pool_expect(pool, &list) : pool_offer(pool, &list), fine);
+        if (fine)
+            memcpy(counts, next, sizeof(counts));
+        uses_are(0, counts, PAGES);
+    }
+}
+END_TEST
+
+/* ---- The codebook's file ----------------------------------------------------------------------------------------- */
+
+static void write_file(const char *path, const void *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, size, file), size);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+START_TEST(a_codebook_is_read_from_its_file)
+{
+    char path[] = "/tmp/strait-test-XXXXXX";
+    struct strait_codebook *made = test_codebook(), *read = NULL;
+    size_t size = strait_codebook_serialized_size(made);
+    uint8_t *bytes = malloc(size);
+    close(mkstemp(path));
+    ck_assert_int_eq(strait_codebook_serialize(made, bytes, size), STRAIT_OK);
+    write_file(path, bytes, size);
+    ck_assert_int_eq(codebook_load(path, &read, why, WHY), STRAIT_OK);
+    ck_assert_mem_eq(strait_codebook_id(read), strait_codebook_id(made), STRAIT_CODEBOOK_ID_BYTES);
+    strait_codebook_destroy(read);
+    write_file(path, bytes, size - 1);
+    ck_assert_int_eq(codebook_load(path, &read, why, WHY), STRAIT_ERR_CORRUPT);
+    ck_assert_ptr_nonnull(strstr(why, path));
+    unlink(path);
+    free(bytes);
+    strait_codebook_destroy(made);
+}
+END_TEST
+
+START_TEST(what_is_no_codebook_file_is_told_apart)
+{
+    char path[] = "/tmp/strait-test-XXXXXX";
+    struct strait_codebook *codebook = (struct strait_codebook *)why;
+    ck_assert_int_eq(codebook_load("/nowhere/at all", &codebook, why, WHY), STRAIT_ERR_IO);
+    ck_assert_ptr_nonnull(strstr(why, "/nowhere/at all"));
+    ck_assert_int_eq(codebook_load("/tmp", &codebook, why, WHY), STRAIT_ERR_INVALID);
+    ck_assert_int_eq(codebook_load("/dev/zero", &codebook, why, WHY), STRAIT_ERR_INVALID);
+    close(mkstemp(path));
+    unlink(path);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    ck_assert_int_eq(codebook_load(path, &codebook, why, WHY), STRAIT_ERR_INVALID); /* at once */
+    unlink(path);
+    ck_assert_ptr_eq(codebook, (struct strait_codebook *)why);
+    ck_assert_int_eq(codebook_load("", &codebook, why, WHY), STRAIT_OK);
+    ck_assert_ptr_null(codebook);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("pool");
+    TCase *tcase = tcase_create("map");
+    tcase_add_checked_fixture(tcase, open_fds, close_fds);
+    tcase_add_test(tcase, regions_are_where_the_client_has_them);
+    tcase_add_test(tcase, memory_is_faulted_in_and_keeps_what_is_in_it);
+    tcase_add_test(tcase, no_more_is_mapped_than_the_quota_has_left);
+    tcase_add_test(tcase, a_part_of_a_page_of_memory_counts_whole);
+    tcase_add_test(tcase, the_last_page_may_end_with_an_unround_file);
+    tcase_add_test(tcase, the_codebook_gives_each_class_its_table);
+    tcase_add_test(tcase, the_geometry_is_that_of_the_regions_and_not_of_their_places);
+    tcase_add_test(tcase, pointers_are_used_in_place_and_left_alone);
+    tcase_add_test(tcase, a_pointer_to_no_memory_is_refused);
+    tcase_add_test(tcase, a_codebook_is_read_from_its_file);
+    tcase_add_test(tcase, what_is_no_codebook_file_is_told_apart);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("use");
+    tcase_add_checked_fixture(tcase, setup_uses, teardown_uses);
+    tcase_add_test(tcase, a_pool_knows_its_page_ids);
+    tcase_add_test(tcase, an_expected_page_is_in_nothing_else);
+    tcase_add_test(tcase, a_page_may_be_offered_many_times_but_not_expected_meanwhile);
+    tcase_add_test(tcase, a_page_twice_in_one_list_can_be_offered_but_not_expected);
+    tcase_add_test(tcase, what_was_not_marked_is_not_given_back);
+    tcase_add_test(tcase, random_uses_agree_with_counting_them);
+    suite_add_tcase(suite, tcase);
+    return pool_main(suite);
+}

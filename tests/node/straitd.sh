@@ -1,0 +1,122 @@
+#!/bin/sh
+# straitd.sh STRAITD SCRATCH: the daemon's command line: what is wrong with it is told in one line, and it does not
+# start; and its manual names every option with its default. SCRATCH is overwritten.
+# HAS_UCX=1: this build has that transport.
+set -eu
+straitd=$(realpath "$1")
+page=$(realpath "$(dirname "$0")/../../docs/straitd.8")
+rm -rf "$2"
+mkdir -p "$2"
+cd "$2"
+failed=0
+
+fail() {
+    echo "FAIL: $*"
+    failed=1
+}
+
+refuses() { # STATUS TEXT ARGUMENT...: ends with that status, and the text is all of a line that it says
+    want=$1 text=$2 code=0
+    shift 2
+    timeout 20 "$straitd" "$@" >out 2>err || code=$?
+    [ $code -eq "$want" ] || fail "exit status $code, not $want: straitd $*"
+    grep -qxF -e "straitd: $text" err || fail "straitd $* says: $(cat err)"
+    ! grep -q 'msg=stop' err || fail "straitd $* stops without having started: $(cat err)"
+}
+
+prints() { # TEXT ARGUMENT...
+    text=$1
+    shift
+    timeout 20 "$straitd" "$@" >out 2>err || fail "exit status $?: straitd $*"
+    grep -qF -e "$text" out || fail "straitd $* prints: $(head -3 out)"
+    [ ! -s err ] || fail "straitd $* says: $(cat err)"
+}
+
+prints "usage: straitd" --help
+prints "usage: straitd" -h
+prints "straitd " --version
+prints "clients = 7" --print-config --clients 7
+prints "clients = 7" --print-config --clients=7
+
+echo "clients = 8" >good.conf
+prints "clients = 8" --config good.conf --print-config
+prints "clients = 8" --config=good.conf --print-config
+prints "clients = 9" --config good.conf --clients 9 --print-config
+
+"$straitd" --sample-config >sample.conf
+sed 's/\\-/-/g' "$page" >manual
+sed -n 's/^#\([a-z-]*\) = \?/\1 /p' sample.conf >defaults
+[ "$(wc -l <defaults)" -gt 20 ] || fail "few options: $(cat defaults)"
+while read -r name default; do # a paragraph of the manual has a line of names, then the text
+    awk -v name="$name" -v value="$default" '
+        /^\.TP/ { in_tag = 1; next }
+        in_tag { about = (" " $0 " ") ~ ("[ \"]" name "[ \"]"); in_tag = 0; named += about; next }
+        about && index($0, value) { told = 1 }
+        END { exit !(named == 1 && (told || value == "")) }' manual || fail "$name = $default is not in straitd.8"
+done <defaults
+
+refuses 2 "--config: needs a file" --config
+refuses 2 "--config: needs a file" --config=
+refuses 2 "/nowhere/straitd.conf: No such file or directory" --config /nowhere/straitd.conf
+refuses 2 "--clients: needs a value" --clients
+refuses 2 "command line: no option is called clinets" --clinets 7
+refuses 2 "operand: is not an option" operand
+refuses 2 "no: is not an option; write --gpu-peer=no" --gpu-peer no
+refuses 2 "--coding: best is none of: auto,raw,top16,tiered" --coding best
+refuses 2 "listen: 0.0.0.0:0 is not a loopback address: it needs secret-file (or insecure-no-auth)" --listen 0.0.0.0:0
+
+echo "coding = best" >bad.conf
+refuses 2 "bad.conf:1: coding: best is none of: auto,raw,top16,tiered" --config bad.conf
+
+own="--socket $PWD/s --listen 127.0.0.1:0 --metrics= --arena-bytes 4M --send-bytes 4M --chunk-bytes 4M"
+# shellcheck disable=SC2086
+refuses 1 "codebook: /nowhere/codebook: No such file or directory" $own --codebook /nowhere/codebook
+# All of the machine's memory and a little more. Were it taken after all, the kernel would end this shell's child first.
+memory=$(($(getconf _PHYS_PAGES) * ($(getconf PAGESIZE) / 1024)))
+if [ "$memory" -lt 1000000000 ]; then
+    echo 1000 >/proc/self/oom_score_adj
+    # shellcheck disable=SC2086
+    refuses 1 "arenas (arena-bytes, send-bytes): $(((memory + 4096) / 1024)) MiB, where this machine has $((memory / 1024))" \
+        $own --arena-bytes "${memory}K"
+fi
+# shellcheck disable=SC2086
+refuses 1 "nccl-options: 'blocks=x' is not understood" $own --nccl-options blocks=x
+unusable="--transports ucx" error="not in this build"
+if [ "${HAS_UCX:-0}" = 1 ]; then
+    # shellcheck disable=SC2086
+    refuses 1 "ucx-options: 'colour=red' is not understood" $own --ucx-options colour=red
+    # shellcheck disable=SC2086
+    refuses 1 "nccl-options: 'colour=red' is not understood" $own --nccl-options colour=red
+    unusable="--transports ucx --ucx-options tls=foo" error="input or output error"
+fi
+# shellcheck disable=SC2086
+refuses 1 "transports = ucx: none can be used (ucx: $error)" $own $unusable
+[ ! -e s ] || fail "a daemon that did not start left its socket"
+
+starts() { # ARGUMENT...: it is ready, and ends when it is told to; what it says is in err
+    : >err # of the one before
+    "$straitd" "$@" >out 2>err &
+    daemon=$!
+    for _ in $(seq 200); do
+        grep -q msg=ready err && break
+        sleep 0.1
+    done
+    # Again and again: ThreadSanitizer loses a signal now and then that comes while the daemon starts.
+    { while kill -TERM $daemon; do sleep 1; done; } >/dev/null 2>&1 &
+    again=$!
+    wait $daemon || fail "straitd $* does not start, or not end: $(cat err)"
+    kill $again 2>/dev/null || true
+    wait $again 2>/dev/null || true
+}
+
+# shellcheck disable=SC2086
+starts $own $unusable --transports ucx,shm
+grep -q "msg=\"transport left out\" transport=ucx error=\"$error\"" err || fail "ucx is left out: $(cat err)"
+# shellcheck disable=SC2086
+starts $own --transports shm
+! grep -q chunk-target err || fail "of the defaults neither cuts the other: $(cat err)"
+# shellcheck disable=SC2086
+starts $own --transports shm --chunk-bytes 1M
+grep -q 'msg="chunk-target is cut to chunk-bytes" chunk_target=2097152 chunk_bytes=1048576' err ||
+    fail "a target above chunk-bytes is cut silently: $(cat err)"
+exit $failed

@@ -1,0 +1,317 @@
+/* Pools in memory of GPUs, of which the fake plugin has two: pages arrive whatever memory the two sides have, and what
+ * is wrong with a registration is told. */
+#include "tests/node/far_harness.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void pair_coding(struct pair *pair, enum wire wire, const char *coding)
+{
+    pair_init(pair, wire);
+    use_codebook(pair->a, "a", 0x7c);
+    strcpy(pair->a->options.coding, coding);
+    if (pair->b != pair->a)
+        use_codebook(pair->b, "b", 0x7c);
+    pair_start(pair);
+}
+
+/* Pages in no order: 7 and every number of pages here have no common divisor. */
+static void shuffle_all(struct test_pool *source, struct test_pool *sink, uint32_t groups)
+{
+    static uint32_t turn;
+    char key[16];
+    uint32_t pages = source->geometry.pages, ids[2][512];
+    struct strait_page_list from[4], to[4];
+    ck_assert_uint_le(pages, 512);
+    for (uint32_t i = 0; i < pages; i++) {
+        ids[0][i] = i * 7 % pages;
+        ids[1][i] = (i * 11 + 3) % pages;
+    }
+    for (uint32_t g = 0; g < groups; g++) {
+        from[g] = (struct strait_page_list){.group = g, .count = pages, .ids = ids[0]};
+        to[g] = (struct strait_page_list){.group = g, .count = pages, .ids = ids[1]};
+    }
+    snprintf(key, sizeof(key), "%u", ++turn);
+    pool_fill(source, turn);
+    struct flow *o =
+        flow_offer(source, (struct strait_offer_params){KEY(key), .lists = from, .list_count = groups, .last = true});
+    struct flow *e = flow_expect(sink, (struct strait_expect_params){KEY(key), .lists = to, .list_count = groups});
+    flow_start(e, source);
+    arrives(e, o);
+}
+
+/* ---- Moving ------------------------------------------------------------------------------------------------------ */
+
+static const char *const codings[] = {"raw", "top16", "tiered"};
+
+START_TEST(pages_move_between_gpus)
+{
+    enum wire wire = (enum wire)(_i / 3);
+    struct pair pair;
+    pair_coding(&pair, wire, codings[_i % 3]);
+    struct geometry shape = {.pages = 128, .layers = 3, .roles = 2, .gpu = 1};
+    struct test_pool *source = pool_open(pair.source, shape);
+    shape.gpu = 2;
+    shape.handle = STRAIT_HANDLE_CUDA_VMM;
+    struct test_pool *sink = pool_open(pair.sink, shape);
+    const struct fake_control *fake = far_control();
+    uint32_t roused = fake->roused;
+    for (int i = 0; i < 3; i++)
+        shuffle_all(source, sink, 1);
+    ck_assert_uint_ge(fake->roused, roused + 6); /* by both sides of each */
+    if (wire == SAME)
+        ck_assert_uint_ge(fake->copies, 3);
+    else
+        ck_assert_uint_ge(fake->tasks, 6);
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+START_TEST(either_side_can_be_the_host)
+{
+    struct pair pair;
+    pair_coding(&pair, (enum wire)_i, "tiered");
+    struct geometry shape = {.pages = 64, .layers = 2}, on_gpu = shape;
+    on_gpu.gpu = 1;
+    struct test_pool *host = pool_open(pair.source, shape), *gpu = pool_open(pair.sink, on_gpu);
+    shuffle_all(host, gpu, 1);
+    shuffle_all(gpu, host, 1);
+}
+END_TEST
+
+START_TEST(rows_and_odd_sizes_arrive)
+{
+    struct pair pair;
+    pair_coding(&pair, (enum wire)_i, "top16");
+    struct geometry shape = {.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1};
+    struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
+    shuffle_all(source, sink, 1);
+    shape = (struct geometry){.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 2};
+    source = pool_open(pair.source, shape);
+    sink = pool_open(pair.sink, shape);
+    shuffle_all(source, sink, 1);
+}
+END_TEST
+
+START_TEST(groups_of_a_pool_may_be_on_several_gpus)
+{
+    struct pair pair;
+    pair_coding(&pair, (enum wire)_i, "tiered");
+    struct geometry shape = {.groups = 2, .pages = 64, .layers = 2, .gpu = 1, .gpu_step = 1};
+    struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
+    shuffle_all(source, sink, 2);
+}
+END_TEST
+
+/* Both sides cut to the smaller slots, also for a first chunk that nobody has asked for. */
+START_TEST(slots_may_differ_in_size)
+{
+    struct pair pair;
+    pair_init(&pair, SHM);
+    pair.a->options.gpu_peer = pair.b->options.gpu_peer = false;
+    pair.a->options.chunk_bytes = 128u << 10;
+    pair.b->options.chunk_bytes = 512u << 10;
+    pair.a->options.chunk_target = pair.b->options.chunk_target = 512u << 10;
+    pair_start(&pair);
+    struct geometry shape = {.pages = 64, .layers = 2, .row_bytes = 100000, .gpu = 1};
+    struct test_pool *small = pool_open(pair.source, shape), *large = pool_open(pair.sink, shape);
+    shuffle_all(small, large, 1);
+    shuffle_all(large, small, 1);
+}
+END_TEST
+
+START_TEST(what_is_started_together_runs_together)
+{
+    struct pair pair;
+    pair_coding(&pair, SHM, "raw");
+    far_control()->delay_us = 5000;
+    struct geometry shape = {.pages = 256, .layers = 8, .gpu = 1};
+    struct test_pool *source = pool_open(pair.source, shape), *sink = pool_open(pair.sink, shape);
+    shuffle_all(source, sink, 1);
+    ck_assert_uint_ge(far_control()->largest_batch, 2);
+    ck_assert_uint_lt(far_control()->batches, far_control()->tasks);
+}
+END_TEST
+
+#define SIZES "arena-bytes = 2M\nsend-bytes = 1M\nchunk-bytes = 256K\ntransports = shm\n"
+
+START_TEST(embedded_pointers_are_a_gpus_too)
+{
+    struct party *party = party_embedded(SIZES);
+    struct geometry shape = {.pages = 32, .layers = 3, .pointers = true, .gpu = 2};
+    struct test_pool *source = pool_open(party, shape);
+    shape.gpu = 1;
+    struct test_pool *sink = pool_open(party, shape);
+    shuffle_all(source, sink, 1);
+    wait_quiet(party);
+}
+END_TEST
+
+/* Closing a client does not wait for its node, and the driver does not wait for anybody. */
+START_TEST(a_process_may_exit_while_its_embedded_node_still_leaves)
+{
+    int status;
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        far_control()->close_us = 200000;
+        struct party *party = party_embedded(SIZES);
+        (void)pool_open(party, (struct geometry){.pages = 32, .layers = 3, .pointers = true, .gpu = 1});
+        party_close(party);
+        exit(0);
+    }
+    ck_assert_int_eq(pid, waitpid(pid, &status, 0));
+    ck_assert_int_eq(0, status);
+}
+END_TEST
+
+START_TEST(one_handle_is_mapped_once)
+{
+    struct pair pair;
+    pair_open(&pair, SAME);
+    struct test_pool *pool = pool_open(pair.source, (struct geometry){.layers = 16, .roles = 2, .gpu = 1});
+    ck_assert_uint_eq(1, far_control()->mapped);
+    strait_pool_remove(pool->pool);
+    WAIT(pool->removed);
+    ck_assert_uint_eq(0, far_control()->mapped);
+}
+END_TEST
+
+START_TEST(arenas_are_pinned_when_a_gpu_needs_them)
+{
+    struct pair pair;
+    pair_open(&pair, SHM);
+    struct geometry shape = {.pages = 64, .gpu = 1};
+    ck_assert_uint_eq(0, far_control()->pinned);
+    struct test_pool *source = pool_open(pair.source, shape);
+    ck_assert_uint_eq(2, far_control()->pinned); /* receive and send */
+    struct test_pool *sink = pool_open(pair.sink, shape);
+    ck_assert_uint_eq(4, far_control()->pinned);
+    shuffle_all(source, sink, 1);
+    ck_assert_uint_eq(5, far_control()->pinned); /* the sink's, as the source's daemon sees it */
+    test_node_stop(pair.b);
+    WAIT(far_control()->pinned == 2);
+}
+END_TEST
+
+/* ---- Refusals ---------------------------------------------------------------------------------------------------- */
+
+static void refused(struct party *party, struct geometry shape, enum strait_status status, const char *text)
+{
+    struct test_pool *pool = pool_try(party, shape);
+    WAIT(pool->told);
+    ck_assert_int_eq(status, pool->status);
+    ck_assert_msg(strstr(pool->text, text) != NULL, "%s", pool->text);
+}
+
+START_TEST(devices_that_are_not_there_are_refused)
+{
+    struct pair pair;
+    pair_open(&pair, SAME);
+    refused(pair.source, (struct geometry){.gpu = 3}, STRAIT_ERR_UNSUPPORTED, "no device 2: the daemon sees 2");
+    (void)pool_open(pair.source, (struct geometry){.gpu = 2});
+}
+END_TEST
+
+START_TEST(without_a_gpu_the_reason_is_told)
+{
+    struct pair pair;
+    pair_open(&pair, SAME);
+    far_control()->no_device = 1;
+    refused(pair.source, (struct geometry){.gpu = 1}, STRAIT_ERR_UNSUPPORTED, "no GPU is plugged in");
+    (void)pool_open(pair.source, (struct geometry){0});
+    far_control()->no_device = 0;
+    (void)pool_open(pair.source, (struct geometry){.gpu = 1}); /* it is looked for again */
+}
+END_TEST
+
+START_TEST(memory_that_cannot_be_pinned_is_told)
+{
+    struct pair pair;
+    pair_open(&pair, SAME);
+    far_control()->refuse_pin = 1;
+    refused(pair.source, (struct geometry){.gpu = 1}, STRAIT_ERR_NO_MEMORY, "no memory may be pinned");
+}
+END_TEST
+
+/* A registration that is like that of a good pool but for one thing. */
+static void spoilt(struct party *party, struct strait_pool_region regions[2], uint32_t count, enum strait_status status,
+                   const char *text)
+{
+    struct strait_pool *pool = NULL;
+    struct strait_pool_params params = {sizeof(params), regions, count};
+    ck_assert_int_eq(STRAIT_OK, strait_pool_register(party->client, &params, &pool));
+    struct strait_event event = {0};
+    while (event.type != STRAIT_EVENT_POOL)
+        ck_assert_uint_eq(1, strait_wait(party->client, &event, 1, 5000));
+    ck_assert_int_eq(status, event.status);
+    ck_assert_msg(strstr(event.text, text) != NULL, "%s", event.text);
+}
+
+START_TEST(handles_are_checked_against_their_memory)
+{
+    struct pair pair;
+    pair_open(&pair, SAME);
+    struct strait_memory memory;
+    ck_assert_int_eq(STRAIT_OK, strait_alloc(65536, &memory));
+    struct fake_handle handle = {.pid = getpid(), .fd = memory.fd, .device = 1};
+    struct strait_pool_region regions[2];
+    for (int r = 0; r < 2; r++) {
+        regions[r] = (struct strait_pool_region){.handle = STRAIT_HANDLE_CUDA_IPC,
+                                                 .device = 1,
+                                                 .fd = -1,
+                                                 .offset = (uint64_t)r * 32768,
+                                                 .page_stride = 4096,
+                                                 .page_count = 8,
+                                                 .rows = 1,
+                                                 .row_bytes = 4096,
+                                                 .layer = r};
+        memcpy(regions[r].ipc, &handle, sizeof(handle));
+    }
+    struct strait_pool_region good[2] = {regions[0], regions[1]};
+    spoilt(pair.source, regions, 2, STRAIT_OK, "");
+    regions[1].offset += 2;
+    spoilt(pair.source, regions, 2, STRAIT_ERR_INVALID, "smaller than its regions need");
+    regions[1] = good[1];
+    regions[0].device = regions[1].device = 0;
+    spoilt(pair.source, regions, 2, STRAIT_ERR_INVALID, "on another device");
+    regions[1].device = 1;
+    spoilt(pair.source, regions, 2, STRAIT_ERR_INVALID, "a group is on one device");
+    regions[0] = good[0];
+    regions[1].offset = 0;
+    spoilt(pair.source, regions, 2, STRAIT_ERR_INVALID, "the same memory");
+    regions[1] = good[1];
+    handle.fd = 999;
+    memcpy(regions[1].ipc, &handle, sizeof(handle));
+    spoilt(pair.source, regions, 2, STRAIT_ERR_INVALID, "region 1: its handle names no memory");
+    regions[1] = good[1];
+    regions[1].handle = STRAIT_HANDLE_CUDA_VMM;
+    regions[1].fd = STDIN_FILENO;
+    spoilt(pair.source, regions, 2, STRAIT_ERR_INVALID, "its handle names no memory");
+    WAIT(far_control()->mapped == 1); /* that of the good one */
+    strait_free(&memory);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_device");
+    TCase *tcase = node_case(suite, "moving");
+    tcase_add_loop_test(tcase, pages_move_between_gpus, 0, 3 * WIRES);
+    tcase_add_loop_test(tcase, either_side_can_be_the_host, 0, WIRES);
+    tcase_add_loop_test(tcase, rows_and_odd_sizes_arrive, 0, WIRES);
+    tcase_add_loop_test(tcase, groups_of_a_pool_may_be_on_several_gpus, 0, WIRES);
+    tcase_add_test(tcase, slots_may_differ_in_size);
+    tcase_add_test(tcase, what_is_started_together_runs_together);
+    tcase_add_test(tcase, embedded_pointers_are_a_gpus_too);
+    tcase_add_test(tcase, a_process_may_exit_while_its_embedded_node_still_leaves);
+    tcase_add_test(tcase, one_handle_is_mapped_once);
+    tcase_add_test(tcase, arenas_are_pinned_when_a_gpu_needs_them);
+    tcase = node_case(suite, "refusals");
+    tcase_add_test(tcase, devices_that_are_not_there_are_refused);
+    tcase_add_test(tcase, without_a_gpu_the_reason_is_told);
+    tcase_add_test(tcase, memory_that_cannot_be_pinned_is_told);
+    tcase_add_test(tcase, handles_are_checked_against_their_memory);
+    return node_main(suite);
+}

@@ -1,0 +1,326 @@
+/* Clients that send what no library does: bytes, descriptors and messages. It costs them their connection at most, and
+ * others do not notice. */
+#include "tests/node/raw_client.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/message_samples.h"
+
+/* ---- Bytes ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(random_bytes_end_their_connection_only)
+{
+    struct bystander b;
+    enum { CHUNK = 1 << 20 };
+    uint8_t *bytes = malloc(CHUNK);
+    struct rng rng = rng_init(1);
+    bystander_init(&b);
+    for (int i = 0; i < 100; i++) {
+        int fd = i % 2 != 0 ? dial() : dial_and_greet();
+        rng_fill(&rng, bytes, CHUNK);
+        if (i % 4 == 0) /* a frame of a likely length: all of it is read */
+            bytes[2] = bytes[3] = 0;
+        (void)send_bytes(fd, bytes, CHUNK);
+        ck_assert(is_let_go(fd));
+        close(fd);
+        if (i % 10 == 0)
+            bystander_works(&b);
+    }
+    free(bytes);
+    bystander_fini(&b);
+}
+END_TEST
+
+START_TEST(half_open_connections_cost_nothing)
+{
+    enum { MANY = 900 };
+    struct bystander b;
+    static int fds[MANY];
+    bystander_init(&b);
+    for (int i = 0; i < MANY; i++) {
+        fds[i] = dial();
+        if (i % 3 == 0)
+            (void)send_bytes(fds[i], "\x40\0\0\0\x08", 5); /* the beginning of a frame */
+        if (i % 300 == 0)
+            bystander_works(&b);
+    }
+    bystander_works(&b);
+    WAIT(stat_of(b.party, "gauges.clients") == MANY + 1);
+    for (int i = 0; i < MANY; i++)
+        close(fds[i]);
+    bystander_fini(&b);
+}
+END_TEST
+
+/* Valid frames of every type with some bits of theirs changed. */
+START_TEST(mutated_frames_harm_nobody)
+{
+    struct bystander b;
+    struct rng rng = rng_init(2);
+    bystander_init(&b);
+    for (int round = 0; round < 600 / SLOW; round++) {
+        const struct message *sample = &samples[rng_below(&rng, (uint32_t)sample_count)].message;
+        uint8_t *frame;
+        size_t size;
+        ck_assert_int_eq(STRAIT_OK, message_pack(sample, &frame, &size));
+        int fd = dial_and_greet();
+        for (uint32_t bits = rng_below(&rng, 4); bits > 0; bits--)
+            frame[4 + rng_below(&rng, (uint32_t)size - 4)] ^= (uint8_t)(1u << rng_below(&rng, 8));
+        (void)send_bytes(fd, frame, size);
+        (void)send_bytes(fd, frame, size);
+        free(frame);
+        if (round % 8 == 0)
+            (void)poll(NULL, 0, 1);
+        close(fd);
+        if (round % 100 == 0)
+            bystander_works(&b);
+    }
+    bystander_fini(&b);
+}
+END_TEST
+
+/* ---- Descriptors ------------------------------------------------------------------------------------------------- */
+
+START_TEST(descriptors_that_do_not_belong_are_closed)
+{
+    struct bystander b;
+    struct strait_memory memory;
+    struct wire_region region;
+    struct message pool = registration(&region), stats = {.type = MESSAGE_STATS};
+    ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
+    bystander_init(&b);
+    for (uint32_t i = 0; i < 40; i++) {
+        int fd = dial_and_greet();
+        if (i % 4 == 0)
+            send_with_fds(fd, &pool, memory.fd, 0);
+        else if (i % 4 == 1)
+            send_with_fds(fd, &pool, memory.fd, 2 + i % 5);
+        else if (i % 4 == 2)
+            send_with_fds(fd, &stats, memory.fd, 1 + i % 7);
+        else
+            send_with_fds(fd, &pool, fd, 1); /* a socket is no memory */
+        if (i % 4 == 1 || i % 4 == 2)
+            ck_assert(is_let_go(fd));
+        close(fd);
+    }
+    strait_free(&memory);
+    bystander_fini(&b);
+}
+END_TEST
+
+static void share_words(int fd, int words, uint32_t count)
+{
+    const struct message message = {.type = MESSAGE_WORDS, .words = {.count = count}};
+    send_with_fds(fd, &message, words, 1);
+}
+
+static int unsealed_memory(size_t size)
+{
+    int fd = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ck_assert_int_eq(0, ftruncate(fd, (off_t)size));
+    return fd;
+}
+
+/* Not every kernel has it. */
+static int huge_memory(void)
+{
+    int fd = memfd_create("words", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    if (fd < 0 || ftruncate(fd, 2 << 20) != 0)
+        return fd < 0 ? unsealed_memory(4096) : fd;
+    ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK));
+    return fd;
+}
+
+START_TEST(words_that_cannot_be_shared_end_their_connection)
+{
+    struct bystander b;
+    struct strait_memory memory;
+    const struct message wait = {.type = MESSAGE_WAIT, .wait = {.transfer = 1, .layer = -1, .word = 9, .value = 1}};
+    int unsealed = unsealed_memory(4096), huge = huge_memory();
+    ck_assert_int_eq(STRAIT_OK, strait_alloc(4096, &memory));
+    bystander_init(&b);
+    for (uint32_t i = 0; i < 7; i++) {
+        int fd = dial_and_greet();
+        if (i == 0)
+            share_words(fd, unsealed, 16);
+        else if (i == 1)
+            share_words(fd, memory.fd, 4096); /* more than there are */
+        else if (i == 2)
+            share_words(fd, fd, 16);
+        if (i == 3 || i == 4)
+            share_words(fd, memory.fd, i == 3 ? 16 : 9);
+        if (i == 3)
+            share_words(fd, memory.fd, 16); /* twice */
+        if (i == 6)
+            share_words(fd, huge, 16);
+        else if (i >= 4)
+            send_message(fd, &wait); /* of a word that is not there */
+        ck_assert(is_let_go(fd));
+        close(fd);
+    }
+    int fd = dial_and_greet();
+    share_words(fd, memory.fd, 10);
+    send_message(fd, &wait); /* for what nobody knows */
+    WAIT(((_Atomic uint32_t *)memory.base)[9] == 1);
+    close(fd);
+    close(unsealed);
+    close(huge);
+    strait_free(&memory);
+    bystander_fini(&b);
+}
+END_TEST
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+/* A greeted client with a pool, that then says what the library never would. */
+static int dial_with_pool(struct strait_memory *memory)
+{
+    struct wire_region region;
+    struct message pool = registration(&region);
+    int fd = dial_and_greet();
+    send_with_fds(fd, &pool, memory->fd, 1);
+    return fd;
+}
+
+#define OFFER(number, ...)                \
+    {                                     \
+        .type = MESSAGE_OFFER, .offer = { \
+            .transfer = (number),         \
+            .pool = {{7}},                \
+            .key = {KEY_BYTES, 1},        \
+            .consumers = 1,               \
+            .lease_ms = 60000,            \
+            __VA_ARGS__                   \
+        }                                 \
+    }
+#define EXPECT(number, ...)                 \
+    {                                       \
+        .type = MESSAGE_EXPECT, .expect = { \
+            .transfer = (number),           \
+            .pool = {{7}},                  \
+            .key = {KEY_BYTES, 1},          \
+            .sources = 1,                   \
+            .deadline_ms = 60000,           \
+            __VA_ARGS__                     \
+        }                                   \
+    }
+#define START(number)                                                               \
+    {                                                                               \
+        .type = MESSAGE_START, .start = {.transfer = (number), .peer_pool = {{7}} } \
+    }
+#define APPEND(number, ...)                                                    \
+    {                                                                          \
+        .type = MESSAGE_APPEND, .append = {.transfer = (number), __VA_ARGS__ } \
+    }
+#define KEY_BYTES (const uint8_t *)"k"
+
+static const struct wire_page_list low = {.count = 4}, high = {.count = 4, .first_id = 8};
+
+enum { PLOT_MAX = 8 };
+static const struct {
+    const char *what;
+    struct message messages[PLOT_MAX];
+} plots[] = {
+    {"started before its lists are complete, of an offer that is",
+     {OFFER(1, .last = true, .list_count = 1, .lists = &low), EXPECT(2, .more = true, .list_count = 1, .lists = &high),
+      START(2)}},
+    {"started before its lists are complete, which then come",
+     {OFFER(1, .last = true, .list_count = 1, .lists = &low), EXPECT(2, .more = true), START(2),
+      EXPECT(2, .list_count = 1, .lists = &high)}},
+    {"an offer started before its lists are complete",
+     {EXPECT(2, .list_count = 1, .lists = &high), OFFER(1, .more = true, .list_count = 1, .lists = &low), START(1)}},
+    {"both started, neither complete", {OFFER(1, .more = true), EXPECT(2, .more = true), START(1), START(2)}},
+    {"the payload over and over",
+     {OFFER(1, .list_count = 0), APPEND(1, .last = true, .more = true, .aux = {(const uint8_t *)"one", 3}),
+      APPEND(1, .last = true, .more = true, .aux = {(const uint8_t *)"two", 3}),
+      APPEND(1, .last = true, .aux = {(const uint8_t *)"three", 5})}},
+    {"append after last",
+     {OFFER(1, .last = true, .list_count = 1, .lists = &low), APPEND(1, .list_count = 1, .lists = &high)}},
+    {"append to an expectation", {EXPECT(2, .list_count = 1, .lists = &high), APPEND(2, .last = true)}},
+    {"append before the lists are complete", {OFFER(1, .more = true), APPEND(1, .last = true)}},
+    {"a number used twice",
+     {EXPECT(1, .list_count = 1, .lists = &high), EXPECT(1, .list_count = 1, .lists = &low), OFFER(1, .last = true)}},
+    {"to itself, its own pages",
+     {OFFER(1, .last = true, .list_count = 1, .lists = &low), EXPECT(2, .list_count = 1, .lists = &low), START(2)}},
+    {"an offer that looks for itself", {OFFER(1, .last = true, .list_count = 1, .lists = &low), START(1), START(1)}},
+    {"ended before it is complete",
+     {EXPECT(2, .more = true, .list_count = 1, .lists = &high),
+      {.type = MESSAGE_ABORT, .transfer = {2}},
+      EXPECT(2, .list_count = 1, .lists = &low),
+      {.type = MESSAGE_RELEASE, .transfer = {2}}}},
+    {"pages made ready twice",
+     {OFFER(1, .later = true, .list_count = 1, .lists = &low), EXPECT(2, .list_count = 1, .lists = &high), START(2),
+      APPEND(1, .layer_count = 1), APPEND(1, .layer_count = 1), APPEND(1, .last = true)}},
+    {"the pool goes while they run",
+     {OFFER(1, .list_count = 1, .lists = &low),
+      EXPECT(2, .list_count = 1, .lists = &high),
+      START(2),
+      START(1),
+      {.type = MESSAGE_POOL_REMOVE, .pool_remove = {.pool = {{7}}}},
+      APPEND(1, .last = true),
+      START(2)}},
+};
+
+/* Turns of the loop pass between the parts, so that the first has been forgotten when the second comes. */
+START_TEST(a_request_that_failed_stays_dead_when_its_other_parts_come)
+{
+    static const struct wire_page_list beyond = {.count = 4, .first_id = 15};
+    const struct message first[] = {EXPECT(1, .more = true, .list_count = 1, .lists = &beyond),
+                                    OFFER(1, .more = true, .list_count = 1, .lists = &beyond)};
+    const struct message second[] = {EXPECT(1, .list_count = 1, .lists = &low),
+                                     OFFER(1, .list_count = 1, .lists = &low)};
+    struct bystander b;
+    struct strait_memory memory;
+    ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
+    bystander_init(&b);
+    double expectations = stat_of(b.party, "gauges.live_expectations"), offers = stat_of(b.party, "gauges.live_offers");
+    int fd = dial_with_pool(&memory);
+    send_message(fd, &first[_i]);
+    pump_for(50);
+    send_message(fd, &second[_i]);
+    pump_for(50);
+    ck_assert_double_eq(expectations, stat_of(b.party, "gauges.live_expectations"));
+    ck_assert_double_eq(offers, stat_of(b.party, "gauges.live_offers"));
+    bystander_works(&b);
+    close(fd);
+    strait_free(&memory);
+    bystander_fini(&b);
+    wait_quiet(b.party);
+}
+END_TEST
+
+START_TEST(what_no_library_says_harms_nobody)
+{
+    struct bystander b;
+    struct strait_memory memory;
+    bool leaves_at_once = _i % 2 != 0;
+    ck_assert_int_eq(STRAIT_OK, strait_alloc(16 * 4096, &memory));
+    bystander_init(&b);
+    int fd = dial_with_pool(&memory);
+    for (int i = 0; i < PLOT_MAX && plots[_i / 2].messages[i].type != MESSAGE_NONE; i++)
+        send_message(fd, &plots[_i / 2].messages[i]);
+    if (!leaves_at_once)
+        pump_for(30);
+    bystander_works(&b);
+    close(fd);
+    strait_free(&memory);
+    bystander_fini(&b);
+    wait_quiet(b.party);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_hostile");
+    TCase *tcase = node_case(suite, "hostile");
+    tcase_add_test(tcase, random_bytes_end_their_connection_only);
+    tcase_add_test(tcase, half_open_connections_cost_nothing);
+    tcase_add_test(tcase, mutated_frames_harm_nobody);
+    tcase_add_test(tcase, descriptors_that_do_not_belong_are_closed);
+    tcase_add_test(tcase, words_that_cannot_be_shared_end_their_connection);
+    tcase_add_loop_test(tcase, a_request_that_failed_stays_dead_when_its_other_parts_come, 0, 2);
+    tcase_add_loop_test(tcase, what_no_library_says_harms_nobody, 0, 2 * COUNT(plots));
+    return node_main(suite);
+}

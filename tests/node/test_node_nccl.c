@@ -1,0 +1,426 @@
+/* Chunks between GPUs of two nodes by NCCL, with devices and calls that need no GPU (fake_device.h, fake_nccl.h): when
+ * they go that way, when not, and how that ends. Both fakes end the program when memory is touched that should not be.
+ */
+#include "tests/node/far_harness.h"
+
+#include "tests/fakes/nccl_calls.h"
+#include "transport/nccl.h"
+
+#define CARRIER "tls=tcp"
+#define SOON    CARRIER " timeout_ms=2000" /* for what hangs; a busy machine takes no other operation for so long */
+
+#define SLOWLY_US 50000u /* more than a busy machine makes of the other way */
+
+static const enum wire wires[] = {SHM, UCX};
+
+static void prepare(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
+{
+    fake_nccl_use();
+    pair_init(pair, wire);
+    for (int i = 0; i < 2; i++) {
+        struct node_options *o = i == 0 ? &pair->a->options : &pair->b->options;
+        snprintf(o->gpu_wires, sizeof(o->gpu_wires), "%s", gpu_wires);
+        snprintf(o->nccl, sizeof(o->nccl), "%s", nccl);
+    }
+}
+
+static void open_with(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
+{
+    prepare(pair, wire, gpu_wires, nccl);
+    pair_start(pair);
+}
+
+/* ---- When -------------------------------------------------------------------------------------------------------- */
+
+START_TEST(chunks_go_by_nccl)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    const char *coding = far_codings[_i % COUNT(far_codings)];
+    enum wire wire = wires[_i / COUNT(far_codings)];
+    prepare(&pair, wire, "nccl", CARRIER);
+    use_codebook(pair.a, "a", 0x7c);
+    use_codebook(pair.b, "b", 0x7c);
+    strcpy(pair.a->options.coding, coding);
+    pair_start(&pair);
+    far_pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    double pinned = far_bytes(source, "pinned"), ucx = far_bytes(source, "ucx");
+    for (int i = 0; i < 12; i++)
+        far_move(source, sink);
+    ck_assert_double_eq(pinned, far_bytes(source, "pinned"));
+    ck_assert_double_eq(ucx, far_bytes(source, "ucx"));
+    ck_assert_double_eq(0, far_bytes(source, "peer"));
+    ck_assert_uint_eq(0, far_control()->reached);
+    if (strcmp(coding, "auto") == 0)
+        ck_assert_msg(strstr(stats_text(pair.source), ": NCCL ") != NULL, "%s", stats_text(pair.source));
+    far_move_until(sink, source, "nccl"); /* and back */
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+START_TEST(rows_and_odd_sizes_arrive)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "nccl", CARRIER);
+    far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    far_pools(&pair, (struct geometry){.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 1},
+              &source, &sink);
+    far_move_until(source, sink, "nccl");
+}
+END_TEST
+
+/* Pools on both devices of both sides: four links, each of two communicators at either end. */
+START_TEST(each_two_gpus_have_a_link)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "nccl", CARRIER);
+    struct geometry shape = {.groups = 2, .pages = 64, .gpu = 1, .gpu_step = 1};
+    source = pool_open(pair.source, shape);
+    sink = pool_open(pair.sink, shape);
+    far_move_until(source, sink, "nccl");
+    WAIT(fake_nccl.joined == 16);
+    for (int i = 0; i < 5; i++)
+        far_move_until(source, sink, "nccl");
+    ck_assert_uint_eq(16, fake_nccl.joined);
+}
+END_TEST
+
+/* Four requests at once want more slots than there are, of the sink's to receive and of the source's to send. */
+START_TEST(slots_go_round)
+{
+    struct pair pair;
+    struct test_node *few;
+    prepare(&pair, SHM, "nccl", CARRIER);
+    few = _i == 0 ? pair.a : pair.b;
+    few->options.gpu_arena_bytes = 3 * few->options.gpu_chunk_bytes;
+    pair_start(&pair);
+    far_slots_go_round(&pair, "nccl");
+}
+END_TEST
+
+/* ---- Which ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(gpus_that_reach_each_other_need_no_nccl)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "peer,nccl", CARRIER);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_until(source, sink, "peer");
+    pump_for(200);
+    far_move(source, sink);
+    ck_assert_double_eq(0, far_bytes(source, "nccl"));
+    ck_assert_uint_eq(0, fake_nccl.joined);
+}
+END_TEST
+
+START_TEST(gpus_that_do_not_reach_each_other_take_nccl)
+{
+#define OFF "\"wire\":\"nccl\",\"why\":\"peer: off (gpu-wires, gpu-peer or NCCL_P2P_DISABLE)\""
+    static const char *const why[] = {"\"wire\":\"nccl\",\"why\":\"peer: the devices do not reach each other\"", OFF,
+                                      OFF, "\"wire\":\"nccl\",\"why\":\"peer: not offered by the peer\""};
+    struct pair pair;
+    struct test_pool *source, *sink;
+    prepare(&pair, SHM, "peer,nccl", CARRIER);
+    far_control()->refuse_reach = _i == 0;
+    if (_i == 1)
+        ck_assert_int_eq(0, setenv("NCCL_P2P_DISABLE", "1", 1));
+    pair.a->options.gpu_peer = _i != 2;
+    pair.b->options.gpu_peer = _i != 3;
+    pair_start(&pair);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    ck_assert_double_eq(0, far_bytes(source, "peer"));
+    ck_assert_msg(strstr(stats_text(pair.source), why[_i]) != NULL, "%s", stats_text(pair.source));
+    unsetenv("NCCL_P2P_DISABLE");
+}
+END_TEST
+
+START_TEST(nccl_may_be_preferred)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "nccl,peer", CARRIER);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    double peer = far_bytes(source, "peer");
+    for (int i = 0; i < 3; i++)
+        far_move(source, sink);
+    ck_assert_double_eq(peer, far_bytes(source, "peer"));
+}
+END_TEST
+
+/* The slower one of NCCL and the host is left when both have been measured. */
+START_TEST(what_is_faster_is_taken)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "auto", CARRIER);
+    far_control()->refuse_reach = 1;
+    if (_i == 0)
+        fake_nccl.delay_us = SLOWLY_US;
+    else
+        far_control()->bus_delay_us = SLOWLY_US;
+    far_pools(&pair, (struct geometry){.pages = 256, .layers = 3, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "pinned");
+    far_move_until(source, sink, "nccl");
+    for (int i = 0; i < 12; i++)
+        far_move(source, sink);
+    WAIT(stat_of(pair.source, "gauges.live_offers") == 0);
+    double pinned = far_bytes(source, "pinned"), nccl = far_bytes(source, "nccl");
+    for (int i = 0; i < 3; i++)
+        far_move(source, sink);
+    ck_assert_msg((far_bytes(source, "nccl") == nccl) == (_i == 0), "%s", stats_text(pair.source));
+    ck_assert_msg((far_bytes(source, "pinned") == pinned) == (_i == 1), "%s", stats_text(pair.source));
+    if (_i == 0)
+        ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "nccl: carried 0."));
+}
+END_TEST
+
+START_TEST(gpus_that_reach_each_other_need_no_measuring)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "auto", CARRIER);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_until(source, sink, "peer");
+    for (int i = 0; i < 5; i++)
+        far_move(source, sink);
+    ck_assert_uint_eq(0, fake_nccl.joined);
+}
+END_TEST
+
+/* ---- When not ---------------------------------------------------------------------------------------------------- */
+
+START_TEST(either_side_can_leave_it_out)
+{
+    static const char *const lists[][2] = {
+        {"nccl", "peer"}, {"peer", "nccl"}, {"pinned", "pinned"}, {"pinned,nccl", "nccl"}};
+    struct pair pair;
+    struct test_pool *source, *sink;
+    prepare(&pair, SHM, "nccl", CARRIER);
+    strcpy(pair.a->options.gpu_wires, lists[_i][0]);
+    strcpy(pair.b->options.gpu_wires, lists[_i][1]);
+    pair_start(&pair);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_without(source, sink, "nccl");
+    ck_assert_uint_eq(0, fake_nccl.joined);
+}
+END_TEST
+
+/* Each says why in the node's report. */
+START_TEST(what_is_missing_is_told)
+{
+    static const struct {
+        const char *options, *says;
+        bool no_plugin, same_gpu, no_room;
+    } cases[] = {
+        {"library=/none/libnccl.so.2", "NCCL: ", .no_plugin = true}, /* no plugin, or no NCCL: as this build is */
+        {"carrier=none", "no transport none in this build", false, false, false},
+        {CARRIER, "both ends are on the same GPU", .same_gpu = true},
+        {CARRIER, "no room for another link", .no_room = true},
+    };
+    struct pair pair;
+    struct test_pool *source, *sink;
+    prepare(&pair, SHM, "nccl", cases[_i].options);
+    if (cases[_i].no_plugin)
+        nccl_use_calls(NULL);
+    fake_nccl.same_gpu = cases[_i].same_gpu;
+    if (cases[_i].no_room)
+        fake_nccl.multiprocessors = 8;
+    pair_start(&pair);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_without(source, sink, "nccl");
+    WAIT(strstr(stats_text(pair.source), cases[_i].says) != NULL);
+    far_move_without(source, sink, "nccl");
+}
+END_TEST
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+/* A transfer of which some chunks are under way. */
+static void begin_slowly(struct test_pool *source, struct test_pool *sink, struct flow **o, struct flow **e)
+{
+    uint32_t operations = fake_nccl.operations;
+    fake_nccl.delay_us = 100000; /* of some sixty operations: there is time for what the test does next */
+    *o = far_offer(source);
+    *e = far_expect(sink);
+    flow_start(*e, source);
+    WAIT(fake_nccl.operations >= operations + 4);
+}
+
+START_TEST(a_peer_that_stops_fails_its_transfers)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    struct flow *o, *e;
+    open_with(&pair, wires[_i / 2], "nccl", CARRIER);
+    far_pools(&pair, far_large, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    begin_slowly(source, sink, &o, &e);
+    test_node_stop(_i % 2 == 0 ? pair.b : pair.a);
+    WAIT(o->decided && e->decided);
+    WAIT(fake_nccl.live == 0);
+    undefined(e);
+    wait_quiet(_i % 2 == 0 ? pair.source : pair.sink);
+    ck_assert_uint_eq(fake_nccl.joined, fake_nccl.aborted);
+}
+END_TEST
+
+/* What was on the link fails, the peer stays, chunks go another way, and then by a new link. */
+START_TEST(a_link_that_fails_is_made_again)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    struct flow *o, *e;
+    open_with(&pair, SHM, "nccl", SOON);
+    far_pools(&pair, far_large, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    begin_slowly(source, sink, &o, &e);
+    uint32_t next = fake_nccl.operations + 3, joined = fake_nccl.joined;
+    fake_nccl.fail_id = 1; /* no new link before it is seen that chunks go another way */
+    if (_i == 0)
+        fake_nccl.fail_operation = next;
+    if (_i == 1)
+        fake_nccl.late_operation = next;
+    if (_i == 2)
+        fake_nccl.hang_operation = next;
+    ends_failed(e, STRAIT_REASON_PEER_DOWN);
+    WAIT(o->decided && o->drained);
+    fake_nccl.hang_operation = fake_nccl.delay_us = 0;
+    undefined(e);
+    far_move_until(source, sink, "pinned");
+    fake_nccl.fail_id = 0;
+    far_move_until(source, sink, "nccl");
+    ck_assert_uint_gt(fake_nccl.joined, joined);
+    ck_assert_double_eq(0, stat_of(pair.source, "counters.peers_lost"));
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+/* The verdict comes in time, the slots when NCCL has let go of them. */
+START_TEST(a_gpu_that_hangs_holds_up_no_verdict)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "nccl", CARRIER " timeout_ms=5000");
+    far_pools(&pair, far_large, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    fake_nccl.hang_operation = fake_nccl.operations + 3;
+    struct flow *o = far_offer(source);
+    struct strait_page_list all = {.count = far_large.pages};
+    struct flow *e = flow_expect(
+        sink, (struct strait_expect_params){KEY("in time"), .lists = &all, .list_count = 1, .deadline_ms = 300});
+    flow_release(o);
+    o = flow_offer(source, (struct strait_offer_params){KEY("in time"), .lists = &all, .list_count = 1, .last = true});
+    uint64_t began = now_ms(), late = machine_late_ms();
+    flow_start(e, source);
+    WAIT(e->decided);
+    ck_assert_int_eq(STRAIT_REASON_TIMEOUT, e->reason);
+    ck_assert_uint_lt(now_ms() - began, 800 * SLOW + machine_late_ms() - late);
+    WAIT(o->decided && o->drained && e->drained);
+    undefined(e);
+    fake_nccl.hang_operation = 0;
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+/* Nobody can tell what such a GPU still does: its slots stay in quarantine, and the node works on. */
+START_TEST(a_stream_that_does_not_drain_keeps_its_slots)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    struct flow *o, *e;
+    open_with(&pair, SHM, "nccl", SOON);
+    far_pools(&pair, far_large, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    fake_nccl.stuck = 1;
+    begin_slowly(source, sink, &o, &e);
+    fake_nccl.hang_operation = fake_nccl.operations + 1;
+    ends_failed(e, STRAIT_REASON_PEER_DOWN); /* the pages are nobody's: NCCL stores to slots alone */
+    WAIT(o->decided);
+    undefined(e);
+    ck_assert_double_gt(stat_of(pair.sink, "gauges.slots_quarantined"), 0);
+    fake_nccl.hang_operation = fake_nccl.delay_us = 0;
+    pump_for(200);
+    ck_assert_double_gt(stat_of(pair.sink, "gauges.slots_quarantined"), 0);
+    struct test_pool *other_source, *other_sink;
+    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &other_source, &other_sink);
+    far_move(other_source, other_sink);
+    fake_nccl.stuck = 0;
+    WAIT(o->drained);
+    wait_quiet(pair.source);
+    wait_quiet(pair.sink);
+}
+END_TEST
+
+START_TEST(a_device_that_fails_fails_what_it_does)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    struct flow *o, *e;
+    open_with(&pair, SHM, "nccl", CARRIER);
+    far_pools(&pair, far_large, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    begin_slowly(source, sink, &o, &e);
+    far_fail_device(&pair, _i, o, e);
+}
+END_TEST
+
+/* In all states of a link: loading, being made, up, and with NCCL that never connects. */
+START_TEST(a_node_stops_whatever_its_links_do)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    open_with(&pair, SHM, "nccl", CARRIER);
+    fake_nccl.hang_join = _i % 2;
+    far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
+    far_move(source, sink);
+    pump_for(_i / 2 * 7);
+    test_node_stop(_i % 3 == 0 ? pair.b : pair.a);
+    WAIT(fake_nccl.live == 0);
+}
+END_TEST
+
+START_TEST(pools_come_and_go)
+{
+    struct pair pair;
+    open_with(&pair, SHM, "nccl", CARRIER);
+    far_pools_come_and_go(&pair, "nccl");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_nccl");
+    TCase *tcase = node_case(suite, "when");
+    tcase_add_loop_test(tcase, chunks_go_by_nccl, 0, COUNT(far_codings) * COUNT(wires));
+    tcase_add_test(tcase, rows_and_odd_sizes_arrive);
+    tcase_add_test(tcase, each_two_gpus_have_a_link);
+    tcase_add_loop_test(tcase, slots_go_round, 0, 2);
+    tcase = node_case(suite, "which");
+    tcase_add_test(tcase, gpus_that_reach_each_other_need_no_nccl);
+    tcase_add_loop_test(tcase, gpus_that_do_not_reach_each_other_take_nccl, 0, 4);
+    tcase_add_test(tcase, nccl_may_be_preferred);
+    tcase_add_loop_test(tcase, what_is_faster_is_taken, 0, 2);
+    tcase_add_test(tcase, gpus_that_reach_each_other_need_no_measuring);
+    tcase = node_case(suite, "when not");
+    tcase_add_loop_test(tcase, either_side_can_leave_it_out, 0, 4);
+    tcase_add_loop_test(tcase, what_is_missing_is_told, 0, 4);
+    tcase = node_case(suite, "end");
+    tcase_add_loop_test(tcase, a_peer_that_stops_fails_its_transfers, 0, 4);
+    tcase_add_loop_test(tcase, a_link_that_fails_is_made_again, 0, 3);
+    tcase_add_test(tcase, a_gpu_that_hangs_holds_up_no_verdict);
+    tcase_add_test(tcase, a_stream_that_does_not_drain_keeps_its_slots);
+    tcase_add_loop_test(tcase, a_device_that_fails_fails_what_it_does, 0, 2);
+    tcase_add_loop_test(tcase, a_node_stops_whatever_its_links_do, 0, 12);
+    tcase_add_test(tcase, pools_come_and_go);
+    return node_main(suite);
+}

@@ -1,0 +1,367 @@
+/* A peer that says of its GPUs, and of what it reaches, what is not so: no memory is written to that it has not given
+ * away, its connection ends or what it says is of no use, and the node goes on. */
+#include "tests/node/far_harness.h"
+#include "tests/node/rogue.h"
+
+#include <unistd.h>
+
+#include "daemon/peers/peer.h"
+
+enum { PAGES = 64, LAYERS = 2, FAR_FIRST = 100, FAR_SLOT_BYTES = 260 << 10 };
+
+static const struct wire_span all_pages = {.count = PAGES};
+
+/* Two nodes with a GPU's pool each, between which chunks go from GPU to GPU. */
+struct scene {
+    struct pair pair;
+    struct test_pool *source, *sink;
+    struct rogue rogue;
+    struct fake_handle handle;
+    uint32_t reached; /* mappings of the honest ones */
+};
+
+static void scene_begin(struct scene *s)
+{
+    memset(s, 0, sizeof(*s));
+    pair_open(&s->pair, SHM);
+    struct geometry shape = {.pages = PAGES, .layers = LAYERS, .gpu = 1};
+    s->source = pool_open(s->pair.source, shape);
+    shape.gpu = 2;
+    s->sink = pool_open(s->pair.sink, shape);
+    far_move_until(s->source, s->sink, "peer");
+    WAIT(far_control()->reached == 2); /* each the other's */
+    s->reached = far_control()->reached;
+    rogue_init(&s->rogue, FAR_SLOT_BYTES);
+    s->handle = rogue_handle(&s->rogue);
+}
+
+static void scene_end(struct scene *s)
+{
+    rogue_leave(&s->rogue);
+    WAIT(far_control()->reached == s->reached); /* nothing of the rogue's stays mapped */
+    double before = far_bytes(s->source, "peer");
+    far_move(s->source, s->sink);
+    ck_assert_double_gt(far_bytes(s->source, "peer"), before);
+    wait_quiet(s->pair.source);
+    wait_quiet(s->pair.sink);
+    rogue_fini(&s->rogue);
+}
+
+static struct message arena_of(struct scene *s)
+{
+    return rogue_arena(&s->rogue, &s->handle, 1, FAR_FIRST);
+}
+
+/* Until all that was said before has been taken. */
+static void settle(struct scene *s)
+{
+    const struct message stranger = {.type = MESSAGE_REVOKE,
+                                     .grant_id = {.leg = 99, .epoch = {.incarnation = 666, .counter = 99}, .grant = 1}};
+    uint32_t before = s->rogue.heard.released_count;
+    rogue_say(&s->rogue, &stranger);
+    ROGUE_WAIT(&s->rogue, s->rogue.went_down || s->rogue.heard.released_count > before);
+}
+
+/* ---- ARENA that cannot be used ----------------------------------------------------------------------------------- */
+
+static void no_such_descriptor(struct scene *s, struct message *arena)
+{
+    (void)arena;
+    s->handle.fd = 999;
+}
+
+static void no_such_process(struct scene *s, struct message *arena)
+{
+    (void)arena;
+    s->handle.pid = INT32_MAX;
+}
+
+static void no_memory_at_all(struct scene *s, struct message *arena)
+{
+    (void)arena;
+    s->handle.fd = s->rogue.listener;
+}
+
+static void more_slots_than_memory(struct scene *s, struct message *arena)
+{
+    (void)s;
+    arena->arena.slot_count = 2 * ROGUE_FAR_SLOTS + 1;
+}
+
+static void as_many_slots_as_can_be_named(struct scene *s, struct message *arena)
+{
+    (void)s;
+    arena->arena.slot_count = UINT32_MAX - FAR_FIRST;
+}
+
+static void slots_larger_than_ours(struct scene *s, struct message *arena)
+{
+    (void)s;
+    arena->arena.slot_bytes = far_slot_bytes(s->pair.a->options.gpu_chunk_bytes) + 4096;
+    arena->arena.slot_count = 1;
+}
+
+static void the_largest_slots(struct scene *s, struct message *arena)
+{
+    (void)s;
+    arena->arena.slot_bytes = UINT32_MAX;
+}
+
+static const struct {
+    void (*spoil)(struct scene *s, struct message *arena);
+    bool unknown; /* its slots are none: who grants one is let go */
+} useless[] = {{no_such_descriptor, false},           {no_such_process, false},       {no_memory_at_all, false},
+               {more_slots_than_memory, false},       {slots_larger_than_ours, true}, {the_largest_slots, true},
+               {as_many_slots_as_can_be_named, false}};
+
+/* The offer's chunks cross the host's memory; a grant of such a slot fails it. */
+static void grant_one(struct scene *s, uint64_t leg, uint32_t slot)
+{
+    const struct message grant = {
+        .type = MESSAGE_GRANT,
+        .grant = {.leg = leg, .epoch = {.incarnation = 666, .counter = leg}, .grant = 1, .count = 1, .slot = slot}};
+    rogue_say(&s->rogue, &grant);
+}
+
+static struct flow *offer_to_rogue(struct scene *s, const char *key, uint64_t leg)
+{
+    struct pool_blob blob = blob_of(s->source);
+    struct message request = rogue_request(&blob, key, leg, &all_pages);
+    s->rogue.heard.last = false;
+    struct flow *offer =
+        flow_offer(s->source, (struct strait_offer_params){KEY(key), LISTS({.count = PAGES}), .last = true});
+    rogue_say(&s->rogue, &request);
+    ROGUE_WAIT(&s->rogue, s->rogue.heard.last);
+    blob_fini(&blob);
+    return offer;
+}
+
+START_TEST(an_arena_that_cannot_be_reached_is_not_used)
+{
+    struct scene s;
+    scene_begin(&s);
+    rogue_meet(&s.rogue, s.pair.a);
+    struct message arena = arena_of(&s);
+    useless[_i].spoil(&s, &arena);
+    rogue_say(&s.rogue, &arena);
+    settle(&s);
+    struct flow *near = offer_to_rogue(&s, "near", 1), *far = offer_to_rogue(&s, "far", 2);
+    grant_one(&s, 1, 3);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 1);
+    ck_assert_uint_eq(0, s.rogue.heard.reach_count);
+    grant_one(&s, 2, FAR_FIRST);
+    ROGUE_WAIT(&s.rogue, far->decided);
+    ROGUE_WAIT(&s.rogue, s.rogue.went_down == useless[_i].unknown);
+    ends_failed(far, useless[_i].unknown ? STRAIT_REASON_PEER_DOWN : STRAIT_REASON_GEOMETRY);
+    ck_assert(rogue_untouched(&s.rogue, 1u << 3, 0));
+    rogue_leave(&s.rogue);
+    ends_failed(near, STRAIT_REASON_PEER_DOWN);
+    scene_end(&s);
+}
+END_TEST
+
+/* ---- ARENA that breaks the protocol ------------------------------------------------------------------------------ */
+
+static const struct {
+    uint32_t device, first, count;
+} second[] = {
+    {1, FAR_FIRST, ROGUE_FAR_SLOTS - 1},        /* less of the same */
+    {1, FAR_FIRST + 50, ROGUE_FAR_SLOTS},       /* another for that device */
+    {2, FAR_FIRST, ROGUE_FAR_SLOTS},            /* these numbers for another device */
+    {2, FAR_FIRST + ROGUE_FAR_SLOTS - 1, 1},    /* the last of them */
+    {2, FAR_FIRST - 1, 2},                      /* the first of them */
+    {2, ROGUE_SLOTS, UINT32_MAX - ROGUE_SLOTS}, /* all of them */
+    {2, 1, 1},
+    {2, ROGUE_SLOTS - 1, ROGUE_FAR_SLOTS}, /* the host's */
+};
+
+START_TEST(arenas_that_share_numbers_end_the_connection)
+{
+    struct scene s;
+    scene_begin(&s);
+    rogue_meet(&s.rogue, s.pair.a);
+    struct message arena = arena_of(&s);
+    rogue_say(&s.rogue, &arena);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.reach_count == 1);
+    arena.arena.device = second[_i].device;
+    arena.arena.first_slot = second[_i].first;
+    arena.arena.slot_count = second[_i].count;
+    rogue_say(&s.rogue, &arena);
+    ROGUE_WAIT(&s.rogue, s.rogue.went_down);
+    ck_assert(rogue_untouched(&s.rogue, 0, 0));
+    scene_end(&s);
+}
+END_TEST
+
+/* As it is when there is another way to it; the memory stays that of the first. */
+START_TEST(an_arena_may_be_told_of_again)
+{
+    struct scene s;
+    scene_begin(&s);
+    rogue_meet(&s.rogue, s.pair.a);
+    struct message arena = arena_of(&s);
+    rogue_say(&s.rogue, &arena);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.reach_count == 1);
+    for (int i = 0; i < 100; i++) {
+        s.handle.fd = 1000 + i;
+        rogue_say(&s.rogue, &arena);
+    }
+    settle(&s);
+    ck_assert(!s.rogue.went_down);
+    struct flow *offer = offer_to_rogue(&s, "far", 1);
+    grant_one(&s, 1, FAR_FIRST);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 1);
+    ck_assert(rogue_untouched(&s.rogue, 0, 1));
+    rogue_leave(&s.rogue);
+    ends_failed(offer, STRAIT_REASON_PEER_DOWN);
+    scene_end(&s);
+}
+END_TEST
+
+START_TEST(a_daemon_may_have_many_gpus)
+{
+    struct scene s;
+    scene_begin(&s);
+    rogue_meet(&s.rogue, s.pair.a);
+    for (uint32_t device = 0; device < MESSAGE_DEVICES_MAX; device++) {
+        struct message arena = rogue_arena(&s.rogue, &s.handle, device, FAR_FIRST + device * ROGUE_FAR_SLOTS);
+        rogue_say(&s.rogue, &arena);
+    }
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.reach.devices == UINT64_MAX);
+    struct flow *offer = offer_to_rogue(&s, "k", 1);
+    grant_one(&s, 1, FAR_FIRST + MESSAGE_DEVICES_MAX * ROGUE_FAR_SLOTS - 1);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 1);
+    ck_assert(rogue_untouched(&s.rogue, 0, 1u << (ROGUE_FAR_SLOTS - 1)));
+    rogue_leave(&s.rogue);
+    ends_failed(offer, STRAIT_REASON_PEER_DOWN);
+    scene_end(&s);
+}
+END_TEST
+
+/* ---- Memory of others -------------------------------------------------------------------------------------------- */
+
+/* Who was told of an arena can pass its handle on. What is then stored there is no chunk to its owner. */
+START_TEST(an_arena_of_another_daemon_gets_no_chunk_into_its_pages)
+{
+    struct scene s;
+    scene_begin(&s);
+    rogue_meet(&s.rogue, s.pair.b);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.arena_count == 1);
+    s.handle = s.rogue.heard.handle;
+    struct message arena = arena_of(&s);
+    arena.arena.slot_bytes = s.rogue.heard.arena.slot_bytes;
+    rogue_leave(&s.rogue);
+    rogue_meet(&s.rogue, s.pair.a);
+    s.rogue.heard.reach_count = 0;
+    rogue_say(&s.rogue, &arena);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.reach_count == 1);
+    struct flow *offer = offer_to_rogue(&s, "k", 1);
+    grant_one(&s, 1, FAR_FIRST);
+    ROGUE_WAIT(&s.rogue, s.rogue.heard.chunk_count == 1);
+    ck_assert(pool_as_imagined(s.sink));
+    ck_assert(rogue_untouched(&s.rogue, 0, 0));
+    rogue_leave(&s.rogue);
+    ends_failed(offer, STRAIT_REASON_PEER_DOWN);
+    scene_end(&s);
+}
+END_TEST
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+/* After the farewell of its link, which takes another way than what it says. */
+START_TEST(an_arena_after_the_farewell_is_let_go_of)
+{
+    struct scene s;
+    scene_begin(&s);
+    for (int i = 0; i < 10; i++) {
+        rogue_meet(&s.rogue, s.pair.a);
+        struct message arena = arena_of(&s);
+        if (_i == 0)
+            link_close(s.rogue.peer->link);
+        rogue_say(&s.rogue, &arena);
+        if (_i == 1)
+            link_close(s.rogue.peer->link);
+        ROGUE_WAIT(&s.rogue, s.rogue.went_down);
+    }
+    ck_assert(rogue_untouched(&s.rogue, 0, 0));
+    scene_end(&s);
+}
+END_TEST
+
+START_TEST(a_peer_that_leaves_at_once_is_let_go_of)
+{
+    struct scene s;
+    scene_begin(&s);
+    for (int i = 0; i < 10; i++) {
+        rogue_meet(&s.rogue, s.pair.a);
+        struct message arena = arena_of(&s);
+        rogue_say(&s.rogue, &arena);
+        if (i % 2 == 0)
+            settle(&s);
+        peer_drop(s.rogue.peer, "enough");
+        ROGUE_WAIT(&s.rogue, s.rogue.went_down);
+    }
+    scene_end(&s);
+}
+END_TEST
+
+/* ---- REACH ------------------------------------------------------------------------------------------------------- */
+
+START_TEST(pools_that_nobody_asks_for_cost_little)
+{
+    enum { MANY = 6000 };
+    struct scene s;
+    scene_begin(&s);
+    rogue_meet(&s.rogue, s.pair.b);
+    for (uint32_t i = 0; i < MANY; i++) {
+        struct message reach = {.type = MESSAGE_REACH, .reach = {.devices = UINT64_MAX}};
+        memcpy(&reach.reach.pool, &i, sizeof(i));
+        rogue_say(&s.rogue, &reach);
+        if (i % 2 == 1 && _i == 1) { /* and is gone again, twice */
+            reach.reach.devices = 0;
+            rogue_say(&s.rogue, &reach);
+            rogue_say(&s.rogue, &reach);
+        }
+    }
+    settle(&s);
+    ck_assert(!s.rogue.went_down);
+    scene_end(&s);
+}
+END_TEST
+
+/* That the source's GPUs reach GPUs that this node has not, or has no arena on. */
+START_TEST(what_is_said_of_other_pools_changes_nothing)
+{
+    struct scene s;
+    scene_begin(&s);
+    rogue_meet(&s.rogue, s.pair.b);
+    struct pool_blob blob = blob_of(s.source);
+    struct message reach = {.type = MESSAGE_REACH, .reach = {.pool = blob.pool, .devices = _i == 0 ? UINT64_MAX : 0}};
+    rogue_say(&s.rogue, &reach);
+    settle(&s);
+    double before = far_bytes(s.source, "pinned");
+    far_move(s.source, s.sink); /* as its own daemon reaches it */
+    ck_assert_double_eq(before, far_bytes(s.source, "pinned"));
+    ck_assert(!s.rogue.went_down);
+    blob_fini(&blob);
+    scene_end(&s);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("node_rogue_reach");
+    TCase *tcase = node_case(suite, "arenas");
+    tcase_add_loop_test(tcase, an_arena_that_cannot_be_reached_is_not_used, 0, COUNT(useless));
+    tcase_add_loop_test(tcase, arenas_that_share_numbers_end_the_connection, 0, COUNT(second));
+    tcase_add_test(tcase, a_daemon_may_have_many_gpus);
+    tcase_add_test(tcase, an_arena_may_be_told_of_again);
+    tcase_add_test(tcase, an_arena_of_another_daemon_gets_no_chunk_into_its_pages);
+    tcase = node_case(suite, "end");
+    tcase_add_loop_test(tcase, an_arena_after_the_farewell_is_let_go_of, 0, 2);
+    tcase_add_test(tcase, a_peer_that_leaves_at_once_is_let_go_of);
+    tcase = node_case(suite, "reach");
+    tcase_add_loop_test(tcase, pools_that_nobody_asks_for_cost_little, 0, 2);
+    tcase_add_loop_test(tcase, what_is_said_of_other_pools_changes_nothing, 0, 2);
+    return node_main(suite);
+}

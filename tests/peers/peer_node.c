@@ -1,0 +1,340 @@
+#include "tests/peers/peer_node.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "tests/run_suite.h"
+
+/* ---- What happens to a node
+ * -------------------------------------------------------------------------------------------------------- */
+
+uv_loop_t loop;
+char folder[64];
+static struct log *logger;
+
+static void tell(struct node *node, char what)
+{
+    size_t used = strlen(node->story);
+    if (used + 1 < sizeof(node->story))
+        node->story[used] = what;
+}
+
+struct message note_message(const char *text)
+{
+    static const struct pool_id pool = {{1}};
+    return (struct message){
+        .type = MESSAGE_PEER_NOTE,
+        .note = {.pool = pool, .key = view_of("key", 3), .data = view_of(text, strlen(text))},
+    };
+}
+
+static void on_up(void *owner, struct peer *peer)
+{
+    struct node *node = owner;
+    struct message message = note_message("early");
+    tell(node, 'u');
+    node->ups++;
+    node->up = peer;
+    ck_assert_int_eq(PEER_UP, peer->state);
+    ck_assert_ptr_nonnull(peer->link);
+    if (node->send_on_up)
+        ck_assert_int_eq(STRAIT_OK, peer_send(peer, &message));
+}
+
+static bool on_message(void *owner, struct peer *peer, const struct message *message)
+{
+    struct node *node = owner;
+    ck_assert_int_eq(PEER_UP, peer->state);
+    ck_assert_int_eq(MESSAGE_PEER_NOTE, message->type);
+    node->messages++;
+    if (node->drop_on_message)
+        peer_drop(peer, "enough");
+    return !node->refuse;
+}
+
+static void on_down(void *owner, struct peer *peer)
+{
+    struct node *node = owner;
+    struct message message = note_message("late");
+    tell(node, 'd');
+    node->downs++;
+    snprintf(node->why, sizeof(node->why), "%s", peer->why);
+    ck_assert_int_eq(PEER_CLOSING, peer->state);
+    ck_assert_int_eq(STRAIT_ERR_AGAIN, peer_send(peer, &message));
+    if (!node->keep_link)
+        peer_quit_link(peer);
+}
+
+static void on_quiet(void *owner, struct peer *peer)
+{
+    struct node *node = owner;
+    tell(node, 'q');
+    node->quiets++;
+    if (node->up == peer)
+        node->up = NULL;
+}
+
+/* The header says: token, slot. */
+static struct landing on_arriving(void *owner, struct peer *peer, int32_t device, const void *header,
+                                  size_t header_size, size_t size)
+{
+    struct node *node = owner;
+    uint64_t fields[2];
+    ck_assert(device < 0 || node->gpu_arena != NULL);
+    ck_assert_uint_eq(sizeof(fields), header_size);
+    ck_assert_uint_le(size, SLOT_BYTES);
+    memcpy(fields, header, sizeof(fields));
+    ck_assert_uint_eq(peer->token, fields[0]);
+    uint8_t *base = device >= 0 ? node->gpu_arena : node->arena.base;
+    return (struct landing){.address = base + fields[1] * SLOT_BYTES, .cookie = fields[1] + (device >= 0 ? SLOTS : 0)};
+}
+
+static void on_arrived(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
+{
+    struct node *node = owner;
+    (void)peer;
+    ck_assert_uint_lt(cookie, 2 * SLOTS);
+    node->arrived += status == STRAIT_OK && cookie < SLOTS;
+    node->gpu_arrived += status == STRAIT_OK && cookie >= SLOTS;
+    node->gpu_failed += status != STRAIT_OK;
+}
+
+static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
+{
+    struct node *node = owner;
+    (void)peer;
+    ck_assert_uint_eq(7, cookie);
+    node->sent += status == STRAIT_OK;
+}
+
+static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
+{
+    struct node *node = owner;
+    (void)peer, (void)ends;
+    node->gpu_links++;
+}
+
+static void on_peers_closed(void *owner)
+{
+    struct node *node = owner;
+    node->closed = true;
+    node->peers = NULL;
+}
+
+static const struct peers_events events = {
+    .up = on_up,
+    .message = on_message,
+    .down = on_down,
+    .quiet = on_quiet,
+    .arriving = on_arriving,
+    .arrived = on_arrived,
+    .sent = on_sent,
+    .gpu_link = on_gpu_link,
+    .closed = on_peers_closed,
+};
+
+/* ---- Its unix socket: only SHM_HELLO comes here ------------------------------------------------------------------ */
+
+static void on_shm_dialled(void *owner, uint32_t what)
+{
+    struct node *node = owner;
+    struct channel *channel;
+    struct message message = {0};
+    uint32_t fd_count;
+    int fds[CHANNEL_FDS_MAX];
+    (void)what;
+    int fd = accept4(node->shm_listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(STRAIT_OK, channel_create(fd, 4096, 4096, &channel));
+    do { /* the hello is on its way, if not here: the dialling side may be another process */
+        struct pollfd ready = {.fd = fd, .events = POLLIN};
+        poll(&ready, 1, 1000);
+        channel_read(channel);
+    } while (channel_next(channel, &message, fds, &fd_count) == STRAIT_ERR_AGAIN);
+    ck_assert_int_eq(MESSAGE_SHM_HELLO, message.type);
+    peers_accept_shm(node->peers, channel, &message.shm_hello);
+    message_fini(&message);
+}
+
+static void shm_listen(struct node *node)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", node->options.socket);
+    unlink(address.sun_path);
+    node->shm_listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(0, bind(node->shm_listener, (struct sockaddr *)&address, sizeof(address)));
+    ck_assert_int_eq(0, listen(node->shm_listener, 16));
+    ck_assert_int_eq(STRAIT_OK,
+                     watch_open(&loop, node->shm_listener, on_shm_dialled, node, &node->watches, &node->shm_watch));
+    watch_for(node->shm_watch, WATCH_READ);
+}
+
+/* ---- Beginning and end of a node --------------------------------------------------------------------------------- */
+
+static void arena_make(struct node *node)
+{
+    size_t size = SLOT_BYTES * SLOTS;
+    int fd = memfd_create("peer-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ck_assert_int_eq(0, ftruncate(fd, (off_t)size));
+    ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+    node->arena = (struct transport_arena){.base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
+                                           .size = size,
+                                           .fd = fd,
+                                           .memory = TRANSPORT_HOST};
+    ck_assert_ptr_ne(MAP_FAILED, node->arena.base);
+    node->send = aligned_alloc(4096, SLOT_BYTES);
+}
+
+/* Not through options_default: what is not said here is nothing. */
+void node_init(struct node *node, const char *name, const char *transports)
+{
+    memset(node, 0, sizeof(*node));
+    node->shm_listener = -1;
+    arena_make(node);
+    struct node_options *o = &node->options;
+    snprintf(o->socket, sizeof(o->socket), "%s/%s", folder, name);
+    snprintf(o->listen, sizeof(o->listen), "127.0.0.1:0");
+    snprintf(o->transports, sizeof(o->transports), "%s", transports);
+    snprintf(o->ucx, sizeof(o->ucx), "tls=tcp");
+    o->heartbeat_ms = HEARTBEAT_MS;
+    o->peer_timeout_ms = TIMEOUT_MS;
+    o->connect_ms = CONNECT_MS;
+}
+
+void node_secret(struct node *node, const char *secret)
+{
+    struct node_options *o = &node->options;
+    snprintf(o->secret_file, sizeof(o->secret_file), "%.200s.secret", o->socket);
+    unlink(o->secret_file);
+    int fd = open(o->secret_file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    ck_assert_int_eq((int)strlen(secret), (int)write(fd, secret, strlen(secret)));
+    close(fd);
+}
+
+enum strait_status node_try(struct node *node, char *why, size_t size)
+{
+    static uint64_t next_id;
+    const struct peers_config config = {
+        .loop = &loop,
+        .options = &node->options,
+        .log = logger,
+        .metrics = &node->metrics,
+        .arena = &node->arena,
+        .slot_bytes = SLOT_BYTES,
+        .slot_count = SLOTS,
+        .send_base = node->send,
+        .send_size = SLOT_BYTES,
+        .incarnation = 1000 + next_id,
+        .node = (uint64_t)getpid() << 20 | next_id,
+        .events = &events,
+        .owner = node,
+    };
+    next_id++;
+    node->closed = false;
+    return peers_open(&config, &node->peers, why, size);
+}
+
+void node_open(struct node *node)
+{
+    char why[256] = "";
+    ck_assert_msg(node_try(node, why, sizeof(why)) == STRAIT_OK, "%s", why);
+    if (strstr(node->options.transports, "shm") != NULL)
+        shm_listen(node);
+}
+
+/* ---- Time -------------------------------------------------------------------------------------------------------- */
+
+static void on_pulse(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+static uv_timer_t pulse; /* so that the loop never blocks for long */
+
+void node_close(struct node *node)
+{
+    if (node->peers != NULL)
+        peers_close(node->peers);
+    EXPECT(node->closed || node->peers == NULL);
+    if (node->shm_listener >= 0) {
+        watch_close(node->shm_watch);
+        close(node->shm_listener);
+    }
+    node->shm_listener = -1;
+    EXPECT(node->watches.count == 0);
+}
+
+void node_fini(struct node *node)
+{
+    node_close(node);
+    munmap(node->arena.base, node->arena.size);
+    close(node->arena.fd);
+    free(node->send);
+}
+
+void setup(void)
+{
+    snprintf(folder, sizeof(folder), "/tmp/strait-peer-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    if (getenv("STRAIT_TEST_LOG") != NULL)
+        ck_assert_int_eq(STRAIT_OK, log_create(2, LOG_DEBUG, &logger));
+    ck_assert_int_eq(0, uv_loop_init(&loop));
+    uv_timer_init(&loop, &pulse);
+    uv_timer_start(&pulse, on_pulse, 2, 2);
+}
+
+/* A handle that is left over fails the test. */
+void teardown(void)
+{
+    char command[128];
+    uv_close((uv_handle_t *)&pulse, NULL);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(0, uv_loop_close(&loop));
+    log_destroy(logger);
+    logger = NULL;
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    ck_assert_int_eq(0, system(command));
+}
+
+void pair_init(struct node *a, struct node *b, const char *transports)
+{
+    node_init(a, "a", transports);
+    node_init(b, "b", transports);
+}
+
+void pair_open(struct node *a, struct node *b)
+{
+    node_open(a);
+    node_open(b);
+}
+
+void pair_fini(struct node *a, struct node *b)
+{
+    node_fini(a);
+    node_fini(b);
+}
+
+/* Keeps asking, as users do. */
+struct peer *get(struct node *from, const struct node *to)
+{
+    return peers_get(from->peers, peers_address(to->peers));
+}
+
+void connect_nodes(struct node *a, struct node *b)
+{
+    uint32_t ups = a->ups, other = b->ups;
+    EXPECT((get(a, b), a->ups > ups && b->ups > other));
+}
+
+int peer_main(Suite *suite, TCase *tcase)
+{
+    tcase_add_checked_fixture(tcase, setup, teardown);
+    tcase_set_timeout(tcase, 20);
+    suite_add_tcase(suite, tcase);
+    (void)machine_watch();
+    return run_suite(suite);
+}

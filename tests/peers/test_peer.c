@@ -1,0 +1,719 @@
+/* Nodes that connect to each other; who is to be stopped or killed is another process. */
+#include "tests/peers/peer_node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- Connecting -------------------------------------------------------------------------------------------------- */
+
+static const char *const kinds[] = {"shm", "ucx", "loopback"};
+
+static bool is_missing(const char *kind)
+{
+    if (transport_find(kind) != NULL)
+        return false;
+    printf("not in this build: %s\n", kind);
+    return true;
+}
+
+static void send_chunk(struct node *from, struct node *to, uint8_t with)
+{
+    uint64_t header[2] = {from->up->peer_token, 2};
+    uint32_t arrived = to->arrived, sent = from->sent;
+    void *data = from->send;
+    if (from->up->direct) {
+        memset(link_map(from->up->link, 2 * SLOT_BYTES, SLOT_BYTES), with, SLOT_BYTES);
+        data = NULL;
+    } else {
+        memset(from->send, with, SLOT_BYTES);
+    }
+    ck_assert_int_eq(STRAIT_OK, peer_send_chunk(from->up, header, sizeof(header), data, SLOT_BYTES, 7));
+    EXPECT(to->arrived == arrived + 1 && from->sent == sent + 1);
+    for (uint32_t i = 0; i < SLOT_BYTES; i++)
+        ck_assert_uint_eq(with, ((uint8_t *)to->arena.base)[2 * SLOT_BYTES + i]);
+}
+
+START_TEST(two_nodes_connect_and_carry_messages_and_chunks)
+{
+    struct node a, b;
+    struct message message = note_message("hello");
+    if (is_missing(kinds[_i]))
+        return;
+    node_init(&a, "a", kinds[_i]);
+    node_init(&b, "b", kinds[_i]);
+    a.send_on_up = b.send_on_up = true;
+    pair_open(&a, &b);
+    connect_nodes(&a, &b);
+    ck_assert_ptr_eq(get(&a, &b), a.up);
+    ck_assert_str_eq(kinds[_i], peer_transport_name(a.up));
+    ck_assert_str_eq(kinds[_i], peer_transport_name(b.up));
+    ck_assert_str_eq("", a.up->why);
+    ck_assert(a.up->dialled && !b.up->dialled);
+    ck_assert_str_eq(peers_address(b.peers), a.up->address);
+    ck_assert_str_eq(peers_address(a.peers), b.up->address);
+    ck_assert_uint_eq(a.up->token, b.up->peer_token);
+    ck_assert_uint_eq(b.up->token, a.up->peer_token);
+    ck_assert_uint_eq(SLOT_BYTES, a.up->slot_bytes);
+    ck_assert_uint_eq(SLOTS, b.up->slot_count);
+    EXPECT(a.messages == 1 && b.messages == 1); /* what one sent before the other was up is not lost */
+    for (int i = 0; i < 100; i++) {
+        ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
+        ck_assert_int_eq(STRAIT_OK, peer_send(b.up, &message));
+    }
+    EXPECT(a.messages == 101 && b.messages == 101);
+    send_chunk(&a, &b, 0x11);
+    send_chunk(&b, &a, 0x22);
+    EXPECT(a.up->round_trip_us > 0 && b.up->round_trip_us > 0);
+    RUN_UNTIL(false, 3 * TIMEOUT_MS); /* heartbeats keep it */
+    peer_drop(a.up, "the test is over");
+    EXPECT(a.quiets == 1 && b.quiets == 1);
+    ck_assert_str_eq("udq", a.story);
+    ck_assert_str_eq("udq", b.story);
+    ck_assert_str_eq("the test is over", a.why);
+    ck_assert_uint_eq(1, a.metrics.peers_connected);
+    ck_assert_uint_eq(1, b.metrics.peers_lost);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(both_may_dial_and_have_two_connections_then)
+{
+    struct node a, b;
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
+    EXPECT((get(&a, &b), get(&b, &a), a.ups == 2 && b.ups == 2));
+    ck_assert_ptr_eq(get(&a, &b), get(&a, &b));
+    peers_close(a.peers);
+    EXPECT(a.closed && b.quiets == 2);
+    ck_assert_uint_eq(2, a.quiets);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(a_transport_that_fails_gives_way_to_the_next)
+{
+    struct node a, b;
+    pair_init(&a, &b, "shm,loopback");
+    pair_open(&a, &b);
+    unlink(b.options.socket);
+    connect_nodes(&a, &b);
+    ck_assert_str_eq("loopback", peer_transport_name(a.up));
+    ck_assert_str_eq("loopback", peer_transport_name(b.up));
+    ck_assert_ptr_nonnull(strstr(a.up->why, "shm: No such file"));
+    send_chunk(&a, &b, 0x33);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+/* Its unix socket takes the connection and the hello, and then nothing happens. */
+START_TEST(a_transport_that_does_not_answer_gives_way_to_the_next)
+{
+    struct node a, b;
+    pair_init(&a, &b, "shm,loopback");
+    pair_open(&a, &b);
+    watch_for(b.shm_watch, 0);
+    connect_nodes(&a, &b);
+    ck_assert_str_eq("loopback", peer_transport_name(a.up));
+    ck_assert_ptr_nonnull(strstr(a.up->why, "shm: no link in time"));
+    peer_drop(a.up, "over"); /* its shm link may be open still: what it was never granted does not matter */
+    close(b.shm_listener);
+    watch_close(b.shm_watch);
+    b.shm_listener = -1;
+    EXPECT(a.quiets == 1);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+/* The peer's daemon does not get to accepting: the next kind would be used for as long as the connection lives. */
+START_TEST(a_unix_socket_with_a_full_backlog_is_tried_again)
+{
+    struct node a, b;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int waiting[64], count = 0;
+    pair_init(&a, &b, "shm,loopback");
+    a.options.connect_ms = b.options.connect_ms = SECONDS(10);
+    pair_open(&a, &b);
+    watch_for(b.shm_watch, 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
+    for (;; count++) {
+        ck_assert_int_lt(count, COUNT(waiting));
+        waiting[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (connect(waiting[count], (const struct sockaddr *)&address, sizeof(address)) != 0)
+            break;
+    }
+    ck_assert_int_eq(EAGAIN, errno);
+    EXPECT(get(&a, &b)->state == PEER_LINKING);
+    RUN_UNTIL(a.ups > 0, 300);
+    ck_assert_uint_eq(0, a.ups);
+    for (int i = 0; i < count; i++)
+        close(accept4(b.shm_listener, NULL, NULL, SOCK_CLOEXEC));
+    for (int i = 0; i <= count; i++)
+        close(waiting[i]);
+    watch_for(b.shm_watch, WATCH_READ);
+    connect_nodes(&a, &b);
+    ck_assert_str_eq("shm", peer_transport_name(a.up));
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next)
+{
+    struct node a, b;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int waiting[64], count = 0;
+    pair_init(&a, &b, "shm,loopback");
+    pair_open(&a, &b);
+    watch_for(b.shm_watch, 0);
+    snprintf(address.sun_path, sizeof(address.sun_path), "%.100s", b.options.socket);
+    do {
+        ck_assert_int_lt(count, COUNT(waiting));
+        waiting[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    } while (connect(waiting[count++], (const struct sockaddr *)&address, sizeof(address)) == 0);
+    connect_nodes(&a, &b);
+    ck_assert_str_eq("loopback", peer_transport_name(a.up));
+    ck_assert_ptr_nonnull(strstr(a.up->why, "shm: its socket has no room"));
+    while (count > 0)
+        close(waiting[--count]);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(the_diallers_order_decides)
+{
+    struct node a, b;
+    node_init(&a, "a", "loopback,shm");
+    node_init(&b, "b", "shm,loopback");
+    pair_open(&a, &b);
+    connect_nodes(&a, &b);
+    ck_assert_str_eq("loopback", peer_transport_name(b.up));
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(without_a_common_transport_there_is_no_peer)
+{
+    struct node a, b;
+    node_init(&a, "a", "shm");
+    node_init(&b, "b", "loopback");
+    pair_open(&a, &b);
+    EXPECT(strstr(get(&a, &b)->why, "no transport: shm: not offered by the peer") != NULL);
+    ck_assert_uint_eq(0, a.ups + b.ups);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+/* ---- Ends -------------------------------------------------------------------------------------------------------- */
+
+START_TEST(a_peer_is_quiet_only_after_its_user_has_quit_the_link)
+{
+    struct node a, b;
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
+    a.keep_link = true;
+    connect_nodes(&a, &b);
+    struct peer *old = a.up;
+    peer_drop(b.up, "over");
+    EXPECT(a.downs == 1);
+    RUN_UNTIL(b.quiets == 1, 200);
+    ck_assert_uint_eq(0, a.quiets);
+    ck_assert_uint_eq(0, b.quiets); /* a could write still */
+    ck_assert_ptr_nonnull(old->link);
+    connect_nodes(&a, &b); /* a new one to the same address meanwhile */
+    ck_assert_ptr_ne(old, a.up);
+    ck_assert_ptr_eq(get(&a, &b), a.up);
+    peer_quit_link(old);
+    peer_quit_link(old); /* does no harm */
+    EXPECT(a.quiets == 1 && b.quiets == 1);
+    ck_assert_str_eq("uduq", a.story);
+    a.keep_link = false;
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(who_breaks_the_protocol_goes_down)
+{
+    struct node a, b;
+    struct message message = note_message("?");
+    pair_init(&a, &b, "shm");
+    b.refuse = true;
+    pair_open(&a, &b);
+    connect_nodes(&a, &b);
+    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
+    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
+    EXPECT(a.quiets == 1 && b.quiets == 1);
+    ck_assert_uint_eq(1, b.messages); /* nothing after that one */
+    ck_assert_ptr_nonnull(strstr(b.why, "protocol error"));
+    ck_assert_str_eq("udq", a.story);
+    ck_assert_uint_eq(1, b.metrics.peer_errors);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(a_peer_can_be_dropped_from_inside_a_callback)
+{
+    struct node a, b;
+    struct message message = note_message("?");
+    pair_init(&a, &b, "loopback");
+    b.drop_on_message = true;
+    pair_open(&a, &b);
+    connect_nodes(&a, &b);
+    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
+    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
+    EXPECT(a.quiets == 1 && b.quiets == 1);
+    ck_assert_uint_eq(1, b.messages);
+    ck_assert_str_eq("enough", b.why);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(a_node_that_comes_back_is_dialled_again)
+{
+    struct node a, b;
+    char address[MESSAGE_ADDRESS_MAX];
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
+    for (uint32_t round = 1; round <= 3; round++) {
+        connect_nodes(&a, &b);
+        ck_assert_uint_eq(round, a.ups);
+        snprintf(address, sizeof(address), "%s", peers_address(b.peers));
+        node_close(&b);
+        EXPECT(a.quiets == round);
+        struct peer *peer = peers_get(a.peers, address);
+        ck_assert(peer->state == PEER_IDLE || peer->state == PEER_DIALLING);
+        snprintf(b.options.listen, sizeof(b.options.listen), "%s", address); /* the same port */
+        EXPECT(strstr(peers_get(a.peers, address)->why, "refused") != NULL);
+        node_open(&b);
+    }
+    connect_nodes(&a, &b);
+    ck_assert_str_eq("udqudqudqu", a.story);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+/* ---- Back-off ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t milliseconds_since(uint64_t begun)
+{
+    return (uv_hrtime() - begun) / 1000000;
+}
+
+/* Deadlines of a second go on meanwhile. */
+START_TEST(short_lives_are_no_reason_for_long_waits)
+{
+    struct node a, b;
+    uint64_t took = 0, late = 0;
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
+    connect_nodes(&a, &b);
+    for (uint32_t life = 1; life <= 8; life++) {
+        peer_drop(b.up, "short");
+        EXPECT(a.quiets == life && b.quiets == life);
+        uint64_t begun = uv_hrtime();
+        late = machine_late_ms();
+        connect_nodes(&a, &b);
+        took = milliseconds_since(begun);
+        late = machine_late_ms() - late;
+    }
+    ck_assert_uint_ge(took, 100);
+    ck_assert_uint_le(took, 500 + late);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(a_node_that_calls_is_called_back_at_once)
+{
+    struct node a, b;
+    char address[MESSAGE_ADDRESS_MAX];
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
+    snprintf(address, sizeof(address), "%s", peers_address(b.peers));
+    node_close(&b);
+    uint64_t begun = uv_hrtime();
+    while (milliseconds_since(begun) < 1400) { /* 20, 40, ... 640 ms; the next wait is a second */
+        (void)peers_get(a.peers, address);
+        uv_run(&loop, UV_RUN_ONCE);
+    }
+    snprintf(b.options.listen, sizeof(b.options.listen), "%s", address);
+    node_open(&b);
+    begun = uv_hrtime();
+    uint64_t late = machine_late_ms();
+    connect_nodes(&b, &a);
+    connect_nodes(&a, &b);
+    ck_assert_uint_le(milliseconds_since(begun), 400 + machine_late_ms() - late);
+    ck_assert_uint_eq(2, a.ups);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+/* ---- Turns of the loop ------------------------------------------------------------------------------------------- */
+
+/* What an owner does: its prepare handle carries out what callbacks have queued. It runs first. The other one runs
+ * last, right before the loop blocks. */
+static struct turns {
+    struct node *nodes[2];
+    uv_prepare_t first, last;
+    uint32_t done, left_waiting;
+} turns;
+
+static uint32_t queued(void)
+{
+    uint32_t sum = 0;
+    for (int i = 0; i < COUNT(turns.nodes); i++) {
+        const struct node *node = turns.nodes[i];
+        sum += node->ups + node->downs + node->quiets + node->arrived + node->sent;
+    }
+    return sum;
+}
+
+static void on_first(uv_prepare_t *prepare)
+{
+    (void)prepare;
+    turns.done = queued();
+}
+
+static void on_last(uv_prepare_t *prepare)
+{
+    (void)prepare;
+    turns.left_waiting += turns.done != queued() && uv_backend_timeout(&loop) != 0;
+}
+
+START_TEST(the_loop_does_not_block_on_what_a_callback_queued)
+{
+    struct node a, b;
+    if (is_missing(kinds[_i]))
+        return;
+    node_init(&a, "a", kinds[_i]);
+    node_init(&b, "b", kinds[_i]);
+    turns = (struct turns){.nodes = {&a, &b}};
+    uv_prepare_init(&loop, &turns.first);
+    uv_prepare_init(&loop, &turns.last);
+    uv_prepare_start(&turns.last, on_last);
+    pair_open(&a, &b);
+    uv_prepare_start(&turns.first, on_first);
+    connect_nodes(&a, &b);
+    for (uint8_t i = 0; i < 50; i++) {
+        send_chunk(&a, &b, i);
+        RUN_UNTIL(false, 3);
+    }
+    peer_drop(a.up, "over");
+    EXPECT(a.quiets == 1 && b.quiets == 1);
+    ck_assert_uint_eq(0, turns.left_waiting);
+    RUN_UNTIL(false, 10);
+    ck_assert_uint_eq(turns.done, queued());
+    uv_close((uv_handle_t *)&turns.first, NULL);
+    uv_close((uv_handle_t *)&turns.last, NULL);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(a_loop_with_idle_peers_sleeps)
+{
+    struct node a, b;
+    uint32_t turns_taken = 0;
+    pair_init(&a, &b, "shm");
+    pair_open(&a, &b);
+    connect_nodes(&a, &b);
+    send_chunk(&a, &b, 1);
+    uint64_t end = uv_hrtime() + 300000000u;
+    for (; uv_hrtime() < end; turns_taken++)
+        uv_run(&loop, UV_RUN_ONCE);
+    ck_assert_uint_le(turns_taken, 1000); /* the pulse makes 150, heartbeats a few more */
+    pair_fini(&a, &b);
+}
+END_TEST
+
+/* ---- Addresses --------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *address, *why;
+} dead_ends[] = {
+    {"127.0.0.1:1", "refused"},
+    {"no.such.name.invalid:7350", "name look-up"},
+    {"[::ffff:127.0.0.1]:1", "refused"},
+};
+
+START_TEST(why_an_address_cannot_be_reached_is_kept)
+{
+    struct node a;
+    node_init(&a, "a", "shm");
+    a.options.connect_ms = 300;
+    node_open(&a);
+    const char *address = dead_ends[_i].address;
+    struct peer *peer = peers_get(a.peers, address);
+    ck_assert_ptr_nonnull(peer);
+    ck_assert_ptr_eq(peer, peers_get(a.peers, address));
+    EXPECT(strstr((peer = peers_get(a.peers, address))->why, dead_ends[_i].why) != NULL);
+    ck_assert_str_eq(address, peer->address);
+    ck_assert_uint_eq(0, a.ups);
+    node_fini(&a);
+}
+END_TEST
+
+START_TEST(an_attempt_that_fails_is_not_repeated_at_once)
+{
+    struct node a;
+    node_init(&a, "a", "shm");
+    node_open(&a);
+    struct peer *last = NULL, *peer;
+    uint32_t attempts = 0;
+    uint64_t end = uv_hrtime() + 1000000000u;
+    while (uv_hrtime() < end || attempts < 2) {
+        peer = peers_get(a.peers, "127.0.0.1:1");
+        attempts += peer->state != PEER_IDLE && peer != last;
+        last = peer->state != PEER_IDLE ? peer : NULL;
+        uv_run(&loop, UV_RUN_ONCE);
+    }
+    ck_assert_uint_le(attempts, 7); /* 20, 40, 80, 160, 320, 640 ms between them */
+    node_fini(&a);
+}
+END_TEST
+
+static const char *const malformed[] = {"",           ":",      "host",   "host:", "host:0",
+                                        "host:65536", "host:x", "[::1:5", "::1:5", "a b:1"};
+
+START_TEST(a_malformed_address_is_refused)
+{
+    struct node a;
+    node_init(&a, "a", "shm");
+    node_open(&a);
+    ck_assert(!peers_address_ok(malformed[_i]));
+    ck_assert_ptr_null(peers_get(a.peers, malformed[_i]));
+    node_fini(&a);
+}
+END_TEST
+
+START_TEST(an_address_in_use_is_told)
+{
+    struct node a, b;
+    char why[256] = "";
+    pair_init(&a, &b, "shm");
+    node_open(&a);
+    snprintf(b.options.listen, sizeof(b.options.listen), "%s", peers_address(a.peers));
+    ck_assert_int_eq(STRAIT_ERR_IO, node_try(&b, why, sizeof(why)));
+    ck_assert_ptr_nonnull(strstr(why, "in use"));
+    pair_fini(&a, &b);
+}
+END_TEST
+
+/* ---- Another process --------------------------------------------------------------------------------------------- */
+
+struct other {
+    pid_t pid;
+    char address[MESSAGE_ADDRESS_MAX];
+};
+
+/* A node of its own that lives until it is killed. Before the parent has nodes: it inherits nothing of them. */
+static struct other other_start(uint32_t timeout_ms)
+{
+    struct other other;
+    int fds[2];
+    ck_assert_int_eq(0, pipe(fds));
+    other.pid = fork();
+    ck_assert_int_ge(other.pid, 0);
+    if (other.pid == 0) {
+        struct node node;
+        ck_assert_int_eq(0, uv_loop_fork(&loop));
+        node_init(&node, "other", "shm");
+        node.options.peer_timeout_ms = timeout_ms;
+        node_open(&node);
+        if (write(fds[1], peers_address(node.peers), strlen(peers_address(node.peers))) < 0)
+            _exit(1);
+        close(fds[1]);
+        while (getppid() != 1 && node.downs == 0)
+            uv_run(&loop, UV_RUN_ONCE);
+        _exit(node.downs > 0 ? 3 : 0);
+    }
+    close(fds[1]);
+    ssize_t got = read(fds[0], other.address, sizeof(other.address) - 1);
+    ck_assert_int_gt(got, 0);
+    other.address[got] = 0;
+    close(fds[0]);
+    return other;
+}
+
+static void other_kill(const struct other *other)
+{
+    kill(other->pid, SIGKILL);
+    waitpid(other->pid, NULL, 0);
+}
+
+START_TEST(a_killed_peer_goes_down_at_once)
+{
+    struct other other = other_start(TIMEOUT_MS);
+    struct node a;
+    node_init(&a, "a", "shm");
+    a.options.peer_timeout_ms = SECONDS(60);
+    node_open(&a);
+    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    other_kill(&other);
+    uint64_t begun = uv_hrtime(), late = machine_late_ms();
+    EXPECT(a.quiets == 1);
+    ck_assert_uint_le((uv_hrtime() - begun) / 1000000, 5000 + machine_late_ms() - late);
+    ck_assert_str_eq("udq", a.story);
+    node_fini(&a);
+}
+END_TEST
+
+START_TEST(a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead)
+{
+    struct other other = other_start(TIMEOUT_MS);
+    struct node a;
+    node_init(&a, "a", "shm");
+    node_open(&a);
+    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    uint64_t begun = uv_hrtime(), late = machine_late_ms();
+    kill(other.pid, SIGSTOP);
+    EXPECT(a.downs == 1);
+    uint64_t took = (uv_hrtime() - begun) / 1000000;
+    ck_assert_uint_ge(took, TIMEOUT_MS / 2);
+    ck_assert_uint_le(took, 10 * TIMEOUT_MS + machine_late_ms() - late);
+    ck_assert_ptr_nonnull(strstr(a.why, "no heartbeat for"));
+    RUN_UNTIL(a.quiets > 0, 300);
+    ck_assert_uint_eq(0, a.quiets); /* it could still write when it goes on */
+    ck_assert_ptr_ne(a.up, peers_get(a.peers, other.address));
+    other_kill(&other);
+    EXPECT(a.quiets == 1);
+    node_fini(&a);
+}
+END_TEST
+
+/* 0: it was up until then; 1: it is down for long, and its slots are in quarantine. */
+START_TEST(a_stopped_peer_does_not_keep_a_node_from_its_end)
+{
+    struct other other = other_start(TIMEOUT_MS);
+    struct node a;
+    node_init(&a, "a", "shm");
+    node_open(&a);
+    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    kill(other.pid, SIGSTOP);
+    if (_i == 1)
+        EXPECT(a.downs == 1);
+    uint64_t begun = uv_hrtime(), late = machine_late_ms();
+    peers_close(a.peers);
+    RUN_UNTIL(a.closed, TIMEOUT_MS / 2);
+    ck_assert_uint_eq(1, a.downs);
+    ck_assert(a.quiets == 0 || milliseconds_since(begun) >= TIMEOUT_MS - 20); /* it may go on in time */
+    EXPECT(a.closed);
+    ck_assert_uint_ge(milliseconds_since(begun), TIMEOUT_MS - 20);
+    ck_assert_uint_le(milliseconds_since(begun), 5 * TIMEOUT_MS + machine_late_ms() - late);
+    ck_assert_str_eq("udq", a.story);
+    ck_assert_int_eq(0, waitpid(other.pid, NULL, WNOHANG)); /* all that without its help */
+    other_kill(&other);
+    node_fini(&a);
+}
+END_TEST
+
+/* The other one's patience is far shorter than its sleep. */
+START_TEST(a_process_does_not_blame_its_peers_for_its_own_sleep)
+{
+    struct other other = other_start(TIMEOUT_MS);
+    struct node a;
+    int status;
+    node_init(&a, "a", "shm");
+    a.options.peer_timeout_ms = SECONDS(60);
+    node_open(&a);
+    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    kill(other.pid, SIGSTOP);
+    RUN_UNTIL(a.downs > 0, 3 * TIMEOUT_MS);
+    kill(other.pid, SIGCONT);
+    RUN_UNTIL(a.downs > 0, 2 * TIMEOUT_MS);
+    ck_assert_uint_eq(0, a.downs);
+    ck_assert_int_eq(0, waitpid(other.pid, &status, WNOHANG)); /* it has not ended by its own will */
+    other_kill(&other);
+    EXPECT(a.quiets == 1);
+    node_fini(&a);
+}
+END_TEST
+
+START_TEST(a_peer_that_takes_no_messages_goes_down)
+{
+    enum { NOTE_BYTES = 60000 };
+    struct other other = other_start(SECONDS(60));
+    struct node a;
+    static char text[NOTE_BYTES + 1];
+    uint64_t queued = 0;
+    enum strait_status status;
+    node_init(&a, "a", "shm");
+    a.options.peer_timeout_ms = SECONDS(60);
+    node_open(&a);
+    EXPECT((peers_get(a.peers, other.address), a.ups == 1));
+    kill(other.pid, SIGSTOP);
+    memset(text, 'x', NOTE_BYTES);
+    struct message message = note_message(text);
+    for (status = STRAIT_OK; status == STRAIT_OK && queued < 200u * 1024 * 1024; queued += NOTE_BYTES) {
+        status = peer_send(a.up, &message);
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_int_eq(STRAIT_ERR_NO_SPACE, status);
+    ck_assert_uint_ge(queued, 64u * 1024 * 1024);
+    EXPECT(a.downs == 1);
+    ck_assert_ptr_nonnull(strstr(a.why, "messages are not taken"));
+    other_kill(&other);
+    EXPECT(a.quiets == 1);
+    node_fini(&a);
+}
+END_TEST
+
+/* ---- Closing ----------------------------------------------------------------------------------------------------- */
+
+/* After so many turns of the loop, whatever is going on then. */
+START_TEST(a_node_can_be_closed_at_any_moment)
+{
+    struct node a, b;
+    node_init(&a, "a", "shm,loopback");
+    node_init(&b, "b", "loopback,shm");
+    node_secret(&a, SECRET);
+    node_secret(&b, SECRET);
+    pair_open(&a, &b);
+    (void)get(&a, &b);
+    (void)get(&b, &a);
+    (void)peers_get(a.peers, "localhost:1");
+    for (int i = 0; i < _i; i++)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    peers_close(a.peers);
+    ck_assert_ptr_null(get(&a, &b));
+    EXPECT(a.closed && b.downs == b.ups);
+    ck_assert_uint_eq(a.ups, a.downs);
+    ck_assert_uint_eq(a.ups, a.quiets);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+/* ---- All --------------------------------------------------------------------------------------------------------- */
+
+int main(void)
+{
+    TCase *tcase = tcase_create("peer");
+    tcase_add_loop_test(tcase, two_nodes_connect_and_carry_messages_and_chunks, 0, COUNT(kinds));
+    tcase_add_test(tcase, both_may_dial_and_have_two_connections_then);
+    tcase_add_test(tcase, a_transport_that_fails_gives_way_to_the_next);
+    tcase_add_test(tcase, a_transport_that_does_not_answer_gives_way_to_the_next);
+    tcase_add_test(tcase, a_unix_socket_with_a_full_backlog_is_tried_again);
+    tcase_add_test(tcase, a_unix_socket_whose_backlog_stays_full_gives_way_to_the_next);
+    tcase_add_test(tcase, the_diallers_order_decides);
+    tcase_add_test(tcase, without_a_common_transport_there_is_no_peer);
+    tcase_add_test(tcase, a_peer_is_quiet_only_after_its_user_has_quit_the_link);
+    tcase_add_test(tcase, who_breaks_the_protocol_goes_down);
+    tcase_add_test(tcase, a_peer_can_be_dropped_from_inside_a_callback);
+    tcase_add_test(tcase, a_node_that_comes_back_is_dialled_again);
+    tcase_add_test(tcase, short_lives_are_no_reason_for_long_waits);
+    tcase_add_test(tcase, a_node_that_calls_is_called_back_at_once);
+    tcase_add_loop_test(tcase, the_loop_does_not_block_on_what_a_callback_queued, 0, COUNT(kinds));
+    tcase_add_test(tcase, a_loop_with_idle_peers_sleeps);
+    tcase_add_loop_test(tcase, why_an_address_cannot_be_reached_is_kept, 0, COUNT(dead_ends));
+    tcase_add_test(tcase, an_attempt_that_fails_is_not_repeated_at_once);
+    tcase_add_loop_test(tcase, a_malformed_address_is_refused, 0, COUNT(malformed));
+    tcase_add_test(tcase, an_address_in_use_is_told);
+    tcase_add_test(tcase, a_killed_peer_goes_down_at_once);
+    tcase_add_test(tcase, a_stopped_peer_goes_down_in_time_and_is_quiet_when_it_is_dead);
+    tcase_add_loop_test(tcase, a_stopped_peer_does_not_keep_a_node_from_its_end, 0, 2);
+    tcase_add_test(tcase, a_process_does_not_blame_its_peers_for_its_own_sleep);
+    tcase_add_test(tcase, a_peer_that_takes_no_messages_goes_down);
+    tcase_add_loop_test(tcase, a_node_can_be_closed_at_any_moment, 0, 24);
+    return peer_main(suite_create("peer"), tcase);
+}

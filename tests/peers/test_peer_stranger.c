@@ -1,0 +1,454 @@
+/* Who knocks without being a peer: other secrets, other versions, raw sockets that say nothing, too much or the wrong
+ * thing. */
+#include "tests/peers/peer_node.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "daemon/base/auth.h"
+
+/* ---- Secrets ----------------------------------------------------------------------------------------------------- */
+
+START_TEST(who_knows_the_secret_is_let_in)
+{
+    struct node a, b;
+    pair_init(&a, &b, "shm");
+    node_secret(&a, SECRET);
+    node_secret(&b, SECRET);
+    pair_open(&a, &b);
+    connect_nodes(&a, &b);
+    ck_assert_uint_eq(0, a.metrics.auth_failures + b.metrics.auth_failures);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+static const struct {
+    const char *dialler, *acceptor, *why;
+    bool both_count;
+} strangers[] = {
+    {SECRET, "another secret of enough bytes", "the secrets differ", false},
+    {SECRET, NULL, "a secret is demanded here", true},
+    {NULL, SECRET, "the peer demands a secret", true},
+};
+
+START_TEST(who_does_not_know_the_secret_is_refused)
+{
+    struct node a, b;
+    pair_init(&a, &b, "shm");
+    if (strangers[_i].dialler != NULL)
+        node_secret(&a, strangers[_i].dialler);
+    if (strangers[_i].acceptor != NULL)
+        node_secret(&b, strangers[_i].acceptor);
+    pair_open(&a, &b);
+    EXPECT(strstr(get(&a, &b)->why, strangers[_i].why) != NULL);
+    EXPECT(b.metrics.auth_failures >= 1);
+    ck_assert(!strangers[_i].both_count || a.metrics.auth_failures >= 1);
+    RUN_UNTIL((get(&a, &b), false), 200);
+    ck_assert_uint_eq(0, a.ups + b.ups);
+    pair_fini(&a, &b);
+}
+END_TEST
+
+START_TEST(a_secret_that_cannot_be_read_is_told)
+{
+    struct node a;
+    char why[512] = "";
+    node_init(&a, "a", "shm");
+    snprintf(a.options.secret_file, sizeof(a.options.secret_file), "%s/none", folder);
+    ck_assert_int_ne(STRAIT_OK, node_try(&a, why, sizeof(why)));
+    ck_assert_ptr_nonnull(strstr(why, "none"));
+    node_fini(&a);
+}
+END_TEST
+
+#ifdef STRAIT_HAVE_UCX
+START_TEST(options_of_ucx_that_mean_nothing_are_told)
+{
+    static const char *const bad[] = {"colour=red", "tls", "port=high", "tls=tcp port=70000", "listen=nowhere"};
+    struct node a;
+    char why[512] = "";
+    node_init(&a, "a", "shm");
+    snprintf(a.options.ucx, sizeof(a.options.ucx), "%s", bad[_i]);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, node_try(&a, why, sizeof(why)));
+    ck_assert_ptr_nonnull(strstr(why, bad[_i]));
+    node_fini(&a);
+}
+END_TEST
+#endif
+
+/* ---- Strangers: raw connections ---------------------------------------------------------------------------------- */
+
+static int raw_dial(const struct node *node)
+{
+    const char *address = peers_address(node->peers);
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1))};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&to, sizeof(to)));
+    return fd;
+}
+
+static struct channel *raw_channel(const struct node *node)
+{
+    struct channel *channel;
+    ck_assert_int_eq(STRAIT_OK, channel_create(raw_dial(node), MESSAGE_BYTES_MAX, 1 << 20, &channel));
+    return channel;
+}
+
+/* Has the other side closed it? */
+static bool is_ended(int fd)
+{
+    char bytes[4096];
+    ssize_t got = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN);
+}
+
+/* The next message, or MESSAGE_NONE when the connection ended. */
+static enum message_type raw_next(struct channel *channel, struct message *message)
+{
+    int fds[CHANNEL_FDS_MAX];
+    uint32_t fd_count;
+    bool ended = false;
+    for (;;) {
+        enum strait_status status = channel_next(channel, message, fds, &fd_count);
+        if (status == STRAIT_OK)
+            return message->type;
+        ck_assert_int_eq(STRAIT_ERR_AGAIN, status);
+        if (ended)
+            return MESSAGE_NONE;
+        uv_run(&loop, UV_RUN_ONCE);
+        ended = channel_read(channel) != STRAIT_OK;
+    }
+}
+
+static void raw_send(struct channel *channel, const struct message *message)
+{
+    ck_assert_int_eq(STRAIT_OK, channel_send(channel, message, NULL, 0));
+    channel_flush(channel);
+}
+
+static struct message raw_hello(const uint8_t nonce[NONCE_BYTES], bool secret)
+{
+    return (struct message){
+        .type = MESSAGE_PEER_HELLO,
+        .peer_hello = {.version = PROTOCOL_VERSION,
+                       .version_min = PROTOCOL_VERSION_MIN,
+                       .node = 77,
+                       .incarnation = 78,
+                       .secret = secret,
+                       .nonce = view_of(nonce, NONCE_BYTES),
+                       .address = view_of("10.0.0.1:9", 10),
+                       .dialled = view_of("b:1", 3)},
+    };
+}
+
+static const struct {
+    uint32_t version, version_min;
+} other_versions[] = {{PROTOCOL_VERSION + 5, PROTOCOL_VERSION + 1}};
+
+START_TEST(a_peer_without_a_common_version_is_refused)
+{
+    struct node b;
+    struct message message = {0};
+    uint8_t nonce[NONCE_BYTES] = {1};
+    node_init(&b, "b", "shm");
+    node_open(&b);
+    struct channel *channel = raw_channel(&b);
+    struct message hello = raw_hello(nonce, false);
+    hello.peer_hello.version = other_versions[_i].version;
+    hello.peer_hello.version_min = other_versions[_i].version_min;
+    raw_send(channel, &hello);
+    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &message)); /* so that both can tell */
+    message_fini(&message);
+    ck_assert_int_eq(MESSAGE_NONE, raw_next(channel, &message));
+    channel_destroy(channel);
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(a_newer_peer_that_still_speaks_ours_is_let_in)
+{
+    struct node b;
+    struct message message = {0};
+    uint8_t nonce[NONCE_BYTES] = {1};
+    node_init(&b, "b", "shm");
+    node_open(&b);
+    struct channel *channel = raw_channel(&b);
+    struct message hello = raw_hello(nonce, false);
+    hello.peer_hello.version = PROTOCOL_VERSION + 5;
+    raw_send(channel, &hello);
+    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &message));
+    message_fini(&message);
+    ck_assert_int_eq(MESSAGE_PEER_LINKS, raw_next(channel, &message));
+    message_fini(&message);
+    channel_destroy(channel);
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(a_hello_that_is_sent_back_is_refused)
+{
+    struct node b;
+    struct message message = {0};
+    node_init(&b, "b", "shm");
+    node_secret(&b, SECRET);
+    node_open(&b);
+    struct channel *channel = raw_channel(&b);
+    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &message));
+    raw_send(channel, &message);
+    message_fini(&message);
+    ck_assert_int_eq(MESSAGE_NONE, raw_next(channel, &message));
+    channel_destroy(channel);
+    node_fini(&b);
+}
+END_TEST
+
+/* Greets with the nonce and proves itself; with a proof given, with that one, else the proof is made and kept. Returns
+ * what comes then. */
+static enum message_type raw_prove(struct node *b, const uint8_t nonce[NONCE_BYTES], uint8_t mac[MAC_BYTES], bool given,
+                                   struct channel **out)
+{
+    struct secret secret = {.size = strlen(SECRET), .bytes = SECRET};
+    struct channel *channel = raw_channel(b);
+    struct message theirs = {0}, mine = raw_hello(nonce, true), message = {.type = MESSAGE_PEER_PROOF};
+    raw_send(channel, &mine);
+    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &theirs));
+    if (!given)
+        auth_proof(&secret, true, &mine.peer_hello, &theirs.peer_hello, mac);
+    message.peer_proof.mac = view_of(mac, MAC_BYTES);
+    raw_send(channel, &message);
+    enum message_type type = raw_next(channel, &message);
+    if (type != MESSAGE_NONE) {
+        uint8_t expected[MAC_BYTES];
+        auth_proof(&secret, false, &mine.peer_hello, &theirs.peer_hello, expected);
+        ck_assert_int_eq(MESSAGE_PEER_PROOF, type);
+        ck_assert_mem_eq(expected, message.peer_proof.mac.data, MAC_BYTES);
+        message_fini(&message);
+    }
+    message_fini(&theirs);
+    *out = channel;
+    return type;
+}
+
+START_TEST(a_proof_is_of_no_use_on_another_connection)
+{
+    struct node b;
+    struct channel *channel;
+    uint8_t nonce[NONCE_BYTES] = {9}, mac[MAC_BYTES];
+    node_init(&b, "b", "shm");
+    node_secret(&b, SECRET);
+    node_open(&b);
+    ck_assert_int_eq(MESSAGE_PEER_PROOF, raw_prove(&b, nonce, mac, false, &channel));
+    channel_destroy(channel);
+    ck_assert_uint_eq(0, b.metrics.auth_failures);
+    ck_assert_int_eq(MESSAGE_NONE, raw_prove(&b, nonce, mac, true, &channel));
+    channel_destroy(channel);
+    ck_assert_uint_eq(1, b.metrics.auth_failures);
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(the_acceptors_proof_is_not_taken_for_the_diallers)
+{
+    struct node b;
+    struct message theirs = {0}, message = {.type = MESSAGE_PEER_PROOF};
+    struct secret secret = {.size = strlen(SECRET), .bytes = SECRET};
+    uint8_t nonce[NONCE_BYTES] = {3}, mac[MAC_BYTES];
+    node_init(&b, "b", "shm");
+    node_secret(&b, SECRET);
+    node_open(&b);
+    struct channel *channel = raw_channel(&b);
+    struct message mine = raw_hello(nonce, true);
+    raw_send(channel, &mine);
+    ck_assert_int_eq(MESSAGE_PEER_HELLO, raw_next(channel, &theirs));
+    auth_proof(&secret, false, &mine.peer_hello, &theirs.peer_hello, mac);
+    message.peer_proof.mac = view_of(mac, MAC_BYTES);
+    raw_send(channel, &message);
+    ck_assert_int_eq(MESSAGE_NONE, raw_next(channel, &message));
+    message_fini(&theirs);
+    channel_destroy(channel);
+    node_fini(&b);
+}
+END_TEST
+
+/* Messages that are not due, by what has been sent before. */
+START_TEST(a_message_out_of_turn_ends_the_connection)
+{
+    struct node b;
+    struct message message = {0}, note = note_message("?"), beat = {.type = MESSAGE_HEARTBEAT};
+    uint8_t nonce[NONCE_BYTES] = {1};
+    node_init(&b, "b", "shm");
+    node_open(&b);
+    struct channel *channel = raw_channel(&b);
+    if (_i >= 1) {
+        struct message hello = raw_hello(nonce, false);
+        raw_send(channel, &hello);
+    }
+    raw_send(channel, _i == 1 ? &beat : &note);
+    while (raw_next(channel, &message) != MESSAGE_NONE)
+        message_fini(&message);
+    ck_assert_uint_eq(1, b.metrics.peer_errors);
+    channel_destroy(channel);
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(who_is_proved_but_makes_no_link_is_closed_in_time)
+{
+    struct node b;
+    struct channel *channel;
+    uint8_t nonce[NONCE_BYTES] = {4}, mac[MAC_BYTES];
+    struct message message = {0};
+    node_init(&b, "b", "shm");
+    node_secret(&b, SECRET);
+    b.options.connect_ms = 200;
+    node_open(&b);
+    ck_assert_int_eq(MESSAGE_PEER_PROOF, raw_prove(&b, nonce, mac, false, &channel));
+    uint64_t begun = uv_hrtime(), late = machine_late_ms();
+    ck_assert_int_eq(MESSAGE_PEER_LINKS, raw_next(channel, &message));
+    message_fini(&message);
+    ck_assert_int_eq(MESSAGE_NONE, raw_next(channel, &message));
+    ck_assert_uint_ge((uv_hrtime() - begun) / 1000000, 100);
+    ck_assert_uint_le((uv_hrtime() - begun) / 1000000, 5000 + machine_late_ms() - late);
+    channel_destroy(channel);
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(a_large_frame_before_the_proof_is_refused)
+{
+    struct node b;
+    node_init(&b, "b", "shm");
+    node_open(&b);
+    int fd = raw_dial(&b);
+    uint32_t length = 4097;
+    ck_assert_int_eq(4, (int)write(fd, &length, 4));
+    EXPECT(is_ended(fd));
+    close(fd);
+    node_fini(&b);
+}
+END_TEST
+
+static void count_half_open(void *arg, struct peer *peer)
+{
+    *(uint32_t *)arg += !peer->dialled && peer->state == PEER_PROVING;
+}
+
+START_TEST(strangers_do_not_disturb_who_is_there_or_who_comes)
+{
+    enum { STRANGERS = 1000 };
+    static int fds[STRANGERS];
+    struct node a, b, c;
+    uint32_t half_open = 0;
+    struct message message = note_message("still there");
+    pair_init(&a, &b, "shm");
+    node_init(&c, "c", "shm");
+    node_secret(&a, SECRET);
+    node_secret(&b, SECRET);
+    node_secret(&c, SECRET);
+    pair_open(&a, &b);
+    node_open(&c);
+    connect_nodes(&a, &b);
+    for (int i = 0; i < STRANGERS; i++) {
+        fds[i] = raw_dial(&b);
+        if (i % 3 == 1) { /* garbage; others say nothing */
+            uint64_t garbage = 0x0101010100000040u + (uint64_t)i * 0x9e3779b97f4a7c15u * 65536;
+            ck_assert_int_eq(8, (int)send(fds[i], &garbage, 8, MSG_NOSIGNAL));
+        }
+        if (i % 50 == 0)
+            uv_run(&loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_int_eq(STRAIT_OK, peer_send(a.up, &message));
+    connect_nodes(&c, &b);
+    EXPECT(b.messages == 1);
+    peers_each(b.peers, count_half_open, &half_open);
+    ck_assert_uint_ge(half_open, 1);
+    ck_assert_uint_le(half_open, 128);
+    ck_assert_uint_eq(0, a.downs);
+    for (int i = 0; i < STRANGERS; i++)
+        EXPECT(is_ended(fds[i])); /* none of them stays beyond the time to connect */
+    for (int i = 0; i < STRANGERS; i++)
+        close(fds[i]);
+    ck_assert_uint_eq(0, a.downs);
+    ck_assert_uint_eq(0, c.downs);
+    pair_fini(&a, &b);
+    node_fini(&c);
+}
+END_TEST
+
+static void garbage_into(int fd, uint32_t seed)
+{
+    uint8_t bytes[512];
+    for (size_t i = 0; i < sizeof(bytes); i++)
+        bytes[i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+    bytes[0] = (uint8_t)(seed % 200), bytes[1] = bytes[2] = bytes[3] = 0; /* a length that will do */
+    (void)send(fd, bytes, sizeof(bytes), MSG_NOSIGNAL);
+}
+
+START_TEST(shm_hellos_of_strangers_are_refused)
+{
+    struct node b;
+    struct message hello = {.type = MESSAGE_SHM_HELLO, .shm_hello = {.token = 5, .node = 6}};
+    int pair[2];
+    node_init(&b, "b", "shm");
+    node_open(&b);
+    for (int round = 0; round < 2; round++) {
+        struct channel *channel;
+        ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+        ck_assert_int_eq(STRAIT_OK, channel_create(pair[1], 4096, 4096, &channel));
+        if (round == 1) { /* more than the hello has come */
+            garbage_into(pair[0], 1);
+            channel_read(channel);
+        }
+        peers_accept_shm(b.peers, channel, &hello.shm_hello);
+        ck_assert(is_ended(pair[0]));
+        close(pair[0]);
+    }
+    node_fini(&b);
+}
+END_TEST
+
+START_TEST(garbage_ends_its_own_connection)
+{
+    struct node b;
+    node_init(&b, "b", "shm");
+    node_open(&b);
+    for (uint32_t i = 0; i < 50; i++) {
+        int fd = raw_dial(&b);
+        garbage_into(fd, i);
+        EXPECT(is_ended(fd));
+        close(fd);
+    }
+    ck_assert_uint_eq(0, b.ups);
+    node_fini(&b);
+}
+END_TEST
+
+/* ---- All --------------------------------------------------------------------------------------------------------- */
+
+int main(void)
+{
+    TCase *tcase = tcase_create("peer_stranger");
+    tcase_add_test(tcase, who_knows_the_secret_is_let_in);
+    tcase_add_loop_test(tcase, who_does_not_know_the_secret_is_refused, 0, COUNT(strangers));
+    tcase_add_test(tcase, a_secret_that_cannot_be_read_is_told);
+#ifdef STRAIT_HAVE_UCX
+    tcase_add_loop_test(tcase, options_of_ucx_that_mean_nothing_are_told, 0, 5);
+#endif
+    tcase_add_loop_test(tcase, a_peer_without_a_common_version_is_refused, 0, COUNT(other_versions));
+    tcase_add_test(tcase, a_newer_peer_that_still_speaks_ours_is_let_in);
+    tcase_add_test(tcase, a_hello_that_is_sent_back_is_refused);
+    tcase_add_test(tcase, a_proof_is_of_no_use_on_another_connection);
+    tcase_add_test(tcase, the_acceptors_proof_is_not_taken_for_the_diallers);
+    tcase_add_loop_test(tcase, a_message_out_of_turn_ends_the_connection, 0, 3);
+    tcase_add_test(tcase, who_is_proved_but_makes_no_link_is_closed_in_time);
+    tcase_add_test(tcase, a_large_frame_before_the_proof_is_refused);
+    tcase_add_test(tcase, strangers_do_not_disturb_who_is_there_or_who_comes);
+    tcase_add_test(tcase, shm_hellos_of_strangers_are_refused);
+    tcase_add_test(tcase, garbage_ends_its_own_connection);
+    return peer_main(suite_create("peer_stranger"), tcase);
+}

@@ -1,0 +1,310 @@
+#include "tests/transport/sides.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal/bytes.h"
+#include "tests/support.h"
+
+#define HEADER_BYTES 24u /* sequence, slot, size */
+#define STEPS_MAX    64
+
+/* ---- Content --------------------------------------------------------------------------------------------------- */
+
+static uint8_t byte_of(uint64_t sequence, size_t i)
+{
+    return (uint8_t)((sequence * 0x9e3779b97f4a7c15u) >> 24) + (uint8_t)(i * 7 + (i >> 8) * 13 + (i >> 16));
+}
+
+UNWATCHED static void fill(uint8_t *dst, size_t size, uint64_t sequence)
+{
+    for (size_t i = 0; i < size; i++)
+        dst[i] = byte_of(sequence, i);
+}
+
+UNWATCHED static bool is_as_sent(const uint8_t *src, size_t size, uint64_t sequence)
+{
+    for (size_t i = 0; i < size; i++)
+        if (src[i] != byte_of(sequence, i))
+            return false;
+    return true;
+}
+
+/* ---- Callbacks ------------------------------------------------------------------------------------------------- */
+
+static struct side *owner_of(void *owner, struct link *link)
+{
+    struct side *side = owner;
+    ck_assert_ptr_eq(side, link->owner);
+    side->late += side->closed > 0;
+    return side;
+}
+
+static struct landing on_arriving(void *owner, struct link *link, const void *header, size_t header_size, size_t size)
+{
+    struct side *side = owner_of(owner, link);
+    ck_assert_uint_eq(1, side->connected);
+    ck_assert_uint_eq(HEADER_BYTES, header_size);
+    side->arriving++;
+    side->last_sequence = load_le64(header);
+    side->last_size = size;
+    uint64_t slot = load_le64((const uint8_t *)header + 8);
+    ck_assert_uint_lt(slot, SLOTS);
+    if (side->close_on_arriving)
+        link_close(link);
+    if (side->refuse || size > SLOT_BYTES)
+        return (struct landing){0};
+    side->landing[slot]++;
+    side->sequence[slot] = side->last_sequence;
+    side->size[slot] = size;
+    return (struct landing){.address = (uint8_t *)side->arena.base + slot * SLOT_BYTES, .cookie = slot};
+}
+
+static void on_arrived(void *owner, struct link *link, uint64_t slot, enum strait_status status)
+{
+    struct side *side = owner_of(owner, link);
+    const uint8_t *at = (const uint8_t *)side->arena.base + slot * SLOT_BYTES;
+    ck_assert_uint_lt(slot, SLOTS);
+    ck_assert_uint_gt(side->landing[slot], 0);
+    side->landing[slot]--;
+    side->arrived += status == STRAIT_OK;
+    side->arrived_badly += status != STRAIT_OK;
+    if (status == STRAIT_OK && !side->unchecked)
+        side->damaged += !is_as_sent(at, side->size[slot], side->sequence[slot]);
+}
+
+static void on_sent(void *owner, struct link *link, uint64_t slot, enum strait_status status)
+{
+    struct side *side = owner_of(owner, link);
+    ck_assert_uint_lt(slot, SLOTS);
+    ck_assert(side->sending[slot]);
+    side->sending[slot] = false;
+    side->sent += status == STRAIT_OK;
+    side->sent_badly += status != STRAIT_OK;
+}
+
+static void on_connected(void *owner, struct link *link)
+{
+    owner_of(owner, link)->connected++;
+}
+
+static void on_broken(void *owner, struct link *link, const char *why)
+{
+    struct side *side = owner_of(owner, link);
+    side->broken++;
+    side->why = why;
+    if (side->close_on_broken)
+        link_close(link);
+}
+
+static void on_closed(void *owner, struct link *link)
+{
+    struct side *side = owner_of(owner, link);
+    side->closed++;
+    side->link = NULL;
+    for (unsigned i = 0; i < SLOTS; i++)
+        ck_assert(!side->sending[i] && side->landing[i] == 0);
+}
+
+static const struct transport_events events = {
+    .arriving = on_arriving,
+    .arrived = on_arrived,
+    .sent = on_sent,
+    .connected = on_connected,
+    .broken = on_broken,
+    .closed = on_closed,
+};
+
+/* ---- Sides ----------------------------------------------------------------------------------------------------- */
+
+int make_arena(size_t size, void **base)
+{
+    int fd = memfd_create("strait-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(0, ftruncate(fd, (off_t)size));
+    ck_assert_int_eq(0, fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL));
+    *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(MAP_FAILED, *base);
+    return fd;
+}
+
+/* Memory is the host's, whatever a kind is told: what is to be a GPU's is for fake_nccl or ucx_stand_in. */
+bool sides_on_gpus;
+
+uint32_t side_memory(const struct transport_ops *ops)
+{
+    const uint32_t asked = sides_on_gpus ? TRANSPORT_CUDA : TRANSPORT_HOST;
+    return (ops->receive_memory & asked) != 0 ? asked : ops->receive_memory;
+}
+
+static const char *options_for(const struct transport_ops *ops)
+{
+    bool ucx = transport_find("ucx") != NULL;
+    if (strcmp(ops->name, "nccl") == 0)
+        return ucx ? "carrier=ucx tls=tcp devices=lo" : "carrier=loopback";
+    return strcmp(ops->name, "ucx") == 0 ? "tls=tcp devices=lo" : NULL;
+}
+
+void side_init(struct side *side, const struct transport_ops *ops, const char *options)
+{
+    memset(side, 0, sizeof(*side));
+    side->ops = ops;
+    side->close_on_broken = true;
+    side->arena = (struct transport_arena){.size = SLOTS * SLOT_BYTES, .memory = side_memory(ops)};
+    side->arena.fd = make_arena(side->arena.size, &side->arena.base);
+    if (options == NULL)
+        options = options_for(ops);
+    ck_assert_int_eq(STRAIT_OK, transport_create(ops, &side->arena, &events, side, options, &side->transport));
+    side->source = malloc(SLOTS * SLOT_BYTES);
+    ck_assert_ptr_nonnull(side->source);
+    ck_assert_int_eq(STRAIT_OK, transport_memory(side->transport, side->source, SLOTS * SLOT_BYTES, &side->handle));
+}
+
+void side_fini(struct side *side)
+{
+    ck_assert_uint_eq(0, side->late);
+    transport_memory_release(side->transport, side->handle);
+    transport_destroy(side->transport);
+    free(side->source);
+    munmap(side->arena.base, side->arena.size);
+    close(side->arena.fd);
+}
+
+uint64_t milliseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* Whether all of them may sleep; those that are asked after one that may not need not be armed. */
+static bool arm_all(struct side *sides, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        enum strait_status status = transport_arm(sides[i].transport);
+        if (status == STRAIT_ERR_AGAIN)
+            return false;
+        ck_assert_int_eq(STRAIT_OK, status);
+    }
+    return true;
+}
+
+/* After progress the caller looks at its condition first: there may be nothing left to wait for. */
+void sides_step(struct side *sides, unsigned count, int timeout)
+{
+    struct pollfd fds[2];
+    bool any = false, more = true;
+    for (int i = 0; more && i < STEPS_MAX; i++) {
+        more = false;
+        for (unsigned k = 0; k < count; k++)
+            more |= transport_progress(sides[k].transport);
+        any |= more;
+    }
+    if (any || !arm_all(sides, count))
+        return;
+    for (unsigned k = 0; k < count; k++)
+        fds[k] = (struct pollfd){.fd = transport_fd(sides[k].transport), .events = POLLIN};
+    poll(fds, count, timeout);
+}
+
+/* ---- Links ----------------------------------------------------------------------------------------------------- */
+
+static void open_link(struct side *side, int fd, enum link_side which)
+{
+    ck_assert_int_eq(STRAIT_OK, link_open(side->transport, fd, which, side, &side->link));
+}
+
+void sides_open(struct side sides[2])
+{
+    int fds[2] = {-1, -1};
+    if (sides[0].ops->direct)
+        ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds));
+    open_link(&sides[0], fds[0], LINK_ACCEPTED);
+    open_link(&sides[1], fds[1], LINK_DIALLED);
+}
+
+void sides_begin(struct side sides[2])
+{
+    uint8_t address[2][LINK_ADDRESS_MAX];
+    size_t size[2];
+    sides_open(sides);
+    for (int i = 0; i < 2; i++)
+        size[i] = link_address(sides[i].link, address[i], LINK_ADDRESS_MAX);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(STRAIT_OK, link_connect(sides[i].link, address[!i], size[!i]));
+}
+
+void sides_connect(struct side sides[2])
+{
+    sides_begin(sides);
+    ck_assert_uint_eq(0, sides[0].connected + sides[1].connected);
+    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
+}
+
+static void read_all(int fd, void *dst, size_t size)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t got = read(fd, (char *)dst + done, size - done);
+        ck_assert_int_gt(got, 0);
+        done += (size_t)got;
+    }
+}
+
+void side_connect(struct side *side, int fd, enum link_side which, int control)
+{
+    uint8_t address[LINK_ADDRESS_MAX];
+    uint64_t size;
+    open_link(side, fd, which);
+    size = link_address(side->link, address, sizeof(address));
+    ck_assert_int_eq(sizeof(size), write(control, &size, sizeof(size)));
+    ck_assert_int_eq((ssize_t)size, write(control, address, size));
+    read_all(control, &size, sizeof(size));
+    ck_assert_uint_le(size, sizeof(address));
+    read_all(control, address, size);
+    ck_assert_int_eq(STRAIT_OK, link_connect(side->link, address, size));
+    WAIT_UNTIL(side, 1, side->connected);
+}
+
+bool side_may_send(const struct side *side, unsigned slot)
+{
+    return !side->sending[slot];
+}
+
+enum strait_status side_send(struct side *side, unsigned slot, size_t size)
+{
+    uint8_t header[HEADER_BYTES];
+    uint8_t *from = side->source + slot * SLOT_BYTES, *to = NULL;
+    ck_assert(side_may_send(side, slot));
+    if (side->ops->direct) {
+        to = link_map(side->link, slot * SLOT_BYTES, size);
+        ck_assert(to != NULL || side->broken || !side->connected);
+    }
+    if (to != NULL)
+        fill(to, size, side->next);
+    else
+        fill(from, size, side->next);
+    store_le64(header, side->next++);
+    store_le64(header + 8, slot);
+    store_le64(header + 16, size);
+    enum strait_status status =
+        link_send(side->link, header, sizeof(header), side->ops->direct ? NULL : from, size, side->handle, slot);
+    side->sending[slot] = status == STRAIT_OK;
+    return status;
+}
+
+void sides_close(struct side sides[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (sides[i].link != NULL)
+            link_close(sides[i].link);
+    WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
+    side_fini(&sides[0]);
+    side_fini(&sides[1]);
+}

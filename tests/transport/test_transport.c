@@ -1,0 +1,520 @@
+#include <check.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/fakes/nccl_calls.h"
+#include "tests/run_suite.h"
+#include "tests/transport/sides.h"
+#include "transport/loopback.h"
+#include "transport/nccl.h"
+#if STRAIT_HAVE_UCX
+#include "transport/ucx.h"
+#endif
+
+#define COUNT(array) (int)(sizeof(array) / sizeof((array)[0]))
+
+/* Every test of this file is a loop test over the kinds of this build; nccl's is without NCCL and without a GPU. */
+#define KIND transport_at((uint32_t)_i)
+
+static struct side sides[2];
+
+static void set_up(const struct transport_ops *ops)
+{
+    side_init(&sides[0], ops, NULL);
+    side_init(&sides[1], ops, NULL);
+    sides_connect(sides);
+}
+
+/* ---- The kinds ------------------------------------------------------------------------------------------------- */
+
+START_TEST(kinds_are_found_by_name)
+{
+    uint32_t count = 0;
+    while (transport_at(count) != NULL) {
+        ck_assert_ptr_eq(transport_at(count), transport_find(transport_at(count)->name));
+        count++;
+    }
+    ck_assert_ptr_null(transport_at(count + 1));
+    ck_assert_ptr_null(transport_find("carrier pigeon"));
+    ck_assert_ptr_nonnull(transport_find("shm"));
+    ck_assert_ptr_nonnull(transport_find("nccl"));
+    ck_assert_ptr_nonnull(transport_find("loopback"));
+}
+END_TEST
+
+START_TEST(unknown_options_are_refused)
+{
+    static const char *const bad[] = {
+        "colour=red", "tls",     "=tcp",      "listen=",           "listen=0.0.0.0", "listen=::", "port=x",
+        "port=65536", "eager=0", "eager=64K", "eager=99999999999", "delay_us=",      "seed=1x",   "lose=99999999999"};
+    struct transport_arena arena = {.size = 4096, .memory = side_memory(KIND)};
+    struct transport_events events = {0};
+    struct transport *transport = NULL;
+    arena.fd = make_arena(arena.size, &arena.base);
+    for (int i = 0; i < COUNT(bad); i++) {
+        char options[64]; /* nccl's own carrier may not be in this build */
+        bool other = KIND == &transport_nccl && transport_find("ucx") == NULL;
+        snprintf(options, sizeof(options), "%s%s", other ? "carrier=loopback " : "", bad[i]);
+        ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(KIND, &arena, &events, NULL, options, &transport));
+    }
+    char large[400];
+    memset(large, 'x', sizeof(large) - 1);
+    large[sizeof(large) - 1] = '\0';
+    large[4] = '=';
+    ck_assert_int_eq(STRAIT_ERR_INVALID, transport_create(KIND, &arena, &events, NULL, large, &transport));
+    ck_assert_ptr_null(transport);
+    close(arena.fd);
+}
+END_TEST
+
+/* ---- Chunks ---------------------------------------------------------------------------------------------------- */
+
+static const size_t sizes[] = {0, 1, 15, 4096, 32768, 262143, 262144, 1 << 20, SLOT_BYTES};
+
+/* One round: every slot of both sides, all sizes in turn; the next round once all of these have landed. */
+static void exchange(unsigned rounds)
+{
+    unsigned total = 0;
+    for (unsigned round = 0; round < rounds; round++) {
+        for (unsigned slot = 0; slot < SLOTS; slot++, total++)
+            for (int i = 0; i < 2; i++)
+                ck_assert_int_eq(STRAIT_OK, side_send(&sides[i], slot, sizes[total % (unsigned)COUNT(sizes)]));
+        WAIT_UNTIL(sides, 2, sides[0].arrived == total && sides[1].arrived == total);
+        WAIT_UNTIL(sides, 2, sides[0].sent == total && sides[1].sent == total);
+    }
+}
+
+START_TEST(chunks_of_every_size_arrive_both_ways)
+{
+    set_up(KIND);
+    exchange(9);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_uint_eq(0, sides[i].damaged + sides[i].arrived_badly + sides[i].sent_badly + sides[i].broken);
+        ck_assert_uint_eq(sides[i].arrived, sides[i].arriving);
+    }
+    sides_close(sides);
+}
+END_TEST
+
+START_TEST(a_refused_chunk_only_costs_itself)
+{
+    set_up(KIND);
+    sides[1].refuse = true;
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, 100));
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 1, SLOT_BYTES));
+    WAIT_UNTIL(sides, 2, sides[1].arriving == 2 && sides[0].sent == 2);
+    ck_assert_uint_eq(0, sides[1].arrived + sides[1].arrived_badly);
+    sides[1].refuse = false;
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, SLOT_BYTES));
+    WAIT_UNTIL(sides, 2, sides[1].arrived == 1 && sides[0].sent == 3);
+    ck_assert_uint_eq(0, sides[1].damaged + sides[0].broken + sides[1].broken);
+    sides_close(sides);
+}
+END_TEST
+
+START_TEST(sends_that_cannot_be_are_refused)
+{
+    static const uint8_t header[TRANSPORT_HEADER_MAX + 1];
+    side_init(&sides[0], KIND, NULL);
+    side_init(&sides[1], KIND, NULL);
+    sides_open(sides);
+    ck_assert_int_eq(STRAIT_ERR_IO, link_send(sides[0].link, header, 8, NULL, 0, NULL, 0));
+    ck_assert_ptr_null(link_map(sides[0].link, 0, 1));
+    sides_close(sides);
+
+    set_up(KIND);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, sizeof(header), NULL, 0, NULL, 0));
+    if (KIND->direct) {
+        ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, 8, header, 1, NULL, 0));
+        ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, 8, NULL, SIZE_MAX, NULL, 0));
+    } else {
+        ck_assert_int_eq(STRAIT_ERR_INVALID, link_send(sides[0].link, header, 8, NULL, 1, NULL, 0));
+    }
+    link_close(sides[0].link);
+    ck_assert_int_eq(STRAIT_ERR_IO, link_send(sides[0].link, header, 8, NULL, 0, NULL, 0));
+    sides_close(sides);
+    ck_assert_uint_eq(0, sides[0].sent + sides[0].sent_badly + sides[1].arriving);
+}
+END_TEST
+
+START_TEST(a_map_ends_with_the_arena)
+{
+    size_t size = SLOTS * SLOT_BYTES;
+    set_up(KIND);
+    uint8_t *first = link_map(sides[0].link, 0, size);
+    ck_assert((first != NULL) == KIND->direct);
+    ck_assert_ptr_eq(first == NULL ? NULL : first + size - 1, link_map(sides[0].link, size - 1, 1));
+    ck_assert_ptr_null(link_map(sides[0].link, size, 1));
+    ck_assert_ptr_null(link_map(sides[0].link, 1, size));
+    ck_assert_ptr_null(link_map(sides[0].link, SIZE_MAX, 2));
+    link_close(sides[0].link);
+    ck_assert_ptr_null(link_map(sides[0].link, 0, 1));
+    sides_close(sides);
+}
+END_TEST
+
+/* ---- Sleeping -------------------------------------------------------------------------------------------------- */
+
+/* Progress only where arm or poll said so: a wake-up that got lost is a test that waits in vain. */
+static void step_by_poll(void)
+{
+    struct pollfd fds[2];
+    for (int i = 0; i < 2; i++) {
+        enum strait_status status = transport_arm(sides[i].transport);
+        if (status == STRAIT_ERR_AGAIN) {
+            transport_progress(sides[i].transport);
+            return;
+        }
+        ck_assert_int_eq(STRAIT_OK, status);
+        fds[i] = (struct pollfd){.fd = transport_fd(sides[i].transport), .events = POLLIN};
+    }
+    ck_assert_int_gt(poll(fds, 2, WAIT_MS / 2), 0);
+    for (int i = 0; i < 2; i++)
+        if (fds[i].revents != 0)
+            transport_progress(sides[i].transport);
+}
+
+START_TEST(no_wake_up_is_lost)
+{
+    set_up(KIND);
+    for (unsigned i = 0; i < 2000; i++) {
+        struct side *from = &sides[i % 2], *to = &sides[!(i % 2)];
+        unsigned before = to->arrived;
+        ck_assert_int_eq(STRAIT_OK, side_send(from, 0, i % 50 == 0 ? 65536 : 64));
+        while (to->arrived == before || from->sending[0])
+            step_by_poll();
+    }
+    ck_assert_uint_eq(0, sides[0].damaged + sides[1].damaged);
+    sides_close(sides);
+}
+END_TEST
+
+START_TEST(an_idle_link_sleeps)
+{
+    struct pollfd fds[2];
+    set_up(KIND);
+    for (int i = 0; i < 20; i++)
+        sides_step(sides, 2, 10);
+    for (int i = 0; i < 2; i++) {
+        while (transport_arm(sides[i].transport) == STRAIT_ERR_AGAIN)
+            transport_progress(sides[i].transport);
+        fds[i] = (struct pollfd){.fd = transport_fd(sides[i].transport), .events = POLLIN};
+    }
+    ck_assert_int_eq(0, poll(fds, 2, 100));
+    sides_close(sides);
+}
+END_TEST
+
+/* ---- The end of a link ----------------------------------------------------------------------------------------- */
+
+static void send_everything(void)
+{
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        for (int i = 0; i < 2; i++)
+            ck_assert_int_eq(STRAIT_OK, side_send(&sides[i], slot, SLOT_BYTES));
+}
+
+/* on_closed looks for chunks without their callback, on_sent and on_arrived for second ones. */
+START_TEST(every_send_ends_before_its_link)
+{
+    for (unsigned steps = 0; steps < 12; steps++) {
+        set_up(KIND);
+        send_everything();
+        for (unsigned i = 0; i < steps; i++)
+            for (int k = 0; k < 2; k++)
+                transport_progress(sides[k].transport);
+        link_close(sides[0].link);
+        ck_assert_int_eq(STRAIT_ERR_IO, link_send(sides[0].link, "", 0, NULL, 0, NULL, 0));
+        WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
+        for (int i = 0; i < 2; i++) {
+            ck_assert_uint_eq(SLOTS, sides[i].sent + sides[i].sent_badly);
+            ck_assert_uint_eq(0, sides[i].damaged);
+            ck_assert(steps > 0 || KIND->direct || sides[i].sent_badly == SLOTS);
+            ck_assert_uint_eq(i == 1, sides[i].broken); /* only the side that did not close it */
+        }
+        sides_close(sides);
+    }
+}
+END_TEST
+
+START_TEST(a_link_can_be_closed_when_asked_for_a_slot)
+{
+    set_up(KIND);
+    sides[1].close_on_arriving = true;
+    send_everything();
+    WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
+    ck_assert_uint_eq(1, sides[1].arriving);
+    ck_assert_uint_eq(1, sides[1].arrived + sides[1].arrived_badly);
+    ck_assert_uint_eq(1, sides[0].broken);
+    ck_assert_uint_eq(0, sides[1].broken);
+    sides_close(sides);
+}
+END_TEST
+
+START_TEST(a_link_that_was_never_connected_can_be_closed)
+{
+    side_init(&sides[0], KIND, NULL);
+    side_init(&sides[1], KIND, NULL);
+    sides_open(sides);
+    sides_close(sides);
+    ck_assert_uint_eq(0, sides[0].connected + sides[0].broken + sides[1].connected + sides[1].broken);
+}
+END_TEST
+
+START_TEST(a_transport_outlives_its_links)
+{
+    set_up(KIND);
+    for (int round = 0; round < 5; round++) {
+        unsigned arrived = sides[1].arrived;
+        ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, 100000));
+        WAIT_UNTIL(sides, 2, sides[1].arrived == arrived + 1 && !sides[0].sending[0]);
+        link_close(sides[round % 2].link);
+        WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
+        for (int i = 0; i < 2; i++)
+            sides[i].connected = sides[i].closed = 0;
+        sides_connect(sides);
+    }
+    ck_assert_uint_eq(0, sides[1].damaged);
+    sides_close(sides);
+}
+END_TEST
+
+START_TEST(addresses_that_are_none_are_refused)
+{
+    uint8_t address[LINK_ADDRESS_MAX + 1] = {0};
+    side_init(&sides[0], KIND, NULL);
+    side_init(&sides[1], KIND, NULL);
+    sides_open(sides);
+    size_t size = link_address(sides[0].link, address, LINK_ADDRESS_MAX);
+    ck_assert_uint_le(size, LINK_ADDRESS_MAX);
+    ck_assert_int_eq(STRAIT_ERR_INVALID, link_connect(sides[1].link, address, size + 1));
+    if (size > 0) {
+        ck_assert_int_eq(STRAIT_ERR_INVALID, link_connect(sides[1].link, address, size - 1));
+        ck_assert_int_eq(STRAIT_ERR_INVALID, link_connect(sides[1].link, NULL, 0));
+        address[0] ^= 1;
+        ck_assert_int_eq(STRAIT_ERR_CORRUPT, link_connect(sides[1].link, address, size));
+    }
+    sides_close(sides);
+    ck_assert_uint_eq(0, sides[0].broken + sides[1].broken);
+}
+END_TEST
+
+START_TEST(a_descriptor_that_is_not_wanted_is_closed)
+{
+    int fds[2];
+    struct link *link = NULL;
+    side_init(&sides[0], KIND, NULL);
+    ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+    enum link_side side = KIND->direct ? (enum link_side)7 : LINK_ACCEPTED;
+    ck_assert_int_eq(STRAIT_ERR_INVALID, link_open(sides[0].transport, fds[0], side, NULL, &link));
+    ck_assert_ptr_null(link);
+    char byte;
+    ck_assert_int_eq(0, read(fds[1], &byte, 1)); /* end of file */
+    close(fds[1]);
+    side_fini(&sides[0]);
+}
+END_TEST
+
+/* ---- Peers that die or stop ------------------------------------------------------------------------------------ */
+
+/* The other process: takes what comes and sends what it can, until it is killed. */
+static void peer_main(const struct transport_ops *ops, int fd, int control)
+{
+    alarm(60);
+    side_init(&sides[1], ops, NULL);
+    sides[1].close_on_broken = false;
+    sides[1].unchecked = true;
+    side_connect(&sides[1], fd, LINK_DIALLED, control);
+    for (;;) {
+        for (unsigned slot = 0; slot < SLOTS && !sides[1].broken; slot++)
+            if (side_may_send(&sides[1], slot))
+                side_send(&sides[1], slot, SLOT_BYTES);
+        sides_step(&sides[1], 1, 100);
+    }
+}
+
+static pid_t start_peer(const struct transport_ops *ops)
+{
+    int fds[2] = {-1, -1}, control[2];
+    ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, control));
+    if (ops->direct)
+        ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+    pid_t peer = fork();
+    ck_assert_int_ge(peer, 0);
+    if (peer == 0) {
+        close(control[0]);
+        close(fds[0]);
+        peer_main(ops, fds[1], control[1]);
+        _exit(0);
+    }
+    close(control[1]);
+    close(fds[1]);
+    side_init(&sides[0], ops, NULL);
+    sides[0].close_on_broken = false;
+    sides[0].unchecked = true;
+    side_connect(&sides[0], fds[0], LINK_ACCEPTED, control[0]);
+    close(control[0]);
+    return peer;
+}
+
+static void let_it_run(void)
+{
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], slot, SLOT_BYTES));
+    WAIT_UNTIL(sides, 1, sides[0].arriving > SLOTS);
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        if (side_may_send(&sides[0], slot))
+            ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], slot, SLOT_BYTES));
+}
+
+static void reap(pid_t peer)
+{
+    ck_assert_int_eq(0, kill(peer, SIGKILL));
+    ck_assert_int_eq(peer, waitpid(peer, NULL, 0));
+}
+
+static bool in_process(const struct transport_ops *ops)
+{
+    return ops == &transport_loopback || (ops == &transport_nccl && transport_find("ucx") == NULL); /* its carrier */
+}
+
+START_TEST(a_killed_peer_breaks_the_link)
+{
+    if (in_process(KIND))
+        return;
+    reap(start_peer(KIND)); /* idle or busy, as it comes */
+    WAIT_UNTIL(sides, 1, sides[0].broken);
+    ck_assert_ptr_nonnull(sides[0].why);
+    ck_assert_uint_eq(0, sides[0].closed);
+    link_close(sides[0].link);
+    WAIT_UNTIL(sides, 1, sides[0].closed);
+    side_fini(&sides[0]);
+
+    pid_t peer = start_peer(KIND);
+    let_it_run();
+    reap(peer);
+    WAIT_UNTIL(sides, 1, sides[0].broken);
+    ck_assert_int_eq(STRAIT_ERR_IO, link_send(sides[0].link, "", 0, NULL, 0, NULL, 0));
+    link_close(sides[0].link);
+    WAIT_UNTIL(sides, 1, sides[0].closed);
+    side_fini(&sides[0]);
+}
+END_TEST
+
+/* Direct: what stopped can go on and store; so the slots stay in quarantine. */
+START_TEST(a_stopped_peer_delays_only_a_direct_link)
+{
+    if (in_process(KIND))
+        return;
+    pid_t peer = start_peer(KIND);
+    let_it_run();
+    ck_assert_int_eq(0, kill(peer, SIGSTOP));
+    for (int i = 0; i < 5; i++)
+        sides_step(sides, 1, 20);
+    link_close(sides[0].link);
+    for (int i = 0; i < 10; i++)
+        sides_step(sides, 1, 20);
+    ck_assert_uint_eq(!KIND->direct, sides[0].closed);
+    reap(peer);
+    WAIT_UNTIL(sides, 1, sides[0].closed);
+    side_fini(&sides[0]);
+}
+END_TEST
+
+/* What a peer that was stopped still had on its way does not land after `closed`. */
+START_TEST(nothing_lands_after_closed)
+{
+    if (in_process(KIND) || KIND->direct)
+        return;
+    pid_t peer = start_peer(KIND);
+    let_it_run();
+    ck_assert_int_eq(0, kill(peer, SIGSTOP));
+    link_close(sides[0].link);
+    WAIT_UNTIL(sides, 1, sides[0].closed);
+    memset(sides[0].arena.base, 0xa5, sides[0].arena.size);
+    ck_assert_int_eq(0, kill(peer, SIGCONT));
+    for (int i = 0; i < 15; i++)
+        sides_step(sides, 1, 20);
+    const uint8_t *bytes = sides[0].arena.base;
+    size_t changed = 0;
+    for (size_t i = 0; i < sides[0].arena.size; i++)
+        changed += bytes[i] != 0xa5;
+    ck_assert_uint_eq(0, changed);
+    reap(peer);
+    side_fini(&sides[0]);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------------------------------- */
+
+struct kinds {
+    int first, end;
+};
+
+static void add(TCase *tests, const TTest *test, struct kinds kinds)
+{
+    tcase_add_loop_test(tests, test, kinds.first, kinds.end);
+}
+
+static Suite *suite(struct kinds kinds)
+{
+    Suite *all = suite_create("transport");
+    TCase *tests = tcase_create("every kind");
+    tcase_add_test(tests, kinds_are_found_by_name);
+    add(tests, unknown_options_are_refused, kinds);
+    add(tests, chunks_of_every_size_arrive_both_ways, kinds);
+    add(tests, a_refused_chunk_only_costs_itself, kinds);
+    add(tests, sends_that_cannot_be_are_refused, kinds);
+    add(tests, a_map_ends_with_the_arena, kinds);
+    add(tests, no_wake_up_is_lost, kinds);
+    add(tests, an_idle_link_sleeps, kinds);
+    add(tests, every_send_ends_before_its_link, kinds);
+    add(tests, a_link_can_be_closed_when_asked_for_a_slot, kinds);
+    add(tests, a_link_that_was_never_connected_can_be_closed, kinds);
+    add(tests, a_transport_outlives_its_links, kinds);
+    add(tests, addresses_that_are_none_are_refused, kinds);
+    add(tests, a_descriptor_that_is_not_wanted_is_closed, kinds);
+    add(tests, a_killed_peer_breaks_the_link, kinds);
+    add(tests, a_stopped_peer_delays_only_a_direct_link, kinds);
+    add(tests, nothing_lands_after_closed, kinds);
+    suite_add_tcase(all, tests);
+    return all;
+}
+
+static struct kinds all_kinds(void)
+{
+    struct kinds kinds = {0, 0};
+    while (transport_at((uint32_t)kinds.end) != NULL) {
+        printf("kind %d: %s\n", kinds.end, transport_at((uint32_t)kinds.end)->name);
+        kinds.end++;
+    }
+    if (transport_find("ucx") == NULL)
+        printf("ucx is left out: this build was made without it\n");
+    return kinds;
+}
+
+/* UCX as it is between GPUs, whose memory the host's stands in for. */
+static struct kinds ucx_on_gpus(void)
+{
+    struct kinds kinds = {0, 0};
+#if STRAIT_HAVE_UCX
+    while (transport_at((uint32_t)kinds.first) != &transport_ucx)
+        kinds.first++;
+    kinds.end = kinds.first + 1;
+    sides_on_gpus = true;
+    ucx_stand_in();
+#endif
+    return kinds;
+}
+
+int main(int argc, char **argv)
+{
+    fake_nccl_use();
+    return run_suite(suite(argc > 1 && strcmp(argv[1], "ucx-on-gpus") == 0 ? ucx_on_gpus() : all_kinds()));
+}

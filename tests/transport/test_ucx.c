@@ -1,0 +1,403 @@
+#include <arpa/inet.h>
+#include <check.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "internal/bytes.h"
+#include "tests/run_suite.h"
+#include "tests/transport/sides.h"
+#include "transport/ucx.h"
+#include "transport/ucx_internal.h"
+
+#define STRANGERS 40
+#define NONSENSE  16384
+
+static struct side sides[2];
+
+static void set_up(void)
+{
+    side_init(&sides[0], transport_find("ucx"), NULL);
+    side_init(&sides[1], transport_find("ucx"), NULL);
+    sides[0].close_on_broken = sides[1].close_on_broken = false;
+    sides_open(sides);
+}
+
+static struct ucx_address address_of(struct side *side)
+{
+    uint8_t bytes[UCX_ADDRESS_BYTES];
+    struct ucx_address address;
+    ck_assert_uint_eq(UCX_ADDRESS_BYTES, link_address(side->link, bytes, sizeof(bytes)));
+    ck_assert_int_eq(STRAIT_OK, ucx_address_read(bytes, sizeof(bytes), &address));
+    return address;
+}
+
+static enum strait_status connect_to(struct side *side, const struct ucx_address *address)
+{
+    uint8_t bytes[UCX_ADDRESS_BYTES];
+    ucx_address_write(bytes, address);
+    return link_connect(side->link, bytes, sizeof(bytes));
+}
+
+/* ---- Addresses ------------------------------------------------------------------------------------------------- */
+
+START_TEST(an_address_is_read_as_written)
+{
+    uint8_t bytes[UCX_ADDRESS_BYTES], again[UCX_ADDRESS_BYTES];
+    struct ucx_address address = {.token = 0x0123456789abcdef}, back;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&address.at;
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(4242);
+    v6->sin6_scope_id = 3;
+    inet_pton(AF_INET6, "fe80::1:2", &v6->sin6_addr);
+    ucx_address_write(bytes, &address);
+    ck_assert_int_eq(STRAIT_OK, ucx_address_read(bytes, sizeof(bytes), &back));
+    ck_assert_uint_eq(address.token, back.token);
+    ck_assert_uint_eq(sizeof(*v6), back.at_size);
+    ck_assert_mem_eq(&address.at, &back.at, sizeof(*v6));
+    ucx_address_write(again, &back);
+    ck_assert_mem_eq(bytes, again, sizeof(bytes));
+}
+END_TEST
+
+START_TEST(every_changed_bit_of_an_address_is_noticed)
+{
+    uint8_t bytes[UCX_ADDRESS_BYTES];
+    struct ucx_address address;
+    set_up();
+    link_address(sides[0].link, bytes, sizeof(bytes));
+    for (unsigned bit = 0; bit < 8 * UCX_ADDRESS_BYTES; bit++) {
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        ck_assert_int_eq(STRAIT_ERR_CORRUPT, ucx_address_read(bytes, sizeof(bytes), &address));
+        bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+    }
+    ck_assert_int_eq(STRAIT_ERR_INVALID, ucx_address_read(bytes, sizeof(bytes) - 1, &address));
+    ck_assert_int_eq(STRAIT_ERR_INVALID, ucx_address_read(NULL, 0, &address));
+    sides_close(sides);
+}
+END_TEST
+
+/* ---- Who is let in --------------------------------------------------------------------------------------------- */
+
+/* The wrong token gets nowhere and spoils nothing: the right one still connects. */
+START_TEST(a_link_is_reached_by_its_token_only)
+{
+    struct link *intruder;
+    set_up();
+    struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
+    theirs.token ^= 1;
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    for (int i = 0; i < 20; i++)
+        sides_step(sides, 2, 10);
+    ck_assert_uint_eq(0, sides[0].connected + sides[1].connected + sides[0].broken + sides[1].broken);
+    intruder = sides[1].link;
+    link_close(intruder);
+    WAIT_UNTIL(sides, 2, sides[1].closed);
+    ck_assert_uint_eq(0, sides[0].broken);
+    sides_close(sides);
+}
+END_TEST
+
+START_TEST(links_of_one_transport_do_not_mix)
+{
+    struct link *second[2];
+    struct ucx_address theirs, ours;
+    uint8_t bytes[2][UCX_ADDRESS_BYTES];
+    set_up();
+    theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
+    for (int i = 0; i < 2; i++) {
+        enum link_side which = i == 0 ? LINK_DIALLED : LINK_ACCEPTED; /* the other way round this time */
+        ck_assert_int_eq(STRAIT_OK, link_open(sides[i].transport, -1, which, &sides[i], &second[i]));
+        link_address(second[i], bytes[i], UCX_ADDRESS_BYTES);
+    }
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(STRAIT_OK, link_connect(second[i], bytes[!i], UCX_ADDRESS_BYTES));
+    WAIT_UNTIL(sides, 2, sides[0].connected == 2 && sides[1].connected == 2);
+    sides[0].connected = sides[1].connected = 1;
+
+    link_close(second[0]); /* the first link does not notice */
+    struct link *first = sides[0].link;
+    WAIT_UNTIL(sides, 2, sides[0].closed == 1 && sides[1].broken == 1);
+    sides[0].link = first;
+    sides[0].closed = sides[1].broken = 0;
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, SLOT_BYTES));
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[1], 0, SLOT_BYTES));
+    WAIT_UNTIL(sides, 2, sides[0].arrived == 1 && sides[1].arrived == 1 && sides[0].sent == 1 && sides[1].sent == 1);
+    first = sides[1].link;
+    link_close(second[1]);
+    WAIT_UNTIL(sides, 2, sides[1].closed == 1);
+    sides[1].link = first;
+    sides[1].closed = 0;
+    sides_close(sides);
+}
+END_TEST
+
+static struct sockaddr_in listener_of(struct side *side)
+{
+    struct ucx_address address = address_of(side);
+    struct sockaddr_in in;
+    memcpy(&in, &address.at, sizeof(in));
+    return in;
+}
+
+/* More connections than are kept waiting, silent or talking nonsense: a peer gets in all the same. */
+START_TEST(strangers_do_not_keep_peers_out)
+{
+    int fds[STRANGERS];
+    set_up();
+    struct sockaddr_in in = listener_of(&sides[0]);
+    ck_assert_uint_eq(htonl(INADDR_LOOPBACK), in.sin_addr.s_addr);
+    for (int i = 0; i < STRANGERS; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM, 0);
+        ck_assert_int_eq(0, connect(fds[i], (struct sockaddr *)&in, sizeof(in)));
+        sides_step(sides, 2, 2);
+    }
+    struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
+    for (int i = 0; i < STRANGERS; i++)
+        close(fds[i]);
+    sides[0].close_on_broken = sides[1].close_on_broken = true;
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[1], 0, SLOT_BYTES));
+    WAIT_UNTIL(sides, 2, sides[0].arrived == 1 && sides[1].sent == 1);
+    sides_close(sides);
+}
+END_TEST
+
+static uint32_t open_descriptors(void)
+{
+    uint32_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+/* As of a browser, or of a daemon of another kind. UCX would wait for the rest of what it takes for a message, also
+ * when they have gone, and never sleep meanwhile. */
+START_TEST(strangers_who_talk_nonsense_are_let_go)
+{
+    static const char request[] = "GET / HTTP/1.1\r\n";
+    uint8_t nonsense[NONSENSE];
+    set_up();
+    struct sockaddr_in in = listener_of(&sides[0]);
+    uint32_t before = open_descriptors();
+    for (size_t i = 0; i < sizeof(nonsense); i++)
+        nonsense[i] = (uint8_t)request[i % 16];
+    for (int i = 0; i < STRANGERS; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        ck_assert_int_eq(0, connect(fd, (struct sockaddr *)&in, sizeof(in)));
+        ck_assert_int_eq(NONSENSE, (int)send(fd, nonsense, sizeof(nonsense), MSG_NOSIGNAL));
+        close(fd);
+    }
+    WAIT_UNTIL(sides, 2, open_descriptors() == before);
+    sides_close(sides);
+}
+END_TEST
+
+/* Endpoints of UCX that never say whom they want: the oldest make room. */
+START_TEST(the_oldest_stranger_makes_room)
+{
+    struct link *links[STRANGERS];
+    set_up();
+    struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
+    for (int i = 0; i < STRANGERS; i++) {
+        uint8_t bytes[UCX_ADDRESS_BYTES];
+        struct ucx_address wrong = theirs;
+        wrong.token ^= (uint64_t)i + 1;
+        ucx_address_write(bytes, &wrong);
+        ck_assert_int_eq(STRAIT_OK, link_open(sides[1].transport, -1, LINK_DIALLED, &sides[1], &links[i]));
+        ck_assert_int_eq(STRAIT_OK, link_connect(links[i], bytes, sizeof(bytes)));
+        for (int k = 0; k < 3; k++)
+            sides_step(sides, 2, 5);
+    }
+    WAIT_UNTIL(sides, 2, sides[1].broken > 0);
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    WAIT_UNTIL(sides, 2, sides[0].connected == 1 && sides[1].connected == 1);
+    struct link *link = sides[1].link;
+    for (int i = 0; i < STRANGERS; i++)
+        link_close(links[i]);
+    sides[1].late = 0;
+    WAIT_UNTIL(sides, 2, sides[1].closed == STRANGERS);
+    sides[1].late = sides[1].closed = 0;
+    sides[1].link = link;
+    sides_close(sides);
+}
+END_TEST
+
+START_TEST(nobody_listening_breaks_the_link)
+{
+    set_up();
+    struct ucx_address theirs = address_of(&sides[0]);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(in);
+    ck_assert_int_eq(0, bind(fd, (struct sockaddr *)&in, sizeof(in))); /* a port of ours, without listen */
+    ck_assert_int_eq(0, getsockname(fd, (struct sockaddr *)&in, &size));
+    memcpy(&theirs.at, &in, sizeof(in));
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    WAIT_UNTIL(sides, 2, sides[1].broken == 1);
+    ck_assert_uint_eq(0, sides[1].connected);
+    close(fd);
+    sides_close(sides);
+}
+END_TEST
+
+START_TEST(a_port_can_be_chosen_and_used_again)
+{
+    struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
+    struct transport_events events = {0};
+    struct transport *first = NULL, *second = NULL;
+    char options[64];
+    arena.fd = make_arena(arena.size, &arena.base);
+    set_up();
+    unsigned port = (unsigned)ntohs(listener_of(&sides[0]).sin_port);
+    snprintf(options, sizeof(options), "tls=tcp devices=lo port=%u", port);
+    ck_assert_int_eq(STRAIT_ERR_IO, transport_create(transport_find("ucx"), &arena, &events, NULL, options, &second));
+    sides_close(sides);
+    ck_assert_int_eq(STRAIT_OK, transport_create(transport_find("ucx"), &arena, &events, NULL, options, &first));
+    transport_destroy(first);
+    close(arena.fd);
+}
+END_TEST
+
+/* What getenv() of another thread may be walking through is neither freed nor changed. */
+START_TEST(the_environment_that_others_read_stays)
+{
+    struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_HOST};
+    struct transport_events events = {0};
+    struct transport *transport = NULL;
+    char *copy[4096];
+    size_t count = 0;
+    arena.fd = make_arena(arena.size, &arena.base);
+    ck_assert_int_eq(0, unsetenv("UCX_TCP_CONN_NB"));
+    ck_assert_int_eq(0, setenv("UCX_TCP_CM_REUSEADDR", "n", 1));
+    ck_assert_int_eq(0, setenv("STRAIT_TEST", "the array is the library's own now", 1));
+    char **before = environ;
+    for (; before[count] != NULL; count++) {
+        ck_assert_uint_lt(count, 4095);
+        copy[count] = before[count];
+    }
+    copy[count] = NULL;
+    ck_assert_int_eq(STRAIT_OK, transport_create(transport_find("ucx"), &arena, &events, NULL, NULL, &transport));
+    ck_assert_str_eq("y", getenv("UCX_TCP_CONN_NB"));
+    ck_assert_str_eq("n", getenv("UCX_TCP_CM_REUSEADDR"));
+    ck_assert_mem_eq(copy, before, (count + 1) * sizeof(*copy));
+    transport_destroy(transport);
+    close(arena.fd);
+}
+END_TEST
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+/* What UCX has not let go of is told as failed, and nothing of it comes later. */
+START_TEST(an_abandoned_link_closes_whatever_ucx_holds)
+{
+    set_up();
+    struct ucx_address theirs = address_of(&sides[0]), ours = address_of(&sides[1]);
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[0], &ours));
+    ck_assert_int_eq(STRAIT_OK, connect_to(&sides[1], &theirs));
+    WAIT_UNTIL(sides, 2, sides[0].connected && sides[1].connected);
+    for (unsigned slot = 0; slot < SLOTS; slot++)
+        ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], slot, SLOT_BYTES));
+    for (int i = 0; i < _i; i++) {
+        transport_progress(sides[0].transport);
+        transport_progress(sides[1].transport);
+    }
+    struct side *ending = &sides[_i % 2];
+    link_abandon(ending->link); /* which it is not to be yet */
+    ck_assert_uint_eq(0, ending->closed);
+    link_close(ending->link);
+    link_abandon(ending->link);
+    sides[!(_i % 2)].close_on_broken = true;
+    WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
+    ck_assert_uint_eq(SLOTS, sides[0].sent + sides[0].sent_badly);
+    ck_assert_uint_eq(0, sides[1].damaged);
+    sides_close(sides);
+}
+END_TEST
+
+/* ---- Memory of GPUs ---------------------------------------------------------------------------------------------- */
+
+/* No machine without a GPU has such a UCX. */
+START_TEST(without_cuda_ucx_says_so)
+{
+    struct transport_arena arena = {.size = 4096, .memory = TRANSPORT_CUDA};
+    struct transport_events events = {0};
+    struct transport *transport = NULL;
+    char why[256];
+    arena.fd = make_arena(arena.size, &arena.base);
+    transport_missing(&transport_ucx, why, sizeof(why));
+    ck_assert_str_eq("", why);
+    ucx_prepare(&arena);
+    ck_assert_int_eq(STRAIT_ERR_UNSUPPORTED,
+                     transport_create(&transport_ucx, &arena, &events, NULL, "tls=tcp devices=lo", &transport));
+    transport_missing(&transport_ucx, why, sizeof(why));
+    ck_assert_msg(strstr(why, "does not know CUDA's memory") != NULL, "%s", why);
+    arena.memory = TRANSPORT_HOST; /* which goes on */
+    ck_assert_int_eq(STRAIT_OK,
+                     transport_create(&transport_ucx, &arena, &events, NULL, "tls=tcp devices=lo", &transport));
+    transport_destroy(transport);
+    close(arena.fd);
+}
+END_TEST
+
+/* From a peer whose memory is the host's: the processor cannot copy it to where it is to land. */
+START_TEST(what_comes_to_the_host_is_not_copied_to_a_gpu)
+{
+    ucx_stand_in();
+    side_init(&sides[0], &transport_ucx, NULL);
+    sides_on_gpus = true;
+    side_init(&sides[1], &transport_ucx, NULL);
+    sides_connect(sides);
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 0, SLOT_BYTES));
+    WAIT_UNTIL(sides, 2, sides[1].arrived == 1 && sides[0].sent == 1);
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[1], 0, 16));
+    WAIT_UNTIL(sides, 2, sides[0].arrived == 1 && sides[1].sent == 1);
+    ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], 1, 16));
+    WAIT_UNTIL(sides, 2, sides[1].broken == 1 && sides[0].closed && sides[1].closed);
+    ck_assert_uint_eq(1, sides[1].arriving);
+    sides_close(sides);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *all = suite_create("ucx");
+    TCase *tests = tcase_create("connections");
+    tcase_add_test(tests, an_address_is_read_as_written);
+    tcase_add_test(tests, every_changed_bit_of_an_address_is_noticed);
+    tcase_add_test(tests, a_link_is_reached_by_its_token_only);
+    tcase_add_test(tests, links_of_one_transport_do_not_mix);
+    tcase_add_test(tests, strangers_do_not_keep_peers_out);
+    tcase_add_test(tests, strangers_who_talk_nonsense_are_let_go);
+    tcase_add_test(tests, the_oldest_stranger_makes_room);
+    tcase_add_test(tests, nobody_listening_breaks_the_link);
+    tcase_add_test(tests, a_port_can_be_chosen_and_used_again);
+    tcase_add_test(tests, the_environment_that_others_read_stays);
+    suite_add_tcase(all, tests);
+    tests = tcase_create("the end");
+    tcase_add_loop_test(tests, an_abandoned_link_closes_whatever_ucx_holds, 0, 12);
+    suite_add_tcase(all, tests);
+    tests = tcase_create("GPUs");
+    tcase_add_test(tests, without_cuda_ucx_says_so);
+    tcase_add_test(tests, what_comes_to_the_host_is_not_copied_to_a_gpu);
+    suite_add_tcase(all, tests);
+    return all;
+}
+
+int main(void)
+{
+    return run_suite(suite());
+}
