@@ -86,5 +86,5 @@ struct coll_decision coll_decide(const struct coll_comm_info *standing, const st
     step->held = standing->held;
     if (!compressed)
         return decision;
-    return (struct coll_decision){COLL_ROUTE_COMPRESS, step->peer ? "compressed, wire peer" : "compressed", step->wire};
+    return (struct coll_decision){COLL_ROUTE_COMPRESS, "compressed", step->wire};
 }

@@ -43,7 +43,6 @@ struct coll_op {
     struct coll_phase of[COLL_PHASES_MAX];
     bool counted; /* as one of its kind, also if it goes raw */
     bool differs; /* another rank has it in no group, and has begun it as such: an error, if it comes to be */
-    bool peer;    /* it goes by the wire `peer`, in one phase; the fields below are unused */
     unsigned piece;
     struct coll_staging *staging;
     size_t at;                    /* offset of its part of the staging memory */

@@ -114,7 +114,6 @@ struct coll_settings coll_settings_read(void)
     static const char *const modes[] = {"auto", "raw", "compress", "off"};
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
-    static const char *const wires[] = {"nccl", "auto", "peer"};
     static const char *const meets[] = {"auto", "host"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
@@ -127,9 +126,7 @@ struct coll_settings coll_settings_read(void)
         .shm_only = choice("STRAIT_COLL_MEET", meets, 2) == 1,
         .wait_ms = wait_of("STRAIT_COLL_WAIT"),
         .print = choice("STRAIT_COLL_PRINT", switches, 2) == 1,
-        .wire = (enum coll_wire)choice("STRAIT_COLL_WIRE", wires, 3),
         .table = table_of("STRAIT_COLL_TABLE"),
-        .peer = setting("STRAIT_COLL_PEER"),
         .library = setting("STRAIT_COLL_NCCL"),
     };
     tell_unknown();

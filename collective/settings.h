@@ -7,9 +7,6 @@
  *   STRAIT_COLL_PARTS  1: an all_reduce of two ranks goes in parts, as that of more does
  *   STRAIT_COLL_PIECES  how operations outside of groups overlap coding with moving. auto (the default): large ones
  * leave a head and a tail uncompressed; HEAD+TAIL: all do, of so many KiB; 2 to 8: so many messages; 1: no overlap
- *   STRAIT_COLL_WIRE   nccl (the default): NCCL moves the data; peer: ranks that reach each other's memory do; auto:
- *                      they do where it is faster
- *   STRAIT_COLL_PEER   tuning of the wire `peer`, for measuring (engine/peer_plan.h)
  *   STRAIT_COLL_PRINT  1: the report goes to stderr when a communicator is destroyed and when the process ends
  *   STRAIT_COLL_TABLE  from which size on operations are compressed, by operation and type, whatever was measured
  *                      (sizes.h)
@@ -25,8 +22,6 @@
 
 #include "collective/sizes.h"
 
-enum coll_wire { COLL_WIRE_NCCL, COLL_WIRE_AUTO, COLL_WIRE_PEER };
-
 struct coll_pieces {
     uint32_t count; /* number of messages; 0: one, with an uncompressed head and tail */
     uint32_t given; /* not 0: `head` and `tail` are given, in KiB; else they follow from the size */
@@ -38,9 +33,7 @@ struct coll_settings {
     bool shm_only; /* ranks never join by TCP */
     unsigned wait_ms;
     struct coll_pieces pieces;
-    enum coll_wire wire;
     struct coll_sizes table;
-    const char *peer;    /* tuning of the wire `peer`; NULL: the default */
     const char *library; /* path of NCCL's library; NULL: not given */
 };
 

@@ -4,7 +4,7 @@ set(coll_folder ${CMAKE_CURRENT_BINARY_DIR}/coll_engine)
 add_library(strait-coll-fake-gpu SHARED coll_fake/stream.c coll_fake/event.c)
 add_library(strait-coll-fake-nccl SHARED coll_fake/nccl_comm.c coll_fake/nccl_group.c coll_fake/nccl_busy.c
     coll_fake/nccl_move.c)
-add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/exchange.c coll_fake/peer.c
+add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/exchange.c
     coll_fake/codec.c)
 add_library(strait-coll-tested SHARED ${PROJECT_SOURCE_DIR}/collective/exports.c ${PROJECT_SOURCE_DIR}/kernels/status.c)
 target_link_libraries(strait-coll-fake-gpu PRIVATE strait_options Threads::Threads)
@@ -76,37 +76,18 @@ strait_test(coll_parts USES coll_engine LABELS collective)
 strait_test(coll_share USES coll_engine LABELS collective)
 strait_test(coll_overflow_tcp USES coll_engine LABELS collective)
 strait_test(coll_link USES coll_engine LABELS collective TIMEOUT 120)
-strait_test(coll_peer_plan USES coll_engine LABELS collective TIMEOUT 120)
-strait_coll_test(peer TIMEOUT 240)
 strait_coll_test(stress TIMEOUT 240)
 
-# By the wire `peer`, in many pieces: all of them coded, and some as they are. Sanitizers make the longest several times as
-# long: there those are left out whose threads meet in others too.
-set(peer_tests operations order stress)
-set(direct_tests operations groups stress)
+# Sanitizers make the longest several times as long: there those are left out whose threads meet in others too.
 set(hosts_tests operations groups order rings failures stress)
 set(neighbours_tried 1 2)
 if(STRAIT_SANITIZE)
-    set(peer_tests operations stress)
-    set(direct_tests groups stress)
     set(hosts_tests groups rings stress)
     set(neighbours_tried 2)
 endif()
 if(STRAIT_SANITIZE MATCHES thread)
-    set(peer_tests stress)
     set(hosts_tests groups stress)
 endif()
-foreach(test ${peer_tests})
-    strait_add_test(coll_${test}_peer COMMAND test_coll_${test} LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=0")
-endforeach()
-foreach(test ${direct_tests})
-    strait_add_test(coll_${test}_peer_direct COMMAND test_coll_${test} LABELS collective TIMEOUT 240
-        ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,direct")
-endforeach()
-strait_add_test(coll_groups_peer COMMAND test_coll_groups LABELS collective TIMEOUT 240
-    ENVIRONMENT "STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=64,bare=4,cross=2")
-
 # Ranks on hosts of their own, or two on each, with TCP between them. Levels change later then than test_overflow counts.
 strait_coll_test(hosts TIMEOUT 240)
 strait_coll_test(spaces TIMEOUT 240)

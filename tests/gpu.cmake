@@ -49,10 +49,6 @@ if(STRAIT_HAVE_CUDA)
     add_dependencies(fake_collective_rings strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
     strait_add_test(coll_rings_program COMMAND fake_collective_rings --threads $<TARGET_FILE:strait-coll-tested>
         LABELS collective TIMEOUT 240 ENVIRONMENT "STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>")
-    strait_add_test(coll_rings_program_peer COMMAND fake_collective_rings --threads $<TARGET_FILE:strait-coll-tested>
-        LABELS collective TIMEOUT 240 ENVIRONMENT
-        "STRAIT_COLL_NCCL=$<TARGET_FILE:strait-coll-fake-nccl>;STRAIT_COLL_WIRE=peer;STRAIT_COLL_PEER=piece=1024")
-
     # How communicators join and end.
     add_executable(gpu_collective_join gpu/collective_join.c gpu/collective_nccl.c)
     target_link_libraries(gpu_collective_join PRIVATE strait_test_support CUDA::cudart_static Threads::Threads

@@ -5,7 +5,6 @@
 #include "collective/cuda/control.h"
 #include "collective/cuda/exchange.h"
 #include "collective/cuda/gpu.h"
-#include "collective/cuda/peer.h"
 #include "collective/cuda/reduce.h"
 #include "collective/engine/ops.h"
 
@@ -326,8 +325,7 @@ const struct gpu_ops *cuda_gpu(void)
                                        .check = check,
                                        .exchange = exchange,
                                        .verify = verify,
-                                       .reduce = reduce,
-                                       .peer = &cuda_gpu_peer};
+                                       .reduce = reduce};
     return &ops;
 }
 

@@ -1,7 +1,5 @@
 #include "collective/engine/ccomm.h"
 
-#include "collective/engine/peer.h"
-
 static unsigned type_row(coll_type type)
 {
     return type == COLL_BF16 ? 0 : type == COLL_FP16 ? 1 : 2;
@@ -50,7 +48,6 @@ void member_fail(struct coll_ccomm *member, coll_result result, const char *why)
 void member_give_up(struct coll_ccomm *member)
 {
     __atomic_store_n(&member->host_status->abort, 1, __ATOMIC_RELEASE);
-    peer_abort(member);
 }
 
 static const char *text_of(uint32_t failed)
@@ -62,7 +59,6 @@ static const char *text_of(uint32_t failed)
 
 void member_look(struct coll_ccomm *member)
 {
-    peer_look(member);
     const uint32_t failed = __atomic_load_n(&member->host_status->failed, __ATOMIC_ACQUIRE);
     if (failed != 0)
         member_fail(member, failed == (uint32_t)STRAIT_ERR_IO ? COLL_REMOTE_ERROR : COLL_INTERNAL_ERROR,

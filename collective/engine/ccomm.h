@@ -52,8 +52,6 @@ struct coll_ccomm {
     struct link_probe probe;
 
     struct staging_list stagings;
-    struct peer_wire *peer; /* NULL: there is none, for the reason in no_peer */
-    char no_peer[112];
     struct watch *watch; /* watches the processes of other ranks (watch.h) */
 
     struct share share;

@@ -2,7 +2,6 @@
 
 #include "collective/engine/overlap.h"
 #include "collective/engine/plan.h"
-#include "collective/engine/peer.h"
 
 /* What the codec takes, conservatively: launches of a step, and raw bytes per second each way. */
 #define CODEC_SECONDS    80e-6
@@ -173,8 +172,6 @@ static const char *consider(struct coll_ccomm *member, const struct coll_call *c
         return "too small, as it was told";
     if (needs_blocks_of_nccl(member, call))
         return "NCCL's ring cuts it otherwise";
-    if (peer_decide(member, call, step))
-        return NULL;
     if (!takes_part(member, call, &reason))
         return reason;
     if (is_short(member, call))
@@ -191,7 +188,7 @@ static const char *consider(struct coll_ccomm *member, const struct coll_call *c
 bool member_decide(struct coll_ccomm *member, const struct coll_call *call, struct coll_op *step, const char **reason)
 {
     *reason = consider(member, call, step);
-    if (*reason == NULL && !step->peer)
+    if (*reason == NULL)
         *reason = issue(member, step) ? weigh(member, step) : "a rank has no memory for messages";
     return *reason == NULL;
 }

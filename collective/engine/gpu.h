@@ -10,10 +10,11 @@
 
 #include <strait/codec.h>
 
-#include "collective/engine/peer_gpu.h"
 #include "collective/engine/rings.h"
 #include "collective/nccl_types.h"
 #include "collective/reduce.h"
+
+typedef struct CUevent_st *gpu_event;
 
 enum {
     HEAD_BYTES = 128, /* of a message */
@@ -170,7 +171,6 @@ struct gpu_ops {
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);
     bool (*reduce)(const struct coll_reduce *reduce, coll_stream stream);
-    const struct gpu_peer_ops *peer;
 };
 
 #endif

@@ -7,27 +7,20 @@
 #include "collective/engine/decide.h"
 #include "collective/engine/hosts.h"
 #include "collective/engine/join.h"
-#include "collective/engine/peer.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 10u
+#define JOIN_VERSION 11u
 
 /* What a rank tells the others; must be the same on all. */
 struct hello {
     uint64_t magic;
     uint32_t version, ranks;
     uint32_t order, forced, pairs;
-    uint16_t parts, wire;
+    uint32_t parts, reserved;
     struct coll_pieces pieces;
     struct coll_sizes table;
     char release[32];
 };
-
-/* Room for a hello or for an offer, whichever is larger. */
-size_t exchange_configs_bytes(void)
-{
-    return sizeof(struct hello) > peer_offer_bytes() ? sizeof(struct hello) : peer_offer_bytes();
-}
 
 /* ---- Version and settings ---------------------------------------------------------------------------------------- */
 
@@ -38,7 +31,6 @@ static struct hello hello_of(const struct joining *joining)
                           .ranks = (uint32_t)joining->member->ranks,
                           .order = joining->member->host.settings.ring,
                           .pairs = joining->member->host.settings.pairs,
-                          .wire = (uint16_t)joining->member->host.settings.wire,
                           .parts = joining->member->host.settings.parts,
                           .pieces = joining->member->host.settings.pieces,
                           .table = joining->member->host.settings.table,
@@ -187,7 +179,6 @@ void member_destroy(struct coll_ccomm *member)
         measure_end(member);
         watch_end(member);
         staging_end(&member->stagings, gpu);
-        peer_end(member);
         share_end(member);
         gpu->release(member->ends);
         gpu->release(member->tallies);
@@ -213,7 +204,7 @@ void member_abort(struct coll_ccomm *member)
 
 static bool is_over(const struct coll_ccomm *member)
 {
-    return member->gpu->event_over(member->last) && peer_over(member);
+    return member->gpu->event_over(member->last);
 }
 
 /* Operations may still run. After an abort they end soon, except for work queued behind something else on its stream,
@@ -250,7 +241,6 @@ static void keep(struct coll_ccomm *member)
 /* Processes are watched until all is over: other ranks may still have to read what this one has sent them. */
 void member_leave(struct coll_ccomm *member)
 {
-    peer_close(member);
     const bool over = drain(member);
     link_leave(member);
     watch_leave(member);
@@ -261,7 +251,7 @@ void member_leave(struct coll_ccomm *member)
 }
 
 /* Joining is called only for communicators whose ranks have all voted that they are able (collective/rendezvous.h):
- * they exchange their configurations, map each other's memory, and measure the links. */
+ * they exchange their configurations, share memory on each host, and measure the links. */
 
 /* Kept until all ranks have said that they are able. */
 struct coll_join_scratch {
@@ -300,7 +290,7 @@ static const char *why_not(struct joining *joining)
     if ((member->codec = gpu->codec()) == NULL || strait_codec_prepare(member->codec) != STRAIT_OK || !gpu->prepare())
         return "the codec does not run on this GPU";
     member->stream = gpu->stream_make();
-    joining->told = gpu->allocate(exchange_configs_bytes() * (ranks + 1), false);
+    joining->told = gpu->allocate(sizeof(*joining->told) * (ranks + 1), false);
     if (member->stream == NULL || joining->told == NULL || !make_own(member))
         return "no memory";
     if (!share_prepare(member))
@@ -337,23 +327,6 @@ static void begin(struct joining *joining, const struct gpu_ops *gpu, const stru
 }
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
-
-static void reach(struct joining *joinings, unsigned count)
-{
-    struct coll_ccomm **members = calloc(count, sizeof(*members));
-    void **told = calloc(count, sizeof(*told));
-    unsigned able = 0;
-    for (unsigned i = 0; i < count && members != NULL && told != NULL; i++) {
-        if (!joinings[i].able || joinings[i].member->host.settings.wire == COLL_WIRE_NCCL)
-            continue;
-        told[able] = joinings[i].told;
-        members[able++] = joinings[i].member;
-    }
-    if (able > 0)
-        peer_join(members, told, able);
-    free(members);
-    free(told);
-}
 
 static void measure(struct joining *joinings, unsigned count)
 {
@@ -394,8 +367,6 @@ static void finish(struct joining *joining)
     if (member != NULL && member->gpu->enter(member->device, &before)) {
         member->gpu->release(joining->told);
         measure_end(member);
-        if (joining->able && member->peer != NULL)
-            (void)peer_lane_of(member, member->stream); /* if it cannot be had, the first call tries again */
         member->gpu->leave(before);
     }
     if (!joining->able) {
@@ -406,17 +377,16 @@ static void finish(struct joining *joining)
         return;
     }
     what->member = member;
-    char linked[40], watched[40], peer[160];
+    char linked[40], watched[40];
     link_describe(member, linked, sizeof(linked));
     watch_describe(member, watched, sizeof(watched));
-    peer_describe(member, peer, sizeof(peer));
     const double *cost = member->cost.per;
     snprintf(
         what->why, sizeof(what->why),
         "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what does not "
-        "fit, %s%s%s",
+        "fit, %s%s",
         member->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
-        rate_of(member->cost.repair), linked, watched, peer);
+        rate_of(member->cost.repair), linked, watched);
     tell_table(member);
 }
 
@@ -461,7 +431,6 @@ void members_join(const struct coll_engine_host *host, struct coll_join_args *jo
     if (all == NULL)
         return;
     exchange_configs(all, count, host->nccl);
-    reach(all, count);
     measure(all, count);
     for (unsigned i = 0; i < count; i++)
         finish(&all[i]);

@@ -41,9 +41,6 @@ struct joining {
     bool able;
 };
 
-/* GPU memory that a rank's part of `told` takes, here and when ranks reach each other (peer.h). */
-size_t exchange_configs_bytes(void);
-
 /* Calls `what` for all that are able, each with its GPU current; those for which it returns false are not able. */
 void joining_each(struct joining *joinings, unsigned count, bool (*what)(struct joining *));
 /* Precondition: of each communicator all ranks are able, or none is. Those that are able afterwards have the same

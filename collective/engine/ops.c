@@ -1,13 +1,10 @@
 #include "collective/engine/ops.h"
 
-#include <string.h>
-
 #include "collective/engine/overlap.h"
 #include "collective/engine/decide.h"
 #include "collective/engine/join.h"
 #include "collective/engine/overflow_tcp.h"
 #include "collective/engine/steps.h"
-#include "collective/engine/peer.h"
 #include "collective/engine/hosts.h"
 
 static const struct gpu_ops *gpus;
@@ -52,40 +49,6 @@ static coll_result tie(struct coll_ccomm *member, const coll_stream *streams, un
     return good ? COLL_SUCCESS : COLL_UNHANDLED_CUDA_ERROR;
 }
 
-/* ---- Steps by wire ----------------------------------------------------------------------------------------------- */
-
-/* Puts the steps that go by NCCL first, otherwise keeping their order. Returns how many they are. */
-static unsigned sort_by_wire(struct coll_op *steps, unsigned count)
-{
-    unsigned by_nccl = 0;
-    for (unsigned i = 0; i < count; i++) {
-        const struct coll_op step = steps[i];
-        if (step.peer)
-            continue;
-        memmove(&steps[by_nccl + 1], &steps[by_nccl], (i - by_nccl) * sizeof(step));
-        steps[by_nccl++] = step;
-    }
-    return by_nccl;
-}
-
-static coll_result encode(struct coll_op *steps, unsigned count)
-{
-    const unsigned by_nccl = sort_by_wire(steps, count);
-    return by_nccl > 0 ? steps_encode(steps, by_nccl) : COLL_SUCCESS;
-}
-
-static coll_result move(struct coll_op *steps, unsigned count)
-{
-    return steps_move(steps, sort_by_wire(steps, count));
-}
-
-static coll_result decode(struct coll_op *steps, unsigned count)
-{
-    const unsigned by_nccl = sort_by_wire(steps, count);
-    const coll_result result = by_nccl > 0 ? steps_decode(steps, by_nccl) : COLL_SUCCESS;
-    return result == COLL_SUCCESS && by_nccl < count ? peer_run(steps + by_nccl, count - by_nccl) : result;
-}
-
 static coll_result pass(struct coll_op *steps, unsigned count)
 {
     return steps[0].pieces > 1 ? pieces_run(steps, count) : overlap_run(&steps[0]);
@@ -97,9 +60,9 @@ static const struct coll_engine_ops ops = {.version = COLL_ENGINE_VERSION,
                                            .decide = member_decide,
                                            .forget = member_forget,
                                            .tie = tie,
-                                           .encode = encode,
-                                           .move = move,
-                                           .decode = decode,
+                                           .encode = steps_encode,
+                                           .move = steps_move,
+                                           .decode = steps_decode,
                                            .pass = pass,
                                            .error = error_of,
                                            .fail = fail,

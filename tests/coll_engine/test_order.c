@@ -17,13 +17,6 @@ static void begin(void)
     setenv("STRAIT_COLL", "compress", 1);
 }
 
-/* On the wire `peer` both sides of a send have to group alike. */
-static bool by_peer(void)
-{
-    const char *wire = getenv("STRAIT_COLL_WIRE");
-    return wire != NULL && strcmp(wire, "peer") == 0;
-}
-
 /* ---- Collectives and pairs --------------------------------------------------------------------------------------- */
 
 /* What rank 0 sends rank 1 besides, in a group with a collective; NCCL moves the collective first. Rank 1 has neither
@@ -144,8 +137,6 @@ static void play(struct rank *rank)
 
 START_TEST(who_groups_sends_with_a_collective_meets_who_does_not)
 {
-    if (by_peer())
-        return;
     begin();
     ranks_run(scenes[_i].ranks, play, (void *)(uintptr_t)&scenes[_i]);
 }
@@ -185,8 +176,6 @@ static void exchange_behind(struct rank *rank)
 
 START_TEST(an_exchange_comes_behind_the_send_before_it)
 {
-    if (by_peer())
-        return;
     begin();
     ranks_run(2, exchange_behind, NULL);
 }
@@ -295,7 +284,7 @@ static void cut(struct rank *rank)
 
 START_TEST(one_that_is_grouped_later_ends_cutting_or_fails)
 {
-    if (by_peer() || getenv("STRAIT_TEST_HOSTS") != NULL)
+    if (getenv("STRAIT_TEST_HOSTS") != NULL)
         return; /* nothing is cut there */
     begin();
     setenv("STRAIT_COLL", "auto", 1);
@@ -437,8 +426,6 @@ static void end_in_vain(struct rank *rank)
 
 START_TEST(what_is_refused_at_its_end_fails_the_communicator)
 {
-    if (by_peer())
-        return; /* NCCL moves nothing there */
     begin();
     require_ok(ncclGetUniqueId(&id_for_all));
     ranks_start(2, end_in_vain, NULL);

@@ -173,7 +173,7 @@ END_TEST
  */
 
 /* What rank 0 waits in when its peer goes. */
-enum wait { IN_NCCL, IN_OURS, BY_PEER, PASSED_ON, IDLE, WAITS };
+enum wait { IN_NCCL, IN_OURS, PASSED_ON, IDLE, WAITS };
 
 struct scene {
     enum wait wait;
@@ -213,7 +213,7 @@ static void lose_peer(struct rank *rank, struct scene *scene)
     const bool told = scene->way != LEFT && scene->way != STOPPED;
     require(!is_told_within(rank->comm, 100));
     stand_in_goes(&scene->peer, scene->way);
-    if (told && (scene->wait == IN_OURS || scene->wait == BY_PEER)) /* though nobody asks for errors */
+    if (told && scene->wait == IN_OURS) /* though nobody asks for errors */
         require(comes_to_its_end(rank->stream, TOLD_MS));
     require(is_told_within(rank->comm, told ? TOLD_MS : UNTOLD_MS) == told);
     require(!told || error_of(rank->comm) == COLL_REMOTE_ERROR);
@@ -254,14 +254,12 @@ static void play(enum wait wait, enum way way)
 {
     struct scene scene = {.wait = wait, .way = way, .peer = stand_in_start()};
     setenv("STRAIT_COLL", wait == PASSED_ON ? "auto" : "compress", 1);
-    setenv("STRAIT_COLL_WIRE", wait == BY_PEER ? "peer" : "nccl", 1);
-    setenv("STRAIT_COLL_PEER", "piece=128,bare=4", 1);
     memcpy(fake_nccl.stand_in_bytes, &scene.peer.card, sizeof(scene.peer.card));
     fake_nccl.stand_in_size = sizeof(scene.peer.card);
     fake_nccl.stand_in = 2;
     require_ok(ncclGetUniqueId(&scene.id));
     ranks_start(2, be_watched, &scene);
-    require(fake_gpu.made == (wait == BY_PEER ? 2 : 0)); /* others may still write into arenas */
+    require(fake_gpu.made == 0);
     stand_in_end(&scene.peer);
 }
 

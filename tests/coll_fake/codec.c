@@ -6,7 +6,6 @@
 #include "kernels/device.h"
 #include "tests/coll_fake/fake.h"
 #include "tests/coll_fake/kernels.h"
-#include "tests/coll_fake/peer.h"
 
 #define SCRATCH_ENDS 64u /* bytes at both ends of scratch that are looked at */
 
@@ -18,7 +17,7 @@ struct item {
 
 /* A call's arguments, of which the caller keeps nothing. */
 struct launch {
-    bool is_encode, far; /* far: chunks are stored into another GPU's memory */
+    bool is_encode;
     uint32_t count;
     struct item *items;
     struct strait_encode_params params;
@@ -66,33 +65,6 @@ static void hold_scratch(const struct launch *launch, uint8_t expected, uint8_t 
 
 /* ---- Running ----------------------------------------------------------------------------------------------------- */
 
-/* Into another rank's memory, which that rank may still read when this one has given up. */
-static enum strait_status encode_far(coll_stream stream, const struct launch *launch,
-                                     const struct strait_encode_item *item)
-{
-    const struct strait_run how = {.size = sizeof(how)};
-    struct strait_result result;
-    struct strait_encode_item near = *item;
-    near.result = &result;
-    near.dst = aligned_alloc(64, (item->dst_capacity + 63) / 64 * 64);
-    demand(near.dst != NULL);
-    const enum strait_status status = strait_encode_batch(strait_codec_get(NULL), &launch->params, &near, 1, &how);
-    (fake_has_given_up(fake_device()) ? fake_move_racy : fake_move)(item->dst, near.dst, result.bytes);
-    (fake_has_given_up(fake_device()) ? fake_move_racy : fake_move)(item->result, &result, sizeof(result));
-    fake_pass_time(stream, 1e-15 * (double)fake_gpu.push_fs * (double)result.bytes);
-    atomic_fetch_add(&fake_gpu.stored, result.bytes);
-    free(near.dst);
-    return status;
-}
-
-static enum strait_status encode_item(coll_stream stream, const struct launch *launch,
-                                      const struct strait_encode_item *item)
-{
-    const struct strait_run how = {.size = sizeof(how)};
-    return launch->far ? encode_far(stream, launch, item)
-                       : strait_encode_batch(strait_codec_get(NULL), &launch->params, item, 1, &how);
-}
-
 static void run(coll_stream stream, void *argument)
 {
     const struct launch *launch = argument;
@@ -103,7 +75,7 @@ static void run(coll_stream stream, void *argument)
         struct item *item = &launch->items[i];
         fake_pass_time(stream, 1e-15 * fake_gpu.code_fs * item->region.page_count * item->region.row_bytes);
         item->encode.src.regions = item->decode.dst.regions = &item->region;
-        demand((launch->is_encode ? encode_item(stream, launch, &item->encode)
+        demand((launch->is_encode ? strait_encode_batch(best, &launch->params, &item->encode, 1, &how)
                                   : strait_decode_batch(best, NULL, &item->decode, 1, &how)) == STRAIT_OK);
     }
     hold_scratch(launch, 1, 0);
@@ -143,7 +115,6 @@ static enum strait_status encode(const struct device_encode *call)
         return STRAIT_ERR_DEVICE;
     struct launch launch = prepare(call->run, call->count);
     launch.is_encode = true;
-    launch.far = call->run->caching == STRAIT_CACHING_LINK;
     launch.params = (struct strait_encode_params){sizeof(launch.params), call->element, call->mode, NULL};
     for (uint32_t i = 0; i < call->count; i++) {
         demand(call->items[i].src.region_count == 1 && call->items[i].src.ids == NULL);

@@ -47,16 +47,9 @@ struct fake_gpu_control {
     _Atomic uint32_t link_ns[FAKE_DEVICES], link_fs[FAKE_DEVICES];
     _Atomic uint32_t sum_fs;              /* besides, of what NCCL adds up */
     _Atomic uint32_t ring_fs;             /* likewise for overflow, femtoseconds per byte */
-    _Atomic uint32_t push_fs;             /* likewise for what ranks push themselves */
     _Atomic uint32_t code_fs;             /* likewise for the codec, per byte of values */
     _Atomic uint32_t hosts[FAKE_DEVICES]; /* the host of each device, as NCCL_HOSTID may say */
-    _Atomic uint32_t apart;               /* bits: devices that do not reach each other's memory */
-    /* The n-th piece pushed to another rank from now on arrives with the byte at spoil_at inverted; 0: none. */
-    _Atomic int32_t spoil;
-    _Atomic uint32_t spoil_at;
     /* Counters. */
-    _Atomic uint64_t pushed;         /* bytes of pieces that were not moved by a copy engine */
-    _Atomic uint64_t stored;         /* bytes that encoders stored in another rank's memory */
     _Atomic int64_t made;            /* what engines have allocated and not freed */
     _Atomic uint64_t makings;        /* all allocations so far */
     _Atomic uint64_t moved;          /* bytes moved from rank to rank */

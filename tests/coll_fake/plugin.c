@@ -6,7 +6,6 @@
 #include "collective/engine/ops.h"
 #include "tests/coll_fake/fake.h"
 #include "tests/coll_fake/kernels.h"
-#include "tests/coll_fake/peer.h"
 
 /* ---- Failures that tests ask for --------------------------------------------------------------------------------- */
 
@@ -89,26 +88,20 @@ static void leave(int before)
 struct block {
     _Alignas(256) struct block *next;
     size_t size;
-    bool shared; /* others were told of it */
 };
 
 static struct block *blocks;
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool is_in_a_block(const void *memory, bool shared)
+static bool is_ours(const void *memory)
 {
     bool found = false;
     pthread_mutex_lock(&blocks_lock);
     for (struct block *block = blocks; block != NULL; block = block->next)
-        found |= (block->shared || !shared) && (const uint8_t *)memory >= (uint8_t *)(block + 1) &&
+        found |= (const uint8_t *)memory >= (uint8_t *)(block + 1) &&
                  (const uint8_t *)memory < (uint8_t *)(block + 1) + block->size;
     pthread_mutex_unlock(&blocks_lock);
     return found;
-}
-
-static bool is_ours(const void *memory)
-{
-    return is_in_a_block(memory, false);
 }
 
 static void *allocate_any(size_t size, bool zero)
@@ -119,7 +112,6 @@ static void *allocate_any(size_t size, bool zero)
     demand(posix_memalign(&memory, 256, sizeof(struct block) + size) == 0);
     struct block *block = memory;
     block->size = size;
-    block->shared = false;
     pthread_mutex_lock(&blocks_lock);
     block->next = blocks;
     blocks = block;
@@ -307,69 +299,7 @@ KERNEL(check, gpu_check)
 KERNEL(exchange, gpu_exchange)
 KERNEL(verify, gpu_verify)
 KERNEL(reduce, coll_reduce)
-
-/* ---- Reaching other ranks ---------------------------------------------------------------------------------------- */
-
-static bool share(void *memory, struct peer_handle *handle)
-{
-    demand(is_ours(memory));
-    pthread_mutex_lock(&blocks_lock);
-    ((struct block *)memory - 1)->shared = true;
-    pthread_mutex_unlock(&blocks_lock);
-    *handle =
-        (struct peer_handle){.host = 1, .process = 1, .address = (uint64_t)(uintptr_t)memory, .device = fake_device()};
-    return true;
-}
-
-static void *open_memory(const struct peer_handle *handle, const char **why)
-{
-    *why = "these GPUs do not reach each other";
-    if ((fake_gpu.apart >> fake_device() & 1) != 0 && (fake_gpu.apart >> handle->device & 1) != 0)
-        return NULL;
-    demand(is_ours((void *)(uintptr_t)handle->address));
-    return can_make() ? (void *)(uintptr_t)handle->address : NULL;
-}
-
-static void close_memory(const struct peer_handle *handle, void *memory)
-{
-    demand((uint64_t)(uintptr_t)memory == handle->address);
-    unmade();
-}
-
-static void run_move(coll_stream stream, void *argument)
-{
-    const struct copying *copy = argument;
-    if (is_in_a_block(copy->dst, true)) /* what stays on a GPU costs next to nothing */
-        fake_pass_time(stream, (double)fake_gpu.push_fs * 1e-15 * (double)copy->size);
-    if (fake_has_given_up(fake_stream_device(stream)))
-        fake_move_racy(copy->dst, copy->src, copy->size);
-    else
-        run_copy(stream, argument);
-}
-
-static bool move(void *dst, const void *src, size_t size, coll_stream stream)
-{
-    const struct copying what = {dst, src, size};
-    if (!can_work(stream))
-        return false;
-    fake_queue(stream, run_move, NULL, &what, sizeof(what));
-    return true;
-}
-
-KERNEL(claim, peer_claim)
-KERNEL(post, peer_post)
-KERNEL(turn, peer_receive_step)
 #undef KERNEL
-
-static const struct gpu_peer_ops peer_ops = {.prepare = prepare,
-                                             .stream_make_below = stream_make,
-                                             .share = share,
-                                             .open = open_memory,
-                                             .close = close_memory,
-                                             .move = move,
-                                             .claim = claim,
-                                             .post = post,
-                                             .turn = turn};
 
 static const struct gpu_ops ops = {.trouble = trouble,
                                    .host = host,
@@ -403,8 +333,7 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .check = check,
                                    .exchange = exchange,
                                    .verify = verify,
-                                   .reduce = reduce,
-                                   .peer = &peer_ops};
+                                   .reduce = reduce};
 
 __attribute__((visibility("default"))) coll_engine_get strait_coll_engine;
 const struct coll_engine_ops *strait_coll_engine(char *why, size_t why_size)

@@ -55,7 +55,6 @@ fi
 cp "$root/bench/nccl_tests.sh" "$root/bench/nccl_tests_table.py" "$kit/bench"
 cp "$root/examples/collective_pytorch.sh" "$root/examples/collective_pytorch.py" "$kit/examples"
 [ -z "$data" ] || xz -9c "$data" >"$kit/data/$(basename "$data").xz"
-cp "$here/collective_peer.sh" "$here/collective_peer.py" "$kit/bench"
 cp "$here/collective_kit_run.sh" "$kit/run.sh"
 chmod +x "$kit/run.sh" "$kit"/bench/*.sh "$kit"/examples/*.sh
 du -sh "$kit"

@@ -19,26 +19,22 @@
 #             passthrough  nccl-tests with and without the library, which passes all on, a small matrix
 #             nccltests    the whole matrix of nccl-tests (NCCLTESTS_SECONDS: 300; OPS and WAYS: bench/nccl_tests.sh)
 #             gaussian     nccl-tests on values that can be compressed (ROUNDS: 3)
-#             peer         the wire peer (bench/collective_peer.sh says what it can be told), in less than 130 s
 #             hosts        ranks on hosts of their own, as NCCL is told, so that all goes by TCP: what does not fit, a rank
 #                          that is killed, and NCCL beside compress and auto on real tensors (HOSTS_DATA), in 120 s
 #             shared       ranks that share the first GPU, on hosts of their own as above: what does not fit (2 and 4 ranks),
 #                          groups, rings, a rank that is killed, joining (SHARED: overflow order rings kill join torch), in 400 s
 #             ranks        nccl-tests of ranks that share the first GPU on one host, by CUDA MPS, with an NCCL from 2.30 on
-#                          (WITH=kit): RANKS (4), by RANKS_WIRES (shm peer p2p tcp), all with compress; then scenes of what
+#                          (WITH=kit): RANKS (4), by RANKS_WIRES (shm p2p tcp), all with compress; then scenes of what
 #                          does not fit, of groups, rings, kills and joining (RANKS_SCENES); about 8 minutes
-#             wires        strait bench collective by the wire peer, several tunings of it side by side
 #             bench        strait bench collective (BENCH: its options; BENCH_SECONDS: 90)
 #             calls        what small calls cost that are passed on, beside NCCL by turns in one process, 30 s: x at least 0.98
 #             pieces       by memory of the host, 60 s: how coding overlaps with moving (PIECES: settings of STRAIT_COLL_PIECES),
 #                          and the library before, if the kit has one (SIZES: 64M,256M)
 #             small        nccl-tests of 1 to 8 MiB, NCCL alone twice, raw and auto (ROUNDS: 2), 80 s
 #   GPUS    so many: all that there are, at most 4
-#   RINGS   scenes of gpu_collective_rings: all       RINGS_WIRE  STRAIT_COLL_WIRE of them: nccl
+#   RINGS   scenes of gpu_collective_rings: all
 #   KILL    scenes of gpu_collective_kill: "waiting repair all_gather stopped"
-#   KILL_WAYS  "nccl compress auto": NCCL alone, and ways of the library; peer is compress by that wire
-#   TUNINGS values of STRAIT_COLL_PEER for wires; "-": none, "before": none, with BEFORE, another libstrait-coll.so.0
-#   WIRES   options of strait bench collective for wires      WIRES_SECONDS  110, after which no tuning is begun
+#   KILL_WAYS  "nccl compress auto": NCCL alone, and ways of the library
 #   TORCH   parts of collective_pytorch.py: all       ITERS   of nccl-tests: 20, in passthrough 5
 #   WITH    kit: the NCCL of the kit, if it has one, in place of this machine's
 #   OUT     folder of the logs: out
@@ -85,7 +81,7 @@ trap 'ended=1; [ -z "$running" ] || kill "$running" 2>/dev/null' TERM INT
 
 for step in $steps; do
     case $step in
-    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | peer | wires | hosts | shared | ranks | bench | calls | pieces | small) ;;
+    rings | kill | overflow | order | join | late | random | torch | show | sockets | passthrough | nccltests | gaussian | hosts | shared | ranks | bench | calls | pieces | small) ;;
     *)
         echo "STEPS: there is no '$step'" >&2
         exit 2
@@ -128,14 +124,13 @@ step() {
 {
 # kill_as WAY [--told] LIBRARY SCENE...
 kill_as() {
-    local name=$1 way=$1 wire=nccl
+    local name=$1 way=$1
     shift
     case $name in
     nccl) way=raw ;;
-    peer) way=compress wire=peer ;;
     hosts) way="compress" ;;
     esac
-    STRAIT_COLL=$way STRAIT_COLL_WIRE=$wire STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill "$@" \
+    STRAIT_COLL=$way STRAIT_COLL_NCCL=$nccl STRAIT_COLL_PRINT=1 bin/gpu_collective_kill "$@" \
         >"$out/kill-$name.log" 2>"$out/kill-$name.err"
 }
 
@@ -156,64 +151,15 @@ kill_scenes() {
     printf '%-12s scene\n' library
     for name in $ways; do
         sed "s/^/$(printf '%-12s' $name) /" "$out/kill-$name.log"
-        grep -oE 'stays raw.*|[0-9]+ of [0-9]+ other processes watched|no wire peer.*|compressed, wire peer|has ended without leaving|rank [01] of 2: [a-z].*' "$out/kill-$name.err" |
+        grep -oE 'stays raw.*|[0-9]+ of [0-9]+ other processes watched|has ended without leaving|rank [01] of 2: [a-z].*' "$out/kill-$name.err" |
             sort | uniq -c
     done
-    case " $ways " in
-    *" peer "*) grep -q 'compressed, wire peer' "$out/kill-peer.err" || { code=1 && echo "peer: nothing went by it"; } ;;
-    esac
     echo "of the library: an error within 10 s, ncclCommAbort within 5: $([ $code = 0 ] && echo yes || echo NO)"
     return $code
 }
 
 rings_scenes() {
-    STRAIT_COLL_WIRE=${RINGS_WIRE:-nccl} STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings "$coll" ${RINGS:-}
-}
-
-# wires_once NUMBER TUNING OPTION...: which way was taken is in the log.
-wires_once() {
-    local number=$1 tuning=$2 library=$coll settings=()
-    shift 2
-    case $tuning in
-    before) library=$BEFORE ;;
-    -) ;;
-    *) settings=(--env "STRAIT_COLL_PEER=$tuning") ;;
-    esac
-    bin/strait bench collective --timeout 40 --library "$library" --nccl "$nccl" --gpus "$gpus" --env STRAIT_COLL=compress \
-        --env STRAIT_COLL_WIRE=peer --env STRAIT_COLL_PAIRS=1 --env STRAIT_COLL_PRINT=1 "${settings[@]}" \
-        --save "$out/wires-$number.json" "$@" >"$out/wires-$number.log" 2>&1 && return
-    echo "FAILED $tuning: $(tail -n 1 "$out/wires-$number.log" | cut -c1-150)"
-    return 1
-}
-
-wires_rows() {
-    local code=0 number=0 begin=$SECONDS
-    rm -f "$out"/wires-*
-    for tuning in ${TUNINGS:--}; do
-        [ $((SECONDS - begin)) -lt "${WIRES_SECONDS:-110}" ] || break
-        number=$((number + 1))
-        wires_once $number "$tuning" ${WIRES:---ops all_gather,sendrecv --size 256M,512M --types bf16 --data weights --repeats 5} "$@" || code=1
-    done
-    env -u LD_LIBRARY_PATH python3 - "$out" ${TUNINGS:--} <<'PYTHON' || code=1
-import json, os, re, sys
-out, tunings = sys.argv[1], sys.argv[2:]
-wrong = 0
-for number, tuning in enumerate(tunings, 1):
-    if not os.path.exists(f"{out}/wires-{number}.json"):
-        continue
-    log = open(f"{out}/wires-{number}.log").read()
-    taken = set(re.findall(r"wire peer \(([^)]*)\)", log))
-    cells = []
-    for row in json.load(open(f"{out}/wires-{number}.json"))["rows"]:
-        bad = row["wrong"] > 0 or row["way"].find("wire peer") < 0
-        wrong += bad
-        cells.append(f"{row['operation']} {row['bytes'] >> 20}M {row['nccl']['p50_ns'] / 1e3:.0f}/{row['strait']['p50_ns'] / 1e3:.0f} "
-                     f"{row['x']:.3f}{' NOT BY PEER OR WRONG' if bad else ''}")
-    print(f"{tuning:<40} {' '.join(sorted(taken)):<22} {'  '.join(cells)}")
-print(f"tuning, taken; us of NCCL/ours and NCCL's by ours. Rows that are wrong: {wrong}")
-sys.exit(1 if wrong else 0)
-PYTHON
-    return $code
+    STRAIT_COLL_NCCL=$nccl bin/gpu_collective_rings "$coll" ${RINGS:-}
 }
 
 overflow_scenes() {
@@ -391,7 +337,7 @@ shared_scenes() {
 ranks_tests() {
     local wire=$1
     shift
-    case " ${RANKS_WIRES:-shm peer p2p tcp} " in *" $wire "*) ;; *) return 0 ;; esac
+    case " ${RANKS_WIRES:-shm p2p tcp} " in *" $wire "*) ;; *) return 0 ;; esac
     env RANKS="${RANKS:-4}" MPIEXEC="$kit/bin/mpiexec" PAUSE=1 OUT="$out/ranks-$wire" MATRIX="${MATRIX:-show}" WAYS="${WAYS:-compress}" \
         ITERS="${ITERS:-3}" SECONDS_MAX=45 SECONDS_ALL="${RANKS_SECONDS:-150}" "$@" bench/nccl_tests.sh run bin "$coll" >"$out/ranks-$wire.txt"
     local status=$?
@@ -409,19 +355,14 @@ ranks_scenes() {
     nvidia-cuda-mps-control -d || return 77
     trap 'echo quit | nvidia-cuda-mps-control' EXIT
     ranks_tests shm "DATA=$data" NCCL_P2P_DISABLE=1 || code=1
-    ranks_tests peer "DATA=$data" STRAIT_COLL_WIRE=peer STRAIT_COLL_PAIRS=1 || code=1
     ranks_tests p2p || code=1
     ranks_tests tcp "DATA=$data" HOSTS=1 BYTES=64M || code=1
     sleep 3 # MPS refuses processes while it ends for those before
     export NCCL_MULTI_RANK_GPU_ENABLE=1 STRAIT_COLL=compress STRAIT_COLL_PRINT=1 SHARED=${RANKS_SCENES:-overflow order rings kill join}
     shared_one overflow-nccl 60 bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
-    shared_one overflow-peer 60 env STRAIT_COLL_WIRE=peer bin/gpu_collective_overflow --ranks="${RANKS:-4}" "$coll" || code=1
     shared_one order-nccl 60 bin/gpu_collective_order --ranks="${RANKS:-4}" "$nccl" || code=1
     shared_one order-2 60 bin/gpu_collective_order --ranks=2 "$coll" || code=1
     shared_one order 60 bin/gpu_collective_order --ranks="${RANKS:-4}" "$coll" || code=1
-    # By this wire both sides of a send have to group alike.
-    shared_one order-peer 60 env STRAIT_COLL_WIRE=peer bin/gpu_collective_order --ranks="${RANKS:-4}" "$coll" \
-        refused streams graph || code=1
     shared_one rings 60 bin/gpu_collective_rings "$coll" ${RINGS:-} || code=1
     shared_one kill 60 bin/gpu_collective_kill --told "$coll" ${KILL:-waiting repair all_gather} || code=1
     shared_one join 100 bin/gpu_collective_join "$coll" late bare beside || code=1
@@ -474,8 +415,8 @@ PYTHON
     return $code
 }
 }
-export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes wires_once wires_rows overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
-export kit out coll nccl gpus KILL KILL_WAYS RINGS RINGS_WIRE TUNINGS BEFORE WIRES WIRES_SECONDS
+export -f join_time join_scenes order_scenes rings_scenes kill_as kill_scenes overflow_scenes one_random random_rows calls_rows pieces_of pieces_rows hosts_bench hosts_scenes shared_one shared_scenes ranks_tests ranks_scenes
+export kit out coll nccl gpus KILL KILL_WAYS RINGS
 
 unpack() {
     python3 - "$1" <<'PYTHON'
@@ -495,7 +436,6 @@ tests() { # SECONDS NAME SETTING...: nccl-tests
 step rings 100 env "$programs" bash -c rings_scenes
 step join 110 env "$programs" bash -c join_scenes
 step kill 100 env "$programs" bash -c kill_scenes
-step peer 130 env "$programs" "OUT=$out/peer" bench/collective_peer.sh bin "$coll" lib/programs/libstrait-nccl-tests-data.so
 step overflow 100 env "$programs" bash -c overflow_scenes
 step order 120 env "$programs" bash -c order_scenes
 step shared "${SHARED_SECONDS:-400}" env "$programs" bash -c shared_scenes
@@ -520,7 +460,7 @@ tests "${NCCLTESTS_SECONDS:-300}" nccltests MATRIX=full
 tests 120 gaussian "DATA=$kit/lib/programs/libstrait-nccl-tests-data.so" MATRIX=small OPS="all_gather alltoall sendrecv" \
     ROUNDS="${ROUNDS:-3}"
 case " $steps " in
-*" bench "* | *" hosts "* | *" wires "*)
+*" bench "* | *" hosts "*)
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     unpack "$scratch" || failed=1
@@ -529,7 +469,6 @@ case " $steps " in
         [ -f "$file" ] && inputs+=(--input "$file")
     done
     step hosts 150 env "$programs" "inputs=${inputs[*]}" bash -c hosts_scenes
-    step wires $((${WIRES_SECONDS:=110} + 45)) env "$programs" bash -c 'wires_rows "$@"' wires "${inputs[@]}"
     # shellcheck disable=SC2086
     step bench "${BENCH_SECONDS:=90}" env "$programs" bin/strait bench collective --timeout "$((BENCH_SECONDS - 10))" --library "$coll" --nccl "$nccl" \
         --save "$out/collective.json" "${inputs[@]}" ${BENCH:-}

@@ -3,10 +3,9 @@
  *   collective_rings [--threads] LIBRARY [SCENE ...]
  *
  * LIBRARY is libstrait-coll, opened by its path. Two ranks, as processes, as threads, and as one thread; with --threads
- * not as processes. Every value that arrives is compared. With STRAIT_COLL_WIRE=peer, where everything fits and both
- * sides have to group alike, all has to go that way, and scenes in which they do not are left out. Operations in graphs
- * keep overflowing, while others of their kind go raw after the second time. A scene that does not end within 25
- * seconds has failed. Exit status 77: no two GPUs. */
+ * not as processes. Every value that arrives is compared. Operations in graphs keep overflowing, while others of their
+ * kind go raw after the second time. A scene that does not end within 25 seconds has failed. Exit status 77: no two
+ * GPUs. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -168,18 +167,11 @@ static void settle(struct rank *rank)
     meet(rank);
 }
 
-static bool by_peer(void)
-{
-    const char *wire = getenv("STRAIT_COLL_WIRE");
-    return wire != NULL && strcmp(wire, "peer") == 0;
-}
-
 static void require_way(const struct rank *rank)
 {
     char text[4096];
     require(report(rank->comm, text, sizeof(text)) > 0);
     require(strstr(text, "could not agree") == NULL); /* then nothing was compressed */
-    require(!by_peer() || strstr(text, "the last: compressed, wire peer") != NULL);
 }
 
 static void rank_close(struct rank *rank)
@@ -388,15 +380,14 @@ static void two_communicators(struct rank *rank)
 static const struct scene {
     const char *name;
     void (*play)(struct rank *rank);
-    bool threads;   /* by threads too */
-    bool one_sided; /* sides group differently */
-} scenes[] = {{"calls", calls, false, false},
-              {"one_sided_small", one_sided_small, false, true},
-              {"one_sided", one_sided, true, true},
-              {"graphs", graphs, true, false},
-              {"interleaved", interleaved, false, false},
-              {"two_communicators", two_communicators, false, false},
-              {"driver_calls", driver_calls, true, false}};
+    bool threads; /* by threads too */
+} scenes[] = {{"calls", calls, false},
+              {"one_sided_small", one_sided_small, false},
+              {"one_sided", one_sided, true},
+              {"graphs", graphs, true},
+              {"interleaved", interleaved, false},
+              {"two_communicators", two_communicators, false},
+              {"driver_calls", driver_calls, true}};
 
 /* ---- Ranks as processes and threads ------------------------------------------------------------------------------ */
 
@@ -544,7 +535,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)
         for (int threads = only_threads; threads <= ((scenes[i].threads && may_thread) || only_threads); threads++)
-            if (is_named(scenes[i].name, argc - 2, argv + 2) && !(scenes[i].one_sided && by_peer())) {
+            if (is_named(scenes[i].name, argc - 2, argv + 2)) {
                 failed += run_scene(&scenes[i], threads == 1);
                 run++;
             }
