@@ -3,6 +3,7 @@
 #include "tests/node/far_harness.h"
 
 #include "tests/fakes/nccl_calls.h"
+#include "tests/port.h"
 #include "transport/ucx.h"
 
 static const enum wire wires[] = {SHM, UCX};
@@ -77,13 +78,15 @@ START_TEST(each_gpu_has_a_port)
     struct pair pair;
     struct test_pool *source, *sink;
     prepare(&pair, UCX, "ucx");
-    strcpy(pair.a->options.ucx, "tls=tcp port=39173");
+    int reserved;
+    snprintf(pair.a->options.ucx, sizeof(pair.a->options.ucx), "tls=tcp port=%u", port_reserve(&reserved));
     pair_start(&pair);
     struct geometry shape = {.groups = 2, .pages = 64, .gpu = 1, .gpu_step = 1};
     source = pool_open(pair.source, shape);
     sink = pool_open(pair.sink, shape);
     far_move_until(source, sink, "ucx_cuda");
     far_move_until(sink, source, "ucx_cuda");
+    close(reserved);
 }
 END_TEST
 

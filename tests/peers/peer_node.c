@@ -9,8 +9,7 @@
 
 #include "tests/run_suite.h"
 
-/* ---- What happens to a node
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- Events of a node -------------------------------------------------------------------------------------------- */
 
 uv_loop_t loop;
 char folder[64];
@@ -328,6 +327,12 @@ void connect_nodes(struct node *a, struct node *b)
 {
     uint32_t ups = a->ups, other = b->ups;
     EXPECT((get(a, b), a->ups > ups && b->ups > other));
+}
+
+bool is_filled(const void *bytes, uint8_t with, size_t size)
+{
+    const uint8_t *at = bytes;
+    return at[0] == with && memcmp(at, at + 1, size - 1) == 0;
 }
 
 int peer_main(Suite *suite, TCase *tcase)

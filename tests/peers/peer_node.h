@@ -84,6 +84,8 @@ void connect_nodes(struct node *a, struct node *b);
 
 struct message note_message(const char *text);
 
+bool is_filled(const void *bytes, uint8_t with, size_t size);
+
 /* Runs the suite. */
 int peer_main(Suite *suite, TCase *tcase);
 

@@ -8,8 +8,9 @@
 #include "transport/ucx.h"
 #endif
 
-#define OPTIONS "carrier=loopback timeout_ms=2000"
-#define GPU_A   3u /* as either node numbers its own */
+#define OPTIONS "carrier=loopback timeout_ms=10000"
+#define SOON    "carrier=loopback timeout_ms=600" /* for what hangs */
+#define GPU_A   3u                                /* as either node numbers its own */
 #define GPU_B   5u
 
 static struct node a, b; /* a dials */
@@ -32,16 +33,21 @@ static enum strait_status open_gpu(struct node *node, uint32_t device, const cha
     return status;
 }
 
-static void open_nodes(void)
+static void open_nodes_with(const char *options)
 {
     fake_nccl_use();
     node_init(&a, "a", "shm");
     node_init(&b, "b", "shm");
     node_open(&a);
     node_open(&b);
-    ck_assert_int_eq(STRAIT_OK, open_gpu(&a, GPU_A, OPTIONS));
-    ck_assert_int_eq(STRAIT_OK, open_gpu(&b, GPU_B, OPTIONS));
+    ck_assert_int_eq(STRAIT_OK, open_gpu(&a, GPU_A, options));
+    ck_assert_int_eq(STRAIT_OK, open_gpu(&b, GPU_B, options));
     connect_nodes(&a, &b);
+}
+
+static void open_nodes(void)
+{
+    open_nodes_with(OPTIONS);
 }
 
 static void close_nodes(void)
@@ -78,8 +84,7 @@ static void chunk_arrives(struct node *from, struct node *to, uint8_t with)
     uint32_t arrived = to->gpu_arrived, sent = from->sent;
     ck_assert_int_eq(STRAIT_OK, send_chunk(from, with));
     EXPECT(to->gpu_arrived == arrived + 1 && from->sent == sent + 1);
-    for (uint32_t i = 0; i < SLOT_BYTES; i++)
-        ck_assert_uint_eq(with, to->gpu_arena[SLOT_BYTES + i]);
+    ck_assert(is_filled(to->gpu_arena + SLOT_BYTES, with, SLOT_BYTES));
 }
 
 static void tell(struct node *from, const struct message_gpu_link *link)
@@ -102,7 +107,7 @@ START_TEST(whoever_wants_a_link_gets_it)
     chunk_arrives(&a, &b, 1);
     chunk_arrives(&b, &a, 2);
     peer_want_gpu_link(b.up, by_nccl(GPU_B, GPU_A));
-    RUN_UNTIL(false, 200);
+    RUN_UNTIL(false, 100);
     ck_assert_uint_eq(4, fake_nccl.joined); /* two directions, two ends, one link */
     ck_assert_uint_eq(1, a.gpu_links);
     ck_assert_uint_eq(1, b.gpu_links);
@@ -137,7 +142,7 @@ static void open_ucx(struct node *node, uint32_t device)
 START_TEST(two_gpus_may_have_a_link_of_each_kind)
 {
     const struct gpu_ends there = {LINK_BY_UCX, GPU_A, GPU_B}, back = {LINK_BY_UCX, GPU_B, GPU_A};
-    open_nodes();
+    open_nodes_with(SOON);
     ucx_stand_in();
     open_ucx(&a, GPU_A);
     peer_want_gpu_link(a.up, there);
@@ -188,8 +193,8 @@ START_TEST(what_fails_is_tried_again)
         fake_nccl.multiprocessors = 1;
     if (_i == 3)
         fake_nccl.hang_join = 1;
-    ck_assert_int_eq(STRAIT_OK, open_gpu(&a, 0, OPTIONS));
-    ck_assert_int_eq(STRAIT_OK, open_gpu(&b, 0, OPTIONS));
+    ck_assert_int_eq(STRAIT_OK, open_gpu(&a, 0, _i == 3 ? SOON : OPTIONS));
+    ck_assert_int_eq(STRAIT_OK, open_gpu(&b, 0, _i == 3 ? SOON : OPTIONS));
     peer_want_gpu_link(a.up, by_nccl(0, 0));
     EXPECT(a.gpu_links > 0);
     ck_assert(!peer_has_gpu_link(a.up, by_nccl(0, 0)));
@@ -208,7 +213,7 @@ END_TEST
 
 START_TEST(a_link_that_breaks_is_made_again)
 {
-    open_nodes();
+    open_nodes_with(SOON);
     link_gpus();
     fake_nccl.hang_operation = fake_nccl.operations + 1;
     ck_assert_int_eq(STRAIT_OK, send_chunk(&a, 1));
@@ -281,7 +286,7 @@ END_TEST
 /* Slots that a GPU may still be at are not free: `quiet` waits. */
 START_TEST(a_connection_is_quiet_when_its_gpus_are)
 {
-    open_nodes();
+    open_nodes_with(SOON);
     link_gpus();
     fake_nccl.hang_operation = fake_nccl.operations + 1;
     fake_nccl.stuck = 1;
@@ -302,7 +307,7 @@ END_TEST
 /* But a node that ends does not wait for a GPU for ever. */
 START_TEST(a_node_closes_though_a_stream_does_not_drain)
 {
-    open_nodes();
+    open_nodes_with(SOON);
     link_gpus();
     fake_nccl.hang_operation = fake_nccl.operations + 1;
     fake_nccl.stuck = 1;

@@ -55,6 +55,9 @@ static struct landing on_arriving(void *owner, struct link *link, const void *he
     side->arriving++;
     side->last_sequence = load_le64(header);
     side->last_size = size;
+    side->overtaken += side->last_sequence < side->highest_sequence;
+    if (side->last_sequence > side->highest_sequence)
+        side->highest_sequence = side->last_sequence;
     uint64_t slot = load_le64((const uint8_t *)header + 8);
     ck_assert_uint_lt(slot, SLOTS);
     if (side->close_on_arriving)

@@ -27,7 +27,8 @@ struct side {
     /* Events so far. */
     unsigned connected, broken, closed, arriving, arrived, arrived_badly, sent, sent_badly, late;
     const char *why;
-    uint64_t last_sequence;
+    uint64_t last_sequence, highest_sequence;
+    unsigned overtaken; /* chunks that arrived after a later one */
     size_t last_size;
     bool sending[SLOTS];      /* source slots of sends whose `sent` has not come */
     unsigned landing[SLOTS];  /* chunks for own slots whose `arrived` has not come */

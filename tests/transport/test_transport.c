@@ -1,17 +1,14 @@
 #include <check.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/fakes/nccl_calls.h"
 #include "tests/run_suite.h"
 #include "tests/transport/sides.h"
-#include "transport/loopback.h"
 #include "transport/nccl.h"
 #if STRAIT_HAVE_UCX
 #include "transport/ucx.h"
@@ -213,50 +210,6 @@ END_TEST
 
 /* ---- The end of a link ----------------------------------------------------------------------------------------- */
 
-static void send_everything(void)
-{
-    for (unsigned slot = 0; slot < SLOTS; slot++)
-        for (int i = 0; i < 2; i++)
-            ck_assert_int_eq(STRAIT_OK, side_send(&sides[i], slot, SLOT_BYTES));
-}
-
-/* on_closed looks for chunks without their callback, on_sent and on_arrived for second ones. */
-START_TEST(every_send_ends_before_its_link)
-{
-    for (unsigned steps = 0; steps < 12; steps++) {
-        set_up(KIND);
-        send_everything();
-        for (unsigned i = 0; i < steps; i++)
-            for (int k = 0; k < 2; k++)
-                transport_progress(sides[k].transport);
-        link_close(sides[0].link);
-        ck_assert_int_eq(STRAIT_ERR_IO, link_send(sides[0].link, "", 0, NULL, 0, NULL, 0));
-        WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
-        for (int i = 0; i < 2; i++) {
-            ck_assert_uint_eq(SLOTS, sides[i].sent + sides[i].sent_badly);
-            ck_assert_uint_eq(0, sides[i].damaged);
-            ck_assert(steps > 0 || KIND->direct || sides[i].sent_badly == SLOTS);
-            ck_assert_uint_eq(i == 1, sides[i].broken); /* only the side that did not close it */
-        }
-        sides_close(sides);
-    }
-}
-END_TEST
-
-START_TEST(a_link_can_be_closed_when_asked_for_a_slot)
-{
-    set_up(KIND);
-    sides[1].close_on_arriving = true;
-    send_everything();
-    WAIT_UNTIL(sides, 2, sides[0].closed && sides[1].closed);
-    ck_assert_uint_eq(1, sides[1].arriving);
-    ck_assert_uint_eq(1, sides[1].arrived + sides[1].arrived_badly);
-    ck_assert_uint_eq(1, sides[0].broken);
-    ck_assert_uint_eq(0, sides[1].broken);
-    sides_close(sides);
-}
-END_TEST
-
 START_TEST(a_link_that_was_never_connected_can_be_closed)
 {
     side_init(&sides[0], KIND, NULL);
@@ -321,136 +274,6 @@ START_TEST(a_descriptor_that_is_not_wanted_is_closed)
 }
 END_TEST
 
-/* ---- Peers that die or stop ------------------------------------------------------------------------------------ */
-
-/* The other process: takes what comes and sends what it can, until it is killed. */
-static void peer_main(const struct transport_ops *ops, int fd, int control)
-{
-    alarm(60);
-    side_init(&sides[1], ops, NULL);
-    sides[1].close_on_broken = false;
-    sides[1].unchecked = true;
-    side_connect(&sides[1], fd, LINK_DIALLED, control);
-    for (;;) {
-        for (unsigned slot = 0; slot < SLOTS && !sides[1].broken; slot++)
-            if (side_may_send(&sides[1], slot))
-                side_send(&sides[1], slot, SLOT_BYTES);
-        sides_step(&sides[1], 1, 100);
-    }
-}
-
-static pid_t start_peer(const struct transport_ops *ops)
-{
-    int fds[2] = {-1, -1}, control[2];
-    ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, control));
-    if (ops->direct)
-        ck_assert_int_eq(0, socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
-    pid_t peer = fork();
-    ck_assert_int_ge(peer, 0);
-    if (peer == 0) {
-        close(control[0]);
-        close(fds[0]);
-        peer_main(ops, fds[1], control[1]);
-        _exit(0);
-    }
-    close(control[1]);
-    close(fds[1]);
-    side_init(&sides[0], ops, NULL);
-    sides[0].close_on_broken = false;
-    sides[0].unchecked = true;
-    side_connect(&sides[0], fds[0], LINK_ACCEPTED, control[0]);
-    close(control[0]);
-    return peer;
-}
-
-static void let_it_run(void)
-{
-    for (unsigned slot = 0; slot < SLOTS; slot++)
-        ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], slot, SLOT_BYTES));
-    WAIT_UNTIL(sides, 1, sides[0].arriving > SLOTS);
-    for (unsigned slot = 0; slot < SLOTS; slot++)
-        if (side_may_send(&sides[0], slot))
-            ck_assert_int_eq(STRAIT_OK, side_send(&sides[0], slot, SLOT_BYTES));
-}
-
-static void reap(pid_t peer)
-{
-    ck_assert_int_eq(0, kill(peer, SIGKILL));
-    ck_assert_int_eq(peer, waitpid(peer, NULL, 0));
-}
-
-static bool in_process(const struct transport_ops *ops)
-{
-    return ops == &transport_loopback || (ops == &transport_nccl && transport_find("ucx") == NULL); /* its carrier */
-}
-
-START_TEST(a_killed_peer_breaks_the_link)
-{
-    if (in_process(KIND))
-        return;
-    reap(start_peer(KIND)); /* idle or busy, as it comes */
-    WAIT_UNTIL(sides, 1, sides[0].broken);
-    ck_assert_ptr_nonnull(sides[0].why);
-    ck_assert_uint_eq(0, sides[0].closed);
-    link_close(sides[0].link);
-    WAIT_UNTIL(sides, 1, sides[0].closed);
-    side_fini(&sides[0]);
-
-    pid_t peer = start_peer(KIND);
-    let_it_run();
-    reap(peer);
-    WAIT_UNTIL(sides, 1, sides[0].broken);
-    ck_assert_int_eq(STRAIT_ERR_IO, link_send(sides[0].link, "", 0, NULL, 0, NULL, 0));
-    link_close(sides[0].link);
-    WAIT_UNTIL(sides, 1, sides[0].closed);
-    side_fini(&sides[0]);
-}
-END_TEST
-
-/* Direct: what stopped can go on and store; so the slots stay in quarantine. */
-START_TEST(a_stopped_peer_delays_only_a_direct_link)
-{
-    if (in_process(KIND))
-        return;
-    pid_t peer = start_peer(KIND);
-    let_it_run();
-    ck_assert_int_eq(0, kill(peer, SIGSTOP));
-    for (int i = 0; i < 5; i++)
-        sides_step(sides, 1, 20);
-    link_close(sides[0].link);
-    for (int i = 0; i < 10; i++)
-        sides_step(sides, 1, 20);
-    ck_assert_uint_eq(!KIND->direct, sides[0].closed);
-    reap(peer);
-    WAIT_UNTIL(sides, 1, sides[0].closed);
-    side_fini(&sides[0]);
-}
-END_TEST
-
-/* What a peer that was stopped still had on its way does not land after `closed`. */
-START_TEST(nothing_lands_after_closed)
-{
-    if (in_process(KIND) || KIND->direct)
-        return;
-    pid_t peer = start_peer(KIND);
-    let_it_run();
-    ck_assert_int_eq(0, kill(peer, SIGSTOP));
-    link_close(sides[0].link);
-    WAIT_UNTIL(sides, 1, sides[0].closed);
-    memset(sides[0].arena.base, 0xa5, sides[0].arena.size);
-    ck_assert_int_eq(0, kill(peer, SIGCONT));
-    for (int i = 0; i < 15; i++)
-        sides_step(sides, 1, 20);
-    const uint8_t *bytes = sides[0].arena.base;
-    size_t changed = 0;
-    for (size_t i = 0; i < sides[0].arena.size; i++)
-        changed += bytes[i] != 0xa5;
-    ck_assert_uint_eq(0, changed);
-    reap(peer);
-    side_fini(&sides[0]);
-}
-END_TEST
-
 /* ---------------------------------------------------------------------------------------------------------------- */
 
 struct kinds {
@@ -474,15 +297,10 @@ static Suite *suite(struct kinds kinds)
     add(tests, a_map_ends_with_the_arena, kinds);
     add(tests, no_wake_up_is_lost, kinds);
     add(tests, an_idle_link_sleeps, kinds);
-    add(tests, every_send_ends_before_its_link, kinds);
-    add(tests, a_link_can_be_closed_when_asked_for_a_slot, kinds);
     add(tests, a_link_that_was_never_connected_can_be_closed, kinds);
     add(tests, a_transport_outlives_its_links, kinds);
     add(tests, addresses_that_are_none_are_refused, kinds);
     add(tests, a_descriptor_that_is_not_wanted_is_closed, kinds);
-    add(tests, a_killed_peer_breaks_the_link, kinds);
-    add(tests, a_stopped_peer_delays_only_a_direct_link, kinds);
-    add(tests, nothing_lands_after_closed, kinds);
     suite_add_tcase(all, tests);
     return all;
 }
