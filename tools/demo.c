@@ -343,8 +343,9 @@ bool demo_print_json(const struct demo_report *report, FILE *stream)
     return json_print(object, stream);
 }
 
+#define CONNECT_MS   20000u
 #define STOP_MS      10000u
-#define STOP_STEP_MS 5u
+#define STEP_MS      5u
 #define LOG_LINES    8u
 #define LOG_END      4096
 #define FOLDER_BYTES 64u /* maximum, so that the path of a socket in it is short enough */
@@ -568,6 +569,17 @@ bool demo_daemon_runs(struct demo_daemon *daemon)
     return false;
 }
 
+/* A client that finds no socket tries again only after a while, so it is opened when there is one. */
+static bool demo_daemon_listens(struct demo_daemon *daemon)
+{
+    for (unsigned waited = 0; access(daemon->socket, F_OK) != 0; waited += STEP_MS) {
+        if (waited >= CONNECT_MS || demo_interrupted() || !demo_daemon_runs(daemon))
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000}, NULL);
+    }
+    return true;
+}
+
 /* ---- Stopping ---------------------------------------------------------------------------------------------------- */
 
 bool demo_daemon_stop(struct demo_daemon *daemon)
@@ -576,17 +588,16 @@ bool demo_daemon_stop(struct demo_daemon *daemon)
     if (daemon->pid == 0)
         return true;
     kill(daemon->pid, SIGTERM);
-    for (unsigned waited = 0; waitpid(daemon->pid, &status, WNOHANG) == 0; waited += STOP_STEP_MS) {
+    for (unsigned waited = 0; waitpid(daemon->pid, &status, WNOHANG) == 0; waited += STEP_MS) {
         if (waited == STOP_MS)
             kill(daemon->pid, SIGKILL);
-        nanosleep(&(struct timespec){.tv_nsec = STOP_STEP_MS * 1000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = STEP_MS * 1000000}, NULL);
     }
     return ended_well(daemon, status);
 }
 
-#define CONNECT_MS 20000u
-#define STATS_MS   10000u
-#define TURN_MS    50 /* a signal or the end of a daemon is noticed within this time */
+#define STATS_MS 10000u
+#define TURN_MS  50 /* a signal or the end of a daemon is noticed within this time */
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
@@ -721,6 +732,8 @@ bool demo_side_open(struct demo_side *side, struct demo_daemon *daemon, const st
                     const struct strait_memory *memory)
 {
     *side = (struct demo_side){.daemon = daemon};
+    if (!demo_daemon_listens(daemon))
+        return false;
     struct strait_client_config config = {.size = sizeof(config), .socket = daemon->socket};
     enum strait_status status = strait_client_open(&config, &side->client);
     if (status == STRAIT_OK)

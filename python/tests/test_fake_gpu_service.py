@@ -28,12 +28,12 @@ SHAPE = (32, 16, 4, 32)
 CLASSES = [(role, layer) for layer in range(3) for role in "kv"]
 
 
-@pytest.fixture(params=["one daemon", "two daemons"])
-def sockets(request, tmp_path):
+@pytest.fixture(scope="module", params=["one daemon", "two daemons"])
+def sockets(request, tmp_path_factory):
+    """The daemons of all tests: each test has clients and pools of its own."""
     daemons = []
     for name in ("a", "b")[: 1 + (request.param == "two daemons")]:
-        (tmp_path / name).mkdir()
-        daemons.append(Daemon(tmp_path / name))
+        daemons.append(Daemon(tmp_path_factory.mktemp(name)))
         daemons[-1].start()
     yield daemons[0].socket, daemons[-1].socket
     for daemon in daemons:
