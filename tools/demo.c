@@ -20,6 +20,9 @@
 #include "tools/input.h"
 #include "tools/util.h"
 
+static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+#define ENDS (sizeof(ends) / sizeof(ends[0]))
+
 static volatile sig_atomic_t caught;
 
 static void note(int number)
@@ -31,13 +34,33 @@ static void note(int number)
  * at the end. */
 void demo_signals_catch(void)
 {
-    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
     struct sigaction action = {.sa_handler = note}, before;
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+    for (size_t i = 0; i < ENDS; i++)
         if (sigaction(ends[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(ends[i], &action, NULL);
     signal(SIGPIPE, SIG_IGN);
+}
+
+/* Returns the signals that were blocked before. */
+static sigset_t signals_block(void)
+{
+    sigset_t set, before;
+    sigemptyset(&set);
+    for (size_t i = 0; i < ENDS; i++)
+        sigaddset(&set, ends[i]);
+    sigprocmask(SIG_BLOCK, &set, &before);
+    return before;
+}
+
+/* In a child: signals that the demo records end the child, also those that came while they were blocked. */
+static void signals_reset(const sigset_t *before)
+{
+    struct sigaction now;
+    for (size_t i = 0; i < ENDS; i++)
+        if (sigaction(ends[i], NULL, &now) == 0 && now.sa_handler == note)
+            signal(ends[i], SIG_DFL);
+    sigprocmask(SIG_SETMASK, before, NULL);
 }
 
 bool demo_interrupted(void)
@@ -468,10 +491,14 @@ static pid_t spawn(char *const *arguments, const char *log_path)
     pid_t parent = getpid(), pid = -1;
     char **environment = clean_environment();
     int log = open(log_path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+    sigset_t before = signals_block(); /* a child must not record the signal that is to end it */
     if (log >= 0 && environment != NULL)
         pid = fork();
-    if (pid == 0)
+    if (pid == 0) {
+        signals_reset(&before);
         become(arguments, environment, log, parent);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
     if (pid < 0)
         print_error(arguments[0], "cannot be started: %s", strerror(errno));
     if (log >= 0)
