@@ -42,9 +42,9 @@ if(STRAIT_HAVE_CUDA)
     add_dependencies(gpu_collective_rings strait-coll strait-coll-cuda)
     strait_add_test(gpu_collective_rings COMMAND gpu_collective_rings $<TARGET_FILE:strait-coll> LABELS gpu
         TIMEOUT 600)
-    add_executable(fake_collective_rings gpu/collective_rings.c coll_engine/cudart.c)
+    add_executable(fake_collective_rings gpu/collective_rings.c fakes/cudart.c)
     target_include_directories(fake_collective_rings PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(fake_collective_rings PRIVATE strait_test_support strait-coll-fake-gpu Threads::Threads
+    target_link_libraries(fake_collective_rings PRIVATE strait_test_support strait-fake-gpu Threads::Threads
         ${CMAKE_DL_LIBS})
     add_dependencies(fake_collective_rings strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
     strait_add_test(coll_rings_program COMMAND fake_collective_rings --threads $<TARGET_FILE:strait-coll-tested>
@@ -56,9 +56,9 @@ if(STRAIT_HAVE_CUDA)
     add_dependencies(gpu_collective_join strait-coll strait-coll-cuda)
     strait_add_test(gpu_collective_join COMMAND gpu_collective_join $<TARGET_FILE:strait-coll> late bare full beside LABELS gpu
         TIMEOUT 240 ENVIRONMENT "STRAIT_COLL=compress")
-    add_executable(fake_collective_join gpu/collective_join.c gpu/collective_nccl.c coll_engine/cudart.c)
+    add_executable(fake_collective_join gpu/collective_join.c gpu/collective_nccl.c fakes/cudart.c)
     target_include_directories(fake_collective_join PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(fake_collective_join PRIVATE strait_test_support strait-coll-fake-gpu Threads::Threads
+    target_link_libraries(fake_collective_join PRIVATE strait_test_support strait-fake-gpu Threads::Threads
         ${CMAKE_DL_LIBS})
     add_dependencies(fake_collective_join strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
     strait_add_test(coll_join_program COMMAND fake_collective_join --threads $<TARGET_FILE:strait-coll-tested> times late
@@ -74,10 +74,10 @@ if(STRAIT_HAVE_CUDA)
         add_dependencies(gpu_collective_${name} strait-coll)
         strait_add_test(gpu_collective_${name} COMMAND gpu_collective_${name} $<TARGET_FILE:strait-coll> LABELS gpu
             TIMEOUT 300 ENVIRONMENT "STRAIT_COLL=compress")
-        add_executable(fake_collective_${name} ${sources} coll_engine/cudart.c)
+        add_executable(fake_collective_${name} ${sources} fakes/cudart.c)
         target_include_directories(fake_collective_${name} PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
         target_link_libraries(fake_collective_${name} PRIVATE strait_test_support strait_coll_reduce
-            strait-coll-fake-gpu Threads::Threads ${CMAKE_DL_LIBS})
+            strait-fake-gpu Threads::Threads ${CMAKE_DL_LIBS})
         add_dependencies(fake_collective_${name} strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
         strait_add_test(coll_${name}_program COMMAND fake_collective_${name} --threads
             $<TARGET_FILE:strait-coll-tested> LABELS collective TIMEOUT 240
@@ -90,9 +90,9 @@ if(STRAIT_HAVE_CUDA)
     add_executable(gpu_collective_calls gpu/collective_calls.c gpu/collective_nccl.c)
     target_link_libraries(gpu_collective_calls PRIVATE strait_test_support CUDA::cudart_static Threads::Threads
         ${CMAKE_DL_LIBS})
-    add_executable(fake_collective_calls gpu/collective_calls.c gpu/collective_nccl.c coll_engine/cudart.c)
+    add_executable(fake_collective_calls gpu/collective_calls.c gpu/collective_nccl.c fakes/cudart.c)
     target_include_directories(fake_collective_calls PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    target_link_libraries(fake_collective_calls PRIVATE strait_test_support strait-coll-fake-gpu Threads::Threads
+    target_link_libraries(fake_collective_calls PRIVATE strait_test_support strait-fake-gpu Threads::Threads
         ${CMAKE_DL_LIBS})
     add_dependencies(fake_collective_calls strait-coll-tested strait-coll-fake-plugin strait-coll-fake-nccl)
     strait_add_test(coll_calls_program COMMAND fake_collective_calls $<TARGET_FILE:strait-coll-tested>

@@ -5,7 +5,6 @@
 
 #include "client/gpu.h"
 #include "tests/fakes/cuda.h"
-#include "tests/fakes/cuda_streams.h"
 
 static uint32_t *words; /* as the daemon has them */
 static struct strait_pool *pool;

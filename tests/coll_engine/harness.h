@@ -6,7 +6,7 @@
 
 #include "collective/call.h"
 #include "tests/coll_engine/values.h"
-#include "tests/coll_fake/fake.h"
+#include "tests/fakes/gpu.h"
 #include "tests/collective/fake_nccl.h"
 #include "tests/support.h"
 

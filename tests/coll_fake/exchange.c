@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "tests/coll_fake/exchange_thread.h"
-#include "tests/coll_fake/fake.h"
+#include "tests/fakes/gpu.h"
 #include "tests/coll_fake/kernels.h"
 
 static _Thread_local uint64_t bytes_taken; /* by the kernel that runs */

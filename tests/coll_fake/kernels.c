@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "collective/engine/join.h"
-#include "tests/coll_fake/fake.h"
+#include "tests/fakes/gpu.h"
 
 static struct message_head *head_of(const struct message_list *list, uint32_t i)
 {

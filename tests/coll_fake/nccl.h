@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "tests/coll_fake/fake.h"
+#include "tests/fakes/gpu.h"
 #include "tests/collective/fake_calls.h"
 
 enum { WORLD_MAX = 8, INVALID_ARGUMENT = 4 };

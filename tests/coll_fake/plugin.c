@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "collective/engine/ops.h"
-#include "tests/coll_fake/fake.h"
+#include "tests/fakes/gpu.h"
 #include "tests/coll_fake/kernels.h"
 
 /* ---- Failures that tests ask for --------------------------------------------------------------------------------- */

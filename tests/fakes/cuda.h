@@ -1,5 +1,5 @@
 /* A driver for the tests of what stands between applications and GPUs, in place of libcuda.so.1: the part of its
- * interface that is used here, for two devices whose memory is the host's and whose streams are threads.
+ * interface that is used here, for two devices whose memory is the host's and whose streams are those of fakes/gpu.h.
  *
  * It takes nothing for granted: memory that work on a stream touches must be a device's or pinned, contexts must be
  * current where the driver demands one; what is not so ends the program. Its IPC handles are those of
@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+
+#include "tests/fakes/gpu.h"
 
 /* What the tests tell it, and learn of it: the symbol "fake_cuda_control". */
 struct fake_cuda_control {
@@ -41,26 +41,44 @@ enum {
     FAKE_NOT_SUPPORTED = 801,
 };
 
-#define demand(condition)                                                                        \
-    do {                                                                                         \
-        if (!(condition)) {                                                                      \
-            fprintf(stderr, "fake CUDA: %s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-            abort();                                                                             \
-        }                                                                                        \
-    } while (0)
-
 extern struct fake_cuda_control fake_cuda_control;
 
-/* ---- Between its files, and for the codec's fake plugin ---------------------------------------------------------- */
+/* ---- For the codec's fake plugin, and tests in C ----------------------------------------------------------------- */
 
 #pragma GCC visibility push(default)
-int fake_current_device(void); /* of the context that is current; -1: none is */
+int cuda_device(void); /* of the context that is current; -1: none is */
 /* Is it device memory of that device (-1: of any), or pinned? */
-bool fake_is_reachable(const void *bytes, size_t size, int device);
+bool cuda_is_reachable(const void *bytes, size_t size, int device);
 /* Runs it on the stream, in its order. `handle`: as an application names a stream, NULL, 1 and 2 included. */
-int fake_queue(void *handle, void (*run)(void *argument), void *argument);
-int fake_stream_device(void *handle);
-void fake_finish_device(int device); /* waits for all of its streams */
+int cuda_queue(void *handle, void (*run)(void *argument), void *argument);
+int cuda_stream_device(void *handle);
 #pragma GCC visibility pop
+
+int cuInit(unsigned flags);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuCtxGetCurrent(void **context);
+int cuStreamCreate(void **stream, unsigned flags);
+
+/* A stream on a device, of a context that is not current afterwards. */
+static inline void *stream_make(int device)
+{
+    void *context, *stream;
+    demand(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, device) == 0 && cuCtxPushCurrent_v2(context) == 0);
+    demand(cuStreamCreate(&stream, 1) == 0 && cuCtxPopCurrent_v2(&context) == 0);
+    return stream;
+}
+
+static inline void stream_count_(void *counter)
+{
+    atomic_fetch_add((atomic_int *)counter, 1);
+}
+
+/* Adds one when the stream comes to it. */
+static inline void stream_mark(void *stream, atomic_int *counter)
+{
+    demand(cuda_queue(stream, stream_count_, counter) == 0);
+}
 
 #endif

@@ -59,7 +59,7 @@ static uint64_t decode_scratch_size(const struct strait_decode_item *items, uint
 
 static void require_reachable(const void *bytes, uint64_t size, int device)
 {
-    demand(size == 0 || fake_is_reachable(bytes, size, device));
+    demand(size == 0 || cuda_is_reachable(bytes, size, device));
 }
 
 static void require_pages(const struct strait_pages *list, int device)
@@ -152,9 +152,9 @@ static void run(void *argument)
 static struct launch *prepare(const struct strait_run *with, uint32_t count, const uint8_t *codebook_id)
 {
     struct launch *launch = calloc(1, sizeof(*launch));
-    demand(launch != NULL && fake_current_device() >= 0);
-    demand(fake_stream_device(with->stream) == fake_current_device());
-    launch->device = fake_current_device();
+    demand(launch != NULL && cuda_device() >= 0);
+    demand(cuda_stream_device(with->stream) == cuda_device());
+    launch->device = cuda_device();
     launch->count = count;
     launch->run = *with;
     launch->items = calloc(count, sizeof(*launch->items));
@@ -181,7 +181,7 @@ static enum strait_status start(struct launch *launch)
         return STRAIT_ERR_DEVICE;
     }
     fake_cuda_control.launches++;
-    return fake_queue(launch->run.stream, run, launch) == FAKE_OK ? STRAIT_OK : STRAIT_ERR_DEVICE;
+    return cuda_queue(launch->run.stream, run, launch) == FAKE_OK ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 
 static bool reports_aligned(const struct strait_result *result, const int32_t *page_status, const uint32_t *ids)
@@ -233,7 +233,7 @@ static enum strait_status decode(const struct device_decode *call)
 
 static enum strait_status load(void)
 {
-    return fake_current_device() >= 0 ? STRAIT_OK : STRAIT_ERR_DEVICE;
+    return cuda_device() >= 0 ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 
 static const struct device_ops ops = {
@@ -242,5 +242,5 @@ static const struct device_ops ops = {
 FAKE_VISIBLE const struct device_ops *strait_device_ops(void);
 const struct device_ops *strait_device_ops(void)
 {
-    return fake_current_device() >= 0 ? &ops : NULL;
+    return cuda_device() >= 0 ? &ops : NULL;
 }

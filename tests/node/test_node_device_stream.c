@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-#include "tests/fakes/cuda_streams.h"
+#include "tests/fakes/cuda.h"
 
 /* What a stream sees when it comes past its wait. */
 struct sight {
@@ -24,7 +24,7 @@ static void sight_begin(struct sight *sight, const struct test_pool *pool, void 
 {
     *sight = (struct sight){.pool = pool, .bytes = malloc(pool->size)};
     ck_assert_ptr_nonnull(sight->bytes);
-    ck_assert_int_eq(0, fake_queue(stream, look, sight));
+    ck_assert_int_eq(0, cuda_queue(stream, look, sight));
 }
 
 static bool sight_is(const struct sight *sight, const uint8_t *image)

@@ -4,8 +4,8 @@
  *
  * They tolerate nothing: whatever a GPU or NCCL would refuse, or could not do, ends the program with a line that says
  * so. */
-#ifndef STRAIT_TESTS_COLL_FAKE_FAKE_H
-#define STRAIT_TESTS_COLL_FAKE_FAKE_H
+#ifndef STRAIT_TESTS_FAKES_GPU_H
+#define STRAIT_TESTS_FAKES_GPU_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -24,7 +24,7 @@
         }                                                                                   \
     } while (0)
 
-enum { FAKE_DEVICES = 8 };
+enum { FAKE_GPUS = 8 };
 
 /* How tests control the GPUs, and what they learn from them. */
 struct fake_gpu_control {
@@ -44,11 +44,11 @@ struct fake_gpu_control {
     _Atomic uint32_t lost;     /* bits: devices that neither offer nor take overflow */
     _Atomic uint32_t troubled; /* bits: devices that may not run what is launched */
     /* The time that NCCL's moves take as measured by events, by device: nanoseconds, and femtoseconds per byte. */
-    _Atomic uint32_t link_ns[FAKE_DEVICES], link_fs[FAKE_DEVICES];
-    _Atomic uint32_t sum_fs;              /* besides, of what NCCL adds up */
-    _Atomic uint32_t ring_fs;             /* likewise for overflow, femtoseconds per byte */
-    _Atomic uint32_t code_fs;             /* likewise for the codec, per byte of values */
-    _Atomic uint32_t hosts[FAKE_DEVICES]; /* the host of each device, as NCCL_HOSTID may say */
+    _Atomic uint32_t link_ns[FAKE_GPUS], link_fs[FAKE_GPUS];
+    _Atomic uint32_t sum_fs;           /* besides, of what NCCL adds up */
+    _Atomic uint32_t ring_fs;          /* likewise for overflow, femtoseconds per byte */
+    _Atomic uint32_t code_fs;          /* likewise for the codec, per byte of values */
+    _Atomic uint32_t hosts[FAKE_GPUS]; /* the host of each device, as NCCL_HOSTID may say */
     /* Counters. */
     _Atomic int64_t made;            /* what engines have allocated and not freed */
     _Atomic uint64_t makings;        /* all allocations so far */
@@ -116,6 +116,7 @@ typedef void fake_run(coll_stream stream, void *argument);
 typedef void fake_end(void *argument);
 void fake_queue(coll_stream stream, fake_run *run, fake_end *end, const void *argument, size_t size);
 void fake_pass_time(coll_stream stream, double seconds); /* called by work, for its own stream */
+double fake_stream_clock(coll_stream stream);            /* called by work, for its own stream */
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
@@ -126,6 +127,7 @@ void fake_event_follow(coll_stream stream, struct CUevent_st *event);
 void fake_event_record_outside(struct CUevent_st *event, coll_stream stream);
 void fake_event_follow_outside(coll_stream stream, struct CUevent_st *event);
 bool fake_event_over(struct CUevent_st *event);
+void fake_event_wait(struct CUevent_st *event);
 double fake_event_seconds(struct CUevent_st *from, struct CUevent_st *to);
 
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/coll_fake/fake.h"
+#include "tests/fakes/gpu.h"
 
 /* clang-format off */
 #define CUDA(name) cudaError_t CUDARTAPI name
@@ -11,7 +11,7 @@
 
 CUDA(cudaGetDeviceCount)(int *count)
 {
-    *count = FAKE_DEVICES;
+    *count = FAKE_GPUS;
     return cudaSuccess;
 }
 
