@@ -9,6 +9,37 @@
 #include "daemon/sink.h"
 #include "daemon/source.h"
 
+/* ---- Events of legs ---------------------------------------------------------------------------------------------- */
+
+static void tell_verdict(struct exchange *x)
+{
+    struct request *request = x->verdicts;
+    DL_DELETE2(x->verdicts, request, verdict_prev, verdict_next);
+    if (request->is_offer)
+        offer_tell((struct offer *)request);
+    else
+        expectation_tell((struct expectation *)request);
+}
+
+/* Carries out queued events and those that follow from them; then the legs know the verdicts, and say whether they are
+ * drained. */
+static void run_events(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    struct leg_post post;
+    if (x->events.running)
+        return; /* called from inside an action: the outer call goes on */
+    x->events.running = true;
+    while (x->events.count != 0 || x->verdicts != NULL)
+        if (!leg_queue_take(&x->events, &post))
+            tell_verdict(x);
+        else if (post.sink != NULL)
+            sink_take(post.sink, &post.event);
+        else
+            source_take(post.source, &post.event);
+    x->events.running = false;
+}
+
 /* Messages of peers about legs. */
 
 static struct sink *find_sink(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch)
@@ -34,15 +65,15 @@ struct source *exchange_find_source(struct node *node, struct peer *peer, uint64
     return source;
 }
 
-static bool on_end(struct node *node, struct peer *peer, const struct message_end *end)
+static bool on_end(struct node *node, struct peer *peer, const struct message *message)
 {
-    enum strait_reason reason = (enum strait_reason)end->reason;
-    if (end->state == STRAIT_FAILED && reason == STRAIT_REASON_NONE)
+    const struct message_end *end = &message->end;
+    if (end->state == STRAIT_FAILED && end->reason == STRAIT_REASON_NONE)
         return false;
     if (end->from_sink) {
         struct source *source = exchange_find_source(node, peer, end->leg, &end->epoch);
         if (source != NULL)
-            source_event(source, SOURCE_END, end->state == STRAIT_DONE ? STRAIT_REASON_NONE : leg_peer_reason(reason));
+            source_message(source, message);
         struct parked *parked = parked_find_leg(node, peer, end->leg);
         if (parked != NULL)
             parked_remove(node, parked);
@@ -50,21 +81,18 @@ static bool on_end(struct node *node, struct peer *peer, const struct message_en
     }
     struct sink *sink = find_sink(node, peer, end->leg, &end->epoch);
     if (sink != NULL)
-        sink_event(sink, SINK_END, leg_peer_reason(reason));
+        sink_message(sink, message);
     return end->state == STRAIT_FAILED; /* only the sink can say DONE */
 }
 
-static bool on_segments(struct node *node, struct peer *peer, const struct message_segments *message)
+static void on_segments(struct node *node, struct peer *peer, const struct message *message)
 {
-    struct sink *sink = find_sink(node, peer, message->leg, &message->epoch);
-    if (sink == NULL) { /* the leg is over and forgotten: the source must not wait for its lease */
-        exchange_send_end(peer, message->leg, &message->epoch, true, STRAIT_REASON_PEER_ABORT);
-        return true;
-    }
-    enum strait_reason reason = sink_segments(sink, message);
-    if (reason != STRAIT_REASON_NONE)
-        sink_event(sink, SINK_FAIL, reason);
-    return true;
+    const struct message_segments *m = &message->segments;
+    struct sink *sink = find_sink(node, peer, m->leg, &m->epoch);
+    if (sink != NULL)
+        sink_message(sink, message);
+    else /* the leg is over and forgotten: the source must not wait for its lease */
+        exchange_send_end(peer, m->leg, &m->epoch, true, STRAIT_REASON_PEER_ABORT);
 }
 
 void exchange_send_released(struct peer *peer, const struct message_grant_id *id)
@@ -73,41 +101,39 @@ void exchange_send_released(struct peer *peer, const struct message_grant_id *id
     (void)peer_send(peer, &message);
 }
 
-static bool on_grant(struct node *node, struct peer *peer, const struct message_grant *grant)
+static bool on_grant(struct node *node, struct peer *peer, const struct message *message)
 {
+    const struct message_grant *grant = &message->grant;
     struct source *source = exchange_find_source(node, peer, grant->leg, &grant->epoch);
     if (!gpu_path_has_slot(peer, grant->slot))
         return false;
-    if (source == NULL) {
+    if (source != NULL) {
+        source_message(source, message);
+    } else {
         struct message_grant_id id = {.leg = grant->leg, .epoch = grant->epoch, .grant = grant->grant};
         exchange_send_released(peer, &id);
-        return true;
     }
-    struct leg_event event = {
-        .type = SOURCE_GRANT, .grant = grant->grant, .first = grant->first, .count = grant->count, .slot = grant->slot};
-    (void)source_apply(source, &event);
     return true;
 }
 
-static bool on_grant_id(struct node *node, struct peer *peer, const struct message_grant_id *id, bool revoke)
+static void on_revoke(struct node *node, struct peer *peer, const struct message *message)
 {
-    if (revoke) {
-        struct source *source = exchange_find_source(node, peer, id->leg, &id->epoch);
-        struct leg_event event = {.type = SOURCE_REVOKE, .grant = id->grant};
-        if (source != NULL)
-            (void)source_apply(source, &event);
-        else
-            exchange_send_released(peer, id);
-        return true;
-    }
-    struct sink *sink = find_sink(node, peer, id->leg, &id->epoch);
-    struct leg_event event = {.type = SINK_RELEASED, .grant = id->grant};
-    if (sink != NULL)
-        (void)sink_apply(sink, &event);
-    return true;
+    const struct message_grant_id *id = &message->grant_id;
+    struct source *source = exchange_find_source(node, peer, id->leg, &id->epoch);
+    if (source != NULL)
+        source_message(source, message);
+    else
+        exchange_send_released(peer, id);
 }
 
-static bool on_note(struct node *node, const struct message_note *note)
+static void on_released(struct node *node, struct peer *peer, const struct message *message)
+{
+    struct sink *sink = find_sink(node, peer, message->grant_id.leg, &message->grant_id.epoch);
+    if (sink != NULL)
+        sink_message(sink, message);
+}
+
+static void on_note(struct node *node, const struct message_note *note)
 {
     struct pool_ref *pool;
     HASH_FIND(hh, node->exchange.pools, &note->pool, sizeof(note->pool), pool);
@@ -115,38 +141,50 @@ static bool on_note(struct node *node, const struct message_note *note)
         struct message message = {.type = MESSAGE_NOTE, .note = *note};
         session_send_note(pool->session, &message);
     }
-    return true;
 }
 
-bool exchange_message(void *owner, struct peer *peer, const struct message *message)
+/* False: the peer broke the protocol. */
+static bool handle(struct node *node, struct peer *peer, const struct message *message)
 {
-    struct node *node = owner;
     switch (message->type) {
     case MESSAGE_REQUEST:
         return exchange_request(node, peer, &message->request);
     case MESSAGE_ANNOUNCE:
         return exchange_announce(node, peer, &message->announce);
     case MESSAGE_SEGMENTS:
-        return on_segments(node, peer, &message->segments);
+        on_segments(node, peer, message);
+        return true;
     case MESSAGE_GRANT:
-        return on_grant(node, peer, &message->grant);
+        return on_grant(node, peer, message);
     case MESSAGE_REVOKE:
+        on_revoke(node, peer, message);
+        return true;
     case MESSAGE_RELEASED:
-        return on_grant_id(node, peer, &message->grant_id, message->type == MESSAGE_REVOKE);
+        on_released(node, peer, message);
+        return true;
     case MESSAGE_END:
-        return on_end(node, peer, &message->end);
+        return on_end(node, peer, message);
     case MESSAGE_ARENA:
         return gpu_path_arena(node, peer, &message->arena);
     case MESSAGE_REACH:
         return gpu_path_open_mapping(peer, &message->reach);
     case MESSAGE_PEER_NOTE:
-        return on_note(node, &message->note);
+        on_note(node, &message->note);
+        return true;
     default:
         return false;
     }
 }
 
-/* Callbacks from the peers: connections come up, go down, and bring chunks. */
+static bool on_message(void *owner, struct peer *peer, const struct message *message)
+{
+    const bool fine = handle(owner, peer, message);
+    run_events(owner);
+    return fine;
+}
+
+/* ---- Callbacks from the peers: connections come up, go down, and bring chunks --------------------------------------
+ */
 
 static void on_up(void *owner, struct peer *peer)
 {
@@ -160,6 +198,7 @@ static void on_up(void *owner, struct peer *peer)
     peer->owner = use;
     gpu_path_up(node, peer);
     exchange_redial(node);
+    run_events(node);
 }
 
 /* The link may be closed once nothing of ours writes to the peer's arena any more. */
@@ -208,6 +247,7 @@ static void on_down(void *owner, struct peer *peer)
         LL_FOREACH (offer->announces, announce)
             if (announce->told == peer)
                 announce->told = NULL;
+    run_events(node);
     close_link_when_idle(peer);
 }
 
@@ -215,12 +255,13 @@ static void on_quiet(void *owner, struct peer *peer)
 {
     struct node *node = owner;
     struct sink *sink, *next_sink;
-    HASH_ITER (hh, node->exchange.sinks, sink, next_sink) {
-        if (sink->peer != peer)
-            continue;
-        sink_event(sink, SINK_QUIET, STRAIT_REASON_NONE);
-        sink_detach_peer(sink);
-    }
+    HASH_ITER (hh, node->exchange.sinks, sink, next_sink)
+        if (sink->peer == peer)
+            sink_event(sink, SINK_QUIET, STRAIT_REASON_NONE);
+    run_events(node);
+    HASH_ITER (hh, node->exchange.sinks, sink, next_sink)
+        if (sink->peer == peer)
+            sink_detach_peer(sink);
     struct source *source, *next_source;
     HASH_ITER (hh, node->exchange.sources, source, next_source) {
         if (source->peer != peer)
@@ -239,24 +280,29 @@ static void on_quiet(void *owner, struct peer *peer)
 static struct landing on_arriving(void *owner, struct peer *peer, int32_t device, const void *header,
                                   size_t header_size, size_t size)
 {
-    return sink_arriving(owner, peer, device, header, header_size, size);
+    const struct landing landing = sink_arriving(owner, peer, device, header, header_size, size);
+    run_events(owner);
+    return landing;
 }
 
 static void on_arrived(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
 {
     (void)peer;
     sink_arrived(owner, cookie, status);
+    run_events(owner);
 }
 
 static void on_sent(void *owner, struct peer *peer, uint64_t cookie, enum strait_status status)
 {
     (void)peer;
     source_sent(owner, cookie, status);
+    run_events(owner);
 }
 
 static void on_gpu_link(void *owner, struct peer *peer, struct gpu_ends ends)
 {
     gpu_path_gpu_link(owner, peer, ends);
+    run_events(owner);
 }
 
 static void on_closed(void *owner)
@@ -266,7 +312,7 @@ static void on_closed(void *owner)
 
 const struct peers_events exchange_peers_events = {
     .up = on_up,
-    .message = exchange_message,
+    .message = on_message,
     .down = on_down,
     .quiet = on_quiet,
     .arriving = on_arriving,
@@ -342,10 +388,11 @@ void exchange_tick(struct node *node)
     uint64_t now = uv_now(node->loop);
     check_deadlines(node, now);
     sink_reclaim(node);
-    if (now - x->redialled_at < REDIAL_MS)
-        return;
-    x->redialled_at = now;
-    exchange_redial(node);
+    if (now - x->redialled_at >= REDIAL_MS) {
+        x->redialled_at = now;
+        exchange_redial(node);
+    }
+    run_events(node);
 }
 
 bool exchange_idle(const struct node *node)
@@ -374,6 +421,7 @@ void exchange_fini(struct node *node)
     DL_FOREACH_SAFE (x->parked, parked, next_parked)
         parked_remove(node, parked);
     drop_notes(node);
+    leg_queue_fini(&x->events);
 }
 
 void exchange_fail_all(struct node *node, enum strait_reason reason)
@@ -385,6 +433,7 @@ void exchange_fail_all(struct node *node, enum strait_reason reason)
     struct offer *o, *next_o;
     DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
         offer_fail(o, reason, "the daemon is stopping");
+    run_events(node);
 }
 
 /* ---- The end of a turn ------------------------------------------------------------------------------------------- */
@@ -431,8 +480,9 @@ static void free_if_over(struct request *request)
         free_offer((struct offer *)request);
 }
 
-static void reap(struct exchange *x)
+static void reap(struct node *node)
 {
+    struct exchange *x = &node->exchange;
     while (x->closed_sources != NULL || x->closed_sinks != NULL || x->over != NULL) {
         struct source *source = x->closed_sources;
         struct sink *sink = x->closed_sinks;
@@ -440,8 +490,10 @@ static void reap(struct exchange *x)
         if (source != NULL) {
             LL_DELETE2(x->closed_sources, source, closed_next);
             source_free(source);
+            run_events(node); /* a local sink learns of it */
         } else if (sink != NULL) {
             LL_DELETE2(x->closed_sinks, sink, closed_next);
+            parked_forget_sink(node, sink);
             sink_free(sink);
         } else {
             LL_DELETE2(x->over, request, over_next);
@@ -450,15 +502,73 @@ static void reap(struct exchange *x)
     }
 }
 
+/* ---- The turn ---------------------------------------------------------------------------------------------------- */
+
+static bool is_full(const struct receive *receive)
+{
+    for (uint32_t i = 0; i < receive->arena_count; i++)
+        if (receive->arenas[i]->slots.used < receive->arenas[i]->slots.slot_count)
+            return false;
+    return true;
+}
+
+/* Hands out free slots in turn to the legs that want one. */
+static void give_slots(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    for (uint32_t passed = 0; passed < x->wanting_count;) {
+        if (x->wanting_pages == 0 && is_full(&node->receive))
+            break;
+        struct sink *sink = x->wanting;
+        const uint64_t next = sink->leg.next_grant;
+        (void)sink_grant(sink);
+        run_events(node);
+        passed = sink->leg.next_grant != next ? 0 : passed + 1; /* the leg may hold too many pieces to take it */
+        if (x->wanting == sink) {                               /* to the end of the round */
+            DL_DELETE2(x->wanting, sink, wprev, wnext);
+            DL_APPEND2(x->wanting, sink, wprev, wnext);
+        }
+    }
+}
+
+#define ENCODING_JOBS_MAX 8u /* jobs that encode or copy at once: enough to keep the workers busy */
+
+/* Begins chunks leg by leg: as many as there is memory for, and where none is needed, a few more than there are
+ * workers. False: none could begin. */
+static bool encode_chunks(struct node *node)
+{
+    struct exchange *x = &node->exchange;
+    bool any = false;
+    for (uint32_t passed = 0; passed < x->encoding_count && x->encoding_jobs < ENCODING_JOBS_MAX;) {
+        struct source *source = x->encoding;
+        if (source->port->is_stuck(source)) {
+            passed++;
+        } else {
+            histogram_record(&node->metrics.stages[STAGE_QUEUE], (uv_hrtime() - source->queued_at) / 1000);
+            source_event(source, SOURCE_ENCODE, STRAIT_REASON_NONE);
+            run_events(node);
+            passed = 0;
+            any = true;
+        }
+        if (x->encoding == source) { /* to the end of the round */
+            DL_DELETE2(x->encoding, source, wprev, wnext);
+            DL_APPEND2(x->encoding, source, wprev, wnext);
+        }
+    }
+    return any;
+}
+
 void exchange_turn(struct node *node)
 {
     struct exchange *x = &node->exchange;
-    bool moved;
-    do { /* the two halves of a local leg may wait for each other's messages */
-        moved = local_turn(node);
-        sink_grants(node);
-        moved |= local_turn(node);
-        source_encodes(node);
-    } while (moved || x->local_first != NULL);
-    reap(x);
+    run_events(node);
+    do
+        give_slots(node);
+    while (encode_chunks(node) && x->wanting_pages != 0); /* local legs may want more by now */
+    reap(node);
+}
+
+void exchange_init(struct node *node)
+{
+    node->exchange.events.run = run_events;
 }

@@ -3,6 +3,7 @@
 
 #include <uthash.h>
 
+#include "daemon/leg_queue.h"
 #include "daemon/memory/pool.h"
 #include "daemon/peers/peer.h"
 #include "daemon/policy.h"
@@ -26,6 +27,7 @@ struct session;
 struct expectation;
 struct offer;
 struct sink;
+struct sink_port;
 struct source;
 
 /* (pool id, key): bytes beyond the key are 0. */
@@ -48,16 +50,28 @@ struct pool_ref {
     struct pool_id id;
 };
 
+struct request;
+
+/* What a leg reports to the request that it serves, while it carries out the actions of a step. */
+struct leg_callbacks {
+    void (*layers)(struct request *request, const int32_t *layers, uint32_t count); /* sink: they have landed */
+    void (*complete)(struct request *request);                                      /* sink */
+    void (*verdict)(struct request *request, enum strait_reason reason, const char *text);
+    void (*drained)(struct request *request);
+};
+
 /* The common part of an offer and an expectation: a request as one client sees it. */
 struct request {
     struct node *node;
-    struct session *session; /* NULL: the client is gone, or has released the request */
-    struct pool_ref *pool;   /* NULL once drained */
+    const struct leg_callbacks *callbacks; /* of its legs */
+    struct session *session;               /* NULL: the client is gone, or has released the request */
+    struct pool_ref *pool;                 /* NULL once drained */
     struct name name;
     uint64_t transfer; /* number given by the client */
     struct page_set pages;
     enum strait_state state;
     enum strait_reason reason;
+    const char *text;            /* says more about a failure; static */
     bool begun;                  /* all of its initial pages have been received */
     bool decided, told, drained; /* the verdict is set; the client was told; nothing touches its pages any more */
     uint64_t began;              /* uv_hrtime */
@@ -67,6 +81,7 @@ struct request {
     uint64_t charged; /* daemon memory taken for it, charged to its client */
     bool over;        /* in exchange.over: a candidate for being freed */
     struct request *over_next;
+    struct request *verdict_prev, *verdict_next; /* exchange.verdicts */
 };
 
 struct expectation {
@@ -165,14 +180,6 @@ struct tombstone {
     UT_hash_handle hh;
 };
 
-/* A message between the two halves of a leg under this daemon. */
-struct local_event {
-    struct sink *sink; /* exactly one of sink and source is the receiver */
-    struct source *source;
-    struct leg_event event;
-    struct local_event *next;
-};
-
 /* A notification that waits for the connection to its peer. */
 struct note {
     char address[MESSAGE_ADDRESS_MAX + 1];
@@ -193,7 +200,8 @@ struct exchange {
     struct sink *sinks;     /* hash */
     struct source *sources; /* hash */
     struct sink *wanting;   /* rotating list: the next to get a grant */
-    uint32_t wanting_count, wanting_local;
+    uint32_t wanting_count;
+    uint32_t wanting_pages;  /* those of them that need no slot */
     struct source *encoding; /* rotating list: the next to encode */
     uint32_t encoding_count;
     struct sink *closed_sinks; /* freed at the end of the turn, */
@@ -203,7 +211,8 @@ struct exchange {
     struct parked *parked_by_name, *parked_by_leg;
     uint32_t parked_count;
     struct tombstone *tombstones; /* hash, oldest first */
-    struct local_event *local_first, *local_last;
+    struct leg_queue events;
+    struct request *verdicts; /* set, but not told yet: their legs have to know them first */
     uint32_t encoding_jobs;
     uint64_t next_leg, next_offer;
     uint64_t redialled_at; /* loop's clock */
@@ -211,9 +220,10 @@ struct exchange {
 
 /* ---- exchange.c: begin, turn, end -------------------------------------------------------------------------------- */
 
+void exchange_init(struct node *node);
 void exchange_tick(struct node *node);       /* deadlines, leases, redials; every 10 ms while something lives */
 void exchange_redial(struct node *node);     /* legs that wait for a peer ask again */
-void exchange_turn(struct node *node);       /* grants, encodes, local events: at the end of a turn of the loop */
+void exchange_turn(struct node *node);       /* events, grants, encodes: before the loop blocks */
 bool exchange_idle(const struct node *node); /* no offer, no expectation, nothing parked */
 void exchange_fail_all(struct node *node, enum strait_reason reason);
 void exchange_fini(struct node *node); /* frees what is parked and remembered; no request is live any more */
@@ -289,8 +299,9 @@ void request_wake_gpus(
 void request_over(struct request *request); /* part of it has ended: it is freed at the end of the turn if possible */
 /* The text of a failure: `text`, or if there is none, what a failed device of the pool reports. It may point into
  * *state. */
-const char *request_why(const struct request *request, enum strait_reason reason, const char *text,
-                        struct device_state *state);
+const char *request_why(const struct request *request, struct device_state *state);
+/* Sets the verdict; the exchange tells it once the legs have taken the events that follow. */
+void request_decide(struct request *request, enum strait_state state, enum strait_reason reason, const char *text);
 /* Some of its pages are in memory of a GPU that has failed. */
 bool request_is_stranded(const struct request *request);
 /* Marks the pages as used in the pool and adds them to the request. NONE, BUSY, GEOMETRY (no such page, or an index
@@ -305,13 +316,12 @@ void request_release_pool(struct request *request);                   /* drained
 struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
                                        const struct message_expect *message);
 void expectation_begin(struct expectation *expectation); /* its list of pages is complete */
-/* Adds a leg to one source: at an address, or under this daemon. */
-void expectation_start(struct expectation *expectation, const struct name *source, const char *address, bool local);
-/* The same for a source that has announced itself over a connection. False: no source can be added. */
-bool expectation_announced(struct expectation *expectation, const struct name *source, struct peer *peer);
+struct sink *expectation_find_leg(const struct expectation *expectation, const struct name *source);
+/* Adds the leg to one more source. NULL: no memory, and the expectation has failed. */
+struct sink *expectation_add_leg(struct expectation *expectation, const struct name *source, const char *address,
+                                 const struct sink_port *port);
 void expectation_fail(struct expectation *expectation, enum strait_reason reason, const char *text);
-void expectation_leg_complete(struct expectation *expectation);
-void expectation_leg_drained(struct expectation *expectation);
+void expectation_tell(struct expectation *expectation); /* sends the client the verdict */
 
 /* ---- wait.c ------------------------------------------------------------------------------------------------------ */
 
@@ -326,42 +336,17 @@ struct offer *offer_create(struct node *node, struct session *session, struct po
 void offer_begin(struct offer *offer, const struct message_offer *message); /* called with the last of its messages */
 enum strait_reason offer_append(struct offer *offer, const struct message_append *message);
 
-/* ready.c: false: out of memory. */
-bool offer_pages_known(struct offer *offer); /* the initial pages: ready at once, or announced as `later` */
-bool offer_pages_ready(struct offer *offer, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
-                       uint32_t layer_count);
-/* Marks layers (count 0: all) of the announced pages as ready; those that already are stay as they are. */
-bool offer_layers_ready(struct offer *offer, int32_t layer_first, uint32_t layer_count);
-
-/* Tells the legs what became ready from segment `from` on, and that nothing follows if no event is awaited. */
-void offer_tell_legs(struct offer *offer, uint32_t from);
-
-/* await.c: an append whose known pages become ready after an event. NONE, LOCAL (no event for these pages),
- * NO_MEMORY. */
-enum strait_reason await_append(struct offer *offer, const struct message_append *message);
-/* The same for all pages that the offer has announced. */
-enum strait_reason await_offer(struct offer *offer, struct view event);
-void await_forget(struct offer *offer); /* the offer has its verdict */
-
-void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);
 void offer_announce(struct offer *offer, struct announce *announce); /* tells the peer if it is up */
 void offer_fail(struct offer *offer, enum strait_reason reason, const char *text);
-void offer_leg_verdict(struct offer *offer, enum strait_reason reason);
-void offer_leg_drained(struct offer *offer);
-
-/* ---- local.c ----------------------------------------------------------------------------------------------------- */
-
-/* Pairs a waiting sink with an offer under the same daemon. */
-void local_bind(struct sink *sink, struct offer *offer);
-void local_post(struct node *node, struct sink *sink, struct source *source, const struct leg_event *event);
-bool local_turn(struct node *node);                          /* false: there was nothing to do */
-void local_detach(struct sink *sink, struct source *source); /* the source is freed */
-/* Begins `grant` for the source: a copy from page to page, which is encode and decode in one. */
-void local_copy(struct source *source, const struct leg_grant *grant);
+void offer_consumer_ended(struct offer *offer, enum strait_reason reason);
+void offer_tell(struct offer *offer); /* sends the client the verdict */
 
 /* ---- parked.c ---------------------------------------------------------------------------------------------------- */
 
-void parked_add(struct node *node, struct parked *parked); /* its key, peer and leg must be set */
+/* Adds a leg to one source: at an address, or under this daemon. */
+void expectation_start(struct expectation *expectation, const struct name *source, const char *address, bool local);
+/* Looks for one more expectation: at an address, or under this daemon. */
+void offer_start(struct offer *offer, const struct name *sink, const char *address, bool local);
 struct parked *parked_find_leg(struct node *node, struct peer *peer, uint64_t leg);
 void parked_remove(struct node *node, struct parked *parked); /* and frees it */
 void parked_forget_peer(struct node *node, struct peer *peer);
@@ -369,13 +354,8 @@ void parked_forget_sink(struct node *node, struct sink *sink);
 void parked_forget_offer(struct node *node, struct offer *offer);
 void parked_meet_offer(struct offer *offer);
 void parked_meet_expectation(struct expectation *expectation);
-/* Binds a REQUEST to its offer, whichever of the two came first. */
-void request_bind(struct parked *parked, struct offer *offer, const struct open_grants *open);
 
 /* Shared by the exchange's files that deal with peers. */
-
-/* Callback of the peers. False: the peer broke the protocol. */
-bool exchange_message(void *owner, struct peer *peer, const struct message *message);
 
 /* The source leg that a message of this peer is about; NULL: there is none, or it has another epoch. */
 struct source *exchange_find_source(struct node *node, struct peer *peer, uint64_t leg, const struct epoch *epoch);

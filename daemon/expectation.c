@@ -4,225 +4,13 @@
 #include <utlist.h>
 
 #include "daemon/base/fault.h"
-#include "daemon/missing.h"
 #include "daemon/node.h"
 #include "daemon/session.h"
 #include "daemon/sink.h"
 
 /* The sink's side of a request: which pages are expected, which have landed, and the verdict over all its legs. */
 
-struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
-                                       const struct message_expect *message)
-{
-    struct expectation *e = calloc(1, sizeof(*e));
-    if (e == NULL || page_set_init(&e->request.pages, pool->pool->group_count) != STRAIT_OK) {
-        free(e);
-        return NULL;
-    }
-    e->request.node = node;
-    e->request.session = session;
-    e->request.pool = pool;
-    e->request.transfer = message->transfer;
-    e->request.began = uv_hrtime();
-    name_set(&e->request.name, &pool->id, message->key);
-    e->epoch = (struct epoch){.incarnation = node->incarnation, .counter = ++node->epoch_counter};
-    e->sources = message->sources != 0 ? message->sources : 1;
-    e->deadline = uv_now(node->loop) + message->deadline_ms;
-    pool->uses++;
-    session->undrained++;
-    node->metrics.expectations++;
-    DL_APPEND(node->exchange.expectations, e);
-    HASH_ADD(by_name, node->exchange.expectations_by_name, name, sizeof(struct name), &e->request);
-    tombstone_remove(node, &e->request.name, false);
-    return e;
-}
-
-/* Collects the expected logical indexes in the form that sources are sent. */
-static bool collect_wanted(struct expectation *e)
-{
-    e->wanted = page_set_spans(&e->request.pages, &e->wanted_count);
-    return e->wanted != NULL;
-}
-
-static bool prepare_coverage(struct expectation *e)
-{
-    const struct pool *pool = e->request.pool->pool;
-    struct coverage_group groups[STRAIT_GROUPS_MAX];
-    for (uint32_t g = 0; g < pool->group_count; g++)
-        groups[g] =
-            (struct coverage_group){.region_count = pool->groups[g].region_count, .layers = pool->groups[g].layers};
-    return coverage_create(&e->request.pages, groups, pool->group_count, &e->coverage) == STRAIT_OK;
-}
-
-void expectation_begin(struct expectation *e)
-{
-    if (!collect_wanted(e) || !prepare_coverage(e)) {
-        expectation_fail(e, STRAIT_REASON_NO_MEMORY, "too many pages");
-        return;
-    }
-    e->request.begun = true;
-    request_state(&e->request, STRAIT_BOOTSTRAP);
-    parked_meet_expectation(e);
-}
-
-static struct sink *find_leg(const struct expectation *e, const struct name *source)
-{
-    struct sink *sink;
-    LL_FOREACH (e->sinks, sink)
-        if (memcmp(&sink->source, source, sizeof(*source)) == 0)
-            return sink;
-    return NULL;
-}
-
-/* Adds the leg to one more source. NULL: there is one already, because both sides started this pair, or none can be
- * made. */
-static struct sink *add_leg(struct expectation *e, const struct name *source, const char *address, bool local)
-{
-    if (e->request.decided || find_leg(e, source) != NULL)
-        return NULL;
-    struct sink *sink = sink_create(e, source, address, local);
-    if (sink == NULL)
-        expectation_fail(e, STRAIT_REASON_NO_MEMORY, "");
-    return sink;
-}
-
-void expectation_start(struct expectation *e, const struct name *source, const char *address, bool local)
-{
-    if (!e->request.decided && find_leg(e, source) == NULL && e->sink_count == e->sources) {
-        expectation_fail(e, STRAIT_REASON_GEOMETRY, "more sources than expected");
-        return;
-    }
-    struct sink *sink = add_leg(e, source, address, local);
-    if (sink != NULL)
-        sink_ask(sink);
-}
-
-bool expectation_announced(struct expectation *e, const struct name *source, struct peer *peer)
-{
-    struct sink *sink = find_leg(e, source);
-    if (sink == NULL && e->sink_count == e->sources)
-        return false;
-    if (sink == NULL)
-        sink = add_leg(e, source, peer->address, false);
-    if (sink == NULL || sink->is_local || sink->asked)
-        return true; /* asked already: both sides started this pair, and this side's connection was first */
-    sink_ask_peer(sink, peer);
-    return true;
-}
-
-/* ---- The verdict ------------------------------------------------------------------------------------------------- */
-
-static void trace(const struct expectation *e)
-{
-    struct node *node = e->request.node;
-    uint64_t microseconds = (uv_hrtime() - e->request.began) / 1000;
-    histogram_record(&node->metrics.stages[STAGE_TRANSFER], microseconds);
-    if (!log_enabled(node->log, LOG_DEBUG))
-        return;
-    char key[3 * STRAIT_KEY_BYTES_MAX];
-    log_write(node->log, LOG_DEBUG,
-              "msg=transfer side=sink key=%s epoch=%" PRIx64 ".%" PRIu64 " state=%s reason=\"%s\" pages=%" PRIu64
-              " raw_bytes=%" PRIu64 " wire_bytes=%" PRIu64 " us=%" PRIu64,
-              log_quote(key, sizeof(key), e->request.name.key, e->request.name.size), e->epoch.incarnation,
-              e->epoch.counter, e->request.state == STRAIT_DONE ? "done" : "failed",
-              strait_reason_string(e->request.reason), e->request.pages.total, e->raw_bytes, e->wire_bytes,
-              microseconds);
-}
-
-static bool jobs_are_over(const struct expectation *e)
-{
-    const struct sink *sink;
-    LL_FOREACH (e->sinks, sink)
-        if (!sink->leg.drained)
-            return fault_at(FAULT_BUG_DRAINED, NULL, NULL);
-    return true;
-}
-
-static void drain(struct expectation *e)
-{
-    e->request.drained = true;
-    request_over(&e->request);
-    request_release_pool(&e->request);
-    coverage_destroy(e->coverage);
-    e->coverage = NULL;
-}
-
-/* Ends the name: a new expectation may use it, and late messages get this verdict. */
-static void decide(struct expectation *e, enum strait_state state, enum strait_reason reason)
-{
-    struct node *node = e->request.node;
-    e->request.decided = true;
-    e->request.state = state;
-    e->request.reason = reason;
-    HASH_DELETE(by_name, node->exchange.expectations_by_name, &e->request);
-    tombstone_add(node, &e->request);
-    if (state == STRAIT_DONE)
-        node->metrics.sink_done++;
-    else
-        node->metrics.sink_failed[reason]++;
-    waits_decided(e);
-    trace(e);
-}
-
-/* Sends the verdict; the pages that are not in place have been reported. */
-static void tell(struct expectation *e, const char *text)
-{
-    struct message message = {.type = MESSAGE_STATE};
-    message.state = (struct message_state){.transfer = e->request.transfer,
-                                           .state = (uint32_t)e->request.state,
-                                           .reason = (uint32_t)e->request.reason,
-                                           .drained = e->request.drained,
-                                           .text = view_of(text, strlen(text))};
-    if (e->request.state == STRAIT_DONE)
-        message.state.aux = view_of(e->aux, e->aux_size);
-    session_send(e->request.session, &message);
-    e->request.told = true;
-    if (e->request.drained)
-        session_drained(e->request.session);
-}
-
-void expectation_fail(struct expectation *e, enum strait_reason reason, const char *text)
-{
-    struct device_state state;
-    if (e->request.decided)
-        return;
-    text = request_why(&e->request, reason, text, &state);
-    decide(e, STRAIT_FAILED, reason);
-    struct sink *sink;
-    LL_FOREACH (e->sinks, sink)
-        sink_event(sink, SINK_FAIL, reason);
-    if (!missing_tell(e) && text[0] == '\0')
-        text = "more pages are missing than are named";
-    if (!e->request.drained && jobs_are_over(e))
-        drain(e);
-    tell(e, text);
-}
-
-void expectation_leg_drained(struct expectation *e)
-{
-    if (!e->request.told || e->request.drained || !jobs_are_over(e))
-        return;
-    drain(e);
-    struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = e->request.transfer}};
-    session_send(e->request.session, &message);
-    session_drained(e->request.session);
-}
-
-void expectation_leg_complete(struct expectation *e)
-{
-    if (++e->complete_count < e->sources || e->request.decided)
-        return;
-    if (!coverage_complete(e->coverage)) {
-        expectation_fail(e, STRAIT_REASON_GEOMETRY, "pages were expected that no source has offered");
-        return;
-    }
-    decide(e, STRAIT_DONE, STRAIT_REASON_NONE);
-    struct sink *sink;
-    LL_FOREACH (e->sinks, sink)
-        sink_event(sink, SINK_FINISH, STRAIT_REASON_NONE);
-    drain(e);
-    tell(e, "");
-}
+/* ---- Missing pages ---------------------------------------------------------------------------------------------- */
 
 /* Reports what did not land, in one pass that stops when enough is reported: the loop does nothing else meanwhile. */
 
@@ -287,7 +75,9 @@ static bool add_range(void *owner, const struct wire_page_list *range)
     return !failed->more;
 }
 
-bool missing_tell(struct expectation *e)
+/* Sends the client, before the verdict, the ids of the first STRAIT_FAILED_PAGES_MAX pages that are not in place.
+ * False: there are more. */
+static bool missing_tell(struct expectation *e)
 {
     struct failed_lists failed = {.request = &e->request};
     if (e->coverage == NULL) /* not begun: all its pages are free, none was touched */
@@ -295,4 +85,207 @@ bool missing_tell(struct expectation *e)
     coverage_missing(e->coverage, add_range, &failed);
     tell_lists(&failed);
     return !failed.more;
+}
+
+/* ---- The verdict ------------------------------------------------------------------------------------------------- */
+
+static void trace(const struct expectation *e)
+{
+    struct node *node = e->request.node;
+    uint64_t microseconds = (uv_hrtime() - e->request.began) / 1000;
+    histogram_record(&node->metrics.stages[STAGE_TRANSFER], microseconds);
+    if (!log_enabled(node->log, LOG_DEBUG))
+        return;
+    char key[3 * STRAIT_KEY_BYTES_MAX];
+    log_write(node->log, LOG_DEBUG,
+              "msg=transfer side=sink key=%s epoch=%" PRIx64 ".%" PRIu64 " state=%s reason=\"%s\" pages=%" PRIu64
+              " raw_bytes=%" PRIu64 " wire_bytes=%" PRIu64 " us=%" PRIu64,
+              log_quote(key, sizeof(key), e->request.name.key, e->request.name.size), e->epoch.incarnation,
+              e->epoch.counter, e->request.state == STRAIT_DONE ? "done" : "failed",
+              strait_reason_string(e->request.reason), e->request.pages.total, e->raw_bytes, e->wire_bytes,
+              microseconds);
+}
+
+static bool jobs_are_over(const struct expectation *e)
+{
+    const struct sink *sink;
+    LL_FOREACH (e->sinks, sink)
+        if (!sink->leg.drained)
+            return fault_at(FAULT_BUG_DRAINED, NULL, NULL);
+    return true;
+}
+
+static void drain(struct expectation *e)
+{
+    e->request.drained = true;
+    request_over(&e->request);
+    request_release_pool(&e->request);
+    coverage_destroy(e->coverage);
+    e->coverage = NULL;
+}
+
+/* Ends the name: a new expectation may use it, and late messages get this verdict. */
+static void decide(struct expectation *e, enum strait_reason reason, const char *text)
+{
+    struct node *node = e->request.node;
+    const bool done = reason == STRAIT_REASON_NONE;
+    HASH_DELETE(by_name, node->exchange.expectations_by_name, &e->request);
+    request_decide(&e->request, done ? STRAIT_DONE : STRAIT_FAILED, reason, text);
+    if (done)
+        node->metrics.sink_done++;
+    else
+        node->metrics.sink_failed[reason]++;
+    waits_decided(e);
+    trace(e);
+    struct sink *sink;
+    LL_FOREACH (e->sinks, sink)
+        sink_event(sink, done ? SINK_FINISH : SINK_FAIL, reason);
+}
+
+void expectation_fail(struct expectation *e, enum strait_reason reason, const char *text)
+{
+    if (!e->request.decided)
+        decide(e, reason, text);
+}
+
+void expectation_tell(struct expectation *e)
+{
+    struct device_state state;
+    const char *text = request_why(&e->request, &state);
+    if (e->request.state == STRAIT_FAILED && !missing_tell(e) && text[0] == '\0')
+        text = "more pages are missing than are named";
+    if (jobs_are_over(e))
+        drain(e);
+    struct message message = {.type = MESSAGE_STATE};
+    message.state = (struct message_state){.transfer = e->request.transfer,
+                                           .state = (uint32_t)e->request.state,
+                                           .reason = (uint32_t)e->request.reason,
+                                           .drained = e->request.drained,
+                                           .text = view_of(text, strlen(text))};
+    if (e->request.state == STRAIT_DONE)
+        message.state.aux = view_of(e->aux, e->aux_size);
+    session_send(e->request.session, &message);
+    e->request.told = true;
+    if (e->request.drained)
+        session_drained(e->request.session);
+}
+
+/* ---- Reports of its legs ----------------------------------------------------------------------------------------- */
+
+static struct expectation *of(struct request *request)
+{
+    return (struct expectation *)request;
+}
+
+static void on_layers(struct request *request, const int32_t *layers, uint32_t count)
+{
+    struct message message = {.type = MESSAGE_LAYERS};
+    message.layers = (struct message_layers){.transfer = request->transfer, .layer_count = count, .layers = layers};
+    session_send(request->session, &message);
+    waits_layers(of(request), layers, count);
+}
+
+static void on_complete(struct request *request)
+{
+    struct expectation *e = of(request);
+    if (++e->complete_count < e->sources || request->decided)
+        return;
+    if (coverage_complete(e->coverage))
+        decide(e, STRAIT_REASON_NONE, "");
+    else
+        decide(e, STRAIT_REASON_GEOMETRY, "pages were expected that no source has offered");
+}
+
+static void on_verdict(struct request *request, enum strait_reason reason, const char *text)
+{
+    if (reason != STRAIT_REASON_NONE)
+        expectation_fail(of(request), reason, text);
+}
+
+static void on_drained(struct request *request)
+{
+    if (!request->told || request->drained || !jobs_are_over(of(request)))
+        return;
+    drain(of(request));
+    struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = request->transfer}};
+    session_send(request->session, &message);
+    session_drained(request->session);
+}
+
+static const struct leg_callbacks leg_callbacks = {
+    .layers = on_layers, .complete = on_complete, .verdict = on_verdict, .drained = on_drained};
+
+/* ---- Beginning --------------------------------------------------------------------------------------------------- */
+
+struct expectation *expectation_create(struct node *node, struct session *session, struct pool_ref *pool,
+                                       const struct message_expect *message)
+{
+    struct expectation *e = calloc(1, sizeof(*e));
+    if (e == NULL || page_set_init(&e->request.pages, pool->pool->group_count) != STRAIT_OK) {
+        free(e);
+        return NULL;
+    }
+    e->request.node = node;
+    e->request.callbacks = &leg_callbacks;
+    e->request.session = session;
+    e->request.pool = pool;
+    e->request.transfer = message->transfer;
+    e->request.began = uv_hrtime();
+    name_set(&e->request.name, &pool->id, message->key);
+    e->epoch = (struct epoch){.incarnation = node->incarnation, .counter = ++node->epoch_counter};
+    e->sources = message->sources != 0 ? message->sources : 1;
+    e->deadline = uv_now(node->loop) + message->deadline_ms;
+    pool->uses++;
+    session->undrained++;
+    node->metrics.expectations++;
+    DL_APPEND(node->exchange.expectations, e);
+    HASH_ADD(by_name, node->exchange.expectations_by_name, name, sizeof(struct name), &e->request);
+    tombstone_remove(node, &e->request.name, false);
+    return e;
+}
+
+/* Collects the expected logical indexes in the form that sources are sent. */
+static bool collect_wanted(struct expectation *e)
+{
+    e->wanted = page_set_spans(&e->request.pages, &e->wanted_count);
+    return e->wanted != NULL;
+}
+
+static bool prepare_coverage(struct expectation *e)
+{
+    const struct pool *pool = e->request.pool->pool;
+    struct coverage_group groups[STRAIT_GROUPS_MAX];
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        groups[g] =
+            (struct coverage_group){.region_count = pool->groups[g].region_count, .layers = pool->groups[g].layers};
+    return coverage_create(&e->request.pages, groups, pool->group_count, &e->coverage) == STRAIT_OK;
+}
+
+void expectation_begin(struct expectation *e)
+{
+    if (!collect_wanted(e) || !prepare_coverage(e)) {
+        expectation_fail(e, STRAIT_REASON_NO_MEMORY, "too many pages");
+        return;
+    }
+    e->request.begun = true;
+    request_state(&e->request, STRAIT_BOOTSTRAP);
+    parked_meet_expectation(e);
+}
+
+struct sink *expectation_find_leg(const struct expectation *e, const struct name *source)
+{
+    struct sink *sink;
+    LL_FOREACH (e->sinks, sink)
+        if (memcmp(&sink->source, source, sizeof(*source)) == 0)
+            return sink;
+    return NULL;
+}
+
+struct sink *expectation_add_leg(struct expectation *e, const struct name *source, const char *address,
+                                 const struct sink_port *port)
+{
+    struct sink *sink = sink_create(e, source, address, port);
+    if (sink == NULL)
+        expectation_fail(e, STRAIT_REASON_NO_MEMORY, "");
+    return sink;
 }

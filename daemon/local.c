@@ -1,103 +1,85 @@
-/* Legs with both halves under this daemon: the same state machines, messages handed over in memory, and one copy from
- * page to page instead of encode, wire and decode. */
+#include "daemon/local.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/node.h"
-#include "daemon/sink.h"
-#include "daemon/source.h"
 
-/* A message was lost for lack of memory, so the halves' states would diverge: both end. */
-static void give_up(struct sink *sink, struct source *source)
+/* ---- Messages: handed to the other half, unless it has ended ------------------------------------------------------
+ */
+
+static void send_to_source(struct sink *sink, const struct message *message)
 {
-    if (source != NULL)
-        source_event(source, SOURCE_FAIL, STRAIT_REASON_NO_MEMORY);
-    if (sink != NULL) {
-        sink_event(sink, SINK_FAIL, STRAIT_REASON_NO_MEMORY);
-        sink_event(sink, SINK_QUIET, STRAIT_REASON_NONE);
-    }
+    if (sink->local != NULL)
+        source_message(sink->local, message);
 }
 
-void local_post(struct node *node, struct sink *sink, struct source *source, const struct leg_event *event)
+static void send_to_sink(struct source *source, const struct message *message)
 {
-    struct exchange *x = &node->exchange;
-    if (sink == NULL && source == NULL)
-        return; /* the other half is gone */
-    struct local_event *post = calloc(1, sizeof(*post));
-    if (post == NULL) {
-        give_up(sink != NULL ? sink : source->local, source != NULL ? source : sink->local);
-        return;
-    }
-    post->sink = sink;
-    post->source = source;
-    post->event = *event;
-    if (x->local_last != NULL)
-        x->local_last->next = post;
+    if (source->local != NULL)
+        sink_message(source->local, message);
+}
+
+/* The halves have been paired when the sink asks (match.c). */
+static void request(struct sink *sink, const struct leg_action *action)
+{
+    (void)sink;
+    (void)action;
+}
+
+/* ---- Pages: the source's ENCODE becomes the sink's chunk, and is done with the sink's DECODE -----------------------
+ */
+
+/* Pieces are as large as those that fit a slot, though no slot is needed. */
+static bool cut(struct sink *sink, struct leg_event *grant)
+{
+    const struct receive_arena *arena = sink->node->receive.arenas[0];
+    grant->count = sink_cut(sink, arena, arena->slots.slot_bytes, grant->first, grant->count);
+    return true;
+}
+
+static bool is_stuck(struct source *source)
+{
+    (void)source;
+    return false;
+}
+
+static void encoded(struct source *source, uint64_t grant, enum strait_reason reason)
+{
+    source_post(source, &(struct leg_event){.type = SOURCE_ENCODED, .grant = grant, .reason = reason});
+}
+
+static void encode(struct source *source, const struct leg_grant *grant)
+{
+    if (source->local != NULL)
+        sink_post(source->local, &(struct leg_event){.type = SINK_ARRIVING, .grant = grant->id});
     else
-        x->local_first = post;
-    x->local_last = post;
+        encoded(source, grant->id, STRAIT_REASON_NONE);
 }
 
-bool local_turn(struct node *node)
+static void refuse(struct sink *sink, uint64_t grant)
 {
-    struct exchange *x = &node->exchange;
-    struct local_event *post;
-    bool any = x->local_first != NULL;
-    while ((post = x->local_first) != NULL) {
-        x->local_first = post->next;
-        if (x->local_first == NULL)
-            x->local_last = NULL;
-        if (post->sink != NULL)
-            (void)sink_apply(post->sink, &post->event);
-        else
-            (void)source_apply(post->source, &post->event);
-        free(post);
-    }
-    return any;
+    encoded(sink->local, grant, STRAIT_REASON_NONE);
 }
 
-void local_bind(struct sink *sink, struct offer *offer)
+static void transmit(struct source *source, const struct leg_grant *grant)
 {
-    struct expectation *e = sink->expectation;
-    if (sink->local != NULL || e->request.decided) /* decided in this turn, not reaped yet */
-        return;
-    if (offer->request.pool->pool->geometry != e->request.pool->pool->geometry) {
-        sink_event(sink, SINK_END, STRAIT_REASON_GEOMETRY);
-        return;
-    }
-    if (offer->leg_count >= offer->consumers) { /* all its consumers are known already */
-        sink_event(sink, SINK_END, STRAIT_REASON_PEER_ABORT);
-        return;
-    }
-    struct wire_span *wanted = malloc((e->wanted_count + 1) * sizeof(*wanted));
-    if (wanted != NULL && e->wanted_count != 0)
-        memcpy(wanted, e->wanted, e->wanted_count * sizeof(*wanted));
-    struct source *source =
-        wanted == NULL ? NULL : source_create(offer, NULL, sink, sink->id, &e->epoch, wanted, e->wanted_count);
-    if (source == NULL) {
-        sink_event(sink, SINK_END, STRAIT_REASON_NO_MEMORY);
-        return;
-    }
-    sink->local = source;
-    enum strait_reason reason = source_bind(source, &(struct open_grants){0});
-    if (reason != STRAIT_REASON_NONE)
-        source_event(source, SOURCE_FAIL, reason);
+    source_post(source, &(struct leg_event){.type = SOURCE_SENT, .grant = grant->id});
 }
 
+/* While it runs, the source's grant is ENCODING and the sink's DECODING: neither half ends. */
 struct copy {
     struct sink *sink;
-    struct source *source;
     uint64_t grant;
 };
 
-static void finish(struct node *node, const struct copy *copy, const struct job_result *result)
+static void finish(struct sink *sink, uint64_t grant, const struct job_result *result)
 {
-    histogram_record(&node->metrics.stages[STAGE_COPY], result->nanoseconds / 1000);
-    node->metrics.local_bytes += result->raw_bytes;
-    node->metrics.chunks_sent[CODED_LOCAL]++;
-    sink_copied(copy->sink, copy->grant, result);
-    struct leg_event encoded = {.type = SOURCE_ENCODED, .grant = copy->grant, .reason = result->reason};
-    (void)source_apply(copy->source, &encoded);
+    struct metrics *metrics = &sink->node->metrics;
+    histogram_record(&metrics->stages[STAGE_COPY], result->nanoseconds / 1000);
+    metrics->local_bytes += result->raw_bytes;
+    metrics->chunks_sent[CODED_LOCAL]++;
+    sink_landed(sink, grant, result);
+    encoded(sink->local, grant, result->reason);
 }
 
 static void on_copied(void *owner, uint64_t cookie, const struct job_result *result)
@@ -105,56 +87,38 @@ static void on_copied(void *owner, uint64_t cookie, const struct job_result *res
     struct node *node = owner;
     struct copy *copy = (struct copy *)(uintptr_t)cookie;
     node->exchange.encoding_jobs--;
-    finish(node, copy, result);
+    finish(copy->sink, copy->grant, result);
     free(copy);
+    node->exchange.events.run(node);
 }
 
-void local_detach(struct sink *sink, struct source *source)
+static void copy_pages(struct sink *sink, const struct leg_grant *grant)
 {
-    if (source != NULL)
-        source->local = NULL;
-    if (sink == NULL)
-        return;
-    sink->local = NULL;
-    sink_event(sink, SINK_QUIET, STRAIT_REASON_NONE);
-}
-
-/* While the copy runs, the source's grant is ENCODING and the sink's DECODING: neither side's pages are drained. */
-void local_copy(struct source *source, const struct leg_grant *grant)
-{
-    struct node *node = source->node;
-    struct sink *sink = source->local;
-    struct leg_event arriving = {.type = SINK_ARRIVING, .grant = grant->id};
-    if (!sink_apply(sink, &arriving)) {
-        struct leg_event encoded = {.type = SOURCE_ENCODED, .grant = grant->id};
-        (void)source_apply(source, &encoded);
-        return;
-    }
-    struct leg_event arrived = {.type = SINK_ARRIVED, .grant = grant->id};
-    (void)sink_apply(sink, &arrived);
-
-    struct request *from = &source->offer->request;
-    struct request *to = &sink->expectation->request;
+    struct node *node = sink->node;
+    struct request *from = &sink->local->offer->request, *to = &sink->expectation->request;
     struct piece piece;
     const uint32_t *from_ids = NULL, *to_ids = NULL;
-    if (segments_piece(&source->segments, grant->first, grant->count, &piece)) {
+    if (segments_piece(&sink->segments, grant->first, grant->count, &piece)) {
         from_ids = page_set_ids(&from->pages, piece.group, piece.first, piece.count);
         to_ids = page_set_ids(&to->pages, piece.group, piece.first, piece.count);
     }
+    struct job_result failed = {.reason = STRAIT_REASON_NO_MEMORY};
     struct copy *copy = malloc(sizeof(*copy));
-    struct copy done = {.sink = sink, .source = source, .grant = grant->id};
-    enum strait_status status = STRAIT_ERR_NO_MEMORY;
-    if (copy != NULL && from_ids != NULL && to_ids != NULL) {
-        *copy = done;
-        status = job_copy(node->jobs, from->pool->pool, from_ids, to->pool->pool, to_ids, &piece, on_copied, node,
-                          (uint64_t)(uintptr_t)copy);
-    }
-    if (status == STRAIT_OK) {
-        node->exchange.encoding_jobs++;
-        return;
+    if (from_ids == NULL || to_ids == NULL) {
+        failed.reason = STRAIT_REASON_GEOMETRY;
+    } else if (copy != NULL) {
+        *copy = (struct copy){.sink = sink, .grant = grant->id};
+        if (job_copy(node->jobs, from->pool->pool, from_ids, to->pool->pool, to_ids, &piece, on_copied, node,
+                     (uint64_t)(uintptr_t)copy) == STRAIT_OK) {
+            node->exchange.encoding_jobs++;
+            return;
+        }
     }
     free(copy);
-    struct job_result failed = {.reason = from_ids == NULL || to_ids == NULL ? STRAIT_REASON_GEOMETRY
-                                                                             : STRAIT_REASON_NO_MEMORY};
-    finish(node, &done, &failed);
+    finish(sink, grant->id, &failed);
 }
+
+const struct sink_port sink_over_memory = {
+    .request = request, .send = send_to_source, .cut = cut, .decode = copy_pages, .refuse = refuse};
+const struct source_port source_over_memory = {
+    .list_max = UINT32_MAX, .send = send_to_sink, .is_stuck = is_stuck, .encode = encode, .transmit = transmit};

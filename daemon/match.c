@@ -5,12 +5,13 @@
 #include "daemon/exchange.h"
 #include "daemon/node.h"
 #include "daemon/gpu_path.h"
+#include "daemon/local.h"
 #include "daemon/sink.h"
 #include "daemon/source.h"
 
 /* Requests that came before their offer, and announcements that came before their expectation. */
 
-void parked_add(struct node *node, struct parked *parked)
+static void parked_add(struct node *node, struct parked *parked)
 {
     struct exchange *x = &node->exchange;
     DL_APPEND(x->parked, parked);
@@ -79,7 +80,7 @@ static void forget_local(struct node *node, const struct parked_key *key, const 
 void parked_forget_sink(struct node *node, struct sink *sink)
 {
     struct parked_key key = {.wants = sink->source, .is_request = true};
-    if (sink->is_local)
+    if (sink->port == &sink_over_memory)
         forget_local(node, &key, sink);
 }
 
@@ -105,38 +106,6 @@ static struct parked *find(struct node *node, bool request, const struct request
         if (memcmp(&parked->key, &key, sizeof(key)) == 0 && !parked->more)
             return parked;
     return NULL;
-}
-
-void parked_meet_offer(struct offer *offer)
-{
-    struct node *node = offer->request.node;
-    struct parked *parked;
-    while (!offer->request.decided && (parked = find(node, true, &offer->request)) != NULL) {
-        struct sink *sink = parked->sink;
-        if (sink == NULL) {
-            request_bind(parked, offer, &(struct open_grants){0});
-            parked_remove(node, parked);
-        } else {
-            parked_remove(node, parked);
-            local_bind(sink, offer);
-        }
-    }
-}
-
-void parked_meet_expectation(struct expectation *e)
-{
-    struct node *node = e->request.node;
-    struct parked *parked;
-    while (!e->request.decided && (parked = find(node, false, &e->request)) != NULL) {
-        struct name from = parked->from;
-        struct peer *peer = parked->peer;
-        bool local = parked->offer != NULL;
-        parked_remove(node, parked);
-        if (local)
-            expectation_start(e, &from, "", true);
-        else
-            (void)expectation_announced(e, &from, peer); /* beyond the expectation's limit: it waits for its lease */
-    }
 }
 
 /* Matches requests and announcements of peers with offers and expectations, or parks them until the other side
@@ -194,7 +163,7 @@ static void refuse_request(const struct parked *request, const struct open_grant
 }
 
 /* Binds a request to its offer. Nothing points into the parked request afterwards. */
-void request_bind(struct parked *request, struct offer *offer, const struct open_grants *open)
+static void bind_request(struct parked *request, struct offer *offer, const struct open_grants *open)
 {
     if (request->geometry != offer->request.pool->pool->geometry) {
         refuse_request(request, open, STRAIT_REASON_GEOMETRY);
@@ -205,18 +174,184 @@ void request_bind(struct parked *request, struct offer *offer, const struct open
         refuse_request(request, open, STRAIT_REASON_PEER_ABORT);
         return;
     }
-    struct source *source =
-        source_create(offer, request->peer, NULL, request->at.id, &request->epoch, request->spans, request->span_count);
+    struct source *source = source_create(offer, &source_over_peer, request->peer, NULL, request->at.id,
+                                          &request->epoch, request->spans, request->span_count);
     request->spans = NULL;
     if (source == NULL) {
         refuse_request(request, open, STRAIT_REASON_NO_MEMORY);
         return;
     }
     bind_announce(offer, &request->from);
-    enum strait_reason reason = source_bind(source, open);
-    if (reason != STRAIT_REASON_NONE)
-        source_event(source, SOURCE_FAIL, reason);
+    source_bind(source, open);
 }
+
+/* Pairs a sink with an offer under the same daemon. */
+static void bind_local(struct sink *sink, struct offer *offer)
+{
+    struct expectation *e = sink->expectation;
+    if (sink->local != NULL || e->request.decided) /* decided in this turn, not freed yet */
+        return;
+    if (offer->request.pool->pool->geometry != e->request.pool->pool->geometry) {
+        sink_event(sink, SINK_END, STRAIT_REASON_GEOMETRY);
+        return;
+    }
+    if (offer->leg_count >= offer->consumers) { /* all its consumers are known already */
+        sink_event(sink, SINK_END, STRAIT_REASON_PEER_ABORT);
+        return;
+    }
+    struct wire_span *wanted = malloc((e->wanted_count + 1) * sizeof(*wanted));
+    if (wanted != NULL && e->wanted_count != 0)
+        memcpy(wanted, e->wanted, e->wanted_count * sizeof(*wanted));
+    struct source *source = wanted == NULL ? NULL
+                                           : source_create(offer, &source_over_memory, NULL, sink, sink->id, &e->epoch,
+                                                           wanted, e->wanted_count);
+    if (source == NULL) {
+        sink_event(sink, SINK_END, STRAIT_REASON_NO_MEMORY);
+        return;
+    }
+    sink->local = source;
+    source_bind(source, &(struct open_grants){0});
+}
+
+/* ---- Starts --------------------------------------------------------------------------------------------------------
+ */
+
+/* Pairs the sink with its offer, or parks its request until the offer comes. */
+static void ask_local(struct sink *sink)
+{
+    struct node *node = sink->node;
+    sink->asked = true;
+    sink_event(sink, SINK_START, STRAIT_REASON_NONE);
+    struct request *offer;
+    HASH_FIND(by_name, node->exchange.offers_by_name, &sink->source, sizeof(sink->source), offer);
+    if (offer != NULL && offer->begun) {
+        bind_local(sink, (struct offer *)offer);
+        return;
+    }
+    enum strait_reason failed = tombstone_reason(node, &sink->source, true);
+    if (offer == NULL && failed != STRAIT_REASON_NONE) {
+        sink_event(sink, SINK_END, leg_peer_reason(failed));
+        return;
+    }
+    struct parked *parked = calloc(1, sizeof(*parked));
+    if (parked == NULL)
+        return; /* the deadline ends it */
+    parked->key.is_request = true;
+    parked->key.wants = sink->source;
+    parked->sink = sink;
+    parked->expires = UINT64_MAX; /* lives as long as the sink */
+    parked_add(node, parked);
+}
+
+void expectation_start(struct expectation *e, const struct name *source, const char *address, bool local)
+{
+    if (e->request.decided || expectation_find_leg(e, source) != NULL)
+        return; /* both sides started this pair */
+    if (e->sink_count == e->sources) {
+        expectation_fail(e, STRAIT_REASON_GEOMETRY, "more sources than expected");
+        return;
+    }
+    struct sink *sink = expectation_add_leg(e, source, address, local ? &sink_over_memory : &sink_over_peer);
+    if (sink != NULL && local)
+        ask_local(sink);
+    else if (sink != NULL)
+        sink_ask(sink);
+}
+
+/* The same for a source that has announced itself over a connection. False: no source can be added. */
+static bool start_announced(struct expectation *e, const struct name *source, struct peer *peer)
+{
+    struct sink *sink = expectation_find_leg(e, source);
+    if (sink == NULL && e->sink_count == e->sources)
+        return false;
+    if (sink == NULL)
+        sink = expectation_add_leg(e, source, peer->address, &sink_over_peer);
+    if (sink != NULL && !sink->asked) /* else both sides started this pair, and this side's connection was first */
+        sink_ask_peer(sink, peer);
+    return true;
+}
+
+void offer_start(struct offer *o, const struct name *sink, const char *address, bool local)
+{
+    struct announce *a;
+    uint32_t count = 0;
+    LL_FOREACH (o->announces, a) {
+        if (memcmp(&a->sink, sink, sizeof(*sink)) == 0)
+            return;
+        count++;
+    }
+    if (count == STRAIT_PARTS_MAX) { /* each takes memory for as long as the offer lives */
+        offer_fail(o, STRAIT_REASON_GEOMETRY, "started with more consumers than an offer may have");
+        return;
+    }
+    a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
+        return;
+    }
+    a->sink = *sink;
+    LL_PREPEND(o->announces, a);
+    if (!local) {
+        strcpy(a->address, address);
+        offer_announce(o, a);
+        return;
+    }
+    struct request *expected;
+    HASH_FIND(by_name, o->request.node->exchange.expectations_by_name, sink, sizeof(*sink), expected);
+    if (expected != NULL && expected->begun) {
+        expectation_start((struct expectation *)expected, &o->request.name, "", true);
+        return;
+    }
+    if (expected == NULL && tombstone_reason(o->request.node, sink, false) != STRAIT_REASON_NONE) {
+        a->bound = true;
+        offer_consumer_ended(o, STRAIT_REASON_PEER_ABORT);
+        return;
+    }
+    struct parked *parked = calloc(1, sizeof(*parked));
+    if (parked == NULL) {
+        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
+        return;
+    }
+    parked->offer = o;
+    parked->key.wants = *sink;
+    parked->from = o->request.name;
+    parked->expires = UINT64_MAX; /* lives as long as the offer */
+    parked_add(o->request.node, parked);
+}
+
+void parked_meet_offer(struct offer *offer)
+{
+    struct node *node = offer->request.node;
+    struct parked *parked;
+    while (!offer->request.decided && (parked = find(node, true, &offer->request)) != NULL) {
+        struct sink *sink = parked->sink;
+        if (sink == NULL) {
+            bind_request(parked, offer, &(struct open_grants){0});
+            parked_remove(node, parked);
+        } else {
+            parked_remove(node, parked);
+            bind_local(sink, offer);
+        }
+    }
+}
+
+void parked_meet_expectation(struct expectation *e)
+{
+    struct node *node = e->request.node;
+    struct parked *parked;
+    while (!e->request.decided && (parked = find(node, false, &e->request)) != NULL) {
+        struct name from = parked->from;
+        struct peer *peer = parked->peer;
+        bool local = parked->offer != NULL;
+        parked_remove(node, parked);
+        if (local)
+            expectation_start(e, &from, "", true);
+        else
+            (void)start_announced(e, &from, peer); /* beyond the expectation's limit: it waits for its lease */
+    }
+}
+
+/* ---- Messages of peers ------------------------------------------------------------------------------------------- */
 
 #define PARKED_SPANS 256u                   /* average per parked request: 12 MiB for all of them by default */
 #define WAIT_MS_MAX  (24u * 60 * 60 * 1000) /* the most that a client may ask for */
@@ -258,7 +393,7 @@ static void settle_request(struct node *node, struct parked *parked, const struc
     HASH_FIND(by_name, node->exchange.offers_by_name, &parked->key.wants, sizeof(parked->key.wants), offer);
     enum strait_reason failed = tombstone_reason(node, &parked->key.wants, true);
     if (offer != NULL && offer->begun)
-        request_bind(parked, (struct offer *)offer, open);
+        bind_request(parked, (struct offer *)offer, open);
     else if (offer == NULL && failed != STRAIT_REASON_NONE)
         refuse_request(parked, open, failed);
     else {
@@ -330,7 +465,7 @@ static void announce_refused(struct node *node, const struct message_announce *a
         if (announce->bound || memcmp(&announce->sink, &sink, sizeof(sink)) != 0)
             continue;
         announce->bound = true;
-        offer_leg_verdict(offer, STRAIT_REASON_PEER_ABORT);
+        offer_consumer_ended(offer, STRAIT_REASON_PEER_ABORT);
         return;
     }
 }
@@ -359,7 +494,7 @@ bool exchange_announce(struct node *node, struct peer *peer, const struct messag
     struct request *expected;
     HASH_FIND(by_name, node->exchange.expectations_by_name, &sink, sizeof(sink), expected);
     if (expected != NULL && expected->begun) {
-        if (!expectation_announced((struct expectation *)expected, &source, peer))
+        if (!start_announced((struct expectation *)expected, &source, peer))
             refuse_announce(peer, a);
         return true;
     }

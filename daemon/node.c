@@ -247,6 +247,7 @@ static void fail_stranded(struct node *node)
     DL_FOREACH_SAFE (node->exchange.offers, o, next_o)
         if (request_is_stranded(&o->request))
             offer_fail(o, STRAIT_REASON_LOCAL, "");
+    node->exchange.events.run(node);
 }
 
 static void stop_soon(struct node *node)
@@ -404,6 +405,7 @@ enum strait_status node_create(uv_loop_t *loop, const struct node_options *optio
     made->processors = uv_available_parallelism();
     made->listen_fd = made->lock_fd = -1;
     made->watches = (struct watch_count){.idle = on_watches_idle, .owner = made};
+    exchange_init(made);
     do
         auth_random(&made->incarnation, sizeof(made->incarnation));
     while (made->incarnation == 0);

@@ -10,121 +10,6 @@
 /* The source's side of a request: what is ready, which expectations it looks for, and the verdict over all its
  * consumers. */
 
-struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
-                           const struct message_offer *message)
-{
-    struct offer *o = calloc(1, sizeof(*o));
-    if (o == NULL || page_set_init(&o->request.pages, pool->pool->group_count) != STRAIT_OK) {
-        free(o);
-        return NULL;
-    }
-    o->request.node = node;
-    o->request.session = session;
-    o->request.pool = pool;
-    o->request.is_offer = true;
-    o->request.transfer = message->transfer;
-    o->request.began = uv_hrtime();
-    name_set(&o->request.name, &pool->id, message->key);
-    o->id = ++node->exchange.next_offer;
-    o->consumers = message->consumers != 0 ? message->consumers : 1;
-    o->lease_ms = message->lease_ms;
-    o->expires = uv_now(node->loop) + message->lease_ms;
-    o->later = message->later || message->ready.size != 0;
-    pool->uses++;
-    session->undrained++;
-    node->metrics.offers++;
-    DL_APPEND(node->exchange.offers, o);
-    HASH_ADD(by_name, node->exchange.offers_by_name, name, sizeof(struct name), &o->request);
-    tombstone_remove(node, &o->request.name, true);
-    request_wake_gpus(&o->request);
-    return o;
-}
-
-/* ---- What is ready ----------------------------------------------------------------------------------------------- */
-
-static enum strait_reason keep_aux(struct offer *o, struct view aux)
-{
-    if (aux.size == 0)
-        return STRAIT_REASON_NONE;
-    if (!request_charge(&o->request, aux.size))
-        return STRAIT_REASON_NO_MEMORY;
-    free(o->aux); /* a client may say `last` in several messages of one append */
-    o->aux_size = 0;
-    o->aux = malloc(aux.size);
-    if (o->aux == NULL)
-        return STRAIT_REASON_NO_MEMORY;
-    memcpy(o->aux, aux.data, aux.size);
-    o->aux_size = aux.size;
-    return STRAIT_REASON_NONE;
-}
-
-void offer_tell_legs(struct offer *o, uint32_t from)
-{
-    struct source *source;
-    o->last = o->complete && o->awaited == NULL;
-    LL_FOREACH (o->sources, source) {
-        enum strait_reason reason = source_more(source, from, o->ready_count - from);
-        if (reason != STRAIT_REASON_NONE)
-            source_event(source, SOURCE_FAIL, reason);
-    }
-}
-
-static enum strait_reason prepare(struct offer *o, const struct message_offer *message)
-{
-    if (!offer_pages_known(o))
-        return STRAIT_REASON_NO_MEMORY;
-    enum strait_reason reason = message->last ? keep_aux(o, message->aux) : STRAIT_REASON_NONE;
-    if (reason == STRAIT_REASON_NONE && message->ready.size != 0)
-        reason = await_offer(o, message->ready);
-    return reason;
-}
-
-void offer_begin(struct offer *o, const struct message_offer *message)
-{
-    enum strait_reason reason = prepare(o, message);
-    if (reason != STRAIT_REASON_NONE) {
-        offer_fail(o, reason, reason == STRAIT_REASON_LOCAL ? "no event for these pages" : "");
-        return;
-    }
-    o->complete = message->last;
-    o->last = o->complete && o->awaited == NULL;
-    o->request.begun = true;
-    request_state(&o->request, STRAIT_BOOTSTRAP);
-    parked_meet_offer(o);
-}
-
-enum strait_reason offer_append(struct offer *o, const struct message_append *message)
-{
-    uint32_t from = o->ready_count;
-    if (o->complete)
-        return STRAIT_REASON_GEOMETRY;
-    for (uint32_t i = 0; i < message->list_count; i++) {
-        const struct wire_page_list *list = &message->lists[i];
-        enum strait_reason reason = request_add_pages(&o->request, list);
-        if (reason != STRAIT_REASON_NONE)
-            return reason;
-        if (message->ready.size == 0 &&
-            !offer_pages_ready(o, list->group, list->first, list->count, message->layer_first, message->layer_count))
-            return STRAIT_REASON_NO_MEMORY;
-    }
-    if (message->ready.size == 0 && message->list_count == 0 &&
-        !offer_layers_ready(o, message->layer_first, message->layer_count))
-        return STRAIT_REASON_NO_MEMORY;
-    if (message->ready.size != 0) {
-        enum strait_reason reason = await_append(o, message);
-        if (reason != STRAIT_REASON_NONE)
-            return reason;
-    }
-    if (message->last) {
-        enum strait_reason reason = keep_aux(o, message->aux);
-        if (reason != STRAIT_REASON_NONE)
-            return reason;
-        o->complete = !message->more;
-    }
-    offer_tell_legs(o, from);
-    return STRAIT_REASON_NONE;
-}
-
 /* ---- Looking for the expectation --------------------------------------------------------------------------------- */
 
 void offer_announce(struct offer *o, struct announce *a)
@@ -147,52 +32,148 @@ void offer_announce(struct offer *o, struct announce *a)
         a->told = peer;
 }
 
-void offer_start(struct offer *o, const struct name *sink, const char *address, bool local)
+/* ---- What is ready ----------------------------------------------------------------------------------------------- */
+
+/* The ready pages of an offer: segments in the order in which they became ready. */
+
+static bool add(struct offer *o, const struct segment *segment)
 {
-    struct announce *a;
+    if (o->ready_count == o->ready_capacity) {
+        uint32_t capacity = o->ready_capacity != 0 ? 2 * o->ready_capacity : 16;
+        struct segment *ready = realloc(o->ready, capacity * sizeof(*ready));
+        if (ready == NULL)
+            return false;
+        o->ready = ready;
+        o->ready_capacity = capacity;
+    }
+    o->ready[o->ready_count++] = *segment;
+    return true;
+}
+
+/* The regions of a group whose layer is in a range: consecutive, as they are sorted by layer. Count 0: all. */
+static void layer_regions(const struct pool_group *group, int32_t first, uint32_t count, uint32_t *begin, uint32_t *end)
+{
+    *begin = 0;
+    *end = group->region_count;
+    if (count == 0)
+        return;
+    while (*begin < group->region_count && group->layers[*begin] < first)
+        ++*begin;
+    *end = *begin;
+    while (*end < group->region_count && (int64_t)group->layers[*end] < (int64_t)first + count)
+        ++*end;
+}
+
+static bool pages_ready(struct offer *o, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
+                        uint32_t layer_count)
+{
+    uint32_t begin, end;
+    layer_regions(&o->request.pool->pool->groups[group], layer_first, layer_count, &begin, &end);
+    struct segment segment = {
+        .group = group, .region_first = begin, .region_count = end - begin, .first = first, .count = count};
+    return begin == end || count == 0 || add(o, &segment);
+}
+
+/* ---- Pages that were offered as `later` -------------------------------------------------------------------------- */
+
+static uint32_t count_regions(const struct pool *pool)
+{
     uint32_t count = 0;
-    LL_FOREACH (o->announces, a) {
-        if (memcmp(&a->sink, sink, sizeof(*sink)) == 0)
-            return;
-        count++;
+    for (uint32_t g = 0; g < pool->group_count; g++)
+        count += pool->groups[g].region_count;
+    return count;
+}
+
+/* Remembers which pages were announced: later appends may add others, to which ready layers do not apply. */
+static bool announce_later(struct offer *o)
+{
+    o->later_spans = page_set_spans(&o->request.pages, &o->later_count);
+    o->later_ready = calloc(count_regions(o->request.pool->pool), sizeof(*o->later_ready));
+    return o->later_spans != NULL && o->later_ready != NULL;
+}
+
+static bool pages_known(struct offer *o)
+{
+    if (o->later)
+        return announce_later(o);
+    for (uint32_t g = 0; g < o->request.pages.group_count; g++) {
+        const struct page_group *group = &o->request.pages.groups[g];
+        struct page_cursor cursor = {0};
+        const struct page_span *span;
+        while ((span = page_group_next(group, &cursor)) != NULL)
+            if (!pages_ready(o, g, span->first, span->count, 0, 0))
+                return false;
     }
-    if (count == STRAIT_PARTS_MAX) { /* each takes memory for as long as the offer lives */
-        offer_fail(o, STRAIT_REASON_GEOMETRY, "started with more consumers than an offer may have");
-        return;
+    return true;
+}
+
+/* Marks these regions of a group's announced pages as ready. */
+static bool regions_ready(struct offer *o, uint32_t group, uint32_t begin, uint32_t end)
+{
+    for (uint32_t i = 0; i < o->later_count; i++) {
+        struct segment segment = {.group = group,
+                                  .region_first = begin,
+                                  .region_count = end - begin,
+                                  .first = o->later_spans[i].first,
+                                  .count = o->later_spans[i].count};
+        if (o->later_spans[i].group == group && !add(o, &segment))
+            return false;
     }
-    a = calloc(1, sizeof(*a));
-    if (a == NULL) {
-        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
-        return;
+    return true;
+}
+
+static bool layers_ready(struct offer *o, int32_t layer_first, uint32_t layer_count)
+{
+    const struct pool *pool = o->request.pool->pool;
+    bool *ready = o->later_ready;
+    for (uint32_t g = 0; o->later && g < pool->group_count; ready += pool->groups[g].region_count, g++) {
+        uint32_t at, end;
+        layer_regions(&pool->groups[g], layer_first, layer_count, &at, &end);
+        while (at < end) {
+            uint32_t begin = at;
+            while (at < end && !ready[at])
+                ready[at++] = true;
+            if (at > begin && !regions_ready(o, g, begin, at))
+                return false;
+            while (at < end && ready[at])
+                at++;
+        }
     }
-    a->sink = *sink;
-    LL_PREPEND(o->announces, a);
-    if (!local) {
-        strcpy(a->address, address);
-        offer_announce(o, a);
-        return;
+    return true;
+}
+
+static void tell_legs(struct offer *o, uint32_t from)
+{
+    struct source *source;
+    o->last = o->complete && o->awaited == NULL;
+    LL_FOREACH (o->sources, source)
+        source_more(source, from, o->ready_count - from);
+}
+
+/* ---- Pages that wait for an event -------------------------------------------------------------------------------- */
+
+/* Pages of an offer that become ready when a GPU event has completed. The device's own thread waits for the event. Only
+ * ready pages are announced to sinks, so that no slot is held for a slow producer. */
+
+/* Pages whose event has not completed. May outlive the offer. */
+struct awaited {
+    struct device_task task;
+    struct offer *offer; /* NULL: the offer has its verdict */
+    int32_t layer_first;
+    uint32_t layer_count;
+    uint32_t list_count;           /* 0: all announced pages */
+    struct awaited *next;          /* in offer->awaited */
+    struct wire_page_list lists[]; /* without ids: only logical indexes count here */
+};
+
+static void forget_awaited(struct offer *o)
+{
+    struct awaited *awaited, *next;
+    LL_FOREACH_SAFE (o->awaited, awaited, next) {
+        awaited->offer = NULL;
+        __atomic_store_n(&awaited->task.forgotten, true, __ATOMIC_RELAXED);
     }
-    struct request *expected;
-    HASH_FIND(by_name, o->request.node->exchange.expectations_by_name, sink, sizeof(*sink), expected);
-    if (expected != NULL && expected->begun) {
-        expectation_start((struct expectation *)expected, &o->request.name, "", true);
-        return;
-    }
-    if (expected == NULL && tombstone_reason(o->request.node, sink, false) != STRAIT_REASON_NONE) {
-        a->bound = true;
-        offer_leg_verdict(o, STRAIT_REASON_PEER_ABORT);
-        return;
-    }
-    struct parked *parked = calloc(1, sizeof(*parked));
-    if (parked == NULL) {
-        offer_fail(o, STRAIT_REASON_NO_MEMORY, "");
-        return;
-    }
-    parked->offer = o;
-    parked->key.wants = *sink;
-    parked->from = o->request.name;
-    parked->expires = UINT64_MAX; /* lives as long as the offer */
-    parked_add(o->request.node, parked);
+    o->awaited = NULL;
 }
 
 /* ---- The verdict ------------------------------------------------------------------------------------------------- */
@@ -231,51 +212,59 @@ static void stop_announcing(struct offer *o)
     }
 }
 
+static void trace(const struct offer *o)
+{
+    struct node *node = o->request.node;
+    char key[3 * STRAIT_KEY_BYTES_MAX];
+    if (!log_enabled(node->log, LOG_DEBUG))
+        return;
+    log_write(node->log, LOG_DEBUG, "msg=transfer side=source key=%s state=%s reason=\"%s\" us=%" PRIu64,
+              log_quote(key, sizeof(key), o->request.name.key, o->request.name.size),
+              o->request.state == STRAIT_DONE ? "done" : "failed", strait_reason_string(o->request.reason),
+              (uv_hrtime() - o->request.began) / 1000);
+}
+
 static void decide(struct offer *o, enum strait_reason reason, const char *text)
 {
     struct node *node = o->request.node;
-    struct device_state state;
-    text = request_why(&o->request, reason, text, &state);
-    o->request.decided = true;
-    o->request.state = reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED;
-    o->request.reason = reason;
+    const bool done = reason == STRAIT_REASON_NONE;
     HASH_DELETE(by_name, node->exchange.offers_by_name, &o->request);
-    tombstone_add(node, &o->request);
+    request_decide(&o->request, done ? STRAIT_DONE : STRAIT_FAILED, reason, text);
     stop_announcing(o);
-    await_forget(o);
+    forget_awaited(o);
     parked_forget_offer(node, o);
-    if (reason == STRAIT_REASON_NONE)
+    if (done)
         node->metrics.source_done++;
     else
         node->metrics.source_failed[reason]++;
+    trace(o);
     struct source *source;
     LL_FOREACH (o->sources, source)
-        source_event(source, SOURCE_FAIL, reason != STRAIT_REASON_NONE ? reason : STRAIT_REASON_ABORTED);
-    if (!o->request.drained && jobs_are_over(o))
-        drain(o);
-    if (log_enabled(node->log, LOG_DEBUG)) {
-        char key[3 * STRAIT_KEY_BYTES_MAX];
-        log_write(node->log, LOG_DEBUG, "msg=transfer side=source key=%s state=%s reason=\"%s\" us=%" PRIu64,
-                  log_quote(key, sizeof(key), o->request.name.key, o->request.name.size),
-                  reason == STRAIT_REASON_NONE ? "done" : "failed", strait_reason_string(reason),
-                  (uv_hrtime() - o->request.began) / 1000);
-    }
-    struct message message = {.type = MESSAGE_STATE};
-    message.state = (struct message_state){.transfer = o->request.transfer,
-                                           .state = (uint32_t)o->request.state,
-                                           .reason = (uint32_t)reason,
-                                           .drained = o->request.drained,
-                                           .text = view_of(text, strlen(text))};
-    session_send(o->request.session, &message);
-    o->request.told = true;
-    if (o->request.drained)
-        session_drained(o->request.session);
+        source_event(source, SOURCE_FAIL, done ? STRAIT_REASON_ABORTED : reason);
 }
 
 void offer_fail(struct offer *o, enum strait_reason reason, const char *text)
 {
     if (!o->request.decided)
         decide(o, reason, text);
+}
+
+void offer_tell(struct offer *o)
+{
+    struct device_state state;
+    const char *text = request_why(&o->request, &state);
+    if (jobs_are_over(o))
+        drain(o);
+    struct message message = {.type = MESSAGE_STATE};
+    message.state = (struct message_state){.transfer = o->request.transfer,
+                                           .state = (uint32_t)o->request.state,
+                                           .reason = (uint32_t)o->request.reason,
+                                           .drained = o->request.drained,
+                                           .text = view_of(text, strlen(text))};
+    session_send(o->request.session, &message);
+    o->request.told = true;
+    if (o->request.drained)
+        session_drained(o->request.session);
 }
 
 /* A failed consumer fails the offer, once all consumers have ended. DONE also says that the pages are free: it waits
@@ -289,8 +278,7 @@ static void conclude(struct offer *o)
         decide(o, o->failed_count == 0 ? STRAIT_REASON_NONE : o->request.reason, "");
 }
 
-/* One consumer has ended. */
-void offer_leg_verdict(struct offer *o, enum strait_reason reason)
+void offer_consumer_ended(struct offer *o, enum strait_reason reason)
 {
     if (o->request.decided)
         return;
@@ -304,138 +292,34 @@ void offer_leg_verdict(struct offer *o, enum strait_reason reason)
     conclude(o);
 }
 
-void offer_leg_drained(struct offer *o)
+/* ---- Reports of its legs ----------------------------------------------------------------------------------------- */
+
+static struct offer *of(struct request *request)
 {
-    conclude(o);
-    if (!o->request.told || o->request.drained || !jobs_are_over(o))
+    return (struct offer *)request;
+}
+
+static void on_verdict(struct request *request, enum strait_reason reason, const char *text)
+{
+    (void)text;
+    offer_consumer_ended(of(request), reason);
+}
+
+static void on_drained(struct request *request)
+{
+    conclude(of(request));
+    if (!request->told || request->drained || !jobs_are_over(of(request)))
         return;
-    drain(o);
-    struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = o->request.transfer}};
-    session_send(o->request.session, &message);
-    session_drained(o->request.session);
+    drain(of(request));
+    struct message message = {.type = MESSAGE_DRAINED, .transfer = {.transfer = request->transfer}};
+    session_send(request->session, &message);
+    session_drained(request->session);
 }
 
-/* The ready pages of an offer: segments in the order in which they became ready. */
+static const struct leg_callbacks leg_callbacks = {.verdict = on_verdict, .drained = on_drained};
 
-static bool add(struct offer *o, const struct segment *segment)
-{
-    if (o->ready_count == o->ready_capacity) {
-        uint32_t capacity = o->ready_capacity != 0 ? 2 * o->ready_capacity : 16;
-        struct segment *ready = realloc(o->ready, capacity * sizeof(*ready));
-        if (ready == NULL)
-            return false;
-        o->ready = ready;
-        o->ready_capacity = capacity;
-    }
-    o->ready[o->ready_count++] = *segment;
-    return true;
-}
-
-/* The regions of a group whose layer is in a range: consecutive, as they are sorted by layer. Count 0: all. */
-static void layer_regions(const struct pool_group *group, int32_t first, uint32_t count, uint32_t *begin, uint32_t *end)
-{
-    *begin = 0;
-    *end = group->region_count;
-    if (count == 0)
-        return;
-    while (*begin < group->region_count && group->layers[*begin] < first)
-        ++*begin;
-    *end = *begin;
-    while (*end < group->region_count && (int64_t)group->layers[*end] < (int64_t)first + count)
-        ++*end;
-}
-
-bool offer_pages_ready(struct offer *o, uint32_t group, uint32_t first, uint32_t count, int32_t layer_first,
-                       uint32_t layer_count)
-{
-    uint32_t begin, end;
-    layer_regions(&o->request.pool->pool->groups[group], layer_first, layer_count, &begin, &end);
-    struct segment segment = {
-        .group = group, .region_first = begin, .region_count = end - begin, .first = first, .count = count};
-    return begin == end || count == 0 || add(o, &segment);
-}
-
-/* ---- Pages that were offered as `later` -------------------------------------------------------------------------- */
-
-static uint32_t count_regions(const struct pool *pool)
-{
-    uint32_t count = 0;
-    for (uint32_t g = 0; g < pool->group_count; g++)
-        count += pool->groups[g].region_count;
-    return count;
-}
-
-/* Remembers which pages were announced: later appends may add others, to which ready layers do not apply. */
-static bool announce_later(struct offer *o)
-{
-    o->later_spans = page_set_spans(&o->request.pages, &o->later_count);
-    o->later_ready = calloc(count_regions(o->request.pool->pool), sizeof(*o->later_ready));
-    return o->later_spans != NULL && o->later_ready != NULL;
-}
-
-bool offer_pages_known(struct offer *o)
-{
-    if (o->later)
-        return announce_later(o);
-    for (uint32_t g = 0; g < o->request.pages.group_count; g++) {
-        const struct page_group *group = &o->request.pages.groups[g];
-        struct page_cursor cursor = {0};
-        const struct page_span *span;
-        while ((span = page_group_next(group, &cursor)) != NULL)
-            if (!offer_pages_ready(o, g, span->first, span->count, 0, 0))
-                return false;
-    }
-    return true;
-}
-
-/* Marks these regions of a group's announced pages as ready. */
-static bool regions_ready(struct offer *o, uint32_t group, uint32_t begin, uint32_t end)
-{
-    for (uint32_t i = 0; i < o->later_count; i++) {
-        struct segment segment = {.group = group,
-                                  .region_first = begin,
-                                  .region_count = end - begin,
-                                  .first = o->later_spans[i].first,
-                                  .count = o->later_spans[i].count};
-        if (o->later_spans[i].group == group && !add(o, &segment))
-            return false;
-    }
-    return true;
-}
-
-bool offer_layers_ready(struct offer *o, int32_t layer_first, uint32_t layer_count)
-{
-    const struct pool *pool = o->request.pool->pool;
-    bool *ready = o->later_ready;
-    for (uint32_t g = 0; o->later && g < pool->group_count; ready += pool->groups[g].region_count, g++) {
-        uint32_t at, end;
-        layer_regions(&pool->groups[g], layer_first, layer_count, &at, &end);
-        while (at < end) {
-            uint32_t begin = at;
-            while (at < end && !ready[at])
-                ready[at++] = true;
-            if (at > begin && !regions_ready(o, g, begin, at))
-                return false;
-            while (at < end && ready[at])
-                at++;
-        }
-    }
-    return true;
-}
-
-/* Pages of an offer that become ready when a GPU event has completed. The device's own thread waits for the event. Only
- * ready pages are announced to sinks, so that no slot is held for a slow producer. */
-
-/* Pages whose event has not completed. May outlive the offer. */
-struct awaited {
-    struct device_task task;
-    struct offer *offer; /* NULL: the offer has its verdict */
-    int32_t layer_first;
-    uint32_t layer_count;
-    uint32_t list_count;           /* 0: all announced pages */
-    struct awaited *next;          /* in offer->awaited */
-    struct wire_page_list lists[]; /* without ids: only logical indexes count here */
-};
+/* ---- Events of the pages ------------------------------------------------------------------------------------------
+ */
 
 /* The device whose memory an event concerns: that of the first list, else of the pool's first group on a device. */
 static int32_t device_of(const struct pool *pool, const struct wire_page_list *lists, uint32_t list_count)
@@ -452,10 +336,10 @@ static enum strait_reason make_ready(struct offer *o, const struct awaited *awai
 {
     for (uint32_t i = 0; i < awaited->list_count; i++) {
         const struct wire_page_list *list = &awaited->lists[i];
-        if (!offer_pages_ready(o, list->group, list->first, list->count, awaited->layer_first, awaited->layer_count))
+        if (!pages_ready(o, list->group, list->first, list->count, awaited->layer_first, awaited->layer_count))
             return STRAIT_REASON_NO_MEMORY;
     }
-    if (awaited->list_count == 0 && !offer_layers_ready(o, awaited->layer_first, awaited->layer_count))
+    if (awaited->list_count == 0 && !layers_ready(o, awaited->layer_first, awaited->layer_count))
         return STRAIT_REASON_NO_MEMORY;
     return STRAIT_REASON_NONE;
 }
@@ -471,7 +355,7 @@ static void complete(struct offer *o, const struct awaited *awaited)
         offer_fail(o, reason, of_event ? "the event of its pages failed" : ""); /* a device gives its own reason */
         return;
     }
-    offer_tell_legs(o, from);
+    tell_legs(o, from);
 }
 
 static void on_finished(struct device_task *task)
@@ -481,6 +365,7 @@ static void on_finished(struct device_task *task)
     if (o != NULL) {
         LL_DELETE(o->awaited, awaited);
         complete(o, awaited);
+        o->request.node->exchange.events.run(o->request.node);
     }
     free(awaited);
 }
@@ -516,7 +401,7 @@ static bool can_wait(const struct offer *o, int32_t device, struct view event)
     return device >= 0 && event.size == (inside ? MESSAGE_EVENT_POINTER : MESSAGE_EVENT_IPC);
 }
 
-enum strait_reason await_append(struct offer *o, const struct message_append *message)
+static enum strait_reason await_append(struct offer *o, const struct message_append *message)
 {
     int32_t device = device_of(o->request.pool->pool, message->lists, message->list_count);
     if (!can_wait(o, device, message->ready))
@@ -530,7 +415,7 @@ enum strait_reason await_append(struct offer *o, const struct message_append *me
     return STRAIT_REASON_NONE;
 }
 
-enum strait_reason await_offer(struct offer *o, struct view event)
+static enum strait_reason await_offer(struct offer *o, struct view event)
 {
     int32_t device = device_of(o->request.pool->pool, NULL, 0);
     if (!can_wait(o, device, event))
@@ -542,12 +427,107 @@ enum strait_reason await_offer(struct offer *o, struct view event)
     return STRAIT_REASON_NONE;
 }
 
-void await_forget(struct offer *o)
+/* ---- From the client --------------------------------------------------------------------------------------------- */
+
+struct offer *offer_create(struct node *node, struct session *session, struct pool_ref *pool,
+                           const struct message_offer *message)
 {
-    struct awaited *awaited, *next;
-    LL_FOREACH_SAFE (o->awaited, awaited, next) {
-        awaited->offer = NULL;
-        __atomic_store_n(&awaited->task.forgotten, true, __ATOMIC_RELAXED);
+    struct offer *o = calloc(1, sizeof(*o));
+    if (o == NULL || page_set_init(&o->request.pages, pool->pool->group_count) != STRAIT_OK) {
+        free(o);
+        return NULL;
     }
-    o->awaited = NULL;
+    o->request.node = node;
+    o->request.session = session;
+    o->request.pool = pool;
+    o->request.callbacks = &leg_callbacks;
+    o->request.is_offer = true;
+    o->request.transfer = message->transfer;
+    o->request.began = uv_hrtime();
+    name_set(&o->request.name, &pool->id, message->key);
+    o->id = ++node->exchange.next_offer;
+    o->consumers = message->consumers != 0 ? message->consumers : 1;
+    o->lease_ms = message->lease_ms;
+    o->expires = uv_now(node->loop) + message->lease_ms;
+    o->later = message->later || message->ready.size != 0;
+    pool->uses++;
+    session->undrained++;
+    node->metrics.offers++;
+    DL_APPEND(node->exchange.offers, o);
+    HASH_ADD(by_name, node->exchange.offers_by_name, name, sizeof(struct name), &o->request);
+    tombstone_remove(node, &o->request.name, true);
+    request_wake_gpus(&o->request);
+    return o;
+}
+
+static enum strait_reason keep_aux(struct offer *o, struct view aux)
+{
+    if (aux.size == 0)
+        return STRAIT_REASON_NONE;
+    if (!request_charge(&o->request, aux.size))
+        return STRAIT_REASON_NO_MEMORY;
+    free(o->aux); /* a client may say `last` in several messages of one append */
+    o->aux_size = 0;
+    o->aux = malloc(aux.size);
+    if (o->aux == NULL)
+        return STRAIT_REASON_NO_MEMORY;
+    memcpy(o->aux, aux.data, aux.size);
+    o->aux_size = aux.size;
+    return STRAIT_REASON_NONE;
+}
+
+static enum strait_reason prepare(struct offer *o, const struct message_offer *message)
+{
+    if (!pages_known(o))
+        return STRAIT_REASON_NO_MEMORY;
+    enum strait_reason reason = message->last ? keep_aux(o, message->aux) : STRAIT_REASON_NONE;
+    if (reason == STRAIT_REASON_NONE && message->ready.size != 0)
+        reason = await_offer(o, message->ready);
+    return reason;
+}
+
+void offer_begin(struct offer *o, const struct message_offer *message)
+{
+    enum strait_reason reason = prepare(o, message);
+    if (reason != STRAIT_REASON_NONE) {
+        offer_fail(o, reason, reason == STRAIT_REASON_LOCAL ? "no event for these pages" : "");
+        return;
+    }
+    o->complete = message->last;
+    o->last = o->complete && o->awaited == NULL;
+    o->request.begun = true;
+    request_state(&o->request, STRAIT_BOOTSTRAP);
+    parked_meet_offer(o);
+}
+
+enum strait_reason offer_append(struct offer *o, const struct message_append *message)
+{
+    uint32_t from = o->ready_count;
+    if (o->complete)
+        return STRAIT_REASON_GEOMETRY;
+    for (uint32_t i = 0; i < message->list_count; i++) {
+        const struct wire_page_list *list = &message->lists[i];
+        enum strait_reason reason = request_add_pages(&o->request, list);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+        if (message->ready.size == 0 &&
+            !pages_ready(o, list->group, list->first, list->count, message->layer_first, message->layer_count))
+            return STRAIT_REASON_NO_MEMORY;
+    }
+    if (message->ready.size == 0 && message->list_count == 0 &&
+        !layers_ready(o, message->layer_first, message->layer_count))
+        return STRAIT_REASON_NO_MEMORY;
+    if (message->ready.size != 0) {
+        enum strait_reason reason = await_append(o, message);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+    }
+    if (message->last) {
+        enum strait_reason reason = keep_aux(o, message->aux);
+        if (reason != STRAIT_REASON_NONE)
+            return reason;
+        o->complete = !message->more;
+    }
+    tell_legs(o, from);
+    return STRAIT_REASON_NONE;
 }

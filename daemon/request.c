@@ -68,16 +68,25 @@ bool request_charge(struct request *request, uint64_t bytes)
     return true;
 }
 
-const char *request_why(const struct request *request, enum strait_reason reason, const char *text,
-                        struct device_state *state)
+const char *request_why(const struct request *request, struct device_state *state)
 {
     const struct pool *pool = request->pool == NULL ? NULL : request->pool->pool;
-    if (reason != STRAIT_REASON_LOCAL || text[0] != '\0' || pool == NULL)
-        return text;
+    if (request->reason != STRAIT_REASON_LOCAL || request->text[0] != '\0' || pool == NULL)
+        return request->text;
     for (uint32_t g = 0; g < pool->group_count; g++)
         if (devices_state(request->node->devices, pool->groups[g].device, state) && state->failed)
             return state->why;
-    return text;
+    return request->text;
+}
+
+void request_decide(struct request *request, enum strait_state state, enum strait_reason reason, const char *text)
+{
+    request->decided = true;
+    request->state = state;
+    request->reason = reason;
+    request->text = text;
+    DL_APPEND2(request->node->exchange.verdicts, request, verdict_prev, verdict_next);
+    tombstone_add(request->node, request);
 }
 
 void request_wake_gpus(const struct request *request)

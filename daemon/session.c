@@ -143,6 +143,7 @@ void session_end(struct session *session, const char *why)
         else
             expectation_fail((struct expectation *)request, STRAIT_REASON_LOCAL, "");
     }
+    node->exchange.events.run(node);
     end_if_drained(session);
 }
 
@@ -241,6 +242,7 @@ void session_process(struct session *session)
         if (!fine)
             broke_protocol(session, message_name(message.type));
         message_fini(&message);
+        session->node->exchange.events.run(session->node);
     }
     session->backlog = true; /* more may be there: they wait until the others had their turn */
     session->node->backlog = true;

@@ -1,157 +1,30 @@
+#include "daemon/sink.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 #include <xxhash.h>
 
-#include "daemon/chunk_header.h"
 #include "daemon/base/fault.h"
-#include "daemon/node.h"
+#include "daemon/chunk_header.h"
 #include "daemon/gpu_path.h"
+#include "daemon/node.h"
 #include "daemon/session.h"
-#include "daemon/sink.h"
 #include "daemon/source.h"
 
-/* Shared by the files of the sink's half of a leg: sink.c carries out the actions of its state machine by these. */
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-/* ---- sink_messages.c --------------------------------------------------------------------------------------------- */
-
-void sink_send_request(struct sink *sink, const struct leg_action *action);
-void sink_send_grant(struct sink *sink, const struct leg_grant *grant);
-void sink_send_revoke(struct sink *sink, uint64_t grant);
-void sink_send_end(struct sink *sink, enum strait_reason reason);
-
-/* ---- sink_grants.c ----------------------------------------------------------------------------------------------- */
-
-/* Adds slots for open grants to the event: as many as the sink's first chunks can use and nobody else needs. */
-void sink_open(struct sink *sink, struct leg_event *start);
-void sink_free_slot(struct sink *sink, const struct leg_grant *grant);
-
-/* ---- sink_chunks.c ----------------------------------------------------------------------------------------------- */
-
-void sink_decode_chunk(struct sink *sink, const struct leg_grant *grant); /* an arrived chunk; sink_copied follows */
-
-/* The sink's half of a leg: its messages to the source, under this daemon or over its connection, and the source's
- * SEGMENTS. */
-
-/* ---- To the source ----------------------------------------------------------------------------------------------- */
-
-/* The slots of the grants that go with it. */
-static void slots_of(const struct sink *sink, const struct leg_action *request, uint32_t slots[LEG_GRANTS])
+void sink_post(struct sink *sink, const struct leg_event *event)
 {
-    for (uint32_t i = 0, count = 0; i < LEG_GRANTS && count < request->count; i++)
-        if (sink->leg.grants[i].id >= request->grant.id)
-            slots[count++] = sink->leg.grants[i].slot;
+    leg_queue_append(&sink->node->exchange.events, &(struct leg_post){.sink = sink, .event = *event});
 }
 
-void sink_send_request(struct sink *sink, const struct leg_action *action)
+void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason)
 {
-    struct expectation *e = sink->expectation;
-    struct node *node = sink->node;
-    if (sink->is_local) {
-        struct request *offer;
-        HASH_FIND(by_name, node->exchange.offers_by_name, &sink->source, sizeof(sink->source), offer);
-        if (offer != NULL && offer->begun) {
-            local_bind(sink, (struct offer *)offer);
-            return;
-        }
-        enum strait_reason failed = tombstone_reason(node, &sink->source, true);
-        if (offer == NULL && failed != STRAIT_REASON_NONE) {
-            sink_event(sink, SINK_END, leg_peer_reason(failed));
-            return;
-        }
-        struct parked *parked = calloc(1, sizeof(*parked));
-        if (parked == NULL)
-            return; /* the deadline ends it */
-        parked->key.is_request = true;
-        parked->key.wants = sink->source;
-        parked->sink = sink;
-        parked->expires = UINT64_MAX; /* lives as long as the sink */
-        parked_add(node, parked);
-        return;
-    }
-    uint64_t now = uv_now(node->loop);
-    uint32_t sent = 0, slots[LEG_GRANTS];
-    slots_of(sink, action, slots);
-    node->metrics.grants += action->count;
-    do {
-        uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
-        bool more = sent + count < e->wanted_count;
-        struct message message = {.type = MESSAGE_REQUEST};
-        message.request = (struct message_request){.leg = sink->id,
-                                                   .epoch = e->epoch,
-                                                   .source_pool = sink->source.pool,
-                                                   .sink_pool = e->request.name.pool,
-                                                   .source_key = view_of(sink->source.key, sink->source.size),
-                                                   .sink_key = view_of(e->request.name.key, e->request.name.size),
-                                                   .geometry = e->request.pool->pool->geometry,
-                                                   .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
-                                                   .more = more,
-                                                   .rest = sent != 0,
-                                                   .span_count = count,
-                                                   .spans = e->wanted + sent,
-                                                   .grant = more ? 0 : action->grant.id,
-                                                   .slot_count = more ? 0 : action->count,
-                                                   .slots = slots};
-        (void)peer_send(sink->peer, &message); /* if the peer is down, `down` follows */
-        sent += count;
-    } while (sent < e->wanted_count);
+    sink_post(sink, &(struct leg_event){.type = type, .reason = reason});
 }
 
-void sink_send_grant(struct sink *sink, const struct leg_grant *grant)
-{
-    if (sink->is_local) {
-        struct leg_event event = {.type = SOURCE_GRANT,
-                                  .grant = grant->id,
-                                  .first = grant->first,
-                                  .count = grant->count,
-                                  .slot = grant->slot};
-        local_post(sink->node, NULL, sink->local, &event);
-        return;
-    }
-    struct message message = {.type = MESSAGE_GRANT};
-    message.grant = (struct message_grant){.leg = sink->id,
-                                           .epoch = sink->expectation->epoch,
-                                           .grant = grant->id,
-                                           .first = grant->first,
-                                           .count = grant->count,
-                                           .slot = grant->slot};
-    sink->node->metrics.grants++;
-    (void)peer_send(sink->peer, &message);
-}
-
-void sink_send_revoke(struct sink *sink, uint64_t grant)
-{
-    if (sink->is_local) {
-        struct leg_event event = {.type = SOURCE_REVOKE, .grant = grant};
-        local_post(sink->node, NULL, sink->local, &event);
-        return;
-    }
-    struct message message = {.type = MESSAGE_REVOKE};
-    message.grant_id = (struct message_grant_id){.leg = sink->id, .epoch = sink->expectation->epoch, .grant = grant};
-    sink->node->metrics.grants_reclaimed++;
-    (void)peer_send(sink->peer, &message);
-}
-
-void sink_send_end(struct sink *sink, enum strait_reason reason)
-{
-    if (sink->is_local) {
-        struct leg_event event = {.type = SOURCE_END, .reason = leg_peer_reason(reason)};
-        if (sink->local != NULL)
-            local_post(sink->node, NULL, sink->local, &event);
-        return;
-    }
-    if (sink->peer == NULL)
-        return; /* no source has been asked */
-    struct message message = {.type = MESSAGE_END};
-    message.end = (struct message_end){.leg = sink->id,
-                                       .epoch = sink->expectation->epoch,
-                                       .from_sink = true,
-                                       .state = reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED,
-                                       .reason = (uint32_t)reason};
-    (void)peer_send(sink->peer, &message);
-}
-
-/* ---- From the source --------------------------------------------------------------------------------------------- */
+/* ---- Messages of the source -------------------------------------------------------------------------------------- */
 
 static enum strait_reason take_aux(struct expectation *e, const struct message_segments *message)
 {
@@ -168,12 +41,12 @@ static enum strait_reason take_aux(struct expectation *e, const struct message_s
 }
 
 /* More units are ready at the source. Returns NONE, or why this leg fails. */
-enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message)
+static enum strait_reason take_segments(struct sink *sink, const struct message_segments *message)
 {
     struct expectation *e = sink->expectation;
-    if (e->request.decided || sink->leg.last || message->before != sink->leg.ready)
+    const uint32_t before = sink->segments.units;
+    if (e->request.decided || sink->leg.last || message->before != before)
         return STRAIT_REASON_NONE; /* late or duplicate */
-    uint32_t before = sink->segments.units;
     for (uint32_t i = 0; i < message->segment_count; i++) {
         if (!coverage_claim(e->coverage, &message->segments[i]))
             return STRAIT_REASON_GEOMETRY;
@@ -195,80 +68,24 @@ enum strait_reason sink_segments(struct sink *sink, const struct message_segment
                               .last = message->last};
     for (uint32_t i = 0; i < message->granted_count; i++)
         event.units[i] = message->granted[i];
-    (void)sink_apply(sink, &event);
+    sink_post(sink, &event);
     return STRAIT_REASON_NONE;
 }
 
-/* The sink's half of a leg: chunks that arrive in its slots and are decoded into pages. */
-
-/* ---- Arrival ----------------------------------------------------------------------------------------------------- */
-
-static bool is_current(const struct sink *sink, const struct chunk_header *header)
+void sink_message(struct sink *sink, const struct message *message)
 {
-    const struct epoch *epoch = &sink->expectation->epoch;
-    return sink->id == header->leg && epoch->incarnation == header->epoch.incarnation &&
-           epoch->counter == header->epoch.counter;
-}
-
-/* Can chunks for that arena come by this GPU's link, or by the connection's own (-1)? */
-static bool comes_by(const struct receive_arena *arena, const struct peer *peer, int32_t device)
-{
-    return device >= 0 ? arena->device == device : arena->device < 0 || peer->direct;
-}
-
-/* The slot that was granted for exactly this chunk; NULL: there is none, or it was released. */
-static struct slot *granted_slot(struct node *node, const struct peer *peer, int32_t device,
-                                 const struct chunk_header *header)
-{
-    if (header->slot >= node->receive.slot_count || peer->token != header->token)
-        return NULL;
-    struct slot *slot = &node->receive.slots[header->slot];
-    if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer ||
-        !comes_by(node->receive.arenas[slot->arena], peer, device))
-        return NULL;
-    return is_current(slot->sink, header) || fault_at(FAULT_BUG_EPOCH, NULL, NULL) ? slot : NULL;
-}
-
-struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *bytes,
-                             size_t header_size, size_t size)
-{
-    struct chunk_header header;
-    struct slot *slot = NULL;
-    (void)fault_at(FAULT_ARRIVING, peer, NULL);
-    if (chunk_header_read(&header, bytes, header_size))
-        slot = granted_slot(node, peer, device, &header);
-    if (slot != NULL && (size == 0 || size > node->receive.arenas[slot->arena]->slots.slot_bytes))
-        slot = NULL;
-    struct leg_event event = {.type = SINK_ARRIVING, .grant = slot != NULL ? slot->grant : 0};
-    if (slot == NULL || !sink_apply(slot->sink, &event)) {
-        node->metrics.chunks_refused++;
-        return (struct landing){.address = NULL};
+    if (message->type == MESSAGE_SEGMENTS) {
+        enum strait_reason reason = take_segments(sink, &message->segments);
+        if (reason != STRAIT_REASON_NONE)
+            sink_event(sink, SINK_FAIL, reason);
+    } else if (message->type == MESSAGE_RELEASED) {
+        sink_post(sink, &(struct leg_event){.type = SINK_RELEASED, .grant = message->grant_id.grant});
+    } else if (message->type == MESSAGE_END) {
+        sink_event(sink, SINK_END, leg_peer_reason((enum strait_reason)message->end.reason));
     }
-    slot->size = size;
-    return (struct landing){.address = receive_address(&node->receive, header.slot), .cookie = header.slot};
-}
-
-void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status)
-{
-    struct slot *slot = &node->receive.slots[cookie];
-    struct leg_event event = {.type = SINK_ARRIVED, .grant = slot->grant};
-    (void)fault_at(FAULT_ARRIVED, slot->sink->peer, NULL);
-    if (status != STRAIT_OK)
-        event.reason = STRAIT_REASON_PEER_DOWN;
-    slot->sink->expectation->wire_bytes += slot->size;
-    node->metrics.wire_bytes_landed += slot->size;
-    (void)sink_apply(slot->sink, &event);
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
-
-static void on_decoded(void *owner, uint64_t cookie, const struct job_result *result)
-{
-    struct node *node = owner;
-    const struct slot *slot = &node->receive.slots[cookie];
-    histogram_record(&node->metrics.stages[STAGE_DECODE], result->nanoseconds / 1000);
-    sink_copied(slot->sink, slot->grant, result);
-}
 
 static struct leg_grant *find_grant(struct sink *sink, uint64_t id)
 {
@@ -299,18 +116,12 @@ static bool land(struct sink *sink, const struct leg_grant *grant)
     if (!segments_piece(&sink->segments, grant->first, grant->count, &piece) ||
         !coverage_land(e->coverage, &piece, add_layer, &layers))
         return false;
-    if (layers.count != 0) {
-        struct message message = {.type = MESSAGE_LAYERS};
-        message.layers = (struct message_layers){
-            .transfer = e->request.transfer, .layer_count = layers.count, .layers = layers.list};
-        session_send(e->request.session, &message);
-        waits_layers(e, layers.list, layers.count);
-    }
+    if (layers.count != 0)
+        sink->expectation->request.callbacks->layers(&e->request, layers.list, layers.count);
     return true;
 }
 
-/* A job has put the pages of a grant in place, or failed to. */
-void sink_copied(struct sink *sink, uint64_t grant_id, const struct job_result *result)
+void sink_landed(struct sink *sink, uint64_t grant_id, const struct job_result *result)
 {
     struct expectation *e = sink->expectation;
     const struct leg_grant *grant = find_grant(sink, grant_id);
@@ -319,17 +130,26 @@ void sink_copied(struct sink *sink, uint64_t grant_id, const struct job_result *
         if (grant == NULL || !land(sink, grant))
             event.reason = STRAIT_REASON_GEOMETRY;
         e->raw_bytes += result->raw_bytes;
-        sink->node->metrics.raw_bytes_landed += sink->is_local ? 0 : result->raw_bytes;
-        sink->node->metrics.chunks_landed += sink->is_local ? 0 : 1;
     }
-    (void)sink_apply(sink, &event);
+    sink_post(sink, &event);
 }
 
-void sink_decode_chunk(struct sink *sink, const struct leg_grant *grant)
+static void on_decoded(void *owner, uint64_t cookie, const struct job_result *result)
+{
+    struct node *node = owner;
+    const struct slot *slot = &node->receive.slots[cookie];
+    histogram_record(&node->metrics.stages[STAGE_DECODE], result->nanoseconds / 1000);
+    if (result->reason == STRAIT_REASON_NONE && !slot->sink->expectation->request.decided) {
+        node->metrics.raw_bytes_landed += result->raw_bytes;
+        node->metrics.chunks_landed++;
+    }
+    sink_landed(slot->sink, slot->grant, result);
+    node->exchange.events.run(node);
+}
+
+static void decode_chunk(struct sink *sink, const struct leg_grant *grant)
 {
     struct node *node = sink->node;
-    if (sink->is_local)
-        return; /* local_copy does this */
     if (fault_at(FAULT_BUG_ACKNOWLEDGE, sink, grant))
         return;
     struct piece piece;
@@ -346,11 +166,9 @@ void sink_decode_chunk(struct sink *sink, const struct leg_grant *grant)
     if (status != STRAIT_OK) {
         struct leg_event event = {.type = SINK_DECODED, .grant = grant->id};
         event.reason = status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;
-        (void)sink_apply(sink, &event);
+        sink_post(sink, &event);
     }
 }
-
-/* The sink's half of a leg: which legs get slots, and for how many units. */
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
@@ -391,7 +209,7 @@ static struct receive_arena *arena_for(const struct sink *sink, int32_t device)
     return arena != NULL ? arena : receive->arenas[0];
 }
 
-/* There must be one. */
+/* One must be free. */
 static uint32_t take_slot(struct sink *sink, struct receive_arena *arena, uint64_t grant)
 {
     struct node *node = sink->node;
@@ -404,11 +222,11 @@ static uint32_t take_slot(struct sink *sink, struct receive_arena *arena, uint64
     return number;
 }
 
-void sink_free_slot(struct sink *sink, const struct leg_grant *grant)
+static void free_slot(struct sink *sink, const struct leg_grant *grant)
 {
-    if (sink->is_local)
-        return;
     struct receive *receive = &sink->node->receive;
+    if (grant->slot == ARENA_NONE)
+        return;
     if (sink->peer != NULL)
         ((struct peer_use *)sink->peer->owner)->slots[receive->slots[grant->slot].arena]--;
     receive_give(receive, grant->slot);
@@ -423,7 +241,7 @@ static int32_t only_device(const struct pool *pool)
     return pool->groups[0].device;
 }
 
-/* Of all pages, counted up to `enough`. */
+/* Bytes of all pages, counted up to `enough`. */
 static uint64_t wanted_bytes(const struct expectation *e, uint64_t enough)
 {
     const struct region_sizes *sizes = &e->request.pool->pool->sizes;
@@ -448,7 +266,8 @@ static uint32_t most_open(const struct sink *sink, const struct receive_arena *a
     return chunks < most ? (uint32_t)chunks : most;
 }
 
-void sink_open(struct sink *sink, struct leg_event *start)
+/* Adds slots for open grants to the event: as many as the sink's first chunks can use and nobody else needs. */
+static void open_grants(struct sink *sink, struct leg_event *start)
 {
     const struct node *node = sink->node;
     struct receive_arena *arena = arena_for(sink, only_device(sink->expectation->request.pool->pool));
@@ -479,14 +298,11 @@ static int32_t next_device(const struct sink *sink, uint32_t first)
     return sink->expectation->request.pool->pool->groups[piece.group].device;
 }
 
-/* How many units from `first` on fit into one chunk for this arena. A range that came back is taken whole: it fitted a
- * slot. */
-static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
+/* A range that came back is taken whole: it fitted a slot. */
+uint32_t sink_cut(const struct sink *sink, const struct receive_arena *arena, uint64_t most, uint32_t first,
+                  uint32_t count)
 {
     const struct request *request = &sink->expectation->request;
-    uint64_t most = arena->slots.slot_bytes;
-    if (!sink->is_local && arena->device < 0 && sink->peer->slot_bytes < most)
-        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own first */
     if (arena->device >= 0 && count > FAR_PAGES_MAX)
         count = FAR_PAGES_MAX;
     const bool by_gpu = arena->device >= 0 || next_device(sink, first) >= 0;
@@ -498,58 +314,43 @@ static uint32_t cut(const struct sink *sink, const struct receive_arena *arena, 
                               most);
 }
 
-/* Grants one slot to this sink. False: it cannot use one, or none is free for it. */
-static bool grant_one(struct sink *sink)
+static uint32_t cut_for(const struct sink *sink, const struct receive_arena *arena, uint32_t first, uint32_t count)
 {
-    struct node *node = sink->node;
-    struct receive_arena *arena = node->receive.arenas[0];
-    const uint64_t next = sink->leg.next_grant;
-    uint32_t first, most, count = 0;
-    if (!sink_wants(&sink->leg, &first, &most))
-        return false;
-    if (!sink->is_local)
-        arena = arena_for(sink, next_device(sink, first));
-    count = cut(sink, arena, first, most);
-    if (count == 0 && arena->device >= 0) { /* its slots are too small */
-        arena = node->receive.arenas[0];
-        count = cut(sink, arena, first, most);
-    }
-    if (!sink->is_local && !has_room(node, sink, arena))
-        return false;
-    if (count == 0) {
-        expectation_fail(sink->expectation, STRAIT_REASON_GEOMETRY, "a page is larger than chunk-bytes allows");
-        return false;
-    }
-    struct leg_event event = {.type = SINK_GRANT, .first = first, .count = count, .slot = ARENA_NONE};
-    if (!sink->is_local)
-        event.slot = take_slot(sink, arena, sink->leg.next_grant);
-    (void)sink_apply(sink, &event);
-    return sink->leg.next_grant != next; /* else the leg holds too many pieces, and the slot is free again */
+    uint64_t most = arena->slots.slot_bytes;
+    if (arena->device < 0 && sink->peer->slot_bytes < most)
+        most = sink->peer->slot_bytes; /* the source encodes into a slot of its own first */
+    return sink_cut(sink, arena, most, first, count);
 }
 
-static bool is_full(const struct receive *receive)
+static bool cut_and_take_slot(struct sink *sink, struct leg_event *grant)
 {
-    for (uint32_t i = 0; i < receive->arena_count; i++)
-        if (receive->arenas[i]->slots.used < receive->arenas[i]->slots.slot_count)
-            return false;
+    const struct node *node = sink->node;
+    struct receive_arena *arena = arena_for(sink, next_device(sink, grant->first));
+    uint32_t count = cut_for(sink, arena, grant->first, grant->count);
+    if (count == 0 && arena->device >= 0) { /* its slots are too small */
+        arena = node->receive.arenas[0];
+        count = cut_for(sink, arena, grant->first, grant->count);
+    }
+    grant->count = count;
+    if (!has_room(node, sink, arena))
+        return false;
+    if (count != 0)
+        grant->slot = take_slot(sink, arena, sink->leg.next_grant);
     return true;
 }
 
-/* Hands out free slots in turn to the legs that want one; local legs need none. */
-void sink_grants(struct node *node)
+bool sink_grant(struct sink *sink)
 {
-    struct exchange *x = &node->exchange;
-    struct sink *sink;
-    for (uint32_t passed = 0; passed < x->wanting_count;) {
-        if (x->wanting_local == 0 && is_full(&node->receive))
-            break;
-        sink = x->wanting;
-        passed = grant_one(sink) ? 0 : passed + 1;
-        if (x->wanting == sink) { /* to the end of the round */
-            DL_DELETE2(x->wanting, sink, wprev, wnext);
-            DL_APPEND2(x->wanting, sink, wprev, wnext);
-        }
+    struct leg_event event = {.type = SINK_GRANT, .slot = ARENA_NONE};
+    if (!sink_wants(&sink->leg, &event.first, &event.count) || !sink->port->cut(sink, &event))
+        return false;
+    if (event.count == 0) {
+        sink->expectation->request.callbacks->verdict(&sink->expectation->request, STRAIT_REASON_GEOMETRY,
+                                                      "a page is larger than chunk-bytes allows");
+        return false;
     }
+    sink_post(sink, &event);
+    return true;
 }
 
 /* When a leg has waited for grant-timeout without any slot, the others give back grants that they have not used for as
@@ -570,33 +371,140 @@ void sink_reclaim(struct node *node)
     if (!starving)
         return;
     HASH_ITER (hh, node->exchange.sinks, sink, next)
-        if (!sink->is_local && sink_unused(&sink->leg) != 0 && now - sink->granted_at >= node->options.grant_ms)
+        if (sink->peer != NULL && sink_unused(&sink->leg) != 0 && now - sink->granted_at >= node->options.grant_ms)
             sink_event(sink, SINK_RECLAIM, STRAIT_REASON_NONE);
 }
 
-/* The sink's half of a leg: carries out the actions of its state machine. */
+/* ---- Messages to the source over a connection -------------------------------------------------------------------- */
 
-/* Grants of one leg at a time: one being encoded, one or two on the wire, one being decoded. A GPU is further away and
- * has twice as many. */
-#define SINK_WINDOW 4u
-
-struct sink *sink_create(struct expectation *e, const struct name *source, const char *address, bool local)
+/* The slots of the grants that go with it. */
+static void slots_of(const struct sink *sink, const struct leg_action *request, uint32_t slots[LEG_GRANTS])
 {
-    struct sink *sink = calloc(1, sizeof(*sink));
-    if (sink == NULL)
-        return NULL;
-    sink->node = e->request.node;
-    sink->expectation = e;
-    sink->id = ++sink->node->exchange.next_leg;
-    sink->source = *source;
-    sink->is_local = local;
-    strcpy(sink->address, address);
-    sink_init(&sink->leg, local || e->request.pool->pool->devices != NULL ? LEG_GRANTS : SINK_WINDOW);
-    HASH_ADD(hh, sink->node->exchange.sinks, id, sizeof(sink->id), sink);
-    LL_PREPEND(e->sinks, sink);
-    e->sink_count++;
-    request_wake_gpus(&e->request);
-    return sink;
+    for (uint32_t i = 0, count = 0; i < LEG_GRANTS && count < request->count; i++)
+        if (sink->leg.grants[i].id >= request->grant.id)
+            slots[count++] = sink->leg.grants[i].slot;
+}
+
+static void send_request(struct sink *sink, const struct leg_action *action)
+{
+    struct expectation *e = sink->expectation;
+    struct node *node = sink->node;
+    uint64_t now = uv_now(node->loop);
+    uint32_t sent = 0, slots[LEG_GRANTS];
+    slots_of(sink, action, slots);
+    node->metrics.grants += action->count;
+    do {
+        uint32_t count = e->wanted_count - sent < MESSAGE_LIST_MAX ? e->wanted_count - sent : MESSAGE_LIST_MAX;
+        bool more = sent + count < e->wanted_count;
+        struct message message = {.type = MESSAGE_REQUEST};
+        message.request = (struct message_request){.leg = sink->id,
+                                                   .epoch = e->epoch,
+                                                   .source_pool = sink->source.pool,
+                                                   .sink_pool = e->request.name.pool,
+                                                   .source_key = view_of(sink->source.key, sink->source.size),
+                                                   .sink_key = view_of(e->request.name.key, e->request.name.size),
+                                                   .geometry = e->request.pool->pool->geometry,
+                                                   .deadline_ms = e->deadline > now ? (uint32_t)(e->deadline - now) : 1,
+                                                   .more = more,
+                                                   .rest = sent != 0,
+                                                   .span_count = count,
+                                                   .spans = e->wanted + sent,
+                                                   .grant = more ? 0 : action->grant.id,
+                                                   .slot_count = more ? 0 : action->count,
+                                                   .slots = slots};
+        (void)peer_send(sink->peer, &message); /* if the peer is down, `down` follows */
+        sent += count;
+    } while (sent < e->wanted_count);
+}
+
+static void send_to_peer(struct sink *sink, const struct message *message)
+{
+    struct metrics *metrics = &sink->node->metrics;
+    if (sink->peer == NULL)
+        return; /* no source has been asked */
+    metrics->grants += message->type == MESSAGE_GRANT;
+    metrics->grants_reclaimed += message->type == MESSAGE_REVOKE;
+    (void)peer_send(sink->peer, message);
+}
+
+const struct sink_port sink_over_peer = {.takes_slots = true,
+                                         .request = send_request,
+                                         .send = send_to_peer,
+                                         .cut = cut_and_take_slot,
+                                         .decode = decode_chunk};
+
+/* ---- The state machine ------------------------------------------------------------------------------------------- */
+
+static void send_grant(struct sink *sink, const struct leg_grant *grant)
+{
+    struct message message = {.type = MESSAGE_GRANT};
+    message.grant = (struct message_grant){.leg = sink->id,
+                                           .epoch = sink->expectation->epoch,
+                                           .grant = grant->id,
+                                           .first = grant->first,
+                                           .count = grant->count,
+                                           .slot = grant->slot};
+    sink->port->send(sink, &message);
+}
+
+static void send_revoke(struct sink *sink, uint64_t grant)
+{
+    struct message message = {.type = MESSAGE_REVOKE};
+    message.grant_id = (struct message_grant_id){.leg = sink->id, .epoch = sink->expectation->epoch, .grant = grant};
+    sink->port->send(sink, &message);
+}
+
+static void send_end(struct sink *sink, enum strait_reason reason)
+{
+    struct message message = {.type = MESSAGE_END};
+    message.end = (struct message_end){.leg = sink->id,
+                                       .epoch = sink->expectation->epoch,
+                                       .from_sink = true,
+                                       .state = reason == STRAIT_REASON_NONE ? STRAIT_DONE : STRAIT_FAILED,
+                                       .reason = (uint32_t)reason};
+    sink->port->send(sink, &message);
+}
+
+static void act(struct sink *sink, const struct leg_action *action)
+{
+    switch (action->type) {
+    case LEG_SEND_REQUEST:
+        sink->port->request(sink, action);
+        break;
+    case LEG_SEND_GRANT:
+        send_grant(sink, &action->grant);
+        break;
+    case LEG_SEND_REVOKE:
+        send_revoke(sink, action->grant.id);
+        break;
+    case LEG_SEND_END:
+        send_end(sink, action->reason);
+        break;
+    case LEG_DECODE:
+        sink->port->decode(sink, &action->grant);
+        break;
+    case LEG_FREE_SLOT:
+        free_slot(sink, &action->grant);
+        break;
+    case LEG_STATE:
+        request_state(&sink->expectation->request, action->state);
+        break;
+    case LEG_COMPLETE:
+        sink->expectation->request.callbacks->complete(&sink->expectation->request);
+        break;
+    case LEG_VERDICT:
+        if (action->reason != STRAIT_REASON_NONE)
+            sink->expectation->request.callbacks->verdict(&sink->expectation->request, action->reason, "");
+        break;
+    case LEG_DRAINED:
+        sink->expectation->request.callbacks->drained(&sink->expectation->request);
+        break;
+    case LEG_CLOSED:
+        LL_PREPEND2(sink->node->exchange.closed_sinks, sink, closed_next);
+        break;
+    default: /* LEG_ACCEPT is what step returns */
+        break;
+    }
 }
 
 static void stop_waiting(struct sink *sink)
@@ -605,97 +513,9 @@ static void stop_waiting(struct sink *sink)
         return;
     DL_DELETE2(sink->node->exchange.wanting, sink, wprev, wnext);
     sink->node->exchange.wanting_count--;
-    sink->node->exchange.wanting_local -= sink->is_local;
+    sink->node->exchange.wanting_pages -= !sink->port->takes_slots;
     sink->waiting = false;
     sink->wants_since = 0;
-}
-
-void sink_free(struct sink *sink)
-{
-    stop_waiting(sink);
-    parked_forget_sink(sink->node, sink);
-    if (sink->is_local && sink->local != NULL)
-        sink->local->local = NULL;
-    HASH_DELETE(hh, sink->node->exchange.sinks, sink);
-    LL_DELETE(sink->expectation->sinks, sink);
-    request_over(&sink->expectation->request);
-    segments_fini(&sink->segments);
-    free(sink);
-}
-
-void sink_detach_peer(struct sink *sink)
-{
-    sink->peer = NULL;
-    sink->asked = false;
-}
-
-void sink_ask_peer(struct sink *sink, struct peer *peer)
-{
-    struct leg_event start = {.type = SINK_START};
-    sink->peer = peer;
-    sink->asked = true;
-    sink_open(sink, &start);
-    (void)sink_apply(sink, &start);
-}
-
-void sink_ask(struct sink *sink)
-{
-    struct node *node = sink->node;
-    if (sink->leg.state != STRAIT_BOOTSTRAP || sink->asked)
-        return;
-    if (sink->is_local) {
-        struct leg_event start = {.type = SINK_START};
-        sink->asked = true;
-        (void)sink_apply(sink, &start);
-        return;
-    }
-    struct peer *peer = peers_get(node->peers, sink->address);
-    if (peer != NULL && peer->state == PEER_UP)
-        sink_ask_peer(sink, peer);
-}
-
-/* ---- The state machine ------------------------------------------------------------------------------------------- */
-
-static void act(struct sink *sink, const struct leg_action *action)
-{
-    switch (action->type) {
-    case LEG_SEND_REQUEST:
-        sink_send_request(sink, action);
-        break;
-    case LEG_SEND_GRANT:
-        sink_send_grant(sink, &action->grant);
-        break;
-    case LEG_SEND_REVOKE:
-        sink_send_revoke(sink, action->grant.id);
-        break;
-    case LEG_SEND_END:
-        sink_send_end(sink, action->reason);
-        break;
-    case LEG_DECODE:
-        sink_decode_chunk(sink, &action->grant);
-        break;
-    case LEG_FREE_SLOT:
-        sink_free_slot(sink, &action->grant);
-        break;
-    case LEG_STATE:
-        request_state(&sink->expectation->request, action->state);
-        break;
-    case LEG_COMPLETE:
-        expectation_leg_complete(sink->expectation);
-        break;
-    case LEG_VERDICT:
-        if (action->reason != STRAIT_REASON_NONE)
-            expectation_fail(sink->expectation, action->reason, "");
-        break;
-    case LEG_DRAINED:
-        expectation_leg_drained(sink->expectation);
-        break;
-    case LEG_CLOSED:
-        LL_PREPEND2(sink->node->exchange.closed_sinks, sink, closed_next);
-        break;
-    default: /* LEG_ACCEPT is returned by sink_apply */
-        break;
-    }
 }
 
 static void update_waiting(struct sink *sink)
@@ -705,14 +525,15 @@ static void update_waiting(struct sink *sink)
     if (wants && !sink->waiting) {
         DL_APPEND2(sink->node->exchange.wanting, sink, wprev, wnext);
         sink->node->exchange.wanting_count++;
-        sink->node->exchange.wanting_local += sink->is_local;
+        sink->node->exchange.wanting_pages += !sink->port->takes_slots;
         sink->waiting = true;
     } else if (!wants) {
         stop_waiting(sink);
     }
 }
 
-bool sink_apply(struct sink *sink, const struct leg_event *event)
+/* True: the event was accepted (ARRIVING). */
+static bool step(struct sink *sink, const struct leg_event *event)
 {
     struct leg_actions actions = {0};
     bool accepted = false;
@@ -729,8 +550,139 @@ bool sink_apply(struct sink *sink, const struct leg_event *event)
     return accepted;
 }
 
-void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason)
+/* A queued ARRIVING is that of pages under this daemon, which are there already. */
+void sink_take(struct sink *sink, const struct leg_event *event)
 {
-    struct leg_event event = {.type = type, .reason = reason};
-    (void)sink_apply(sink, &event);
+    const bool accepted = step(sink, event);
+    if (event->type != SINK_ARRIVING)
+        return;
+    if (accepted)
+        (void)step(sink, &(struct leg_event){.type = SINK_ARRIVED, .grant = event->grant});
+    else
+        sink->port->refuse(sink, event->grant);
+}
+
+/* ---- Arrival ----------------------------------------------------------------------------------------------------- */
+
+static bool is_current(const struct sink *sink, const struct chunk_header *header)
+{
+    const struct epoch *epoch = &sink->expectation->epoch;
+    return sink->id == header->leg && epoch->incarnation == header->epoch.incarnation &&
+           epoch->counter == header->epoch.counter;
+}
+
+/* Can chunks for that arena come by this GPU's link, or by the connection's own (-1)? */
+static bool comes_by(const struct receive_arena *arena, const struct peer *peer, int32_t device)
+{
+    return device >= 0 ? arena->device == device : arena->device < 0 || peer->direct;
+}
+
+/* The slot that was granted for exactly this chunk; NULL: there is none, or it was released. */
+static struct slot *granted_slot(struct node *node, const struct peer *peer, int32_t device,
+                                 const struct chunk_header *header)
+{
+    if (header->slot >= node->receive.slot_count || peer->token != header->token)
+        return NULL;
+    struct slot *slot = &node->receive.slots[header->slot];
+    if (slot->sink == NULL || slot->grant != header->grant || slot->sink->peer != peer ||
+        !comes_by(node->receive.arenas[slot->arena], peer, device))
+        return NULL;
+    return is_current(slot->sink, header) || fault_at(FAULT_BUG_EPOCH, NULL, NULL) ? slot : NULL;
+}
+
+struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *bytes,
+                             size_t header_size, size_t size)
+{
+    struct chunk_header header;
+    struct slot *slot = NULL;
+    (void)fault_at(FAULT_ARRIVING, peer, NULL);
+    if (chunk_header_read(&header, bytes, header_size))
+        slot = granted_slot(node, peer, device, &header);
+    if (slot != NULL && (size == 0 || size > node->receive.arenas[slot->arena]->slots.slot_bytes))
+        slot = NULL;
+    struct leg_event event = {.type = SINK_ARRIVING, .grant = slot != NULL ? slot->grant : 0};
+    if (slot == NULL || !step(slot->sink, &event)) {
+        node->metrics.chunks_refused++;
+        return (struct landing){.address = NULL};
+    }
+    slot->size = size;
+    return (struct landing){.address = receive_address(&node->receive, header.slot), .cookie = header.slot};
+}
+
+void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status)
+{
+    struct slot *slot = &node->receive.slots[cookie];
+    struct leg_event event = {.type = SINK_ARRIVED, .grant = slot->grant};
+    (void)fault_at(FAULT_ARRIVED, slot->sink->peer, NULL);
+    if (status != STRAIT_OK)
+        event.reason = STRAIT_REASON_PEER_DOWN;
+    slot->sink->expectation->wire_bytes += slot->size;
+    node->metrics.wire_bytes_landed += slot->size;
+    sink_post(slot->sink, &event);
+}
+
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+/* Grants of one leg at a time: one being encoded, one or two on the wire, one being decoded. A GPU is further away and
+ * has twice as many, and so have pages that are copied. */
+#define SINK_WINDOW 4u
+
+struct sink *sink_create(struct expectation *e, const struct name *source, const char *address,
+                         const struct sink_port *port)
+{
+    struct node *node = e->request.node;
+    struct sink *sink = calloc(1, sizeof(*sink));
+    if (sink == NULL || !leg_queue_reserve(&node->exchange.events)) {
+        free(sink);
+        return NULL;
+    }
+    sink->node = node;
+    sink->expectation = e;
+    sink->port = port;
+    sink->id = ++node->exchange.next_leg;
+    sink->source = *source;
+    strcpy(sink->address, address);
+    sink_init(&sink->leg, !port->takes_slots || e->request.pool->pool->devices != NULL ? LEG_GRANTS : SINK_WINDOW);
+    HASH_ADD(hh, node->exchange.sinks, id, sizeof(sink->id), sink);
+    LL_PREPEND(e->sinks, sink);
+    e->sink_count++;
+    request_wake_gpus(&e->request);
+    return sink;
+}
+
+void sink_free(struct sink *sink)
+{
+    stop_waiting(sink);
+    if (sink->local != NULL)
+        sink->local->local = NULL;
+    HASH_DELETE(hh, sink->node->exchange.sinks, sink);
+    LL_DELETE(sink->expectation->sinks, sink);
+    leg_queue_release(&sink->node->exchange.events);
+    request_over(&sink->expectation->request);
+    segments_fini(&sink->segments);
+    free(sink);
+}
+
+void sink_detach_peer(struct sink *sink)
+{
+    sink->peer = NULL;
+    sink->asked = false;
+}
+
+void sink_ask_peer(struct sink *sink, struct peer *peer)
+{
+    struct leg_event start = {.type = SINK_START};
+    sink->peer = peer;
+    sink->asked = true;
+    open_grants(sink, &start);
+    sink_post(sink, &start);
+}
+
+void sink_ask(struct sink *sink)
+{
+    if (sink->leg.state != STRAIT_BOOTSTRAP || sink->asked)
+        return;
+    struct peer *peer = peers_get(sink->node->peers, sink->address);
+    if (peer != NULL && peer->state == PEER_UP)
+        sink_ask_peer(sink, peer);
 }

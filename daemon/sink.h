@@ -4,9 +4,23 @@
 
 #include "daemon/exchange.h"
 
+/* The way to the source: over a connection, or under this daemon (local.c). */
+struct sink_port {
+    bool takes_slots; /* chunks arrive in slots of the receive arenas */
+    void (*request)(struct sink *sink, const struct leg_action *action);
+    void (*send)(struct sink *sink, const struct message *message); /* GRANT, REVOKE, END */
+    /* Cuts the next chunk of at most grant->count units from grant->first on, and takes a slot for it. False: no slot
+     * is free. Count 0: a page is too large for a slot. */
+    bool (*cut)(struct sink *sink, struct leg_event *grant);
+    void (*decode)(struct sink *sink, const struct leg_grant *grant); /* sink_landed follows */
+    void (*refuse)(struct sink *sink, uint64_t grant);                /* the answer to a queued ARRIVING */
+};
+extern const struct sink_port sink_over_peer;
+
 struct sink {
     struct node *node;
     struct expectation *expectation;
+    const struct sink_port *port;
     uint64_t id; /* of the leg */
     struct sink_leg leg;
     struct segments segments;
@@ -15,8 +29,7 @@ struct sink {
     char address[MESSAGE_ADDRESS_MAX + 1];
     struct peer *peer;    /* the peer it is bound to; NULL: none yet, or none any more */
     struct source *local; /* the other half, when it is under this daemon */
-    bool is_local;
-    bool asked;           /* REQUEST has gone to `peer` */
+    bool asked;           /* it has been asked for: REQUEST has gone to `peer` */
     bool waiting;         /* in exchange.wanting */
     uint64_t granted_at;  /* latest grant, loop's clock */
     uint64_t wants_since; /* loop's clock: since when it wants a slot with none outstanding; 0: it does not starve */
@@ -26,26 +39,33 @@ struct sink {
     UT_hash_handle hh; /* exchange.sinks, by id */
 };
 
-struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address, bool local);
+struct sink *sink_create(struct expectation *expectation, const struct name *source, const char *address,
+                         const struct sink_port *port);
 void sink_free(struct sink *sink);
-void sink_ask(struct sink *sink);                                  /* sends REQUEST if its peer is up */
-void sink_ask_peer(struct sink *sink, struct peer *peer);          /* the same over this connection, which is up */
-void sink_detach_peer(struct sink *sink);                          /* unbinds it from its peer: it may ask again */
-bool sink_apply(struct sink *sink, const struct leg_event *event); /* true: the event was accepted (ARRIVING) */
+void sink_ask(struct sink *sink);                         /* sends REQUEST if its peer is up */
+void sink_ask_peer(struct sink *sink, struct peer *peer); /* the same over this connection, which is up */
+void sink_detach_peer(struct sink *sink);                 /* unbinds it from its peer: it may ask again */
+
+/* Queues an event. */
+void sink_post(struct sink *sink, const struct leg_event *event);
 void sink_event(struct sink *sink, enum leg_event_type type, enum strait_reason reason);
+void sink_message(struct sink *sink, const struct message *message); /* of its source: SEGMENTS, RELEASED, END */
+/* Called by the queue: takes the event and carries out its actions. */
+void sink_take(struct sink *sink, const struct leg_event *event);
 
-/* sink_messages.c */
-enum strait_reason sink_segments(struct sink *sink, const struct message_segments *message);
-
-/* sink_grants.c */
+/* Grants the next chunk a slot, which is queued. False: the leg does not want one, or none is free for it. */
+bool sink_grant(struct sink *sink);
 bool sink_holds_grants(const struct sink *sink);
-void sink_grants(struct node *node);  /* hands out free slots, leg by leg */
 void sink_reclaim(struct node *node); /* asks for unused grants back that other legs need */
+/* How many units from `first` on fit into one chunk for a slot of this arena, and of `most` bytes. */
+uint32_t sink_cut(const struct sink *sink, const struct receive_arena *arena, uint64_t most, uint32_t first,
+                  uint32_t count);
 
-/* sink_chunks.c. `device`: our GPU whose link the chunk comes by; -1: the connection's own link. */
+/* `device`: our GPU whose link the chunk comes by; -1: the connection's own link. */
 struct landing sink_arriving(struct node *node, struct peer *peer, int32_t device, const void *header,
                              size_t header_size, size_t size);
 void sink_arrived(struct node *node, uint64_t cookie, enum strait_status status);
-void sink_copied(struct sink *sink, uint64_t grant, const struct job_result *result);
+/* A job has put the pages of a grant in place, or failed to. */
+void sink_landed(struct sink *sink, uint64_t grant, const struct job_result *result);
 
 #endif

@@ -1,43 +1,47 @@
+#include "daemon/source.h"
+
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 #include <xxhash.h>
 
-#include "daemon/chunk_header.h"
 #include "daemon/base/fault.h"
+#include "daemon/chunk_header.h"
+#include "daemon/gpu_path.h"
 #include "daemon/node.h"
 #include "daemon/policy.h"
-#include "daemon/gpu_path.h"
 #include "daemon/sink.h"
-#include "daemon/source.h"
 
-/* Shared by the files of the source's half of a leg: source.c carries out the actions of its state machine by these. */
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-/* ---- source_messages.c ------------------------------------------------------------------------------------------- */
-
-void source_send_segments(struct source *source, const struct leg_action *action);
-void source_send_released(struct source *source, uint64_t grant);
-void source_send_end(struct source *source, enum strait_reason reason);
-
-/* ---- source_chunks.c --------------------------------------------------------------------------------------------- */
-
-/* How many units from `first` on make one chunk for this slot, as the sink would cut it. 0: no page fits. */
-uint32_t source_cut(const struct source *source, uint32_t slot, uint32_t first);
-void source_encode_chunk(struct source *source, const struct leg_grant *grant);   /* ENCODED follows, */
-void source_transmit_chunk(struct source *source, const struct leg_grant *grant); /* and SENT */
-void source_free_inflight(struct source *source, uint64_t grant);                 /* frees the chunk's memory */
-
-/* The source's half of a leg: its messages to the sink: which wanted pages are ready, and how the leg ends. */
-
-/* ---- To the sink ------------------------------------------------------------------------------------------------- */
-
-static void send_to_local(struct source *source, const struct message_segments *message)
+void source_post(struct source *source, const struct leg_event *event)
 {
-    if (source->local == NULL)
-        return;
-    enum strait_reason reason = sink_segments(source->local, message);
-    if (reason != STRAIT_REASON_NONE)
-        sink_event(source->local, SINK_FAIL, reason);
+    leg_queue_append(&source->node->exchange.events, &(struct leg_post){.source = source, .event = *event});
 }
+
+void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason)
+{
+    source_post(source, &(struct leg_event){.type = type, .reason = reason});
+}
+
+void source_message(struct source *source, const struct message *message)
+{
+    const struct message_grant *grant = &message->grant;
+    if (message->type == MESSAGE_GRANT)
+        source_post(source, &(struct leg_event){.type = SOURCE_GRANT,
+                                                .grant = grant->grant,
+                                                .first = grant->first,
+                                                .count = grant->count,
+                                                .slot = grant->slot});
+    else if (message->type == MESSAGE_REVOKE)
+        source_post(source, &(struct leg_event){.type = SOURCE_REVOKE, .grant = message->grant_id.grant});
+    else if (message->type == MESSAGE_END)
+        source_event(source, SOURCE_END,
+                     message->end.state == STRAIT_DONE ? STRAIT_REASON_NONE
+                                                       : leg_peer_reason((enum strait_reason)message->end.reason));
+}
+
+/* ---- Messages to the sink ---------------------------------------------------------------------------------------- */
 
 /* The open grants that are used are named with the first units. */
 static void name_opened(const struct source_leg *leg, struct message_segments *segments)
@@ -65,55 +69,84 @@ static void send_part(struct source *source, const struct segment *list, uint32_
         message.segments.aux = view_of(o->aux, o->aux_size);
         message.segments.aux_sum = XXH3_64bits(o->aux, o->aux_size);
     }
-    if (source->is_local)
-        send_to_local(source, &message.segments);
-    else
-        (void)peer_send(source->peer, &message); /* if the peer is down, `down` follows */
+    source->port->send(source, &message);
 }
 
-/* Sends segments: as many messages as needed, each cut at the limit of a list. */
-void source_send_segments(struct source *source, const struct leg_action *action)
+/* Index of the segment that begins with this unit, or of the one behind the last. */
+static uint32_t segment_at(const struct segments *s, uint32_t unit)
+{
+    uint32_t at = 0;
+    while (at < s->count && s->starts[at] < unit)
+        at++;
+    return at;
+}
+
+/* Sends the action's units: as many messages as needed, each cut at the limit of a list. */
+static void send_segments(struct source *source, const struct leg_action *action)
 {
     const struct segments *s = &source->segments;
-    uint32_t from = 0;
-    while (from < s->count && s->starts[from] < action->first)
-        from++;
-    uint32_t units = action->first;
+    const uint32_t end = segment_at(s, action->first + action->count);
+    uint32_t from = segment_at(s, action->first), before = action->first;
     do {
-        uint32_t part = s->count - from < MESSAGE_LIST_MAX ? s->count - from : MESSAGE_LIST_MAX;
-        send_part(source, s->list + from, part, units, action->last && from + part == s->count);
+        const uint32_t part = end - from < source->port->list_max ? end - from : source->port->list_max;
+        send_part(source, s->list + from, part, before, action->last && from + part == end);
         from += part;
-        units = from < s->count ? s->starts[from] : action->first + action->count;
-    } while (from < s->count);
+        before = from < end ? s->starts[from] : before;
+    } while (from < end);
 }
 
-void source_send_released(struct source *source, uint64_t grant)
+static void send_released(struct source *source, uint64_t grant)
 {
-    if (source->is_local) {
-        struct leg_event event = {.type = SINK_RELEASED, .grant = grant};
-        local_post(source->node, source->local, NULL, &event);
-        return;
-    }
-    if (source->peer == NULL)
-        return; /* its link is closed, so the slots are free */
     struct message message = {.type = MESSAGE_RELEASED};
     message.grant_id = (struct message_grant_id){.leg = source->id, .epoch = source->epoch, .grant = grant};
-    (void)peer_send(source->peer, &message);
+    source->port->send(source, &message);
 }
 
-void source_send_end(struct source *source, enum strait_reason reason)
+static void send_end(struct source *source, enum strait_reason reason)
 {
-    if (source->is_local) {
-        struct leg_event event = {.type = SINK_END, .reason = leg_peer_reason(reason)};
-        local_post(source->node, source->local, NULL, &event);
-        return;
-    }
-    if (source->peer == NULL)
-        return; /* the peer is gone: there is no receiver */
     struct message message = {.type = MESSAGE_END};
     message.end = (struct message_end){
         .leg = source->id, .epoch = source->epoch, .state = STRAIT_FAILED, .reason = (uint32_t)reason};
-    (void)peer_send(source->peer, &message);
+    source->port->send(source, &message);
+}
+
+/* ---- Where to ---------------------------------------------------------------------------------------------------- */
+
+/* The largest chunk for a slot in the peer's host memory: both sides cut to what fits the slots of either. */
+static uint64_t near_limit(const struct source *source)
+{
+    uint64_t own = source->node->send.slot_bytes, theirs = source->peer->slot_bytes;
+    return own < theirs ? own : theirs;
+}
+
+/* The size to which chunks for the peer's host memory are cut. The host's processors prefer chunks that fit into their
+ * caches. A GPU prefers as few as keep its stages busy, because each copy over the bus costs the same few
+ * microseconds. */
+static uint64_t near_target(const struct source *source, uint32_t first)
+{
+    const struct pool *pool = source->offer->request.pool->pool;
+    struct piece piece;
+    if (!segments_piece(&source->segments, first, 1, &piece) || pool->groups[piece.group].device < 0)
+        return source->node->options.chunk_target;
+    return far_target((uint32_t)near_limit(source), source->bytes);
+}
+
+/* How many units from `first` on make one chunk for this slot, as the sink would cut it. 0: no page fits. */
+static uint32_t cut(const struct source *source, uint32_t slot, uint32_t first)
+{
+    const struct request *request = &source->offer->request;
+    const struct segments *segments = &source->segments;
+    const uint32_t far = gpu_path_slot_bytes(source->peer, slot);
+    uint32_t units = segments->units - first;
+    uint64_t target = far != 0 ? far_target(far, source->bytes) : near_target(source, first),
+             limit = far != 0 ? far : near_limit(source);
+    if (units == 0)
+        return 0;
+    if (far != 0 && units > FAR_PAGES_MAX)
+        units = FAR_PAGES_MAX;
+    if (far != 0 && source->offer->last)
+        target = far_tail(target, source->bytes / segments->units * units);
+    return segments_cut_chunk(segments, first, units, &request->pool->pool->sizes, &request->pages, target, limit);
 }
 
 /* ---- Wanted pages that are ready --------------------------------------------------------------------------------- */
@@ -159,74 +192,35 @@ static void use_open(const struct source *source, const struct open_grants *open
     bind->opens = open->count;
     for (uint32_t i = 0; i < open->count; i++) {
         bind->slots[i] = open->slots[i];
-        bind->units[i] = source_cut(source, open->slots[i], first);
+        bind->units[i] = cut(source, open->slots[i], first);
         first += bind->units[i];
     }
 }
 
-enum strait_reason source_bind(struct source *source, const struct open_grants *open)
+void source_bind(struct source *source, const struct open_grants *open)
 {
     uint32_t units;
     enum strait_reason reason = add_wanted(source, 0, source->offer->ready_count, &units);
     if (reason != STRAIT_REASON_NONE) {
         for (uint32_t i = 0; i < open->count; i++)
-            source_send_released(source, open->first + i);
-        return reason;
+            send_released(source, open->first + i);
+        source_event(source, SOURCE_FAIL, reason);
+        return;
     }
     struct leg_event event = {.type = SOURCE_BIND, .count = units, .last = source->offer->last};
     use_open(source, open, &event);
-    (void)source_apply(source, &event);
-    return STRAIT_REASON_NONE;
+    source_post(source, &event);
 }
 
-enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count)
+void source_more(struct source *source, uint32_t from, uint32_t count)
 {
     uint32_t units;
     enum strait_reason reason = add_wanted(source, from, count, &units);
     struct leg_event event = {.type = SOURCE_MORE, .count = units, .last = source->offer->last};
-    if (reason == STRAIT_REASON_NONE && (units != 0 || source->offer->last))
-        (void)source_apply(source, &event);
-    return reason;
-}
-
-/* The source's half of a leg: chunks that are encoded and sent, each for a grant of the sink. */
-
-/* ---- Where to ---------------------------------------------------------------------------------------------------- */
-
-/* The largest chunk for a slot in the peer's host memory: both sides cut to what fits the slots of either. */
-static uint64_t near_limit(const struct source *source)
-{
-    uint64_t own = source->node->send.slot_bytes, theirs = source->peer->slot_bytes;
-    return own < theirs ? own : theirs;
-}
-
-/* The size to which chunks for the peer's host memory are cut. The host's processors prefer chunks that fit into their
- * caches. A GPU prefers as few as keep its stages busy, because each copy over the bus costs the same few
- * microseconds. */
-static uint64_t near_target(const struct source *source, uint32_t first)
-{
-    const struct pool *pool = source->offer->request.pool->pool;
-    struct piece piece;
-    if (!segments_piece(&source->segments, first, 1, &piece) || pool->groups[piece.group].device < 0)
-        return source->node->options.chunk_target;
-    return far_target((uint32_t)near_limit(source), source->bytes);
-}
-
-uint32_t source_cut(const struct source *source, uint32_t slot, uint32_t first)
-{
-    const struct request *request = &source->offer->request;
-    const struct segments *segments = &source->segments;
-    const uint32_t far = gpu_path_slot_bytes(source->peer, slot);
-    uint32_t units = segments->units - first;
-    uint64_t target = far != 0 ? far_target(far, source->bytes) : near_target(source, first),
-             limit = far != 0 ? far : near_limit(source);
-    if (units == 0)
-        return 0;
-    if (far != 0 && units > FAR_PAGES_MAX)
-        units = FAR_PAGES_MAX;
-    if (far != 0 && source->offer->last)
-        target = far_tail(target, source->bytes / segments->units * units);
-    return segments_cut_chunk(segments, first, units, &request->pool->pool->sizes, &request->pages, target, limit);
+    if (reason != STRAIT_REASON_NONE)
+        source_event(source, SOURCE_FAIL, reason);
+    else if (units != 0 || source->offer->last)
+        source_post(source, &event);
 }
 
 /* The wire for a grant's chunk from this GPU (-1: from the host); WIRES_COUNTED: there is none any more. */
@@ -275,34 +269,34 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
 /* Does a GPU write to a slot of the peer's arena in host memory? */
 static bool needs_pin(const struct source *source, const struct leg_grant *grant)
 {
-    return !source->is_local && source->peer->direct && source->offer->request.pool->pool->devices != NULL &&
+    return source->peer->direct && source->offer->request.pool->pool->devices != NULL &&
            grant->slot < source->peer->slot_count;
 }
 
-/* ---- Flights ----------------------------------------------------------------------------------------------------- */
+/* ---- Chunks in flight -------------------------------------------------------------------------------------------- */
 
 static struct inflight_chunk *find_inflight(struct source *source, uint64_t grant)
 {
     struct inflight_chunk *inflight_chunk;
-    LL_SEARCH_SCALAR(source->flights, inflight_chunk, grant, grant);
+    LL_SEARCH_SCALAR(source->inflight, inflight_chunk, grant, grant);
     return inflight_chunk;
 }
 
-void source_free_inflight(struct source *source, uint64_t grant)
+static void free_inflight(struct source *source, uint64_t grant)
 {
     struct inflight_chunk *inflight_chunk = find_inflight(source, grant);
     if (inflight_chunk == NULL)
         return;
     if (inflight_chunk->from != NULL)
         arena_give(inflight_chunk->from, inflight_chunk->send_slot);
-    LL_DELETE(source->flights, inflight_chunk);
+    LL_DELETE(source->inflight, inflight_chunk);
     free(inflight_chunk);
 }
 
 static void report(struct source *source, enum leg_event_type type, uint64_t grant, enum strait_reason reason)
 {
     struct leg_event event = {.type = type, .grant = grant, .reason = reason};
-    (void)source_apply(source, &event);
+    source_post(source, &event);
 }
 
 static void on_encoded(void *owner, uint64_t cookie, const struct job_result *result)
@@ -322,23 +316,20 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
             peer_writer_end(source->peer);
     }
     report(source, SOURCE_ENCODED, inflight_chunk->grant, result->reason);
+    node->exchange.events.run(node);
 }
 
-void source_encode_chunk(struct source *source, const struct leg_grant *grant)
+static void encode_chunk(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
     struct request *request = &source->offer->request;
-    if (source->is_local) {
-        local_copy(source, grant);
-        return;
-    }
     struct inflight_chunk *inflight_chunk = calloc(1, sizeof(*inflight_chunk));
     if (inflight_chunk == NULL) {
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_NO_MEMORY);
         return;
     }
     *inflight_chunk = (struct inflight_chunk){.source = source, .grant = grant->id, .since = uv_hrtime()};
-    LL_PREPEND(source->flights, inflight_chunk);
+    LL_PREPEND(source->inflight, inflight_chunk);
 
     struct piece piece;
     if (needs_pin(source, grant) && pin_peer(node, source->peer) != PIN_DONE) {
@@ -387,13 +378,9 @@ static enum strait_status send_chunk(struct peer *peer, const uint8_t header[CHU
     return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, inflight_chunk->size, cookie);
 }
 
-void source_transmit_chunk(struct source *source, const struct leg_grant *grant)
+static void transmit_chunk(struct source *source, const struct leg_grant *grant)
 {
     struct node *node = source->node;
-    if (source->is_local) {
-        report(source, SOURCE_SENT, grant->id, STRAIT_REASON_NONE); /* the copy was all there was to do */
-        return;
-    }
     struct inflight_chunk *inflight_chunk = find_inflight(source, grant->id);
     struct chunk_header header = {.slot = grant->slot,
                                   .token = source->peer->peer_token,
@@ -440,14 +427,12 @@ void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends
     const struct inflight_chunk *inflight_chunk;
     HASH_ITER (hh, node->exchange.sources, source, next) {
         bool concerned = false;
-        LL_FOREACH (source->flights, inflight_chunk)
+        LL_FOREACH (source->inflight, inflight_chunk)
             concerned |= wire_is_link(inflight_chunk->wire) && gpu_ends_equal(inflight_chunk->ends, ends);
         if (concerned && source->peer == peer)
             source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
     }
 }
-
-/* ---- Turns among the legs ---------------------------------------------------------------------------------------- */
 
 /* The GPU of the grant's pages; -1: the host. */
 static int32_t device_of(const struct source *source, const struct leg_grant *grant)
@@ -459,65 +444,67 @@ static int32_t device_of(const struct source *source, const struct leg_grant *gr
 }
 
 /* Does the leg have to wait for memory to write to? */
-static bool is_stuck(struct node *node, const struct source *source)
+static bool is_stuck(struct source *source)
 {
+    struct node *node = source->node;
     const struct leg_grant *grant = source_next(&source->leg);
-    if (source->is_local)
-        return false;
     const int32_t device = device_of(source, grant);
     const struct arena *memory = memory_for(node, wire_for(source, grant, device), device);
     return (memory != NULL && memory->used == memory->slot_count) ||
            (needs_pin(source, grant) && pin_peer(node, source->peer) == PIN_BUSY);
 }
 
-/* Begins chunks leg by leg: as many as there are send slots, and where none is needed, a few more than there are
- * workers. */
-void source_encodes(struct node *node)
+static void send_to_peer(struct source *source, const struct message *message)
 {
-    struct exchange *x = &node->exchange;
-    for (uint32_t passed = 0; passed < x->encoding_count && x->encoding_jobs < ENCODING_JOBS_MAX;) {
-        struct source *source = x->encoding;
-        if (is_stuck(node, source)) {
-            passed++;
-        } else {
-            histogram_record(&node->metrics.stages[STAGE_QUEUE], (uv_hrtime() - source->queued_at) / 1000);
-            source_event(source, SOURCE_ENCODE, STRAIT_REASON_NONE);
-            passed = 0;
-        }
-        if (x->encoding == source) { /* to the end of the round */
-            DL_DELETE2(x->encoding, source, wprev, wnext);
-            DL_APPEND2(x->encoding, source, wprev, wnext);
-        }
-    }
+    if (source->peer != NULL) /* else its link is closed, and all slots are free */
+        (void)peer_send(source->peer, message);
 }
 
-/* The source's half of a leg: carries out the actions of its state machine. */
+const struct source_port source_over_peer = {.list_max = MESSAGE_LIST_MAX,
+                                             .send = send_to_peer,
+                                             .is_stuck = is_stuck,
+                                             .encode = encode_chunk,
+                                             .transmit = transmit_chunk};
 
-/* Takes ownership of `wanted`, also on failure. */
-struct source *source_create(struct offer *o, struct peer *peer, struct sink *local, uint64_t id,
-                             const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count)
+/* ---- The state machine ------------------------------------------------------------------------------------------- */
+
+static void act(struct source *source, const struct leg_action *action)
 {
-    struct source *source = calloc(1, sizeof(*source));
-    if (source == NULL) {
-        free(wanted);
-        return NULL;
+    switch (action->type) {
+    case LEG_SEND_SEGMENTS:
+        send_segments(source, action);
+        break;
+    case LEG_SEND_RELEASED:
+        send_released(source, action->grant.id);
+        break;
+    case LEG_SEND_END:
+        send_end(source, action->reason);
+        break;
+    case LEG_ENCODE:
+        source->port->encode(source, &action->grant);
+        break;
+    case LEG_TRANSMIT:
+        source->port->transmit(source, &action->grant);
+        break;
+    case LEG_FREE_SLOT:
+        free_inflight(source, action->grant.id);
+        break;
+    case LEG_STATE:
+        request_state(&source->offer->request, action->state);
+        break;
+    case LEG_VERDICT:
+        if (!source->superseded)
+            source->offer->request.callbacks->verdict(&source->offer->request, action->reason, "");
+        break;
+    case LEG_DRAINED:
+        source->offer->request.callbacks->drained(&source->offer->request);
+        break;
+    case LEG_CLOSED:
+        LL_PREPEND2(source->node->exchange.closed_sources, source, closed_next);
+        break;
+    default:
+        break;
     }
-    source->node = o->request.node;
-    source->offer = o;
-    source->id = id;
-    source->epoch = *epoch;
-    source->wanted = wanted;
-    source->wanted_count = wanted_count;
-    source->peer = peer;
-    source->local = local;
-    source->is_local = local != NULL;
-    source->at.peer = peer;
-    source->at.id = id;
-    source_init(&source->leg);
-    HASH_ADD(hh, source->node->exchange.sources, at, sizeof(source->at), source);
-    LL_PREPEND(o->sources, source);
-    o->leg_count++;
-    return source;
 }
 
 static void stop_waiting(struct source *source)
@@ -527,60 +514,6 @@ static void stop_waiting(struct source *source)
     DL_DELETE2(source->node->exchange.encoding, source, wprev, wnext);
     source->node->exchange.encoding_count--;
     source->waiting = false;
-}
-
-void source_free(struct source *source)
-{
-    stop_waiting(source);
-    if (source->is_local)
-        local_detach(source->local, source);
-    HASH_DELETE(hh, source->node->exchange.sources, source);
-    LL_DELETE(source->offer->sources, source);
-    request_over(&source->offer->request);
-    segments_fini(&source->segments);
-    free(source->wanted);
-    free(source);
-}
-
-/* ---- The state machine ------------------------------------------------------------------------------------------- */
-
-static void act(struct source *source, const struct leg_action *action)
-{
-    switch (action->type) {
-    case LEG_SEND_SEGMENTS:
-        source_send_segments(source, action);
-        break;
-    case LEG_SEND_RELEASED:
-        source_send_released(source, action->grant.id);
-        break;
-    case LEG_SEND_END:
-        source_send_end(source, action->reason);
-        break;
-    case LEG_ENCODE:
-        source_encode_chunk(source, &action->grant);
-        break;
-    case LEG_TRANSMIT:
-        source_transmit_chunk(source, &action->grant);
-        break;
-    case LEG_FREE_SLOT:
-        source_free_inflight(source, action->grant.id);
-        break;
-    case LEG_STATE:
-        request_state(&source->offer->request, action->state);
-        break;
-    case LEG_VERDICT:
-        if (!source->superseded)
-            offer_leg_verdict(source->offer, action->reason);
-        break;
-    case LEG_DRAINED:
-        offer_leg_drained(source->offer);
-        break;
-    case LEG_CLOSED:
-        LL_PREPEND2(source->node->exchange.closed_sources, source, closed_next);
-        break;
-    default:
-        break;
-    }
 }
 
 static void update_waiting(struct source *source)
@@ -596,7 +529,7 @@ static void update_waiting(struct source *source)
     }
 }
 
-bool source_apply(struct source *source, const struct leg_event *event)
+void source_take(struct source *source, const struct leg_event *event)
 {
     struct leg_actions actions = {0};
     bool honest = source_step(&source->leg, event, &actions);
@@ -607,11 +540,50 @@ bool source_apply(struct source *source, const struct leg_event *event)
         node_busy_poll(source->node);
     if (!honest)
         source_event(source, SOURCE_FAIL, STRAIT_REASON_GEOMETRY);
-    return honest;
 }
 
-void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason)
+/* ---- Life -------------------------------------------------------------------------------------------------------- */
+
+struct source *source_create(struct offer *o, const struct source_port *port, struct peer *peer, struct sink *local,
+                             uint64_t id, const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count)
 {
-    struct leg_event event = {.type = type, .reason = reason};
-    (void)source_apply(source, &event);
+    struct node *node = o->request.node;
+    struct source *source = calloc(1, sizeof(*source));
+    if (source == NULL || !leg_queue_reserve(&node->exchange.events)) {
+        free(source);
+        free(wanted);
+        return NULL;
+    }
+    source->node = node;
+    source->offer = o;
+    source->port = port;
+    source->id = id;
+    source->epoch = *epoch;
+    source->wanted = wanted;
+    source->wanted_count = wanted_count;
+    source->peer = peer;
+    source->local = local;
+    source->at.peer = peer;
+    source->at.id = id;
+    source_init(&source->leg);
+    HASH_ADD(hh, node->exchange.sources, at, sizeof(source->at), source);
+    LL_PREPEND(o->sources, source);
+    o->leg_count++;
+    return source;
+}
+
+void source_free(struct source *source)
+{
+    stop_waiting(source);
+    if (source->local != NULL) { /* as when a connection ends */
+        source->local->local = NULL;
+        sink_event(source->local, SINK_QUIET, STRAIT_REASON_NONE);
+    }
+    HASH_DELETE(hh, source->node->exchange.sources, source);
+    LL_DELETE(source->offer->sources, source);
+    leg_queue_release(&source->node->exchange.events);
+    request_over(&source->offer->request);
+    segments_fini(&source->segments);
+    free(source->wanted);
+    free(source);
 }

@@ -18,9 +18,20 @@ struct inflight_chunk {
     struct inflight_chunk *next;
 };
 
+/* The way to the sink: over a connection, or under this daemon (local.c). */
+struct source_port {
+    uint32_t list_max;                                                  /* segments in one message */
+    void (*send)(struct source *source, const struct message *message); /* SEGMENTS, RELEASED, END */
+    bool (*is_stuck)(struct source *source); /* it has to wait for memory to encode its next chunk into */
+    void (*encode)(struct source *source, const struct leg_grant *grant);   /* ENCODED follows, */
+    void (*transmit)(struct source *source, const struct leg_grant *grant); /* and SENT */
+};
+extern const struct source_port source_over_peer;
+
 struct source {
     struct node *node;
     struct offer *offer;
+    const struct source_port *port;
     uint64_t id; /* of the leg, drawn by the sink */
     struct epoch epoch;
     struct source_leg leg;
@@ -29,10 +40,9 @@ struct source {
     struct wire_span *wanted;
     uint32_t wanted_count;
     struct peer *peer;
-    struct sink *local;
-    bool is_local;
-    bool superseded; /* the sink asked again over another connection: how this leg ends does not count */
-    struct inflight_chunk *flights;
+    struct sink *local; /* the other half, when it is under this daemon */
+    bool superseded;    /* the sink asked again over another connection: how this leg ends does not count */
+    struct inflight_chunk *inflight;
     uint64_t queued_at;
     bool waiting; /* in exchange.encoding */
     struct source *next;
@@ -42,22 +52,24 @@ struct source {
     struct source_key at;
 };
 
-#define ENCODING_JOBS_MAX 8u /* jobs that encode or copy at once: enough to keep the workers busy */
-
-struct source *source_create(struct offer *offer, struct peer *peer, struct sink *local, uint64_t id,
-                             const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count);
+/* Takes ownership of `wanted`, also on failure. Exactly one of peer and local is not NULL. */
+struct source *source_create(struct offer *offer, const struct source_port *port, struct peer *peer, struct sink *local,
+                             uint64_t id, const struct epoch *epoch, struct wire_span *wanted, uint32_t wanted_count);
 void source_free(struct source *source);
-bool source_apply(struct source *source, const struct leg_event *event);
+
+/* Queues an event. */
+void source_post(struct source *source, const struct leg_event *event);
 void source_event(struct source *source, enum leg_event_type type, enum strait_reason reason);
+void source_message(struct source *source, const struct message *message); /* of its sink: GRANT, REVOKE, END */
+/* Called by the queue: takes the event and carries out its actions. */
+void source_take(struct source *source, const struct leg_event *event);
 
-/* source_messages.c: the request has met its offer: tells the sink what is ready of what it wants, and uses its open
- * grants for that or releases them. */
-enum strait_reason source_bind(struct source *source, const struct open_grants *open);
+/* The request has met its offer: tells the sink what is ready of what it wants, and uses its open grants for that or
+ * releases them. */
+void source_bind(struct source *source, const struct open_grants *open);
 /* `count` more segments of the offer, from `from` on, are ready: tells the sink about those that it wants. */
-enum strait_reason source_more(struct source *source, uint32_t from, uint32_t count);
+void source_more(struct source *source, uint32_t from, uint32_t count);
 
-/* source_chunks.c */
-void source_encodes(struct node *node); /* begins queued chunks, leg by leg */
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status);
 /* A GPU link has ended: chunks on it will not arrive. */
 void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends ends);

@@ -315,7 +315,7 @@ static bool acknowledge_early(struct sink *sink, const struct leg_grant *grant)
                                              .size = node->receive.slots[grant->slot].size},
                    ignore, NULL, 0) != STRAIT_OK)
         return false;
-    sink_copied(sink, grant->id, &result);
+    sink_landed(sink, grant->id, &result);
     return true;
 }
 

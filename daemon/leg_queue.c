@@ -1,0 +1,54 @@
+#include "daemon/leg_queue.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* Events of one leg that can be queued at once: one callback adds few, and a failed source answers each of its grants,
+ * for which a local sink gets an event. */
+#define LEG_EVENTS (SOURCE_GRANTS + 16u)
+
+bool leg_queue_reserve(struct leg_queue *queue)
+{
+    const uint32_t needed = (queue->legs + 1) * LEG_EVENTS;
+    if (needed > queue->capacity) {
+        const uint32_t capacity = 2 * needed;
+        struct leg_post *posts = malloc(capacity * sizeof(*posts));
+        if (posts == NULL)
+            return false;
+        for (uint32_t i = 0; i < queue->count; i++)
+            posts[i] = queue->posts[(queue->first + i) % queue->capacity];
+        free(queue->posts);
+        queue->posts = posts;
+        queue->first = 0;
+        queue->capacity = capacity;
+    }
+    queue->legs++;
+    return true;
+}
+
+void leg_queue_release(struct leg_queue *queue)
+{
+    queue->legs--;
+}
+
+void leg_queue_fini(struct leg_queue *queue)
+{
+    free(queue->posts);
+    *queue = (struct leg_queue){0};
+}
+
+void leg_queue_append(struct leg_queue *queue, const struct leg_post *post)
+{
+    assert(queue->count < queue->capacity);
+    queue->posts[(queue->first + queue->count++) % queue->capacity] = *post;
+}
+
+bool leg_queue_take(struct leg_queue *queue, struct leg_post *post)
+{
+    if (queue->count == 0)
+        return false;
+    *post = queue->posts[queue->first++];
+    if (--queue->count == 0 || queue->first == queue->capacity)
+        queue->first = 0; /* an empty queue begins anew: its first posts are in the caches */
+    return true;
+}
