@@ -1,22 +1,4 @@
-# The engine of compressed collectives behind libstrait-coll, without a GPU: the library and its plugin lie in a folder of
-# their own, since the plugin is looked for beside the library; GPUs and NCCL are fakes that move bytes.
-set(coll_folder ${CMAKE_CURRENT_BINARY_DIR}/coll_engine)
-add_library(strait-coll-fake-nccl SHARED coll_fake/nccl_comm.c coll_fake/nccl_group.c coll_fake/nccl_busy.c
-    coll_fake/nccl_move.c)
-add_library(strait-coll-fake-plugin SHARED coll_fake/plugin.c coll_fake/kernels.c coll_fake/exchange.c
-    coll_fake/codec.c)
-add_library(strait-coll-tested SHARED ${PROJECT_SOURCE_DIR}/collective/exports.c ${PROJECT_SOURCE_DIR}/kernels/status.c)
-target_link_libraries(strait-coll-fake-nccl PRIVATE strait_options strait-fake-gpu strait_coll_reduce)
-target_link_libraries(strait-coll-fake-plugin PRIVATE strait_coll_engine strait-fake-gpu strait_coll_reduce
-    -Wl,--exclude-libs,ALL)
-target_link_libraries(strait-coll-tested PRIVATE strait_options $<LINK_LIBRARY:WHOLE_ARCHIVE,strait_collective>
-    -Wl,--version-script=${PROJECT_SOURCE_DIR}/collective/strait-coll.map)
-set_target_properties(strait-coll-fake-nccl PROPERTIES OUTPUT_NAME nccl SOVERSION 2)
-set_target_properties(strait-coll-fake-plugin PROPERTIES OUTPUT_NAME strait-coll-cuda SOVERSION 0)
-set_target_properties(strait-coll-tested PROPERTIES OUTPUT_NAME strait-coll SOVERSION 0)
-set_target_properties(strait-coll-fake-nccl strait-coll-fake-plugin strait-coll-tested PROPERTIES
-    LIBRARY_OUTPUT_DIRECTORY ${coll_folder})
-
+# The engine of compressed collectives behind libstrait-coll, without a GPU: GPUs and NCCL are fakes that move bytes.
 add_library(strait_coll_harness STATIC coll_engine/harness.c coll_engine/late.c coll_engine/maker.c
     coll_engine/values.c)
 target_link_libraries(strait_coll_harness PUBLIC strait_options strait_test_support strait_coll_reduce

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "collective/engine/ccomm.h"
-#include "tests/coll_fake/exchange_thread.h"
+#include "tests/fakes/exchange_thread.h"
 #include "tests/support.h"
 
 EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)

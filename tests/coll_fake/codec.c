@@ -5,7 +5,7 @@
 #include "kernels/codec.h"
 #include "kernels/device.h"
 #include "tests/fakes/gpu.h"
-#include "tests/coll_fake/kernels.h"
+#include "tests/fakes/coll_kernels.h"
 
 #define SCRATCH_ENDS 64u /* bytes at both ends of scratch that are looked at */
 

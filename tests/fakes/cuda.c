@@ -17,6 +17,8 @@ struct context {
     int device;
 };
 
+static int device_of(void *handle); /* of a stream */
+
 static struct context contexts[FAKE_DEVICES] = {{0}, {1}};
 static bool started;
 static _Thread_local struct context *stack[16];
@@ -87,7 +89,7 @@ FAKE_VISIBLE int cuCtxGetDevice(int *device)
 
 FAKE_VISIBLE int cuStreamGetCtx(void *stream, void **context)
 {
-    int device = cuda_stream_device(stream);
+    int device = device_of(stream);
     if (device < 0)
         return FAKE_INVALID_CONTEXT;
     *context = &contexts[device];
@@ -208,7 +210,7 @@ FAKE_VISIBLE int cuMemFree_v2(void *base)
 
 FAKE_VISIBLE int cuMemAllocAsync(void **base, size_t size, void *stream)
 {
-    return make(size, cuda_stream_device(stream), base);
+    return make(size, device_of(stream), base);
 }
 
 FAKE_VISIBLE int cuMemFreeAsync(void *base, void *stream)
@@ -307,7 +309,7 @@ static coll_stream make_stream(int device)
 }
 
 /* NULL, 1 and 2 name the default stream of the context that is current. */
-static coll_stream stream_of(void *handle)
+coll_stream cuda_stream(void *handle)
 {
     static coll_stream defaults[FAKE_DEVICES];
     const int device = cuda_device();
@@ -322,9 +324,9 @@ static coll_stream stream_of(void *handle)
     return defaults[device];
 }
 
-int cuda_stream_device(void *handle)
+static int device_of(void *handle)
 {
-    coll_stream stream = stream_of(handle);
+    coll_stream stream = cuda_stream(handle);
     return stream != NULL ? fake_stream_device(stream) : -1;
 }
 
@@ -354,7 +356,7 @@ static void run_late(coll_stream stream, void *argument)
 int cuda_queue(void *handle, void (*run)(void *argument), void *argument)
 {
     const struct work work = {run, argument};
-    fake_queue(stream_of(handle), run_late, NULL, &work, sizeof(work));
+    fake_queue(cuda_stream(handle), run_late, NULL, &work, sizeof(work));
     return FAKE_OK;
 }
 
@@ -383,19 +385,19 @@ FAKE_VISIBLE int cuStreamDestroy_v2(void *stream)
 
 FAKE_VISIBLE int cuStreamSynchronize(void *handle)
 {
-    fake_stream_wait(stream_of(handle));
+    fake_stream_wait(cuda_stream(handle));
     fake_cuda_control.synchronised++;
     return FAKE_OK;
 }
 
 FAKE_VISIBLE int cuStreamQuery(void *handle)
 {
-    return fake_stream_idle(stream_of(handle)) ? FAKE_OK : FAKE_NOT_READY;
+    return fake_stream_idle(cuda_stream(handle)) ? FAKE_OK : FAKE_NOT_READY;
 }
 
 FAKE_VISIBLE int cuStreamIsCapturing(void *handle, int *status)
 {
-    demand(stream_of(handle) != NULL);
+    demand(cuda_stream(handle) != NULL);
     *status = fake_cuda_control.capturing != 0;
     return FAKE_OK;
 }
@@ -483,14 +485,14 @@ FAKE_VISIBLE int cuEventRecord(struct event *event, void *stream)
 {
     const int fd = dup(event->handle.fd);
     demand(fd >= 0);
-    fake_event_record(event->event, stream_of(stream));
+    fake_event_record(event->event, cuda_stream(stream));
     return cuda_queue(stream, ring, (void *)(intptr_t)fd);
 }
 
 FAKE_VISIBLE int cuStreamWaitEvent(void *stream, struct event *event, unsigned flags)
 {
     demand(flags == 0);
-    fake_event_follow(stream_of(stream), event->event);
+    fake_event_follow(cuda_stream(stream), event->event);
     return FAKE_OK;
 }
 

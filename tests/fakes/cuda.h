@@ -51,7 +51,7 @@ int cuda_device(void); /* of the context that is current; -1: none is */
 bool cuda_is_reachable(const void *bytes, size_t size, int device);
 /* Runs it on the stream, in its order. `handle`: as an application names a stream, NULL, 1 and 2 included. */
 int cuda_queue(void *handle, void (*run)(void *argument), void *argument);
-int cuda_stream_device(void *handle);
+coll_stream cuda_stream(void *handle); /* NULL: no context is current */
 #pragma GCC visibility pop
 
 int cuInit(unsigned flags);

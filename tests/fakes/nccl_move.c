@@ -4,7 +4,7 @@
 
 #include "collective/call.h"
 #include "collective/reduce.h"
-#include "tests/coll_fake/nccl.h"
+#include "tests/fakes/nccl.h"
 
 /* All operations of one group and communicator. */
 struct batch {

@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include "collective/engine/ops.h"
+#include "kernels/codec.h"
+#include "tests/fakes/codec.h"
+#include "tests/fakes/coll_kernels.h"
 #include "tests/fakes/gpu.h"
-#include "tests/coll_fake/kernels.h"
 
 /* ---- Failures that tests ask for --------------------------------------------------------------------------------- */
 
@@ -47,9 +49,22 @@ static bool can_work(coll_stream stream)
 
 /* ---- Devices and memory ------------------------------------------------------------------------------------------ */
 
+static coll_stream stream_of(void *stream)
+{
+    return stream;
+}
+
+static bool launch_fails(void)
+{
+    return comes_up(&fake_gpu.fail_work);
+}
+
+const struct codec_host fake_codec_host = {stream_of, fake_device, launch_fails, NULL, NULL};
+
 static const struct strait_codec *codec(void)
 {
-    return (fake_gpu.no_codec >> fake_device() & 1) == 0 ? fake_codec() : NULL;
+    static const struct strait_codec codec = {.name = "fake", .device = &fake_codec_ops};
+    return (fake_gpu.no_codec >> fake_device() & 1) == 0 ? &codec : NULL;
 }
 
 static const char *trouble(void)

@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "collective/call.h"
-#include "tests/coll_fake/nccl.h"
+#include "tests/fakes/nccl.h"
 
 /* Being made, when the group ends. */
 struct make {

@@ -1,12 +1,10 @@
-/* The codec's plugin for the fake driver: what a launch would do, the scalar variant does when the stream comes to it.
- * It demands what the kernels demand of addresses, scratch and tables. */
+#include "tests/fakes/codec.h"
+
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/codebook.h"
 #include "kernels/device.h"
 #include "kernels/table_image.h"
-#include "tests/fakes/cuda.h"
 
 #define SCRATCH_ENDS 64u /* bytes at both ends of scratch that are looked at */
 
@@ -59,7 +57,7 @@ static uint64_t decode_scratch_size(const struct strait_decode_item *items, uint
 
 static void require_reachable(const void *bytes, uint64_t size, int device)
 {
-    demand(size == 0 || cuda_is_reachable(bytes, size, device));
+    demand(size == 0 || fake_codec_host.reaches == NULL || fake_codec_host.reaches(bytes, size, device));
 }
 
 static void require_pages(const struct strait_pages *list, int device)
@@ -112,56 +110,62 @@ static struct strait_codebook *codebook_of(const struct launch *launch)
     return codebook;
 }
 
-static void run_items(struct launch *launch, const struct strait_codebook *codebook)
+static void run_items(coll_stream stream, const struct launch *launch, const struct strait_codebook *codebook)
 {
-    const struct strait_codec *scalar = strait_codec_get("scalar");
+    const struct strait_codec *best = strait_codec_get(NULL);
     const struct strait_run run = {
         .size = sizeof(run), .class_stats = launch->run.class_stats, .class_count = launch->run.class_count};
-    launch->params.codebook = codebook;
+    struct strait_encode_params params = launch->params;
+    params.codebook = codebook;
     for (uint32_t i = 0; i < launch->count; i++) {
         struct item *item = &launch->items[i];
         require_pages(&item->list, launch->device);
+        fake_pass_time(stream, 1e-15 * fake_gpu.code_fs * item->regions[0].page_count * item->regions[0].row_bytes);
         item->encode.src = item->decode.dst = item->list;
-        enum strait_status status = launch->is_encode
-                                        ? strait_encode_batch(scalar, &launch->params, &item->encode, 1, &run)
-                                        : strait_decode_batch(scalar, codebook, &item->decode, 1, &run);
+        enum strait_status status = launch->is_encode ? strait_encode_batch(best, &params, &item->encode, 1, &run)
+                                                      : strait_decode_batch(best, codebook, &item->decode, 1, &run);
         demand(status == STRAIT_OK);
     }
 }
 
-static void run(void *argument)
+/* Again each time that a graph is launched. */
+static void run(coll_stream stream, void *argument)
 {
-    struct launch *launch = argument;
+    const struct launch *launch = argument;
     struct strait_codebook *codebook = NULL;
+    if (fake_codec_host.begin != NULL)
+        fake_codec_host.begin();
     require_reachable(launch->run.class_stats, launch->run.class_count * sizeof(struct strait_class_stats),
                       launch->device);
     hold_scratch(&launch->run, launch->device, 0, 1);
     if (launch->has_codebook)
         codebook = codebook_of(launch);
-    run_items(launch, codebook);
+    run_items(stream, launch, codebook);
     hold_scratch(&launch->run, launch->device, 1, 0);
     strait_codebook_destroy(codebook);
+}
+
+static void end(void *argument)
+{
+    const struct launch *launch = argument;
     for (uint32_t i = 0; i < launch->count; i++)
         free(launch->items[i].regions);
     free(launch->items);
-    free(launch);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-static struct launch *prepare(const struct strait_run *with, uint32_t count, const uint8_t *codebook_id)
+static struct launch prepare(const struct strait_run *with, uint32_t count, const uint8_t *codebook_id)
 {
-    struct launch *launch = calloc(1, sizeof(*launch));
-    demand(launch != NULL && cuda_device() >= 0);
-    demand(cuda_stream_device(with->stream) == cuda_device());
-    launch->device = cuda_device();
-    launch->count = count;
-    launch->run = *with;
-    launch->items = calloc(count, sizeof(*launch->items));
-    launch->has_codebook = codebook_id != NULL;
+    struct launch launch = {.count = count,
+                            .items = calloc(count, sizeof(*launch.items)),
+                            .run = *with,
+                            .has_codebook = codebook_id != NULL,
+                            .device = fake_codec_host.device()};
+    demand(launch.items != NULL && launch.device >= 0);
+    demand(fake_stream_device(fake_codec_host.stream(with->stream)) == launch.device);
     if (codebook_id != NULL)
-        memcpy(launch->id, codebook_id, sizeof(launch->id));
-    demand(launch->items != NULL);
+        memcpy(launch.id, codebook_id, sizeof(launch.id));
     return launch;
 }
 
@@ -174,14 +178,14 @@ static void keep_list(struct item *item, const struct strait_pages *list)
     item->list.regions = item->regions;
 }
 
-static enum strait_status start(struct launch *launch)
+static enum strait_status start(const struct launch *launch)
 {
-    if (fake_cuda_control.fail > 0) {
-        fake_cuda_control.fail--;
+    if (fake_codec_host.fails()) {
+        end((void *)(uintptr_t)launch);
         return STRAIT_ERR_DEVICE;
     }
-    fake_cuda_control.launches++;
-    return cuda_queue(launch->run.stream, run, launch) == FAKE_OK ? STRAIT_OK : STRAIT_ERR_DEVICE;
+    fake_queue(fake_codec_host.stream(launch->run.stream), run, end, launch, sizeof(*launch));
+    return STRAIT_OK;
 }
 
 static bool reports_aligned(const struct strait_result *result, const int32_t *page_status, const uint32_t *ids)
@@ -200,15 +204,15 @@ static enum strait_status encode(const struct device_encode *call)
         return STRAIT_ERR_INVALID;
     if (call->run->scratch_size < encode_scratch_size(call->items, call->count))
         return STRAIT_ERR_NO_SPACE;
-    struct launch *launch = prepare(call->run, call->count, call->codebook_id);
-    launch->is_encode = true;
-    launch->params =
-        (struct strait_encode_params){.size = sizeof(launch->params), .element = call->element, .mode = call->mode};
+    struct launch launch = prepare(call->run, call->count, call->codebook_id);
+    launch.is_encode = true;
+    launch.params =
+        (struct strait_encode_params){.size = sizeof(launch.params), .element = call->element, .mode = call->mode};
     for (uint32_t i = 0; i < call->count; i++) {
-        launch->items[i].encode = call->items[i];
-        keep_list(&launch->items[i], &call->items[i].src);
+        launch.items[i].encode = call->items[i];
+        keep_list(&launch.items[i], &call->items[i].src);
     }
-    return start(launch);
+    return start(&launch);
 }
 
 static enum strait_status decode(const struct device_decode *call)
@@ -223,24 +227,18 @@ static enum strait_status decode(const struct device_decode *call)
         return STRAIT_ERR_INVALID;
     if (call->run->scratch_size < decode_scratch_size(call->items, call->count))
         return STRAIT_ERR_NO_SPACE;
-    struct launch *launch = prepare(call->run, call->count, call->codebook_id);
+    struct launch launch = prepare(call->run, call->count, call->codebook_id);
     for (uint32_t i = 0; i < call->count; i++) {
-        launch->items[i].decode = call->items[i];
-        keep_list(&launch->items[i], &call->items[i].dst);
+        launch.items[i].decode = call->items[i];
+        keep_list(&launch.items[i], &call->items[i].dst);
     }
-    return start(launch);
+    return start(&launch);
 }
 
 static enum strait_status load(void)
 {
-    return cuda_device() >= 0 ? STRAIT_OK : STRAIT_ERR_DEVICE;
+    return fake_codec_host.device() >= 0 ? STRAIT_OK : STRAIT_ERR_DEVICE;
 }
 
-static const struct device_ops ops = {
+const struct device_ops fake_codec_ops = {
     DEVICE_OPS_VERSION, encode_scratch_size, decode_scratch_size, encode, decode, load};
-
-FAKE_VISIBLE const struct device_ops *strait_device_ops(void);
-const struct device_ops *strait_device_ops(void)
-{
-    return cuda_device() >= 0 ? &ops : NULL;
-}
