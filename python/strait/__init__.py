@@ -14,7 +14,7 @@ each needs a Stats of its own.
 
 from .chunk import ChunkInfo, chunk_pages, info
 from .codebook import Class, Codebook, Role, calibrate, class_of
-from .codec import decode, encode, encode_bound, verify
+from .codec import Stats, decode, default_variant, encode, encode_bound, variants, verify
 from .errors import (
     AgainError,
     AlignmentError,
@@ -34,7 +34,6 @@ from .errors import (
     UnsupportedError,
 )
 from .pages import PageList
-from .run import Stats, default_variant, variants
 
 __version__ = "0.1.0"
 

@@ -1,13 +1,18 @@
-"""The C ABI of strait/codec.h: where the library is, its structs and its prototypes.
+"""The C ABI of strait/codec.h and strait/strait.h: where the libraries are, their structs and prototypes.
 
 Calls through a CDLL release the GIL.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import os
+from collections.abc import Mapping
 from ctypes import (
     POINTER,
     Structure,
+    c_bool,
     c_char_p,
     c_int,
     c_int32,
@@ -17,11 +22,44 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )  # fmt: skip
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ._library import load
 from .errors import make_error
+
+# ---- Libraries ------------------------------------------------------------------------------------------------------
+
+#: Per function: what it returns, what it takes.
+Prototypes: TypeAlias = Mapping[str, tuple[Any, Any]]
+
+
+def _candidates(name: str, variable: str) -> list[str]:
+    """Names to try, in order. What the variable names alone when it is set: who names a library wants no other."""
+    named = os.environ.get(variable)
+    if named:
+        return [named]
+    beside = Path(__file__).resolve().parent / name
+    return ([str(beside)] if beside.exists() else []) + [f"{name}.0", name]
+
+
+def load(name: str, variable: str, prototypes: Prototypes) -> ctypes.CDLL:
+    """The library of that name with its prototypes set. ImportError, with what was tried, when there is none."""
+    failures = []
+    for candidate in _candidates(name, variable):
+        try:
+            library = ctypes.CDLL(candidate)
+            for function, (result, arguments) in prototypes.items():
+                entry = getattr(library, function)
+                entry.restype, entry.argtypes = result, arguments
+            return library
+        except (OSError, AttributeError) as failure:  # absent or unusable; lacks a function
+            failures.append(f"{candidate}: {failure}")
+    raise ImportError(f"no usable {name} (set {variable} to its path):\n  " + "\n  ".join(failures))
+
+
+# ---- strait/codec.h -------------------------------------------------------------------------------------------------
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 CHUNK_PAGES_MAX = 1024 * 1024
@@ -188,3 +226,172 @@ def check(status: int, what: str) -> None:
     """Raises the exception for a returned status other than OK."""
     if status != 0:
         raise make_error(status, f"{what}: {status_text(status)}")
+
+
+# ---- strait/strait.h ------------------------------------------------------------------------------------------------
+
+KEY_BYTES_MAX = 128
+POOL_ID_BYTES = 16
+
+HANDLES = {"memfd": 1, "pointer": 2, "cuda_ipc": 3, "cuda_vmm": 4}
+
+
+class ClientConfig(Structure):
+    _fields_ = [("size", c_size_t), ("socket", c_char_p), ("embedded", c_char_p)]
+
+
+class MemoryInfo(Structure):
+    _fields_ = [("fd", c_int), ("base", c_void_p), ("size", c_size_t)]
+
+
+class PoolRegion(Structure):
+    _fields_ = [
+        ("handle", c_int),
+        ("device", c_int32),
+        ("fd", c_int),
+        ("pointer", c_void_p),
+        ("ipc", c_uint8 * 64),
+        ("offset", c_uint64),
+        ("page_stride", c_uint64),
+        ("row_stride", c_uint64),
+        ("page_count", c_uint32),
+        ("rows", c_uint32),
+        ("row_bytes", c_uint32),
+        ("element", c_uint32),
+        ("role", c_uint32),
+        ("layer", c_int32),
+        ("heads", c_uint32),
+        ("group", c_uint32),
+    ]
+
+
+class PoolParams(Structure):
+    _fields_ = [("size", c_size_t), ("regions", POINTER(PoolRegion)), ("region_count", c_uint32)]
+
+
+class PageList(Structure):
+    _fields_ = [
+        ("group", c_uint32),
+        ("first", c_uint32),
+        ("count", c_uint32),
+        ("first_id", c_uint32),
+        ("ids", c_void_p),
+    ]
+
+
+class ExpectParams(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("key", c_char_p),
+        ("key_size", c_size_t),
+        ("lists", POINTER(PageList)),
+        ("list_count", c_uint32),
+        ("sources", c_uint32),
+        ("deadline_ms", c_uint32),
+        ("context", c_void_p),
+    ]
+
+
+class OfferParams(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("key", c_char_p),
+        ("key_size", c_size_t),
+        ("lists", POINTER(PageList)),
+        ("list_count", c_uint32),
+        ("consumers", c_uint32),
+        ("lease_ms", c_uint32),
+        ("later", c_bool),
+        ("last", c_bool),
+        ("ready", c_void_p),
+        ("aux", c_char_p),
+        ("aux_size", c_size_t),
+        ("context", c_void_p),
+    ]
+
+
+class AppendParams(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("lists", POINTER(PageList)),
+        ("list_count", c_uint32),
+        ("layer_first", c_int32),
+        ("layer_count", c_uint32),
+        ("ready", c_void_p),
+        ("last", c_bool),
+        ("aux", c_char_p),
+        ("aux_size", c_size_t),
+    ]
+
+
+class StartParams(Structure):
+    _fields_ = [("size", c_size_t), ("direction", c_int), ("peer_key", c_char_p), ("peer_key_size", c_size_t)]
+
+
+class FailedPage(Structure):
+    _fields_ = [("group", c_uint32), ("id", c_uint32)]
+
+
+class RawEvent(Structure):
+    _fields_ = [
+        ("type", c_int),
+        ("transfer", c_void_p),
+        ("pool", c_void_p),
+        ("context", c_void_p),
+        ("state", c_int),
+        ("reason", c_int),
+        ("drained", c_bool),
+        ("connected", c_bool),
+        ("layer", c_int32),
+        ("status", c_int32),
+        ("text", c_char_p),
+        ("failed", POINTER(FailedPage)),
+        ("failed_count", c_uint32),
+        ("data", c_void_p),
+        ("data_size", c_size_t),
+        ("key", c_void_p),
+        ("key_size", c_size_t),
+    ]
+
+
+class ProgressInfo(Structure):
+    _fields_ = [("state", c_int), ("reason", c_int), ("drained", c_bool), ("layers_landed", c_uint32)]
+
+
+_CLIENT_PROTOTYPES = {
+    "strait_status_string": (c_char_p, [c_int]),
+    "strait_client_open": (c_int, [POINTER(ClientConfig), POINTER(c_void_p)]),
+    "strait_client_close": (None, [c_void_p]),
+    "strait_client_fd": (c_int, [c_void_p]),
+    "strait_client_connected": (c_bool, [c_void_p]),
+    "strait_alloc": (c_int, [c_size_t, POINTER(MemoryInfo)]),
+    "strait_free": (None, [POINTER(MemoryInfo)]),
+    "strait_pool_register": (c_int, [c_void_p, POINTER(PoolParams), POINTER(c_void_p)]),
+    "strait_pool_remove": (None, [c_void_p]),
+    "strait_pool_id": (POINTER(c_uint8), [c_void_p]),
+    "strait_pool_export": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t)]),
+    "strait_peer_import": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_void_p)]),
+    "strait_peer_remove": (None, [c_void_p]),
+    "strait_peer_check": (c_uint32, [c_void_p, c_void_p]),
+    "strait_expect": (c_int, [c_void_p, POINTER(ExpectParams), POINTER(c_void_p)]),
+    "strait_offer": (c_int, [c_void_p, POINTER(OfferParams), POINTER(c_void_p)]),
+    "strait_append": (c_int, [c_void_p, POINTER(AppendParams)]),
+    "strait_start": (c_int, [c_void_p, c_void_p, POINTER(StartParams)]),
+    "strait_abort": (None, [c_void_p]),
+    "strait_release": (None, [c_void_p]),
+    "strait_reason_string": (c_char_p, [c_int]),
+    "strait_state_string": (c_char_p, [c_int]),
+    "strait_poll": (c_uint32, [c_void_p, POINTER(RawEvent), c_uint32]),
+    "strait_wait": (c_uint32, [c_void_p, POINTER(RawEvent), c_uint32, c_int]),
+    "strait_transfer_progress": (ProgressInfo, [c_void_p]),
+    "strait_wait_stream": (c_int, [c_void_p, c_int32, c_void_p]),
+    "strait_notify": (c_int, [c_void_p, c_char_p, c_size_t, c_char_p, c_size_t]),
+    "strait_stats": (c_int, [c_void_p]),
+    "strait_set_policy": (c_int, [c_void_p, c_int]),
+}
+
+
+@functools.cache
+def load_client() -> ctypes.CDLL:
+    """libstrait.so. ImportError when there is none."""
+    return load("libstrait.so", "STRAIT_CLIENT_LIBRARY", _CLIENT_PROTOTYPES)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         def numpy(self) -> Any: ...
 
 
-
 class Values(Protocol):
     """As much of numpy.dtype as is asked for here."""
 
@@ -91,12 +90,12 @@ def _torch_view(tensor: Any, what: str) -> NDArray[Any]:
     if tensor.device.type != "cpu":
         raise TypeError(f"{what} is a tensor on {tensor.device}: strait.cuda is for that, this is for CPU memory")
     tensor = tensor.detach()
-    if not tensor.is_floating_point() or tensor.itemsize > 2 or str(tensor.dtype) == "torch.float16":
+    if not tensor.is_floating_point() or tensor.element_size() > 2 or str(tensor.dtype) == "torch.float16":
         view: NDArray[Any] = tensor.numpy()
         return view
     torch = __import__("torch")  # numpy has neither bfloat16 nor the 8-bit floats
-    bits = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.uint8).numpy()
-    view = bits.view(np.uint16) if tensor.itemsize == 2 else bits
+    bits = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8).numpy()
+    view = bits.view(np.uint16) if tensor.element_size() == 2 else bits
     return view
 
 

@@ -1,23 +1,134 @@
-"""Pages to a chunk and back."""
+"""Pages to a chunk and back: encode, decode, verify, and what a call reports."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, overload
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _abi
-from ._abi import lib
-from ._views import ArrayLike, array_view, byte_view, check_dtype, check_writable
-from .chunk import Element
+from ._abi import BLOCK_MODES, lib
+from ._views import (
+    ArrayLike,
+    alignment_of,
+    array_view,
+    byte_view,
+    can_hold,
+    check_dtype,
+    check_writable,
+    decoded_dtype,
+)
+from .chunk import Element, chunk_pages, info
 from .codebook import Codebook, codebook_handle
-from .decoder import Decoder
-from .errors import Status, make_error
-from .pages import PageList, Request, TableLike, check_of_host, cut, table_index
-from .run import Run, Stats, codec_handle
+from .errors import Error, Status, make_error
+from .pages import (
+    PageList,
+    Request,
+    TableLike,
+    check_of_host,
+    cut,
+    cut_unevenly,
+    index_array,
+    page_offsets,
+    table_index,
+)
+
+# ---- Runs -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Stats:
+    """What a call did: give an empty one as `stats=`, every call overwrites it, also when pages fail. One per thread.
+
+    raw_bytes: bytes of pages; of decode and verify: of the pages that passed.
+    chunk_bytes: bytes of the chunk; 0 when encode failed.
+    values: values by what became of their block (raw, const, top16, top16_escapes, tiered), of pages that are good.
+    table_values, table_escapes: uint64 [tables of the codebook]: values in coded blocks, and how many of them were too
+        rare for the short codes. A rising share says that the codebook no longer fits the data.
+    page_status: int32 [pages of the list], each a Status; for verify, of the chunk.
+    """
+
+    raw_bytes: int = 0
+    chunk_bytes: int = 0
+    values: dict[str, int] = field(default_factory=dict)
+    table_values: NDArray[np.uint64] = field(repr=False, default_factory=lambda: np.zeros(0, np.uint64))
+    table_escapes: NDArray[np.uint64] = field(repr=False, default_factory=lambda: np.zeros(0, np.uint64))
+    page_status: NDArray[np.int32] = field(repr=False, default_factory=lambda: np.zeros(0, np.int32))
+
+    @property
+    def ratio(self) -> float:
+        """raw_bytes / chunk_bytes; 0 when there is no chunk."""
+        return self.raw_bytes / self.chunk_bytes if self.chunk_bytes else 0.0
+
+    @property
+    def failed_pages(self) -> list[int]:
+        """Indices of the pages whose status is not OK."""
+        return [int(page) for page in np.flatnonzero(self.page_status)]
+
+
+class Run:
+    """struct strait_run and where it reports; one per call."""
+
+    def __init__(self, pages: int, codebook: Codebook | None):
+        self.result = _abi.Result()
+        self.page_status = np.zeros(pages, np.int32)
+        self._tables = np.zeros(0 if codebook is None else len(codebook), _abi.CLASS_STATS)
+        self.struct = _abi.Run(
+            size=ctypes.sizeof(_abi.Run),
+            result=ctypes.pointer(self.result),
+            page_status=self.page_status.ctypes.data if pages else None,
+            page_status_count=pages,
+            class_stats=self._tables.ctypes.data if len(self._tables) else None,
+            class_count=len(self._tables),
+        )
+
+    def tell(self, stats: Stats | None, raw_bytes: int, chunk_bytes: int) -> None:
+        if stats is None:
+            return
+        stats.raw_bytes, stats.chunk_bytes = raw_bytes, chunk_bytes
+        stats.values = dict(zip(BLOCK_MODES, self.result.values))
+        stats.table_values = self._tables["values"].copy()
+        stats.table_escapes = self._tables["escapes"].copy()
+        stats.page_status = self.page_status
+
+    def raise_page_failure(self, what: str) -> None:
+        """For a result that is not OK because of single pages."""
+        failed = np.flatnonzero(self.page_status)
+        first = _abi.status_text(int(self.page_status[failed[0]]))
+        message = f"{what}: {len(failed)} of {len(self.page_status)} pages failed, first page {failed[0]}: {first}"
+        raise make_error(self.result.status, message, self.page_status)
+
+
+def variants() -> list[str]:
+    """Names of the codec variants that run here, for codec=...; all write the same bytes."""
+    names: list[bytes] = []
+    while name := lib.strait_codec_name_at(len(names)):
+        names.append(name)
+    return [name.decode() for name in names if lib.strait_codec_get(name)]
+
+
+def default_variant() -> str:
+    """The variant that codec=None means: the environment's STRAIT_CODEC if it runs here, else the fastest."""
+    name: bytes = lib.strait_codec_name(lib.strait_codec_get(None))
+    return name.decode()
+
+
+def codec_handle(name: str | None) -> int | None:
+    """Handle of a variant; None, the default, for None."""
+    if name is None:
+        return None
+    codec: int | None = None if name == "cuda" else lib.strait_codec_get(name.encode())  # arrays are host memory
+    if codec is None:
+        raise ValueError(f"no codec variant {name!r} here; there are {', '.join(variants())}")
+    return codec
+
+
+# ---- Encoding -------------------------------------------------------------------------------------------------------
+
 
 #: How to encode: auto picks by element type (tiered for BF16). Blocks that would not shrink are always kept raw.
 Mode = Literal["auto", "raw", "top16", "tiered", "base", "split"]
@@ -143,6 +254,133 @@ def encode(
     return chunk.tobytes() if out is None else chunk.data
 
 
+# ---- Decoding -------------------------------------------------------------------------------------------------------
+
+
+Chosen = NDArray[np.uint32] | None
+
+
+class _Decoder:
+    """One call of decode() or verify(): their common arguments, and the chunk's header."""
+
+    def __init__(
+        self, chunk: ArrayLike, codebook: Codebook | None, codec: str | None, check: bool, stats: Stats | None
+    ):
+        if not check and stats is None:
+            raise ValueError("check=False needs stats to report to")
+        self._codebook, self._book = codebook, codebook_handle(codebook)
+        self._codec = codec_handle(codec)
+        self._check, self._stats = check, stats
+        self._source = byte_view(chunk, "chunk")
+        self._header = info(self._source)
+
+    def select(self, select: Any) -> NDArray[np.uint32]:
+        """Indices of chunk pages, checked."""
+        chosen = index_array(select if isinstance(select, np.ndarray) else list(select), "select")
+        if int(chosen.max()) >= self._header.page_count:
+            self._mismatch(f"select names page {int(chosen.max())} of a chunk of {self._header.page_count}")
+        return chosen
+
+    def to_pages(self, pages: PageList, chosen: Chosen) -> None:
+        request = pages.to_write()
+        expected = self._header.page_count if chosen is None else len(chosen)
+        if request.count != expected:
+            self._mismatch(f"the list has {request.count} pages, there are {expected} to decode")
+        for i, pool in enumerate(pages.pools):
+            self._check_dtype(pool.dtype, f"pool {i}")
+        self._decode(request, chosen)
+
+    def to_array(self, out: Any, chosen: Chosen) -> Any:
+        """Into `out`, or into a new array when it is None, page after page. Returns which."""
+        lengths = chunk_pages(self._source)["page_bytes"]
+        if chosen is not None:
+            lengths = lengths[chosen]
+        if out is None:
+            array = self._new_array(lengths)
+            status = self._flat(array.view(np.uint8), lengths, chosen)
+            for page in np.flatnonzero(status):
+                start = int(page_offsets(lengths, 1)[page])
+                array.view(np.uint8)[start : start + int(lengths[page])] = 0
+            return array
+        target = byte_view(out, "out")
+        check_writable(target, "out")
+        self._check_dtype(array_view(out, "out").dtype, "out")
+        self._flat(target, lengths, chosen)
+        return out
+
+    def verify(self) -> None:
+        run = Run(self._header.page_count, self._codebook)
+        source = self._source
+        _abi.check(lib.strait_verify(self._codec, self._book, source.ctypes.data, source.nbytes, run.struct), "verify")
+        self._finish(run, "verify")
+
+    def _new_array(self, lengths: NDArray[np.uint32]) -> NDArray[Any]:
+        size, dtype = int(lengths.sum(dtype=np.uint64)), decoded_dtype(self._header.element)
+        return np.empty(size // dtype.itemsize, dtype) if size % dtype.itemsize == 0 else np.empty(size, np.uint8)
+
+    def _flat(self, target: NDArray[np.uint8], lengths: NDArray[np.uint32], chosen: Chosen) -> NDArray[np.int32]:
+        total = int(lengths.sum(dtype=np.uint64))
+        if target.nbytes != total:
+            self._mismatch(f"out has {target.nbytes} bytes, the pages have {total}")
+        align = alignment_of(self._header.element)
+        if not (lengths[:-1] % align).any():
+            return self._decode(cut_unevenly(target, lengths), chosen)
+        starts = page_offsets(lengths, align)  # another page follows one of odd length: decode apart, then join
+        stage = np.empty(int(starts[-1]) + int(lengths[-1]), np.uint8)
+        status = self._decode(cut_unevenly(stage, lengths, align=align), chosen)
+        for start, end, length in zip(starts.tolist(), page_offsets(lengths, 1).tolist(), lengths.tolist()):
+            target[end : end + length] = stage[start : start + length]
+        return status
+
+    def _decode(self, request: Request, chosen: Chosen) -> NDArray[np.int32]:
+        run = Run(request.count, self._codebook)
+        select = None if chosen is None else chosen.ctypes.data
+        source = self._source
+        status = lib.strait_decode(
+            self._codec, self._book, request.struct, select, source.ctypes.data, source.nbytes, run.struct
+        )
+        _abi.check(status, "decode")
+        self._finish(run, "decode")
+        return run.page_status
+
+    def _finish(self, run: Run, what: str) -> None:
+        """Raises what is wrong with the chunk, then, unless told not to, with its pages."""
+        failure = self._chunk_failure(run.result.chunk_status, what)
+        if failure is not None:
+            run.page_status[:] = failure.status
+        run.tell(self._stats, run.result.bytes, self._header.chunk_bytes)
+        if failure is not None:
+            raise failure
+        if run.result.status != Status.OK and self._check:
+            run.raise_page_failure(what)
+
+    def _chunk_failure(self, status: int, what: str) -> Error | None:
+        """The exception for a chunk that is bad as a whole."""
+        if status == Status.OK:
+            return None
+        if status == Status.ERR_CODEBOOK:
+            if self._codebook is not None and self._codebook.id == self._header.codebook_id:
+                count = len(self._codebook)
+                return make_error(status, f"{what}: the chunk names a table beyond the {count} of its codebook")
+            needed = (self._header.codebook_id or b"").hex()
+            given = "none was given" if self._codebook is None else f"{self._codebook.id.hex()} was given"
+            return make_error(status, f"{what}: the chunk needs codebook {needed}, {given}")
+        return make_error(status, f"{what}: {_abi.status_text(status)}")
+
+    def _verdict(self) -> int:
+        """Checks 1 to 10 of the format: the header and the tables."""
+        return int(lib.strait_chunk_pages(self._source.ctypes.data, self._source.nbytes, 0, None))
+
+    def _check_dtype(self, dtype: np.dtype[Any], what: str) -> None:
+        if not can_hold(dtype, self._header.element):
+            self._mismatch(f"{what} has dtype {dtype}, the chunk holds {self._header.element} values")
+
+    def _mismatch(self, message: str) -> NoReturn:
+        """The output does not fit what the header says; but a header that is damaged says so first."""
+        _abi.check(self._verdict(), "decode")
+        raise make_error(Status.ERR_INVALID, f"decode: {message}")
+
+
 @overload
 def decode(
     chunk: ArrayLike,
@@ -203,7 +441,7 @@ def decode(
     dtype does not fit the chunk, select names a page that it lacks), AlignmentError, PageIdError (id out of range).
     ValueError, TypeError: arguments wrong with any chunk, such as read-only or overlapping pages or a page id twice.
     """
-    decoder = Decoder(chunk, codebook, codec, check, stats)
+    decoder = _Decoder(chunk, codebook, codec, check, stats)
     chosen = None if select is None else decoder.select(select)
     if isinstance(out, PageList):
         decoder.to_pages(out, chosen)
@@ -225,4 +463,4 @@ def verify(
     chunk, codebook, codec, check, stats: as for decode(); pages are those of the chunk.
     Releases the GIL; any number of threads may verify at once.
     """
-    Decoder(chunk, codebook, codec, check, stats).verify()
+    _Decoder(chunk, codebook, codec, check, stats).verify()

@@ -27,33 +27,28 @@ which leaving its `with` block calls.
 from __future__ import annotations
 
 import ctypes
+import enum
+import mmap
 import os
-from collections.abc import Mapping
-from ctypes import byref, c_size_t, c_void_p, sizeof
-from typing import Any
+import weakref
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_size_t, c_uint8, c_void_p, sizeof
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
-from . import _service_abi as _abi
-from ._service_abi import check, lib
-from ._service_pools import Lists, Pages, PagesLike, Region, as_bytes, describe, milliseconds
-from ._service_types import (
-    Coding,
-    Direction,
-    Event,
-    EventType,
-    FailedPage,
-    Mismatch,
-    Progress,
-    Reason,
-    State,
-    event_of,
-)
-from ._views import ArrayLike
-from .codebook import ClassLike
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _abi
+from ._abi import ELEMENTS, check
+from ._views import ArrayLike, array_view, check_dtype
+from .codebook import ClassLike, class_of
 from .cuda._driver import on_device_if_any
-from .cuda.ipc import Ready
-from .cuda.order import StreamLike, current_handle
+from .cuda.array import Array, Ready, StreamLike, current_handle, device_of, memory_handle, view
 from .errors import InvalidError, Status
-from .memory import Memory, alloc
+from .pages import geometry_of
+
+lib = _abi.load_client()
 
 __all__ = [
     "Client",
@@ -76,6 +71,318 @@ __all__ = [
 ]
 
 _BATCH = 64
+
+# ---- Events ---------------------------------------------------------------------------------------------------------
+
+
+class State(enum.IntEnum):
+    """Ordered, so that ranks can agree by the minimum."""
+
+    FAILED = 0
+    BOOTSTRAP = 1
+    READY = 2
+    TRANSFERRING = 3
+    DONE = 4
+
+
+class Reason(enum.IntEnum):
+    """Why a transfer failed."""
+
+    NONE = 0
+    TIMEOUT = 1
+    LEASE_EXPIRED = 2
+    PEER_DOWN = 3
+    PEER_ABORT = 4
+    ABORTED = 5
+    GEOMETRY = 6
+    CODEC = 7
+    INTEGRITY = 8
+    NO_MEMORY = 9
+    LOCAL = 10
+    BUSY = 11
+
+    @property
+    def text(self) -> str:
+        text: bytes = lib.strait_reason_string(self)
+        return text.decode()
+
+
+class EventType(enum.IntEnum):
+    STATE = 1
+    DRAINED = 2
+    LAYER = 3
+    POOL = 4
+    POOL_REMOVED = 5
+    NOTE = 6
+    STATS = 7
+    CONNECTION = 8
+
+
+class Mismatch(enum.IntFlag):
+    """Why two pools cannot exchange pages. With CODEBOOK alone they can, uncompressed."""
+
+    PAGE_SIZE = 1
+    DTYPE = 2
+    LAYOUT = 4
+    LAYERS = 8
+    CODEBOOK = 16
+    VERSION = 32
+    FATAL = PAGE_SIZE | DTYPE | LAYOUT | LAYERS | VERSION
+
+
+class Direction(enum.IntEnum):
+    AUTO = 0
+    PUSH = 1
+    PULL = 2
+
+
+class Coding(enum.IntEnum):
+    AUTO = 0
+    RAW = 1
+    TOP16 = 2
+    TIERED = 3
+
+
+class FailedPage(NamedTuple):
+    """A page, of the own pool, that did not land."""
+
+    group: int
+    id: int
+
+
+class Progress(NamedTuple):
+    state: State
+    reason: Reason
+    drained: bool
+    layers_landed: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened; which fields mean something depends on the type, see struct strait_event."""
+
+    type: EventType
+    transfer: Transfer | None = None
+    pool: Pool | None = None
+    state: State = State.FAILED
+    reason: Reason = Reason.NONE
+    drained: bool = False
+    connected: bool = False
+    layer: int = 0
+    status: int = 0
+    text: str = ""
+    failed: tuple[FailedPage, ...] = ()
+    data: bytes = b""
+    key: bytes = b""
+
+
+def _bytes_at(address: int | None, size: int) -> bytes:
+    return ctypes.string_at(address, size) if address and size else b""
+
+
+def _event_of(raw: _abi.RawEvent, transfer: Transfer | None, pool: Pool | None) -> Event:
+    """A copy: what it points to goes with the next call."""
+    return Event(
+        type=EventType(raw.type),
+        transfer=transfer,
+        pool=pool,
+        state=State(raw.state),
+        reason=Reason(raw.reason),
+        drained=raw.drained,
+        connected=raw.connected,
+        layer=raw.layer,
+        status=raw.status,
+        text=(raw.text or b"").decode(errors="replace"),
+        failed=tuple(FailedPage(raw.failed[i].group, raw.failed[i].id) for i in range(raw.failed_count)),
+        data=_bytes_at(raw.data, raw.data_size),
+        key=_bytes_at(raw.key, raw.key_size),
+    )
+
+
+# ---- Memory that a daemon can map -----------------------------------------------------------------------------------
+
+
+#: What arrays are looked up in: where each Memory that is alive begins.
+_alive: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+
+
+class Memory(mmap.mmap):
+    """A memfd, sealed against resizing and mapped here: zeroed, page-aligned bytes with the buffer protocol.
+
+        memory = alloc(64 << 20)
+        array = numpy.frombuffer(memory, numpy.uint16)         or numpy.asarray(memory), as bytes
+        tensor = torch.frombuffer(memory, dtype=torch.bfloat16)
+
+    Arrays keep it alive; it is unmapped and closed when the last of them is gone. Pools keep a mapping of their own.
+    """
+
+    fd: int
+    address: int
+
+    def __new__(cls, size: int) -> Memory:
+        info = _abi.MemoryInfo()
+        check(lib.strait_alloc(max(size, 0), byref(info)), "alloc")
+        fd = os.dup(info.fd)
+        size = info.size
+        lib.strait_free(byref(info))
+        try:
+            self = super().__new__(cls, fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.fd = fd
+        self.address = int(np.frombuffer(self, np.uint8).ctypes.data)
+        weakref.finalize(self, os.close, fd)
+        _alive[self.address] = self
+        return self
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"version": 3, "shape": (len(self),), "typestr": "|u1", "data": (self.address, False)}
+
+
+def alloc(size: int) -> Memory:
+    """At least `size` bytes that pools can be registered on; rounded up to whole memory pages."""
+    return Memory(size)
+
+
+def _find_memory(address: int, size: int) -> Memory | None:
+    """The Memory that holds these bytes."""
+    for memory in list(_alive.values()):
+        if not memory.closed and memory.address <= address and address + size <= memory.address + len(memory):
+            return memory
+    return None
+
+
+# ---- Pages ----------------------------------------------------------------------------------------------------------
+
+
+class Pages(NamedTuple):
+    """Pages of one group: the page with logical index first + i is ids[i]."""
+
+    ids: Sequence[int] | NDArray[Any] | range
+    group: int = 0
+    first: int = 0
+
+
+#: Ids of group 0, the first one with logical index 0; or any number of lists.
+PagesLike: TypeAlias = Sequence[int] | NDArray[Any] | range | Pages | Sequence[Pages]
+
+
+class Region(NamedTuple):
+    """A region of a pool that needs more to be said of it than its class."""
+
+    array: ArrayLike
+    group: int = 0
+    heads: int = 0
+    element: str | None = None  # None: that of the pool
+
+
+def _as_lists(pages: PagesLike) -> list[Pages]:
+    if isinstance(pages, Pages):
+        return [pages]
+    if isinstance(pages, (range, np.ndarray)):
+        return [Pages(pages)]
+    several: list[Any] = list(pages)
+    if several and isinstance(several[0], Pages):
+        return several
+    return [Pages(several)] if several else []
+
+
+def _id_array(ids: Any) -> NDArray[np.uint32]:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise TypeError("page ids must be a row of integers")
+    if array.size and not 0 <= int(array.min()) <= int(array.max()) < 2**32:
+        raise InvalidError("a page id is out of range")
+    return np.ascontiguousarray(array, np.uint32)
+
+
+class _Lists:
+    """Page lists as C sees them, and what they point to."""
+
+    def __init__(self, pages: PagesLike):
+        lists = _as_lists(pages)
+        self.count = len(lists)
+        self.array = (_abi.PageList * max(self.count, 1))()
+        self.kept = [self._fill(entry, one) for entry, one in zip(self.array, lists)]
+
+    @staticmethod
+    def _fill(entry: _abi.PageList, pages: Pages) -> NDArray[np.uint32] | None:
+        for number in (pages.group, pages.first):
+            if not 0 <= number < 2**32:
+                raise InvalidError(f"{number} is out of range")
+        entry.group, entry.first, entry.count = pages.group, pages.first, len(pages.ids)
+        if isinstance(pages.ids, range) and pages.ids.step == 1:
+            if pages.ids.start < 0 or pages.ids.stop > 2**32:
+                raise InvalidError("a page id is out of range")
+            entry.first_id = pages.ids.start if len(pages.ids) else 0
+            return None
+        ids = _id_array(pages.ids)
+        entry.ids = ids.ctypes.data if len(ids) else None
+        return ids
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up, so that little is not nothing."""
+    if not 0 < seconds <= 86400:
+        raise InvalidError(f"{seconds} s is not in (0, 24 h]")
+    return -int(-seconds * 1000 // 1)
+
+
+def _as_bytes(key: bytes | str) -> bytes:
+    return key.encode() if isinstance(key, str) else bytes(key)
+
+
+# ---- Regions --------------------------------------------------------------------------------------------------------
+
+
+def _place_on_host(address: int, extent: int, embedded: bool, what: str) -> dict[str, Any]:
+    memory = _find_memory(address, extent)
+    if memory is not None:
+        return {"handle": _abi.HANDLES["memfd"], "fd": memory.fd, "offset": address - memory.address}
+    if embedded:
+        return {"handle": _abi.HANDLES["pointer"], "pointer": address}
+    raise ValueError(f"{what} is not in memory of strait.service.alloc(): a daemon cannot map it")
+
+
+def _place_on_device(array: Array, extent: int, embedded: bool, what: str) -> dict[str, Any]:
+    assert array.device is not None
+    if embedded:
+        return {"handle": _abi.HANDLES["pointer"], "pointer": array.pointer, "device": array.device}
+    handle, offset = memory_handle(array.pointer, extent, array.device, what)
+    ipc = (c_uint8 * len(handle)).from_buffer_copy(handle)
+    return {"handle": _abi.HANDLES["cuda_ipc"], "ipc": ipc, "offset": offset, "device": array.device}
+
+
+def _describe(cls: ClassLike, region: Region, element: str, embedded: bool) -> _abi.PoolRegion:
+    """A region, and how its memory is named to the daemon."""
+    what = f"the pool of {cls}"
+    element = region.element or element
+    if element not in ELEMENTS:
+        raise InvalidError(f"{element!r} is no element type: one of {', '.join(ELEMENTS)}")
+    array = array_view(region.array, what) if device_of(region.array) is None else view(region.array, what)
+    check_dtype(array.dtype, element, what)
+    geometry = geometry_of(array, what)
+    role, layer = class_of(cls)
+    extent = (geometry.page_count - 1) * geometry.page_stride + geometry.extent
+    if isinstance(array, Array):
+        place = _place_on_device(array, extent, embedded, what)
+    else:
+        place = {"device": -1, **_place_on_host(int(array.ctypes.data), extent, embedded, what)}
+    return _abi.PoolRegion(
+        page_stride=geometry.page_stride,
+        row_stride=geometry.row_stride,
+        page_count=geometry.page_count,
+        rows=geometry.rows,
+        row_bytes=geometry.row_bytes,
+        element=ELEMENTS[element],
+        role=role,
+        layer=-1 if layer is None else layer,
+        heads=region.heads,
+        group=region.group,
+        **place,
+    )
 
 
 # ---- What a client makes --------------------------------------------------------------------------------------------
@@ -100,7 +407,7 @@ class Peer(_Handle):
 
     def notify(self, key: bytes | str, data: bytes = b"") -> None:
         """Sends a small message about `key` to whoever registered the pool; it may be lost with a connection."""
-        name = as_bytes(key)
+        name = _as_bytes(key)
         check(lib.strait_notify(self._handle, name, len(name), data, len(data)), "notify")
 
     def remove(self) -> None:
@@ -120,7 +427,7 @@ class Transfer(_Handle):
 
     def start(self, peer: Peer, peer_key: bytes | str | None = None, direction: Direction = Direction.AUTO) -> None:
         """Pairs it with one of the peer's pool; either side may, or both."""
-        name = None if peer_key is None else as_bytes(peer_key)
+        name = None if peer_key is None else _as_bytes(peer_key)
         params = _abi.StartParams(sizeof(_abi.StartParams), direction, name, len(name or b""))
         check(lib.strait_start(self._handle, peer._handle, byref(params)), "start")
 
@@ -139,7 +446,7 @@ class Transfer(_Handle):
             when it has completed. A strait.cuda.Event; a torch.cuda.Event(interprocess=True); or an IPC handle of 64
             bytes, whose event must live until the pages have arrived.
         """
-        lists, event = Lists(pages), Ready(ready, self._client._embedded)
+        lists, event = _Lists(pages), Ready(ready, self._client._embedded)
         if layers is not None and not isinstance(layers, range):
             raise TypeError(f"layers must be a range, not {type(layers).__name__}")
         if layers is not None and (layers.step != 1 or not layers):
@@ -224,7 +531,7 @@ class Pool(_Handle):
 
     def expect(self, key: bytes | str, pages: PagesLike = (), *, deadline: float, sources: int = 1) -> Transfer:
         """Sink: these pages will receive this request, within `deadline` seconds."""
-        name, lists, handle = as_bytes(key), Lists(pages), c_void_p()
+        name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
         params = _abi.ExpectParams(
             size=sizeof(_abi.ExpectParams),
             key=name,
@@ -232,7 +539,7 @@ class Pool(_Handle):
             lists=lists.array,
             list_count=lists.count,
             sources=sources,
-            deadline_ms=milliseconds(deadline),
+            deadline_ms=_milliseconds(deadline),
         )
         check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
         return self._client._add_transfer(handle)
@@ -253,7 +560,7 @@ class Pool(_Handle):
 
         ready: with pools on a GPU, the event after which the pages are ready, as for Transfer.append().
         """
-        name, lists, handle = as_bytes(key), Lists(pages), c_void_p()
+        name, lists, handle = _as_bytes(key), _Lists(pages), c_void_p()
         event = Ready(ready, self._client._embedded)
         params = _abi.OfferParams(
             size=sizeof(_abi.OfferParams),
@@ -262,7 +569,7 @@ class Pool(_Handle):
             lists=lists.array,
             list_count=lists.count,
             consumers=consumers,
-            lease_ms=milliseconds(lease),
+            lease_ms=_milliseconds(lease),
             later=later,
             last=last,
             ready=event.address,
@@ -359,7 +666,7 @@ class Client:
         ValueError: memory that a daemon cannot map.
         """
         regions_by_class = [(cls, each if isinstance(each, Region) else Region(each)) for cls, each in pools.items()]
-        described = [describe(cls, region, element, self._embedded) for cls, region in regions_by_class]
+        described = [_describe(cls, region, element, self._embedded) for cls, region in regions_by_class]
         regions = (_abi.PoolRegion * max(len(described), 1))(*described)
         params = _abi.PoolParams(sizeof(_abi.PoolParams), regions, len(described))
         handle = c_void_p()
@@ -407,4 +714,4 @@ class Client:
     def _convert(self, raw: _abi.RawEvent) -> Event:
         transfer = self._transfers.get(raw.transfer) if raw.transfer else None
         pool = self._pools.get(raw.pool) if raw.pool else None
-        return event_of(raw, transfer, pool)
+        return _event_of(raw, transfer, pool)

@@ -18,7 +18,7 @@ if fake_gpu.driver is None:
 from fake_pools import SHAPE, kv, on_host, pools, room
 
 from strait import cuda
-from strait.cuda.job import reap
+from strait.cuda.codec import reap
 
 
 def reap_all():

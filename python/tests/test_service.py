@@ -20,7 +20,7 @@ from conftest import values_like_kv
 import strait
 
 try:
-    from strait import _service_abi, service
+    from strait import _abi, service
 except ImportError as failure:
     pytest.skip(f"libstrait.so: {failure}", allow_module_level=True)
 
@@ -36,25 +36,25 @@ needs_headers = pytest.mark.skipif(not STRAIT_H.is_file(), reason="the C headers
 # ---- The C ABI ------------------------------------------------------------------------------------------------------
 
 STRUCTS = {
-    "strait_client_config": _service_abi.ClientConfig,
-    "strait_memory": _service_abi.MemoryInfo,
-    "strait_pool_region": _service_abi.PoolRegion,
-    "strait_pool_params": _service_abi.PoolParams,
-    "strait_page_list": _service_abi.PageList,
-    "strait_expect_params": _service_abi.ExpectParams,
-    "strait_offer_params": _service_abi.OfferParams,
-    "strait_append_params": _service_abi.AppendParams,
-    "strait_start_params": _service_abi.StartParams,
-    "strait_failed_page": _service_abi.FailedPage,
-    "strait_event": _service_abi.RawEvent,
-    "strait_progress": _service_abi.ProgressInfo,
+    "strait_client_config": _abi.ClientConfig,
+    "strait_memory": _abi.MemoryInfo,
+    "strait_pool_region": _abi.PoolRegion,
+    "strait_pool_params": _abi.PoolParams,
+    "strait_page_list": _abi.PageList,
+    "strait_expect_params": _abi.ExpectParams,
+    "strait_offer_params": _abi.OfferParams,
+    "strait_append_params": _abi.AppendParams,
+    "strait_start_params": _abi.StartParams,
+    "strait_failed_page": _abi.FailedPage,
+    "strait_event": _abi.RawEvent,
+    "strait_progress": _abi.ProgressInfo,
 }
 
 
 @needs_headers
 def test_every_function_of_the_header_has_a_prototype():
     declared = re.findall(r"STRAIT_API[^;]*?\b(strait_\w+)\(", STRAIT_H.read_text())
-    assert set(declared) | {"strait_status_string"} == set(_service_abi.PROTOTYPES)
+    assert set(declared) | {"strait_status_string"} == set(_abi._CLIENT_PROTOTYPES)
 
 
 @needs_headers

@@ -33,7 +33,10 @@ class Tensor:
 
     def __init__(self, values, dtype="torch.bfloat16", device="cpu"):
         self.values, self.dtype = values, dtype
-        self.device, self.itemsize = types.SimpleNamespace(type=device), values.itemsize
+        self.device = types.SimpleNamespace(type=device)
+
+    def element_size(self):  # .itemsize is there since torch 2.1
+        return self.values.itemsize
 
     def detach(self):
         return self

@@ -13,10 +13,8 @@ theirs is used. Imported on its own.
 """
 
 from ._driver import available, device_count
-from .array import Array
-from .codec import Codec, encode_bound
-from .ipc import Event, Memory, alloc
-from .job import Job, Outcome
+from .array import Array, Event, Memory, alloc
+from .codec import Codec, Job, Outcome, encode_bound
 from .pages import PageList
 
 __all__ = [

@@ -1,9 +1,10 @@
-"""The CUDA driver, libcuda.so.1: looked for when it is first needed, and only what is used of it."""
+"""The CUDA driver, libcuda.so.1: loaded when it is first needed, and only what is used of it. Pinned memory."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import (
@@ -16,8 +17,13 @@ from ctypes import (
     c_uint,
     c_void_p,
 )  # fmt: skip
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .._abi import lib
 from ..errors import DeviceError, Error, OutOfMemoryError, Status
 
 _PROTOTYPES: dict[str, list[Any]] = {
@@ -39,8 +45,6 @@ _PROTOTYPES: dict[str, list[Any]] = {
     "cuMemGetAddressRange_v2": [POINTER(c_void_p), POINTER(c_size_t), c_void_p],
     "cuIpcGetMemHandle": [c_void_p, c_void_p],
     "cuIpcGetEventHandle": [c_void_p, c_void_p],
-    "cuStreamCreate": [POINTER(c_void_p), c_uint],
-    "cuStreamDestroy_v2": [c_void_p],
     "cuStreamGetCtx": [c_void_p, POINTER(c_void_p)],
     "cuStreamIsCapturing": [c_void_p, POINTER(c_int)],
     "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint],
@@ -57,7 +61,6 @@ _OUT_OF_MEMORY, _NOT_READY = 2, 600
 _MEMORY_TYPE, _DEVICE_ORDINAL, _LEGACY_IPC_CAPABLE = 2, 9, 10
 _TYPE_HOST, _TYPE_DEVICE = 1, 2
 _HOST_ALLOC = 3  # portable, mapped
-_NON_BLOCKING = 1
 _NO_TIMING, _INTERPROCESS = 2, 4
 
 
@@ -192,10 +195,6 @@ def ipc_handle(name: str, thing: int) -> bytes:
     return handle.raw
 
 
-def host_alloc(size: int) -> int:
-    return _pointer("cuMemHostAlloc", size, _HOST_ALLOC)
-
-
 def mem_alloc(size: int) -> int:
     return _pointer("cuMemAlloc_v2", size)
 
@@ -204,11 +203,42 @@ def mem_alloc_async(size: int, stream: int) -> int:
     return _pointer("cuMemAllocAsync", size, stream)
 
 
+# ---- Pinned memory --------------------------------------------------------------------------------------------------
+
+
+class Block(NamedTuple):
+    """Pinned memory of the host, at least 4096-byte aligned."""
+
+    address: int
+    size: int
+
+    def row(self, offset: int, dtype: Any, count: int) -> NDArray[Any]:
+        """A part of it, as an array."""
+        memory = (ctypes.c_uint8 * (count * np.dtype(dtype).itemsize)).from_address(self.address + offset)
+        return np.frombuffer(memory, dtype)
+
+
+_free_blocks: dict[int, list[Block]] = {}
+_lock = threading.Lock()
+
+
+def take_block(size: int) -> Block:
+    """At least so many bytes: a block that was given back, as pinning is slow. A device must be current."""
+    whole = max(4096, 1 << (size - 1).bit_length())
+    with _lock:
+        blocks = _free_blocks.get(whole)
+        if blocks:
+            return blocks.pop()
+    return Block(_pointer("cuMemHostAlloc", whole, _HOST_ALLOC), whole)
+
+
+def give_block(block: Block) -> None:
+    """Nothing reads or writes it any more."""
+    with _lock:
+        _free_blocks.setdefault(block.size, []).append(block)
+
+
 # ---- Streams and events ---------------------------------------------------------------------------------------------
-
-
-def stream_create() -> int:
-    return _pointer("cuStreamCreate", _NON_BLOCKING)
 
 
 def stream_context(stream: int) -> int:
@@ -233,3 +263,18 @@ def event_done(event: int) -> bool:
     if result in (0, _NOT_READY):
         return bool(result == 0)
     raise failure("cuEventQuery", result)
+
+
+# ---- The codec's plugin ---------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def load_plugin() -> None:
+    """The codec looks for its plugin by name alone: that finds what is where libraries are, or is loaded already."""
+    name = "libstrait-cuda.so.0"
+    for candidate in (name, str(Path(lib._name).resolve().parent / name)):
+        try:
+            ctypes.CDLL(candidate)
+            return
+        except OSError:  # whoever asks for the variant reports that it is missing
+            continue

@@ -1,15 +1,23 @@
-"""Memory of GPUs as arrays: what has __dlpack__ (torch, cupy, jax, ...), or an address."""
+"""Memory of GPUs: arrays by DLPack or by address, streams and their order, and what other processes can open."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import math
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from .._views import array_view
+from ..errors import InvalidError
 from . import _driver
+from ._driver import IPC_BYTES, call
 
 # ---- Types of values ------------------------------------------------------------------------------------------------
 
@@ -63,21 +71,6 @@ class _Tensor(Structure):
     ]
 
 
-class _Managed(Structure):
-    _fields_ = [("tensor", _Tensor), ("manager", c_void_p), ("deleter", c_void_p)]
-
-
-class _Versioned(Structure):
-    _fields_ = [
-        ("major", c_uint32),
-        ("minor", c_uint32),
-        ("manager", c_void_p),
-        ("deleter", c_void_p),
-        ("flags", c_uint64),
-        ("tensor", _Tensor),
-    ]
-
-
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = ctypes.c_int, [py_object, ctypes.c_char_p]
 _pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
@@ -105,13 +98,13 @@ def _export_unordered(source: Any, device: int) -> Any:
 
 
 def _described(capsule: Any) -> tuple[_Tensor, bool]:
-    """What a capsule says, and whether it may not be written."""
-    if _is_valid(capsule, b"dltensor_versioned"):
-        versioned = _Versioned.from_address(_pointer_in(capsule, b"dltensor_versioned"))
-        if versioned.major != 1:
-            raise TypeError(f"DLPack {versioned.major}.{versioned.minor} is not known here")
-        return versioned.tensor, bool(versioned.flags & _READ_ONLY)
-    return _Managed.from_address(_pointer_in(capsule, b"dltensor")).tensor, False
+    """The tensor of a capsule, and whether it is read-only. A versioned one begins with 32 bytes of its own."""
+    if not _is_valid(capsule, b"dltensor_versioned"):
+        return _Tensor.from_address(_pointer_in(capsule, b"dltensor")), False
+    address = _pointer_in(capsule, b"dltensor_versioned")
+    if c_uint32.from_address(address).value != 1:
+        raise TypeError(f"DLPack of version {c_uint32.from_address(address).value} is not known here")
+    return _Tensor.from_address(address + 32), bool(c_uint64.from_address(address + 24).value & _READ_ONLY)
 
 
 def device_of(source: Any) -> int | None:
@@ -138,7 +131,14 @@ class Array:
     TypeError: memory that GPUs cannot reach, a dtype that is not known. DeviceError: there is no driver to ask.
     """
 
-    __slots__ = ("__weakref__", "_strides", "device", "dtype", "owner", "pointer", "readonly", "shape")
+    __slots__ = ("__weakref__", "_layout", "device", "dtype", "owner", "pointer", "readonly")
+    if TYPE_CHECKING:  # by __getattr__
+        shape: tuple[int, ...]
+        strides: tuple[int, ...]
+        itemsize: int
+        ndim: int
+        size: int
+        nbytes: int
 
     def __init__(
         self,
@@ -153,63 +153,35 @@ class Array:
     ):
         if dtype not in _ITEMSIZE:
             raise TypeError(f"dtype {dtype!r} is none of {', '.join(_ITEMSIZE)}")
-        self.pointer = int(pointer)
-        self.shape = (int(shape),) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        self.pointer, self.owner, self.readonly = int(pointer), owner, readonly
         self.dtype = DType(dtype, _ITEMSIZE[dtype])
-        self._strides = None if strides is None else tuple(int(stride) for stride in strides)
+        sizes = (int(shape),) if isinstance(shape, int) else tuple(int(size) for size in shape)
+        if min(sizes, default=1) < 0:
+            raise ValueError(f"shape {list(sizes)} has a negative size")
+        if strides is None:
+            strides = [self.dtype.itemsize * math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+        if len(strides) != len(sizes):
+            raise ValueError(f"{len(sizes)} dimensions, but {len(strides)} strides")
+        # numpy's shape and strides without the memory, which is the GPU's: no element is ever looked at
+        self._layout = as_strided(np.empty(1, f"V{self.dtype.itemsize}"), sizes, [int(each) for each in strides])
         self.device = _reachable(self.pointer) if device == "ask" else device
-        self.owner = owner
-        self.readonly = readonly
-        if self._strides is not None and len(self._strides) != len(self.shape):
-            raise ValueError(f"{len(self.shape)} dimensions, but {len(self._strides)} strides")
-        if min(self.shape, default=1) < 0:
-            raise ValueError(f"shape {list(self.shape)} has a negative size")
 
-    # What follows is numpy.ndarray's.
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        if self._strides is not None:
-            return self._strides
-        strides, step = [], self.itemsize
-        for size in reversed(self.shape):
-            strides.append(step)
-            step *= size
-        return tuple(reversed(strides))
-
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        size = 1
-        for count in self.shape:
-            size *= count
-        return size
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.itemsize
+    def __getattr__(self, name: str) -> Any:
+        """As numpy.ndarray has them."""
+        if name in ("shape", "strides", "itemsize", "ndim", "size", "nbytes"):
+            return getattr(self._layout, name)
+        raise AttributeError(name)
 
     @property
     def flags(self) -> SimpleNamespace:
-        step, contiguous = self.itemsize, True
-        for size, stride in zip(reversed(self.shape), reversed(self.strides)):
-            contiguous &= size == 1 or stride == step
-            step *= size
-        return SimpleNamespace(writeable=not self.readonly, c_contiguous=contiguous or self.size == 0)
+        return SimpleNamespace(writeable=not self.readonly, c_contiguous=self._layout.flags.c_contiguous)
 
     @property
     def ctypes(self) -> SimpleNamespace:
         return SimpleNamespace(data=self.pointer)
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return len(self._layout)
 
     def __repr__(self) -> str:
         where = "pinned memory" if self.device is None else f"GPU {self.device}"
@@ -283,3 +255,201 @@ def flat_bytes(array: Array, what: str) -> Array:
     if not array.flags.c_contiguous:
         raise ValueError(f"{what} is not contiguous: copy it (.contiguous()), or describe it by a PageList")
     return Array(array.pointer, array.nbytes, device=array.device, owner=array, readonly=array.readonly)
+
+
+# ---- Streams --------------------------------------------------------------------------------------------------------
+
+
+class HasCudaStream(Protocol):  # torch.cuda.Stream
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+class HasPointer(Protocol):  # cupy.cuda.Stream
+    @property
+    def ptr(self) -> int: ...
+
+
+class HasProtocol(Protocol):  # cuda.core, and others by now
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+#: A stream: torch's, cupy's, what has __cuda_stream__, or the address that the driver knows it by (0, 1: the legacy
+#: default stream; 2: that of the thread). None: the current one of the library that the memory comes from (torch,
+#: cupy), the legacy default stream where there is no such thing.
+StreamLike: TypeAlias = int | HasCudaStream | HasPointer | HasProtocol | None
+
+LEGACY = 1
+
+
+def _current_stream(source: Any, device: int) -> int | None:
+    """Where the library of the source queues its work now; None: it has no such thing."""
+    library = sys.modules.get(library_of(source))
+    if library_of(source) == "torch":
+        return int(library.cuda.current_stream(device).cuda_stream)  # type: ignore[union-attr]
+    if library_of(source) == "cupy":
+        return int(library.cuda.get_current_stream(device).ptr)  # type: ignore[union-attr]
+    return None
+
+
+def handle_of(stream: Any) -> int:
+    """The driver's name of a stream, never 0."""
+    if isinstance(stream, int):
+        handle = stream
+    elif hasattr(stream, "cuda_stream"):
+        handle = int(stream.cuda_stream)
+    elif hasattr(stream, "__cuda_stream__"):
+        handle = int(stream.__cuda_stream__()[1])
+    elif hasattr(stream, "ptr"):
+        handle = int(stream.ptr)
+    else:
+        raise TypeError(f"{type(stream).__name__} is no stream: one of torch or cupy, or an address, is")
+    if handle < 0:
+        raise InvalidError(f"{handle} is no stream")
+    return handle or LEGACY
+
+
+def current_handle(stream: StreamLike, device: int) -> int:
+    """The driver's name of a stream; None: torch's current one, if torch is in use."""
+    torch = sys.modules.get("torch") if stream is None else None
+    if torch is not None and torch.cuda.is_available():
+        stream = torch.cuda.current_stream(device)
+    return handle_of(LEGACY if stream is None else stream)
+
+
+def stream_for(stream: StreamLike, sources: Iterable[Any], device: int) -> int:
+    """The stream of a call. InvalidError: it is another device's, or being captured."""
+    found = [] if stream is not None else [_current_stream(source, device) for source in sources]
+    current = next((each for each in found if each is not None), LEGACY)
+    handle = handle_of(current if stream is None else stream)
+    if _driver.stream_context(handle) != _driver.context_of(device):
+        raise InvalidError(f"the stream is not of GPU {device}")
+    if _driver.is_capturing(handle):
+        raise InvalidError("the stream is being captured into a graph: memory of a call serves once")
+    return handle
+
+
+def order_after(sources: Iterable[Any], handle: int, device: int) -> None:
+    """Lets what comes on the stream wait for what the sources' libraries have queued so far, by DLPack's protocol.
+
+    Libraries with a current stream are asked once: all that they have queued there is waited for.
+    """
+    asked = set()
+    for source in sources:
+        if isinstance(source, Array) or device_of(source) is None:
+            continue
+        current = _current_stream(source, device)
+        if current is not None:
+            if (current or LEGACY) == handle or library_of(source) in asked:
+                continue
+            asked.add(library_of(source))
+        export(source, device, handle)
+
+
+# ---- Memory and events that other processes can open ----------------------------------------------------------------
+
+
+class Memory(Array):
+    """Memory of a GPU that a daemon can open, as a row of bytes.
+
+        memory = cuda.alloc(pages * page_bytes)
+        tensor = torch.as_tensor(memory, device="cuda").view(torch.bfloat16).view(pages, 16, 8, 128)
+
+    What is made of it keeps it alive; it is freed when the last of that is gone.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, size: int, device: int):
+        if size <= 0:
+            raise ValueError(f"{size} bytes are no memory")
+        with _driver.on_device(device):
+            address = _driver.mem_alloc(size)
+        super().__init__(address, size, device=device)
+        weakref.finalize(self, call, "cuMemFree_v2", address).atexit = False
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"version": 3, "shape": self.shape, "typestr": "|u1", "data": (self.pointer, False), "strides": None}
+
+
+def alloc(size: int, device: int = 0) -> Memory:
+    """Memory for pools that is sure to have an IPC handle, whatever the framework's own allocator does."""
+    return Memory(size, device)
+
+
+def memory_handle(address: int, extent: int, device: int, what: str) -> tuple[bytes, int]:
+    """The IPC handle of the allocation that holds these bytes, and where they begin in it. ValueError: it has none."""
+    with _driver.on_device(device):
+        if not _driver.has_ipc_handle(address):
+            raise ValueError(
+                f"{what} is in memory that was mapped piece by piece (expandable segments of torch, cudaMallocAsync), "
+                "which has no handle for other processes: allocate it with strait.cuda.alloc(), or have torch run with "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or use an embedded client"
+            )
+        base, size = _driver.allocation_of(address)
+        if address + extent > base + size:
+            raise ValueError(f"{what} ends at byte {address - base + extent} of an allocation of {size}")
+        return _driver.ipc_handle("cuIpcGetMemHandle", base), address - base
+
+
+class Event:
+    """The point that a stream has reached when all that is queued on it now has run: for `ready=` of offers.
+
+    stream: as for Codec.encode(); None: the legacy default stream. device: the stream's.
+    It lives as long as something refers to it; a Transfer that was given it does.
+    """
+
+    __slots__ = ("__weakref__", "device", "handle")
+
+    def __init__(self, stream: StreamLike = None, device: int = 0):
+        self.device = device
+        with _driver.on_device(device):
+            self.handle = _driver.event_create(interprocess=True)
+            weakref.finalize(self, call, "cuEventDestroy_v2", self.handle).atexit = False
+            call("cuEventRecord", self.handle, handle_of(0 if stream is None else stream))
+
+    def ipc_handle(self) -> bytes:
+        """64 bytes that other processes of this host can open."""
+        with _driver.on_device(self.device):
+            return _driver.ipc_handle("cuIpcGetEventHandle", self.handle)
+
+    def done(self) -> bool:
+        """Whether the stream has come there. DeviceError: the device has failed."""
+        return _driver.event_done(self.handle)
+
+
+class Ready:
+    """An event as a daemon is told of it: `address` is of 64 bytes; or, for one in this process, what it is.
+
+    TypeError, ValueError (an event that other processes cannot open).
+    """
+
+    def __init__(self, event: Any, embedded: bool):
+        self.event = event
+        if event is None:
+            self.address: int | None = None
+        elif embedded:
+            self.address = _address_of(event)
+        else:
+            self._handle = ctypes.create_string_buffer(_handle_of(event), IPC_BYTES)
+            self.address = ctypes.addressof(self._handle)
+
+
+def _address_of(event: Any) -> int:
+    address = getattr(event, "handle", None) or getattr(event, "cuda_event", None)
+    if not isinstance(address, int):
+        raise TypeError(f"ready must be a recorded strait.cuda.Event or torch.cuda.Event, not {type(event).__name__}")
+    return address
+
+
+def _handle_of(event: Any) -> bytes:
+    if not isinstance(event, bytes) and not hasattr(event, "ipc_handle"):
+        raise TypeError(f"ready must be a strait.cuda.Event, torch.cuda.Event or 64 bytes, not {type(event).__name__}")
+    try:
+        handle = event if isinstance(event, bytes) else bytes(event.ipc_handle())
+    except RuntimeError as failure:
+        raise ValueError(f"ready has no handle for other processes (interprocess=True gives one): {failure}") from None
+    if len(handle) != IPC_BYTES:
+        raise ValueError(f"an event's handle has {IPC_BYTES} bytes, not {len(handle)}")
+    return handle
