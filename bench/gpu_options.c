@@ -8,7 +8,7 @@
 #define GPU_SIZE_MAX (1ull << 40)
 
 const char *const gpu_wire_names[GPU_WIRES] = {"peer", "pinned", "nccl", "ucx"};
-const char *const gpu_wire_counters[GPU_WIRES] = {"peer", "pinned", "nccl", "ucx-cuda"};
+const char *const gpu_wire_counters[GPU_WIRES] = {"peer", "pinned", "nccl", "ucx"};
 
 const char gpu_usage[] =
     "Usage: strait bench transfer --device [OPTION]...\n"

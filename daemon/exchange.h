@@ -263,17 +263,18 @@ struct gpu_wires {
 };
 
 /* Wires that are links between two GPUs. */
-static inline bool wire_is_link(enum gpu_path wire)
+static inline bool way_is_link(struct chunk_way way)
 {
-    return wire == WIRE_NCCL || wire == WIRE_UCX_CUDA;
+    return way.gpus && way.wire != WIRE_PEER;
 }
+/* Of a wire between GPUs. */
 static inline enum message_link_by wire_link(enum gpu_path wire)
 {
     return wire == WIRE_NCCL ? LINK_BY_NCCL : LINK_BY_UCX;
 }
 static inline enum gpu_path link_wire(enum message_link_by by)
 {
-    return by == LINK_BY_NCCL ? WIRE_NCCL : WIRE_UCX_CUDA;
+    return by == LINK_BY_NCCL ? WIRE_NCCL : WIRE_UCX;
 }
 
 /* ---- pin.c ------------------------------------------------------------------------------------------------------- */

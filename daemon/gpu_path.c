@@ -40,7 +40,7 @@ struct reached {
 
 /* Prepares the best available wire from our GPU `device` to the arena. */
 void gpu_path_open(struct node *node, struct peer *peer, struct peer_gpu_arena *arena, int32_t device);
-/* The wire that leads there now; WIRES_COUNTED: none. */
+/* The wire that leads there now; WIRE_NONE: none. */
 enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer, const struct peer_gpu_arena *arena,
                                int32_t device);
 /* Does the policy let chunks use that wire? */
@@ -211,7 +211,7 @@ static bool peer_is_allowed(const struct node *node)
 static enum gpu_path wire_named(const char *name, size_t size)
 {
     return strncmp(name, "nccl", size) == 0   ? WIRE_NCCL
-           : strncmp(name, "ucx", size) == 0  ? WIRE_UCX_CUDA
+           : strncmp(name, "ucx", size) == 0  ? WIRE_UCX
            : strncmp(name, "peer", size) == 0 ? WIRE_PEER
                                               : WIRE_PINNED;
 }
@@ -246,7 +246,7 @@ bool gpu_path_has_wire(const struct node *node, enum gpu_path wire)
 
 bool gpu_path_has_links(const struct node *node)
 {
-    return gpu_path_has_wire(node, WIRE_NCCL) || gpu_path_has_wire(node, WIRE_UCX_CUDA);
+    return gpu_path_has_wire(node, WIRE_NCCL) || gpu_path_has_wire(node, WIRE_UCX);
 }
 
 bool gpu_path_is_on(const struct node *node)
@@ -290,7 +290,7 @@ enum gpu_path gpu_path_wire_to(const struct node *node, const struct peer *peer,
 
 bool gpu_path_takes(const struct node *node, const struct peer *peer, enum gpu_path wire)
 {
-    return wire == WIRE_PEER || (wire_is_link(wire) && policy_takes(node, peer, wire_link(wire)));
+    return wire == WIRE_PEER || (wire != WIRE_NONE && policy_takes(node, peer, wire_link(wire)));
 }
 
 /* Reports which wire chunks use between our GPUs and a peer's, and why no better one. */
@@ -337,13 +337,13 @@ static const char *why_not_link(const struct node *node, const struct peer *peer
 
 static const char *name_of(enum gpu_path wire)
 {
-    return wire == WIRE_PEER ? "peer" : wire == WIRE_NCCL ? "nccl" : "ucx-cuda";
+    return wire == WIRE_PEER ? "peer" : wire == WIRE_NCCL ? "nccl" : "ucx";
 }
 
 /* All wires: the allowed ones in their order, preceded by `peer` if it is not allowed, followed by the others. */
 static void in_order(const struct node *node, enum gpu_path order[GPU_WIRES_MAX])
 {
-    static const enum gpu_path links[] = {WIRE_NCCL, WIRE_UCX_CUDA};
+    static const enum gpu_path links[] = {WIRE_NCCL, WIRE_UCX};
     uint32_t count = 0;
     if (!gpu_path_has_wire(node, WIRE_PEER))
         order[count++] = WIRE_PEER;
@@ -363,7 +363,7 @@ static void describe(const struct node *node, const struct peer *peer, const str
     char text[96];
     size_t used = 0;
     *report = (struct gpu_path_report){.device = (uint32_t)device, .peer_device = arena->device};
-    report->wire = taken ? name_of(wire) : peer->direct ? "pinned" : "ucx";
+    report->wire = taken ? name_of(wire) : "pinned";
     in_order(node, order);
     for (uint32_t i = 0; i < GPU_WIRES_MAX && used < sizeof(report->why) && !(taken && order[i] == wire); i++)
         used += (size_t)snprintf(
@@ -468,7 +468,7 @@ void gpu_path_open(struct node *node, struct peer *peer, struct peer_gpu_arena *
     for (uint32_t i = 0; i < wires->count; i++) {
         if (wires->list[i] == WIRE_PEER && map_way(node, peer, arena, device) != PIN_FAILED)
             return;
-        if (wire_is_link(wires->list[i]) && arena->by[wire_link(wires->list[i])])
+        if (wires->list[i] != WIRE_PEER && arena->by[wire_link(wires->list[i])])
             peer_want_gpu_link(peer, gpu_path_ends(arena, device, wires->list[i]));
     }
 }

@@ -4,7 +4,7 @@
  *         Only with peers whose link notices the end of the peer's process: until that end, slots granted to the peer
  *         stay in quarantine.
  *   nccl  a link of NCCL between the two GPUs (gpu_links.h), on one host or between two.
- *   ucx-cuda  the same, of UCX with CUDA memory.
+ *   ucx   a link of UCX between the two GPUs' memory, if both daemons have a UCX with CUDA support.
  *
  * The sink's daemon announces its GPUs' arenas and the wires that lead there (ARENA). The source's daemon picks the
  * best wire that works for it, and announces for which pools that is so (REACH). From then on the sink grants slots of
@@ -47,7 +47,7 @@ uint32_t gpu_path_slot_bytes(const struct peer *peer, uint32_t slot);
 /* Chunks for this slot may go by a GPU link when there is one. */
 bool gpu_path_by_link(const struct peer *peer, uint32_t slot);
 uint32_t gpu_path_slot_device(const struct peer *peer, uint32_t slot);
-/* The wire from our GPU `device` to a slot in a GPU's memory: WIRE_PEER or a link's; WIRES_COUNTED: none. */
+/* The wire from our GPU `device` to a slot in a GPU's memory: WIRE_PEER or a link's; WIRE_NONE: none. */
 enum gpu_path gpu_path_wire(const struct node *node, const struct peer *peer, int32_t device, uint32_t slot);
 /* For WIRE_PEER: the slot's address for our GPU `device`. */
 void *gpu_path_slot(const struct peer *peer, int32_t device, uint32_t slot);
@@ -55,7 +55,7 @@ void *gpu_path_slot(const struct peer *peer, int32_t device, uint32_t slot);
 /* For people: the wire from each of our GPUs to each known GPU of the peer, and why no better one is used. */
 struct gpu_path_report {
     uint32_t device, peer_device;
-    const char *wire; /* "peer", "nccl", "ucx-cuda", "pinned", "ucx" */
+    const char *wire; /* "peer", "nccl", "ucx", or "pinned": by host memory */
     char why[640];
 };
 void gpu_path_each(const struct node *node, const struct peer *peer,

@@ -127,7 +127,7 @@ static enum strait_mode choose_for_peer(struct policy *policy, const struct poli
     return pool->chunks % PROBE_CHUNKS == 0 ? modes[pool->chunks / PROBE_CHUNKS % count] : best;
 }
 
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, enum gpu_path wire)
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, struct chunk_way way)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
     pool->policy.chunks++;
@@ -141,10 +141,10 @@ enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_r
     mode = pinned_by_option(node->options.coding);
     if (mode != STRAIT_MODE_AUTO)
         return say(policy, mode, "pinned by the option coding");
-    if (wire == WIRE_PEER)
+    if (way.wire == WIRE_PEER)
         return choose_for_peer(policy, &pool->policy);
-    if (wire_is_link(wire))
-        return choose(policy, &policy->links[wire_link(wire)], 1, &pool->policy);
+    if (way_is_link(way))
+        return choose(policy, &policy->links[wire_link(way.wire)], 1, &pool->policy);
     if (peer->direct && pool->pool->devices != NULL)
         return choose_for_bus(policy, &pool->policy);
     if (peer->direct)
@@ -159,39 +159,39 @@ static void smooth(double *value, double sample)
     *value = *value == 0 ? sample : *value + (sample - *value) / 4;
 }
 
-static struct policy_wire *wire_of(struct policy *policy, enum gpu_path wire)
+static struct policy_wire *wire_of(struct policy *policy, struct chunk_way way)
 {
-    if (wire_is_link(wire))
-        return &policy->links[wire_link(wire)];
-    return wire == WIRE_PINNED ? &policy->pinned : &policy->link;
+    if (way_is_link(way))
+        return &policy->links[wire_link(way.wire)];
+    return way.wire == WIRE_PINNED ? &policy->pinned : &policy->link;
 }
 
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum gpu_path wire,
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, struct chunk_way way,
                     const struct job_result *result)
 {
     struct policy *policy = &((struct peer_use *)peer->owner)->policy;
-    double *encode = wire == WIRE_PEER ? policy->far : wire_of(policy, wire)->encode;
+    double *encode = way.wire == WIRE_PEER ? policy->far : wire_of(policy, way)->encode;
     if (result->reason != STRAIT_REASON_NONE || result->nanoseconds == 0 || result->bytes == 0)
         return;
     smooth(&encode[mode], (double)result->raw_bytes * 1e9 / (double)result->nanoseconds);
-    policy->far_samples[mode] += wire == WIRE_PEER;
-    wire_of(policy, wire)->mode = mode;
-    wire_of(policy, wire)->samples += wire != WIRE_PEER;
+    policy->far_samples[mode] += way.wire == WIRE_PEER;
+    wire_of(policy, way)->mode = mode;
+    wire_of(policy, way)->samples += way.wire != WIRE_PEER;
     smooth(&pool->policy.ratio[mode], (double)result->raw_bytes / (double)result->bytes);
 }
 
-void policy_sending(struct peer *peer, enum gpu_path wire)
+void policy_sending(struct peer *peer, struct chunk_way way)
 {
-    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
+    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, way);
     if (w->sending++ != 0)
         return;
     w->busy_since = uv_hrtime();
     w->busy_bytes = w->busy_raw = 0;
 }
 
-void policy_sent(struct peer *peer, enum gpu_path wire, uint64_t bytes, uint64_t raw_bytes)
+void policy_sent(struct peer *peer, struct chunk_way way, uint64_t bytes, uint64_t raw_bytes)
 {
-    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, wire);
+    struct policy_wire *w = wire_of(&((struct peer_use *)peer->owner)->policy, way);
     uint64_t now = uv_hrtime();
     w->sending--;
     w->busy_bytes += bytes;

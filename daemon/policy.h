@@ -49,14 +49,14 @@ struct policy_pool {
 };
 
 /* The mode for the next chunk from this pool to this peer. */
-enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, enum gpu_path wire);
+enum strait_mode policy_mode(struct node *node, struct peer *peer, struct pool_ref *pool, struct chunk_way way);
 
 /* Reports events to measure: a chunk was encoded; one was given to the link; one was carried (`bytes` 0: it was
  * not). */
-void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, enum gpu_path wire,
+void policy_encoded(struct peer *peer, struct pool_ref *pool, enum strait_mode mode, struct chunk_way way,
                     const struct job_result *result);
-void policy_sending(struct peer *peer, enum gpu_path wire);
-void policy_sent(struct peer *peer, enum gpu_path wire, uint64_t bytes, uint64_t raw_bytes);
+void policy_sending(struct peer *peer, struct chunk_way way);
+void policy_sent(struct peer *peer, struct chunk_way way, uint64_t bytes, uint64_t raw_bytes);
 
 /* gpu-wires=auto: do chunks for GPUs that cannot be stored to go by such a GPU link rather than by the host?
  * policy_judge is called now and then: has that changed? */

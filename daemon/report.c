@@ -130,7 +130,7 @@ static void add_peer(void *arg, struct peer *peer)
     cJSON_AddNumberToObject(item, "wire_bytes_per_second",
                             use->policy.link.rate != 0 ? use->policy.link.rate : use->policy.pinned.rate);
     cJSON_AddNumberToObject(item, "nccl_bytes_per_second", use->policy.links[LINK_BY_NCCL].rate);
-    cJSON_AddNumberToObject(item, "ucx_cuda_bytes_per_second", use->policy.links[LINK_BY_UCX].rate);
+    cJSON_AddNumberToObject(item, "ucx_gpu_bytes_per_second", use->policy.links[LINK_BY_UCX].rate);
     gpu_path_each(use->node, peer, add_way, cJSON_AddArrayToObject(item, "gpu_ways"));
 }
 

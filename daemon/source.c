@@ -223,21 +223,21 @@ void source_more(struct source *source, uint32_t from, uint32_t count)
         source_post(source, &event);
 }
 
-/* The wire for a grant's chunk from this GPU (-1: from the host); WIRES_COUNTED: there is none any more. */
-static enum gpu_path wire_for(const struct source *source, const struct leg_grant *grant, int32_t device)
+/* The way for a grant's chunk from this GPU (-1: from the host); WIRE_NONE: there is none any more. */
+static struct chunk_way way_for(const struct source *source, const struct leg_grant *grant, int32_t device)
 {
     const struct peer *peer = source->peer;
     if (grant->slot >= peer->slot_count)
-        return gpu_path_wire(source->node, peer, device, grant->slot);
+        return (struct chunk_way){gpu_path_wire(source->node, peer, device, grant->slot), .gpus = true};
     if (!peer->direct)
-        return WIRE_UCX;
-    return source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM;
+        return (struct chunk_way){WIRE_UCX, .gpus = false};
+    return (struct chunk_way){source->offer->request.pool->pool->devices != NULL ? WIRE_PINNED : WIRE_SHM, false};
 }
 
-/* The arena of ours in which chunks for this wire are encoded; NULL: they are encoded into the peer's arena. */
-static struct arena *memory_for(struct node *node, enum gpu_path wire, int32_t device)
+/* The arena of ours in which chunks for this way are encoded; NULL: they are encoded into the peer's arena. */
+static struct arena *memory_for(struct node *node, struct chunk_way way, int32_t device)
 {
-    return wire_is_link(wire) ? gpu_links_send(node, device) : wire == WIRE_UCX ? &node->send : NULL;
+    return way_is_link(way) ? gpu_links_send(node, device) : way.wire == WIRE_UCX ? &node->send : NULL;
 }
 
 /* Where the chunk of a grant is written: into the peer's own arena when it can be reached, else into a slot of ours. */
@@ -247,20 +247,20 @@ static struct job_chunk destination(struct source *source, const struct leg_gran
     struct peer *peer = source->peer;
     const bool far = grant->slot >= peer->slot_count;
     struct job_chunk chunk = {.far = far,
-                              .away = inflight_chunk->wire == WIRE_PEER,
+                              .away = inflight_chunk->way.wire == WIRE_PEER,
                               .size = far ? gpu_path_slot_bytes(peer, grant->slot) : near_limit(source)};
-    inflight_chunk->from = memory_for(source->node, inflight_chunk->wire, device);
-    if (inflight_chunk->wire == WIRE_PEER)
+    inflight_chunk->from = memory_for(source->node, inflight_chunk->way, device);
+    if (inflight_chunk->way.wire == WIRE_PEER)
         chunk.bytes = gpu_path_slot(peer, device, grant->slot);
-    else if (inflight_chunk->wire == WIRE_SHM || inflight_chunk->wire == WIRE_PINNED)
+    else if (inflight_chunk->way.wire == WIRE_SHM || inflight_chunk->way.wire == WIRE_PINNED)
         chunk.bytes = link_map(peer->link, (size_t)grant->slot * peer->slot_bytes, peer->slot_bytes);
     else if (inflight_chunk->from != NULL &&
              (inflight_chunk->send_slot = arena_take(inflight_chunk->from)) != ARENA_NONE)
         chunk.bytes = arena_slot(inflight_chunk->from, inflight_chunk->send_slot);
     else
         inflight_chunk->from = NULL;
-    if (wire_is_link(inflight_chunk->wire))
-        inflight_chunk->ends = (struct gpu_ends){.by = wire_link(inflight_chunk->wire),
+    if (way_is_link(inflight_chunk->way))
+        inflight_chunk->ends = (struct gpu_ends){.by = wire_link(inflight_chunk->way.wire),
                                                  .device = (uint32_t)device,
                                                  .peer_device = gpu_path_slot_device(peer, grant->slot)};
     return chunk;
@@ -311,7 +311,7 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
     if (source->peer != NULL) { /* otherwise its link is closed already and nothing will be sent */
-        policy_encoded(source->peer, source->offer->request.pool, inflight_chunk->mode, inflight_chunk->wire, result);
+        policy_encoded(source->peer, source->offer->request.pool, inflight_chunk->mode, inflight_chunk->way, result);
         if (source->peer->direct)
             peer_writer_end(source->peer);
     }
@@ -342,19 +342,20 @@ static void encode_chunk(struct source *source, const struct leg_grant *grant)
         ids = page_set_ids(&request->pages, piece.group, piece.first, piece.count);
     if (ids != NULL) {
         const int32_t device = request->pool->pool->groups[piece.group].device;
-        inflight_chunk->wire = wire_for(source, grant, device);
-        if (inflight_chunk->wire == WIRE_NONE && gpu_path_by_link(source->peer, grant->slot)) { /* the link has ended */
+        inflight_chunk->way = way_for(source, grant, device);
+        if (inflight_chunk->way.wire == WIRE_NONE &&
+            gpu_path_by_link(source->peer, grant->slot)) { /* the link has ended */
             report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_PEER_DOWN);
             return;
         }
-        if (inflight_chunk->wire != WIRE_NONE)
+        if (inflight_chunk->way.wire != WIRE_NONE)
             chunk = destination(source, grant, device, inflight_chunk);
     }
     if (chunk.bytes == NULL) { /* no honest sink gives this grant: it would cut as this side does */
         report(source, SOURCE_ENCODED, grant->id, STRAIT_REASON_GEOMETRY);
         return;
     }
-    inflight_chunk->mode = policy_mode(node, source->peer, request->pool, inflight_chunk->wire);
+    inflight_chunk->mode = policy_mode(node, source->peer, request->pool, inflight_chunk->way);
     enum strait_status status = job_encode(node->jobs, request->pool->pool, &piece, ids, inflight_chunk->mode, &chunk,
                                            on_encoded, node, (uint64_t)(uintptr_t)inflight_chunk);
     if (status != STRAIT_OK) {
@@ -372,7 +373,7 @@ static enum strait_status send_chunk(struct peer *peer, const uint8_t header[CHU
     const void *data =
         inflight_chunk->from != NULL ? arena_slot(inflight_chunk->from, inflight_chunk->send_slot) : NULL;
     const uint64_t cookie = (uint64_t)(uintptr_t)inflight_chunk;
-    if (wire_is_link(inflight_chunk->wire))
+    if (way_is_link(inflight_chunk->way))
         return peer_send_gpu_chunk(peer, inflight_chunk->ends, header, CHUNK_HEADER_BYTES, data, inflight_chunk->size,
                                    cookie);
     return peer_send_chunk(peer, header, CHUNK_HEADER_BYTES, data, inflight_chunk->size, cookie);
@@ -394,10 +395,15 @@ static void transmit_chunk(struct source *source, const struct leg_grant *grant)
         report(source, SOURCE_SENT, grant->id, STRAIT_REASON_PEER_DOWN);
         return;
     }
-    policy_sending(source->peer, inflight_chunk->wire);
+    policy_sending(source->peer, inflight_chunk->way);
     node->metrics.chunks_sent[inflight_chunk->mode == STRAIT_MODE_RAW     ? CODED_RAW
                               : inflight_chunk->mode == STRAIT_MODE_TOP16 ? CODED_TOP16
                                                                           : CODED_TIERED]++;
+}
+
+static uint64_t *wire_counter(struct metrics *metrics, struct chunk_way way)
+{
+    return way.gpus && way.wire == WIRE_UCX ? &metrics->ucx_gpus : &metrics->wires[way.wire];
 }
 
 void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
@@ -406,7 +412,7 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
         return;
     struct inflight_chunk *inflight_chunk = (struct inflight_chunk *)(uintptr_t)cookie;
     struct source *source = inflight_chunk->source;
-    policy_sent(source->peer, inflight_chunk->wire, status == STRAIT_OK ? inflight_chunk->size : 0,
+    policy_sent(source->peer, inflight_chunk->way, status == STRAIT_OK ? inflight_chunk->size : 0,
                 inflight_chunk->raw_bytes);
     if (policy_judge(node, source->peer))
         gpu_path_changed(node, source->peer);
@@ -414,7 +420,7 @@ void source_sent(struct node *node, uint64_t cookie, enum strait_status status)
         histogram_record(&node->metrics.stages[STAGE_WIRE], (uv_hrtime() - inflight_chunk->since) / 1000);
         node->metrics.raw_bytes_sent += inflight_chunk->raw_bytes;
         node->metrics.wire_bytes_sent += inflight_chunk->size;
-        node->metrics.wires[inflight_chunk->wire] += inflight_chunk->size;
+        *wire_counter(&node->metrics, inflight_chunk->way) += inflight_chunk->size;
     }
     report(source, SOURCE_SENT, inflight_chunk->grant,
            status == STRAIT_OK ? STRAIT_REASON_NONE : STRAIT_REASON_PEER_DOWN);
@@ -428,7 +434,7 @@ void source_gpu_link_ended(struct node *node, struct peer *peer, struct gpu_ends
     HASH_ITER (hh, node->exchange.sources, source, next) {
         bool concerned = false;
         LL_FOREACH (source->inflight, inflight_chunk)
-            concerned |= wire_is_link(inflight_chunk->wire) && gpu_ends_equal(inflight_chunk->ends, ends);
+            concerned |= way_is_link(inflight_chunk->way) && gpu_ends_equal(inflight_chunk->ends, ends);
         if (concerned && source->peer == peer)
             source_event(source, SOURCE_FAIL, STRAIT_REASON_PEER_DOWN);
     }
@@ -449,7 +455,7 @@ static bool is_stuck(struct source *source)
     struct node *node = source->node;
     const struct leg_grant *grant = source_next(&source->leg);
     const int32_t device = device_of(source, grant);
-    const struct arena *memory = memory_for(node, wire_for(source, grant, device), device);
+    const struct arena *memory = memory_for(node, way_for(source, grant, device), device);
     return (memory != NULL && memory->used == memory->slot_count) ||
            (needs_pin(source, grant) && pin_peer(node, source->peer) == PIN_BUSY);
 }

@@ -70,9 +70,7 @@ if(STRAIT_HAVE_UCX)
     strait_chaos_test(chaos_nccl OPTIONS ${chaos_fake} --hits 1 ${chaos_wire} --straitd --gpu-wires=nccl
         --straitd "--nccl-options=tls=tcp devices=lo timeout_ms=1000" TIMEOUT 200)
     set_property(TEST chaos_nccl APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-fake-nccl>")
-    strait_chaos_test(chaos_ucx_cuda OPTIONS ${chaos_fake} --hits 1 ${chaos_wire} --straitd --gpu-wires=ucx
-        TIMEOUT 200)
-    set_property(TEST chaos_ucx_cuda APPEND PROPERTY ENVIRONMENT "STRAIT_CHAOS_UCX=1")
+    strait_chaos_test(chaos_ucx OPTIONS ${chaos_fake} --hits 1 ${chaos_wire} --straitd --gpu-wires=ucx TIMEOUT 200)
 endif()
 if(STRAIT_HAVE_CUDA)
     strait_chaos_test(chaos_gpu OPTIONS --memory cuda --plugin $<TARGET_FILE_DIR:chaos-cuda>

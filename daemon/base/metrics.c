@@ -16,6 +16,8 @@ const char *const metric_stage_names[STAGES] = {
 #define SENT   "direction=\"sent\""
 #define LANDED "direction=\"landed\""
 
+#define WIRE(name, memory) "wire=\"" name "\",memory=\"" memory "\""
+
 const struct metric_row metric_counters[] = {
     {"strait_transfers_started_total", "role=\"source\"", "Offers and expectations begun.", "offers", AT(offers)},
     {"strait_transfers_started_total", "role=\"sink\"", NULL, "expectations", AT(expectations)},
@@ -28,13 +30,13 @@ const struct metric_row metric_counters[] = {
     {"strait_chunk_wire_bytes_total", SENT, "Bytes of chunks as they travelled.", "wire_bytes_sent",
      AT(wire_bytes_sent)},
     {"strait_chunk_wire_bytes_total", LANDED, NULL, "wire_bytes_landed", AT(wire_bytes_landed)},
-    {"strait_wire_bytes_total", "wire=\"shm\"", "Bytes of chunks sent, by their way.", "wire_bytes_shm",
+    {"strait_wire_bytes_total", WIRE("shm", "host"), "Bytes of chunks sent, by their way.", "wire_bytes_shm",
      AT(wires[WIRE_SHM])},
-    {"strait_wire_bytes_total", "wire=\"ucx\"", NULL, "wire_bytes_ucx", AT(wires[WIRE_UCX])},
-    {"strait_wire_bytes_total", "wire=\"pinned\"", NULL, "wire_bytes_pinned", AT(wires[WIRE_PINNED])},
-    {"strait_wire_bytes_total", "wire=\"peer\"", NULL, "wire_bytes_peer", AT(wires[WIRE_PEER])},
-    {"strait_wire_bytes_total", "wire=\"nccl\"", NULL, "wire_bytes_nccl", AT(wires[WIRE_NCCL])},
-    {"strait_wire_bytes_total", "wire=\"ucx-cuda\"", NULL, "wire_bytes_ucx_cuda", AT(wires[WIRE_UCX_CUDA])},
+    {"strait_wire_bytes_total", WIRE("ucx", "host"), NULL, "wire_bytes_ucx", AT(wires[WIRE_UCX])},
+    {"strait_wire_bytes_total", WIRE("pinned", "host"), NULL, "wire_bytes_pinned", AT(wires[WIRE_PINNED])},
+    {"strait_wire_bytes_total", WIRE("peer", "cuda"), NULL, "wire_bytes_peer", AT(wires[WIRE_PEER])},
+    {"strait_wire_bytes_total", WIRE("nccl", "cuda"), NULL, "wire_bytes_nccl", AT(wires[WIRE_NCCL])},
+    {"strait_wire_bytes_total", WIRE("ucx", "cuda"), NULL, "wire_bytes_ucx_cuda", AT(ucx_gpus)},
     {"strait_chunks_sent_total", "coding=\"raw\"", "Chunks sent, by how they were coded.", "chunks_sent_raw",
      AT(chunks_sent[CODED_RAW])},
     {"strait_chunks_sent_total", "coding=\"top16\"", NULL, "chunks_sent_top16", AT(chunks_sent[CODED_TOP16])},

@@ -34,9 +34,15 @@ enum stage {
 
 enum coding_counter { CODED_RAW, CODED_TOP16, CODED_TIERED, CODED_LOCAL, CODINGS };
 
-/* How chunks travel: PINNED: between GPUs and shared memory; PEER: stored straight into the other GPU's memory; NCCL
- * and UCX_CUDA: into the other GPU's memory by NCCL or by UCX. */
-enum gpu_path { WIRE_SHM, WIRE_UCX, WIRE_PINNED, WIRE_PEER, WIRE_NCCL, WIRE_UCX_CUDA, WIRE_NONE };
+/* How chunks travel: PINNED: between GPUs and shared memory; PEER: stored straight into the other GPU's memory; NCCL:
+ * into the other GPU's memory; UCX: between arenas in host memory or between those of two GPUs. */
+enum gpu_path { WIRE_SHM, WIRE_UCX, WIRE_PINNED, WIRE_PEER, WIRE_NCCL, WIRE_NONE };
+
+/* The way of one chunk: its wire, and whether that leads from a GPU's arena into another GPU's. */
+struct chunk_way {
+    enum gpu_path wire;
+    bool gpus;
+};
 
 struct metrics {
     struct histogram stages[STAGES];
@@ -46,7 +52,8 @@ struct metrics {
     uint64_t source_failed[16], sink_failed[16]; /* by enum strait_reason */
     uint64_t raw_bytes_sent, wire_bytes_sent;    /* chunks */
     uint64_t raw_bytes_landed, wire_bytes_landed;
-    uint64_t wires[WIRE_NONE]; /* of wire_bytes_sent */
+    uint64_t wires[WIRE_NONE]; /* of wire_bytes_sent, but for */
+    uint64_t ucx_gpus;         /* UCX from GPU to GPU */
     uint64_t chunks_sent[CODINGS], chunks_landed;
     uint64_t local_bytes;           /* page to page under this daemon */
     uint64_t coded_values, escapes; /* drift: escapes per value against calibration */

@@ -4,11 +4,11 @@
 #define TESTS_CHAOS_SHARED_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define CHAOS_VARIABLE "STRAIT_CHAOS"        /* of straitd-chaos: "path of the file:number of the side" */
 #define CHAOS_PLUGIN   "STRAIT_CHAOS_PLUGIN" /* of the plugin in front: the file of the one behind it */
-#define CHAOS_STAND_IN "STRAIT_CHAOS_UCX"    /* of straitd-chaos: UCX takes memory of the fake devices for the host's */
 
 /* Where a daemon can be held. Messages: before and after each is sent and acted upon. */
 #define CHAOS_MESSAGES(X) X(ANNOUNCE) X(REQUEST) X(SEGMENTS) X(GRANT) X(REVOKE) X(RELEASED) X(END)
@@ -62,6 +62,7 @@ struct chaos_side {
 struct chaos_shared {
     struct chaos_side sides[2]; /* of the source's daemon, of the sink's */
     _Atomic uint32_t bug;       /* enum chaos_bug */
+    bool fakes;                 /* UCX takes memory of GPUs, which are fakes, for the host's */
 };
 
 #endif

@@ -334,7 +334,10 @@ static bool map_shared(struct world *w)
     if (fd < 0 || ftruncate(fd, sizeof(*w->shared)) != 0)
         return false;
     w->shared = mmap(NULL, sizeof(*w->shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    return w->shared != MAP_FAILED;
+    if (w->shared == MAP_FAILED)
+        return false;
+    w->shared->fakes = !w->setting->memory->has_driver;
+    return true;
 }
 
 bool world_open(struct world *w)

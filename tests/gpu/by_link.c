@@ -156,7 +156,7 @@ static bool begin_ucx(void)
     return is_there;
 }
 
-void scene_ucx_cuda(void)
+void scene_ucx_link(void)
 {
     static const char *const codings[] = {"raw", "top16", "tiered", "auto"};
     for (int c = 0; c < COUNT(codings) && (c > 0 || begin_ucx()); c++)
@@ -284,7 +284,7 @@ void scene_nccl_busy(void)
     busy();
 }
 
-void scene_ucx_cuda_busy(void)
+void scene_ucx_link_busy(void)
 {
     if (begin_ucx())
         busy();
@@ -343,7 +343,7 @@ void scene_nccl_dies(void)
     dies();
 }
 
-void scene_ucx_cuda_dies(void)
+void scene_ucx_link_dies(void)
 {
     if (begin_ucx())
         dies();

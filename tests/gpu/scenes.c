@@ -29,9 +29,9 @@ const struct scene scenes[] = {
     {"nccl_busy", scene_nccl_busy},
 #endif
 #if STRAIT_HAVE_UCX
-    {"ucx_cuda", scene_ucx_cuda},
-    {"ucx_cuda_dies", scene_ucx_cuda_dies},
-    {"ucx_cuda_busy", scene_ucx_cuda_busy},
+    {"ucx_link", scene_ucx_link},
+    {"ucx_link_dies", scene_ucx_link_dies},
+    {"ucx_link_busy", scene_ucx_link_busy},
 #endif
 };
 const int scene_count = COUNT(scenes);

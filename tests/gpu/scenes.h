@@ -25,9 +25,9 @@ void scene_few(void);
 /* reach.c */
 void scene_reach(void);
 /* by_link.c */
-void scene_ucx_cuda(void);
-void scene_ucx_cuda_dies(void);
-void scene_ucx_cuda_busy(void);
+void scene_ucx_link(void);
+void scene_ucx_link_dies(void);
+void scene_ucx_link_busy(void);
 void scene_nccl(void);
 void scene_nccl_dies(void);
 void scene_nccl_auto(void);

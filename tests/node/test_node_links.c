@@ -1,27 +1,44 @@
-/* Chunks between GPUs of two nodes by NCCL, with devices and calls that need no GPU (fake_device.h, fake_nccl.h): when
- * they go that way, when not, and how that ends. Both fakes end the program when memory is touched that should not be.
- */
+/* Chunks between GPUs of two nodes by a link of NCCL or of UCX, with devices and calls that need no GPU
+ * (fakes/device.h, fakes/nccl_calls.h) and the host's memory in place of CUDA's for UCX: when they go that way, when
+ * not, and how that ends. The fakes end the program when memory is touched that should not be. */
 #include "tests/node/far_harness.h"
 
 #include "tests/fakes/nccl_calls.h"
+#include "tests/port.h"
 #include "transport/nccl.h"
+#include "transport/ucx.h"
 
 #define CARRIER "tls=tcp"
-#define SOON    CARRIER " timeout_ms=2000" /* for what hangs; a busy machine takes no other operation for so long */
+#define SOON    CARRIER " timeout_ms=1500" /* for what hangs; a busy machine takes no other operation for so long */
 
 #define SLOWLY_US 50000u /* more than a busy machine makes of the other way */
 
 static const enum wire wires[] = {SHM, UCX};
 
-static void prepare(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
+static const struct link_kind {
+    const char *gpu_wires, *counter, *coding; /* option, metric, and how the policy calls it */
+} link_kinds[] = {{"nccl", "nccl", ": NCCL "}, {"ucx", "ucx_cuda", ": UCX between GPUs "}};
+#define LINK_KINDS COUNT(link_kinds)
+#define NCCL       (&link_kinds[0])
+#define BY_UCX     (&link_kinds[1])
+
+static void set_both(struct pair *pair, const char *gpu_wires, const char *nccl)
 {
-    fake_nccl_use();
-    pair_init(pair, wire);
     for (int i = 0; i < 2; i++) {
         struct node_options *o = i == 0 ? &pair->a->options : &pair->b->options;
         snprintf(o->gpu_wires, sizeof(o->gpu_wires), "%s", gpu_wires);
         snprintf(o->nccl, sizeof(o->nccl), "%s", nccl);
+        snprintf(o->ucx, sizeof(o->ucx), "tls=tcp");
     }
+}
+
+static void prepare(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
+{
+    fake_nccl_use();
+    if (strstr(gpu_wires, "ucx") != NULL)
+        ucx_stand_in();
+    pair_init(pair, wire);
+    set_both(pair, gpu_wires, nccl);
 }
 
 static void open_with(struct pair *pair, enum wire wire, const char *gpu_wires, const char *nccl)
@@ -32,29 +49,34 @@ static void open_with(struct pair *pair, enum wire wire, const char *gpu_wires, 
 
 /* ---- When -------------------------------------------------------------------------------------------------------- */
 
-START_TEST(chunks_go_by_nccl)
+START_TEST(chunks_go_by_the_link)
 {
     struct pair pair;
     struct test_pool *source, *sink;
-    const char *coding = far_codings[_i % COUNT(far_codings)];
-    enum wire wire = wires[_i / COUNT(far_codings)];
-    prepare(&pair, wire, "nccl", CARRIER);
+    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
+    const char *coding = far_codings[_i / LINK_KINDS % COUNT(far_codings)];
+    prepare(&pair, wires[_i / LINK_KINDS / COUNT(far_codings)], kind->gpu_wires, CARRIER);
     use_codebook(pair.a, "a", 0x7c);
     use_codebook(pair.b, "b", 0x7c);
     strcpy(pair.a->options.coding, coding);
     pair_start(&pair);
     far_pools(&pair, (struct geometry){.pages = 128, .layers = 3, .roles = 2, .gpu = 1}, &source, &sink);
-    far_move_until(source, sink, "nccl");
+    far_move_until(source, sink, kind->counter);
     double pinned = far_bytes(source, "pinned"), ucx = far_bytes(source, "ucx");
     for (int i = 0; i < 12; i++)
         far_move(source, sink);
     ck_assert_double_eq(pinned, far_bytes(source, "pinned"));
     ck_assert_double_eq(ucx, far_bytes(source, "ucx"));
-    ck_assert_double_eq(0, far_bytes(source, "peer"));
+    ck_assert_double_eq(0, far_bytes(source, "peer") + far_bytes(source, kind == NCCL ? "ucx_cuda" : "nccl"));
     ck_assert_uint_eq(0, far_control()->reached);
     if (strcmp(coding, "auto") == 0)
-        ck_assert_msg(strstr(stats_text(pair.source), ": NCCL ") != NULL, "%s", stats_text(pair.source));
-    far_move_until(sink, source, "nccl"); /* and back */
+        ck_assert_msg(strstr(stats_text(pair.source), kind->coding) != NULL, "%s", stats_text(pair.source));
+    char way[64], ready[32];
+    snprintf(way, sizeof(way), "\"wire\":\"%s\",\"why\":\"peer: off", kind->gpu_wires);
+    snprintf(ready, sizeof(ready), "\"%s\":\"ready\"", kind->gpu_wires);
+    ck_assert_ptr_nonnull(strstr(stats_text(pair.source), way));
+    ck_assert_ptr_nonnull(strstr(stats_text(pair.source), ready));
+    far_move_until(sink, source, kind->counter); /* and back */
     wait_quiet(pair.source);
     wait_quiet(pair.sink);
 }
@@ -62,14 +84,15 @@ END_TEST
 
 START_TEST(rows_and_odd_sizes_arrive)
 {
+    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
     struct test_pool *source, *sink;
-    open_with(&pair, SHM, "nccl", CARRIER);
+    open_with(&pair, SHM, kind->gpu_wires, CARRIER);
     far_pools(&pair, (struct geometry){.pages = 64, .layers = 2, .rows = 5, .row_bytes = 98, .gpu = 1}, &source, &sink);
-    far_move_until(source, sink, "nccl");
+    far_move_until(source, sink, kind->counter);
     far_pools(&pair, (struct geometry){.pages = 64, .row_bytes = 1001, .element = STRAIT_ELEMENT_FP8_E4M3, .gpu = 1},
               &source, &sink);
-    far_move_until(source, sink, "nccl");
+    far_move_until(source, sink, kind->counter);
 }
 END_TEST
 
@@ -90,16 +113,35 @@ START_TEST(each_two_gpus_have_a_link)
 }
 END_TEST
 
+/* The host's transport may have a port of its own: those of GPUs are others. */
+START_TEST(each_gpu_has_a_port)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    prepare(&pair, UCX, "ucx", CARRIER);
+    int reserved;
+    snprintf(pair.a->options.ucx, sizeof(pair.a->options.ucx), "tls=tcp port=%u", port_reserve(&reserved));
+    pair_start(&pair);
+    struct geometry shape = {.groups = 2, .pages = 64, .gpu = 1, .gpu_step = 1};
+    source = pool_open(pair.source, shape);
+    sink = pool_open(pair.sink, shape);
+    far_move_until(source, sink, "ucx_cuda");
+    far_move_until(sink, source, "ucx_cuda");
+    close(reserved);
+}
+END_TEST
+
 /* Four requests at once want more slots than there are, of the sink's to receive and of the source's to send. */
 START_TEST(slots_go_round)
 {
+    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
     struct test_node *few;
-    prepare(&pair, SHM, "nccl", CARRIER);
-    few = _i == 0 ? pair.a : pair.b;
+    prepare(&pair, SHM, kind->gpu_wires, CARRIER);
+    few = _i / LINK_KINDS == 0 ? pair.a : pair.b;
     few->options.gpu_arena_bytes = 3 * few->options.gpu_chunk_bytes;
     pair_start(&pair);
-    far_slots_go_round(&pair, "nccl");
+    far_slots_go_round(&pair, kind->counter);
 }
 END_TEST
 
@@ -195,26 +237,96 @@ START_TEST(gpus_that_reach_each_other_need_no_measuring)
 }
 END_TEST
 
+START_TEST(the_first_that_is_there_is_taken)
+{
+    static const struct {
+        const char *list, *taken, *not_taken;
+    } cases[] = {{"peer,ucx", "peer", "ucx_cuda"},
+                 {"ucx,peer", "ucx_cuda", NULL},
+                 {"nccl,ucx", "nccl", NULL},
+                 {"ucx,nccl", "ucx_cuda", NULL}};
+    struct pair pair;
+    struct test_pool *source, *sink;
+    prepare(&pair, SHM, cases[_i].list, CARRIER);
+    pair_start(&pair);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_until(source, sink, cases[_i].taken);
+    if (cases[_i].not_taken != NULL)
+        ck_assert_double_eq(0, far_bytes(source, cases[_i].not_taken));
+    pump_for(200); /* the other one is there too by now */
+    double before = far_bytes(source, cases[_i].taken), sent = stat_of(source->party, "counters.wire_bytes_sent");
+    for (int i = 0; i < 3; i++)
+        far_move(source, sink);
+    double taken = far_bytes(source, cases[_i].taken) - before;
+    ck_assert_double_eq(taken, stat_of(source->party, "counters.wire_bytes_sent") - sent);
+}
+END_TEST
+
+/* A peer of NCCL alone is met by NCCL, though UCX is preferred here. */
+START_TEST(what_both_have_is_taken)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    prepare(&pair, SHM, "ucx,nccl", CARRIER);
+    strcpy(pair.b->options.gpu_wires, "nccl");
+    pair_start(&pair);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_until(source, sink, "nccl");
+    ck_assert_double_eq(0, far_bytes(source, "ucx_cuda"));
+    ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "ucx: not offered by the peer"));
+}
+END_TEST
+
+/* NCCL, UCX and the host are measured; the fastest is left. */
+START_TEST(what_is_fastest_is_taken)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    ucx_stand_in();
+    prepare(&pair, SHM, "auto", CARRIER);
+    pair_start(&pair);
+    far_control()->refuse_reach = 1;
+    fake_nccl.delay_us = far_control()->bus_delay_us = 50000; /* more than a busy machine makes of UCX */
+    far_pools(&pair, (struct geometry){.pages = 256, .layers = 3, .gpu = 1}, &source, &sink);
+    far_move_until(source, sink, "pinned");
+    far_move_until(source, sink, "nccl");
+    far_move_until(source, sink, "ucx_cuda");
+    for (int i = 0; i < 16; i++)
+        far_move(source, sink);
+    WAIT(stat_of(pair.source, "gauges.live_offers") == 0);
+    double pinned = far_bytes(source, "pinned"), nccl = far_bytes(source, "nccl"), ucx = far_bytes(source, "ucx_cuda");
+    for (int i = 0; i < 3; i++)
+        far_move(source, sink);
+    ck_assert_msg(far_bytes(source, "ucx_cuda") > ucx, "%s", stats_text(pair.source));
+    ck_assert_double_eq(pinned + nccl, far_bytes(source, "pinned") + far_bytes(source, "nccl"));
+}
+END_TEST
+
 /* ---- When not ---------------------------------------------------------------------------------------------------- */
 
 START_TEST(either_side_can_leave_it_out)
 {
-    static const char *const lists[][2] = {
-        {"nccl", "peer"}, {"peer", "nccl"}, {"pinned", "pinned"}, {"pinned,nccl", "nccl"}};
+    static const struct {
+        const struct link_kind *kind;
+        const char *lists[2];
+    } cases[] = {{NCCL, {"nccl", "peer"}},        {NCCL, {"peer", "nccl"}},  {NCCL, {"pinned", "pinned"}},
+                 {NCCL, {"pinned,nccl", "nccl"}}, {BY_UCX, {"ucx", "peer"}}, {BY_UCX, {"peer", "ucx"}},
+                 {BY_UCX, {"pinned,ucx", "ucx"}}};
     struct pair pair;
     struct test_pool *source, *sink;
-    prepare(&pair, SHM, "nccl", CARRIER);
-    strcpy(pair.a->options.gpu_wires, lists[_i][0]);
-    strcpy(pair.b->options.gpu_wires, lists[_i][1]);
+    ucx_stand_in();
+    prepare(&pair, SHM, "", CARRIER);
+    strcpy(pair.a->options.gpu_wires, cases[_i].lists[0]);
+    strcpy(pair.b->options.gpu_wires, cases[_i].lists[1]);
     pair_start(&pair);
     far_pools(&pair, far_small, &source, &sink);
-    far_move_without(source, sink, "nccl");
+    far_move_without(source, sink, cases[_i].kind->counter);
     ck_assert_uint_eq(0, fake_nccl.joined);
 }
 END_TEST
 
 /* Each says why in the node's report. */
-START_TEST(what_is_missing_is_told)
+START_TEST(what_nccl_lacks_is_reported)
 {
     static const struct {
         const char *options, *says;
@@ -241,11 +353,33 @@ START_TEST(what_is_missing_is_told)
 }
 END_TEST
 
+/* As it is on every machine without a GPU: this UCX does not know CUDA's memory. */
+START_TEST(what_ucx_lacks_is_reported)
+{
+    struct pair pair;
+    struct test_pool *source, *sink;
+    pair_init(&pair, SHM);
+    set_both(&pair, "ucx,peer", CARRIER);
+    pair.a->options.gpu_peer = false; /* so that there is a way to tell of, and it is not taken */
+    pair_start(&pair);
+    far_pools(&pair, far_small, &source, &sink);
+    far_move_without(source, sink, "ucx_cuda");
+    WAIT(strstr(stats_text(pair.source), "\"ucx\":\"UCX ") != NULL);
+    ck_assert_msg(strstr(stats_text(pair.source), "; ucx: UCX ") != NULL, "%s", stats_text(pair.source));
+    ck_assert_ptr_nonnull(strstr(stats_text(pair.source), "does not know CUDA's memory"));
+}
+END_TEST
+
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 /* A transfer of which some chunks are under way. */
-static void begin_slowly(struct test_pool *source, struct test_pool *sink, struct flow **o, struct flow **e)
+static void begin_slowly(const struct link_kind *kind, struct test_pool *source, struct test_pool *sink,
+                         struct flow **o, struct flow **e)
 {
+    if (kind == BY_UCX) {
+        far_begin_slowly(source, sink, o, e);
+        return;
+    }
     uint32_t operations = fake_nccl.operations;
     fake_nccl.delay_us = 100000; /* of some sixty operations: there is time for what the test does next */
     *o = far_offer(source);
@@ -256,18 +390,19 @@ static void begin_slowly(struct test_pool *source, struct test_pool *sink, struc
 
 START_TEST(a_peer_that_stops_fails_its_transfers)
 {
+    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
     struct test_pool *source, *sink;
     struct flow *o, *e;
-    open_with(&pair, wires[_i / 2], "nccl", CARRIER);
+    open_with(&pair, wires[_i / LINK_KINDS / 2], kind->gpu_wires, CARRIER);
     far_pools(&pair, far_large, &source, &sink);
-    far_move_until(source, sink, "nccl");
-    begin_slowly(source, sink, &o, &e);
-    test_node_stop(_i % 2 == 0 ? pair.b : pair.a);
+    far_move_until(source, sink, kind->counter);
+    begin_slowly(kind, source, sink, &o, &e);
+    test_node_stop(_i / LINK_KINDS % 2 == 0 ? pair.b : pair.a);
     WAIT(o->decided && e->decided);
     WAIT(fake_nccl.live == 0);
     undefined(e);
-    wait_quiet(_i % 2 == 0 ? pair.source : pair.sink);
+    wait_quiet(_i / LINK_KINDS % 2 == 0 ? pair.source : pair.sink);
     ck_assert_uint_eq(fake_nccl.joined, fake_nccl.aborted);
 }
 END_TEST
@@ -281,7 +416,7 @@ START_TEST(a_link_that_fails_is_made_again)
     open_with(&pair, SHM, "nccl", SOON);
     far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "nccl");
-    begin_slowly(source, sink, &o, &e);
+    begin_slowly(NCCL, source, sink, &o, &e);
     uint32_t next = fake_nccl.operations + 3, joined = fake_nccl.joined;
     fake_nccl.fail_id = 1; /* no new link before it is seen that chunks go another way */
     if (_i == 0)
@@ -309,7 +444,7 @@ START_TEST(a_gpu_that_hangs_holds_up_no_verdict)
 {
     struct pair pair;
     struct test_pool *source, *sink;
-    open_with(&pair, SHM, "nccl", CARRIER " timeout_ms=5000");
+    open_with(&pair, SHM, "nccl", SOON);
     far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "nccl");
     fake_nccl.hang_operation = fake_nccl.operations + 3;
@@ -342,7 +477,7 @@ START_TEST(a_stream_that_does_not_drain_keeps_its_slots)
     far_pools(&pair, far_large, &source, &sink);
     far_move_until(source, sink, "nccl");
     fake_nccl.stuck = 1;
-    begin_slowly(source, sink, &o, &e);
+    begin_slowly(NCCL, source, sink, &o, &e);
     fake_nccl.hang_operation = fake_nccl.operations + 1;
     ends_failed(e, STRAIT_REASON_PEER_DOWN); /* the pages are nobody's: NCCL stores to slots alone */
     WAIT(o->decided);
@@ -363,64 +498,73 @@ END_TEST
 
 START_TEST(a_device_that_fails_fails_what_it_does)
 {
+    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
     struct test_pool *source, *sink;
     struct flow *o, *e;
-    open_with(&pair, SHM, "nccl", CARRIER);
+    open_with(&pair, SHM, kind->gpu_wires, CARRIER);
     far_pools(&pair, far_large, &source, &sink);
-    far_move_until(source, sink, "nccl");
-    begin_slowly(source, sink, &o, &e);
-    far_fail_device(&pair, _i, o, e);
+    far_move_until(source, sink, kind->counter);
+    begin_slowly(kind, source, sink, &o, &e);
+    far_fail_device(&pair, _i / LINK_KINDS, o, e);
 }
 END_TEST
 
 /* In all states of a link: loading, being made, up, and with NCCL that never connects. */
 START_TEST(a_node_stops_whatever_its_links_do)
 {
+    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
     struct test_pool *source, *sink;
-    open_with(&pair, SHM, "nccl", CARRIER);
-    fake_nccl.hang_join = _i % 2;
+    open_with(&pair, SHM, kind->gpu_wires, CARRIER);
+    const int state = _i / LINK_KINDS;
+    fake_nccl.hang_join = kind == NCCL && state % 2;
     far_pools(&pair, (struct geometry){.pages = 64, .gpu = 1}, &source, &sink);
     far_move(source, sink);
-    pump_for(_i / 2 * 7);
-    test_node_stop(_i % 3 == 0 ? pair.b : pair.a);
+    pump_for(kind == NCCL ? state / 2 * 7 : state * 3);
+    test_node_stop(state % 3 == 0 ? pair.b : pair.a);
     WAIT(fake_nccl.live == 0);
 }
 END_TEST
 
 START_TEST(pools_come_and_go)
 {
+    const struct link_kind *kind = &link_kinds[_i % LINK_KINDS];
     struct pair pair;
-    open_with(&pair, SHM, "nccl", CARRIER);
-    far_pools_come_and_go(&pair, "nccl");
+    open_with(&pair, SHM, kind->gpu_wires, CARRIER);
+    far_pools_come_and_go(&pair, kind->counter);
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("node_nccl");
+    Suite *suite = suite_create("node_links");
     TCase *tcase = node_case(suite, "when");
-    tcase_add_loop_test(tcase, chunks_go_by_nccl, 0, COUNT(far_codings) * COUNT(wires));
-    tcase_add_test(tcase, rows_and_odd_sizes_arrive);
+    tcase_add_loop_test(tcase, chunks_go_by_the_link, 0, LINK_KINDS * COUNT(far_codings) * COUNT(wires));
+    tcase_add_loop_test(tcase, rows_and_odd_sizes_arrive, 0, LINK_KINDS);
     tcase_add_test(tcase, each_two_gpus_have_a_link);
-    tcase_add_loop_test(tcase, slots_go_round, 0, 2);
+    tcase_add_test(tcase, each_gpu_has_a_port);
+    tcase_add_loop_test(tcase, slots_go_round, 0, 2 * LINK_KINDS);
     tcase = node_case(suite, "which");
     tcase_add_test(tcase, gpus_that_reach_each_other_need_no_nccl);
     tcase_add_loop_test(tcase, gpus_that_do_not_reach_each_other_take_nccl, 0, 4);
     tcase_add_test(tcase, nccl_may_be_preferred);
     tcase_add_loop_test(tcase, what_is_faster_is_taken, 0, 2);
     tcase_add_test(tcase, gpus_that_reach_each_other_need_no_measuring);
+    tcase_add_loop_test(tcase, the_first_that_is_there_is_taken, 0, 4);
+    tcase_add_test(tcase, what_both_have_is_taken);
+    tcase_add_test(tcase, what_is_fastest_is_taken);
     tcase = node_case(suite, "when not");
-    tcase_add_loop_test(tcase, either_side_can_leave_it_out, 0, 4);
-    tcase_add_loop_test(tcase, what_is_missing_is_told, 0, 4);
+    tcase_add_loop_test(tcase, either_side_can_leave_it_out, 0, 7);
+    tcase_add_loop_test(tcase, what_nccl_lacks_is_reported, 0, 4);
+    tcase_add_test(tcase, what_ucx_lacks_is_reported);
     tcase = node_case(suite, "end");
-    tcase_add_loop_test(tcase, a_peer_that_stops_fails_its_transfers, 0, 4);
+    tcase_add_loop_test(tcase, a_peer_that_stops_fails_its_transfers, 0, 4 * LINK_KINDS);
     tcase_add_loop_test(tcase, a_link_that_fails_is_made_again, 0, 3);
     tcase_add_test(tcase, a_gpu_that_hangs_holds_up_no_verdict);
     tcase_add_test(tcase, a_stream_that_does_not_drain_keeps_its_slots);
-    tcase_add_loop_test(tcase, a_device_that_fails_fails_what_it_does, 0, 2);
-    tcase_add_loop_test(tcase, a_node_stops_whatever_its_links_do, 0, 12);
-    tcase_add_test(tcase, pools_come_and_go);
+    tcase_add_loop_test(tcase, a_device_that_fails_fails_what_it_does, 0, 2 * LINK_KINDS);
+    tcase_add_loop_test(tcase, a_node_stops_whatever_its_links_do, 0, 12 * LINK_KINDS);
+    tcase_add_loop_test(tcase, pools_come_and_go, 0, LINK_KINDS);
     return node_main(suite);
 }
