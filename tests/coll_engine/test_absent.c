@@ -35,7 +35,7 @@ static void go_with_bare(struct rank *rank)
 START_TEST(a_rank_without_the_library_keeps_all_raw)
 {
     setenv("STRAIT_COLL", "compress", 1);
-    setenv("STRAIT_COLL_WAIT", "1", 1);
+    setenv("STRAIT_COLL_WAIT", "200ms", 1);
     require_ok(ncclGetUniqueId(&id_for_all));
     ranks_start(3, go_with_bare, &_i);
     require(fake_gpu.makings == 0); /* nobody took a GPU's memory for it */
@@ -44,14 +44,26 @@ END_TEST
 
 /* ---- A rank that is slow ----------------------------------------------------------------------------------------- */
 
+static _Atomic int gave_up;
+
+static void begin_and_release(struct rank *rank)
+{
+    rank_begin(rank, id_for_all);
+    if (++gave_up == rank->ranks - 1)
+        fake_nccl.held = false;
+    gather_raw(rank);
+    rank_end(rank);
+}
+
 /* The others have given up, and it finds out. */
 START_TEST(a_rank_that_comes_too_late_is_as_raw_as_the_others)
 {
     setenv("STRAIT_COLL", "compress", 1);
-    setenv("STRAIT_COLL_WAIT", "1", 1);
+    setenv("STRAIT_COLL_WAIT", "200ms", 1);
     fake_nccl.slow = _i + 1;
-    fake_nccl.slow_ms = 2500;
-    ranks_run(3, gather_raw, NULL);
+    fake_nccl.held = true;
+    require_ok(ncclGetUniqueId(&id_for_all));
+    ranks_start(3, begin_and_release, NULL);
 }
 END_TEST
 
@@ -65,7 +77,7 @@ START_TEST(a_rank_that_is_slow_is_waited_for)
     setenv("STRAIT_COLL", "compress", 1);
     setenv("STRAIT_COLL_WAIT", "60", 1);
     fake_nccl.slow = 2;
-    fake_nccl.slow_ms = 1000;
+    fake_nccl.slow_ms = 300;
     ranks_run(3, gather_compressed, NULL);
 }
 END_TEST

@@ -14,7 +14,7 @@ static void compress(void)
     setenv("STRAIT_COLL", "compress", 1);
 }
 
-#define SOON_MS       500
+#define SOON_MS       200
 #define IMPATIENCE_MS 5000  /* half of what kernels wait for others */
 #define PATIENCE_MS   20000 /* for what comes to its end on any machine */
 
@@ -68,7 +68,7 @@ START_TEST(waiting_for_what_did_not_fit_ends_as_an_error)
     static int patient;
     compress();
     require_ok(ncclGetUniqueId(&id_for_all));
-    fake_gpu.hurry = 10;
+    fake_gpu.hurry = 20;
     ranks_start(2, lose, &patient);
     require(fake_gpu.made == 0);
 }
@@ -101,7 +101,7 @@ START_TEST(calls_after_a_failure_fail)
     compress();
     setenv("STRAIT_COLL_PIECES", pieces[_i], 1);
     require_ok(ncclGetUniqueId(&id_for_all));
-    fake_gpu.hurry = 10;
+    fake_gpu.hurry = 20;
     ranks_start(2, call_after, NULL);
     require(fake_gpu.made == 0);
 }

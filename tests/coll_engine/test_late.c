@@ -108,12 +108,14 @@ START_TEST(what_is_cut_is_moved_piece_by_piece)
 END_TEST
 
 /* One has something else to do before it looks whether its own is ready, for longer than is waited. */
+enum { WAIT_MS = 100 };
+
 static void look_late(struct rank *rank)
 {
     late_make(rank);
     ranks_meet();
     if (rank->rank == 1)
-        sleep(3);
+        usleep(4 * WAIT_MS * 1000);
     late_settle(rank->comm, COLL_IN_PROGRESS);
     late_gather(rank);
     late_require_told(rank, "all_gather", 1, 1);
@@ -122,7 +124,9 @@ static void look_late(struct rank *rank)
 
 START_TEST(who_looks_late_is_there)
 {
-    setenv("STRAIT_COLL_WAIT", "1", 1);
+    char wait[16];
+    snprintf(wait, sizeof(wait), "%dms", WAIT_MS);
+    setenv("STRAIT_COLL_WAIT", wait, 1);
     late_run(3, look_late, NULL);
 }
 END_TEST

@@ -50,7 +50,7 @@ static void set_up(void)
 {
     has_memory = false;
     setenv("STRAIT_COLL", "compress", 1);
-    setenv("STRAIT_COLL_WAIT", "2", 1);
+    setenv("STRAIT_COLL_WAIT", "300ms", 1);
     setenv("STRAIT_TEST_HOSTS", "1", 1);
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
 }

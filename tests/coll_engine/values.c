@@ -36,38 +36,58 @@ static uint32_t normal(int type, uint64_t random)
     const enum coll_reduce_type to = type == COLL_BF16   ? COLL_REDUCE_BF16
                                      : type == COLL_FP16 ? COLL_REDUCE_FP16
                                                          : COLL_REDUCE_FP32;
-    const uint32_t bits = coll_reduce_narrow(to, x);
-    return type == COLL_FP32 ? bits ^ (uint32_t)(random * 0x9E3779B1u & 0xfff) : bits;
+    return coll_reduce_narrow(to, x);
 }
 
-static uint32_t value(int type, enum values kind, uint64_t random)
+/* Values are drawn from a table, as computing each one would take most of the time of many tests. */
+enum { DRAWN = 1 << 12 };
+static uint32_t drawn[COLL_TYPES][DRAWN];
+
+__attribute__((constructor)) static void draw_table(void)
+{
+    static const int types[] = {COLL_BF16, COLL_FP16, COLL_FP32};
+    uint64_t seed = 1;
+    for (size_t i = 0; i < COUNT(types); i++)
+        for (unsigned n = 0; n < DRAWN; n++)
+            drawn[types[i]][n] = normal(types[i], draw(&seed));
+}
+
+static inline uint32_t value(int type, enum values kind, uint64_t random)
 {
     if (kind == VALUES_NOISE)
         return (uint32_t)random;
-    const uint32_t bits = normal(type, random);
-    return kind == VALUES_WIDENED && type == COLL_FP32 ? bits & 0xffff0000 : bits;
+    const uint32_t bits = drawn[type][random >> 32 & (DRAWN - 1)];
+    if (type != COLL_FP32)
+        return bits;
+    return kind == VALUES_WIDENED ? bits & 0xffff0000 : bits ^ (uint32_t)(random & 0xfff);
 }
 
 /* Of the next values, so many at a time. */
 enum { CHUNK = 1024 };
-struct chunk {
+union chunk {
+    uint16_t halves[CHUNK];
+    uint32_t words[CHUNK];
     uint8_t bytes[CHUNK * 4];
 };
 
-UNWATCHED static size_t draw_chunk(struct chunk *chunk, int type, size_t count, enum values kind, uint64_t *seed)
+UNWATCHED static size_t draw_chunk(union chunk *chunk, int type, size_t count, enum values kind, uint64_t *seed)
 {
     const size_t size = element_bytes(type), some = count < CHUNK ? count : CHUNK;
     for (size_t i = 0; i < some; i++) {
         const uint32_t bits = value(type, kind, draw(seed));
-        for (size_t byte = 0; byte < size; byte++)
-            chunk->bytes[i * size + byte] = (uint8_t)(bits >> 8 * byte);
+        if (size == 2)
+            chunk->halves[i] = (uint16_t)bits;
+        else if (size == 4)
+            chunk->words[i] = bits;
+        else
+            chunk->bytes[i] = (uint8_t)bits;
     }
     return some * size;
 }
 
 void values_fill(void *values, int type, size_t count, enum values kind, uint64_t seed)
 {
-    struct chunk chunk;
+    union chunk chunk;
     for (size_t done = 0; done < count; done += CHUNK) {
         const size_t bytes = draw_chunk(&chunk, type, count - done, kind, &seed);
         memcpy((uint8_t *)values + done * element_bytes(type), chunk.bytes, bytes);
@@ -91,7 +111,7 @@ static void tell_difference(const uint8_t *is, const uint8_t *expected, size_t s
 bool values_are(const void *values, int type, size_t count, enum values kind, uint64_t seed)
 {
     const size_t size = element_bytes(type);
-    struct chunk chunk;
+    union chunk chunk;
     for (size_t done = 0; done < count; done += CHUNK) {
         const uint8_t *is = (const uint8_t *)values + done * size;
         const size_t bytes = draw_chunk(&chunk, type, count - done, kind, &seed);

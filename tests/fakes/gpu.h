@@ -70,9 +70,10 @@ struct fake_nccl_control {
     _Atomic int32_t stand_in;
     uint32_t stand_in_size;
     uint8_t stand_in_bytes[64];
-    /* Rank slow - 1 returns slow_ms later from making its communicator; 0: none. */
+    /* Rank slow - 1 returns slow_ms later from making its communicator, and not while it is held; 0: none. */
     _Atomic int32_t slow;
     _Atomic uint32_t slow_ms;
+    _Atomic bool held;
     /* The next group of rank refuse - 1 is refused when it ends; 0: none. */
     _Atomic int32_t refuse;
     /* Sends from this memory are counted. */

@@ -52,8 +52,11 @@ static bool make_all(void)
             fake_comm_finish(make->made);
         busy |= make->patient;
         *make->slot = make->made;
-        if (fake_nccl.slow == make->rank + 1)
+        if (fake_nccl.slow == make->rank + 1) {
             usleep(fake_nccl.slow_ms * 1000);
+            while (fake_nccl.held)
+                usleep(1000);
+        }
     }
     here.make_count = 0;
     return busy;
