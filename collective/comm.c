@@ -6,7 +6,6 @@
 
 #include "collective/decide.h"
 #include "collective/grow.h"
-#include "collective/join.h"
 #include "collective/comm.h"
 
 enum { BUCKETS = 64 };
@@ -102,9 +101,17 @@ struct coll_comm_entry *coll_comm_detach(coll_comm comm)
     return gone;
 }
 
+/* With STRAIT_COLL=raw, too. */
+static bool is_pinned(void)
+{
+    const struct coll_library *library = coll_library_if_loaded();
+    return pin_all || (library != NULL && library->settings.raw);
+}
+
 static struct coll_comm_info standing_of(const struct coll_comm_entry *tracked)
 {
-    return tracked != NULL ? tracked->standing : (struct coll_comm_info){.rank = -1, .ranks = -1, .pinned = pin_all};
+    return tracked != NULL ? tracked->standing
+                           : (struct coll_comm_info){.rank = -1, .ranks = -1, .pinned = is_pinned()};
 }
 
 bool coll_comm_lookup(coll_comm comm, struct coll_comm_info *standing)
@@ -129,6 +136,15 @@ bool coll_comm_get(coll_comm comm, struct coll_comm_info *standing)
     return tracked != NULL;
 }
 
+static void lazy_join_free(struct coll_lazy_join *late)
+{
+    if (late == NULL)
+        return;
+    coll_rdv_leave(late->meeting);
+    pthread_mutex_destroy(&late->lock);
+    free(late);
+}
+
 struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held)
 {
     if (held == NULL)
@@ -139,7 +155,7 @@ struct coll_ccomm *coll_comm_put(struct coll_comm_entry *held)
     if (!last)
         return NULL;
     struct coll_ccomm *member = held->standing.member;
-    coll_lazy_join_end(held->late);
+    lazy_join_free(held->late);
     free(held);
     return member;
 }
@@ -156,7 +172,7 @@ void coll_comm_insert(coll_comm comm, int rank, int ranks)
     coll_track_lock();
     struct coll_comm_entry *tracked = place_for(comm);
     if (tracked != NULL)
-        tracked->standing = (struct coll_comm_info){.rank = rank, .ranks = ranks, .pinned = pin_all};
+        tracked->standing = (struct coll_comm_info){.rank = rank, .ranks = ranks, .pinned = is_pinned()};
     coll_track_unlock();
 }
 
@@ -237,8 +253,13 @@ void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_ccomm *membe
     coll_track_unlock();
 }
 
-void coll_comm_set_lazy_join(coll_comm comm, struct coll_lazy_join *late, const char *why)
+void coll_comm_set_lazy_join(coll_comm comm, const struct coll_key *key, const char *why)
 {
+    struct coll_lazy_join *late = calloc(1, sizeof(*late));
+    if (late != NULL) {
+        pthread_mutex_init(&late->lock, NULL);
+        late->key = *key;
+    }
     coll_track_lock();
     struct coll_comm_entry *tracked = *place_of(comm);
     if (tracked != NULL) {
@@ -247,7 +268,7 @@ void coll_comm_set_lazy_join(coll_comm comm, struct coll_lazy_join *late, const 
     }
     coll_track_unlock();
     if (tracked == NULL)
-        coll_lazy_join_end(late);
+        lazy_join_free(late);
 }
 
 void coll_track_key(coll_comm comm, const struct coll_key *key)

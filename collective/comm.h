@@ -1,10 +1,12 @@
 #ifndef STRAIT_COLLECTIVE_COMM_H
 #define STRAIT_COLLECTIVE_COMM_H
 
+#include <pthread.h>
+
 #include "collective/call.h"
 #include "collective/decide.h"
-#include "collective/key.h"
 #include "collective/nccl.h"
+#include "collective/rendezvous.h"
 
 /* What is known of communicators, and what was counted for each and for the process. Any thread; one lock, held for a
  * few instructions at a time and never while NCCL is called. */
@@ -20,6 +22,15 @@ struct coll_count {
 
 struct coll_counts {
     struct coll_count of[COLL_OPERATIONS][COLL_TYPES];
+};
+
+/* State of a communicator that has not joined yet (join.c). */
+struct coll_lazy_join {
+    pthread_mutex_t lock; /* of all fields below; also held while it joins */
+    struct coll_key key;
+    struct coll_rdv *meeting; /* NULL: its ranks are not known yet */
+    uint32_t begun;           /* collectives that went raw */
+    bool paired, over;
 };
 
 /* A communicator is ready, or will be; whatever was known of one at this address is forgotten. ranks -1: not known. */
@@ -50,8 +61,9 @@ bool coll_track_any_memory(void);
 void coll_track_member(coll_comm comm, struct coll_ccomm *member, const char *why);
 /* Likewise for one that is held, after it has joined. */
 void coll_comm_set_engine(struct coll_comm_entry *held, struct coll_ccomm *member, const char *why);
-/* It joins later. Takes over `late`, which may be NULL. */
-void coll_comm_set_lazy_join(coll_comm comm, struct coll_lazy_join *late, const char *why);
+/* It joins later: makes the state of that, which is freed with the communicator's entry. Without memory it stays raw.
+ */
+void coll_comm_set_lazy_join(coll_comm comm, const struct coll_key *key, const char *why);
 /* The key of a communicator, and keys of its children, numbered in the order of the calls that make them, which is the
  * same on all ranks; splits and shrinks apart, as ranks that a shrink leaves out do not call it. */
 void coll_track_key(coll_comm comm, const struct coll_key *key);

@@ -249,13 +249,7 @@ void coll_join(struct coll_join_args *joinings, const struct coll_key *keys, uns
     free(entries);
 }
 
-struct coll_lazy_join {
-    pthread_mutex_t lock; /* of all fields below; also held while it joins */
-    struct coll_key key;
-    struct coll_rdv *meeting; /* NULL: its ranks are not known yet */
-    uint32_t begun;           /* collectives that went raw */
-    bool paired, over;
-};
+/* ---- Communicators that do not block ----------------------------------------------------------------------------- */
 
 void coll_ask_ranks(coll_comm comm, int *rank, int *ranks)
 {
@@ -263,15 +257,6 @@ void coll_ask_ranks(coll_comm comm, int *rank, int *ranks)
     if (nccl->CommCount == NULL || nccl->CommUserRank == NULL || COLL_NCCL(CommCount(comm, ranks)) != COLL_SUCCESS ||
         COLL_NCCL(CommUserRank(comm, rank)) != COLL_SUCCESS)
         *rank = *ranks = -1;
-}
-
-void coll_lazy_join_end(struct coll_lazy_join *late)
-{
-    if (late == NULL)
-        return;
-    coll_rdv_leave(late->meeting);
-    pthread_mutex_destroy(&late->lock);
-    free(late);
 }
 
 /* ---- Saying that a rank is there --------------------------------------------------------------------------------- */
@@ -333,15 +318,9 @@ static void post_presence(coll_comm comm, bool ready)
 
 void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key)
 {
-    const struct coll_settings *settings = &coll_library()->settings;
-    if (settings->raw)
+    if (coll_library()->settings.raw)
         return;
-    struct coll_lazy_join *late = calloc(1, sizeof(*late));
-    if (late != NULL) {
-        pthread_mutex_init(&late->lock, NULL);
-        late->key = *key;
-    }
-    coll_comm_set_lazy_join(comm, late, "it does not block, and has not joined yet");
+    coll_comm_set_lazy_join(comm, key, "it does not block, and has not joined yet");
     post_presence(comm, false);
 }
 

@@ -33,9 +33,6 @@ void coll_join_tell(const struct coll_join_args *what, struct coll_comm_entry *h
  * something else afterwards. They join with their first collective that is in no group and not captured: all ranks come
  * to it, and NCCL waits for them there, too. Until then they are raw; then ranks compare how far they are. */
 
-/* State of a communicator that has not joined yet; owned by its entry in track.h. */
-struct coll_lazy_join;
-
 /* The communicator is being made, and is known already. */
 void coll_lazy_join_begin(coll_comm comm, const struct coll_key *key);
 /* It has been found ready. */
@@ -43,7 +40,6 @@ void coll_lazy_join_ready(coll_comm comm);
 /* Called with each call, which may be the one that joins. Renews *standing, which holds the communicator. False: the
  * communicator has gone meanwhile, and nothing is held. */
 bool coll_lazy_join_call(const struct coll_call *call, struct coll_comm_info *standing);
-void coll_lazy_join_end(struct coll_lazy_join *late);
 
 /* NCCL's answer, which may be asked for only if the communicator is ready; else -1. */
 void coll_ask_ranks(coll_comm comm, int *rank, int *ranks);

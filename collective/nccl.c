@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collective/comm.h"
-
 #define LIBRARY "libnccl.so.2"
 #define ANCHOR  "ncclGetUniqueId" /* every NCCL has it */
 #define OURS    "strait_coll_version"
@@ -123,8 +121,6 @@ static void fill(struct coll_library *found, void *handle)
 static void look(void)
 {
     library.settings = coll_settings_read();
-    if (library.settings.raw)
-        coll_track_pin_all(true);
     void *handle = find(&library);
     library.found = handle != NULL;
     if (library.found)
