@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 #include "internal/bytes.h"
-#include "proto/fields.h"
+#include "proto/message_table.h"
 
 static const uint8_t magic[4] = {'S', 't', 'r', 'P'};
 
@@ -190,18 +190,17 @@ static enum strait_status blob_region_check(const void *plain)
     return corrupt_unless(page_bytes(region) <= STRAIT_PAGE_BYTES_MAX);
 }
 
-#define BLOB_REGION struct blob_region, Strait__Wire__BlobRegion
-static const struct field blob_region_fields[] = {
-    U32(BLOB_REGION, group, 0, STRAIT_GROUPS_MAX - 1),
-    I32(BLOB_REGION, layer, -1, INT32_MAX),
-    KNOWN(BLOB_REGION, role, STRAIT_ROLE_OTHER, STRAIT_ROLE_V),
-    KNOWN(BLOB_REGION, element, STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_FP8_E5M2),
-    U32(BLOB_REGION, rows, 1, STRAIT_PAGE_BYTES_MAX),
-    U32(BLOB_REGION, row_bytes, 1, STRAIT_PAGE_BYTES_MAX),
-    U32(BLOB_REGION, heads, 0, UINT32_MAX),
-    U32(BLOB_REGION, page_count, 1, UINT32_MAX),
+MESSAGE(blob_region, struct blob_region, BlobRegion) = {
+    U32(blob_region, group, 0, STRAIT_GROUPS_MAX - 1),
+    I32(blob_region, layer, -1, INT32_MAX),
+    KNOWN(blob_region, role, STRAIT_ROLE_OTHER, STRAIT_ROLE_V),
+    KNOWN(blob_region, element, STRAIT_ELEMENT_BYTES, STRAIT_ELEMENT_FP8_E5M2),
+    U32(blob_region, rows, 1, STRAIT_PAGE_BYTES_MAX),
+    U32(blob_region, row_bytes, 1, STRAIT_PAGE_BYTES_MAX),
+    U32(blob_region, heads, 0, UINT32_MAX),
+    U32(blob_region, page_count, 1, UINT32_MAX),
 };
-static const struct layout blob_region_layout = LAYOUT(BLOB_REGION, blob_region, blob_region_fields, blob_region_check);
+static const struct message_layout blob_region_layout = LAYOUT(blob_region, blob_region, blob_region_check);
 
 static enum strait_status body_check(const void *plain)
 {
@@ -209,14 +208,13 @@ static enum strait_status body_check(const void *plain)
     return corrupt_unless(regions_are_sorted(body->regions, body->region_count));
 }
 
-#define BODY struct body, Strait__Wire__PoolBlob
-static const struct field body_fields[] = {
-    POOL(BODY, pool),
-    ADDRESS(BODY, address),
-    BYTES_OR_NONE(BODY, codebook_id, CODEBOOK_ID_BYTES),
-    LIST(BODY, region_count, regions, BLOB_REGION, 1, STRAIT_REGIONS_MAX, &blob_region_layout),
+MESSAGE(body, struct body, PoolBlob) = {
+    POOL(body, pool),
+    ADDRESS(body, address),
+    BYTES_OR_NONE(body, codebook_id, CODEBOOK_ID_BYTES),
+    LIST(body, regions, region_count, blob_region, 1, STRAIT_REGIONS_MAX),
 };
-static const struct layout body_layout = LAYOUT(BODY, pool_blob, body_fields, body_check);
+static const struct message_layout body_layout = LAYOUT(body, pool_blob, body_check);
 
 /* ---- Unpacking ------------------------------------------------------------------------------------------------ */
 
@@ -267,7 +265,7 @@ static enum strait_status body_unpack(struct bump *bump, const uint8_t *src, con
                                       struct pool_blob *blob)
 {
     struct body body = {.region_count = 0};
-    ProtobufCAllocator allocator = fields_allocator(bump);
+    ProtobufCAllocator allocator = bump_allocator(bump);
     const Strait__Wire__PoolBlob *wire = strait__wire__pool_blob__unpack(&allocator, header->body_bytes, src);
     enum strait_status status = wire == NULL ? STRAIT_ERR_CORRUPT : fields_unpack(&body_layout, &body, wire, bump);
     if (status == STRAIT_OK)

@@ -5,9 +5,7 @@
 #include <time.h>
 
 #include "internal/bytes.h"
-#include "proto/bump.h"
-#include "proto/message.h"
-#include "proto/strait.pb-c.h"
+#include "proto/message_table.h"
 #include "tests/message_samples.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
