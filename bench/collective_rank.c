@@ -1,11 +1,168 @@
-#include "bench/collective_rank.h"
-
+/* One rank of `strait bench collective`: a process, a GPU, NCCL, and libstrait-coll in front of the same NCCL. */
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/gpu_memory.h"
-#include "tools/util.h"
+#include "bench/collective.h"
+#include "bench/device.h"
+
+/* ---- Libraries --------------------------------------------------------------------------------------------------- */
+
+/* NCCL, or libstrait-coll in its place, opened by path: both are in one process, independently of each other. */
+struct library {
+    const char *path; /* where the loader found it */
+    coll_result (*GetVersion)(int *version);
+    coll_result (*GetUniqueId)(coll_id *id);
+    coll_result (*CommInitRank)(coll_comm *made, int ranks, coll_id id, int rank);
+    coll_result (*CommDestroy)(coll_comm comm);
+    coll_result (*AllGather)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                             coll_stream stream);
+    coll_result (*AlltoAll)(const void *send, void *receive, size_t count, coll_type type, coll_comm comm,
+                            coll_stream stream);
+    coll_result (*ReduceScatter)(const void *send, void *receive, size_t count, coll_type type,
+                                 coll_reduction reduction, coll_comm comm, coll_stream stream);
+    coll_result (*AllReduce)(const void *send, void *receive, size_t count, coll_type type, coll_reduction reduction,
+                             coll_comm comm, coll_stream stream);
+    coll_result (*Send)(const void *send, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream);
+    coll_result (*Recv)(void *receive, size_t count, coll_type type, int peer, coll_comm comm, coll_stream stream);
+    coll_result (*GroupStart)(void);
+    coll_result (*GroupEnd)(void);
+    const char *(*GetErrorString)(coll_result result);
+    const char *(*GetLastError)(coll_comm comm);                      /* NULL: it has none */
+    size_t (*report)(coll_comm comm, char *dst, size_t dst_capacity); /* of libstrait-coll; NULL: it is NCCL */
+};
+
+static bool find(void *handle, const char *file, const char *name, void **function)
+{
+    *function = dlsym(handle, name);
+    if (*function == NULL)
+        print_error(file, "has no %s", name);
+    return *function != NULL;
+}
+
+static bool find_all(struct library *library, void *handle, const char *file)
+{
+#define FIND(name) find(handle, file, "nccl" #name, (void **)&library->name)
+    return FIND(GetVersion) && FIND(GetUniqueId) && FIND(CommInitRank) && FIND(CommDestroy) && FIND(AllGather) &&
+           FIND(AlltoAll) && FIND(ReduceScatter) && FIND(AllReduce) && FIND(Send) && FIND(Recv) && FIND(GroupStart) &&
+           FIND(GroupEnd) && FIND(GetErrorString);
+#undef FIND
+}
+
+static bool open_library(struct library *library, const char *name)
+{
+    void *handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    Dl_info info;
+
+    *library = (struct library){.path = name};
+    if (handle == NULL) {
+        print_error(NULL, "%s", dlerror());
+        return false;
+    }
+    if (!find_all(library, handle, name))
+        return false;
+    *(void **)&library->GetLastError = dlsym(handle, "ncclGetLastError");
+    *(void **)&library->report = dlsym(handle, "strait_coll_report");
+    if (dladdr(*(void **)&library->GetUniqueId, &info) != 0 && info.dli_fname != NULL)
+        library->path = info.dli_fname;
+    return true;
+}
+
+static bool nccl_ok(const struct library *library, coll_result result, const char *what)
+{
+    if (result == COLL_SUCCESS)
+        return true;
+    print_error(NULL, "%s of %s: %s: %s", what, library->path, library->GetErrorString(result),
+                library->GetLastError != NULL ? library->GetLastError(NULL) : "");
+    return false;
+}
+
+/* ---- How calls went ---------------------------------------------------------------------------------------------- */
+
+#define REPORT_BYTES ((size_t)64 << 10)
+#define LAST         "the last: "
+#define NUMBERS_MAX  9u
+
+/* Indexes of the columns of numbers, after operation and type. The way, which may contain blanks, comes last. */
+enum { CALLS = 0, COMPRESSED = 5, WIRE_BYTES = 6 };
+
+/* Returns how many numbers there are and advances *text past them. */
+static unsigned read_numbers(const char **text, uint64_t numbers[NUMBERS_MAX])
+{
+    unsigned count = 0;
+    char *end;
+
+    while (count < NUMBERS_MAX) {
+        numbers[count] = strtoull(*text, &end, 10);
+        if (end == *text)
+            break;
+        *text = end;
+        count++;
+    }
+    return count;
+}
+
+static void read_way(const char *text, char name[WAY_TEXT_BYTES])
+{
+    text += strspn(text, " ");
+    if (strncmp(text, LAST, strlen(LAST)) == 0)
+        text += strlen(LAST);
+    snprintf(name, WAY_TEXT_BYTES, "%.*s", (int)strcspn(text, "\n"), text);
+}
+
+static bool parse_line(const char *line, const char *operation, const char *type, struct collective_wire *wire)
+{
+    uint64_t numbers[NUMBERS_MAX] = {0};
+    char words[2][32];
+    int words_end = 0;
+
+    if (sscanf(line, "%31s %31s%n", words[0], words[1], &words_end) != 2 || strcmp(words[0], operation) != 0 ||
+        strcmp(words[1], type) != 0)
+        return false;
+    line += words_end;
+    if (read_numbers(&line, numbers) <= CALLS)
+        return false;
+    wire->calls = numbers[CALLS];
+    wire->compressed = numbers[COMPRESSED];
+    wire->bytes = numbers[WIRE_BYTES];
+    read_way(line, wire->name);
+    return true;
+}
+
+void collective_wire_parse(const char *report, enum collective_op op, enum collective_type type,
+                           struct collective_wire *wire)
+{
+    const char *operation = op == COLLECTIVE_SENDRECV ? "send" : collective_op_names[op];
+    const char *name = type == COLLECTIVE_FP32_BF16 ? "fp32" : collective_type_names[type];
+
+    *wire = (struct collective_wire){.name = "-"};
+    for (const char *line = report; line != NULL; line = strchr(line, '\n')) {
+        line += line[0] == '\n';
+        if (parse_line(line, operation, name, wire))
+            return;
+    }
+}
+
+static void read_wire_of(const struct library *library, coll_comm comm, enum collective_op op,
+                         enum collective_type type, struct collective_wire *wire)
+{
+    char *text = library->report != NULL ? malloc(REPORT_BYTES) : NULL;
+
+    *wire = (struct collective_wire){.name = "-"};
+    if (text != NULL && library->report(comm, text, REPORT_BYTES) > 0)
+        collective_wire_parse(text, op, type, wire);
+    free(text);
+}
+
+static void wire_since(struct collective_wire *wire, const struct collective_wire *before)
+{
+    wire->calls -= before->calls;
+    wire->compressed -= before->compressed;
+    wire->bytes -= before->bytes;
+}
+
+/* ---- The rank ---------------------------------------------------------------------------------------------------- */
 
 #define REPEAT_NS      20000000u
 #define ITERATIONS_MAX 100u
@@ -16,7 +173,7 @@ struct rank {
     const struct collective_plan *plan;
     struct collective_shared *shared;
     unsigned number;
-    struct collective_library libraries[COLLECTIVE_WAYS];
+    struct library libraries[COLLECTIVE_WAYS];
     coll_comm comms[COLLECTIVE_WAYS];
     coll_stream stream;
     struct gpu_memory send, receive[COLLECTIVE_WAYS];
@@ -32,15 +189,15 @@ struct turn {
     uint32_t iterations;
 };
 
-static void note(struct rank *rank, enum collective_phase phase, enum collective_way way)
+static void set_phase(struct rank *rank, enum collective_phase phase, enum collective_way way)
 {
-    atomic_store(&rank->shared->places[rank->number].way, way);
-    atomic_store(&rank->shared->places[rank->number].phase, phase);
+    atomic_store(&rank->shared->positions[rank->number].way, way);
+    atomic_store(&rank->shared->positions[rank->number].phase, phase);
 }
 
-static bool meet(struct rank *rank)
+static bool barrier(struct rank *rank)
 {
-    return collective_meet(rank->shared, rank->plan->ranks);
+    return collective_barrier(rank->shared, rank->plan->ranks);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -52,7 +209,7 @@ static coll_type type_of(enum collective_type type)
     return types[type];
 }
 
-static coll_result send_and_receive(const struct collective_library *library, const struct turn *turn, const void *send,
+static coll_result send_and_receive(const struct library *library, const struct turn *turn, const void *send,
                                     void *receive, coll_comm comm)
 {
     const struct rank *rank = turn->rank;
@@ -72,7 +229,7 @@ static coll_result send_and_receive(const struct collective_library *library, co
 static bool call(const struct turn *turn, enum collective_way way, unsigned slot)
 {
     const struct rank *rank = turn->rank;
-    const struct collective_library *library = &rank->libraries[way];
+    const struct library *library = &rank->libraries[way];
     const void *send = rank->send.base + slot * turn->shape.send_bytes;
     void *receive = rank->receive[way].base + slot * turn->shape.receive_bytes;
     const coll_type type = type_of(turn->row->type);
@@ -97,7 +254,7 @@ static bool call(const struct turn *turn, enum collective_way way, unsigned slot
     default:
         result = send_and_receive(library, turn, send, receive, comm);
     }
-    return collective_library_ok(library, result, collective_op_names[turn->row->op]);
+    return nccl_ok(library, result, collective_op_names[turn->row->op]);
 }
 
 /* Starts together with the other ranks, from an idle GPU; *ns: nanoseconds of one call. */
@@ -105,7 +262,7 @@ static bool run_calls(const struct turn *turn, enum collective_way way, uint32_t
 {
     struct rank *rank = turn->rank;
 
-    if (!meet(rank))
+    if (!barrier(rank))
         return false;
     uint64_t began = clock_ns();
     for (uint32_t i = 0; i < count; i++)
@@ -208,7 +365,7 @@ static bool check(const struct turn *turn, uint32_t repeat)
     const struct collective_plan *plan = turn->rank->plan;
     const bool last = repeat + 1 == plan->options->repeats;
 
-    if (plan->options->fault && last && turn->rank->number == 0 && turn->row == plan->rows &&
+    if (plan->options->common.fault.count > 0 && last && turn->rank->number == 0 && turn->row == plan->rows &&
         !gpu_flip(&turn->rank->receive[COLLECTIVE_STRAIT], turn->shape.receive_bytes / 2))
         return false;
     if (turn->shape.reduces && plan->ranks > 2)
@@ -244,7 +401,7 @@ static bool choose_iterations(struct turn *turn)
                                    : count > ITERATIONS_MAX ? ITERATIONS_MAX
                                                             : (uint32_t)count;
     }
-    if (!meet(turn->rank))
+    if (!barrier(turn->rank))
         return false;
     turn->iterations = turn->result->iterations;
     return true;
@@ -256,12 +413,12 @@ static bool run_repeat(struct turn *turn, uint32_t repeat)
 
     for (unsigned i = 0; i < COLLECTIVE_WAYS; i++) {
         enum collective_way way = (i + repeat) % COLLECTIVE_WAYS;
-        note(rank, COLLECTIVE_MEASURING, way);
+        set_phase(rank, COLLECTIVE_MEASURING, way);
         if (!wipe(turn, way) || !run_calls(turn, way, turn->iterations,
                                            collective_ns_of(rank->plan, turn->result, repeat, way, rank->number)))
             return false;
     }
-    note(rank, COLLECTIVE_CHECKING, COLLECTIVE_STRAIT);
+    set_phase(rank, COLLECTIVE_CHECKING, COLLECTIVE_STRAIT);
     return check(turn, repeat);
 }
 
@@ -276,7 +433,7 @@ static bool run_singles(struct turn *turn)
     if (options->singles == 0 || !gpu_fill(&rank->send, 0, turn->shape.slots * turn->shape.send_bytes, 0))
         return options->singles == 0;
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
-        note(rank, COLLECTIVE_WARMING, way);
+        set_phase(rank, COLLECTIVE_WARMING, way);
         if (!run_calls(turn, way, options->warmups, &ns))
             return false;
     }
@@ -284,7 +441,7 @@ static bool run_singles(struct turn *turn)
         return false;
     for (uint32_t i = 0; i < options->singles * COLLECTIVE_WAYS; i++) {
         enum collective_way way = i % COLLECTIVE_WAYS;
-        note(rank, COLLECTIVE_MEASURING, way);
+        set_phase(rank, COLLECTIVE_MEASURING, way);
         if (!run_calls(
                 turn, way, 1,
                 collective_ns_of(rank->plan, turn->result, options->repeats + i / COLLECTIVE_WAYS, way, rank->number)))
@@ -295,8 +452,8 @@ static bool run_singles(struct turn *turn)
 
 static void read_wire(const struct turn *turn, struct collective_wire *wire)
 {
-    collective_wire_read(&turn->rank->libraries[COLLECTIVE_STRAIT], turn->rank->comms[COLLECTIVE_STRAIT], turn->row->op,
-                         turn->row->type, wire);
+    read_wire_of(&turn->rank->libraries[COLLECTIVE_STRAIT], turn->rank->comms[COLLECTIVE_STRAIT], turn->row->op,
+                 turn->row->type, wire);
 }
 
 static bool run_row(struct rank *rank, unsigned index)
@@ -312,11 +469,11 @@ static bool run_row(struct rank *rank, unsigned index)
     uint64_t ns;
 
     read_wire(&turn, &before);
-    atomic_store(&rank->shared->places[rank->number].row, index);
+    atomic_store(&rank->shared->positions[rank->number].row, index);
     if (!run_singles(&turn) || !fill(&turn))
         return false;
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++) {
-        note(rank, COLLECTIVE_WARMING, way);
+        set_phase(rank, COLLECTIVE_WARMING, way);
         if (!run_calls(&turn, way, plan->options->warmups, &ns))
             return false;
     }
@@ -327,7 +484,7 @@ static bool run_row(struct rank *rank, unsigned index)
             return false;
     if (rank->number == 0) {
         read_wire(&turn, &turn.result->wire);
-        collective_wire_since(&turn.result->wire, &before);
+        wire_since(&turn.result->wire, &before);
     }
     atomic_fetch_add(&turn.result->done, 1);
     return true;
@@ -339,16 +496,16 @@ static bool run_row(struct rank *rank, unsigned index)
 static bool open_libraries(struct rank *rank)
 {
     const struct collective_options *options = rank->plan->options;
-    struct collective_library *plain = &rank->libraries[COLLECTIVE_PLAIN];
+    struct library *plain = &rank->libraries[COLLECTIVE_PLAIN];
 
-    if (!collective_library_open(plain, options->nccl))
+    if (!open_library(plain, options->nccl))
         return false;
     if (plain->report != NULL) {
         print_error(plain->path, "is libstrait-coll, not NCCL: --nccl names NCCL");
         return false;
     }
     setenv("STRAIT_COLL_NCCL", plain->path, 0);
-    return collective_library_open(&rank->libraries[COLLECTIVE_STRAIT], options->library);
+    return open_library(&rank->libraries[COLLECTIVE_STRAIT], options->library);
 }
 
 static bool open_gpu(struct rank *rank)
@@ -376,16 +533,15 @@ static bool open_gpu(struct rank *rank)
 
 static bool connect_way(struct rank *rank, enum collective_way way)
 {
-    const struct collective_library *library = &rank->libraries[way];
+    const struct library *library = &rank->libraries[way];
     coll_id *id = &rank->shared->ids[way];
 
-    note(rank, COLLECTIVE_CONNECTING, way);
-    if (rank->number == 0 && !collective_library_ok(library, library->GetUniqueId(id), "ncclGetUniqueId"))
+    set_phase(rank, COLLECTIVE_CONNECTING, way);
+    if (rank->number == 0 && !nccl_ok(library, library->GetUniqueId(id), "ncclGetUniqueId"))
         return false;
-    return meet(rank) &&
-           collective_library_ok(
-               library, library->CommInitRank(&rank->comms[way], (int)rank->plan->ranks, *id, (int)rank->number),
-               "ncclCommInitRank");
+    return barrier(rank) &&
+           nccl_ok(library, library->CommInitRank(&rank->comms[way], (int)rank->plan->ranks, *id, (int)rank->number),
+                   "ncclCommInitRank");
 }
 
 static bool run(struct rank *rank)
@@ -396,12 +552,11 @@ static bool run(struct rank *rank)
     for (unsigned i = 0; i < rank->plan->row_count; i++)
         if (!run_row(rank, i))
             return false;
-    if (!meet(rank))
+    if (!barrier(rank))
         return false;
-    note(rank, COLLECTIVE_ENDING, COLLECTIVE_PLAIN);
+    set_phase(rank, COLLECTIVE_ENDING, COLLECTIVE_PLAIN);
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
-        if (!collective_library_ok(&rank->libraries[way], rank->libraries[way].CommDestroy(rank->comms[way]),
-                                   "ncclCommDestroy"))
+        if (!nccl_ok(&rank->libraries[way], rank->libraries[way].CommDestroy(rank->comms[way]), "ncclCommDestroy"))
             return false;
     return true;
 }
@@ -417,6 +572,6 @@ bool collective_rank_run(const struct collective_plan *plan, struct collective_s
     gpu_free(&rank.send);
     for (enum collective_way way = 0; way < COLLECTIVE_WAYS; way++)
         gpu_free(&rank.receive[way]);
-    note(&rank, COLLECTIVE_ENDED, COLLECTIVE_PLAIN);
+    set_phase(&rank, COLLECTIVE_ENDED, COLLECTIVE_PLAIN);
     return true;
 }

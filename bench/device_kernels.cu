@@ -1,8 +1,7 @@
-#include "bench/device_kernels.h"
+// Kernels of the benches: copies, comparisons and sums.
+#include "bench/device.h"
 
 #include <cuda_runtime.h>
-
-#include "bench/gpu_memory.h"
 
 // Two vectors a thread, past the caches.
 static __global__ void __launch_bounds__(256) copy_kernel(uint4 *dst, const uint4 *src, size_t vectors)

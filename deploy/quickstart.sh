@@ -25,7 +25,7 @@ echo "every byte came back: $(wc -c <"$sample") -> $(wc -c <"$work/kv.strait") b
 
 echo
 echo "== Speed of one core on the same data, tiled past the caches"
-$strait bench codec --size 256M --repeats 3 --mode top16 --mode tiered --rivals none
+$strait bench codec --size 256M --repeats 3 --mode top16,tiered
 echo
 echo "== The same cache, moved between two daemons on this machine"
 $strait demo

@@ -294,8 +294,9 @@ done
 look_up bench codec
 look_up bench transfer
 if "$strait" bench collective --help 2>&1 | grep -q 'built without CUDA'; then
-    echo "options of bench transfer --device and of bench collective were not looked at: built without CUDA"
+    echo "options of benches of GPUs were not looked at: built without CUDA"
 else
+    look_up bench codec --device
     look_up bench transfer --device
     look_up bench collective
 fi
@@ -460,21 +461,10 @@ grep -q 'carried uncompressed (not BF16, FP16 or FP32)' report.out || fail "what
 "$strait" encode -q -f --mode base --dtype fp32 values other && "$strait" inspect other >inspect.out
 grep -q '^  split  *blocks in [1-9]' inspect.out || fail "block modes: $(cat inspect.out)"
 
-# ---- Options of bench -------------------------------------------------------------------------------------------
-
-for option in "--cases codec" "--cublas x" "--save none"; do
-    # shellcheck disable=SC2086
-    refused 2 'are for --device' bench codec --size 1M --repeats 1 $option
-done
-for option in "--variant scalar" "--mode raw" "--rivals none" "-T 2" "--escapes 4"; do
-    # shellcheck disable=SC2086
-    refused 2 'not for --device' bench codec --device $option
-done
-
 # ---- The sample of bench -----------------------------------------------------------------------------------------
 
 bench() { # STRAIT
-    "$1" bench codec --size 1M --repeats 1 --mode raw --variant scalar --rivals none >bench.out 2>bench.err
+    "$1" bench codec --size 1M --repeats 1 --mode raw --variant scalar >bench.out 2>bench.err
 }
 
 mkdir -p lonely installed/bin installed/share/strait sources/build/dev/tools sources/tests/data

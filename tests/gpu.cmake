@@ -1,6 +1,11 @@
 # Daemons and pools on real GPUs: built where CUDA is, skipped where no GPU is.
 if(STRAIT_HAVE_CUDA)
     find_package(CUDAToolkit REQUIRED)
+
+    # Preloaded into nccl-tests (bench/nccl_tests.sh), with which it has to share the CUDA runtime.
+    add_library(strait-nccl-tests-data SHARED gpu/nccl_tests_data.cu)
+    set_target_properties(strait-nccl-tests-data PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Shared)
+
     add_library(gpu_trap OBJECT gpu/trap.cu)
     target_include_directories(gpu_trap PRIVATE ${PROJECT_SOURCE_DIR})
     set_target_properties(gpu_trap PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON)

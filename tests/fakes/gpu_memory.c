@@ -6,12 +6,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bench/gpu_memory.h"
+#include "bench/device.h"
 #include "internal/bytes.h"
 #include "tests/fakes/device.h"
 #include "tools/util.h"
 
 _Static_assert(sizeof(struct fake_handle) == GPU_HANDLE_BYTES, "a handle fits");
+
+bool device_ok(int error, const char *what)
+{
+    if (error != 0)
+        print_error(NULL, "%s: error %d", what, error);
+    return error == 0;
+}
 
 /* ---- GPUs -------------------------------------------------------------------------------------------------------- */
 

@@ -29,7 +29,7 @@ for program in "$build"/tests/gpu_collective_* "$build/tools/strait" "$nccl_test
     for library in $(needs "$program"); do copy "$library" "$kit/lib/programs"; done
 done
 copy "$nccl_tests/verifiable/libverifiable.so.0" "$kit/lib/programs"
-copy "$build/bench/libstrait-nccl-tests-data.so" "$kit/lib/programs"
+copy "$build/tests/libstrait-nccl-tests-data.so" "$kit/lib/programs"
 for library in "$build"/collective/libstrait-coll*.so.0 "$build"/kernels/libstrait-codec.so.0 "$build"/kernels/libstrait-cuda.so.0 \
     $(needs "$build/kernels/libstrait-codec.so.0" | grep protobuf-c); do
     copy "$library" "$kit/lib"

@@ -1,0 +1,210 @@
+/* Daemons that the bench starts, other programs that it runs, and timed, checked moves of pages between the daemons. */
+#ifndef STRAIT_BENCH_DAEMONS_H
+#define STRAIT_BENCH_DAEMONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <strait/codec.h>
+#include <strait/strait.h>
+
+#include "bench/bench.h"
+
+/* ---- Processes (process.c) --------------------------------------------------------------------------------------- */
+
+#define PROCESS_ARGS_MAX 96u
+
+/* A command line under construction; what it points to must outlive its use. */
+struct command {
+    const char *words[PROCESS_ARGS_MAX]; /* NULL after the last */
+    unsigned count;
+    const char *const *environment; /* "NAME=value" to set, NULL-terminated; or NULL */
+};
+
+/* More than PROCESS_ARGS_MAX words are a bug of the caller. */
+void command_add(struct command *command, const char *word);
+
+/* Starts the command in its own process group, without STRAITD_ variables from the environment, with output to the file
+ * (NULL: discarded); it dies with this process. 0: failed, errno tells why. */
+pid_t process_start(const struct command *command, const char *output);
+/* Whether the process still runs; if it has ended, reaps it and sets *pid to 0. */
+bool process_runs(pid_t *pid);
+/* Asks the process to end, waits a while, then kills it. Safe on 0. */
+void process_stop(pid_t *pid);
+/* Processor time of a process in milliseconds (utime + stime); 0 when it is gone. */
+uint64_t process_cpu_ms(pid_t pid);
+/* $STRAITD, or the straitd installed with this program. The caller frees it. NULL: there is none, which was printed to
+ * stderr. */
+char *process_find_straitd(void);
+
+/* From now on a terminating signal is only recorded, so that daemons, files and namespaces can be removed first. */
+void interrupts_catch(void);
+bool interrupted(void);
+/* Sleeps; returns early when interrupted. */
+void sleep_ms(unsigned ms);
+
+/* ---- The link (process.c) ---------------------------------------------------------------------------------------- */
+
+#define LINK_NAME_BYTES 24
+#define REASON_BYTES    256
+
+struct bench_link_end {
+    char space[LINK_NAME_BYTES];  /* network namespace */
+    char device[LINK_NAME_BYTES]; /* in it */
+    const char *address;
+};
+
+/* Two network namespaces with a link of a chosen rate between them: a pair of virtual Ethernet devices, each with a
+ * token bucket. Needs root, ip and tc. */
+struct bench_link {
+    bool made;
+    struct bench_link_end ends[2];
+};
+
+/* False: `why` says why. On success the caller must bench_link_close() it. */
+bool bench_link_open(struct bench_link *link, char *why, size_t why_size);
+/* Sets the rate of both directions. False when it failed, with the error on stderr. */
+bool bench_link_shape(const struct bench_link *link, uint64_t kilobits, uint64_t burst);
+/* Removes the namespaces, and with them the devices. Safe on zeroes. */
+void bench_link_close(struct bench_link *link);
+
+/* ---- Tools to compare with (process.c) --------------------------------------------------------------------------- */
+
+#define UCX_MESSAGE_BYTES (4u * 1024 * 1024) /* of the bandwidth test: that of a chunk */
+
+/* All put the reason in `why` when there is no figure.
+ * ucx_perftest -t ucp_am_bw -s 4m over loopback: nanoseconds for `messages` messages. */
+bool tool_ucx_bandwidth(uint32_t messages, uint64_t *ns, char *why, size_t why_size);
+/* ucx_perftest -t ucp_am_lat over loopback: one way, half a round trip. Median and 99th percentile are of two runs. */
+bool tool_ucx_latency(uint64_t bytes, uint64_t *p50_ns, uint64_t *p99_ns, char *why, size_t why_size);
+/* iperf3 over the link for a second: bytes received, and nanoseconds. */
+bool tool_iperf(const struct bench_link *link, uint64_t *bytes, uint64_t *ns, char *why, size_t why_size);
+
+/* ---- Daemons ----------------------------------------------------------------------------------------------------- */
+
+#define FOLDER_BYTES 64
+#define FILE_BYTES   96 /* paths of files in the folder: a socket's path has to be short */
+
+/* How the bytes travel from pool to pool. */
+enum path_kind {
+    PATH_LOCAL, /* both pools at one daemon */
+    PATH_SHM,   /* two daemons, shared memory */
+    PATH_TCP,   /* two daemons, UCX over TCP on loopback */
+    PATH_LINK,  /* two daemons in network namespaces, UCX over TCP on a shaped link */
+    PATH_KINDS,
+};
+extern const char *const path_names[]; /* NULL-terminated */
+
+enum bench_stage { BENCH_QUEUE, BENCH_ENCODE, BENCH_WIRE, BENCH_DECODE, BENCH_COPY, BENCH_STAGES };
+extern const char *const bench_stage_names[BENCH_STAGES];
+
+/* A daemon's counters since its start, as it reports them to its clients. */
+struct node_figures {
+    struct {
+        uint64_t count, sum_us;
+    } stages[BENCH_STAGES];
+    uint64_t raw_bytes, wire_bytes, local_bytes;
+    char transport[16], policy[128]; /* of its last peer, in force now */
+};
+
+/* used += sign * now, for all counters. */
+void node_figures_add(struct node_figures *used, const struct node_figures *now, uint64_t sign);
+
+/* The folder of sockets, logs and the codebook set, and what all daemons have in common. */
+struct bench_site {
+    const struct text_list *daemon; /* further options of every one: "name=value" */
+    char *straitd;                  /* owned */
+    char folder[FOLDER_BYTES];
+    char codebook[FILE_BYTES];
+};
+
+/* Whether each is "name=value"; if not, the error is on stderr. */
+bool daemon_options_good(const struct text_list *daemon);
+/* On success the caller must bench_site_fini() it, when all daemons have ended. `daemon` must outlive it. */
+bool bench_site_init(struct bench_site *site, const struct text_list *daemon, const struct strait_codebook *codebook);
+void bench_site_fini(struct bench_site *site); /* safe on zeroes */
+
+/* A client, and its daemon. */
+struct bench_side {
+    char name[16]; /* "tcp-source" */
+    pid_t pid;     /* 0: none of its own */
+    char socket[FILE_BYTES], log[FILE_BYTES];
+    struct strait_client *client;
+    struct node_figures figures; /* the last answer */
+    bool answered;
+    uint32_t pools_asked, pools_ready;
+    bool refused; /* a pool was refused, which was printed to stderr */
+};
+
+/* How the daemons of a path differ from those of other paths of its kind. */
+struct path_setup {
+    const char *name;   /* of the path: in files and messages */
+    const char *option; /* "--name=value"; or NULL */
+    bool metrics;       /* serve metrics, on a free port of loopback */
+};
+
+/* The two ends between which pages move: one daemon or two, and a client at each end. */
+struct bench_path {
+    enum path_kind kind;
+    const char *name;
+    bool up;
+    char why[REASON_BYTES]; /* why the path is down, if it is */
+    struct bench_link link;
+    struct bench_side source, sink;
+};
+
+/* Starts daemons and clients and waits for them. If this machine cannot make the link, the path stays down, with the
+ * reason in `why`. False: something else failed; the error is on stderr. setup NULL: the path is named after its kind.
+ * The caller must call bench_path_close() either way. */
+bool bench_path_open(struct bench_path *path, enum path_kind kind, const struct path_setup *setup,
+                     const struct bench_site *site);
+void bench_path_close(struct bench_path *path); /* safe on zeroes */
+
+/* Prints the daemons' warnings to stderr. */
+void bench_path_print_logs(const struct bench_path *path);
+/* Asks the daemons of source and sink for their counters; with one daemon, both are the same. */
+bool bench_path_figures(struct bench_path *path, struct node_figures *source, struct node_figures *sink);
+
+/* ---- Pools and moves --------------------------------------------------------------------------------------------- */
+
+/* Pools of both ends of a path. They live as long as the path. */
+struct bench_pools {
+    struct strait_pool *source, *sink;
+    struct strait_peer *source_peer; /* the source's pool, imported by the sink's client */
+    struct strait_peer *sink_peer;
+};
+
+/* Registers a pool at one side. All functions here return false when they failed, with the error on stderr. */
+bool bench_side_register(struct bench_side *side, const struct strait_pool_region *regions, uint32_t count,
+                         struct strait_pool **pool);
+/* When both sides have registered theirs: waits until the daemons have mapped the pools, and imports each at the other
+ * side. */
+bool bench_path_introduce(struct bench_path *path, struct bench_pools *pools);
+
+/* What is moved at once: `requests` requests of `pages` pages in each region. */
+struct move {
+    struct bench_path *path;
+    const struct bench_pools *pools;
+    uint64_t bytes; /* of all requests together */
+    uint32_t pages, requests;
+    const uint32_t *from, *to; /* page ids: requests * pages */
+    enum strait_coding coding;
+    enum strait_direction direction; /* PULL: the sink starts; PUSH: the source */
+    /* Overwrites the sink's pages, and counts those that differ from the source's. */
+    bool (*wipe)(void *arg);
+    bool (*count_wrong)(void *arg, uint64_t *wrong);
+    void *arg;
+};
+
+/* Moves all requests at once. The side that does not start makes its calls first, untimed. *ns is the time from the
+ * first call of the starting side to the last DONE at the sink's client; request_ns[0..requests-1] are the times of the
+ * requests. */
+bool move_requests(const struct move *move, uint64_t *ns, uint64_t *request_ns, uint64_t *wrong);
+
+/* The same for one request whose pages both sides have announced before: *ns is the time from the call of strait_start,
+ * and the clients first poll for events without sleeping. */
+bool move_from_start(const struct move *move, uint64_t *ns, uint64_t *wrong);
+
+#endif

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Benches on a few megabytes: each runs to its end, its JSON has the documented columns, and its check fails when a bit is
+wrong. GPUs are threads and host memory, NCCL is moving_nccl.c; figures mean nothing.
+
+  bench.py STRAIT BENCH_GPU LIBSTRAIT_COLL NCCL PATHS
+
+PATHS: those of `strait bench transfer` that this build has.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+strait, gpu, coll, nccl, paths = sys.argv[1:]
+slice_ = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data", "kv-slice.safetensors")
+CODEC, TRANSFER = [strait, "bench", "codec"], [strait, "bench", "transfer"]
+DEVICE = [gpu, "transfer"]
+COLLECTIVE = [gpu, "collective", "--library", coll, "--nccl", nccl, "--iterations", "3", "--repeats", "2"]
+for name in [name for name in os.environ if name.startswith("STRAIT_COLL")]:
+    del os.environ[name]
+
+
+def run(status, text, command, environment=None, inputs=slice_):
+    """Runs a bench, which exits so and says so; returns its stdout."""
+    command = command + (["--input", inputs] if inputs else [])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environment or {})}, check=False)
+    assert done.returncode == status and text in done.stderr, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def report(command, environment=None, inputs=slice_):
+    found = json.loads(run(0, "", command + ["--json"], environment, inputs))
+    assert found["commit"] and found["machine"]["cpu"] and found["command"], found
+    return found
+
+
+def has(row, keys):
+    missing = [key for key in keys.split() if key not in row]
+    assert not missing, f"no {missing} in {row}"
+
+
+def check_codec():
+    small = ["--size", "1M", "--repeats", "2", "--variant", "scalar"]
+    found = report(CODEC + small + ["--page", "16K", "-T", "2"])
+    assert 0 <= found["data"]["tiered_escape_rate"] < found["data"]["top16_escape_rate"] < 1
+    assert len(found["codebook"]["id"]) == 32
+    rows = [row for row in found["rows"] if row["case"] != "order-0 limit"]
+    assert [row["mode"] for row in rows] == 2 * ["-", "-", "raw", "top16", "tiered"] and len(found["rows"]) == 12
+    for row in rows:
+        has(row, "variant threads page_bytes raw_bytes coded_bytes table_bytes processors_used")
+        for what in "encode", "decode":
+            assert row[f"{what}_GBps"]["min"] <= row[f"{what}_GBps"]["p50"] <= row[f"{what}_GBps"]["max"], row
+            assert len(row[f"{what}_ns"]) == 2 and row[f"{what}_by_memcpy"] > 0, row
+            assert (f"{what}_by_one_thread" in row) == (row["threads"] == 2), row
+        assert row["check"] is True and (row["case"] == "strait" or row["ratio"] == 1), row
+    assert sum(row["baseline"] for row in rows) == 2
+    assert 1.3 < rows[4]["ratio"] < 1.6 and abs(rows[4]["raw_bytes"] / rows[4]["ratio"] - rows[4]["coded_bytes"] -
+                                                rows[4]["table_bytes"]) < 1, rows[4]
+    text = run(0, "", CODEC + small)
+    for heading in "case", "coded bytes", "encode GB/s", "by memcpy", "check":
+        assert heading in text, text
+    assert " ok" in text and "WRONG" not in text, text
+    assert "WRONG" in run(1, "not what was sent", CODEC + small + ["--fault", "flip"])
+    run(2, "larger than --chunk", CODEC + ["--page", "32K", "--chunk", "16K"])
+    run(2, "multiple of 16", CODEC + ["--page", "4097"])
+    run(2, "unknown value", CODEC + ["--mode", "best"])
+    run(2, "exclude each other", CODEC + ["--codebook", "x", "--calib", "y"])
+    run(2, "takes options only", CODEC + ["file"])
+
+
+def check_transfer():
+    count = len(paths.split(","))
+    small = ["--pages", "16", "--repeats", "2", "--samples", "2"]
+    found = report(TRANSFER + small + ["--path", paths, "--page", "16K", "--coding", "raw,top16,tiered,auto", "--direction",
+                                       "pull,push", "--requests", "2", "--regions", "0", "--no-rivals"])
+    assert len(found["rows"]) == 2 + 8 * (count - 1), found
+    for row in found["rows"]:
+        has(row, "path coding direction page_bytes pages regions requests bytes samples_per_turn by_base base transport")
+        has(row["ms"], "p50 p90 p99")
+        has(row["GBps"], "p50 min max")
+        has(row["stages_ms"], "queue encode wire decode copy")
+        assert row["wrong_pages"] == 0 and len(row["ns"]) == 4 and len(row["request_ns"]) == 8 and min(row["ns"]) > 0, row
+        assert row["path"] == "local" or row["chunks"] >= 1 and (
+            1.3 < row["ratio"] < 1.6 if row["coding"] == "tiered" else row["ratio"] > 0.9), row
+        assert row["path"] != "shm" or row["transport"] == "shm", row
+    found = report(TRANSFER + small + ["--path", "local,shm", "--page", "4K,16K", "--idle", "1"])
+    assert [row["case"] for row in found["rows"]] == 2 * ["memcpy", "strait", "strait"] and len(found["idle"]) == 2
+    assert all(row["by_base"] > 0 and row["base"] == "memcpy" for row in found["rows"] if row["case"] == "strait")
+    one = TRANSFER + ["--path", "local", "--pages", "1", "--repeats", "1", "--no-rivals"]
+    assert "WRONG" in run(1, "not what was sent", one + ["--fault", "flip"])
+    run(1, "has ended", one + ["--daemon", "chunk-bytes=1"])
+    run(1, "has ended", one, {"STRAITD": "/nonexistent"})
+    run(1, "refused a pool", one + ["--page", "1M", "--daemon", "pool-bytes=64K"])
+    run(2, "name=value", one + ["--daemon", "x"])
+
+
+def check_device():
+    found = report(DEVICE + ["--size", "1M,2M", "--repeats", "2", "--warmups", "1"])
+    assert [device["number"] for device in found["devices"]] == [0, 1] and found["source_whole"]
+    assert [row["case"] for row in found["rows"]] == 2 * (["copy", "events"] + 8 * ["strait"])
+    for row in found["rows"]:
+        assert row["wrong"] == 0 and len(row["ns"]) == 2 and min(row["ns"]) > 0, row
+        assert row["GBps"]["p10"] <= row["GBps"]["p50"] <= row["GBps"]["p90"], row
+        if row["case"] == "strait":
+            has(row, "path wire wires transport policy x_raw mean_ms overlap")
+            assert row["x_copy"] > 0 and row["stage_ms"]["encode"] > 0 and row["chunks"] >= 1, row
+            assert abs(row["wire_bytes"] * row["ratio"] / row["bytes"] - 1) < 0.001, row
+            assert row["coding"] != "tiered" or 1.3 < row["ratio"] < 1.6, row
+    small = DEVICE + ["--wires", "pinned", "--coding", "raw", "--size", "1M", "--repeats", "1"]
+    if os.environ.get("BENCH_NCCL") == "1":
+        [row] = [row for row in report(small + ["--wires", "nccl"])["rows"] if row.get("path") == "nccl"]
+        assert "nccl" in row["wire"] and row["wires"]["nccl"] > 0, row
+    with tempfile.TemporaryDirectory() as folder:
+        saved = os.path.join(folder, "saved.json")
+        assert run(0, "", small + ["--json", "--save", saved]) == open(saved, encoding="utf-8").read()
+        open(saved, "w", encoding="utf-8").write("old")
+        run(1, "has ended", small + ["--daemon", "chunk-bytes=1", "--save", saved])
+        assert open(saved, encoding="utf-8").read() == "old"
+    assert run(1, "cannot be written: No such file", small + ["--save", "/nonexistent/file"]) == ""
+    assert "WRONG" in run(1, "not what was sent", small + ["--fault", "flip"])
+    run(1, "no GPU", small, {"FAKE_NO_GPU": "1"})
+    run(1, "there are GPUs 0 to 1", small + ["--to-gpu", "2"])
+    run(1, "has 1 to", DEVICE + ["--size", "16"])
+
+
+def tensors(path):
+    """Tensors whose names say what they are of."""
+    header, data = {}, b""
+    for name, dtype, bits in (("input_layernorm.weight", "BF16", 0x3f80), ("q_proj.weight.grad", "BF16", 0x3a01),
+                              ("mlp_input", "BF16", 0x4002), ("q_proj.exp_avg", "F32", 0x3903),
+                              ("q_proj.exp_avg_sq", "F32", 0x3804)):
+        values = struct.pack("<H", bits) * 4096 if dtype == "BF16" else struct.pack("<I", bits << 16) * 4096
+        header[name] = {"dtype": dtype, "shape": [4096], "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def check_collective():
+    found = report(COLLECTIVE + ["--size", "64K,1M", "--types", "bf16,fp32-bf16", "--data", "tensors,random"])
+    assert found["ranks"] == 2 and found["nccl_version"] == 22809 and len(found["rows"]) == 40, found
+    for row in found["rows"]:
+        has(row, "links data type operation bytes iterations way calls compressed wire_bytes ratio")
+        assert row["wrong"] == 0 and row["x_min"] <= row["x"] <= row["x_max"] and row["way"].startswith("raw: "), row
+        assert row["calls"] % 9 == 0, row  # 3 to begin with, and 3 in each of 2 repeats; send and receive
+        for way in row["nccl"], row["strait"]:
+            factor = 1 if row["operation"] in ("all_reduce", "sendrecv") else 0.5
+            assert abs(way["busbw_GBps"] / way["algbw_GBps"] - factor) < 1e-9, row
+            slow = sorted(max(ranks) for ranks in way["ns"])
+            assert len(slow) == 2 and abs(way["p50_ns"] - sum(slow) / 2) < 1, row
+    small = COLLECTIVE + ["--size", "64K", "--types", "bf16", "--ops", "all_gather"]
+    three = {"FAKE_GPUS": "3"}  # sums in the order of the ranks, of sizes that are not divided by three
+    rows = report(COLLECTIVE + ["--size", "100000"], three)["rows"]
+    assert [row["data"] for row in rows] == 10 * ["other"]
+    report(small + ["--types", "fp16", "--ops", "all_to_all"])  # of BF16 tensors, rounded
+    report(small + ["--ops", "reduce_scatter", "--env", "STRAIT_COLL=raw"], {**three, "MOVING_BACKWARDS": "1"})
+    rows = report(small + ["--links", "as-is,shm,socket", "--singles", "5", "--env", "STRAIT_COLL=raw"])["rows"]
+    assert [row["links"] for row in rows] == ["as-is", "shm", "socket"]
+    for row in rows:
+        single = row["singles"]
+        assert 0 < single["strait_p50_ns"] <= single["strait_max_ns"] and 1 <= single["slowest"] <= 5, single
+        assert 0 < single["nccl_p50_ns"] <= single["nccl_max_ns"], single
+    found = report(small + ["--gpus", "1", "--ranks", "3"])
+    assert found["gpus"] == 1 and found["ranks"] == 3, found
+    with tempfile.TemporaryDirectory() as folder:
+        kinds = os.path.join(folder, "kinds.safetensors")
+        tensors(kinds)
+        rows = report(small + ["--types", "fp32,fp32-bf16"], None, kinds)["rows"]
+        assert sorted((row["data"], row["type"]) for row in rows) == sorted(
+            [(data, type_) for data in ("weights", "gradients", "activations") for type_ in ("bf16", "fp32-bf16")] +
+            [("moments", "fp32"), ("squares", "fp32")]), rows
+        run(1, "no values for moments", small + ["--data", "moments,weights"], None, kinds)
+    assert "WRONG" in run(1, "not what was sent", small + ["--fault", "flip"])
+    run(1, "not what was sent", small + ["--ops", "all_reduce", "--fault", "flip"], three)
+    run(1, "not what was sent", small + ["--repeats", "3"], {"MOVING_SPOIL": "12"})
+    run(1, "rank 1 ended with exit status 3", small, {"MOVING_DIE": "9"})
+    # NCCL's calls of a row: 3 and 3 to begin with, 3 in each of two repeats. The 14th is in the second row.
+    text = run(1, "rank 1 warms up by NCCL alone: all_gather of other bf16, 1048576 bytes", small + ["--size", "1M", "--timeout",
+               "1"], {"MOVING_HANG": "14"})
+    assert " 64K " in text and text.count(" all_gather  ") == 1, text
+    run(1, "no GPU", small, {"FAKE_NO_GPU": "1"})
+    run(1, "need two", small, {"FAKE_GPUS": "1"})
+    run(1, "cannot open", small + ["--library", "/nonexistent/libstrait-coll.so.0"])
+    run(1, "not NCCL", small + ["--nccl", coll])
+    run(2, "NAME=VALUE", small + ["--env", "STRAIT_COLL"])
+
+
+for check in check_codec, check_transfer, check_device, check_collective:
+    began = time.monotonic()
+    check()
+    print(f"{check.__name__}: {time.monotonic() - began:.1f} s")
+print("bench: all passed")
